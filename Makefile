@@ -1,0 +1,64 @@
+# Two commands for a fresh machine; each does all its own set-up, in .venv under this checkout:
+#
+#   make tune    tune all-gather + GEMM on what this machine has, and print the report; ARGS="--m 4096 …"
+#   make test    all checks: ruff, mypy, pytest; ARGS="-k heap …" goes to pytest
+#
+# and two for now and then:
+#
+#   make wheelhouse    collect the wheels that a GPU host without internet needs (docs/offline-hosts.md)
+#   make clean         remove what the others made
+#
+# PYTHON=python3.12 takes another Python for the environment. pip's own settings (PIP_INDEX_URL and the like) count.
+# All paths are relative, for checkouts in a folder with a space in its name.
+
+PYTHON ?= python3
+ARGS ?=
+
+BIN := .venv/bin
+STAMP := .venv/installed
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+export PYTHONNOUSERSITE := 1
+
+# The stamp holds the place it was made for: a copied or moved checkout would otherwise run the old place's code.
+ifneq ($(shell cat $(STAMP) 2>/dev/null),$(CURDIR))
+.PHONY: $(STAMP)
+endif
+
+.PHONY: tune test wheelhouse clean
+
+tune: $(STAMP)
+	@$(BIN)/tune all-gather-gemm $(ARGS)
+	@$(BIN)/tune report all-gather-gemm
+
+test: $(STAMP)
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/ruff format --check --quiet .
+	@$(BIN)/mypy --no-error-summary
+	@$(BIN)/pytest $(ARGS)
+
+$(STAMP): pyproject.toml constraints.txt
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed, and \
+	$(PYTHON) is none. Where there is one under another name: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
+	@echo "Setting up .venv: torch, triton and the rest of constraints.txt. This takes a minute or more, once." >&2
+	@[ "$$(cat $@ 2>/dev/null)" = "$(CURDIR)" ] || "$(PYTHON)" -m venv --clear .venv
+	@$(PIP) install -c constraints.txt setuptools
+	@$(PIP) install -c constraints.txt --no-build-isolation -e ".[dev]"
+	@rm -rf build
+	@printf '%s\n' "$(CURDIR)" > $@
+
+# x86-64 Linux, CPython 3.12, any wheel that runs with glibc 2.28 (that of RHEL 8): pip wants each older tag named.
+GLIBCS := 28 27 26 24 17 12 5
+wheelhouse: $(STAMP)
+	@echo "Filling wheelhouse/ for Python 3.12 on x86-64 Linux" >&2
+	@rm -rf wheelhouse build && mkdir wheelhouse
+	@sed '/^# torch, triton/,$$d' constraints.txt > wheelhouse/constraints.txt
+	@$(PIP) download --no-deps --only-binary=:all: --implementation cp --python-version 3.12 --abi cp312 --abi abi3 \
+	--abi none $(GLIBCS:%=--platform manylinux_2_%_x86_64) --platform manylinux2014_x86_64 \
+	--platform manylinux2010_x86_64 --platform manylinux1_x86_64 -d wheelhouse -r wheelhouse/constraints.txt
+	@$(PIP) wheel --no-deps --no-build-isolation -w wheelhouse .
+	@rm -rf build
+	@echo "wheelhouse/: $$(ls wheelhouse/*.whl | wc -l) wheels, $$(du -sh wheelhouse | cut -f1). Next: docs/offline-hosts.md" >&2
+
+clean:
+	@rm -rf .venv wheelhouse build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache
+	@find . -path './.*' -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +

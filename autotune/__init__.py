@@ -1,0 +1,1 @@
+"""A joint compute and communication autotuner for multi-GPU Triton and Iris kernels."""

@@ -1,0 +1,73 @@
+"""A config: one point of a workload's joint search space, frozen and JSON-able."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from autotune.errors import InvalidConfig
+
+Value = str | int | bool
+
+
+class Config(Mapping[str, Value]):
+    """An immutable mapping of dimension names to values, with a canonical JSON form.
+
+    Two configs with the same values are equal, hash alike and print alike, whatever order they were written in.
+    A config carries only the dimensions that its mode has; reading another one raises ``KeyError``.
+    """
+
+    __slots__ = ("_text", "_values")
+
+    def __init__(self, values: Mapping[str, Value]) -> None:
+        """Copy ``values``; raises InvalidConfig where a value is not a string, an integer or a flag."""
+        for name, value in values.items():
+            if not isinstance(name, str) or not isinstance(value, (str, int, bool)):
+                raise InvalidConfig(f"config value {name}={value!r}: allowed are strings, integers, true and false")
+        self._values = dict(values)
+        self._text = json.dumps(self._values, sort_keys=True, separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str) -> Config:
+        """Read the canonical form back; raises InvalidConfig with what was got where it is not an object."""
+        try:
+            values: Any = json.loads(text)
+        except ValueError as error:
+            raise InvalidConfig(f"config is not JSON ({error}); write it as {{\"mode\": \"push\", …}}") from error
+        if not isinstance(values, dict):
+            raise InvalidConfig(f"config is a JSON {type(values).__name__}; an object of dimension names is needed")
+        return cls(values)
+
+    def to_json(self) -> str:
+        """The canonical form: sorted keys, no spaces."""
+        return self._text
+
+    def replace(self, **changes: Value) -> Config:
+        """A copy with some values changed."""
+        return Config({**self._values, **changes})
+
+    def integer(self, name: str) -> int:
+        """The value of an integer dimension; raises InvalidConfig where it is something else."""
+        value = self._values[name]
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise InvalidConfig(f"{name}={value!r}: an integer is needed")
+        return value
+
+    def __getitem__(self, name: str) -> Value:
+        return self._values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __hash__(self) -> int:
+        return hash(self._text)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Config) and self._text == other._text
+
+    def __repr__(self) -> str:
+        return "Config(" + ", ".join(f"{name}={value}" for name, value in self._values.items()) + ")"

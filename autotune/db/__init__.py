@@ -1,0 +1,25 @@
+"""The database: every evaluation ever made, and the tuned configs that lookups find. Knows no kernel."""
+
+from autotune.db.records import (
+    CacheKey,
+    Differences,
+    Entry,
+    Provenance,
+    State,
+    StudyRecord,
+    TrialRecord,
+    Winner,
+)
+from autotune.db.store import Store
+
+__all__ = [
+    "CacheKey",
+    "Differences",
+    "Entry",
+    "Provenance",
+    "State",
+    "Store",
+    "StudyRecord",
+    "TrialRecord",
+    "Winner",
+]

@@ -1,0 +1,33 @@
+"""The schema's revisions, oldest first, and how a database gets to the newest one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sqlalchemy import Connection, inspect, text
+
+REVISIONS = ("0001",)
+"""One file each in ``versions/``; known here too, so that a database at the newest opens without loading alembic."""
+
+HEAD = REVISIONS[-1]
+
+VERSION_TABLE = "iris_autotune_version"
+
+
+def current(connection: Connection) -> str | None:
+    """The revision of the database's schema; None where it has none of our tables yet."""
+    if not inspect(connection).has_table(VERSION_TABLE):
+        return None
+    revision: str | None = connection.execute(text(f"SELECT version_num FROM {VERSION_TABLE}")).scalar()
+    return revision
+
+
+def upgrade(connection: Connection) -> None:
+    """Run the revisions that the database lacks, within the connection's transaction."""
+    from alembic import command
+    from alembic.config import Config
+
+    config = Config()
+    config.set_main_option("script_location", str(Path(__file__).parent).replace("%", "%%"))
+    config.attributes["connection"] = connection
+    command.upgrade(config, "head")

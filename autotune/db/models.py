@@ -1,0 +1,88 @@
+"""The tables: studies and their trials.
+
+Times are ISO 8601 text in UTC, and JSON is text, so that a damaged value is reported by its row when it is read.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from sqlalchemy import BigInteger, Double, ForeignKey, Index, MetaData, Text, text
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+from autotune.db.records import CacheKey, Provenance, State
+
+KEY = tuple(field.name for field in dataclasses.fields(CacheKey))
+PROVENANCE = tuple(field.name for field in dataclasses.fields(Provenance))
+"""Columns of ``studies`` that carry the fields of the two records."""
+
+LIVE = text("state <> 'superseded'")
+
+NAMES = {"ix": "ix_%(table_name)s_%(column_0_name)s", "pk": "pk_%(table_name)s",
+         "fk": "fk_%(table_name)s_%(column_0_name)s"}  # fmt: skip
+
+
+class Base(DeclarativeBase):
+    """Base of the tables; constraints have names, so that a migration can address them."""
+
+    metadata = MetaData(naming_convention=NAMES)
+
+
+class Study(Base):
+    """One tuning of one key with one provenance; at most one that is not superseded."""
+
+    __tablename__ = "studies"
+    __table_args__ = (
+        Index("ix_studies_live", *KEY, *PROVENANCE, unique=True, sqlite_where=LIVE, postgresql_where=LIVE),
+    )
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+
+    workload: Mapped[str] = mapped_column(Text)
+    problem: Mapped[str] = mapped_column(Text)
+    world_size: Mapped[int]
+    device: Mapped[str] = mapped_column(Text)
+    arch: Mapped[str] = mapped_column(Text)
+    interconnect: Mapped[str] = mapped_column(Text)
+
+    source_hash: Mapped[str] = mapped_column(Text)
+    space: Mapped[str] = mapped_column(Text)
+    triton: Mapped[str] = mapped_column(Text)
+    iris: Mapped[str] = mapped_column(Text)
+    torch: Mapped[str] = mapped_column(Text)
+    driver: Mapped[str] = mapped_column(Text)
+
+    seed: Mapped[int] = mapped_column(BigInteger)
+    space_size: Mapped[int] = mapped_column(BigInteger)
+    state: Mapped[State] = mapped_column(Text)
+    created_at: Mapped[str] = mapped_column(Text)
+
+    finished_at: Mapped[str | None] = mapped_column(Text)
+    winner_config: Mapped[str | None] = mapped_column(Text)
+    winner_latency: Mapped[str | None] = mapped_column(Text)
+    winner_baselines: Mapped[str | None] = mapped_column(Text)
+    winner_limits: Mapped[str | None] = mapped_column(Text)
+
+
+class Trial(Base):
+    """One evaluation of one config; rows are only ever added."""
+
+    __tablename__ = "trials"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    study_id: Mapped[int] = mapped_column(ForeignKey("studies.id"), index=True)
+    number: Mapped[int | None]
+    source: Mapped[str] = mapped_column(Text)
+    config: Mapped[str] = mapped_column(Text)
+    outcome: Mapped[str] = mapped_column(Text)
+    reason: Mapped[str] = mapped_column(Text)
+    median: Mapped[float | None] = mapped_column(Double)
+    low: Mapped[float | None] = mapped_column(Double)
+    high: Mapped[float | None] = mapped_column(Double)
+    skew: Mapped[float | None] = mapped_column(Double)
+    iterations: Mapped[int | None]
+    by_rank: Mapped[str | None] = mapped_column(Text)
+    error: Mapped[str | None] = mapped_column(Text)
+    """A number as text: a wrong result's error may be NaN, which SQLite would turn into NULL."""
+    seconds: Mapped[str] = mapped_column(Text)
+    created_at: Mapped[str] = mapped_column(Text)

@@ -1,0 +1,148 @@
+"""What the store keeps, as frozen dataclasses: cache keys, provenance, trials, winners, entries and studies."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Literal, Self
+
+from autotune.config import Config
+from autotune.environment import Machine
+from autotune.outcome import Evaluation, Latency
+from autotune.problem import Problem
+
+Differences = dict[str, tuple[str, str]]
+"""Field names with both sides' values, for the fields that differ."""
+
+State = Literal["running", "finished", "superseded"]
+
+ABSENT = "absent"
+"""Shown where one side of a comparison lacks a field."""
+
+
+@dataclass(frozen=True)
+class CacheKey:
+    """What a tuned config is valid for."""
+
+    workload: str
+    problem: str
+    """Canonical JSON, from ``Problem.to_json()``."""
+    world_size: int
+    device: str
+    arch: str
+    interconnect: str
+
+    def __post_init__(self) -> None:
+        """Refuse a problem that is not canonical JSON: it would never be found again."""
+        values = json.loads(self.problem)
+        if not isinstance(values, dict) or json.dumps(values, sort_keys=True, separators=(",", ":")) != self.problem:
+            raise ValueError(f"problem {self.problem}: the canonical JSON of Problem.to_json() is needed")
+
+    @classmethod
+    def of(cls, problem: Problem, machine: Machine) -> Self:
+        """The key of a problem on a machine."""
+        return cls(
+            workload=problem.workload,
+            problem=problem.to_json(),
+            world_size=problem.world_size,
+            device=machine.device,
+            arch=machine.arch,
+            interconnect=machine.interconnect,
+        )
+
+    def differences(self, other: CacheKey) -> Differences:
+        """The fields that differ, the problem's own among them by their names: ``{"m": ("4096", "8192")}``."""
+        return _differences(self._flat(), other._flat())
+
+    def _flat(self) -> dict[str, Any]:
+        outer = dataclasses.asdict(self)
+        return {**json.loads(outer.pop("problem")), **outer}
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """What a measurement was made with; an entry whose provenance differs from today's has gone stale."""
+
+    source_hash: str
+    """Of the kernel's source files."""
+    space: str
+    """Fingerprint of the search space."""
+    triton: str
+    iris: str
+    torch: str
+    driver: str
+
+    def differences(self, other: Provenance) -> Differences:
+        """The fields that differ."""
+        return _differences(dataclasses.asdict(self), dataclasses.asdict(other))
+
+
+@dataclass(frozen=True)
+class TrialRecord:
+    """One evaluation of one config. A config may have several: finalists are measured again."""
+
+    config: Config
+    evaluation: Evaluation
+    source: str = ""
+    """Who proposed it: ``default``, ``sampler``, ``baseline``, ``finalist``, …"""
+    number: int | None = None
+    """The sampler's own number of the trial."""
+    id: int | None = field(default=None, compare=False)
+    """Given by the store; the order of recording."""
+    created_at: datetime | None = field(default=None, compare=False)
+    """Given by the store; UTC."""
+
+
+@dataclass(frozen=True)
+class Winner:
+    """What a study chose, beside what it was compared with."""
+
+    config: Config
+    latency: Latency
+    baselines: dict[str, Latency] = field(default_factory=dict)
+    limits: dict[str, Latency] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A finished study as the cache serves it."""
+
+    key: CacheKey
+    provenance: Provenance
+    winner: Winner
+    study_id: int
+    finished_at: datetime
+    """UTC."""
+    trials: int
+    """Evaluations recorded, remeasured finalists counted each time."""
+
+
+@dataclass(frozen=True)
+class StudyRecord:
+    """One tuning of one key with one provenance, under way or done."""
+
+    id: int
+    key: CacheKey
+    provenance: Provenance
+    seed: int
+    space_size: int
+    state: State
+    created_at: datetime
+    """UTC."""
+    winner: Winner | None = None
+
+
+def _differences(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> Differences:
+    names = [*ours, *(name for name in theirs if name not in ours)]
+    pairs = {name: (_shown(ours, name), _shown(theirs, name)) for name in names}
+    return {name: (one, other) for name, (one, other) in pairs.items() if one != other}
+
+
+def _shown(values: Mapping[str, Any], name: str) -> str:
+    if name not in values:
+        return ABSENT
+    value = values[name]
+    return value if isinstance(value, str) else json.dumps(value)

@@ -1,0 +1,165 @@
+"""Between rows and records. Reading a damaged row raises ValueError, TypeError, KeyError or InvalidConfig."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from datetime import UTC, datetime
+from typing import Any, get_args
+
+from autotune.config import Config
+from autotune.db.models import KEY, PROVENANCE, Study, Trial
+from autotune.db.records import CacheKey, Entry, Provenance, State, StudyRecord, TrialRecord, Winner
+from autotune.outcome import Evaluation, Latency, Outcome
+
+
+def now() -> str:
+    """This moment as the tables keep it; sorts as text in the order of time."""
+    return datetime.now(UTC).isoformat(timespec="microseconds")
+
+
+def trial_row(study_id: int, record: TrialRecord) -> Trial:
+    """The row of a new trial; raises ValueError for a latency that is not a number, which is a bug."""
+    evaluation, latency = record.evaluation, record.evaluation.latency
+    row = Trial(
+        study_id=study_id,
+        number=record.number,
+        source=record.source,
+        config=record.config.to_json(),
+        outcome=evaluation.outcome.value,
+        reason=_encodable(evaluation.reason),
+        error=None if evaluation.error is None else repr(float(evaluation.error)),
+        seconds=json.dumps(evaluation.seconds),
+        created_at=now(),
+    )
+    if latency is not None:
+        values = _latency_values(latency)
+        row.median, row.low, row.high, row.skew = (values[name] for name in ("median", "low", "high", "skew"))
+        row.iterations = values["iterations"]
+        row.by_rank = json.dumps(values["by_rank"])
+    return row
+
+
+def trial_record(row: Trial) -> TrialRecord:
+    """The record of a stored trial."""
+    outcome = Outcome(row.outcome)
+    latency = None
+    if outcome is Outcome.MEASURED:
+        names = ("median", "low", "high", "skew", "iterations")
+        latency = _latency({**{name: getattr(row, name) for name in names}, "by_rank": json.loads(row.by_rank or "")})
+    evaluation = Evaluation(
+        outcome=outcome,
+        reason=row.reason,
+        latency=latency,
+        error=None if row.error is None else float(row.error),
+        seconds={name: float(value) for name, value in _object(row.seconds).items()},
+    )
+    return TrialRecord(
+        config=Config.from_json(row.config),
+        evaluation=evaluation,
+        source=row.source,
+        number=row.number,
+        id=row.id,
+        created_at=_time(row.created_at),
+    )
+
+
+def study_row(key: CacheKey, provenance: Provenance, *, seed: int, space_size: int) -> Study:
+    """The row of a new study."""
+    fields = dataclasses.asdict(key) | dataclasses.asdict(provenance)
+    return Study(**fields, seed=seed, space_size=space_size, state="running", created_at=now())
+
+
+def write_winner(row: Study, winner: Winner) -> None:
+    """Put a winner into its study's row."""
+    row.winner_config = winner.config.to_json()
+    row.winner_latency = json.dumps(_latency_values(winner.latency))
+    row.winner_baselines = json.dumps({name: _latency_values(latency) for name, latency in winner.baselines.items()})
+    row.winner_limits = json.dumps({name: _latency_values(latency) for name, latency in winner.limits.items()})
+    row.finished_at = now()
+
+
+def study_record(row: Study) -> StudyRecord:
+    """The record of a stored study."""
+    if row.state not in get_args(State):
+        raise ValueError(f"state {row.state!r}")
+    return StudyRecord(
+        id=row.id,
+        key=_key(row),
+        provenance=_provenance(row),
+        seed=int(row.seed),
+        space_size=int(row.space_size),
+        state=row.state,
+        created_at=_time(row.created_at),
+        winner=None if row.finished_at is None else _winner(row),
+    )
+
+
+def entry(row: Study, trials: int) -> Entry:
+    """The cache's entry of a study that has a winner."""
+    return Entry(
+        key=_key(row),
+        provenance=_provenance(row),
+        winner=_winner(row),
+        study_id=row.id,
+        finished_at=_time(row.finished_at),
+        trials=trials,
+    )
+
+
+def _key(row: Study) -> CacheKey:
+    return CacheKey(**{name: getattr(row, name) for name in KEY})
+
+
+def _provenance(row: Study) -> Provenance:
+    return Provenance(**{name: getattr(row, name) for name in PROVENANCE})
+
+
+def _winner(row: Study) -> Winner:
+    return Winner(
+        config=Config.from_json(_text(row.winner_config)),
+        latency=_latency(_object(row.winner_latency)),
+        baselines={name: _latency(values) for name, values in _object(row.winner_baselines).items()},
+        limits={name: _latency(values) for name, values in _object(row.winner_limits).items()},
+    )
+
+
+def _latency_values(latency: Latency) -> dict[str, Any]:
+    values = dataclasses.asdict(latency)
+    if any(math.isnan(number) for number in (latency.median, latency.low, latency.high, latency.skew)):
+        raise ValueError(f"{latency} is not a number")
+    return values
+
+
+def _latency(values: dict[str, Any]) -> Latency:
+    return Latency(
+        median=float(values["median"]),
+        low=float(values["low"]),
+        high=float(values["high"]),
+        skew=float(values["skew"]),
+        iterations=int(values["iterations"]),
+        by_rank=tuple(float(value) for value in values["by_rank"]),
+    )
+
+
+def _object(text: str | None) -> dict[str, Any]:
+    values = json.loads(_text(text))
+    if not isinstance(values, dict):
+        raise ValueError(f"a JSON {type(values).__name__} where an object is needed")
+    return values
+
+
+def _time(text: str | None) -> datetime:
+    return datetime.fromisoformat(_text(text)).astimezone(UTC)
+
+
+def _text(value: str | None) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{value!r} where text is needed")
+    return value
+
+
+def _encodable(text: str) -> str:
+    """Compilers' messages may hold bytes that are no text; keep them legible instead of failing on them."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8").replace("\0", "\\x00")

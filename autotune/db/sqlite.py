@@ -1,0 +1,156 @@
+"""SQLite's manners: whose file it is, made complete under one lock, WAL, immediate transactions.
+
+A new database is drafted beside its place, with its schema and in WAL mode, and renamed into it: nobody ever sees
+half of one. The journal mode is never switched on a file that is in use, because that switch ignores the busy timeout.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import sqlite3
+import stat
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import BinaryIO
+from urllib.parse import quote
+
+from sqlalchemy import URL, Connection, Engine, NullPool, QueuePool, create_engine, event
+
+from autotune.db import migrations
+from autotune.db.failures import ANOTHER, BUSY_SECONDS
+from autotune.errors import StoreError
+
+APPLICATION_ID = int.from_bytes(b"irat")
+"""In the header of every file of ours (``PRAGMA application_id``)."""
+
+SMALLEST_PAGE = 512
+"""Bytes; SQLite takes any shorter file for an empty database."""
+
+IMMEDIATE = "autotune_immediate"
+"""Execution option of connections that are going to write."""
+
+
+def sqlite_engine(path: Path, *, create: bool) -> Engine:
+    """Connect to the database file, making it where there is none; never touches another program's file."""
+    if not _holds_data(path):
+        if not create:
+            raise StoreError(f"there is no database at {path} yet; tune something to make one: tune WORKLOAD …")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with locked(path):
+            if not _holds_data(path):
+                _make(path)
+    _check_owner(path)
+    return _engine(path)
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold the lock file beside the database: one process at a time makes or migrates it."""
+    with open(path.with_name(path.name + ".lock"), "ab") as file:
+        deadline = time.monotonic() + BUSY_SECONDS
+        while not _took_lock(file):
+            if time.monotonic() > deadline:
+                raise StoreError(
+                    f"another process has been making or migrating {path} for {BUSY_SECONDS} s; "
+                    "stop it, then run the same command again"
+                )
+            time.sleep(0.01)
+        yield
+
+
+def _took_lock(file: BinaryIO) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _holds_data(path: Path) -> bool:
+    """Whether something is stored there; raises StoreError where no database file could be."""
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return False
+    if stat.S_ISDIR(status.st_mode):
+        raise StoreError(f"{path} is a folder; name a file in it, for example {path / 'cache.db'}")
+    if not stat.S_ISREG(status.st_mode):
+        raise StoreError(f"{path} is not a regular file; {ANOTHER}")
+    return status.st_size > 0
+
+
+def _check_owner(path: Path) -> None:
+    """Raise StoreError unless the file's header says that it is ours. Writes nothing, takes no lock.
+
+    SQLite itself reads the header: closing a descriptor of our own would drop the locks that this process's other
+    connections hold on the file.
+    """
+    if path.stat().st_size < SMALLEST_PAGE:
+        raise StoreError(f"{path} is not a SQLite database; {ANOTHER}")
+    with closing(sqlite3.connect(_uri(path, "ro&immutable=1"), uri=True)) as connection:
+        (found,) = connection.execute("PRAGMA application_id").fetchone()
+    if found != APPLICATION_ID:
+        raise StoreError(f"{path} is a SQLite database of another program, left as it is; {ANOTHER}")
+
+
+def _make(path: Path) -> None:
+    """Draft a complete, empty database and rename it into place. The lock is held."""
+    draft = path.with_name(path.name + ".new")
+    for name in (draft.name, path.name):  # a journal whose database is gone would be replayed into the new one
+        for ending in ("-journal", "-wal", "-shm"):
+            path.with_name(name + ending).unlink(missing_ok=True)
+    draft.unlink(missing_ok=True)
+    draft.touch()
+    engine = _engine(draft)
+    try:
+        with engine.execution_options(**{IMMEDIATE: True}).begin() as connection:
+            migrations.upgrade(connection)
+    finally:
+        engine.dispose()
+    with closing(_connect(draft)) as raw:
+        raw.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        raw.execute("PRAGMA journal_mode = WAL")
+    draft.replace(path)
+
+
+def _engine(path: Path) -> Engine:
+    engine = create_engine(
+        URL.create("sqlite", database=str(path)),
+        creator=lambda: _connect(path),
+        poolclass=QueuePool if _is_writable(path) else NullPool,
+    )
+    event.listen(engine, "begin", _begin)
+    return engine
+
+
+def _begin(connection: Connection) -> None:
+    """Writers take the lock at once: one that upgrades from reading later is refused without any waiting."""
+    immediate = connection.get_execution_options().get(IMMEDIATE, False)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if immediate else "BEGIN")
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(
+        _uri(path, _mode(path)), uri=True, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
+    )
+    connection.execute("PRAGMA foreign_keys = ON")
+    connection.execute("PRAGMA synchronous = NORMAL")
+    return connection
+
+
+def _mode(path: Path) -> str:
+    """A file that cannot be written is still read, even in a folder where SQLite cannot put its shared memory."""
+    if _is_writable(path):
+        return "rw"
+    return "ro" if path.with_name(path.name + "-wal").exists() else "ro&immutable=1"
+
+
+def _is_writable(path: Path) -> bool:
+    return os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)
+
+
+def _uri(path: Path, mode: str) -> str:
+    return f"file:{quote(str(path))}?mode={mode}"

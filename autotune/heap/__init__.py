@@ -1,0 +1,26 @@
+"""The symmetric heap: Iris on GPUs, shared memory on CPUs, one contract."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch.distributed as dist
+
+    from autotune.heap.arena import SymmetricHeap
+
+
+def open_heap(size: int, group: dist.ProcessGroup | None = None) -> SymmetricHeap:
+    """Set up a symmetric heap of ``size`` bytes a rank: on GPUs if there are any, else in shared memory.
+
+    Collective. ``group`` is a CPU (gloo) process group over all ranks. Raises HeapError.
+    """
+    import torch
+
+    if torch.cuda.is_available():
+        from autotune.heap.gpu import IrisHeap
+
+        return IrisHeap(size, group)
+    from autotune.heap.shared import SharedMemoryHeap
+
+    return SharedMemoryHeap(size, group)

@@ -1,0 +1,102 @@
+"""The contract of every symmetric heap, and the arena that hands out its memory."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+
+import torch
+import torch.distributed as dist
+
+from autotune.errors import HeapError, HeapExhausted
+
+ALIGNMENT = 1024
+"""Bytes. Covers TMA (128) and lets flags of different tensors never share a cache line."""
+
+
+class SymmetricHeap(ABC):
+    """Memory that every rank allocates alike, so that a peer's address is its base plus the same offset.
+
+    Every rank makes the same calls in the same order; ``allocate`` is therefore bookkeeping alone and never talks to
+    the peers. ``bases`` holds the ranks' base addresses as this process sees them, int64 [world_size], on the device:
+    it is what Iris's device functions take as ``heap_bases``.
+    """
+
+    def __init__(self, arena: torch.Tensor, bases: list[int], group: dist.ProcessGroup | None) -> None:
+        """``arena`` is this rank's whole heap, uint8; ``group`` a CPU process group over all ranks."""
+        self.arena = arena
+        self.device = arena.device
+        self.rank = dist.get_rank(group)
+        self.world_size = dist.get_world_size(group)
+        self.group = group
+        self.bases = torch.tensor(bases, dtype=torch.int64, device=arena.device)
+        self._addresses = bases
+        self._used = 0
+        if bases[self.rank] > arena.data_ptr():
+            raise HeapError("the arena does not lie in this rank's heap")
+
+    @property
+    def size(self) -> int:
+        """Bytes in all."""
+        return self.arena.numel()
+
+    @property
+    def left(self) -> int:
+        """Bytes not handed out yet."""
+        return self.size - self._used
+
+    def allocate(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        """A contiguous tensor at the same offset on every rank; its contents are what was there before.
+
+        Raises HeapExhausted with the size asked and the size left.
+        """
+        wanted = math.prod(shape) * dtype.itemsize
+        begin = self._used
+        if begin + wanted > self.size:
+            raise HeapExhausted(
+                f"symmetric heap: {wanted} bytes asked for {list(shape)} {dtype}, {self.left} of {self.size} left; "
+                "open it with more bytes (AUTOTUNE_HEAP_BYTES)"
+            )
+        self._used = -(-(begin + wanted) // ALIGNMENT) * ALIGNMENT
+        return self.arena[begin : begin + wanted].view(dtype).view(shape)
+
+    def mark(self) -> int:
+        """The present fill, to be given to ``release`` later."""
+        return self._used
+
+    def release(self, mark: int) -> None:
+        """Take back everything allocated since ``mark``. The caller has seen to it that no rank still uses it."""
+        if not 0 <= mark <= self._used:
+            raise HeapError(f"release({mark}): allowed are the marks from 0 to {self._used}")
+        self._used = mark
+
+    def offset(self, tensor: torch.Tensor) -> int:
+        """Bytes from the heap's base; raises HeapError where the tensor does not lie on the heap."""
+        begin = tensor.data_ptr() - self.arena.data_ptr()
+        if not 0 <= begin < self.size:
+            raise HeapError("the tensor does not lie on the symmetric heap; allocate it with heap.allocate(…)")
+        return tensor.data_ptr() - self._addresses[self.rank]
+
+    def owns(self, tensor: torch.Tensor) -> bool:
+        """Whether the tensor lies on this heap."""
+        return 0 <= tensor.data_ptr() - self.arena.data_ptr() < self.size
+
+    def peer(self, tensor: torch.Tensor, rank: int) -> torch.Tensor:
+        """The same tensor in another rank's heap, as memory that this process can read and write."""
+        if rank == self.rank:
+            return tensor
+        return self._view(self._addresses[rank] + self.offset(tensor), rank, tensor)
+
+    @abstractmethod
+    def _view(self, address: int, rank: int, like: torch.Tensor) -> torch.Tensor:
+        """A tensor like ``like`` at an address in ``rank``'s heap."""
+
+    def barrier(self) -> None:
+        """Wait on the host until every rank is here and its device has finished what was enqueued."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+        dist.barrier(group=self.group)
+
+    @abstractmethod
+    def close(self) -> None:
+        """Give the memory back. The tensors handed out must not be used any more."""

@@ -1,0 +1,32 @@
+"""Two gaps of Triton's interpreter, closed for rank processes that share memory."""
+
+from __future__ import annotations
+
+import functools
+
+
+@functools.cache
+def mend_interpreter() -> None:
+    """Replace the interpreter's write-back and let its ``dot`` multiply bf16. There is no switch for either.
+
+    Write-back: the interpreter copies arguments to the host and back after a launch. Host tensors it copies onto
+    themselves; on memory that peers write to meanwhile, that would undo their stores.
+
+    bf16: NumPy has no such type, the interpreter keeps the bits as uint16 and its ``dot`` multiplies those integers.
+    """
+    import triton.language as tl
+    from triton.runtime import interpreter
+
+    interpreter.GridExecutor._restore_args_dev = lambda *_: None
+    builder = type(interpreter.interpreter_builder)
+    dot = builder.create_dot
+
+    def create_dot(self, a, b, *rest):  # type: ignore[no-untyped-def]
+        def widened(operand):  # type: ignore[no-untyped-def]
+            if operand.dtype.scalar != tl.bfloat16:
+                return operand
+            return self.create_fp_ext(operand, tl.block_type(tl.float32, list(operand.data.shape)))
+
+        return dot(self, widened(a), widened(b), *rest)
+
+    builder.create_dot = create_dot

@@ -1,0 +1,67 @@
+"""The symmetric heap on CPUs: files that every rank process maps, for Triton's interpreter."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+
+import torch
+import torch.distributed as dist
+
+from autotune.errors import HeapError
+from autotune.heap.arena import SymmetricHeap
+from autotune.heap.interpreter import mend_interpreter
+
+
+class SharedMemoryHeap(SymmetricHeap):
+    """Each rank maps its own file and its peers'. The files are unlinked before the constructor returns.
+
+    Nothing is therefore left behind, however a rank dies later; the memory goes when the last process does.
+    """
+
+    def __init__(self, size: int, group: dist.ProcessGroup | None = None) -> None:
+        """Collective: all ranks of ``group`` call it with the same ``size`` in bytes."""
+        mend_interpreter()
+        rank, world_size = dist.get_rank(group), dist.get_world_size(group)
+        with _common_folder(group) as folder:
+            files = [os.path.join(folder, f"rank{peer}") for peer in range(world_size)]
+            # Written, not just sized: a full /dev/shm or /tmp then says so here and not as a SIGBUS in a kernel.
+            try:
+                with open(files[rank], "wb") as file:
+                    os.posix_fallocate(file.fileno(), 0, size)
+            except OSError as error:
+                raise HeapError(f"shared memory of {size} bytes for rank {rank}: {error.strerror}") from error
+            dist.barrier(group=group)
+            self._maps = [torch.from_file(file, shared=True, size=size, dtype=torch.uint8) for file in files]
+            dist.barrier(group=group)
+        super().__init__(self._maps[rank], [part.data_ptr() for part in self._maps], group)
+
+    def _view(self, address: int, rank: int, like: torch.Tensor) -> torch.Tensor:
+        begin = address - self._addresses[rank]
+        part = self._maps[rank][begin : begin + like.numel() * like.element_size()]
+        return part.view(like.dtype).view(like.shape)
+
+    def close(self) -> None:
+        """Unmap the peers' memory and ours."""
+        self._maps.clear()
+        self.arena = torch.empty(0, dtype=torch.uint8)
+
+
+@contextlib.contextmanager
+def _common_folder(group: dist.ProcessGroup | None) -> Iterator[str]:
+    """A fresh folder that all ranks know and the first one removes; in memory where the host has such a place."""
+    place = "/dev/shm" if os.path.isdir("/dev/shm") else None
+    name: list[str | None] = [None]
+    if dist.get_rank(group) == 0:
+        name[0] = tempfile.mkdtemp(prefix="iris-autotune-", dir=place)
+    dist.broadcast_object_list(name, group_src=0, group=group)
+    assert name[0] is not None
+    try:
+        yield name[0]
+    finally:
+        if dist.get_rank(group) == 0:
+            shutil.rmtree(name[0], ignore_errors=True)
+

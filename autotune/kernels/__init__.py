@@ -1,0 +1,1 @@
+"""Device code and launchers, one folder per workload; the transfer and tile helpers that they share."""

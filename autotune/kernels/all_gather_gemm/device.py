@@ -1,0 +1,288 @@
+"""Device code of all-gather + GEMM: the fused kernel, the stand-alone push, the paper's direct pull.
+
+Rows layout: rank r holds rows [r * shard_rows, (r + 1) * shard_rows) of A, width = K.
+K layout: rank r holds columns [r * width, (r + 1) * width) of A, shard_rows = M.
+The inbox is [slots, world_size, shard_rows, width]; in rows layout one slot of it is A itself.
+
+Launch after launch. Pushing needs no barrier: the inbox has two slots, used in turn, and a rank that pushes for epoch e
+has finished epoch e - 1, hence had every peer's data of e - 1, hence knows that every peer has finished e - 2, the last
+reader of the slot. Pulling needs two signals: ``ready`` (my shard is in place) and ``done`` (I have read yours).
+No wait can starve its producer: communicating programs have the lowest program ids, are dispatched first and wait for
+nothing but signals that other ranks send before they wait themselves.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from autotune.heap import device as heap
+from autotune.kernels.tiles import accumulate, grouped, store_tile
+from autotune.kernels.transfer import (
+    announce_ready,
+    fetch_shards,
+    leave,
+    push_shard,
+    wait_for_rows,
+    wait_until_read,
+)
+
+NONE = tl.constexpr(0)
+PUSH = tl.constexpr(1)
+FETCH = tl.constexpr(2)
+
+
+@triton.jit
+def turn_of(limit, worker, pid, early, head_start, workers, programs):
+    """The first turn in which this program's tile is ``limit`` or later (see ``tile_of``)."""
+    if limit <= early:
+        turn = tl.minimum(tl.cdiv(tl.maximum(limit - worker, 0), workers), head_start)
+    else:
+        turn = head_start + tl.cdiv(tl.maximum(limit - early - pid, 0), programs)
+    return turn
+
+
+@triton.jit
+def tile_of(turn, worker, pid, early, head_start, workers, programs):
+    """The tile this program computes in a turn.
+
+    In the first ``head_start`` turns only the ``workers`` take tiles, the others communicate; then all programs do.
+    """
+    return tl.where(turn < head_start, turn * workers + worker, early + (turn - head_start) * programs + pid)
+
+
+@triton.jit(
+    do_not_specialize=[
+        "M", "shard_rows", "unit_rows", "comm_programs", "head_start", "group_m", "leaving", "rank", "spin_limit",
+    ]
+)  # fmt: skip
+def gather_gemm_kernel(
+    a, inbox, b, c, shard, mail, bias,
+    M, N, K, shard_rows, width, stride_bk, stride_bn,
+    unit_rows, comm_programs, head_start, group_m, leaving, rank,
+    heap_bases, state, arrivals, ready, done, status, spin_limit,
+    WORLD: tl.constexpr, ROWS: tl.constexpr, ALIGNED: tl.constexpr, SLOTS: tl.constexpr, TRANSFER: tl.constexpr,
+    ROTATE: tl.constexpr, STEP: tl.constexpr, VECTOR: tl.constexpr, HINT: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    TMA: tl.constexpr, B_TRANSPOSED: tl.constexpr, EVEN_K: tl.constexpr,
+    BIAS: tl.constexpr, FLATTEN: tl.constexpr, PROXY_FENCE: tl.constexpr,
+):  # fmt: skip
+    """C [M, N] = all_gather(A) @ B [K, N] + bias, reading remote rows from the inbox as their units arrive.
+
+    ``a`` and ``inbox`` are descriptors with TMA and the pointers ``shard`` and ``mail`` without. TRANSFER says what the
+    first ``comm_programs`` programs do before they take tiles: push, fetch, or nothing (another kernel pushes).
+    ``leaving`` is the number of programs that share the epoch.
+    """
+    pid = tl.program_id(0)
+    programs = tl.num_programs(0)
+    workers = programs - comm_programs
+    worker = pid - comm_programs
+    epoch = tl.load(state)
+    slot = epoch % SLOTS
+    first: tl.constexpr = 1 if ALIGNED or not ROWS else 0
+    parts = comm_programs
+
+    if TRANSFER == FETCH:
+        if pid == 0:
+            announce_ready(ready, rank, heap_bases, WORLD)
+    if pid < comm_programs:
+        if TRANSFER == PUSH:
+            push_shard(
+                shard, mail, slot * WORLD * tl.cast(shard_rows, tl.int64) * width, arrivals, shard_rows, width, unit_rows,
+                pid, parts, rank, heap_bases, WORLD, STEP, VECTOR, HINT, ROTATE, first,
+            )  # fmt: skip
+        if TRANSFER == FETCH:
+            fetch_shards(
+                shard, mail, arrivals, shard_rows, width, unit_rows, pid, parts, rank, heap_bases,
+                ready, done, epoch, status, spin_limit, WORLD, STEP, VECTOR, HINT, ROTATE, first,
+            )  # fmt: skip
+    if TRANSFER == NONE:
+        # Another kernel pushes: comm_programs is its size, and all programs of this one are workers.
+        workers = programs
+        worker = pid
+
+    target = (epoch + 1) * parts
+    base_row = slot * WORLD * shard_rows
+    inbox_rows = SLOTS * WORLD * shard_rows
+    tiles_m = tl.cdiv(M, BLOCK_M)
+    tiles_n = tl.cdiv(N, BLOCK_N)
+    early = head_start * workers
+    begin = tl.where(worker < 0, head_start, 0)
+    end = turn_of(tiles_m * tiles_n, worker, pid, early, head_start, workers, programs)
+    end = tl.maximum(end, begin)
+
+    if ROWS and ALIGNED:
+        own_m = shard_rows // BLOCK_M
+        own = own_m * tiles_n
+        middle = tl.maximum(turn_of(own, worker, pid, early, head_start, workers, programs), begin)
+        for turn in tl.range(begin, middle, flatten=FLATTEN):
+            tile = tile_of(turn, worker, pid, early, head_start, workers, programs)
+            m, n = grouped(tile, own_m, tiles_n, group_m)
+            acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
+            acc = accumulate(
+                acc, a, m * BLOCK_M, shard_rows, width, b, 0, K, N, n * BLOCK_N, stride_bk, stride_bn,
+                BLOCK_M, BLOCK_N, BLOCK_K, TMA, B_TRANSPOSED, EVEN_K,
+            )  # fmt: skip
+            store_tile(acc, c, rank * shard_rows + m * BLOCK_M, n * BLOCK_N, M, N, bias, BLOCK_M, BLOCK_N, TMA, BIAS)
+        for turn in tl.range(middle, end, flatten=FLATTEN):
+            tile = tile_of(turn, worker, pid, early, head_start, workers, programs) - own
+            m, n = grouped(tile, tiles_m - own_m, tiles_n, group_m)
+            if ROTATE:
+                back = 1 + m // own_m
+                m_in_shard = m % own_m
+            else:
+                back = 1 + m % (WORLD - 1 + (WORLD == 1))
+                m_in_shard = m // (WORLD - 1 + (WORLD == 1))
+            source = (rank + WORLD - back) % WORLD
+            row_in_shard = m_in_shard * BLOCK_M
+            late = wait_for_rows(
+                arrivals, source, row_in_shard, row_in_shard + BLOCK_M - 1, shard_rows, unit_rows, target, status,
+                spin_limit, PROXY_FENCE,
+            )  # fmt: skip
+            row = source * shard_rows + row_in_shard
+            acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
+            acc = accumulate(
+                acc, inbox, base_row + row + late, inbox_rows, width, b, 0, K, N, n * BLOCK_N, stride_bk, stride_bn,
+                BLOCK_M, BLOCK_N, BLOCK_K, TMA, B_TRANSPOSED, EVEN_K,
+            )  # fmt: skip
+            store_tile(acc, c, row, n * BLOCK_N, M, N, bias, BLOCK_M, BLOCK_N, TMA, BIAS)
+    elif ROWS:
+        # Tiles may straddle shards; our own rows are in the inbox too. Start at our own and go backwards, as rows arrive.
+        own_m = rank * shard_rows // BLOCK_M
+        for turn in tl.range(begin, end, flatten=FLATTEN):
+            tile = tile_of(turn, worker, pid, early, head_start, workers, programs)
+            m, n = grouped(tile, tiles_m, tiles_n, group_m)
+            row = (own_m + tiles_m - m) % tiles_m * BLOCK_M
+            last = tl.minimum(row + BLOCK_M, M) - 1
+            late = 0
+            for source in range(row // shard_rows, last // shard_rows + 1):
+                late += wait_for_rows(
+                    arrivals, source, tl.maximum(row - source * shard_rows, 0), last - source * shard_rows,
+                    shard_rows, unit_rows, target, status, spin_limit, PROXY_FENCE,
+                )  # fmt: skip
+            acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
+            acc = accumulate(
+                acc, inbox, base_row + row + late, inbox_rows, width, b, 0, K, N, n * BLOCK_N, stride_bk, stride_bn,
+                BLOCK_M, BLOCK_N, BLOCK_K, TMA, B_TRANSPOSED, EVEN_K,
+            )  # fmt: skip
+            store_tile(acc, c, row, n * BLOCK_N, M, N, bias, BLOCK_M, BLOCK_N, TMA, BIAS)
+    else:
+        for turn in range(begin, end):
+            tile = tile_of(turn, worker, pid, early, head_start, workers, programs)
+            m, n = grouped(tile, tiles_m, tiles_n, group_m)
+            row = m * BLOCK_M
+            acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
+            acc = accumulate(
+                acc, a, row, shard_rows, width, b, rank * width, K, N, n * BLOCK_N, stride_bk, stride_bn,
+                BLOCK_M, BLOCK_N, BLOCK_K, TMA, B_TRANSPOSED, EVEN_K,
+            )  # fmt: skip
+            for back in range(1, WORLD):
+                source = (rank + WORLD - back) % WORLD
+                late = wait_for_rows(
+                    arrivals, source, row, row + BLOCK_M - 1, shard_rows, unit_rows, target, status, spin_limit,
+                    PROXY_FENCE,
+                )  # fmt: skip
+                acc = accumulate(
+                    acc, inbox, base_row + source * shard_rows + row + late, inbox_rows, width,
+                    b, source * width, K, N, n * BLOCK_N, stride_bk, stride_bn,
+                    BLOCK_M, BLOCK_N, BLOCK_K, TMA, B_TRANSPOSED, EVEN_K,
+                )  # fmt: skip
+            store_tile(acc, c, row, n * BLOCK_N, M, N, bias, BLOCK_M, BLOCK_N, TMA, BIAS)
+
+    last_out = leave(state, leaving)
+    if TRANSFER == FETCH:
+        if last_out:
+            wait_until_read(done, target, status, spin_limit, WORLD)
+
+
+@triton.jit(do_not_specialize=["shard_rows", "unit_rows", "leaving", "rank"])
+def push_kernel(
+    shard, mail, shard_rows, width, unit_rows, leaving, rank, heap_bases, state, arrivals,
+    WORLD: tl.constexpr, SLOTS: tl.constexpr, ROTATE: tl.constexpr, STEP: tl.constexpr, VECTOR: tl.constexpr,
+    HINT: tl.constexpr, FIRST: tl.constexpr,
+):  # fmt: skip
+    """Push our shard to every peer's inbox, as a kernel of its own; shares the epoch with the GEMM's programs."""
+    slot = tl.load(state) % SLOTS
+    push_shard(
+        shard, mail, slot * WORLD * tl.cast(shard_rows, tl.int64) * width, arrivals, shard_rows, width, unit_rows,
+        tl.program_id(0), tl.num_programs(0), rank, heap_bases, WORLD, STEP, VECTOR, HINT, ROTATE, FIRST,
+    )  # fmt: skip
+    leave(state, leaving)
+
+
+@triton.jit(do_not_specialize=["M", "shard_rows", "group_m", "rank", "spin_limit"])
+def pull_gemm_kernel(
+    b, c, shard, bias, M, N, K, shard_rows, width, stride_bk, stride_bn, group_m, rank,
+    heap_bases, state, ready, done, status, spin_limit,
+    WORLD: tl.constexpr, ROWS: tl.constexpr, ALIGNED: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    TMA: tl.constexpr, B_TRANSPOSED: tl.constexpr, EVEN_K: tl.constexpr,
+    BIAS: tl.constexpr, HINT: tl.constexpr,
+):  # fmt: skip
+    """The paper's consumer-driven kernel: every tile of A is loaded from its owner, again for each column of tiles.
+
+    With TMA only B and C go through descriptors. Remote rows of one tile may have several owners (not ALIGNED).
+    """
+    pid = tl.program_id(0)
+    programs = tl.num_programs(0)
+    epoch = tl.load(state)
+    if pid == 0:
+        announce_ready(ready, rank, heap_bases, WORLD)
+    tiles_m = tl.cdiv(M, BLOCK_M)
+    tiles_n = tl.cdiv(N, BLOCK_N)
+    # Start at our own shard, so that no two ranks read from one peer at a time.
+    own_m = rank * (shard_rows // BLOCK_M) if ROWS else 0
+    segments: tl.constexpr = 1 if ROWS else WORLD
+    late = 0
+    for peer in range(WORLD):
+        late += heap.wait(ready + peer, epoch + 1, status, spin_limit)
+    for tile in range(pid, tiles_m * tiles_n, programs):
+        m, n = grouped(tile, tiles_m, tiles_n, group_m)
+        row = (m + own_m) % tiles_m * BLOCK_M
+        rows = tl.minimum(row + tl.arange(0, BLOCK_M), M - 1)
+        columns = (n * BLOCK_N + tl.arange(0, BLOCK_N)) % N
+        ks = tl.arange(0, BLOCK_K)
+        acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
+        for segment in range(segments):
+            if not ROWS:
+                source = (rank + segment) % WORLD
+                first_k = source * width
+                row_in_shard = rows
+            else:
+                first_k = 0
+                if ALIGNED:
+                    source = row // shard_rows
+                    row_in_shard = rows - source * shard_rows
+                else:
+                    source = (rows // shard_rows)[:, None]
+                    row_in_shard = rows % shard_rows
+            a_pointers = shard + row_in_shard.to(tl.int64)[:, None] * width + ks[None, :] + late * 16
+            b_pointers = (
+                b + (first_k + ks).to(tl.int64)[:, None] * stride_bk + columns.to(tl.int64)[None, :] * stride_bn
+                if not TMA else 0
+            )  # fmt: skip
+            for k in range(0, width, BLOCK_K):
+                if EVEN_K:
+                    a_tile = heap.load(a_pointers, rank, source, heap_bases, hint=(1, HINT))
+                else:
+                    a_tile = heap.load(
+                        a_pointers, rank, source, heap_bases, mask=ks[None, :] < width - k, other=0.0, hint=(1, HINT)
+                    )
+                if TMA:
+                    if B_TRANSPOSED:
+                        b_tile = b.load([n * BLOCK_N, first_k + k]).T
+                    else:
+                        b_tile = b.load([first_k + k, n * BLOCK_N])
+                else:
+                    if EVEN_K:
+                        b_tile = tl.load(b_pointers)
+                    else:
+                        b_tile = tl.load(b_pointers, mask=ks[:, None] < width - k, other=0.0)
+                    b_pointers += BLOCK_K * stride_bk
+                acc = tl.dot(a_tile, b_tile, acc, input_precision="ieee")
+                a_pointers += BLOCK_K
+        store_tile(acc, c, row, n * BLOCK_N, M, N, bias, BLOCK_M, BLOCK_N, TMA, BIAS)
+    if leave(state, programs):
+        for turn in range(WORLD):
+            heap.signal(done + rank, (rank + turn) % WORLD, rank, heap_bases)
+        wait_until_read(done, epoch + 1, status, spin_limit, WORLD)

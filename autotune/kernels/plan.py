@@ -1,0 +1,117 @@
+"""A plan: the kernel launches of one operator call, to be run on a device, or compiled for one that is not here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from autotune.environment import Machine
+from autotune.errors import AutotuneError
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One kernel launch: a ``@triton.jit`` function, its grid, its arguments by name, and num_warps and the like."""
+
+    kernel: Any
+    programs: int
+    arguments: Mapping[str, Any]
+    options: Mapping[str, int] = field(default_factory=dict)
+
+    def run(self) -> None:
+        """Enqueue it on the current stream (interpreter: run it)."""
+        self.kernel[(self.programs,)](**self.arguments, **self.options)
+
+    def compile(self) -> Any:
+        """Compile it for the current target without launching; the tensors may be on the ``meta`` device."""
+        return self.kernel.warmup(grid=(self.programs,), **self.arguments, **self.options)
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """What the compiler says of one kernel. Bytes of shared memory (LDS); registers and spills a thread, None where
+    the backend does not tell without loading the kernel."""
+
+    name: str
+    shared_memory: int
+    registers: int | None
+    spills: int | None
+
+
+class CompileError(AutotuneError):
+    """A kernel did not compile; the message is the compiler's first telling line."""
+
+
+def compile_offline_for(machine: Machine) -> None:
+    """From now on this process compiles for ``machine``, whatever device is at hand, and must not launch.
+
+    The specialisation, and so the key in Triton's disk cache, is the one that a rank on such a machine computes: what is
+    compiled here need not be compiled there again. Raises AutotuneError under the interpreter.
+    """
+    from triton import knobs
+    from triton.backends.compiler import GPUTarget
+    from triton.runtime import driver
+
+    if knobs.runtime.interpret:
+        raise AutotuneError("offline compilation needs a process without TRITON_INTERPRET=1")
+    arch: int | str = int(machine.arch.removeprefix("sm_")) if machine.kind == "cuda" else machine.arch
+    driver.set_active(_OfflineDriver(GPUTarget(machine.kind, arch, machine.warp_size)))  # type: ignore[arg-type]
+
+
+class _OfflineDriver:
+    """Just enough of a driver for ``JITFunction.warmup``: it has a target and no device."""
+
+    def __init__(self, target: Any) -> None:
+        self._target = target
+
+    def get_current_target(self) -> Any:
+        return self._target
+
+    def get_current_device(self) -> str:
+        # JITFunction keeps its compiled kernels by device: one for each target keeps them apart.
+        return f"offline {self._target}"
+
+    def get_current_stream(self, device: str) -> int:
+        return 0
+
+
+def compile_all(launches: list[Launch]) -> list[Compiled]:
+    """Compile every launch for the current target; raises CompileError with the compiler's own words."""
+    import triton
+    from triton.compiler.errors import CompilationError
+
+    done = []
+    for launch in launches:
+        try:
+            kernel = launch.compile()
+        except (CompilationError, triton.runtime.errors.PTXASError, RuntimeError, ValueError, IndexError) as error:
+            # MLIR's pass failures arrive as RuntimeError, unsupported layouts as ValueError or IndexError.
+            raise CompileError(f"{launch.kernel.__name__}: {_telling_line(str(error))}") from error
+        spills = _from_assembly(kernel)
+        done.append(Compiled(launch.kernel.__name__, kernel.metadata.shared, *spills))
+    return done
+
+
+def _telling_line(message: str) -> str:
+    lines = [line.strip() for line in message.splitlines() if line.strip()]
+    errors = [line for line in lines if "error" in line.lower()]
+    return (errors or lines or ["no message"])[-1][:300]
+
+
+def _from_assembly(kernel: Any) -> tuple[int | None, int | None]:
+    """Registers and spilled registers, where the assembly states them (AMD)."""
+    text: str = kernel.asm.get("amdgcn", "")
+    found: dict[str, int] = {}
+    for line in text.splitlines():
+        name, _, value = line.strip().partition(":")
+        if name in (".vgpr_count", ".vgpr_spill_count") and value.strip().isdigit():
+            found[name] = int(value)
+    return found.get(".vgpr_count"), found.get(".vgpr_spill_count")
+
+
+
+def run_all(launches: list[Launch]) -> None:
+    """Enqueue every launch on the current stream, in order."""
+    for launch in launches:
+        launch.run()

@@ -1,0 +1,101 @@
+"""A problem: one instance of a workload, its dimensions, dtype and world size, frozen and checked."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+from autotune.errors import InvalidProblem
+
+DTYPES: Mapping[str, int] = {"bf16": 2, "fp16": 2, "fp32": 4}
+"""Element types by our name, with their size in bytes."""
+
+LARGEST_DIMENSION = 2**24
+"""Beyond any layer in use; keeps a typing error from becoming an allocation of terabytes."""
+
+
+def size(help: str) -> Any:
+    """A dataclass field for a dimension: a positive integer, given by the user."""
+    return dataclasses.field(metadata={"help": help, "kind": "size"})
+
+
+def choice(help: str, allowed: tuple[str, ...], default: str) -> Any:
+    """A dataclass field for one of a few words."""
+    return dataclasses.field(default=default, metadata={"help": help, "kind": "choice", "allowed": allowed})
+
+
+def flag(help: str, default: bool = False) -> Any:
+    """A dataclass field that is true or false."""
+    return dataclasses.field(default=default, metadata={"help": help, "kind": "flag"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """Base of all problems. A subclass adds fields made with ``size``, ``choice`` and ``flag``.
+
+    The command line's options, the checks and the cache key all come from these fields.
+    """
+
+    workload: ClassVar[str]
+    free: ClassVar[tuple[str, ...]] = ()
+    """Dimensions that may differ when a lookup falls back to the nearest tuned problem."""
+
+    dtype: str = choice("element type of inputs and output; accumulation is fp32", tuple(DTYPES), "bf16")
+    world_size: int = size("ranks, one per GPU")
+
+    def __post_init__(self) -> None:
+        """Check every field by its declaration, then the problem's own ``check``."""
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            _check_field(field.name, value, field.metadata)
+        self.check()
+
+    def check(self) -> None:
+        """Raise InvalidProblem where the dimensions do not fit each other."""
+
+    @property
+    def element_size(self) -> int:
+        """Bytes of one element."""
+        return DTYPES[self.dtype]
+
+    def as_dict(self) -> dict[str, Any]:
+        """The fields by name, JSON-able."""
+        return dataclasses.asdict(self)
+
+    def to_json(self) -> str:
+        """Canonical JSON: sorted keys, no spaces. Part of the cache key."""
+        return json.dumps(self.as_dict(), sort_keys=True, separators=(",", ":"))
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """Build and check a problem; raises InvalidProblem naming an unknown or a missing field."""
+        fields = {field.name: field for field in dataclasses.fields(cls)}
+        unknown = sorted(set(values) - set(fields))
+        if unknown:
+            raise InvalidProblem(f"{cls.workload} has no field {', '.join(unknown)}; it has {', '.join(fields)}")
+        missing = [
+            name
+            for name, field in fields.items()
+            if name not in values and field.default is dataclasses.MISSING
+        ]
+        if missing:
+            raise InvalidProblem(f"{cls.workload} needs {', '.join(missing)}")
+        return cls(**values)
+
+    def __str__(self) -> str:
+        return " ".join(f"{name}={value}" for name, value in self.as_dict().items())
+
+
+def _check_field(name: str, value: Any, metadata: Mapping[str, Any]) -> None:
+    kind = metadata["kind"]
+    if kind == "size":
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= LARGEST_DIMENSION:
+            raise InvalidProblem(f"{name}={value!r}: an integer from 1 to {LARGEST_DIMENSION} is needed")
+    elif kind == "choice":
+        if value not in metadata["allowed"]:
+            raise InvalidProblem(f"{name}={value!r}: allowed are {', '.join(metadata['allowed'])}")
+    elif not isinstance(value, bool):
+        raise InvalidProblem(f"{name}={value!r}: true or false is needed")

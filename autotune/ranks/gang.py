@@ -1,0 +1,317 @@
+"""The gang's supervisor: starts the ranks, keeps deadlines, kills what hangs and starts it again."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection, Pipe, wait
+from pathlib import Path
+from types import TracebackType
+
+from autotune.config import Config
+from autotune.environment import Machine, setting
+from autotune.errors import GangError, RanksDisagree
+from autotune.outcome import Evaluation, Latency, Outcome
+from autotune.problem import Problem
+from autotune.ranks.protocol import (
+    Bug,
+    Check,
+    Compile,
+    Done,
+    Failed,
+    Measure,
+    MeasureParts,
+    Open,
+    Recheck,
+    Reply,
+    Request,
+)
+from autotune.workloads import Workload
+
+DEADLINES: Mapping[str, Mapping[str, float]] = {
+    "gpu": {"start": 180.0, "compile": 120.0, "check": 30.0, "measure": 30.0},
+    "interpreter": {"start": 120.0, "compile": 10.0, "check": 60.0, "measure": 120.0},
+}
+"""Seconds that all ranks together may take for a phase."""
+
+GRACE = 3.0
+"""Seconds that the other ranks get once one has failed: they may be waiting for it in a collective for ever."""
+
+SPIN_LIMITS = {"gpu": 1 << 21, "interpreter": 1 << 18}
+"""Polls before a wait inside a kernel gives up: about 2 s on a GPU, 20 s under the interpreter."""
+
+STAGGER = {"gpu": 2e-3, "interpreter": 5e-2}
+"""Seconds by which each rank starts after the one before it when a result is checked again."""
+
+MOST_RESTARTS = 25
+"""After so many the machine is to blame, not the configs."""
+
+
+@dataclass(frozen=True)
+class MeasurePlan:
+    """How often a config is run. ``screen`` iterations first; the rest only if they are not clearly too slow."""
+
+    warmup: int = 2
+    screen: int = 5
+    iterations: int = 15
+    give_up_over: float | None = None
+    """Microseconds: a config whose screening median is above keeps that median and is not run further."""
+
+
+@dataclass
+class _Phase:
+    """What became of one request to all ranks."""
+
+    replies: list[Reply | None]
+    silent: list[int] = field(default_factory=list)
+    dead: dict[int, str] = field(default_factory=dict)
+
+
+class Gang:
+    """The rank processes of one problem. A context manager; ``evaluate`` never hangs and never raises for a config."""
+
+    def __init__(self, workload: Workload, problem: Problem, machine: Machine, files: Sequence[str] = ()) -> None:
+        """Nothing is started before ``start`` or ``with``."""
+        self.workload, self.problem, self.machine = workload, problem, machine
+        self.restarts = 0
+        self._files = tuple(files)
+        self._kind = "interpreter" if machine.is_interpreter else "gpu"
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._connections: list[Connection] = []
+        self._folder: Path | None = None
+        self._starts = 0
+
+    def __enter__(self) -> Gang:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def start(self) -> None:
+        """Start every rank and wait until all have set the problem up. Raises GangError with a rank's last words."""
+        if self._folder is None:
+            self._folder = Path(tempfile.mkdtemp(prefix="iris-autotune-"))
+        self._starts += 1
+        for rank in range(self.problem.world_size):
+            ours, theirs = Pipe()
+            with theirs, open(self._log(rank), "wb") as log:
+                process = subprocess.Popen(
+                    [sys.executable, "-m", "autotune.ranks.rank", str(theirs.fileno()), str(os.getpid())],
+                    pass_fds=[theirs.fileno()],
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    env=self._environment(),
+                    start_new_session=True,  # Ctrl-C is for the driver alone; and so that a rank's ptxas dies with it
+                )
+            self._processes.append(process)
+            self._connections.append(ours)
+        heap_bytes = int(setting("AUTOTUNE_HEAP_BYTES") or self.workload.heap_bytes(self.problem))
+        openings = [
+            Open(
+                self.workload.name, self._files, self.problem.as_dict(), self.machine, rank, self.problem.world_size,
+                str(self._folder / f"rendezvous{self._starts}"), heap_bytes, SPIN_LIMITS[self._kind],
+            )
+            for rank in range(self.problem.world_size)
+        ]  # fmt: skip
+        phase = self._ask(openings, "start")
+        failure = self._failure(phase, "start")
+        if failure is not None:
+            last_words = self._last_words()
+            self.close()
+            raise GangError(f"the ranks did not start: {failure.reason}{last_words}")
+
+    def close(self) -> None:
+        """End every rank, by force if need be, and leave nothing behind. May be called twice."""
+        self._kill()
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder = None
+
+    def evaluate(self, config: Config, seed: int, plan: MeasurePlan) -> Evaluation:
+        """Compile, check, measure, check again; each phase only if the one before went well on every rank."""
+        seconds: dict[str, float] = {}
+        begin = time.perf_counter()
+
+        def everyone(request: Request, phase: str) -> list[Done] | Evaluation:
+            asked = time.perf_counter()
+            result = self._everyone(request, phase)
+            seconds[phase] = seconds.get(phase, 0.0) + time.perf_counter() - asked
+            if isinstance(result, Failed):
+                return Evaluation(result.outcome, result.reason, seconds=seconds)
+            return result
+
+        overall = 0.0
+        times: list[list[float]] = [[] for _ in range(self.problem.world_size)]
+        stagger = STAGGER[self._kind]
+        requests: list[tuple[Request, str]] = [(Compile(config), "compile"), (Check(config, seed), "check")]
+        requests.append((Measure(plan.warmup, plan.screen), "measure"))
+        if plan.iterations > plan.screen:
+            requests.append((Measure(0, plan.iterations - plan.screen), "measure"))
+        requests.append((Recheck(seed + 1, stagger), "check"))
+        for request, phase in requests:
+            if isinstance(request, Measure) and times[0] and self._too_slow(times, plan):
+                continue
+            answers = everyone(request, phase)
+            if isinstance(answers, Evaluation):
+                return answers
+            if isinstance(request, (Check, Recheck)):
+                wrong = self._wrong(answers)
+                if wrong is not None:
+                    when = "" if isinstance(request, Check) else "after timing, ranks arriving one by one: "
+                    return Evaluation(Outcome.WRONG_RESULT, when + wrong, seconds=seconds)
+                overall = max(overall, *(answer.overall for answer in answers))
+            for rank, answer in enumerate(answers):
+                times[rank].extend(answer.times)
+        seconds["total"] = time.perf_counter() - begin
+        return Evaluation(Outcome.MEASURED, latency=_combine(times), error=overall, seconds=seconds)
+
+    def measure_parts(self, warmup: int, iterations: int) -> dict[str, Latency]:
+        """The operation's parts alone; empty where that failed."""
+        answers = self._everyone(MeasureParts(warmup, iterations), "measure")
+        if isinstance(answers, Failed):
+            return {}
+        return {name: _combine([list(answer.parts[name]) for answer in answers]) for name in answers[0].parts}
+
+    def _too_slow(self, times: list[list[float]], plan: MeasurePlan) -> bool:
+        return plan.give_up_over is not None and _combine(times).median > plan.give_up_over
+
+    def _wrong(self, answers: list[Done]) -> str | None:
+        tolerance = self.workload.tolerance(self.problem)
+        for rank, answer in enumerate(answers):
+            # Written so that NaN is wrong.
+            if not (answer.overall <= tolerance.overall and answer.element <= tolerance.element):
+                return (
+                    f"rank {rank}: error {answer.overall:.2e} (allowed {tolerance.overall:.0e}), "
+                    f"worst element {answer.element:.2e} (allowed {tolerance.element:.0e})"
+                )
+        return None
+
+    def _everyone(self, request: Request, phase: str) -> list[Done] | Failed:
+        """Send one request to all ranks. Where one fails beyond use, or is silent, the gang is restarted."""
+        if not self._processes:
+            self._restart()
+        result = self._ask([request] * self.problem.world_size, phase)
+        failure = self._failure(result, phase)
+        if failure is not None:
+            if failure.broken:
+                self._restart()
+            return failure
+        answers = [reply for reply in result.replies if isinstance(reply, Done)]
+        if len({answer.fingerprint for answer in answers}) != 1:
+            raise RanksDisagree("; ".join(f"rank {i}: {a.fingerprint}" for i, a in enumerate(answers)))
+        return answers
+
+    def _ask(self, requests: Sequence[Request], phase: str) -> _Phase:
+        """Send each rank its request and gather what comes back before the deadline."""
+        result = _Phase([None] * len(requests))
+        for rank, request in enumerate(requests):
+            try:
+                self._connections[rank].send(request)
+            except OSError:
+                result.dead[rank] = self._epitaph(rank)
+        deadline = time.monotonic() + DEADLINES[self._kind][phase]
+        open_ranks = {self._connections[rank]: rank for rank in range(len(requests)) if rank not in result.dead}
+        if result.dead:
+            deadline = time.monotonic() + GRACE
+        while open_ranks and (left := deadline - time.monotonic()) > 0:
+            for connection in wait(list(open_ranks), timeout=left):
+                assert isinstance(connection, Connection)
+                rank = open_ranks.pop(connection)
+                try:
+                    reply = connection.recv()
+                except (EOFError, OSError):
+                    result.dead[rank] = self._epitaph(rank)
+                else:
+                    result.replies[rank] = reply
+                if not isinstance(result.replies[rank], Done):
+                    deadline = min(deadline, time.monotonic() + GRACE)
+        result.silent = sorted(open_ranks.values())
+        return result
+
+    def _failure(self, phase: _Phase, name: str) -> Failed | None:
+        """The one outcome that stands for what the ranks did, or None if all went well. Raises GangError for a bug."""
+        for rank, reply in enumerate(phase.replies):
+            if isinstance(reply, Bug):
+                self.close()
+                raise GangError(f"rank {rank} failed in a way nobody expected (phase {name}):\n{reply.traceback}")
+        failed = [(rank, reply) for rank, reply in enumerate(phase.replies) if isinstance(reply, Failed)]
+        broken = bool(phase.silent or phase.dead) or any(reply.broken for _, reply in failed)
+        if failed:
+            rank, reply = failed[0]
+            return Failed(reply.outcome, f"rank {rank}: {reply.reason}", broken)
+        if phase.dead:
+            rank, epitaph = next(iter(phase.dead.items()))
+            return Failed(Outcome.CRASHED, f"rank {rank} died in phase {name}: {epitaph}", True)
+        if phase.silent:
+            ranks = ", ".join(map(str, phase.silent))
+            allowed = DEADLINES[self._kind][name]
+            return Failed(Outcome.TIMED_OUT, f"no answer from rank {ranks} in phase {name} within {allowed:.0f} s", True)
+        return None
+
+    def _restart(self) -> None:
+        self.restarts += 1
+        if self.restarts > MOST_RESTARTS:
+            self.close()
+            raise GangError(f"the ranks were restarted {MOST_RESTARTS} times; the machine seems to be at fault")
+        self._kill()
+        self.start()
+
+    def _kill(self) -> None:
+        for connection in self._connections:
+            connection.close()
+        for process in self._processes:
+            # The group, not the process: a compiler that a rank started must not outlive it.
+            try:
+                os.killpg(process.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+            process.wait()
+        self._processes, self._connections = [], []
+
+    def _epitaph(self, rank: int) -> str:
+        process = self._processes[rank]
+        try:
+            code = process.wait(timeout=GRACE)
+        except subprocess.TimeoutExpired:
+            return "closed its connection"
+        how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+        lines = self._log(rank).read_text(errors="replace").strip().splitlines()
+        return f"{how}; {lines[-1][:200]}" if lines else how
+
+    def _last_words(self) -> str:
+        words = []
+        for rank in range(self.problem.world_size):
+            lines = self._log(rank).read_text(errors="replace").strip().splitlines()
+            words += [f"\nrank {rank}: {line[:300]}" for line in lines[-3:]]
+        return "".join(words)
+
+    def _log(self, rank: int) -> Path:
+        assert self._folder is not None
+        return self._folder / f"rank{rank}.log"
+
+    def _environment(self) -> dict[str, str]:
+        environment = dict(os.environ)
+        environment.pop("TRITON_INTERPRET", None)
+        environment.setdefault("GLOO_SOCKET_IFNAME", "lo")  # one host: its name need not resolve
+        if self.machine.is_interpreter:
+            environment |= {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+        # The ranks import what the driver imported, also where it runs from a source tree.
+        environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
+        return environment
+
+
+def _combine(times: Sequence[Sequence[float]]) -> Latency:
+    from autotune.ranks.measure import combine
+
+    return combine(times)

@@ -1,0 +1,100 @@
+"""The stopwatch: what every rank sees of one operator call, with cold caches and all ranks lined up."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+
+import torch
+import torch.distributed as dist
+
+from autotune.environment import Machine
+from autotune.heap.arena import SymmetricHeap
+from autotune.kernels.meeting import meet_kernel
+from autotune.kernels.plan import Launch
+from autotune.outcome import Latency
+
+FLUSH_OVER_L2 = 2
+"""The L2 is evicted by writing this many times its size."""
+
+SLOWEST_CLOCK_GHZ = 2.0
+"""Cycles a nanosecond that ``torch.cuda._sleep`` is told; GPUs clock lower, so that it sleeps rather longer."""
+
+
+class Stopwatch:
+    """Times calls on one rank. All ranks make the same calls, in the same order, with the same numbers.
+
+    On GPUs an iteration is: write over the L2; sleep on the device for as long as the host needs to enqueue the call;
+    meet the other ranks in a kernel; record; call; record. Nothing waits for the host between the two events, so that
+    the time is the device's. On CPUs the ranks meet in a host barrier and a host clock is read.
+    """
+
+    def __init__(self, heap: SymmetricHeap, machine: Machine, spin_limit: int) -> None:
+        """Takes a few counters from ``heap``; collective."""
+        self._heap = heap
+        self._machine = machine
+        self._counters = heap.allocate((heap.world_size + 3,), torch.int32)
+        self._counters.zero_()
+        heap.barrier()
+        self._meet = Launch(
+            meet_kernel, 1,
+            {
+                "counters": self._counters[3:], "state": self._counters[:2], "rank": heap.rank,
+                "heap_bases": heap.bases, "status": self._counters[2:3], "spin_limit": spin_limit,
+                "WORLD": heap.world_size, "LAST": True,
+            },
+            {"num_warps": 1},
+        )  # fmt: skip
+        flushed = machine.l2_bytes * FLUSH_OVER_L2
+        self._flush = torch.empty(flushed, dtype=torch.uint8, device=heap.device) if flushed else None
+
+    def time(self, call: Callable[[], None], *, warmup: int, iterations: int) -> list[float]:
+        """Microseconds of each of ``iterations`` calls on this rank, after ``warmup`` that are not kept."""
+        if self._machine.is_interpreter:
+            return [self._host_time(call) for _ in range(warmup + iterations)][warmup:]
+        return self._device_times(call, warmup, iterations)
+
+    def _host_time(self, call: Callable[[], None]) -> float:
+        dist.barrier(group=self._heap.group)
+        begin = time.perf_counter()
+        call()
+        return (time.perf_counter() - begin) * 1e6
+
+    def _device_times(self, call: Callable[[], None], warmup: int, iterations: int) -> list[float]:
+        torch.cuda.synchronize()
+        begin = time.perf_counter()
+        call()
+        enqueueing = time.perf_counter() - begin
+        torch.cuda.synchronize()
+        cycles = int(min(max(3 * enqueueing, 50e-6), 2e-3) * SLOWEST_CLOCK_GHZ * 1e9)
+        events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(warmup + iterations)]
+        for before, after in events:
+            if self._flush is not None:
+                self._flush.zero_()
+            torch.cuda._sleep(cycles)
+            self._meet.run()
+            before.record()
+            call()
+            after.record()
+        torch.cuda.synchronize()
+        return [before.elapsed_time(after) * 1e3 for before, after in events[warmup:]]
+
+
+def combine(by_rank: Sequence[Sequence[float]]) -> Latency:
+    """One latency from every rank's times of the same iterations: of each iteration the slowest rank counts."""
+    slowest = [max(times) for times in zip(*by_rank, strict=True)]
+    skews = [max(times) - min(times) for times in zip(*by_rank, strict=True)]
+    if len(slowest) > 1:
+        fifths = statistics.quantiles(slowest, n=5, method="inclusive")
+        low, high = fifths[0], fifths[3]
+    else:
+        low = high = slowest[0]
+    return Latency(
+        median=statistics.median(slowest),
+        low=low,
+        high=high,
+        skew=statistics.median(skews),
+        iterations=len(slowest),
+        by_rank=tuple(statistics.median(times) for times in by_rank),
+    )

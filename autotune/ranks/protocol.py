@@ -1,0 +1,100 @@
+"""What driver and ranks say to each other. A rank answers every request with exactly one reply, and does nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from autotune.config import Config
+from autotune.environment import Machine
+from autotune.outcome import Outcome
+
+
+@dataclass(frozen=True)
+class Open:
+    """Join the others and set the problem up. The first request of all."""
+
+    workload: str
+    files: tuple[str, ...]
+    problem: dict[str, Any]
+    machine: Machine
+    rank: int
+    world_size: int
+    rendezvous: str
+    """A file that does not exist yet, the same for all ranks."""
+    heap_bytes: int
+    spin_limit: int
+
+
+@dataclass(frozen=True)
+class Compile:
+    """Compile the config's kernels; launch nothing."""
+
+    config: Config
+
+
+@dataclass(frozen=True)
+class Check:
+    """Prepare the config, run it on fresh inputs, compare with the reference."""
+
+    config: Config
+    seed: int
+
+
+@dataclass(frozen=True)
+class Measure:
+    """Time the prepared config."""
+
+    warmup: int
+    iterations: int
+
+
+@dataclass(frozen=True)
+class Recheck:
+    """Run the prepared config once more on fresh inputs, each rank starting ``stagger * rank`` seconds late; compare."""
+
+    seed: int
+    stagger: float
+
+
+@dataclass(frozen=True)
+class MeasureParts:
+    """Time the operation's parts alone."""
+
+    warmup: int
+    iterations: int
+
+
+Request = Open | Compile | Check | Measure | Recheck | MeasureParts
+
+
+@dataclass(frozen=True)
+class Done:
+    """The request was carried out."""
+
+    fingerprint: str
+    """What the rank believes it works on; the driver compares them."""
+    overall: float = 0.0
+    element: float = 0.0
+    times: tuple[float, ...] = ()
+    parts: dict[str, tuple[float, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Failed:
+    """The request ended in an outcome other than success."""
+
+    outcome: Outcome
+    reason: str
+    broken: bool = False
+    """The rank's device can no longer be used: the gang has to be restarted."""
+
+
+@dataclass(frozen=True)
+class Bug:
+    """Something nobody expected. It stops the run."""
+
+    traceback: str
+
+
+Reply = Done | Failed | Bug

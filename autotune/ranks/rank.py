@@ -1,0 +1,175 @@
+"""One rank's process: takes requests from the driver, carries them out with the other ranks, answers each once."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import time
+import traceback
+from datetime import timedelta
+from multiprocessing.connection import Connection
+
+from autotune.config import Config
+from autotune.errors import HeapExhausted
+from autotune.outcome import Outcome
+from autotune.ranks.protocol import (
+    Bug,
+    Check,
+    Compile,
+    Done,
+    Failed,
+    Measure,
+    MeasureParts,
+    Open,
+    Recheck,
+    Reply,
+    Request,
+)
+
+
+class Rank:
+    """What a rank holds between requests."""
+
+    def __init__(self, opening: Open) -> None:
+        """Join the process group, open the heap, set the operation up. Collective."""
+        import torch
+        import torch.distributed as dist
+
+        from autotune.heap import open_heap
+        from autotune.ranks.measure import Stopwatch
+        from autotune.workloads import load_file, workload
+
+        for file in opening.files:
+            load_file(file)
+        on_gpu = not opening.machine.is_interpreter
+        if on_gpu:
+            torch.cuda.set_device(opening.rank)
+        dist.init_process_group(
+            "cpu:gloo,cuda:nccl" if on_gpu else "gloo",
+            init_method=f"file://{opening.rendezvous}",
+            rank=opening.rank,
+            world_size=opening.world_size,
+            timeout=timedelta(minutes=5),
+            device_id=torch.device("cuda", opening.rank) if on_gpu else None,
+        )
+        self._opening = opening
+        self._workload = workload(opening.workload)
+        self._problem = self._workload.problem_type.from_dict(opening.problem)
+        group = dist.new_group(backend="gloo")
+        heap = open_heap(opening.heap_bytes, group)
+        self._stopwatch = Stopwatch(heap, opening.machine, opening.spin_limit)
+        self._operation = self._workload.operation(self._problem, heap, opening.machine, opening.spin_limit)
+        self._config: Config | None = None
+        self._run = lambda: None
+
+    def answer(self, request: Request) -> Reply:
+        """Carry a request out; the expected ways to fail become outcomes."""
+        import torch
+        from triton.runtime.errors import OutOfResources
+
+        from autotune.kernels.plan import CompileError
+
+        try:
+            return self._carry_out(request)
+        except CompileError as error:
+            return Failed(Outcome.DID_NOT_COMPILE, str(error))
+        except (OutOfResources, HeapExhausted, torch.OutOfMemoryError, MemoryError) as error:
+            return Failed(Outcome.OUT_OF_RESOURCES, _first_line(error))
+        except RuntimeError as error:
+            # CUDA reports a faulting kernel as a RuntimeError at whatever call comes next, and for ever after.
+            if "CUDA" in str(error) or "HIP" in str(error):
+                return Failed(Outcome.CRASHED, _first_line(error), broken=True)
+            raise
+
+    def _carry_out(self, request: Request) -> Reply:
+        if isinstance(request, Compile):
+            self._config = request.config
+            if not self._opening.machine.is_interpreter:
+                self._workload.compile(self._problem, request.config, self._opening.machine)
+        elif isinstance(request, Check):
+            self._config = request.config
+            self._run = self._operation.prepare(request.config)
+            return self._compare(request.seed, 0.0)
+        elif isinstance(request, Recheck):
+            return self._compare(request.seed, request.stagger)
+        elif isinstance(request, Measure):
+            times = self._stopwatch.time(self._run, warmup=request.warmup, iterations=request.iterations)
+            if self._operation.gave_up():
+                return Failed(Outcome.TIMED_OUT, "a wait in the kernel gave up while being timed")
+            return Done(self.fingerprint, times=tuple(times))
+        elif isinstance(request, MeasureParts):
+            parts = {}
+            for name, run in self._operation.parts().items():
+                times = self._stopwatch.time(run, warmup=request.warmup, iterations=request.iterations)
+                parts[name] = tuple(times)
+            return Done(self.fingerprint, parts=parts)
+        return Done(self.fingerprint)
+
+    def _compare(self, seed: int, stagger: float) -> Reply:
+        self._operation.refresh(seed)
+        self._synchronize()
+        time.sleep(stagger * self._opening.rank)
+        self._run()
+        self._synchronize()
+        if self._operation.gave_up():
+            return Failed(Outcome.TIMED_OUT, "a wait in the kernel gave up: what it waited for never arrived")
+        error = self._operation.error()
+        return Done(self.fingerprint, overall=error.overall, element=error.element)
+
+    def _synchronize(self) -> None:
+        """Device and ranks: no rank may still be poisoning an inbox that another one writes to."""
+        import torch
+        import torch.distributed as dist
+
+        if not self._opening.machine.is_interpreter:
+            torch.cuda.synchronize()
+        dist.barrier()
+
+    @property
+    def fingerprint(self) -> str:
+        """Problem and config: ranks that differ in it must not go on."""
+        return f"{self._problem.to_json()} {self._config.to_json() if self._config else ''}"
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0] if lines else ''}"[:300]
+
+
+def die_with_parent(parent: int) -> None:
+    """Have the kernel kill this process when its parent goes, however that happens (Linux)."""
+    pr_set_pdeathsig = 1
+    ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def main() -> None:
+    """Serve requests on the connection whose descriptor is the first argument, until the driver closes it."""
+    descriptor, parent = int(sys.argv[1]), int(sys.argv[2])
+    die_with_parent(parent)
+    connection: Connection = Connection(descriptor)
+    rank: Rank | None = None
+    while True:
+        try:
+            request: Request = connection.recv()
+        except EOFError:
+            # Not a return: destructors of GPU libraries may hang, and nothing here needs them.
+            os._exit(0)
+        reply: Reply
+        try:
+            if isinstance(request, Open):
+                rank = Rank(request)
+                reply = Done(rank.fingerprint)
+            else:
+                assert rank is not None, "the first request must be Open"
+                reply = rank.answer(request)
+        except Exception:  # the process boundary: the driver gets the traceback and stops the run
+            reply = Bug(traceback.format_exc())
+        connection.send(reply)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,76 @@
+"""A dimension of a search space: its name, its values, the modes that have it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import optuna
+
+from autotune.config import Value
+
+
+@dataclass(frozen=True)
+class Dimension:
+    """One tunable knob. Ordinal dimensions are searched by the index of the value, the others as categories."""
+
+    name: str
+    values: tuple[Value, ...]
+    modes: tuple[str, ...] = ()
+    """The modes that have this knob; empty for all of them."""
+    ordinal: bool = True
+    help: str = ""
+
+    def __post_init__(self) -> None:
+        """A dimension has at least one value and none twice."""
+        if not self.values or len(set(map(repr, self.values))) != len(self.values):
+            raise ValueError(f"dimension {self.name}: values {self.values} must be distinct and at least one")
+
+    def belongs_to(self, mode: str) -> bool:
+        """Whether configs of this mode carry this dimension."""
+        return not self.modes or mode in self.modes
+
+    def holds(self, value: object) -> bool:
+        """Whether a value is one of this dimension's (1 is not true)."""
+        return any(value == own and type(value) is type(own) for own in self.values)
+
+    def suggest(self, trial: optuna.trial.BaseTrial) -> Value:
+        """Let Optuna choose. Ordinal values go by index: measured better than categories (see docs/decisions)."""
+        if self.ordinal and len(self.values) > 1:
+            return self.values[trial.suggest_int(self.name, 0, len(self.values) - 1)]
+        return self.values[trial.suggest_categorical(self.name, tuple(range(len(self.values))))]
+
+    def distribution(self) -> optuna.distributions.BaseDistribution:
+        """What ``suggest`` draws from, for trials rebuilt from the store."""
+        last = len(self.values) - 1
+        if self.ordinal and last > 0:
+            return optuna.distributions.IntDistribution(0, last)
+        return optuna.distributions.CategoricalDistribution(tuple(range(last + 1)))
+
+    def index(self, value: Value) -> int:
+        """The position of a value."""
+        return next(i for i, own in enumerate(self.values) if own == value and type(own) is type(value))
+
+    def neighbours(self, value: Value) -> Iterator[Value]:
+        """The values one step away; all others where there is no order."""
+        at = self.index(value)
+        for i, other in enumerate(self.values):
+            if i != at and (not self.ordinal or abs(i - at) == 1):
+                yield other
+
+
+def choices(name: str, *values: str, modes: tuple[str, ...] = (), help: str = "") -> Dimension:
+    """A dimension of words without an order."""
+    return Dimension(name, values, modes, ordinal=False, help=help)
+
+
+def numbers(name: str, *values: int, modes: tuple[str, ...] = (), help: str = "") -> Dimension:
+    """A dimension of integers in rising order."""
+    if list(values) != sorted(values):
+        raise ValueError(f"dimension {name}: {values} must rise")
+    return Dimension(name, values, modes, help=help)
+
+
+def flags(name: str, modes: tuple[str, ...] = (), help: str = "") -> Dimension:
+    """A dimension that is false or true."""
+    return Dimension(name, (False, True), modes, ordinal=False, help=help)

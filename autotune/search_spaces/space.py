@@ -1,0 +1,182 @@
+"""A search space: dimensions and named constraints, from which everything else about it is derived."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import optuna
+
+from autotune.config import Config, Value
+from autotune.environment import Machine
+from autotune.errors import InvalidConfig
+from autotune.problem import Problem
+from autotune.search_spaces.dimension import Dimension
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a constraint may look at: the problem and the machine."""
+
+    problem: Any
+    machine: Machine
+
+
+@dataclass(frozen=True)
+class Constraint:
+    """A named predicate over some dimensions, with the reason why what it forbids cannot work.
+
+    It applies to the configs that have all of ``uses``; ``allows(setting, **values)`` gets their values by name.
+    """
+
+    name: str
+    uses: tuple[str, ...]
+    allows: Callable[..., bool]
+    reason: str
+    modes: tuple[str, ...] = ()
+
+    def applies_to(self, mode: str, names: frozenset[str]) -> bool:
+        """Whether configs of this mode, which carry these dimensions, are held against it."""
+        return (not self.modes or mode in self.modes) and names.issuperset(self.uses)
+
+
+class Space:
+    """A workload's joint search space. The dimension ``mode`` says which of the others a config carries.
+
+    Validity is stated here once: ``violation`` serves the sampler, the command line, the store and the launcher.
+    """
+
+    def __init__(self, *dimensions: Dimension, constraints: tuple[Constraint, ...] = ()) -> None:
+        """Dimensions in the order in which they are searched and shown; one must be named ``mode``."""
+        self.dimensions = {dimension.name: dimension for dimension in dimensions}
+        self.constraints = constraints
+        if "mode" not in self.dimensions or len(self.dimensions) != len(dimensions):
+            raise ValueError("a space needs a dimension named mode, and no name twice")
+        unknown = {name for constraint in constraints for name in constraint.uses} - set(self.dimensions)
+        if unknown:
+            raise ValueError(f"constraints use unknown dimensions {sorted(unknown)}")
+
+    @property
+    def modes(self) -> tuple[str, ...]:
+        """All communication strategies."""
+        return tuple(str(value) for value in self.dimensions["mode"].values)
+
+    def dimensions_of(self, mode: str) -> list[Dimension]:
+        """The dimensions that configs of a mode carry, ``mode`` first."""
+        return [dimension for dimension in self.dimensions.values() if dimension.belongs_to(mode)]
+
+    def violation(self, config: Config, problem: Problem, machine: Machine) -> str | None:
+        """Why the config is invalid for the problem on the machine, in one line; None where it is valid."""
+        mode = config.get("mode")
+        if not self.dimensions["mode"].holds(mode):
+            return f"mode={mode!r}: allowed are {', '.join(self.modes)}"
+        wanted = {dimension.name: dimension for dimension in self.dimensions_of(str(mode))}
+        extra, missing = sorted(set(config) - set(wanted)), sorted(set(wanted) - set(config))
+        if extra or missing:
+            parts = [f"has no {', '.join(extra)}"] * bool(extra) + [f"needs {', '.join(missing)}"] * bool(missing)
+            return f"mode {mode} {' and '.join(parts)}"
+        for name, dimension in wanted.items():
+            if not dimension.holds(config[name]):
+                return f"{name}={config[name]!r}: allowed are {', '.join(map(str, dimension.values))}"
+        setting = Setting(problem, machine)
+        for constraint in self._constraints_of(str(mode)):
+            if not constraint.allows(setting, **{name: config[name] for name in constraint.uses}):
+                got = ", ".join(f"{name}={config[name]}" for name in constraint.uses)
+                return f"{constraint.name} ({got}): {constraint.reason}"
+        return None
+
+    def check(self, config: Config, problem: Problem, machine: Machine) -> None:
+        """Raise InvalidConfig with the violation, where there is one."""
+        violation = self.violation(config, problem, machine)
+        if violation is not None:
+            raise InvalidConfig(f"config not valid for {problem.workload} {problem}: {violation}")
+
+    def suggest(self, trial: optuna.trial.BaseTrial) -> Config:
+        """Let Optuna choose a config, valid or not: the mode first, then the dimensions that it has."""
+        mode = str(self.dimensions["mode"].suggest(trial))
+        return Config({"mode": mode} | {d.name: d.suggest(trial) for d in self.dimensions_of(mode) if d.name != "mode"})
+
+    def parameters(self, config: Config) -> dict[str, int]:
+        """The config as Optuna's parameters: the index of each value."""
+        return {name: self.dimensions[name].index(value) for name, value in config.items()}
+
+    def distributions(self, config: Config) -> dict[str, optuna.distributions.BaseDistribution]:
+        """Optuna's distributions for ``parameters``."""
+        return {name: self.dimensions[name].distribution() for name in config}
+
+    def enumerate(self, problem: Problem, machine: Machine, mode: str | None = None) -> Iterator[Config]:
+        """Every valid config, in a fixed order; of one mode where one is given."""
+        setting = Setting(problem, machine)
+        for each in (mode,) if mode else self.modes:
+            for values in self._walk(each, setting, self._ordered(each)):
+                yield Config({d.name: values[d.name] for d in self.dimensions_of(each)})
+
+    def size(self, problem: Problem, machine: Machine) -> int:
+        """The exact number of valid configs: dimensions that share no constraint are counted apart and multiplied."""
+        setting = Setting(problem, machine)
+        total = 0
+        for mode in self.modes:
+            counts = [sum(1 for _ in self._walk(mode, setting, part)) for part in self._independent_parts(mode)]
+            total += math.prod(counts)
+        return total
+
+    def neighbours(self, config: Config, problem: Problem, machine: Machine) -> Iterator[Config]:
+        """Valid configs that differ in one dimension by one step, within the mode."""
+        for dimension in self.dimensions_of(str(config["mode"])):
+            if dimension.name == "mode":
+                continue
+            for value in dimension.neighbours(config[dimension.name]):
+                other = config.replace(**{dimension.name: value})
+                if self.violation(other, problem, machine) is None:
+                    yield other
+
+    def fingerprint(self) -> str:
+        """A hash of dimensions and constraints: part of what makes a cached result stale."""
+        parts = [repr((d.name, d.values, d.modes, d.ordinal)) for d in self.dimensions.values()]
+        for constraint in self.constraints:
+            parts.append(repr((constraint.name, constraint.uses, constraint.modes)))
+            parts.append(inspect.getsource(constraint.allows))
+        return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+
+    def _constraints_of(self, mode: str) -> list[Constraint]:
+        names = frozenset(d.name for d in self.dimensions_of(mode))
+        return [constraint for constraint in self.constraints if constraint.applies_to(mode, names)]
+
+    def _independent_parts(self, mode: str) -> list[list[Dimension]]:
+        """The mode's dimensions in groups such that no constraint looks at two groups."""
+        parts: list[set[str]] = [{dimension.name} for dimension in self.dimensions_of(mode)]
+        for constraint in self._constraints_of(mode):
+            joined = [part for part in parts if part & set(constraint.uses)]
+            parts = [part for part in parts if part not in joined] + [set().union(*joined)]
+        return [[dimension for dimension in self._ordered(mode) if dimension.name in part] for part in parts]
+
+    def _ordered(self, mode: str) -> list[Dimension]:
+        """The mode's dimensions, those that complete a constraint soonest first, so that a walk is cut early."""
+        ordered = [self.dimensions["mode"]]
+        for constraint in sorted(self._constraints_of(mode), key=lambda c: len(c.uses)):
+            ordered += [self.dimensions[name] for name in constraint.uses if self.dimensions[name] not in ordered]
+        return ordered + [d for d in self.dimensions_of(mode) if d not in ordered]
+
+    def _walk(self, mode: str, setting: Setting, ordered: list[Dimension]) -> Iterator[dict[str, Value]]:
+        """Assign the dimensions one by one; leave a branch as soon as a constraint on what is assigned fails."""
+        position = {dimension.name: i for i, dimension in enumerate(ordered)}
+        due: list[list[Constraint]] = [[] for _ in ordered]
+        for constraint in self._constraints_of(mode):
+            if constraint.uses[0] in position:
+                due[max(position[name] for name in constraint.uses)].append(constraint)
+
+        def walk(at: int, values: dict[str, Value]) -> Iterator[dict[str, Value]]:
+            if at == len(ordered):
+                yield dict(values)
+                return
+            dimension = ordered[at]
+            for value in (mode,) if dimension.name == "mode" else dimension.values:
+                values[dimension.name] = value
+                if all(c.allows(setting, **{name: values[name] for name in c.uses}) for c in due[at]):
+                    yield from walk(at + 1, values)
+
+        return walk(0, {})

@@ -1,0 +1,6 @@
+"""Workloads: what joins a problem, its kernels and its space into something that can be tuned; and where they are found."""
+
+from autotune.workloads.registry import load_file, names, workload
+from autotune.workloads.workload import Operation, Tolerance, Workload
+
+__all__ = ["Operation", "Tolerance", "Workload", "load_file", "names", "workload"]

@@ -1,0 +1,191 @@
+"""All-gather + GEMM as a workload: C = all_gather(A) @ B (+ bias)."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+
+from autotune.config import Config
+from autotune.environment import Machine
+from autotune.heap.arena import SymmetricHeap
+from autotune.kernels.all_gather_gemm import launch
+from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
+from autotune.kernels.plan import Compiled, compile_all
+from autotune.search_spaces.all_gather_gemm import SPACE, default_config
+from autotune.workloads.workload import Error, Operation, Run, Tolerance, Workload
+
+TOLERANCES = {
+    # Rounding of the output: 2**-9 of each element in bf16 (the interpreter truncates: 2**-8), 2**-12 in fp16.
+    "bf16": Tolerance(overall=6e-3, element=0.06),
+    "fp16": Tolerance(overall=8e-4, element=0.01),
+    "fp32": Tolerance(overall=1e-5, element=1e-4),
+}
+
+SPINS_OFFLINE = 1 << 20
+
+
+class AllGatherGemmOperation(Operation):
+    """The tensors of one rank, and the config prepared last."""
+
+    def __init__(self, problem: AllGatherGemm, heap: SymmetricHeap, machine: Machine, spin_limit: int) -> None:
+        """Allocates A's shard on the heap, the rest in ordinary memory; inputs are undefined until ``refresh``."""
+        self._problem, self._heap, self._machine, self._spin_limit = problem, heap, machine, spin_limit
+        dtype, device = launch.TORCH_DTYPES[problem.dtype], heap.device
+        b_shape = (problem.n_local, problem.k) if problem.b_order == "nk" else (problem.k, problem.n_local)
+        b = torch.empty(b_shape, dtype=dtype, device=device)
+        self._tensors = launch.Tensors(
+            a=heap.allocate(problem.shard, dtype),
+            b=b.t() if problem.b_order == "nk" else b,
+            c=torch.empty((problem.m, problem.n_local), dtype=dtype, device=device),
+            bias=torch.empty(problem.n_local, dtype=dtype, device=device) if problem.bias else None,
+        )
+        self._mark = heap.mark()
+        self._scratch: launch.Scratch | None = None
+        self._reference: torch.Tensor | None = None
+
+    def refresh(self, seed: int) -> None:
+        """Every rank draws every rank's shard from the seed, so that the reference needs no communication at all."""
+        tensors = self._tensors
+        generator = torch.Generator(device=self._heap.device)
+        shards = []
+        for rank in range(self._heap.world_size):
+            generator.manual_seed(seed * 1000 + rank)
+            shards.append(self._draw(tensors.a.shape, generator))
+        generator.manual_seed(seed * 1000 + 500 + self._heap.rank)
+        tensors.a.copy_(shards[self._heap.rank])
+        tensors.b.copy_(self._draw(tensors.b.shape, generator))
+        if tensors.bias is not None:
+            tensors.bias.copy_(self._draw(tensors.bias.shape, generator))
+        wide = torch.float64 if self._problem.dtype == "fp32" else torch.float32
+        whole = torch.cat(shards, dim=0 if self._problem.rows_layout else 1)
+        reference = whole.to(wide) @ tensors.b.to(wide)
+        self._reference = reference if tensors.bias is None else reference.add_(tensors.bias.to(wide))
+        tensors.c.fill_(float("nan"))
+        if self._scratch is not None:
+            self._scratch.inbox.fill_(float("nan"))
+
+    def _draw(self, shape: torch.Size, generator: torch.Generator) -> torch.Tensor:
+        drawn = torch.randn(shape, generator=generator, device=self._heap.device, dtype=torch.float32)
+        return drawn.to(self._tensors.a.dtype)
+
+    def prepare(self, config: Config) -> Run:
+        """Allocate the config's scratch and return what enqueues one call."""
+        self._heap.barrier()
+        self._scratch = None
+        self._heap.release(self._mark)
+        run, self._scratch = launch.prepare(
+            self._problem, config, self._machine, self._tensors, self._heap, self._spin_limit
+        )
+        return run
+
+    def error(self) -> Error:
+        """Distance from the reference, computed in fp32 (fp64 for fp32)."""
+        assert self._reference is not None, "refresh comes first"
+        difference = self._tensors.c.to(self._reference.dtype) - self._reference
+        norm = self._reference.norm()
+        rms = norm / self._reference.numel() ** 0.5
+        return Error(float(difference.norm() / norm), float(difference.abs().max() / rms))
+
+    def gave_up(self) -> bool:
+        """Whether the kernels left a mark in the status word."""
+        return self._scratch is not None and bool(self._scratch.status.item())
+
+    def parts(self) -> dict[str, Run]:
+        """The library's all-gather of A alone, and its GEMM alone."""
+        tensors, problem = self._tensors, self._problem
+        whole = torch.randn((problem.m, problem.k), device=self._heap.device).to(tensors.a.dtype)
+        gathered = torch.empty((problem.m * problem.k,), dtype=tensors.a.dtype, device=self._heap.device)
+        return {
+            "all_gather": lambda: torch.distributed.all_gather_into_tensor(gathered, tensors.a.view(-1)) and None,
+            "gemm": lambda: launch.multiply(whole, tensors, tensors.c),
+        }
+
+
+class AllGatherGemmWorkload(Workload):
+    """The plug-in."""
+
+    name = "all_gather_gemm"
+    problem_type = AllGatherGemm
+    space = SPACE
+    sources: ClassVar = (
+        "autotune.heap.device",
+        "autotune.kernels.all_gather_gemm.device",
+        "autotune.kernels.all_gather_gemm.launch",
+        "autotune.kernels.meeting",
+        "autotune.kernels.tiles",
+        "autotune.kernels.transfer",
+    )
+
+    def default_problem(self, machine: Machine, world_size: int) -> AllGatherGemm:
+        """Llama-70B's MLP up-projection at 4096 tokens; a toy of the same form under the interpreter."""
+        if machine.is_interpreter:
+            return AllGatherGemm(m=32 * world_size, n=64 * world_size, k=128, world_size=world_size)
+        return AllGatherGemm(m=4096, n=28672, k=8192, world_size=world_size)
+
+    def default_config(self, problem: AllGatherGemm, machine: Machine) -> Config:
+        """See the search space."""
+        return default_config(problem, machine)
+
+    def first_configs(self, problem: AllGatherGemm, machine: Machine) -> list[Config]:
+        """The default's tile in every mode, and with the transfer beside or around it."""
+        default = default_config(problem, machine)
+        tile = {d.name: default[d.name] for d in SPACE.dimensions_of("pull") if d.name != "mode"}
+        staged = {d.name: default[d.name] for d in SPACE.dimensions_of("pull_staged") if d.name != "mode"}
+        persistent = {"schedule": "persistent", "comm_programs": 1 if machine.is_interpreter else 12, "head_start": 2}
+        rows = problem.shard[0]
+        unit = max((v for v in SPACE.dimensions["unit_rows"].values if int(v) <= rows), default=16)
+        found = [
+            default,
+            default.replace(**persistent),
+            default.replace(schedule="persistent", push_site="side_stream"),
+            Config({"mode": "copy_engine", "unit_rows": unit, "gemm_streams": 1}),
+            Config({"mode": "pull_staged", **staged}),
+            Config({"mode": "pull", **tile}),
+        ]
+        return [config for config in found if SPACE.violation(config, problem, machine) is None]
+
+    def baselines(self, problem: AllGatherGemm, machine: Machine) -> dict[str, Config]:
+        """The library's all-gather, then its GEMM: eager, and as a CUDA graph where there are graphs."""
+        both = {
+            "bsp eager": Config({"mode": "bsp", "launch": "eager"}),
+            "bsp graph": Config({"mode": "bsp", "launch": "graph"}),
+        }
+        return {name: c for name, c in both.items() if SPACE.violation(c, problem, machine) is None}
+
+    def tolerance(self, problem: AllGatherGemm) -> Tolerance:
+        """By element type."""
+        return TOLERANCES[problem.dtype]
+
+    def heap_bytes(self, problem: AllGatherGemm) -> int:
+        """A's shard and the largest scratch."""
+        rows, width = problem.shard
+        return rows * width * problem.element_size + launch.scratch_bytes(problem) + (1 << 20)
+
+    def operation(
+        self, problem: AllGatherGemm, heap: SymmetricHeap, machine: Machine, spin_limit: int
+    ) -> AllGatherGemmOperation:
+        """Set up on this rank."""
+        return AllGatherGemmOperation(problem, heap, machine, spin_limit)
+
+    def compile(self, problem: AllGatherGemm, config: Config, machine: Machine) -> list[Compiled]:
+        """From meta tensors: no memory, no device."""
+
+        def meta(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+            return torch.empty(shape, dtype=dtype, device="meta")
+
+        dtype = launch.TORCH_DTYPES[problem.dtype]
+        transposed = problem.b_order == "nk"
+        b = meta((problem.n_local, problem.k) if transposed else (problem.k, problem.n_local), dtype)
+        tensors = launch.Tensors(
+            a=meta(problem.shard, dtype),
+            b=b.t() if transposed else b,
+            c=meta((problem.m, problem.n_local), dtype),
+            bias=meta((problem.n_local,), dtype) if problem.bias else None,
+        )
+        scratch = launch.allocate_scratch(problem, config, meta)
+        bases = meta((problem.world_size,), torch.int64)
+        return compile_all(launch.plan(problem, config, machine, tensors, scratch, bases, 0, SPINS_OFFLINE))
+
+
+WORKLOAD = AllGatherGemmWorkload()

@@ -1,0 +1,119 @@
+"""The contract of a workload: built-in ones and a user's own give the same answers and get the same treatment."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from autotune.config import Config
+from autotune.environment import Machine
+from autotune.problem import Problem
+
+if TYPE_CHECKING:
+    from autotune.heap.arena import SymmetricHeap
+    from autotune.kernels.plan import Compiled
+    from autotune.search_spaces import Space
+
+Run = Callable[[], None]
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """How far a right result may be from the reference."""
+
+    overall: float
+    """Largest ``|out - ref| / |ref|`` (Frobenius norms)."""
+    element: float
+    """Largest ``max|out - ref| / rms(ref)``: shows a single stale line that vanishes in the overall norm."""
+
+
+@dataclass(frozen=True)
+class Error:
+    """How far a result is from the reference; NaN where the result holds one."""
+
+    overall: float
+    element: float
+
+
+class Operation(ABC):
+    """One problem set up on one rank: its tensors, and what can be done with them. All ranks make the same calls."""
+
+    @abstractmethod
+    def refresh(self, seed: int) -> None:
+        """Fresh random inputs from ``seed``; outputs and everything that kernels write to are poisoned with NaN."""
+
+    @abstractmethod
+    def prepare(self, config: Config) -> Run:
+        """Set up one config and return what enqueues one call of it. Replaces the config prepared before. Collective."""
+
+    @abstractmethod
+    def error(self) -> Error:
+        """The distance of the last call's output from the reference for the present inputs."""
+
+    @abstractmethod
+    def gave_up(self) -> bool:
+        """Whether a wait inside the kernels gave up since ``prepare``."""
+
+    @abstractmethod
+    def parts(self) -> dict[str, Run]:
+        """The operation's parts alone (communication, computation), by name: the slowest of them is the limit."""
+
+
+class Workload(ABC):
+    """A distributed operation that can be tuned."""
+
+    name: ClassVar[str]
+    problem_type: ClassVar[type[Problem]]
+    space: ClassVar[Space]
+    sources: ClassVar[Sequence[str]]
+    """Modules whose source text decides what a config does: their hash tells a stale cache entry."""
+
+    @abstractmethod
+    def default_problem(self, machine: Machine, world_size: int) -> Any:
+        """A problem worth tuning on this machine, where the user names none."""
+
+    @abstractmethod
+    def default_config(self, problem: Any, machine: Machine) -> Config:
+        """What a sensible engineer would use untuned; valid for the problem on the machine."""
+
+    @abstractmethod
+    def first_configs(self, problem: Any, machine: Machine) -> list[Config]:
+        """Configs to try before the sampler takes over, one of each mode at least; all valid."""
+
+    @abstractmethod
+    def baselines(self, problem: Any, machine: Machine) -> dict[str, Config]:
+        """The bulk-synchronous ways, by name: configs of the space, so that the winner is never slower than they."""
+
+    @abstractmethod
+    def tolerance(self, problem: Any) -> Tolerance:
+        """How far a right result may be from the reference."""
+
+    @abstractmethod
+    def heap_bytes(self, problem: Any) -> int:
+        """Symmetric heap that tuning the problem needs on each rank, in bytes."""
+
+    @abstractmethod
+    def operation(self, problem: Any, heap: SymmetricHeap, machine: Machine, spin_limit: int) -> Operation:
+        """Set the problem up on this rank. Collective."""
+
+    @abstractmethod
+    def compile(self, problem: Any, config: Config, machine: Machine) -> list[Compiled]:
+        """Compile the config's kernels in this process, which has been set to compile for the machine.
+
+        Raises CompileError.
+        """
+
+    def source_hash(self) -> str:
+        """A hash of the source files of ``sources`` and of the class itself."""
+        digest = hashlib.sha256()
+        files = {inspect.getsourcefile(importlib.import_module(module)) for module in self.sources}
+        files.add(inspect.getsourcefile(type(self)))
+        for file in sorted(name for name in files if name):
+            digest.update(Path(file).read_bytes())
+        return digest.hexdigest()[:16]

@@ -1,0 +1,34 @@
+"""What every test gets: a user's folders of its own, and GPU tests only where there are GPUs."""
+
+from __future__ import annotations
+
+import functools
+import os
+from pathlib import Path
+
+import pytest
+
+
+@functools.cache
+def gpus() -> int:
+    """How many GPUs this machine has, CUDA or ROCm."""
+    import torch
+
+    return torch.cuda.device_count() if torch.cuda.is_available() else 0
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip what needs more GPUs than there are: ``@pytest.mark.gpu`` or ``@pytest.mark.gpu(4)``."""
+    for mark in item.iter_markers("gpu"):
+        needed = mark.args[0] if mark.args else 1
+        if gpus() < needed:
+            pytest.skip(f"needs {needed} GPU{'s' if needed > 1 else ''}, this machine has {gpus() or 'none'}")
+
+
+@pytest.fixture(autouse=True)
+def own_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No test sees the developer's settings or touches their database."""
+    for name in [name for name in os.environ if name.startswith("AUTOTUNE_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "user-data"))
+    monkeypatch.setenv("NO_COLOR", "1")

@@ -1,0 +1,102 @@
+"""Fixtures of the store's tests: a fresh file, a key, a provenance, records, and a user without rights."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from autotune.config import Config
+from autotune.db import CacheKey, Provenance, Store, TrialRecord, Winner
+from autotune.outcome import Evaluation, Latency, Outcome
+
+NOBODY = 65534
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Where a database may be made; nothing is there yet."""
+    return tmp_path / "cache.db"
+
+
+@pytest.fixture
+def store(path: Path) -> Iterator[Store]:
+    """An open, empty store."""
+    with Store.open(path) as opened:
+        yield opened
+
+
+@pytest.fixture
+def key() -> CacheKey:
+    """A key as the tuner makes them."""
+    return CacheKey(
+        workload="all_gather_gemm",
+        problem='{"dtype":"bf16","k":8192,"m":4096,"n":28672,"world_size":8}',
+        world_size=8,
+        device="NVIDIA H200",
+        arch="sm_90",
+        interconnect="nvlink",
+    )
+
+
+@pytest.fixture
+def provenance() -> Provenance:
+    """A provenance as the tuner makes them."""
+    return Provenance(source_hash="abc", space="f00d", triton="3.6.0", iris="0.0.0", torch="2.11.0", driver="580.1")
+
+
+@pytest.fixture
+def latency() -> Latency:
+    """A latency with every field set."""
+    return Latency(median=408.25, low=401.5, high=419.125, skew=3.5, iterations=50, by_rank=(405.0, 408.25))
+
+
+@pytest.fixture
+def trial(latency: Latency) -> TrialRecord:
+    """A measured trial with every field set."""
+    evaluation = Evaluation(Outcome.MEASURED, "", latency, error=0.0017, seconds={"compile": 1.5, "measure": 0.25})
+    return TrialRecord(Config({"mode": "push", "tile_m": 128, "split": True}), evaluation, source="sampler", number=7)
+
+
+@pytest.fixture
+def winner(trial: TrialRecord, latency: Latency) -> Winner:
+    """A winner with every field set."""
+    slower = Latency(530.0, 525.0, 540.0, 2.0, 50)
+    return Winner(trial.config, latency, baselines={"eager": slower, "graph": slower}, limits={"gemm": latency})
+
+
+@pytest.fixture
+def public_folder() -> Iterator[Path]:
+    """A folder that every user may enter, which tmp_path is not."""
+    folder = Path(tempfile.mkdtemp())
+    folder.chmod(0o755)
+    yield folder
+    folder.chmod(0o755)
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def unprivileged() -> Callable[[Callable[[], str]], str]:
+    """Runs a function in a child process that file permissions bind, even where the tests run as root."""
+
+    def run(function: Callable[[], str]) -> str:
+        reader, writer = os.pipe()
+        child = os.fork()
+        if child == 0:
+            try:
+                if os.getuid() == 0:
+                    os.setuid(NOBODY)
+                os.write(writer, function().encode())
+            finally:
+                os._exit(0)
+        os.close(writer)
+        with open(reader) as answer:
+            text = answer.read()
+        os.waitpid(child, 0)
+        return text
+
+    return run

@@ -1,0 +1,273 @@
+"""Which files and URLs the store opens, which it refuses and leaves as they are."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from autotune.db import CacheKey, Provenance, Store, TrialRecord, Winner
+from autotune.db.sqlite import locked
+from autotune.errors import StoreError
+
+Unprivileged = Callable[[Callable[[], str]], str]
+
+
+def refusal(place: str | Path, *, create: bool = True) -> str:
+    """The one line with which opening is refused."""
+    with pytest.raises(StoreError) as caught:
+        Store.open(place, create=create)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def fill(path: Path, key: CacheKey, provenance: Provenance, winner: Winner, trial: TrialRecord, trials: int) -> None:
+    with Store.open(path) as store:
+        study = store.study(key, provenance, seed=1, space_size=1)
+        for _ in range(trials):
+            store.record(study.id, trial)
+        store.finish(study.id, winner)
+
+
+@pytest.mark.parametrize("name", ["cache.db", "deep/er/cache.db", "with space ?#%25 ü.db", "noending"])
+def test_a_path_or_a_url_makes_the_same_file(tmp_path: Path, name: str, key: CacheKey, provenance: Provenance) -> None:
+    path = tmp_path / name
+    with Store.open(str(path)) as store:
+        study = store.study(key, provenance, seed=1, space_size=1)
+    assert path.is_file()
+    with Store.open(path, create=False) as store:
+        assert store.place == str(path)
+        assert store.studies() == [study]
+
+
+def test_the_default_comes_from_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: CacheKey, provenance: Provenance
+) -> None:
+    monkeypatch.setenv("AUTOTUNE_DB", f"sqlite:///{tmp_path / 'mine.db'}")
+    with Store.open() as store:
+        store.study(key, provenance, seed=1, space_size=1)
+    assert (tmp_path / "mine.db").is_file()
+
+
+def test_a_relative_path_stays_the_same_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: CacheKey, provenance: Provenance
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with Store.open("here.db") as store:
+        monkeypatch.chdir("/")
+        store.study(key, provenance, seed=1, space_size=1)
+    assert (tmp_path / "here.db").is_file()
+
+
+def test_an_empty_file_and_a_link_are_filled(tmp_path: Path, key: CacheKey, provenance: Provenance) -> None:
+    (tmp_path / "empty.db").touch()
+    (tmp_path / "link.db").symlink_to("empty.db")
+    with Store.open(tmp_path / "link.db") as store:
+        store.study(key, provenance, seed=1, space_size=1)
+    assert (tmp_path / "link.db").is_symlink()
+    with Store.open(tmp_path / "empty.db", create=False) as store:
+        assert len(store.studies()) == 1
+
+
+def test_the_journal_of_a_deleted_database_is_not_replayed(path: Path, key: CacheKey, provenance: Provenance) -> None:
+    with Store.open(path) as store:
+        store.study(key, provenance, seed=1, space_size=1)
+        leftover = path.with_name("cache.db-wal").read_bytes()
+    path.unlink()
+    path.with_name("cache.db-wal").write_bytes(leftover)
+    with Store.open(path) as store:
+        assert store.studies() == []
+
+
+def test_a_draft_left_by_a_killed_process_is_no_obstacle(path: Path) -> None:
+    path.with_name("cache.db.new").write_bytes(b"half a database")
+    path.with_name("cache.db.new-journal").write_bytes(b"half a journal")
+    with Store.open(path) as store:
+        assert store.studies() == []
+    assert not path.with_name("cache.db.new").exists()
+
+
+def test_a_missing_file_is_not_made_by_a_lookup(path: Path) -> None:
+    assert refusal(path, create=False) == (
+        f"there is no database at {path} yet; tune something to make one: tune WORKLOAD …"
+    )
+    assert list(path.parent.iterdir()) == []
+
+
+def test_another_programs_database_is_left_alone(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE studies (study_id INTEGER)")
+        connection.execute("PRAGMA journal_mode = WAL")
+    before = path.read_bytes()
+    for create in (True, False):
+        assert "is a SQLite database of another program, left as it is; name another" in refusal(path, create=create)
+    assert path.read_bytes() == before
+    assert [file.name for file in path.parent.iterdir()] == ["cache.db"]
+
+
+@pytest.mark.parametrize(
+    "content", [b"x", b"x" * 511, b"x" * 512, b"not a database\n" * 1000, b"SQLite format 3\0" + b"\xff" * 5000]
+)
+def test_a_file_that_is_no_database_is_left_alone(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
+    assert "cache.db is not a SQLite database; name another file, or set AUTOTUNE_DB" in refusal(path)
+    assert path.read_bytes() == content
+
+
+def test_a_truncated_database_is_refused(
+    path: Path, key: CacheKey, provenance: Provenance, winner: Winner, trial: TrialRecord
+) -> None:
+    fill(path, key, provenance, winner, trial, 200)
+    whole = path.read_bytes()
+    for share in (0.9, 0.5, 0.1):
+        path.write_bytes(whole[: int(len(whole) * share)])
+        before = path.read_bytes()
+        assert "cache.db is damaged (truncated or overwritten); restore a copy" in refusal(path)
+        assert path.read_bytes() == before
+
+
+def test_a_database_overwritten_inside_is_refused_when_read(
+    path: Path, key: CacheKey, provenance: Provenance, winner: Winner, trial: TrialRecord
+) -> None:
+    fill(path, key, provenance, winner, trial, 200)
+    content = bytearray(path.read_bytes())
+    content[-5 * 4096 :] = b"\xff" * (5 * 4096)
+    path.write_bytes(content)
+    with Store.open(path) as store, pytest.raises(StoreError, match="cache.db is damaged"):
+        store.trials(1)
+
+
+def test_a_database_without_its_tables_is_refused_when_read(path: Path) -> None:
+    Store.open(path).close()
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("DROP TABLE studies")
+    with Store.open(path) as store, pytest.raises(StoreError, match="cannot be used .no such table: studies."):
+        store.studies()
+
+
+def test_a_folder_is_refused(tmp_path: Path) -> None:
+    assert refusal(tmp_path) == f"{tmp_path} is a folder; name a file in it, for example {tmp_path / 'cache.db'}"
+
+
+def test_a_special_file_is_refused(path: Path) -> None:
+    os.mkfifo(path)
+    assert "is not a regular file" in refusal(path)
+
+
+def test_a_folder_that_cannot_be_made_is_refused(path: Path) -> None:
+    path.write_bytes(b"x")
+    assert "Not a directory" in refusal(path / "below" / "cache.db")
+    path.with_name("loop").symlink_to("loop")
+    assert "symbolic links" in refusal(path.with_name("loop"))
+
+
+def test_a_folder_without_the_right_to_write_is_refused(public_folder: Path, unprivileged: Unprivileged) -> None:
+    public_folder.chmod(0o555)
+    message = unprivileged(lambda: refusal(public_folder / "cache.db"))
+    assert "Permission denied" in message and "name another file" in message
+    assert list(public_folder.iterdir()) == []
+
+
+@pytest.mark.parametrize(("file_mode", "folder_mode"), [(0o444, 0o555), (0o444, 0o777), (0o666, 0o555)])
+def test_a_read_only_database_is_read_but_not_written(
+    public_folder: Path, unprivileged: Unprivileged, key: CacheKey, provenance: Provenance, winner: Winner,
+    trial: TrialRecord, file_mode: int, folder_mode: int,
+) -> None:  # fmt: skip
+    path = public_folder / "cache.db"
+    fill(path, key, provenance, winner, trial, 3)
+    path.chmod(file_mode)
+    public_folder.chmod(folder_mode)
+
+    def use() -> str:
+        with Store.open(path) as store:
+            entry = store.entry(key, provenance)
+            assert entry is not None and entry.winner == winner and len(store.trials(1)) == 3
+            with pytest.raises(StoreError) as caught:
+                store.record(1, trial)
+        return str(caught.value)
+
+    names = sorted(file.name for file in public_folder.iterdir())
+    assert unprivileged(use).startswith(f"database {path} is read-only; make the file and its folder writable")
+    assert sorted(file.name for file in public_folder.iterdir()) == names
+
+
+def test_an_unreadable_database_is_refused(public_folder: Path, unprivileged: Unprivileged) -> None:
+    path = public_folder / "cache.db"
+    Store.open(path).close()
+    path.chmod(0)
+    assert "cannot be opened" in unprivileged(lambda: refusal(path))
+
+
+def test_a_database_deleted_underneath_is_not_made_again(path: Path, key: CacheKey, provenance: Provenance) -> None:
+    store = Store.open(path)
+    store.close()
+    path.unlink()
+    with pytest.raises(StoreError, match="cannot be opened"):
+        store.study(key, provenance, seed=1, space_size=1)
+    assert not path.exists()
+
+
+def test_a_lookup_in_the_same_process_does_not_drop_the_writers_locks(
+    path: Path, key: CacheKey, provenance: Provenance, trial: TrialRecord
+) -> None:
+    with Store.open(path) as store:
+        study = store.study(key, provenance, seed=1, space_size=1)
+        Store.open(path, create=False).close()
+        # leaving WAL needs the file for oneself; asked by another process, since locks are held by process
+        leave = "import sqlite3, sys; sqlite3.connect(sys.argv[1], timeout=0).execute('PRAGMA journal_mode = DELETE')"
+        other = subprocess.run([sys.executable, "-c", leave, str(path)], capture_output=True, text=True)
+        assert "database is locked" in other.stderr
+        store.record(study.id, trial)
+        assert store.trials(study.id) == [trial]
+
+
+def test_waiting_for_another_process_has_an_end(
+    path: Path, key: CacheKey, provenance: Provenance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("autotune.db.sqlite.BUSY_SECONDS", 0.1)
+    with locked(path), pytest.raises(StoreError, match="another process has been making or migrating"):
+        Store.open(path)
+    with Store.open(path) as store, closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        assert store.studies() == []
+        with pytest.raises(StoreError, match="cache.db was locked by another process for 30 s; try again"):
+            store.study(key, provenance, seed=1, space_size=1)
+        other.execute("COMMIT")
+        store.study(key, provenance, seed=1, space_size=1)
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("", "allowed are a file's path"),
+        (":memory:", "allowed are a file's path"),
+        ("sqlite:cache.db", "allowed are a file's path"),
+        ("sqlite://", "would be lost at exit"),
+        ("sqlite:///:memory:", "would be lost at exit"),
+        ("sqlite://host/cache.db", "given as sqlite:///FILE"),
+        ("sqlite:///cache.db?mode=ro", "given as sqlite:///FILE"),
+        ("sqlite+aiosqlite:///cache.db", "given as sqlite:///FILE"),
+        ("nosuch://host/name", "scheme 'nosuch' is unknown; allowed are"),
+        ("postgresql://me:secret@host:port/name", "is no URL that can be read"),
+        ("://", "is no URL that can be read"),
+    ],
+)
+def test_an_unusable_url_is_refused(url: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    message = refusal(url)
+    assert said in message and "secret" not in message
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_missing_driver_is_named_without_the_password() -> None:
+    try:
+        import oracledb  # type: ignore[import-not-found,unused-ignore]  # noqa: F401
+    except ImportError:
+        message = refusal("oracle+oracledb://me:secret@host/name")
+        assert "needs the Python package 'oracledb'; install it" in message and "secret" not in message

@@ -1,0 +1,92 @@
+"""Several processes on one file, and processes that are killed while they write."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections import Counter
+from contextlib import ExitStack
+from pathlib import Path
+
+import autotune.db
+from autotune.db import Store
+
+WRITER = Path(__file__).with_name("writer.py")
+ROOT = Path(autotune.db.__file__).parents[2]
+
+
+def start_writer(trials: int) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-W", "error", str(WRITER), str(trials)],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def tell(writer: subprocess.Popen[str], path: Path) -> None:
+    assert writer.stdin is not None
+    print(path, file=writer.stdin, flush=True)
+
+
+def heard(writer: subprocess.Popen[str]) -> str:
+    assert writer.stdout is not None
+    return writer.stdout.readline().strip()
+
+
+def test_eight_processes_make_and_fill_a_file_at_once(tmp_path: Path) -> None:
+    processes, rounds, trials = 8, 6, 10
+    with ExitStack() as stack:
+        writers = [stack.enter_context(start_writer(trials)) for _ in range(processes)]
+        for writer in writers:
+            assert heard(writer) == "ready"
+        start = time.monotonic()
+        for round in range(rounds):
+            path = tmp_path / f"{round}.db"
+            for writer in writers:
+                tell(writer, path)
+            for writer in writers:
+                assert [heard(writer) for _ in range(trials + 1)] == [*map(str, range(trials)), "done"]
+            with Store.open(path, create=False) as store:
+                [study] = store.studies()
+                numbers = Counter(trial.number for trial in store.trials(study.id))
+                assert numbers == dict.fromkeys(range(trials), processes)
+        assert time.monotonic() - start < 10
+        for writer in writers:
+            writer.communicate(timeout=10)
+            assert writer.returncode == 0
+
+
+def test_a_killed_writer_loses_at_most_the_record_in_flight(tmp_path: Path) -> None:
+    path = tmp_path / "cache.db"
+    for kept_on_for in (0.01, 0.05, 0.2):
+        with Store.open(path) as store:
+            before = sum(len(store.trials(study.id)) for study in store.studies())
+        with start_writer(10**6) as writer:
+            assert heard(writer) == "ready"
+            tell(writer, path)
+            assert heard(writer) == "0"
+            time.sleep(kept_on_for)
+            writer.kill()
+            assert writer.stdout is not None
+            told = [0, *(int(line) for line in writer.stdout.read().splitlines())]
+        with Store.open(path, create=False) as store:
+            [study] = store.studies()
+            kept = [trial.number for trial in store.trials(study.id)][before:]
+        assert kept[: len(told)] == told
+        assert len(kept) <= len(told) + 1
+
+
+def test_processes_killed_while_they_make_the_file_leave_nothing_in_the_way(tmp_path: Path) -> None:
+    for delay in (0.0, 0.02, 0.05, 0.1):
+        path = tmp_path / f"{delay}.db"
+        with start_writer(1) as writer:
+            assert heard(writer) == "ready"
+            tell(writer, path)
+            time.sleep(delay)
+            writer.kill()
+        with Store.open(path) as store:
+            assert len(store.studies()) <= 1

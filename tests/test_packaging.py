@@ -1,0 +1,108 @@
+"""What is shipped and what it needs: the wheel's contents, the symlinks, a light import, the locked versions."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+import zipfile
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parent.parent
+SYMLINKS = ("kernels", "search_spaces", "db")
+HEAVY = ("torch", "optuna", "sqlalchemy", "triton", "numpy")
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """The names in a wheel built from a copy of this checkout, with the build tools that are installed."""
+    copy = tmp_path_factory.mktemp("a checkout") / "tree"
+    leave_out = shutil.ignore_patterns(".*", "__pycache__", "*.egg-info", "build", "dist", "wheelhouse", "shared")
+    shutil.copytree(ROOT, copy, symlinks=True, ignore=leave_out)
+    out = copy / "dist"
+    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(out), str(copy)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (file,) = out.iterdir()
+    with zipfile.ZipFile(file) as archive:
+        return archive.namelist()
+
+
+def test_the_wheels_only_top_level_name_is_autotune(wheel: list[str]) -> None:
+    tops = {name.split("/")[0] for name in wheel}
+    assert {top for top in tops if not top.endswith(".dist-info")} == {"autotune"}
+
+
+def test_the_wheel_holds_every_file_of_the_package(wheel: list[str]) -> None:
+    files = {
+        file.relative_to(ROOT).as_posix()
+        for file in (ROOT / "autotune").rglob("*")
+        if file.is_file() and "__pycache__" not in file.parts
+    }
+    missing = files - set(wheel)
+    assert not missing, "a folder without __init__.py, or data that pyproject.toml's package-data does not name"
+
+
+@pytest.mark.parametrize("name", SYMLINKS)
+def test_the_folders_at_the_top_are_relative_symlinks_into_the_package(name: str) -> None:
+    assert os.readlink(ROOT / name) == f"autotune/{name}"
+    assert (ROOT / name).is_dir()
+
+
+def in_a_new_interpreter(code: str) -> str:
+    command = [sys.executable, "-W", "error", "-c", code]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+
+
+def test_import_autotune_takes_less_than_50_ms() -> None:
+    code = "import time; begin = time.perf_counter(); import autotune; print(time.perf_counter() - begin)"
+    assert min(float(in_a_new_interpreter(code)) for _ in range(5)) < 0.050
+
+
+def test_import_autotune_leaves_the_heavy_packages_alone() -> None:
+    code = "import autotune, sys; print(*(name for name in sys.modules if '.' not in name))"
+    assert not set(HEAVY) & set(in_a_new_interpreter(code).split())
+
+
+def pins(text: str) -> dict[str, str]:
+    """Name to version of every ``name==version`` line."""
+    return dict(re.findall(r"^([a-z0-9-]+)==(\S+)$", text, flags=re.MULTILINE))
+
+
+def closure(requirements: Iterable[str], stop: Iterable[str] = ()) -> set[str]:
+    """Names of what is installed for ``requirements``; what ``stop`` names is not followed and not included."""
+    found: set[str] = set()
+    todo = [Requirement(text) for text in requirements]
+    while todo:
+        requirement = todo.pop()
+        name = canonicalize_name(requirement.name)
+        wanted = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
+        if wanted and name not in found and name not in stop:
+            found.add(name)
+            todo += map(Requirement, importlib.metadata.requires(name) or [])
+    return found
+
+
+def test_every_installed_version_is_locked() -> None:
+    locked = pins((ROOT / "constraints.txt").read_text())
+    needed = closure([*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["dev"]])
+    cuda = {name for name in needed if name.startswith(("nvidia-", "cuda-"))}  # torch for GPUs pins its own
+    installed = {name: importlib.metadata.version(name).partition("+")[0] for name in needed - cuda}
+    assert installed == {name: locked.get(name) for name in installed}
+    assert set(locked) == set(installed), "constraints.txt locks what nothing needs"
+
+
+def test_the_wheelhouse_is_what_a_host_with_torch_and_triton_lacks() -> None:
+    before, heading, _ = (ROOT / "constraints.txt").read_text().partition("# torch, triton")
+    assert heading
+    assert set(pins(before)) == closure(PROJECT["dependencies"], stop=("torch", "triton"))
