@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import inspect
+import itertools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -133,6 +135,24 @@ class Space:
                 other = config.replace(**{dimension.name: value})
                 if self.violation(other, problem, machine) is None:
                     yield other
+
+    def narrowed(self, problem: Problem, machine: Machine) -> Space:
+        """The same space without the values that no valid config has: a sampler then proposes far less in vain."""
+        setting = Setting(problem, machine)
+        living: dict[str, set[Value]] = {name: set() for name in self.dimensions}
+        for mode in self.modes:
+            parts = [list(self._walk(mode, setting, part)) for part in self._independent_parts(mode)]
+            if all(parts):
+                for values in itertools.chain.from_iterable(parts):
+                    for name, value in values.items():
+                        living[name].add(value)
+        kept = [
+            dataclasses.replace(d, values=tuple(value for value in d.values if value in living[d.name]))
+            for d in self.dimensions.values()
+            if living[d.name]
+        ]
+        names = {dimension.name for dimension in kept}
+        return Space(*kept, constraints=tuple(c for c in self.constraints if names.issuperset(c.uses)))
 
     def fingerprint(self) -> str:
         """A hash of dimensions and constraints: part of what makes a cached result stale."""

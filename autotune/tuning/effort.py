@@ -1,0 +1,77 @@
+"""Effort presets and budgets: how much a tuning run may try, and for how long."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from autotune.errors import InvalidBudget
+
+UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
+MOST_TRIALS = 100_000
+LONGEST = 7 * 24 * 3600.0
+SHORTEST = 5.0
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How thoroughly to search and to measure."""
+
+    trials: int
+    """Configs evaluated by the search, unless a budget says otherwise."""
+    screen: int
+    """Iterations after which a config that is clearly too slow is dropped."""
+    iterations: int
+    """Iterations of a config that is not."""
+    finalists: int
+    """Configs that are measured again, interleaved with the default and the baselines."""
+    rounds: int
+    """How often each finalist is measured again; even, for the order alternates."""
+
+
+EFFORTS: Mapping[str, Effort] = {
+    "quick": Effort(trials=24, screen=3, iterations=9, finalists=2, rounds=2),
+    "standard": Effort(trials=120, screen=5, iterations=15, finalists=4, rounds=4),
+    "full": Effort(trials=400, screen=5, iterations=25, finalists=6, rounds=6),
+}
+
+FINALS_SHARE = 0.15
+"""Share of a time budget kept for the finals."""
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What ends a search: so many trials, or so many seconds, whichever comes first."""
+
+    trials: int
+    seconds: float = math.inf
+
+    def __post_init__(self) -> None:
+        """Raise InvalidBudget where nobody could keep it."""
+        if not 1 <= self.trials <= MOST_TRIALS:
+            raise InvalidBudget(f"{self.trials} trials: allowed are 1 to {MOST_TRIALS}")
+        if not (SHORTEST <= self.seconds <= LONGEST or self.seconds == math.inf):
+            raise InvalidBudget(f"a budget of {self.seconds:g} s: allowed are {SHORTEST:g}s to {LONGEST / 3600:g}h")
+
+    @classmethod
+    def of(cls, effort: Effort, trials: int | None = None, duration: str | None = None) -> Budget:
+        """From the command line: ``duration`` like 90s, 5m, 1.5h. With a duration alone, time is what ends it."""
+        seconds = parse_duration(duration) if duration is not None else math.inf
+        if trials is None:
+            trials = effort.trials if duration is None else MOST_TRIALS
+        return cls(trials, seconds)
+
+    def used(self, trials: int, seconds: float) -> float:
+        """The share that is used up, 1 when the search is over (the finals have their share of the time)."""
+        by_time = seconds / (self.seconds * (1 - FINALS_SHARE)) if math.isfinite(self.seconds) else 0.0
+        return min(1.0, max(trials / self.trials, by_time))
+
+
+def parse_duration(text: str) -> float:
+    """Seconds in 90s, 5m, 1.5h or a bare number of seconds; raises InvalidBudget."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text.strip())
+    if match is None:
+        raise InvalidBudget(f"budget {text!r}: write it like 90s, 5m or 1.5h")
+    return float(match[1]) * UNITS[match[2] or "s"]

@@ -1,0 +1,112 @@
+"""Screening: configs are compiled in a pool of processes, ahead of the ranks, which then find them in Triton's cache."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import TimeoutError as FutureTimeout
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import get_context
+from types import TracebackType
+from typing import Any
+
+from autotune.config import Config
+from autotune.environment import Machine, setting
+from autotune.outcome import Evaluation, Outcome
+from autotune.problem import Problem
+from autotune.workloads import Workload, load_file, workload
+
+COMPILE_SECONDS = 90.0
+"""How long the loop waits for one config's compilation; most take 2 to 6 s."""
+
+MOST_WORKERS = 24
+
+
+class Screen:
+    """A pool of compilers for one problem. ``submit`` returns at once, ``verdict`` waits."""
+
+    def __init__(self, workload: Workload, problem: Problem, machine: Machine, files: Sequence[str] = ()) -> None:
+        """No process is started before the first ``submit``; under the interpreter none ever is."""
+        self._job = (workload.name, tuple(files), problem.as_dict(), machine)
+        self._machine = machine
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        self.workers = int(setting("AUTOTUNE_COMPILE_WORKERS") or max(1, min(MOST_WORKERS, cores - problem.world_size)))
+        self.lookahead = 1 if machine.is_interpreter else min(16, self.workers)
+        self._pool: ProcessPoolExecutor | None = None
+
+    def __enter__(self) -> Screen:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop()
+
+    def submit(self, config: Config) -> Future[Any] | None:
+        """Begin to compile; None where nothing is compiled."""
+        if self._machine.is_interpreter:
+            return None
+        if self._pool is None:
+            self._pool = ProcessPoolExecutor(self.workers, mp_context=get_context("spawn"), initializer=_ignore_ctrl_c)
+        try:
+            return self._pool.submit(_compile, *self._job, config.to_json())
+        except BrokenProcessPool:
+            self._stop()
+            return self.submit(config)
+
+    def verdict(self, config: Config, future: Future[Any] | None) -> Evaluation | None:
+        """The outcome, where the config is not to be run; None where it may be."""
+        if future is None:
+            return None
+        for _ in range(2):
+            try:
+                shared, problem = future.result(timeout=COMPILE_SECONDS)
+            except FutureTimeout:
+                self._stop()
+                return Evaluation(Outcome.DID_NOT_COMPILE, f"the compiler took more than {COMPILE_SECONDS:.0f} s")
+            except (BrokenProcessPool, RuntimeError):
+                # Some config crashed the compiler, not necessarily this one: try this one in a fresh pool.
+                self._stop()
+                again = self.submit(config)
+                assert again is not None
+                future = again
+                continue
+            if problem:
+                return Evaluation(Outcome.DID_NOT_COMPILE, problem)
+            if shared > self._machine.shared_memory:
+                reason = f"{shared} bytes of shared memory; the device has {self._machine.shared_memory}"
+                return Evaluation(Outcome.OUT_OF_RESOURCES, reason)
+            return None
+        return Evaluation(Outcome.DID_NOT_COMPILE, "the compiler crashed")
+
+    def _stop(self) -> None:
+        if self._pool is None:
+            return
+        processes = list((self._pool._processes or {}).values())
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        for process in processes:
+            process.kill()
+        self._pool = None
+
+
+def _ignore_ctrl_c() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _compile(
+    name: str, files: tuple[str, ...], problem: dict[str, Any], machine: Machine, config: str
+) -> tuple[int, str]:
+    """In a worker: the most shared memory of the config's kernels, and what the compiler complained about."""
+    from autotune.kernels.plan import CompileError, compile_offline_for
+
+    for file in files:
+        load_file(file)
+    found = workload(name)
+    compile_offline_for(machine)
+    try:
+        compiled = found.compile(found.problem_type.from_dict(problem), Config.from_json(config), machine)
+    except CompileError as error:
+        return 0, str(error)
+    return max((kernel.shared_memory for kernel in compiled), default=0), ""

@@ -1,0 +1,158 @@
+"""The search: which config next. Optuna's TPE over the joint space, then steps around the best."""
+
+from __future__ import annotations
+
+import math
+import random
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import optuna
+
+from autotune.config import Config
+from autotune.environment import Machine
+from autotune.outcome import Evaluation, Outcome
+from autotune.problem import Problem
+from autotune.search_spaces import Space
+
+LOCAL_FROM = 0.5
+"""Share of the budget after which every other config is a neighbour of the best: TPE alone leaves bad seeds behind."""
+
+LOCAL_AROUND = 3
+"""How many of the best are stepped away from."""
+
+TRIES = 40
+"""Proposals of the sampler that may be invalid or known before a step from a known config is taken instead."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A config to evaluate, and who proposed it."""
+
+    config: Config
+    source: str
+    trial: optuna.Trial | None = None
+
+
+class Search:
+    """Ask for configs, tell how they ended. The study lives in memory and is rebuilt from the store's trials."""
+
+    def __init__(
+        self, space: Space, problem: Problem, machine: Machine, seed: int, first: Iterable[Config],
+        on_invalid: Callable[[Config, Evaluation], None],
+    ) -> None:  # fmt: skip
+        """``first`` are tried before the sampler is asked; ``on_invalid`` gets what it proposes in vain."""
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        self._space, self._problem, self._machine = space.narrowed(problem, machine), problem, machine
+        self._random = random.Random(seed)
+        # Multivariate by group: the dimensions depend on the mode. Startup trials come on top of ``first``.
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)  # ``group``
+            sampler = optuna.samplers.TPESampler(
+                seed=seed, multivariate=True, group=True, constant_liar=True, n_startup_trials=8, n_ei_candidates=48
+            )
+        self._study = optuna.create_study(sampler=sampler)
+        self._first = deque(first)
+        self._known: dict[Config, float] = {}
+        """Log of the latency of every config asked for or told, infinite where there is none."""
+        self._on_invalid = on_invalid
+
+    def remember(self, config: Config, evaluation: Evaluation) -> None:
+        """Take in an evaluation that the search did not ask for: of an earlier run, a baseline."""
+        if self._known.get(config, math.inf) < math.inf:
+            return
+        value = _value(evaluation)
+        self._known[config] = value
+        try:
+            parameters, distributions = self._space.parameters(config), self._space.distributions(config)
+        except (KeyError, StopIteration):
+            return  # a config of a space that has changed since
+        self._study.add_trial(
+            optuna.trial.create_trial(
+                params=parameters,
+                distributions=distributions,
+                value=value if math.isfinite(value) else None,
+                state=optuna.trial.TrialState.COMPLETE if math.isfinite(value) else optuna.trial.TrialState.PRUNED,
+                constraints={"works": -1.0 if math.isfinite(value) else 1.0},
+            )
+        )
+
+    def ask(self, used: float) -> Candidate | None:
+        """The next config, never one that was asked for before; None where nothing new could be found.
+
+        ``used`` is the share of the budget that is gone.
+        """
+        while self._first:
+            config = self._first.popleft()
+            if config not in self._known:
+                return self._claim(Candidate(config, "first"))
+        if used >= LOCAL_FROM and self._random.random() < 0.5:
+            candidate = self._neighbour()
+            if candidate is not None:
+                return self._claim(candidate)
+        candidate = self._sampled() or self._neighbour()
+        return self._claim(candidate) if candidate is not None else None
+
+    def tell(self, candidate: Candidate, evaluation: Evaluation) -> None:
+        """How a candidate ended."""
+        if candidate.trial is None:
+            del self._known[candidate.config]
+            self.remember(candidate.config, evaluation)
+            return
+        value = _value(evaluation)
+        self._known[candidate.config] = value
+        self._finish(candidate.trial, value)
+
+    def best(self, count: int) -> list[Config]:
+        """The fastest configs known, fastest first."""
+        measured = [config for config, value in self._known.items() if math.isfinite(value)]
+        return sorted(measured, key=lambda config: self._known[config])[:count]
+
+    def _claim(self, candidate: Candidate) -> Candidate:
+        self._known.setdefault(candidate.config, math.inf)
+        return candidate
+
+    def _sampled(self) -> Candidate | None:
+        for _ in range(TRIES):
+            trial = self._study.ask()
+            config = self._space.suggest(trial)
+            if config in self._known:
+                self._finish(trial, self._known[config])
+                continue
+            violation = self._space.violation(config, self._problem, self._machine)
+            if violation is None:
+                return Candidate(config, "sampler", trial)
+            self._known[config] = math.inf
+            self._finish(trial, math.inf)
+            self._on_invalid(config, Evaluation(Outcome.INVALID, violation))
+        return None
+
+    def _finish(self, trial: optuna.Trial, value: float) -> None:
+        # PRUNED with a violated constraint: the samplers learn from that; they never see FAIL.
+        trial.set_constraint("works", -1.0 if math.isfinite(value) else 1.0)
+        if math.isfinite(value):
+            self._study.tell(trial, value)
+        else:
+            self._study.tell(trial, state=optuna.trial.TrialState.PRUNED)
+
+    def _neighbour(self) -> Candidate | None:
+        """A step from one of the best; from the next ones where those have no unknown neighbour left."""
+        ranked = self.best(len(self._known))
+        leaders = ranked[:LOCAL_AROUND]
+        self._random.shuffle(leaders)
+        for config in [*leaders, *ranked[LOCAL_AROUND:]]:
+            unknown = [
+                other
+                for other in self._space.neighbours(config, self._problem, self._machine)
+                if other not in self._known
+            ]
+            if unknown:
+                return Candidate(self._random.choice(unknown), "neighbour")
+        return None
+
+
+def _value(evaluation: Evaluation) -> float:
+    """What is minimised: the log of the latency, so that a factor of two is the same everywhere."""
+    return math.log(evaluation.latency.median) if evaluation.latency is not None else math.inf

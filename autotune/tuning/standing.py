@@ -1,0 +1,43 @@
+"""Where a tuning run stands: what a person watching it wants to see."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from autotune.config import Config
+from autotune.outcome import Evaluation, Latency, Outcome
+
+
+@dataclass
+class Standing:
+    """Updated by the loop, read by a view. Nothing of it is stored."""
+
+    phase: str = "starting the ranks"
+    trials: int = 0
+    """Configs evaluated so far, those of earlier runs of the same study among them."""
+    used: float = 0.0
+    """Share of the budget used up."""
+    seconds: float = 0.0
+    seconds_left: float | None = None
+    outcomes: Counter[Outcome] = field(default_factory=Counter)
+    best: tuple[Config, Latency] | None = None
+    baselines: dict[str, Latency] = field(default_factory=dict)
+    last: tuple[Config, Evaluation] | None = None
+    restarts: int = 0
+    resumed: int = 0
+    """Trials found in the store when the run began."""
+
+    @property
+    def baseline(self) -> Latency | None:
+        """The fastest baseline."""
+        return min(self.baselines.values(), key=lambda latency: latency.median, default=None)
+
+    def count(self, config: Config, evaluation: Evaluation) -> None:
+        """Take an evaluation in."""
+        self.outcomes[evaluation.outcome] += 1
+        self.last = (config, evaluation)
+        if evaluation.outcome is not Outcome.INVALID:
+            self.trials += 1
+        if evaluation.latency is not None and (self.best is None or evaluation.latency.median < self.best[1].median):
+            self.best = (config, evaluation.latency)

@@ -1,0 +1,211 @@
+"""The tuning loop: ask, evaluate, tell, save."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from autotune.config import Config
+from autotune.db import CacheKey, Entry, Provenance, Store, StudyRecord, TrialRecord, Winner
+from autotune.environment import Machine, versions
+from autotune.outcome import Evaluation, Latency, Outcome
+from autotune.problem import Problem
+from autotune.ranks.gang import MeasurePlan
+from autotune.tuning.effort import Budget, Effort
+from autotune.tuning.finals import run_finals, winner
+from autotune.tuning.screening import Screen
+from autotune.tuning.search import Candidate, Search
+from autotune.tuning.standing import Standing
+from autotune.workloads import Workload
+
+GIVE_UP = 1.5
+"""A config whose first iterations are this many times slower than the best so far is not run further."""
+
+FINAL = "final"
+BASELINE = "baseline"
+
+
+class Evaluator(Protocol):
+    """What the loop asks of a gang. Another one, without ranks, serves the tests."""
+
+    restarts: int
+
+    def start(self) -> None: ...
+    def close(self) -> None: ...
+    def evaluate(self, config: Config, seed: int, plan: MeasurePlan) -> Evaluation: ...
+    def measure_parts(self, warmup: int, iterations: int) -> dict[str, Latency]: ...
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run came to. ``entry`` is None where it was interrupted before the finals, or nothing could be measured."""
+
+    study: StudyRecord
+    standing: Standing
+    entry: Entry | None
+    from_cache: bool = False
+    interrupted: bool = False
+
+
+def provenance_of(workload: Workload) -> Provenance:
+    """What the workload's results depend on here: sources, space, versions."""
+    return Provenance(source_hash=workload.source_hash(), space=workload.space.fingerprint(), **versions())
+
+
+def tune(
+    workload: Workload, problem: Problem, machine: Machine, store: Store, gang: Evaluator, screen: Screen,
+    *, budget: Budget, effort: Effort, seed: int = 0, force: bool = False,
+    watch: Callable[[Standing], None] = lambda standing: None,
+) -> Result:  # fmt: skip
+    """Tune one problem, or answer from the cache. ``gang`` is started only if there is something to measure.
+
+    A study that was left unfinished is continued: nothing measured is measured again. Ctrl-C ends the run with what it
+    has. Raises GangError, StoreError.
+    """
+    key, provenance = CacheKey.of(problem, machine), provenance_of(workload)
+    size = workload.space.size(problem, machine)
+    study = store.study(key, provenance, seed=seed, space_size=size)
+    if force and (study.state == "finished" or store.trials(study.id)):
+        store.forget(study.id)
+        study = store.study(key, provenance, seed=seed, space_size=size)
+    if study.state == "finished":
+        return Result(study, Standing("answered from the cache"), store.entry(key, provenance), from_cache=True)
+    run = _Run(workload, problem, machine, store, gang, screen, budget, effort, study, watch)
+    try:
+        run.search_space()
+        run.finish()
+    except KeyboardInterrupt:
+        return Result(study, run.standing, None, interrupted=True)
+    finally:
+        gang.close()
+    return Result(study, run.standing, store.entry(key, provenance))
+
+
+class _Run:
+    """One run of the loop: its parts, and the clock."""
+
+    def __init__(
+        self, workload: Workload, problem: Problem, machine: Machine, store: Store, gang: Evaluator, screen: Screen,
+        budget: Budget, effort: Effort, study: StudyRecord, watch: Callable[[Standing], None],
+    ) -> None:  # fmt: skip
+        self._problem, self._machine, self._workload = problem, machine, workload
+        self._store, self._gang, self._screen = store, gang, screen
+        self._budget, self._effort, self._study, self._watch = budget, effort, study, watch
+        self._begin = time.monotonic()
+        self.standing = Standing()
+        self._baselines = workload.baselines(problem, machine)
+        self._history = store.trials(study.id)
+        first = [*workload.first_configs(problem, machine)]
+        self._search = Search(workload.space, problem, machine, study.seed, first, self._save_invalid)
+        for record in self._history:
+            if record.source != FINAL:
+                self._search.remember(record.config, record.evaluation)
+                self.standing.count(record.config, record.evaluation)
+        self.standing.resumed = self.standing.trials
+
+    def search_space(self) -> None:
+        """Baselines first; then ask, screen ahead, evaluate, tell, save, until the budget is used up."""
+        self._show("starting the ranks")
+        self._gang.start()
+        self._measure_baselines()
+        ahead: deque[tuple[Candidate, object]] = deque()
+        while self._used() < 1:
+            while len(ahead) < self._screen.lookahead and (candidate := self._search.ask(self._used())):
+                ahead.append((candidate, self._screen.submit(candidate.config)))
+            if not ahead:
+                break  # every config of the space is known
+            candidate, compiling = ahead.popleft()
+            evaluation = self._screen.verdict(candidate.config, compiling) or self._evaluate(candidate.config)  # type: ignore[arg-type]
+            self._search.tell(candidate, evaluation)
+            self._save(candidate.config, evaluation, candidate.source)
+            self._show("searching")
+
+    def finish(self) -> None:
+        """The finals, the limits, and the winner into the store."""
+        self._show("finals")
+        default = self._workload.default_config(self._problem, self._machine)
+        finalists = list(dict.fromkeys([*self._baselines.values(), default, *self._search.best(self._effort.finalists)]))
+        known = {(r.config, r.number): r.evaluation for r in self._history if r.source == FINAL}
+
+        def evaluate(config: Config, number: int) -> Evaluation:
+            if (config, number) in known:
+                return known[config, number]
+            plan = MeasurePlan(3, self._effort.iterations * 2, self._effort.iterations * 2)
+            evaluation = self._gang.evaluate(config, self._seed(number), plan)
+            self._store.record(self._study.id, TrialRecord(config, evaluation, source=FINAL, number=number))
+            self._show("finals")
+            return evaluation
+
+        measured = run_finals(
+            finalists, self._effort.rounds, evaluate, stop=lambda: self._elapsed() > self._budget.seconds
+        )
+        if not measured:
+            self._show("nothing could be measured")
+            return
+        best = winner(measured, self._baselines.values())
+        self._store.finish(
+            self._study.id,
+            Winner(
+                config=best,
+                latency=measured[best],
+                baselines={name: measured[config] for name, config in self._baselines.items() if config in measured},
+                limits=self._gang.measure_parts(3, self._effort.iterations),
+            ),
+        )
+        self.standing.best = (best, measured[best])
+        self.standing.baselines = {
+            name: measured[config] for name, config in self._baselines.items() if config in measured
+        }
+        self._show("done")
+
+    def _measure_baselines(self) -> None:
+        measured = {r.config: r.evaluation for r in self._history if r.source == BASELINE}
+        for name, config in self._baselines.items():
+            evaluation = measured.get(config)
+            if evaluation is None:
+                evaluation = self._evaluate(config)
+                self._search.remember(config, evaluation)
+                self._save(config, evaluation, BASELINE)
+            if evaluation.latency is not None:
+                self.standing.baselines[name] = evaluation.latency
+            self._show("baselines")
+
+    def _evaluate(self, config: Config) -> Evaluation:
+        best = self.standing.best
+        plan = MeasurePlan(
+            warmup=2,
+            screen=self._effort.screen,
+            iterations=self._effort.iterations,
+            give_up_over=GIVE_UP * best[1].median if best else None,
+        )
+        return self._gang.evaluate(config, self._seed(self.standing.trials), plan)
+
+    def _save(self, config: Config, evaluation: Evaluation, source: str) -> None:
+        number = self.standing.trials
+        self._store.record(self._study.id, TrialRecord(config, evaluation, source=source, number=number))
+        self.standing.count(config, evaluation)
+
+    def _save_invalid(self, config: Config, evaluation: Evaluation) -> None:
+        assert evaluation.outcome is Outcome.INVALID
+        self._save(config, evaluation, "sampler")
+
+    def _seed(self, number: int) -> int:
+        return self._study.seed * 10_000 + number
+
+    def _elapsed(self) -> float:
+        return time.monotonic() - self._begin
+
+    def _used(self) -> float:
+        return self._budget.used(self.standing.trials, self._elapsed())
+
+    def _show(self, phase: str) -> None:
+        standing = self.standing
+        standing.phase, standing.seconds, standing.used = phase, self._elapsed(), self._used()
+        standing.restarts = self._gang.restarts
+        if math.isfinite(self._budget.seconds):
+            standing.seconds_left = max(0.0, self._budget.seconds - standing.seconds)
+        self._watch(standing)
