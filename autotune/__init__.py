@@ -1,1 +1,40 @@
-"""A joint compute and communication autotuner for multi-GPU Triton and Iris kernels."""
+"""A joint compute and communication autotuner for multi-GPU Triton and Iris kernels.
+
+    config, source = autotune.lookup("all_gather_gemm", problem).config, …   the tuned config, and where it came from
+    with autotune.Context() as context:                                      on every rank
+        c = autotune.all_gather_gemm(context, a, b)                          one call, no knowledge of modes
+
+Importing this is cheap: torch, Triton, Optuna and SQLAlchemy are loaded when something needs them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from autotune.config import Config
+    from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
+    from autotune.runtime.context import Context
+    from autotune.runtime.lookup import Found, forget_lookups, lookup
+    from autotune.runtime.operators import all_gather_gemm
+
+__all__ = ["AllGatherGemm", "Config", "Context", "Found", "all_gather_gemm", "forget_lookups", "lookup"]
+
+_HOMES = {
+    "AllGatherGemm": "autotune.kernels.all_gather_gemm.problem",
+    "Config": "autotune.config",
+    "Context": "autotune.runtime.context",
+    "Found": "autotune.runtime.lookup",
+    "all_gather_gemm": "autotune.runtime.operators",
+    "forget_lookups": "autotune.runtime.lookup",
+    "lookup": "autotune.runtime.lookup",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name from its home when it is first used."""
+    import importlib
+
+    if name not in _HOMES:
+        raise AttributeError(f"module 'autotune' has no attribute {name!r}; it has {', '.join(__all__)}")
+    return getattr(importlib.import_module(_HOMES[name]), name)

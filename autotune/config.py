@@ -34,7 +34,7 @@ class Config(Mapping[str, Value]):
         try:
             values: Any = json.loads(text)
         except ValueError as error:
-            raise InvalidConfig(f"config is not JSON ({error}); write it as {{\"mode\": \"push\", …}}") from error
+            raise InvalidConfig(f'config is not JSON ({error}); write it as {{"mode": "push", …}}') from error
         if not isinstance(values, dict):
             raise InvalidConfig(f"config is a JSON {type(values).__name__}; an object of dimension names is needed")
         return cls(values)

@@ -8,7 +8,7 @@
     │   ├── InvalidBudget       a budget nobody can keep
     │   └── MachineTooSmall     more ranks, or more work, than this machine has
     ├── StoreError              the database cannot be used as it is
-    ├── CacheMiss               a lookup that was told to find something found nothing
+    │   └── NoDatabase          there is none yet
     ├── HeapError               the symmetric heap
     │   └── HeapExhausted       an allocation that does not fit
     └── GangError               the ranks: did not start, or died beyond what a restart mends
@@ -58,8 +58,8 @@ class StoreError(AutotuneError):
     exit_code = 2
 
 
-class CacheMiss(AutotuneError):
-    """A lookup that had to find a tuned config found none."""
+class NoDatabase(StoreError):
+    """There is no database yet, and none was to be made."""
 
 
 class HeapError(AutotuneError):

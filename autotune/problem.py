@@ -77,9 +77,7 @@ class Problem:
         if unknown:
             raise InvalidProblem(f"{cls.workload} has no field {', '.join(unknown)}; it has {', '.join(fields)}")
         missing = [
-            name
-            for name, field in fields.items()
-            if name not in values and field.default is dataclasses.MISSING
+            name for name, field in fields.items() if name not in values and field.default is dataclasses.MISSING
         ]
         if missing:
             raise InvalidProblem(f"{cls.workload} needs {', '.join(missing)}")

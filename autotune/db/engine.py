@@ -11,7 +11,7 @@ from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 
 from autotune.db import migrations
 from autotune.db.sqlite import IMMEDIATE, locked, sqlite_engine
-from autotune.errors import StoreError
+from autotune.errors import NoDatabase, StoreError
 
 ALLOWED = "allowed are a file's path, sqlite:///FILE, or a SQLAlchemy URL such as postgresql://HOST/NAME"
 
@@ -76,7 +76,7 @@ def _revision(engine: Engine, *, create: bool) -> str | None:
     with engine.connect() as connection:
         revision = migrations.current(connection)
     if revision is None and not create and engine.dialect.name != "sqlite":
-        raise StoreError(f"there are no tables of ours in {engine.url} yet; tune something to make them")
+        raise NoDatabase(f"there are no tables of ours in {engine.url} yet; tune something to make them")
     if revision is not None and revision not in migrations.REVISIONS:
         raise StoreError(
             f"database {engine.url.database} has schema {revision!r}, of a newer iris-autotune; this one knows up to "

@@ -21,7 +21,7 @@ from sqlalchemy import URL, Connection, Engine, NullPool, QueuePool, create_engi
 
 from autotune.db import migrations
 from autotune.db.failures import ANOTHER, BUSY_SECONDS
-from autotune.errors import StoreError
+from autotune.errors import NoDatabase, StoreError
 
 APPLICATION_ID = int.from_bytes(b"irat")
 """In the header of every file of ours (``PRAGMA application_id``)."""
@@ -37,7 +37,7 @@ def sqlite_engine(path: Path, *, create: bool) -> Engine:
     """Connect to the database file, making it where there is none; never touches another program's file."""
     if not _holds_data(path):
         if not create:
-            raise StoreError(f"there is no database at {path} yet; tune something to make one: tune WORKLOAD …")
+            raise NoDatabase(f"there is no database at {path} yet; tune something to make one: tune WORKLOAD …")
         path.parent.mkdir(parents=True, exist_ok=True)
         with locked(path):
             if not _holds_data(path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 
 @functools.cache
@@ -21,8 +22,8 @@ def mend_interpreter() -> None:
     builder = type(interpreter.interpreter_builder)
     dot = builder.create_dot
 
-    def create_dot(self, a, b, *rest):  # type: ignore[no-untyped-def]
-        def widened(operand):  # type: ignore[no-untyped-def]
+    def create_dot(self: Any, a: Any, b: Any, *rest: Any) -> Any:
+        def widened(operand: Any) -> Any:
             if operand.dtype.scalar != tl.bfloat16:
                 return operand
             return self.create_fp_ext(operand, tl.block_type(tl.float32, list(operand.data.shape)))

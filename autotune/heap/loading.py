@@ -62,7 +62,7 @@ def _bare_names_resolved() -> Iterator[None]:
     try:
         yield
     finally:
-        del loader.LoadLibrary  # type: ignore[attr-defined]
+        del loader.LoadLibrary
 
 
 def _find_runtime(name: str) -> Path | None:

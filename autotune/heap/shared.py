@@ -64,4 +64,3 @@ def _common_folder(group: dist.ProcessGroup | None) -> Iterator[str]:
     finally:
         if dist.get_rank(group) == 0:
             shutil.rmtree(name[0], ignore_errors=True)
-

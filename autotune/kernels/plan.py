@@ -56,7 +56,7 @@ def compile_offline_for(machine: Machine) -> None:
     if knobs.runtime.interpret:
         raise AutotuneError("offline compilation needs a process without TRITON_INTERPRET=1")
     arch: int | str = int(machine.arch.removeprefix("sm_")) if machine.kind == "cuda" else machine.arch
-    driver.set_active(_OfflineDriver(GPUTarget(machine.kind, arch, machine.warp_size)))  # type: ignore[arg-type]
+    driver.set_active(_OfflineDriver(GPUTarget(machine.kind, arch, machine.warp_size)))
 
 
 class _OfflineDriver:
@@ -108,7 +108,6 @@ def _from_assembly(kernel: Any) -> tuple[int | None, int | None]:
         if name in (".vgpr_count", ".vgpr_spill_count") and value.strip().isdigit():
             found[name] = int(value)
     return found.get(".vgpr_count"), found.get(".vgpr_spill_count")
-
 
 
 def run_all(launches: list[Launch]) -> None:

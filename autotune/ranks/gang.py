@@ -256,7 +256,9 @@ class Gang:
         if phase.silent:
             ranks = ", ".join(map(str, phase.silent))
             allowed = DEADLINES[self._kind][name]
-            return Failed(Outcome.TIMED_OUT, f"no answer from rank {ranks} in phase {name} within {allowed:.0f} s", True)
+            return Failed(
+                Outcome.TIMED_OUT, f"no answer from rank {ranks} in phase {name} within {allowed:.0f} s", True
+            )
         return None
 
     def _restart(self) -> None:

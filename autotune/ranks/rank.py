@@ -8,6 +8,7 @@ import signal
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from datetime import timedelta
 from multiprocessing.connection import Connection
 
@@ -62,7 +63,7 @@ class Rank:
         self._stopwatch = Stopwatch(heap, opening.machine, opening.spin_limit)
         self._operation = self._workload.operation(self._problem, heap, opening.machine, opening.spin_limit)
         self._config: Config | None = None
-        self._run = lambda: None
+        self._run: Callable[[], None] = lambda: None
 
     def answer(self, request: Request) -> Reply:
         """Carry a request out; the expected ways to fail become outcomes."""

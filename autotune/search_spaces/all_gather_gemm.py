@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autotune.config import Config
+from autotune.config import Config, Value
 from autotune.environment import Machine
 from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
 from autotune.search_spaces import Constraint, Setting, Space, choices, numbers
@@ -165,7 +165,7 @@ def default_config(problem: AllGatherGemm, machine: Machine) -> Config:
     rows = problem.shard[0]
     tma = machine.has_tma and not machine.is_interpreter and _tma_aligned(Setting(problem, machine), "tma", 64)
     wide = problem.m > 256 and not machine.is_interpreter
-    config = {
+    config: dict[str, Value] = {
         "mode": "push",
         "block_m": min(128, max(16, _round_up(problem.m))) if not machine.is_interpreter else 16,
         "block_n": (256 if machine.kind == "cuda" else 128) if wide else 32,

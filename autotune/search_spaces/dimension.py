@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-
-import optuna
+from typing import TYPE_CHECKING
 
 from autotune.config import Value
+
+if TYPE_CHECKING:
+    import optuna  # a lookup at run time checks configs against a space and must not pay for Optuna
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,8 @@ class Dimension:
 
     def distribution(self) -> optuna.distributions.BaseDistribution:
         """What ``suggest`` draws from, for trials rebuilt from the store."""
+        import optuna
+
         last = len(self.values) - 1
         if self.ordinal and last > 0:
             return optuna.distributions.IntDistribution(0, last)

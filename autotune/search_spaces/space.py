@@ -9,15 +9,16 @@ import itertools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
-
-import optuna
+from typing import TYPE_CHECKING, Any
 
 from autotune.config import Config, Value
 from autotune.environment import Machine
 from autotune.errors import InvalidConfig
 from autotune.problem import Problem
 from autotune.search_spaces.dimension import Dimension
+
+if TYPE_CHECKING:
+    import optuna
 
 
 @dataclass(frozen=True)

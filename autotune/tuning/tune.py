@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from autotune.config import Config
-from autotune.db import CacheKey, Entry, Provenance, Store, StudyRecord, TrialRecord, Winner
-from autotune.environment import Machine, versions
+from autotune.db import CacheKey, Entry, Store, StudyRecord, TrialRecord, Winner
+from autotune.environment import Machine
 from autotune.outcome import Evaluation, Latency, Outcome
 from autotune.problem import Problem
 from autotune.ranks.gang import MeasurePlan
@@ -20,7 +20,7 @@ from autotune.tuning.finals import run_finals, winner
 from autotune.tuning.screening import Screen
 from autotune.tuning.search import Candidate, Search
 from autotune.tuning.standing import Standing
-from autotune.workloads import Workload
+from autotune.workloads import Workload, provenance_of
 
 GIVE_UP = 1.5
 """A config whose first iterations are this many times slower than the best so far is not run further."""
@@ -42,18 +42,16 @@ class Evaluator(Protocol):
 
 @dataclass(frozen=True)
 class Result:
-    """What a run came to. ``entry`` is None where it was interrupted before the finals, or nothing could be measured."""
+    """What a run came to.
+
+    ``entry`` is None where it was interrupted before the finals, or nothing could be measured.
+    """
 
     study: StudyRecord
     standing: Standing
     entry: Entry | None
     from_cache: bool = False
     interrupted: bool = False
-
-
-def provenance_of(workload: Workload) -> Provenance:
-    """What the workload's results depend on here: sources, space, versions."""
-    return Provenance(source_hash=workload.source_hash(), space=workload.space.fingerprint(), **versions())
 
 
 def tune(
@@ -128,7 +126,9 @@ class _Run:
         """The finals, the limits, and the winner into the store."""
         self._show("finals")
         default = self._workload.default_config(self._problem, self._machine)
-        finalists = list(dict.fromkeys([*self._baselines.values(), default, *self._search.best(self._effort.finalists)]))
+        finalists = list(
+            dict.fromkeys([*self._baselines.values(), default, *self._search.best(self._effort.finalists)])
+        )
         known = {(r.config, r.number): r.evaluation for r in self._history if r.source == FINAL}
 
         def evaluate(config: Config, number: int) -> Evaluation:

@@ -74,10 +74,10 @@ class AllGatherGemmOperation(Operation):
         self._heap.barrier()
         self._scratch = None
         self._heap.release(self._mark)
-        run, self._scratch = launch.prepare(
-            self._problem, config, self._machine, self._tensors, self._heap, self._spin_limit
+        self._scratch = launch.share_scratch(self._problem, config, self._heap)
+        return launch.bind(
+            self._problem, config, self._machine, self._tensors, self._scratch, self._heap, self._spin_limit
         )
-        return run
 
     def error(self) -> Error:
         """Distance from the reference, computed in fp32 (fp64 for fp32)."""

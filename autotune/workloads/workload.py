@@ -50,7 +50,7 @@ class Operation(ABC):
 
     @abstractmethod
     def prepare(self, config: Config) -> Run:
-        """Set up one config and return what enqueues one call of it. Replaces the config prepared before. Collective."""
+        """Set up one config, in place of the one before, and return what enqueues one call of it. Collective."""
 
     @abstractmethod
     def error(self) -> Error:

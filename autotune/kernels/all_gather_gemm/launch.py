@@ -227,26 +227,34 @@ class _Builder:
         return Launch(meet_kernel, 1, arguments, {"num_warps": 1})
 
 
-def prepare(
-    problem: AllGatherGemm, config: Config, machine: Machine, tensors: Tensors, heap: SymmetricHeap, spin_limit: int
-) -> tuple[Run, Scratch | None]:
-    """Allocate scratch for a config and return what runs it, with the scratch (None for ``bsp``, which has no waits).
-
-    Collective: counters are cleared and the ranks meet on the host before it returns.
-    """
+def share_scratch(problem: AllGatherGemm, config: Config, heap: SymmetricHeap) -> Scratch | None:
+    """Allocate the scratch of a config on the heap, counters cleared; None for ``bsp``, which has none. Collective."""
     if config["mode"] == "bsp":
-        run = bulk_synchronous(problem, tensors)
-        return (graphed(run) if config["launch"] == "graph" else run), None
+        return None
     scratch = allocate_scratch(problem, config, heap.allocate)
     for counters in (scratch.state, scratch.status, scratch.ready, scratch.done, scratch.arrivals):
         counters.zero_()
     heap.barrier()
+    return scratch
+
+
+def bind(
+    problem: AllGatherGemm, config: Config, machine: Machine, tensors: Tensors, scratch: Scratch | None,
+    heap: SymmetricHeap, spin_limit: int,
+) -> Run:  # fmt: skip
+    """What enqueues one call of a config on these tensors. Several bindings may take turns on one scratch.
+
+    Collective for ``bsp`` as a CUDA graph, which is captured here.
+    """
+    if scratch is None:
+        run = bulk_synchronous(problem, tensors)
+        return graphed(run) if config["launch"] == "graph" else run
     launches = plan(problem, config, machine, tensors, scratch, heap.bases, heap.rank, spin_limit)
     if config["mode"] == "copy_engine":
-        return _CopyEngine(problem, config, tensors, scratch, heap, launches), scratch
+        return _CopyEngine(problem, config, tensors, scratch, heap, launches)
     if config.get("push_site") == "side_stream" and heap.device.type == "cuda":
-        return _SideStream(*launches), scratch
-    return functools.partial(run_all, launches), scratch
+        return _SideStream(*launches)
+    return functools.partial(run_all, launches)
 
 
 def bulk_synchronous(problem: AllGatherGemm, tensors: Tensors) -> Run:
@@ -369,4 +377,3 @@ class _CopyEngine:
 
 def _on(stream: Any) -> contextlib.AbstractContextManager[Any]:
     return torch.cuda.stream(stream) if stream is not None else contextlib.nullcontext()
-
