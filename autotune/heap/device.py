@@ -1,9 +1,10 @@
 """What kernels may do with the symmetric heap: Iris's device functions, and signals and bounded waits built on them.
 
-The protocol, in one place. A producer stores data to a peer, then ``signal``s a counter in that peer's heap: a barrier
-among the program's threads orders all their stores before one thread's release at system scope. A consumer ``wait``s on
-the counter in its own heap with an acquire at system scope, then reads. Data that it reads through TMA (the async proxy)
-needs a proxy fence in between. A wait is bounded: after ``spin_limit`` polls it gives up and leaves a mark in ``status``.
+The protocol, in one place. A producer stores data to a peer, then ``signal``s a counter in that peer's heap: a
+barrier among the program's threads orders all their stores before one thread's release at system scope. A consumer
+``wait``s on the counter in its own heap with an acquire at system scope, then reads. Data that it reads through TMA
+(the async proxy) needs a proxy fence in between. A wait is bounded: after ``spin_limit`` polls it gives up and leaves a
+mark in ``status``.
 """
 
 from __future__ import annotations

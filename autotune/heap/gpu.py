@@ -6,23 +6,28 @@ import torch
 import torch.distributed as dist
 
 from autotune.errors import HeapError
-from autotune.heap.arena import ALIGNMENT, SymmetricHeap
+from autotune.heap.arena import SymmetricHeap
 from autotune.heap.loading import import_iris
 
 ALLOCATORS = {"cuda": "vmem_chunked", "hip": "torch"}
-"""Iris's allocator by kind of machine: its IPC-based default does not serve NVIDIA; on AMD the default is the proven one."""
+"""Iris's allocator by kind of machine: its default does not serve NVIDIA and is the proven one on AMD."""
+
+
+SMALLEST = 256 << 20
+"""One chunk of ``vmem_chunked``: of a smaller heap it makes a chunk whose size it then refuses."""
 
 
 class IrisHeap(SymmetricHeap):
     """One allocation of Iris's heap, handed out by our arena; addresses come from Iris."""
 
     def __init__(self, size: int, group: dist.ProcessGroup | None = None) -> None:
-        """Collective over the default process group, on which Iris starts; ``size`` in bytes. Takes about 1.5 s."""
+        """Collective over the default process group, on which Iris starts; at least ``size`` bytes. Takes about 1 s."""
         iris = import_iris()
         kind = "hip" if torch.version.hip else "cuda"
-        size = -(-size // ALIGNMENT) * ALIGNMENT
+        # Iris rounds an allocation up to a power of two in any case; so we may as well have all of it.
+        size = 1 << (max(size, SMALLEST) - 1).bit_length()
         try:
-            self.context = iris.iris(heap_size=size + (64 << 20), allocator_type=ALLOCATORS[kind])
+            self.context = iris.iris(heap_size=size, allocator_type=ALLOCATORS[kind])
             arena = self.context.empty(size, dtype=torch.uint8)
         except (RuntimeError, ValueError, OSError) as error:
             raise HeapError(f"Iris could not set up a symmetric heap of {size} bytes: {error}") from error

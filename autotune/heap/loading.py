@@ -1,7 +1,7 @@
 """Importing Iris on a machine that has no CUDA or ROCm installation of its own.
 
-Iris opens ``libcudart.so`` (or ROCm's ``libamdhip64.so``) by that bare name while it is imported. pip's torch brings the
-CUDA runtime as ``libcudart.so.<major>`` in a package folder, where the loader does not look; a laptop has none at all.
+Iris opens ``libcudart.so`` (or ROCm's ``libamdhip64.so``) by that bare name while it is imported. pip's torch brings
+the CUDA runtime as ``libcudart.so.<major>`` in a package folder, where the loader does not look; a laptop has none.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -274,10 +275,8 @@ class Gang:
             connection.close()
         for process in self._processes:
             # The group, not the process: a compiler that a rank started must not outlive it.
-            try:
+            with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
             process.wait()
         self._processes, self._connections = [], []
 

@@ -1,4 +1,4 @@
-"""What driver and ranks say to each other. A rank answers every request with exactly one reply, and does nothing else."""
+"""What driver and ranks say to each other: a rank answers every request with exactly one reply."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Measure:
 
 @dataclass(frozen=True)
 class Recheck:
-    """Run the prepared config once more on fresh inputs, each rank starting ``stagger * rank`` seconds late; compare."""
+    """Run the prepared config on fresh inputs again, each rank starting ``stagger * rank`` seconds late; compare."""
 
     seed: int
     stagger: float

@@ -13,7 +13,7 @@ from datetime import timedelta
 from multiprocessing.connection import Connection
 
 from autotune.config import Config
-from autotune.errors import HeapExhausted
+from autotune.errors import AutotuneError, HeapExhausted
 from autotune.outcome import Outcome
 from autotune.ranks.protocol import (
     Bug,
@@ -167,7 +167,9 @@ def main() -> None:
             else:
                 assert rank is not None, "the first request must be Open"
                 reply = rank.answer(request)
-        except Exception:  # the process boundary: the driver gets the traceback and stops the run
+        except AutotuneError as error:
+            reply = Failed(Outcome.CRASHED, str(error), broken=True)
+        except Exception:  # noqa: BLE001  the process boundary: the driver gets the traceback and stops the run
             reply = Bug(traceback.format_exc())
         connection.send(reply)
 

@@ -17,7 +17,7 @@ from autotune.runtime.lookup import Found, lookup
 from autotune.workloads import workload
 
 SPIN_LIMITS = {True: 1 << 18, False: 1 << 23}
-"""Polls before a wait gives up, under the interpreter and on GPUs: about 20 s and 8 s; peers may be late for a reason."""
+"""Polls before a wait gives up, under the interpreter and on GPUs: about 20 s and 8 s; peers may well be late."""
 
 
 class Context:

@@ -113,7 +113,7 @@ def _choose(found: Workload, problem: Problem, machine: Machine, entries: list[E
 
 
 def _distance(wanted: CacheKey, other: CacheKey, problem: Problem) -> tuple[float, float] | None:
-    """Sum of |log2 ratio| over the free dimensions, and their product for ties; None where the entry cannot stand in."""
+    """Sum of |log2 ratio| over the free dimensions, their product for ties; None where the entry cannot stand in."""
     if set(wanted.differences(other)) - set(problem.free):
         return None
     values = json.loads(other.problem)

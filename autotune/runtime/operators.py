@@ -25,13 +25,13 @@ def all_gather_gemm(
 ) -> torch.Tensor:  # fmt: skip
     """C = all_gather(A) @ B (+ bias) with the tuned config for this problem, on the current stream. Collective.
 
-    ``a`` is this rank's shard: [m / world_size, k] for layout ``rows``, [m, k / world_size] for ``k``; contiguous, bf16,
-    fp16 or fp32. ``b`` is [k, n_local], contiguous or the transpose of a contiguous [n_local, k]; ``bias`` [n_local].
+    ``a`` is this rank's shard: [m / world_size, k] for layout ``rows``, [m, k / world_size] for ``k``; contiguous,
+    bf16, fp16 or fp32. ``b`` is [k, n_local], contiguous or the transpose of a contiguous [n_local, k]; ``bias`` [n_local].
     Returns C [m, n_local], ``out`` where one is given. A shard allocated with ``context.heap.allocate`` is used where
     it lies; another one is copied first in the modes in which peers read it.
 
-    Raises InvalidProblem where shapes, strides or types do not fit, HeapExhausted where the context's heap is too small,
-    and on the first call of a problem what ``lookup`` raises.
+    Raises InvalidProblem where shapes, strides or types do not fit, HeapExhausted where the context's heap is too
+    small, and on the first call of a problem what ``lookup`` raises.
     """
     problem = _problem(context, a, b, bias, layout)
     chosen = context.choose(problem, config).config

@@ -1,4 +1,4 @@
-"""The finals: the best are measured again, interleaved with the default and the baselines, before one is called best."""
+"""The finals: the best are measured again, with the default and the baselines, before one is called best."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Screening: configs are compiled in a pool of processes, ahead of the ranks, which then find them in Triton's cache."""
+"""Screening: a pool of processes compiles ahead of the ranks, which then find the kernels in Triton's cache."""
 
 from __future__ import annotations
 

@@ -34,10 +34,17 @@ class Evaluator(Protocol):
 
     restarts: int
 
-    def start(self) -> None: ...
-    def close(self) -> None: ...
-    def evaluate(self, config: Config, seed: int, plan: MeasurePlan) -> Evaluation: ...
-    def measure_parts(self, warmup: int, iterations: int) -> dict[str, Latency]: ...
+    def start(self) -> None:
+        """Start the ranks."""
+
+    def close(self) -> None:
+        """End them."""
+
+    def evaluate(self, config: Config, seed: int, plan: MeasurePlan) -> Evaluation:
+        """Compile, check and measure one config."""
+
+    def measure_parts(self, warmup: int, iterations: int) -> dict[str, Latency]:
+        """The operation's parts alone."""
 
 
 @dataclass(frozen=True)

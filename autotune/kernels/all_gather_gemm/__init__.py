@@ -1,0 +1,1 @@
+"""All-gather + GEMM: the problem, its device code and its launchers."""

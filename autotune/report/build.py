@@ -1,0 +1,140 @@
+"""From the database to a report: one function for each of its parts."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+
+from autotune.config import Config
+from autotune.db import Entry, Store, TrialRecord, Winner
+from autotune.environment import INTERPRETER
+from autotune.outcome import Latency, Outcome
+from autotune.report.figures import INTERPRETER_NOTE, fastest, ratio, slowest
+from autotune.report.knobs import knobs_of
+from autotune.report.model import Ending, Limit, Ranked, Report, Speedup, Tax
+from autotune.search_spaces import Space
+from autotune.tuning.finals import merge
+from autotune.tuning.tune import FINAL
+
+BEST = 10
+"""How many of the best configs a report lists."""
+
+
+def build(store: Store, entry: Entry, space: Space | None = None) -> Report:
+    """The report of a finished study.
+
+    ``space`` is the workload's, where it can be loaded: from it come the dimensions' order, help and importance. A
+    space that has changed since the study, by its fingerprint, is not used.
+    """
+    records = store.trials(entry.study_id)
+    study = next(study for study in store.studies() if study.id == entry.study_id)
+    notes = [INTERPRETER_NOTE] if entry.key.device == INTERPRETER else []
+    if space is not None and space.fingerprint() != entry.provenance.space:
+        notes.append("The search space has changed since: dimensions are shown without importance.")
+        space = None
+    searched = [record for record in records if record.source != FINAL]
+    finals = [record for record in records if record.source == FINAL]
+    best, disqualified = _ranked(searched, finals, entry.winner.config)
+    knobs, warned = knobs_of(searched, space)
+    return Report(
+        key=entry.key,
+        provenance=entry.provenance,
+        problem=json.loads(entry.key.problem),
+        study_id=entry.study_id,
+        seed=study.seed,
+        space_size=study.space_size,
+        finished_at=entry.finished_at,
+        config=entry.winner.config,
+        latency=entry.winner.latency,
+        speedups=_speedups(entry.winner),
+        limit=_limit(entry.winner),
+        taxes=_taxes(entry.winner),
+        best=best[:BEST],
+        endings=_endings(searched),
+        disqualified=disqualified,
+        knobs=knobs,
+        searched=len({record.config for record in searched if record.evaluation.outcome is not Outcome.INVALID}),
+        remeasured=len(finals),
+        seconds=sum(_seconds(record.evaluation.seconds) for record in records),
+        notes=(*notes, *warned),
+    )
+
+
+def _speedups(winner: Winner) -> tuple[Speedup, ...]:
+    ranked = sorted(winner.baselines.items(), key=lambda pair: pair[1].median)
+    return tuple(Speedup(name, latency, ratio(latency, winner.latency)) for name, latency in ranked)
+
+
+def _limit(winner: Winner) -> Limit | None:
+    name = slowest(winner.limits)
+    if name is None:
+        return None
+    return Limit(dict(winner.limits), name, ratio(winner.limits[name], winner.latency))
+
+
+def _taxes(winner: Winner) -> tuple[Tax, ...]:
+    """What baselines and parts can tell: launches from eager against graph, the rest from BSP against its slowest part."""
+    taxes = []
+    eager = next((latency for name, latency in winner.baselines.items() if name.endswith("eager")), None)
+    graph = next((latency for name, latency in winner.baselines.items() if name.endswith("graph")), None)
+    if eager is not None and graph is not None:
+        taxes.append(_difference("kernel launch", eager, graph, "the eager baseline less the one launched as a graph"))
+    baseline, part = fastest(winner.baselines), slowest(winner.limits)
+    if baseline is not None and part is not None:
+        meaning = f"{baseline} less its slowest part ({part}): at most this is won by perfect overlap"
+        taxes.append(
+            _difference("bulk synchrony and locality", winner.baselines[baseline], winner.limits[part], meaning)
+        )
+        meaning = f"{baseline} less the winner"
+        taxes.append(_difference("won back by the winner", winner.baselines[baseline], winner.latency, meaning))
+    return tuple(taxes)
+
+
+def _difference(name: str, one: Latency, other: Latency, meaning: str) -> Tax:
+    error = math.hypot(one.spread * one.median, other.spread * other.median)
+    return Tax(name, one.median - other.median, error, meaning)
+
+
+def _ranked(
+    searched: Sequence[TrialRecord], finals: Sequence[TrialRecord], winner: Config
+) -> tuple[tuple[Ranked, ...], tuple[Ranked, ...]]:
+    """The measured configs, best first, and those among them that failed in the finals."""
+    rounds: dict[Config, list[Latency]] = defaultdict(list)
+    failed = {record.config for record in finals if record.evaluation.latency is None}
+    for record in finals:
+        if record.evaluation.latency is not None:
+            rounds[record.config].append(record.evaluation.latency)
+    merged = {config: merge(latencies) for config, latencies in rounds.items() if config not in failed}
+    found: dict[Config, Ranked] = {}
+    for record in searched:
+        latency = record.evaluation.latency
+        if latency is not None and record.config not in found:
+            found[record.config] = Ranked(
+                record.config, latency, merged.get(record.config), record.source, record.config == winner
+            )
+    ranked = sorted(found.values(), key=lambda each: each.latency.median)
+    return (
+        tuple(each for each in ranked if each.config not in failed),
+        tuple(each for each in ranked if each.config in failed),
+    )
+
+
+def _endings(searched: Sequence[TrialRecord]) -> tuple[Ending, ...]:
+    """Every kind of outcome that occurred, the commonest first, with the first reason of its kind."""
+    counts = Counter(record.evaluation.outcome for record in searched)
+    examples: dict[Outcome, TrialRecord] = {}
+    for record in searched:
+        if record.evaluation.reason:
+            examples.setdefault(record.evaluation.outcome, record)
+    endings = []
+    for outcome, count in counts.most_common():
+        example = examples.get(outcome)
+        reason = example.evaluation.reason if example else ""
+        endings.append(Ending(outcome, count, reason, example.config if example else None))
+    return tuple(endings)
+
+
+def _seconds(phases: Mapping[str, float]) -> float:
+    return phases["total"] if "total" in phases else sum(phases.values())

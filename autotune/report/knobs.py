@@ -1,0 +1,72 @@
+"""How each dimension mattered: the best latency reached with each value, and Optuna's importance of the dimension."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Sequence
+
+from autotune.config import Config, Value
+from autotune.db import TrialRecord
+from autotune.report.model import Knob, Reached
+from autotune.search_spaces import Space
+
+FEWEST = 20
+"""Measured configs below which an importance would be noise."""
+
+
+def knobs_of(searched: Sequence[TrialRecord], space: Space | None) -> tuple[tuple[Knob, ...], tuple[str, ...]]:
+    """The dimensions that took more than one value, with what Optuna warned of, as notes.
+
+    Without a space they come in the order in which configs name them, and without importance.
+    """
+    measured: dict[Config, float] = {}
+    for record in searched:
+        if record.evaluation.latency is not None:
+            measured.setdefault(record.config, record.evaluation.latency.median)
+    importance, notes = _importance(measured, space) if space is not None else ({}, ())
+    names = list(space.dimensions) if space is not None else list(dict.fromkeys(n for c in measured for n in c))
+    knobs = []
+    for name in names:
+        reached = _reached(name, measured, space)
+        if len(reached) > 1:
+            text = space.dimensions[name].help if space is not None else ""
+            knobs.append(Knob(name, text, reached, importance.get(name)))
+    return tuple(knobs), notes
+
+
+def _reached(name: str, measured: dict[Config, float], space: Space | None) -> tuple[Reached, ...]:
+    """For each value the best of the configs that carry it, in the dimension's own order."""
+    groups: dict[Value, list[float]] = {}
+    for config, median in measured.items():
+        if name in config:
+            groups.setdefault(config[name], []).append(median)
+    overall = min(measured.values(), default=math.nan)
+    order = {value: place for place, value in enumerate(space.dimensions[name].values)} if space is not None else {}
+    values = sorted(groups, key=lambda value: (order.get(value, 0), str(type(value)), value))
+    return tuple(
+        Reached(value, min(groups[value]), min(groups[value]) / overall, len(groups[value])) for value in values
+    )
+
+
+def _importance(measured: dict[Config, float], space: Space) -> tuple[dict[str, float], tuple[str, ...]]:
+    """PED-ANOVA over the measured configs, summing to 1; it knows dimensions that only some modes have."""
+    if len(measured) < FEWEST:
+        return {}, (f"Importance of dimensions needs {FEWEST} measured configs; there are {len(measured)}.",)
+    import optuna
+
+    verbosity = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    study = optuna.create_study()
+    for config, median in measured.items():
+        study.add_trial(
+            optuna.trial.create_trial(
+                params=space.parameters(config), distributions=space.distributions(config), value=math.log(median)
+            )
+        )
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        evaluator = optuna.importance.PedAnovaImportanceEvaluator()
+        found = optuna.importance.get_param_importances(study, evaluator=evaluator)
+    optuna.logging.set_verbosity(verbosity)
+    return found, tuple(dict.fromkeys(f"Optuna, on importance: {warning.message}" for warning in caught))

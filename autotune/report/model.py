@@ -1,0 +1,115 @@
+"""A report as a frozen dataclass: everything that is said about one finished study, before it is written down."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from autotune.config import Config, Value
+from autotune.db.records import CacheKey, Provenance
+from autotune.outcome import Latency, Outcome
+from autotune.report.figures import Ratio
+
+
+@dataclass(frozen=True)
+class Speedup:
+    """The winner against one baseline of the same run."""
+
+    baseline: str
+    latency: Latency
+    ratio: Ratio
+
+
+@dataclass(frozen=True)
+class Limit:
+    """The operation's parts alone: no fused kernel that does the same work is faster than the slowest of them."""
+
+    parts: dict[str, Latency]
+    slowest: str
+    share: Ratio
+    """Time of the slowest part over the winner's: 1 is perfect overlap."""
+
+
+@dataclass(frozen=True)
+class Tax:
+    """What the bulk-synchronous way loses, as far as the measurements can tell it apart."""
+
+    name: str
+    microseconds: float
+    error: float
+    meaning: str
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """One of the best configs: its latency in the search, and in the finals where it was in them."""
+
+    config: Config
+    latency: Latency
+    final: Latency | None
+    source: str
+    winner: bool
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How often evaluations ended in one way, with one example."""
+
+    outcome: Outcome
+    count: int
+    reason: str
+    example: Config | None
+
+
+@dataclass(frozen=True)
+class Reached:
+    """The best latency that any config with a value reached."""
+
+    value: Value
+    best: float
+    relative: float
+    """Over the best of all configs: 1 is as good as any."""
+    configs: int
+    """Measured configs with the value."""
+
+
+@dataclass(frozen=True)
+class Knob:
+    """How one dimension mattered."""
+
+    name: str
+    help: str
+    reached: tuple[Reached, ...]
+    importance: float | None
+
+
+@dataclass(frozen=True)
+class Report:
+    """One finished study."""
+
+    key: CacheKey
+    provenance: Provenance
+    problem: dict[str, Any]
+    study_id: int
+    seed: int
+    space_size: int
+    finished_at: datetime
+    config: Config
+    latency: Latency
+    speedups: tuple[Speedup, ...]
+    """Against the fastest baseline first."""
+    limit: Limit | None
+    taxes: tuple[Tax, ...]
+    best: tuple[Ranked, ...]
+    endings: tuple[Ending, ...]
+    disqualified: tuple[Ranked, ...]
+    """Finalists that failed when they were measured again; latencies are those of the search."""
+    knobs: tuple[Knob, ...]
+    searched: int
+    """Configs evaluated by the search, baselines among them."""
+    remeasured: int
+    """Evaluations of the finals."""
+    seconds: float
+    """Spent in evaluations, search and finals."""
+    notes: tuple[str, ...] = field(default=())
