@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
-import signal
 import sys
 import time
 import traceback
@@ -15,6 +13,7 @@ from multiprocessing.connection import Connection
 from autotune.config import Config
 from autotune.errors import AutotuneError, HeapExhausted
 from autotune.outcome import Outcome
+from autotune.ranks.lifeline import die_with_parent
 from autotune.ranks.protocol import (
     Bug,
     Check,
@@ -137,14 +136,6 @@ class Rank:
 def _first_line(error: BaseException) -> str:
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0] if lines else ''}"[:300]
-
-
-def die_with_parent(parent: int) -> None:
-    """Have the kernel kill this process when its parent goes, however that happens (Linux)."""
-    pr_set_pdeathsig = 1
-    ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(1)
 
 
 def main() -> None:

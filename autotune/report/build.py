@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from autotune.config import Config
 from autotune.db import Entry, Store, TrialRecord, Winner
@@ -14,20 +16,21 @@ from autotune.outcome import Latency, Outcome
 from autotune.report.figures import INTERPRETER_NOTE, fastest, ratio, slowest
 from autotune.report.knobs import knobs_of
 from autotune.report.model import Ending, Limit, Ranked, Report, Speedup, Tax
-from autotune.search_spaces import Space
 from autotune.tuning.finals import merge
 from autotune.tuning.tune import FINAL
+from autotune.workloads import Workload
 
 BEST = 10
 """How many of the best configs a report lists."""
 
 
-def build(store: Store, entry: Entry, space: Space | None = None) -> Report:
+def build(store: Store, entry: Entry, workload: Workload | None = None) -> Report:
     """The report of a finished study.
 
-    ``space`` is the workload's, where it can be loaded: from it come the dimensions' order, help and importance. A
-    space that has changed since the study, by its fingerprint, is not used.
+    From the workload, where it can be loaded, come the order of the fields, and the dimensions' order, help and
+    importance. A space that has changed since the study, by its fingerprint, is not used.
     """
+    space = workload.space if workload is not None else None
     records = store.trials(entry.study_id)
     study = next(study for study in store.studies() if study.id == entry.study_id)
     notes = [INTERPRETER_NOTE] if entry.key.device == INTERPRETER else []
@@ -41,7 +44,7 @@ def build(store: Store, entry: Entry, space: Space | None = None) -> Report:
     return Report(
         key=entry.key,
         provenance=entry.provenance,
-        problem=json.loads(entry.key.problem),
+        problem=_problem(entry, workload),
         study_id=entry.study_id,
         seed=study.seed,
         space_size=study.space_size,
@@ -60,6 +63,13 @@ def build(store: Store, entry: Entry, space: Space | None = None) -> Report:
         seconds=sum(_seconds(record.evaluation.seconds) for record in records),
         notes=(*notes, *warned),
     )
+
+
+def _problem(entry: Entry, workload: Workload | None) -> dict[str, Any]:
+    """The problem's fields, in the order of their declaration where that is known."""
+    values: dict[str, Any] = json.loads(entry.key.problem)
+    declared = [field.name for field in dataclasses.fields(workload.problem_type)] if workload is not None else []
+    return {name: values[name] for name in [*declared, *values] if name in values}
 
 
 def _speedups(winner: Winner) -> tuple[Speedup, ...]:

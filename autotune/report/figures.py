@@ -61,8 +61,19 @@ def problem_text(problem: Mapping[str, Any]) -> str:
 
 
 def config_text(config: Config) -> str:
-    """A config in one line, as name=value pairs."""
-    return " ".join(f"{name}={plain(value)}" for name, value in config.items())
+    """A config in one line, as name=value pairs, its mode first."""
+    names = sorted(config, key=lambda name: name != "mode")
+    return " ".join(f"{name}={plain(config[name])}" for name in names)
+
+
+def change_text(config: Config, winner: Config) -> str:
+    """A config in one line, by what it changes in the winner where it is of the same mode."""
+    if config == winner:
+        return "the winner"
+    if set(config) != set(winner) or config.get("mode") != winner.get("mode"):
+        return config_text(config)
+    changed = Config({name: value for name, value in config.items() if value != winner[name]})
+    return f"the winner with {config_text(changed)}"
 
 
 def plain(value: Any) -> str:

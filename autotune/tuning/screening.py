@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, ProcessPoolExecutor, wait
 from concurrent.futures import TimeoutError as FutureTimeout
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context
@@ -16,6 +16,8 @@ from autotune.config import Config
 from autotune.environment import Machine, setting
 from autotune.outcome import Evaluation, Outcome
 from autotune.problem import Problem
+from autotune.ranks.lifeline import die_with_parent
+from autotune.tuning.search import Candidate
 from autotune.workloads import Workload, load_file, workload
 
 COMPILE_SECONDS = 90.0
@@ -33,7 +35,7 @@ class Screen:
         self._machine = machine
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         self.workers = int(setting("AUTOTUNE_COMPILE_WORKERS") or max(1, min(MOST_WORKERS, cores - problem.world_size)))
-        self.lookahead = 1 if machine.is_interpreter else min(16, self.workers)
+        self.lookahead = 1 if machine.is_interpreter else self.workers
         self._pool: ProcessPoolExecutor | None = None
 
     def __enter__(self) -> Screen:
@@ -49,7 +51,9 @@ class Screen:
         if self._machine.is_interpreter:
             return None
         if self._pool is None:
-            self._pool = ProcessPoolExecutor(self.workers, mp_context=get_context("spawn"), initializer=_ignore_ctrl_c)
+            self._pool = ProcessPoolExecutor(
+                self.workers, mp_context=get_context("spawn"), initializer=_begin_worker, initargs=(os.getpid(),)
+            )
         try:
             return self._pool.submit(_compile, *self._job, config.to_json())
         except BrokenProcessPool:
@@ -66,7 +70,7 @@ class Screen:
             except FutureTimeout:
                 self._stop()
                 return Evaluation(Outcome.DID_NOT_COMPILE, f"the compiler took more than {COMPILE_SECONDS:.0f} s")
-            except (BrokenProcessPool, RuntimeError):
+            except (BrokenProcessPool, CancelledError):
                 # Some config crashed the compiler, not necessarily this one: try this one in a fresh pool.
                 self._stop()
                 again = self.submit(config)
@@ -91,8 +95,35 @@ class Screen:
         self._pool = None
 
 
-def _ignore_ctrl_c() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+class Ahead:
+    """Candidates that are being compiled while others are measured, taken as they get ready, the oldest first."""
+
+    def __init__(self, screen: Screen) -> None:
+        """Holds at most the screen's ``lookahead``."""
+        self._screen = screen
+        self._waiting: list[tuple[Candidate, Future[Any] | None]] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting)
+
+    def fill(self, ask: Callable[[], Candidate | None]) -> None:
+        """Ask for candidates until as many are on the way as may be, or there are no more."""
+        while len(self._waiting) < self._screen.lookahead and (candidate := ask()) is not None:
+            self._waiting.append((candidate, self._screen.submit(candidate.config)))
+
+    def take(self) -> tuple[Candidate, Evaluation | None]:
+        """The next candidate, and its outcome where it is not to be run. Waits while none has been compiled."""
+        running = [future for _, future in self._waiting if future is not None]
+        if len(running) == len(self._waiting):
+            wait(running, timeout=COMPILE_SECONDS, return_when=FIRST_COMPLETED)
+        ready = (i for i, (_, future) in enumerate(self._waiting) if future is None or future.done())
+        candidate, future = self._waiting.pop(next(ready, 0))
+        return candidate, self._screen.verdict(candidate.config, future)
+
+
+def _begin_worker(parent: int) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the driver alone
+    die_with_parent(parent)
 
 
 def _compile(

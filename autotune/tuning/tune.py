@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -17,7 +16,7 @@ from autotune.problem import Problem
 from autotune.ranks.gang import MeasurePlan
 from autotune.tuning.effort import Budget, Effort
 from autotune.tuning.finals import run_finals, winner
-from autotune.tuning.screening import Screen
+from autotune.tuning.screening import Ahead, Screen
 from autotune.tuning.search import Candidate, Search
 from autotune.tuning.standing import Standing
 from autotune.workloads import Workload, provenance_of
@@ -115,16 +114,16 @@ class _Run:
     def search_space(self) -> None:
         """Baselines first; then ask, screen ahead, evaluate, tell, save, until the budget is used up."""
         self._show("starting the ranks")
+        ahead = Ahead(self._screen)
+        ahead.fill(self._ask)  # compiles while the ranks start
         self._gang.start()
         self._measure_baselines()
-        ahead: deque[tuple[Candidate, object]] = deque()
         while self._used() < 1:
-            while len(ahead) < self._screen.lookahead and (candidate := self._search.ask(self._used())):
-                ahead.append((candidate, self._screen.submit(candidate.config)))
+            ahead.fill(self._ask)
             if not ahead:
                 break  # every config of the space is known
-            candidate, compiling = ahead.popleft()
-            evaluation = self._screen.verdict(candidate.config, compiling) or self._evaluate(candidate.config)  # type: ignore[arg-type]
+            candidate, refused = ahead.take()
+            evaluation = refused or self._evaluate(candidate.config)
             self._search.tell(candidate, evaluation)
             self._save(candidate.config, evaluation, candidate.source)
             self._show("searching")
@@ -168,6 +167,9 @@ class _Run:
             name: measured[config] for name, config in self._baselines.items() if config in measured
         }
         self._show("done")
+
+    def _ask(self) -> Candidate | None:
+        return self._search.ask(self._used())
 
     def _measure_baselines(self) -> None:
         measured = {r.config: r.evaluation for r in self._history if r.source == BASELINE}

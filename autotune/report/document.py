@@ -1,0 +1,177 @@
+"""A report written down: as Markdown for people, as JSON for programs."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from autotune.config import Config
+from autotune.report.figures import (
+    change_text,
+    config_text,
+    dashed,
+    device_text,
+    latency_text,
+    microseconds,
+    options_text,
+    plain,
+    problem_text,
+)
+from autotune.report.model import Knob, Report
+
+
+def to_markdown(report: Report) -> str:
+    """The whole report, its verdict first."""
+    sections = [
+        _verdict(report),
+        _baselines(report),
+        _limit(report),
+        _taxes(report),
+        _best(report),
+        _endings(report),
+        _knobs(report),
+        _provenance(report),
+    ]
+    return "\n\n".join(section for section in sections if section) + "\n"
+
+
+def to_dict(report: Report) -> dict[str, Any]:
+    """The report as plain JSON-able values, its fields under their own names."""
+    values: dict[str, Any] = _plain(report)
+    return values
+
+
+def to_json(report: Report) -> str:
+    """The report as indented JSON."""
+    return json.dumps(to_dict(report), indent=2, ensure_ascii=False)
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]], align: str = "") -> str:
+    """A Markdown table whose columns line up as plain text too; ``align`` has ``r`` for each right-aligned column."""
+    cells = [[text.replace("|", "\\|").replace("\n", " ") for text in row] for row in (header, *rows)]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(header))]
+    right = [align[column : column + 1] == "r" for column in range(len(header))]
+    rule = ["-" * (width - 1) + (":" if r else "-") for width, r in zip(widths, right, strict=True)]
+    padded = [
+        [text.rjust(width) if r else text.ljust(width) for text, width, r in zip(row, widths, right, strict=True)]
+        for row in cells
+    ]
+    return "\n".join("| " + " | ".join(row) + " |" for row in (padded[0], rule, *padded[1:]))
+
+
+def _verdict(report: Report) -> str:
+    lines = [f"# {dashed(report.key.workload)}: {problem_text(report.problem)}", ""]
+    verdict = f"**{latency_text(report.latency)}** on {device_text(report.key)}"
+    if report.speedups:
+        first = report.speedups[0]
+        verdict += f", **{first.ratio} times** as fast as {first.baseline}"
+    if report.limit is not None:
+        verdict += f"; {report.limit.slowest} alone takes {report.limit.share.value:.2f} of that time"
+    lines += [verdict + ".", "", f"Tuned {_date(report.finished_at)}."]
+    lines += [f"\n> {note}" for note in report.notes]
+    lines += ["", "```json", report.config.to_json(), "```"]
+    return "\n".join(lines)
+
+
+def _baselines(report: Report) -> str:
+    rows = [["winner", latency_text(report.latency), microseconds(report.latency.skew), ""]]
+    rows += [
+        [each.baseline, latency_text(each.latency), microseconds(each.latency.skew), str(each.ratio)]
+        for each in report.speedups
+    ]
+    text = "The median over iterations of what the slowest rank saw; ± is half the way from the 20th to the 80th\n"
+    text += "percentile. Skew is slowest less fastest rank. All were measured in one run, in turns.\n\n"
+    return "## Against the baselines\n\n" + text + table(["", "latency", "skew", "winner is faster by"], rows, "lrrr")
+
+
+def _limit(report: Report) -> str:
+    if report.limit is None:
+        return ""
+    rows = [
+        [name, latency_text(part), f"{part.median / report.latency.median:.2f}"]
+        for name, part in report.limit.parts.items()
+    ]
+    text = "The operation's parts alone; perfect overlap would take as long as the slowest of them.\n\n"
+    return "## The limit\n\n" + text + table(["part", "latency", "share of the winner's time"], rows, "lrr")
+
+
+def _taxes(report: Report) -> str:
+    rows = [[each.name, f"{each.microseconds:.1f} ± {each.error:.1f} µs", each.meaning] for each in report.taxes]
+    return "## What bulk synchrony costs\n\n" + table(["", "time", "how it was found"], rows, "lr") if rows else ""
+
+
+def _best(report: Report) -> str:
+    rows = []
+    for place, each in enumerate(report.best, start=1):
+        final = microseconds(each.final.median) if each.final else ""
+        change = change_text(each.config, report.config)
+        rows.append([str(place), latency_text(each.latency), final, each.source, change])
+    if not rows:
+        return ""
+    text = "By their latency in the search. The winner is chosen by the finals, where the best were measured again.\n\n"
+    out = "".join(
+        f"\n\nOut in the finals, where it failed: {config_text(each.config)}" for each in report.disqualified
+    )
+    header = ["", "search", "finals", "proposed by", "config"]
+    return f"## The {len(rows)} best\n\n" + text + table(header, rows, "rrr") + out
+
+
+def _endings(report: Report) -> str:
+    rows = [[each.outcome.value, str(each.count), _short(each.reason)] for each in report.endings]
+    return "## How evaluations ended\n\n" + table(["outcome", "configs", "for example"], rows, "lr")
+
+
+def _knobs(report: Report) -> str:
+    if not report.knobs:
+        return ""
+    text = "The best latency that any config with a value reached, over the best of all: 1.00 costs nothing. In brackets,\n"
+    text += "how many configs were measured. Importance is Optuna's PED-ANOVA for reaching the best tenth.\n\n"
+    ranked = sorted(report.knobs, key=lambda knob: -(knob.importance or 0.0))
+    rows = [[knob.name, "" if knob.importance is None else f"{knob.importance:.2f}", _reached(knob)] for knob in ranked]
+    return "## How each dimension mattered\n\n" + text + table(["dimension", "importance", "by value"], rows, "lr")
+
+
+def _reached(knob: Knob) -> str:
+    return ", ".join(f"{plain(each.value)}: {each.relative:.2f} ({each.configs})" for each in knob.reached)
+
+
+def _provenance(report: Report) -> str:
+    versions = dataclasses.asdict(report.provenance)
+    rows = [
+        ["device", device_text(report.key)],
+        ["world size", str(report.key.world_size)],
+        ["finished", _date(report.finished_at)],
+        ["space", f"{report.space_size} valid configs, {report.searched} evaluated"],
+        ["finals", f"{report.remeasured} evaluations"],
+        ["time in evaluations", f"{report.seconds:.0f} s"],
+        ["study", f"{report.study_id}, seed {report.seed}"],
+        *([name.replace("_", " "), value or "none"] for name, value in versions.items() if name != "space"),
+        ["space fingerprint", versions["space"]],
+        ["again", f"`tune {dashed(report.key.workload)} {options_text(report.problem)} --seed {report.seed} --force`"],
+    ]
+    return "## How this was found\n\n" + table(["", ""], rows)
+
+
+def _date(moment: datetime) -> str:
+    return moment.strftime("%Y-%m-%d %H:%M UTC")
+
+
+def _short(reason: str, longest: int = 160) -> str:
+    line = " ".join(reason.split())
+    return line if len(line) <= longest else line[: longest - 1] + "…"
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Config):
+        return dict(value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {each.name: _plain(getattr(value, each.name)) for each in dataclasses.fields(value)}
+    if isinstance(value, dict):
+        return {name: _plain(each) for name, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(each) for each in value]
+    return value.isoformat() if isinstance(value, datetime) else value
+

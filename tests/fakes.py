@@ -1,0 +1,112 @@
+"""A gang without ranks for tests: latencies are a formula of the config, and some configs end in each other way."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from typing import Any
+
+from autotune.config import Config
+from autotune.environment import INTERPRETER, Machine
+from autotune.outcome import Evaluation, Latency, Outcome
+from autotune.problem import Problem
+from autotune.workloads import Workload
+
+LAPTOP = Machine("interpreter", INTERPRETER, "cpu", 0, 8, 1 << 30, 0, "shared-memory")
+EIGHT_GPUS = Machine("cuda", "NVIDIA H200", "sm_90", 8, 132, 227 * 1024, 50 << 20, "nvlink")
+
+BASELINE = 530.0
+LIMITS = {"all_gather": 209.0, "gemm": 330.0}
+
+FAILURES: dict[Outcome, Callable[[Config], bool]] = {
+    Outcome.DID_NOT_COMPILE: lambda c: c.get("block_k") == 128 and c.get("block_n") == 256,
+    Outcome.OUT_OF_RESOURCES: lambda c: c.get("num_stages") == 6,
+    Outcome.WRONG_RESULT: lambda c: c.get("peer_order") == "fanout" and c.get("unit_rows") == 16,
+    Outcome.TIMED_OUT: lambda c: c.get("copy_kib") == 2 and c.get("group_m") == 16,
+    Outcome.CRASHED: lambda c: c.get("push_site") == "same_stream" and c.get("num_stages") == 1,
+}
+"""Which configs of all-gather + GEMM fail, and how."""
+
+
+def latency_of(median: float, ranks: int = 2) -> Latency:
+    """A latency of ±1 % with a little skew."""
+    by_rank = tuple(median * (1 - 0.005 * rank) for rank in range(ranks))
+    return Latency(median, median * 0.99, median * 1.01, median * 0.004, 15, by_rank)
+
+
+def formula(config: Config) -> float:
+    """Microseconds: a bowl with its bottom at a push of middling tiles, between 380 and some 2000."""
+    match config["mode"]:
+        case "bsp":
+            return BASELINE if config["launch"] == "graph" else BASELINE + 20
+        case "copy_engine":
+            return 600.0
+    median = {"pull": 520.0, "pull_staged": 420.0, "push": 380.0}[str(config["mode"])]
+    for name, best in (("block_m", 64), ("block_n", 128), ("block_k", 64), ("num_stages", 3), ("comm_programs", 8)):
+        if name in config:
+            median *= 1 + 0.06 * abs(math.log2(config.integer(name) / best))
+    return median
+
+
+def evaluation_of(config: Config, ranks: int = 2) -> Evaluation:
+    """How a config ends."""
+    seconds = {"compile": 0.5, "check": 0.1, "measure": 0.4}
+    for outcome, fails in FAILURES.items():
+        if fails(config):
+            return Evaluation(outcome, f"rank 0: made to end as {outcome}", seconds=seconds)
+    latency = latency_of(formula(config), ranks)
+    return Evaluation(Outcome.MEASURED, latency=latency, error=1e-3, seconds={**seconds, "total": 1.0})
+
+
+class FakeGang:
+    """Stands in for ``Gang``. Counts its calls; may be told to be interrupted, slow, or to measure nothing."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.ranks = problem.world_size
+        self.restarts = 0
+        self.calls: list[Config] = []
+        self.started = 0
+        self.closed = 0
+        self.interrupt_after = math.inf
+        self.seconds = 0.0
+        self.broken = False
+
+    def start(self) -> None:
+        self.started += 1
+
+    def close(self) -> None:
+        self.closed += 1
+
+    def evaluate(self, config: Config, seed: int, plan: Any) -> Evaluation:
+        if len(self.calls) >= self.interrupt_after:
+            raise KeyboardInterrupt
+        self.calls.append(config)
+        time.sleep(self.seconds)
+        if self.broken:
+            return Evaluation(Outcome.CRASHED, "rank 1 died in phase compile: SIGSEGV")
+        found = evaluation_of(config, self.ranks)
+        self.restarts += found.outcome in (Outcome.TIMED_OUT, Outcome.CRASHED)
+        return found
+
+    def measure_parts(self, warmup: int, iterations: int) -> dict[str, Latency]:
+        return {name: latency_of(median, self.ranks) for name, median in LIMITS.items()}
+
+
+class FakeScreen:
+    """Stands in for ``Screen``: compiles nothing, lets everything pass."""
+
+    def __init__(self, workload: Workload, problem: Problem, machine: Machine) -> None:
+        self.lookahead = 4
+
+    def __enter__(self) -> FakeScreen:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def submit(self, config: Config) -> None:
+        return None
+
+    def verdict(self, config: Config, future: object) -> None:
+        return None
