@@ -30,8 +30,10 @@ class Launch:
 
 @dataclass(frozen=True)
 class Compiled:
-    """What the compiler says of one kernel. Bytes of shared memory (LDS); registers and spills a thread, None where
-    the backend does not tell without loading the kernel."""
+    """What the compiler says of one kernel: bytes of shared memory (LDS); registers and spills of a thread.
+
+    The latter two are None where the backend does not tell without loading the kernel.
+    """
 
     name: str
     shared_memory: int
@@ -46,8 +48,8 @@ class CompileError(AutotuneError):
 def compile_offline_for(machine: Machine) -> None:
     """From now on this process compiles for ``machine``, whatever device is at hand, and must not launch.
 
-    The specialisation, and so the key in Triton's disk cache, is the one that a rank on such a machine computes: what is
-    compiled here need not be compiled there again. Raises AutotuneError under the interpreter.
+    The specialisation, and so the key in Triton's disk cache, is the one that a rank on such a machine computes: what
+    is compiled here need not be compiled there again. Raises AutotuneError under the interpreter.
     """
     from triton import knobs
     from triton.backends.compiler import GPUTarget

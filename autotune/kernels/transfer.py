@@ -1,7 +1,7 @@
 """Moving a shard between ranks in units: pushing, fetching, and the counters that say what has arrived.
 
-A shard is ``rows`` x ``width`` elements, contiguous. It travels in units of ``unit_rows`` rows, the transfer granularity:
-all communicating programs share each unit step by step and each signals the unit once, so a unit has arrived when its
+A shard is ``rows`` x ``width`` elements, contiguous. It travels in units of ``unit_rows`` rows, the granularity: all
+communicating programs share each unit step by step and each signals the unit once, so a unit has arrived when its
 counter has grown by their number (``parts``). Counters are never reset: launch number ``epoch`` (from 0, kept in the
 heap's ``state``) waits for (epoch + 1) * parts. ``arrivals`` is int32 [world_size, units], one row per source.
 """

@@ -16,7 +16,8 @@ from autotune.kernels.plan import Launch
 from autotune.outcome import Latency
 
 FLUSH_OVER_L2 = 2
-"""The L2 is evicted by writing this many times its size."""
+"""The L2 is evicted by reading this many times its size. Reading, not writing: what is written stays behind as dirty
+lines, and their way out costs a memory-bound kernel that comes next up to the time of writing a whole L2."""
 
 SLOWEST_CLOCK_GHZ = 2.0
 """Cycles a nanosecond that ``torch.cuda._sleep`` is told; GPUs clock lower, so that it sleeps rather longer."""
@@ -25,7 +26,7 @@ SLOWEST_CLOCK_GHZ = 2.0
 class Stopwatch:
     """Times calls on one rank. All ranks make the same calls, in the same order, with the same numbers.
 
-    On GPUs an iteration is: write over the L2; sleep on the device for as long as the host needs to enqueue the call;
+    On GPUs an iteration is: evict the L2; sleep on the device for as long as the host needs to enqueue the call;
     meet the other ranks in a kernel; record; call; record. Nothing waits for the host between the two events, so that
     the time is the device's. On CPUs the ranks meet in a host barrier and a host clock is read.
     """
@@ -46,8 +47,8 @@ class Stopwatch:
             },
             {"num_warps": 1},
         )  # fmt: skip
-        flushed = machine.l2_bytes * FLUSH_OVER_L2
-        self._flush = torch.empty(flushed, dtype=torch.uint8, device=heap.device) if flushed else None
+        self._flush = torch.zeros(machine.l2_bytes * FLUSH_OVER_L2 // 4, device=heap.device)
+        self._sink = torch.zeros((), device=heap.device)
 
     def time(self, call: Callable[[], None], *, warmup: int, iterations: int) -> list[float]:
         """Microseconds of each of ``iterations`` calls on this rank, after ``warmup`` that are not kept."""
@@ -70,8 +71,7 @@ class Stopwatch:
         cycles = int(min(max(3 * enqueueing, 50e-6), 2e-3) * SLOWEST_CLOCK_GHZ * 1e9)
         events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(warmup + iterations)]
         for before, after in events:
-            if self._flush is not None:
-                self._flush.zero_()
+            torch.sum(self._flush, dim=0, out=self._sink)
             torch.cuda._sleep(cycles)
             self._meet.run()
             before.record()

@@ -85,7 +85,7 @@ def _limit(winner: Winner) -> Limit | None:
 
 
 def _taxes(winner: Winner) -> tuple[Tax, ...]:
-    """What baselines and parts can tell: launches from eager against graph, the rest from BSP against its slowest part."""
+    """What baselines and parts tell: launches by eager against graph, the rest by BSP against its slowest part."""
     taxes = []
     eager = next((latency for name, latency in winner.baselines.items() if name.endswith("eager")), None)
     graph = next((latency for name, latency in winner.baselines.items() if name.endswith("graph")), None)

@@ -67,7 +67,9 @@ def _verdict(report: Report) -> str:
     verdict = f"**{latency_text(report.latency)}** on {device_text(report.key)}"
     if report.speedups:
         first = report.speedups[0]
-        verdict += f", **{first.ratio} times** as fast as {first.baseline}"
+        own = first.latency == report.latency
+        verdict += f": {first.baseline} itself, which nothing beat beyond the noise" if own else ""
+        verdict += "" if own else f", **{first.ratio} times** as fast as {first.baseline}"
     if report.limit is not None:
         verdict += f"; {report.limit.slowest} alone takes {report.limit.share.value:.2f} of that time"
     lines += [verdict + ".", "", f"Tuned {_date(report.finished_at)}."]
@@ -112,9 +114,7 @@ def _best(report: Report) -> str:
     if not rows:
         return ""
     text = "By their latency in the search. The winner is chosen by the finals, where the best were measured again.\n\n"
-    out = "".join(
-        f"\n\nOut in the finals, where it failed: {config_text(each.config)}" for each in report.disqualified
-    )
+    out = "".join(f"\n\nOut in the finals, where it failed: {config_text(each.config)}" for each in report.disqualified)
     header = ["", "search", "finals", "proposed by", "config"]
     return f"## The {len(rows)} best\n\n" + text + table(header, rows, "rrr") + out
 
@@ -127,8 +127,8 @@ def _endings(report: Report) -> str:
 def _knobs(report: Report) -> str:
     if not report.knobs:
         return ""
-    text = "The best latency that any config with a value reached, over the best of all: 1.00 costs nothing. In brackets,\n"
-    text += "how many configs were measured. Importance is Optuna's PED-ANOVA for reaching the best tenth.\n\n"
+    text = "The best latency that any config with a value reached, over the best of all: 1.00 costs nothing. In\n"
+    text += "brackets, how many were measured. Importance is Optuna's PED-ANOVA for reaching the best tenth.\n\n"
     ranked = sorted(report.knobs, key=lambda knob: -(knob.importance or 0.0))
     rows = [[knob.name, "" if knob.importance is None else f"{knob.importance:.2f}", _reached(knob)] for knob in ranked]
     return "## How each dimension mattered\n\n" + text + table(["dimension", "importance", "by value"], rows, "lr")
@@ -174,4 +174,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_plain(each) for each in value]
     return value.isoformat() if isinstance(value, datetime) else value
-

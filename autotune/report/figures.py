@@ -56,8 +56,10 @@ def latency_text(latency: Latency) -> str:
 
 
 def problem_text(problem: Mapping[str, Any]) -> str:
-    """A problem in one line, its world size left out: that stands beside the device."""
-    return " ".join(f"{name}={plain(value)}" for name, value in problem.items() if name != "world_size")
+    """A problem in one line, its sizes first; its world size is left out, for that stands beside the device."""
+    names = [name for name in problem if name != "world_size"]
+    names.sort(key=lambda name: not isinstance(problem[name], int) or isinstance(problem[name], bool))
+    return " ".join(f"{name}={plain(problem[name])}" for name in names)
 
 
 def config_text(config: Config) -> str:

@@ -26,7 +26,8 @@ def all_gather_gemm(
     """C = all_gather(A) @ B (+ bias) with the tuned config for this problem, on the current stream. Collective.
 
     ``a`` is this rank's shard: [m / world_size, k] for layout ``rows``, [m, k / world_size] for ``k``; contiguous,
-    bf16, fp16 or fp32. ``b`` is [k, n_local], contiguous or the transpose of a contiguous [n_local, k]; ``bias`` [n_local].
+    bf16, fp16 or fp32. ``b`` is [k, n_local], contiguous or the transpose of a contiguous [n_local, k]; ``bias``
+    [n_local].
     Returns C [m, n_local], ``out`` where one is given. A shard allocated with ``context.heap.allocate`` is used where
     it lies; another one is copied first in the modes in which peers read it.
 
@@ -108,7 +109,7 @@ def _problem(
     m, k = (a.shape[0] * world_size, a.shape[1]) if layout == "rows" else (a.shape[0], a.shape[1] * world_size)
     if b.shape[0] != k or (bias is not None and bias.shape != (b.shape[1],)):
         raise InvalidProblem(
-            f"b is {list(b.shape)} and bias {None if bias is None else list(bias.shape)}; with a {list(a.shape)}, layout "
+            f"b is {list(b.shape)}, bias {None if bias is None else list(bias.shape)}; with a {list(a.shape)}, layout "
             f"{layout} and {world_size} ranks, b [{k}, n_local] and bias [n_local] are needed"
         )
     return AllGatherGemm(

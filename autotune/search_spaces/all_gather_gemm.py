@@ -89,6 +89,10 @@ def _pull_is_not_flattened(s: Setting, schedule: str) -> bool:
     return schedule != "flattened"
 
 
+def _prefetch_exists(s: Setting, prefetch_k: int) -> bool:
+    return prefetch_k == 0 or (s.machine.kind == "cuda" and bool(s.problem.rows_layout))
+
+
 def _copies_rows(s: Setting, mode: str) -> bool:
     return bool(s.problem.rows_layout) and s.problem.world_size > 1
 
@@ -122,6 +126,8 @@ SPACE = Space(
             help="where the push runs: in the GEMM's launch, before it, or beside it"),
     numbers("head_start", 0, 1, 2, 3, 4, 6, 8, modes=STAGED,
             help="turns of tiles that communicating programs leave to the others before they join in"),
+    numbers("prefetch_k", 0, 4, 8, 16, 32, modes=STAGED,
+            help="steps of B that a program asks for while it waits for its first rows of A"),
     numbers("gemm_streams", 1, 2, modes=("copy_engine",), help="streams over which the chunks' GEMMs alternate"),
     constraints=(
         Constraint("no larger than the problem", ("block_m", "block_n", "block_k"), _no_larger_than_problem,
@@ -151,6 +157,8 @@ SPACE = Space(
                    "in K layout a tile's loop is not one loop but one per shard", modes=STAGED),
         Constraint("flattening", ("schedule",), _pull_is_not_flattened,
                    "the direct pull has no flattened form", modes=("pull",)),
+        Constraint("prefetch", ("prefetch_k",), _prefetch_exists,
+                   "prefetching into the L2 is an NVIDIA instruction, and in K layout the first rows are our own"),
         Constraint("copies by rows", ("mode",), _copies_rows,
                    "chunks of C are independent only in rows layout, and one rank has nothing to copy",
                    modes=("copy_engine",)),
@@ -181,6 +189,7 @@ def default_config(problem: AllGatherGemm, machine: Machine) -> Config:
         "peer_order": "rotate",
         "push_site": "same_launch",
         "head_start": 0,
+        "prefetch_k": 0,
     }
     found = Config(config)
     while SPACE.violation(found, problem, machine) is not None and found.integer("block_n") > 32:

@@ -15,7 +15,7 @@ from autotune.tuning import Budget, Effort, tune
 from autotune.workloads import workload
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
-from fakes import EIGHT_GPUS, FakeGang, FakeScreen  # noqa: E402
+from fakes import EIGHT_GPUS, FakeGang, FakeScreen
 
 QUICK = Effort(trials=60, screen=3, iterations=9, finalists=3, rounds=2)
 

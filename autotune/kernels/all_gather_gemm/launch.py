@@ -1,4 +1,4 @@
-"""Launching all-gather + GEMM: from a problem, a config and its tensors to something that can be called again and again.
+"""Launching all-gather + GEMM: from a problem, a config and its tensors to something that can be called repeatedly.
 
 Modes: ``bsp`` and ``copy_engine`` call the library's GEMM, ``pull``, ``pull_staged`` and ``push`` our kernels.
 """
@@ -29,8 +29,11 @@ Run = Callable[[], None]
 
 @dataclass(frozen=True)
 class Tensors:
-    """One rank's operands. ``a`` is the shard, contiguous, on the symmetric heap for the modes that pull; ``c`` the output
-    [m, n_local]; ``b`` [k, n_local] in either storage order; ``bias`` [n_local] or None."""
+    """One rank's operands.
+
+    ``a`` is the shard, contiguous, on the symmetric heap for the modes that pull; ``c`` the output [m, n_local]; ``b``
+    [k, n_local] in either storage order; ``bias`` [n_local] or None.
+    """
 
     a: torch.Tensor
     b: torch.Tensor
@@ -202,6 +205,8 @@ class _Builder:
         gemm = {
             "a": self.operand(self.tensors.a, (block_m, block_k)),
             "inbox": self.operand(scratch.inbox, (block_m, block_k)),
+            "weights": self.tensors.b, "prefetch_k": config.integer("prefetch_k"),
+            "PREFETCH": config["prefetch_k"] != 0,
             "comm_programs": communicating, "head_start": head_start, "TRANSFER": kind.value,
             "FLATTEN": config["schedule"] == "flattened", "PROXY_FENCE": self.tma and self.machine.kind == "cuda",
         }  # fmt: skip

@@ -1,0 +1,5 @@
+"""``python -m autotune.cli``: the command ``tune`` from a source tree."""
+
+from autotune.cli import main
+
+main()

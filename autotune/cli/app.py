@@ -1,0 +1,104 @@
+"""The tree of commands: one for each workload, loaded when it is named, and those that look at the cache."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import typer
+from rich.markup import escape
+from typer.core import TyperCommand, TyperGroup
+from typer.main import get_command
+
+from autotune.cli import cache, output, report, tune
+from autotune.cli.options import with_problem_options
+from autotune.errors import AutotuneError, UnknownWorkload
+from autotune.report.figures import dashed
+from autotune.workloads import names, workload
+
+INTERRUPTED = 130
+
+DEFAULTS = "Dimensions that are not given are those of the workload's default problem on this machine."
+
+
+class Commands(TyperGroup):
+    """A group whose commands are workloads, underscores or dashes, and who says which there are."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """As Typer does it, but an unknown name is an error that names what is known."""
+        name = dashed(args[0])
+        if name in self.commands:
+            args = [name, *args[1:]]
+        elif not name.startswith("-") and not ctx.resilient_parsing:
+            workloads = [dashed(each) for each in names()]
+            others = [each for each in self.commands if each not in workloads]
+            commands = f"; other commands: {', '.join(others)}" if others else ""
+            raise UnknownWorkload(f"no workload named {args[0]!r}; there are: {', '.join(workloads)}{commands}")
+        return super().resolve_command(ctx, args)
+
+
+class Main(Commands):
+    """The outermost group: here errors become a line and an exit code."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command that was named."""
+        try:
+            return super().invoke(ctx)
+        except AutotuneError as error:
+            output.complain(error)
+            raise typer.Exit(error.exit_code) from error
+        except KeyboardInterrupt as error:
+            output.say("interrupted")
+            raise typer.Exit(INTERRUPTED) from error
+
+
+def build() -> typer.Typer:
+    """The app. Loads no workload but those of the user's own files."""
+    app = _group(Main)
+    app.command("list")(cache.list_entries)
+    _add_workloads(app, tune.tune_workload, "Tune {}.", panel="Workloads")
+    for name, function, title, callback in (
+        ("show", cache.show_entry, "Show what is stored of {}.", cache.show),
+        ("lookup", cache.look_up, "Look {} up as a program would.", cache.lookup),
+        ("report", report.report_workload, "Report what was found for {}.", report.report),
+    ):
+        group = _group(Commands)
+        group.callback(invoke_without_command=name == "report", no_args_is_help=name != "report")(callback)
+        _add_workloads(group, function, title)
+        app.add_typer(group, name=name)
+    app.callback()(_main)
+    return app
+
+
+def _main() -> None:
+    """Tune fused multi-GPU kernels: compute and communication as one space, the best kept in a cache.
+
+    tune WORKLOAD --help shows a workload's dimensions. Without GPUs, small problems run under Triton's interpreter.
+    """
+
+
+def _group(kind: type[TyperGroup]) -> typer.Typer:
+    return typer.Typer(cls=kind, no_args_is_help=True, pretty_exceptions_enable=False)
+
+
+def _add_workloads(group: typer.Typer, function: Callable[..., None], title: str, panel: str | None = None) -> None:
+    """A command for every workload: a name until it is called, for its options need the workload loaded."""
+    for name in names():
+        help = title.format(dashed(name))
+        group.command(dashed(name), cls=_lazy(name, function, help), help=help, rich_help_panel=panel)(_main)
+
+
+def _lazy(name: str, function: Callable[..., None], help: str) -> type[TyperCommand]:
+    class Lazy(TyperCommand):
+        """Stands for a command until it is called or asked for its help."""
+
+        def make_context(self, *args: Any, **extra: Any) -> Any:
+            """Load the workload and let the real command take over."""
+            single = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+            found = workload(name)
+            about = " ".join((found.problem_type.__doc__ or "").split("\n\n")[0].split())
+            text = f"{help} {DEFAULTS}\n\n{escape(about)}"
+            single.command(dashed(name), help=text)(with_problem_options(found, function))
+            return get_command(single).make_context(*args, **extra)
+
+    return Lazy

@@ -1,0 +1,135 @@
+"""``tune list``, ``tune show`` and ``tune lookup``: what the cache holds, and what a program gets out of it."""
+
+from __future__ import annotations
+
+import json
+
+import typer
+
+from autotune.cli import output, session
+from autotune.cli.entries import entry_dict, entry_lines, entry_title, speedup_text, title
+from autotune.cli.options import Database, Json, Request
+from autotune.db import CacheKey, Differences, Entry, Provenance, Store
+from autotune.environment import default_database_url
+from autotune.errors import NoDatabase
+from autotune.report.figures import config_text, dashed, microseconds, problem_text
+from autotune.workloads import provenance_of
+
+
+def list_entries(db: Database = None, json: Json = False) -> None:
+    """List the cache: everything tuned, newest first."""
+    try:
+        with Store.open(db, create=False) as store:
+            entries = store.entries()
+    except NoDatabase as error:
+        entries = []
+        output.say(str(error))
+    if json:
+        output.data_json([entry_dict(entry) for entry in entries])
+    elif entries:
+        header = ("workload", "problem", "ranks", "device", "latency", "speedup", "mode", "trials", "tuned")
+        output.data(output.columns(header, [_row(entry) for entry in entries]))
+    else:
+        output.say("nothing is tuned yet; next: tune WORKLOAD, see tune --help")
+
+
+def show() -> None:
+    """Show an entry of the cache in full; on a miss, which fields differ from the nearest."""
+
+
+def lookup() -> None:
+    """Look a config up as a program would: exact, nearest or default."""
+
+
+def show_entry(request: Request, db: Database = None, json: Json = False) -> None:
+    """Show the entry of one problem on this machine."""
+    machine = session.machine()
+    problem = request.problem(machine)
+    key, provenance = CacheKey.of(problem, machine), provenance_of(request.workload)
+    entry, nearest = _find(key, provenance, db)
+    if entry is not None:
+        if json:
+            output.data_json({"found": True, **entry_dict(entry)})
+        else:
+            output.data(f"{title(request.workload.name, problem.as_dict())}\n\n{output.named(entry_lines(entry))}")
+        return
+    differences = nearest.key.differences(key) if nearest else {}
+    stale = nearest.provenance.differences(provenance) if nearest else {}
+    if json:
+        output.data_json(
+            {
+                "found": False,
+                "problem": problem.as_dict(),
+                "nearest": entry_dict(nearest) if nearest else None,
+                "key_differences": differences,
+                "provenance_differences": stale,
+            }
+        )
+    else:
+        output.data(f"not in the cache: {problem}")
+        if nearest is not None:
+            output.data(f"\n{_miss(nearest, differences, stale)}")
+        output.say(f"\nnext: {request.command(db=db)}")
+    raise typer.Exit(1)
+
+
+def look_up(request: Request, db: Database = None, json: Json = False) -> None:
+    """Print the config that a program would get for one problem on this machine, and where it came from."""
+    from autotune.runtime import lookup
+
+    machine = session.machine()
+    problem = request.problem(machine)
+    found = lookup(request.workload.name, problem, machine=machine, url=db or default_database_url())
+    if json:
+        output.data_json(
+            {
+                "config": dict(found.config),
+                "source": found.source,
+                "reason": found.reason,
+                "entry": entry_dict(found.entry) if found.entry else None,
+            }
+        )
+        return
+    output.data(found.config.to_json())
+    of = f" of {entry_title(found.entry)}" if found.entry is not None and found.source != "exact" else ""
+    output.say(f"{found.source}{of}" + (f": {found.reason}" if found.reason else ""))
+    if found.source != "exact":
+        output.say(f"next: {request.command(db=db)}")
+
+
+def _find(key: CacheKey, provenance: Provenance, db: str | None) -> tuple[Entry | None, Entry | None]:
+    """The entry itself, and the nearest one; no database has neither."""
+    try:
+        with Store.open(db, create=False) as store:
+            return store.entry(key, provenance), store.nearest(key)
+    except NoDatabase as error:
+        output.say(str(error))
+        return None, None
+
+
+def _miss(nearest: Entry, differences: Differences, stale: Differences) -> str:
+    """The nearest entry, and what differs, field by field."""
+    rows = [(name, then, now) for name, (then, now) in {**differences, **stale}.items()]
+    lines = [
+        f"The nearest entry: {entry_title(nearest)}",
+        f"  {microseconds(nearest.winner.latency.median)}: {config_text(nearest.winner.config)}",
+        "",
+        output.columns(("differs in", "stored", "asked for"), rows),
+    ]
+    if not differences:
+        lines.append("\nIt is of the same problem and machine but stale: its versions are not today's.")
+    return "\n".join(lines)
+
+
+def _row(entry: Entry) -> tuple[str, ...]:
+    return (
+        dashed(entry.key.workload),
+        problem_text(json.loads(entry.key.problem)),
+        str(entry.key.world_size),
+        entry.key.device,
+        microseconds(entry.winner.latency.median),
+        speedup_text(entry.winner),
+        str(entry.winner.config.get("mode", "")),
+        str(entry.trials),
+        f"{entry.finished_at:%Y-%m-%d %H:%M}",
+    )

@@ -1,0 +1,48 @@
+"""``tune WORKLOAD --config``: one config, written by hand, checked and measured once. Nothing is stored."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import typer
+
+from autotune.cli import output, session
+from autotune.config import Config
+from autotune.environment import Machine
+from autotune.problem import Problem
+from autotune.report.figures import config_text, latency_text, microseconds
+from autotune.tuning import Effort
+from autotune.workloads import Workload
+
+
+def evaluate(
+    workload: Workload, problem: Problem, machine: Machine, text: str, *, effort: Effort, seed: int, json: bool
+) -> None:
+    """Run one config and print how it ended; exit with 1 where it was not measured. Raises InvalidConfig."""
+    from autotune.ranks.gang import MeasurePlan
+
+    config = Config.from_json(text)
+    workload.space.check(config, problem, machine)
+    gang = session.make_gang(workload, problem, machine)
+    output.say("starting the ranks")
+    try:
+        with session.terminable():
+            gang.start()
+            evaluation = gang.evaluate(
+                config, seed, MeasurePlan(screen=effort.iterations, iterations=effort.iterations)
+            )
+    finally:
+        gang.close()
+    latency = evaluation.latency
+    if json:
+        output.data_json({"config": dict(config), "problem": problem.as_dict(), **dataclasses.asdict(evaluation)})
+    else:
+        lines = [("config", config_text(config)), ("outcome", evaluation.outcome.value)]
+        if latency is not None:
+            lines.append(("latency", f"{latency_text(latency)}, skew {microseconds(latency.skew)}"))
+            lines.append(("error", f"{evaluation.error:.1e} of the reference's norm"))
+        if evaluation.reason:
+            lines.append(("reason", evaluation.reason))
+        output.data(output.named(lines))
+    if latency is None:
+        raise typer.Exit(1)

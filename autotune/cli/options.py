@@ -1,0 +1,98 @@
+"""A workload's command line, made from its problem's fields; what is allowed, the problem itself says."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import typer
+
+from autotune.environment import Machine
+from autotune.errors import InputError, InvalidProblem
+from autotune.problem import Problem
+from autotune.report.figures import dashed, options_text
+from autotune.workloads import Workload
+
+DEFAULT_RANKS = 2
+"""World size under the interpreter, where the user names none."""
+
+Database = Annotated[
+    str | None,
+    typer.Option("--db", metavar="URL", help="Database: a path or a URL.", show_default="AUTOTUNE_DB, else your own"),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON value, nothing else, on stdout.")]
+
+
+@dataclass(frozen=True)
+class Request:
+    """A workload, and those of its problem's fields that the user gave."""
+
+    workload: Workload
+    given: Mapping[str, Any]
+
+    def world_size(self, machine: Machine) -> int:
+        """As given, else all GPUs, else two ranks."""
+        given: int | None = self.given.get("world_size")
+        return given if given is not None else machine.gpus or DEFAULT_RANKS
+
+    def problem(self, machine: Machine) -> Problem:
+        """The workload's default problem on the machine with what the user gave in its place."""
+        ranks = self.world_size(machine)
+        try:
+            default = self.workload.default_problem(machine, ranks)
+        except InvalidProblem:
+            # The default's sizes do not suit that many ranks; those that the user gives may.
+            default = self.workload.default_problem(machine, 1)
+        values = {**default.as_dict(), "world_size": ranks, **self.given}
+        return self.workload.problem_type.from_dict(values)
+
+    def command(self, verb: str = "", db: str | None = None) -> str:
+        """The command line that asks for the same problem again, for hints."""
+        words = ["tune", verb, dashed(self.workload.name), options_text(self.given)]
+        return " ".join(word for word in (*words, f"--db {db}" if db else "") if word)
+
+
+def with_problem_options(workload: Workload, function: Callable[..., None]) -> Callable[..., None]:
+    """``function(request, …)`` as a command whose options are the problem's fields and its own other parameters."""
+    own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
+    fields = dataclasses.fields(workload.problem_type)
+    names = [field.name for field in fields]
+    taken = sorted({parameter.name for parameter in own} & set(names))
+    if taken:
+        raise InputError(
+            f"workload {workload.name}: the command line has an option {taken[0]} already; rename the field"
+        )
+    options = [
+        inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_annotation(field))
+        for field in fields
+    ]
+
+    def command(**values: Any) -> None:
+        given = {name: value for name in names if (value := values.pop(name)) is not None}
+        function(Request(workload, given), **values)
+
+    keyword = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own]
+    signature = inspect.Signature([*options, *keyword])
+    command.__doc__ = function.__doc__
+    command.__signature__ = signature  # type: ignore[attr-defined]
+    command.__annotations__ = {name: parameter.annotation for name, parameter in signature.parameters.items()}
+    return command
+
+
+def _annotation(field: dataclasses.Field[Any]) -> Any:
+    """The option of one field. Words are not checked here: the problem does that, and says what is allowed."""
+    option = f"--{dashed(field.name)}"
+    text = field.metadata.get("help", "")
+    panel = "Problem"
+    match field.metadata["kind"]:
+        case "size":
+            return Annotated[int | None, typer.Option(option, help=text, metavar="N", rich_help_panel=panel)]
+        case "choice":
+            metavar = "|".join(field.metadata["allowed"])
+            return Annotated[str | None, typer.Option(option, help=text, metavar=metavar, rich_help_panel=panel)]
+        case _:
+            both = f"{option}/--no-{dashed(field.name)}"
+            return Annotated[bool | None, typer.Option(both, help=text, rich_help_panel=panel)]

@@ -1,0 +1,42 @@
+"""What goes where: data to stdout, talk to stderr; JSON, aligned columns and named lines."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import typer
+
+
+def data(text: str) -> None:
+    """The answer, on stdout."""
+    typer.echo(text)
+
+
+def data_json(value: Any) -> None:
+    """The answer as one JSON value, on stdout."""
+    typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def say(text: str) -> None:
+    """A word to the person at the terminal, on stderr."""
+    typer.echo(text, err=True)
+
+
+def complain(error: Exception) -> None:
+    """Why it cannot be done, on stderr."""
+    typer.echo(f"tune: error: {error}", err=True)
+
+
+def columns(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table as aligned plain text."""
+    widths = [max(len(row[column]) for row in (header, *rows)) for column in range(len(header))]
+    padded = ["  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)) for row in (header, *rows)]
+    return "\n".join(line.rstrip() for line in padded)
+
+
+def named(lines: Sequence[tuple[str, str]]) -> str:
+    """Lines with their names before them, aligned; an empty name continues the line above."""
+    width = max(len(name) for name, _ in lines)
+    return "\n".join(f"{name.ljust(width)}  {text}".rstrip() for name, text in lines)

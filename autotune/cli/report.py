@@ -1,0 +1,74 @@
+"""``tune report``: what finished studies found, as Markdown or JSON."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from autotune.cli import output
+from autotune.cli.options import Database, Request
+from autotune.db import Entry, Store
+from autotune.errors import AutotuneError, InputError, UnknownWorkload
+from autotune.report.figures import dashed, options_text
+from autotune.workloads import Workload, names, workload
+
+FORMATS = ("md", "json")
+
+Format = Annotated[str, typer.Option("--format", metavar="|".join(FORMATS), help="How it is written.")]
+Output = Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write it there, not to stdout.")]
+
+
+def report(context: typer.Context, format: Format = "md", output: Output = None, db: Database = None) -> None:
+    """Report what finished studies found; without a workload, all of them."""
+    if context.invoked_subcommand is None:
+        write(None, {}, format, output, db)
+    elif (format, output, db) != ("md", None, None):
+        raise InputError("options of tune report go behind the workload's name")
+
+
+def report_workload(request: Request, format: Format = "md", output: Output = None, db: Database = None) -> None:
+    """Report the workload's finished studies that have the given dimensions; without any, all of them."""
+    write(request.workload.name, request.given, format, output, db)
+
+
+def write(name: str | None, given: Any, format: str, file: Path | None, db: str | None) -> None:
+    """Build the reports and write them down, the newest first."""
+    if format not in FORMATS:
+        raise InputError(f"format {format!r}: allowed are {', '.join(FORMATS)}")
+    from autotune.report import build, to_dict, to_markdown
+
+    with Store.open(db, create=False) as store:
+        entries = [entry for entry in store.entries(name) if _matches(entry, given)]
+        if not entries:
+            wanted = f"{dashed(name)} {options_text(given)}".strip() if name else "any workload"
+            raise AutotuneError(f"no finished study of {wanted} in {store.place}; tune list shows what there is")
+        reports = [build(store, entry, _loaded(entry.key.workload)) for entry in entries]
+    if format == "json":
+        text = json.dumps([to_dict(each) for each in reports], indent=2, ensure_ascii=False)
+    else:
+        text = "\n\n".join(to_markdown(each) for each in reports).rstrip()
+    if file is None:
+        output.data(text)
+        return
+    try:
+        file.write_text(text + "\n")
+    except OSError as error:
+        raise InputError(f"report file {file}: {error.strerror}") from error
+    output.say(f"wrote {len(reports)} report{'s' * (len(reports) > 1)} to {file}")
+
+
+def _matches(entry: Entry, given: dict[str, Any]) -> bool:
+    problem = json.loads(entry.key.problem)
+    return all(problem.get(name) == value for name, value in given.items())
+
+
+def _loaded(name: str) -> Workload | None:
+    """The workload where it can be had; a database may hold studies of somebody's own."""
+    try:
+        return workload(name)
+    except UnknownWorkload:
+        output.say(f"{name} is no workload here (there are: {', '.join(names())}): reported without its space")
+        return None

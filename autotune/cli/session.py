@@ -1,0 +1,85 @@
+"""What a command works with on this machine: the gang and the screen, what fits, and how a run is stopped."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import TYPE_CHECKING
+
+from autotune import environment
+from autotune.environment import Machine
+from autotune.errors import MachineTooSmall
+from autotune.problem import Problem
+from autotune.workloads import Workload
+
+if TYPE_CHECKING:
+    from autotune.tuning import Evaluator
+    from autotune.tuning.screening import Screen
+
+MOST_INTERPRETED_FLOPS = 2e8
+"""On each rank; takes the interpreter some ten seconds a run."""
+
+MOST_INTERPRETED_RANKS = 8
+
+
+def machine() -> Machine:
+    """This host."""
+    return environment.machine()
+
+
+def make_gang(workload: Workload, problem: Problem, machine: Machine) -> Evaluator:
+    """The ranks, not yet started. Tests put another gang here."""
+    from autotune.ranks.gang import Gang
+
+    return Gang(workload, problem, machine)
+
+
+def make_screen(workload: Workload, problem: Problem, machine: Machine) -> Screen:
+    """The compilers ahead of the ranks."""
+    from autotune.tuning.screening import Screen
+
+    return Screen(workload, problem, machine)
+
+
+def check_ranks(world_size: int, machine: Machine) -> None:
+    """Raise MachineTooSmall for more ranks than the machine has."""
+    if machine.is_interpreter and world_size > MOST_INTERPRETED_RANKS:
+        raise MachineTooSmall(
+            f"world_size={world_size}: without GPUs at most {MOST_INTERPRETED_RANKS} ranks are run under Triton's "
+            f"interpreter; take 1 to {MOST_INTERPRETED_RANKS}"
+        )
+    if not machine.is_interpreter and world_size > machine.gpus:
+        raise MachineTooSmall(
+            f"world_size={world_size}: this machine has {machine.gpus} GPU{'s' * (machine.gpus > 1)}, one for each "
+            f"rank; take {'1 to ' * (machine.gpus > 1)}{machine.gpus}"
+        )
+
+
+def check_work(problem: Problem, machine: Machine) -> None:
+    """Raise MachineTooSmall for a problem that the interpreter would take hours for."""
+    flops = getattr(problem, "flops", None)
+    if machine.is_interpreter and flops is not None and flops > MOST_INTERPRETED_FLOPS:
+        raise MachineTooSmall(
+            f"{problem}: {flops:.1e} flops on each rank; without GPUs Triton's interpreter is given up to "
+            f"{MOST_INTERPRETED_FLOPS:.0e}: take smaller dimensions, or none for a default that fits"
+        )
+
+
+@contextmanager
+def terminable() -> Iterator[None]:
+    """Within it SIGTERM is what Ctrl-C is."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread gets signals
+        return
+    before = signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt

@@ -1,0 +1,104 @@
+"""What came of a tuning run: for people with what to do next, for programs as JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import json as jsonlib
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from autotune.cli import output
+from autotune.cli.entries import entry_dict, title, winner_dict, winner_lines
+from autotune.cli.options import Request
+from autotune.db import Store, TrialRecord, Winner
+from autotune.environment import INTERPRETER
+from autotune.outcome import Outcome
+from autotune.problem import Problem
+from autotune.report.figures import INTERPRETER_NOTE, device_text
+from autotune.tuning import Result
+from autotune.tuning.tune import FINAL
+
+
+def present(result: Result, request: Request, problem: Problem, store: Store, *, db: str | None, json: bool) -> None:
+    """Print the result; what to do about it goes to stderr where stdout is for a program."""
+    searched = [record for record in store.trials(result.study.id) if record.source != FINAL]
+    if json:
+        output.data_json(_values(result, searched, store))
+    else:
+        output.data(_text(result, problem.as_dict(), searched, store))
+    tell = output.say if json else output.data
+    for line in _next(result, request, searched, db):
+        tell(line)
+
+
+def outcomes_text(outcomes: Counter[Outcome]) -> str:
+    """How often each occurred, the commonest first."""
+    return ", ".join(f"{count} {outcome}" for outcome, count in outcomes.most_common())
+
+
+def _best(result: Result) -> Winner | None:
+    """What is known to be best: the winner, or where a run ended early the best so far."""
+    if result.entry is not None:
+        return result.entry.winner
+    if result.standing.best is None:
+        return None
+    config, latency = result.standing.best
+    return Winner(config, latency, baselines=dict(result.standing.baselines))
+
+
+def _text(result: Result, problem: Mapping[str, Any], searched: list[TrialRecord], store: Store) -> str:
+    """What people read."""
+    key, best = result.study.key, _best(result)
+    lines = [("device", device_text(key))]
+    if best is not None:
+        lines += winner_lines(best, "winner" if result.entry is not None else "best so far")
+    outcomes = _outcomes(searched)
+    restarts = result.standing.restarts
+    again = f"; ranks restarted {restarts} time{'s' * (restarts > 1)}" if restarts else ""
+    lines.append(("trials", (outcomes_text(outcomes) or "none") + again))
+    if result.entry is not None:
+        when = f"tuned {result.entry.finished_at:%Y-%m-%d %H:%M} UTC"
+        lines.append(("stored", f"{store.place} (study {result.study.id}, {when})"))
+    if key.device == INTERPRETER:
+        lines.append(("note", INTERPRETER_NOTE))
+    origin = " (from the cache)" if result.from_cache else ""
+    return f"{title(key.workload, problem)}{origin}\n\n{output.named(lines)}"
+
+
+def _values(result: Result, searched: list[TrialRecord], store: Store) -> dict[str, Any]:
+    key, best = result.study.key, _best(result)
+    if result.entry is not None:
+        values = entry_dict(result.entry)
+    else:
+        found = winner_dict(best) if best is not None else {"config": None, "latency": None}
+        values = {**dataclasses.asdict(key), "problem": jsonlib.loads(key.problem), **found, "study": result.study.id}
+    return {
+        **values,
+        "finished": result.entry is not None,
+        "from_cache": result.from_cache,
+        "interrupted": result.interrupted,
+        "outcomes": {outcome.value: count for outcome, count in _outcomes(searched).items()},
+        "resumed": result.standing.resumed,
+        "restarts": result.standing.restarts,
+        "seed": result.study.seed,
+        "database": store.place,
+    }
+
+
+def _next(result: Result, request: Request, searched: list[TrialRecord], db: str | None) -> list[str]:
+    """What to do next; the last line is a command."""
+    if result.interrupted:
+        return ["", "Interrupted; nothing measured is lost. The same command again continues where it stopped."]
+    if result.entry is None:
+        failed = next((r.evaluation for r in reversed(searched) if r.evaluation.reason), None)
+        why = f" The last: {failed.outcome}, {failed.reason}" if failed is not None else ""
+        return ["", f"Nothing could be measured.{why}"]
+    lines = ["", f'In Python:  autotune.lookup("{request.workload.name}", problem).config']
+    if result.from_cache:
+        lines.append(f"Tune anew:  {request.command(db=db)} --force")
+    return [*lines, f"Next:       {request.command('report', db=db)}"]
+
+
+def _outcomes(searched: list[TrialRecord]) -> Counter[Outcome]:
+    return Counter(record.evaluation.outcome for record in searched)
