@@ -23,9 +23,9 @@ def accumulate(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     TMA: tl.constexpr, B_TRANSPOSED: tl.constexpr, EVEN_K: tl.constexpr,
 ):  # fmt: skip
-    """Add to acc [BLOCK_M, BLOCK_N] fp32 += A[a_row : a_row + BLOCK_M, 0 : a_width] @ B[b_row : b_row + a_width, column : …].
+    """Add A[a_row : a_row + BLOCK_M, 0 : a_width] @ B[b_row : b_row + a_width, column : column + BLOCK_N] to acc.
 
-    A is row-major [a_rows, a_width], B is [b_rows, b_width] with any strides (B_TRANSPOSED: its storage is [N, K]).
+    acc is [BLOCK_M, BLOCK_N] fp32, A row-major [a_rows, a_width], B [b_rows, b_width] with any strides (B_TRANSPOSED: its storage is [N, K]).
     ``a`` and ``b`` are tensor descriptors with TMA, pointers without. Rows and columns beyond the edge are clamped or
     zero: they end up in parts of the tile that are not stored.
     """

@@ -329,7 +329,8 @@ class _SideStream:
 
 class _CopyEngine:
     """Rows layout: peers' rows come by device copies (the copy engines, no multiprocessor), chunk by chunk, and the
-    library's GEMM runs on each chunk as it lands, on alternating streams so that one chunk's tail hides in the next."""
+    library's GEMM runs on each chunk as it lands, on alternating streams so that one chunk's tail hides in the next.
+    """
 
     def __init__(
         self, problem: AllGatherGemm, config: Config, tensors: Tensors, scratch: Scratch, heap: SymmetricHeap,
