@@ -23,7 +23,10 @@ from autotune.workloads import Workload, load_file, workload
 COMPILE_SECONDS = 90.0
 """How long the loop waits for one config's compilation; most take 2 to 6 s."""
 
-MOST_WORKERS = 24
+MOST_WORKERS = 64
+
+MOST_AHEAD = 48
+"""Configs on the way to the ranks: what the sampler proposes without knowing how the last ones ended."""
 
 
 class Screen:
@@ -35,7 +38,7 @@ class Screen:
         self._machine = machine
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         self.workers = int(setting("AUTOTUNE_COMPILE_WORKERS") or max(1, min(MOST_WORKERS, cores - problem.world_size)))
-        self.lookahead = 1 if machine.is_interpreter else self.workers
+        self.lookahead = 1 if machine.is_interpreter else min(self.workers, MOST_AHEAD)
         self._pool: ProcessPoolExecutor | None = None
 
     def __enter__(self) -> Screen:
