@@ -1,16 +1,25 @@
-"""A gang without ranks for tests: latencies are a formula of the config, and some configs end in each other way."""
+"""A gang without ranks for tests: latencies are a formula of the config, and some configs end in each other way.
+
+And the command line over it, in this process.
+"""
 
 from __future__ import annotations
 
+import json
 import math
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
+from typer.testing import CliRunner, Result
+
+from autotune.cli import app
 from autotune.config import Config
 from autotune.environment import INTERPRETER, Machine
 from autotune.outcome import Evaluation, Latency, Outcome
 from autotune.problem import Problem
+from autotune.runtime import forget_lookups
 from autotune.workloads import Workload
 
 LAPTOP = Machine("interpreter", INTERPRETER, "cpu", 0, 8, 1 << 30, 0, "shared-memory")
@@ -37,12 +46,9 @@ def latency_of(median: float, ranks: int = 2) -> Latency:
 
 def formula(config: Config) -> float:
     """Microseconds: a bowl with its bottom at a push of middling tiles, between 380 and some 2000."""
-    match config["mode"]:
-        case "bsp":
-            return BASELINE if config["launch"] == "graph" else BASELINE + 20
-        case "copy_engine":
-            return 600.0
-    median = {"pull": 520.0, "pull_staged": 420.0, "push": 380.0}[str(config["mode"])]
+    if config["mode"] == "bsp":
+        return BASELINE if config.get("launch") == "graph" else BASELINE + 20
+    median = {"pull": 520.0, "pull_staged": 420.0, "push": 380.0}.get(str(config["mode"]), 600.0)
     for name, best in (("block_m", 64), ("block_n", 128), ("block_k", 64), ("num_stages", 3), ("comm_programs", 8)):
         if name in config:
             median *= 1 + 0.06 * abs(math.log2(config.integer(name) / best))
@@ -110,3 +116,28 @@ class FakeScreen:
 
     def verdict(self, config: Config, future: object) -> None:
         return None
+
+
+@dataclass
+class Bench:
+    """The command, the machine it sees, and the gangs it was given."""
+
+    machine: Machine
+    gangs: list[FakeGang] = field(default_factory=list)
+    prepare: Callable[[FakeGang], None] = lambda gang: None
+    """Called with every new gang."""
+
+    def make_gang(self, workload: Workload, problem: Problem, machine: Machine) -> FakeGang:
+        gang = FakeGang(problem)
+        self.prepare(gang)
+        self.gangs.append(gang)
+        return gang
+
+    def tune(self, *words: str) -> Result:
+        """Run ``tune`` as a new process would."""
+        forget_lookups()
+        return CliRunner().invoke(app.build(), list(words))
+
+    def json(self, *words: str) -> Any:
+        """The same with --json: all of stdout is one JSON value."""
+        return json.loads(self.tune(*words, "--json").stdout)

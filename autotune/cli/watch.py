@@ -92,7 +92,8 @@ class PlainView:
         line = f"[{clock_text(standing.seconds)}] {standing.phase}"
         if not standing.trials:
             return line
-        line += f": {_plural(standing.trials, 'trial')} ({outcomes_text(standing.outcomes)}), {standing.used:.0%} of the budget"
+        line += f": {_plural(standing.trials, 'trial')} ({outcomes_text(standing.outcomes)})"
+        line += f", {standing.used:.0%} of the budget"
         if standing.restarts:
             line += f", {_plural(standing.restarts, 'restart')}"
         mode = f", mode {standing.best[0].get('mode')}" if standing.best is not None else ""

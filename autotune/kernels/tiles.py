@@ -25,7 +25,8 @@ def accumulate(
 ):  # fmt: skip
     """Add A[a_row : a_row + BLOCK_M, 0 : a_width] @ B[b_row : b_row + a_width, column : column + BLOCK_N] to acc.
 
-    acc is [BLOCK_M, BLOCK_N] fp32, A row-major [a_rows, a_width], B [b_rows, b_width] with any strides (B_TRANSPOSED: its storage is [N, K]).
+    acc is [BLOCK_M, BLOCK_N] fp32, A row-major [a_rows, a_width], B [b_rows, b_width] with any strides (B_TRANSPOSED:
+    its storage is [N, K]).
     ``a`` and ``b`` are tensor descriptors with TMA, pointers without. Rows and columns beyond the edge are clamped or
     zero: they end up in parts of the tile that are not stored.
     """
@@ -79,29 +80,3 @@ def store_tile(
         cs = column + tl.arange(0, BLOCK_N)
         pointers = c + rs.to(tl.int64)[:, None] * width + cs[None, :]
         tl.store(pointers, acc.to(c.dtype.element_ty), mask=(rs < rows)[:, None] & (cs < width)[None, :])
-
-
-@triton.jit
-def prefetch_columns(
-    b, column, rows, b_rows, b_width, stride_bk, stride_bn,
-    BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, B_TRANSPOSED: tl.constexpr,
-):  # fmt: skip
-    """Ask for B's rows 0 to ``rows`` of the columns from ``column`` on to be brought into the L2 (NVIDIA only).
-
-    For a program that is about to wait for A: B does not depend on any rank. ``b`` is a pointer.
-    """
-    LINE: tl.constexpr = 128 * 8 // b.dtype.element_ty.primitive_bitwidth
-    for k in range(0, rows, BLOCK_K):
-        if B_TRANSPOSED:
-            ks = k + tl.arange(0, (BLOCK_K + LINE - 1) // LINE) * LINE
-            columns = column + tl.arange(0, BLOCK_N)
-        else:
-            ks = k + tl.arange(0, BLOCK_K)
-            columns = column + tl.arange(0, (BLOCK_N + LINE - 1) // LINE) * LINE
-        ks = tl.minimum(ks, b_rows - 1).to(tl.int64)
-        columns = tl.minimum(columns, b_width - 1).to(tl.int64)
-        pointers = b + ks[:, None] * stride_bk + columns[None, :] * stride_bn
-        tl.inline_asm_elementwise(
-            "prefetch.global.L2 [$1]; mov.u32 $0, 0;", "=r,l", [pointers.to(tl.int64)], dtype=tl.int32, is_pure=False,
-            pack=1,
-        )  # fmt: skip

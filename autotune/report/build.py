@@ -16,8 +16,6 @@ from autotune.outcome import Latency, Outcome
 from autotune.report.figures import INTERPRETER_NOTE, fastest, ratio, slowest
 from autotune.report.knobs import knobs_of
 from autotune.report.model import Ending, Limit, Ranked, Report, Speedup, Tax
-from autotune.tuning.finals import merge
-from autotune.tuning.tune import FINAL
 from autotune.workloads import Workload
 
 BEST = 10
@@ -30,6 +28,8 @@ def build(store: Store, entry: Entry, workload: Workload | None = None) -> Repor
     From the workload, where it can be loaded, come the order of the fields, and the dimensions' order, help and
     importance. A space that has changed since the study, by its fingerprint, is not used.
     """
+    from autotune.tuning.tune import FINAL  # loads Optuna, which the command line's help can do without
+
     space = workload.space if workload is not None else None
     records = store.trials(entry.study_id)
     study = next(study for study in store.studies() if study.id == entry.study_id)
@@ -61,7 +61,8 @@ def build(store: Store, entry: Entry, workload: Workload | None = None) -> Repor
         searched=len({record.config for record in searched if record.evaluation.outcome is not Outcome.INVALID}),
         remeasured=len(finals),
         seconds=sum(_seconds(record.evaluation.seconds) for record in records),
-        notes=(*notes, *warned),
+        notes=tuple(notes),
+        knob_notes=warned,
     )
 
 
@@ -97,8 +98,9 @@ def _taxes(winner: Winner) -> tuple[Tax, ...]:
         taxes.append(
             _difference("bulk synchrony and locality", winner.baselines[baseline], winner.limits[part], meaning)
         )
-        meaning = f"{baseline} less the winner"
-        taxes.append(_difference("won back by the winner", winner.baselines[baseline], winner.latency, meaning))
+        if winner.latency != winner.baselines[baseline]:
+            meaning = f"{baseline} less the winner"
+            taxes.append(_difference("won back by the winner", winner.baselines[baseline], winner.latency, meaning))
     return tuple(taxes)
 
 
@@ -111,6 +113,8 @@ def _ranked(
     searched: Sequence[TrialRecord], finals: Sequence[TrialRecord], winner: Config
 ) -> tuple[tuple[Ranked, ...], tuple[Ranked, ...]]:
     """The measured configs, best first, and those among them that failed in the finals."""
+    from autotune.tuning.finals import merge
+
     rounds: dict[Config, list[Latency]] = defaultdict(list)
     failed = {record.config for record in finals if record.evaluation.latency is None}
     for record in finals:

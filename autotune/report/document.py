@@ -131,7 +131,9 @@ def _knobs(report: Report) -> str:
     text += "brackets, how many were measured. Importance is Optuna's PED-ANOVA for reaching the best tenth.\n\n"
     ranked = sorted(report.knobs, key=lambda knob: -(knob.importance or 0.0))
     rows = [[knob.name, "" if knob.importance is None else f"{knob.importance:.2f}", _reached(knob)] for knob in ranked]
-    return "## How each dimension mattered\n\n" + text + table(["dimension", "importance", "by value"], rows, "lr")
+    notes = "".join(f"\n\n> {note}" for note in report.knob_notes)
+    out = table(["dimension", "importance", "by value"], rows, "lr")
+    return "## How each dimension mattered\n\n" + text + out + notes
 
 
 def _reached(knob: Knob) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -112,4 +112,7 @@ class Report:
     """Evaluations of the finals."""
     seconds: float
     """Spent in evaluations, search and finals."""
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = ()
+    """What a reader must know first."""
+    knob_notes: tuple[str, ...] = ()
+    """What Optuna says of its importances."""

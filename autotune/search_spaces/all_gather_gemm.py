@@ -89,10 +89,6 @@ def _pull_is_not_flattened(s: Setting, schedule: str) -> bool:
     return schedule != "flattened"
 
 
-def _prefetch_exists(s: Setting, prefetch_k: int) -> bool:
-    return prefetch_k == 0 or (s.machine.kind == "cuda" and bool(s.problem.rows_layout))
-
-
 def _copies_rows(s: Setting, mode: str) -> bool:
     return bool(s.problem.rows_layout) and s.problem.world_size > 1
 
@@ -126,8 +122,6 @@ SPACE = Space(
             help="where the push runs: in the GEMM's launch, before it, or beside it"),
     numbers("head_start", 0, 1, 2, 3, 4, 6, 8, modes=STAGED,
             help="turns of tiles that communicating programs leave to the others before they join in"),
-    numbers("prefetch_k", 0, 4, 8, 16, 32, modes=STAGED,
-            help="steps of B that a program asks for while it waits for its first rows of A"),
     numbers("gemm_streams", 1, 2, modes=("copy_engine",), help="streams over which the chunks' GEMMs alternate"),
     constraints=(
         Constraint("no larger than the problem", ("block_m", "block_n", "block_k"), _no_larger_than_problem,
@@ -157,8 +151,6 @@ SPACE = Space(
                    "in K layout a tile's loop is not one loop but one per shard", modes=STAGED),
         Constraint("flattening", ("schedule",), _pull_is_not_flattened,
                    "the direct pull has no flattened form", modes=("pull",)),
-        Constraint("prefetch", ("prefetch_k",), _prefetch_exists,
-                   "prefetching into the L2 is an NVIDIA instruction, and in K layout the first rows are our own"),
         Constraint("copies by rows", ("mode",), _copies_rows,
                    "chunks of C are independent only in rows layout, and one rank has nothing to copy",
                    modes=("copy_engine",)),
@@ -170,30 +162,43 @@ SPACE = Space(
 
 def default_config(problem: AllGatherGemm, machine: Machine) -> Config:
     """A push in the GEMM's own launch with a tile to suit M: what one would write down without measuring."""
-    rows = problem.shard[0]
     tma = machine.has_tma and not machine.is_interpreter and _tma_aligned(Setting(problem, machine), "tma", 64)
-    wide = problem.m > 256 and not machine.is_interpreter
+    tile = _default_tile(problem, machine)
     config: dict[str, Value] = {
         "mode": "push",
-        "block_m": min(128, max(16, _round_up(problem.m))) if not machine.is_interpreter else 16,
-        "block_n": (256 if machine.kind == "cuda" else 128) if wide else 32,
-        "block_k": 64 if not machine.is_interpreter else 32,
-        "group_m": 8 if wide else 1,
-        "num_warps": 8 if wide else 4,
-        "num_stages": {"cuda": 4 if tma or not wide else 3, "hip": 2}.get(machine.kind, 2),
+        **tile,
         "loads": "tma" if tma else "pointer",
         "schedule": "tile",
-        "unit_rows": min(256, max(16, _round_up(rows))),
+        "unit_rows": min(256, max(16, _round_up(problem.shard[0]))),
         "comm_programs": min(16, machine.compute_units // 4),
-        "copy_kib": 16,
-        "peer_order": "rotate",
+        "copy_kib": 4 if problem.m <= 64 else 8 if problem.m <= 512 else 16,
+        "peer_order": "fanout" if problem.m <= 512 else "rotate",
         "push_site": "same_launch",
         "head_start": 0,
-        "prefetch_k": 0,
     }
     found = Config(config)
     while SPACE.violation(found, problem, machine) is not None and found.integer("block_n") > 32:
         # fp32 and odd shapes: a smaller tile fits where the usual one does not.
         stages = max(2, found.integer("num_stages") - 1)
-        found = found.replace(block_n=found.integer("block_n") // 2, num_stages=stages)
+        found = found.replace(
+            block_n=found.integer("block_n") // 2, block_k=min(64, tile["block_k"]), num_stages=stages
+        )
     return found
+
+
+def _default_tile(problem: AllGatherGemm, machine: Machine) -> dict[str, int]:
+    """The GEMM's part of the default: small M reads B as fast as it can, large M computes."""
+    rows = max(16, _round_up(problem.m))
+    if machine.is_interpreter:
+        names = {"block_m": 16, "block_n": 32, "block_k": 32, "group_m": 1, "num_warps": 4, "num_stages": 2}
+    elif problem.m <= 64:
+        stages = 6 if machine.kind == "cuda" else 2
+        names = {"block_m": rows, "block_n": 64, "block_k": 128, "group_m": 4, "num_warps": 4, "num_stages": stages}
+    elif problem.m <= 512 or machine.kind == "hip":
+        stages = 4 if machine.kind == "cuda" else 2
+        names = {"block_m": 128, "block_n": 128, "block_k": 64, "group_m": 4, "num_warps": 8, "num_stages": stages}
+    else:
+        names = {"block_m": 128, "block_n": 256, "block_k": 64, "group_m": 8, "num_warps": 8, "num_stages": 4}
+    names["block_n"] = min(names["block_n"], max(32, _round_up(problem.n_local)))
+    names["block_k"] = min(names["block_k"], max(32, _round_up(problem.shard[1])))
+    return names

@@ -139,7 +139,7 @@ class AllGatherGemmWorkload(Workload):
             default,
             default.replace(**persistent),
             default.replace(schedule="persistent", push_site="side_stream"),
-            default.replace(prefetch_k=16),
+            default.replace(loads="pointer"),
             Config({"mode": "copy_engine", "unit_rows": unit, "gemm_streams": 1}),
             Config({"mode": "pull_staged", **staged}),
             Config({"mode": "pull", **tile}),

@@ -17,7 +17,7 @@ import triton
 import triton.language as tl
 
 from autotune.heap import device as heap
-from autotune.kernels.tiles import accumulate, grouped, prefetch_columns, store_tile
+from autotune.kernels.tiles import accumulate, grouped, store_tile
 from autotune.kernels.transfer import (
     announce_ready,
     fetch_shards,
@@ -53,20 +53,19 @@ def tile_of(turn, worker, pid, early, head_start, workers, programs):
 
 @triton.jit(
     do_not_specialize=[
-        "M", "shard_rows", "unit_rows", "comm_programs", "head_start", "group_m", "prefetch_k", "leaving",
-        "rank", "spin_limit",
+        "M", "shard_rows", "unit_rows", "comm_programs", "head_start", "group_m", "leaving", "rank", "spin_limit",
     ]
 )  # fmt: skip
 def gather_gemm_kernel(
-    a, inbox, b, c, shard, mail, weights, bias,
+    a, inbox, b, c, shard, mail, bias,
     M, N, K, shard_rows, width, stride_bk, stride_bn,
-    unit_rows, comm_programs, head_start, group_m, prefetch_k, leaving, rank,
+    unit_rows, comm_programs, head_start, group_m, leaving, rank,
     heap_bases, state, arrivals, ready, done, status, spin_limit,
     WORLD: tl.constexpr, ROWS: tl.constexpr, ALIGNED: tl.constexpr, SLOTS: tl.constexpr, TRANSFER: tl.constexpr,
     ROTATE: tl.constexpr, STEP: tl.constexpr, VECTOR: tl.constexpr, HINT: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     TMA: tl.constexpr, B_TRANSPOSED: tl.constexpr, EVEN_K: tl.constexpr,
-    BIAS: tl.constexpr, FLATTEN: tl.constexpr, PROXY_FENCE: tl.constexpr, PREFETCH: tl.constexpr,
+    BIAS: tl.constexpr, FLATTEN: tl.constexpr, PROXY_FENCE: tl.constexpr,
 ):  # fmt: skip
     """C [M, N] = all_gather(A) @ B [K, N] + bias, reading remote rows from the inbox as their units arrive.
 
@@ -116,14 +115,6 @@ def gather_gemm_kernel(
         own_m = shard_rows // BLOCK_M
         own = own_m * tiles_n
         middle = tl.maximum(turn_of(own, worker, pid, early, head_start, workers, programs), begin)
-        if PREFETCH:
-            if (middle == begin) & (begin < end):
-                tile = tile_of(begin, worker, pid, early, head_start, workers, programs) - own
-                m, n = grouped(tile, tiles_m - own_m, tiles_n, group_m)
-                prefetch_columns(
-                    weights, n * BLOCK_N, prefetch_k * BLOCK_K, K, N, stride_bk, stride_bn,
-                    BLOCK_N, BLOCK_K, B_TRANSPOSED,
-                )  # fmt: skip
         for turn in tl.range(begin, middle, flatten=FLATTEN):
             tile = tile_of(turn, worker, pid, early, head_start, workers, programs)
             m, n = grouped(tile, own_m, tiles_n, group_m)
@@ -158,14 +149,6 @@ def gather_gemm_kernel(
     elif ROWS:
         # Tiles may straddle shards; our own rows are in the inbox too. Start there and go backwards, as rows arrive.
         own_m = rank * shard_rows // BLOCK_M
-        if PREFETCH:
-            if begin < end:
-                tile = tile_of(begin, worker, pid, early, head_start, workers, programs)
-                m, n = grouped(tile, tiles_m, tiles_n, group_m)
-                prefetch_columns(
-                    weights, n * BLOCK_N, prefetch_k * BLOCK_K, K, N, stride_bk, stride_bn,
-                    BLOCK_N, BLOCK_K, B_TRANSPOSED,
-                )  # fmt: skip
         for turn in tl.range(begin, end, flatten=FLATTEN):
             tile = tile_of(turn, worker, pid, early, head_start, workers, programs)
             m, n = grouped(tile, tiles_m, tiles_n, group_m)

@@ -205,8 +205,6 @@ class _Builder:
         gemm = {
             "a": self.operand(self.tensors.a, (block_m, block_k)),
             "inbox": self.operand(scratch.inbox, (block_m, block_k)),
-            "weights": self.tensors.b, "prefetch_k": config.integer("prefetch_k"),
-            "PREFETCH": config["prefetch_k"] != 0,
             "comm_programs": communicating, "head_start": head_start, "TRANSFER": kind.value,
             "FLATTEN": config["schedule"] == "flattened", "PROXY_FENCE": self.tma and self.machine.kind == "cuda",
         }  # fmt: skip

@@ -1,0 +1,47 @@
+"""Fixtures of the command line's tests: the command in this process, with a fake gang on a machine of one's choice."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from autotune.cli import session
+from autotune.environment import Machine
+from autotune.workloads import registry
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+from fakes import EIGHT_GPUS, LAPTOP, Bench, FakeScreen
+
+
+def _bench(machine: Machine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Bench:
+    bench = Bench(machine)
+    monkeypatch.setattr(session, "machine", lambda: machine)
+    monkeypatch.setattr(session, "make_gang", bench.make_gang)
+    monkeypatch.setattr(session, "make_screen", FakeScreen)
+    monkeypatch.setenv("AUTOTUNE_DB", str(tmp_path / "cache.db"))
+    monkeypatch.setenv("COLUMNS", "200")
+    registry._from_files.cache_clear()
+    return bench
+
+
+@pytest.fixture
+def gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Bench:
+    """A machine of eight GPUs."""
+    return _bench(EIGHT_GPUS, monkeypatch, tmp_path)
+
+
+@pytest.fixture
+def laptop(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Bench:
+    """A machine without any."""
+    return _bench(LAPTOP, monkeypatch, tmp_path)
+
+
+@pytest.fixture
+def toy(monkeypatch: pytest.MonkeyPatch, laptop: Bench) -> Bench:
+    """A machine whose user has a workload of their own."""
+    monkeypatch.setenv("AUTOTUNE_WORKLOADS", str(Path(__file__).parent / "toy_workload.py"))
+    registry._from_files.cache_clear()
+    monkeypatch.setattr(registry, "_from_files", registry._from_files.__wrapped__)  # forgotten after the test
+    return laptop

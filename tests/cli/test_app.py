@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from fakes import Bench
+
+from autotune.cli import main
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+def process(*words: str, **settings: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), **settings}
+    return subprocess.run([sys.executable, *words], capture_output=True, text=True, env=environment, timeout=120)
+
+
+def test_help_names_commands_and_workloads_without_loading_torch() -> None:
+    code = (
+        "import sys; from autotune.cli import main; sys.argv = ['tune', '--help']\n"
+        "try: main()\nexcept SystemExit as end: assert end.code == 0\n"
+        "assert not {'torch', 'optuna', 'triton'} & set(sys.modules), 'help is slow'"
+    )
+    done = process("-c", code)
+    assert done.returncode == 0, done.stderr
+    for name in ("list", "show", "lookup", "report", "all-gather-gemm"):
+        assert name in done.stdout
+
+
+@pytest.mark.parametrize("verb", [(), ("show",), ("lookup",), ("report",)])
+def test_every_verb_has_the_problems_fields_as_options(gpus: Bench, verb: tuple[str, ...]) -> None:
+    page = gpus.tune(*verb, "all-gather-gemm", "--help")
+    assert page.exit_code == 0
+    for option in ("--m ", "--n ", "--k ", "--dtype", "--layout", "--b-order", "--bias", "--no-bias", "--world-size"):
+        assert option in page.stdout
+
+
+def test_no_command_shows_help(gpus: Bench) -> None:
+    assert "all-gather-gemm" in gpus.tune().output
+
+
+def test_a_users_file_that_is_not_there(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    from autotune.workloads import registry
+
+    registry._from_files.cache_clear()
+    monkeypatch.setenv("AUTOTUNE_WORKLOADS", "missing.py")
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert end.value.code == 2
+    assert capsys.readouterr().err == "tune: error: workload file missing.py: no such file\n"
+
+
+def test_the_real_thing_from_the_command_line_into_the_cache_and_out_again(tmp_path: Path) -> None:
+    settings = {"AUTOTUNE_DB": str(tmp_path / "a cache.db"), "CUDA_VISIBLE_DEVICES": ""}
+    small = ("all-gather-gemm", "--m", "32", "--n", "64", "--k", "64")
+    done = process("-m", "autotune.cli", *small, "--trials", "4", "--json", **settings)
+    assert done.returncode == 0, done.stderr
+    values = json.loads(done.stdout)
+    assert values["device"] == "cpu-interpreter" and values["finished"]
+    assert values["outcomes"]["measured"] >= 1
+    found = process("-m", "autotune.cli", "lookup", *small, "--json", **settings)
+    assert json.loads(found.stdout)["source"] == "exact"
+    assert json.loads(found.stdout)["config"] == values["config"]

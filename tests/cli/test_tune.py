@@ -1,0 +1,228 @@
+from __future__ import annotations
+
+import json
+import math
+import signal
+from pathlib import Path
+
+import pytest
+from fakes import Bench
+
+from autotune.cli import session
+from autotune.db import Store
+
+SMALL = ("all-gather-gemm", "--trials", "12", "--effort", "quick")
+
+
+def test_a_run_ends_with_the_winner_and_what_to_do_next(gpus: Bench) -> None:
+    result = gpus.tune(*SMALL)
+    assert result.exit_code == 0, result.output
+    for text in (
+        "m=4096 n=28672 k=8192",
+        "8 × NVIDIA H200 (sm_90, nvlink)",
+        "winner   ",
+        "times as fast as bsp graph (530.0 µs ± 1.0 %)",
+        "gemm alone 330.0 µs",
+        "measured",
+        "cache.db (study 1",
+    ):
+        assert text in result.stdout
+    assert result.stdout.splitlines()[-1] == "Next:       tune report all-gather-gemm"
+    assert gpus.gangs[0].started == gpus.gangs[0].closed == 1
+
+
+def test_piped_the_view_is_plain_lines_on_stderr(gpus: Bench) -> None:
+    lines = gpus.tune(*SMALL).stderr.splitlines()
+    assert lines[0] == "[0:00] starting the ranks"
+    assert "baselines: 1 trial (1 measured), 8% of the budget; best 550.0 µs" in lines[1]
+    assert lines[-1].startswith("[0:") and "done: 12 trials" in lines[-1]
+    assert "x bsp graph (530.0 µs), mode push" in lines[-1]
+
+
+def test_json_is_all_there_is_on_stdout(gpus: Bench) -> None:
+    result = gpus.tune(*SMALL, "--json")
+    values = json.loads(result.stdout)
+    assert values["config"]["mode"] == "push"
+    assert values["finished"] and not values["from_cache"] and not values["interrupted"]
+    assert values["problem"]["m"] == 4096 and values["world_size"] == 8
+    assert values["limit_share"] == pytest.approx(330.0 / values["latency"]["median"])
+    assert values["speedups"]["bsp graph"]["value"] == pytest.approx(530.0 / values["latency"]["median"])
+    assert sum(count for outcome, count in values["outcomes"].items() if outcome != "invalid") == 12
+    assert "Next:" in result.stderr
+
+
+def test_options_are_the_problems_fields(gpus: Bench) -> None:
+    words = ("--m", "64", "--n", "256", "--k", "128", "--dtype", "fp16", "--layout", "k", "--b-order", "nk", "--bias")
+    problem = gpus.json(*SMALL, *words, "--world-size", "4")["problem"]
+    assert problem == {
+        "m": 64, "n": 256, "k": 128, "dtype": "fp16", "layout": "k", "b_order": "nk", "bias": True, "world_size": 4,
+    }  # fmt: skip
+
+
+def test_fields_not_given_come_from_a_default_that_the_ranks_need_not_divide(gpus: Bench) -> None:
+    problem = gpus.json(*SMALL, "--world-size", "3", "--m", "4095", "--n", "28671")["problem"]
+    assert (problem["m"], problem["n"], problem["k"]) == (4095, 28671, 8192)
+
+
+def test_the_second_time_it_answers_from_the_cache(gpus: Bench) -> None:
+    first = gpus.json(*SMALL)
+    again = gpus.tune(*SMALL)
+    assert again.exit_code == 0
+    assert "(from the cache)" in again.stdout and "Tune anew:  tune all-gather-gemm --force" in again.stdout
+    assert gpus.gangs[1].calls == [] and gpus.gangs[1].started == 0
+    cached = gpus.json(*SMALL)
+    assert cached["from_cache"] and cached["config"] == first["config"] and cached["outcomes"] == first["outcomes"]
+
+
+def test_force_tunes_anew(gpus: Bench) -> None:
+    gpus.tune(*SMALL)
+    values = gpus.json(*SMALL, "--force")
+    assert not values["from_cache"] and values["study"] == 2
+    assert len(gpus.gangs[1].calls) >= 12
+
+
+def test_interrupted_it_says_so_and_the_same_command_measures_nothing_twice(gpus: Bench) -> None:
+    gpus.prepare = lambda gang: setattr(gang, "interrupt_after", 7)
+    result = gpus.tune(*SMALL)
+    assert result.exit_code == 130
+    assert "best so far" in result.stdout and "The same command again continues" in result.stdout
+    assert gpus.gangs[0].closed == 1
+    gpus.prepare = lambda gang: setattr(gang, "interrupt_after", math.inf)
+    values = gpus.json(*SMALL)
+    assert values["resumed"] == 7 and values["finished"]
+    second = gpus.gangs[1].calls
+    searched = second[: 12 - 7]
+    assert not set(searched) & set(gpus.gangs[0].calls), "a config was measured twice in the search"
+    assert sum(count for outcome, count in values["outcomes"].items() if outcome != "invalid") == 12
+
+
+def test_interrupted_with_json_there_is_still_one_value(gpus: Bench) -> None:
+    gpus.prepare = lambda gang: setattr(gang, "interrupt_after", 7)
+    result = gpus.tune(*SMALL, "--json")
+    assert result.exit_code == 130
+    values = json.loads(result.stdout)
+    assert values["interrupted"] and not values["finished"] and values["latency"]["median"] > 0
+
+
+def test_interrupted_before_anything_was_measured(gpus: Bench) -> None:
+    gpus.prepare = lambda gang: setattr(gang, "interrupt_after", 0)
+    assert gpus.tune(*SMALL).exit_code == 130
+    assert gpus.json(*SMALL)["config"] is None
+
+
+def test_interrupted_in_the_finals_nothing_is_lost(gpus: Bench) -> None:
+    gpus.prepare = lambda gang: setattr(gang, "interrupt_after", 15)
+    assert gpus.tune(*SMALL).exit_code == 130
+    gpus.prepare = lambda gang: None
+    assert gpus.tune(*SMALL).exit_code == 0
+    assert len(gpus.gangs[0].calls) == 15
+    gpus.tune(*SMALL, "--force")
+    assert len(gpus.gangs[0].calls) + len(gpus.gangs[1].calls) == len(gpus.gangs[2].calls)
+
+
+def test_sigterm_is_what_ctrl_c_is() -> None:
+    with pytest.raises(KeyboardInterrupt), session.terminable():
+        signal.raise_signal(signal.SIGTERM)
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_where_nothing_can_be_measured_it_fails_with_the_reason(gpus: Bench) -> None:
+    gpus.prepare = lambda gang: setattr(gang, "broken", True)
+    result = gpus.tune(*SMALL)
+    assert result.exit_code == 1
+    assert "Nothing could be measured. The last: crashed, rank 1 died in phase compile: SIGSEGV" in result.stdout
+    assert gpus.json(*SMALL)["finished"] is False
+
+
+def test_without_gpus_it_says_so_and_takes_a_small_problem(laptop: Bench) -> None:
+    result = laptop.tune(*SMALL)
+    assert result.exit_code == 0, result.output
+    first = result.stderr.splitlines()[0]
+    assert first.startswith("no GPU here: kernels run on 2 ranks under Triton's interpreter")
+    assert "they say nothing about GPUs" in result.stdout
+
+
+def test_time_and_trials_together_whichever_is_first(gpus: Bench) -> None:
+    gpus.prepare = lambda gang: setattr(gang, "seconds", 0.3)
+    values = gpus.json("all-gather-gemm", "--effort", "quick", "--budget", "5", "--trials", "3")
+    assert sum(values["outcomes"].values()) - values["outcomes"].get("invalid", 0) == 3
+
+
+def test_the_seed_is_kept(gpus: Bench) -> None:
+    assert gpus.json(*SMALL, "--seed", "7")["seed"] == 7
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["all-gather-gemm", "--m", "4100"], "m=4100 is sharded over world_size=8, which must divide it"),
+        (["all-gather-gemm", "--m", "4100"], "take 4096 or 4104"),
+        (["all-gather-gemm", "--world-size", "16"], "this machine has 8 GPUs, one for each rank; take 1 to 8"),
+        (["all-gather-gemm", "--world-size", "0"], "world_size=0"),
+        (["all-gather-gemm", "--dtype", "int8"], "allowed are bf16, fp16, fp32"),
+        (["all-gather-gemm", "--budget", "1s"], "allowed are 5s to 168h"),
+        (["all-gather-gemm", "--budget", "soon"], "write it like 90s, 5m or 1.5h"),
+        (["all-gather-gemm", "--trials", "0"], "allowed are 1 to 100000"),
+        (["all-gather-gemm", "--effort", "huge"], "allowed are quick, standard, full"),
+        (["scatter-gemm"], "no workload named 'scatter-gemm'; there are: all-gather-gemm; other commands: list, show"),
+        (["show", "scatter-gemm"], "there are: all-gather-gemm"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(gpus: Bench, words: list[str], told: str) -> None:
+    result = gpus.tune(*words)
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("tune: error: ") and told in line
+    assert not gpus.gangs
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--world-size", "9"], "at most 8 ranks"),
+        (["--m", "65536", "--n", "4096"], "take smaller dimensions, or none for a default that fits"),
+    ],
+)
+def test_too_large_for_the_interpreter(laptop: Bench, words: list[str], told: str) -> None:
+    result = laptop.tune("all-gather-gemm", *words)
+    assert result.exit_code == 2 and told in result.stderr
+
+
+@pytest.mark.parametrize("words", [["all-gather-gemm", "--m", "many"], ["--frob"], ["all-gather-gemm", "--frob"]])
+def test_what_typer_refuses_is_exit_code_2_too(gpus: Bench, words: list[str]) -> None:
+    result = gpus.tune(*words)
+    assert result.exit_code == 2 and result.stdout == "" and "Traceback" not in result.stderr
+
+
+def test_a_foreign_database_is_left_as_it_is(gpus: Bench, tmp_path: Path) -> None:
+    foreign = tmp_path / "notes.txt"
+    foreign.write_text("not a database at all, but somebody's notes\n" * 50)
+    before = foreign.read_bytes()
+    result = gpus.tune(*SMALL, "--db", str(foreign))
+    assert result.exit_code == 2 and "is not a SQLite database" in result.stderr
+    assert foreign.read_bytes() == before
+
+
+def test_bad_input_loses_nothing_that_is_stored(gpus: Bench, tmp_path: Path) -> None:
+    gpus.tune(*SMALL)
+    gpus.tune("all-gather-gemm", "--m", "4100", "--force")
+    with Store.open(tmp_path / "cache.db") as store:
+        assert len(store.entries()) == 1
+
+
+def test_underscores_do_as_well(gpus: Bench) -> None:
+    assert gpus.json("all_gather_gemm", *SMALL[1:])["finished"]
+
+
+def test_a_users_workload_gets_everything(toy: Bench) -> None:
+    assert "toy-sum" in toy.tune("--help").stdout
+    page = toy.tune("toy-sum", "--help").stdout
+    assert "--round-to" in page and "--in-place" in page and "Adds up [width] numbers" in page
+    values = toy.json("toy-sum", "--width", "64", "--in-place", "--trials", "5")
+    assert values["problem"] == {
+        "width": 64, "round_to": "even", "in_place": True, "dtype": "bf16", "world_size": 2,
+    }  # fmt: skip
+    assert values["config"] == {"mode": "push", "block_m": 64}
+    assert toy.json("lookup", "toy-sum", "--width", "64", "--in-place")["source"] == "exact"
+    assert "# toy-sum: width=64" in toy.tune("report", "toy-sum").stdout

@@ -1,0 +1,57 @@
+"""A user's own workload, as AUTOTUNE_WORKLOADS loads it: problem, space and configs, but no kernels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from autotune.config import Config
+from autotune.environment import Machine
+from autotune.problem import Problem, choice, flag, size
+from autotune.search_spaces import Space, choices, numbers
+from autotune.workloads import Tolerance, Workload
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToyProblem(Problem):
+    """Adds up [width] numbers on every rank."""
+
+    workload = "toy_sum"
+
+    width: int = size("numbers on each rank")
+    round_to: str = choice("rounding", ("even", "zero"), "even")
+    in_place: bool = flag("write over the input")
+
+
+class ToyWorkload(Workload):
+    name = "toy_sum"
+    problem_type = ToyProblem
+    space = Space(choices("mode", "bsp", "push"), numbers("block_m", 16, 32, 64, 128, modes=("push",)))
+    sources = ()
+
+    def default_problem(self, machine: Machine, world_size: int) -> ToyProblem:
+        return ToyProblem(width=1024, world_size=world_size)
+
+    def default_config(self, problem: Any, machine: Machine) -> Config:
+        return Config({"mode": "push", "block_m": 16})
+
+    def first_configs(self, problem: Any, machine: Machine) -> list[Config]:
+        return [self.default_config(problem, machine)]
+
+    def baselines(self, problem: Any, machine: Machine) -> dict[str, Config]:
+        return {"bsp": Config({"mode": "bsp"})}
+
+    def tolerance(self, problem: Any) -> Tolerance:
+        return Tolerance(1e-3, 1e-2)
+
+    def heap_bytes(self, problem: Any) -> int:
+        return 1 << 20
+
+    def operation(self, *_: Any) -> Any:
+        raise NotImplementedError
+
+    def compile(self, *_: Any) -> Any:
+        raise NotImplementedError
+
+
+WORKLOAD = ToyWorkload()
