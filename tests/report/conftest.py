@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,8 +21,6 @@ from fakes import EIGHT_GPUS, FakeGang, FakeScreen
 
 EFFORT = Effort(trials=60, screen=3, iterations=9, finalists=3, rounds=2)
 
-Tuned = Callable[..., Entry]
-
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
@@ -30,24 +29,27 @@ def store(tmp_path: Path) -> Iterator[Store]:
         yield opened
 
 
-@pytest.fixture
-def tuned(store: Store) -> Tuned:
-    """Tunes all-gather + GEMM with the fake gang, into the store."""
-
-    def run(machine: Machine = EIGHT_GPUS, trials: int = 40, world_size: int = 8, **fields: Any) -> Entry:
-        found = workload("all_gather_gemm")
-        default = found.default_problem(machine, world_size)
-        problem = type(default).from_dict({**default.as_dict(), **fields})
-        gang, screen = FakeGang(problem), FakeScreen(found, problem, machine)
-        budget = Budget(trials)
-        result = tune(found, problem, machine, store, gang, screen, budget=budget, effort=EFFORT)  # type: ignore[arg-type]
-        assert result.entry is not None
-        return result.entry
-
-    return run
+def tune_into(
+    store: Store, machine: Machine = EIGHT_GPUS, trials: int = 40, world_size: int = 8, **fields: Any
+) -> Entry:
+    """Tune all-gather + GEMM with the fake gang."""
+    found = workload("all_gather_gemm")
+    default = found.default_problem(machine, world_size)
+    problem = type(default).from_dict({**default.as_dict(), **fields})
+    gang, screen = FakeGang(problem), FakeScreen(found, problem, machine)
+    result = tune(found, problem, machine, store, gang, screen, budget=Budget(trials), effort=EFFORT)  # type: ignore[arg-type]
+    assert result.entry is not None
+    return result.entry
 
 
 @pytest.fixture
-def report(store: Store, tuned: Tuned) -> Report:
-    """Of one study on eight GPUs."""
-    return build(store, tuned(), workload("all_gather_gemm"))
+def tuned(store: Store) -> Callable[..., Entry]:
+    """Tunes into the test's own store."""
+    return functools.partial(tune_into, store)
+
+
+@pytest.fixture(scope="session")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
+    """Of one study on eight GPUs; the same for all tests."""
+    with Store.open(tmp_path_factory.mktemp("report") / "cache.db") as opened:
+        return build(opened, tune_into(opened), workload("all_gather_gemm"))

@@ -46,7 +46,8 @@ def test_the_ten_best_rise_and_the_winner_is_marked(report: Report) -> None:
     assert len({each.config for each in report.best}) == 10
 
 
-def test_every_outcome_is_counted_with_an_example(report: Report, store: Store) -> None:
+def test_every_outcome_is_counted_with_an_example(store: Store, tuned: Tuned) -> None:
+    report = build(store, tuned(), workload("all_gather_gemm"))
     counts = {ending.outcome: ending.count for ending in report.endings}
     searched = [record for record in store.trials(report.study_id) if record.source != "final"]
     assert sum(counts.values()) == len(searched) and counts[Outcome.MEASURED] > 10
@@ -65,7 +66,8 @@ def test_how_each_dimension_mattered(report: Report) -> None:
     for knob in knobs.values():
         assert len(knob.reached) > 1 and min(each.relative for each in knob.reached) >= 1.0
         assert knob.importance is not None
-    assert sum(knob.importance or 0.0 for knob in knobs.values()) == pytest.approx(1.0)
+    # The rest is that of dimensions with one value, which are not listed.
+    assert 0.8 < sum(knob.importance or 0.0 for knob in knobs.values()) <= 1.0 + 1e-9
     values = [each.value for each in knobs["comm_programs"].reached]
     assert values == sorted(values, key=int)
 

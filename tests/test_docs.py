@@ -1,0 +1,39 @@
+"""Docs and code say the same."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from autotune.environment import SETTINGS
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_settings_are_documented_as_they_are() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| (.+) \|$", (ROOT / "docs/settings.md").read_text(), re.MULTILINE)
+    assert dict(rows) == dict(SETTINGS)
+
+
+def test_only_one_module_reads_our_environment_variables() -> None:
+    readers = [path.name for path in (ROOT / "autotune").rglob("*.py") if re.search(r'"AUTOTUNE_\w+"', path.read_text())]
+    direct = [
+        path.name
+        for path in (ROOT / "autotune").rglob("*.py")
+        if re.search(r'os\.environ(\.get)?[\[(]"AUTOTUNE_', path.read_text())
+    ]
+    assert "environment.py" in readers
+    assert direct == []
+
+
+def test_links_lead_somewhere() -> None:
+    for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), ROOT / "CONTRIBUTING.md"]:
+        for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
+            assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_public_names_exist() -> None:
+    import autotune
+
+    for name in autotune.__all__:
+        assert getattr(autotune, name) is not None
