@@ -51,6 +51,9 @@ SPIN_LIMITS = {"gpu": 1 << 21, "interpreter": 1 << 18}
 STAGGER = {"gpu": 2e-3, "interpreter": 5e-2}
 """Seconds by which each rank starts after the one before it when a result is checked again."""
 
+RECHECK_RUNS = 3
+"""Calls back to back, with nothing between them that would line the ranks up, before a result is checked again."""
+
 MOST_RESTARTS = 25
 """After so many the machine is to blame, not the configs."""
 
@@ -78,11 +81,10 @@ class _Phase:
 class Gang:
     """The rank processes of one problem. A context manager; ``evaluate`` never hangs and never raises for a config."""
 
-    def __init__(self, workload: Workload, problem: Problem, machine: Machine, files: Sequence[str] = ()) -> None:
+    def __init__(self, workload: Workload, problem: Problem, machine: Machine) -> None:
         """Nothing is started before ``start`` or ``with``."""
         self.workload, self.problem, self.machine = workload, problem, machine
         self.restarts = 0
-        self._files = tuple(files)
         self._kind = "interpreter" if machine.is_interpreter else "gpu"
         self._processes: list[subprocess.Popen[bytes]] = []
         self._connections: list[Connection] = []
@@ -120,7 +122,7 @@ class Gang:
         heap_bytes = int(setting("AUTOTUNE_HEAP_BYTES") or self.workload.heap_bytes(self.problem))
         openings = [
             Open(
-                self.workload.name, self._files, self.problem.as_dict(), self.machine, rank, self.problem.world_size,
+                self.workload.name, self.problem.as_dict(), self.machine, rank, self.problem.world_size,
                 str(self._folder / f"rendezvous{self._starts}"), heap_bytes, SPIN_LIMITS[self._kind],
             )
             for rank in range(self.problem.world_size)
@@ -154,12 +156,11 @@ class Gang:
 
         overall = 0.0
         times: list[list[float]] = [[] for _ in range(self.problem.world_size)]
-        stagger = STAGGER[self._kind]
         requests: list[tuple[Request, str]] = [(Compile(config), "compile"), (Check(config, seed), "check")]
         requests.append((Measure(plan.warmup, plan.screen), "measure"))
         if plan.iterations > plan.screen:
             requests.append((Measure(0, plan.iterations - plan.screen), "measure"))
-        requests.append((Recheck(seed + 1, stagger), "check"))
+        requests.append((Recheck(seed + 1, STAGGER[self._kind], RECHECK_RUNS), "check"))
         for request, phase in requests:
             if isinstance(request, Measure) and times[0] and self._too_slow(times, plan):
                 continue

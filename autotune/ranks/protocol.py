@@ -15,7 +15,6 @@ class Open:
     """Join the others and set the problem up. The first request of all."""
 
     workload: str
-    files: tuple[str, ...]
     problem: dict[str, Any]
     machine: Machine
     rank: int
@@ -51,10 +50,14 @@ class Measure:
 
 @dataclass(frozen=True)
 class Recheck:
-    """Run the prepared config on fresh inputs again, each rank starting ``stagger * rank`` seconds late; compare."""
+    """Run the prepared config on fresh inputs again, ``runs`` times in a row; compare what the last one left.
+
+    Each rank starts ``stagger * rank`` seconds late.
+    """
 
     seed: int
     stagger: float
+    runs: int
 
 
 @dataclass(frozen=True)

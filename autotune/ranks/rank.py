@@ -39,10 +39,8 @@ class Rank:
 
         from autotune.heap import open_heap
         from autotune.ranks.measure import Stopwatch
-        from autotune.workloads import load_file, workload
+        from autotune.workloads import workload
 
-        for file in opening.files:
-            load_file(file)
         on_gpu = not opening.machine.is_interpreter
         if on_gpu:
             torch.cuda.set_device(opening.rank)
@@ -91,9 +89,9 @@ class Rank:
         elif isinstance(request, Check):
             self._config = request.config
             self._run = self._operation.prepare(request.config)
-            return self._compare(request.seed, 0.0)
+            return self._compare(request.seed, stagger=0.0, runs=1)
         elif isinstance(request, Recheck):
-            return self._compare(request.seed, request.stagger)
+            return self._compare(request.seed, request.stagger, request.runs)
         elif isinstance(request, Measure):
             times = self._stopwatch.time(self._run, warmup=request.warmup, iterations=request.iterations)
             if self._operation.gave_up():
@@ -107,11 +105,12 @@ class Rank:
             return Done(self.fingerprint, parts=parts)
         return Done(self.fingerprint)
 
-    def _compare(self, seed: int, stagger: float) -> Reply:
+    def _compare(self, seed: int, stagger: float, runs: int) -> Reply:
         self._operation.refresh(seed)
         self._synchronize()
         time.sleep(stagger * self._opening.rank)
-        self._run()
+        for _ in range(runs):
+            self._run()
         self._synchronize()
         if self._operation.gave_up():
             return Failed(Outcome.TIMED_OUT, "a wait in the kernel gave up: what it waited for never arrived")

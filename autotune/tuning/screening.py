@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, ProcessPoolExecutor, wait
 from concurrent.futures import TimeoutError as FutureTimeout
 from concurrent.futures.process import BrokenProcessPool
@@ -18,7 +18,7 @@ from autotune.outcome import Evaluation, Outcome
 from autotune.problem import Problem
 from autotune.ranks.lifeline import die_with_parent
 from autotune.tuning.search import Candidate
-from autotune.workloads import Workload, load_file, workload
+from autotune.workloads import Workload, workload
 
 COMPILE_SECONDS = 90.0
 """How long the loop waits for one config's compilation; most take 2 to 6 s."""
@@ -32,9 +32,9 @@ MOST_AHEAD = 48
 class Screen:
     """A pool of compilers for one problem. ``submit`` returns at once, ``verdict`` waits."""
 
-    def __init__(self, workload: Workload, problem: Problem, machine: Machine, files: Sequence[str] = ()) -> None:
+    def __init__(self, workload: Workload, problem: Problem, machine: Machine) -> None:
         """No process is started before the first ``submit``; under the interpreter none ever is."""
-        self._job = (workload.name, tuple(files), problem.as_dict(), machine)
+        self._job = (workload.name, problem.as_dict(), machine)
         self._machine = machine
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         self.workers = int(setting("AUTOTUNE_COMPILE_WORKERS") or max(1, min(MOST_WORKERS, cores - problem.world_size)))
@@ -129,14 +129,10 @@ def _begin_worker(parent: int) -> None:
     die_with_parent(parent)
 
 
-def _compile(
-    name: str, files: tuple[str, ...], problem: dict[str, Any], machine: Machine, config: str
-) -> tuple[int, str]:
+def _compile(name: str, problem: dict[str, Any], machine: Machine, config: str) -> tuple[int, str]:
     """In a worker: the most shared memory of the config's kernels, and what the compiler complained about."""
     from autotune.kernels.plan import CompileError, compile_offline_for
 
-    for file in files:
-        load_file(file)
     found = workload(name)
     compile_offline_for(machine)
     try:

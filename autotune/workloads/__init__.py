@@ -1,7 +1,7 @@
 """Workloads: what joins a problem, its kernels and its space into something that can be tuned, and where they are."""
 
 from autotune.workloads.provenance import provenance_of
-from autotune.workloads.registry import load_file, names, workload
+from autotune.workloads.registry import names, workload
 from autotune.workloads.workload import Operation, Tolerance, Workload
 
-__all__ = ["Operation", "Tolerance", "Workload", "load_file", "names", "provenance_of", "workload"]
+__all__ = ["Operation", "Tolerance", "Workload", "names", "provenance_of", "workload"]

@@ -1,0 +1,162 @@
+"""All-gather + GEMM is right in every mode: under the interpreter on 1 to 4 ranks, and on all GPUs there are."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from autotune.config import Config
+from autotune.environment import Machine, machine
+from autotune.outcome import Outcome
+from autotune.ranks.gang import Gang, MeasurePlan
+from autotune.tuning.screening import Screen
+from autotune.workloads import workload
+
+WORKLOAD = workload("all_gather_gemm")
+
+ONCE = MeasurePlan(warmup=0, screen=1, iterations=1)
+
+ALIGNED = {"m": 32, "n": 64, "k": 64}
+"""Per rank; tiles divide the shard."""
+ODD = {"m": 11, "n": 40, "k": 72, "bias": True, "b_order": "nk"}
+TINY = {"m": 1, "n": 24, "k": 56, "dtype": "fp32"}
+
+
+def problem_of(world_size: int, layout: str, sizes: dict[str, Any]) -> Any:
+    """A problem whose sharded dimensions are ``sizes`` times the ranks."""
+    sharded = "m" if layout == "rows" else "k"
+    scaled = {name: value * world_size if name in ("n", sharded) else value for name, value in sizes.items()}
+    return WORKLOAD.problem_type(layout=layout, world_size=world_size, **scaled)
+
+
+def variants(problem: Any, here: Machine, tiles: list[dict[str, int]]) -> Iterator[Config]:
+    """Every valid combination of the words of each mode (loads, schedule, order, site), over the tiles in turn."""
+    space = WORKLOAD.space
+    turn = itertools.cycle(tiles)
+    for mode in space.modes:
+        words = [d for d in space.dimensions_of(mode) if not d.ordinal]
+        numbers = {d.name for d in space.dimensions_of(mode) if d.ordinal}
+        for values in itertools.product(*(d.values for d in words)):
+            chosen = dict(zip((d.name for d in words), values, strict=True))
+            if chosen["mode"] != mode:
+                continue
+            tile = {name: value for name, value in next(turn).items() if name in numbers}
+            config = Config({**chosen, **tile})
+            if chosen.get("schedule") not in (None, "tile") and here.is_interpreter and "comm_programs" in config:
+                config = config.replace(comm_programs=1)
+            if space.violation(config, problem, here) is None:
+                yield config
+
+
+def check_all(problem: Any, configs: list[Config]) -> None:
+    """Every config gives the right result on every rank, before and after it is timed."""
+    here = machine()
+    assert {config["mode"] for config in configs} >= {"bsp", "pull", "pull_staged", "push"}
+    with Screen(WORKLOAD, problem, here) as screen, Gang(WORKLOAD, problem, here) as gang:
+        compiling = [(config, screen.submit(config)) for config in configs]
+        for seed, (config, future) in enumerate(compiling):
+            refused = screen.verdict(config, future)
+            evaluation = refused or gang.evaluate(config, seed, ONCE)
+            assert evaluation.outcome is Outcome.MEASURED, f"{problem} {config}: {evaluation}"
+        assert gang.restarts == 0
+
+
+def on_cpu() -> Machine:
+    """The interpreter; these tests are for machines without a GPU."""
+    here = machine()
+    if not here.is_interpreter:
+        pytest.skip("the interpreter runs where there is no GPU")
+    return here
+
+
+def few(configs: Iterator[Config], count: int) -> list[Config]:
+    """About ``count`` of them, spread evenly, with at least one of each mode."""
+    everything = list(configs)
+    spread = everything[:: max(1, len(everything) // count)]
+    firsts = {str(config["mode"]): config for config in reversed(everything)}
+    return list(dict.fromkeys([*firsts.values(), *spread]))
+
+
+INTERPRETED_TILES = [
+    {
+        "block_m": 16, "block_n": 32, "block_k": 32, "group_m": 2, "num_warps": 4, "num_stages": 2, "unit_rows": 16,
+        "comm_programs": 2, "copy_kib": 2, "head_start": 0, "gemm_streams": 1,
+    },
+    {
+        "block_m": 32, "block_n": 32, "block_k": 64, "group_m": 1, "num_warps": 4, "num_stages": 3, "unit_rows": 32,
+        "comm_programs": 4, "copy_kib": 4, "head_start": 0, "gemm_streams": 1,
+    },
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("world_size", "layout", "sizes"),
+    [
+        (1, "rows", ALIGNED),
+        (1, "k", ODD),
+        (2, "rows", ALIGNED),
+        (2, "rows", ODD),
+        (2, "k", {**ODD, "dtype": "fp16"}),
+        (2, "k", TINY),
+        (3, "rows", TINY),
+        (3, "k", ODD),
+        (4, "rows", {**ODD, "dtype": "fp16"}),
+        (4, "k", ALIGNED),
+    ],
+)
+def test_every_mode_is_right_under_the_interpreter(world_size: int, layout: str, sizes: dict[str, Any]) -> None:
+    here = on_cpu()
+    problem = problem_of(world_size, layout, sizes)
+    tiles = [tile for tile in INTERPRETED_TILES if tile["block_m"] <= max(16, problem.m)]
+    check_all(problem, few(variants(problem, here, tiles), 12 if world_size == 2 else 7))
+
+
+GPU_TILES = [
+    {
+        "block_m": 128, "block_n": 256, "block_k": 64, "group_m": 8, "num_warps": 8, "num_stages": 3, "unit_rows": 128,
+        "comm_programs": 12, "copy_kib": 16, "head_start": 0, "gemm_streams": 2,
+    },
+    {
+        "block_m": 64, "block_n": 64, "block_k": 64, "group_m": 4, "num_warps": 4, "num_stages": 4, "unit_rows": 32,
+        "comm_programs": 20, "copy_kib": 4, "head_start": 0, "gemm_streams": 1,
+    },
+    {
+        "block_m": 16, "block_n": 64, "block_k": 128, "group_m": 1, "num_warps": 4, "num_stages": 4, "unit_rows": 16,
+        "comm_programs": 8, "copy_kib": 8, "head_start": 0, "gemm_streams": 2,
+    },
+]  # fmt: skip
+
+PAPER = {"n": 3584, "k": 8192, "dtype": "fp16", "layout": "k"}
+"""n per rank, k in all: Llama-70B's MLP up-projection on 8 GPUs."""
+
+
+@pytest.mark.gpu(2)
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        {"m": 1, **PAPER},
+        {"m": 16, **PAPER},
+        {"m": 100, **PAPER},
+        {"m": 1024, **PAPER},
+        {"m": 4096, "n": 7168, "k": 8192},
+        {"m": 64, "n": 3584, "k": 8192},
+        {"m": 8, "n": 360, "k": 2880, "b_order": "nk", "bias": True},
+        {"m": 1000, "n": 360, "k": 2880, "bias": True},
+        {"m": 520, "n": 2048, "k": 1024, "dtype": "fp16", "b_order": "nk"},
+        {"m": 256, "n": 512, "k": 512, "dtype": "fp32", "bias": True},
+        {"m": 24, "n": 136, "k": 264, "dtype": "fp32", "layout": "k"},
+        {"m": 2048, "n": 1000, "k": 4000},
+        {"m": 300, "n": 500, "k": 1000, "layout": "k", "bias": True},
+        {"m": 56, "n": 37, "k": 104, "b_order": "nk"},
+    ],
+    ids=lambda sizes: "-".join(str(value) for value in sizes.values()),
+)
+def test_every_mode_is_right_on_gpus(sizes: dict[str, Any]) -> None:
+    here = machine()
+    world_size = here.gpus
+    problem = WORKLOAD.problem_type(world_size=world_size, **{**sizes, "n": sizes["n"] * world_size})
+    tiles = [tile for tile in GPU_TILES if tile["block_m"] <= max(16, problem.m)]
+    check_all(problem, few(variants(problem, here, tiles), 16))
