@@ -16,7 +16,8 @@ def test_settings_are_documented_as_they_are() -> None:
 
 
 def test_only_one_module_reads_our_environment_variables() -> None:
-    readers = [path.name for path in (ROOT / "autotune").rglob("*.py") if re.search(r'"AUTOTUNE_\w+"', path.read_text())]
+    sources = list((ROOT / "autotune").rglob("*.py"))
+    readers = [path.name for path in sources if re.search(r'"AUTOTUNE_\w+"', path.read_text())]
     direct = [
         path.name
         for path in (ROOT / "autotune").rglob("*.py")

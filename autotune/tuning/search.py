@@ -41,9 +41,12 @@ class Search:
 
     def __init__(
         self, space: Space, problem: Problem, machine: Machine, seed: int, first: Iterable[Config],
-        on_invalid: Callable[[Config, Evaluation], None],
+        reserved: Iterable[Config], on_invalid: Callable[[Config, Evaluation], None],
     ) -> None:  # fmt: skip
-        """``first`` are tried before the sampler is asked; ``on_invalid`` gets what it proposes in vain."""
+        """``first`` are tried before the sampler is asked; ``on_invalid`` gets what it proposes in vain.
+
+        ``reserved`` are never proposed: the caller evaluates them in any case and lets the search ``remember``.
+        """
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self._space, self._problem, self._machine = space.narrowed(problem, machine), problem, machine
         self._random = random.Random(seed)
@@ -55,7 +58,7 @@ class Search:
             )
         self._study = optuna.create_study(sampler=sampler)
         self._first = deque(first)
-        self._known: dict[Config, float] = {}
+        self._known: dict[Config, float] = dict.fromkeys(reserved, math.inf)
         """Log of the latency of every config asked for or told, infinite where there is none."""
         self._on_invalid = on_invalid
 

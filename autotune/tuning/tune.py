@@ -104,7 +104,8 @@ class _Run:
         self._baselines = workload.baselines(problem, machine)
         self._history = store.trials(study.id)
         first = [*workload.first_configs(problem, machine)]
-        self._search = Search(workload.space, problem, machine, study.seed, first, self._save_invalid)
+        reserved = self._baselines.values()
+        self._search = Search(workload.space, problem, machine, study.seed, first, reserved, self._save_invalid)
         for record in self._history:
             if record.source != FINAL:
                 self._search.remember(record.config, record.evaluation)
@@ -172,7 +173,7 @@ class _Run:
         return self._search.ask(self._used())
 
     def _measure_baselines(self) -> None:
-        measured = {r.config: r.evaluation for r in self._history if r.source == BASELINE}
+        measured = {r.config: r.evaluation for r in self._history if r.source != FINAL}
         for name, config in self._baselines.items():
             evaluation = measured.get(config)
             if evaluation is None:
