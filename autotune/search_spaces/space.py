@@ -85,11 +85,18 @@ class Space:
         for name, dimension in wanted.items():
             if not dimension.holds(config[name]):
                 return f"{name}={config[name]!r}: allowed are {', '.join(map(str, dimension.values))}"
+        broken = self.broken(config, problem, machine)
+        if broken is None:
+            return None
+        got = ", ".join(f"{name}={config[name]}" for name in broken.uses)
+        return f"{broken.name} ({got}): {broken.reason}"
+
+    def broken(self, config: Config, problem: Problem, machine: Machine) -> Constraint | None:
+        """The first constraint that the config breaks; its dimensions and values are those of its mode."""
         setting = Setting(problem, machine)
-        for constraint in self._constraints_of(str(mode)):
+        for constraint in self._constraints_of(str(config["mode"])):
             if not constraint.allows(setting, **{name: config[name] for name in constraint.uses}):
-                got = ", ".join(f"{name}={config[name]}" for name in constraint.uses)
-                return f"{constraint.name} ({got}): {constraint.reason}"
+                return constraint
         return None
 
     def check(self, config: Config, problem: Problem, machine: Machine) -> None:

@@ -23,8 +23,10 @@ LOCAL_FROM = 0.5
 LOCAL_AROUND = 3
 """How many of the best are stepped away from."""
 
-TRIES = 40
-"""Proposals of the sampler that may be invalid or known before a step from a known config is taken instead."""
+MENDING_STEPS = 60
+
+TRIES = 5
+"""Proposals of the sampler, with what lies beside them, before a step from one of the best is taken instead."""
 
 
 @dataclass(frozen=True)
@@ -118,18 +120,43 @@ class Search:
         return candidate
 
     def _sampled(self) -> Candidate | None:
+        """What the sampler proposes; where that is invalid or known, a config next to it that is neither.
+
+        Asking the sampler again instead would cost some 50 ms each time, and a converged sampler repeats itself.
+        """
         for _ in range(TRIES):
             trial = self._study.ask()
             config = self._space.suggest(trial)
-            if config in self._known:
-                self._finish(trial, self._known[config])
-                continue
             violation = self._space.violation(config, self._problem, self._machine)
-            if violation is None:
+            if violation is None and config not in self._known:
                 return Candidate(config, "sampler", trial)
-            self._known[config] = math.inf
-            self._finish(trial, math.inf)
-            self._on_invalid(config, Evaluation(Outcome.INVALID, violation))
+            if violation is not None:
+                self._finish(trial, math.inf)
+                if config not in self._known:
+                    self._known[config] = math.inf
+                    self._on_invalid(config, Evaluation(Outcome.INVALID, violation))
+                beside = self._mended(config)
+            else:
+                self._study.tell(trial, state=optuna.trial.TrialState.FAIL)  # invisible: it taught nothing new
+                beside = self._step_from(config)
+            if beside is not None and beside not in self._known:
+                return Candidate(beside, "sampler")
+        return None
+
+    def _mended(self, config: Config) -> Config | None:
+        """A valid config near an invalid one: dimensions of broken constraints are drawn anew until none is broken.
+
+        A proposal of the sampler costs some 50 ms, this costs one.
+        """
+        for _ in range(MENDING_STEPS):
+            broken = self._space.broken(config, self._problem, self._machine)
+            if broken is None:
+                return config
+            changeable = [name for name in broken.uses if name != "mode"]
+            if not changeable:
+                return None
+            name = self._random.choice(changeable)
+            config = config.replace(**{name: self._random.choice(self._space.dimensions[name].values)})
         return None
 
     def _finish(self, trial: optuna.Trial, value: float) -> None:
@@ -146,14 +173,16 @@ class Search:
         leaders = ranked[:LOCAL_AROUND]
         self._random.shuffle(leaders)
         for config in [*leaders, *ranked[LOCAL_AROUND:]]:
-            unknown = [
-                other
-                for other in self._space.neighbours(config, self._problem, self._machine)
-                if other not in self._known
-            ]
-            if unknown:
-                return Candidate(self._random.choice(unknown), "neighbour")
+            beside = self._step_from(config)
+            if beside is not None:
+                return Candidate(beside, "neighbour")
         return None
+
+    def _step_from(self, config: Config) -> Config | None:
+        """An unknown config that differs in one dimension by one step."""
+        neighbours = self._space.neighbours(config, self._problem, self._machine)
+        unknown = [other for other in neighbours if other not in self._known]
+        return self._random.choice(unknown) if unknown else None
 
 
 def _value(evaluation: Evaluation) -> float:
