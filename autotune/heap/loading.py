@@ -11,6 +11,7 @@ import ctypes
 import functools
 import importlib.util
 import types
+import unittest.mock
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -58,11 +59,8 @@ def _bare_names_resolved() -> Iterator[None]:
                 return _NoRuntime()
             raise
 
-    loader.LoadLibrary = load  # type: ignore[method-assign]
-    try:
+    with unittest.mock.patch.object(loader, "LoadLibrary", load):
         yield
-    finally:
-        del loader.LoadLibrary
 
 
 def _find_runtime(name: str) -> Path | None:

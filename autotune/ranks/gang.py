@@ -244,7 +244,8 @@ class Gang:
     def _failure(self, phase: _Phase, name: str) -> Failed | None:
         """The one outcome that stands for what the ranks did, or None if all went well. Raises GangError for a bug."""
         for rank, reply in enumerate(phase.replies):
-            if isinstance(reply, Bug):
+            # Where a rank died, the others fail in whatever they were waiting for it: that is no bug.
+            if isinstance(reply, Bug) and not phase.dead:
                 self.close()
                 raise GangError(f"rank {rank} failed in a way nobody expected (phase {name}):\n{reply.traceback}")
         failed = [(rank, reply) for rank, reply in enumerate(phase.replies) if isinstance(reply, Failed)]

@@ -56,9 +56,9 @@ class Rank:
         self._workload = workload(opening.workload)
         self._problem = self._workload.problem_type.from_dict(opening.problem)
         group = dist.new_group(backend="gloo")
-        heap = open_heap(opening.heap_bytes, group)
-        self._stopwatch = Stopwatch(heap, opening.machine, opening.spin_limit)
-        self._operation = self._workload.operation(self._problem, heap, opening.machine, opening.spin_limit)
+        self._heap = open_heap(opening.heap_bytes, group)
+        self._stopwatch = Stopwatch(self._heap, opening.machine, opening.spin_limit)
+        self._operation = self._workload.operation(self._problem, self._heap, opening.machine, opening.spin_limit)
         self._config: Config | None = None
         self._run: Callable[[], None] = lambda: None
 
@@ -107,24 +107,15 @@ class Rank:
 
     def _compare(self, seed: int, stagger: float, runs: int) -> Reply:
         self._operation.refresh(seed)
-        self._synchronize()
+        self._heap.barrier()  # no rank may still be poisoning an inbox that another one writes to
         time.sleep(stagger * self._opening.rank)
         for _ in range(runs):
             self._run()
-        self._synchronize()
+        self._heap.barrier()
         if self._operation.gave_up():
             return Failed(Outcome.TIMED_OUT, "a wait in the kernel gave up: what it waited for never arrived")
         error = self._operation.error()
         return Done(self.fingerprint, overall=error.overall, element=error.element)
-
-    def _synchronize(self) -> None:
-        """Device and ranks: no rank may still be poisoning an inbox that another one writes to."""
-        import torch
-        import torch.distributed as dist
-
-        if not self._opening.machine.is_interpreter:
-            torch.cuda.synchronize()
-        dist.barrier()
 
     @property
     def fingerprint(self) -> str:

@@ -1,0 +1,122 @@
+"""What the heap's contract test runs on every rank; the same for shared memory and for Iris."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import triton
+import triton.language as tl
+
+from autotune.errors import HeapError, HeapExhausted
+from autotune.heap import device, open_heap
+
+
+@triton.jit
+def swap_kernel(mine, theirs, counter, rank, heap_bases, WORLD: tl.constexpr):
+    """Store our row to the next rank, load its row from the one before, count ourselves on rank 0."""
+    offsets = tl.arange(0, 16)
+    after = (rank + 1) % WORLD
+    before = (rank + WORLD - 1) % WORLD
+    row = tl.load(mine + offsets)
+    device.store(theirs + offsets, row, rank, after, heap_bases)
+    fetched = device.load(mine + offsets, rank, before, heap_bases)
+    tl.store(theirs + 16 + offsets, fetched)
+    device.atomic_add(counter, rank + 1, rank, 0, heap_bases, sem="acq_rel", scope="sys")
+
+
+@triton.jit
+def relay_kernel(box, flag, out, status, rank, heap_bases, spin_limit, WORLD: tl.constexpr):
+    """Rank 0 starts; every other rank waits for the one before, adds one to what came, hands it on."""
+    offsets = tl.arange(0, 64)
+    value = tl.zeros((64,), dtype=tl.int32)
+    if rank > 0:
+        late = device.wait(flag, 1, status, spin_limit)
+        value = tl.load(box + offsets + late * 0) + 1
+    tl.store(out + offsets, value)
+    if rank + 1 < WORLD:
+        device.store(box + offsets, value, rank, rank + 1, heap_bases)
+        device.signal(flag, rank + 1, rank, heap_bases)
+
+
+@triton.jit
+def forlorn_kernel(flag, status, spin_limit):
+    """Wait for what nobody signals."""
+    device.wait(flag, 1, status, spin_limit)
+
+
+def contract(argument: Any) -> dict[str, Any]:
+    """Everything that the contract promises, as plain values for the test to look at."""
+    heap = open_heap(8 << 20, dist.new_group(backend="gloo"))
+    rank, world_size = heap.rank, heap.world_size
+    found: dict[str, Any] = {"rank": rank}
+
+    mine = heap.allocate((16,), torch.float32)
+    theirs = heap.allocate((2, 16), torch.float32)
+    counter = heap.allocate((1,), torch.int32)
+    found["offsets"] = [heap.offset(tensor) for tensor in (mine, theirs, counter)]
+    mine.copy_(torch.arange(16) + 100 * rank)
+    theirs.fill_(-1)
+    counter.zero_()
+    heap.barrier()
+    swap_kernel[(1,)](mine, theirs, counter, rank, heap.bases, WORLD=world_size)
+    heap.barrier()
+    found["stored to me"], found["loaded by me"] = theirs[0].tolist(), theirs[1].tolist()
+    found["counted"] = int(counter.item())
+
+    box, out = heap.allocate((64,), torch.int32), heap.allocate((64,), torch.int32)
+    flag, status = heap.allocate((1,), torch.int32), heap.allocate((1,), torch.int32)
+    for tensor in (box, out, flag, status):
+        tensor.zero_()
+    heap.barrier()
+    relay_kernel[(1,)](box, flag, out, status, rank, heap.bases, 1 << 18, WORLD=world_size)
+    heap.barrier()
+    found["relayed"], found["relay status"] = sorted(set(out.tolist())), int(status.item())
+
+    flag.zero_()
+    begin = time.monotonic()
+    forlorn_kernel[(1,)](flag, status, 1000)
+    heap.barrier()
+    found["forlorn status"], found["forlorn seconds"] = int(status.item()), time.monotonic() - begin
+
+    next_rank = (rank + 1) % world_size
+    found["peer reads"] = heap.peer(mine, next_rank).tolist()[0]
+    heap.barrier()
+    heap.peer(mine, next_rank)[0] = 7000 + rank
+    heap.barrier()
+    found["peer wrote"] = mine.tolist()[0]
+
+    mark, left = heap.mark(), heap.left
+    again = heap.allocate((3,), torch.bfloat16).data_ptr()
+    heap.release(mark)
+    found["release"] = heap.left == left and heap.allocate((3,), torch.bfloat16).data_ptr() == again
+    found["errors"] = [
+        _message(lambda: heap.allocate((1 << 40,), torch.float32), HeapExhausted),
+        _message(lambda: heap.offset(torch.zeros(1, device=heap.device)), HeapError),
+        _message(lambda: heap.release(1 << 50), HeapError),
+    ]
+    found["left"] = heap.left
+    heap.barrier()
+    heap.close()
+    return found
+
+
+def die_halfway(argument: Any) -> None:
+    """Rank 1 is killed while the heap is in use."""
+    heap = open_heap(1 << 20, dist.new_group(backend="gloo"))
+    heap.barrier()
+    if heap.rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(30)
+
+
+def _message(call: Any, kind: type[Exception]) -> str:
+    try:
+        call()
+    except kind as error:
+        return str(error)
+    return ""

@@ -1,0 +1,55 @@
+"""One contract for every symmetric heap: shared memory here, Iris where there are GPUs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ranks_of_functions import RankDied, run_ranks
+
+ON_RANKS = str(Path(__file__).parent / "on_ranks.py")
+
+
+def left_behind() -> list[str]:
+    """Files of ours in shared memory."""
+    return [path.name for path in Path("/dev/shm").glob("iris-autotune-*")]
+
+
+def check(found: list[dict[str, Any]]) -> None:
+    """What the ranks saw is what the contract promises."""
+    world_size = len(found)
+    assert len({tuple(each["offsets"]) for each in found}) == 1
+    for rank, each in enumerate(found):
+        before, after = (rank - 1) % world_size, (rank + 1) % world_size
+        assert each["stored to me"] == [100.0 * before + i for i in range(16)]
+        assert each["loaded by me"] == [100.0 * before + i for i in range(16)]
+        assert each["relayed"] == [rank] and each["relay status"] == 0
+        assert each["forlorn status"] == 1 and each["forlorn seconds"] < 20
+        assert each["peer reads"] == 100.0 * after
+        assert each["peer wrote"] == 7000 + before
+        assert each["release"]
+        exhausted, foreign, mark = each["errors"]
+        assert str(4 << 40) in exhausted and str(each["left"]) in exhausted
+        assert "heap.allocate" in foreign
+        assert "marks from 0" in mark
+    assert found[0]["counted"] == sum(range(1, world_size + 1))
+
+
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_shared_memory_keeps_the_contract(world_size: int, tmp_path: Path) -> None:
+    check(run_ranks(ON_RANKS, "contract", world_size, tmp_path))
+    assert left_behind() == []
+
+
+@pytest.mark.gpu(2)
+def test_iris_keeps_the_contract(tmp_path: Path) -> None:
+    import torch
+
+    check(run_ranks(ON_RANKS, "contract", torch.cuda.device_count(), tmp_path, gpu=True))
+
+
+def test_a_killed_rank_leaves_no_shared_memory_behind(tmp_path: Path) -> None:
+    with pytest.raises(RankDied):
+        run_ranks(ON_RANKS, "die_halfway", 2, tmp_path)
+    assert left_behind() == []

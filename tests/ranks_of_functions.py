@@ -1,0 +1,76 @@
+"""Runs a function of a test module in several rank processes, as torchrun would, and returns what each one returned."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+DEADLINE = 90.0
+
+
+class RankDied(Exception):
+    """A rank ended without an answer; the message holds the ends of all logs."""
+
+
+def run_ranks(
+    file: str, function: str, world_size: int, folder: Path, *, gpu: bool = False, argument: Any = None
+) -> list[Any]:
+    """Call ``function(argument)`` of the module at ``file`` on every rank; a rank that dies kills the rest."""
+    environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    environment["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), *filter(None, sys.path)])
+    environment |= {} if gpu else {"TRITON_INTERPRET": "1"}
+    call = json.dumps([file, function, world_size, str(folder), gpu, argument])
+    ranks = []
+    for rank in range(world_size):
+        with open(folder / f"log{rank}", "wb") as log:
+            ranks.append(subprocess.Popen([sys.executable, __file__, str(rank), call], env=environment, stderr=log))
+    deadline = time.monotonic() + DEADLINE
+    try:
+        while any(rank.poll() is None for rank in ranks):
+            if time.monotonic() > deadline or any(rank.poll() for rank in ranks):
+                raise RankDied("\n".join((folder / f"log{i}").read_text()[-1500:] for i in range(world_size)))
+            time.sleep(0.05)
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.wait()
+    return [json.loads((folder / f"answer{rank}").read_text()) for rank in range(world_size)]
+
+
+def _main() -> None:
+    import importlib.util
+
+    import torch
+    import torch.distributed as dist
+
+    rank = int(sys.argv[1])
+    file, function, world_size, folder, gpu, argument = json.loads(sys.argv[2])
+    if gpu:
+        torch.cuda.set_device(rank)
+    dist.init_process_group(
+        "cpu:gloo,cuda:nccl" if gpu else "gloo",
+        init_method=f"file://{folder}/rendezvous",
+        rank=rank,
+        world_size=world_size,
+        timeout=timedelta(seconds=DEADLINE),
+        device_id=torch.device("cuda", rank) if gpu else None,
+    )
+    spec = importlib.util.spec_from_file_location("functions", file)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["functions"] = module
+    spec.loader.exec_module(module)
+    answer = getattr(module, function)(argument)
+    Path(folder, f"answer{rank}").write_text(json.dumps(answer))
+    dist.barrier()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    _main()

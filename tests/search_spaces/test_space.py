@@ -1,0 +1,156 @@
+"""A space says which configs are valid, why others are not, and how many there are."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import optuna
+import pytest
+
+from autotune.config import Config
+from autotune.environment import H100, MI300X, MI350X, Machine
+from autotune.errors import InvalidConfig
+from autotune.search_spaces import Constraint, Setting, Space, choices, flags, numbers
+from autotune.workloads import workload
+
+LAPTOP = Machine("interpreter", "cpu-interpreter", "cpu", 0, 8, 1 << 30, 0, "shared-memory")
+FOUND = workload("all_gather_gemm")
+
+
+def problem(**fields: Any) -> Any:
+    return FOUND.problem_type(**{"m": 4096, "n": 28672, "k": 8192, "world_size": 4, **fields})
+
+
+def _even_tiles(s: Setting, tile: int, unit: int) -> bool:
+    return unit % tile == 0
+
+
+def _no_wide_on_laptops(s: Setting, tile: int) -> bool:
+    return tile < 64 or not s.machine.is_interpreter
+
+
+TOY = Space(
+    choices("mode", "bsp", "push"),
+    numbers("tile", 16, 32, 64, modes=("push",)),
+    numbers("unit", 32, 64, 128, modes=("push",)),
+    flags("tma", modes=("push",)),
+    constraints=(
+        Constraint("even", ("tile", "unit"), _even_tiles, "a unit holds whole tiles"),
+        Constraint("narrow", ("tile",), _no_wide_on_laptops, "laptops are slow"),
+    ),
+)
+
+
+@pytest.mark.parametrize(("machine", "expected"), [(H100, 1 + 2 * 8), (LAPTOP, 1 + 2 * 6)])
+def test_enumeration_size_and_brute_force_agree(machine: Machine, expected: int) -> None:
+    everything = [Config({"mode": "bsp"})] + [
+        Config({"mode": "push", "tile": tile, "unit": unit, "tma": tma})
+        for tile, unit, tma in itertools.product((16, 32, 64), (32, 64, 128), (False, True))
+    ]
+    valid = {config for config in everything if TOY.violation(config, problem(), machine) is None}
+    assert set(TOY.enumerate(problem(), machine)) == valid
+    assert TOY.size(problem(), machine) == len(valid) == expected
+    narrowed = TOY.narrowed(problem(), machine)
+    assert set(narrowed.enumerate(problem(), machine)) == valid
+    assert narrowed.dimensions["tile"].values == tuple(sorted({c.integer("tile") for c in valid if "tile" in c}))
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"mode": "pull"}, "allowed are bsp, push"),
+        ({}, "allowed are bsp, push"),
+        ({"mode": "bsp", "tile": 16}, "mode bsp has no tile"),
+        ({"mode": "push", "tile": 16, "unit": 32}, "mode push needs tma"),
+        ({"mode": "push", "tile": 24, "unit": 32, "tma": True}, "tile=24: allowed are 16, 32, 64"),
+        ({"mode": "push", "tile": 16, "unit": 32, "tma": 1}, "tma=1: allowed are False, True"),
+        ({"mode": "push", "tile": 64, "unit": 32, "tma": True}, "even (tile=64, unit=32): a unit holds whole tiles"),
+    ],
+)
+def test_a_violation_says_what_is_allowed(values: dict[str, Any], said: str) -> None:
+    with pytest.raises(InvalidConfig) as caught:
+        TOY.check(Config(values), problem(), H100)
+    assert said in str(caught.value)
+
+
+def test_neighbours_are_valid_and_one_step_away() -> None:
+    config = Config({"mode": "push", "tile": 32, "unit": 64, "tma": False})
+    neighbours = set(TOY.neighbours(config, problem(), H100))
+    assert neighbours == {
+        config.replace(tile=16),
+        config.replace(tile=64),
+        config.replace(unit=32),
+        config.replace(unit=128),
+        config.replace(tma=True),
+    }
+
+
+def test_the_fingerprint_changes_with_values_and_constraints() -> None:
+    dimensions = list(TOY.dimensions.values())
+    same = Space(*dimensions, constraints=TOY.constraints)
+    fewer = Space(*dimensions, constraints=TOY.constraints[:1])
+    other_values = Space(*dimensions[:1], numbers("tile", 16, 32, modes=("push",)), *dimensions[2:])
+    assert same.fingerprint() == TOY.fingerprint()
+    assert len({TOY.fingerprint(), fewer.fingerprint(), other_values.fingerprint()}) == 3
+
+
+def test_optunas_parameters_lead_back_to_the_config() -> None:
+    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=3))
+    for _ in range(30):
+        trial = study.ask()
+        config = FOUND.space.suggest(trial)
+        assert trial.params == FOUND.space.parameters(config)
+        assert trial.distributions == FOUND.space.distributions(config)
+
+
+PUSH = {
+    "mode": "push", "block_m": 128, "block_n": 128, "block_k": 64, "group_m": 8, "num_warps": 8, "num_stages": 3,
+    "loads": "pointer", "schedule": "tile", "unit_rows": 128, "comm_programs": 16, "copy_kib": 16,
+    "peer_order": "rotate", "push_site": "same_launch", "head_start": 0,
+}  # fmt: skip
+PULL = {name: value for name, value in PUSH.items() if FOUND.space.dimensions[name].belongs_to("pull")}
+
+
+@pytest.mark.parametrize(
+    ("name", "config", "fields", "machine"),
+    [
+        ("no larger than the problem", PUSH, {"m": 32}, H100),
+        ("registers", {**PUSH, "block_m": 256, "block_n": 256}, {}, H100),
+        ("a warp's share", {**PUSH, "block_m": 16, "block_n": 32}, {}, H100),
+        ("TMA exists", {**PUSH, "loads": "tma"}, {}, MI300X),
+        ("TMA alignment", {**PUSH, "loads": "tma"}, {"n": 4 * 500, "k": 1000, "m": 4096}, H100),
+        ("TMA alignment", {**PUSH, "loads": "tma"}, {"layout": "k", "k": 4 * 72}, H100),
+        ("shared memory", {**PUSH, "num_stages": 6, "block_k": 128}, {}, H100),
+        ("shared memory", {**PUSH, "num_stages": 4}, {}, MI300X),
+        ("unit within the shard", {**PUSH, "unit_rows": 2048}, {}, H100),
+        ("room for the GEMM", {**PUSH, "block_m": 16, "comm_programs": 64, "num_warps": 4}, {}, LAPTOP),
+        ("residency", {**PUSH, "push_site": "side_stream"}, {}, H100),
+        ("sequential programs", {**PUSH, "schedule": "persistent", "comm_programs": 2}, {}, LAPTOP),
+        ("head start without effect", {**PUSH, "head_start": 2}, {}, H100),
+        ("flattening", {**PUSH, "schedule": "flattened"}, {"layout": "k"}, H100),
+        ("flattening", {**PULL, "mode": "pull", "schedule": "flattened"}, {}, H100),
+        ("copies by rows", {"mode": "copy_engine", "unit_rows": 128, "gemm_streams": 1}, {"layout": "k"}, H100),
+        ("CUDA graphs", {"mode": "bsp", "launch": "graph"}, {}, LAPTOP),
+        ("streams", {"mode": "copy_engine", "unit_rows": 128, "gemm_streams": 2}, {}, LAPTOP),
+    ],
+)
+def test_each_constraint_refuses_what_it_is_for(
+    name: str, config: dict[str, Any], fields: dict[str, Any], machine: Machine
+) -> None:
+    violation = FOUND.space.violation(Config(config), problem(**fields), machine)
+    assert violation is not None and violation.startswith(name), violation
+
+
+@pytest.mark.parametrize("machine", [H100, MI300X, MI350X, LAPTOP], ids=lambda machine: machine.arch)
+@pytest.mark.parametrize("world_size", [1, 2, 4, 8])
+@pytest.mark.parametrize("layout", ["rows", "k"])
+def test_defaults_are_valid_everywhere(machine: Machine, world_size: int, layout: str) -> None:
+    for m, k, n_local, dtype in itertools.product((1, 100, 4096), (8192, 2880), (360, 7168), ("bf16", "fp32")):
+        rows = m * world_size if layout == "rows" else m
+        each = problem(m=rows, n=n_local * world_size, k=k, dtype=dtype, layout=layout, world_size=world_size)
+        space, default = FOUND.space, FOUND.default_config(each, machine)
+        assert space.violation(default, each, machine) is None, f"{each} {default}"
+        first = FOUND.first_configs(each, machine)
+        assert default in first and all(space.violation(config, each, machine) is None for config in first)
+        assert FOUND.baselines(each, machine)
