@@ -24,7 +24,8 @@ def run_ranks(
     """Call ``function(argument)`` of the module at ``file`` on every rank; a rank that dies kills the rest."""
     environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
     environment["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), *filter(None, sys.path)])
-    environment |= {} if gpu else {"TRITON_INTERPRET": "1"}
+    without_gpus = {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""}
+    environment |= {} if gpu else without_gpus
     call = json.dumps([file, function, world_size, str(folder), gpu, argument])
     ranks = []
     for rank in range(world_size):
