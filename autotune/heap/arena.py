@@ -85,6 +85,8 @@ class SymmetricHeap(ABC):
         """The same tensor in another rank's heap, as memory that this process can read and write."""
         if rank == self.rank:
             return tensor
+        if not tensor.is_contiguous():
+            raise HeapError("a peer's view is contiguous, and this tensor is not: ask for the whole, then slice")
         return self._view(self._addresses[rank] + self.offset(tensor), rank, tensor)
 
     @abstractmethod

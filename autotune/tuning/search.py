@@ -25,6 +25,9 @@ LOCAL_AROUND = 3
 
 MENDING_STEPS = 60
 
+DRAWS = 200
+"""Random configs tried before the space is taken to be used up."""
+
 TRIES = 5
 """Proposals of the sampler, with what lies beside them, before a step from one of the best is taken instead."""
 
@@ -97,7 +100,7 @@ class Search:
             candidate = self._neighbour()
             if candidate is not None:
                 return self._claim(candidate)
-        candidate = self._sampled() or self._neighbour()
+        candidate = self._sampled() or self._neighbour() or self._drawn()
         return self._claim(candidate) if candidate is not None else None
 
     def tell(self, candidate: Candidate, evaluation: Evaluation) -> None:
@@ -176,6 +179,16 @@ class Search:
             beside = self._step_from(config)
             if beside is not None:
                 return Candidate(beside, "neighbour")
+        return None
+
+    def _drawn(self) -> Candidate | None:
+        """Any unknown config, drawn at random; None once the space seems to be used up."""
+        for _ in range(DRAWS):
+            mode = self._random.choice(self._space.modes)
+            values = {d.name: self._random.choice(d.values) for d in self._space.dimensions_of(mode)}
+            config = self._mended(Config({**values, "mode": mode}))
+            if config is not None and config not in self._known:
+                return Candidate(config, "random")
         return None
 
     def _step_from(self, config: Config) -> Config | None:

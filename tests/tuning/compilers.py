@@ -1,0 +1,29 @@
+"""A user's workload whose compilation misbehaves: ``group_m`` says how."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from autotune.config import Config
+from autotune.environment import Machine
+from autotune.kernels.plan import Compiled, CompileError
+from autotune.workloads.all_gather_gemm import AllGatherGemmWorkload
+
+
+class CompilingWorkload(AllGatherGemmWorkload):
+    """Compiles nothing, quickly."""
+
+    name = "compiling"
+
+    def compile(self, problem: Any, config: Config, machine: Machine) -> list[Compiled]:
+        """1 compiles, 2 does not, 4 takes the process down, 8 needs too much shared memory."""
+        how = config["group_m"]
+        if how == 2:
+            raise CompileError("planted: no such layout")
+        if how == 4:
+            os._exit(1)
+        return [Compiled("kernel", 1 << 30 if how == 8 else 1024, None, None)]
+
+
+WORKLOAD = CompilingWorkload()

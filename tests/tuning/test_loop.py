@@ -1,0 +1,190 @@
+"""The loop: the budget it keeps, what it stores, what it does not measure twice, whom it crowns."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes import BASELINE, EIGHT_GPUS, FAILURES, FakeGang, FakeScreen, formula, latency_of
+
+from autotune.config import Config
+from autotune.db import Store
+from autotune.errors import InvalidBudget
+from autotune.outcome import Evaluation, Outcome
+from autotune.tuning import EFFORTS, Budget, Result, tune
+from autotune.tuning.effort import parse_duration
+from autotune.tuning.finals import merge, run_finals, winner
+from autotune.tuning.search import Search
+from autotune.workloads import workload
+
+FOUND = workload("all_gather_gemm")
+PROBLEM = FOUND.problem_type(m=4096, n=28672, k=8192, world_size=8)
+
+
+def run(store: Store, gang: FakeGang, trials: int = 60, seconds: float = math.inf, **options: Any) -> Result:
+    """One tuning run on a fake 8-GPU machine."""
+    screen: Any = FakeScreen(FOUND, PROBLEM, EIGHT_GPUS)
+    budget = Budget(trials, seconds)
+    return tune(FOUND, PROBLEM, EIGHT_GPUS, store, gang, screen, budget=budget, effort=EFFORTS["quick"], **options)
+
+
+def searched(store: Store, study: int) -> list[Config]:
+    """The configs evaluated by the search and as baselines, in order."""
+    trials = store.trials(study)
+    return [t.config for t in trials if t.source != "final" and t.evaluation.outcome is not Outcome.INVALID]
+
+
+def test_it_gets_near_the_optimum_and_beats_the_baseline(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "cache.db") as store:
+        result = run(store, FakeGang(PROBLEM), trials=150, seed=3)
+    assert result.entry is not None
+    found = result.entry.winner
+    assert found.latency.median < 1.12 * 380.0 < BASELINE
+    assert found.latency.median == pytest.approx(formula(found.config))
+    assert set(found.baselines) == {"bsp eager", "bsp graph"} and set(found.limits) == {"all_gather", "gemm"}
+
+
+def test_trials_are_counted_and_every_outcome_is_stored_with_its_reason(tmp_path: Path) -> None:
+    class Fickle(FakeGang):
+        def evaluate(self, config: Config, seed: int, plan: Any) -> Evaluation:
+            outcomes = [None, *FAILURES]
+            outcome = outcomes[len(self.calls) % len(outcomes)]
+            found = super().evaluate(config, seed, plan)
+            return Evaluation(outcome, "planted") if outcome is not None else found
+
+    with Store.open(tmp_path / "cache.db") as store:
+        result = run(store, Fickle(PROBLEM), trials=60)
+        trials = store.trials(result.study.id)
+        configs = searched(store, result.study.id)
+    assert len(configs) == 60 and max(Counter(configs).values()) == 1
+    outcomes = Counter(trial.evaluation.outcome for trial in trials if trial.source != "final")
+    assert outcomes == result.standing.outcomes
+    assert set(outcomes) == set(Outcome)
+    assert all(trial.evaluation.reason for trial in trials if trial.evaluation.outcome is not Outcome.MEASURED)
+    for trial in trials:
+        violation = FOUND.space.violation(trial.config, PROBLEM, EIGHT_GPUS)
+        assert (violation is not None) == (trial.evaluation.outcome is Outcome.INVALID)
+
+
+def test_a_time_budget_ends_the_search(tmp_path: Path) -> None:
+    gang = FakeGang(PROBLEM)
+    gang.seconds = 0.15
+    with Store.open(tmp_path / "cache.db") as store:
+        result = run(store, gang, trials=10_000, seconds=5.0)
+    assert result.entry is not None
+    assert 10 <= len(gang.calls) <= 45
+
+
+def test_an_interrupted_run_goes_on_where_it_stopped_and_measures_nothing_twice(tmp_path: Path) -> None:
+    first, second = FakeGang(PROBLEM), FakeGang(PROBLEM)
+    first.interrupt_after = 23
+    with Store.open(tmp_path / "cache.db") as store:
+        stopped = run(store, first)
+        assert stopped.interrupted and stopped.entry is None and first.closed
+        assert stopped.standing.best is not None
+    with Store.open(tmp_path / "cache.db") as store:
+        finished = run(store, second)
+        assert finished.standing.resumed == 23 and finished.entry is not None
+        configs = searched(store, finished.study.id)
+    assert len(configs) == 60 and max(Counter(configs).values()) == 1
+    assert not set(first.calls) & set(second.calls[: 60 - 23])
+
+
+def test_a_bug_in_the_middle_loses_nothing_that_was_measured(tmp_path: Path) -> None:
+    class Buggy(FakeGang):
+        def evaluate(self, config: Config, seed: int, plan: Any) -> Evaluation:
+            if len(self.calls) == 9:
+                raise RuntimeError("planted")
+            return super().evaluate(config, seed, plan)
+
+    with Store.open(tmp_path / "cache.db") as store:
+        buggy = Buggy(PROBLEM)
+        with pytest.raises(RuntimeError, match="planted"):
+            run(store, buggy)
+        assert buggy.closed and len(searched(store, store.studies()[0].id)) == 9
+        assert run(store, FakeGang(PROBLEM)).standing.resumed == 9
+
+
+def test_the_cache_answers_without_ranks_and_force_tunes_anew(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "cache.db") as store:
+        first = run(store, FakeGang(PROBLEM), trials=10)
+        idle = FakeGang(PROBLEM)
+        again = run(store, idle, trials=10)
+        assert again.from_cache and idle.started == 0 and again.entry == first.entry
+        forced = run(store, FakeGang(PROBLEM), trials=12, force=True)
+        assert forced.study.id != first.study.id and forced.entry is not None
+        assert len(searched(store, first.study.id)) == 10, "what was measured is kept"
+
+
+def test_the_same_seed_gives_the_same_run(tmp_path: Path) -> None:
+    runs = []
+    for name, seed in (("a", 5), ("b", 5), ("c", 6)):
+        gang = FakeGang(PROBLEM)
+        with Store.open(tmp_path / name) as store:
+            run(store, gang, trials=40, seed=seed)
+        runs.append(gang.calls)
+    assert runs[0] == runs[1] != runs[2]
+
+
+def test_nothing_measurable_leaves_no_winner(tmp_path: Path) -> None:
+    gang = FakeGang(PROBLEM)
+    gang.broken = True
+    with Store.open(tmp_path / "cache.db") as store:
+        result = run(store, gang, trials=8)
+        assert result.entry is None and not result.interrupted
+        assert store.entries() == []
+
+
+def test_the_search_never_proposes_what_it_knows() -> None:
+    reserved = list(FOUND.baselines(PROBLEM, EIGHT_GPUS).values())
+    search = Search(FOUND.space, PROBLEM, EIGHT_GPUS, 1, [], reserved, on_invalid=lambda config, evaluation: None)
+    seen = set(reserved)
+    for number in range(80):
+        candidate = search.ask(number / 80)
+        assert candidate is not None and candidate.config not in seen
+        seen.add(candidate.config)
+        search.tell(candidate, Evaluation(Outcome.MEASURED, latency=latency_of(formula(candidate.config))))
+
+
+A, B, C = (Config({"mode": name}) for name in "abc")
+
+
+def test_finals_alternate_and_drop_what_fails() -> None:
+    calls = []
+
+    def evaluate(config: Config, number: int) -> Evaluation:
+        calls.append((str(config["mode"]), number))
+        if config == B and number == 1:
+            return Evaluation(Outcome.TIMED_OUT, "planted")
+        return Evaluation(Outcome.MEASURED, latency=latency_of(100.0 + 10 * number))
+
+    measured = run_finals([A, B, C], 3, evaluate, stop=lambda: False)
+    assert calls == [("a", 0), ("b", 0), ("c", 0), ("c", 1), ("b", 1), ("a", 1), ("a", 2), ("c", 2)]
+    assert set(measured) == {A, C}
+    assert measured[A].median == 110.0 and measured[A].iterations == 45
+
+
+def test_the_incumbent_stays_within_the_noise() -> None:
+    assert winner({A: latency_of(100.0), B: latency_of(99.5)}, [A]) == A
+    assert winner({A: latency_of(100.0), B: latency_of(95.0)}, [A]) == B
+    assert winner({A: latency_of(100.0), B: latency_of(120.0)}, [A]) == A
+    assert winner({B: latency_of(100.0), C: latency_of(99.9)}, [A]) == C
+
+
+def test_merging_takes_the_median_round() -> None:
+    merged = merge([latency_of(100.0), latency_of(104.0), latency_of(90.0)])
+    assert merged.median == 100.0 and merged.low <= 100.0 <= merged.high
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("90s", 90), ("5m", 300), ("1.5h", 5400), ("30", 30)])
+def test_durations(text: str, seconds: float) -> None:
+    assert parse_duration(text) == seconds
+
+
+@pytest.mark.parametrize("make", [lambda: parse_duration("soon"), lambda: Budget(0), lambda: Budget(5, 0.1)])
+def test_budgets_nobody_can_keep(make: Any) -> None:
+    with pytest.raises(InvalidBudget):
+        make()

@@ -1,0 +1,41 @@
+"""Screening: what cannot work is known before a rank sees it, and a compiler that crashes takes nobody with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from autotune.config import Config
+from autotune.environment import H100
+from autotune.outcome import Outcome
+from autotune.tuning.screening import Screen
+from autotune.workloads import registry, workload
+
+GOOD = Config({"mode": "pull", "group_m": 1})
+
+
+@pytest.fixture
+def screen(monkeypatch: pytest.MonkeyPatch) -> Iterator[Screen]:
+    """Two workers that know the misbehaving workload."""
+    monkeypatch.setenv("AUTOTUNE_WORKLOADS", str(Path(__file__).parent / "compilers.py"))
+    monkeypatch.setenv("AUTOTUNE_COMPILE_WORKERS", "2")
+    registry._from_files.cache_clear()
+    found = workload("compiling")
+    with Screen(found, found.problem_type(m=64, n=64, k=64, world_size=2), H100) as made:
+        yield made
+    registry._from_files.cache_clear()
+
+
+def test_each_way_to_fail_has_its_outcome_and_the_next_config_passes(screen: Screen) -> None:
+    configs = {how: GOOD.replace(group_m=how) for how in (1, 2, 4, 8)}
+    futures = {how: screen.submit(config) for how, config in configs.items()}
+    verdicts = {how: screen.verdict(configs[how], futures[how]) for how in (1, 2, 4, 8)}
+    assert verdicts[1] is None
+    refused, crashed, oversized = verdicts[2], verdicts[4], verdicts[8]
+    assert refused is not None and refused.outcome is Outcome.DID_NOT_COMPILE and "no such layout" in refused.reason
+    assert crashed is not None and crashed.outcome is Outcome.DID_NOT_COMPILE and "crashed" in crashed.reason
+    assert oversized is not None and oversized.outcome is Outcome.OUT_OF_RESOURCES
+    assert str(H100.shared_memory) in oversized.reason
+    assert screen.verdict(GOOD, screen.submit(GOOD)) is None
