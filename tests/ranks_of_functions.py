@@ -35,13 +35,19 @@ def run_ranks(
     try:
         while any(rank.poll() is None for rank in ranks):
             if time.monotonic() > deadline or any(rank.poll() for rank in ranks):
-                raise RankDied("\n".join((folder / f"log{i}").read_text()[-1500:] for i in range(world_size)))
+                raise RankDied(_logs(folder, world_size))
             time.sleep(0.05)
     finally:
         for rank in ranks:
             rank.kill()
             rank.wait()
+    if any(rank.returncode for rank in ranks):
+        raise RankDied(_logs(folder, world_size))
     return [json.loads((folder / f"answer{rank}").read_text()) for rank in range(world_size)]
+
+
+def _logs(folder: Path, world_size: int) -> str:
+    return "\n".join((folder / f"log{rank}").read_text()[-1500:] for rank in range(world_size))
 
 
 def _main() -> None:

@@ -10,7 +10,10 @@ PR_SET_PDEATHSIG = 1
 
 
 def die_with_parent(parent: int) -> None:
-    """Have the kernel kill this process when ``parent``, its parent's process id, is gone (Linux)."""
+    """Have the kernel kill this process when ``parent``, its parent's process id, is gone (Linux).
+
+    The kernel watches the thread that started this process: a gang is to be started by one that lives as long as it.
+    """
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)

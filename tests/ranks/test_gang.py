@@ -126,8 +126,9 @@ time.sleep(60)
 """
 
 
-def test_a_killed_driver_takes_its_ranks_with_it() -> None:
-    with subprocess.Popen([sys.executable, "-c", DRIVER], stdout=subprocess.PIPE, text=True) as driver:
+def test_a_killed_driver_takes_its_ranks_with_it(tmp_path: Path) -> None:
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}  # its folder stays behind: nobody is left to remove it
+    with subprocess.Popen([sys.executable, "-c", DRIVER], stdout=subprocess.PIPE, text=True, env=environment) as driver:
         assert driver.stdout is not None
         pids = [int(word) for word in driver.stdout.readline().split()]
         driver.send_signal(signal.SIGKILL)

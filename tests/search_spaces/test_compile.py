@@ -9,10 +9,10 @@ from multiprocessing import get_context
 from typing import Any
 
 import pytest
+from compile_worker import compile_one
 
 from autotune.config import Config
 from autotune.environment import H100, MI300X, Machine
-from autotune.kernels.plan import Compiled, compile_offline_for
 from autotune.workloads import workload
 
 FOUND = workload("all_gather_gemm")
@@ -36,12 +36,6 @@ def sample(problem: Any, machine: Machine, count: int) -> list[Config]:
         if space.violation(config, problem, machine) is None:
             found[config] = None
     return list(found)
-
-
-def compile_one(machine: Machine, problem: Any, config: Config) -> list[Compiled]:
-    """In a worker process: declares its target and compiles."""
-    compile_offline_for(machine)
-    return FOUND.compile(problem, config, machine)
 
 
 @pytest.mark.parametrize("machine", [H100, MI300X], ids=lambda machine: machine.arch)

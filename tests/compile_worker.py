@@ -1,0 +1,16 @@
+"""What the workers of the compilation test run; a module of its own, for they import it by name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from autotune.config import Config
+from autotune.environment import Machine
+from autotune.kernels.plan import Compiled, compile_offline_for
+from autotune.workloads import workload
+
+
+def compile_one(machine: Machine, problem: Any, config: Config) -> list[Compiled]:
+    """Declare the target and compile a config of all-gather + GEMM for it."""
+    compile_offline_for(machine)
+    return workload("all_gather_gemm").compile(problem, config, machine)

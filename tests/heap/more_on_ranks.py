@@ -1,0 +1,147 @@
+"""Corners of the heap's contract, run on every rank: waits, atomics between processes, bookkeeping, peers' views."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import triton
+import triton.language as tl
+
+from autotune.errors import HeapError, HeapExhausted
+from autotune.heap import device, open_heap
+from autotune.heap.arena import ALIGNMENT, SymmetricHeap
+
+TURNS = 12
+ALMOST_FULL = (1 << 31) - TURNS // 2
+"""Where the counters start, so that they wrap around halfway."""
+
+TICKETS = 32
+
+
+@triton.jit
+def ring_kernel(boxes, flag, out, status, turn, target, rank, heap_bases, spin_limit, WORLD: tl.constexpr):
+    """Send a value to the next rank, wait for the one from the rank before."""
+    offsets = turn * 64 + tl.arange(0, 64)
+    after = (rank + 1) % WORLD
+    device.store(boxes + offsets, tl.zeros((64,), tl.int32) + 1000 * rank + turn, rank, after, heap_bases)
+    device.signal(flag, after, rank, heap_bases)
+    late = device.wait(flag, target, status, spin_limit)
+    tl.store(out + offsets, tl.load(boxes + offsets + late * 0))
+
+
+@triton.jit
+def waits_kernel(flag, results, status, target, spin_limit, WAITS: tl.constexpr):
+    """Wait several times for the same counter; keep what each wait returned."""
+    for i in range(WAITS):
+        tl.store(results + i, device.wait(flag, target, status, spin_limit))
+
+
+@triton.jit
+def tickets_kernel(counter, tickets, rank, heap_bases):
+    """Each program takes a number from rank 0's counter."""
+    ticket = device.atomic_add(counter, 1, rank, 0, heap_bases, sem="acq_rel", scope="sys")
+    tl.store(tickets + tl.program_id(0), ticket)
+
+
+def _zeros(heap: SymmetricHeap, *shape: int) -> torch.Tensor:
+    return heap.allocate(shape, torch.int32).zero_()
+
+
+def synchronisation(argument: Any) -> dict[str, Any]:
+    """Signals over many launches without a host barrier between them, waits that give up, contended atomics."""
+    heap = open_heap(1 << 20, dist.new_group(backend="gloo"))
+    found: dict[str, Any] = {}
+
+    boxes, out, flag, status = _zeros(heap, TURNS, 64), _zeros(heap, TURNS, 64), _zeros(heap, 1), _zeros(heap, 1)
+    flag.fill_(ALMOST_FULL)
+    heap.barrier()
+    for turn in range(TURNS):
+        target = (ALMOST_FULL + turn + 1 + (1 << 31)) % (1 << 32) - (1 << 31)
+        ring_kernel[(1,)](boxes, flag, out, status, turn, target, heap.rank, heap.bases, 1 << 18, WORLD=heap.world_size)
+    heap.barrier()
+    found["ring"] = [sorted(set(row)) for row in out.tolist()]
+    found["ring status"], found["ring counter"] = int(status.item()), int(flag.item())
+
+    flag, status, results = _zeros(heap, 1), _zeros(heap, 1), _zeros(heap, 4)
+    flag.fill_(5)
+    results.fill_(-1)
+    waits_kernel[(1,)](flag, results, status, 5, 0, WAITS=4)
+    heap.barrier()
+    found["no wait"] = [results.tolist(), int(status.item())]
+    waits_kernel[(1,)](flag, results, status, 6, 600, WAITS=4)
+    heap.barrier()
+    found["gave up"] = [results.tolist(), int(status.item())]
+    begin = time.monotonic()
+    waits_kernel[(1,)](flag, results, status, 6, 1 << 30, WAITS=4)
+    heap.barrier()
+    found["hopeless"], found["hopeless seconds"] = results.tolist(), time.monotonic() - begin
+
+    counter, tickets = _zeros(heap, 1), _zeros(heap, TICKETS)
+    heap.barrier()
+    tickets_kernel[(TICKETS,)](counter, tickets, heap.rank, heap.bases)
+    heap.barrier()
+    found["tickets"], found["counted"] = tickets.tolist(), int(heap.peer(counter, 0).item())
+    heap.barrier()
+    heap.close()
+    return found
+
+
+def bookkeeping(argument: Any) -> dict[str, Any]:
+    """What allocation promises, and views of peers' memory for more than flat vectors."""
+    heap = open_heap(64 << 10, dist.new_group(backend="gloo"))
+    rank, found = heap.rank, dict[str, Any]()
+    found["size"], found["left at first"] = heap.size, heap.left
+
+    start = heap.mark()
+    offsets = [heap.offset(heap.allocate(shape, torch.bfloat16)) for shape in [(3,), (7, 5), (), (1,)]]
+    found["aligned"] = all((offset - offsets[0]) % ALIGNMENT == 0 for offset in offsets)
+    found["distinct"] = len(set(offsets)) == len(offsets)
+    left = heap.left
+    found["empty is free"] = heap.allocate((0, 4), torch.bfloat16).numel() == 0 and heap.left == left
+    heap.release(start)
+    whole = heap.allocate((heap.left,), torch.uint8)
+    found["all of it"] = [whole.numel(), heap.left]
+    found["one byte more"] = _message(lambda: heap.allocate((1,), torch.uint8), HeapExhausted)
+    heap.release(start)
+    found["after release"] = heap.left
+    found["bad marks"] = [_message(partial(heap.release, mark), HeapError) for mark in (-1, start + 1)]
+
+    heap.allocate((5,), torch.int8)
+    matrix = heap.allocate((4, 6), torch.bfloat16)
+    matrix.copy_(torch.arange(24).view(4, 6) + 32 * rank)
+    heap.barrier()
+    other = (rank + 1) % heap.world_size
+    view = heap.peer(matrix, other)
+    found["view"] = [list(view.shape), str(view.dtype), view.float().tolist() == _expected(other)]
+    found["part of a view"] = heap.peer(matrix[2:], other).float().tolist() == _expected(other)[2:]
+    found["own"] = heap.peer(matrix, rank).data_ptr() == matrix.data_ptr()
+    found["owns"] = [heap.owns(each) for each in (matrix, matrix[3], view, torch.zeros(1, device=heap.device))]
+    found["not contiguous"] = [
+        _message(partial(heap.peer, each, other), HeapError) for each in (matrix.t(), matrix[:, 1:3])
+    ]
+    found["not on the heap"] = _message(lambda: heap.peer(view.clone(), other), HeapError)
+    heap.barrier()
+    heap.close()
+    return found
+
+
+def too_large(argument: Any) -> str:
+    """What a heap says that no host has the memory for."""
+    return _message(lambda: open_heap(1 << 50, dist.new_group(backend="gloo")), HeapError)
+
+
+def _expected(rank: int) -> list[list[float]]:
+    rows: list[list[float]] = (torch.arange(24).view(4, 6) + 32 * rank).float().tolist()
+    return rows
+
+
+def _message(call: Any, kind: type[Exception]) -> str:
+    try:
+        call()
+    except kind as error:
+        return str(error)
+    return ""

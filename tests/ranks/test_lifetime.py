@@ -1,0 +1,145 @@
+"""How gangs begin and end: ranks that cannot start, and nothing left of them however the driver stops."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from autotune.config import Config
+from autotune.environment import machine
+from autotune.errors import GangError
+from autotune.outcome import Outcome
+from autotune.ranks import gang as gang_module
+from autotune.ranks.gang import Gang, MeasurePlan
+from autotune.workloads import registry, workload
+
+pytestmark = pytest.mark.skipif(not machine().is_interpreter, reason="the faults are planted in interpreted ranks")
+
+FAULTS = Path(__file__).parent / "faults.py"
+GOOD = Config({"mode": "bsp", "launch": "eager"})
+ONCE = MeasurePlan(warmup=0, screen=1, iterations=1)
+
+
+@pytest.fixture
+def folders(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Where the gang makes its folder; nothing else is there."""
+    place = tmp_path / "temporary"
+    place.mkdir()
+    monkeypatch.setenv("TMPDIR", str(place))
+    monkeypatch.setattr(tempfile, "tempdir", str(place))
+    return place
+
+
+@pytest.fixture
+def file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
+    """A copy of the workload with planted faults, for a test to change between the driver's loading and the ranks'."""
+    copy = tmp_path / "workload.py"
+    copy.write_text(FAULTS.read_text())
+    monkeypatch.setenv("AUTOTUNE_WORKLOADS", str(copy))
+    monkeypatch.setattr(gang_module, "GRACE", 1.0)
+    registry._from_files.cache_clear()
+    yield copy
+    registry._from_files.cache_clear()
+
+
+def new_gang() -> Gang:
+    found = workload("faulty")
+    return Gang(found, found.problem_type(m=32, n=64, k=64, world_size=2), machine())
+
+
+def gone(pid: int, within: float = 0.0) -> bool:
+    """Whether the process ends in so many seconds; a zombie that nobody has waited for counts."""
+    deadline = time.monotonic() + within
+    while True:
+        try:
+            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+                return True
+        except (FileNotFoundError, ProcessLookupError):
+            return True
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("raise ValueError('planted')", r"the ranks did not start: rank \d: workload file .*: ValueError: planted"),
+        ("raise RuntimeError('planted')", r"rank \d failed in a way nobody expected(?s:.*)RuntimeError: planted"),
+        ("import os; print('so long', file=__import__('sys').stderr, flush=True); os._exit(5)",
+         r"the ranks did not start: rank \d died in phase start: exit code 5; so long"),
+    ],
+    ids=["error", "unexpected error", "exit"],
+)  # fmt: skip
+def test_ranks_that_cannot_load_the_workload_say_so_once(file: Path, folders: Path, line: str, message: str) -> None:
+    gang = new_gang()
+    file.write_text(f"{file.read_text()}\n{line}\n")
+    with pytest.raises(GangError, match=message):
+        gang.start()
+    assert gang._processes == [] and list(folders.iterdir()) == []
+
+
+def test_a_closed_gang_leaves_nothing_and_can_be_used_again(file: Path, folders: Path) -> None:
+    gang = new_gang()
+    gang.close()
+    with gang:
+        pids = [process.pid for process in gang._processes]
+        assert len(pids) == 2 and len(list(folders.iterdir())) == 1
+        gang.close()
+        assert all(gone(pid) for pid in pids) and list(folders.iterdir()) == []
+        assert gang.evaluate(GOOD, 1, ONCE).outcome is Outcome.MEASURED
+        pids = [process.pid for process in gang._processes]
+    gang.close()
+    assert all(gone(pid) for pid in pids) and list(folders.iterdir()) == []
+
+
+DRIVER = """
+from autotune.config import Config
+from autotune.environment import machine
+from autotune.ranks.gang import Gang, MeasurePlan
+from autotune.workloads import workload
+found = workload("faulty")
+with Gang(found, found.problem_type(m=32, n=64, k=64, world_size=2), machine()) as gang:
+    print(*(process.pid for process in gang._processes), flush=True)
+    gang.evaluate(Config({"mode": "bsp", "launch": "eager", "fault": "has a child"}), 1, MeasurePlan(0, 1, 1))
+"""
+
+
+def test_an_interrupt_in_the_midst_of_a_config_ends_ranks_and_what_they_started(file: Path, folders: Path) -> None:
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", DRIVER], stdout=pipe, stderr=pipe, text=True) as driver:
+        assert driver.stdout is not None and driver.stderr is not None
+        pids = [int(word) for word in driver.stdout.readline().split()]
+        try:
+            child = wait_for_child(next(folders.glob("iris-autotune-*")) / "rank1.log")
+            driver.send_signal(signal.SIGINT)
+            driver.wait(timeout=15)
+        finally:
+            driver.kill()
+        assert "KeyboardInterrupt" in driver.stderr.read()
+    assert len(pids) == 2 and all(gone(pid, within=5) for pid in [*pids, child])
+    assert list(folders.glob("iris-autotune-*")) == []
+
+
+def wait_for_child(log: Path) -> int:
+    """The process that rank 1 has started, once it has: it is then in the midst of a config."""
+    deadline = time.monotonic() + 15
+    while time.monotonic() < deadline:
+        for line in log.read_text().splitlines():
+            if line.startswith("child "):
+                return int(line.split()[1])
+        time.sleep(0.05)
+    raise AssertionError("rank 1 has not come so far")
+
+
+def test_a_process_whose_parent_is_gone_already_ends_at_once() -> None:
+    code = "from autotune.ranks.lifeline import die_with_parent; die_with_parent(1 << 22); print('alive')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (1, "")

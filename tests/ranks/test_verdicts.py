@@ -1,0 +1,171 @@
+"""What the supervisor makes of the ranks' replies, and of their times: no process is started here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from autotune.config import Config
+from autotune.environment import INTERPRETER, Machine
+from autotune.errors import GangError, RanksDisagree
+from autotune.outcome import Outcome
+from autotune.ranks import gang as gang_module
+from autotune.ranks.gang import Gang, MeasurePlan, _Phase
+from autotune.ranks.measure import combine
+from autotune.ranks.protocol import Bug, Check, Done, Failed, Measure, Recheck, Reply, Request
+from autotune.workloads import workload
+
+LAPTOP = Machine("interpreter", INTERPRETER, "cpu", 0, 8, 1 << 30, 0, "shared-memory")
+CONFIG = Config({"mode": "bsp", "launch": "eager"})
+DONE = Done("same")
+
+
+class ScriptedGang(Gang):
+    """A gang whose ranks reply as the test says."""
+
+    def __init__(self) -> None:
+        found = workload("all_gather_gemm")
+        super().__init__(found, found.problem_type(m=32, n=64, k=64, world_size=2), LAPTOP)
+        self._processes: list[Any] = ["rank 0", "rank 1"]
+        self.asked: list[Request] = []
+
+    def reply(self, request: Request, rank: int) -> Reply:
+        """Rank's reply: ever slower times, no error."""
+        if isinstance(request, Measure):
+            return Done("same", times=tuple(100.0 * (i + 1) + rank for i in range(request.iterations)))
+        return DONE
+
+    def _ask(self, requests: Sequence[Request], phase: str) -> _Phase:
+        self.asked.append(requests[0])
+        return _Phase([self.reply(request, rank) for rank, request in enumerate(requests)])
+
+    def _kill(self) -> None:
+        self._processes = []
+
+    def start(self) -> None:
+        self._processes = ["rank 0", "rank 1"]
+
+
+def kinds(gang: ScriptedGang) -> list[str]:
+    return [type(request).__name__ for request in gang.asked]
+
+
+def verdict(*replies: Reply | None, dead: dict[int, str] | None = None, silent: Sequence[int] = ()) -> Failed | None:
+    return ScriptedGang()._failure(_Phase(list(replies), list(silent), dead or {}), "check")
+
+
+def test_all_well_is_no_failure() -> None:
+    assert verdict(DONE, DONE) is None
+
+
+def test_a_failed_rank_is_the_reason_and_a_silent_one_its_victim() -> None:
+    reply = Failed(Outcome.OUT_OF_RESOURCES, "no memory")
+    assert verdict(DONE, reply) == Failed(Outcome.OUT_OF_RESOURCES, "rank 1: no memory", broken=False)
+    assert verdict(None, reply, silent=[0]) == Failed(Outcome.OUT_OF_RESOURCES, "rank 1: no memory", broken=True)
+
+
+def test_one_broken_rank_breaks_the_gang() -> None:
+    found = verdict(Failed(Outcome.TIMED_OUT, "gave up"), Failed(Outcome.CRASHED, "CUDA error", broken=True))
+    assert found == Failed(Outcome.TIMED_OUT, "rank 0: gave up", broken=True)
+
+
+def test_where_a_rank_died_the_others_complaints_are_no_bugs() -> None:
+    found = verdict(Bug("RuntimeError: connection closed by peer"), None, dead={1: "SIGSEGV"})
+    assert found == Failed(Outcome.CRASHED, "rank 1 died in phase check: SIGSEGV", broken=True)
+
+
+def test_silence_is_a_time_out_that_names_the_ranks() -> None:
+    found = verdict(None, None, silent=[0, 1])
+    assert found is not None and found.broken
+    assert (found.outcome, found.reason) == (
+        Outcome.TIMED_OUT, "no answer from rank 0, 1 in phase check within 60 s",
+    )  # fmt: skip
+
+
+def test_a_bug_stops_the_run() -> None:
+    with pytest.raises(GangError, match="rank 1 failed .*phase check.*\nTraceback: planted"):
+        verdict(DONE, Bug("Traceback: planted"))
+
+
+def test_ranks_that_always_break_are_not_restarted_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Broken(ScriptedGang):
+        def reply(self, request: Request, rank: int) -> Reply:
+            return Failed(Outcome.CRASHED, "CUDA error", broken=True)
+
+    monkeypatch.setattr(gang_module, "MOST_RESTARTS", 2)
+    gang = Broken()
+    for restarts in (1, 2):
+        assert gang.evaluate(CONFIG, 1, MeasurePlan()).outcome is Outcome.CRASHED
+        assert gang.restarts == restarts and gang._processes
+    with pytest.raises(GangError, match="restarted 2 times; the machine seems to be at fault"):
+        gang.evaluate(CONFIG, 1, MeasurePlan())
+    assert not gang._processes, "closed"
+
+
+def test_ranks_that_work_on_different_things_stop_the_run() -> None:
+    class Divided(ScriptedGang):
+        def reply(self, request: Request, rank: int) -> Reply:
+            return Done(f"config {rank}")
+
+    with pytest.raises(RanksDisagree, match="rank 0: config 0; rank 1: config 1"):
+        Divided().evaluate(CONFIG, 1, MeasurePlan())
+
+
+def test_the_phases_of_an_evaluation() -> None:
+    gang = ScriptedGang()
+    found = gang.evaluate(CONFIG, 7, MeasurePlan(warmup=2, screen=5, iterations=15))
+    assert kinds(gang) == ["Compile", "Check", "Measure", "Measure", "Recheck"]
+    _, check, first, rest, recheck = gang.asked
+    assert (first, rest) == (Measure(2, 5), Measure(0, 10))
+    assert isinstance(check, Check) and isinstance(recheck, Recheck)
+    assert check.seed != recheck.seed and recheck.runs > 1 and recheck.stagger > 0
+    assert found.latency is not None and found.latency.iterations == 15
+
+
+@pytest.mark.parametrize(("limit", "iterations"), [(300.9, 5), (301.0, 15), (None, 15)])
+def test_only_what_is_clearly_slow_at_the_screening_is_dropped(limit: float | None, iterations: int) -> None:
+    gang = ScriptedGang()
+    found = gang.evaluate(CONFIG, 7, MeasurePlan(0, 5, 15, limit))
+    assert found.latency is not None and found.latency.iterations == iterations
+    assert kinds(gang)[-1] == "Recheck", "what is dropped is checked as well"
+
+
+@pytest.mark.parametrize("wrong", [Done("same", overall=float("nan")), Done("same", element=float("inf"))])
+def test_a_wrong_result_is_not_measured(wrong: Done) -> None:
+    class Wrong(ScriptedGang):
+        def reply(self, request: Request, rank: int) -> Reply:
+            return wrong if isinstance(request, Check) and rank == 1 else super().reply(request, rank)
+
+    gang = Wrong()
+    found = gang.evaluate(CONFIG, 7, MeasurePlan())
+    assert found.outcome is Outcome.WRONG_RESULT and found.reason.startswith("rank 1: error ")
+    assert kinds(gang) == ["Compile", "Check"]
+
+
+def test_parts_that_cannot_be_measured_are_left_out() -> None:
+    class Without(ScriptedGang):
+        def reply(self, request: Request, rank: int) -> Reply:
+            return Failed(Outcome.OUT_OF_RESOURCES, "no memory")
+
+    assert Without().measure_parts(1, 1) == {}
+
+
+def test_the_slowest_rank_of_each_iteration_counts() -> None:
+    slow_in_turns = [[10.0, 50.0, 10.0, 50.0, 10.0], [40.0, 20.0, 40.0, 20.0, 45.0], [11.0, 12.0, 13.0, 14.0, 15.0]]
+    latency = combine(slow_in_turns)
+    assert latency.median == 45.0, "of 40, 50, 40, 50 and 45"
+    assert (latency.low, latency.high) == (40.0, 50.0)
+    assert latency.skew == 35.0, "of 30, 38, 30, 36 and 35"
+    assert latency.by_rank == (10.0, 40.0, 13.0) and latency.iterations == 5
+
+
+def test_one_iteration_has_no_spread() -> None:
+    latency = combine([[7.0], [9.0]])
+    assert (latency.median, latency.low, latency.high, latency.skew, latency.spread) == (9.0, 9.0, 9.0, 2.0, 0.0)
+
+
+def test_ranks_that_counted_differently_are_not_combined() -> None:
+    with pytest.raises(ValueError, match="shorter"):
+        combine([[1.0, 2.0], [1.0]])
