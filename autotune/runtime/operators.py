@@ -10,6 +10,7 @@ from autotune.config import Config
 from autotune.errors import GangError, InvalidProblem
 from autotune.kernels.all_gather_gemm import launch
 from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
+from autotune.kernels.all_gather_gemm.tensors import TORCH_DTYPES, Run, Tensors
 from autotune.runtime.context import Context
 
 MOST_BINDINGS = 64
@@ -61,8 +62,8 @@ class _Workspace:
         self._scratch = launch.share_scratch(problem, self._config, context.heap)
         self._shard: torch.Tensor | None = None
         if config["mode"] in ON_HEAP:
-            self._shard = context.heap.allocate(problem.shard, launch.TORCH_DTYPES[problem.dtype])
-        self._bound: OrderedDict[tuple[int, ...], launch.Run] = OrderedDict()
+            self._shard = context.heap.allocate(problem.shard, TORCH_DTYPES[problem.dtype])
+        self._bound: OrderedDict[tuple[int, ...], Run] = OrderedDict()
 
     def run(
         self, a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None, out: torch.Tensor, *, remember: bool
@@ -73,7 +74,7 @@ class _Workspace:
             self._shard.copy_(a)
             a = self._shard
         key = tuple(tensor.data_ptr() if tensor is not None else 0 for tensor in (a, b, bias, out))
-        call = self._bound.get(key) or self._bind(launch.Tensors(a, b, out, bias))
+        call = self._bound.get(key) or self._bind(Tensors(a, b, out, bias))
         if remember:
             self._bound[key] = call
             if len(self._bound) > MOST_BINDINGS:
@@ -82,7 +83,7 @@ class _Workspace:
         if out.device.type == "cpu" and self.gave_up():
             raise GangError("all_gather_gemm: a wait in the kernel gave up; not all ranks made this call")
 
-    def _bind(self, tensors: launch.Tensors) -> launch.Run:
+    def _bind(self, tensors: Tensors) -> Run:
         context = self._context
         return launch.bind(
             self._problem, self._config, context.machine, tensors, self._scratch, context.heap, context.spin_limit
@@ -96,7 +97,7 @@ class _Workspace:
 def _problem(
     context: Context, a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None, layout: str
 ) -> AllGatherGemm:
-    dtypes = {dtype: name for name, dtype in launch.TORCH_DTYPES.items()}
+    dtypes = {dtype: name for name, dtype in TORCH_DTYPES.items()}
     if a.dtype not in dtypes or b.dtype != a.dtype or (bias is not None and bias.dtype != a.dtype):
         raise InvalidProblem(f"a is {a.dtype}, b {b.dtype}: allowed is one of {', '.join(map(str, dtypes))} for all")
     if a.dim() != 2 or b.dim() != 2 or not a.is_contiguous():

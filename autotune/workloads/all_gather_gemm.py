@@ -10,7 +10,9 @@ from autotune.config import Config
 from autotune.environment import Machine
 from autotune.heap.arena import SymmetricHeap
 from autotune.kernels.all_gather_gemm import launch
+from autotune.kernels.all_gather_gemm.library import multiply
 from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
+from autotune.kernels.all_gather_gemm.tensors import TORCH_DTYPES, Scratch, Tensors
 from autotune.kernels.plan import Compiled, compile_all
 from autotune.search_spaces.all_gather_gemm import SPACE, default_config
 from autotune.workloads.workload import Error, Operation, Run, Tolerance, Workload
@@ -31,17 +33,17 @@ class AllGatherGemmOperation(Operation):
     def __init__(self, problem: AllGatherGemm, heap: SymmetricHeap, machine: Machine, spin_limit: int) -> None:
         """Allocates A's shard on the heap, the rest in ordinary memory; inputs are undefined until ``refresh``."""
         self._problem, self._heap, self._machine, self._spin_limit = problem, heap, machine, spin_limit
-        dtype, device = launch.TORCH_DTYPES[problem.dtype], heap.device
+        dtype, device = TORCH_DTYPES[problem.dtype], heap.device
         b_shape = (problem.n_local, problem.k) if problem.b_order == "nk" else (problem.k, problem.n_local)
         b = torch.empty(b_shape, dtype=dtype, device=device)
-        self._tensors = launch.Tensors(
+        self._tensors = Tensors(
             a=heap.allocate(problem.shard, dtype),
             b=b.t() if problem.b_order == "nk" else b,
             c=torch.empty((problem.m, problem.n_local), dtype=dtype, device=device),
             bias=torch.empty(problem.n_local, dtype=dtype, device=device) if problem.bias else None,
         )
         self._mark = heap.mark()
-        self._scratch: launch.Scratch | None = None
+        self._scratch: Scratch | None = None
         self._reference: torch.Tensor | None = None
 
     def refresh(self, seed: int) -> None:
@@ -98,7 +100,7 @@ class AllGatherGemmOperation(Operation):
         gathered = torch.empty((problem.m * problem.k,), dtype=tensors.a.dtype, device=self._heap.device)
         return {
             "all_gather": lambda: torch.distributed.all_gather_into_tensor(gathered, tensors.a.view(-1)) and None,
-            "gemm": lambda: launch.multiply(whole, tensors, tensors.c),
+            "gemm": lambda: multiply(whole, tensors, tensors.c),
         }
 
 
@@ -110,8 +112,10 @@ class AllGatherGemmWorkload(Workload):
     space = SPACE
     sources: ClassVar = (
         "autotune.heap.device",
+        "autotune.kernels.all_gather_gemm.copy_engine",
         "autotune.kernels.all_gather_gemm.device",
         "autotune.kernels.all_gather_gemm.launch",
+        "autotune.kernels.all_gather_gemm.library",
         "autotune.kernels.meeting",
         "autotune.kernels.tiles",
         "autotune.kernels.transfer",
@@ -175,10 +179,10 @@ class AllGatherGemmWorkload(Workload):
         def meta(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
             return torch.empty(shape, dtype=dtype, device="meta")
 
-        dtype = launch.TORCH_DTYPES[problem.dtype]
+        dtype = TORCH_DTYPES[problem.dtype]
         transposed = problem.b_order == "nk"
         b = meta((problem.n_local, problem.k) if transposed else (problem.k, problem.n_local), dtype)
-        tensors = launch.Tensors(
+        tensors = Tensors(
             a=meta(problem.shard, dtype),
             b=b.t() if transposed else b,
             c=meta((problem.m, problem.n_local), dtype),

@@ -5,7 +5,6 @@ Modes: ``bsp`` and ``copy_engine`` call the library's GEMM, ``pull``, ``pull_sta
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import math
 from collections.abc import Callable
@@ -18,43 +17,12 @@ from autotune.config import Config
 from autotune.environment import Machine
 from autotune.heap.arena import SymmetricHeap
 from autotune.kernels.all_gather_gemm import device
+from autotune.kernels.all_gather_gemm.copy_engine import CopyEngine
+from autotune.kernels.all_gather_gemm.library import bulk_synchronous, graphed
 from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
+from autotune.kernels.all_gather_gemm.tensors import TORCH_DTYPES, Run, Scratch, Tensors
 from autotune.kernels.meeting import meet_kernel
 from autotune.kernels.plan import Launch, run_all
-
-TORCH_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
-
-Run = Callable[[], None]
-
-
-@dataclass(frozen=True)
-class Tensors:
-    """One rank's operands.
-
-    ``a`` is the shard, contiguous, on the symmetric heap for the modes that pull; ``c`` the output [m, n_local]; ``b``
-    [k, n_local] in either storage order; ``bias`` [n_local] or None.
-    """
-
-    a: torch.Tensor
-    b: torch.Tensor
-    c: torch.Tensor
-    bias: torch.Tensor | None = None
-
-
-@dataclass(frozen=True)
-class Scratch:
-    """What the kernels of one config share across ranks: on the symmetric heap, counters zero at the start."""
-
-    state: torch.Tensor
-    """int32 [2]: the epoch, and how many programs have left."""
-    status: torch.Tensor
-    """int32 [1]: 1 once a wait gave up."""
-    ready: torch.Tensor
-    done: torch.Tensor
-    arrivals: torch.Tensor
-    """int32 [world_size, units]"""
-    inbox: torch.Tensor
-    """[slots * world_size * shard_rows, width]"""
 
 
 def slots(config: Config) -> int:
@@ -254,59 +222,10 @@ def bind(
         return graphed(run) if config["launch"] == "graph" else run
     launches = plan(problem, config, machine, tensors, scratch, heap.bases, heap.rank, spin_limit)
     if config["mode"] == "copy_engine":
-        return _CopyEngine(problem, config, tensors, scratch, heap, launches)
+        return CopyEngine(problem, config, tensors, scratch, heap, launches)
     if config.get("push_site") == "side_stream" and heap.device.type == "cuda":
         return _SideStream(*launches)
     return functools.partial(run_all, launches)
-
-
-def bulk_synchronous(problem: AllGatherGemm, tensors: Tensors) -> Run:
-    """The baseline, the hard way: one ``all_gather_into_tensor``, one library GEMM, no concatenation, no host wait.
-
-    In K layout the shard is gathered transposed: the result is A transposed, which the library's GEMM takes as it is.
-    """
-    rows, width = problem.shard
-    shape = (problem.m, problem.k) if problem.rows_layout else (problem.k, problem.m)
-    gathered = torch.empty(shape, dtype=tensors.a.dtype, device=tensors.a.device)
-    turned = None if problem.rows_layout else torch.empty((width, rows), dtype=tensors.a.dtype, device=tensors.a.device)
-    whole = gathered if problem.rows_layout else gathered.t()
-
-    def run() -> None:
-        if turned is not None:
-            turned.copy_(tensors.a.t())
-        torch.distributed.all_gather_into_tensor(gathered, tensors.a if turned is None else turned)
-        multiply(whole, tensors, tensors.c)
-
-    return run
-
-
-def multiply(a: torch.Tensor, tensors: Tensors, out: torch.Tensor) -> None:
-    """The library's GEMM: out = a @ B (+ bias)."""
-    if tensors.bias is None:
-        torch.matmul(a, tensors.b, out=out)
-    else:
-        torch.addmm(tensors.bias, a, tensors.b, out=out)
-
-
-def graphed(run: Run) -> Run:
-    """``run`` captured as a CUDA graph; itself where there are no graphs (CPU). Collective if ``run`` is."""
-    if not torch.cuda.is_available():
-        return run
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(3):
-            run()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        run()
-
-    def replay() -> None:
-        graph.replay()
-
-    replay.captured = run  # type: ignore[attr-defined]  # the buffers it reads live as long as the graph
-    return replay
 
 
 class _SideStream:
@@ -323,61 +242,3 @@ class _SideStream:
             self._push.run()
         self._gemm.run()
         main.wait_stream(self._side)
-
-
-class _CopyEngine:
-    """Rows layout: peers' rows come by device copies (the copy engines, no multiprocessor), chunk by chunk, and the
-    library's GEMM runs on each chunk as it lands, on alternating streams so that one chunk's tail hides in the next.
-    """
-
-    def __init__(
-        self, problem: AllGatherGemm, config: Config, tensors: Tensors, scratch: Scratch, heap: SymmetricHeap,
-        launches: list[Launch],
-    ) -> None:  # fmt: skip
-        rows, _ = problem.shard
-        unit = config.integer("unit_rows")
-        self._tensors = tensors
-        self._enter, self._exit = launches
-        own = slice(heap.rank * rows, (heap.rank + 1) * rows)
-        self._own = (tensors.a, tensors.c[own])
-        self._chunks = []
-        for back in range(1, problem.world_size):
-            source = (heap.rank - back) % problem.world_size
-            remote = heap.peer(tensors.a, source)
-            for begin in range(0, rows, unit):
-                end = min(begin + unit, rows)
-                here = slice(source * rows + begin, source * rows + end)
-                self._chunks.append((remote[begin:end], scratch.inbox[here], tensors.c[here]))
-        streams = config.integer("gemm_streams")
-        self._cuda = heap.device.type == "cuda"
-        self._copying = torch.cuda.Stream() if self._cuda else None
-        self._multiplying = [torch.cuda.Stream() for _ in range(streams)] if self._cuda else [None] * streams
-
-    def __call__(self) -> None:
-        main = torch.cuda.current_stream() if self._cuda else None
-        self._wait(self._multiplying, [main])
-        with _on(self._multiplying[0]):
-            multiply(self._own[0], self._tensors, self._own[1])
-        self._enter.run()
-        self._wait([self._copying], [main])
-        for number, (remote, inbox, out) in enumerate(self._chunks, start=1):
-            with _on(self._copying):
-                inbox.copy_(remote)
-            stream = self._multiplying[number % len(self._multiplying)]
-            self._wait([stream], [self._copying])
-            with _on(stream):
-                multiply(inbox, self._tensors, out)
-        self._wait([main], [self._copying])
-        self._exit.run()
-        self._wait([main], self._multiplying)
-
-    @staticmethod
-    def _wait(waiting: list[Any], for_these: list[Any]) -> None:
-        for stream in waiting:
-            for other in for_these:
-                if stream is not None and other is not None:
-                    stream.wait_stream(other)
-
-
-def _on(stream: Any) -> contextlib.AbstractContextManager[Any]:
-    return torch.cuda.stream(stream) if stream is not None else contextlib.nullcontext()

@@ -1,0 +1,74 @@
+"""The copy engines' way: peers' rows by device copies, the library's GEMM on each chunk as it lands."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import torch
+
+from autotune.config import Config
+from autotune.heap.arena import SymmetricHeap
+from autotune.kernels.all_gather_gemm.library import multiply
+from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
+from autotune.kernels.all_gather_gemm.tensors import Scratch, Tensors
+from autotune.kernels.plan import Launch
+
+
+class CopyEngine:
+    """Rows layout: peers' rows come by device copies (the copy engines, no multiprocessor), chunk by chunk, and the
+    library's GEMM runs on each chunk as it lands, on alternating streams so that one chunk's tail hides in the next.
+    """
+
+    def __init__(
+        self, problem: AllGatherGemm, config: Config, tensors: Tensors, scratch: Scratch, heap: SymmetricHeap,
+        launches: list[Launch],
+    ) -> None:  # fmt: skip
+        rows, _ = problem.shard
+        unit = config.integer("unit_rows")
+        self._tensors = tensors
+        self._enter, self._exit = launches
+        own = slice(heap.rank * rows, (heap.rank + 1) * rows)
+        self._own = (tensors.a, tensors.c[own])
+        self._chunks = []
+        for back in range(1, problem.world_size):
+            source = (heap.rank - back) % problem.world_size
+            remote = heap.peer(tensors.a, source)
+            for begin in range(0, rows, unit):
+                end = min(begin + unit, rows)
+                here = slice(source * rows + begin, source * rows + end)
+                self._chunks.append((remote[begin:end], scratch.inbox[here], tensors.c[here]))
+        streams = config.integer("gemm_streams")
+        self._cuda = heap.device.type == "cuda"
+        self._copying = torch.cuda.Stream() if self._cuda else None
+        self._multiplying = [torch.cuda.Stream() for _ in range(streams)] if self._cuda else [None] * streams
+
+    def __call__(self) -> None:
+        """Enqueue one call; what the caller enqueues next on its stream comes after all of it."""
+        main = torch.cuda.current_stream() if self._cuda else None
+        self._wait(self._multiplying, [main])
+        with _on(self._multiplying[0]):
+            multiply(self._own[0], self._tensors, self._own[1])
+        self._enter.run()
+        self._wait([self._copying], [main])
+        for number, (remote, inbox, out) in enumerate(self._chunks, start=1):
+            with _on(self._copying):
+                inbox.copy_(remote)
+            stream = self._multiplying[number % len(self._multiplying)]
+            self._wait([stream], [self._copying])
+            with _on(stream):
+                multiply(inbox, self._tensors, out)
+        self._wait([main], [self._copying])
+        self._exit.run()
+        self._wait([main], self._multiplying)
+
+    @staticmethod
+    def _wait(waiting: list[Any], for_these: list[Any]) -> None:
+        for stream in waiting:
+            for other in for_these:
+                if stream is not None and other is not None:
+                    stream.wait_stream(other)
+
+
+def _on(stream: Any) -> contextlib.AbstractContextManager[Any]:
+    return torch.cuda.stream(stream) if stream is not None else contextlib.nullcontext()

@@ -1,0 +1,57 @@
+"""The library's way: its GEMM, the bulk-synchronous baseline, and capturing either as a CUDA graph."""
+
+from __future__ import annotations
+
+import torch
+
+from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
+from autotune.kernels.all_gather_gemm.tensors import Run, Tensors
+
+
+def bulk_synchronous(problem: AllGatherGemm, tensors: Tensors) -> Run:
+    """The baseline, the hard way: one ``all_gather_into_tensor``, one library GEMM, no concatenation, no host wait.
+
+    In K layout the shard is gathered transposed: the result is A transposed, which the library's GEMM takes as it is.
+    """
+    rows, width = problem.shard
+    shape = (problem.m, problem.k) if problem.rows_layout else (problem.k, problem.m)
+    gathered = torch.empty(shape, dtype=tensors.a.dtype, device=tensors.a.device)
+    turned = None if problem.rows_layout else torch.empty((width, rows), dtype=tensors.a.dtype, device=tensors.a.device)
+    whole = gathered if problem.rows_layout else gathered.t()
+
+    def run() -> None:
+        if turned is not None:
+            turned.copy_(tensors.a.t())
+        torch.distributed.all_gather_into_tensor(gathered, tensors.a if turned is None else turned)
+        multiply(whole, tensors, tensors.c)
+
+    return run
+
+
+def multiply(a: torch.Tensor, tensors: Tensors, out: torch.Tensor) -> None:
+    """The library's GEMM: out = a @ B (+ bias)."""
+    if tensors.bias is None:
+        torch.matmul(a, tensors.b, out=out)
+    else:
+        torch.addmm(tensors.bias, a, tensors.b, out=out)
+
+
+def graphed(run: Run) -> Run:
+    """``run`` captured as a CUDA graph; itself where there are no graphs (CPU). Collective if ``run`` is."""
+    if not torch.cuda.is_available():
+        return run
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            run()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        run()
+
+    def replay() -> None:
+        graph.replay()
+
+    replay.captured = run  # type: ignore[attr-defined]  # the buffers it reads live as long as the graph
+    return replay
