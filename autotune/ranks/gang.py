@@ -54,8 +54,8 @@ STAGGER = {"gpu": 2e-3, "interpreter": 5e-2}
 RECHECK_RUNS = 3
 """Calls back to back, with nothing between them that would line the ranks up, before a result is checked again."""
 
-MOST_RESTARTS = 25
-"""After so many the machine is to blame, not the configs."""
+MOST_RESTARTS = 10
+"""After so many in a row, no config measured in between, the machine is to blame and not the configs."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +85,7 @@ class Gang:
         """Nothing is started before ``start`` or ``with``."""
         self.workload, self.problem, self.machine = workload, problem, machine
         self.restarts = 0
+        self._in_vain = 0
         self._kind = "interpreter" if machine.is_interpreter else "gpu"
         self._processes: list[subprocess.Popen[bytes]] = []
         self._connections: list[Connection] = []
@@ -143,6 +144,8 @@ class Gang:
 
     def evaluate(self, config: Config, seed: int, plan: MeasurePlan) -> Evaluation:
         """Compile, check, measure, check again; each phase only if the one before went well on every rank."""
+        if not self._alive():
+            self._restart()  # whatever killed an idle rank, it was not this config
         seconds: dict[str, float] = {}
         begin = time.perf_counter()
 
@@ -175,6 +178,7 @@ class Gang:
                 overall = max(overall, *(answer.overall for answer in answers))
             for rank, answer in enumerate(answers):
                 times[rank].extend(answer.times)
+        self._in_vain = 0
         seconds["total"] = time.perf_counter() - begin
         return Evaluation(Outcome.MEASURED, latency=_combine(times), error=overall, seconds=seconds)
 
@@ -266,11 +270,18 @@ class Gang:
 
     def _restart(self) -> None:
         self.restarts += 1
-        if self.restarts > MOST_RESTARTS:
+        self._in_vain += 1
+        if self._in_vain > MOST_RESTARTS:
             self.close()
-            raise GangError(f"the ranks were restarted {MOST_RESTARTS} times; the machine seems to be at fault")
+            raise GangError(
+                f"the ranks were restarted {MOST_RESTARTS} times with no config measured in between; the machine seems "
+                "to be at fault"
+            )
         self._kill()
         self.start()
+
+    def _alive(self) -> bool:
+        return bool(self._processes) and all(process.poll() is None for process in self._processes)
 
     def _kill(self) -> None:
         for connection in self._connections:

@@ -97,14 +97,12 @@ def test_ranks_that_break_are_started_again(gang: Gang, fault: str, outcome: Out
     assert gang.restarts == restarts + 1
 
 
-def test_a_rank_that_dies_between_two_configs_is_noticed(gang: Gang) -> None:
+def test_a_rank_that_dies_between_two_configs_costs_neither_of_them(gang: Gang) -> None:
     restarts = gang.restarts
     os.kill(gang._processes[0].pid, signal.SIGKILL)
     gang._processes[0].wait()
-    found = evaluate(gang)
-    assert found.outcome is Outcome.CRASHED and "rank 0 died in phase compile: SIGKILL" in found.reason
-    assert gang.restarts == restarts + 1
     assert evaluate(gang).outcome is Outcome.MEASURED
+    assert gang.restarts == restarts + 1
 
 
 def test_what_a_rank_started_dies_with_it(gang: Gang) -> None:

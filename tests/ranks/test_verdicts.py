@@ -41,6 +41,9 @@ class ScriptedGang(Gang):
         self.asked.append(requests[0])
         return _Phase([self.reply(request, rank) for rank, request in enumerate(requests)])
 
+    def _alive(self) -> bool:
+        return bool(self._processes)
+
     def _kill(self) -> None:
         self._processes = []
 
@@ -99,7 +102,7 @@ def test_ranks_that_always_break_are_not_restarted_for_ever(monkeypatch: pytest.
     for restarts in (1, 2):
         assert gang.evaluate(CONFIG, 1, MeasurePlan()).outcome is Outcome.CRASHED
         assert gang.restarts == restarts and gang._processes
-    with pytest.raises(GangError, match="restarted 2 times; the machine seems to be at fault"):
+    with pytest.raises(GangError, match="restarted 2 times .* the machine seems to be at fault"):
         gang.evaluate(CONFIG, 1, MeasurePlan())
     assert not gang._processes, "closed"
 
