@@ -1,0 +1,222 @@
+"""What is derived from a space: narrowing, neighbours, size, fingerprint, and the way to Optuna and back."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+
+from autotune.config import Config
+from autotune.environment import H100, MI300X, Machine
+from autotune.search_spaces import Constraint, Setting, Space, choices, flags, numbers
+from autotune.search_spaces.dimension import Dimension
+from autotune.workloads import workload
+
+FOUND = workload("all_gather_gemm")
+PROBLEM = FOUND.problem_type(m=4096, n=28672, k=8192, world_size=4)
+SMALL = FOUND.problem_type(m=16, n=64, k=32, world_size=2)
+LAPTOP = Machine("interpreter", "cpu-interpreter", "cpu", 0, 8, 1 << 30, 0, "shared-memory")
+
+
+def _whole_tiles(s: Setting, tile: int, unit: int) -> bool:
+    return unit % tile == 0
+
+
+def _never(s: Setting, speed: int) -> bool:
+    return False
+
+
+def _few(s: Setting, programs: int) -> bool:
+    return programs <= s.machine.compute_units // 33
+
+
+def make_space(*more: Constraint) -> Space:
+    """Three modes: one without knobs, one with parts that share no constraint, one that no constraint lets live."""
+    return Space(
+        choices("mode", "bsp", "push", "warp"),
+        numbers("tile", 16, 32, 64, modes=("push",)),
+        numbers("unit", 16, 48, 64, modes=("push",)),
+        numbers("programs", 1, 2, 4, 8, modes=("push", "warp")),
+        flags("tma", modes=("push",)),
+        numbers("speed", 1, 2, modes=("warp",)),
+        constraints=(
+            Constraint("whole", ("tile", "unit"), _whole_tiles, "a unit holds whole tiles"),
+            Constraint("few", ("programs",), _few, "too many programs"),
+            Constraint("never", ("speed",), _never, "nothing is that fast"),
+            *more,
+        ),
+    )
+
+
+def product(space: Space) -> Iterator[Config]:
+    """Every combination of values, valid or not."""
+    for mode in space.modes:
+        dimensions = [d for d in space.dimensions_of(mode) if d.name != "mode"]
+        for values in itertools.product(*(d.values for d in dimensions)):
+            names = (d.name for d in dimensions)
+            yield Config({"mode": mode, **dict(zip(names, values, strict=True))})
+
+
+def valid_of(space: Space, problem: Any = PROBLEM, machine: Machine = H100) -> set[Config]:
+    return {config for config in product(space) if space.violation(config, problem, machine) is None}
+
+
+def draws(space: Space, problem: Any, machine: Machine, count: int) -> list[Config]:
+    """Valid configs at random, the same ones each time."""
+    rng, found = random.Random(11), []
+    while len(found) < count:
+        mode = rng.choice(space.modes)
+        config = Config({**{d.name: rng.choice(d.values) for d in space.dimensions_of(mode)}, "mode": mode})
+        if space.violation(config, problem, machine) is None:
+            found.append(config)
+    return found
+
+
+def test_independent_parts_are_counted_as_the_product_says() -> None:
+    space = make_space()
+    everything = list(space.enumerate(PROBLEM, H100))
+    assert len(everything) == len(set(everything)), "none twice"
+    assert set(everything) == valid_of(space)
+    assert space.size(PROBLEM, H100) == len(everything) == 1 + 5 * 3 * 2
+
+
+def test_enumerating_one_mode_gives_that_mode_only() -> None:
+    space = make_space()
+    assert {config["mode"] for config in space.enumerate(PROBLEM, H100, "push")} == {"push"}
+    assert list(space.enumerate(PROBLEM, H100, "warp")) == []
+
+
+def test_the_real_space_counts_what_it_enumerates() -> None:
+    for problem, machine, mode in ((SMALL, LAPTOP, "pull"), (SMALL, MI300X, "pull"), (PROBLEM, H100, "copy_engine")):
+        space = Space(
+            choices("mode", mode),
+            *(d for d in FOUND.space.dimensions_of(mode) if d.name != "mode"),
+            constraints=tuple(
+                c for c in FOUND.space.constraints if {d.name for d in FOUND.space.dimensions_of(mode)} >= set(c.uses)
+            ),
+        )
+        enumerated = set(FOUND.space.enumerate(problem, machine, mode))
+        assert enumerated and enumerated == valid_of(space, problem, machine)
+        assert space.size(problem, machine) == len(enumerated)
+
+
+def test_narrowing_drops_dead_values_and_dead_modes_and_no_config() -> None:
+    space = make_space()
+    narrowed = space.narrowed(PROBLEM, H100)
+    assert narrowed.modes == ("bsp", "push")
+    assert "speed" not in narrowed.dimensions and [c.name for c in narrowed.constraints] == ["whole", "few"]
+    assert narrowed.dimensions["programs"].values == (1, 2, 4)
+    assert set(narrowed.enumerate(PROBLEM, H100)) == valid_of(space)
+    assert narrowed.size(PROBLEM, H100) == space.size(PROBLEM, H100)
+
+
+@pytest.mark.parametrize("machine", [H100, MI300X, LAPTOP], ids=lambda machine: machine.arch)
+def test_narrowing_the_real_space_keeps_every_valid_config(machine: Machine) -> None:
+    for problem in (PROBLEM, SMALL, FOUND.problem_type(m=1, n=8 * 360, k=2880, layout="k", world_size=8)):
+        narrowed = FOUND.space.narrowed(problem, machine)
+        assert narrowed.size(problem, machine) == FOUND.space.size(problem, machine)
+        for config in draws(FOUND.space, problem, machine, 40):
+            assert narrowed.violation(config, problem, machine) is None, config
+
+
+def test_a_narrowed_space_proposes_no_value_that_the_machine_forbids() -> None:
+    narrowed = FOUND.space.narrowed(SMALL, MI300X)
+    assert narrowed.dimensions["loads"].values == ("pointer",)
+    assert narrowed.dimensions["block_m"].values == (16,)
+    assert max(narrowed.dimensions["unit_rows"].values) == 16
+
+
+@pytest.mark.parametrize("machine", [H100, MI300X, LAPTOP], ids=lambda machine: machine.arch)
+def test_neighbours_of_the_real_space_are_valid_and_one_step_away(machine: Machine) -> None:
+    space = FOUND.space
+    for config in draws(space, PROBLEM, machine, 40):
+        for other in space.neighbours(config, PROBLEM, machine):
+            assert space.violation(other, PROBLEM, machine) is None
+            (changed,) = [name for name in config if config[name] != other[name]]
+            dimension = space.dimensions[changed]
+            steps = abs(dimension.index(config[changed]) - dimension.index(other[changed]))
+            assert changed != "mode" and (steps == 1 or not dimension.ordinal)
+            assert config in set(space.neighbours(other, PROBLEM, machine)), "a step can be taken back"
+
+
+def test_the_fingerprint_changes_with_the_body_of_a_constraint(tmp_path: Path) -> None:
+    def fingerprint(file: str, body: str) -> str:
+        source = tmp_path / file
+        source.write_text(f"def allows(s, tile):\n    return {body}\n")
+        namespace: dict[str, Any] = {}
+        exec(compile(source.read_text(), str(source), "exec"), namespace)
+        return make_space(Constraint("large", ("tile",), namespace["allows"], "too large")).fingerprint()
+
+    one, same, other = (
+        fingerprint("1.py", "tile < 64"),
+        fingerprint("2.py", "tile < 64"),
+        fingerprint("3.py", "tile < 9"),
+    )
+    assert one == same != other
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda d: choices("mode", "bsp", "push"),
+        lambda d: choices("mode", "push", "bsp", "warp"),
+        lambda d: choices("mode", "bsp", "push", "warp", "teleport"),
+    ],
+)
+def test_the_fingerprint_changes_with_any_value_and_their_order(change: Callable[[Dimension], Dimension]) -> None:
+    space = make_space()
+    mode, *others = space.dimensions.values()
+    changed = Space(change(mode), *others, constraints=space.constraints)
+    assert changed.fingerprint() != space.fingerprint()
+
+
+def test_the_fingerprint_ignores_reasons_and_help() -> None:
+    space = make_space()
+    reworded = [Constraint(c.name, c.uses, c.allows, "in other words", c.modes) for c in space.constraints]
+    assert Space(*space.dimensions.values(), constraints=tuple(reworded)).fingerprint() == space.fingerprint()
+
+
+def test_parameters_lead_back_through_optuna() -> None:
+    narrowed = FOUND.space.narrowed(PROBLEM, H100)
+    for space in (FOUND.space, narrowed):
+        for config in draws(space, PROBLEM, H100, 30):
+            fixed = optuna.trial.FixedTrial(space.parameters(config))
+            assert space.suggest(fixed) == config
+            assert set(space.distributions(config)) == set(config)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"), [((0, 1), (False, True)), ((1, 2), (1, 2)), (("1", "2"), (1, 2))], ids=lambda v: str(v)
+)
+def test_a_dimension_tells_numbers_flags_and_words_apart(one: tuple[Any, ...], other: tuple[Any, ...]) -> None:
+    dimension = Dimension("any", one)
+    alike = one == other and all(type(a) is type(b) for a, b in zip(one, other, strict=True))
+    assert all(dimension.holds(value) is alike for value in other)
+    assert all(dimension.holds(value) for value in one)
+
+
+def test_a_dimension_of_both_one_and_true_keeps_them_apart() -> None:
+    mixed = Dimension("mixed", (True, 1), ordinal=False)
+    assert mixed.index(True) == 0 and mixed.index(1) == 1
+    assert [type(value) for value in mixed.neighbours(True)] == [int]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: numbers("tile"),
+        lambda: numbers("tile", 1, 1),
+        lambda: numbers("tile", 2, 1),
+        lambda: Space(numbers("tile", 1)),
+        lambda: Space(choices("mode", "a"), choices("mode", "b")),
+        lambda: Space(choices("mode", "a"), constraints=(Constraint("c", ("speed",), _never, "no"),)),
+    ],
+)
+def test_spaces_that_make_no_sense(make: Callable[[], object]) -> None:
+    with pytest.raises(ValueError):
+        make()

@@ -1,0 +1,108 @@
+"""Configs: immutable, equal whatever the order, with one canonical text; 1 is not true."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from typing import Any
+
+import pytest
+
+from autotune.config import Config
+from autotune.errors import InvalidConfig
+from autotune.outcome import Evaluation, Latency, Outcome
+
+PUSH = {"mode": "push", "tile": 64, "tma": True}
+
+
+def test_the_order_does_not_matter() -> None:
+    one, other = Config(PUSH), Config(dict(reversed(PUSH.items())))
+    assert one == other and hash(one) == hash(other) and one.to_json() == other.to_json()
+    assert one.to_json() == '{"mode":"push","tile":64,"tma":true}'
+
+
+@pytest.mark.parametrize("values", [PUSH, {}, {"mode": 'ünïcode "quoted" \n'}, {"tile": 2**70, "low": -3}])
+def test_the_canonical_form_leads_back(values: dict[str, Any]) -> None:
+    config = Config(values)
+    again = Config.from_json(config.to_json())
+    assert again == config and dict(again) == values
+    assert {name: type(value) for name, value in again.items()} == {n: type(v) for n, v in values.items()}
+
+
+def test_one_is_not_true() -> None:
+    assert Config({"tma": 1}) != Config({"tma": True})
+    assert Config({"tma": 0}) != Config({"tma": False})
+    assert len({Config({"tma": 1}), Config({"tma": True}), Config({"tma": "1"})}) == 3
+
+
+def test_it_equals_no_plain_mapping() -> None:
+    assert Config(PUSH) != PUSH
+
+
+def test_it_is_a_mapping_of_its_own() -> None:
+    values = dict(PUSH)
+    config = Config(values)
+    values["tile"] = 128
+    assert config["tile"] == 64 and len(config) == 3 and list(config) == list(PUSH)
+    with pytest.raises(KeyError):
+        config["absent"]
+    with pytest.raises(TypeError):
+        config["tile"] = 128  # type: ignore[index]
+
+
+def test_replace_leaves_the_original() -> None:
+    config = Config(PUSH)
+    changed = config.replace(tile=128, tma=False)
+    assert config == Config(PUSH)
+    assert changed == Config({"mode": "push", "tile": 128, "tma": False})
+
+
+@pytest.mark.parametrize("name", ["mode", "tma"])
+def test_integer_takes_no_words_and_no_flags(name: str) -> None:
+    assert Config(PUSH).integer("tile") == 64
+    with pytest.raises(InvalidConfig, match="an integer is needed"):
+        Config(PUSH).integer(name)
+
+
+@pytest.mark.parametrize("value", [None, 1.5, [1], {"a": 1}])
+def test_other_values_are_refused(value: Any) -> None:
+    with pytest.raises(InvalidConfig, match="allowed are strings, integers, true and false"):
+        Config({"mode": value})
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "not JSON"),
+        ("mode=push", "not JSON"),
+        ('{"mode": "push"', "not JSON"),
+        ('["push"]', "JSON list"),
+        ("3", "JSON int"),
+        ("null", "JSON NoneType"),
+        ('{"tile": 1.5}', "tile=1.5"),
+        ('{"tile": null}', "tile=None"),
+        ('{"tile": NaN}', "tile=nan"),
+    ],
+)
+def test_texts_that_are_no_config(text: str, said: str) -> None:
+    with pytest.raises(InvalidConfig) as caught:
+        Config.from_json(text)
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, lambda config: pickle.loads(pickle.dumps(config))])
+def test_copies_and_pickles_are_equal(duplicate: Any) -> None:
+    assert duplicate(Config(PUSH)) == Config(PUSH)
+
+
+LATENCY = Latency(100.0, 98.0, 103.0, 0.4, 15)
+
+
+def test_spread_is_half_the_distance_of_the_percentiles() -> None:
+    assert LATENCY.spread == pytest.approx(0.025)
+
+
+@pytest.mark.parametrize("outcome", Outcome)
+def test_a_latency_comes_with_measured_and_only_with_it(outcome: Outcome) -> None:
+    with pytest.raises(ValueError, match=str(outcome)):
+        Evaluation(outcome, latency=None if outcome is Outcome.MEASURED else LATENCY)

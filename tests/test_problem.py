@@ -1,0 +1,134 @@
+"""Problems check themselves, say what is allowed, and have one canonical form."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from autotune.errors import InvalidProblem
+from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
+from autotune.problem import DTYPES, LARGEST_DIMENSION, Problem, choice, flag, size
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sum(Problem):
+    """A problem with a field of each kind."""
+
+    workload = "sum"
+
+    width: int = size("numbers on each rank")
+    rounding: str = choice("how", ("even", "zero"), "even")
+    in_place: bool = flag("write over the input")
+
+
+def gemm(**fields: Any) -> AllGatherGemm:
+    return AllGatherGemm(**{"m": 4096, "n": 28672, "k": 8192, "world_size": 4, **fields})
+
+
+def test_the_canonical_form_leads_back_and_ignores_the_order() -> None:
+    problem = Sum(width=1024, world_size=2, in_place=True)
+    assert problem.to_json() == '{"dtype":"bf16","in_place":true,"rounding":"even","width":1024,"world_size":2}'
+    values = json.loads(problem.to_json())
+    assert Sum.from_dict(values) == problem
+    assert Sum.from_dict(dict(reversed(values.items()))).to_json() == problem.to_json()
+
+
+def test_defaults_need_not_be_given() -> None:
+    assert Sum.from_dict({"width": 8, "world_size": 2}) == Sum(
+        width=8, world_size=2, dtype="bf16", rounding="even", in_place=False
+    )
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"width": 8}, "sum needs world_size"),
+        ({}, "sum needs world_size, width"),
+        ({"width": 8, "world_size": 2, "height": 1, "depth": 1}, "sum has no field depth, height; it has dtype"),
+    ],
+)
+def test_unknown_and_missing_fields_are_named(values: dict[str, Any], said: str) -> None:
+    with pytest.raises(InvalidProblem) as caught:
+        Sum.from_dict(values)
+    assert str(caught.value).startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "said"),
+    [
+        *[("width", value, "an integer from 1 to") for value in (0, -1, LARGEST_DIMENSION + 1, 8.0, "8", True, None)],
+        ("world_size", 0, "an integer from 1 to"),
+        ("dtype", "int8", f"allowed are {', '.join(DTYPES)}"),
+        ("rounding", "up", "allowed are even, zero"),
+        ("rounding", None, "allowed are even, zero"),
+        ("in_place", 1, "true or false is needed"),
+        ("in_place", "yes", "true or false is needed"),
+    ],
+)
+def test_a_bad_value_is_named_with_what_is_allowed(field: str, value: object, said: str) -> None:
+    with pytest.raises(InvalidProblem) as caught:
+        Sum.from_dict({"width": 8, "world_size": 2, field: value})
+    assert str(caught.value).startswith(f"{field}={value!r}: ") and said in str(caught.value)
+
+
+@pytest.mark.parametrize("value", [1, LARGEST_DIMENSION])
+def test_the_limits_themselves_are_allowed(value: int) -> None:
+    assert Sum(width=value, world_size=2).width == value
+
+
+def test_problems_are_frozen_and_can_be_keys() -> None:
+    problem = gemm()
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        problem.m = 1  # type: ignore[misc]
+    assert len({problem, gemm(), gemm(m=8192)}) == 2
+
+
+@pytest.mark.parametrize(("dtype", "size_"), DTYPES.items())
+def test_element_sizes(dtype: str, size_: int) -> None:
+    assert gemm(dtype=dtype).element_size == size_
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"n": 28670}, "n=28670 is sharded over world_size=4, which must divide it (layout rows): take 28668 or 28672"),
+        ({"n": 3}, "take 4"),
+        ({"m": 4097}, "m=4097 is sharded"),
+        ({"layout": "k", "k": 8190}, "k=8190 is sharded"),
+        ({"layout": "columns"}, "layout='columns': allowed are rows, k"),
+        ({"b_order": "cm"}, "b_order='cm': allowed are kn, nk"),
+        ({"dtype": "fp64"}, "dtype='fp64'"),
+    ],
+)
+def test_a_gemm_that_cannot_be_sharded(fields: dict[str, Any], said: str) -> None:
+    with pytest.raises(InvalidProblem) as caught:
+        gemm(**fields)
+    assert said in str(caught.value)
+
+
+def test_only_the_sharded_dimension_must_divide() -> None:
+    assert gemm(k=8191).shard == (1024, 8191)
+    assert gemm(layout="k", m=7).shard == (7, 2048)
+    assert gemm(world_size=1, m=7, n=5, k=3).shard == (7, 3)
+
+
+def test_sizes_of_a_gemm() -> None:
+    for layout in ("rows", "k"):
+        problem = gemm(layout=layout)
+        rows, width = problem.shard
+        assert rows * width * problem.world_size == problem.m * problem.k
+        assert problem.n_local == 7168
+        assert problem.flops == 2 * 4096 * 7168 * 8192
+        assert problem.bytes_moved == 3 * rows * width * 2, "what three peers hold"
+        assert problem.bytes_read == (4096 * 8192 + 8192 * 7168) * 2
+    assert gemm(world_size=1).bytes_moved == 0
+
+
+def test_the_text_form_names_every_field() -> None:
+    text = str(gemm(bias=True))
+    assert all(f"{field.name}=" in text for field in dataclasses.fields(AllGatherGemm))
+    assert "bias=True" in text
