@@ -7,7 +7,7 @@ from collections import OrderedDict
 import torch
 
 from autotune.config import Config
-from autotune.errors import GangError, InvalidProblem
+from autotune.errors import GangError, HeapExhausted, InvalidProblem
 from autotune.kernels.all_gather_gemm import launch
 from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
 from autotune.kernels.all_gather_gemm.tensors import TORCH_DTYPES, Run, Tensors
@@ -59,10 +59,15 @@ class _Workspace:
         # A graph would be bound to fixed addresses; callers who capture graphs capture the eager calls.
         self._config = config.replace(launch="eager") if config["mode"] == "bsp" else config
         self._context, self._problem = context, problem
-        self._scratch = launch.share_scratch(problem, self._config, context.heap)
         self._shard: torch.Tensor | None = None
-        if config["mode"] in ON_HEAP:
-            self._shard = context.heap.allocate(problem.shard, TORCH_DTYPES[problem.dtype])
+        mark = context.heap.mark()
+        try:
+            self._scratch = launch.share_scratch(problem, self._config, context.heap)
+            if config["mode"] in ON_HEAP:
+                self._shard = context.heap.allocate(problem.shard, TORCH_DTYPES[problem.dtype])
+        except HeapExhausted:
+            context.heap.release(mark)  # on every rank alike: a smaller problem may still fit
+            raise
         self._bound: OrderedDict[tuple[int, ...], Run] = OrderedDict()
 
     def run(
