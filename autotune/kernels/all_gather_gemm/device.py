@@ -78,7 +78,7 @@ def gather_gemm_kernel(
     workers = programs - comm_programs
     worker = pid - comm_programs
     epoch = tl.load(state)
-    slot = epoch % SLOTS
+    slot = epoch & (SLOTS - 1)  # not %: the epoch wraps around and is then negative
     first: tl.constexpr = 1 if ALIGNED or not ROWS else 0
     parts = comm_programs
 
@@ -202,7 +202,7 @@ def push_kernel(
     HINT: tl.constexpr, FIRST: tl.constexpr,
 ):  # fmt: skip
     """Push our shard to every peer's inbox, as a kernel of its own; shares the epoch with the GEMM's programs."""
-    slot = tl.load(state) % SLOTS
+    slot = tl.load(state) & (SLOTS - 1)
     push_shard(
         shard, mail, slot * WORLD * tl.cast(shard_rows, tl.int64) * width, arrivals, shard_rows, width, unit_rows,
         tl.program_id(0), tl.num_programs(0), rank, heap_bases, WORLD, STEP, VECTOR, HINT, ROTATE, FIRST,

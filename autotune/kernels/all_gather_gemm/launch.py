@@ -26,7 +26,7 @@ from autotune.kernels.plan import Launch, run_all
 
 
 def slots(config: Config) -> int:
-    """Inboxes used in turn: two where peers push into them, one where only we write."""
+    """Inboxes used in turn, a power of two: two where peers push into them, one where only we write."""
     return 2 if config["mode"] == "push" else 1
 
 
