@@ -67,7 +67,7 @@ class Rank:
         import torch
         from triton.runtime.errors import OutOfResources
 
-        from autotune.kernels.plan import CompileError
+        from autotune.kernels.launching.plan import CompileError
 
         try:
             return self._carry_out(request)

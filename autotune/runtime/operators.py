@@ -10,7 +10,8 @@ from autotune.config import Config
 from autotune.errors import GangError, HeapExhausted, InvalidProblem
 from autotune.kernels.all_gather_gemm import launch
 from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
-from autotune.kernels.all_gather_gemm.tensors import TORCH_DTYPES, Run, Tensors
+from autotune.kernels.all_gather_gemm.tensors import Tensors
+from autotune.kernels.launching.tensors import TORCH_DTYPES, Run
 from autotune.runtime.context import Context
 
 MOST_BINDINGS = 64

@@ -131,7 +131,7 @@ def _begin_worker(parent: int) -> None:
 
 def _compile(name: str, problem: dict[str, Any], machine: Machine, config: str) -> tuple[int, str]:
     """In a worker: the most shared memory of the config's kernels, and what the compiler complained about."""
-    from autotune.kernels.plan import CompileError, compile_offline_for
+    from autotune.kernels.launching.plan import CompileError, compile_offline_for
 
     found = workload(name)
     compile_offline_for(machine)

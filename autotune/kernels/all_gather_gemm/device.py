@@ -17,15 +17,9 @@ import triton
 import triton.language as tl
 
 from autotune.heap import device as heap
-from autotune.kernels.tiles import accumulate, grouped, store_tile
-from autotune.kernels.transfer import (
-    announce_ready,
-    fetch_shards,
-    leave,
-    push_shard,
-    wait_for_rows,
-    wait_until_read,
-)
+from autotune.kernels.primitives.counters import announce_ready, leave, wait_until_read
+from autotune.kernels.primitives.tiles import accumulate, grouped, store_tile
+from autotune.kernels.primitives.transfer import fetch_shards, push_shard, wait_for_rows
 
 NONE = tl.constexpr(0)
 PUSH = tl.constexpr(1)

@@ -18,11 +18,13 @@ from autotune.environment import Machine
 from autotune.heap.arena import SymmetricHeap
 from autotune.kernels.all_gather_gemm import device
 from autotune.kernels.all_gather_gemm.copy_engine import CopyEngine
-from autotune.kernels.all_gather_gemm.library import bulk_synchronous, graphed
+from autotune.kernels.all_gather_gemm.library import bulk_synchronous
 from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
-from autotune.kernels.all_gather_gemm.tensors import TORCH_DTYPES, Run, Scratch, Tensors
-from autotune.kernels.meeting import meet_kernel
-from autotune.kernels.plan import Launch, run_all
+from autotune.kernels.all_gather_gemm.tensors import Scratch, Tensors
+from autotune.kernels.launching.graphs import graphed
+from autotune.kernels.launching.plan import Launch, run_all
+from autotune.kernels.launching.tensors import TORCH_DTYPES, Run
+from autotune.kernels.primitives.meeting import meet_kernel
 
 
 def slots(config: Config) -> int:
