@@ -63,7 +63,7 @@ class _Workspace:
         self._shard: torch.Tensor | None = None
         mark = context.heap.mark()
         try:
-            self._scratch = launch.share_scratch(problem, self._config, context.heap)
+            self._scratch = launch.share_scratch(problem, self._config, context.machine, context.heap)
             if config["mode"] in ON_HEAP:
                 self._shard = context.heap.allocate(problem.shard, TORCH_DTYPES[problem.dtype])
         except HeapExhausted:

@@ -9,6 +9,9 @@ from autotune.search_spaces import Constraint, Setting, Space, choices, numbers
 
 KERNELS = ("pull", "pull_staged", "push")
 """Modes whose GEMM is ours."""
+MOST_SPLIT_PROGRAMS = 8
+"""Programs for each compute unit up to which a tile's depth may be split: beyond, their joining costs more."""
+
 STAGED = ("pull_staged", "push")
 """Modes that move units into a local buffer and signal them."""
 
@@ -52,13 +55,26 @@ def _tma_available(s: Setting, loads: str) -> bool:
     return loads != "tma" or s.machine.has_tma
 
 
-def _tma_aligned(s: Setting, loads: str, block_k: int) -> bool:
-    problem = s.problem
-    if loads != "tma":
-        return True
-    if not problem.rows_layout and problem.shard[1] % block_k:
-        return False
-    return all(size * problem.element_size % 16 == 0 for size in (problem.k, problem.n_local, problem.shard[1]))
+def _tma_aligned(s: Setting, loads: str) -> bool:
+    sizes = (s.problem.k, s.problem.n_local, s.problem.shard[1])
+    return loads != "tma" or all(size * s.problem.element_size % 16 == 0 for size in sizes)
+
+
+def _tma_within_shard(s: Setting, loads: str, block_k: int) -> bool:
+    return loads != "tma" or s.problem.shard[1] % block_k == 0
+
+
+def _split_is_deep(s: Setting, split_k: int, block_k: int) -> bool:
+    return (split_k - 1) * block_k < s.problem.k
+
+
+def _split_is_needed(s: Setting, split_k: int, block_m: int, block_n: int) -> bool:
+    tiles = -(-s.problem.m // block_m) * -(-s.problem.n_local // block_n)
+    return split_k == 1 or tiles * split_k <= MOST_SPLIT_PROGRAMS * s.machine.compute_units
+
+
+def _split_is_not_flattened(s: Setting, split_k: int, schedule: str) -> bool:
+    return split_k == 1 or schedule != "flattened"
 
 
 def _leaves_room(s: Setting, comm_programs: int) -> bool:
@@ -79,10 +95,6 @@ def _head_start_used(s: Setting, head_start: int, schedule: str, push_site: str)
 
 def _staged_head_start_used(s: Setting, head_start: int, schedule: str) -> bool:
     return head_start == 0 or schedule != "tile"
-
-
-def _flatten_needs_one_loop(s: Setting, schedule: str) -> bool:
-    return schedule != "flattened" or s.problem.rows_layout
 
 
 def _pull_is_not_flattened(s: Setting, schedule: str) -> bool:
@@ -107,6 +119,7 @@ SPACE = Space(
     numbers("block_m", 16, 32, 64, 128, 256, modes=KERNELS, help="rows of an output tile"),
     numbers("block_n", 32, 64, 128, 256, modes=KERNELS, help="columns of an output tile"),
     numbers("block_k", 32, 64, 128, modes=KERNELS, help="depth of one step of the dot product"),
+    numbers("split_k", 1, 2, 4, 8, 16, modes=STAGED, help="programs that share the depth of a tile"),
     numbers("group_m", 1, 2, 4, 8, 16, modes=KERNELS, help="rows of tiles walked together, for the L2"),
     numbers("num_warps", 4, 8, modes=KERNELS, help="warps of a GEMM program"),
     numbers("num_stages", 1, 2, 3, 4, 5, 6, modes=KERNELS, help="depth of the software pipeline"),
@@ -131,8 +144,10 @@ SPACE = Space(
         Constraint("a warp's share", ("block_m", "block_n", "num_warps"), _feeds_every_warp,
                    "a warp would have less than 128 elements of the tile"),
         Constraint("TMA exists", ("loads",), _tma_available, "only NVIDIA GPUs from sm_90 have TMA"),
-        Constraint("TMA alignment", ("loads", "block_k"), _tma_aligned,
-                   "TMA needs rows of 16-byte multiples, and in K layout a block_k that divides k / world_size"),
+        Constraint("TMA alignment", ("loads",), _tma_aligned, "TMA needs rows of 16-byte multiples"),
+        Constraint("TMA within a shard", ("loads", "block_k"), _tma_within_shard,
+                   "a direct pull's step must not cross into the next shard's columns: block_k must divide them",
+                   modes=("pull",)),
         Constraint("shared memory", ("block_m", "block_n", "block_k", "num_stages", "loads"), _fits_shared_memory,
                    "the pipeline's stages would not fit into the shared memory of one program"),
         Constraint("unit within the shard", ("unit_rows",), _unit_within_shard,
@@ -147,8 +162,12 @@ SPACE = Space(
                    "only communicating programs of a persistent GEMM's own launch can join in later", modes=("push",)),
         Constraint("head start without effect", ("head_start", "schedule"), _staged_head_start_used,
                    "only a persistent GEMM has turns", modes=("pull_staged",)),
-        Constraint("flattening", ("schedule",), _flatten_needs_one_loop,
-                   "in K layout a tile's loop is not one loop but one per shard", modes=STAGED),
+        Constraint("depth of a split", ("split_k", "block_k"), _split_is_deep,
+                   "each split needs a step of block_k at least"),
+        Constraint("splits needed", ("split_k", "block_m", "block_n"), _split_is_needed,
+                   "there are programs enough for every compute unit without so many splits"),
+        Constraint("flattening", ("split_k", "schedule"), _split_is_not_flattened,
+                   "a split tile ends in a meeting of its programs, not in the next tile's loop"),
         Constraint("flattening", ("schedule",), _pull_is_not_flattened,
                    "the direct pull has no flattened form", modes=("pull",)),
         Constraint("copies by rows", ("mode",), _copies_rows,
@@ -162,11 +181,12 @@ SPACE = Space(
 
 def default_config(problem: AllGatherGemm, machine: Machine) -> Config:
     """A push in the GEMM's own launch with a tile to suit M: what one would write down without measuring."""
-    tma = machine.has_tma and not machine.is_interpreter and _tma_aligned(Setting(problem, machine), "tma", 64)
+    tma = machine.has_tma and not machine.is_interpreter and _tma_aligned(Setting(problem, machine), "tma")
     tile = _default_tile(problem, machine)
     config: dict[str, Value] = {
         "mode": "push",
         **tile,
+        "split_k": 1,
         "loads": "tma" if tma else "pointer",
         "schedule": "tile",
         "unit_rows": min(256, max(16, _round_up(problem.shard[0]))),

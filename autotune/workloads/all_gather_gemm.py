@@ -50,7 +50,7 @@ class AllGatherGemmOperation(ScratchOperation):
 
     def share(self, config: Config) -> Scratch | None:
         """Counters and inbox."""
-        return launch.share_scratch(self._problem, config, self._heap)
+        return launch.share_scratch(self._problem, config, self._machine, self._heap)
 
     def bind(self, config: Config) -> Run:
         """On this rank's tensors."""
@@ -106,7 +106,9 @@ class AllGatherGemmWorkload(Workload):
         "autotune.kernels.all_gather_gemm.launch",
         "autotune.kernels.all_gather_gemm.library",
         "autotune.kernels.primitives.counters",
+        "autotune.kernels.launching.gemm",
         "autotune.kernels.primitives.meeting",
+        "autotune.kernels.primitives.splits",
         "autotune.kernels.primitives.tiles",
         "autotune.kernels.primitives.transfer",
     )
@@ -174,7 +176,7 @@ class AllGatherGemmWorkload(Workload):
             c=meta((problem.m, problem.n_local), dtype),
             bias=meta((problem.n_local,), dtype) if problem.bias else None,
         )
-        scratch = launch.allocate_scratch(problem, config, meta)
+        scratch = launch.allocate_scratch(problem, config, machine, meta, meta)
         bases = meta((problem.world_size,), torch.int64)
         return compile_all(launch.plan(problem, config, machine, tensors, scratch, bases, 0, SPINS_OFFLINE))
 

@@ -19,42 +19,51 @@ def grouped(tile, tiles_m, tiles_n, GROUP_M: tl.constexpr):
 
 @triton.jit
 def accumulate(
-    acc, a, a_row, a_rows, a_width, b, b_row, b_rows, b_width, column, stride_bk, stride_bn,
+    acc, a, a_row, a_rows, a_pitch, b, b_columns, column, stride_bk, stride_bn, first_k, end_k,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     TMA: tl.constexpr, B_TRANSPOSED: tl.constexpr, EVEN_K: tl.constexpr,
 ):  # fmt: skip
-    """Add A[a_row : a_row + BLOCK_M, 0 : a_width] @ B[b_row : b_row + a_width, column : column + BLOCK_N] to acc.
+    """Add A[a_row : a_row + BLOCK_M, first_k : end_k] @ B[first_k : end_k, column : column + BLOCK_N] to acc.
 
-    acc is [BLOCK_M, BLOCK_N] fp32, A row-major [a_rows, a_width], B [b_rows, b_width] with any strides (B_TRANSPOSED:
-    its storage is [N, K]).
-    ``a`` and ``b`` are tensor descriptors with TMA, pointers without. Rows and columns beyond the edge are clamped or
-    zero: they end up in parts of the tile that are not stored.
+    acc is [BLOCK_M, BLOCK_N] fp32, A row-major with ``a_rows`` rows of ``a_pitch`` elements, B with ``b_columns``
+    columns and any strides (B_TRANSPOSED: its storage is [N, K]). ``a`` and ``b`` are tensor descriptors with TMA,
+    pointers without. Rows and columns beyond the edge are clamped or zero: they end up in parts of the tile that are
+    not stored. ``first_k`` is a multiple of BLOCK_K, and so is ``end_k`` unless it is the end of K; EVEN_K says that
+    it always is.
     """
     if TMA:
-        for k in range(0, a_width, BLOCK_K):
+        for k in range(first_k, end_k, BLOCK_K):
             a_tile = a.load([a_row, k])
             if B_TRANSPOSED:
-                b_tile = b.load([column, b_row + k]).T
+                b_tile = b.load([column, k]).T
             else:
-                b_tile = b.load([b_row + k, column])
+                b_tile = b.load([k, column])
             acc = tl.dot(a_tile, b_tile, acc, input_precision="ieee")
     else:
         rows = tl.minimum(a_row + tl.arange(0, BLOCK_M), a_rows - 1).to(tl.int64)
-        columns = (column + tl.arange(0, BLOCK_N)) % b_width
-        ks = tl.arange(0, BLOCK_K)
-        a_pointers = a + rows[:, None] * a_width + ks[None, :]
-        b_pointers = b + (b_row + ks).to(tl.int64)[:, None] * stride_bk + columns.to(tl.int64)[None, :] * stride_bn
-        for k in range(0, a_width, BLOCK_K):
+        columns = (column + tl.arange(0, BLOCK_N)) % b_columns
+        ks = first_k + tl.arange(0, BLOCK_K)
+        a_pointers = a + rows[:, None] * a_pitch + ks[None, :]
+        b_pointers = b + ks.to(tl.int64)[:, None] * stride_bk + columns.to(tl.int64)[None, :] * stride_bn
+        for k in range(first_k, end_k, BLOCK_K):
             if EVEN_K:
                 a_tile = tl.load(a_pointers)
                 b_tile = tl.load(b_pointers)
             else:
-                a_tile = tl.load(a_pointers, mask=ks[None, :] < a_width - k, other=0.0)
-                b_tile = tl.load(b_pointers, mask=ks[:, None] < a_width - k, other=0.0)
+                inside = tl.arange(0, BLOCK_K) < end_k - k
+                a_tile = tl.load(a_pointers, mask=inside[None, :], other=0.0)
+                b_tile = tl.load(b_pointers, mask=inside[:, None], other=0.0)
             acc = tl.dot(a_tile, b_tile, acc, input_precision="ieee")
             a_pointers += BLOCK_K
             b_pointers += BLOCK_K * stride_bk
     return acc
+
+
+@triton.jit
+def add_bias(acc, bias, column, width, BLOCK_N: tl.constexpr):
+    """Acc [BLOCK_M, BLOCK_N] + bias [width] from ``column`` on, in fp32."""
+    columns = column + tl.arange(0, BLOCK_N)
+    return acc + tl.load(bias + columns, mask=columns < width, other=0.0).to(tl.float32)[None, :]
 
 
 @triton.jit
@@ -64,8 +73,7 @@ def store_tile(
 ):  # fmt: skip
     """C[row : …, column : …] = acc + bias, rounded to C's type. C is row-major [rows, width]; the edge is masked."""
     if BIAS:
-        columns = column + tl.arange(0, BLOCK_N)
-        acc += tl.load(bias + columns, mask=columns < width, other=0.0).to(tl.float32)[None, :]
+        acc = add_bias(acc, bias, column, width, BLOCK_N)
     if TMA:
         # Two halves: the whole 128x256 tile's 64 KiB would not fit beside four stages of operands.
         if BLOCK_N >= 64:

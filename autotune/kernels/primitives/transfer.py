@@ -1,9 +1,13 @@
-"""Moving a shard between ranks in units: pushing, fetching, and the counters that say what has arrived.
+"""Moving a shard between ranks in units: pushing, fetching, and waiting for what has arrived.
 
-A shard is ``rows`` x ``width`` elements, contiguous. It travels in units of ``unit_rows`` rows, the granularity: all
-communicating programs share each unit step by step and each signals the unit once, so a unit has arrived when its
-counter has grown by their number (``parts``). Counters are never reset: launch number ``epoch`` (from 0, kept in the
-heap's ``state``) waits for (epoch + 1) * parts. ``arrivals`` is int32 [world_size, units], one row per source.
+A shard is [rows, width], contiguous; in an inbox its rows lie ``pitch`` elements apart, from element ``place`` on. It
+travels in units of ``unit_rows`` rows, the granularity: all communicating programs share each unit step by step and
+each signals the unit once, so a unit has arrived when its counter has grown by their number (``parts``). Counters are
+never reset (see counters.py): launch number ``epoch`` waits for (epoch + 1) * parts. ``arrivals`` is int32
+[world_size, units], one row per source.
+
+A step is a block of STEP_ROWS x STEP_COLUMNS elements; the columns are a power of two that divides the width where
+there is one large enough, so that a step's rows are whole.
 """
 
 from __future__ import annotations
@@ -15,59 +19,72 @@ from autotune.heap import device as heap
 
 
 @triton.jit
+def _step(
+    number, across, first_row, end_row, width, pitch,
+    STEP_ROWS: tl.constexpr, STEP_COLUMNS: tl.constexpr, VECTOR: tl.constexpr,
+):  # fmt: skip
+    """Where a step reads from the shard and writes to its place, and the mask of both: int64, int64, bool [R, C]."""
+    rows = first_row + number // across * STEP_ROWS + tl.arange(0, STEP_ROWS)[:, None]
+    columns = number % across * STEP_COLUMNS + tl.arange(0, STEP_COLUMNS)[None, :]
+    inside = (rows < end_row) & (columns < tl.multiple_of(width, VECTOR))
+    wide = rows.to(tl.int64)
+    return wide * tl.multiple_of(width, VECTOR) + columns, wide * tl.multiple_of(pitch, VECTOR) + columns, inside
+
+
+@triton.jit
 def push_shard(
-    shard, inbox, slot_offset, arrivals, rows, width, unit_rows, part, parts, rank, heap_bases,
-    WORLD: tl.constexpr, STEP: tl.constexpr, VECTOR: tl.constexpr, HINT: tl.constexpr,
+    shard, inbox, place, arrivals, rows, width, pitch, unit_rows, part, parts, rank, heap_bases,
+    WORLD: tl.constexpr, STEP_ROWS: tl.constexpr, STEP_COLUMNS: tl.constexpr, VECTOR: tl.constexpr, HINT: tl.constexpr,
     ROTATE: tl.constexpr, FIRST: tl.constexpr,
 ):  # fmt: skip
-    """Store our shard into every peer's inbox, unit by unit, and signal each unit.
+    """Store our shard at ``place`` of every peer's inbox, unit by unit, and signal each unit.
 
-    ``inbox`` is [slots, world_size, rows, width] in every heap. ROTATE: one peer after the other, rank r starting with
-    r + 1, so that no two ranks write to one peer at a time; otherwise each step is loaded once and stored to all.
-    ``part`` of ``parts`` are the communicating programs. FIRST is 0 to include our own inbox, 1 to leave it out.
+    ROTATE: one peer after the other, rank r starting with r + 1, so that no two ranks write to one peer at a time;
+    otherwise each step is loaded once and stored to all. ``part`` of ``parts`` are the communicating programs. FIRST
+    is 0 to include our own inbox, 1 to leave it out.
     """
     units = tl.cdiv(rows, unit_rows)
-    elements = tl.cast(rows, tl.int64) * width
-    place = inbox + slot_offset + rank * elements
+    across = tl.cdiv(width, STEP_COLUMNS)
     if ROTATE:
         for turn in range((WORLD - FIRST) * units):
             peer = (rank + FIRST + turn // units) % WORLD
             unit = turn % units
-            begin = tl.cast(unit, tl.int64) * unit_rows * width
-            end = tl.multiple_of(tl.minimum(begin + tl.cast(unit_rows, tl.int64) * width, elements), VECTOR)
-            for offset in range(begin + part * STEP, end, parts * STEP):
-                index = tl.multiple_of(offset, VECTOR) + tl.arange(0, STEP)
-                value = tl.load(shard + index, mask=index < end)
-                heap.store(place + index, value, rank, peer, heap_bases, mask=index < end, hint=HINT)
+            first = unit * unit_rows
+            end = tl.minimum(first + unit_rows, rows)
+            for number in range(part, tl.cdiv(end - first, STEP_ROWS) * across, parts):
+                here, there, inside = _step(number, across, first, end, width, pitch, STEP_ROWS, STEP_COLUMNS, VECTOR)
+                value = tl.load(shard + here, mask=inside)
+                heap.store(inbox + place + there, value, rank, peer, heap_bases, mask=inside, hint=(1, HINT))
             heap.signal(arrivals + rank * units + unit, peer, rank, heap_bases)
     else:
         for unit in range(units):
-            begin = tl.cast(unit, tl.int64) * unit_rows * width
-            end = tl.multiple_of(tl.minimum(begin + tl.cast(unit_rows, tl.int64) * width, elements), VECTOR)
-            for offset in range(begin + part * STEP, end, parts * STEP):
-                index = tl.multiple_of(offset, VECTOR) + tl.arange(0, STEP)
-                value = tl.load(shard + index, mask=index < end)
+            first = unit * unit_rows
+            end = tl.minimum(first + unit_rows, rows)
+            for number in range(part, tl.cdiv(end - first, STEP_ROWS) * across, parts):
+                here, there, inside = _step(number, across, first, end, width, pitch, STEP_ROWS, STEP_COLUMNS, VECTOR)
+                value = tl.load(shard + here, mask=inside)
                 for turn in tl.static_range(FIRST, WORLD):
                     peer = (rank + turn) % WORLD
-                    heap.store(place + index, value, rank, peer, heap_bases, mask=index < end, hint=HINT)
+                    heap.store(inbox + place + there, value, rank, peer, heap_bases, mask=inside, hint=(1, HINT))
             for turn in tl.static_range(FIRST, WORLD):
                 heap.signal(arrivals + rank * units + unit, (rank + turn) % WORLD, rank, heap_bases)
 
 
 @triton.jit
 def fetch_shards(
-    shard, inbox, arrivals, rows, width, unit_rows, part, parts, rank, heap_bases,
+    shard, inbox, place, apart, arrivals, rows, width, pitch, unit_rows, part, parts, rank, heap_bases,
     ready, done, epoch, status, spin_limit,
-    WORLD: tl.constexpr, STEP: tl.constexpr, VECTOR: tl.constexpr, HINT: tl.constexpr,
+    WORLD: tl.constexpr, STEP_ROWS: tl.constexpr, STEP_COLUMNS: tl.constexpr, VECTOR: tl.constexpr, HINT: tl.constexpr,
     ROTATE: tl.constexpr, FIRST: tl.constexpr,
 ):  # fmt: skip
-    """Load every peer's shard into our own inbox [world_size, rows, width], unit by unit, and signal ourselves.
+    """Load every peer's shard into our own inbox, unit by unit, and signal ourselves.
 
-    ROTATE: one peer after the other, rank r starting with r - 1; otherwise unit 0 of every peer, then unit 1, ….
-    ``ready`` and ``done``, int32 [world_size], are the counters of ``announce_ready`` and ``wait_until_read``.
+    The shard of rank r goes to element ``place`` + r * ``apart``. ROTATE: one peer after the other, rank r starting
+    with r - 1; otherwise unit 0 of every peer, then unit 1, …. ``ready`` and ``done``, int32 [world_size], are the
+    counters of ``announce_ready`` and ``wait_until_read``.
     """
     units = tl.cdiv(rows, unit_rows)
-    elements = tl.cast(rows, tl.int64) * width
+    across = tl.cdiv(width, STEP_COLUMNS)
     peers: tl.constexpr = WORLD - FIRST
     for turn in range(peers * units):
         if ROTATE:
@@ -77,13 +94,13 @@ def fetch_shards(
             peer = (rank + WORLD - FIRST - turn % peers) % WORLD
             unit = turn // peers
         late = heap.wait(ready + peer, epoch + 1, status, spin_limit)
-        begin = tl.cast(unit, tl.int64) * unit_rows * width
-        end = tl.multiple_of(tl.minimum(begin + tl.cast(unit_rows, tl.int64) * width, elements), VECTOR)
-        place = inbox + peer * elements
-        for offset in range(begin + (part + late) * STEP, end, parts * STEP):
-            index = tl.multiple_of(offset, VECTOR) + tl.arange(0, STEP)
-            value = heap.load(shard + index, rank, peer, heap_bases, mask=index < end, hint=HINT)
-            tl.store(place + index, value, mask=index < end)
+        first = unit * unit_rows
+        end = tl.minimum(first + unit_rows, rows)
+        source = inbox + place + peer * tl.cast(apart, tl.int64)
+        for number in range(part + late, tl.cdiv(end - first, STEP_ROWS) * across, parts):
+            here, there, inside = _step(number, across, first, end, width, pitch, STEP_ROWS, STEP_COLUMNS, VECTOR)
+            value = heap.load(shard + here, rank, peer, heap_bases, mask=inside, hint=(1, HINT))
+            tl.store(source + there, value, mask=inside)
         heap.signal(arrivals + peer * units + unit, rank, rank, heap_bases)
     for turn in range(WORLD):
         heap.signal(done + rank, (rank + turn) % WORLD, rank, heap_bases)
