@@ -115,8 +115,7 @@ def _fits_shared_memory(s: Setting, block_m: int, block_n: int, block_k: int, nu
     stages = num_stages if s.machine.kind != "hip" else max(1, num_stages - 1)
     operands = (block_m + block_n) * block_k
     output = block_m * min(block_n, max(32, block_n // 2)) if loads == "tma" else 0
-    wanted = (stages * operands + output) * int(s.problem.element_size)
-    return wanted <= s.machine.shared_memory
+    return bool((stages * operands + output) * s.problem.element_size <= s.machine.shared_memory)
 
 
 def _split_is_deep(s: Setting, split_k: int, block_k: int) -> bool:
