@@ -10,7 +10,7 @@ from rich.markup import escape
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
-from autotune.cli import cache, output, report, tune
+from autotune.cli import cache, grid, output, report, tune
 from autotune.cli.options import with_problem_options
 from autotune.errors import AutotuneError, UnknownWorkload
 from autotune.report.figures import dashed
@@ -58,6 +58,7 @@ def build() -> typer.Typer:
     app.command("list")(cache.list_entries)
     _add_workloads(app, tune.tune_workload, "Tune {}.", panel="Workloads")
     for name, function, title, callback in (
+        ("grid", grid.tune_grid, "Tune {} for many sizes.", grid.grid),
         ("show", cache.show_entry, "Show what is stored of {}.", cache.show),
         ("lookup", cache.look_up, "Look {} up as a program would.", cache.lookup),
         ("report", report.report_workload, "Report what was found for {}.", report.report),
@@ -98,7 +99,9 @@ def _lazy(name: str, function: Callable[..., None], help: str) -> type[TyperComm
             found = workload(name)
             about = " ".join((found.problem_type.__doc__ or "").split("\n\n")[0].split())
             text = f"{help} {DEFAULTS}\n\n{escape(about)}"
-            single.command(dashed(name), help=text)(with_problem_options(found, function))
+            single.command(dashed(name), help=text)(
+                with_problem_options(found, function, several=function is grid.tune_grid)
+            )
             return get_command(single).make_context(*args, **extra)
 
     return Lazy
