@@ -99,9 +99,8 @@ def _lazy(name: str, function: Callable[..., None], help: str) -> type[TyperComm
             found = workload(name)
             about = " ".join((found.problem_type.__doc__ or "").split("\n\n")[0].split())
             text = f"{help} {DEFAULTS}\n\n{escape(about)}"
-            single.command(dashed(name), help=text)(
-                with_problem_options(found, function, several=function is grid.tune_grid)
-            )
+            several = function is grid.tune_grid
+            single.command(dashed(name), help=text)(with_problem_options(found, function, several))
             return get_command(single).make_context(*args, **extra)
 
     return Lazy

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from contextlib import closing
 from typing import Any
 
@@ -39,14 +40,13 @@ def sizes(text: str, name: str) -> list[int]:
     return list(dict.fromkeys(found))
 
 
-def problems_of(request: Request) -> list[Request]:
-    """One request for every combination of the sizes that were given, the last one varying fastest."""
-    texts = {name: value for name, value in request.given.items() if isinstance(value, str)}
-    lists = {name: sizes(text, name) for name, text in texts.items() if name in request.size_names}
-    combinations = [dict(zip(lists, values, strict=True)) for values in itertools.product(*lists.values())]
-    if len(combinations) > MOST_PROBLEMS:
-        raise InputError(f"{len(combinations)} problems: at most {MOST_PROBLEMS} can be tuned at a time")
-    return [Request(request.workload, {**request.given, **values}) for values in combinations]
+def combinations(request: Request) -> list[dict[str, int]]:
+    """Every combination of the sizes that were given, the last one varying fastest."""
+    lists = {name: sizes(request.given[name], name) for name in request.size_names if name in request.given}
+    count = math.prod(len(values) for values in lists.values())
+    if count > MOST_PROBLEMS:
+        raise InputError(f"{count} problems: at most {MOST_PROBLEMS} can be tuned at a time")
+    return [dict(zip(lists, values, strict=True)) for values in itertools.product(*lists.values())]
 
 
 def tune_grid(
@@ -59,9 +59,10 @@ def tune_grid(
 
     machine = session.machine()
     chosen, limits = limits_of(machine, effort, trials, budget)
-    requests = problems_of(request)
     session.check_ranks(request.world_size(machine), machine)
-    problems = [each.problem(machine) for each in requests]
+    every = combinations(request)
+    problems = [Request(request.workload, {**request.given, **each}).problem(machine) for each in every]
+    varied = [name for name in every[0] if len({each[name] for each in every}) > 1]
     for problem in problems:
         session.check_work(problem, machine)
     say_where(problems[0], machine)
@@ -74,9 +75,12 @@ def tune_grid(
         session.make_screen(workload, problems[0], machine) as screen,
         closing(session.make_gang(workload, problems[0], machine, heap_bytes)) as gang,
     ):  # fmt: skip
-        for each, problem in zip(requests, problems, strict=True):
+        for problem in problems:
             gang.turn_to(workload, problem)
             screen.turn_to(workload, problem)
+            here = {name: getattr(problem, name) for name in varied}
+            if varied:
+                output.say(options_text(here))
             with watching(problem, machine) as watch:
                 result = tune(
                     workload, problem, machine, store, gang, screen,
@@ -85,7 +89,7 @@ def tune_grid(
             if result.interrupted:
                 interrupted = True
                 break
-            rows.append(_row(each, request, result.entry, store, rows))
+            rows.append(_row(here, result.entry, store, rows))
             if not json:
                 _print(rows)
     if json:
@@ -97,14 +101,11 @@ def tune_grid(
         raise typer.Exit(1)
 
 
-def _row(
-    each: Request, asked: Request, entry: Entry | None, store: Store, before: list[dict[str, Any]]
-) -> dict[str, Any]:
+def _row(sizes: dict[str, int], entry: Entry | None, store: Store, before: list[dict[str, Any]]) -> dict[str, Any]:
     """What a size came to, and what it would have come to with the config of the size before."""
     from autotune.cli.entries import entry_dict
 
-    varied = {name: each.given[name] for name in each.given if each.given[name] != asked.given.get(name)}
-    row: dict[str, Any] = {"sizes": varied, "latency": None, "with_neighbour": None, "winner": None}
+    row: dict[str, Any] = {"sizes": sizes, "latency": None, "with_neighbour": None, "winner": None}
     if entry is None:
         return row
     row |= {**entry_dict(entry), "winner": entry.winner}
@@ -122,7 +123,7 @@ def _print(rows: list[dict[str, Any]]) -> None:
     if len(rows) == 1:
         output.data("  ".join(f"{word:<22}" for word in header).rstrip())
     row = rows[-1]
-    cells = [options_text(row["sizes"]).replace("--", "")]
+    cells = [" ".join(f"{name}={value}" for name, value in row["sizes"].items())]
     winner = row["winner"]
     if winner is None:
         cells.append("nothing could be measured")

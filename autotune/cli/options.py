@@ -77,10 +77,8 @@ def with_problem_options(
             f"workload {workload.name}: the command line has an option {taken[0]} already; rename the field"
         )
     options = [
-        inspect.Parameter(
-            field.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_annotation(field, several)
-        )
-        for field in fields
+        inspect.Parameter(f.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_annotation(f, several))
+        for f in fields
     ]
 
     def command(**values: Any) -> None:
