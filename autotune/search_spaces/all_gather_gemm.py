@@ -5,7 +5,7 @@ from __future__ import annotations
 from autotune.config import Config, Value
 from autotune.environment import Machine
 from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
-from autotune.search_spaces import Constraint, Setting, Space, choices, numbers
+from autotune.search_spaces import Constraint, Setting, Space, choices, flags, numbers
 from autotune.search_spaces.gemm import (
     default_tile,
     gemm_constraints,
@@ -32,6 +32,16 @@ def _tma_within_shard(s: Setting, loads: str, block_k: int) -> bool:
 
 def _split_is_not_flattened(s: Setting, split_k: int, schedule: str) -> bool:
     return split_k == 1 or schedule != "flattened"
+
+
+def _preload_waits(s: Setting, preload_b: bool, split_k: int, block_m: int) -> bool:
+    aligned = s.problem.rows_layout and s.problem.shard[0] % block_m == 0
+    return not preload_b or split_k > 1 or not aligned
+
+
+def _preload_has_a_step(s: Setting, preload_b: bool, split_k: int, block_k: int) -> bool:
+    steps = -(-s.problem.k // block_k)
+    return not preload_b or -(-steps // split_k) * (split_k - 1) < steps
 
 
 def _leaves_room(s: Setting, comm_programs: int) -> bool:
@@ -75,6 +85,7 @@ SPACE = Space(
     choices("launch", "eager", "graph", modes=("bsp",), help="library calls one by one, or as a CUDA graph"),
     *gemm_dimensions(KERNELS),
     split_dimension(STAGED),
+    flags("preload_b", modes=STAGED, help="load the first step of B before waiting for A"),
     choices("schedule", "tile", "persistent", "flattened", modes=KERNELS,
             help="one program a tile; persistent; persistent with tile and k loops made one"),
     numbers("unit_rows", 16, 32, 64, 128, 256, 512, 1024, 2048, modes=(*STAGED, "copy_engine"),
@@ -105,6 +116,10 @@ SPACE = Space(
                    "only communicating programs of a persistent GEMM's own launch can join in later", modes=("push",)),
         Constraint("head start without effect", ("head_start", "schedule"), _staged_head_start_used,
                    "only a persistent GEMM has turns", modes=("pull_staged",)),
+        Constraint("preload without effect", ("preload_b", "split_k", "block_m"), _preload_waits,
+                   "tiles of one owner walk their own rows first and wait for others only later"),
+        Constraint("preload", ("preload_b", "split_k", "block_k"), _preload_has_a_step,
+                   "every split needs a first step to preload"),
         Constraint("flattening", ("split_k", "schedule"), _split_is_not_flattened,
                    "a split tile ends in a meeting of its programs, not in the next tile's loop"),
         Constraint("flattening", ("schedule",), _pull_is_not_flattened,
@@ -126,6 +141,7 @@ def default_config(problem: AllGatherGemm, machine: Machine) -> Config:
         "mode": "push",
         **tile,
         "split_k": 1,
+        "preload_b": False,
         "loads": "tma" if tma else "pointer",
         "schedule": "tile",
         "unit_rows": min(256, max(16, round_up(problem.shard[0]))),

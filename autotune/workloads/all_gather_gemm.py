@@ -133,6 +133,7 @@ class AllGatherGemmWorkload(Workload):
         unit = max((v for v in SPACE.dimensions["unit_rows"].values if int(v) <= rows), default=16)
         found = [
             default,
+            *self._streaming(default, machine),
             default.replace(**persistent),
             default.replace(schedule="persistent", push_site="side_stream"),
             default.replace(loads="pointer"),
@@ -141,6 +142,21 @@ class AllGatherGemmWorkload(Workload):
             Config({"mode": "pull", **tile}),
         ]
         return [config for config in found if SPACE.violation(config, problem, machine) is None]
+
+    @staticmethod
+    def _streaming(default: Config, machine: Machine) -> list[Config]:
+        """For few rows: deep steps of B, many splits, all of them loading before A is there."""
+        deep = default.replace(
+            block_n=64, block_k=512, split_k=16, preload_b=True, num_stages=1, num_warps=8, loads="pointer",
+            comm_programs=min(8, machine.compute_units // 4), copy_kib=2,
+        )  # fmt: skip
+        return [
+            deep,
+            deep.replace(block_k=256, comm_programs=4),
+            deep.replace(block_k=128, split_k=8, num_stages=4, num_warps=4),
+            deep.replace(block_n=32, num_warps=4),
+            deep.replace(block_n=128, block_k=128, split_k=4, num_stages=4),
+        ]
 
     def baselines(self, problem: AllGatherGemm, machine: Machine) -> dict[str, Config]:
         """The library's all-gather, then its GEMM: eager, and as a CUDA graph where there are graphs."""

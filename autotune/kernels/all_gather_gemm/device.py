@@ -19,8 +19,8 @@ import triton.language as tl
 from autotune.heap import device as heap
 from autotune.kernels.primitives.counters import announce_ready, leave, wait_until_read
 from autotune.kernels.primitives.splits import join_splits, split_range
-from autotune.kernels.primitives.tiles import accumulate, grouped, store_tile
-from autotune.kernels.primitives.transfer import fetch_shards, push_shard, wait_for_rows
+from autotune.kernels.primitives.tiles import accumulate, grouped, load_a, load_b, store_tile
+from autotune.kernels.primitives.transfer import fetch_shards, push_shard, wait_for_rows, wait_for_rows_of_each
 
 NONE = tl.constexpr(0)
 PUSH = tl.constexpr(1)
@@ -65,7 +65,7 @@ def gather_gemm_kernel(
     heap_bases, state, arrivals, ready, done, status, spin_limit,
     WORLD: tl.constexpr, ROWS: tl.constexpr, GATHERED: tl.constexpr, SLOTS: tl.constexpr, TRANSFER: tl.constexpr,
     ROTATE: tl.constexpr, STEP_ROWS: tl.constexpr, STEP_COLUMNS: tl.constexpr, VECTOR: tl.constexpr,
-    HINT: tl.constexpr, SPLITS: tl.constexpr,
+    HINT: tl.constexpr, SPLITS: tl.constexpr, PRELOAD: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     TMA: tl.constexpr, B_TRANSPOSED: tl.constexpr, EVEN_K: tl.constexpr,
     BIAS: tl.constexpr, FLATTEN: tl.constexpr, PROXY_FENCE: tl.constexpr,
@@ -136,14 +136,20 @@ def gather_gemm_kernel(
             else:
                 first_source = first_k // width
                 last_source = tl.maximum(end_k - 1, 0) // width
-            late = 0
-            for source in range(first_source, last_source + 1):
-                above = source * shard_rows if ROWS else 0
-                late += wait_for_rows(
-                    arrivals, source, tl.maximum(row - above, 0), last - above, shard_rows, unit_rows, target, status,
-                    spin_limit, PROXY_FENCE,
-                )  # fmt: skip
+            if PRELOAD:
+                # The first step of B is on its way while we wait; with deep steps and splits that is all of it.
+                b_tile = load_b(
+                    b, N, first_k, end_k, n * BLOCK_N, stride_bk, stride_bn, BLOCK_N, BLOCK_K, TMA, B_TRANSPOSED
+                )
+            late = wait_for_rows_of_each(
+                arrivals, first_source, last_source, shard_rows if ROWS else 0, row, last, shard_rows, unit_rows,
+                target, status, spin_limit, WORLD, PROXY_FENCE,
+            )  # fmt: skip
             acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
+            if PRELOAD:
+                a_tile = load_a(inbox, base_row + row + late, SLOTS * M, K, first_k, end_k, BLOCK_M, BLOCK_K, TMA)
+                acc = tl.dot(a_tile, b_tile, acc, input_precision="ieee")
+                first_k += BLOCK_K
             acc = accumulate(
                 acc, inbox, base_row + row + late, SLOTS * M, K, b, N, n * BLOCK_N, stride_bk, stride_bn,
                 first_k, end_k, BLOCK_M, BLOCK_N, BLOCK_K, TMA, B_TRANSPOSED, EVEN_K,
@@ -235,9 +241,8 @@ def pull_gemm_kernel(
     # Start at our own shard, so that no two ranks read from one peer at a time.
     own_m = rank * (shard_rows // BLOCK_M) if ROWS else 0
     segments: tl.constexpr = 1 if ROWS else WORLD
-    late = 0
-    for peer in range(WORLD):
-        late += heap.wait(ready + peer, epoch + 1, status, spin_limit)
+    peers = tl.arange(0, triton.next_power_of_2(WORLD))
+    late = heap.wait_each(ready + peers, peers < WORLD, epoch + 1, status, spin_limit)
     for tile in range(pid, tiles_m * tiles_n, programs):
         m, n = grouped(tile, tiles_m, tiles_n, group_m)
         row = (m + own_m) % tiles_m * BLOCK_M
@@ -285,6 +290,5 @@ def pull_gemm_kernel(
                 a_pointers += BLOCK_K
         store_tile(acc, c, row, n * BLOCK_N, M, N, bias, BLOCK_M, BLOCK_N, TMA, BIAS)
     if leave(state, programs):
-        for turn in range(WORLD):
-            heap.signal(done + rank, (rank + turn) % WORLD, rank, heap_bases)
+        heap.signal_each(done + rank, rank, heap_bases, WORLD, 0)
         wait_until_read(done, epoch + 1, status, spin_limit, WORLD)

@@ -164,8 +164,9 @@ class _Builder:
             "a": knobs.a_operand(scratch.inbox if gathered else self.tensors.a),
             "inbox": knobs.a_operand(scratch.inbox),
             "partials": scratch.partials, "tickets": scratch.tickets, "SPLITS": knobs.splits,
+            "PRELOAD": config["preload_b"] is True,
             "comm_programs": communicating, "head_start": head_start, "TRANSFER": kind.value,
-            "FLATTEN": config["schedule"] == "flattened", "PROXY_FENCE": knobs.tma and self.machine.kind == "cuda",
+            "FLATTEN": config["schedule"] == "flattened", "PROXY_FENCE": knobs.tma,
         }  # fmt: skip
         common = self.common()
         launches = [Launch(device.gather_gemm_kernel, programs, common | transfer | gemm, knobs.options)]

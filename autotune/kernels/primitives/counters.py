@@ -15,15 +15,14 @@ from autotune.heap import device as heap
 @triton.jit
 def announce_ready(ready, rank, heap_bases, WORLD: tl.constexpr):
     """Tell every rank that what this launch reads from us is in place (one program of the launch calls it)."""
-    for turn in range(WORLD):
-        heap.signal(ready + rank, (rank + turn) % WORLD, rank, heap_bases)
+    heap.signal_each(ready + rank, rank, heap_bases, WORLD, 0)
 
 
 @triton.jit
 def wait_until_read(done, target, status, spin_limit, WORLD: tl.constexpr):
     """Wait until every rank has finished reading from us, so that our shard may be overwritten after the launch."""
-    for reader in range(WORLD):
-        heap.wait(done + reader, target, status, spin_limit)
+    readers = tl.arange(0, triton.next_power_of_2(WORLD))
+    heap.wait_each(done + readers, readers < WORLD, target, status, spin_limit)
 
 
 @triton.jit

@@ -38,16 +38,18 @@ def sum_tiles(
     own, inbox, index, apart, arrivals, counter, counters_apart, target, rank, status, spin_limit,
     WORLD: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """Our own part of a tile (fp32) plus every peer's, waited for one by one: fp32 [BLOCK_M, BLOCK_N].
+    """Our own part of a tile (fp32) plus every peer's, once all are there: fp32 [BLOCK_M, BLOCK_N].
 
     The part of rank r is tile ``index`` + r * ``apart`` of the inbox, and there once the counter
     ``arrivals[counter + r * counters_apart]`` has reached ``target``.
     """
+    sources = tl.arange(0, triton.next_power_of_2(WORLD))
+    counters = arrivals + counter + sources * counters_apart
+    late = heap.wait_each(counters, (sources < WORLD) & (sources != rank), target, status, spin_limit)
     acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
     for source in tl.static_range(WORLD):
         if source == rank:
             acc += own.to(inbox.dtype.element_ty).to(tl.float32)
         else:
-            late = heap.wait(arrivals + counter + source * counters_apart, target, status, spin_limit)
             acc += read_tile(inbox, index + source * apart + late, BLOCK_M, BLOCK_N).to(tl.float32)
     return acc

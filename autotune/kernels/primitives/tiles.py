@@ -18,6 +18,37 @@ def grouped(tile, tiles_m, tiles_n, GROUP_M: tl.constexpr):
 
 
 @triton.jit
+def load_a(a, row, rows, pitch, k, end_k, BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, TMA: tl.constexpr):
+    """A[row : row + BLOCK_M, k : k + BLOCK_K], zero from ``end_k`` on; see ``accumulate``."""
+    if TMA:
+        tile = a.load([row, k])
+    else:
+        wide = tl.minimum(row + tl.arange(0, BLOCK_M), rows - 1).to(tl.int64)
+        ks = k + tl.arange(0, BLOCK_K)
+        tile = tl.load(a + wide[:, None] * pitch + ks[None, :], mask=(ks < end_k)[None, :], other=0.0)
+    return tile
+
+
+@triton.jit
+def load_b(
+    b, columns, k, end_k, column, stride_bk, stride_bn,
+    BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, TMA: tl.constexpr, B_TRANSPOSED: tl.constexpr,
+):  # fmt: skip
+    """B[k : k + BLOCK_K, column : column + BLOCK_N], zero from ``end_k`` on; see ``accumulate``."""
+    if TMA:
+        if B_TRANSPOSED:
+            tile = b.load([column, k]).T
+        else:
+            tile = b.load([k, column])
+    else:
+        ks = k + tl.arange(0, BLOCK_K)
+        wide = ((column + tl.arange(0, BLOCK_N)) % columns).to(tl.int64)
+        pointers = b + ks.to(tl.int64)[:, None] * stride_bk + wide[None, :] * stride_bn
+        tile = tl.load(pointers, mask=(ks < end_k)[:, None], other=0.0)
+    return tile
+
+
+@triton.jit
 def accumulate(
     acc, a, a_row, a_rows, a_pitch, b, b_columns, column, stride_bk, stride_bn, first_k, end_k,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,

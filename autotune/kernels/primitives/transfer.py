@@ -66,8 +66,7 @@ def push_shard(
                 for turn in tl.static_range(FIRST, WORLD):
                     peer = (rank + turn) % WORLD
                     heap.store(inbox + place + there, value, rank, peer, heap_bases, mask=inside, hint=(1, HINT))
-            for turn in tl.static_range(FIRST, WORLD):
-                heap.signal(arrivals + rank * units + unit, (rank + turn) % WORLD, rank, heap_bases)
+            heap.signal_each(arrivals + rank * units + unit, rank, heap_bases, WORLD, FIRST)
 
 
 @triton.jit
@@ -102,8 +101,7 @@ def fetch_shards(
             value = heap.load(shard + here, rank, peer, heap_bases, mask=inside, hint=(1, HINT))
             tl.store(source + there, value, mask=inside)
         heap.signal(arrivals + peer * units + unit, rank, rank, heap_bases)
-    for turn in range(WORLD):
-        heap.signal(done + rank, (rank + turn) % WORLD, rank, heap_bases)
+    heap.signal_each(done + rank, rank, heap_bases, WORLD, 0)
 
 
 @triton.jit
@@ -119,4 +117,27 @@ def wait_for_rows(
     late = 0
     for unit in range(first // unit_rows, tl.minimum(last, rows - 1) // unit_rows + 1):
         late += heap.wait(arrivals + source * units + unit, target, status, spin_limit)
+    return late + heap.fence_async_proxy(PROXY_FENCE)
+
+
+@triton.jit
+def wait_for_rows_of_each(
+    arrivals, first_source, last_source, apart, first, last, rows, unit_rows, target, status, spin_limit,
+    WORLD: tl.constexpr, PROXY_FENCE: tl.constexpr,
+):  # fmt: skip
+    """Wait for the rows ``first`` to ``last`` of the gathered matrix in the shards of several sources at once.
+
+    The shard of source s begins at row s * ``apart``: ``rows`` in rows layout, 0 where every shard has all rows.
+    Returns what ``wait_for_rows`` does.
+    """
+    units = tl.cdiv(rows, unit_rows)
+    sources = tl.arange(0, triton.next_power_of_2(WORLD))
+    wanted = (sources >= first_source) & (sources <= last_source)
+    first_unit = tl.maximum(first - sources * apart, 0) // unit_rows
+    last_unit = tl.minimum(last - sources * apart, rows - 1) // unit_rows
+    late = 0
+    for step in range(tl.max(tl.where(wanted, last_unit - first_unit, -1), axis=0) + 1):
+        unit = first_unit + step
+        counters = arrivals + sources * units + unit
+        late += heap.wait_each(counters, wanted & (unit <= last_unit), target, status, spin_limit)
     return late + heap.fence_async_proxy(PROXY_FENCE)
