@@ -44,6 +44,16 @@ def _preload_has_a_step(s: Setting, preload_b: bool, split_k: int, block_k: int)
     return not preload_b or -(-steps // split_k) * (split_k - 1) < steps
 
 
+def _chunks_are_even(s: Setting, k_chunks: int, block_k: int) -> bool:
+    if not s.problem.rows_layout and s.problem.world_size % k_chunks:
+        return False
+    return k_chunks == 1 or s.problem.k % (k_chunks * block_k) == 0
+
+
+def _chunks_start_a_loop(s: Setting, k_chunks: int, preload_b: bool, schedule: str) -> bool:
+    return k_chunks == 1 or not (preload_b or schedule == "flattened")
+
+
 def _leaves_room(s: Setting, comm_programs: int) -> bool:
     return comm_programs <= s.machine.compute_units // 2
 
@@ -90,6 +100,8 @@ SPACE = Space(
             help="one program a tile; persistent; persistent with tile and k loops made one"),
     numbers("unit_rows", 16, 32, 64, 128, 256, 512, 1024, 2048, modes=(*STAGED, "copy_engine"),
             help="transfer granularity: rows of a shard that one signal covers"),
+    numbers("k_chunks", 1, 2, 4, 8, 16, modes=STAGED,
+            help="ranges of K that travel, and are waited for, one after the other"),
     numbers("comm_programs", 1, 2, 4, 8, 12, 16, 20, 24, 32, 48, 64, modes=STAGED, help="programs that move data"),
     numbers("copy_kib", 2, 4, 8, 16, 32, modes=STAGED, help="KiB that a communicating program moves at a step"),
     choices("peer_order", "rotate", "fanout", modes=STAGED, help="one peer after the other, or all at each step"),
@@ -116,6 +128,10 @@ SPACE = Space(
                    "only communicating programs of a persistent GEMM's own launch can join in later", modes=("push",)),
         Constraint("head start without effect", ("head_start", "schedule"), _staged_head_start_used,
                    "only a persistent GEMM has turns", modes=("pull_staged",)),
+        Constraint("even chunks", ("k_chunks", "block_k"), _chunks_are_even,
+                   "every chunk must be whole steps of block_k, and in K layout the shards of as many ranks"),
+        Constraint("chunks and loops", ("k_chunks", "preload_b", "schedule"), _chunks_start_a_loop,
+                   "each chunk is a loop of its own: nothing to preload for the tile or to flatten"),
         Constraint("preload without effect", ("preload_b", "split_k", "block_m"), _preload_waits,
                    "tiles of one owner walk their own rows first and wait for others only later"),
         Constraint("preload", ("preload_b", "split_k", "block_k"), _preload_has_a_step,
@@ -142,6 +158,7 @@ def default_config(problem: AllGatherGemm, machine: Machine) -> Config:
         **tile,
         "split_k": 1,
         "preload_b": False,
+        "k_chunks": 1,
         "loads": "tma" if tma else "pointer",
         "schedule": "tile",
         "unit_rows": min(256, max(16, round_up(problem.shard[0]))),

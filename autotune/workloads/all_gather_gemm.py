@@ -134,6 +134,7 @@ class AllGatherGemmWorkload(Workload):
         found = [
             default,
             *self._streaming(default, machine),
+            *(default.replace(k_chunks=chunks) for chunks in (4, 8)),
             default.replace(**persistent),
             default.replace(schedule="persistent", push_site="side_stream"),
             default.replace(loads="pointer"),

@@ -47,6 +47,16 @@ def tile_of(turn, worker, pid, early, head_start, workers, programs):
 
 
 @triton.jit
+def chunk_of(turn, rank, K, WORLD: tl.constexpr, CHUNKS: tl.constexpr, ROWS: tl.constexpr):
+    """The range of K that is waited for in a turn: in order, or in K layout our own first and the others' backwards."""
+    chunk = turn
+    if not ROWS:
+        chunk = (rank * CHUNKS // WORLD + CHUNKS - turn) % CHUNKS
+    length = tl.cdiv(K, CHUNKS)
+    return chunk * length, tl.minimum(chunk * length + length, K)
+
+
+@triton.jit
 def place_of(rank, slot, M, K, shard_rows, width, ROWS: tl.constexpr):
     """The element of the inbox at which a rank's shard begins in a slot, int64."""
     apart = shard_rows * tl.cast(K, tl.int64) if ROWS else width
@@ -66,6 +76,7 @@ def gather_gemm_kernel(
     WORLD: tl.constexpr, ROWS: tl.constexpr, GATHERED: tl.constexpr, SLOTS: tl.constexpr, TRANSFER: tl.constexpr,
     ROTATE: tl.constexpr, STEP_ROWS: tl.constexpr, STEP_COLUMNS: tl.constexpr, VECTOR: tl.constexpr,
     HINT: tl.constexpr, SPLITS: tl.constexpr, PRELOAD: tl.constexpr,
+    CHUNKS: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     TMA: tl.constexpr, B_TRANSPOSED: tl.constexpr, EVEN_K: tl.constexpr,
     BIAS: tl.constexpr, FLATTEN: tl.constexpr, PROXY_FENCE: tl.constexpr,
@@ -76,7 +87,8 @@ def gather_gemm_kernel(
     first ``comm_programs`` programs do before they take tiles: push, fetch, or nothing (another kernel pushes).
     ``leaving`` is the number of programs that share the epoch. GATHERED: our own shard goes through the inbox too, so
     that a tile may have several owners and its depth be split; otherwise (rows layout, tiles that divide the shard)
-    each tile has one owner, and our own are read from the shard.
+    each tile has one owner, and our own are read from the shard. A tile waits for A in CHUNKS ranges of K, one after
+    the other: in rows layout they are units of their own, in K layout the shards of some ranks each.
     """
     pid = tl.program_id(0)
     programs = tl.num_programs(0)
@@ -94,14 +106,14 @@ def gather_gemm_kernel(
             push_shard(
                 shard, mail, place_of(rank, slot, M, K, shard_rows, width, ROWS), arrivals, shard_rows, width, K,
                 unit_rows, pid, comm_programs, rank, heap_bases,
-                WORLD, STEP_ROWS, STEP_COLUMNS, VECTOR, HINT, ROTATE, first,
+                WORLD, CHUNKS if ROWS else 1, STEP_ROWS, STEP_COLUMNS, VECTOR, HINT, ROTATE, first,
             )  # fmt: skip
         if TRANSFER == FETCH:
             fetch_shards(
                 shard, mail, place_of(0, slot, M, K, shard_rows, width, ROWS),
                 place_of(1, 0, M, K, shard_rows, width, ROWS), arrivals, shard_rows, width, K,
                 unit_rows, pid, comm_programs, rank, heap_bases, ready, done, epoch, status, spin_limit,
-                WORLD, STEP_ROWS, STEP_COLUMNS, VECTOR, HINT, ROTATE, first,
+                WORLD, CHUNKS if ROWS else 1, STEP_ROWS, STEP_COLUMNS, VECTOR, HINT, ROTATE, first,
             )  # fmt: skip
     if TRANSFER == NONE:
         # Another kernel pushes: comm_programs is its size, and all programs of this one are workers.
@@ -130,30 +142,38 @@ def gather_gemm_kernel(
             row = m * BLOCK_M
             last = tl.minimum(row + BLOCK_M, M) - 1
             first_k, end_k = split_range(split, K, SPLITS, BLOCK_K)
-            if ROWS:
-                first_source = row // shard_rows
-                last_source = last // shard_rows
-            else:
-                first_source = first_k // width
-                last_source = tl.maximum(end_k - 1, 0) // width
+            acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
             if PRELOAD:
                 # The first step of B is on its way while we wait; with deep steps and splits that is all of it.
                 b_tile = load_b(
                     b, N, first_k, end_k, n * BLOCK_N, stride_bk, stride_bn, BLOCK_N, BLOCK_K, TMA, B_TRANSPOSED
                 )
-            late = wait_for_rows_of_each(
-                arrivals, first_source, last_source, shard_rows if ROWS else 0, row, last, shard_rows, unit_rows,
-                target, status, spin_limit, WORLD, PROXY_FENCE,
-            )  # fmt: skip
-            acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
-            if PRELOAD:
-                a_tile = load_a(inbox, base_row + row + late, SLOTS * M, K, first_k, end_k, BLOCK_M, BLOCK_K, TMA)
-                acc = tl.dot(a_tile, b_tile, acc, input_precision="ieee")
-                first_k += BLOCK_K
-            acc = accumulate(
-                acc, inbox, base_row + row + late, SLOTS * M, K, b, N, n * BLOCK_N, stride_bk, stride_bn,
-                first_k, end_k, BLOCK_M, BLOCK_N, BLOCK_K, TMA, B_TRANSPOSED, EVEN_K,
-            )  # fmt: skip
+            for chunk in range(CHUNKS):
+                low, high = chunk_of(chunk, rank, K, WORLD, CHUNKS, ROWS)
+                low = tl.maximum(low, first_k)
+                high = tl.minimum(high, end_k)
+                if low < high:
+                    if ROWS:
+                        first_source = row // shard_rows
+                        last_source = last // shard_rows
+                    else:
+                        first_source = low // width
+                        last_source = (high - 1) // width
+                    counters = arrivals + (chunk * WORLD * tl.cdiv(shard_rows, unit_rows) if ROWS else 0)
+                    late = wait_for_rows_of_each(
+                        counters, first_source, last_source, shard_rows if ROWS else 0, row, last, shard_rows,
+                        unit_rows, target, status, spin_limit, WORLD, PROXY_FENCE,
+                    )  # fmt: skip
+                    if PRELOAD:
+                        a_tile = load_a(
+                            inbox, base_row + row + late, SLOTS * M, K, low, high, BLOCK_M, BLOCK_K, TMA
+                        )  # fmt: skip
+                        acc = tl.dot(a_tile, b_tile, acc, input_precision="ieee")
+                        low += BLOCK_K
+                    acc = accumulate(
+                        acc, inbox, base_row + row + late, SLOTS * M, K, b, N, n * BLOCK_N, stride_bk, stride_bn,
+                        low, high, BLOCK_M, BLOCK_N, BLOCK_K, TMA, B_TRANSPOSED, EVEN_K,
+                    )  # fmt: skip
             if SPLITS == 1:
                 store_tile(acc, c, row, n * BLOCK_N, M, N, bias, BLOCK_M, BLOCK_N, TMA, BIAS)
             else:
@@ -184,16 +204,18 @@ def gather_gemm_kernel(
                 m_in_shard = m // (WORLD - 1 + (WORLD == 1))
             source = (rank + WORLD - back) % WORLD
             row_in_shard = m_in_shard * BLOCK_M
-            late = wait_for_rows(
-                arrivals, source, row_in_shard, row_in_shard + BLOCK_M - 1, shard_rows, unit_rows, target, status,
-                spin_limit, PROXY_FENCE,
-            )  # fmt: skip
             row = source * shard_rows + row_in_shard
             acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
-            acc = accumulate(
-                acc, inbox, base_row + row + late, SLOTS * M, K, b, N, n * BLOCK_N, stride_bk, stride_bn,
-                0, K, BLOCK_M, BLOCK_N, BLOCK_K, TMA, B_TRANSPOSED, EVEN_K,
-            )  # fmt: skip
+            for chunk in range(CHUNKS):
+                low, high = chunk_of(chunk, rank, K, WORLD, CHUNKS, ROWS)
+                late = wait_for_rows(
+                    arrivals + chunk * WORLD * tl.cdiv(shard_rows, unit_rows), source, row_in_shard,
+                    row_in_shard + BLOCK_M - 1, shard_rows, unit_rows, target, status, spin_limit, PROXY_FENCE,
+                )  # fmt: skip
+                acc = accumulate(
+                    acc, inbox, base_row + row + late, SLOTS * M, K, b, N, n * BLOCK_N, stride_bk, stride_bn,
+                    low, high, BLOCK_M, BLOCK_N, BLOCK_K, TMA, B_TRANSPOSED, EVEN_K,
+                )  # fmt: skip
             store_tile(acc, c, row, n * BLOCK_N, M, N, bias, BLOCK_M, BLOCK_N, TMA, BIAS)
 
     last_out = leave(state, leaving)
@@ -207,13 +229,14 @@ def push_kernel(
     shard, mail, M, K, shard_rows, width, unit_rows, leaving, rank, heap_bases, state, arrivals,
     WORLD: tl.constexpr, ROWS: tl.constexpr, GATHERED: tl.constexpr, SLOTS: tl.constexpr, ROTATE: tl.constexpr,
     STEP_ROWS: tl.constexpr, STEP_COLUMNS: tl.constexpr, VECTOR: tl.constexpr, HINT: tl.constexpr,
+    CHUNKS: tl.constexpr,
 ):  # fmt: skip
     """Push our shard to every peer's inbox, as a kernel of its own; shares the epoch with the GEMM's programs."""
     slot = tl.load(state) & (SLOTS - 1)
     push_shard(
         shard, mail, place_of(rank, slot, M, K, shard_rows, width, ROWS), arrivals, shard_rows, width, K, unit_rows,
         tl.program_id(0), tl.num_programs(0), rank, heap_bases,
-        WORLD, STEP_ROWS, STEP_COLUMNS, VECTOR, HINT, ROTATE, 0 if GATHERED else 1,
+        WORLD, CHUNKS if ROWS else 1, STEP_ROWS, STEP_COLUMNS, VECTOR, HINT, ROTATE, 0 if GATHERED else 1,
     )  # fmt: skip
     leave(state, leaving)
 

@@ -26,6 +26,9 @@ from autotune.kernels.launching.plan import Launch, run_all
 from autotune.kernels.launching.tensors import TORCH_DTYPES, Allocate, Run
 from autotune.kernels.primitives.meeting import meet_kernel
 
+MOST_CHUNKS = 16
+"""Of all values of ``k_chunks``; units have 16 rows at least."""
+
 MOST_SPLIT_ROW = 64
 """Elements: a row whose largest power of two is at least this is moved in such pieces, another one whole."""
 
@@ -42,6 +45,7 @@ def allocate_scratch(
     rows, _ = problem.shard
     staged = "unit_rows" in config
     units = -(-rows // config.integer("unit_rows")) if staged else 0
+    chunks = config.integer("k_chunks") if "k_chunks" in config else 1
     ints = torch.int32
     partials, tickets = GemmKnobs(config, machine).partials(problem.m, problem.n_local, own)
     return Scratch(
@@ -49,7 +53,7 @@ def allocate_scratch(
         status=share((1,), ints),
         ready=share((problem.world_size,), ints),
         done=share((problem.world_size,), ints),
-        arrivals=share((problem.world_size, units), ints),
+        arrivals=share((chunks, problem.world_size, units), ints),
         inbox=share((slots(config) * problem.m * staged, problem.k), TORCH_DTYPES[problem.dtype]),
         partials=partials,
         tickets=tickets,
@@ -59,7 +63,8 @@ def allocate_scratch(
 def scratch_bytes(problem: AllGatherGemm) -> int:
     """The most that any config of the problem allocates on the heap as scratch, with room for alignment."""
     rows, _ = problem.shard
-    return 2 * problem.m * problem.k * problem.element_size + problem.world_size * rows * 4 + (64 << 10)
+    arrivals = MOST_CHUNKS * problem.world_size * rows * 4 // 16 + 1024
+    return 2 * problem.m * problem.k * problem.element_size + arrivals + (64 << 10)
 
 
 def plan(
@@ -134,7 +139,9 @@ class _Builder:
 
     def step(self) -> dict[str, int]:
         """The block that a communicating program moves at once, see ``transfer``."""
-        _, width = self.problem.shard
+        width = self.problem.shard[1]
+        if self.problem.rows_layout:
+            width //= self.config.integer("k_chunks")
         elements = self.config.integer("copy_kib") * 1024 // self.problem.element_size
         whole = width & -width  # the largest power of two that divides it
         columns = min(elements, whole if whole >= MOST_SPLIT_ROW else 1 << max(4, (width - 1).bit_length()))
@@ -157,7 +164,8 @@ class _Builder:
             "mail": scratch.inbox, "arrivals": scratch.arrivals, "unit_rows": config.integer("unit_rows"),
             "leaving": programs + (0 if same_launch else communicating),
             "SLOTS": slots(config), "ROTATE": config["peer_order"] == "rotate", **self.step(),
-            "GATHERED": gathered, "VECTOR": max(1, self.hint // problem.element_size),
+            "GATHERED": gathered, "CHUNKS": config.integer("k_chunks"),
+            "VECTOR": max(1, self.hint // problem.element_size),
         }  # fmt: skip
         kind = device.FETCH if not pushing else device.PUSH if same_launch else device.NONE
         gemm = {

@@ -32,7 +32,7 @@ class Scratch:
     ready: torch.Tensor
     done: torch.Tensor
     arrivals: torch.Tensor
-    """int32 [world_size, units]"""
+    """int32 [k_chunks, world_size, units]"""
     inbox: torch.Tensor
     """[slots * m, k]"""
     partials: torch.Tensor

@@ -1,12 +1,13 @@
 """Moving a shard between ranks in units: pushing, fetching, and waiting for what has arrived.
 
 A shard is [rows, width], contiguous; in an inbox its rows lie ``pitch`` elements apart, from element ``place`` on. It
-travels in units of ``unit_rows`` rows, the granularity: all communicating programs share each unit step by step and
-each signals the unit once, so a unit has arrived when its counter has grown by their number (``parts``). Counters are
-never reset (see counters.py): launch number ``epoch`` waits for (epoch + 1) * parts. ``arrivals`` is int32
-[world_size, units], one row per source.
+travels in units, the granularity: ``unit_rows`` rows of one of CHUNKS equal ranges of columns, all rows of a range
+before the next range. All communicating programs share each unit step by step and each signals the unit once, so a
+unit has arrived when its counter has grown by their number (``parts``). Counters are never reset (see counters.py):
+launch number ``epoch`` waits for (epoch + 1) * parts. ``arrivals`` is int32 [CHUNKS, world_size, units], a row for each
+source.
 
-A step is a block of STEP_ROWS x STEP_COLUMNS elements; the columns are a power of two that divides the width where
+A step is a block of STEP_ROWS x STEP_COLUMNS elements; the columns are a power of two that divides the range where
 there is one large enough, so that a step's rows are whole.
 """
 
@@ -20,13 +21,14 @@ from autotune.heap import device as heap
 
 @triton.jit
 def _step(
-    number, across, first_row, end_row, width, pitch,
+    number, across, first_row, end_row, first_column, end_column, width, pitch,
     STEP_ROWS: tl.constexpr, STEP_COLUMNS: tl.constexpr, VECTOR: tl.constexpr,
 ):  # fmt: skip
     """Where a step reads from the shard and writes to its place, and the mask of both: int64, int64, bool [R, C]."""
     rows = first_row + number // across * STEP_ROWS + tl.arange(0, STEP_ROWS)[:, None]
-    columns = number % across * STEP_COLUMNS + tl.arange(0, STEP_COLUMNS)[None, :]
-    inside = (rows < end_row) & (columns < tl.multiple_of(width, VECTOR))
+    begin = tl.multiple_of(first_column, VECTOR) + number % across * STEP_COLUMNS
+    columns = begin + tl.arange(0, STEP_COLUMNS)[None, :]
+    inside = (rows < end_row) & (columns < tl.multiple_of(end_column, VECTOR))
     wide = rows.to(tl.int64)
     return wide * tl.multiple_of(width, VECTOR) + columns, wide * tl.multiple_of(pitch, VECTOR) + columns, inside
 
@@ -34,8 +36,8 @@ def _step(
 @triton.jit
 def push_shard(
     shard, inbox, place, arrivals, rows, width, pitch, unit_rows, part, parts, rank, heap_bases,
-    WORLD: tl.constexpr, STEP_ROWS: tl.constexpr, STEP_COLUMNS: tl.constexpr, VECTOR: tl.constexpr, HINT: tl.constexpr,
-    ROTATE: tl.constexpr, FIRST: tl.constexpr,
+    WORLD: tl.constexpr, CHUNKS: tl.constexpr, STEP_ROWS: tl.constexpr, STEP_COLUMNS: tl.constexpr,
+    VECTOR: tl.constexpr, HINT: tl.constexpr, ROTATE: tl.constexpr, FIRST: tl.constexpr,
 ):  # fmt: skip
     """Store our shard at ``place`` of every peer's inbox, unit by unit, and signal each unit.
 
@@ -44,37 +46,40 @@ def push_shard(
     is 0 to include our own inbox, 1 to leave it out.
     """
     units = tl.cdiv(rows, unit_rows)
-    across = tl.cdiv(width, STEP_COLUMNS)
-    if ROTATE:
-        for turn in range((WORLD - FIRST) * units):
-            peer = (rank + FIRST + turn // units) % WORLD
-            unit = turn % units
-            first = unit * unit_rows
-            end = tl.minimum(first + unit_rows, rows)
-            for number in range(part, tl.cdiv(end - first, STEP_ROWS) * across, parts):
-                here, there, inside = _step(number, across, first, end, width, pitch, STEP_ROWS, STEP_COLUMNS, VECTOR)
-                value = tl.load(shard + here, mask=inside)
+    across = tl.cdiv(width // CHUNKS, STEP_COLUMNS)
+    turns: tl.constexpr = WORLD - FIRST if ROTATE else 1
+    for number in range(CHUNKS * turns * units):
+        chunk = number // (turns * units)
+        turn = number // units % turns
+        unit = number % units
+        first = unit * unit_rows
+        end = tl.minimum(first + unit_rows, rows)
+        left = chunk * (width // CHUNKS)
+        counter = arrivals + (chunk * WORLD + rank) * units + unit
+        for step in range(part, tl.cdiv(end - first, STEP_ROWS) * across, parts):
+            here, there, inside = _step(
+                step, across, first, end, left, left + width // CHUNKS, width, pitch, STEP_ROWS, STEP_COLUMNS, VECTOR
+            )
+            value = tl.load(shard + here, mask=inside)
+            if ROTATE:
+                peer = (rank + FIRST + turn) % WORLD
                 heap.store(inbox + place + there, value, rank, peer, heap_bases, mask=inside, hint=(1, HINT))
-            heap.signal(arrivals + rank * units + unit, peer, rank, heap_bases)
-    else:
-        for unit in range(units):
-            first = unit * unit_rows
-            end = tl.minimum(first + unit_rows, rows)
-            for number in range(part, tl.cdiv(end - first, STEP_ROWS) * across, parts):
-                here, there, inside = _step(number, across, first, end, width, pitch, STEP_ROWS, STEP_COLUMNS, VECTOR)
-                value = tl.load(shard + here, mask=inside)
-                for turn in tl.static_range(FIRST, WORLD):
-                    peer = (rank + turn) % WORLD
+            else:
+                for onwards in tl.static_range(FIRST, WORLD):
+                    peer = (rank + onwards) % WORLD
                     heap.store(inbox + place + there, value, rank, peer, heap_bases, mask=inside, hint=(1, HINT))
-            heap.signal_each(arrivals + rank * units + unit, rank, heap_bases, WORLD, FIRST)
+        if ROTATE:
+            heap.signal(counter, (rank + FIRST + turn) % WORLD, rank, heap_bases)
+        else:
+            heap.signal_each(counter, rank, heap_bases, WORLD, FIRST)
 
 
 @triton.jit
 def fetch_shards(
     shard, inbox, place, apart, arrivals, rows, width, pitch, unit_rows, part, parts, rank, heap_bases,
     ready, done, epoch, status, spin_limit,
-    WORLD: tl.constexpr, STEP_ROWS: tl.constexpr, STEP_COLUMNS: tl.constexpr, VECTOR: tl.constexpr, HINT: tl.constexpr,
-    ROTATE: tl.constexpr, FIRST: tl.constexpr,
+    WORLD: tl.constexpr, CHUNKS: tl.constexpr, STEP_ROWS: tl.constexpr, STEP_COLUMNS: tl.constexpr,
+    VECTOR: tl.constexpr, HINT: tl.constexpr, ROTATE: tl.constexpr, FIRST: tl.constexpr,
 ):  # fmt: skip
     """Load every peer's shard into our own inbox, unit by unit, and signal ourselves.
 
@@ -83,9 +88,11 @@ def fetch_shards(
     counters of ``announce_ready`` and ``wait_until_read``.
     """
     units = tl.cdiv(rows, unit_rows)
-    across = tl.cdiv(width, STEP_COLUMNS)
+    across = tl.cdiv(width // CHUNKS, STEP_COLUMNS)
     peers: tl.constexpr = WORLD - FIRST
-    for turn in range(peers * units):
+    for number in range(CHUNKS * peers * units):
+        chunk = number // (peers * units)
+        turn = number % (peers * units)
         if ROTATE:
             peer = (rank + WORLD - FIRST - turn // units) % WORLD
             unit = turn % units
@@ -95,12 +102,15 @@ def fetch_shards(
         late = heap.wait(ready + peer, epoch + 1, status, spin_limit)
         first = unit * unit_rows
         end = tl.minimum(first + unit_rows, rows)
-        source = inbox + place + peer * tl.cast(apart, tl.int64)
-        for number in range(part + late, tl.cdiv(end - first, STEP_ROWS) * across, parts):
-            here, there, inside = _step(number, across, first, end, width, pitch, STEP_ROWS, STEP_COLUMNS, VECTOR)
+        left = chunk * (width // CHUNKS)
+        target = inbox + place + peer * tl.cast(apart, tl.int64)
+        for step in range(part + late, tl.cdiv(end - first, STEP_ROWS) * across, parts):
+            here, there, inside = _step(
+                step, across, first, end, left, left + width // CHUNKS, width, pitch, STEP_ROWS, STEP_COLUMNS, VECTOR
+            )
             value = heap.load(shard + here, rank, peer, heap_bases, mask=inside, hint=(1, HINT))
-            tl.store(source + there, value, mask=inside)
-        heap.signal(arrivals + peer * units + unit, rank, rank, heap_bases)
+            tl.store(target + there, value, mask=inside)
+        heap.signal(arrivals + (chunk * WORLD + peer) * units + unit, rank, rank, heap_bases)
     heap.signal_each(done + rank, rank, heap_bases, WORLD, 0)
 
 
