@@ -6,15 +6,17 @@ import dataclasses
 import hashlib
 import inspect
 import itertools
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from autotune.config import Config, Value
 from autotune.environment import Machine
 from autotune.errors import InvalidConfig
 from autotune.problem import Problem
+from autotune.search_spaces import counting
 from autotune.search_spaces.dimension import Dimension
 
 if TYPE_CHECKING:
@@ -126,13 +128,9 @@ class Space:
                 yield Config({d.name: values[d.name] for d in self.dimensions_of(each)})
 
     def size(self, problem: Problem, machine: Machine) -> int:
-        """The exact number of valid configs: dimensions that share no constraint are counted apart and multiplied."""
+        """The exact number of valid configs, without walking through them."""
         setting = Setting(problem, machine)
-        total = 0
-        for mode in self.modes:
-            counts = [sum(1 for _ in self._walk(mode, setting, part)) for part in self._independent_parts(mode)]
-            total += math.prod(counts)
-        return total
+        return sum(counting.total(*self._factors(mode, setting)) for mode in self.modes)
 
     def neighbours(self, config: Config, problem: Problem, machine: Machine) -> Iterator[Config]:
         """Valid configs that differ in one dimension by one step, within the mode."""
@@ -149,11 +147,9 @@ class Space:
         setting = Setting(problem, machine)
         living: dict[str, set[Value]] = {name: set() for name in self.dimensions}
         for mode in self.modes:
-            parts = [list(self._walk(mode, setting, part)) for part in self._independent_parts(mode)]
-            if all(parts):
-                for values in itertools.chain.from_iterable(parts):
-                    for name, value in values.items():
-                        living[name].add(value)
+            for name, counts in counting.by_value(*self._factors(mode, setting)).items():
+                values = (mode,) if name == "mode" else self.dimensions[name].values
+                living[name].update(value for value, count in zip(values, counts, strict=True) if count)
         kept = [
             dataclasses.replace(d, values=tuple(value for value in d.values if value in living[d.name]))
             for d in self.dimensions.values()
@@ -174,13 +170,15 @@ class Space:
         names = frozenset(d.name for d in self.dimensions_of(mode))
         return [constraint for constraint in self.constraints if constraint.applies_to(mode, names)]
 
-    def _independent_parts(self, mode: str) -> list[list[Dimension]]:
-        """The mode's dimensions in groups such that no constraint looks at two groups."""
-        parts: list[set[str]] = [{dimension.name} for dimension in self.dimensions_of(mode)]
+    def _factors(self, mode: str, setting: Setting) -> tuple[dict[str, int], list[counting.Factor]]:
+        """How many values each of the mode's dimensions has, and each constraint as a table of what it allows."""
+        values = {d.name: d.values if d.name != "mode" else (mode,) for d in self.dimensions_of(mode)}
+        factors = []
         for constraint in self._constraints_of(mode):
-            joined = [part for part in parts if part & set(constraint.uses)]
-            parts = [part for part in parts if part not in joined] + [set().union(*joined)]
-        return [[dimension for dimension in self._ordered(mode) if dimension.name in part] for part in parts]
+            every = itertools.product(*(values[name] for name in constraint.uses))
+            allowed = [constraint.allows(setting, **dict(zip(constraint.uses, each, strict=True))) for each in every]
+            factors.append((constraint.uses, np.array(allowed).reshape([len(values[n]) for n in constraint.uses])))
+        return {name: len(each) for name, each in values.items()}, factors
 
     def _ordered(self, mode: str) -> list[Dimension]:
         """The mode's dimensions, those that complete a constraint soonest first, so that a walk is cut early."""

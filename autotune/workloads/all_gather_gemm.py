@@ -141,6 +141,7 @@ class AllGatherGemmWorkload(Workload):
             Config({"mode": "copy_engine", "unit_rows": unit, "gemm_streams": 1}),
             Config({"mode": "pull_staged", **staged}),
             Config({"mode": "pull", **tile}),
+            Config({"mode": "pull", **tile, "loads": "pointer"}),
         ]
         return [config for config in found if SPACE.violation(config, problem, machine) is None]
 

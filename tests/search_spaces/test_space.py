@@ -107,7 +107,8 @@ def test_optunas_parameters_lead_back_to_the_config() -> None:
 PUSH = {
     "mode": "push", "block_m": 128, "block_n": 128, "block_k": 64, "group_m": 8, "num_warps": 8, "num_stages": 3,
     "loads": "pointer", "schedule": "tile", "unit_rows": 128, "comm_programs": 16, "copy_kib": 16,
-    "peer_order": "rotate", "push_site": "same_launch", "head_start": 0,
+    "peer_order": "rotate", "push_site": "same_launch", "head_start": 0, "split_k": 1, "preload_b": False,
+    "k_chunks": 1,
 }  # fmt: skip
 PULL = {name: value for name, value in PUSH.items() if FOUND.space.dimensions[name].belongs_to("pull")}
 
@@ -120,7 +121,19 @@ PULL = {name: value for name, value in PUSH.items() if FOUND.space.dimensions[na
         ("a warp's share", {**PUSH, "block_m": 16, "block_n": 32}, {}, H100),
         ("TMA exists", {**PUSH, "loads": "tma"}, {}, MI300X),
         ("TMA alignment", {**PUSH, "loads": "tma"}, {"n": 4 * 500, "k": 1000, "m": 4096}, H100),
-        ("TMA alignment", {**PUSH, "loads": "tma"}, {"layout": "k", "k": 4 * 72}, H100),
+        ("TMA within a shard", {**PULL, "mode": "pull", "loads": "tma"}, {"layout": "k", "k": 4 * 72}, H100),
+        ("depth of a split", {**PUSH, "split_k": 16}, {"k": 512}, H100),
+        ("splits needed", {**PUSH, "split_k": 2}, {}, H100),
+        ("even chunks", {**PUSH, "k_chunks": 16}, {"k": 1024 - 64}, H100),
+        ("even chunks", {**PUSH, "k_chunks": 8}, {"layout": "k"}, H100),
+        ("chunks and loops", {**PUSH, "k_chunks": 2, "schedule": "flattened"}, {}, H100),
+        ("preload without effect", {**PUSH, "preload_b": True}, {}, H100),
+        (
+            "preload",
+            {**PUSH, "preload_b": True, "block_m": 64, "unit_rows": 16, "split_k": 4},
+            {"m": 64, "k": 64 * 9},
+            H100,
+        ),
         ("shared memory", {**PUSH, "num_stages": 6, "block_k": 128}, {}, H100),
         ("shared memory", {**PUSH, "num_stages": 4}, {}, MI300X),
         ("unit within the shard", {**PUSH, "unit_rows": 2048}, {}, H100),
@@ -128,7 +141,7 @@ PULL = {name: value for name, value in PUSH.items() if FOUND.space.dimensions[na
         ("residency", {**PUSH, "push_site": "side_stream"}, {}, H100),
         ("sequential programs", {**PUSH, "schedule": "persistent", "comm_programs": 2}, {}, LAPTOP),
         ("head start without effect", {**PUSH, "head_start": 2}, {}, H100),
-        ("flattening", {**PUSH, "schedule": "flattened"}, {"layout": "k"}, H100),
+        ("flattening", {**PUSH, "schedule": "flattened", "split_k": 2, "unit_rows": 64}, {"m": 256}, H100),
         ("flattening", {**PULL, "mode": "pull", "schedule": "flattened"}, {}, H100),
         ("copies by rows", {"mode": "copy_engine", "unit_rows": 128, "gemm_streams": 1}, {"layout": "k"}, H100),
         ("CUDA graphs", {"mode": "bsp", "launch": "graph"}, {}, LAPTOP),

@@ -1,0 +1,41 @@
+"""Counting the valid points of a space without walking through them.
+
+A constraint over some dimensions is a table of zeros and ones; the product of all tables, summed over all dimensions,
+is the number of points that pass them all. Summing one dimension at a time, as soon as nothing else needs it, keeps
+the tables small (variable elimination; NumPy's ``einsum`` finds an order): 150 million configs are counted in some
+milliseconds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+Factor = tuple[tuple[str, ...], NDArray[np.bool_]]
+"""The dimensions that a constraint uses, and what it allows: one axis for each of them."""
+
+
+def total(sizes: Mapping[str, int], factors: Sequence[Factor]) -> int:
+    """The number of valid points; ``sizes`` has the number of values of every dimension."""
+    return int(_contracted(sizes, factors, ()))
+
+
+def by_value(sizes: Mapping[str, int], factors: Sequence[Factor]) -> dict[str, list[int]]:
+    """For every dimension and each of its values, in order, the number of valid points that have it."""
+    return {name: [int(count) for count in _contracted(sizes, factors, (name,))] for name in sizes}
+
+
+def _contracted(sizes: Mapping[str, int], factors: Sequence[Factor], kept: tuple[str, ...]) -> NDArray[np.object_]:
+    # Python's integers where 64 bits might not hold the count.
+    dtype: type = np.int64 if math.prod(sizes.values()) < 2**62 else object
+    axis = {name: number for number, name in enumerate(sizes)}
+    operands: list[object] = []
+    for uses, allowed in factors:
+        operands += [allowed.astype(dtype), [axis[name] for name in uses]]
+    for name, size in sizes.items():  # every dimension occurs, whether constrained or not
+        operands += [np.ones(size, dtype=dtype), [axis[name]]]
+    found: NDArray[np.object_] = np.einsum(*operands, [axis[name] for name in kept], optimize="greedy")  # type: ignore[call-overload]
+    return found
