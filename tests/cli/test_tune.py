@@ -1,8 +1,8 @@
 from __future__ import annotations
 
 import json
-import re
 import math
+import re
 import signal
 from pathlib import Path
 
