@@ -12,11 +12,9 @@ from sqlalchemy import Engine, Select, func, select
 from sqlalchemy.orm import Session
 
 from autotune.db import rows
-from autotune.db.engine import database_url, open_engine
-from autotune.db.failures import intact, translated
+from autotune.db.engines import WRITING, database_url, intact, open_engine, place_of, translated
 from autotune.db.models import Study, Trial
 from autotune.db.records import CacheKey, Entry, Provenance, StudyRecord, TrialRecord, Winner
-from autotune.db.sqlite import IMMEDIATE
 from autotune.environment import default_database_url
 from autotune.errors import StoreError
 
@@ -30,7 +28,7 @@ class Store:
     def __init__(self, engine: Engine, place: str) -> None:
         """Use ``Store.open`` instead."""
         self._engine = engine
-        self._writer = engine.execution_options(**{IMMEDIATE: True})
+        self._writer = engine.execution_options(**{WRITING: True})
         self.place = place
         """The file's path, or the URL without its password; for messages."""
 
@@ -42,7 +40,7 @@ class Store:
         written opens for reading.
         """
         target = database_url(default_database_url() if url is None else url)
-        place = str(target.database) if target.get_backend_name() == "sqlite" else str(target)
+        place = place_of(target)
         with translated(place):
             return cls(open_engine(target, create=create), place)
 

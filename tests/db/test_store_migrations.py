@@ -14,7 +14,7 @@ from sqlalchemy import create_engine
 
 from autotune.db import CacheKey, Provenance, Store, migrations
 from autotune.db.models import Base
-from autotune.db.sqlite import APPLICATION_ID
+from autotune.db.engines.sqlite import APPLICATION_ID
 from autotune.errors import StoreError
 
 
@@ -51,7 +51,7 @@ def test_a_newer_schema_is_refused_and_left_alone(path: Path) -> None:
             Store.open(path, create=create)
         assert str(caught.value) == (
             f"database {path} has schema '0099', of a newer iris-autotune; this one knows up to '{migrations.HEAD}': "
-            "upgrade iris-autotune, or name another file"
+            "upgrade iris-autotune, or name another database"
         )
     assert path.read_bytes() == before
 

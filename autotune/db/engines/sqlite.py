@@ -20,7 +20,8 @@ from urllib.parse import quote
 from sqlalchemy import URL, Connection, Engine, NullPool, QueuePool, create_engine, event
 
 from autotune.db import migrations
-from autotune.db.failures import ANOTHER, BUSY_SECONDS
+from autotune.db.engines.failures import ANOTHER, BUSY_SECONDS
+from autotune.db.engines.writing import WRITING
 from autotune.errors import NoDatabase, StoreError
 
 APPLICATION_ID = int.from_bytes(b"irat")
@@ -28,9 +29,6 @@ APPLICATION_ID = int.from_bytes(b"irat")
 
 SMALLEST_PAGE = 512
 """Bytes; SQLite takes any shorter file for an empty database."""
-
-IMMEDIATE = "autotune_immediate"
-"""Execution option of connections that are going to write."""
 
 
 def sqlite_engine(path: Path, *, create: bool) -> Engine:
@@ -106,7 +104,7 @@ def _make(path: Path) -> None:
     draft.touch()
     engine = _engine(draft)
     try:
-        with engine.execution_options(**{IMMEDIATE: True}).begin() as connection:
+        with engine.execution_options(**{WRITING: True}).begin() as connection:
             migrations.upgrade(connection)
     finally:
         engine.dispose()
@@ -128,7 +126,7 @@ def _engine(path: Path) -> Engine:
 
 def _begin(connection: Connection) -> None:
     """Writers take the lock at once: one that upgrades from reading later is refused without any waiting."""
-    immediate = connection.get_execution_options().get(IMMEDIATE, False)
+    immediate = connection.get_execution_options().get(WRITING, False)
     connection.exec_driver_sql("BEGIN IMMEDIATE" if immediate else "BEGIN")
 
 
