@@ -16,8 +16,8 @@ from autotune.config import Config
 from autotune.db import CacheKey, Provenance, Store, TrialRecord, Winner
 from autotune.outcome import Evaluation, Latency, Outcome
 
-sys.path.insert(0, str(Path(__file__).parent))
-import postgresql
+sys.path.insert(0, str(Path(__file__).parent / "engines"))
+import postgres_server
 
 NOBODY = 65534
 
@@ -29,9 +29,9 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def server() -> Iterator[postgresql.Server]:
+def server() -> Iterator[postgres_server.Server]:
     """A running PostgreSQL server; skips where none is installed."""
-    with postgresql.running() as started:
+    with postgres_server.running() as started:
         yield started
 
 
@@ -88,7 +88,9 @@ def latency() -> Latency:
 def trial(latency: Latency) -> TrialRecord:
     """A measured trial with every field set."""
     evaluation = Evaluation(Outcome.MEASURED, "", latency, error=0.0017, seconds={"compile": 1.5, "measure": 0.25})
-    return TrialRecord(Config({"mode": "push", "tile_m": 128, "split": True}), evaluation, source="sampler", number=7)
+    return TrialRecord(
+        Config({"mode": "push", "tile_m": 128, "split": True}), evaluation, source="sampler", number=7, predicted=391.5
+    )
 
 
 @pytest.fixture

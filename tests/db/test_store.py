@@ -93,8 +93,17 @@ def test_a_trial_comes_back_with_every_field(
     store.record(study.id, trial)
     [found] = store.trials(study.id)
     assert found == trial
-    assert found.config["split"] is True
+    assert found.config["split"] is True and found.predicted == 391.5
     assert found.id is not None and just_now(found.created_at)
+
+
+def test_a_prediction_that_is_no_number_is_a_bug(
+    store: Store, key: CacheKey, provenance: Provenance, trial: TrialRecord
+) -> None:
+    study = begin(store, key, provenance)
+    with pytest.raises(ValueError, match="not a number"):
+        store.record(study.id, dataclasses.replace(trial, predicted=math.nan))
+    assert store.trials(study.id) == []
 
 
 @pytest.mark.parametrize("outcome", [outcome for outcome in Outcome if outcome is not Outcome.MEASURED])
@@ -286,7 +295,7 @@ def test_a_key_is_made_of_a_problem_and_a_machine(store: Store, provenance: Prov
 @pytest.mark.parametrize("method", ["record", "trials", "finish", "forget"])
 def test_an_unknown_study_is_refused(store: Store, trial: TrialRecord, winner: Winner, method: str) -> None:
     arguments: dict[str, tuple[Any, ...]] = {"record": (trial,), "finish": (winner,)}
-    with pytest.raises(StoreError, match="cache.db has no study 41"):
+    with pytest.raises(StoreError, match="^database .* has no study 41$"):
         getattr(store, method)(41, *arguments.get(method, ()))
 
 
@@ -308,7 +317,13 @@ def test_an_unknown_study_is_refused(store: Store, trial: TrialRecord, winner: W
     ],
 )
 def test_a_damaged_trial_is_named(
-    path: Path, sqlite_store: Store, key: CacheKey, provenance: Provenance, trial: TrialRecord, column: str, value: object
+    path: Path,
+    sqlite_store: Store,
+    key: CacheKey,
+    provenance: Provenance,
+    trial: TrialRecord,
+    column: str,
+    value: object,
 ) -> None:
     study = begin(sqlite_store, key, provenance)
     sqlite_store.record(study.id, trial)
@@ -341,7 +356,9 @@ def test_a_damaged_study_is_named(
         sqlite_store.entries()
 
 
-def test_a_study_in_no_known_state_is_named(path: Path, sqlite_store: Store, key: CacheKey, provenance: Provenance) -> None:
+def test_a_study_in_no_known_state_is_named(
+    path: Path, sqlite_store: Store, key: CacheKey, provenance: Provenance
+) -> None:
     begin(sqlite_store, key, provenance)
     change(path, "UPDATE studies SET state = 'asleep'")
     with pytest.raises(StoreError, match="row 1 of table studies is damaged .*asleep"):

@@ -22,7 +22,7 @@ SQLITE: Mapping[str, str] = {
     "SQLITE_BUSY": f"was locked by another process for {BUSY_SECONDS} s; try again when that one is done",
     "SQLITE_CANTOPEN": "cannot be opened; its folder must exist, and you need the right to read and write there",
     "SQLITE_PERM": "cannot be opened; you need the right to read and write it",
-    "SQLITE_IOERR": "could not be read or written; look at the disk, its quota and the limit on the size of files (ulimit -f)",
+    "SQLITE_IOERR": "could not be read or written; look at the disk, its quota and the limit on the size of files",
     "SQLITE_FULL": "cannot grow, its disk is full; free some space and run the same command again",
 }
 """What to say, by the beginning of SQLite's own error name."""

@@ -97,10 +97,17 @@ def _check_owner(path: Path) -> None:
 def _make(path: Path) -> None:
     """Draft a complete, empty database and rename it into place. The lock is held."""
     draft = path.with_name(path.name + ".new")
-    for name in (draft.name, path.name):  # a journal whose database is gone would be replayed into the new one
-        for ending in ("-journal", "-wal", "-shm"):
-            path.with_name(name + ending).unlink(missing_ok=True)
-    draft.unlink(missing_ok=True)
+    _remove_journals(path)  # of a database that is gone: it would be replayed into the new one
+    _remove(draft)
+    try:
+        _draft(draft)
+    except BaseException:
+        _remove(draft)
+        raise
+    draft.replace(path)
+
+
+def _draft(draft: Path) -> None:
     draft.touch()
     engine = _engine(draft)
     try:
@@ -111,7 +118,16 @@ def _make(path: Path) -> None:
     with closing(_connect(draft)) as raw:
         raw.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         raw.execute("PRAGMA journal_mode = WAL")
-    draft.replace(path)
+
+
+def _remove(path: Path) -> None:
+    _remove_journals(path)
+    path.unlink(missing_ok=True)
+
+
+def _remove_journals(path: Path) -> None:
+    for ending in ("-journal", "-wal", "-shm"):
+        path.with_name(path.name + ending).unlink(missing_ok=True)
 
 
 def _engine(path: Path) -> Engine:

@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import URL, create_engine, text
@@ -58,13 +59,13 @@ def running() -> Iterator[Server]:
     """Start a server of whatever version is installed, stop it at the end."""
     pytest.importorskip("psycopg", reason="no driver psycopg here: pip install 'iris-autotune[postgresql]'")
     initdb, pg_ctl = find("initdb"), find("pg_ctl")
-    who = {} if os.getuid() else {"user": server_user(), "group": pwd.getpwnam(server_user()).pw_gid, "extra_groups": []}
+    who = as_server_user() if os.getuid() == 0 else {}
     folder = Path(tempfile.mkdtemp(prefix="pg"))  # not pytest's: the path of a socket has some 100 bytes at most
     if who:
-        shutil.chown(folder, server_user())
+        shutil.chown(folder, who["user"])
 
     def call(*words: str) -> None:
-        done = subprocess.run(words, **who, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)  # type: ignore[call-overload]
+        done = subprocess.run(words, **who, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         assert done.returncode == 0, f"{words[0]}: {done.stderr}"
 
     try:
@@ -79,6 +80,8 @@ def running() -> Iterator[Server]:
         shutil.rmtree(folder)
 
 
-def server_user() -> str:
-    known = {user.pw_name for user in pwd.getpwall()}
-    return next(name for name in SERVER_USERS if name in known)
+def as_server_user() -> dict[str, Any]:
+    """How subprocess.run becomes a user whom PostgreSQL accepts."""
+    known = {user.pw_name: user for user in pwd.getpwall()}
+    user = next(known[name] for name in SERVER_USERS if name in known)
+    return {"user": user.pw_name, "group": user.pw_gid, "extra_groups": []}
