@@ -72,9 +72,9 @@ def links(host: Host) -> Finding:
     count = len(host.devices())
     if count < 2:
         return fine(f"{count or 'no'} GPU: nothing to link")
-    kinds = _nvidia_links(host, count) if host.machine().kind == "cuda" else _amd_links(host)
+    kinds = _nvidia_links(host) if host.machine().kind == "cuda" else _amd_links(host)
     if not kinds:
-        return advice("unknown: neither the driver nor its tool says", "put nvidia-smi in the PATH")
+        return advice("unknown: the driver does not say", "look with nvidia-smi topo -m or rocm-smi --showtopo")
     told = ", ".join(f"{kind} ({pairs} pairs)" for kind, pairs in sorted(kinds.items()))
     slow = [kind for kind in kinds if not kind.startswith(("NV", "xgmi"))]
     if slow:
@@ -167,14 +167,12 @@ def _nvidia_rows(host: Host) -> list[dict[str, str]]:
     return [dict(zip(NVIDIA_FIELDS, row, strict=True)) for row in rows if len(row) == len(NVIDIA_FIELDS)]
 
 
-def _nvidia_links(host: Host, count: int) -> Counter[str]:
+def _nvidia_links(host: Host) -> Counter[str]:
     """How many pairs there are of each kind: ``NV18`` is 18 NVLinks, ``PIX`` to ``SYS`` are ways over PCIe."""
-    found: Counter[str] = Counter()
-    for line in re.sub(r"\x1b\[[0-9;]*m", "", host.command("nvidia-smi", "topo", "-m") or "").splitlines():
-        name, *cells = line.split()[: count + 1] or [""]
-        if re.fullmatch(r"GPU\d+", name) and "X" in cells:
-            found.update(cells[cells.index("X") + 1 :])
-    return found
+    text = re.sub(r"\x1b\[[0-9;]*m", "", host.command("nvidia-smi", "topo", "-m") or "")
+    lines = [line.split() for line in text.splitlines()]
+    rows = [line[1:] for line in lines if line and re.fullmatch(r"GPU\d+", line[0]) and "X" in line]
+    return Counter(kind for row in rows for kind in row[row.index("X") + 1 : len(rows)])
 
 
 def _amd_links(host: Host) -> Counter[str]:

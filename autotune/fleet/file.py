@@ -204,3 +204,8 @@ def _order(entry: Entry) -> tuple[Any, ...]:
         key.workload, key.device, key.arch, key.interconnect, key.world_size, fields,
         dataclasses.astuple(entry.provenance),
     )  # fmt: skip
+
+
+def schema() -> str:
+    """The format as JSON Schema; docs/configs.schema.json holds it."""
+    return json.dumps(ConfigsFile.model_json_schema(), indent=2) + "\n"
