@@ -22,9 +22,12 @@ XGMI = "11"
 """AMD's kernel driver calls a link's type so; 2 is PCIe."""
 
 NVIDIA_FIELDS = (
-    "index", "clocks_throttle_reasons.active", "power.limit", "power.default_limit", "temperature.gpu", "pstate",
-    "clocks.sm", "clocks.max.sm", "mig.mode.current", "memory.used",
+    "index", "power.limit", "power.default_limit", "temperature.gpu", "pstate", "clocks.sm", "clocks.max.sm",
+    "mig.mode.current", "memory.used",
 )  # fmt: skip
+
+REASONS = ("clocks_event_reasons.active", "clocks_throttle_reasons.active")
+"""What nvidia-smi calls the reasons for low clocks, newer and older."""
 
 THROTTLES = {
     0x04: ("its power cap", False),
@@ -128,7 +131,7 @@ def _nvidia_clocks(host: Host) -> Finding:
     noted: list[str] = []
     for row in rows:
         gpu = f"GPU {row['index']}"
-        reasons = _bits(row["clocks_throttle_reasons.active"])
+        reasons = _bits(row["reasons"])
         for bit, (reason, pointless) in THROTTLES.items():
             if reasons & bit:
                 (slowed if pointless else noted).append(f"{gpu} is slowed by {reason} ({row['temperature.gpu']} °C)")
@@ -161,10 +164,16 @@ def _amd_clocks(host: Host) -> Finding:
 
 
 def _nvidia_rows(host: Host) -> list[dict[str, str]]:
-    """What nvidia-smi says of each GPU, by field; empty where it does not answer."""
-    text = host.command("nvidia-smi", f"--query-gpu={','.join(NVIDIA_FIELDS)}", "--format=csv,noheader,nounits")
-    rows = [[value.strip() for value in line.split(",")] for line in (text or "").splitlines()]
-    return [dict(zip(NVIDIA_FIELDS, row, strict=True)) for row in rows if len(row) == len(NVIDIA_FIELDS)]
+    """What nvidia-smi says of each GPU, by field, and its ``reasons``; empty where it does not answer."""
+    names = ("reasons", *NVIDIA_FIELDS)
+    for reasons in REASONS:
+        fields = ",".join((reasons, *NVIDIA_FIELDS))
+        text = host.command("nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader,nounits") or ""
+        rows = [[value.strip() for value in line.split(",")] for line in text.splitlines()]
+        found = [dict(zip(names, row, strict=True)) for row in rows if len(row) == len(names)]
+        if found:
+            return found
+    return []
 
 
 def _nvidia_links(host: Host) -> Counter[str]:

@@ -34,6 +34,8 @@ def build(store: Store, entry: Entry, workload: Workload | None = None) -> Repor
     records = store.trials(entry.study_id)
     study = next(study for study in store.studies() if study.id == entry.study_id)
     notes = [INTERPRETER_NOTE] if entry.key.device == INTERPRETER else []
+    if entry.imported_at is not None:
+        notes.append("Imported: its trials are in the database where it was tuned.")
     if space is not None and space.fingerprint() != entry.provenance.space:
         notes.append("The search space has changed since: dimensions are shown without importance.")
         space = None

@@ -22,7 +22,7 @@ def nvidia() -> FakeHost:
         files={"/proc/driver/nvidia/version": "580", "/dev/shm": ""},
         outputs={
             "nvidia-smi topo": TOPOLOGY,
-            "nvidia-smi --query-gpu": "".join(f"{index}, {STATUS}\n" for index in range(3)),
+            "nvidia-smi --query-gpu": "".join(STATUS.format(index=index) for index in range(3)),
         },
     )
 

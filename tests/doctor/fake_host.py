@@ -21,7 +21,8 @@ TOPOLOGY = (
 )
 """What nvidia-smi topo -m prints."""
 
-STATUS = "0x0000000000000001, 700.00, 700.00, 33, P0, 1980, 1980, Disabled, 4"
+STATUS = "0x0000000000000001, {index}, 700.00, 700.00, 33, P0, 1980, 1980, Disabled, 4\n"
+"""What nvidia-smi --query-gpu prints of one GPU."""
 
 KFD = "/sys/class/kfd/kfd/topology/nodes"
 
@@ -35,6 +36,8 @@ class FakeHost:
     files: dict[str, str] = field(default_factory=dict)
     outputs: dict[str, str | None] = field(default_factory=dict)
     """What programs print, by their first two words."""
+    refused: str = "nothing"
+    """A program that is asked for this fails."""
     unreachable: set[tuple[int, int]] = field(default_factory=set)
     cc: str | None = "/usr/bin/gcc"
     headers: bool = True
@@ -69,6 +72,8 @@ class FakeHost:
         return self.iris_says
 
     def command(self, *words: str) -> str | None:
+        if any(self.refused in word for word in words[1:2]):
+            return None
         return self.outputs.get(" ".join(words[:2]).partition("=")[0])
 
     def exists(self, path: str) -> bool:

@@ -71,19 +71,27 @@ def test_peers_that_cannot_reach_each_other(nvidia: FakeHost) -> None:
 @pytest.mark.parametrize(
     ("status", "verdict", "text"),
     [
-        ("0x08, 700.00, 700.00, 41, P0, 300, 1980, Disabled, 4", Verdict.BROKEN, "GPU 1 is slowed by a hardware slow"),
-        ("0x20, 700.00, 700.00, 88, P0, 900, 1980, Disabled, 4", Verdict.BROKEN, "its temperature (driver) (88 °C)"),
-        ("0x40, 700.00, 700.00, 93, P0, 900, 1980, Disabled, 4", Verdict.BROKEN, "its temperature (hardware) (93 °C)"),
-        ("0x80, 700.00, 700.00, 40, P0, 900, 1980, Disabled, 4", Verdict.BROKEN, "an external power brake"),
-        ("0x00, 700.00, 700.00, 40, P0, 900, 1980, Enabled, 4", Verdict.BROKEN, "GPU 1 is in MIG mode"),
-        ("0x04, 700.00, 700.00, 40, P0, 900, 1980, Disabled, 4", Verdict.ADVICE, "GPU 1 is slowed by its power cap"),
-        ("0x02, 700.00, 700.00, 40, P0, 900, 1980, Disabled, 4", Verdict.ADVICE, "clocks set by somebody"),
-        ("0x00, 500.00, 700.00, 40, P0, 900, 1980, Disabled, 4", Verdict.ADVICE, "limited to 500.00 of 700.00 W"),
-        ("[N/A], [N/A], [N/A], [N/A], P8, 210, 1980, [N/A], [N/A]", Verdict.FINE, "210 of 1980 MHz in P8"),
+        (
+            "0x08, 1, 700.00, 700.00, 41, P0, 300, 1980, Disabled, 4",
+            Verdict.BROKEN,
+            "GPU 1 is slowed by a hardware slow",
+        ),
+        ("0x20, 1, 700.00, 700.00, 88, P0, 900, 1980, Disabled, 4", Verdict.BROKEN, "its temperature (driver) (88 °C)"),
+        (
+            "0x40, 1, 700.00, 700.00, 93, P0, 900, 1980, Disabled, 4",
+            Verdict.BROKEN,
+            "its temperature (hardware) (93 °C)",
+        ),
+        ("0x80, 1, 700.00, 700.00, 40, P0, 900, 1980, Disabled, 4", Verdict.BROKEN, "an external power brake"),
+        ("0x00, 1, 700.00, 700.00, 40, P0, 900, 1980, Enabled, 4", Verdict.BROKEN, "GPU 1 is in MIG mode"),
+        ("0x04, 1, 700.00, 700.00, 40, P0, 900, 1980, Disabled, 4", Verdict.ADVICE, "GPU 1 is slowed by its power cap"),
+        ("0x02, 1, 700.00, 700.00, 40, P0, 900, 1980, Disabled, 4", Verdict.ADVICE, "clocks set by somebody"),
+        ("0x00, 1, 500.00, 700.00, 40, P0, 900, 1980, Disabled, 4", Verdict.ADVICE, "limited to 500.00 of 700.00 W"),
+        ("[N/A], 1, [N/A], [N/A], [N/A], P8, 210, 1980, [N/A], [N/A]", Verdict.FINE, "210 of 1980 MHz in P8"),
     ],
 )
 def test_what_slows_a_gpu(nvidia: FakeHost, status: str, verdict: Verdict, text: str) -> None:
-    nvidia.outputs["nvidia-smi --query-gpu"] = f"1, {status}\n"
+    nvidia.outputs["nvidia-smi --query-gpu"] = f"{status}\n"
     assert text in told(gpus.clocks(nvidia), verdict)
 
 
@@ -94,6 +102,11 @@ def test_an_nvidia_smi_that_does_not_answer(nvidia: FakeHost, output: str | None
     assert told(gpus.memory_in_use(nvidia), Verdict.FINE).startswith("unknown")
 
 
+def test_an_older_nvidia_smi_calls_the_reasons_otherwise(nvidia: FakeHost) -> None:
+    nvidia.refused = "clocks_event_reasons"
+    assert gpus.clocks(nvidia).found == "not throttled; 1980 of 1980 MHz in P0"
+
+
 def test_a_fixed_performance_level(amd: FakeHost) -> None:
     amd.files["/sys/class/drm/card1/device/power_dpm_force_performance_level"] = "low\n"
     assert "performance level card1: low → set it back" in told(gpus.clocks(amd), Verdict.ADVICE)
@@ -102,8 +115,8 @@ def test_a_fixed_performance_level(amd: FakeHost) -> None:
 
 
 def test_memory_that_somebody_else_uses(nvidia: FakeHost, amd: FakeHost) -> None:
-    busy = "0x00, 700.00, 700.00, 33, P0, 1980, 1980, Disabled, 71680"
-    nvidia.outputs["nvidia-smi --query-gpu"] = f"2, {busy}\n"
+    busy = "0x00, 2, 700.00, 700.00, 33, P0, 1980, 1980, Disabled, 71680"
+    nvidia.outputs["nvidia-smi --query-gpu"] = f"{busy}\n"
     assert "in use by others: GPU 2: 70.0 GiB → wait" in told(gpus.memory_in_use(nvidia), Verdict.ADVICE)
     amd.files["/sys/class/drm/card1/device/mem_info_vram_used"] = "20000000000\n"
     assert "GPU 1: 18.6 GiB" in told(gpus.memory_in_use(amd), Verdict.ADVICE)
