@@ -9,11 +9,6 @@ from pathlib import Path
 import pytest
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
-    """``--store-rounds 30`` is the long form of the store's race; CI runs the short one."""
-    parser.addoption("--store-rounds", type=int, default=4, help="fresh files that sixteen processes open at once")
-
-
 @functools.cache
 def gpus() -> int:
     """How many GPUs this machine has, CUDA or ROCm."""

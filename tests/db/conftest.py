@@ -16,7 +16,7 @@ from autotune.config import Config
 from autotune.db import CacheKey, Provenance, Store, TrialRecord, Winner
 from autotune.outcome import Evaluation, Latency, Outcome
 
-sys.path.insert(0, str(Path(__file__).parent / "engines"))
+sys.path.insert(0, str(Path(__file__).parent / "helpers"))
 import postgres_server
 
 NOBODY = 65534

@@ -366,18 +366,18 @@ def test_a_study_in_no_known_state_is_named(
 
 
 def test_recording_and_opening_are_quick(
-    url: URL, store: Store, key: CacheKey, provenance: Provenance, trial: TrialRecord
+    path: Path, sqlite_store: Store, key: CacheKey, provenance: Provenance, trial: TrialRecord
 ) -> None:
-    study = begin(store, key, provenance)
+    study = begin(sqlite_store, key, provenance)
 
     def seconds_to_record() -> float:
         start = time.perf_counter()
-        store.record(study.id, trial)
+        sqlite_store.record(study.id, trial)
         return time.perf_counter() - start
 
     def seconds_to_open() -> float:
         start = time.perf_counter()
-        with Store.open(as_text(url)):
+        with Store.open(path):
             return time.perf_counter() - start
 
     assert statistics.median(seconds_to_record() for _ in range(50)) < 0.010

@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 from fake_host import FakeHost
 
-from autotune.doctor import CHECKS, Verdict, examine
+from autotune.doctor import Verdict, examine
+from autotune.doctor.checks import checks
 
 URL = "sqlite:////data/cache.db"
-NAMES = [*CHECKS, "database", "database disk"]
+NAMES = list(checks(URL))
 
 
 @pytest.mark.parametrize("vendor", ["nvidia", "amd", "laptop"])

@@ -18,7 +18,7 @@ import autotune.db
 from autotune.db import CacheKey, Provenance, Store, TrialRecord
 from autotune.errors import StoreError
 
-FILLER = [sys.executable, str(Path(__file__).with_name("filler.py"))]
+FILLER = [sys.executable, str(Path(__file__).parents[1] / "helpers" / "filler.py")]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(autotune.db.__file__).parents[2]), "PYTHONDONTWRITEBYTECODE": "1"}
 
 FULL = "cannot grow, its disk is full; free some space and run the same command again"

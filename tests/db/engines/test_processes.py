@@ -6,16 +6,15 @@ import time
 from collections import Counter
 from pathlib import Path
 
-import pytest
 from writers import heard, start_writer, started, tell
 
 from autotune.db import Store
 
 
-def test_sixteen_processes_make_and_fill_a_fresh_file_at_once(tmp_path: Path, pytestconfig: pytest.Config) -> None:
-    processes, trials = 16, 5
+def test_sixteen_processes_make_and_fill_a_fresh_file_at_once(tmp_path: Path) -> None:
+    processes, rounds, trials = 16, 30, 5
     with started(processes, trials) as writers:
-        for round in range(pytestconfig.getoption("--store-rounds")):
+        for round in range(rounds):
             path = tmp_path / f"{round}.db"
             begin = time.monotonic()
             for writer in writers:

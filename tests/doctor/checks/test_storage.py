@@ -10,7 +10,8 @@ from fake_host import GIB, FakeHost
 
 from autotune.db import Condition, Store, migrations
 from autotune.db.engines.sqlite import APPLICATION_ID
-from autotune.doctor import Finding, Host, Verdict, storage
+from autotune.doctor import Finding, Host, Verdict
+from autotune.doctor.checks import storage
 from autotune.doctor.host import Mount
 from autotune.errors import NoDatabase, StoreError
 

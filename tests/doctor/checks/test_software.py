@@ -5,7 +5,8 @@ import dataclasses
 import pytest
 from fake_host import FakeHost
 
-from autotune.doctor import Host, Verdict, software
+from autotune.doctor import Host, Verdict
+from autotune.doctor.checks import software
 from autotune.environment import H100
 
 CHECKS = (software.torch, software.iris, software.compiler, software.launcher)

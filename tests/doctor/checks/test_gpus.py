@@ -5,7 +5,8 @@ import dataclasses
 import pytest
 from fake_host import KFD, FakeHost
 
-from autotune.doctor import Finding, Verdict, gpus
+from autotune.doctor import Finding, Verdict
+from autotune.doctor.checks import gpus
 
 
 def told(finding: Finding, verdict: Verdict) -> str:
