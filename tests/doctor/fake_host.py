@@ -44,7 +44,7 @@ class FakeHost:
     failures: dict[str, str] = field(default_factory=dict)
     """What the compiler says, by architecture."""
     mounts: dict[str, Mount] = field(default_factory=dict)
-    speed: float = 900e6
+    speed: float | Exception = 900e6
     found: Condition | Exception = field(
         default_factory=lambda: Condition("cache.db", "SQLite 3.45", migrations.HEAD, 12, True)
     )
@@ -101,6 +101,8 @@ class FakeHost:
         return self.mounts.get(str(folder), Mount("ext4", 100 * GIB))
 
     def write_speed(self, folder: Path) -> float:
+        if isinstance(self.speed, Exception):
+            raise self.speed
         return self.speed
 
     def kernel_cache(self) -> Path:

@@ -48,7 +48,9 @@ def gpus(host: Host) -> Finding:
     kinds = Counter(devices)
     told = " and ".join(f"{count} × {name}" for name, count in kinds.items())
     if len(kinds) > 1:
-        return broken(told, "ranks must be alike: show the tuner one kind, with CUDA_VISIBLE_DEVICES")
+        return broken(
+            told, "ranks must be alike: show the tuner one kind, with CUDA_VISIBLE_DEVICES or HIP_VISIBLE_DEVICES"
+        )
     return fine(f"{told} ({host.machine().arch})")
 
 
@@ -60,7 +62,7 @@ def shared_memory(host: Host) -> Finding:
     found = machine.shared_memory
     told = f"{found // 1024} KiB a program"
     stated = {kib for kib in _numbers(host, f"{KFD}/properties", "lds_size_in_kb") if kib}
-    if stated and stated != {found // 1024}:
+    if stated and found // 1024 not in stated:
         kib = ", ".join(map(str, sorted(stated)))
         return broken(
             f"taken to be {told}, but the driver says {kib} KiB", "upgrade iris-autotune: this GPU is new to it"

@@ -57,7 +57,12 @@ def database_disk(host: Host, url: str) -> Finding:
     space = _space(folder, mount.free)
     if space is not None:
         return space
-    speed = host.write_speed(folder)
+    try:
+        speed = host.write_speed(folder)
+    except OSError as error:
+        return broken(
+            f"{folder} cannot be written: {error.strerror}", "make it writable, or set AUTOTUNE_DB to another"
+        )
     told = f"{folder}: {size_text(mount.free)} free, {mount.kind}, {speed / MIB:.0f} MiB/s"
     if speed < SLOWEST:
         return advice(told, "trials are recorded slowly: set AUTOTUNE_DB to a faster disk")

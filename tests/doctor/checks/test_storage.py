@@ -61,6 +61,12 @@ def test_a_slow_disk(laptop: FakeHost) -> None:
     assert finding.verdict is Verdict.ADVICE and "5 MiB/s" in finding.found
 
 
+def test_a_folder_that_cannot_be_written(laptop: FakeHost) -> None:
+    laptop.speed = PermissionError(13, "Permission denied")
+    finding = storage.database_disk(laptop, URL)
+    assert finding.verdict is Verdict.BROKEN and finding.found == "/data cannot be written: Permission denied"
+
+
 def test_a_servers_disk_is_the_servers(laptop: FakeHost) -> None:
     laptop.mounts["/data"] = Mount("nfs", 0)
     assert storage.database_disk(laptop, "postgresql://host/data").verdict is Verdict.FINE
