@@ -23,7 +23,7 @@ def write(text: str, file: Path | None, what: str) -> None:
         typer.echo(text, nl=False)
         return
     try:
-        file.write_text(text)
+        file.write_text(text, encoding="utf-8")
     except OSError as error:
         raise InputError(f"file {file}: {error.strerror}") from error
     say(f"wrote {what} to {file}")

@@ -105,7 +105,7 @@ def _only(entries: Sequence[Entry]) -> Entry:
 
 def _text(file: Path) -> str:
     try:
-        return sys.stdin.read() if str(file) == "-" else file.read_text()
+        return sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
     except OSError as error:
         raise InputError(str(error.strerror)) from error
     except UnicodeDecodeError as error:

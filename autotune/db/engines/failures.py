@@ -32,8 +32,6 @@ POSTGRESQL: Mapping[str, str] = {
     "42501": "may not be written by this user; grant it the rights (CREATE on the schema the first time)",
     "25006": "is read-only; name the primary server to write to",
     "53100": "cannot grow, its disk is full; free some space and run the same command again",
-    "3D000": "does not exist on that server; make it: createdb NAME",
-    "28": "refused this user; check the URL's user and password",
 }
 """What to say, by the beginning of PostgreSQL's SQLSTATE."""
 
@@ -68,4 +66,5 @@ def _explained(error: DBAPIError | sqlite3.Error | OSError) -> str:
     if isinstance(cause, OSError) and cause.strerror:
         return f"cannot be used ({cause.strerror}: {cause.filename}); {ANOTHER}"
     first_line = str(cause).strip().partition("\n")[0].rstrip(":")
-    return f"cannot be used ({first_line}); check it, or {ANOTHER}"
+    instead = ANOTHER if isinstance(cause, sqlite3.Error) else "set AUTOTUNE_DB to another"
+    return f"cannot be used ({first_line}); check it, or {instead}"

@@ -99,7 +99,8 @@ def test_a_user_without_rights_is_told_so(server: postgres_server.Server, databa
 
 
 def test_a_database_that_is_not_there(database: URL) -> None:
-    assert 'database "nowhere" does not exist' in refusal(database.set(database="nowhere"))
+    message = refusal(database.set(database="nowhere"))
+    assert 'database "nowhere" does not exist); check it, or set AUTOTUNE_DB to another' in message
 
 
 def test_a_server_that_is_not_there(tmp_path: Path) -> None:
