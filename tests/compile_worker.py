@@ -6,7 +6,7 @@ from typing import Any
 
 from autotune.config import Config
 from autotune.environment import Machine
-from autotune.kernels.plan import Compiled, compile_offline_for
+from autotune.kernels.launching.plan import Compiled, compile_offline_for
 from autotune.workloads import workload
 
 

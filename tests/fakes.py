@@ -70,6 +70,7 @@ class FakeGang:
 
     def __init__(self, problem: Problem) -> None:
         self.ranks = problem.world_size
+        self.problems = [problem]
         self.restarts = 0
         self.calls: list[Config] = []
         self.started = 0
@@ -83,6 +84,9 @@ class FakeGang:
 
     def close(self) -> None:
         self.closed += 1
+
+    def turn_to(self, workload: Workload, problem: Problem) -> None:
+        self.problems.append(problem)
 
     def evaluate(self, config: Config, seed: int, plan: Any) -> Evaluation:
         if len(self.calls) >= self.interrupt_after:
@@ -111,6 +115,9 @@ class FakeScreen:
     def __exit__(self, *_: object) -> None:
         pass
 
+    def turn_to(self, workload: Workload, problem: Problem) -> None:
+        pass
+
     def submit(self, config: Config) -> None:
         return None
 
@@ -127,7 +134,7 @@ class Bench:
     prepare: Callable[[FakeGang], None] = lambda gang: None
     """Called with every new gang."""
 
-    def make_gang(self, workload: Workload, problem: Problem, machine: Machine) -> FakeGang:
+    def make_gang(self, workload: Workload, problem: Problem, machine: Machine, heap_bytes: int = 0) -> FakeGang:
         gang = FakeGang(problem)
         self.prepare(gang)
         self.gangs.append(gang)

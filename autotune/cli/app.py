@@ -11,7 +11,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from autotune.cli import output
-from autotune.cli.commands import cache, fleet, health, report, tune
+from autotune.cli.commands import cache, fleet, grid, health, report, tune
 from autotune.cli.options import with_problem_options
 from autotune.errors import AutotuneError, UnknownWorkload
 from autotune.report.figures import dashed
@@ -62,6 +62,7 @@ def build() -> typer.Typer:
     _add_workloads(app, tune.tune_workload, "Tune {}.", panel="Workloads")
     alone = ("report", "export")  # without a workload: of all
     for name, function, title, callback in (
+        ("grid", grid.tune_grid, "Tune {} for many sizes.", grid.grid),
         ("show", cache.show_entry, "Show what is stored of {}.", cache.show),
         ("lookup", cache.look_up, "Look {} up as a program would.", cache.lookup),
         ("report", report.report_workload, "Report what was found for {}.", report.report),
@@ -103,7 +104,8 @@ def _lazy(name: str, function: Callable[..., None], help: str) -> type[TyperComm
             found = workload(name)
             about = " ".join((found.problem_type.__doc__ or "").split("\n\n")[0].split())
             text = f"{help} {DEFAULTS}\n\n{escape(about)}"
-            single.command(dashed(name), help=text)(with_problem_options(found, function))
+            several = function is grid.tune_grid
+            single.command(dashed(name), help=text)(with_problem_options(found, function, several))
             return get_command(single).make_context(*args, **extra)
 
     return Lazy

@@ -35,6 +35,12 @@ class Request:
     workload: Workload
     given: Mapping[str, Any]
 
+    @property
+    def size_names(self) -> list[str]:
+        """Fields that are dimensions, world size apart."""
+        fields = dataclasses.fields(self.workload.problem_type)
+        return [f.name for f in fields if f.metadata["kind"] == "size" and f.name != "world_size"]
+
     def world_size(self, machine: Machine) -> int:
         """As given, else all GPUs, else two ranks."""
         given: int | None = self.given.get("world_size")
@@ -57,8 +63,13 @@ class Request:
         return " ".join(word for word in (*words, f"--db {db}" if db else "") if word)
 
 
-def with_problem_options(workload: Workload, function: Callable[..., None]) -> Callable[..., None]:
-    """``function(request, …)`` as a command whose options are the problem's fields and its own other parameters."""
+def with_problem_options(
+    workload: Workload, function: Callable[..., None], several: bool = False
+) -> Callable[..., None]:
+    """``function(request, …)`` as a command whose options are the problem's fields and its own other parameters.
+
+    ``several``: dimensions are taken as text, for lists and ranges; the function makes problems of the request.
+    """
     own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
     fields = dataclasses.fields(workload.problem_type)
     names = [field.name for field in fields]
@@ -68,8 +79,8 @@ def with_problem_options(workload: Workload, function: Callable[..., None]) -> C
             f"workload {workload.name}: the command line has an option {taken[0]} already; rename the field"
         )
     options = [
-        inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_annotation(field))
-        for field in fields
+        inspect.Parameter(f.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_annotation(f, several))
+        for f in fields
     ]
 
     def command(**values: Any) -> None:
@@ -84,12 +95,14 @@ def with_problem_options(workload: Workload, function: Callable[..., None]) -> C
     return command
 
 
-def _annotation(field: dataclasses.Field[Any]) -> Any:
+def _annotation(field: dataclasses.Field[Any], several: bool) -> Any:
     """The option of one field. Words are not checked here: the problem does that, and says what is allowed."""
     option = f"--{dashed(field.name)}"
     text = field.metadata.get("help", "")
     panel = "Problem"
     match field.metadata["kind"]:
+        case "size" if several and field.name != "world_size":
+            return Annotated[str | None, typer.Option(option, help=text, metavar="N,N|N..N", rich_help_panel=panel)]
         case "size":
             return Annotated[int | None, typer.Option(option, help=text, metavar="N", rich_help_panel=panel)]
         case "choice":

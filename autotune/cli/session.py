@@ -30,11 +30,11 @@ def machine() -> Machine:
     return environment.machine()
 
 
-def make_gang(workload: Workload, problem: Problem, machine: Machine) -> Evaluator:
-    """The ranks, not yet started. Tests put another gang here."""
+def make_gang(workload: Workload, problem: Problem, machine: Machine, heap_bytes: int = 0) -> Evaluator:
+    """The ranks, not yet started, with a heap of ``heap_bytes`` at least. Tests put another gang here."""
     from autotune.ranks.gang import Gang
 
-    return Gang(workload, problem, machine)
+    return Gang(workload, problem, machine, heap_bytes)
 
 
 def make_screen(workload: Workload, problem: Problem, machine: Machine) -> Screen:

@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 
 from autotune.environment import H100
-from autotune.kernels.plan import Launch, compile_all, compile_offline_for
+from autotune.kernels.launching.plan import Launch, compile_all, compile_offline_for
 
 
 @triton.jit

@@ -11,6 +11,9 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
+from triton import knobs
+from triton.language.target_info import is_cuda
+from triton.runtime.jit import constexpr_function
 
 from autotune.heap.loading import import_iris
 
@@ -21,11 +24,34 @@ store = iris.store
 atomic_add = iris.atomic_add
 
 
+@constexpr_function
+def compiles_for_cuda():
+    """Whether the kernel at hand is being compiled for an NVIDIA GPU; never so under the interpreter."""
+    return not knobs.runtime.interpret and is_cuda()
+
+
 @triton.jit
 def signal(counter, peer, rank, heap_bases):
     """Add one to ``counter`` in ``peer``'s heap, after everything this program has stored."""
     tl.debug_barrier()
     iris.atomic_add(counter, 1, rank, peer, heap_bases, sem="release", scope="sys")
+
+
+@triton.jit
+def signal_each(counter, rank, heap_bases, WORLD: tl.constexpr, FIRST: tl.constexpr):
+    """Add one to ``counter`` in every rank's heap, the next rank's first, after everything this program has stored.
+
+    FIRST is 1 to leave ourselves out, else 0.
+    """
+    tl.debug_barrier()
+    if compiles_for_cuda():
+        # One fence for all: each release would wait anew for what is on the links, a microsecond or two every time.
+        tl.inline_asm_elementwise("fence.acq_rel.sys; mov.u32 $0, 0;", "=r", [], dtype=tl.int32, is_pure=False, pack=1)
+        for turn in tl.static_range(FIRST, WORLD):
+            iris.atomic_add(counter, 1, rank, (rank + turn) % WORLD, heap_bases, sem="relaxed", scope="sys")
+    else:
+        for turn in tl.static_range(FIRST, WORLD):
+            iris.atomic_add(counter, 1, rank, (rank + turn) % WORLD, heap_bases, sem="release", scope="sys")
 
 
 @triton.jit
@@ -38,11 +64,41 @@ def wait(counter, target, status, spin_limit):
     spins = 0
     behind = target - tl.atomic_add(counter, 0, sem="acquire", scope="sys")
     while (behind > 0) & (spins < spin_limit):
-        spins += 1
-        if spins % 256 == 0:
-            if tl.load(status, volatile=True) != 0:
-                spins = spin_limit
+        spins = _next_spin(spins, status, spin_limit)
         behind = target - tl.atomic_add(counter, 0, sem="acquire", scope="sys")
+    return _late(behind, status)
+
+
+@triton.jit
+def wait_each(counters, mask, target, status, spin_limit):
+    """The same for a block of counters at once, those of ``mask``: one round trip for all of them, not one for each."""
+    spins = 0
+    behind = _furthest_behind(counters, mask, target)
+    while (behind > 0) & (spins < spin_limit):
+        spins = _next_spin(spins, status, spin_limit)
+        behind = _furthest_behind(counters, mask, target)
+    tl.debug_barrier()  # a few threads have acquired; what they have seen is for all
+    return _late(behind, status)
+
+
+@triton.jit
+def _furthest_behind(counters, mask, target):
+    zeros = tl.zeros(counters.shape, dtype=tl.int32)
+    reached = tl.atomic_add(counters, zeros, mask=mask, sem="acquire", scope="sys")
+    return tl.max(tl.where(mask, target - reached, 0), axis=0)
+
+
+@triton.jit
+def _next_spin(spins, status, spin_limit):
+    spins += 1
+    if spins % 256 == 0:
+        if tl.load(status, volatile=True) != 0:
+            spins = spin_limit
+    return spins
+
+
+@triton.jit
+def _late(behind, status):
     late = (behind > 0).to(tl.int32)
     if late != 0:
         tl.atomic_xchg(status, 1)
@@ -54,9 +110,9 @@ def fence_async_proxy(ENABLED: tl.constexpr):
     """Order generic-proxy accesses before TMA reads that follow; returns an int32 zero unknown to the compiler.
 
     Adding that zero to the coordinates of the loads to be ordered keeps the software pipeliner from hoisting them.
-    ``ENABLED`` only on NVIDIA: elsewhere, and under the interpreter, there is no second proxy.
+    ``ENABLED`` where the loads are TMA's; only NVIDIA GPUs have a second proxy.
     """
-    if ENABLED:
+    if ENABLED and compiles_for_cuda():
         zero = tl.inline_asm_elementwise(
             "fence.proxy.async; mov.u32 $0, 0;", "=r", [], dtype=tl.int32, is_pure=False, pack=1
         )

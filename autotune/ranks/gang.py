@@ -33,6 +33,7 @@ from autotune.ranks.protocol import (
     Recheck,
     Reply,
     Request,
+    SetUp,
 )
 from autotune.workloads import Workload
 
@@ -79,13 +80,16 @@ class _Phase:
 
 
 class Gang:
-    """The rank processes of one problem. A context manager; ``evaluate`` never hangs and never raises for a config."""
+    """The rank processes, and the problem that they work on. A context manager; ``evaluate`` never hangs and never
+    raises for a config.
+    """
 
-    def __init__(self, workload: Workload, problem: Problem, machine: Machine) -> None:
-        """Nothing is started before ``start`` or ``with``."""
+    def __init__(self, workload: Workload, problem: Problem, machine: Machine, heap_bytes: int = 0) -> None:
+        """Nothing is started before ``start`` or ``with``. ``heap_bytes``: at least so much, for problems to come."""
         self.workload, self.problem, self.machine = workload, problem, machine
         self.restarts = 0
         self._in_vain = 0
+        self._heap_bytes = max(heap_bytes, workload.heap_bytes(problem))
         self._kind = "interpreter" if machine.is_interpreter else "gpu"
         self._processes: list[subprocess.Popen[bytes]] = []
         self._connections: list[Connection] = []
@@ -102,7 +106,13 @@ class Gang:
         self.close()
 
     def start(self) -> None:
-        """Start every rank and wait until all have set the problem up. Raises GangError with a rank's last words."""
+        """Start every rank that is not running, and wait until all have set the problem up.
+
+        Raises GangError with a rank's last words.
+        """
+        if self._alive():
+            return
+        self._kill()
         if self._folder is None:
             self._folder = Path(tempfile.mkdtemp(prefix="iris-autotune-"))
         self._starts += 1
@@ -120,16 +130,33 @@ class Gang:
                 )
             self._processes.append(process)
             self._connections.append(ours)
-        heap_bytes = int(setting("AUTOTUNE_HEAP_BYTES") or self.workload.heap_bytes(self.problem))
+        heap_bytes = int(setting("AUTOTUNE_HEAP_BYTES") or self._heap_bytes)
         openings = [
             Open(
-                self.workload.name, self.problem.as_dict(), self.machine, rank, self.problem.world_size,
+                self.machine, rank, self.problem.world_size,
                 str(self._folder / f"rendezvous{self._starts}"), heap_bytes, SPIN_LIMITS[self._kind],
             )
             for rank in range(self.problem.world_size)
         ]  # fmt: skip
-        phase = self._ask(openings, "start")
-        failure = self._failure(phase, "start")
+        self._begin(openings)
+        self._begin([self._set_up()] * self.problem.world_size)
+
+    def turn_to(self, workload: Workload, problem: Problem) -> None:
+        """Work on another problem from now on. Running ranks stay, where they are as many and their heap suffices."""
+        stay = self._alive() and problem.world_size == self.problem.world_size
+        stay = stay and workload.heap_bytes(problem) <= self._heap_bytes
+        self.workload, self.problem = workload, problem
+        self._heap_bytes = max(self._heap_bytes, workload.heap_bytes(problem))
+        if stay:
+            self._begin([self._set_up()] * problem.world_size)
+        else:
+            self._kill()
+
+    def _set_up(self) -> Request:
+        return SetUp(self.workload.name, self.problem.as_dict())
+
+    def _begin(self, requests: Sequence[Request]) -> None:
+        failure = self._failure(self._ask(requests, "start"), "start")
         if failure is not None:
             last_words = self._last_words()
             self.close()

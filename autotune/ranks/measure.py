@@ -11,8 +11,8 @@ import torch.distributed as dist
 
 from autotune.environment import Machine
 from autotune.heap.arena import SymmetricHeap
-from autotune.kernels.meeting import meet_kernel
-from autotune.kernels.plan import Launch
+from autotune.kernels.launching.plan import Launch
+from autotune.kernels.primitives.meeting import meet_kernel
 from autotune.outcome import Latency
 
 FLUSH_OVER_L2 = 2

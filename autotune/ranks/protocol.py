@@ -12,10 +12,8 @@ from autotune.outcome import Outcome
 
 @dataclass(frozen=True)
 class Open:
-    """Join the others and set the problem up. The first request of all."""
+    """Join the others and open the heap. The first request of all."""
 
-    workload: str
-    problem: dict[str, Any]
     machine: Machine
     rank: int
     world_size: int
@@ -23,6 +21,14 @@ class Open:
     """A file that does not exist yet, the same for all ranks."""
     heap_bytes: int
     spin_limit: int
+
+
+@dataclass(frozen=True)
+class SetUp:
+    """Set a problem up, in place of the one before. The second request, and whenever the gang turns to another one."""
+
+    workload: str
+    problem: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -68,7 +74,7 @@ class MeasureParts:
     iterations: int
 
 
-Request = Open | Compile | Check | Measure | Recheck | MeasureParts
+Request = Open | SetUp | Compile | Check | Measure | Recheck | MeasureParts
 
 
 @dataclass(frozen=True)

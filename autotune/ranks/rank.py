@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import time
@@ -9,6 +10,7 @@ import traceback
 from collections.abc import Callable
 from datetime import timedelta
 from multiprocessing.connection import Connection
+from typing import Any
 
 from autotune.config import Config
 from autotune.errors import AutotuneError, HeapExhausted
@@ -26,6 +28,7 @@ from autotune.ranks.protocol import (
     Recheck,
     Reply,
     Request,
+    SetUp,
 )
 
 
@@ -33,13 +36,12 @@ class Rank:
     """What a rank holds between requests."""
 
     def __init__(self, opening: Open) -> None:
-        """Join the process group, open the heap, set the operation up. Collective."""
+        """Join the process group and open the heap. Collective."""
         import torch
         import torch.distributed as dist
 
         from autotune.heap import open_heap
         from autotune.ranks.measure import Stopwatch
-        from autotune.workloads import workload
 
         on_gpu = not opening.machine.is_interpreter
         if on_gpu:
@@ -53,21 +55,36 @@ class Rank:
             device_id=torch.device("cuda", opening.rank) if on_gpu else None,
         )
         self._opening = opening
-        self._workload = workload(opening.workload)
-        self._problem = self._workload.problem_type.from_dict(opening.problem)
         group = dist.new_group(backend="gloo")
         self._heap = open_heap(opening.heap_bytes, group)
         self._stopwatch = Stopwatch(self._heap, opening.machine, opening.spin_limit)
-        self._operation = self._workload.operation(self._problem, self._heap, opening.machine, opening.spin_limit)
+        self._empty = self._heap.mark()
         self._config: Config | None = None
+
+    def set_up(self, request: SetUp) -> None:
+        """Set a problem up, in place of the one before. Collective."""
+        import torch
+
+        from autotune.workloads import workload
+
+        self._operation: Any = None
         self._run: Callable[[], None] = lambda: None
+        self._config = None
+        gc.collect()  # a captured graph and the operation that it calls hold each other
+        torch.cuda.empty_cache()
+        self._heap.barrier()
+        self._heap.release(self._empty)
+        self._workload = workload(request.workload)
+        self._problem = self._workload.problem_type.from_dict(request.problem)
+        machine, spin_limit = self._opening.machine, self._opening.spin_limit
+        self._operation = self._workload.operation(self._problem, self._heap, machine, spin_limit)
 
     def answer(self, request: Request) -> Reply:
         """Carry a request out; the expected ways to fail become outcomes."""
         import torch
         from triton.runtime.errors import OutOfResources
 
-        from autotune.kernels.plan import CompileError
+        from autotune.kernels.launching.plan import CompileError
 
         try:
             return self._carry_out(request)
@@ -82,7 +99,9 @@ class Rank:
             raise
 
     def _carry_out(self, request: Request) -> Reply:
-        if isinstance(request, Compile):
+        if isinstance(request, SetUp):
+            self.set_up(request)
+        elif isinstance(request, Compile):
             self._config = request.config
             if not self._opening.machine.is_interpreter:
                 self._workload.compile(self._problem, request.config, self._opening.machine)
@@ -144,7 +163,7 @@ def main() -> None:
         try:
             if isinstance(request, Open):
                 rank = Rank(request)
-                reply = Done(rank.fingerprint)
+                reply = Done("")
             else:
                 assert rank is not None, "the first request must be Open"
                 reply = rank.answer(request)

@@ -10,7 +10,8 @@ from autotune.config import Config
 from autotune.errors import GangError, HeapExhausted, InvalidProblem
 from autotune.kernels.all_gather_gemm import launch
 from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
-from autotune.kernels.all_gather_gemm.tensors import TORCH_DTYPES, Run, Tensors
+from autotune.kernels.all_gather_gemm.tensors import Tensors
+from autotune.kernels.launching.tensors import TORCH_DTYPES, Run
 from autotune.runtime.context import Context
 
 MOST_BINDINGS = 64
@@ -62,7 +63,7 @@ class _Workspace:
         self._shard: torch.Tensor | None = None
         mark = context.heap.mark()
         try:
-            self._scratch = launch.share_scratch(problem, self._config, context.heap)
+            self._scratch = launch.share_scratch(problem, self._config, context.machine, context.heap)
             if config["mode"] in ON_HEAP:
                 self._shard = context.heap.allocate(problem.shard, TORCH_DTYPES[problem.dtype])
         except HeapExhausted:

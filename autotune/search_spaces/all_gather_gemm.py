@@ -5,7 +5,16 @@ from __future__ import annotations
 from autotune.config import Config, Value
 from autotune.environment import Machine
 from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
-from autotune.search_spaces import Constraint, Setting, Space, choices, numbers
+from autotune.search_spaces import Constraint, Setting, Space, choices, flags, numbers
+from autotune.search_spaces.gemm import (
+    default_tile,
+    gemm_constraints,
+    gemm_dimensions,
+    round_up,
+    split_constraints,
+    split_dimension,
+    tma_aligned,
+)
 
 KERNELS = ("pull", "pull_staged", "push")
 """Modes whose GEMM is ours."""
@@ -13,52 +22,26 @@ STAGED = ("pull_staged", "push")
 """Modes that move units into a local buffer and signal them."""
 
 
-def _round_up(value: int) -> int:
-    return 1 << max(0, value - 1).bit_length()
-
-
-def _operand_bytes(s: Setting, block_m: int, block_n: int, block_k: int) -> int:
-    return (block_m + block_n) * block_k * int(s.problem.element_size)
-
-
-def _fits_shared_memory(s: Setting, block_m: int, block_n: int, block_k: int, num_stages: int, loads: str) -> bool:
-    # On AMD loads are held in registers on the way: one stage less in the LDS.
-    stages = num_stages if s.machine.kind != "hip" else max(1, num_stages - 1)
-    output = block_m * min(block_n, max(32, block_n // 2)) * int(s.problem.element_size) if loads == "tma" else 0
-    return stages * _operand_bytes(s, block_m, block_n, block_k) + output <= s.machine.shared_memory
-
-
-def _fits_registers(s: Setting, block_m: int, block_n: int, num_warps: int) -> bool:
-    return block_m * block_n <= 128 * 32 * num_warps
-
-
-def _feeds_every_warp(s: Setting, block_m: int, block_n: int, num_warps: int) -> bool:
-    return block_m * block_n >= 128 * num_warps
-
-
-def _no_larger_than_problem(s: Setting, block_m: int, block_n: int, block_k: int) -> bool:
-    return (
-        block_m <= max(16, _round_up(s.problem.m))
-        and block_n <= max(32, _round_up(s.problem.n_local))
-        and block_k <= max(32, _round_up(s.problem.shard[1]))
-    )
-
-
 def _unit_within_shard(s: Setting, unit_rows: int) -> bool:
-    return unit_rows <= max(16, _round_up(s.problem.shard[0]))
+    return unit_rows <= max(16, round_up(s.problem.shard[0]))
 
 
-def _tma_available(s: Setting, loads: str) -> bool:
-    return loads != "tma" or s.machine.has_tma
+def _tma_within_shard(s: Setting, loads: str, block_k: int) -> bool:
+    return loads != "tma" or s.problem.shard[1] % block_k == 0
 
 
-def _tma_aligned(s: Setting, loads: str, block_k: int) -> bool:
-    problem = s.problem
-    if loads != "tma":
-        return True
-    if not problem.rows_layout and problem.shard[1] % block_k:
-        return False
-    return all(size * problem.element_size % 16 == 0 for size in (problem.k, problem.n_local, problem.shard[1]))
+def _split_is_not_flattened(s: Setting, split_k: int, schedule: str) -> bool:
+    return split_k == 1 or schedule != "flattened"
+
+
+def _preload_waits(s: Setting, preload_b: bool, split_k: int, block_m: int) -> bool:
+    aligned = s.problem.rows_layout and s.problem.shard[0] % block_m == 0
+    return not preload_b or split_k > 1 or not aligned
+
+
+def _preload_has_a_step(s: Setting, preload_b: bool, split_k: int, block_k: int) -> bool:
+    steps = -(-s.problem.k // block_k)
+    return not preload_b or -(-steps // split_k) * (split_k - 1) < steps
 
 
 def _leaves_room(s: Setting, comm_programs: int) -> bool:
@@ -81,10 +64,6 @@ def _staged_head_start_used(s: Setting, head_start: int, schedule: str) -> bool:
     return head_start == 0 or schedule != "tile"
 
 
-def _flatten_needs_one_loop(s: Setting, schedule: str) -> bool:
-    return schedule != "flattened" or s.problem.rows_layout
-
-
 def _pull_is_not_flattened(s: Setting, schedule: str) -> bool:
     return schedule != "flattened"
 
@@ -104,13 +83,9 @@ def _one_stream_on_cpu(s: Setting, gemm_streams: int) -> bool:
 SPACE = Space(
     choices("mode", "bsp", "pull", "pull_staged", "push", "copy_engine", help="communication strategy"),
     choices("launch", "eager", "graph", modes=("bsp",), help="library calls one by one, or as a CUDA graph"),
-    numbers("block_m", 16, 32, 64, 128, 256, modes=KERNELS, help="rows of an output tile"),
-    numbers("block_n", 32, 64, 128, 256, modes=KERNELS, help="columns of an output tile"),
-    numbers("block_k", 32, 64, 128, modes=KERNELS, help="depth of one step of the dot product"),
-    numbers("group_m", 1, 2, 4, 8, 16, modes=KERNELS, help="rows of tiles walked together, for the L2"),
-    numbers("num_warps", 4, 8, modes=KERNELS, help="warps of a GEMM program"),
-    numbers("num_stages", 1, 2, 3, 4, 5, 6, modes=KERNELS, help="depth of the software pipeline"),
-    choices("loads", "pointer", "tma", modes=KERNELS, help="how operands are loaded and the result stored"),
+    *gemm_dimensions(KERNELS),
+    split_dimension(STAGED),
+    flags("preload_b", modes=STAGED, help="load the first step of B before waiting for A"),
     choices("schedule", "tile", "persistent", "flattened", modes=KERNELS,
             help="one program a tile; persistent; persistent with tile and k loops made one"),
     numbers("unit_rows", 16, 32, 64, 128, 256, 512, 1024, 2048, modes=(*STAGED, "copy_engine"),
@@ -124,17 +99,11 @@ SPACE = Space(
             help="turns of tiles that communicating programs leave to the others before they join in"),
     numbers("gemm_streams", 1, 2, modes=("copy_engine",), help="streams over which the chunks' GEMMs alternate"),
     constraints=(
-        Constraint("no larger than the problem", ("block_m", "block_n", "block_k"), _no_larger_than_problem,
-                   "a tile may exceed the problem only by rounding up to the next power of two"),
-        Constraint("registers", ("block_m", "block_n", "num_warps"), _fits_registers,
-                   "the fp32 accumulator would need more than 128 registers of each thread"),
-        Constraint("a warp's share", ("block_m", "block_n", "num_warps"), _feeds_every_warp,
-                   "a warp would have less than 128 elements of the tile"),
-        Constraint("TMA exists", ("loads",), _tma_available, "only NVIDIA GPUs from sm_90 have TMA"),
-        Constraint("TMA alignment", ("loads", "block_k"), _tma_aligned,
-                   "TMA needs rows of 16-byte multiples, and in K layout a block_k that divides k / world_size"),
-        Constraint("shared memory", ("block_m", "block_n", "block_k", "num_stages", "loads"), _fits_shared_memory,
-                   "the pipeline's stages would not fit into the shared memory of one program"),
+        *gemm_constraints(),
+        *split_constraints(),
+        Constraint("TMA within a shard", ("loads", "block_k"), _tma_within_shard,
+                   "a direct pull's step must not cross into the next shard's columns: block_k must divide them",
+                   modes=("pull",)),
         Constraint("unit within the shard", ("unit_rows",), _unit_within_shard,
                    "a unit may exceed the shard's rows only by rounding up to the next power of two"),
         Constraint("room for the GEMM", ("comm_programs",), _leaves_room,
@@ -147,8 +116,12 @@ SPACE = Space(
                    "only communicating programs of a persistent GEMM's own launch can join in later", modes=("push",)),
         Constraint("head start without effect", ("head_start", "schedule"), _staged_head_start_used,
                    "only a persistent GEMM has turns", modes=("pull_staged",)),
-        Constraint("flattening", ("schedule",), _flatten_needs_one_loop,
-                   "in K layout a tile's loop is not one loop but one per shard", modes=STAGED),
+        Constraint("preload without effect", ("preload_b", "split_k", "block_m"), _preload_waits,
+                   "tiles of one owner walk their own rows first and wait for others only later"),
+        Constraint("preload", ("preload_b", "split_k", "block_k"), _preload_has_a_step,
+                   "every split needs a first step to preload"),
+        Constraint("flattening", ("split_k", "schedule"), _split_is_not_flattened,
+                   "a split tile ends in a meeting of its programs, not in the next tile's loop"),
         Constraint("flattening", ("schedule",), _pull_is_not_flattened,
                    "the direct pull has no flattened form", modes=("pull",)),
         Constraint("copies by rows", ("mode",), _copies_rows,
@@ -162,14 +135,16 @@ SPACE = Space(
 
 def default_config(problem: AllGatherGemm, machine: Machine) -> Config:
     """A push in the GEMM's own launch with a tile to suit M: what one would write down without measuring."""
-    tma = machine.has_tma and not machine.is_interpreter and _tma_aligned(Setting(problem, machine), "tma", 64)
-    tile = _default_tile(problem, machine)
+    tma = machine.has_tma and not machine.is_interpreter and tma_aligned(Setting(problem, machine), "tma")
+    tile = default_tile(*problem.gemm, machine)
     config: dict[str, Value] = {
         "mode": "push",
         **tile,
+        "split_k": 1,
+        "preload_b": False,
         "loads": "tma" if tma else "pointer",
         "schedule": "tile",
-        "unit_rows": min(256, max(16, _round_up(problem.shard[0]))),
+        "unit_rows": min(256, max(16, round_up(problem.shard[0]))),
         "comm_programs": min(16, machine.compute_units // 4),
         "copy_kib": 4 if problem.m <= 64 else 8 if problem.m <= 512 else 16,
         "peer_order": "fanout" if problem.m <= 512 else "rotate",
@@ -184,21 +159,3 @@ def default_config(problem: AllGatherGemm, machine: Machine) -> Config:
             block_n=found.integer("block_n") // 2, block_k=min(64, tile["block_k"]), num_stages=stages
         )
     return found
-
-
-def _default_tile(problem: AllGatherGemm, machine: Machine) -> dict[str, int]:
-    """The GEMM's part of the default: small M reads B as fast as it can, large M computes."""
-    rows = max(16, _round_up(problem.m))
-    if machine.is_interpreter:
-        names = {"block_m": 16, "block_n": 32, "block_k": 32, "group_m": 1, "num_warps": 4, "num_stages": 2}
-    elif problem.m <= 64:
-        stages = 6 if machine.kind == "cuda" else 2
-        names = {"block_m": rows, "block_n": 64, "block_k": 128, "group_m": 4, "num_warps": 4, "num_stages": stages}
-    elif problem.m <= 512 or machine.kind == "hip":
-        stages = 4 if machine.kind == "cuda" else 2
-        names = {"block_m": 128, "block_n": 128, "block_k": 64, "group_m": 4, "num_warps": 8, "num_stages": stages}
-    else:
-        names = {"block_m": 128, "block_n": 256, "block_k": 64, "group_m": 8, "num_warps": 8, "num_stages": 4}
-    names["block_n"] = min(names["block_n"], max(32, _round_up(problem.n_local)))
-    names["block_k"] = min(names["block_k"], max(32, _round_up(problem.shard[1])))
-    return names

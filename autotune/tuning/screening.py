@@ -30,12 +30,12 @@ MOST_AHEAD = 48
 
 
 class Screen:
-    """A pool of compilers for one problem. ``submit`` returns at once, ``verdict`` waits."""
+    """A pool of compilers, and the problem they compile for. ``submit`` returns at once, ``verdict`` waits."""
 
     def __init__(self, workload: Workload, problem: Problem, machine: Machine) -> None:
         """No process is started before the first ``submit``; under the interpreter none ever is."""
-        self._job = (workload.name, problem.as_dict(), machine)
         self._machine = machine
+        self.turn_to(workload, problem)
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         self.workers = int(setting("AUTOTUNE_COMPILE_WORKERS") or max(1, min(MOST_WORKERS, cores - problem.world_size)))
         self.lookahead = 1 if machine.is_interpreter else min(self.workers, MOST_AHEAD)
@@ -48,6 +48,10 @@ class Screen:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stop()
+
+    def turn_to(self, workload: Workload, problem: Problem) -> None:
+        """Compile for another problem from now on."""
+        self._job = (workload.name, problem.as_dict(), self._machine)
 
     def submit(self, config: Config) -> Future[Any] | None:
         """Begin to compile; None where nothing is compiled."""
@@ -131,7 +135,7 @@ def _begin_worker(parent: int) -> None:
 
 def _compile(name: str, problem: dict[str, Any], machine: Machine, config: str) -> tuple[int, str]:
     """In a worker: the most shared memory of the config's kernels, and what the compiler complained about."""
-    from autotune.kernels.plan import CompileError, compile_offline_for
+    from autotune.kernels.launching.plan import CompileError, compile_offline_for
 
     found = workload(name)
     compile_offline_for(machine)

@@ -19,6 +19,7 @@ from autotune.tuning.finals import run_finals, winner
 from autotune.tuning.screening import Ahead, Screen
 from autotune.tuning.search import Candidate, Search
 from autotune.tuning.standing import Standing
+from autotune.tuning.warm_start import warm_starts
 from autotune.workloads import Workload, provenance_of
 
 GIVE_UP = 1.5
@@ -34,10 +35,13 @@ class Evaluator(Protocol):
     restarts: int
 
     def start(self) -> None:
-        """Start the ranks."""
+        """Start the ranks that are not running."""
 
     def close(self) -> None:
         """End them."""
+
+    def turn_to(self, workload: Workload, problem: Problem) -> None:
+        """Work on another problem from now on."""
 
     def evaluate(self, config: Config, seed: int, plan: MeasurePlan) -> Evaluation:
         """Compile, check and measure one config."""
@@ -65,7 +69,8 @@ def tune(
     *, budget: Budget, effort: Effort, seed: int = 0, force: bool = False,
     watch: Callable[[Standing], None] = lambda standing: None,
 ) -> Result:  # fmt: skip
-    """Tune one problem, or answer from the cache. ``gang`` is started only if there is something to measure.
+    """Tune one problem, or answer from the cache. ``gang`` is started only if there is something to measure, and left
+    running: the caller closes it.
 
     A study that was left unfinished is continued: nothing measured is measured again. Ctrl-C ends the run with what it
     has. Raises GangError, StoreError.
@@ -83,9 +88,8 @@ def tune(
         run.search_space()
         run.finish()
     except KeyboardInterrupt:
+        gang.close()  # in the middle of a request: what it answers now would be taken for the answer to another one
         return Result(study, run.standing, None, interrupted=True)
-    finally:
-        gang.close()
     return Result(study, run.standing, store.entry(key, provenance))
 
 
@@ -103,7 +107,8 @@ class _Run:
         self.standing = Standing()
         self._baselines = workload.baselines(problem, machine)
         self._history = store.trials(study.id)
-        first = [*workload.first_configs(problem, machine)]
+        first = [workload.default_config(problem, machine), *warm_starts(workload, problem, machine, store)]
+        first += workload.first_configs(problem, machine)
         reserved = self._baselines.values()
         self._search = Search(workload.space, problem, machine, study.seed, first, reserved, self._save_invalid)
         for record in self._history:

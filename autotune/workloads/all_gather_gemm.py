@@ -12,10 +12,13 @@ from autotune.heap.arena import SymmetricHeap
 from autotune.kernels.all_gather_gemm import launch
 from autotune.kernels.all_gather_gemm.library import multiply
 from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
-from autotune.kernels.all_gather_gemm.tensors import TORCH_DTYPES, Scratch, Tensors
-from autotune.kernels.plan import Compiled, compile_all
+from autotune.kernels.all_gather_gemm.tensors import Scratch, Tensors
+from autotune.kernels.launching.plan import Compiled, compile_all
+from autotune.kernels.launching.tensors import TORCH_DTYPES, meta
 from autotune.search_spaces.all_gather_gemm import SPACE, default_config
-from autotune.workloads.workload import Error, Operation, Run, Tolerance, Workload
+from autotune.workloads.comparison import distance, drawn
+from autotune.workloads.scratch import ScratchOperation
+from autotune.workloads.workload import Error, Run, Tolerance, Workload
 
 TOLERANCES = {
     # Rounding of the output: 2**-9 of each element in bf16 (the interpreter truncates: 2**-8), 2**-12 in fp16.
@@ -27,12 +30,12 @@ TOLERANCES = {
 SPINS_OFFLINE = 1 << 20
 
 
-class AllGatherGemmOperation(Operation):
+class AllGatherGemmOperation(ScratchOperation):
     """The tensors of one rank, and the config prepared last."""
 
     def __init__(self, problem: AllGatherGemm, heap: SymmetricHeap, machine: Machine, spin_limit: int) -> None:
         """Allocates A's shard on the heap, the rest in ordinary memory; inputs are undefined until ``refresh``."""
-        self._problem, self._heap, self._machine, self._spin_limit = problem, heap, machine, spin_limit
+        self._problem, self._machine, self._spin_limit = problem, machine, spin_limit
         dtype, device = TORCH_DTYPES[problem.dtype], heap.device
         b_shape = (problem.n_local, problem.k) if problem.b_order == "nk" else (problem.k, problem.n_local)
         b = torch.empty(b_shape, dtype=dtype, device=device)
@@ -42,56 +45,42 @@ class AllGatherGemmOperation(Operation):
             c=torch.empty((problem.m, problem.n_local), dtype=dtype, device=device),
             bias=torch.empty(problem.n_local, dtype=dtype, device=device) if problem.bias else None,
         )
-        self._mark = heap.mark()
-        self._scratch: Scratch | None = None
         self._reference: torch.Tensor | None = None
+        super().__init__(heap)
+
+    def share(self, config: Config) -> Scratch | None:
+        """Counters and inbox."""
+        return launch.share_scratch(self._problem, config, self._machine, self._heap)
+
+    def bind(self, config: Config) -> Run:
+        """On this rank's tensors."""
+        return launch.bind(
+            self._problem, config, self._machine, self._tensors, self.scratch, self._heap, self._spin_limit
+        )
 
     def refresh(self, seed: int) -> None:
         """Every rank draws every rank's shard from the seed, so that the reference needs no communication at all."""
-        tensors = self._tensors
-        generator = torch.Generator(device=self._heap.device)
-        shards = []
-        for rank in range(self._heap.world_size):
-            generator.manual_seed(seed * 1000 + rank)
-            shards.append(self._draw(tensors.a.shape, generator))
-        generator.manual_seed(seed * 1000 + 500 + self._heap.rank)
-        tensors.a.copy_(shards[self._heap.rank])
-        tensors.b.copy_(self._draw(tensors.b.shape, generator))
-        if tensors.bias is not None:
-            tensors.bias.copy_(self._draw(tensors.bias.shape, generator))
+        tensors, rank = self._tensors, self._heap.rank
+        shards = [self._draw(tensors.a, seed * 1000 + other) for other in range(self._heap.world_size)]
+        tensors.a.copy_(shards[rank])
+        tensors.b.copy_(self._draw(tensors.b, seed * 1000 + 500 + rank))
         wide = torch.float64 if self._problem.dtype == "fp32" else torch.float32
         whole = torch.cat(shards, dim=0 if self._problem.rows_layout else 1)
-        reference = whole.to(wide) @ tensors.b.to(wide)
-        self._reference = reference if tensors.bias is None else reference.add_(tensors.bias.to(wide))
+        self._reference = whole.to(wide) @ tensors.b.to(wide)
+        if tensors.bias is not None:
+            tensors.bias.copy_(self._draw(tensors.bias, seed * 1000 + 750 + rank))
+            self._reference += tensors.bias.to(wide)
         tensors.c.fill_(float("nan"))
-        if self._scratch is not None:
-            self._scratch.inbox.fill_(float("nan"))
+        if self.scratch is not None:
+            self.scratch.inbox.fill_(float("nan"))
 
-    def _draw(self, shape: torch.Size, generator: torch.Generator) -> torch.Tensor:
-        drawn = torch.randn(shape, generator=generator, device=self._heap.device, dtype=torch.float32)
-        return drawn.to(self._tensors.a.dtype)
-
-    def prepare(self, config: Config) -> Run:
-        """Allocate the config's scratch and return what enqueues one call."""
-        self._heap.barrier()
-        self._scratch = None
-        self._heap.release(self._mark)
-        self._scratch = launch.share_scratch(self._problem, config, self._heap)
-        return launch.bind(
-            self._problem, config, self._machine, self._tensors, self._scratch, self._heap, self._spin_limit
-        )
+    def _draw(self, like: torch.Tensor, seed: int) -> torch.Tensor:
+        return drawn(tuple(like.shape), like.dtype, self._heap.device, seed)
 
     def error(self) -> Error:
         """Distance from the reference, computed in fp32 (fp64 for fp32)."""
         assert self._reference is not None, "refresh comes first"
-        difference = self._tensors.c.to(self._reference.dtype) - self._reference
-        norm = self._reference.norm()
-        rms = norm / self._reference.numel() ** 0.5
-        return Error(float(difference.norm() / norm), float(difference.abs().max() / rms))
-
-    def gave_up(self) -> bool:
-        """Whether the kernels left a mark in the status word."""
-        return self._scratch is not None and bool(self._scratch.status.item())
+        return distance(self._tensors.c, self._reference)
 
     def parts(self) -> dict[str, Run]:
         """The library's all-gather of A alone, and its GEMM alone."""
@@ -116,9 +105,12 @@ class AllGatherGemmWorkload(Workload):
         "autotune.kernels.all_gather_gemm.device",
         "autotune.kernels.all_gather_gemm.launch",
         "autotune.kernels.all_gather_gemm.library",
-        "autotune.kernels.meeting",
-        "autotune.kernels.tiles",
-        "autotune.kernels.transfer",
+        "autotune.kernels.primitives.counters",
+        "autotune.kernels.launching.gemm",
+        "autotune.kernels.primitives.meeting",
+        "autotune.kernels.primitives.splits",
+        "autotune.kernels.primitives.tiles",
+        "autotune.kernels.primitives.transfer",
     )
 
     def default_problem(self, machine: Machine, world_size: int) -> AllGatherGemm:
@@ -141,6 +133,7 @@ class AllGatherGemmWorkload(Workload):
         unit = max((v for v in SPACE.dimensions["unit_rows"].values if int(v) <= rows), default=16)
         found = [
             default,
+            *self._streaming(default, machine),
             default.replace(**persistent),
             default.replace(schedule="persistent", push_site="side_stream"),
             default.replace(loads="pointer"),
@@ -149,6 +142,21 @@ class AllGatherGemmWorkload(Workload):
             Config({"mode": "pull", **tile}),
         ]
         return [config for config in found if SPACE.violation(config, problem, machine) is None]
+
+    @staticmethod
+    def _streaming(default: Config, machine: Machine) -> list[Config]:
+        """For few rows: deep steps of B, many splits, all of them loading before A is there."""
+        deep = default.replace(
+            block_n=64, block_k=512, split_k=16, preload_b=True, num_stages=1, num_warps=8, loads="pointer",
+            comm_programs=min(8, machine.compute_units // 4), copy_kib=2,
+        )  # fmt: skip
+        return [
+            deep,
+            deep.replace(block_k=256, comm_programs=4),
+            deep.replace(block_k=128, split_k=8, num_stages=4, num_warps=4),
+            deep.replace(block_n=32, num_warps=4),
+            deep.replace(block_n=128, block_k=128, split_k=4, num_stages=4),
+        ]
 
     def baselines(self, problem: AllGatherGemm, machine: Machine) -> dict[str, Config]:
         """The library's all-gather, then its GEMM: eager, and as a CUDA graph where there are graphs."""
@@ -175,10 +183,6 @@ class AllGatherGemmWorkload(Workload):
 
     def compile(self, problem: AllGatherGemm, config: Config, machine: Machine) -> list[Compiled]:
         """From meta tensors: no memory, no device."""
-
-        def meta(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-            return torch.empty(shape, dtype=dtype, device="meta")
-
         dtype = TORCH_DTYPES[problem.dtype]
         transposed = problem.b_order == "nk"
         b = meta((problem.n_local, problem.k) if transposed else (problem.k, problem.n_local), dtype)
@@ -188,7 +192,7 @@ class AllGatherGemmWorkload(Workload):
             c=meta((problem.m, problem.n_local), dtype),
             bias=meta((problem.n_local,), dtype) if problem.bias else None,
         )
-        scratch = launch.allocate_scratch(problem, config, meta)
+        scratch = launch.allocate_scratch(problem, config, machine, meta, meta)
         bases = meta((problem.world_size,), torch.int64)
         return compile_all(launch.plan(problem, config, machine, tensors, scratch, bases, 0, SPINS_OFFLINE))
 

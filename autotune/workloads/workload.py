@@ -17,7 +17,7 @@ from autotune.problem import Problem
 
 if TYPE_CHECKING:
     from autotune.heap.arena import SymmetricHeap
-    from autotune.kernels.plan import Compiled
+    from autotune.kernels.launching.plan import Compiled
     from autotune.search_spaces import Space
 
 Run = Callable[[], None]

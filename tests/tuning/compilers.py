@@ -7,7 +7,7 @@ from typing import Any
 
 from autotune.config import Config
 from autotune.environment import Machine
-from autotune.kernels.plan import Compiled, CompileError
+from autotune.kernels.launching.plan import Compiled, CompileError
 from autotune.workloads.all_gather_gemm import AllGatherGemmWorkload
 
 

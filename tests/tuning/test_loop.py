@@ -104,7 +104,7 @@ def test_a_bug_in_the_middle_loses_nothing_that_was_measured(tmp_path: Path) -> 
         buggy = Buggy(PROBLEM)
         with pytest.raises(RuntimeError, match="planted"):
             run(store, buggy)
-        assert buggy.closed and len(searched(store, store.studies()[0].id)) == 9
+        assert len(searched(store, store.studies()[0].id)) == 9
         assert run(store, FakeGang(PROBLEM)).standing.resumed == 9
 
 

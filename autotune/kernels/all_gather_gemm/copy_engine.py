@@ -12,7 +12,7 @@ from autotune.heap.arena import SymmetricHeap
 from autotune.kernels.all_gather_gemm.library import multiply
 from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
 from autotune.kernels.all_gather_gemm.tensors import Scratch, Tensors
-from autotune.kernels.plan import Launch
+from autotune.kernels.launching.plan import Launch
 
 
 class CopyEngine:

@@ -2,7 +2,7 @@
 
 Rows layout: rank r holds rows [r * shard_rows, (r + 1) * shard_rows) of A, width = K.
 K layout: rank r holds columns [r * width, (r + 1) * width) of A, shard_rows = M.
-The inbox is [slots, world_size, shard_rows, width]; in rows layout one slot of it is A itself.
+An inbox is a whole A, [slots, M, K]: in it every tile is one loop over K, whoever its rows and columns came from.
 
 Launch after launch. Pushing needs no barrier: the inbox has two slots, used in turn, and a rank that pushes for epoch e
 has finished epoch e - 1, hence had every peer's data of e - 1, hence knows that every peer has finished e - 2, the last
@@ -17,15 +17,10 @@ import triton
 import triton.language as tl
 
 from autotune.heap import device as heap
-from autotune.kernels.tiles import accumulate, grouped, store_tile
-from autotune.kernels.transfer import (
-    announce_ready,
-    fetch_shards,
-    leave,
-    push_shard,
-    wait_for_rows,
-    wait_until_read,
-)
+from autotune.kernels.primitives.counters import announce_ready, leave, wait_until_read
+from autotune.kernels.primitives.splits import join_splits, split_range
+from autotune.kernels.primitives.tiles import accumulate, grouped, load_a, load_b, store_tile
+from autotune.kernels.primitives.transfer import fetch_shards, push_shard, wait_for_rows, wait_for_rows_of_each
 
 NONE = tl.constexpr(0)
 PUSH = tl.constexpr(1)
@@ -51,18 +46,26 @@ def tile_of(turn, worker, pid, early, head_start, workers, programs):
     return tl.where(turn < head_start, turn * workers + worker, early + (turn - head_start) * programs + pid)
 
 
+@triton.jit
+def place_of(rank, slot, M, K, shard_rows, width, ROWS: tl.constexpr):
+    """The element of the inbox at which a rank's shard begins in a slot, int64."""
+    apart = shard_rows * tl.cast(K, tl.int64) if ROWS else width
+    return slot * M * tl.cast(K, tl.int64) + rank * apart
+
+
 @triton.jit(
     do_not_specialize=[
         "M", "shard_rows", "unit_rows", "comm_programs", "head_start", "group_m", "leaving", "rank", "spin_limit",
     ]
 )  # fmt: skip
 def gather_gemm_kernel(
-    a, inbox, b, c, shard, mail, bias,
+    a, inbox, b, c, shard, mail, bias, partials, tickets,
     M, N, K, shard_rows, width, stride_bk, stride_bn,
     unit_rows, comm_programs, head_start, group_m, leaving, rank,
     heap_bases, state, arrivals, ready, done, status, spin_limit,
-    WORLD: tl.constexpr, ROWS: tl.constexpr, ALIGNED: tl.constexpr, SLOTS: tl.constexpr, TRANSFER: tl.constexpr,
-    ROTATE: tl.constexpr, STEP: tl.constexpr, VECTOR: tl.constexpr, HINT: tl.constexpr,
+    WORLD: tl.constexpr, ROWS: tl.constexpr, GATHERED: tl.constexpr, SLOTS: tl.constexpr, TRANSFER: tl.constexpr,
+    ROTATE: tl.constexpr, STEP_ROWS: tl.constexpr, STEP_COLUMNS: tl.constexpr, VECTOR: tl.constexpr,
+    HINT: tl.constexpr, SPLITS: tl.constexpr, PRELOAD: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     TMA: tl.constexpr, B_TRANSPOSED: tl.constexpr, EVEN_K: tl.constexpr,
     BIAS: tl.constexpr, FLATTEN: tl.constexpr, PROXY_FENCE: tl.constexpr,
@@ -71,7 +74,9 @@ def gather_gemm_kernel(
 
     ``a`` and ``inbox`` are descriptors with TMA and the pointers ``shard`` and ``mail`` without. TRANSFER says what the
     first ``comm_programs`` programs do before they take tiles: push, fetch, or nothing (another kernel pushes).
-    ``leaving`` is the number of programs that share the epoch.
+    ``leaving`` is the number of programs that share the epoch. GATHERED: our own shard goes through the inbox too, so
+    that a tile may have several owners and its depth be split; otherwise (rows layout, tiles that divide the shard)
+    each tile has one owner, and our own are read from the shard.
     """
     pid = tl.program_id(0)
     programs = tl.num_programs(0)
@@ -79,8 +84,7 @@ def gather_gemm_kernel(
     worker = pid - comm_programs
     epoch = tl.load(state)
     slot = epoch & (SLOTS - 1)  # not %: the epoch wraps around and is then negative
-    first: tl.constexpr = 1 if ALIGNED or not ROWS else 0
-    parts = comm_programs
+    first: tl.constexpr = 0 if GATHERED else 1
 
     if TRANSFER == FETCH:
         if pid == 0:
@@ -88,30 +92,75 @@ def gather_gemm_kernel(
     if pid < comm_programs:
         if TRANSFER == PUSH:
             push_shard(
-                shard, mail, slot * WORLD * tl.cast(shard_rows, tl.int64) * width, arrivals, shard_rows, width,
-                unit_rows, pid, parts, rank, heap_bases, WORLD, STEP, VECTOR, HINT, ROTATE, first,
+                shard, mail, place_of(rank, slot, M, K, shard_rows, width, ROWS), arrivals, shard_rows, width, K,
+                unit_rows, pid, comm_programs, rank, heap_bases,
+                WORLD, STEP_ROWS, STEP_COLUMNS, VECTOR, HINT, ROTATE, first,
             )  # fmt: skip
         if TRANSFER == FETCH:
             fetch_shards(
-                shard, mail, arrivals, shard_rows, width, unit_rows, pid, parts, rank, heap_bases,
-                ready, done, epoch, status, spin_limit, WORLD, STEP, VECTOR, HINT, ROTATE, first,
+                shard, mail, place_of(0, slot, M, K, shard_rows, width, ROWS),
+                place_of(1, 0, M, K, shard_rows, width, ROWS), arrivals, shard_rows, width, K,
+                unit_rows, pid, comm_programs, rank, heap_bases, ready, done, epoch, status, spin_limit,
+                WORLD, STEP_ROWS, STEP_COLUMNS, VECTOR, HINT, ROTATE, first,
             )  # fmt: skip
     if TRANSFER == NONE:
         # Another kernel pushes: comm_programs is its size, and all programs of this one are workers.
         workers = programs
         worker = pid
 
-    target = (epoch + 1) * parts
-    base_row = slot * WORLD * shard_rows
-    inbox_rows = SLOTS * WORLD * shard_rows
+    target = (epoch + 1) * comm_programs
+    base_row = slot * M
     tiles_m = tl.cdiv(M, BLOCK_M)
     tiles_n = tl.cdiv(N, BLOCK_N)
     early = head_start * workers
     begin = tl.where(worker < 0, head_start, 0)
-    end = turn_of(tiles_m * tiles_n, worker, pid, early, head_start, workers, programs)
+    end = turn_of(tiles_m * tiles_n * SPLITS, worker, pid, early, head_start, workers, programs)
     end = tl.maximum(end, begin)
 
-    if ROWS and ALIGNED:
+    if GATHERED:
+        # In rows layout start at our own rows and go backwards, as the others arrive; in K layout from the top.
+        own_m = rank * shard_rows // BLOCK_M if ROWS else 0
+        for turn in tl.range(begin, end, flatten=FLATTEN):
+            item = tile_of(turn, worker, pid, early, head_start, workers, programs)
+            tile = item // SPLITS
+            split = item % SPLITS
+            m, n = grouped(tile, tiles_m, tiles_n, group_m)
+            if ROWS:
+                m = (own_m + tiles_m - m) % tiles_m
+            row = m * BLOCK_M
+            last = tl.minimum(row + BLOCK_M, M) - 1
+            first_k, end_k = split_range(split, K, SPLITS, BLOCK_K)
+            if ROWS:
+                first_source = row // shard_rows
+                last_source = last // shard_rows
+            else:
+                first_source = first_k // width
+                last_source = tl.maximum(end_k - 1, 0) // width
+            if PRELOAD:
+                # The first step of B is on its way while we wait; with deep steps and splits that is all of it.
+                b_tile = load_b(
+                    b, N, first_k, end_k, n * BLOCK_N, stride_bk, stride_bn, BLOCK_N, BLOCK_K, TMA, B_TRANSPOSED
+                )
+            late = wait_for_rows_of_each(
+                arrivals, first_source, last_source, shard_rows if ROWS else 0, row, last, shard_rows, unit_rows,
+                target, status, spin_limit, WORLD, PROXY_FENCE,
+            )  # fmt: skip
+            acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
+            if PRELOAD:
+                a_tile = load_a(inbox, base_row + row + late, SLOTS * M, K, first_k, end_k, BLOCK_M, BLOCK_K, TMA)
+                acc = tl.dot(a_tile, b_tile, acc, input_precision="ieee")
+                first_k += BLOCK_K
+            acc = accumulate(
+                acc, inbox, base_row + row + late, SLOTS * M, K, b, N, n * BLOCK_N, stride_bk, stride_bn,
+                first_k, end_k, BLOCK_M, BLOCK_N, BLOCK_K, TMA, B_TRANSPOSED, EVEN_K,
+            )  # fmt: skip
+            if SPLITS == 1:
+                store_tile(acc, c, row, n * BLOCK_N, M, N, bias, BLOCK_M, BLOCK_N, TMA, BIAS)
+            else:
+                acc, whole = join_splits(acc, partials, tickets, tile, split, SPLITS, BLOCK_M, BLOCK_N)
+                if whole:
+                    store_tile(acc, c, row, n * BLOCK_N, M, N, bias, BLOCK_M, BLOCK_N, TMA, BIAS)
+    else:
         own_m = shard_rows // BLOCK_M
         own = own_m * tiles_n
         middle = tl.maximum(turn_of(own, worker, pid, early, head_start, workers, programs), begin)
@@ -120,8 +169,8 @@ def gather_gemm_kernel(
             m, n = grouped(tile, own_m, tiles_n, group_m)
             acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
             acc = accumulate(
-                acc, a, m * BLOCK_M, shard_rows, width, b, 0, K, N, n * BLOCK_N, stride_bk, stride_bn,
-                BLOCK_M, BLOCK_N, BLOCK_K, TMA, B_TRANSPOSED, EVEN_K,
+                acc, a, m * BLOCK_M, shard_rows, K, b, N, n * BLOCK_N, stride_bk, stride_bn,
+                0, K, BLOCK_M, BLOCK_N, BLOCK_K, TMA, B_TRANSPOSED, EVEN_K,
             )  # fmt: skip
             store_tile(acc, c, rank * shard_rows + m * BLOCK_M, n * BLOCK_N, M, N, bias, BLOCK_M, BLOCK_N, TMA, BIAS)
         for turn in tl.range(middle, end, flatten=FLATTEN):
@@ -142,51 +191,9 @@ def gather_gemm_kernel(
             row = source * shard_rows + row_in_shard
             acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
             acc = accumulate(
-                acc, inbox, base_row + row + late, inbox_rows, width, b, 0, K, N, n * BLOCK_N, stride_bk, stride_bn,
-                BLOCK_M, BLOCK_N, BLOCK_K, TMA, B_TRANSPOSED, EVEN_K,
+                acc, inbox, base_row + row + late, SLOTS * M, K, b, N, n * BLOCK_N, stride_bk, stride_bn,
+                0, K, BLOCK_M, BLOCK_N, BLOCK_K, TMA, B_TRANSPOSED, EVEN_K,
             )  # fmt: skip
-            store_tile(acc, c, row, n * BLOCK_N, M, N, bias, BLOCK_M, BLOCK_N, TMA, BIAS)
-    elif ROWS:
-        # Tiles may straddle shards; our own rows are in the inbox too. Start there and go backwards, as rows arrive.
-        own_m = rank * shard_rows // BLOCK_M
-        for turn in tl.range(begin, end, flatten=FLATTEN):
-            tile = tile_of(turn, worker, pid, early, head_start, workers, programs)
-            m, n = grouped(tile, tiles_m, tiles_n, group_m)
-            row = (own_m + tiles_m - m) % tiles_m * BLOCK_M
-            last = tl.minimum(row + BLOCK_M, M) - 1
-            late = 0
-            for source in range(row // shard_rows, last // shard_rows + 1):
-                late += wait_for_rows(
-                    arrivals, source, tl.maximum(row - source * shard_rows, 0), last - source * shard_rows,
-                    shard_rows, unit_rows, target, status, spin_limit, PROXY_FENCE,
-                )  # fmt: skip
-            acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
-            acc = accumulate(
-                acc, inbox, base_row + row + late, inbox_rows, width, b, 0, K, N, n * BLOCK_N, stride_bk, stride_bn,
-                BLOCK_M, BLOCK_N, BLOCK_K, TMA, B_TRANSPOSED, EVEN_K,
-            )  # fmt: skip
-            store_tile(acc, c, row, n * BLOCK_N, M, N, bias, BLOCK_M, BLOCK_N, TMA, BIAS)
-    else:
-        for turn in range(begin, end):
-            tile = tile_of(turn, worker, pid, early, head_start, workers, programs)
-            m, n = grouped(tile, tiles_m, tiles_n, group_m)
-            row = m * BLOCK_M
-            acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
-            acc = accumulate(
-                acc, a, row, shard_rows, width, b, rank * width, K, N, n * BLOCK_N, stride_bk, stride_bn,
-                BLOCK_M, BLOCK_N, BLOCK_K, TMA, B_TRANSPOSED, EVEN_K,
-            )  # fmt: skip
-            for back in range(1, WORLD):
-                source = (rank + WORLD - back) % WORLD
-                late = wait_for_rows(
-                    arrivals, source, row, row + BLOCK_M - 1, shard_rows, unit_rows, target, status, spin_limit,
-                    PROXY_FENCE,
-                )  # fmt: skip
-                acc = accumulate(
-                    acc, inbox, base_row + source * shard_rows + row + late, inbox_rows, width,
-                    b, source * width, K, N, n * BLOCK_N, stride_bk, stride_bn,
-                    BLOCK_M, BLOCK_N, BLOCK_K, TMA, B_TRANSPOSED, EVEN_K,
-                )  # fmt: skip
             store_tile(acc, c, row, n * BLOCK_N, M, N, bias, BLOCK_M, BLOCK_N, TMA, BIAS)
 
     last_out = leave(state, leaving)
@@ -195,17 +202,18 @@ def gather_gemm_kernel(
             wait_until_read(done, target, status, spin_limit, WORLD)
 
 
-@triton.jit(do_not_specialize=["shard_rows", "unit_rows", "leaving", "rank"])
+@triton.jit(do_not_specialize=["M", "shard_rows", "unit_rows", "leaving", "rank"])
 def push_kernel(
-    shard, mail, shard_rows, width, unit_rows, leaving, rank, heap_bases, state, arrivals,
-    WORLD: tl.constexpr, SLOTS: tl.constexpr, ROTATE: tl.constexpr, STEP: tl.constexpr, VECTOR: tl.constexpr,
-    HINT: tl.constexpr, FIRST: tl.constexpr,
+    shard, mail, M, K, shard_rows, width, unit_rows, leaving, rank, heap_bases, state, arrivals,
+    WORLD: tl.constexpr, ROWS: tl.constexpr, GATHERED: tl.constexpr, SLOTS: tl.constexpr, ROTATE: tl.constexpr,
+    STEP_ROWS: tl.constexpr, STEP_COLUMNS: tl.constexpr, VECTOR: tl.constexpr, HINT: tl.constexpr,
 ):  # fmt: skip
     """Push our shard to every peer's inbox, as a kernel of its own; shares the epoch with the GEMM's programs."""
     slot = tl.load(state) & (SLOTS - 1)
     push_shard(
-        shard, mail, slot * WORLD * tl.cast(shard_rows, tl.int64) * width, arrivals, shard_rows, width, unit_rows,
-        tl.program_id(0), tl.num_programs(0), rank, heap_bases, WORLD, STEP, VECTOR, HINT, ROTATE, FIRST,
+        shard, mail, place_of(rank, slot, M, K, shard_rows, width, ROWS), arrivals, shard_rows, width, K, unit_rows,
+        tl.program_id(0), tl.num_programs(0), rank, heap_bases,
+        WORLD, STEP_ROWS, STEP_COLUMNS, VECTOR, HINT, ROTATE, 0 if GATHERED else 1,
     )  # fmt: skip
     leave(state, leaving)
 
@@ -233,9 +241,8 @@ def pull_gemm_kernel(
     # Start at our own shard, so that no two ranks read from one peer at a time.
     own_m = rank * (shard_rows // BLOCK_M) if ROWS else 0
     segments: tl.constexpr = 1 if ROWS else WORLD
-    late = 0
-    for peer in range(WORLD):
-        late += heap.wait(ready + peer, epoch + 1, status, spin_limit)
+    peers = tl.arange(0, triton.next_power_of_2(WORLD))
+    late = heap.wait_each(ready + peers, peers < WORLD, epoch + 1, status, spin_limit)
     for tile in range(pid, tiles_m * tiles_n, programs):
         m, n = grouped(tile, tiles_m, tiles_n, group_m)
         row = (m + own_m) % tiles_m * BLOCK_M
@@ -283,6 +290,5 @@ def pull_gemm_kernel(
                 a_pointers += BLOCK_K
         store_tile(acc, c, row, n * BLOCK_N, M, N, bias, BLOCK_M, BLOCK_N, TMA, BIAS)
     if leave(state, programs):
-        for turn in range(WORLD):
-            heap.signal(done + rank, (rank + turn) % WORLD, rank, heap_bases)
+        heap.signal_each(done + rank, rank, heap_bases, WORLD, 0)
         wait_until_read(done, epoch + 1, status, spin_limit, WORLD)

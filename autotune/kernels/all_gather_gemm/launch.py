@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,11 +17,17 @@ from autotune.environment import Machine
 from autotune.heap.arena import SymmetricHeap
 from autotune.kernels.all_gather_gemm import device
 from autotune.kernels.all_gather_gemm.copy_engine import CopyEngine
-from autotune.kernels.all_gather_gemm.library import bulk_synchronous, graphed
+from autotune.kernels.all_gather_gemm.library import bulk_synchronous
 from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
-from autotune.kernels.all_gather_gemm.tensors import TORCH_DTYPES, Run, Scratch, Tensors
-from autotune.kernels.meeting import meet_kernel
-from autotune.kernels.plan import Launch, run_all
+from autotune.kernels.all_gather_gemm.tensors import Scratch, Tensors
+from autotune.kernels.launching.gemm import GemmKnobs
+from autotune.kernels.launching.graphs import graphed
+from autotune.kernels.launching.plan import Launch, run_all
+from autotune.kernels.launching.tensors import TORCH_DTYPES, Allocate, Run
+from autotune.kernels.primitives.meeting import meet_kernel
+
+MOST_SPLIT_ROW = 64
+"""Elements: a row whose largest power of two is at least this is moved in such pieces, another one whole."""
 
 
 def slots(config: Config) -> int:
@@ -31,27 +36,30 @@ def slots(config: Config) -> int:
 
 
 def allocate_scratch(
-    problem: AllGatherGemm, config: Config, allocate: Callable[[tuple[int, ...], torch.dtype], torch.Tensor]
+    problem: AllGatherGemm, config: Config, machine: Machine, share: Allocate, own: Allocate
 ) -> Scratch:
-    """The scratch of one config, from a heap's ``allocate`` (or one that makes meta tensors)."""
-    rows, width = problem.shard
-    units = -(-rows // config.integer("unit_rows")) if "unit_rows" in config else 0
-    inbox_rows = slots(config) * problem.world_size * rows if config["mode"] not in ("bsp", "pull") else 0
+    """The scratch of one config: ``share`` allocates on the heap, ``own`` on this rank's device alone."""
+    rows, _ = problem.shard
+    staged = "unit_rows" in config
+    units = -(-rows // config.integer("unit_rows")) if staged else 0
     ints = torch.int32
+    partials, tickets = GemmKnobs(config, machine).partials(problem.m, problem.n_local, own)
     return Scratch(
-        state=allocate((2,), ints),
-        status=allocate((1,), ints),
-        ready=allocate((problem.world_size,), ints),
-        done=allocate((problem.world_size,), ints),
-        arrivals=allocate((problem.world_size, units), ints),
-        inbox=allocate((inbox_rows, width), TORCH_DTYPES[problem.dtype]),
+        state=share((2,), ints),
+        status=share((1,), ints),
+        ready=share((problem.world_size,), ints),
+        done=share((problem.world_size,), ints),
+        arrivals=share((problem.world_size, units), ints),
+        inbox=share((slots(config) * problem.m * staged, problem.k), TORCH_DTYPES[problem.dtype]),
+        partials=partials,
+        tickets=tickets,
     )
 
 
 def scratch_bytes(problem: AllGatherGemm) -> int:
-    """The most that any config of the problem allocates as scratch, with room for alignment."""
-    rows, width = problem.shard
-    return 2 * problem.world_size * rows * width * problem.element_size + problem.world_size * rows * 4 + (64 << 10)
+    """The most that any config of the problem allocates on the heap as scratch, with room for alignment."""
+    rows, _ = problem.shard
+    return 2 * problem.m * problem.k * problem.element_size + problem.world_size * rows * 4 + (64 << 10)
 
 
 def plan(
@@ -84,107 +92,89 @@ class _Builder:
     spin_limit: int
 
     @property
-    def blocks(self) -> tuple[int, int, int]:
-        return tuple(self.config.integer(name) for name in ("block_m", "block_n", "block_k"))  # type: ignore[return-value]
+    def knobs(self) -> GemmKnobs:
+        return GemmKnobs(self.config, self.machine)
 
     @property
     def tiles(self) -> int:
-        block_m, block_n, _ = self.blocks
-        return -(-self.problem.m // block_m) * -(-self.problem.n_local // block_n)
-
-    @property
-    def tma(self) -> bool:
-        return self.config["loads"] == "tma"
+        return self.knobs.tiles(self.problem.m, self.problem.n_local) * self.knobs.splits
 
     @property
     def aligned(self) -> bool:
-        return self.problem.shard[0] % self.blocks[0] == 0
+        return self.problem.rows_layout and self.problem.shard[0] % self.knobs.block_m == 0
 
     @property
     def hint(self) -> int:
         """Bytes by which every row of a shard is aligned, at most 16: what Iris's translation is told."""
         return math.gcd(self.problem.shard[1] * self.problem.element_size, 16)
 
-    def operand(self, tensor: torch.Tensor, block: tuple[int, int]) -> Any:
-        """A descriptor where the config loads by TMA, else the tensor."""
-        if not self.tma:
-            return tensor
-        from triton.tools.tensor_descriptor import TensorDescriptor
-
-        return TensorDescriptor(tensor, list(tensor.shape), list(tensor.stride()), list(block))
-
     def common(self) -> dict[str, Any]:
         """Arguments of both GEMM kernels."""
         problem, tensors, scratch = self.problem, self.tensors, self.scratch
         rows, width = problem.shard
-        block_m, block_n, block_k = self.blocks
-        transposed = problem.b_order == "nk"
-        b = tensors.b.t() if transposed else tensors.b
-        c_columns = block_n // 2 if block_n >= 64 else block_n
         return {
-            "b": self.operand(b, (block_n, block_k) if transposed else (block_k, block_n)),
-            "c": self.operand(tensors.c, (block_m, c_columns)),
+            **self.knobs.common(tensors.b, tensors.c, problem.b_order == "nk", problem.k),
             "shard": tensors.a,
             "bias": tensors.bias if tensors.bias is not None else tensors.c,
             "M": problem.m, "N": problem.n_local, "K": problem.k, "shard_rows": rows, "width": width,
-            "stride_bk": tensors.b.stride(0), "stride_bn": tensors.b.stride(1),
-            "group_m": self.config.integer("group_m"), "rank": self.rank, "heap_bases": self.bases,
+            "rank": self.rank, "heap_bases": self.bases,
             "state": scratch.state, "ready": scratch.ready, "done": scratch.done, "status": scratch.status,
             "spin_limit": self.spin_limit,
-            "WORLD": problem.world_size, "ROWS": problem.rows_layout, "ALIGNED": self.aligned,
-            "BLOCK_M": block_m, "BLOCK_N": block_n, "BLOCK_K": block_k,
-            "TMA": self.tma, "B_TRANSPOSED": transposed, "EVEN_K": width % block_k == 0,
+            "WORLD": problem.world_size, "ROWS": problem.rows_layout,
             "BIAS": tensors.bias is not None, "HINT": self.hint,
         }  # fmt: skip
-
-    @property
-    def options(self) -> dict[str, int]:
-        return {name: self.config.integer(name) for name in ("num_warps", "num_stages")}
 
     def pull(self) -> Launch:
         """The direct pull, one program a tile or persistent."""
         programs = self.tiles
         if self.config["schedule"] != "tile":
             programs = min(programs, self.machine.compute_units)
-        return Launch(device.pull_gemm_kernel, programs, self.common(), self.options)
+        segments = {"ALIGNED": self.aligned, "EVEN_K": self.problem.shard[1] % self.knobs.block_k == 0}
+        return Launch(device.pull_gemm_kernel, programs, self.common() | segments, self.knobs.options)
+
+    def step(self) -> dict[str, int]:
+        """The block that a communicating program moves at once, see ``transfer``."""
+        _, width = self.problem.shard
+        elements = self.config.integer("copy_kib") * 1024 // self.problem.element_size
+        whole = width & -width  # the largest power of two that divides it
+        columns = min(elements, whole if whole >= MOST_SPLIT_ROW else 1 << max(4, (width - 1).bit_length()))
+        return {"STEP_ROWS": elements // columns, "STEP_COLUMNS": columns}
 
     def gather_gemm(self) -> list[Launch]:
         """The GEMM over an inbox, and the push kernel before it where that is a kernel of its own."""
-        config, problem, scratch = self.config, self.problem, self.scratch
-        rows, width = problem.shard
+        config, problem, scratch, knobs = self.config, self.problem, self.scratch, self.knobs
         communicating = config.integer("comm_programs")
         pushing = config["mode"] == "push"
         site = config["push_site"] if pushing else "same_launch"
         same_launch = site == "same_launch"
-        step = config.integer("copy_kib") * 1024 // problem.element_size
         if config["schedule"] == "tile":
             programs, head_start = self.tiles + communicating * same_launch, 1
         else:
             programs = self.machine.compute_units - (communicating if site == "side_stream" else 0)
             head_start = config.integer("head_start") if same_launch else 0
-        leaving = programs + (0 if same_launch else communicating)
+        gathered = not self.aligned or knobs.splits > 1
         transfer = {
             "mail": scratch.inbox, "arrivals": scratch.arrivals, "unit_rows": config.integer("unit_rows"),
-            "leaving": leaving, "SLOTS": slots(config), "ROTATE": config["peer_order"] == "rotate", "STEP": step,
-            "VECTOR": max(1, self.hint // problem.element_size),
+            "leaving": programs + (0 if same_launch else communicating),
+            "SLOTS": slots(config), "ROTATE": config["peer_order"] == "rotate", **self.step(),
+            "GATHERED": gathered, "VECTOR": max(1, self.hint // problem.element_size),
         }  # fmt: skip
-        block_m, _, block_k = self.blocks
         kind = device.FETCH if not pushing else device.PUSH if same_launch else device.NONE
         gemm = {
-            "a": self.operand(self.tensors.a, (block_m, block_k)),
-            "inbox": self.operand(scratch.inbox, (block_m, block_k)),
+            "a": knobs.a_operand(scratch.inbox if gathered else self.tensors.a),
+            "inbox": knobs.a_operand(scratch.inbox),
+            "partials": scratch.partials, "tickets": scratch.tickets, "SPLITS": knobs.splits,
+            "PRELOAD": config["preload_b"] is True,
             "comm_programs": communicating, "head_start": head_start, "TRANSFER": kind.value,
-            "FLATTEN": config["schedule"] == "flattened", "PROXY_FENCE": self.tma and self.machine.kind == "cuda",
+            "FLATTEN": config["schedule"] == "flattened", "PROXY_FENCE": knobs.tma,
         }  # fmt: skip
-        launches = [
-            Launch(device.gather_gemm_kernel, programs, self.common() | transfer | gemm, self.options),
-        ]
+        common = self.common()
+        launches = [Launch(device.gather_gemm_kernel, programs, common | transfer | gemm, knobs.options)]
         if not same_launch:
-            arguments = transfer | {
-                "shard": self.tensors.a, "shard_rows": rows, "width": width, "rank": self.rank,
-                "heap_bases": self.bases, "state": scratch.state, "WORLD": problem.world_size, "HINT": self.hint,
-                "FIRST": 0 if problem.rows_layout and not self.aligned else 1,
-            }  # fmt: skip
+            names = (
+                "shard", "M", "K", "shard_rows", "width", "rank", "heap_bases", "state", "WORLD", "ROWS", "HINT",
+            )  # fmt: skip
+            arguments = transfer | {name: common[name] for name in names}
             launches.insert(0, Launch(device.push_kernel, communicating, arguments, {"num_warps": 8}))
         return launches
 
@@ -198,12 +188,15 @@ class _Builder:
         return Launch(meet_kernel, 1, arguments, {"num_warps": 1})
 
 
-def share_scratch(problem: AllGatherGemm, config: Config, heap: SymmetricHeap) -> Scratch | None:
+def share_scratch(
+    problem: AllGatherGemm, config: Config, machine: Machine, heap: SymmetricHeap
+) -> Scratch | None:  # fmt: skip
     """Allocate the scratch of a config on the heap, counters cleared; None for ``bsp``, which has none. Collective."""
     if config["mode"] == "bsp":
         return None
-    scratch = allocate_scratch(problem, config, heap.allocate)
-    for counters in (scratch.state, scratch.status, scratch.ready, scratch.done, scratch.arrivals):
+    own = functools.partial(_on_device, heap.device)
+    scratch = allocate_scratch(problem, config, machine, heap.allocate, own)
+    for counters in (scratch.state, scratch.status, scratch.ready, scratch.done, scratch.arrivals, scratch.tickets):
         counters.zero_()
     heap.barrier()
     return scratch
@@ -226,6 +219,10 @@ def bind(
     if config.get("push_site") == "side_stream" and heap.device.type == "cuda":
         return _SideStream(*launches)
     return functools.partial(run_all, launches)
+
+
+def _on_device(device: torch.device, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    return torch.empty(shape, dtype=dtype, device=device)
 
 
 class _SideStream:

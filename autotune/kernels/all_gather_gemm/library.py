@@ -1,11 +1,12 @@
-"""The library's way: its GEMM, the bulk-synchronous baseline, and capturing either as a CUDA graph."""
+"""The library's way: its GEMM, and the bulk-synchronous baseline."""
 
 from __future__ import annotations
 
 import torch
 
 from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
-from autotune.kernels.all_gather_gemm.tensors import Run, Tensors
+from autotune.kernels.all_gather_gemm.tensors import Tensors
+from autotune.kernels.launching.tensors import Run
 
 
 def bulk_synchronous(problem: AllGatherGemm, tensors: Tensors) -> Run:
@@ -34,24 +35,3 @@ def multiply(a: torch.Tensor, tensors: Tensors, out: torch.Tensor) -> None:
         torch.matmul(a, tensors.b, out=out)
     else:
         torch.addmm(tensors.bias, a, tensors.b, out=out)
-
-
-def graphed(run: Run) -> Run:
-    """``run`` captured as a CUDA graph; itself where there are no graphs (CPU). Collective if ``run`` is."""
-    if not torch.cuda.is_available():
-        return run
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(3):
-            run()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        run()
-
-    def replay() -> None:
-        graph.replay()
-
-    replay.captured = run  # type: ignore[attr-defined]  # the buffers it reads live as long as the graph
-    return replay

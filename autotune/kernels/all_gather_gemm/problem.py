@@ -59,6 +59,11 @@ class AllGatherGemm(Problem):
         return self.m, self.k // self.world_size
 
     @property
+    def gemm(self) -> tuple[int, int, int]:
+        """Rows, columns and depth of one rank's GEMM."""
+        return self.m, self.n_local, self.k
+
+    @property
     def flops(self) -> int:
         """Floating-point operations of one rank."""
         return 2 * self.m * self.n_local * self.k

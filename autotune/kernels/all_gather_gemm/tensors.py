@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-
-TORCH_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
-
-Run = Callable[[], None]
 
 
 @dataclass(frozen=True)
@@ -39,4 +34,8 @@ class Scratch:
     arrivals: torch.Tensor
     """int32 [world_size, units]"""
     inbox: torch.Tensor
-    """[slots * world_size * shard_rows, width]"""
+    """[slots * m, k]"""
+    partials: torch.Tensor
+    """fp32 [tiles * splits, block_m, block_n], this rank's alone, like the tickets; see ``join_splits``."""
+    tickets: torch.Tensor
+    """int32 [tiles]"""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from autotune.kernels.transfer import announce_ready, leave, wait_until_read
+from autotune.kernels.primitives.counters import announce_ready, leave, wait_until_read
 
 
 @triton.jit(do_not_specialize=["rank", "spin_limit"])

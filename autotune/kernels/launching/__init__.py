@@ -1,0 +1,1 @@
+"""Host code that the workloads' launchers share: plans of launches, GEMM knobs, CUDA graphs."""

@@ -1,0 +1,39 @@
+"""Counters that only grow: ranks that are ready or done reading, programs that leave a launch.
+
+Launch number ``epoch`` (from 0, kept on the heap in ``state``) is the unit that they count in: nothing is ever reset,
+so that launches follow each other without a host barrier and captured graphs can be replayed. They may wrap around.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from autotune.heap import device as heap
+
+
+@triton.jit
+def announce_ready(ready, rank, heap_bases, WORLD: tl.constexpr):
+    """Tell every rank that what this launch reads from us is in place (one program of the launch calls it)."""
+    heap.signal_each(ready + rank, rank, heap_bases, WORLD, 0)
+
+
+@triton.jit
+def wait_until_read(done, target, status, spin_limit, WORLD: tl.constexpr):
+    """Wait until every rank has finished reading from us, so that our shard may be overwritten after the launch."""
+    readers = tl.arange(0, triton.next_power_of_2(WORLD))
+    heap.wait_each(done + readers, readers < WORLD, target, status, spin_limit)
+
+
+@triton.jit
+def leave(state, programs):
+    """Count this program out of the launch; the last one opens the next epoch. Returns whether we were the last.
+
+    ``state`` is int32 [2]: the epoch, and how many of the launch's ``programs`` have left.
+    """
+    tl.debug_barrier()
+    last = tl.atomic_add(state + 1, 1, sem="acq_rel", scope="gpu") == programs - 1
+    if last:
+        tl.atomic_xchg(state + 1, 0)
+        tl.atomic_add(state, 1, sem="release", scope="gpu")
+    return last

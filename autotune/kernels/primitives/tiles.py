@@ -1,0 +1,121 @@
+"""Program order and the GEMM tile: which tile comes next, its dot products, its way out."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def grouped(tile, tiles_m, tiles_n, GROUP_M: tl.constexpr):
+    """Tile number to (m, n): GROUP_M rows of tiles are walked column by column, so that B's columns stay in the L2."""
+    in_group = GROUP_M * tiles_n
+    group = tile // in_group
+    first_m = group * GROUP_M
+    rows = tl.minimum(tiles_m - first_m, GROUP_M)
+    local = tile - group * in_group
+    return first_m + local % rows, local // rows
+
+
+@triton.jit
+def load_a(a, row, rows, pitch, k, end_k, BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, TMA: tl.constexpr):
+    """A[row : row + BLOCK_M, k : k + BLOCK_K], zero from ``end_k`` on; see ``accumulate``."""
+    if TMA:
+        tile = a.load([row, k])
+    else:
+        wide = tl.minimum(row + tl.arange(0, BLOCK_M), rows - 1).to(tl.int64)
+        ks = k + tl.arange(0, BLOCK_K)
+        tile = tl.load(a + wide[:, None] * pitch + ks[None, :], mask=(ks < end_k)[None, :], other=0.0)
+    return tile
+
+
+@triton.jit
+def load_b(
+    b, columns, k, end_k, column, stride_bk, stride_bn,
+    BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, TMA: tl.constexpr, B_TRANSPOSED: tl.constexpr,
+):  # fmt: skip
+    """B[k : k + BLOCK_K, column : column + BLOCK_N], zero from ``end_k`` on; see ``accumulate``."""
+    if TMA:
+        if B_TRANSPOSED:
+            tile = b.load([column, k]).T
+        else:
+            tile = b.load([k, column])
+    else:
+        ks = k + tl.arange(0, BLOCK_K)
+        wide = ((column + tl.arange(0, BLOCK_N)) % columns).to(tl.int64)
+        pointers = b + ks.to(tl.int64)[:, None] * stride_bk + wide[None, :] * stride_bn
+        tile = tl.load(pointers, mask=(ks < end_k)[:, None], other=0.0)
+    return tile
+
+
+@triton.jit
+def accumulate(
+    acc, a, a_row, a_rows, a_pitch, b, b_columns, column, stride_bk, stride_bn, first_k, end_k,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    TMA: tl.constexpr, B_TRANSPOSED: tl.constexpr, EVEN_K: tl.constexpr,
+):  # fmt: skip
+    """Add A[a_row : a_row + BLOCK_M, first_k : end_k] @ B[first_k : end_k, column : column + BLOCK_N] to acc.
+
+    acc is [BLOCK_M, BLOCK_N] fp32, A row-major with ``a_rows`` rows of ``a_pitch`` elements, B with ``b_columns``
+    columns and any strides (B_TRANSPOSED: its storage is [N, K]). ``a`` and ``b`` are tensor descriptors with TMA,
+    pointers without. Rows and columns beyond the edge are clamped or zero: they end up in parts of the tile that are
+    not stored. ``first_k`` is a multiple of BLOCK_K, and so is ``end_k`` unless it is the end of K; EVEN_K says that
+    it always is.
+    """
+    if TMA:
+        for k in range(first_k, end_k, BLOCK_K):
+            a_tile = a.load([a_row, k])
+            if B_TRANSPOSED:
+                b_tile = b.load([column, k]).T
+            else:
+                b_tile = b.load([k, column])
+            acc = tl.dot(a_tile, b_tile, acc, input_precision="ieee")
+    else:
+        rows = tl.minimum(a_row + tl.arange(0, BLOCK_M), a_rows - 1).to(tl.int64)
+        columns = (column + tl.arange(0, BLOCK_N)) % b_columns
+        ks = first_k + tl.arange(0, BLOCK_K)
+        a_pointers = a + rows[:, None] * a_pitch + ks[None, :]
+        b_pointers = b + ks.to(tl.int64)[:, None] * stride_bk + columns.to(tl.int64)[None, :] * stride_bn
+        for k in range(first_k, end_k, BLOCK_K):
+            if EVEN_K:
+                a_tile = tl.load(a_pointers)
+                b_tile = tl.load(b_pointers)
+            else:
+                inside = tl.arange(0, BLOCK_K) < end_k - k
+                a_tile = tl.load(a_pointers, mask=inside[None, :], other=0.0)
+                b_tile = tl.load(b_pointers, mask=inside[:, None], other=0.0)
+            acc = tl.dot(a_tile, b_tile, acc, input_precision="ieee")
+            a_pointers += BLOCK_K
+            b_pointers += BLOCK_K * stride_bk
+    return acc
+
+
+@triton.jit
+def add_bias(acc, bias, column, width, BLOCK_N: tl.constexpr):
+    """Acc [BLOCK_M, BLOCK_N] + bias [width] from ``column`` on, in fp32."""
+    columns = column + tl.arange(0, BLOCK_N)
+    return acc + tl.load(bias + columns, mask=columns < width, other=0.0).to(tl.float32)[None, :]
+
+
+@triton.jit
+def store_tile(
+    acc, c, row, column, rows, width, bias,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, TMA: tl.constexpr, BIAS: tl.constexpr,
+):  # fmt: skip
+    """C[row : …, column : …] = acc + bias, rounded to C's type. C is row-major [rows, width]; the edge is masked."""
+    if BIAS:
+        acc = add_bias(acc, bias, column, width, BLOCK_N)
+    if TMA:
+        # Two halves: the whole 128x256 tile's 64 KiB would not fit beside four stages of operands.
+        if BLOCK_N >= 64:
+            halves = tl.permute(tl.reshape(acc, (BLOCK_M, 2, BLOCK_N // 2)), (0, 2, 1))
+            left, right = tl.split(halves)
+            c.store([row, column], left.to(c.dtype))
+            c.store([row, column + BLOCK_N // 2], right.to(c.dtype))
+        else:
+            c.store([row, column], acc.to(c.dtype))
+    else:
+        rs = row + tl.arange(0, BLOCK_M)
+        cs = column + tl.arange(0, BLOCK_N)
+        pointers = c + rs.to(tl.int64)[:, None] * width + cs[None, :]
+        tl.store(pointers, acc.to(c.dtype.element_ty), mask=(rs < rows)[:, None] & (cs < width)[None, :])

@@ -1,0 +1,143 @@
+"""Moving a shard between ranks in units: pushing, fetching, and waiting for what has arrived.
+
+A shard is [rows, width], contiguous; in an inbox its rows lie ``pitch`` elements apart, from element ``place`` on. It
+travels in units of ``unit_rows`` rows, the granularity: all communicating programs share each unit step by step and
+each signals the unit once, so a unit has arrived when its counter has grown by their number (``parts``). Counters are
+never reset (see counters.py): launch number ``epoch`` waits for (epoch + 1) * parts. ``arrivals`` is int32
+[world_size, units], one row per source.
+
+A step is a block of STEP_ROWS x STEP_COLUMNS elements; the columns are a power of two that divides the width where
+there is one large enough, so that a step's rows are whole.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from autotune.heap import device as heap
+
+
+@triton.jit
+def _step(
+    number, across, first_row, end_row, width, pitch,
+    STEP_ROWS: tl.constexpr, STEP_COLUMNS: tl.constexpr, VECTOR: tl.constexpr,
+):  # fmt: skip
+    """Where a step reads from the shard and writes to its place, and the mask of both: int64, int64, bool [R, C]."""
+    rows = first_row + number // across * STEP_ROWS + tl.arange(0, STEP_ROWS)[:, None]
+    columns = number % across * STEP_COLUMNS + tl.arange(0, STEP_COLUMNS)[None, :]
+    inside = (rows < end_row) & (columns < tl.multiple_of(width, VECTOR))
+    wide = rows.to(tl.int64)
+    return wide * tl.multiple_of(width, VECTOR) + columns, wide * tl.multiple_of(pitch, VECTOR) + columns, inside
+
+
+@triton.jit
+def push_shard(
+    shard, inbox, place, arrivals, rows, width, pitch, unit_rows, part, parts, rank, heap_bases,
+    WORLD: tl.constexpr, STEP_ROWS: tl.constexpr, STEP_COLUMNS: tl.constexpr, VECTOR: tl.constexpr, HINT: tl.constexpr,
+    ROTATE: tl.constexpr, FIRST: tl.constexpr,
+):  # fmt: skip
+    """Store our shard at ``place`` of every peer's inbox, unit by unit, and signal each unit.
+
+    ROTATE: one peer after the other, rank r starting with r + 1, so that no two ranks write to one peer at a time;
+    otherwise each step is loaded once and stored to all. ``part`` of ``parts`` are the communicating programs. FIRST
+    is 0 to include our own inbox, 1 to leave it out.
+    """
+    units = tl.cdiv(rows, unit_rows)
+    across = tl.cdiv(width, STEP_COLUMNS)
+    if ROTATE:
+        for turn in range((WORLD - FIRST) * units):
+            peer = (rank + FIRST + turn // units) % WORLD
+            unit = turn % units
+            first = unit * unit_rows
+            end = tl.minimum(first + unit_rows, rows)
+            for number in range(part, tl.cdiv(end - first, STEP_ROWS) * across, parts):
+                here, there, inside = _step(number, across, first, end, width, pitch, STEP_ROWS, STEP_COLUMNS, VECTOR)
+                value = tl.load(shard + here, mask=inside)
+                heap.store(inbox + place + there, value, rank, peer, heap_bases, mask=inside, hint=(1, HINT))
+            heap.signal(arrivals + rank * units + unit, peer, rank, heap_bases)
+    else:
+        for unit in range(units):
+            first = unit * unit_rows
+            end = tl.minimum(first + unit_rows, rows)
+            for number in range(part, tl.cdiv(end - first, STEP_ROWS) * across, parts):
+                here, there, inside = _step(number, across, first, end, width, pitch, STEP_ROWS, STEP_COLUMNS, VECTOR)
+                value = tl.load(shard + here, mask=inside)
+                for turn in tl.static_range(FIRST, WORLD):
+                    peer = (rank + turn) % WORLD
+                    heap.store(inbox + place + there, value, rank, peer, heap_bases, mask=inside, hint=(1, HINT))
+            heap.signal_each(arrivals + rank * units + unit, rank, heap_bases, WORLD, FIRST)
+
+
+@triton.jit
+def fetch_shards(
+    shard, inbox, place, apart, arrivals, rows, width, pitch, unit_rows, part, parts, rank, heap_bases,
+    ready, done, epoch, status, spin_limit,
+    WORLD: tl.constexpr, STEP_ROWS: tl.constexpr, STEP_COLUMNS: tl.constexpr, VECTOR: tl.constexpr, HINT: tl.constexpr,
+    ROTATE: tl.constexpr, FIRST: tl.constexpr,
+):  # fmt: skip
+    """Load every peer's shard into our own inbox, unit by unit, and signal ourselves.
+
+    The shard of rank r goes to element ``place`` + r * ``apart``. ROTATE: one peer after the other, rank r starting
+    with r - 1; otherwise unit 0 of every peer, then unit 1, …. ``ready`` and ``done``, int32 [world_size], are the
+    counters of ``announce_ready`` and ``wait_until_read``.
+    """
+    units = tl.cdiv(rows, unit_rows)
+    across = tl.cdiv(width, STEP_COLUMNS)
+    peers: tl.constexpr = WORLD - FIRST
+    for turn in range(peers * units):
+        if ROTATE:
+            peer = (rank + WORLD - FIRST - turn // units) % WORLD
+            unit = turn % units
+        else:
+            peer = (rank + WORLD - FIRST - turn % peers) % WORLD
+            unit = turn // peers
+        late = heap.wait(ready + peer, epoch + 1, status, spin_limit)
+        first = unit * unit_rows
+        end = tl.minimum(first + unit_rows, rows)
+        source = inbox + place + peer * tl.cast(apart, tl.int64)
+        for number in range(part + late, tl.cdiv(end - first, STEP_ROWS) * across, parts):
+            here, there, inside = _step(number, across, first, end, width, pitch, STEP_ROWS, STEP_COLUMNS, VECTOR)
+            value = heap.load(shard + here, rank, peer, heap_bases, mask=inside, hint=(1, HINT))
+            tl.store(source + there, value, mask=inside)
+        heap.signal(arrivals + peer * units + unit, rank, rank, heap_bases)
+    heap.signal_each(done + rank, rank, heap_bases, WORLD, 0)
+
+
+@triton.jit
+def wait_for_rows(
+    arrivals, source, first, last, rows, unit_rows, target, status, spin_limit, PROXY_FENCE: tl.constexpr
+):
+    """Wait for the units of ``source``'s shard that hold its rows ``first`` to ``last`` (both included).
+
+    Returns an int32 that is zero unless the wait gave up, for the caller to add to the coordinates of its loads: they
+    must not be moved above the wait.
+    """
+    units = tl.cdiv(rows, unit_rows)
+    late = 0
+    for unit in range(first // unit_rows, tl.minimum(last, rows - 1) // unit_rows + 1):
+        late += heap.wait(arrivals + source * units + unit, target, status, spin_limit)
+    return late + heap.fence_async_proxy(PROXY_FENCE)
+
+
+@triton.jit
+def wait_for_rows_of_each(
+    arrivals, first_source, last_source, apart, first, last, rows, unit_rows, target, status, spin_limit,
+    WORLD: tl.constexpr, PROXY_FENCE: tl.constexpr,
+):  # fmt: skip
+    """Wait for the rows ``first`` to ``last`` of the gathered matrix in the shards of several sources at once.
+
+    The shard of source s begins at row s * ``apart``: ``rows`` in rows layout, 0 where every shard has all rows.
+    Returns what ``wait_for_rows`` does.
+    """
+    units = tl.cdiv(rows, unit_rows)
+    sources = tl.arange(0, triton.next_power_of_2(WORLD))
+    wanted = (sources >= first_source) & (sources <= last_source)
+    first_unit = tl.maximum(first - sources * apart, 0) // unit_rows
+    last_unit = tl.minimum(last - sources * apart, rows - 1) // unit_rows
+    late = 0
+    for step in range(tl.max(tl.where(wanted, last_unit - first_unit, -1), axis=0) + 1):
+        unit = first_unit + step
+        counters = arrivals + sources * units + unit
+        late += heap.wait_each(counters, wanted & (unit <= last_unit), target, status, spin_limit)
+    return late + heap.fence_async_proxy(PROXY_FENCE)

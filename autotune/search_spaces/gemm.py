@@ -1,0 +1,128 @@
+"""The GEMM's part of a joint space: the dimensions and constraints that every workload with a GEMM of ours shares.
+
+A problem with a GEMM says what it is on one rank by its property ``gemm``: rows, columns and depth.
+"""
+
+from __future__ import annotations
+
+from autotune.environment import Machine
+from autotune.search_spaces.dimension import Dimension, choices, numbers
+from autotune.search_spaces.space import Constraint, Setting
+
+MOST_SPLIT_PROGRAMS = 8
+"""Programs for each compute unit up to which a tile's depth may be split: beyond, their joining costs more."""
+
+
+def round_up(value: int) -> int:
+    """The next power of two."""
+    return 1 << max(0, value - 1).bit_length()
+
+
+def gemm_dimensions(modes: tuple[str, ...]) -> tuple[Dimension, ...]:
+    """Tile, pipeline and operands, for the modes whose GEMM is ours."""
+    return (
+        numbers("block_m", 16, 32, 64, 128, 256, modes=modes, help="rows of an output tile"),
+        numbers("block_n", 32, 64, 128, 256, modes=modes, help="columns of an output tile"),
+        numbers("block_k", 32, 64, 128, 256, 512, modes=modes, help="depth of one step of the dot product"),
+        numbers("group_m", 1, 2, 4, 8, 16, modes=modes, help="rows of tiles walked together, for the L2"),
+        numbers("num_warps", 4, 8, modes=modes, help="warps of a GEMM program"),
+        numbers("num_stages", 1, 2, 3, 4, 5, 6, modes=modes, help="depth of the software pipeline"),
+        choices("loads", "pointer", "tma", modes=modes, help="how operands are loaded and the result stored"),
+    )
+
+
+def split_dimension(modes: tuple[str, ...]) -> Dimension:
+    """How many programs share a tile's depth, for the modes that can."""
+    return numbers("split_k", 1, 2, 4, 8, 16, modes=modes, help="programs that share the depth of a tile")
+
+
+def gemm_constraints() -> tuple[Constraint, ...]:
+    """What makes a GEMM's config invalid, whatever surrounds it."""
+    return (
+        Constraint("no larger than the problem", ("block_m", "block_n", "block_k"), _no_larger_than_problem,
+                   "a tile may exceed the problem only by rounding up to the next power of two"),
+        Constraint("registers", ("block_m", "block_n", "num_warps"), _fits_registers,
+                   "the fp32 accumulator would need more than 128 registers of each thread"),
+        Constraint("a warp's share", ("block_m", "block_n", "num_warps"), _feeds_every_warp,
+                   "a warp would have less than 128 elements of the tile"),
+        Constraint("TMA exists", ("loads",), _tma_available, "only NVIDIA GPUs from sm_90 have TMA"),
+        Constraint("TMA alignment", ("loads",), tma_aligned, "TMA needs rows of 16-byte multiples"),
+        Constraint("shared memory", ("block_m", "block_n", "block_k", "num_stages", "loads"), _fits_shared_memory,
+                   "the pipeline's stages would not fit into the shared memory of one program"),
+    )  # fmt: skip
+
+
+def split_constraints() -> tuple[Constraint, ...]:
+    """What makes a split of the depth invalid."""
+    return (
+        Constraint("depth of a split", ("split_k", "block_k"), _split_is_deep,
+                   "each split needs a step of block_k at least"),
+        Constraint("splits needed", ("split_k", "block_m", "block_n"), _split_is_needed,
+                   "there are programs enough for every compute unit without so many splits"),
+    )  # fmt: skip
+
+
+def default_tile(rows: int, columns: int, depth: int, machine: Machine) -> dict[str, int]:
+    """Tile and pipeline that one would write down without measuring: few rows read B as fast as they can, many compute.
+
+    Without ``loads``; the caller makes it smaller where it does not fit (fp32, odd shapes).
+    """
+    if machine.is_interpreter:
+        tile = {"block_m": 16, "block_n": 32, "block_k": 32, "group_m": 1, "num_warps": 4, "num_stages": 2}
+    elif rows <= 64:
+        stages = 6 if machine.kind == "cuda" else 2
+        tile = {"block_m": max(16, round_up(rows)), "block_n": 64, "block_k": 128, "group_m": 4, "num_warps": 4}
+        tile["num_stages"] = stages
+    elif rows <= 512 or machine.kind == "hip":
+        stages = 4 if machine.kind == "cuda" else 2
+        tile = {"block_m": 128, "block_n": 128, "block_k": 64, "group_m": 4, "num_warps": 8, "num_stages": stages}
+    else:
+        tile = {"block_m": 128, "block_n": 256, "block_k": 64, "group_m": 8, "num_warps": 8, "num_stages": 4}
+    tile["block_n"] = min(tile["block_n"], max(32, round_up(columns)))
+    tile["block_k"] = min(tile["block_k"], max(32, round_up(depth)))
+    return tile
+
+
+def tma_aligned(s: Setting, loads: str) -> bool:
+    """Whether the rows of A, B and C are multiples of 16 bytes."""
+    _, columns, depth = s.problem.gemm
+    return loads != "tma" or all(size * s.problem.element_size % 16 == 0 for size in (columns, depth))
+
+
+def _no_larger_than_problem(s: Setting, block_m: int, block_n: int, block_k: int) -> bool:
+    rows, columns, depth = s.problem.gemm
+    return (
+        block_m <= max(16, round_up(rows))
+        and block_n <= max(32, round_up(columns))
+        and block_k <= max(32, round_up(depth))
+    )
+
+
+def _fits_registers(s: Setting, block_m: int, block_n: int, num_warps: int) -> bool:
+    return block_m * block_n <= 128 * 32 * num_warps
+
+
+def _feeds_every_warp(s: Setting, block_m: int, block_n: int, num_warps: int) -> bool:
+    return block_m * block_n >= 128 * num_warps
+
+
+def _tma_available(s: Setting, loads: str) -> bool:
+    return loads != "tma" or bool(s.machine.has_tma)
+
+
+def _fits_shared_memory(s: Setting, block_m: int, block_n: int, block_k: int, num_stages: int, loads: str) -> bool:
+    # On AMD loads are held in registers on the way: one stage less in the LDS.
+    stages = num_stages if s.machine.kind != "hip" else max(1, num_stages - 1)
+    operands = (block_m + block_n) * block_k
+    output = block_m * min(block_n, max(32, block_n // 2)) if loads == "tma" else 0
+    return bool((stages * operands + output) * s.problem.element_size <= s.machine.shared_memory)
+
+
+def _split_is_deep(s: Setting, split_k: int, block_k: int) -> bool:
+    return bool((split_k - 1) * block_k < s.problem.gemm[2])
+
+
+def _split_is_needed(s: Setting, split_k: int, block_m: int, block_n: int) -> bool:
+    rows, columns, _ = s.problem.gemm
+    tiles = -(-rows // block_m) * -(-columns // block_n)
+    return split_k == 1 or tiles * split_k <= MOST_SPLIT_PROGRAMS * s.machine.compute_units

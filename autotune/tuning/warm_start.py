@@ -1,0 +1,64 @@
+"""Warm starts: configs that did well on the nearest problems in the cache, to be tried before anything is searched."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable
+from typing import Any
+
+from autotune.config import Config
+from autotune.db import CacheKey, Entry, Store
+from autotune.environment import Machine
+from autotune.problem import Problem
+from autotune.workloads import Workload
+
+NEIGHBOURS = 3
+"""Tuned problems whose winners are tried."""
+
+RUNNERS_UP = 4
+"""Configs of the nearest one's search that are tried besides."""
+
+OF_ANOTHER_KIND = 8.0
+"""Distance of two problems that differ in a word (a layout, a type): as far as a size 256 times larger."""
+
+
+def warm_starts(workload: Workload, problem: Problem, machine: Machine, store: Store) -> list[Config]:
+    """Winners of the nearest problems tuned on such a device, nearest first, then the nearest one's runners-up.
+
+    World size counts as a dimension, so that other numbers of ranks serve too. Stale entries do as well, for a config
+    is only tried; it has to be valid for this problem in today's space.
+    """
+    key = CacheKey.of(problem, machine)
+    entries = store.entries(workload.name, machine.device)
+    near = sorted(entries, key=lambda entry: _distance(key, entry.key))[:NEIGHBOURS]
+    configs = [entry.winner.config for entry in near]
+    if near:
+        configs += _fastest(store, near[0])
+    return [config for config in dict.fromkeys(configs) if workload.space.violation(config, problem, machine) is None]
+
+
+def _fastest(store: Store, entry: Entry) -> Iterable[Config]:
+    best: dict[Config, float] = {}
+    for trial in store.trials(entry.study_id):
+        if trial.evaluation.latency is not None:
+            best[trial.config] = trial.evaluation.latency.median
+    return sorted(best, key=lambda config: best[config])[:RUNNERS_UP]
+
+
+def _distance(wanted: CacheKey, other: CacheKey) -> float:
+    """Sum of |log2 ratio| over the sizes, and a fixed distance for each word that differs."""
+    ours, theirs = _fields(wanted), _fields(other)
+    return sum(_apart(ours.get(name), theirs.get(name)) for name in ours.keys() | theirs.keys())
+
+
+def _fields(key: CacheKey) -> dict[str, Any]:
+    return {**json.loads(key.problem), "arch": key.arch, "interconnect": key.interconnect}
+
+
+def _apart(one: Any, other: Any) -> float:
+    if one == other:
+        return 0.0
+    if isinstance(one, int) and isinstance(other, int) and min(one, other) > 0:
+        return abs(math.log2(one / other))
+    return OF_ANOTHER_KIND

@@ -1,0 +1,48 @@
+"""All-gather + GEMM on a workspace that has been called two billion times: its counters are about to wrap around."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from autotune.config import Config
+from autotune.workloads.all_gather_gemm import AllGatherGemmOperation, AllGatherGemmWorkload
+from autotune.workloads.workload import Run
+
+CALLS_LEFT = 4
+"""Calls before the epoch, an int32, becomes negative."""
+
+
+def wrapped(value: int) -> int:
+    """As an int32 holds it."""
+    return (value + (1 << 31)) % (1 << 32) - (1 << 31)
+
+
+class AgedOperation(AllGatherGemmOperation):
+    """Every counter as the calls so far would have left it."""
+
+    def prepare(self, config: Config) -> Run:
+        """Age the scratch once it is there."""
+        run = super().prepare(config)
+        if self.scratch is not None:
+            epoch = (1 << 31) - CALLS_LEFT
+            parts = int(config.get("comm_programs", 1))
+            # Each communicating program of pull_staged says that it has read; in the other modes one does for all.
+            done = epoch * parts if config["mode"] == "pull_staged" else epoch
+            self.scratch.state[0] = epoch
+            self.scratch.ready.fill_(epoch)
+            self.scratch.done.fill_(wrapped(done))
+            self.scratch.arrivals.fill_(wrapped(epoch * parts))
+        return run
+
+
+class AgedWorkload(AllGatherGemmWorkload):
+    """The plug-in, under a name of its own."""
+
+    name = "aged"
+
+    def operation(self, *arguments: Any) -> AgedOperation:
+        """Set up on this rank."""
+        return AgedOperation(*arguments)
+
+
+WORKLOAD = AgedWorkload()

@@ -1,0 +1,53 @@
+"""Counters are never reset between calls: a workspace may live for as many calls as there are, and then some."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from autotune.config import Config
+from autotune.environment import machine
+from autotune.outcome import Outcome
+from autotune.ranks.gang import Gang, MeasurePlan
+from autotune.workloads import Workload, registry, workload
+
+pytestmark = pytest.mark.skipif(not machine().is_interpreter, reason="the counters are aged in interpreted ranks")
+
+PUSH = Config(
+    {
+        "mode": "push", "block_m": 16, "block_n": 32, "block_k": 32, "split_k": 1, "preload_b": False, "group_m": 2,
+        "num_warps": 4, "num_stages": 2, "loads": "pointer", "schedule": "tile", "unit_rows": 16, "comm_programs": 4,
+        "copy_kib": 2, "peer_order": "rotate", "push_site": "same_launch", "head_start": 0,
+    }
+)  # fmt: skip
+CALLS = MeasurePlan(warmup=1, screen=1, iterations=1)
+"""With the two checks six calls: three before the counters wrap around, three after."""
+
+
+@pytest.fixture
+def aged(monkeypatch: pytest.MonkeyPatch) -> Iterator[Workload]:
+    """The workload that starts with old counters, known to driver and ranks."""
+    monkeypatch.setenv("AUTOTUNE_WORKLOADS", str(Path(__file__).parent / "aged.py"))
+    registry._from_files.cache_clear()
+    yield workload("aged")
+    registry._from_files.cache_clear()
+
+
+def of_mode(mode: str, **values: str | int) -> Config:
+    """The push's values for another mode."""
+    names = {dimension.name for dimension in workload("all_gather_gemm").space.dimensions_of(mode)}
+    return Config({name: value for name, value in PUSH.items() if name in names} | {"mode": mode, **values})
+
+
+@pytest.mark.parametrize(("layout", "m"), [("rows", 64), ("k", 24)])
+def test_results_are_right_before_and_after_the_counters_wrap_around(aged: Workload, layout: str, m: int) -> None:
+    problem = aged.problem_type(m=m, n=2 * 40, k=2 * 64, layout=layout, world_size=2)
+    configs = [PUSH, PUSH.replace(push_site="same_stream"), of_mode("pull_staged"), of_mode("pull")]
+    if layout == "rows":
+        configs.append(of_mode("copy_engine", gemm_streams=1))
+    with Gang(aged, problem, machine()) as gang:
+        for config in configs:
+            evaluation = gang.evaluate(config, 5, CALLS)
+            assert evaluation.outcome is Outcome.MEASURED, f"{config}: {evaluation}"
