@@ -4,19 +4,30 @@ import json
 from pathlib import Path
 
 import pytest
-from fakes import Bench
+from fakes import EIGHT_GPUS, Bench, evaluation_of, latency_of
 from typer.testing import CliRunner
 
 from autotune.cli import app
+from autotune.db import CacheKey, Store, TrialRecord, Winner
+from autotune.workloads import provenance_of, workload
 
-SMALL = ("all-gather-gemm", "--trials", "12", "--effort", "quick")
+PROBLEMS = (4096, 1024)
 
 
 @pytest.fixture
 def exported(gpus: Bench, tmp_path: Path) -> Path:
     """The file of two tuned problems."""
-    gpus.tune(*SMALL)
-    gpus.tune(*SMALL, "--m", "1024")
+    found = workload("all_gather_gemm")
+    with Store.open() as store:
+        for m in PROBLEMS:
+            problem = found.problem_type.from_dict({"m": m, "n": 28672, "k": 8192, "world_size": 8})
+            key = CacheKey.of(problem, EIGHT_GPUS)
+            study = store.study(key, provenance_of(found), seed=0, space_size=1000)
+            configs = [*found.first_configs(problem, EIGHT_GPUS), *found.baselines(problem, EIGHT_GPUS).values()]
+            for config in configs:
+                store.record(study.id, TrialRecord(config, evaluation_of(config, 8)))
+            winner = found.default_config(problem, EIGHT_GPUS)
+            store.finish(study.id, Winner(winner, latency_of(400.0, 8), {"bsp graph": latency_of(530.0, 8)}))
     file = tmp_path / "configs.json"
     result = gpus.tune("export", "-o", str(file))
     assert result.exit_code == 0 and result.stderr == f"wrote 2 configs to {file}\n" and result.stdout == ""
@@ -29,11 +40,11 @@ def test_configs_travel_to_another_database_and_are_served_there(gpus: Bench, tm
     assert result.exit_code == 0, result.output
     assert [line.split()[0] for line in result.stdout.splitlines()] == ["entry", "1", "2"]
     assert result.stderr == "2 new\n"
-    found = gpus.json("lookup", "all-gather-gemm", *there)
-    assert found["source"] == "exact" and found["config"] == gpus.json("lookup", "all-gather-gemm")["config"]
-    assert found["entry"]["imported_at"] is not None and found["entry"]["trials"] > 12
+    here, found = gpus.json("lookup", "all-gather-gemm"), gpus.json("lookup", "all-gather-gemm", *there)
+    assert found["source"] == here["source"] == "exact" and found["config"] == here["config"]
+    assert found["entry"]["imported_at"] is not None and found["entry"]["trials"] == here["entry"]["trials"]
     assert "imported 20" in gpus.tune("show", "all-gather-gemm", *there).stdout
-    assert gpus.json(*SMALL, *there)["from_cache"], "nothing is tuned again"
+    assert gpus.json("all-gather-gemm", *there)["from_cache"], "nothing is tuned again"
     assert "Imported: its trials are" in gpus.tune("report", "all-gather-gemm", *there).stdout
     assert gpus.tune("export", *there).stdout == exported.read_text()
 
@@ -129,7 +140,7 @@ def test_export_says_what_it_cannot_do(gpus: Bench, tmp_path: Path, exported: Pa
 def test_export_of_one_study_as_t4(gpus: Bench, tmp_path: Path, exported: Path) -> None:
     result = gpus.tune("export", "all-gather-gemm", "--m", "1024", "--format", "t4")
     values = json.loads(result.stdout)
-    assert values["schema_version"] == "1.0.0" and len(values["results"]) > 12
+    assert values["schema_version"] == "1.0.0" and len(values["results"]) >= 7
     assert {each["invalidity"] for each in values["results"]} >= {"correct"}
     gpus.tune("import", str(exported), "--db", str(tmp_path / "there.db"))
     elsewhere = gpus.tune(
