@@ -57,6 +57,8 @@ class Machine:
         return self.is_interpreter or (self.kind == "cuda" and int(self.arch.removeprefix("sm_")) >= 90)
 
 
+INTERPRETER_MACHINE = Machine("interpreter", INTERPRETER, "cpu", 0, 8, 1 << 30, 0, "shared-memory")
+
 MI300X = Machine("hip", "AMD Instinct MI300X", "gfx942", 8, 304, 64 * 1024, 4 << 20, "xgmi", 64)
 MI350X = Machine("hip", "AMD Instinct MI350X", "gfx950", 8, 256, 160 * 1024, 4 << 20, "xgmi", 64)
 H100 = Machine("cuda", "NVIDIA H100 80GB HBM3", "sm_90", 8, 132, 227 * 1024, 50 << 20, "nvlink")
@@ -83,7 +85,7 @@ def machine() -> Machine:
     import torch
 
     if not torch.cuda.is_available():
-        return Machine("interpreter", INTERPRETER, "cpu", 0, 8, 1 << 30, 0, "shared-memory")
+        return INTERPRETER_MACHINE
     properties = torch.cuda.get_device_properties(0)
     gpus = torch.cuda.device_count()
     if torch.version.hip:

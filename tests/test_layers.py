@@ -11,7 +11,9 @@ import pytest
 PACKAGE = "autotune"
 ROOMS = (
     "cli",
+    "doctor",
     "report",
+    "fleet",
     "runtime",
     "tuning",
     "ranks",

@@ -10,7 +10,8 @@ from rich.markup import escape
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
-from autotune.cli import cache, grid, output, report, tune
+from autotune.cli import output
+from autotune.cli.commands import cache, fleet, grid, health, report, tune
 from autotune.cli.options import with_problem_options
 from autotune.errors import AutotuneError, UnknownWorkload
 from autotune.report.figures import dashed
@@ -56,15 +57,19 @@ def build() -> typer.Typer:
     """The app. Loads no workload but those of the user's own files."""
     app = _group(Main)
     app.command("list")(cache.list_entries)
+    app.command("import")(fleet.import_configs)
+    app.command("doctor")(health.doctor)
     _add_workloads(app, tune.tune_workload, "Tune {}.", panel="Workloads")
+    alone = ("report", "export")  # without a workload: of all
     for name, function, title, callback in (
         ("grid", grid.tune_grid, "Tune {} for many sizes.", grid.grid),
         ("show", cache.show_entry, "Show what is stored of {}.", cache.show),
         ("lookup", cache.look_up, "Look {} up as a program would.", cache.lookup),
         ("report", report.report_workload, "Report what was found for {}.", report.report),
+        ("export", fleet.export_workload, "Export what is stored of {}.", fleet.export),
     ):
         group = _group(Commands)
-        group.callback(invoke_without_command=name == "report", no_args_is_help=name != "report")(callback)
+        group.callback(invoke_without_command=name in alone, no_args_is_help=name not in alone)(callback)
         _add_workloads(group, function, title)
         app.add_typer(group, name=name)
     app.callback()(_main)

@@ -7,8 +7,9 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from autotune.db import Entry, Winner
+from autotune.db import Entry, Store, Winner
 from autotune.environment import INTERPRETER
+from autotune.errors import AutotuneError
 from autotune.outcome import Latency
 from autotune.report.figures import (
     INTERPRETER_NOTE,
@@ -18,12 +19,23 @@ from autotune.report.figures import (
     fastest,
     latency_text,
     microseconds,
+    options_text,
     problem_text,
     ratio,
     slowest,
 )
 
 Lines = list[tuple[str, str]]
+
+
+def selected(store: Store, name: str | None, given: Mapping[str, Any], device: str | None = None) -> list[Entry]:
+    """The entries of a workload (None: of all) whose problems have the given fields, newest first; at least one."""
+    found = [entry for entry in store.entries(name, device) if _matches(entry, given)]
+    if not found:
+        wanted = f"{dashed(name)} {options_text(given)}".strip() if name else "any workload"
+        where = f" on {device}" if device else ""
+        raise AutotuneError(f"no finished study of {wanted}{where} in {store.place}; tune list shows what there is")
+    return found
 
 
 def entry_dict(entry: Entry) -> dict[str, Any]:
@@ -37,6 +49,7 @@ def entry_dict(entry: Entry) -> dict[str, Any]:
         "study": entry.study_id,
         "trials": entry.trials,
         "finished_at": entry.finished_at.isoformat(),
+        "imported_at": entry.imported_at.isoformat() if entry.imported_at is not None else None,
     }
 
 
@@ -88,7 +101,7 @@ def entry_lines(entry: Entry) -> Lines:
     lines = [("device", device_text(entry.key)), *winner_lines(entry.winner)]
     lines += [
         ("trials", f"{entry.trials}, finals among them"),
-        ("tuned", f"{entry.finished_at:%Y-%m-%d %H:%M} UTC, study {entry.study_id}"),
+        ("tuned", f"{entry.finished_at:%Y-%m-%d %H:%M} UTC, study {entry.study_id}{_origin(entry)}"),
         ("with", provenance),
     ]
     if entry.key.device == INTERPRETER:
@@ -100,6 +113,15 @@ def speedup_text(winner: Winner) -> str:
     """Against the fastest baseline: ``1.30x bsp graph``; empty where there is none."""
     name = fastest(winner.baselines)
     return f"{ratio(winner.baselines[name], winner.latency).value:.2f}x {name}" if name is not None else ""
+
+
+def _origin(entry: Entry) -> str:
+    return f", imported {entry.imported_at:%Y-%m-%d %H:%M} UTC" if entry.imported_at is not None else ""
+
+
+def _matches(entry: Entry, given: Mapping[str, Any]) -> bool:
+    problem = json.loads(entry.key.problem)
+    return all(problem.get(name) == value for name, value in given.items())
 
 
 def _fastest_first(latencies: dict[str, Latency]) -> list[tuple[str, Latency]]:

@@ -6,6 +6,7 @@ import dataclasses
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -23,6 +24,7 @@ Database = Annotated[
     str | None,
     typer.Option("--db", metavar="URL", help="Database: a path or a URL.", show_default="AUTOTUNE_DB, else your own"),
 ]
+Output = Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write it there, not to stdout.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON value, nothing else, on stdout.")]
 
 

@@ -4,14 +4,29 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import typer
+
+from autotune.errors import InputError
 
 
 def data(text: str) -> None:
     """The answer, on stdout."""
     typer.echo(text)
+
+
+def write(text: str, file: Path | None, what: str) -> None:
+    """The answer into a file, or where none is named on stdout; raises InputError where it cannot be written."""
+    if file is None:
+        typer.echo(text, nl=False)
+        return
+    try:
+        file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"file {file}: {error.strerror}") from error
+    say(f"wrote {what} to {file}")
 
 
 def data_json(value: Any) -> None:

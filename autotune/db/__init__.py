@@ -1,5 +1,6 @@
 """The database: every evaluation ever made, and the tuned configs that lookups find. Knows no kernel."""
 
+from autotune.db.engines import Condition, condition
 from autotune.db.records import (
     CacheKey,
     Differences,
@@ -14,6 +15,7 @@ from autotune.db.store import Store
 
 __all__ = [
     "CacheKey",
+    "Condition",
     "Differences",
     "Entry",
     "Provenance",
@@ -22,4 +24,5 @@ __all__ = [
     "StudyRecord",
     "TrialRecord",
     "Winner",
+    "condition",
 ]

@@ -63,6 +63,9 @@ class Study(Base):
     winner_baselines: Mapped[str | None] = mapped_column(Text)
     winner_limits: Mapped[str | None] = mapped_column(Text)
 
+    imported_at: Mapped[str | None] = mapped_column(Text)
+    imported_trials: Mapped[int | None]
+
 
 class Trial(Base):
     """One evaluation of one config; rows are only ever added."""
@@ -84,5 +87,6 @@ class Trial(Base):
     by_rank: Mapped[str | None] = mapped_column(Text)
     error: Mapped[str | None] = mapped_column(Text)
     """A number as text: a wrong result's error may be NaN, which SQLite would turn into NULL."""
+    predicted: Mapped[float | None] = mapped_column(Double)
     seconds: Mapped[str] = mapped_column(Text)
     created_at: Mapped[str] = mapped_column(Text)

@@ -90,6 +90,8 @@ class TrialRecord:
     """Who proposed it: ``default``, ``sampler``, ``baseline``, ``finalist``, …"""
     number: int | None = None
     """The sampler's own number of the trial."""
+    predicted: float | None = None
+    """Microseconds, as the cost model had it before the measurement."""
     id: int | None = field(default=None, compare=False)
     """Given by the store; the order of recording."""
     created_at: datetime | None = field(default=None, compare=False)
@@ -117,7 +119,11 @@ class Entry:
     finished_at: datetime
     """UTC."""
     trials: int
-    """Evaluations recorded, remeasured finalists counted each time."""
+    """Evaluations recorded, here or where it was imported from; remeasured finalists counted each time."""
+    seed: int
+    space_size: int
+    imported_at: datetime | None = None
+    """UTC; None where it was tuned into this database."""
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,12 @@ from autotune.outcome import Evaluation, Latency, Outcome
 
 def now() -> str:
     """This moment as the tables keep it; sorts as text in the order of time."""
-    return datetime.now(UTC).isoformat(timespec="microseconds")
+    return as_text(datetime.now(UTC))
+
+
+def as_text(moment: datetime) -> str:
+    """A moment as the tables keep it, whatever its time zone."""
+    return moment.astimezone(UTC).isoformat(timespec="microseconds")
 
 
 def trial_row(study_id: int, record: TrialRecord) -> Trial:
@@ -30,6 +35,7 @@ def trial_row(study_id: int, record: TrialRecord) -> Trial:
         outcome=evaluation.outcome.value,
         reason=_encodable(evaluation.reason),
         error=None if evaluation.error is None else repr(float(evaluation.error)),
+        predicted=None if record.predicted is None else _number(record.predicted),
         seconds=json.dumps(evaluation.seconds),
         created_at=now(),
     )
@@ -60,6 +66,7 @@ def trial_record(row: Trial) -> TrialRecord:
         evaluation=evaluation,
         source=row.source,
         number=row.number,
+        predicted=None if row.predicted is None else float(row.predicted),
         id=row.id,
         created_at=_time(row.created_at),
     )
@@ -77,7 +84,17 @@ def write_winner(row: Study, winner: Winner) -> None:
     row.winner_latency = json.dumps(_latency_values(winner.latency))
     row.winner_baselines = json.dumps({name: _latency_values(latency) for name, latency in winner.baselines.items()})
     row.winner_limits = json.dumps({name: _latency_values(latency) for name, latency in winner.limits.items()})
-    row.finished_at = now()
+    row.finished_at, row.imported_at = now(), None
+
+
+def imported_row(entry: Entry) -> Study:
+    """The row of a study that was tuned elsewhere."""
+    row = study_row(entry.key, entry.provenance, seed=entry.seed, space_size=entry.space_size)
+    write_winner(row, entry.winner)
+    row.state = "finished"
+    row.finished_at = as_text(entry.finished_at)
+    row.imported_at, row.imported_trials = row.created_at, entry.trials
+    return row
 
 
 def study_record(row: Study) -> StudyRecord:
@@ -104,7 +121,10 @@ def entry(row: Study, trials: int) -> Entry:
         winner=_winner(row),
         study_id=row.id,
         finished_at=_time(row.finished_at),
-        trials=trials,
+        trials=trials + (row.imported_trials or 0),
+        seed=int(row.seed),
+        space_size=int(row.space_size),
+        imported_at=None if row.imported_at is None else _time(row.imported_at),
     )
 
 
@@ -127,9 +147,16 @@ def _winner(row: Study) -> Winner:
 
 def _latency_values(latency: Latency) -> dict[str, Any]:
     values = dataclasses.asdict(latency)
-    if any(math.isnan(number) for number in (latency.median, latency.low, latency.high, latency.skew)):
-        raise ValueError(f"{latency} is not a number")
+    for number in (latency.median, latency.low, latency.high, latency.skew):
+        _number(number)
     return values
+
+
+def _number(value: float) -> float:
+    """SQLite would keep a NaN as NULL."""
+    if math.isnan(value):
+        raise ValueError(f"{value} microseconds is not a number")
+    return value
 
 
 def _latency(values: dict[str, Any]) -> Latency:

@@ -12,11 +12,9 @@ from sqlalchemy import Engine, Select, func, select
 from sqlalchemy.orm import Session
 
 from autotune.db import rows
-from autotune.db.engine import database_url, open_engine
-from autotune.db.failures import intact, translated
+from autotune.db.engines import WRITING, database_url, intact, open_engine, place_of, translated
 from autotune.db.models import Study, Trial
 from autotune.db.records import CacheKey, Entry, Provenance, StudyRecord, TrialRecord, Winner
-from autotune.db.sqlite import IMMEDIATE
 from autotune.environment import default_database_url
 from autotune.errors import StoreError
 
@@ -30,7 +28,7 @@ class Store:
     def __init__(self, engine: Engine, place: str) -> None:
         """Use ``Store.open`` instead."""
         self._engine = engine
-        self._writer = engine.execution_options(**{IMMEDIATE: True})
+        self._writer = engine.execution_options(**{WRITING: True})
         self.place = place
         """The file's path, or the URL without its password; for messages."""
 
@@ -42,7 +40,7 @@ class Store:
         written opens for reading.
         """
         target = database_url(default_database_url() if url is None else url)
-        place = str(target.database) if target.get_backend_name() == "sqlite" else str(target)
+        place = place_of(target)
         with translated(place):
             return cls(open_engine(target, create=create), place)
 
@@ -64,7 +62,7 @@ class Store:
         for name, value in (("seed", seed), ("space_size", space_size)):
             if not -(2**63) <= value < 2**63:
                 raise StoreError(f"{name}={value}: an integer of 64 bits is needed")
-        query = _of(key, provenance).where(Study.state != "superseded")
+        query = _live(key, provenance)
         with self._reading() as session:
             row = session.scalars(query).one_or_none()
         if row is None:
@@ -104,6 +102,25 @@ class Store:
         with self._writing() as session:
             self._existing(session, study_id).state = "superseded"
 
+    def adopt(self, entry: Entry, *, replace: bool = False) -> StudyRecord:
+        """Add an entry that was tuned elsewhere: from now on the cache serves it.
+
+        Where there is a study of its key and provenance, StoreError, or with ``replace`` that study is superseded. The
+        entry's ``study_id`` and ``imported_at`` are not kept; the store gives its own.
+        """
+        with self._writing() as session:
+            live = session.scalars(_live(entry.key, entry.provenance)).one_or_none()
+            if live is not None and not replace:
+                raise StoreError(
+                    f"database {self.place} has a study of that key and provenance, {live.id}, {live.state}"
+                )
+            if live is not None:
+                live.state = "superseded"
+                session.flush()
+            row = rows.imported_row(entry)
+            session.add(row)
+        return self._study_record(row)
+
     def studies(self) -> list[StudyRecord]:
         """All studies, superseded ones too, in the order in which they were started."""
         with self._reading() as session:
@@ -111,7 +128,7 @@ class Store:
         return [self._study_record(row) for row in found]
 
     def entries(self, workload: str | None = None, device: str | None = None) -> list[Entry]:
-        """The cache: for each key and provenance the winner that was found last, newest first. One query."""
+        """The cache: for each key and provenance the winner that came last, newest first. One query."""
         query = select(Study)
         if workload is not None:
             query = query.where(Study.workload == workload)
@@ -131,8 +148,9 @@ class Store:
     def _entries(self, query: Select[Study]) -> list[Entry]:
         count = select(func.count()).where(Trial.study_id == Study.id).scalar_subquery()
         finished = query.add_columns(count).where(Study.finished_at.is_not(None))
+        came = func.coalesce(Study.imported_at, Study.finished_at)
         with self._reading() as session:
-            found = session.execute(finished.order_by(Study.finished_at.desc(), Study.id.desc())).all()
+            found = session.execute(finished.order_by(came.desc(), Study.id.desc())).all()
         entries: dict[tuple[CacheKey, Provenance], Entry] = {}
         for row, trials in found:
             with intact(self.place, Study.__tablename__, row.id):
@@ -167,3 +185,8 @@ class Store:
 
 def _of(key: CacheKey, provenance: Provenance) -> Select[Study]:
     return select(Study).filter_by(**dataclasses.asdict(key), **dataclasses.asdict(provenance))
+
+
+def _live(key: CacheKey, provenance: Provenance) -> Select[Study]:
+    """The one that is under way or finished; the tables allow no second."""
+    return _of(key, provenance).where(Study.state != "superseded")

@@ -32,8 +32,9 @@ def build(store: Store, entry: Entry, workload: Workload | None = None) -> Repor
 
     space = workload.space if workload is not None else None
     records = store.trials(entry.study_id)
-    study = next(study for study in store.studies() if study.id == entry.study_id)
     notes = [INTERPRETER_NOTE] if entry.key.device == INTERPRETER else []
+    if entry.imported_at is not None:
+        notes.append("Imported: its trials are in the database where it was tuned.")
     if space is not None and space.fingerprint() != entry.provenance.space:
         notes.append("The search space has changed since: dimensions are shown without importance.")
         space = None
@@ -46,8 +47,8 @@ def build(store: Store, entry: Entry, workload: Workload | None = None) -> Repor
         provenance=entry.provenance,
         problem=_problem(entry, workload),
         study_id=entry.study_id,
-        seed=study.seed,
-        space_size=study.space_size,
+        seed=entry.seed,
+        space_size=entry.space_size,
         finished_at=entry.finished_at,
         config=entry.winner.config,
         latency=entry.winner.latency,

@@ -1,18 +1,23 @@
-"""Fixtures of the store's tests: a fresh file, a key, a provenance, records, and a user without rights."""
+"""Fixtures of the store's tests: fresh databases of each kind, a key, a provenance, records, a user without rights."""
 
 from __future__ import annotations
 
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from sqlalchemy import URL
 
 from autotune.config import Config
 from autotune.db import CacheKey, Provenance, Store, TrialRecord, Winner
 from autotune.outcome import Evaluation, Latency, Outcome
+
+sys.path.insert(0, str(Path(__file__).parent / "helpers"))
+import postgres_server
 
 NOBODY = 65534
 
@@ -23,9 +28,33 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "cache.db"
 
 
+@pytest.fixture(scope="session")
+def server() -> Iterator[postgres_server.Server]:
+    """A running PostgreSQL server; skips where none is installed."""
+    with postgres_server.running() as started:
+        yield started
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest, path: Path) -> Iterator[URL]:
+    """Of an empty database, once of each kind."""
+    if request.param == "sqlite":
+        yield URL.create("sqlite", database=str(path))
+    else:
+        with request.getfixturevalue("server").new_database() as url:
+            yield url
+
+
 @pytest.fixture
-def store(path: Path) -> Iterator[Store]:
-    """An open, empty store."""
+def store(url: URL) -> Iterator[Store]:
+    """An open, empty store, once on each kind of database."""
+    with Store.open(url.render_as_string(hide_password=False)) as opened:
+        yield opened
+
+
+@pytest.fixture
+def sqlite_store(path: Path) -> Iterator[Store]:
+    """An open, empty store in a file."""
     with Store.open(path) as opened:
         yield opened
 
@@ -59,7 +88,9 @@ def latency() -> Latency:
 def trial(latency: Latency) -> TrialRecord:
     """A measured trial with every field set."""
     evaluation = Evaluation(Outcome.MEASURED, "", latency, error=0.0017, seconds={"compile": 1.5, "measure": 0.25})
-    return TrialRecord(Config({"mode": "push", "tile_m": 128, "split": True}), evaluation, source="sampler", number=7)
+    return TrialRecord(
+        Config({"mode": "push", "tile_m": 128, "split": True}), evaluation, source="sampler", number=7, predicted=391.5
+    )
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import event
+from sqlalchemy import URL, event
 
 from autotune.config import Config
 from autotune.db import CacheKey, Provenance, Store, StudyRecord, TrialRecord, Winner
@@ -33,6 +33,10 @@ class Gemm(Problem):
 
 def begin(store: Store, key: CacheKey, provenance: Provenance) -> StudyRecord:
     return store.study(key, provenance, seed=11, space_size=5832)
+
+
+def as_text(url: URL) -> str:
+    return url.render_as_string(hide_password=False)
 
 
 def change(path: Path, statement: str, *values: object) -> None:
@@ -89,8 +93,17 @@ def test_a_trial_comes_back_with_every_field(
     store.record(study.id, trial)
     [found] = store.trials(study.id)
     assert found == trial
-    assert found.config["split"] is True
+    assert found.config["split"] is True and found.predicted == 391.5
     assert found.id is not None and just_now(found.created_at)
+
+
+def test_a_prediction_that_is_no_number_is_a_bug(
+    store: Store, key: CacheKey, provenance: Provenance, trial: TrialRecord
+) -> None:
+    study = begin(store, key, provenance)
+    with pytest.raises(ValueError, match="not a number"):
+        store.record(study.id, dataclasses.replace(trial, predicted=math.nan))
+    assert store.trials(study.id) == []
 
 
 @pytest.mark.parametrize("outcome", [outcome for outcome in Outcome if outcome is not Outcome.MEASURED])
@@ -143,18 +156,18 @@ def test_trials_stay_with_their_study(store: Store, key: CacheKey, provenance: P
     assert store.trials(other.id) == []
 
 
-def test_a_reopened_file_goes_on_where_it_was(
-    path: Path, key: CacheKey, provenance: Provenance, trial: TrialRecord, winner: Winner
+def test_a_reopened_database_goes_on_where_it_was(
+    url: URL, key: CacheKey, provenance: Provenance, trial: TrialRecord, winner: Winner
 ) -> None:
-    with Store.open(path) as store:
+    with Store.open(as_text(url)) as store:
         study = begin(store, key, provenance)
         store.record(study.id, trial)
-    with Store.open(path) as store:
+    with Store.open(as_text(url)) as store:
         assert begin(store, key, provenance) == study
         store.record(study.id, trial)
         assert store.trials(study.id) == [trial, trial]
         store.finish(study.id, winner)
-    with Store.open(f"sqlite:///{path}", create=False) as store:
+    with Store.open(as_text(url), create=False) as store:
         assert begin(store, key, provenance) == dataclasses.replace(study, state="finished", winner=winner)
 
 
@@ -282,7 +295,7 @@ def test_a_key_is_made_of_a_problem_and_a_machine(store: Store, provenance: Prov
 @pytest.mark.parametrize("method", ["record", "trials", "finish", "forget"])
 def test_an_unknown_study_is_refused(store: Store, trial: TrialRecord, winner: Winner, method: str) -> None:
     arguments: dict[str, tuple[Any, ...]] = {"record": (trial,), "finish": (winner,)}
-    with pytest.raises(StoreError, match="cache.db has no study 41"):
+    with pytest.raises(StoreError, match="^database .* has no study 41$"):
         getattr(store, method)(41, *arguments.get(method, ()))
 
 
@@ -304,14 +317,20 @@ def test_an_unknown_study_is_refused(store: Store, trial: TrialRecord, winner: W
     ],
 )
 def test_a_damaged_trial_is_named(
-    path: Path, store: Store, key: CacheKey, provenance: Provenance, trial: TrialRecord, column: str, value: object
+    path: Path,
+    sqlite_store: Store,
+    key: CacheKey,
+    provenance: Provenance,
+    trial: TrialRecord,
+    column: str,
+    value: object,
 ) -> None:
-    study = begin(store, key, provenance)
-    store.record(study.id, trial)
-    store.record(study.id, trial)
+    study = begin(sqlite_store, key, provenance)
+    sqlite_store.record(study.id, trial)
+    sqlite_store.record(study.id, trial)
     change(path, f"UPDATE trials SET {column} = ? WHERE id = 2", value)
     with pytest.raises(StoreError, match=r"cache.db: row 2 of table trials is damaged \(.*\); mend or delete"):
-        store.trials(study.id)
+        sqlite_store.trials(study.id)
 
 
 @pytest.mark.parametrize(
@@ -329,29 +348,31 @@ def test_a_damaged_trial_is_named(
     ],
 )
 def test_a_damaged_study_is_named(
-    path: Path, store: Store, key: CacheKey, provenance: Provenance, winner: Winner, column: str, value: object
+    path: Path, sqlite_store: Store, key: CacheKey, provenance: Provenance, winner: Winner, column: str, value: object
 ) -> None:
-    store.finish(begin(store, key, provenance).id, winner)
+    sqlite_store.finish(begin(sqlite_store, key, provenance).id, winner)
     change(path, f"UPDATE studies SET {column} = ?", value)
     with pytest.raises(StoreError, match="cache.db: row 1 of table studies is damaged"):
-        store.entries()
+        sqlite_store.entries()
 
 
-def test_a_study_in_no_known_state_is_named(path: Path, store: Store, key: CacheKey, provenance: Provenance) -> None:
-    begin(store, key, provenance)
+def test_a_study_in_no_known_state_is_named(
+    path: Path, sqlite_store: Store, key: CacheKey, provenance: Provenance
+) -> None:
+    begin(sqlite_store, key, provenance)
     change(path, "UPDATE studies SET state = 'asleep'")
     with pytest.raises(StoreError, match="row 1 of table studies is damaged .*asleep"):
-        store.studies()
+        sqlite_store.studies()
 
 
 def test_recording_and_opening_are_quick(
-    path: Path, store: Store, key: CacheKey, provenance: Provenance, trial: TrialRecord
+    path: Path, sqlite_store: Store, key: CacheKey, provenance: Provenance, trial: TrialRecord
 ) -> None:
-    study = begin(store, key, provenance)
+    study = begin(sqlite_store, key, provenance)
 
     def seconds_to_record() -> float:
         start = time.perf_counter()
-        store.record(study.id, trial)
+        sqlite_store.record(study.id, trial)
         return time.perf_counter() - start
 
     def seconds_to_open() -> float:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from sqlalchemy import Connection, inspect, text
 
-REVISIONS = ("0001",)
+REVISIONS = ("0001", "0002")
 """One file each in ``versions/``; known here too, so that a database at the newest opens without loading alembic."""
 
 HEAD = REVISIONS[-1]
@@ -22,12 +22,12 @@ def current(connection: Connection) -> str | None:
     return revision
 
 
-def upgrade(connection: Connection) -> None:
-    """Run the revisions that the database lacks, within the connection's transaction."""
+def upgrade(connection: Connection, revision: str = HEAD) -> None:
+    """Run the revisions that the database lacks up to one, within the connection's transaction."""
     from alembic import command
     from alembic.config import Config
 
     config = Config()
     config.set_main_option("script_location", str(Path(__file__).parent).replace("%", "%%"))
     config.attributes["connection"] = connection
-    command.upgrade(config, "head")
+    command.upgrade(config, revision)

@@ -44,7 +44,7 @@ def tune_workload(
 ) -> None:  # fmt: skip
     """Tune one problem, or answer from the cache. The same command continues what was interrupted."""
     from autotune.cli import summary
-    from autotune.cli.evaluate import evaluate
+    from autotune.cli.commands.evaluate import evaluate
     from autotune.cli.watch import watching
     from autotune.db import Store
     from autotune.tuning import EFFORTS, tune

@@ -20,7 +20,8 @@ from urllib.parse import quote
 from sqlalchemy import URL, Connection, Engine, NullPool, QueuePool, create_engine, event
 
 from autotune.db import migrations
-from autotune.db.failures import ANOTHER, BUSY_SECONDS
+from autotune.db.engines.failures import ANOTHER, BUSY_SECONDS
+from autotune.db.engines.writing import WRITING
 from autotune.errors import NoDatabase, StoreError
 
 APPLICATION_ID = int.from_bytes(b"irat")
@@ -28,9 +29,6 @@ APPLICATION_ID = int.from_bytes(b"irat")
 
 SMALLEST_PAGE = 512
 """Bytes; SQLite takes any shorter file for an empty database."""
-
-IMMEDIATE = "autotune_immediate"
-"""Execution option of connections that are going to write."""
 
 
 def sqlite_engine(path: Path, *, create: bool) -> Engine:
@@ -99,21 +97,37 @@ def _check_owner(path: Path) -> None:
 def _make(path: Path) -> None:
     """Draft a complete, empty database and rename it into place. The lock is held."""
     draft = path.with_name(path.name + ".new")
-    for name in (draft.name, path.name):  # a journal whose database is gone would be replayed into the new one
-        for ending in ("-journal", "-wal", "-shm"):
-            path.with_name(name + ending).unlink(missing_ok=True)
-    draft.unlink(missing_ok=True)
+    _remove_journals(path)  # of a database that is gone: it would be replayed into the new one
+    _remove(draft)
+    try:
+        _draft(draft)
+    except BaseException:
+        _remove(draft)
+        raise
+    draft.replace(path)
+
+
+def _draft(draft: Path) -> None:
     draft.touch()
     engine = _engine(draft)
     try:
-        with engine.execution_options(**{IMMEDIATE: True}).begin() as connection:
+        with engine.execution_options(**{WRITING: True}).begin() as connection:
             migrations.upgrade(connection)
     finally:
         engine.dispose()
     with closing(_connect(draft)) as raw:
         raw.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         raw.execute("PRAGMA journal_mode = WAL")
-    draft.replace(path)
+
+
+def _remove(path: Path) -> None:
+    _remove_journals(path)
+    path.unlink(missing_ok=True)
+
+
+def _remove_journals(path: Path) -> None:
+    for ending in ("-journal", "-wal", "-shm"):
+        path.with_name(path.name + ending).unlink(missing_ok=True)
 
 
 def _engine(path: Path) -> Engine:
@@ -128,7 +142,7 @@ def _engine(path: Path) -> Engine:
 
 def _begin(connection: Connection) -> None:
     """Writers take the lock at once: one that upgrades from reading later is refused without any waiting."""
-    immediate = connection.get_execution_options().get(IMMEDIATE, False)
+    immediate = connection.get_execution_options().get(WRITING, False)
     connection.exec_driver_sql("BEGIN IMMEDIATE" if immediate else "BEGIN")
 
 

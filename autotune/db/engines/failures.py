@@ -22,9 +22,18 @@ SQLITE: Mapping[str, str] = {
     "SQLITE_BUSY": f"was locked by another process for {BUSY_SECONDS} s; try again when that one is done",
     "SQLITE_CANTOPEN": "cannot be opened; its folder must exist, and you need the right to read and write there",
     "SQLITE_PERM": "cannot be opened; you need the right to read and write it",
+    "SQLITE_IOERR": "could not be read or written; look at the disk, its quota and the limit on the size of files",
     "SQLITE_FULL": "cannot grow, its disk is full; free some space and run the same command again",
 }
 """What to say, by the beginning of SQLite's own error name."""
+
+POSTGRESQL: Mapping[str, str] = {
+    "55P03": f"was locked by another process for {BUSY_SECONDS} s; try again when that one is done",
+    "42501": "may not be written by this user; grant it the rights (CREATE on the schema the first time)",
+    "25006": "is read-only; name the primary server to write to",
+    "53100": "cannot grow, its disk is full; free some space and run the same command again",
+}
+"""What to say, by the beginning of PostgreSQL's SQLSTATE."""
 
 
 @contextmanager
@@ -49,11 +58,13 @@ def intact(place: str, table: str, row: int) -> Iterator[None]:
 
 def _explained(error: DBAPIError | sqlite3.Error | OSError) -> str:
     cause = error.orig if isinstance(error, DBAPIError) else error
-    name = str(getattr(cause, "sqlite_errorname", ""))
-    for beginning, explanation in SQLITE.items():
-        if name.startswith(beginning):
-            return explanation
+    for attribute, explanations in (("sqlite_errorname", SQLITE), ("sqlstate", POSTGRESQL)):
+        code = str(getattr(cause, attribute, None) or "")
+        for beginning, explanation in explanations.items():
+            if code.startswith(beginning):
+                return explanation
     if isinstance(cause, OSError) and cause.strerror:
         return f"cannot be used ({cause.strerror}: {cause.filename}); {ANOTHER}"
-    first_line = str(cause).strip().partition("\n")[0]
-    return f"cannot be used ({first_line}); check it, or {ANOTHER}"
+    first_line = str(cause).strip().partition("\n")[0].rstrip(":")
+    instead = ANOTHER if isinstance(cause, sqlite3.Error) else "set AUTOTUNE_DB to another"
+    return f"cannot be used ({first_line}); check it, or {instead}"

@@ -9,16 +9,15 @@ from typing import Annotated, Any
 import typer
 
 from autotune.cli import output
-from autotune.cli.options import Database, Request
-from autotune.db import Entry, Store
-from autotune.errors import AutotuneError, InputError, UnknownWorkload
-from autotune.report.figures import dashed, options_text
+from autotune.cli.entries import selected
+from autotune.cli.options import Database, Output, Request
+from autotune.db import Store
+from autotune.errors import InputError, UnknownWorkload
 from autotune.workloads import Workload, names, workload
 
 FORMATS = ("md", "json")
 
 Format = Annotated[str, typer.Option("--format", metavar="|".join(FORMATS), help="How it is written.")]
-Output = Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write it there, not to stdout.")]
 
 
 def report(context: typer.Context, format: Format = "md", output: Output = None, db: Database = None) -> None:
@@ -41,28 +40,13 @@ def write(name: str | None, given: Any, format: str, file: Path | None, db: str 
     from autotune.report import build, to_dict, to_markdown
 
     with Store.open(db, create=False) as store:
-        entries = [entry for entry in store.entries(name) if _matches(entry, given)]
-        if not entries:
-            wanted = f"{dashed(name)} {options_text(given)}".strip() if name else "any workload"
-            raise AutotuneError(f"no finished study of {wanted} in {store.place}; tune list shows what there is")
+        entries = selected(store, name, given)
         reports = [build(store, entry, _loaded(entry.key.workload)) for entry in entries]
     if format == "json":
         text = json.dumps([to_dict(each) for each in reports], indent=2, ensure_ascii=False)
     else:
         text = "\n\n".join(to_markdown(each) for each in reports).rstrip()
-    if file is None:
-        output.data(text)
-        return
-    try:
-        file.write_text(text + "\n")
-    except OSError as error:
-        raise InputError(f"report file {file}: {error.strerror}") from error
-    output.say(f"wrote {len(reports)} report{'s' * (len(reports) > 1)} to {file}")
-
-
-def _matches(entry: Entry, given: dict[str, Any]) -> bool:
-    problem = json.loads(entry.key.problem)
-    return all(problem.get(name) == value for name, value in given.items())
+    output.write(text + "\n", file, f"{len(reports)} report{'s' * (len(reports) > 1)}")
 
 
 def _loaded(name: str) -> Workload | None:

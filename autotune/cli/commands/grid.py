@@ -10,8 +10,8 @@ from typing import Any
 import typer
 
 from autotune.cli import output, session
+from autotune.cli.commands.tune import INTERRUPTED, Effort, Force, Seconds, Seed, Trials, limits_of, say_where
 from autotune.cli.options import Database, Json, Request
-from autotune.cli.tune import INTERRUPTED, Effort, Force, Seconds, Seed, Trials, limits_of, say_where
 from autotune.db import Entry, Store
 from autotune.errors import InputError
 from autotune.report.figures import fastest, microseconds, options_text

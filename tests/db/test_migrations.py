@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -10,17 +11,31 @@ import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import create_engine
+from sqlalchemy import URL, create_engine
 
 from autotune.db import CacheKey, Provenance, Store, migrations
+from autotune.db.engines.sqlite import APPLICATION_ID
 from autotune.db.models import Base
-from autotune.db.sqlite import APPLICATION_ID
 from autotune.errors import StoreError
 
+FIRST_REVISION = (
+    "INSERT INTO studies (id, workload, problem, world_size, device, arch, interconnect, source_hash, space, triton,"
+    " iris, torch, driver, seed, space_size, state, created_at) VALUES (1, 'all_gather_gemm', '{\"m\":4096}', 8,"
+    " 'NVIDIA H200', 'sm_90', 'nvlink', 'abc', 'f00d', '3.6', '0', '2.11', '580', 5, 100, 'running',"
+    " '2026-01-02T03:04:05+00:00')",
+    "INSERT INTO trials (study_id, number, source, config, outcome, reason, seconds, created_at) VALUES (1, 3,"
+    " 'sampler', '{\"mode\":\"push\"}', 'crashed', 'rank 1 died', '{\"compile\":1.5}', '2026-01-02T03:04:06+00:00')",
+)
+"""Rows as the first revision kept them."""
 
-def test_the_revisions_make_what_the_models_say(path: Path) -> None:
-    Store.open(path).close()
-    engine = create_engine(f"sqlite:///{path}")
+
+def as_text(url: URL) -> str:
+    return url.render_as_string(hide_password=False)
+
+
+def test_the_revisions_make_what_the_models_say(url: URL) -> None:
+    Store.open(as_text(url)).close()
+    engine = create_engine(url)
     with engine.connect() as connection:
         context = MigrationContext.configure(connection, opts={"version_table": migrations.VERSION_TABLE})
         assert compare_metadata(context, Base.metadata) == []
@@ -51,9 +66,28 @@ def test_a_newer_schema_is_refused_and_left_alone(path: Path) -> None:
             Store.open(path, create=create)
         assert str(caught.value) == (
             f"database {path} has schema '0099', of a newer iris-autotune; this one knows up to '{migrations.HEAD}': "
-            "upgrade iris-autotune, or name another file"
+            "upgrade iris-autotune, or name another database"
         )
     assert path.read_bytes() == before
+
+
+def test_a_database_of_the_first_revision_is_migrated_with_all_that_is_in_it(url: URL, path: Path) -> None:
+    engine = create_engine(url)
+    with engine.begin() as connection:
+        migrations.upgrade(connection, "0001")
+        for statement in FIRST_REVISION:
+            connection.exec_driver_sql(statement)
+    engine.dispose()
+    if url.get_backend_name() == "sqlite":
+        with closing(sqlite3.connect(path)) as raw:
+            raw.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+    with Store.open(as_text(url)) as store:
+        [study] = store.studies()
+        assert (study.id, study.seed, study.state, study.key.device) == (1, 5, "running", "NVIDIA H200")
+        [trial] = store.trials(1)
+        assert (trial.number, trial.predicted, trial.evaluation.reason) == (3, None, "rank 1 died")
+        store.record(1, dataclasses.replace(trial, predicted=12.5))
+        assert [each.predicted for each in store.trials(1)] == [None, 12.5]
 
 
 def test_an_older_schema_is_migrated_in_place(path: Path, key: CacheKey, provenance: Provenance) -> None:

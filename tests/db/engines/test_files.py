@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from autotune.db import CacheKey, Provenance, Store, TrialRecord, Winner
-from autotune.db.sqlite import locked
+from autotune.db.engines.sqlite import locked
 from autotune.errors import StoreError
 
 Unprivileged = Callable[[Callable[[], str]], str]
@@ -230,7 +230,7 @@ def test_a_lookup_in_the_same_process_does_not_drop_the_writers_locks(
 def test_waiting_for_another_process_has_an_end(
     path: Path, key: CacheKey, provenance: Provenance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("autotune.db.sqlite.BUSY_SECONDS", 0.1)
+    monkeypatch.setattr("autotune.db.engines.sqlite.BUSY_SECONDS", 0.1)
     with locked(path), pytest.raises(StoreError, match="another process has been making or migrating"):
         Store.open(path)
     with Store.open(path) as store, closing(sqlite3.connect(path, isolation_level=None)) as other:
@@ -253,7 +253,9 @@ def test_waiting_for_another_process_has_an_end(
         ("sqlite://host/cache.db", "given as sqlite:///FILE"),
         ("sqlite:///cache.db?mode=ro", "given as sqlite:///FILE"),
         ("sqlite+aiosqlite:///cache.db", "given as sqlite:///FILE"),
-        ("nosuch://host/name", "scheme 'nosuch' is unknown; allowed are"),
+        ("nosuch://host/name", "nosuch://…: no such kind of database; allowed are"),
+        ("mysql://me:secret@host/name", "mysql://…: no such kind of database; allowed are"),
+        ("postgresql+asyncpg://me:secret@host/name", "no such kind of database; allowed are"),
         ("postgresql://me:secret@host:port/name", "is no URL that can be read"),
         ("://", "is no URL that can be read"),
     ],
@@ -265,9 +267,8 @@ def test_an_unusable_url_is_refused(url: str, said: str, tmp_path: Path, monkeyp
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_missing_driver_is_named_without_the_password() -> None:
-    try:
-        import oracledb  # type: ignore[import-not-found,unused-ignore]  # noqa: F401
-    except ImportError:
-        message = refusal("oracle+oracledb://me:secret@host/name")
-        assert "needs the Python package 'oracledb'; install it" in message and "secret" not in message
+def test_a_missing_driver_is_named_without_the_password(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    message = refusal("postgresql://me:secret@host/name")
+    assert "needs the driver psycopg" in message and "pip install 'iris-autotune[postgresql]'" in message
+    assert "secret" not in message

@@ -2,62 +2,30 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import time
 from collections import Counter
-from contextlib import ExitStack
 from pathlib import Path
 
-import autotune.db
+from writers import heard, start_writer, started, tell
+
 from autotune.db import Store
 
-WRITER = Path(__file__).with_name("writer.py")
-ROOT = Path(autotune.db.__file__).parents[2]
 
-
-def start_writer(trials: int) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-W", "error", str(WRITER), str(trials)],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-
-
-def tell(writer: subprocess.Popen[str], path: Path) -> None:
-    assert writer.stdin is not None
-    print(path, file=writer.stdin, flush=True)
-
-
-def heard(writer: subprocess.Popen[str]) -> str:
-    assert writer.stdout is not None
-    return writer.stdout.readline().strip()
-
-
-def test_eight_processes_make_and_fill_a_file_at_once(tmp_path: Path) -> None:
-    processes, rounds, trials = 8, 6, 10
-    with ExitStack() as stack:
-        writers = [stack.enter_context(start_writer(trials)) for _ in range(processes)]
-        for writer in writers:
-            assert heard(writer) == "ready"
-        start = time.monotonic()
+def test_sixteen_processes_make_and_fill_a_fresh_file_at_once(tmp_path: Path) -> None:
+    processes, rounds, trials = 16, 30, 5
+    with started(processes, trials) as writers:
         for round in range(rounds):
             path = tmp_path / f"{round}.db"
+            begin = time.monotonic()
             for writer in writers:
                 tell(writer, path)
             for writer in writers:
                 assert [heard(writer) for _ in range(trials + 1)] == [*map(str, range(trials)), "done"]
+            assert time.monotonic() - begin < 10
             with Store.open(path, create=False) as store:
                 [study] = store.studies()
                 numbers = Counter(trial.number for trial in store.trials(study.id))
                 assert numbers == dict.fromkeys(range(trials), processes)
-        assert time.monotonic() - start < 10
-        for writer in writers:
-            writer.communicate(timeout=10)
-            assert writer.returncode == 0
 
 
 def test_a_killed_writer_loses_at_most_the_record_in_flight(tmp_path: Path) -> None:

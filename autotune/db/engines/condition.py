@@ -1,0 +1,67 @@
+"""A look at a database without changing it: what it is, which schema it has, whether it is sound."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, text
+
+from autotune.db import migrations
+from autotune.db.engines.engine import connect, database_url, known_revision, place_of
+from autotune.db.engines.failures import translated
+from autotune.errors import StoreError
+
+NAMES = {"sqlite": "SQLite", "postgresql": "PostgreSQL"}
+
+
+@dataclass(frozen=True)
+class Condition:
+    """What a look at the database found."""
+
+    place: str
+    server: str
+    """``SQLite 3.45.1`` or ``PostgreSQL 15.18``."""
+    revision: str | None
+    """Of its schema; None before the first."""
+    trials: int
+    writable: bool
+
+    @property
+    def is_current(self) -> bool:
+        """Whether its schema is this package's; otherwise the next use migrates it."""
+        return self.revision == migrations.HEAD
+
+
+def condition(url: str | os.PathLike[str]) -> Condition:
+    """Look at a database; nothing is made or migrated. Raises NoDatabase, and StoreError for one of no use."""
+    target = database_url(url)
+    place = place_of(target)
+    with translated(place):
+        engine, _ = connect(target, create=False)
+        try:
+            with engine.connect() as connection:
+                return _condition(connection, place)
+        finally:
+            engine.dispose()
+
+
+def _condition(connection: Connection, place: str) -> Condition:
+    revision = known_revision(connection)
+    dialect = connection.dialect
+    if dialect.name == "sqlite":
+        _check_pages(connection, place)
+        writable = os.access(place, os.W_OK) and os.access(os.path.dirname(place), os.W_OK)
+    else:
+        writable = connection.exec_driver_sql("SHOW transaction_read_only").scalar() == "off"
+    count = connection.execute(text("SELECT count(*) FROM trials")).scalar() if revision is not None else 0
+    version = ".".join(map(str, dialect.server_version_info or ()))
+    return Condition(place, f"{NAMES[dialect.name]} {version}", revision, int(count or 0), writable)
+
+
+def _check_pages(connection: Connection, place: str) -> None:
+    """Raise StoreError where SQLite finds pages that do not fit together."""
+    found = connection.exec_driver_sql("PRAGMA quick_check(1)").scalar()
+    if found != "ok":
+        first_line = str(found).splitlines()[-1]
+        raise StoreError(f"database {place} is damaged ({first_line}); restore a copy, or move it away and tune again")

@@ -1,0 +1,86 @@
+"""From a URL or a path to a connected database whose schema is the one this package knows."""
+
+from __future__ import annotations
+
+import os
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+
+from sqlalchemy import URL, Connection, Engine, make_url
+from sqlalchemy.exc import ArgumentError
+
+from autotune.db import migrations
+from autotune.db.engines.postgresql import postgresql_engine
+from autotune.db.engines.sqlite import locked, sqlite_engine
+from autotune.db.engines.writing import WRITING
+from autotune.errors import NoDatabase, StoreError
+
+ALLOWED = "allowed are a file's path, sqlite:///FILE, and postgresql+psycopg://USER@HOST/NAME"
+
+
+def database_url(given: str | os.PathLike[str]) -> URL:
+    """The URL of a URL or a plain path; raises StoreError for one that cannot be meant."""
+    text = os.fspath(given)
+    if "://" not in text:
+        if not text or "\0" in text or text.startswith(("sqlite:", ":memory:")):
+            raise StoreError(f"database {text!r}: {ALLOWED}")
+        return _sqlite_url(text)
+    scheme = text.partition("://")[0]
+    try:
+        url = make_url(text)
+    except (ArgumentError, ValueError) as error:  # the text may hold a password
+        raise StoreError(f"database {scheme}://… is no URL that can be read; {ALLOWED}") from error
+    if url.drivername in ("postgresql", "postgresql+psycopg"):
+        return url.set(drivername="postgresql+psycopg")
+    if url.get_backend_name() != "sqlite":
+        raise StoreError(f"database {scheme}://…: no such kind of database; {ALLOWED}")
+    if url.drivername not in ("sqlite", "sqlite+pysqlite") or url.query or url.host:
+        raise StoreError(f"database {text!r}: a SQLite database is given as sqlite:///FILE, with nothing added")
+    if url.database in (None, "", ":memory:"):
+        raise StoreError(f"database {text!r} would be lost at exit; name a file: sqlite:///FILE")
+    return _sqlite_url(str(url.database))
+
+
+def place_of(url: URL) -> str:
+    """The file's path, or the URL without its password; for messages."""
+    return str(url.database) if url.get_backend_name() == "sqlite" else str(url)
+
+
+def open_engine(url: URL, *, create: bool) -> Engine:
+    """Connect, and bring the schema to this package's revision; at that revision already, alembic is not loaded."""
+    engine, guard = connect(url, create=create)
+    try:
+        with engine.connect() as connection:
+            revision = known_revision(connection)
+        if revision is None and not create and engine.dialect.name != "sqlite":
+            raise NoDatabase(f"there are no tables of ours in {url} yet; tune something to make them")
+        if revision != migrations.HEAD:
+            with guard, engine.execution_options(**{WRITING: True}).begin() as connection:
+                migrations.upgrade(connection)
+    except BaseException:
+        engine.dispose()
+        raise
+    return engine
+
+
+def connect(url: URL, *, create: bool) -> tuple[Engine, AbstractContextManager[None]]:
+    """An engine on whatever schema is there, and what to hold while migrating it."""
+    if url.get_backend_name() == "sqlite":
+        path = Path(str(url.database))
+        return sqlite_engine(path, create=create), locked(path)
+    return postgresql_engine(url), nullcontext()  # its writers' lock will do
+
+
+def known_revision(connection: Connection) -> str | None:
+    """The schema's revision, None before the first; raises StoreError for one of a newer iris-autotune."""
+    revision = migrations.current(connection)
+    if revision is not None and revision not in migrations.REVISIONS:
+        raise StoreError(
+            f"database {connection.engine.url.database} has schema {revision!r}, of a newer iris-autotune; this one "
+            f"knows up to {migrations.HEAD!r}: upgrade iris-autotune, or name another database"
+        )
+    return revision
+
+
+def _sqlite_url(path: str) -> URL:
+    return URL.create("sqlite", database=os.path.realpath(os.path.expanduser(path)))

@@ -1,0 +1,222 @@
+"""Checks of the GPUs: which there are, how they are linked, what slows them down."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections import Counter
+
+from autotune.doctor.finding import Finding, advice, broken, fine
+from autotune.doctor.host import Host
+
+NONE = "no GPU here"
+
+SMALLEST_SHARED_MEMORY = 64 * 1024
+"""Bytes; gfx942's, the smallest that the built-in search spaces are made for."""
+
+MOST_IN_USE = 1 << 30
+"""Bytes that an idle GPU's driver and display may hold."""
+
+KFD = "/sys/class/kfd/kfd/topology/nodes/*"
+XGMI = "11"
+"""AMD's kernel driver calls a link's type so; 2 is PCIe."""
+
+NVIDIA_FIELDS = (
+    "index", "power.limit", "power.default_limit", "temperature.gpu", "pstate", "clocks.sm", "clocks.max.sm",
+    "mig.mode.current", "memory.used",
+)  # fmt: skip
+
+REASONS = ("clocks_event_reasons.active", "clocks_throttle_reasons.active")
+"""What nvidia-smi calls the reasons for low clocks, newer and older."""
+
+THROTTLES = {
+    0x04: ("its power cap", False),
+    0x08: ("a hardware slowdown", True),
+    0x20: ("its temperature (driver)", True),
+    0x40: ("its temperature (hardware)", True),
+    0x80: ("an external power brake", True),
+    0x02: ("clocks set by somebody", False),
+}
+"""Bits of NVIDIA's reasons, and whether measuring is pointless while they last."""
+
+
+def gpus(host: Host) -> Finding:
+    """Which there are, and whether they are alike, as the tuner takes them to be."""
+    devices = host.devices()
+    if not devices:
+        return fine(f"{NONE}: kernels run under Triton's interpreter")
+    kinds = Counter(devices)
+    told = " and ".join(f"{count} × {name}" for name, count in kinds.items())
+    if len(kinds) > 1:
+        return broken(
+            told, "ranks must be alike: show the tuner one kind, with CUDA_VISIBLE_DEVICES or HIP_VISIBLE_DEVICES"
+        )
+    return fine(f"{told} ({host.machine().arch})")
+
+
+def shared_memory(host: Host) -> Finding:
+    """What one program may use; on AMD, whether the driver says what the search spaces are told."""
+    machine = host.machine()
+    if machine.is_interpreter:
+        return fine(NONE)
+    found = machine.shared_memory
+    told = f"{found // 1024} KiB a program"
+    stated = {kib for kib in _numbers(host, f"{KFD}/properties", "lds_size_in_kb") if kib}
+    if stated and found // 1024 not in stated:
+        kib = ", ".join(map(str, sorted(stated)))
+        return broken(
+            f"taken to be {told}, but the driver says {kib} KiB", "upgrade iris-autotune: this GPU is new to it"
+        )
+    if found < SMALLEST_SHARED_MEMORY:
+        return advice(told, "expect many configs to be out of resources: spaces are made for 64 KiB and more")
+    return fine(told)
+
+
+def links(host: Host) -> Finding:
+    """NVLink or xGMI between every two GPUs."""
+    count = len(host.devices())
+    if count < 2:
+        return fine(f"{count or 'no'} GPU: nothing to link")
+    kinds = _nvidia_links(host) if host.machine().kind == "cuda" else _amd_links(host)
+    if not kinds:
+        return advice("unknown: the driver does not say", "look with nvidia-smi topo -m or rocm-smi --showtopo")
+    told = ", ".join(f"{kind} ({pairs} pairs)" for kind, pairs in sorted(kinds.items()))
+    slow = [kind for kind in kinds if not kind.startswith(("NV", "xgmi"))]
+    if slow:
+        mend = "transfers over PCIe are an order slower: choose GPUs that are linked, with CUDA_VISIBLE_DEVICES"
+        return advice(told, mend)
+    return fine(told)
+
+
+def peer_access(host: Host) -> Finding:
+    """Whether each GPU can reach each other's memory, which all fused kernels need."""
+    count = len(host.devices())
+    if count < 2:
+        return fine(f"{count or 'no'} GPU: no peers")
+    pairs = list(itertools.permutations(range(count), 2))
+    cut = [f"{one}→{other}" for one, other in pairs if not host.reaches(one, other)]
+    if cut:
+        told = f"{len(cut)} of {len(pairs)} pairs cannot reach each other: {', '.join(cut[:8])}"
+        mend = "turn off the IOMMU's ACS, leave MIG mode, pass all GPUs into the container; see nvidia-smi topo -p2p r"
+        return broken(told, mend)
+    return fine(f"all {len(pairs)} pairs")
+
+
+def clocks(host: Host) -> Finding:
+    """What makes the GPUs slower than they could be: throttling, a lowered power limit, a fixed performance level."""
+    if not host.devices():
+        return fine(NONE)
+    return _nvidia_clocks(host) if host.machine().kind == "cuda" else _amd_clocks(host)
+
+
+def memory_in_use(host: Host) -> Finding:
+    """Whether somebody else is at work on the GPUs."""
+    if not host.devices():
+        return fine(NONE)
+    if host.machine().kind == "cuda":
+        used = {row["index"]: _mebibytes(row["memory.used"]) for row in _nvidia_rows(host)}
+    else:
+        files = host.read("/sys/class/drm/card*/device/mem_info_vram_used")
+        used = {str(index): int(text) for index, text in enumerate(files.values())}
+    busy = {index: amount for index, amount in used.items() if amount > MOST_IN_USE}
+    if busy:
+        told = ", ".join(f"GPU {index}: {amount / 2**30:.1f} GiB" for index, amount in busy.items())
+        return advice(f"in use by others: {told}", "wait for them or stop them: their work shows in every latency")
+    return fine("none in use by others" if used else "unknown")
+
+
+def _nvidia_clocks(host: Host) -> Finding:
+    rows = _nvidia_rows(host)
+    if not rows:
+        return advice("unknown: nvidia-smi does not answer", "put nvidia-smi in the PATH")
+    slowed: list[str] = []
+    noted: list[str] = []
+    for row in rows:
+        gpu = f"GPU {row['index']}"
+        reasons = _bits(row["reasons"])
+        for bit, (reason, pointless) in THROTTLES.items():
+            if reasons & bit:
+                (slowed if pointless else noted).append(f"{gpu} is slowed by {reason} ({row['temperature.gpu']} °C)")
+        if _number(row["power.limit"]) < _number(row["power.default_limit"]):
+            noted.append(f"{gpu} is limited to {row['power.limit']} of {row['power.default_limit']} W")
+        if row["mig.mode.current"] == "Enabled":
+            slowed.append(f"{gpu} is in MIG mode, which has no peers")
+    if slowed:
+        return broken(
+            "; ".join(slowed + noted), "mend cooling and power, leave MIG mode, then tune: times are not the GPU's"
+        )
+    if noted:
+        return advice(
+            "; ".join(noted), "what is tuned so is right for these clocks only: nvidia-smi -rgc and -pl set them back"
+        )
+    now = ", ".join(sorted({f"{row['clocks.sm']} of {row['clocks.max.sm']} MHz in {row['pstate']}" for row in rows}))
+    return fine(f"not throttled; {now}")
+
+
+def _amd_clocks(host: Host) -> Finding:
+    files = host.read("/sys/class/drm/card*/device/power_dpm_force_performance_level")
+    levels = {path.split("/")[4]: text.strip() for path, text in files.items()}
+    fixed = {card: level for card, level in levels.items() if level not in ("auto", "high", "perf_determinism")}
+    if fixed:
+        told = ", ".join(f"{card}: {level}" for card, level in fixed.items())
+        return advice(f"performance level {told}", "set it back: rocm-smi --setperflevel auto")
+    if not levels:
+        return advice("unknown: the driver does not say", "look with rocm-smi or amd-smi")
+    return fine(f"performance level {', '.join(sorted(set(levels.values())))}")
+
+
+def _nvidia_rows(host: Host) -> list[dict[str, str]]:
+    """What nvidia-smi says of each GPU, by field, and its ``reasons``; empty where it does not answer."""
+    names = ("reasons", *NVIDIA_FIELDS)
+    for reasons in REASONS:
+        fields = ",".join((reasons, *NVIDIA_FIELDS))
+        text = host.command("nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader,nounits") or ""
+        rows = [[value.strip() for value in line.split(",")] for line in text.splitlines()]
+        found = [dict(zip(names, row, strict=True)) for row in rows if len(row) == len(names)]
+        if found:
+            return found
+    return []
+
+
+def _nvidia_links(host: Host) -> Counter[str]:
+    """How many pairs there are of each kind: ``NV18`` is 18 NVLinks, ``PIX`` to ``SYS`` are ways over PCIe."""
+    text = re.sub(r"\x1b\[[0-9;]*m", "", host.command("nvidia-smi", "topo", "-m") or "")
+    lines = [line.split() for line in text.splitlines()]
+    rows = [line[1:] for line in lines if line and re.fullmatch(r"GPU\d+", line[0]) and "X" in line]
+    return Counter(kind for row in rows for kind in row[row.index("X") + 1 : len(rows)])
+
+
+def _amd_links(host: Host) -> Counter[str]:
+    """Likewise, of the links between GPUs that the kernel driver lists, each from both ends."""
+    nodes = host.read(f"{KFD}/properties")
+    of_gpus = {path.split("/")[-2] for path, text in nodes.items() if _field(text, "simd_count") not in ("", "0")}
+    found: Counter[str] = Counter()
+    for pattern in (f"{KFD}/io_links/*/properties", f"{KFD}/p2p_links/*/properties"):
+        for text in host.read(pattern).values():
+            ends = (_field(text, "node_from"), _field(text, "node_to"))
+            if set(ends) <= of_gpus and int(ends[0]) < int(ends[1]):
+                found["xgmi" if _field(text, "type") == XGMI else "pcie"] += 1
+    return found
+
+
+def _field(text: str, name: str) -> str:
+    """The value in a line ``name value`` of a driver's file; empty where there is none."""
+    found = re.search(rf"^{name} (\S+)$", text, re.MULTILINE)
+    return found.group(1) if found else ""
+
+
+def _numbers(host: Host, pattern: str, name: str) -> list[int]:
+    return [int(value) for text in host.read(pattern).values() if (value := _field(text, name)).isdigit()]
+
+
+def _number(text: str) -> float:
+    """Zero for what nvidia-smi calls [N/A]."""
+    return float(text) if re.fullmatch(r"[0-9.]+", text) else 0.0
+
+
+def _mebibytes(text: str) -> int:
+    return int(_number(text)) << 20
+
+
+def _bits(text: str) -> int:
+    return int(text, 16) if text.startswith("0x") else 0

@@ -1,0 +1,66 @@
+"""Checks of what is installed: torch and what it sees, Iris, the compiler."""
+
+from __future__ import annotations
+
+import platform
+
+from autotune.doctor.finding import Finding, broken, fine
+from autotune.doctor.host import Host
+from autotune.environment import H100, MI300X
+
+DRIVERS = {"/proc/driver/nvidia/version": "CUDA", "/dev/kfd": "ROCm"}
+"""Signs of a GPU driver, and what torch must be built for to use it."""
+
+OFFLINE = "see docs/offline-hosts.md"
+
+
+def torch(host: Host) -> Finding:
+    """Versions, and whether torch is one for the GPUs that the driver has."""
+    present = [kind for sign, kind in DRIVERS.items() if host.exists(sign)]
+    try:
+        machine = host.machine()
+    except (ImportError, OSError) as error:
+        return broken(f"torch cannot be imported: {error}", f"install torch and triton; {OFFLINE}")
+    known = {"python": platform.python_version(), **host.versions()}
+    told = ", ".join(f"{name} {version}" for name, version in known.items() if version)
+    if machine.is_interpreter and present:
+        return broken(
+            f"{told}; there is a {present[0]} driver, but torch sees no GPU",
+            f"install torch for {present[0]}, of a version that fits the driver; unset CUDA_VISIBLE_DEVICES and "
+            "HIP_VISIBLE_DEVICES; in a container, pass the GPUs in",
+        )
+    return fine(told)
+
+
+def iris(host: Host) -> Finding:
+    """Whether Iris can be imported."""
+    try:
+        return fine(f"iris {host.iris()}".rstrip())
+    except (ImportError, OSError) as error:
+        return broken(f"Iris cannot be imported: {error}", f"pip install tokenspeed-iris; {OFFLINE}")
+
+
+def compiler(host: Host) -> Finding:
+    """Whether Triton compiles: for this machine's GPUs, without any for one of each vendor."""
+    machine = host.machine()
+    targets = [H100, MI300X] if machine.is_interpreter else [machine]
+    for target in targets:
+        failure = host.compile_kernel(target)
+        if failure:
+            return broken(
+                f"a small kernel does not compile for {target.arch}: {failure}",
+                f"install the triton that this torch asks for: pip install --force-reinstall torch triton; {OFFLINE}",
+            )
+    return fine(f"compiles for {' and '.join(target.arch for target in targets)}, no GPU toolkit needed")
+
+
+def launcher(host: Host) -> Finding:
+    """The C compiler with which Triton builds the launchers of kernels, on machines with GPUs."""
+    if host.machine().is_interpreter:
+        return fine("not needed without GPUs")
+    found = host.compiler()
+    if found is None:
+        return broken("no C compiler, which Triton launches kernels with", "install gcc or clang, or set CC to one")
+    if not host.has_python_headers():
+        return broken(f"{found}, but no Python.h", "install Python's headers: the package python3-dev or python3-devel")
+    return fine(found)

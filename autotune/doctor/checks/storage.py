@@ -1,0 +1,97 @@
+"""Checks of where things are kept: the disks, shared memory, the database."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from autotune.doctor.finding import Finding, advice, broken, fine
+from autotune.doctor.host import Host
+from autotune.errors import NoDatabase, StoreError
+
+MIB, GIB = 1 << 20, 1 << 30
+
+NETWORK = ("nfs", "nfs4", "cifs", "smb3", "lustre", "fuse.sshfs", "9p", "ceph", "glusterfs", "beegfs", "gpfs")
+"""File systems over which SQLite's WAL does not work: its readers share memory."""
+
+SLOWEST = 20 * MIB
+"""Bytes a second; below, every trial's record is felt."""
+
+
+def shm(host: Host) -> Finding:
+    """/dev/shm: the ranks' messages, NCCL's, and without GPUs the symmetric heap."""
+    if not host.exists("/dev/shm"):
+        return advice("there is no /dev/shm", "mount one: mount -t tmpfs tmpfs /dev/shm")
+    free = host.mount(Path("/dev/shm")).free
+    told = f"{size_text(free)} free in /dev/shm"
+    mend = "in a container: docker run --ipc=host, or --shm-size=8g; else remove what is left there"
+    if free < 64 * MIB:
+        return broken(told, mend)
+    return advice(told, mend) if free < GIB else fine(told)
+
+
+def database(host: Host, url: str) -> Finding:
+    """Whether the database can be used, and which schema it has."""
+    try:
+        found = host.database(url)
+    except NoDatabase as error:
+        return fine(str(error))
+    except StoreError as error:
+        return broken(str(error), "do what it says, or name another with AUTOTUNE_DB or --db")
+    told = f"{found.place}: {found.server}, schema {found.revision or 'none yet'}, {found.trials} trials"
+    if not found.writable:
+        return advice(f"{told}, read-only", "lookups work; to tune, make it writable or name another")
+    return fine(told if found.is_current else f"{told}; the next use migrates it")
+
+
+def database_disk(host: Host, url: str) -> Finding:
+    """Space, speed and kind of the disk that a SQLite file is on."""
+    folder = _folder(url)
+    if folder is None:
+        return fine("the server's")
+    mount = host.mount(folder)
+    if mount.kind in NETWORK:
+        mend = (
+            "SQLite needs a local disk when several processes use it: set AUTOTUNE_DB to one, or to a PostgreSQL server"
+        )
+        return broken(f"{folder} is on {mount.kind}, a network's file system", mend)
+    space = _space(folder, mount.free)
+    if space is not None:
+        return space
+    try:
+        speed = host.write_speed(folder)
+    except OSError as error:
+        return broken(
+            f"{folder} cannot be written: {error.strerror}", "make it writable, or set AUTOTUNE_DB to another"
+        )
+    told = f"{folder}: {size_text(mount.free)} free, {mount.kind}, {speed / MIB:.0f} MiB/s"
+    if speed < SLOWEST:
+        return advice(told, "trials are recorded slowly: set AUTOTUNE_DB to a faster disk")
+    return fine(told)
+
+
+def kernel_cache(host: Host) -> Finding:
+    """Space for compiled kernels."""
+    folder = host.kernel_cache()
+    free = host.mount(folder).free
+    return _space(folder, free) or fine(f"{folder}: {size_text(free)} free")
+
+
+def size_text(amount: int) -> str:
+    """``12 MiB``, ``3.4 GiB``."""
+    return f"{amount / GIB:.1f} GiB" if amount >= GIB else f"{amount / MIB:.0f} MiB"
+
+
+def _space(folder: Path, free: int) -> Finding | None:
+    """What to say of a disk that is full, or soon will be."""
+    told, mend = f"{folder}: {size_text(free)} free", "free some space, or use another disk"
+    if free < 50 * MIB:
+        return broken(told, mend)
+    return advice(told, mend) if free < GIB else None
+
+
+def _folder(url: str) -> Path | None:
+    """Where a SQLite file is or will be; None for a server's database."""
+    scheme, separator, rest = url.partition("://")
+    if not separator:
+        return Path(url).expanduser().absolute().parent
+    return Path(rest.removeprefix("/")).parent if scheme.startswith("sqlite") else None

@@ -1,0 +1,142 @@
+"""The host as the checks see it, and the only module of this room that touches it. Tests put another in its place."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from autotune.db import Condition, condition
+from autotune.environment import Machine, machine, versions
+
+COMMAND_SECONDS = 20
+COMPILE_SECONDS = 120
+
+PROBE_BYTES = 16 << 20
+"""Written to learn how fast a disk is."""
+
+
+@dataclass(frozen=True)
+class Mount:
+    """The file system that a folder is on."""
+
+    kind: str
+    """``ext4``, ``nfs4``, …"""
+    free: int
+    """Bytes that this user may still write."""
+
+
+class Host:
+    """This machine."""
+
+    def machine(self) -> Machine:
+        """As the tuner sees it. Raises ImportError, OSError or RuntimeError where torch cannot be used."""
+        return machine()
+
+    def versions(self) -> dict[str, str]:
+        """Of triton, iris, torch and the driver; empty where unknown."""
+        return versions()
+
+    def devices(self) -> list[str]:
+        """Each GPU's name, in torch's order."""
+        import torch
+
+        return [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+
+    def reaches(self, one: int, other: int) -> bool:
+        """Whether the first GPU can read the second one's memory."""
+        import torch
+
+        return torch.cuda.can_device_access_peer(one, other)
+
+    def iris(self) -> str:
+        """Iris's version, once it has been imported. Raises ImportError or OSError."""
+        from autotune.heap.loading import import_iris
+
+        import_iris()
+        return versions()["iris"]
+
+    def command(self, *words: str) -> str | None:
+        """What a program prints; None where there is no such program, or it fails."""
+        try:
+            done = subprocess.run(words, capture_output=True, text=True, timeout=COMMAND_SECONDS)
+        except (OSError, subprocess.TimeoutExpired):
+            return None
+        return done.stdout if done.returncode == 0 else None
+
+    def exists(self, path: str) -> bool:
+        """Whether there is a file."""
+        return os.path.exists(path)
+
+    def read(self, pattern: str) -> dict[str, str]:
+        """The text of every readable file that a pattern from the root names, by its path, in order."""
+        texts = {}
+        for path in sorted(Path("/").glob(pattern.removeprefix("/"))):
+            try:
+                texts[str(path)] = path.read_text()
+            except (OSError, UnicodeDecodeError):
+                continue  # drivers have files that only root may read
+        return texts
+
+    def compiler(self) -> str | None:
+        """The C compiler with which Triton builds its launchers."""
+        named = os.environ.get("CC")
+        return next((found for name in (named, "gcc", "clang", "cc") if name and (found := shutil.which(name))), None)
+
+    def has_python_headers(self) -> bool:
+        """Whether C code can include Python.h."""
+        return Path(sysconfig.get_path("include"), "Python.h").is_file()
+
+    def compile_kernel(self, target: Machine) -> str:
+        """Compile a small kernel for a target in a process of its own, from scratch; what went wrong, or nothing."""
+        with tempfile.TemporaryDirectory() as cache:
+            environment = {**os.environ, "TRITON_CACHE_DIR": cache, "TRITON_INTERPRET": "0"}
+            words = [sys.executable, "-m", "autotune.doctor.compiling", target.kind, target.arch, str(target.warp_size)]
+            try:
+                done = subprocess.run(words, capture_output=True, text=True, timeout=COMPILE_SECONDS, env=environment)
+            except subprocess.TimeoutExpired:
+                return f"not done after {COMPILE_SECONDS} s"
+        if done.returncode == 0:
+            return ""
+        lines = done.stderr.strip().splitlines()
+        return lines[-1][:300] if lines else f"the compiler died (exit code {done.returncode})"
+
+    def mount(self, folder: Path) -> Mount:
+        """The file system of a folder, or of where it would be made. Raises OSError."""
+        folder = existing(folder)
+        space = os.statvfs(folder)
+        kinds = [line.split()[1:3] for line in Path("/proc/mounts").read_text().splitlines()]
+        above = [(place.replace("\\040", " "), kind) for place, kind in kinds]
+        holding = [(len(place), kind) for place, kind in above if folder.is_relative_to(place)]
+        return Mount(kind=max(holding)[1] if holding else "unknown", free=space.f_bavail * space.f_frsize)
+
+    def write_speed(self, folder: Path) -> float:
+        """Bytes a second that reach the disk. Raises OSError."""
+        block = os.urandom(1 << 20)
+        with tempfile.TemporaryFile(dir=existing(folder)) as file:
+            begin = time.perf_counter()
+            for _ in range(PROBE_BYTES // len(block)):
+                file.write(block)
+            file.flush()
+            os.fsync(file.fileno())
+            return PROBE_BYTES / (time.perf_counter() - begin)
+
+    def kernel_cache(self) -> Path:
+        """Where Triton keeps compiled kernels."""
+        return Path(os.environ.get("TRITON_CACHE_DIR") or Path.home() / ".triton" / "cache")
+
+    def database(self, url: str) -> Condition:
+        """A look at the database. Raises StoreError."""
+        return condition(url)
+
+
+def existing(folder: Path) -> Path:
+    """The folder, or the nearest one above it that is there."""
+    folder = folder.expanduser().absolute()
+    return next(each for each in (folder, *folder.parents) if each.is_dir()).resolve()

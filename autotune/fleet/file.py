@@ -1,0 +1,211 @@
+"""The file in which tuned configs travel: its schema, how it is written, and how it is read with every mistake named.
+
+Made for review: sorted, one line a value, no moment of writing in it, so that two exports of the same entries are the
+same bytes and a diff shows what changed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterable, Mapping
+from datetime import UTC
+from typing import Annotated, Any, Final, Literal, Self
+
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
+
+from autotune.config import Config
+from autotune.db import CacheKey, Entry, Provenance, Winner
+from autotune.errors import InputError
+from autotune.outcome import Latency
+
+FORMAT: Final = "iris-autotune/configs"
+VERSION: Final = 1
+
+MOST_SHOWN = 10
+"""Mistakes that one message names."""
+
+Time = Annotated[float, Field(gt=0, description="microseconds")]
+Count = Annotated[int, Field(ge=0, lt=2**63)]
+Text = Annotated[str, Field(min_length=1)]
+
+
+class Block(BaseModel):
+    """Base: nothing unknown, nothing converted, no NaN."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+
+
+class LatencyBlock(Block):
+    """What the slowest rank saw, in microseconds."""
+
+    median: Time
+    low: Annotated[Time, Field(description="20th percentile over the iterations")]
+    high: Annotated[Time, Field(description="80th percentile over the iterations")]
+    skew: Annotated[float, Field(ge=0, description="slowest minus fastest rank, median over the iterations")]
+    iterations: Annotated[int, Field(ge=1)]
+    by_rank: Annotated[tuple[Time, ...], Field(description="each rank's own median")]
+
+    @classmethod
+    def of(cls, latency: Latency) -> Self:
+        """The block of a latency."""
+        return cls(**dataclasses.asdict(latency))
+
+    def latency(self) -> Latency:
+        """The latency of the block."""
+        return Latency(**self.model_dump())
+
+
+class ProvenanceBlock(Block):
+    """What it was measured with; an empty version is one that was not known."""
+
+    source_hash: Text
+    space: Text
+    triton: str
+    iris: str
+    torch: str
+    driver: str
+
+
+class EntryBlock(Block):
+    """A tuned config: what it is for, what it is, how fast it was beside what it was compared with."""
+
+    workload: Text
+    problem: Annotated[dict[str, str | int | bool], Field(description="the problem's fields by name")]
+    world_size: Annotated[int, Field(ge=1)]
+    device: Text
+    arch: Text
+    interconnect: Text
+    config: Annotated[dict[str, str | int | bool], Field(min_length=1, description="the dimensions by name")]
+    latency: LatencyBlock
+    baselines: dict[str, LatencyBlock]
+    limits: dict[str, LatencyBlock]
+    provenance: ProvenanceBlock
+    trials: Annotated[Count, Field(description="evaluations behind it")]
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)]
+    space_size: Count
+    finished_at: AwareDatetime
+
+    @classmethod
+    def of(cls, entry: Entry) -> Self:
+        """The block of an entry."""
+        key, winner = entry.key, entry.winner
+        return cls(
+            workload=key.workload,
+            problem=json.loads(key.problem),
+            world_size=key.world_size,
+            device=key.device,
+            arch=key.arch,
+            interconnect=key.interconnect,
+            config=dict(sorted(winner.config.items())),
+            latency=LatencyBlock.of(winner.latency),
+            baselines=_blocks(winner.baselines),
+            limits=_blocks(winner.limits),
+            provenance=ProvenanceBlock(**dataclasses.asdict(entry.provenance)),
+            trials=entry.trials,
+            seed=entry.seed,
+            space_size=entry.space_size,
+            finished_at=entry.finished_at.astimezone(UTC),
+        )
+
+    def entry(self) -> Entry:
+        """The entry of the block; its study is the store's to give."""
+        key = CacheKey(
+            workload=self.workload,
+            problem=json.dumps(self.problem, sort_keys=True, separators=(",", ":")),
+            world_size=self.world_size,
+            device=self.device,
+            arch=self.arch,
+            interconnect=self.interconnect,
+        )
+        winner = Winner(
+            config=Config(self.config),
+            latency=self.latency.latency(),
+            baselines={name: block.latency() for name, block in self.baselines.items()},
+            limits={name: block.latency() for name, block in self.limits.items()},
+        )
+        provenance = Provenance(**self.provenance.model_dump())
+        return Entry(
+            key, provenance, winner, study_id=0, finished_at=self.finished_at.astimezone(UTC), trials=self.trials,
+            seed=self.seed, space_size=self.space_size,
+        )  # fmt: skip
+
+
+class ConfigsFile(Block):
+    """Tuned configs of iris-autotune."""
+
+    format: Literal["iris-autotune/configs"]
+    version: Literal[1]
+    entries: list[EntryBlock]
+
+
+def write(entries: Iterable[Entry]) -> str:
+    """The file's text; the same for the same entries, in whatever order they come."""
+    blocks = [EntryBlock.of(entry) for entry in sorted(entries, key=_order)]
+    file = ConfigsFile(format=FORMAT, version=VERSION, entries=blocks)
+    return json.dumps(file.model_dump(mode="json"), indent=2, ensure_ascii=False) + "\n"
+
+
+def read(text: str) -> list[Entry]:
+    """The entries of a file's text; raises InputError that names each mistake's entry and field."""
+    values = _loaded(text)
+    try:
+        file = ConfigsFile.model_validate_json(text)
+    except ValidationError as error:
+        mistakes = [_mistake(values, each["loc"], each["msg"], each["input"]) for each in error.errors()]
+        more = [f"and {len(mistakes) - MOST_SHOWN} more"] if len(mistakes) > MOST_SHOWN else []
+        lines = ["not a file of configs as it should be:", *mistakes[:MOST_SHOWN], *more]
+        raise InputError("\n".join(lines)) from error
+    entries = [block.entry() for block in file.entries]
+    seen: dict[tuple[CacheKey, Provenance], int] = {}
+    for number, entry in enumerate(entries, 1):
+        first = seen.setdefault((entry.key, entry.provenance), number)
+        if first != number:
+            raise InputError(f"entries {first} and {number} are of the same problem, machine and provenance; keep one")
+    return entries
+
+
+def _loaded(text: str) -> Mapping[str, Any]:
+    """The JSON object, of our format and version; raises InputError."""
+    try:
+        values = json.loads(text)
+    except ValueError as error:
+        raise InputError(f"not JSON: {error}; a file that tune export wrote is needed") from error
+    if not isinstance(values, dict) or values.get("format") != FORMAT:
+        raise InputError(f'not a file of configs: an object with "format": "{FORMAT}" is needed, as tune export writes')
+    if values.get("version") != VERSION:
+        raise InputError(
+            f"version {values.get('version')!r} of the format; this iris-autotune reads version {VERSION}: "
+            "upgrade iris-autotune, or export again with this one"
+        )
+    return values
+
+
+def _mistake(values: Mapping[str, Any], place: tuple[int | str, ...], said: str, got: Any) -> str:
+    """``entry 2 (all_gather_gemm {"m": 4096}), latency.median: Input should be greater than 0; got -1``."""
+    where = ".".join(map(str, place))
+    if place[0] == "entries" and len(place) > 1 and isinstance(place[1], int):
+        block, named = values["entries"][place[1]], ""
+        if isinstance(block, dict):
+            named = f" ({block.get('workload')} {json.dumps(block.get('problem'))[:100]})"
+        where = ", ".join(filter(None, [f"entry {place[1] + 1}{named}", ".".join(map(str, place[2:]))]))
+    shown = f"; got {json.dumps(got)[:60]}" if not isinstance(got, dict | list) else ""
+    return f"{where}: {said}{shown}"
+
+
+def _blocks(latencies: Mapping[str, Latency]) -> dict[str, LatencyBlock]:
+    return {name: LatencyBlock.of(latencies[name]) for name in sorted(latencies)}
+
+
+def _order(entry: Entry) -> tuple[Any, ...]:
+    key = entry.key
+    fields = [(name, str(type(value)), value) for name, value in json.loads(key.problem).items()]
+    return (
+        key.workload, key.device, key.arch, key.interconnect, key.world_size, fields,
+        dataclasses.astuple(entry.provenance),
+    )  # fmt: skip
+
+
+def schema() -> str:
+    """The format as JSON Schema; docs/configs.schema.json holds it."""
+    return json.dumps(ConfigsFile.model_json_schema(), indent=2) + "\n"

@@ -1,0 +1,90 @@
+"""Measurements in T4, the exchange format for autotuning results that Kernel Tuner and others read and write.
+
+The text holds what both of T4's schemas ask for, that of results and that of metadata.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from autotune.db import Entry, TrialRecord
+from autotune.outcome import Latency, Outcome
+
+VERSION = "1.0.0"
+
+INVALIDITY = {
+    Outcome.MEASURED: "correct",
+    Outcome.INVALID: "constraints",
+    Outcome.DID_NOT_COMPILE: "compile",
+    Outcome.OUT_OF_RESOURCES: "constraints",
+    Outcome.WRONG_RESULT: "correctness",
+    Outcome.TIMED_OUT: "timeout",
+    Outcome.CRASHED: "runtime",
+}
+"""How T4 names our outcomes."""
+
+PHASES = {"compile": "compilation_time", "check": "validation", "measure": "benchmark", "total": "total"}
+"""How T4 names our phases, as far as it has them."""
+
+MILLISECONDS = 1e3
+"""In a second; and microseconds in a millisecond. T4 leaves the unit open, Kernel Tuner's is the millisecond."""
+
+
+def to_t4(entry: Entry, trials: Sequence[TrialRecord]) -> str:
+    """Every evaluation of the entry's study, as JSON text."""
+    values = {
+        "schema_version": VERSION,
+        "results": [_result(trial) for trial in trials],
+        "metadata": {
+            "hardware": {
+                "hardware_description": [
+                    {
+                        "device": entry.key.device,
+                        "arch": entry.key.arch,
+                        "devices": entry.key.world_size,
+                        "interconnect": entry.key.interconnect,
+                    }
+                ]
+            },
+            "environment": {
+                "requirements": [
+                    f"{name}=={version}"
+                    for name in ("triton", "iris", "torch")
+                    if (version := getattr(entry.provenance, name))
+                ],
+                "device_query": {"driver": entry.provenance.driver},
+            },
+            "workload": entry.key.workload,
+            "problem": json.loads(entry.key.problem),
+        },
+    }
+    return json.dumps(values, indent=2, ensure_ascii=False) + "\n"
+
+
+def _result(trial: TrialRecord) -> dict[str, Any]:
+    evaluation = trial.evaluation
+    return {
+        "timestamp": trial.created_at.isoformat() if trial.created_at is not None else "",
+        "configuration": dict(sorted(trial.config.items())),
+        "objectives": ["time"],
+        "times": {PHASES.get(name, name): seconds * MILLISECONDS for name, seconds in evaluation.seconds.items()},
+        "invalidity": INVALIDITY[evaluation.outcome],
+        "correctness": int(evaluation.outcome is Outcome.MEASURED),
+        "measurements": _measurements(evaluation.latency) if evaluation.latency is not None else [],
+    }
+
+
+def _measurements(latency: Latency) -> list[dict[str, Any]]:
+    times = {
+        "time": latency.median,
+        "time_percentile_20": latency.low,
+        "time_percentile_80": latency.high,
+        "time_skew": latency.skew,
+        **{f"time_rank_{rank}": median for rank, median in enumerate(latency.by_rank)},
+    }
+    return [
+        *({"name": name, "value": value / MILLISECONDS, "unit": "ms"} for name, value in times.items()),
+        {"name": "iterations", "value": latency.iterations, "unit": ""},
+    ]

@@ -1,0 +1,69 @@
+"""A look at a database that changes nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from sqlalchemy import URL, create_engine, text
+
+from autotune.db import CacheKey, Provenance, Store, TrialRecord, Winner, condition, migrations
+from autotune.errors import NoDatabase, StoreError
+
+
+def as_text(url: URL) -> str:
+    return url.render_as_string(hide_password=False)
+
+
+def test_a_database_in_use(url: URL, key: CacheKey, provenance: Provenance, trial: TrialRecord) -> None:
+    with Store.open(as_text(url)) as store:
+        store.record(store.study(key, provenance, seed=0, space_size=1).id, trial)
+        found = condition(as_text(url))
+        assert found.place == store.place
+    assert (found.revision, found.trials, found.writable) == (migrations.HEAD, 1, True)
+    assert found.is_current and not dataclasses.replace(found, revision="0001").is_current
+    assert found.server.startswith({"sqlite": "SQLite 3.", "postgresql": "PostgreSQL "}[url.get_backend_name()])
+
+
+def test_a_newer_schema_is_refused(url: URL) -> None:
+    Store.open(as_text(url)).close()
+    engine = create_engine(url)
+    with engine.begin() as connection:
+        connection.execute(text(f"UPDATE {migrations.VERSION_TABLE} SET version_num = '0099'"))
+    engine.dispose()
+    with pytest.raises(StoreError, match="has schema '0099', of a newer iris-autotune"):
+        condition(as_text(url))
+
+
+def test_no_file_is_made(path: Path) -> None:
+    with pytest.raises(NoDatabase):
+        condition(path)
+    assert list(path.parent.iterdir()) == []
+
+
+def test_damage_inside_is_found(
+    path: Path, key: CacheKey, provenance: Provenance, trial: TrialRecord, winner: Winner
+) -> None:
+    with Store.open(path) as store:
+        study = store.study(key, provenance, seed=0, space_size=1)
+        for _ in range(200):
+            store.record(study.id, trial)
+        store.finish(study.id, winner)
+    content = bytearray(path.read_bytes())
+    content[-4096:] = b"\xff" * 4096
+    path.write_bytes(content)
+    with pytest.raises(StoreError, match="cache.db is damaged"):
+        condition(path)
+    assert path.read_bytes() == content
+
+
+def test_an_index_that_lacks_a_row_is_found(path: Path) -> None:
+    Store.open(path).close()
+    with closing(sqlite3.connect(path, isolation_level=None)) as raw:
+        raw.execute("PRAGMA writable_schema = ON")
+        raw.execute("DELETE FROM sqlite_master WHERE name = 'ix_trials_study_id'")
+    with pytest.raises(StoreError, match=r"cache.db is damaged \(.*never used"):
+        condition(path)

@@ -1,0 +1,110 @@
+"""What a PostgreSQL server adds to the store's contract: processes at once, waits with an end, its own refusals."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import postgres_server
+import pytest
+from sqlalchemy import URL, create_engine, text
+from writers import heard, started, tell
+
+from autotune.db import CacheKey, Provenance, Store, TrialRecord, Winner, condition
+from autotune.db.engines import postgresql
+from autotune.errors import NoDatabase, StoreError
+
+
+@pytest.fixture
+def database(server: postgres_server.Server) -> URL:  # type: ignore[misc]
+    """The URL of an empty database."""
+    with server.new_database() as url:
+        yield url
+
+
+def refusal(url: URL, *, create: bool = True) -> str:
+    """The one line with which opening is refused."""
+    with pytest.raises(StoreError) as caught:
+        Store.open(str(url), create=create)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_a_plain_url_means_psycopg(database: URL, key: CacheKey, provenance: Provenance) -> None:
+    with Store.open(str(database.set(drivername="postgresql"))) as store:
+        store.study(key, provenance, seed=1, space_size=1)
+    with Store.open(str(database), create=False) as store:
+        assert len(store.studies()) == 1
+
+
+def test_a_lookup_makes_no_tables(database: URL) -> None:
+    with pytest.raises(NoDatabase, match="there are no tables of ours in .* yet; tune something to make them"):
+        Store.open(str(database), create=False)
+    assert (condition(str(database)).revision, condition(str(database)).trials) == (None, 0)
+
+
+def test_processes_make_and_fill_an_empty_database_at_once(database: URL) -> None:
+    processes, trials = 6, 10
+    with started(processes, trials) as writers:
+        for writer in writers:
+            tell(writer, str(database))
+        for writer in writers:
+            assert [heard(writer) for _ in range(trials + 1)] == [*map(str, range(trials)), "done"]
+    with Store.open(str(database), create=False) as store:
+        [study] = store.studies()
+        assert Counter(trial.number for trial in store.trials(study.id)) == dict.fromkeys(range(trials), processes)
+
+
+def test_waiting_for_another_writer_has_an_end(
+    database: URL, key: CacheKey, provenance: Provenance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgresql, "BUSY_SECONDS", 1)
+    other = create_engine(database)
+    with Store.open(str(database)) as store, other.connect() as connection:
+        connection.execute(text(f"SELECT pg_advisory_lock({postgresql.WRITERS})"))
+        assert store.studies() == []
+        with pytest.raises(StoreError, match="was locked by another process for .* s; try again"):
+            store.study(key, provenance, seed=1, space_size=1)
+        connection.execute(text("SELECT pg_advisory_unlock_all()"))
+        store.study(key, provenance, seed=1, space_size=1)
+    other.dispose()
+
+
+def test_a_connection_that_the_server_dropped_is_made_again(
+    server: postgres_server.Server, database: URL, key: CacheKey, provenance: Provenance
+) -> None:
+    with Store.open(str(database)) as store:
+        study = store.study(key, provenance, seed=1, space_size=1)
+        server.run("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()")
+        assert store.studies() == [study]
+
+
+def test_a_read_only_database_is_read_but_not_written(
+    server: postgres_server.Server, database: URL, key: CacheKey, provenance: Provenance, winner: Winner,
+    trial: TrialRecord,
+) -> None:  # fmt: skip
+    with Store.open(str(database)) as store:
+        store.finish(store.study(key, provenance, seed=1, space_size=1).id, winner)
+    server.run(f"ALTER DATABASE {database.database} SET default_transaction_read_only = on")
+    with Store.open(str(database)) as store:
+        assert [entry.winner for entry in store.entries()] == [winner]
+        with pytest.raises(StoreError, match="is read-only; name the primary server to write to"):
+            store.record(1, trial)
+
+
+def test_a_user_without_rights_is_told_so(server: postgres_server.Server, database: URL) -> None:
+    server.run("DO $$ BEGIN CREATE ROLE guest LOGIN; EXCEPTION WHEN duplicate_object THEN NULL; END $$")
+    message = refusal(database.set(username="guest"))
+    assert "may not be written by this user; grant it the rights" in message
+
+
+def test_a_database_that_is_not_there(database: URL) -> None:
+    message = refusal(database.set(database="nowhere"))
+    assert 'database "nowhere" does not exist); check it, or set AUTOTUNE_DB to another' in message
+
+
+def test_a_server_that_is_not_there(tmp_path: Path) -> None:
+    url = URL.create("postgresql", "me", password=None, database="x", query={"host": str(tmp_path)})
+    message = refusal(url)
+    assert message.startswith("database postgresql+psycopg://me@/x") and "connection" in message
+    assert "secret" not in refusal(url.set(password="secret"))

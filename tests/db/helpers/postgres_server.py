@@ -1,0 +1,87 @@
+"""A PostgreSQL server of the tests' own: made in a temporary folder, spoken to over a socket in it, then removed."""
+
+from __future__ import annotations
+
+import glob
+import itertools
+import os
+import pwd
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import URL, create_engine, text
+
+SERVER_USERS = ("postgres", "nobody")
+"""Who it runs as where the tests run as root, whom PostgreSQL refuses."""
+
+
+def find(program: str) -> str:
+    """The newest of the installed ones; skips the test where there is none."""
+    places = sorted(glob.glob(f"/usr/lib/postgresql/*/bin/{program}") + glob.glob(f"/usr/pgsql-*/bin/{program}"))
+    found = shutil.which(program) or (places[-1] if places else None)
+    if found is None:
+        pytest.skip(f"no PostgreSQL server here: {program} was not found")
+    return found
+
+
+class Server:
+    """A running server."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._numbers = itertools.count()
+
+    def url(self, database: str) -> URL:
+        return URL.create("postgresql+psycopg", "tuner", database=database, query={"host": str(self._folder)})
+
+    def run(self, statement: str, database: str = "postgres") -> None:
+        engine = create_engine(self.url(database), isolation_level="AUTOCOMMIT")
+        with engine.connect() as connection:
+            connection.execute(text(statement))
+        engine.dispose()
+
+    @contextmanager
+    def new_database(self) -> Iterator[URL]:
+        name = f"tests{next(self._numbers)}"
+        self.run(f"CREATE DATABASE {name}")
+        yield self.url(name)
+        self.run(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@contextmanager
+def running() -> Iterator[Server]:
+    """Start a server of whatever version is installed, stop it at the end."""
+    pytest.importorskip("psycopg", reason="no driver psycopg here: pip install 'iris-autotune[postgresql]'")
+    initdb, pg_ctl = find("initdb"), find("pg_ctl")
+    who = as_server_user() if os.getuid() == 0 else {}
+    folder = Path(tempfile.mkdtemp(prefix="pg"))  # not pytest's: the path of a socket has some 100 bytes at most
+    if who:
+        shutil.chown(folder, who["user"])
+
+    def call(*words: str) -> None:
+        done = subprocess.run(words, **who, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        assert done.returncode == 0, f"{words[0]}: {done.stderr}"
+
+    try:
+        call(initdb, "-D", f"{folder}/data", "-U", "tuner", "-A", "trust", "--no-sync", "-E", "UTF8", "--locale", "C")
+        options = f"-c listen_addresses='' -c unix_socket_directories='{folder}' -c fsync=off"
+        call(pg_ctl, "-D", f"{folder}/data", "-w", "-l", f"{folder}/log", "-o", options, "start")
+        try:
+            yield Server(folder)
+        finally:
+            call(pg_ctl, "-D", f"{folder}/data", "-w", "-m", "immediate", "stop")
+    finally:
+        shutil.rmtree(folder)
+
+
+def as_server_user() -> dict[str, Any]:
+    """How subprocess.run becomes a user whom PostgreSQL accepts."""
+    known = {user.pw_name: user for user in pwd.getpwall()}
+    user = next(known[name] for name in SERVER_USERS if name in known)
+    return {"user": user.pw_name, "group": user.pw_gid, "extra_groups": []}

@@ -1,0 +1,72 @@
+"""Entries that were tuned elsewhere."""
+
+from __future__ import annotations
+
+import dataclasses
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from autotune.config import Config
+from autotune.db import CacheKey, Entry, Provenance, Store, TrialRecord, Winner
+from autotune.errors import StoreError
+
+LONG_AGO = datetime(2025, 3, 4, 5, 6, 7, 890, tzinfo=UTC)
+
+
+@pytest.fixture
+def entry(key: CacheKey, provenance: Provenance, winner: Winner) -> Entry:
+    """As a file of another fleet's brings it."""
+    return Entry(key, provenance, winner, study_id=77, finished_at=LONG_AGO, trials=250, seed=3, space_size=5832)
+
+
+def test_an_adopted_entry_is_served_with_every_field(store: Store, entry: Entry) -> None:
+    study = store.adopt(entry)
+    [found] = store.entries()
+    assert found.imported_at is not None and datetime.now(UTC) - found.imported_at < timedelta(minutes=1)
+    assert found == dataclasses.replace(entry, study_id=study.id, imported_at=found.imported_at)
+    assert store.entry(entry.key, entry.provenance) == found
+    assert (study.state, study.winner, study.seed) == ("finished", entry.winner, 3)
+
+
+def test_a_moment_of_another_time_zone_is_kept_as_the_same_moment(store: Store, entry: Entry) -> None:
+    from datetime import timezone
+
+    there = LONG_AGO.astimezone(timezone(timedelta(hours=9)))
+    store.adopt(dataclasses.replace(entry, finished_at=there))
+    assert store.entries()[0].finished_at == LONG_AGO
+
+
+def test_tuning_the_same_key_finds_the_adopted_study(store: Store, entry: Entry) -> None:
+    adopted = store.adopt(entry)
+    assert store.study(entry.key, entry.provenance, seed=0, space_size=1) == adopted
+
+
+@pytest.mark.parametrize("finished", [True, False])
+def test_what_is_there_is_replaced_only_when_asked_to_and_kept_even_then(
+    store: Store, entry: Entry, trial: TrialRecord, finished: bool
+) -> None:
+    ours = store.study(entry.key, entry.provenance, seed=1, space_size=5832)
+    store.record(ours.id, trial)
+    if finished:
+        store.finish(ours.id, dataclasses.replace(entry.winner, config=Config({"mode": "pull"})))
+    with pytest.raises(StoreError, match=f"has a study of that key and provenance, {ours.id}, "):
+        store.adopt(entry)
+    assert len(store.studies()) == 1
+    adopted = store.adopt(entry, replace=True)
+    assert store.entries()[0].study_id == adopted.id
+    assert [study.state for study in store.studies()] == ["superseded", "finished"]
+    assert store.trials(ours.id) == [trial]
+
+
+def test_what_is_tuned_anew_after_an_import_is_served_instead(store: Store, entry: Entry) -> None:
+    store.forget(store.adopt(entry).id)
+    anew = store.study(entry.key, entry.provenance, seed=9, space_size=5832)
+    store.finish(anew.id, entry.winner)
+    [found] = store.entries()
+    assert (found.study_id, found.imported_at, found.trials) == (anew.id, None, 0)
+
+
+def test_trials_recorded_after_an_import_are_counted_on_top(store: Store, entry: Entry, trial: TrialRecord) -> None:
+    store.record(store.adopt(entry).id, trial)
+    assert store.entries()[0].trials == 251

@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from fake_host import FakeHost
+
+from autotune.doctor import Host, Verdict
+from autotune.doctor.checks import software
+from autotune.environment import H100
+
+CHECKS = (software.torch, software.iris, software.compiler, software.launcher)
+
+
+@pytest.mark.parametrize("vendor", ["nvidia", "amd", "laptop"])
+@pytest.mark.parametrize("check", CHECKS)
+def test_a_healthy_machine_is_fine(check: object, vendor: str, request: pytest.FixtureRequest) -> None:
+    assert callable(check)
+    finding = check(request.getfixturevalue(vendor))
+    assert (finding.verdict, finding.mend) == (Verdict.FINE, "")
+
+
+@pytest.mark.parametrize("error", [ImportError("No module named 'torch'"), OSError("libcudart.so.12: no such file")])
+def test_a_torch_that_cannot_be_imported(laptop: FakeHost, error: Exception) -> None:
+    laptop.torch_says = error
+    finding = software.torch(laptop)
+    assert finding.verdict is Verdict.BROKEN and str(error) in finding.found and "install torch" in finding.mend
+
+
+@pytest.mark.parametrize(("sign", "kind"), [("/proc/driver/nvidia/version", "CUDA"), ("/dev/kfd", "ROCm")])
+def test_a_torch_that_does_not_see_the_gpus(laptop: FakeHost, sign: str, kind: str) -> None:
+    laptop.files[sign] = ""
+    finding = software.torch(laptop)
+    assert finding.verdict is Verdict.BROKEN
+    assert f"there is a {kind} driver, but torch sees no GPU" in finding.found
+    assert f"install torch for {kind}" in finding.mend
+
+
+def test_versions_that_are_known_are_told(nvidia: FakeHost) -> None:
+    found = software.torch(nvidia).found
+    assert "triton 3.6.0" in found and "torch 2.11.0" in found and "driver" not in found
+
+
+@pytest.mark.parametrize("error", [ImportError("No module named 'iris'"), OSError("libamdhip64.so")])
+def test_an_iris_that_cannot_be_imported(laptop: FakeHost, error: Exception) -> None:
+    laptop.iris_says = error
+    finding = software.iris(laptop)
+    assert finding.verdict is Verdict.BROKEN
+    assert str(error) in finding.found and "pip install tokenspeed-iris" in finding.mend
+
+
+def test_without_gpus_it_compiles_for_both_vendors_and_else_for_what_is_here(
+    laptop: FakeHost, nvidia: FakeHost, amd: FakeHost
+) -> None:
+    for host in (laptop, nvidia, amd):
+        software.compiler(host)
+    assert (laptop.compiled, nvidia.compiled, amd.compiled) == (["sm_90", "gfx942"], ["sm_90"], ["gfx942"])
+
+
+def test_a_compiler_that_does_not_work(laptop: FakeHost) -> None:
+    laptop.failures["gfx942"] = "scale: error: no such target"
+    finding = software.compiler(laptop)
+    assert finding.verdict is Verdict.BROKEN
+    assert finding.found == "a small kernel does not compile for gfx942: scale: error: no such target"
+
+
+def test_no_c_compiler(nvidia: FakeHost) -> None:
+    nvidia.cc = None
+    finding = software.launcher(nvidia)
+    assert finding.verdict is Verdict.BROKEN and "install gcc or clang" in finding.mend
+
+
+def test_no_python_headers(nvidia: FakeHost) -> None:
+    nvidia.headers = False
+    finding = software.launcher(nvidia)
+    assert finding.verdict is Verdict.BROKEN and finding.found == "/usr/bin/gcc, but no Python.h"
+
+
+def test_the_real_compiler_compiles_here_and_says_why_it_does_not() -> None:
+    host = Host()
+    assert host.compile_kernel(H100) == ""
+    assert "scale: " in host.compile_kernel(dataclasses.replace(H100, arch="sm_99"))

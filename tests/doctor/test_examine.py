@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from fake_host import FakeHost
+
+from autotune.doctor import Verdict, examine
+from autotune.doctor.checks import checks
+
+URL = "sqlite:////data/cache.db"
+NAMES = list(checks(URL))
+
+
+@pytest.mark.parametrize("vendor", ["nvidia", "amd", "laptop"])
+def test_a_healthy_machine_passes_every_check(vendor: str, request: pytest.FixtureRequest) -> None:
+    findings = dict(examine(request.getfixturevalue(vendor), URL))
+    assert list(findings) == NAMES
+    assert {finding.verdict for finding in findings.values()} == {Verdict.FINE}
+
+
+class Broken:
+    """A host on which everything fails."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        def fail(*_: object) -> Any:
+            raise self._error
+
+        return fail
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("CUDA error: unspecified launch failure\nCUDA kernel errors might be reported later"),
+        OSError(5, "Input/output error"),
+        ImportError("torch"),
+        AttributeError("module 'torch' has no attribute 'cuda'"),
+        ValueError("not what was expected"),
+        KeyError("index"),
+        subprocess.TimeoutExpired("nvidia-smi", 20),
+    ],
+)
+def test_nothing_ends_the_examination(error: Exception) -> None:
+    findings = dict(examine(Broken(error), URL))  # type: ignore[arg-type]
+    assert list(findings) == NAMES
+    for finding in findings.values():
+        assert finding.verdict is Verdict.BROKEN and finding.mend and "\n" not in finding.found
+
+
+def test_one_broken_thing_is_one_finding(nvidia: FakeHost) -> None:
+    nvidia.unreachable = {(0, 1)}
+    wrong = {name for name, finding in examine(nvidia, URL) if finding.verdict is not Verdict.FINE}
+    assert wrong == {"peer access"}
