@@ -44,8 +44,7 @@ def hand_over(
         heap.signal(flag, owner, rank, heap_bases)
     else:
         in_unit = tl.minimum(tiles - unit * UNIT_TILES, UNIT_TILES)
-        if last_of(sent + owner * units + unit, in_unit):
-            heap.signal(flag, owner, rank, heap_bases)
+        heap.signal(flag, owner, rank, heap_bases, last_of(sent + owner * units + unit, in_unit))
 
 
 @triton.jit
