@@ -35,6 +35,10 @@ def _split_is_not_flattened(s: Setting, split_k: int, schedule: str) -> bool:
     return split_k == 1 or schedule != "flattened"
 
 
+def _next_turn_exists(s: Setting, signals: str, schedule: str) -> bool:
+    return signals == "at_once" or schedule != "tile"
+
+
 def _peers_to_order(s: Setting, peer_order: str) -> bool:
     return peer_order == "rotate" or s.problem.world_size > 2
 
@@ -66,6 +70,8 @@ SPACE = Space(
             help="peers' tiles one peer after the other, or in turn"),
     numbers("unit_tiles", 1, 2, 4, 8, 16, 32, modes=KERNELS,
             help="transfer granularity: tiles of an owner that one signal covers"),
+    choices("signals", "at_once", "next_turn", modes=KERNELS,
+            help="when a program signals a tile: once stored, or after its next one, when the stores have arrived"),
     numbers("unit_rows", 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, modes=("copy_engine",),
             help="transfer granularity: rows of A, of several owners maybe, that one GEMM takes before they are sent"),
     numbers("gemm_streams", 1, 2, 4, modes=("copy_engine",), help="streams over which the chunks' GEMMs alternate"),
@@ -81,6 +87,7 @@ SPACE = Space(
                    "an owner has fewer tiles than that"),
         Constraint("flattening", ("split_k", "schedule"), _split_is_not_flattened,
                    "a split tile ends in a meeting of its programs, not in the next tile's loop"),
+        Constraint("next turn", ("signals", "schedule"), _next_turn_exists, "only a persistent program has turns"),
         Constraint("order without effect", ("peer_order",), _peers_to_order, "with one peer at most there is no order"),
         Constraint("copies to peers", ("mode",), _copies_to_peers, "one rank has nothing to copy",
                    modes=("copy_engine",)),
@@ -107,6 +114,7 @@ def default_config(problem: GemmReduceScatter, machine: Machine) -> Config:
         "schedule": "tile",
         "peer_order": "rotate",
         "unit_tiles": 1,
+        "signals": "at_once",
     }
     found = Config(config)
     while SPACE.violation(found, problem, machine) is not None and found.integer("block_n") > 32:

@@ -139,8 +139,8 @@ class GemmReduceScatterWorkload(Workload):
         default = default_config(problem, machine)
         found = [
             default,
-            default.replace(schedule="persistent"),
-            default.replace(schedule="flattened"),
+            default.replace(schedule="persistent", signals="next_turn"),
+            default.replace(schedule="flattened", signals="next_turn", unit_tiles=2),
             default.replace(peer_order="interleaved"),
             default.replace(unit_tiles=4),
             default.replace(split_k=2),

@@ -31,6 +31,7 @@ SCATTER = Config(
     {
         "mode": "push", "block_m": 16, "block_n": 32, "block_k": 32, "split_k": 1, "group_m": 2, "num_warps": 4,
         "num_stages": 2, "loads": "pointer", "schedule": "tile", "peer_order": "rotate", "unit_tiles": 2,
+        "signals": "at_once",
     }
 )  # fmt: skip
 COPIES = Config({"mode": "copy_engine", "unit_rows": 16, "gemm_streams": 1, "sum_block": 512, "sum_warps": 4})
@@ -72,5 +73,5 @@ def test_results_are_right_before_and_after_the_counters_wrap_around(layout: str
 def test_reduced_results_are_right_before_and_after_the_counters_wrap_around() -> None:
     scatter = workload("aged_scatter")
     problem = scatter.problem_type(m=2 * 32, n=40, k=2 * 64, world_size=2)
-    pull = SCATTER.replace(mode="pull", schedule="persistent", split_k=2, unit_tiles=1)
+    pull = SCATTER.replace(mode="pull", schedule="persistent", split_k=2, signals="next_turn")
     check(scatter, problem, [SCATTER, pull, COPIES])

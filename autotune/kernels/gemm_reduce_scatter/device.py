@@ -12,7 +12,7 @@ the peers in their e - 2, which they have finished for the same reason. Every ra
 does wait for every peer. Behind the copy engines there is one inbox: ``ready`` counters say that it may be written to.
 
 No wait can starve its producer. Only own tiles wait, and for nothing but peers' tiles; in each program, and in the
-order of program ids, those come before it. So with one program a tile the hardware has dispatched them before, and
+order of program ids, those come before it, the last late signal included. So with one program a tile the hardware has dispatched them before, and
 persistent programs are no more than the compute units, all resident. (The interpreter runs programs one after
 another: there a persistent launch is one program.)
 """
@@ -30,13 +30,8 @@ from autotune.kernels.primitives.tiles import accumulate, grouped, store_tile
 
 
 @triton.jit
-def hand_over(
-    acc, mail, slot, index, tiles, sent, arrivals, owner, rank, heap_bases,
-    WORLD: tl.constexpr, PULL: tl.constexpr, UNIT_TILES: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-):  # fmt: skip
-    """Store our part of a tile where its owner gets it, and signal the owner once the tile's unit is whole."""
-    box = slot * WORLD + (owner if PULL else rank)
-    send_tile(acc, mail, box * tiles + index, rank if PULL else owner, rank, heap_bases, BLOCK_M, BLOCK_N)
+def announce(index, tiles, sent, arrivals, owner, rank, heap_bases, UNIT_TILES: tl.constexpr):
+    """Signal the owner that our part of its tile ``index`` is there, once that is so of the whole unit."""
     units = tl.cdiv(tiles, UNIT_TILES)
     unit = index // UNIT_TILES
     flag = arrivals + rank * units + unit
@@ -65,7 +60,8 @@ def gemm_scatter_kernel(
     a, b, c, bias, mail, partials, tickets, sent,
     M, N, K, rows, stride_bk, stride_bn, group_m, rank,
     heap_bases, state, arrivals, status, spin_limit,
-    WORLD: tl.constexpr, PULL: tl.constexpr, ROTATE: tl.constexpr, UNIT_TILES: tl.constexpr, SPLITS: tl.constexpr,
+    WORLD: tl.constexpr, PULL: tl.constexpr, ROTATE: tl.constexpr, UNIT_TILES: tl.constexpr, LATE: tl.constexpr,
+    SPLITS: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     TMA: tl.constexpr, B_TRANSPOSED: tl.constexpr, EVEN_K: tl.constexpr, BIAS: tl.constexpr, FLATTEN: tl.constexpr,
 ):  # fmt: skip
@@ -73,7 +69,8 @@ def gemm_scatter_kernel(
 
     PULL: parts stay where they were made, and the owner loads them. ROTATE: peers' tiles are computed one peer after
     the other, rank + 1 first, so that no two ranks send to one peer at a time; otherwise the peers' rows of tiles take
-    turns. SPLITS programs share a tile's depth, and the last of them hands it over, or collects it.
+    turns. SPLITS programs share a tile's depth, and the last of them sends it, or collects it. LATE: a program signals
+    a tile in its next turn: a signal waits until what was stored has arrived, and by then it has.
     """
     pid = tl.program_id(0)
     programs = tl.num_programs(0)
@@ -85,6 +82,9 @@ def gemm_scatter_kernel(
     tiles = tiles_m * tiles_n
     remote = (WORLD - 1) * tiles * SPLITS
 
+    # What a late signal is about; at first a tile of ours, whose counters nobody looks at.
+    stored_owner = rank
+    stored_index = 0
     for item in tl.range(pid, remote, programs, flatten=FLATTEN):
         m, n = grouped(item // SPLITS, peers * tiles_m, tiles_n, group_m)
         if ROTATE:
@@ -107,10 +107,17 @@ def gemm_scatter_kernel(
                 acc, partials, tickets, owner * tiles + index, item % SPLITS, SPLITS, BLOCK_M, BLOCK_N
             )
         if whole:
-            hand_over(
-                acc, mail, slot, index, tiles, sent, arrivals, owner, rank, heap_bases,
-                WORLD, PULL, UNIT_TILES, BLOCK_M, BLOCK_N,
-            )  # fmt: skip
+            if LATE:
+                announce(stored_index, tiles, sent, arrivals, stored_owner, rank, heap_bases, UNIT_TILES)
+            place = (slot * WORLD + (owner if PULL else rank)) * tiles + index
+            send_tile(acc, mail, place, rank if PULL else owner, rank, heap_bases, BLOCK_M, BLOCK_N)
+            if LATE:
+                stored_owner = owner
+                stored_index = index
+            else:
+                announce(index, tiles, sent, arrivals, owner, rank, heap_bases, UNIT_TILES)
+    if LATE:
+        announce(stored_index, tiles, sent, arrivals, stored_owner, rank, heap_bases, UNIT_TILES)
 
     first_own = pid + tl.cdiv(tl.maximum(remote - pid, 0), programs) * programs
     for item in tl.range(first_own, WORLD * tiles * SPLITS, programs, flatten=FLATTEN):

@@ -130,7 +130,8 @@ class _Builder:
             "rows": problem.rows, "mail": scratch.mail, "arrivals": scratch.arrivals, "sent": scratch.sent,
             "partials": scratch.partials, "tickets": scratch.tickets, "SPLITS": knobs.splits,
             "PULL": config["mode"] == "pull", "ROTATE": config["peer_order"] == "rotate",
-            "UNIT_TILES": config.integer("unit_tiles"), "FLATTEN": config["schedule"] == "flattened",
+            "UNIT_TILES": config.integer("unit_tiles"), "LATE": config["signals"] == "next_turn",
+            "FLATTEN": config["schedule"] == "flattened",
         }  # fmt: skip
         return Launch(device.gemm_scatter_kernel, programs, arguments, knobs.options)
 

@@ -39,7 +39,7 @@ class Scratch:
     """Parts on their way, in the element type. Tiles: [2 slots, world_size, tiles, block_m, block_n], the second index
     being the source where parts are pushed, the owner where they are pulled. ``copy_engine``: [world_size, rows, n]."""
     sent: torch.Tensor
-    """int32 [world_size, units], this rank's alone: finished tiles of each owner's units, zero between launches."""
+    """int32 [world_size, units], this rank's alone: finished tiles of each peer's units, zero between launches."""
     product: torch.Tensor
     """[m, n], ``copy_engine``, this rank's alone: its part of every row."""
     partials: torch.Tensor
