@@ -12,9 +12,9 @@ the peers in their e - 2, which they have finished for the same reason. Every ra
 does wait for every peer. Behind the copy engines there is one inbox: ``ready`` counters say that it may be written to.
 
 No wait can starve its producer. Only own tiles wait, and for nothing but peers' tiles; in each program, and in the
-order of program ids, those come before it, the last late signal included. So with one program a tile the hardware has dispatched them before, and
-persistent programs are no more than the compute units, all resident. (The interpreter runs programs one after
-another: there a persistent launch is one program.)
+order of program ids, those come before it, the last late signal included. So with one program a tile the hardware has
+dispatched them before, and persistent programs are no more than the compute units, all resident. (The interpreter runs
+programs one after another: there a persistent launch is one program.)
 """
 
 from __future__ import annotations
