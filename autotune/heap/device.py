@@ -31,10 +31,13 @@ def compiles_for_cuda():
 
 
 @triton.jit
-def signal(counter, peer, rank, heap_bases):
-    """Add one to ``counter`` in ``peer``'s heap, after everything this program has stored."""
+def signal(counter, peer, rank, heap_bases, mask=None):
+    """Add one to ``counter`` in ``peer``'s heap, after everything this program has stored; unless ``mask`` is false.
+
+    A mask, for in a flattened loop there may be no branch that uses what was known before the inner loop.
+    """
     tl.debug_barrier()
-    iris.atomic_add(counter, 1, rank, peer, heap_bases, sem="release", scope="sys")
+    iris.atomic_add(counter, 1, rank, peer, heap_bases, mask=mask, sem="release", scope="sys")
 
 
 @triton.jit

@@ -1,4 +1,4 @@
-"""All-gather + GEMM on a workspace that has been called two billion times: its counters are about to wrap around."""
+"""Workloads on a workspace that has been called two billion times: its counters are about to wrap around."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any
 
 from autotune.config import Config
 from autotune.workloads.all_gather_gemm import AllGatherGemmOperation, AllGatherGemmWorkload
+from autotune.workloads.gemm_reduce_scatter import GemmReduceScatterOperation, GemmReduceScatterWorkload
 from autotune.workloads.workload import Run
 
 CALLS_LEFT = 4
@@ -35,6 +36,20 @@ class AgedOperation(AllGatherGemmOperation):
         return run
 
 
+class AgedScatterOperation(GemmReduceScatterOperation):
+    """Every counter grows by one a call."""
+
+    def prepare(self, config: Config) -> Run:
+        """Age the scratch once it is there."""
+        run = super().prepare(config)
+        if self.scratch is not None:
+            epoch = (1 << 31) - CALLS_LEFT
+            self.scratch.state[0] = epoch
+            for counters in (self.scratch.ready, self.scratch.done, self.scratch.arrivals):
+                counters.fill_(epoch)
+        return run
+
+
 class AgedWorkload(AllGatherGemmWorkload):
     """The plug-in, under a name of its own."""
 
@@ -45,4 +60,15 @@ class AgedWorkload(AllGatherGemmWorkload):
         return AgedOperation(*arguments)
 
 
+class AgedScatterWorkload(GemmReduceScatterWorkload):
+    """Likewise."""
+
+    name = "aged_scatter"
+
+    def operation(self, *arguments: Any) -> AgedScatterOperation:
+        """Set up on this rank."""
+        return AgedScatterOperation(*arguments)
+
+
 WORKLOAD = AgedWorkload()
+SCATTER = AgedScatterWorkload()

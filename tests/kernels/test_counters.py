@@ -10,6 +10,7 @@ import pytest
 from autotune.config import Config
 from autotune.environment import machine
 from autotune.outcome import Outcome
+from autotune.problem import Problem
 from autotune.ranks.gang import Gang, MeasurePlan
 from autotune.workloads import Workload, registry, workload
 
@@ -26,12 +27,22 @@ CALLS = MeasurePlan(warmup=1, screen=1, iterations=1)
 """With the two checks six calls: three before the counters wrap around, three after."""
 
 
-@pytest.fixture
-def aged(monkeypatch: pytest.MonkeyPatch) -> Iterator[Workload]:
-    """The workload that starts with old counters, known to driver and ranks."""
+SCATTER = Config(
+    {
+        "mode": "push", "block_m": 16, "block_n": 32, "block_k": 32, "split_k": 1, "group_m": 2, "num_warps": 4,
+        "num_stages": 2, "loads": "pointer", "schedule": "tile", "peer_order": "rotate", "unit_tiles": 2,
+        "signals": "at_once",
+    }
+)  # fmt: skip
+COPIES = Config({"mode": "copy_engine", "unit_rows": 16, "gemm_streams": 1, "sum_block": 512, "sum_warps": 4})
+
+
+@pytest.fixture(autouse=True)
+def aged(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The workloads that start with old counters, known to driver and ranks."""
     monkeypatch.setenv("AUTOTUNE_WORKLOADS", str(Path(__file__).parent / "aged.py"))
     registry._from_files.cache_clear()
-    yield workload("aged")
+    yield
     registry._from_files.cache_clear()
 
 
@@ -41,13 +52,26 @@ def of_mode(mode: str, **values: str | int) -> Config:
     return Config({name: value for name, value in PUSH.items() if name in names} | {"mode": mode, **values})
 
 
-@pytest.mark.parametrize(("layout", "m"), [("rows", 64), ("k", 24)])
-def test_results_are_right_before_and_after_the_counters_wrap_around(aged: Workload, layout: str, m: int) -> None:
-    problem = aged.problem_type(m=m, n=2 * 40, k=2 * 64, layout=layout, world_size=2)
-    configs = [PUSH, PUSH.replace(push_site="same_stream"), of_mode("pull_staged"), of_mode("pull")]
-    if layout == "rows":
-        configs.append(of_mode("copy_engine", gemm_streams=1))
+def check(aged: Workload, problem: Problem, configs: list[Config]) -> None:
+    """Every config gives right results, call after call."""
     with Gang(aged, problem, machine()) as gang:
         for config in configs:
             evaluation = gang.evaluate(config, 5, CALLS)
             assert evaluation.outcome is Outcome.MEASURED, f"{config}: {evaluation}"
+
+
+@pytest.mark.parametrize(("layout", "m"), [("rows", 64), ("k", 24)])
+def test_results_are_right_before_and_after_the_counters_wrap_around(layout: str, m: int) -> None:
+    gather = workload("aged")
+    problem = gather.problem_type(m=m, n=2 * 40, k=2 * 64, layout=layout, world_size=2)
+    configs = [PUSH, PUSH.replace(push_site="same_stream"), of_mode("pull_staged"), of_mode("pull")]
+    if layout == "rows":
+        configs.append(of_mode("copy_engine", gemm_streams=1))
+    check(gather, problem, configs)
+
+
+def test_reduced_results_are_right_before_and_after_the_counters_wrap_around() -> None:
+    scatter = workload("aged_scatter")
+    problem = scatter.problem_type(m=2 * 32, n=40, k=2 * 64, world_size=2)
+    pull = SCATTER.replace(mode="pull", schedule="persistent", split_k=2, signals="next_turn")
+    check(scatter, problem, [SCATTER, pull, COPIES])

@@ -12,25 +12,47 @@ import pytest
 from compile_worker import compile_one
 
 from autotune.config import Config
-from autotune.environment import H100, MI300X, Machine
+from autotune.environment import H100, MI300X, MI350X, Machine
+from autotune.problem import Problem
 from autotune.workloads import workload
 
-FOUND = workload("all_gather_gemm")
-ROWS = FOUND.problem_type(m=1024, n=28672, k=8192, world_size=4)
-ODD = FOUND.problem_type(
-    m=200, n=8 * 360, k=2880, layout="k", dtype="fp16", bias=True, b_order="nk", world_size=8
-)  # fmt: skip
 SAMPLE = int(os.environ.get("COMPILE_SAMPLE", "60"))
-"""Configs for each target; 60 take about 20 s on two cores, from an empty compiler cache."""
+"""Configs of each workload, over all targets; 60 take about 20 s on two cores, from an empty compiler cache."""
+
+WITHOUT_SHARED_MEMORY = {"push_kernel", "sum_kernel", "meet_kernel"}
+LAUNCH_NOTHING_OF_OURS = {"bsp"}
 
 
-def sample(problem: Any, machine: Machine, count: int) -> list[Config]:
+def problem(name: str, **fields: Any) -> Problem:
+    """One of a workload's problems."""
+    return workload(name).problem_type(**fields)
+
+
+PROBLEMS = {
+    "all_gather_gemm": [
+        problem("all_gather_gemm", m=1024, n=28672, k=8192, world_size=4),
+        problem(
+            "all_gather_gemm", m=200, n=8 * 360, k=2880, layout="k", dtype="fp16", bias=True, b_order="nk", world_size=8
+        ),
+    ],
+    "gemm_reduce_scatter": [
+        problem("gemm_reduce_scatter", m=4096, n=8192, k=28672, world_size=8),
+        problem("gemm_reduce_scatter", m=8 * 25, n=360, k=8 * 104, dtype="fp16", bias=True, b_order="nk", world_size=8),
+        problem("gemm_reduce_scatter", m=8, n=2880, k=4 * 2880, dtype="fp32", world_size=4),
+    ],
+}
+"""Large and even; small and odd."""
+
+
+def sample(problem: Problem, machine: Machine, count: int) -> list[Config]:
     """Valid configs with kernels of their own, drawn at random, the same ones each time."""
     rng = random.Random(7)
-    space = FOUND.space.narrowed(problem, machine)
+    space = workload(problem.workload).space.narrowed(problem, machine)
+    modes = [mode for mode in space.modes if mode not in LAUNCH_NOTHING_OF_OURS]
     found: dict[Config, None] = {}
     while len(found) < count:
-        mode = rng.choice([mode for mode in space.modes if mode not in ("bsp", "copy_engine")])
+        # The modes in turn, so that each is in the smallest sample.
+        mode = modes[len(found) % len(modes)]
         drawn = {d.name: rng.choice(d.values) for d in space.dimensions_of(mode)}
         config = Config({**drawn, "mode": mode})
         if space.violation(config, problem, machine) is None:
@@ -38,11 +60,12 @@ def sample(problem: Any, machine: Machine, count: int) -> list[Config]:
     return list(found)
 
 
-@pytest.mark.parametrize("machine", [H100, MI300X], ids=lambda machine: machine.arch)
-def test_a_sample_of_the_space_compiles_and_fits(machine: Machine) -> None:
-    jobs = [(ROWS, config) for config in sample(ROWS, machine, SAMPLE * 2 // 3)]
-    jobs += [(ODD, config) for config in sample(ODD, machine, SAMPLE - len(jobs))]
-    assert {config["mode"] for _, config in jobs} == {"pull", "pull_staged", "push"}
+@pytest.mark.parametrize("machine", [H100, MI300X, MI350X], ids=lambda machine: machine.arch)
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_a_sample_of_the_space_compiles_and_fits(name: str, machine: Machine) -> None:
+    count = SAMPLE // 3 // len(PROBLEMS[name])
+    jobs = [(problem, config) for problem in PROBLEMS[name] for config in sample(problem, machine, count)]
+    assert {config["mode"] for _, config in jobs} == set(workload(name).space.modes) - LAUNCH_NOTHING_OF_OURS
     spilled = 0
     with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
         futures = [(config, pool.submit(compile_one, machine, problem, config)) for problem, config in jobs]
@@ -50,8 +73,10 @@ def test_a_sample_of_the_space_compiles_and_fits(machine: Machine) -> None:
             kernels = future.result()
             assert kernels, config
             for kernel in kernels:
-                assert 0 < kernel.shared_memory <= machine.shared_memory or kernel.name == "push_kernel", config
+                fits = 0 < kernel.shared_memory <= machine.shared_memory
+                assert fits or kernel.name in WITHOUT_SHARED_MEMORY, f"{config}: {kernel}"
                 if machine.kind == "hip":
                     assert kernel.registers is not None and kernel.spills is not None, f"{config}: {kernel}"
                     spilled += kernel.spills > 0
-    assert spilled <= SAMPLE // 20  # the search finds them slow; more would say that the registers' constraint is wrong
+    # The search finds those slow; more would say that the constraint on registers is wrong.
+    assert spilled <= len(jobs) // 5

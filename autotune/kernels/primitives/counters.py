@@ -26,14 +26,25 @@ def wait_until_read(done, target, status, spin_limit, WORLD: tl.constexpr):
 
 
 @triton.jit
+def last_of(counter, programs):
+    """Count this program out of ``programs``; the last one leaves zero behind. Returns whether we were the last.
+
+    The last one has acquired what the others stored: what it then releases covers their stores too.
+    """
+    tl.debug_barrier()
+    last = tl.atomic_add(counter, 1, sem="acq_rel", scope="gpu") == programs - 1
+    if last:
+        tl.atomic_xchg(counter, 0)
+    return last
+
+
+@triton.jit
 def leave(state, programs):
     """Count this program out of the launch; the last one opens the next epoch. Returns whether we were the last.
 
     ``state`` is int32 [2]: the epoch, and how many of the launch's ``programs`` have left.
     """
-    tl.debug_barrier()
-    last = tl.atomic_add(state + 1, 1, sem="acq_rel", scope="gpu") == programs - 1
+    last = last_of(state + 1, programs)
     if last:
-        tl.atomic_xchg(state + 1, 0)
         tl.atomic_add(state, 1, sem="release", scope="gpu")
     return last

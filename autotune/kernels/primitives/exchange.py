@@ -53,3 +53,25 @@ def sum_tiles(
         else:
             acc += read_tile(inbox, index + source * apart + late, BLOCK_M, BLOCK_N).to(tl.float32)
     return acc
+
+
+@triton.jit
+def add_tiles(
+    acc, inbox, index, apart, arrivals, counter, counters_apart, target, rank, heap_bases, status, spin_limit,
+    WORLD: tl.constexpr, PULL: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """Our own part of a tile (fp32, rounded to the inbox's type) plus every peer's: fp32 [BLOCK_M, BLOCK_N].
+
+    Like ``sum_tiles``, where one rank alone sums the tile: our own part comes first, then rank - 1, rank - 2, …, in the
+    order in which ranks that send to rank + 1 first arrive. Nothing but the sum need stay in registers. PULL: the parts
+    lie in the inboxes of the peers that made them, each as tile ``index``; otherwise all in ours, as in ``sum_tiles``.
+    """
+    acc = acc.to(inbox.dtype.element_ty).to(tl.float32)
+    for back in range(1, WORLD):
+        source = (rank + WORLD - back) % WORLD
+        late = heap.wait(arrivals + counter + source * counters_apart, target, status, spin_limit)
+        holder = source if PULL else rank
+        place = tl.cast(index + (0 if PULL else source * apart) + late, tl.int64) * (BLOCK_M * BLOCK_N)
+        pointers = inbox + place + inside_tile(BLOCK_M, BLOCK_N)
+        acc += heap.load(pointers, rank, holder, heap_bases, hint=(1, 16)).to(tl.float32)
+    return acc

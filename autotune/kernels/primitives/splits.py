@@ -5,6 +5,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from autotune.kernels.primitives.counters import last_of
+
 
 @triton.jit
 def split_range(split, depth, SPLITS: tl.constexpr, BLOCK_K: tl.constexpr):
@@ -27,10 +29,8 @@ def join_splits(
     place = tl.arange(0, BLOCK_M)[:, None] * BLOCK_N + tl.arange(0, BLOCK_N)[None, :]
     parts = partials + tl.cast(tile, tl.int64) * (SPLITS * BLOCK_M * BLOCK_N) + place
     tl.store(parts + split * (BLOCK_M * BLOCK_N), acc)
-    tl.debug_barrier()
-    last = tl.atomic_add(tickets + tile, 1, sem="acq_rel", scope="gpu") == SPLITS - 1
+    last = last_of(tickets + tile, SPLITS)
     if last:
-        tl.atomic_xchg(tickets + tile, 0)
         acc = tl.load(parts)
         for other in tl.static_range(1, SPLITS):
             acc += tl.load(parts + other * (BLOCK_M * BLOCK_N))

@@ -1,0 +1,1 @@
+"""GEMM + reduce-scatter: the problem, its device code and its launchers."""

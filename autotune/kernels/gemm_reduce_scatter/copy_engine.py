@@ -1,0 +1,89 @@
+"""The copy engines' way: the library's GEMM in chunks, each peer's rows sent by device copies, one sum at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+
+from autotune.config import Config
+from autotune.heap.arena import SymmetricHeap
+from autotune.kernels.gemm_reduce_scatter.problem import GemmReduceScatter
+from autotune.kernels.gemm_reduce_scatter.tensors import Scratch, Tensors
+from autotune.kernels.launching.plan import Launch
+from autotune.kernels.launching.streams import on, wait
+
+
+def chunks(rank: int, rows: int, world_size: int, unit_rows: int) -> Iterator[tuple[int, int]]:
+    """First and end row of each chunk of A, at most ``unit_rows`` rows: rank + 1's first, ``rank``'s own last."""
+    m = rows * world_size
+    first = (rank + 1) * rows
+    for begin in range(0, m, unit_rows):
+        at, length = (first + begin) % m, min(unit_rows, m - begin)
+        yield at, min(at + length, m)
+        if at + length > m:
+            yield 0, at + length - m
+
+
+def parcels(begin: int, end: int, rank: int, rows: int) -> Iterator[tuple[int, int, int]]:
+    """The peers that own rows of a chunk, with the first and end row of what they own there."""
+    for owner in range(begin // rows, (end - 1) // rows + 1):
+        if owner != rank:
+            yield owner, max(begin, owner * rows), min(end, (owner + 1) * rows)
+
+
+@dataclass(frozen=True)
+class _Chunk:
+    """Rows of A, where their product goes, and the copies from there into the owners' inboxes."""
+
+    a: torch.Tensor
+    out: torch.Tensor
+    copies: list[tuple[torch.Tensor, torch.Tensor]]
+
+
+class CopyEngine:
+    """The copies cost no multiprocessor, and hide behind the next chunks' GEMMs; those alternate between streams, so
+    that one's tail hides in the next. Own rows come last and stay; then a kernel of ours sums all parts.
+
+    That kernel begins after our own copies, and waits for nothing but the peers' kernels to begin: though its programs
+    may fill the GPU while they wait, nobody waits for anything behind them.
+    """
+
+    def __init__(
+        self, problem: GemmReduceScatter, config: Config, tensors: Tensors, scratch: Scratch, heap: SymmetricHeap,
+        launches: list[Launch],
+    ) -> None:  # fmt: skip
+        self._b = tensors.b
+        self._enter, self._sum = launches
+        rank, rows = heap.rank, problem.rows
+        inboxes = [heap.peer(scratch.mail, owner)[rank] for owner in range(problem.world_size)]
+        self._chunks = []
+        for begin, end in chunks(rank, rows, problem.world_size, config.integer("unit_rows")):
+            copies = [
+                (inboxes[owner][low - owner * rows : high - owner * rows], scratch.product[low:high])
+                for owner, low, high in parcels(begin, end, rank, rows)
+            ]
+            self._chunks.append(_Chunk(tensors.a[begin:end], scratch.product[begin:end], copies))
+        streams = config.integer("gemm_streams")
+        self._cuda = heap.device.type == "cuda"
+        self._copying = torch.cuda.Stream() if self._cuda else None
+        self._multiplying = [torch.cuda.Stream() for _ in range(streams)] if self._cuda else [None] * streams
+
+    def __call__(self) -> None:
+        """Enqueue one call; what the caller enqueues next on its stream comes after all of it."""
+        main = torch.cuda.current_stream() if self._cuda else None
+        wait([self._copying, *self._multiplying], [main])
+        with on(self._copying):
+            self._enter.run()
+        for number, chunk in enumerate(self._chunks):
+            stream = self._multiplying[number % len(self._multiplying)]
+            with on(stream):
+                torch.matmul(chunk.a, self._b, out=chunk.out)
+            if chunk.copies:
+                wait([self._copying], [stream])
+            with on(self._copying):
+                for inbox, part in chunk.copies:
+                    inbox.copy_(part)
+        wait([main], [self._copying, *self._multiplying])
+        self._sum.run()

@@ -1,0 +1,172 @@
+"""Device code of GEMM + reduce-scatter: the fused kernel, and the sum behind the copy engines.
+
+Rank r owns ``rows`` rows of C, from r * rows of A on. Tiles are cut owner by owner (the last row of an owner's tiles
+may hang over into the next owner's rows; what hangs over is not stored), so that each has one owner. A launch computes
+the peers' tiles first and its own last: peers' parts travel while it computes, and its own part of a tile is added to
+theirs from registers. Tiles of an owner are numbered down the columns, and UNIT_TILES of them share a flag.
+
+Launch after launch. The tiles under way lie in two slots, used in turn. Pushing: a rank that stores into a slot for
+epoch e has finished epoch e - 1, hence waited for every peer's parts of e - 1, hence every peer has begun e - 1, hence
+finished e - 2, the last launch to read that slot of its inbox. Pulling: the slot is our own and its last readers are
+the peers in their e - 2, which they have finished for the same reason. Every rank owns a row at least, so every rank
+does wait for every peer. Behind the copy engines there is one inbox: ``ready`` counters say that it may be written to.
+
+No wait can starve its producer. Only own tiles wait, and for nothing but peers' tiles; in each program, and in the
+order of program ids, those come before it, the last late signal included. So with one program a tile the hardware has
+dispatched them before, and persistent programs are no more than the compute units, all resident. (The interpreter runs
+programs one after another: there a persistent launch is one program.)
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from autotune.heap import device as heap
+from autotune.kernels.primitives.counters import announce_ready, last_of, leave, wait_until_read
+from autotune.kernels.primitives.exchange import add_tiles, send_tile
+from autotune.kernels.primitives.splits import join_splits, split_range
+from autotune.kernels.primitives.tiles import accumulate, grouped, store_tile
+
+
+@triton.jit
+def announce(index, tiles, sent, arrivals, owner, rank, heap_bases, UNIT_TILES: tl.constexpr):
+    """Signal the owner that our part of its tile ``index`` is there, once that is so of the whole unit."""
+    units = tl.cdiv(tiles, UNIT_TILES)
+    unit = index // UNIT_TILES
+    flag = arrivals + rank * units + unit
+    if UNIT_TILES == 1:
+        heap.signal(flag, owner, rank, heap_bases)
+    else:
+        in_unit = tl.minimum(tiles - unit * UNIT_TILES, UNIT_TILES)
+        heap.signal(flag, owner, rank, heap_bases, last_of(sent + owner * units + unit, in_unit))
+
+
+@triton.jit
+def collect(
+    acc, mail, slot, index, tiles, arrivals, target, rank, heap_bases, status, spin_limit,
+    WORLD: tl.constexpr, PULL: tl.constexpr, UNIT_TILES: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """Our own part of a tile of ours plus the peers', as they arrive: fp32 [BLOCK_M, BLOCK_N]."""
+    box = slot * WORLD + (rank if PULL else 0)
+    return add_tiles(
+        acc, mail, box * tiles + index, tiles, arrivals, index // UNIT_TILES, tl.cdiv(tiles, UNIT_TILES), target,
+        rank, heap_bases, status, spin_limit, WORLD, PULL, BLOCK_M, BLOCK_N,
+    )  # fmt: skip
+
+
+@triton.jit(do_not_specialize=["M", "rows", "group_m", "rank", "spin_limit"])
+def gemm_scatter_kernel(
+    a, b, c, bias, mail, partials, tickets, sent,
+    M, N, K, rows, stride_bk, stride_bn, group_m, rank,
+    heap_bases, state, arrivals, status, spin_limit,
+    WORLD: tl.constexpr, PULL: tl.constexpr, ROTATE: tl.constexpr, UNIT_TILES: tl.constexpr, LATE: tl.constexpr,
+    SPLITS: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    TMA: tl.constexpr, B_TRANSPOSED: tl.constexpr, EVEN_K: tl.constexpr, BIAS: tl.constexpr, FLATTEN: tl.constexpr,
+):  # fmt: skip
+    """C [rows, N] = the sum over ranks of our rows of A [M, K] @ B [K, N], + bias [N].
+
+    PULL: parts stay where they were made, and the owner loads them. ROTATE: peers' tiles are computed one peer after
+    the other, rank + 1 first, so that no two ranks send to one peer at a time; otherwise the peers' rows of tiles take
+    turns. SPLITS programs share a tile's depth, and the last of them sends it, or collects it. LATE: a program signals
+    a tile in its next turn: a signal waits until what was stored has arrived, and by then it has.
+    """
+    pid = tl.program_id(0)
+    programs = tl.num_programs(0)
+    epoch = tl.load(state)
+    slot = epoch & 1  # not %: the epoch wraps around and is then negative
+    peers: tl.constexpr = WORLD - 1 + (WORLD == 1)
+    tiles_m = tl.cdiv(rows, BLOCK_M)
+    tiles_n = tl.cdiv(N, BLOCK_N)
+    tiles = tiles_m * tiles_n
+    remote = (WORLD - 1) * tiles * SPLITS
+
+    # What a late signal is about; at first a tile of ours, whose counters nobody looks at.
+    stored_owner = rank
+    stored_index = 0
+    for item in tl.range(pid, remote, programs, flatten=FLATTEN):
+        m, n = grouped(item // SPLITS, peers * tiles_m, tiles_n, group_m)
+        if ROTATE:
+            ahead = 1 + m // tiles_m
+            m = m % tiles_m
+        else:
+            ahead = 1 + m % peers
+            m = m // peers
+        owner = (rank + ahead) % WORLD
+        index = n * tiles_m + m
+        first_k, end_k = split_range(item % SPLITS, K, SPLITS, BLOCK_K)
+        acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
+        acc = accumulate(
+            acc, a, owner * rows + m * BLOCK_M, M, K, b, N, n * BLOCK_N, stride_bk, stride_bn, first_k, end_k,
+            BLOCK_M, BLOCK_N, BLOCK_K, TMA, B_TRANSPOSED, EVEN_K,
+        )  # fmt: skip
+        whole = True
+        if SPLITS > 1:
+            acc, whole = join_splits(
+                acc, partials, tickets, owner * tiles + index, item % SPLITS, SPLITS, BLOCK_M, BLOCK_N
+            )
+        if whole:
+            if LATE:
+                announce(stored_index, tiles, sent, arrivals, stored_owner, rank, heap_bases, UNIT_TILES)
+            place = (slot * WORLD + (owner if PULL else rank)) * tiles + index
+            send_tile(acc, mail, place, rank if PULL else owner, rank, heap_bases, BLOCK_M, BLOCK_N)
+            if LATE:
+                stored_owner = owner
+                stored_index = index
+            else:
+                announce(index, tiles, sent, arrivals, owner, rank, heap_bases, UNIT_TILES)
+    if LATE:
+        announce(stored_index, tiles, sent, arrivals, stored_owner, rank, heap_bases, UNIT_TILES)
+
+    first_own = pid + tl.cdiv(tl.maximum(remote - pid, 0), programs) * programs
+    for item in tl.range(first_own, WORLD * tiles * SPLITS, programs, flatten=FLATTEN):
+        m, n = grouped((item - remote) // SPLITS, tiles_m, tiles_n, group_m)
+        index = n * tiles_m + m
+        first_k, end_k = split_range(item % SPLITS, K, SPLITS, BLOCK_K)
+        acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
+        acc = accumulate(
+            acc, a, rank * rows + m * BLOCK_M, M, K, b, N, n * BLOCK_N, stride_bk, stride_bn, first_k, end_k,
+            BLOCK_M, BLOCK_N, BLOCK_K, TMA, B_TRANSPOSED, EVEN_K,
+        )  # fmt: skip
+        whole = True
+        if SPLITS > 1:
+            acc, whole = join_splits(
+                acc, partials, tickets, rank * tiles + index, item % SPLITS, SPLITS, BLOCK_M, BLOCK_N
+            )
+        if whole:
+            acc = collect(
+                acc, mail, slot, index, tiles, arrivals, epoch + 1, rank, heap_bases, status, spin_limit,
+                WORLD, PULL, UNIT_TILES, BLOCK_M, BLOCK_N,
+            )  # fmt: skip
+            store_tile(acc, c, m * BLOCK_M, n * BLOCK_N, rows, N, bias, BLOCK_M, BLOCK_N, TMA, BIAS)
+
+    leave(state, programs)
+
+
+@triton.jit(do_not_specialize=["rank", "spin_limit"])
+def sum_kernel(
+    own, inbox, c, bias, elements, N, rank, heap_bases, state, done, status, spin_limit,
+    WORLD: tl.constexpr, BLOCK: tl.constexpr, BIAS: tl.constexpr,
+):  # fmt: skip
+    """C [elements / N, N] = own + the peers' parts in ``inbox`` [WORLD, elements] + bias, each program BLOCK elements.
+
+    Tells the peers that our copies to them have been made, which is so when this launch begins, and waits until theirs
+    have. The order of the sum is that of ``add_tiles``.
+    """
+    pid = tl.program_id(0)
+    epoch = tl.load(state)
+    if pid == 0:
+        announce_ready(done, rank, heap_bases, WORLD)
+    place = pid.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = place < elements
+    acc = tl.load(own + place, mask=inside, other=0.0).to(tl.float32)
+    wait_until_read(done, epoch + 1, status, spin_limit, WORLD)
+    for back in tl.static_range(1, WORLD):
+        source = (rank + WORLD - back) % WORLD
+        part = tl.load(inbox + tl.cast(source, tl.int64) * elements + place, mask=inside, other=0.0)
+        acc += part.to(tl.float32)
+    if BIAS:
+        acc += tl.load(bias + place % N, mask=inside, other=0.0).to(tl.float32)
+    tl.store(c + place, acc.to(c.dtype.element_ty), mask=inside)
+    leave(state, tl.num_programs(0))

@@ -1,0 +1,22 @@
+"""The library's way: its GEMM, its reduce-scatter, one after the other."""
+
+from __future__ import annotations
+
+import torch
+
+from autotune.kernels.gemm_reduce_scatter.problem import GemmReduceScatter
+from autotune.kernels.gemm_reduce_scatter.tensors import Tensors
+from autotune.kernels.launching.tensors import Run
+
+
+def bulk_synchronous(problem: GemmReduceScatter, tensors: Tensors) -> Run:
+    """The baseline, the hard way: one library GEMM, one ``reduce_scatter_tensor`` straight into C, no copy between."""
+    product = torch.empty((problem.m, problem.n), dtype=tensors.c.dtype, device=tensors.c.device)
+
+    def run() -> None:
+        torch.matmul(tensors.a, tensors.b, out=product)
+        torch.distributed.reduce_scatter_tensor(tensors.c, product)
+        if tensors.bias is not None:
+            tensors.c.add_(tensors.bias)
+
+    return run

@@ -1,0 +1,70 @@
+"""The problem: C = reduce_scatter(A @ B) (+ bias), the depth sharded over the ranks, C by rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from autotune.errors import InvalidProblem
+from autotune.problem import Problem, choice, flag, size
+
+B_ORDERS = ("kn", "nk")
+
+
+@dataclass(frozen=True, kw_only=True)
+class GemmReduceScatter(Problem):
+    """C [m / world_size, n]: rows r * m / world_size … of the sum over ranks of A [m, k_local] @ B [k_local, n].
+
+    Rounding: each rank's product, accumulated in fp32, is rounded once to the element type; the parts are summed in
+    fp32 in a fixed order, the bias [n] is added once, to the sum, and that is rounded once. (``bsp`` rounds as the
+    library's reduce-scatter does, and the bias's sum once more.) ``b_order`` kn: B is stored [k_local, n] row by row;
+    nk: as the weight of a linear layer, [n, k_local].
+    """
+
+    workload = "gemm_reduce_scatter"
+    free = ("m",)
+
+    m: int = size("rows of A; each rank gets m / world-size of C's")
+    n: int = size("columns of B and C")
+    k: int = size("depth of the whole product; each rank has k / world-size of it")
+    b_order: str = choice("storage of B: row by row (kn), or transposed (nk)", B_ORDERS, "kn")
+    bias: bool = flag("add a bias of n elements to the sum")
+
+    def check(self) -> None:
+        """Raise InvalidProblem where the ranks do not divide what is sharded over them."""
+        for name, value in {"m": self.m, "k": self.k}.items():
+            if value % self.world_size:
+                low = value // self.world_size * self.world_size
+                nearest = f"{low} or {low + self.world_size}" if low else f"{self.world_size}"
+                raise InvalidProblem(
+                    f"{name}={value} is sharded over world_size={self.world_size}, which must divide it: take {nearest}"
+                )
+
+    @property
+    def rows(self) -> int:
+        """Rows of C on one rank."""
+        return self.m // self.world_size
+
+    @property
+    def k_local(self) -> int:
+        """Depth of one rank's product."""
+        return self.k // self.world_size
+
+    @property
+    def gemm(self) -> tuple[int, int, int]:
+        """Rows, columns and depth of one rank's GEMM."""
+        return self.m, self.n, self.k_local
+
+    @property
+    def flops(self) -> int:
+        """Floating-point operations of one rank's GEMM."""
+        return 2 * self.m * self.n * self.k_local
+
+    @property
+    def bytes_moved(self) -> int:
+        """Bytes that one rank receives from its peers: their parts of its rows."""
+        return (self.world_size - 1) * self.rows * self.n * self.element_size
+
+    @property
+    def bytes_read(self) -> int:
+        """Bytes that one rank reads from its memory at least: its A and its B."""
+        return (self.m + self.n) * self.k_local * self.element_size

@@ -1,0 +1,48 @@
+"""What a call works on: one rank's operands, and the scratch that the kernels of one config share across ranks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True)
+class Tensors:
+    """One rank's operands, none of them on the symmetric heap.
+
+    ``a`` [m, k_local] contiguous; ``b`` [k_local, n] in either storage order; ``c`` the output [m / world_size, n];
+    ``bias`` [n] or None.
+    """
+
+    a: torch.Tensor
+    b: torch.Tensor
+    c: torch.Tensor
+    bias: torch.Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Scratch:
+    """What one config needs besides the operands. The first six lie on the symmetric heap; counters begin at zero."""
+
+    state: torch.Tensor
+    """int32 [2]: the epoch, and how many programs have left."""
+    status: torch.Tensor
+    """int32 [1]: 1 once a wait gave up."""
+    ready: torch.Tensor
+    """int32 [world_size], ``copy_engine``: ranks whose inbox may be written to."""
+    done: torch.Tensor
+    """int32 [world_size], ``copy_engine``: ranks whose copies have been made."""
+    arrivals: torch.Tensor
+    """int32 [world_size, units]: launches in which a rank's unit of our rows was there."""
+    mail: torch.Tensor
+    """Parts on their way, in the element type. Tiles: [2 slots, world_size, tiles, block_m, block_n], the second index
+    being the source where parts are pushed, the owner where they are pulled. ``copy_engine``: [world_size, rows, n]."""
+    sent: torch.Tensor
+    """int32 [world_size, units], this rank's alone: finished tiles of each peer's units, zero between launches."""
+    product: torch.Tensor
+    """[m, n], ``copy_engine``, this rank's alone: its part of every row."""
+    partials: torch.Tensor
+    """fp32 [tiles * splits, block_m, block_n], this rank's alone, like the tickets; see ``join_splits``."""
+    tickets: torch.Tensor
+    """int32 [tiles]"""

@@ -1,0 +1,126 @@
+"""The joint space of GEMM + reduce-scatter, and the config that a sensible engineer would use untuned."""
+
+from __future__ import annotations
+
+from autotune.config import Config, Value
+from autotune.environment import Machine
+from autotune.kernels.gemm_reduce_scatter.problem import GemmReduceScatter
+from autotune.search_spaces import Constraint, Setting, Space, choices, numbers
+from autotune.search_spaces.gemm import (
+    default_tile,
+    gemm_constraints,
+    gemm_dimensions,
+    round_up,
+    split_constraints,
+    split_dimension,
+    tma_aligned,
+)
+
+KERNELS = ("push", "pull")
+"""Modes whose GEMM is ours."""
+
+MOST_CHUNKS = 8
+"""Chunks into which ``copy_engine`` may cut an owner's rows."""
+
+
+def _tile_within_rows(s: Setting, block_m: int) -> bool:
+    return block_m <= max(16, round_up(s.problem.rows))
+
+
+def _unit_within_tiles(s: Setting, unit_tiles: int, block_m: int, block_n: int) -> bool:
+    return unit_tiles == 1 or unit_tiles <= -(-s.problem.rows // block_m) * -(-s.problem.n // block_n)
+
+
+def _split_is_not_flattened(s: Setting, split_k: int, schedule: str) -> bool:
+    return split_k == 1 or schedule != "flattened"
+
+
+def _next_turn_exists(s: Setting, signals: str, schedule: str) -> bool:
+    return signals == "at_once" or schedule != "tile"
+
+
+def _peers_to_order(s: Setting, peer_order: str) -> bool:
+    return peer_order == "rotate" or s.problem.world_size > 2
+
+
+def _copies_to_peers(s: Setting, mode: str) -> bool:
+    return int(s.problem.world_size) > 1
+
+
+def _chunk_of_sensible_size(s: Setting, unit_rows: int) -> bool:
+    return unit_rows <= max(16, round_up(s.problem.m)) and unit_rows * MOST_CHUNKS >= s.problem.rows
+
+
+def _graphs_exist(s: Setting, launch: str) -> bool:
+    return launch == "eager" or not s.machine.is_interpreter
+
+
+def _one_stream_on_cpu(s: Setting, gemm_streams: int) -> bool:
+    return gemm_streams == 1 or not s.machine.is_interpreter
+
+
+SPACE = Space(
+    choices("mode", "bsp", "push", "pull", "copy_engine", help="communication strategy"),
+    choices("launch", "eager", "graph", modes=("bsp",), help="library calls one by one, or as a CUDA graph"),
+    *gemm_dimensions(KERNELS),
+    split_dimension(KERNELS),
+    choices("schedule", "tile", "persistent", "flattened", modes=KERNELS,
+            help="one program a tile; persistent; persistent with tile and k loops made one"),
+    choices("peer_order", "rotate", "interleaved", modes=KERNELS,
+            help="peers' tiles one peer after the other, or in turn"),
+    numbers("unit_tiles", 1, 2, 4, 8, 16, 32, modes=KERNELS,
+            help="transfer granularity: tiles of an owner that one signal covers"),
+    choices("signals", "at_once", "next_turn", modes=KERNELS,
+            help="when a program signals a tile: once stored, or after its next one, when the stores have arrived"),
+    numbers("unit_rows", 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, modes=("copy_engine",),
+            help="transfer granularity: rows of A, of several owners maybe, that one GEMM takes before they are sent"),
+    numbers("gemm_streams", 1, 2, 4, modes=("copy_engine",), help="streams over which the chunks' GEMMs alternate"),
+    numbers("sum_block", 512, 1024, 2048, 4096, 8192, modes=("copy_engine",),
+            help="elements of C that a program of the final sum takes"),
+    numbers("sum_warps", 4, 8, 16, modes=("copy_engine",), help="warps of a program of the final sum"),
+    constraints=(
+        *gemm_constraints(),
+        *split_constraints(),
+        Constraint("tile within an owner's rows", ("block_m",), _tile_within_rows,
+                   "a tile has one owner: it may exceed the owner's rows only by rounding up to the next power of two"),
+        Constraint("unit within an owner's tiles", ("unit_tiles", "block_m", "block_n"), _unit_within_tiles,
+                   "an owner has fewer tiles than that"),
+        Constraint("flattening", ("split_k", "schedule"), _split_is_not_flattened,
+                   "a split tile ends in a meeting of its programs, not in the next tile's loop"),
+        Constraint("next turn", ("signals", "schedule"), _next_turn_exists, "only a persistent program has turns"),
+        Constraint("order without effect", ("peer_order",), _peers_to_order, "with one peer at most there is no order"),
+        Constraint("copies to peers", ("mode",), _copies_to_peers, "one rank has nothing to copy",
+                   modes=("copy_engine",)),
+        Constraint("chunks", ("unit_rows",), _chunk_of_sensible_size,
+                   f"at most all of A's rows, and at least {MOST_CHUNKS}th of an owner's"),
+        Constraint("CUDA graphs", ("launch",), _graphs_exist, "there are no CUDA graphs without a GPU"),
+        Constraint("streams", ("gemm_streams",), _one_stream_on_cpu, "there are no streams without a GPU"),
+    ),
+)  # fmt: skip
+
+
+def default_config(problem: GemmReduceScatter, machine: Machine) -> Config:
+    """A push tile by tile, each tile its own program, of a size to suit an owner's rows."""
+    tma = machine.has_tma and not machine.is_interpreter and tma_aligned(Setting(problem, machine), "tma")
+    tile = default_tile(*problem.gemm, machine)
+    tile["block_m"] = min(tile["block_m"], max(16, round_up(problem.rows)))
+    if tile["block_m"] * tile["block_n"] < 128 * tile["num_warps"]:
+        tile["num_warps"] = 4
+    config: dict[str, Value] = {
+        "mode": "push",
+        **tile,
+        "split_k": 1,
+        "loads": "tma" if tma else "pointer",
+        "schedule": "tile",
+        "peer_order": "rotate",
+        "unit_tiles": 1,
+        "signals": "at_once",
+    }
+    found = Config(config)
+    while SPACE.violation(found, problem, machine) is not None and found.integer("block_n") > 32:
+        # fp32 and odd shapes: a smaller tile fits where the usual one does not.
+        stages = max(2, found.integer("num_stages") - 1)
+        found = found.replace(
+            block_n=found.integer("block_n") // 2, block_k=min(64, tile["block_k"]), num_stages=stages
+        )
+    return found

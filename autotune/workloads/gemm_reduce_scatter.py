@@ -1,0 +1,196 @@
+"""GEMM + reduce-scatter as a workload: C = reduce_scatter(A @ B) (+ bias)."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+
+from autotune.config import Config
+from autotune.environment import Machine
+from autotune.heap.arena import SymmetricHeap
+from autotune.kernels.gemm_reduce_scatter import launch
+from autotune.kernels.gemm_reduce_scatter.problem import GemmReduceScatter
+from autotune.kernels.gemm_reduce_scatter.tensors import Scratch, Tensors
+from autotune.kernels.launching.plan import Compiled, compile_all
+from autotune.kernels.launching.tensors import TORCH_DTYPES, meta
+from autotune.search_spaces.gemm_reduce_scatter import SPACE, default_config
+from autotune.workloads.comparison import distance, drawn
+from autotune.workloads.scratch import ScratchOperation
+from autotune.workloads.workload import Error, Run, Tolerance, Workload
+
+TOLERANCES = {
+    # Each part is rounded, and the sum; a library's ring rounds once a hop, growing sums, which for 8 ranks comes to
+    # about 2.5 roundings of the result. One rounding in bf16 is about 1.6e-3 overall and 2**-8 of each element; the
+    # interpreter truncates, about 2.8e-3 and 2**-7, and all parts the same way.
+    "bf16": Tolerance(overall=1.2e-2, element=0.1),
+    "fp16": Tolerance(overall=1.5e-3, element=0.015),
+    "fp32": Tolerance(overall=1e-5, element=1e-4),
+}
+
+SPINS_OFFLINE = 1 << 20
+
+
+class GemmReduceScatterOperation(ScratchOperation):
+    """The tensors of one rank, and the config prepared last."""
+
+    def __init__(self, problem: GemmReduceScatter, heap: SymmetricHeap, machine: Machine, spin_limit: int) -> None:
+        """Allocates the operands in ordinary memory; inputs are undefined until ``refresh``."""
+        self._problem, self._machine, self._spin_limit = problem, machine, spin_limit
+        dtype, device = TORCH_DTYPES[problem.dtype], heap.device
+        transposed = problem.b_order == "nk"
+        b_shape = (problem.n, problem.k_local) if transposed else (problem.k_local, problem.n)
+        b = torch.empty(b_shape, dtype=dtype, device=device)
+        self._tensors = Tensors(
+            a=torch.empty((problem.m, problem.k_local), dtype=dtype, device=device),
+            b=b.t() if transposed else b,
+            c=torch.empty((problem.rows, problem.n), dtype=dtype, device=device),
+            bias=torch.empty(problem.n, dtype=dtype, device=device) if problem.bias else None,
+        )
+        self._reference: torch.Tensor | None = None
+        super().__init__(heap)
+
+    def share(self, config: Config) -> Scratch | None:
+        """Counters and inbox."""
+        return launch.share_scratch(self._problem, config, self._machine, self._heap)
+
+    def bind(self, config: Config) -> Run:
+        """On this rank's tensors."""
+        return launch.bind(
+            self._problem, config, self._machine, self._tensors, self.scratch, self._heap, self._spin_limit
+        )
+
+    def refresh(self, seed: int) -> None:
+        """Every rank draws every rank's operands from the seed, one rank's at a time, and multiplies its own rows."""
+        tensors, rank, problem = self._tensors, self._heap.rank, self._problem
+        wide = torch.float64 if problem.dtype == "fp32" else torch.float32
+        ours = slice(rank * problem.rows, (rank + 1) * problem.rows)
+        self._reference = torch.zeros((problem.rows, problem.n), dtype=wide, device=self._heap.device)
+        for source in range(problem.world_size):
+            a = self._draw(tensors.a, seed * 1000 + source)
+            b = self._draw(tensors.b, seed * 1000 + 500 + source)
+            self._reference.addmm_(a[ours].to(wide), b.to(wide))
+            if source == rank:
+                tensors.a.copy_(a)
+                tensors.b.copy_(b)
+        if tensors.bias is not None:
+            tensors.bias.copy_(self._draw(tensors.bias, seed * 1000 + 750))
+            self._reference += tensors.bias.to(wide)
+        tensors.c.fill_(float("nan"))
+        if self.scratch is not None:
+            self.scratch.mail.fill_(float("nan"))
+            self.scratch.product.fill_(float("nan"))
+
+    def _draw(self, like: torch.Tensor, seed: int) -> torch.Tensor:
+        return drawn(tuple(like.shape), like.dtype, self._heap.device, seed)
+
+    def error(self) -> Error:
+        """Distance from the reference, computed in fp32 (fp64 for fp32)."""
+        assert self._reference is not None, "refresh comes first"
+        return distance(self._tensors.c, self._reference)
+
+    def parts(self) -> dict[str, Run]:
+        """The library's GEMM alone, and its reduce-scatter of such a product alone."""
+        tensors, problem = self._tensors, self._problem
+        product = torch.randn((problem.m, problem.n), device=self._heap.device).to(tensors.c.dtype)
+
+        def gemm() -> None:
+            torch.matmul(tensors.a, tensors.b, out=product)
+
+        return {
+            "reduce_scatter": lambda: torch.distributed.reduce_scatter_tensor(tensors.c, product) and None,
+            "gemm": gemm,
+        }
+
+
+class GemmReduceScatterWorkload(Workload):
+    """The plug-in."""
+
+    name = "gemm_reduce_scatter"
+    problem_type = GemmReduceScatter
+    space = SPACE
+    sources: ClassVar = (
+        "autotune.heap.device",
+        "autotune.kernels.gemm_reduce_scatter.copy_engine",
+        "autotune.kernels.gemm_reduce_scatter.device",
+        "autotune.kernels.gemm_reduce_scatter.launch",
+        "autotune.kernels.gemm_reduce_scatter.library",
+        "autotune.kernels.launching.gemm",
+        "autotune.kernels.launching.streams",
+        "autotune.kernels.primitives.counters",
+        "autotune.kernels.primitives.exchange",
+        "autotune.kernels.primitives.meeting",
+        "autotune.kernels.primitives.splits",
+        "autotune.kernels.primitives.tiles",
+    )
+
+    def default_problem(self, machine: Machine, world_size: int) -> GemmReduceScatter:
+        """Llama-70B's MLP down-projection at 4096 tokens; a toy of the same form under the interpreter."""
+        if machine.is_interpreter:
+            return GemmReduceScatter(m=32 * world_size, n=64, k=64 * world_size, world_size=world_size)
+        return GemmReduceScatter(m=4096, n=8192, k=28672, world_size=world_size)
+
+    def default_config(self, problem: GemmReduceScatter, machine: Machine) -> Config:
+        """See the search space."""
+        return default_config(problem, machine)
+
+    def first_configs(self, problem: GemmReduceScatter, machine: Machine) -> list[Config]:
+        """The default, its tile in the other schedules and in the pull; copies after one, two, four owners' rows."""
+        default = default_config(problem, machine)
+        found = [
+            default,
+            default.replace(schedule="persistent", signals="next_turn"),
+            default.replace(schedule="flattened", signals="next_turn", unit_tiles=2),
+            default.replace(peer_order="interleaved"),
+            default.replace(unit_tiles=4),
+            default.replace(split_k=2),
+            default.replace(mode="pull"),
+        ]
+        units = [int(value) for value in SPACE.dimensions["unit_rows"].values]
+        for owners in (1, 2, 4):
+            unit = next((rows for rows in units if rows >= owners * problem.rows), units[-1])
+            copies = {"unit_rows": unit, "gemm_streams": 1 if machine.is_interpreter else 2}
+            found.append(Config({"mode": "copy_engine", **copies, "sum_block": 2048, "sum_warps": 8}))
+        return [c for c in dict.fromkeys(found) if SPACE.violation(c, problem, machine) is None]
+
+    def baselines(self, problem: GemmReduceScatter, machine: Machine) -> dict[str, Config]:
+        """The library's GEMM, then its reduce-scatter: eager, and as a CUDA graph where there are graphs."""
+        both = {
+            "bsp eager": Config({"mode": "bsp", "launch": "eager"}),
+            "bsp graph": Config({"mode": "bsp", "launch": "graph"}),
+        }
+        return {name: c for name, c in both.items() if SPACE.violation(c, problem, machine) is None}
+
+    def tolerance(self, problem: GemmReduceScatter) -> Tolerance:
+        """By element type."""
+        return TOLERANCES[problem.dtype]
+
+    def heap_bytes(self, problem: GemmReduceScatter) -> int:
+        """The largest scratch."""
+        return launch.scratch_bytes(problem) + (1 << 20)
+
+    def operation(
+        self, problem: GemmReduceScatter, heap: SymmetricHeap, machine: Machine, spin_limit: int
+    ) -> GemmReduceScatterOperation:
+        """Set up on this rank."""
+        return GemmReduceScatterOperation(problem, heap, machine, spin_limit)
+
+    def compile(self, problem: GemmReduceScatter, config: Config, machine: Machine) -> list[Compiled]:
+        """From meta tensors: no memory, no device."""
+        if config["mode"] == "bsp":
+            return []
+        dtype = TORCH_DTYPES[problem.dtype]
+        transposed = problem.b_order == "nk"
+        b = meta((problem.n, problem.k_local) if transposed else (problem.k_local, problem.n), dtype)
+        tensors = Tensors(
+            a=meta((problem.m, problem.k_local), dtype),
+            b=b.t() if transposed else b,
+            c=meta((problem.rows, problem.n), dtype),
+            bias=meta((problem.n,), dtype) if problem.bias else None,
+        )
+        scratch = launch.allocate_scratch(problem, config, machine, meta, meta)
+        bases = meta((problem.world_size,), torch.int64)
+        return compile_all(launch.plan(problem, config, machine, tensors, scratch, bases, 0, SPINS_OFFLINE))
+
+
+WORKLOAD = GemmReduceScatterWorkload()

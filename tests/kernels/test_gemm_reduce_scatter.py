@@ -1,0 +1,168 @@
+"""GEMM + reduce-scatter is right in every mode: under the interpreter on 1 to 4 ranks, and on all GPUs there are."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any
+
+import pytest
+import torch
+from every_mode import check_all, few, on_cpu, variants
+
+from autotune.config import Config
+from autotune.environment import H100, machine
+from autotune.errors import InvalidProblem
+from autotune.heap.arena import ALIGNMENT
+from autotune.kernels.gemm_reduce_scatter.copy_engine import chunks, parcels
+from autotune.kernels.gemm_reduce_scatter.launch import allocate_scratch
+from autotune.kernels.launching.tensors import meta
+from autotune.workloads import workload
+
+WORKLOAD = workload("gemm_reduce_scatter")
+
+ALIGNED = {"rows": 32, "n": 64, "k": 64}
+"""Rows and depth per rank; tiles divide an owner's rows."""
+ODD = {"rows": 11, "n": 40, "k": 72, "bias": True, "b_order": "nk"}
+NARROW = {"rows": 35, "n": 24, "k": 40, "bias": True}
+TINY = {"rows": 1, "n": 24, "k": 56, "dtype": "fp32"}
+
+ONE_OF_EACH = {"bsp", "push", "pull"}
+
+
+def problem_of(world_size: int, sizes: dict[str, Any]) -> Any:
+    """A problem of so many rows, and so deep, on each rank."""
+    scaled = {"m": sizes["rows"] * world_size, "k": sizes["k"] * world_size}
+    others = {name: value for name, value in sizes.items() if name not in ("rows", "k")}
+    return WORKLOAD.problem_type(world_size=world_size, **scaled, **others)
+
+
+INTERPRETED_TILES = [
+    {
+        "block_m": 16, "block_n": 32, "block_k": 32, "group_m": 2, "num_warps": 4, "num_stages": 2, "split_k": 2,
+        "unit_tiles": 2, "unit_rows": 16, "gemm_streams": 1, "sum_block": 512, "sum_warps": 4,
+    },
+    {
+        "block_m": 16, "block_n": 32, "block_k": 64, "group_m": 1, "num_warps": 4, "num_stages": 3, "split_k": 1,
+        "unit_tiles": 1, "unit_rows": 16, "gemm_streams": 1, "sum_block": 1024, "sum_warps": 4,
+    },
+    {
+        "block_m": 16, "block_n": 32, "block_k": 32, "group_m": 4, "num_warps": 4, "num_stages": 3, "split_k": 1,
+        "unit_tiles": 2, "unit_rows": 32, "gemm_streams": 1, "sum_block": 512, "sum_warps": 4,
+    },
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("world_size", "sizes"),
+    [
+        (1, ODD),
+        (2, ALIGNED),
+        (2, {**NARROW, "dtype": "fp16"}),
+        (3, ODD),
+        (3, TINY),
+        (4, {**ODD, "dtype": "fp32", "b_order": "kn"}),
+    ],
+)
+def test_every_mode_is_right_under_the_interpreter(world_size: int, sizes: dict[str, Any]) -> None:
+    here = on_cpu()
+    problem = problem_of(world_size, sizes)
+    tiles = [tile for tile in INTERPRETED_TILES if tile["unit_tiles"] == 1 or sizes["n"] > 32 or sizes["rows"] > 16]
+    modes = ONE_OF_EACH | ({"copy_engine"} if world_size > 1 else set())
+    check_all(WORKLOAD, problem, few(variants(WORKLOAD, problem, here, tiles), 8 if world_size == 2 else 4), modes)
+
+
+GPU_TILES = [
+    {
+        "block_m": 128, "block_n": 256, "block_k": 64, "group_m": 8, "num_warps": 8, "num_stages": 3, "split_k": 1,
+        "unit_tiles": 4, "unit_rows": 512, "gemm_streams": 2, "sum_block": 2048, "sum_warps": 8,
+    },
+    {
+        "block_m": 64, "block_n": 64, "block_k": 64, "group_m": 4, "num_warps": 4, "num_stages": 4, "split_k": 2,
+        "unit_tiles": 2, "unit_rows": 64, "gemm_streams": 4, "sum_block": 512, "sum_warps": 4,
+    },
+    {
+        "block_m": 16, "block_n": 128, "block_k": 64, "group_m": 1, "num_warps": 4, "num_stages": 4, "split_k": 4,
+        "unit_tiles": 1, "unit_rows": 16, "gemm_streams": 1, "sum_block": 8192, "sum_warps": 16,
+    },
+    {
+        "block_m": 64, "block_n": 128, "block_k": 64, "group_m": 2, "num_warps": 8, "num_stages": 3, "split_k": 1,
+        "unit_tiles": 1, "unit_rows": 128, "gemm_streams": 2, "sum_block": 1024, "sum_warps": 8,
+    },
+]  # fmt: skip
+
+
+@pytest.mark.gpu(2)
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        {"rows": 1, "n": 8192, "k": 1024},
+        {"rows": 64, "n": 8192, "k": 3584},
+        {"rows": 512, "n": 8192, "k": 3584},
+        {"rows": 1024, "n": 8192, "k": 3584, "b_order": "nk"},
+        {"rows": 130, "n": 360, "k": 2880, "b_order": "nk", "bias": True},
+        {"rows": 200, "n": 2880, "k": 360, "bias": True, "dtype": "fp16"},
+        {"rows": 129, "n": 37, "k": 101},
+        {"rows": 96, "n": 512, "k": 264, "dtype": "fp32", "bias": True},
+        {"rows": 7, "n": 136, "k": 72, "dtype": "fp32", "b_order": "nk"},
+    ],
+    ids=lambda sizes: "-".join(str(value) for value in sizes.values()),
+)
+def test_every_mode_is_right_on_gpus(sizes: dict[str, Any]) -> None:
+    here = machine()
+    problem = problem_of(here.gpus, sizes)
+    modes = ONE_OF_EACH | {"copy_engine"}
+    check_all(WORKLOAD, problem, few(variants(WORKLOAD, problem, here, GPU_TILES), 20), modes)
+
+
+@pytest.mark.parametrize(
+    "sizes", [{"rows": 1, "n": 8, "k": 32}, {"rows": 129, "n": 300, "k": 512}, {"rows": 1024, "n": 8192, "k": 3584}]
+)
+def test_the_heap_holds_the_scratch_of_every_config(sizes: dict[str, Any]) -> None:
+    problem, space = problem_of(8, sizes), WORKLOAD.space
+    default = WORKLOAD.default_config(problem, H100).replace(block_k=32, num_stages=2)
+    dimensions = [space.dimensions[name] for name in ("block_m", "block_n", "num_warps")]
+    tiles = itertools.product(*(dimension.values for dimension in dimensions))
+    fused = [default.replace(block_m=rows, block_n=columns, num_warps=warps) for rows, columns, warps in tiles]
+    valid = [config for config in fused if space.violation(config, problem, H100) is None]
+    taken = [heap_bytes_of(problem, config) for config in [*valid, Config({"mode": "copy_engine"})]]
+    assert len(taken) > 1 and max(taken) <= WORKLOAD.heap_bytes(problem)
+
+
+def heap_bytes_of(problem: Any, config: Config) -> int:
+    """What a config takes of the heap."""
+    taken = []
+
+    def share(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        taken.append(-(-math.prod(shape) * dtype.itemsize // ALIGNMENT) * ALIGNMENT)
+        return meta(shape, dtype)
+
+    allocate_scratch(problem, config, H100, share, meta)
+    return sum(taken)
+
+
+@pytest.mark.parametrize("world_size", [2, 3, 8])
+@pytest.mark.parametrize("rows", [1, 7, 64])
+@pytest.mark.parametrize("unit_rows", [16, 32, 100])
+def test_chunks_send_every_row_once_to_its_owner_the_next_ranks_first(
+    world_size: int, rows: int, unit_rows: int
+) -> None:
+    for rank in range(world_size):
+        cut = list(chunks(rank, rows, world_size, unit_rows))
+        computed = [row for begin, end in cut for row in range(begin, end)]
+        first = (rank + 1) * rows
+        assert computed == [(first + row) % (world_size * rows) for row in range(world_size * rows)]
+        assert all(0 < end - begin <= unit_rows for begin, end in cut)
+        sent = {
+            (owner, row)
+            for begin, end in cut
+            for owner, low, high in parcels(begin, end, rank, rows)
+            for row in range(low, high)
+        }
+        assert sent == {(row // rows, row) for row in computed if row // rows != rank}
+
+
+@pytest.mark.parametrize(("name", "value", "told"), [("m", 30, "take 28 or 32"), ("k", 3, "take 4")])
+def test_what_is_sharded_must_be_divisible(name: str, value: int, told: str) -> None:
+    with pytest.raises(InvalidProblem, match=f"{name}={value} .* world_size=4.*{told}"):
+        WORKLOAD.problem_type(**{"m": 32, "n": 5, "k": 64, "world_size": 4, name: value})

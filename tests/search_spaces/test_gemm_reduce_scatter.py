@@ -1,0 +1,54 @@
+"""The space of GEMM + reduce-scatter refuses what cannot work, by the name of the constraint, and nothing else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from autotune.config import Config
+from autotune.environment import H100, Machine
+from autotune.workloads import workload
+
+LAPTOP = Machine("interpreter", "cpu-interpreter", "cpu", 0, 8, 1 << 30, 0, "shared-memory")
+FOUND = workload("gemm_reduce_scatter")
+PUSH = Config(
+    {
+        "mode": "push", "block_m": 128, "block_n": 256, "block_k": 64, "group_m": 8, "num_warps": 8, "num_stages": 4,
+        "loads": "tma", "split_k": 1, "schedule": "persistent", "peer_order": "rotate", "unit_tiles": 4,
+        "signals": "next_turn",
+    }
+)  # fmt: skip
+COPIES = Config({"mode": "copy_engine", "unit_rows": 1024, "gemm_streams": 2, "sum_block": 2048, "sum_warps": 8})
+
+
+def broken(config: Config, machine: Machine, **fields: Any) -> str | None:
+    """The name of the constraint that a config breaks for 8192 rows on 8 ranks, or another problem."""
+    problem = FOUND.problem_type(**{"m": 8192, "n": 8192, "k": 28672, "world_size": 8, **fields})
+    constraint = FOUND.space.broken(config, problem, machine)
+    return constraint.name if constraint else None
+
+
+@pytest.mark.parametrize("config", [PUSH, PUSH.replace(mode="pull"), PUSH.replace(schedule="flattened"), COPIES])
+def test_what_should_be_tried_is_valid(config: Config) -> None:
+    assert broken(config, H100) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "config", "fields", "machine"),
+    [
+        ("tile within an owner's rows", PUSH, {"m": 512}, H100),
+        ("unit within an owner's tiles", PUSH.replace(unit_tiles=32), {"m": 1024, "n": 256}, H100),
+        ("flattening", PUSH.replace(split_k=2, schedule="flattened"), {"m": 1024, "n": 2048}, H100),
+        ("next turn", PUSH.replace(schedule="tile"), {}, H100),
+        ("order without effect", PUSH.replace(peer_order="interleaved"), {"world_size": 2}, H100),
+        ("copies to peers", COPIES, {"world_size": 1}, H100),
+        ("chunks", COPIES, {"m": 512}, H100),
+        ("chunks", COPIES.replace(unit_rows=64), {}, H100),
+        ("streams", COPIES, {}, LAPTOP),
+    ],
+)
+def test_each_constraint_refuses_what_it_is_for(
+    name: str, config: Config, fields: dict[str, Any], machine: Machine
+) -> None:
+    assert broken(config, machine, **fields) == name
