@@ -45,17 +45,48 @@ def few(configs: Iterator[Config], count: int) -> list[Config]:
     return list(dict.fromkeys([*firsts.values(), *spread]))
 
 
+class Ranks:
+    """The gang and the compilers that all tests of a session share: to start them takes longer than most tests."""
+
+    def __init__(self) -> None:
+        self.gang: Gang | None = None
+        self.screen: Screen | None = None
+
+    def turn_to(self, workload: Workload, problem: Any) -> tuple[Gang, Screen]:
+        """Both, at work on this problem."""
+        here = machine()
+        if self.gang is None or self.screen is None:
+            self.gang, self.screen = Gang(workload, problem, here, HEAP), Screen(workload, problem, here)
+        else:
+            self.gang.turn_to(workload, problem)
+            self.screen.turn_to(workload, problem)
+        self.gang.start()
+        return self.gang, self.screen
+
+    def close(self) -> None:
+        """End them."""
+        if self.gang is not None and self.screen is not None:
+            self.gang.close()
+            self.screen.__exit__(None, None, None)
+        self.gang = self.screen = None
+
+
+RANKS = Ranks()
+HEAP = 64 << 20
+"""Bytes: enough for most problems here, so that the ranks need not start again for the next."""
+
+
 def check_all(workload: Workload, problem: Any, configs: list[Config], modes: set[str]) -> None:
     """Every config gives the right result on every rank, before and after it is timed; ``modes`` are among them."""
-    here = machine()
     assert {config["mode"] for config in configs} >= modes
-    with Screen(workload, problem, here) as screen, Gang(workload, problem, here) as gang:
-        compiling = [(config, screen.submit(config)) for config in configs]
-        for seed, (config, future) in enumerate(compiling):
-            refused = screen.verdict(config, future)
-            evaluation = refused or gang.evaluate(config, seed, ONCE)
-            assert evaluation.outcome is Outcome.MEASURED, f"{problem} {config}: {evaluation}"
-        assert gang.restarts == 0
+    gang, screen = RANKS.turn_to(workload, problem)
+    restarts = gang.restarts
+    compiling = [(config, screen.submit(config)) for config in configs]
+    for seed, (config, future) in enumerate(compiling):
+        refused = screen.verdict(config, future)
+        evaluation = refused or gang.evaluate(config, seed, ONCE)
+        assert evaluation.outcome is Outcome.MEASURED, f"{problem} {config}: {evaluation}"
+    assert gang.restarts == restarts
 
 
 def on_cpu() -> Machine:
