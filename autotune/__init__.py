@@ -14,16 +14,27 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from autotune.config import Config
     from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
+    from autotune.kernels.flash_decode.problem import FlashDecode
     from autotune.runtime.context import Context
     from autotune.runtime.lookup import Found, forget_lookups, lookup
     from autotune.runtime.operators import all_gather_gemm
 
-__all__ = ["AllGatherGemm", "Config", "Context", "Found", "all_gather_gemm", "forget_lookups", "lookup"]
+__all__ = [
+    "AllGatherGemm",
+    "Config",
+    "Context",
+    "FlashDecode",
+    "Found",
+    "all_gather_gemm",
+    "forget_lookups",
+    "lookup",
+]
 
 _HOMES = {
     "AllGatherGemm": "autotune.kernels.all_gather_gemm.problem",
     "Config": "autotune.config",
     "Context": "autotune.runtime.context",
+    "FlashDecode": "autotune.kernels.flash_decode.problem",
     "Found": "autotune.runtime.lookup",
     "all_gather_gemm": "autotune.runtime.operators",
     "forget_lookups": "autotune.runtime.lookup",

@@ -14,7 +14,10 @@ from autotune.errors import InputError, UnknownWorkload
 from autotune.workloads.workload import Workload
 
 ENTRY_POINTS = "autotune.workloads"
-BUILT_IN = {"all_gather_gemm": "autotune.workloads.all_gather_gemm:WORKLOAD"}
+BUILT_IN = {
+    "all_gather_gemm": "autotune.workloads.all_gather_gemm:WORKLOAD",
+    "flash_decode": "autotune.workloads.flash_decode:WORKLOAD",
+}
 """Found even where the package runs from a source tree that was never installed."""
 
 

@@ -58,8 +58,8 @@ class Records:
 
     @staticmethod
     def source_bytes(problem: FlashDecode, element: torch.dtype, lse: torch.dtype) -> int:
-        """Bytes of one source's records: a multiple of 16."""
-        return -(-problem.rows * (problem.head_dim * element.itemsize + lse.itemsize) // 16) * 16
+        """Bytes of one source's records: such that strides are multiples of 16 elements, which loads of 16 bytes need."""
+        return -(-problem.rows * (problem.head_dim * element.itemsize + lse.itemsize) // 128) * 128
 
     @classmethod
     def allocate(
