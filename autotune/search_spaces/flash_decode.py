@@ -47,7 +47,7 @@ def _merging_threads(s: Setting, num_warps: int) -> int:
 
 
 def _merge_fits(s: Setting, combine_heads: int, num_warps: int) -> bool:
-    return combine_heads * s.problem.head_dim <= REGISTER_ELEMENTS * _merging_threads(s, num_warps)
+    return combine_heads * int(s.problem.head_dim) <= REGISTER_ELEMENTS * _merging_threads(s, num_warps)
 
 
 def _words_fit(s: Setting, protocol: str, combine_heads: int, num_warps: int) -> bool:
@@ -60,7 +60,7 @@ def _words_hold_fp32(s: Setting, protocol: str, wire: str, combiner: str) -> boo
 
 
 def _splits_have_steps(s: Setting, kv_splits: int, block_n: int) -> bool:
-    return (kv_splits - 1) * block_n < s.problem.kv_len
+    return (kv_splits - 1) * block_n < int(s.problem.kv_len)
 
 
 def _no_longer_than_sequence(s: Setting, block_n: int) -> bool:
@@ -74,16 +74,15 @@ def _few_waves(s: Setting, kv_splits: int, heads_per_program: int) -> bool:
 
 
 def _fits_shared_memory(s: Setting, block_n: int, num_stages: int, heads_per_program: int) -> bool:
-    # On AMD loads are held in registers on the way: one stage less in the LDS.
-    stages = num_stages if s.machine.kind != "hip" else max(1, num_stages - 1)
+    # A step is computed from its buffer while the others are being filled: one buffer less than stages.
     heads = max(16, heads_per_program)
-    step = 2 * block_n * s.problem.head_dim * s.problem.element_size
-    query = heads * (s.problem.head_dim + block_n) * s.problem.element_size
-    return stages * step + query <= s.machine.shared_memory
+    step = 2 * block_n * s.problem.head_dim
+    query = heads * (s.problem.head_dim + block_n)
+    return (max(1, num_stages - 1) * step + query) * int(s.problem.element_size) <= s.machine.shared_memory
 
 
 def _fits_registers(s: Setting, heads_per_program: int, block_n: int, num_warps: int) -> bool:
-    return max(16, heads_per_program) * max(s.problem.head_dim, block_n) <= 128 * 32 * num_warps
+    return max(16, heads_per_program) * max(int(s.problem.head_dim), block_n) <= 128 * 32 * num_warps
 
 
 def _feeds_every_warp(s: Setting, block_n: int, num_warps: int) -> bool:

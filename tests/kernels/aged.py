@@ -1,4 +1,4 @@
-"""All-gather + GEMM on a workspace that has been called two billion times: its counters are about to wrap around."""
+"""Workloads on scratch that has been called two billion times: its counters are about to wrap around."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any
 
 from autotune.config import Config
 from autotune.workloads.all_gather_gemm import AllGatherGemmOperation, AllGatherGemmWorkload
+from autotune.workloads.flash_decode import FlashDecodeOperation, FlashDecodeWorkload
 from autotune.workloads.workload import Run
 
 CALLS_LEFT = 4
@@ -46,3 +47,30 @@ class AgedWorkload(AllGatherGemmWorkload):
 
 
 WORKLOAD = AgedWorkload()
+
+
+class AgedFlashDecodeOperation(FlashDecodeOperation):
+    """Every counter as the calls so far would have left it."""
+
+    def prepare(self, config: Config) -> Run:
+        """Age the scratch once it is there."""
+        run = super().prepare(config)
+        epoch = (1 << 31) - CALLS_LEFT
+        self.scratch.state[0] = epoch
+        self.scratch.arrivals.fill_(epoch)
+        self.scratch.returns.fill_(epoch)
+        self.scratch.arrived.fill_(wrapped(epoch * config.integer("kv_splits")))
+        return run
+
+
+class AgedFlashDecodeWorkload(FlashDecodeWorkload):
+    """The plug-in, under a name of its own."""
+
+    name = "aged_flash_decode"
+
+    def operation(self, *arguments: Any) -> AgedFlashDecodeOperation:
+        """Set up on this rank."""
+        return AgedFlashDecodeOperation(*arguments)
+
+
+FLASH_DECODE = AgedFlashDecodeWorkload()

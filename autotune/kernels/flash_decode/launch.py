@@ -16,7 +16,7 @@ import torch
 from autotune.config import Config
 from autotune.environment import Machine
 from autotune.heap.arena import SymmetricHeap
-from autotune.kernels.flash_decode import device
+from autotune.kernels.flash_decode import device, exchange
 from autotune.kernels.flash_decode.problem import FlashDecode
 from autotune.kernels.flash_decode.tensors import Records, Scratch, Tensors
 from autotune.kernels.launching.graphs import graphed
@@ -65,8 +65,8 @@ class Units:
 def delivery(config: Config) -> Any:
     """Where the partial results of a config that pushes go."""
     if config.get("combiner") == "owner":
-        return device.OWNER
-    return device.WORDS if config.get("protocol") == "words" else device.EVERYONE
+        return exchange.OWNER
+    return exchange.WORDS if config.get("protocol") == "words" else exchange.EVERYONE
 
 
 def allocate_scratch(problem: FlashDecode, config: Config, shared: Allocate, own: Allocate) -> Scratch:
@@ -121,11 +121,11 @@ class Planner:
         """In order; in ``bsp`` the library's all-gather comes before the last."""
         mode = self.config["mode"]
         if mode == "bsp":
-            return [*self.local(device.KEEP), self.combine(wait=False)]
+            return [*self.local(exchange.KEEP), self.combine(wait=False)]
         if mode == "iris_all_gather":
-            return [*self.local(device.KEEP), self.push(wait=True), self.combine(wait=False)]
+            return [*self.local(exchange.KEEP), self.push(wait=True), self.combine(wait=False)]
         if mode == "fine_grained_wait":
-            return [*self.local(device.KEEP), self.push(wait=False), self.combine(wait=True)]
+            return [*self.local(exchange.KEEP), self.push(wait=False), self.combine(wait=True)]
         if self.config["combine_site"] == "same_launch":
             return self.local(delivery(self.config), combine=True)
         return [*self.local(delivery(self.config)), self.combine(wait=True)]
@@ -136,7 +136,7 @@ class Planner:
         reducer = REDUCERS[str(config["reducer"])]
         heads = config.integer("heads_per_program")
         attending = units.groups * config.integer("kv_splits")
-        arguments = self.common(config.integer("num_warps")) | self.exchange | self.reduction | {
+        arguments = self.common(config.integer("num_warps")) | self.own_records | self.reduction | {
             "q": tensors.q, "keys": tensors.keys, "values": tensors.values, "table": tensors.table,
             "lengths": tensors.lengths, "out": tensors.out,
             "scale": problem.head_dim**-0.5 * math.log2(math.e), "groups": units.groups,
@@ -150,7 +150,7 @@ class Planner:
         trailing = units.count if reducer == device.TRAILING else 0
         launches = [Launch(device.attend_kernel, attending + trailing, arguments, options)]
         if reducer == device.ELSEWHERE:
-            arguments = self.common() | self.exchange | self.reduction | {
+            arguments = self.common() | self.own_records | self.reduction | {
                 "out": tensors.out, "DELIVERY": to.value, "COMBINE": combine, "leaving": units.count
             }  # fmt: skip
             launches.append(self.small(device.reduce_kernel, arguments))
@@ -158,7 +158,7 @@ class Planner:
 
     def push(self, wait: bool) -> Launch:
         """The all-gather of our own, by itself; without ``wait`` only its sending half."""
-        arguments = self.common() | self.exchange | {"DELIVERY": delivery(self.config).value, "WAIT": wait}
+        arguments = self.common() | self.own_records | {"DELIVERY": delivery(self.config).value, "WAIT": wait}
         for name in ("total_rows", "outbox", "returns", "CHUNK"):
             del arguments[name]
         return self.small(device.push_kernel, arguments)
@@ -177,6 +177,7 @@ class Planner:
 
     @property
     def units(self) -> Units:
+        """How the rows are cut."""
         return Units.of(self.problem, self.config)
 
     def common(self, warps: int = SMALL_KERNEL_WARPS) -> dict[str, Any]:
@@ -195,7 +196,7 @@ class Planner:
         }  # fmt: skip
 
     @property
-    def exchange(self) -> dict[str, Any]:
+    def own_records(self) -> dict[str, Any]:
         """Arguments of the kernels that deliver."""
         return {"mine": self.scratch.mine.values, "mine_lse": self.scratch.mine.lse}
 

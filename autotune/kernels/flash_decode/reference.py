@@ -12,7 +12,7 @@ CHUNK_BYTES = 256 << 20
 
 
 def attention(problem: FlashDecode, tensors: Tensors) -> tuple[torch.Tensor, torch.Tensor]:
-    """This rank's part: fp32 output [batch, q_heads, head_dim] and natural LSE [batch, q_heads]; zeros and -inf if empty."""
+    """This rank's part: fp32 output [batch, q_heads, head_dim], natural LSE [batch, q_heads]; 0 and -inf if empty."""
     out = torch.zeros(tensors.q.shape, dtype=torch.float32, device=tensors.q.device)
     lse = torch.full(tensors.q.shape[:2], float("-inf"), device=tensors.q.device)
     chunk = max(1, CHUNK_BYTES // (problem.kv_heads * problem.head_dim * 4))

@@ -58,7 +58,7 @@ class Records:
 
     @staticmethod
     def source_bytes(problem: FlashDecode, element: torch.dtype, lse: torch.dtype) -> int:
-        """Bytes of one source's records: such that strides are multiples of 16 elements, which loads of 16 bytes need."""
+        """Bytes of one source's records: strides are multiples of 16 elements, as loads of 16 bytes need."""
         return -(-problem.rows * (problem.head_dim * element.itemsize + lse.itemsize) // 128) * 128
 
     @classmethod

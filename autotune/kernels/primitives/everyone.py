@@ -32,7 +32,7 @@ def most_behind(counters, stride, target, WORLD: tl.constexpr):
 
 @triton.jit
 def wait_for_everyone(counters, stride, target, status, spin_limit, WORLD: tl.constexpr):
-    """Poll ``counters[source * stride]`` in our own heap until all have reached ``target``, or give up as ``wait`` does.
+    """Poll ``counters[source * stride]`` in our own heap until all have reached ``target``, bounded as ``wait`` is.
 
     Returns 0, or 1 where it gave up.
     """

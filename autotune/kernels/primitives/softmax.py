@@ -1,8 +1,8 @@
 """Softmax over parts: partial results that are each normalised, with their log-sum-exps, merged safely.
 
-A part is (values, lse): values = sum(p v) / sum(p) and lse = log2(sum(p)), p = exp2(logit), logits in units of log2. An
-empty part has lse = -inf and values = 0. All weights are exp2(lse - largest lse) <= 1: nothing overflows, and a merge of
-empty parts is empty.
+A part is (values, lse): values = sum(p v) / sum(p) and lse = log2(sum(p)), p = exp2(logit), logits in units of log2.
+An empty part has lse = -inf and values = 0. All weights are exp2(lse - largest lse) <= 1: nothing overflows, and a
+merge of empty parts is empty.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import triton.language as tl
 
 @triton.jit
 def absorb(acc, total, top, values, lse):
-    """Take ``values`` [parts, rows, D] with ``lse`` [parts, rows] into the running acc [rows, D], total and top [rows]."""
+    """Take ``values`` [parts, rows, D], ``lse`` [parts, rows] into the running acc [rows, D], total and top [rows]."""
     highest = tl.maximum(top, tl.max(lse, axis=0))
     shift = tl.where(highest == float("-inf"), 0.0, highest)
     weights = tl.exp2(lse - shift[None, :])
