@@ -74,11 +74,13 @@ def _few_waves(s: Setting, kv_splits: int, heads_per_program: int) -> bool:
 
 
 def _fits_shared_memory(s: Setting, block_n: int, num_stages: int, heads_per_program: int) -> bool:
-    # A step is computed from its buffer while the others are being filled: one buffer less than stages.
+    # A step is computed from its buffer while the others are being filled: one buffer less than stages; but one more
+    # where 64 rows make asynchronous products of it, which read it while the next copies begin.
     heads = max(16, heads_per_program)
     step = 2 * block_n * s.problem.head_dim
     query = heads * (s.problem.head_dim + block_n)
-    return (max(1, num_stages - 1) * step + query) * int(s.problem.element_size) <= s.machine.shared_memory
+    buffers = num_stages if heads >= 64 else max(1, num_stages - 1)
+    return int(buffers * step + query) * int(s.problem.element_size) <= s.machine.shared_memory
 
 
 def _fits_registers(s: Setting, heads_per_program: int, block_n: int, num_warps: int) -> bool:
@@ -158,7 +160,7 @@ def default_config(problem: FlashDecode, machine: Machine) -> Config:
     config = Config(
         {
             "mode": "fused",
-            "block_n": min(64, max(16, _round_up(problem.kv_len))),
+            "block_n": 64,
             "kv_splits": _filling_splits(problem, machine, heads),
             "heads_per_program": heads,
             "num_warps": 4,
@@ -174,10 +176,11 @@ def default_config(problem: FlashDecode, machine: Machine) -> Config:
             "protocol": "flags",
         }
     )
-    while SPACE.violation(config, problem, machine) is not None and config.integer("block_n") > 16:
+    for block_n, num_warps in ((64, 4), (32, 4), (16, 2)):
         # Wide heads, a small LDS, short sequences: a smaller step fits where the usual one does not.
-        block_n = config.integer("block_n") // 2
-        config = config.replace(block_n=block_n, num_warps=min(4, max(2, block_n // 8)))
+        config = config.replace(block_n=block_n, num_warps=num_warps)
+        if SPACE.violation(config, problem, machine) is None:
+            break
     return config
 
 

@@ -39,13 +39,13 @@ class FlashDecodeOperation(ScratchOperation):
     """The tensors of one rank, and the config prepared last."""
 
     def __init__(self, problem: FlashDecode, heap: SymmetricHeap, machine: Machine, spin_limit: int) -> None:
-        """Allocates all operands in ordinary memory; inputs are undefined until ``refresh``."""
+        """Allocates all operands in ordinary memory and draws them: a graph's capture runs kernels, before any check."""
         self._problem, self._machine, self._spin_limit = problem, machine, spin_limit
         self._tensors = Tensors.allocate(
             problem, lambda shape, dtype: torch.empty(shape, dtype=dtype, device=heap.device)
         )
-        self._reference: torch.Tensor | None = None
         super().__init__(heap)
+        self.refresh(seed=0)
 
     def share(self, config: Config) -> Scratch:
         """Counters, inbox and splits."""
@@ -103,7 +103,6 @@ class FlashDecodeOperation(ScratchOperation):
 
     def error(self) -> Error:
         """Distance from the reference, computed in fp32."""
-        assert self._reference is not None, "refresh comes first"
         return distance(self._tensors.out, self._reference)
 
     def parts(self) -> dict[str, Run]:

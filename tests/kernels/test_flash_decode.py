@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ranks_of_functions import run_ranks
 
 from autotune.config import Config
 from autotune.environment import Machine, machine
@@ -102,6 +103,18 @@ def test_results_are_right_before_and_after_the_counters_wrap_around(aged: Workl
     waiting = next(c for c in aged.first_configs(problem, here) if c["mode"] == "fine_grained_wait")
     # With the two checks six calls: three before the counters wrap around, three after.
     check_all(aged, problem, [*fused, waiting], MeasurePlan(warmup=1, screen=1, iterations=1))
+
+
+def test_a_rank_that_calls_alone_gives_up_and_says_so(tmp_path: Path) -> None:
+    here = on_cpu()
+    problem = WORKLOAD.problem_type(batch=1, q_heads=2, kv_heads=1, head_dim=64, kv_len=40, world_size=2)
+    ours = [config for config in WORKLOAD.first_configs(problem, here) if config["mode"] != "bsp"]
+    calls = [dict(config) for config in ours]
+    alone, other = run_ranks(
+        str(Path(__file__).parent / "flash_decode_on_ranks.py"), "call_alone", 2, tmp_path, argument=calls
+    )
+    assert alone == [True] * len(calls)
+    assert other == [False] * len(calls)
 
 
 LARGE: Knobs = {
