@@ -87,6 +87,12 @@ def _fits_registers(s: Setting, heads_per_program: int, block_n: int, num_warps:
     return max(16, heads_per_program) * max(int(s.problem.head_dim), block_n) <= 128 * 32 * num_warps
 
 
+def _loads_fit_registers(s: Setting, block_n: int, num_warps: int) -> bool:
+    # On AMD a step's keys and values are held in registers on the way to the LDS.
+    threads = int(s.machine.warp_size) * num_warps
+    return s.machine.kind != "hip" or block_n * int(s.problem.head_dim) <= REGISTER_ELEMENTS * threads
+
+
 def _feeds_every_warp(s: Setting, block_n: int, num_warps: int) -> bool:
     return block_n >= 8 * num_warps
 
@@ -144,6 +150,8 @@ SPACE = Space(
                    "more than 32 programs for each compute unit only add to the reduction"),
         Constraint("registers", ("heads_per_program", "block_n", "num_warps"), _fits_registers,
                    "the fp32 accumulator or the logits would need more than 128 registers of each thread"),
+        Constraint("registers of a step", ("block_n", "num_warps"), _loads_fit_registers,
+                   "on AMD the keys and values of a step would need more than 32 registers of each thread"),
         Constraint("a warp's share", ("block_n", "num_warps"), _feeds_every_warp,
                    "a warp would have less than 8 tokens of a step"),
         Constraint("shared memory", ("block_n", "num_stages", "heads_per_program"), _fits_shared_memory,

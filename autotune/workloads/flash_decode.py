@@ -39,7 +39,7 @@ class FlashDecodeOperation(ScratchOperation):
     """The tensors of one rank, and the config prepared last."""
 
     def __init__(self, problem: FlashDecode, heap: SymmetricHeap, machine: Machine, spin_limit: int) -> None:
-        """Allocates all operands in ordinary memory and draws them: a graph's capture runs kernels, before any check."""
+        """Allocates the operands in ordinary memory and draws them: to capture a graph is to run it, before any check."""
         self._problem, self._machine, self._spin_limit = problem, machine, spin_limit
         self._tensors = Tensors.allocate(
             problem, lambda shape, dtype: torch.empty(shape, dtype=dtype, device=heap.device)
@@ -158,7 +158,7 @@ class FlashDecodeWorkload(Workload):
         """The paper's heads at 32K tokens on each GPU; a toy of the same form under the interpreter."""
         if machine.is_interpreter:
             return FlashDecode(
-                batch=2, q_heads=4, kv_heads=2, head_dim=64, kv_len=128, dtype="fp16", world_size=world_size
+                batch=1, q_heads=4, kv_heads=2, head_dim=64, kv_len=64, dtype="fp16", world_size=world_size
             )
         return FlashDecode(
             batch=1, q_heads=96, kv_heads=12, head_dim=128, kv_len=32768, dtype="fp16", world_size=world_size

@@ -22,8 +22,8 @@ FOUND = workload("flash_decode")
 LAPTOP = Machine("interpreter", "cpu-interpreter", "cpu", 0, 8, 1 << 30, 0, "shared-memory")
 H200 = dataclasses.replace(H100, device="NVIDIA H200")
 MACHINES = {"h200": H200, "mi300x": MI300X, "mi350x": MI350X, "laptop": LAPTOP}
-SAMPLE = int(os.environ.get("COMPILE_SAMPLE", "60")) // 10
-"""Configs for each target; six take about 5 s on two cores, from an empty compiler cache."""
+SAMPLE = int(os.environ.get("COMPILE_SAMPLE", "60")) // 20
+"""Configs for each target; three take about 3 s on two cores, from an empty compiler cache."""
 
 
 def problems(world_size: int) -> Iterator[Any]:
