@@ -165,6 +165,7 @@ SPACE = Space(
 def default_config(problem: FlashDecode, machine: Machine) -> Config:
     """One launch that does it all, with the splits that fill the machine twice: what one would write unmeasured."""
     heads = min(16, _round_up(problem.group))
+    flag_heads = _few_flags(problem, machine, heads)
     config = Config(
         {
             "mode": "fused",
@@ -176,8 +177,8 @@ def default_config(problem: FlashDecode, machine: Machine) -> Config:
             "table_reads": "ahead",
             "program_order": "heads",
             "reducer": "trailing",
-            "flag_heads": 1,
-            "combine_heads": 1,
+            "flag_heads": flag_heads,
+            "combine_heads": min(4, flag_heads),
             "wire": "fp32",
             "combiner": "every_rank",
             "combine_site": "same_launch",
@@ -192,9 +193,21 @@ def default_config(problem: FlashDecode, machine: Machine) -> Config:
     return config
 
 
+def _groups(problem: FlashDecode, heads: int) -> int:
+    return problem.batch * problem.kv_heads * -(-problem.group // heads)
+
+
+def _few_flags(problem: FlashDecode, machine: Machine, heads: int) -> int:
+    """The fewest heads under one flag that leave at most two trailing programs for each compute unit."""
+    flag_heads = 1
+    while flag_heads < heads and _groups(problem, heads) * heads > 2 * machine.compute_units * flag_heads:
+        flag_heads *= 2
+    return flag_heads
+
+
 def _filling_splits(problem: FlashDecode, machine: Machine, heads: int) -> int:
     """The fewest splits that make two programs for each compute unit, as long as each has a step of 64 tokens."""
-    groups = problem.batch * problem.kv_heads * -(-problem.group // heads)
+    groups = _groups(problem, heads)
     useful = [v for v in SPACE.dimensions["kv_splits"].values if v == 1 or (int(v) - 1) * 64 < problem.kv_len]
     enough = [v for v in useful if int(v) * groups >= 2 * machine.compute_units]
     return int((enough or useful[-1:])[0])

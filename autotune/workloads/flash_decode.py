@@ -39,7 +39,7 @@ class FlashDecodeOperation(ScratchOperation):
     """The tensors of one rank, and the config prepared last."""
 
     def __init__(self, problem: FlashDecode, heap: SymmetricHeap, machine: Machine, spin_limit: int) -> None:
-        """Allocates the operands in ordinary memory and draws them: to capture a graph is to run it, before any check."""
+        """Allocates the operands in ordinary memory and draws them, for capturing a graph runs it before any check."""
         self._problem, self._machine, self._spin_limit = problem, machine, spin_limit
         self._tensors = Tensors.allocate(
             problem, lambda shape, dtype: torch.empty(shape, dtype=dtype, device=heap.device)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from ranks_of_functions import run_ranks
 
 from autotune.config import Config
 from autotune.environment import Machine, machine
+from autotune.kernels.flash_decode import reference
+from autotune.kernels.flash_decode.tensors import Tensors
 from autotune.outcome import Outcome
 from autotune.ranks.gang import Gang, MeasurePlan
 from autotune.tuning.screening import Screen
@@ -108,13 +112,41 @@ def test_results_are_right_before_and_after_the_counters_wrap_around(aged: Workl
 def test_a_rank_that_calls_alone_gives_up_and_says_so(tmp_path: Path) -> None:
     here = on_cpu()
     problem = WORKLOAD.problem_type(batch=1, q_heads=2, kv_heads=1, head_dim=64, kv_len=40, world_size=2)
-    ours = [config for config in WORKLOAD.first_configs(problem, here) if config["mode"] != "bsp"]
-    calls = [dict(config) for config in ours]
-    alone, other = run_ranks(
-        str(Path(__file__).parent / "flash_decode_on_ranks.py"), "call_alone", 2, tmp_path, argument=calls
+    default = WORKLOAD.default_config(problem, here)
+    calls = [dict(default), dict(default.replace(protocol="words")), dict(default.replace(combiner="owner"))]
+    file = Path(__file__).parent / "flash_decode_on_ranks.py"
+    alone, other = run_ranks(str(file), "call_alone", 2, tmp_path, argument=calls)
+    assert alone == [True, True, True]
+    assert other == [False, False, False]
+
+
+@pytest.mark.parametrize("soft_cap", [0, 3])
+def test_the_reference_is_the_textbooks_attention(soft_cap: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Joined over two ranks, the second of which lacks the second sequence; in chunks of a few tokens."""
+    monkeypatch.setattr(reference, "CHUNK_BYTES", 4096)
+    problem = WORKLOAD.problem_type(
+        batch=3, q_heads=6, kv_heads=2, head_dim=64, kv_len=23, page_size=5, soft_cap=soft_cap, world_size=2
     )
-    assert alone == [True] * len(calls)
-    assert other == [False] * len(calls)
+    query = torch.randn(3, 6, 64).bfloat16()
+    parts, keys, values = [], [[], [], []], [[], [], []]
+    for lengths in ([23, 7, 0], [11, 0, 0]):
+        tensors = Tensors.allocate(problem, lambda shape, dtype: torch.randn(shape).to(dtype))
+        tensors.q.copy_(query)
+        tensors.table.copy_(torch.randperm(15).view(3, 5))
+        tensors.lengths.copy_(torch.tensor(lengths))
+        parts.append(reference.attention(problem, tensors))
+        for sequence, length in enumerate(lengths):
+            pages = tensors.table[sequence].long()
+            keys[sequence].append(tensors.keys[pages].flatten(0, 1)[:length].double())
+            values[sequence].append(tensors.values[pages].flatten(0, 1)[:length].double())
+    out, _ = reference.joined(*parts[0], *parts[1])
+    for sequence, head in itertools.product(range(2), range(6)):
+        logits = torch.cat(keys[sequence])[:, head // 3] @ query[sequence, head].double() / 8
+        if soft_cap:
+            logits = soft_cap * torch.tanh(logits / soft_cap)
+        expected = torch.softmax(logits, 0) @ torch.cat(values[sequence])[:, head // 3]
+        torch.testing.assert_close(out[sequence, head], expected.float(), rtol=1e-4, atol=1e-5)
+    assert (out[2] == 0).all(), "a sequence without any token"
 
 
 LARGE: Knobs = {
