@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from autotune.config import Config
     from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
+    from autotune.kernels.flash_decode.problem import FlashDecode
     from autotune.kernels.gemm_reduce_scatter.problem import GemmReduceScatter
     from autotune.runtime.context import Context
     from autotune.runtime.lookup import Found, forget_lookups, lookup
@@ -23,6 +24,7 @@ __all__ = [
     "AllGatherGemm",
     "Config",
     "Context",
+    "FlashDecode",
     "Found",
     "GemmReduceScatter",
     "all_gather_gemm",
@@ -34,6 +36,7 @@ _HOMES = {
     "AllGatherGemm": "autotune.kernels.all_gather_gemm.problem",
     "Config": "autotune.config",
     "Context": "autotune.runtime.context",
+    "FlashDecode": "autotune.kernels.flash_decode.problem",
     "Found": "autotune.runtime.lookup",
     "GemmReduceScatter": "autotune.kernels.gemm_reduce_scatter.problem",
     "all_gather_gemm": "autotune.runtime.operators",

@@ -17,9 +17,9 @@ LARGEST_DIMENSION = 2**24
 """Beyond any layer in use; keeps a typing error from becoming an allocation of terabytes."""
 
 
-def size(help: str) -> Any:
-    """A dataclass field for a dimension: a positive integer, given by the user."""
-    return dataclasses.field(metadata={"help": help, "kind": "size"})
+def size(help: str, *, default: Any = dataclasses.MISSING, least: int = 1) -> Any:
+    """A dataclass field for a dimension: an integer from ``least``, given by the user unless it has a default."""
+    return dataclasses.field(default=default, metadata={"help": help, "kind": "size", "least": least})
 
 
 def choice(help: str, allowed: tuple[str, ...], default: str) -> Any:
@@ -90,8 +90,9 @@ class Problem:
 def _check_field(name: str, value: Any, metadata: Mapping[str, Any]) -> None:
     kind = metadata["kind"]
     if kind == "size":
-        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= LARGEST_DIMENSION:
-            raise InvalidProblem(f"{name}={value!r}: an integer from 1 to {LARGEST_DIMENSION} is needed")
+        least = metadata["least"]
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= LARGEST_DIMENSION:
+            raise InvalidProblem(f"{name}={value!r}: an integer from {least} to {LARGEST_DIMENSION} is needed")
     elif kind == "choice":
         if value not in metadata["allowed"]:
             raise InvalidProblem(f"{name}={value!r}: allowed are {', '.join(metadata['allowed'])}")

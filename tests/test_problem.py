@@ -11,6 +11,7 @@ import pytest
 
 from autotune.errors import InvalidProblem
 from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
+from autotune.kernels.flash_decode.problem import FlashDecode
 from autotune.problem import DTYPES, LARGEST_DIMENSION, Problem, choice, flag, size
 
 
@@ -21,6 +22,7 @@ class Sum(Problem):
     workload = "sum"
 
     width: int = size("numbers on each rank")
+    padding: int = size("numbers in front of them", default=0, least=0)
     rounding: str = choice("how", ("even", "zero"), "even")
     in_place: bool = flag("write over the input")
 
@@ -31,7 +33,9 @@ def gemm(**fields: Any) -> AllGatherGemm:
 
 def test_the_canonical_form_leads_back_and_ignores_the_order() -> None:
     problem = Sum(width=1024, world_size=2, in_place=True)
-    assert problem.to_json() == '{"dtype":"bf16","in_place":true,"rounding":"even","width":1024,"world_size":2}'
+    assert problem.to_json() == (
+        '{"dtype":"bf16","in_place":true,"padding":0,"rounding":"even","width":1024,"world_size":2}'
+    )
     values = json.loads(problem.to_json())
     assert Sum.from_dict(values) == problem
     assert Sum.from_dict(dict(reversed(values.items()))).to_json() == problem.to_json()
@@ -39,7 +43,7 @@ def test_the_canonical_form_leads_back_and_ignores_the_order() -> None:
 
 def test_defaults_need_not_be_given() -> None:
     assert Sum.from_dict({"width": 8, "world_size": 2}) == Sum(
-        width=8, world_size=2, dtype="bf16", rounding="even", in_place=False
+        width=8, world_size=2, dtype="bf16", rounding="even", in_place=False, padding=0
     )
 
 
@@ -62,6 +66,7 @@ def test_unknown_and_missing_fields_are_named(values: dict[str, Any], said: str)
     [
         *[("width", value, "an integer from 1 to") for value in (0, -1, LARGEST_DIMENSION + 1, 8.0, "8", True, None)],
         ("world_size", 0, "an integer from 1 to"),
+        *[("padding", value, "an integer from 0 to") for value in (-1, False, None)],
         ("dtype", "int8", f"allowed are {', '.join(DTYPES)}"),
         ("rounding", "up", "allowed are even, zero"),
         ("rounding", None, "allowed are even, zero"),
@@ -132,3 +137,34 @@ def test_the_text_form_names_every_field() -> None:
     text = str(gemm(bias=True))
     assert all(f"{field.name}=" in text for field in dataclasses.fields(AllGatherGemm))
     assert "bias=True" in text
+
+
+def decode(**fields: Any) -> FlashDecode:
+    sizes = {"batch": 4, "q_heads": 96, "kv_heads": 12, "head_dim": 128, "kv_len": 8192, "world_size": 8}
+    return FlashDecode(**{**sizes, **fields})
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"dtype": "fp32"}, "dtype='fp32': flash decode takes bf16 or fp16"),
+        ({"head_dim": 96}, "head_dim=96: allowed are 64, 128, 256"),
+        ({"kv_heads": 7}, "kv_heads=7 must divide q_heads=96"),
+        ({"page_size": 0}, "page_size=0: an integer from 1"),
+        ({"soft_cap": -1}, "soft_cap=-1: an integer from 0"),
+    ],
+)
+def test_a_cache_that_cannot_be_attended_to(fields: dict[str, Any], said: str) -> None:
+    with pytest.raises(InvalidProblem) as caught:
+        decode(**fields)
+    assert said in str(caught.value)
+
+
+def test_sizes_of_a_decoding_step() -> None:
+    problem = decode(page_size=1000)
+    assert (problem.group, problem.rows, problem.pages) == (8, 384, 9)
+    assert problem.cache_shape == (36, 1000, 12, 128)
+    assert problem.flops == 2 * (2 * 4 * 96 * 8192 * 128), "two products"
+    assert problem.bytes_read == 2 * (4 * 8192 * 12 * 128 * 2), "keys and values"
+    assert problem.bytes_moved == 7 * 384 * 129 * 4, "values and an LSE from each of seven peers"
+    assert decode(world_size=1).bytes_moved == 0

@@ -17,6 +17,7 @@ ENTRY_POINTS = "autotune.workloads"
 BUILT_IN = {
     "all_gather_gemm": "autotune.workloads.all_gather_gemm:WORKLOAD",
     "gemm_reduce_scatter": "autotune.workloads.gemm_reduce_scatter:WORKLOAD",
+    "flash_decode": "autotune.workloads.flash_decode:WORKLOAD",
 }
 """Found even where the package runs from a source tree that was never installed."""
 

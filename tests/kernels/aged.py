@@ -6,6 +6,7 @@ from typing import Any
 
 from autotune.config import Config
 from autotune.workloads.all_gather_gemm import AllGatherGemmOperation, AllGatherGemmWorkload
+from autotune.workloads.flash_decode import FlashDecodeOperation, FlashDecodeWorkload
 from autotune.workloads.gemm_reduce_scatter import GemmReduceScatterOperation, GemmReduceScatterWorkload
 from autotune.workloads.workload import Run
 
@@ -72,3 +73,30 @@ class AgedScatterWorkload(GemmReduceScatterWorkload):
 
 WORKLOAD = AgedWorkload()
 SCATTER = AgedScatterWorkload()
+
+
+class AgedFlashDecodeOperation(FlashDecodeOperation):
+    """Every counter as the calls so far would have left it."""
+
+    def prepare(self, config: Config) -> Run:
+        """Age the scratch once it is there."""
+        run = super().prepare(config)
+        epoch = (1 << 31) - CALLS_LEFT
+        self.scratch.state[0] = epoch
+        self.scratch.arrivals.fill_(epoch)
+        self.scratch.returns.fill_(epoch)
+        self.scratch.arrived.fill_(wrapped(epoch * config.integer("kv_splits")))
+        return run
+
+
+class AgedFlashDecodeWorkload(FlashDecodeWorkload):
+    """The plug-in, under a name of its own."""
+
+    name = "aged_flash_decode"
+
+    def operation(self, *arguments: Any) -> AgedFlashDecodeOperation:
+        """Set up on this rank."""
+        return AgedFlashDecodeOperation(*arguments)
+
+
+FLASH_DECODE = AgedFlashDecodeWorkload()

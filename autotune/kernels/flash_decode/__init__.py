@@ -1,0 +1,1 @@
+"""Flash decode: the problem, its device code, its launchers and its reference."""

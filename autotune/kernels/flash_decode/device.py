@@ -1,0 +1,261 @@
+"""Device code of flash decode: split-KV attention, and the kernels.
+
+Rows are those of the output, row = sequence * q_heads + query head. A *group* is what one program attends to: up to
+HPP query heads of one KV head. A *unit* is FLAG heads of a group: what one signal covers, and what one program reduces,
+delivers and combines, TILE heads at a time. Units have the same numbers on every rank. Why launches may follow each
+other without a barrier, and why no wait can starve its producer, stands at the top of ``exchange.py``.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from autotune.heap import device as heap
+from autotune.kernels.flash_decode.exchange import (
+    announce_unit,
+    combine_unit,
+    deliver_tile,
+    reduce_unit,
+    unit_rows,
+)
+from autotune.kernels.primitives.counters import leave
+from autotune.kernels.primitives.everyone import wait_for_everyone
+from autotune.kernels.primitives.softmax import close
+
+ELSEWHERE = tl.constexpr(0)
+"""Who reduces splits: another kernel; or the program whose split came last; or programs behind the attending ones."""
+LAST = tl.constexpr(1)
+TRAILING = tl.constexpr(2)
+
+
+@triton.jit
+def count_out(state, programs):
+    """``leave`` for a program that has delivered, to be called while its data is on the way.
+
+    It orders nothing, and so waits for nothing: all threads have used the epoch to deliver, and only later launches
+    will look at ``state``.
+    """
+    tl.debug_barrier()
+    if tl.atomic_add(state + 1, 1, sem="relaxed", scope="gpu") == programs - 1:
+        tl.atomic_xchg(state + 1, 0, sem="relaxed", scope="gpu")
+        tl.atomic_add(state, 1, sem="relaxed", scope="gpu")
+
+
+@triton.jit
+def cache_rows(table, start, end, PAGE: tl.constexpr, BLOCK_N: tl.constexpr):
+    """What ``token_rows`` needs of the block table for BLOCK_N tokens from ``start``: one page, or one per token."""
+    if PAGE % BLOCK_N == 0:
+        pages = tl.load(table + tl.minimum(start, end - 1) // PAGE)
+    else:
+        pages = tl.load(table + tl.minimum(start + tl.arange(0, BLOCK_N), end - 1) // PAGE)
+    return pages
+
+
+@triton.jit
+def token_rows(pages, start, end, PAGE: tl.constexpr, BLOCK_N: tl.constexpr):
+    """Rows [BLOCK_N] int64 of the cache for the tokens from ``start``; those beyond the end repeat the last one."""
+    tokens = tl.minimum(start + tl.arange(0, BLOCK_N), end - 1)
+    return pages.to(tl.int64) * PAGE + tokens % PAGE
+
+
+@triton.jit
+def attend(
+    q, keys, values, table, first_row, end_row, kv_head, kv_heads, begin, end, scale,
+    D: tl.constexpr, HEADS: tl.constexpr, BLOCK_N: tl.constexpr, PAGE: tl.constexpr, CAP: tl.constexpr,
+    AHEAD: tl.constexpr,
+):  # fmt: skip
+    """Attention of HEADS rows (those from ``end_row`` are padding) over tokens [begin, end) of one sequence.
+
+    Returns values [HEADS, D] and lse [HEADS] as in ``primitives/softmax.py``. ``scale`` takes products to logits in
+    units of log2. AHEAD: the block table is read a step before its pages, so that it is off the way to them.
+    """
+    heads = tl.arange(0, HEADS)
+    columns = tl.arange(0, D)
+    query = tl.load(
+        q + (first_row + heads)[:, None] * D + columns[None, :], mask=(first_row + heads < end_row)[:, None], other=0.0
+    )
+    acc = tl.zeros((HEADS, D), dtype=tl.float32)
+    total = tl.zeros((HEADS,), dtype=tl.float32)
+    top = tl.full((HEADS,), float("-inf"), dtype=tl.float32)
+    width = kv_heads * D
+    keys += kv_head * D
+    values += kv_head * D
+    if begin < end:
+        pages = cache_rows(table, begin, end, PAGE, BLOCK_N)
+        for start in range(begin, end, BLOCK_N):
+            if not AHEAD:
+                pages = cache_rows(table, start, end, PAGE, BLOCK_N)
+            place = token_rows(pages, start, end, PAGE, BLOCK_N)[:, None] * width + columns[None, :]
+            if AHEAD:
+                pages = cache_rows(table, start + BLOCK_N, end, PAGE, BLOCK_N)
+            key = tl.load(keys + place)
+            value = tl.load(values + place)
+            logits = tl.dot(query, tl.trans(key)) * scale
+            if CAP > 0:
+                bound: tl.constexpr = CAP * 1.4426950408889634
+                logits = bound - 2 * bound / (1.0 + tl.exp2(logits * (2.0 / CAP)))
+            logits = tl.where((start + tl.arange(0, BLOCK_N) < end)[None, :], logits, float("-inf"))
+            highest = tl.maximum(top, tl.max(logits, axis=1))
+            weights = tl.exp2(logits - highest[:, None])
+            fade = tl.exp2(top - highest)
+            total = total * fade + tl.sum(weights, axis=1)
+            acc = tl.dot(weights.to(value.dtype), value, acc * fade[:, None])
+            top = highest
+    return close(acc, total, top)
+
+
+@triton.jit(
+    do_not_specialize=[
+        "groups", "units", "total_rows", "heads_of_group", "kv_heads", "splits", "table_width", "leaving", "rank",
+        "spin_limit",
+    ]
+)  # fmt: skip
+def attend_kernel(
+    q, keys, values, table, lengths, out, scale,
+    groups, units, total_rows, heads_of_group, kv_heads, splits, table_width,
+    parts, part_lse, mine, mine_lse, inbox, inbox_lse, value_stride, lse_stride, outbox,
+    state, arrived, arrivals, returns, leaving, rank, heap_bases, status, spin_limit,
+    D: tl.constexpr, HEADS: tl.constexpr, BLOCK_N: tl.constexpr, PAGE: tl.constexpr, CAP: tl.constexpr,
+    AHEAD: tl.constexpr, HEADS_FIRST: tl.constexpr,
+    UNITS: tl.constexpr, BLOCKS: tl.constexpr, HPP: tl.constexpr, FLAG: tl.constexpr, TILE: tl.constexpr,
+    PART_CHUNK: tl.constexpr, CHUNK: tl.constexpr, WORLD: tl.constexpr, REDUCER: tl.constexpr, DELIVERY: tl.constexpr,
+    COMBINE: tl.constexpr,
+):  # fmt: skip
+    """Split-KV attention: groups * splits programs; and, unless REDUCER is ELSEWHERE, all that follows up to COMBINE.
+
+    HEADS_FIRST: neighbouring programs attend to one split of different heads, which lie side by side in the cache;
+    otherwise to different splits of the same heads. TRAILING: ``units`` more programs come behind. ``leaving`` programs
+    share the epoch where this kernel combines.
+    """
+    pid = tl.program_id(0)
+    epoch = tl.load(state)
+    target = (epoch + 1) * splits
+    first_unit = 0
+    last_unit = 0
+    if pid < groups * splits:
+        if HEADS_FIRST:
+            group = pid % groups
+            split = pid // groups
+        else:
+            group = pid // splits
+            split = pid % splits
+        kv_row = group // BLOCKS
+        block = group % BLOCKS
+        sequence = kv_row // kv_heads
+        first_row = kv_row * heads_of_group + block * HPP
+        end_row = kv_row * heads_of_group + tl.minimum(heads_of_group, (block + 1) * HPP)
+        length = tl.load(lengths + sequence)
+        # Splits begin at multiples of BLOCK_N, so that a step that fits a page lies in one.
+        share = tl.cdiv(tl.cdiv(length, splits), BLOCK_N) * BLOCK_N
+        result, lse = attend(
+            q, keys, values, table + tl.cast(sequence, tl.int64) * table_width, first_row, end_row, kv_row % kv_heads,
+            kv_heads, split * share, tl.minimum(length, (split + 1) * share), scale,
+            D, HEADS, BLOCK_N, PAGE, CAP, AHEAD,
+        )  # fmt: skip
+        rows = first_row + tl.arange(0, HEADS)
+        columns = tl.arange(0, D)
+        place = tl.cast(split, tl.int64) * total_rows + rows
+        mask = (rows < end_row)[:, None]
+        tl.store(parts + place[:, None] * D + columns[None, :], result, mask=mask)
+        tl.store(part_lse + place, lse, mask=rows < end_row)
+        if REDUCER != ELSEWHERE:
+            tl.debug_barrier()
+            before = tl.atomic_add(arrived + group, 1, sem="acq_rel", scope="gpu")
+            if REDUCER == LAST:
+                if before + 1 == target:
+                    first_unit = group * UNITS
+                    last_unit = first_unit + UNITS
+    elif REDUCER == TRAILING:
+        first_unit = pid - groups * splits
+        last_unit = first_unit + 1
+        heap.wait(arrived + first_unit // UNITS, target, status, spin_limit)
+    if REDUCER != ELSEWHERE:
+        for unit in range(first_unit, last_unit):
+            reduce_unit(
+                unit, units, heads_of_group, splits, total_rows, parts, part_lse, epoch,
+                mine, mine_lse, inbox, inbox_lse, value_stride, lse_stride, arrivals, rank, heap_bases,
+                D, UNITS, BLOCKS, HPP, FLAG, TILE, PART_CHUNK, WORLD, DELIVERY,
+            )  # fmt: skip
+        if COMBINE:
+            if first_unit < last_unit:
+                count_out(state, leaving)
+            for unit in range(first_unit, last_unit):
+                combine_unit(
+                    unit, units, total_rows, heads_of_group, epoch, inbox, inbox_lse, value_stride, lse_stride,
+                    outbox, out, arrivals, returns, rank, heap_bases, status, spin_limit,
+                    D, UNITS, BLOCKS, HPP, FLAG, TILE, CHUNK, WORLD, DELIVERY, 2, True,
+                )  # fmt: skip
+
+
+@triton.jit(
+    do_not_specialize=["units", "total_rows", "heads_of_group", "splits", "leaving", "rank", "spin_limit"]
+)  # fmt: skip
+def reduce_kernel(
+    out, units, total_rows, heads_of_group, splits,
+    parts, part_lse, mine, mine_lse, inbox, inbox_lse, value_stride, lse_stride, outbox,
+    state, arrivals, returns, leaving, rank, heap_bases, status, spin_limit,
+    D: tl.constexpr, UNITS: tl.constexpr, BLOCKS: tl.constexpr, HPP: tl.constexpr, FLAG: tl.constexpr,
+    TILE: tl.constexpr, PART_CHUNK: tl.constexpr, CHUNK: tl.constexpr, WORLD: tl.constexpr, DELIVERY: tl.constexpr,
+    COMBINE: tl.constexpr,
+):  # fmt: skip
+    """What follows the attention, one program a unit, as a kernel of its own."""
+    unit = tl.program_id(0)
+    epoch = tl.load(state)
+    reduce_unit(
+        unit, units, heads_of_group, splits, total_rows, parts, part_lse, epoch,
+        mine, mine_lse, inbox, inbox_lse, value_stride, lse_stride, arrivals, rank, heap_bases,
+        D, UNITS, BLOCKS, HPP, FLAG, TILE, PART_CHUNK, WORLD, DELIVERY,
+    )  # fmt: skip
+    if COMBINE:
+        count_out(state, leaving)
+        combine_unit(
+            unit, units, total_rows, heads_of_group, epoch, inbox, inbox_lse, value_stride, lse_stride, outbox, out,
+            arrivals, returns, rank, heap_bases, status, spin_limit,
+            D, UNITS, BLOCKS, HPP, FLAG, TILE, CHUNK, WORLD, DELIVERY, 2, True,
+        )  # fmt: skip
+
+
+@triton.jit(do_not_specialize=["units", "heads_of_group", "rank", "spin_limit"])
+def push_kernel(
+    units, heads_of_group, mine, mine_lse, inbox, inbox_lse, value_stride, lse_stride,
+    state, arrivals, rank, heap_bases, status, spin_limit,
+    D: tl.constexpr, UNITS: tl.constexpr, BLOCKS: tl.constexpr, HPP: tl.constexpr, FLAG: tl.constexpr,
+    TILE: tl.constexpr, WORLD: tl.constexpr, DELIVERY: tl.constexpr, WAIT: tl.constexpr,
+):  # fmt: skip
+    """Our records to who combines them, one program a unit. WAIT: until all ranks' are here too: an all-gather."""
+    unit = tl.program_id(0)
+    epoch = tl.load(state)
+    first, end = unit_rows(unit, heads_of_group, UNITS, BLOCKS, HPP, FLAG)
+    columns = tl.arange(0, D)
+    for tile in range(FLAG // TILE):
+        rows = first + tile * TILE + tl.arange(0, TILE)
+        valid = rows < end
+        mask = valid[:, None]
+        result = tl.load(mine + rows[:, None] * D + columns[None, :], mask=mask, other=0.0)
+        lse = tl.load(mine_lse + rows, mask=valid, other=float("-inf"))
+        deliver_tile(
+            result, lse, rows, valid, unit, epoch, mine, mine_lse, inbox, inbox_lse, value_stride, lse_stride,
+            rank, heap_bases, D, WORLD, DELIVERY,
+        )  # fmt: skip
+    announce_unit(unit, units, arrivals, rank, heap_bases, WORLD, DELIVERY)
+    if WAIT:
+        wait_for_everyone(arrivals + unit, units, epoch + 1, status, spin_limit, WORLD)
+
+
+@triton.jit(do_not_specialize=["units", "total_rows", "heads_of_group", "leaving", "rank", "spin_limit"])
+def combine_kernel(
+    out, units, total_rows, heads_of_group, inbox, inbox_lse, value_stride, lse_stride, outbox,
+    state, arrivals, returns, leaving, rank, heap_bases, status, spin_limit,
+    D: tl.constexpr, UNITS: tl.constexpr, BLOCKS: tl.constexpr, HPP: tl.constexpr, FLAG: tl.constexpr,
+    TILE: tl.constexpr, CHUNK: tl.constexpr, WORLD: tl.constexpr, DELIVERY: tl.constexpr, SLOTS: tl.constexpr,
+    WAIT: tl.constexpr,
+):  # fmt: skip
+    """The combination, one program a unit, as the last kernel of a call. The library gathers into one slot only."""
+    epoch = tl.load(state)
+    leave(state, leaving)  # first, for it takes a while; what it orders is our reading of the epoch
+    combine_unit(
+        tl.program_id(0), units, total_rows, heads_of_group, epoch, inbox, inbox_lse, value_stride, lse_stride,
+        outbox, out, arrivals, returns, rank, heap_bases, status, spin_limit,
+        D, UNITS, BLOCKS, HPP, FLAG, TILE, CHUNK, WORLD, DELIVERY, SLOTS, WAIT,
+    )  # fmt: skip

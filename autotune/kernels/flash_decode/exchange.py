@@ -1,0 +1,181 @@
+"""What follows the attention: the reduction of its splits, the exchange between the ranks, the combination.
+
+A unit's way: its splits are attended to, in any order; then it is reduced here, delivered to who combines it (every
+rank, or its owner, rank unit % WORLD), combined there, and in the latter case returned to every rank.
+
+Launch after launch without a barrier. Inbox and outbox have two slots, used in turn (epoch & 1). A rank that delivers
+in epoch e has finished its launch e - 1, hence held every output row of it, hence whoever combined them had every
+rank's partial results of e - 1, hence every rank had begun e - 1 and finished e - 2, whose programs were the slot's
+last readers. Counters only grow, by one a launch (``arrived`` by the number of splits), and may wrap around; so may
+epochs. Every program reads the epoch before all else; the last of those that combine advances it, when all splits of
+all units have arrived, hence when nobody has still to read it. Words (``primitives/words.py``) carry epoch + 1, and
+what a slot still holds is of e - 2.
+
+No wait can starve its producer. Programs wait only for units of their own number, or for splits of it. What attends
+never waits, and its programs have lower ids than those that wait behind them, so are dispatched first; where the last
+split's program goes on, all splits of its unit have begun. So look at the lowest unit that is unfinished on some rank:
+lower ones hold no place any more, higher ones were not dispatched before it, thus its programs are all running, and
+they deliver before they wait. The interpreter, one program after another, goes the same way.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from autotune.heap import device as heap
+from autotune.kernels.primitives.everyone import signal_everyone, wait_for_everyone
+from autotune.kernels.primitives.softmax import absorb, close, merge_parts
+from autotune.kernels.primitives.words import await_words, sealed
+
+KEEP = tl.constexpr(0)
+"""Where a reduced unit goes: to our own records; to every rank; as words to every rank; to its owner."""
+EVERYONE = tl.constexpr(1)
+WORDS = tl.constexpr(2)
+OWNER = tl.constexpr(3)
+
+
+@triton.jit
+def unit_rows(unit, heads_of_group, UNITS: tl.constexpr, BLOCKS: tl.constexpr, HPP: tl.constexpr, FLAG: tl.constexpr):
+    """First row of a unit, and the row after its last: none where the group's heads have been used up."""
+    block = unit // UNITS
+    head = block % BLOCKS * HPP + unit % UNITS * FLAG
+    first = block // BLOCKS * heads_of_group
+    end = tl.minimum(tl.minimum(heads_of_group, (block % BLOCKS + 1) * HPP), head + FLAG)
+    return first + head, first + end
+
+
+@triton.jit
+def deliver_tile(
+    result, lse, rows, valid, unit, epoch, mine, mine_lse, inbox, inbox_lse, value_stride, lse_stride, rank, heap_bases,
+    D: tl.constexpr, WORLD: tl.constexpr, DELIVERY: tl.constexpr,
+):  # fmt: skip
+    """Store a reduced tile, result [TILE, D] and lse [TILE], where DELIVERY says."""
+    columns = tl.arange(0, D)
+    mask = valid[:, None]
+    within = rows[:, None] * D + columns[None, :]
+    if DELIVERY == KEEP:
+        tl.store(mine + within, result.to(mine.dtype.element_ty), mask=mask)
+        tl.store(mine_lse + rows, lse, mask=valid)
+    else:
+        source = tl.cast((epoch & 1) * WORLD + rank, tl.int64)
+        place = inbox + source * value_stride + within
+        place_lse = inbox_lse + source * lse_stride + rows
+        if DELIVERY == WORDS:
+            sent = sealed(result, epoch + 1)
+            sent_lse = sealed(lse, epoch + 1)
+        else:
+            sent = result.to(inbox.dtype.element_ty)
+            sent_lse = lse
+        if DELIVERY == OWNER:
+            heap.store(place, sent, rank, unit % WORLD, heap_bases, mask=mask, hint=(1, 16))
+            heap.store(place_lse, sent_lse, rank, unit % WORLD, heap_bases, mask=valid)
+        else:
+            for turn in tl.static_range(1, WORLD + 1):
+                peer = (rank + turn) % WORLD
+                heap.store(place, sent, rank, peer, heap_bases, mask=mask, hint=(1, 16))
+                heap.store(place_lse, sent_lse, rank, peer, heap_bases, mask=valid)
+
+
+@triton.jit
+def announce_unit(unit, units, arrivals, rank, heap_bases, WORLD: tl.constexpr, DELIVERY: tl.constexpr):
+    """Signal a delivered unit to who combines it."""
+    counter = arrivals + rank * units + unit
+    if DELIVERY == OWNER:
+        heap.signal(counter, unit % WORLD, rank, heap_bases)
+    if DELIVERY == EVERYONE:
+        signal_everyone(counter, rank, heap_bases, WORLD)
+
+
+@triton.jit
+def reduce_unit(
+    unit, units, heads_of_group, splits, part_stride, parts, part_lse, epoch,
+    mine, mine_lse, inbox, inbox_lse, value_stride, lse_stride, arrivals, rank, heap_bases,
+    D: tl.constexpr, UNITS: tl.constexpr, BLOCKS: tl.constexpr, HPP: tl.constexpr, FLAG: tl.constexpr,
+    TILE: tl.constexpr, CHUNK: tl.constexpr, WORLD: tl.constexpr, DELIVERY: tl.constexpr,
+):  # fmt: skip
+    """Merge a unit's splits and deliver it."""
+    first, end = unit_rows(unit, heads_of_group, UNITS, BLOCKS, HPP, FLAG)
+    for tile in range(FLAG // TILE):
+        rows = first + tile * TILE + tl.arange(0, TILE)
+        valid = rows < end
+        result, lse = merge_parts(parts, part_lse, part_stride * D, part_stride, rows, valid, splits, D, CHUNK)
+        deliver_tile(
+            result, lse, rows, valid, unit, epoch, mine, mine_lse, inbox, inbox_lse, value_stride, lse_stride,
+            rank, heap_bases, D, WORLD, DELIVERY,
+        )  # fmt: skip
+    announce_unit(unit, units, arrivals, rank, heap_bases, WORLD, DELIVERY)
+
+
+@triton.jit
+def merge_words(
+    inbox, inbox_lse, value_stride, lse_stride, rows, valid, number, status, spin_limit,
+    D: tl.constexpr, WORLD: tl.constexpr,
+):  # fmt: skip
+    """``merge_parts`` of all ranks' words, polled until they have come in."""
+    ROWS: tl.constexpr = rows.shape[0]
+    source = tl.arange(0, triton.next_power_of_2(WORLD))
+    columns = tl.arange(0, D)
+    there = (source < WORLD)[:, None] & valid[None, :]
+    place = inbox + source[:, None, None] * value_stride + rows[None, :, None] * D + columns[None, None, :]
+    tile = await_words(place, number, there[:, :, None], status, spin_limit)
+    place_lse = inbox_lse + source[:, None] * lse_stride + rows[None, :]
+    lse = await_words(place_lse, number, there, status, spin_limit)
+    acc, total, top = absorb(
+        tl.zeros((ROWS, D), dtype=tl.float32), tl.zeros((ROWS,), dtype=tl.float32),
+        tl.full((ROWS,), float("-inf"), dtype=tl.float32), tile, tl.where(there, lse, float("-inf")),
+    )  # fmt: skip
+    return close(acc, total, top)
+
+
+@triton.jit
+def combine_unit(
+    unit, units, total_rows, heads_of_group, epoch, inbox, inbox_lse, value_stride, lse_stride, outbox, out,
+    arrivals, returns, rank, heap_bases, status, spin_limit,
+    D: tl.constexpr, UNITS: tl.constexpr, BLOCKS: tl.constexpr, HPP: tl.constexpr, FLAG: tl.constexpr,
+    TILE: tl.constexpr, CHUNK: tl.constexpr, WORLD: tl.constexpr, DELIVERY: tl.constexpr, SLOTS: tl.constexpr,
+    WAIT: tl.constexpr,
+):  # fmt: skip
+    """Merge all ranks' parts of a unit, in the order of the ranks so that all get the same bits, into ``out``.
+
+    WAIT: until they have come in. OWNER: only the unit's owner merges, and returns the output to every rank.
+    """
+    first, end = unit_rows(unit, heads_of_group, UNITS, BLOCKS, HPP, FLAG)
+    columns = tl.arange(0, D)
+    slot = epoch & (SLOTS - 1)
+    inbox += tl.cast(slot * WORLD, tl.int64) * value_stride
+    inbox_lse += tl.cast(slot * WORLD, tl.int64) * lse_stride
+    outbox += tl.cast(slot * total_rows, tl.int64) * D
+    combines = True
+    if DELIVERY == OWNER:
+        combines = unit % WORLD == rank
+    if combines:
+        if WAIT and DELIVERY != WORDS:
+            wait_for_everyone(arrivals + unit, units, epoch + 1, status, spin_limit, WORLD)
+        for tile in range(FLAG // TILE):
+            rows = first + tile * TILE + tl.arange(0, TILE)
+            valid = rows < end
+            if DELIVERY == WORDS:
+                result, _ = merge_words(
+                    inbox, inbox_lse, value_stride, lse_stride, rows, valid, epoch + 1, status, spin_limit, D, WORLD
+                )
+            else:
+                result, _ = merge_parts(inbox, inbox_lse, value_stride, lse_stride, rows, valid, WORLD, D, CHUNK)
+            within = rows[:, None] * D + columns[None, :]
+            mask = valid[:, None]
+            result = result.to(out.dtype.element_ty)
+            if DELIVERY == OWNER:
+                for turn in tl.static_range(1, WORLD + 1):
+                    peer = (rank + turn) % WORLD
+                    heap.store(outbox + within, result, rank, peer, heap_bases, mask=mask, hint=(1, 16))
+            else:
+                tl.store(out + within, result, mask=mask)
+        if DELIVERY == OWNER:
+            signal_everyone(returns + unit, rank, heap_bases, WORLD)
+    if DELIVERY == OWNER:
+        heap.wait(returns + unit, epoch + 1, status, spin_limit)
+        for tile in range(FLAG // TILE):
+            rows = first + tile * TILE + tl.arange(0, TILE)
+            within = rows[:, None] * D + columns[None, :]
+            mask = (rows < end)[:, None]
+            tl.store(out + within, tl.load(outbox + within, mask=mask, other=0.0), mask=mask)

@@ -1,0 +1,79 @@
+"""The problem: one decoding step of attention over a paged KV cache that is sharded by sequence."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from autotune.errors import InvalidProblem
+from autotune.problem import Problem, flag, size
+
+HEAD_DIMS = (64, 128, 256)
+DTYPES = ("bf16", "fp16")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FlashDecode(Problem):
+    """out [batch, q_heads, head_dim] = softmax(q K^T / sqrt(head_dim)) V over the tokens of all ranks, on every rank.
+
+    Each rank holds up to ``kv_len`` tokens of each sequence, in pages of ``page_size`` tokens, and all of q. Query
+    heads share KV heads in groups: head h reads KV head h * kv_heads // q_heads. With a soft cap c, logits x become
+    c * tanh(x / c). A sequence without any token gives zeros.
+    """
+
+    workload = "flash_decode"
+    free = ("kv_len",)
+
+    batch: int = size("sequences")
+    q_heads: int = size("query heads")
+    kv_heads: int = size("KV heads; a divisor of the query heads")
+    head_dim: int = size("elements of a head: 64, 128 or 256")
+    kv_len: int = size("tokens of a sequence on each rank, at most")
+    page_size: int = size("tokens in a page of the KV cache", default=1)
+    soft_cap: int = size("bound on the logits, by a tanh; 0 for none", default=0, least=0)
+    ragged: bool = flag("sequences of different lengths, empty ones among them")
+
+    def check(self) -> None:
+        """Raise InvalidProblem where dimensions do not fit each other or our kernels."""
+        if self.dtype not in DTYPES:
+            raise InvalidProblem(f"dtype={self.dtype!r}: flash decode takes {' or '.join(DTYPES)}")
+        if self.head_dim not in HEAD_DIMS:
+            raise InvalidProblem(f"head_dim={self.head_dim}: allowed are {', '.join(map(str, HEAD_DIMS))}")
+        if self.q_heads % self.kv_heads:
+            raise InvalidProblem(
+                f"kv_heads={self.kv_heads} must divide q_heads={self.q_heads}: each KV head serves a whole group"
+            )
+
+    @property
+    def group(self) -> int:
+        """Query heads that share one KV head."""
+        return self.q_heads // self.kv_heads
+
+    @property
+    def rows(self) -> int:
+        """Rows of the output, one for each sequence and query head."""
+        return self.batch * self.q_heads
+
+    @property
+    def pages(self) -> int:
+        """Pages of one sequence on one rank: a row of the block table."""
+        return -(-self.kv_len // self.page_size)
+
+    @property
+    def cache_shape(self) -> tuple[int, int, int, int]:
+        """Shape of one rank's cache of keys, and of that of values: [pages, page_size, kv_heads, head_dim]."""
+        return self.batch * self.pages, self.page_size, self.kv_heads, self.head_dim
+
+    @property
+    def flops(self) -> int:
+        """Floating-point operations of one rank, at full length."""
+        return 4 * self.rows * self.kv_len * self.head_dim
+
+    @property
+    def bytes_read(self) -> int:
+        """Bytes that one rank reads from its memory at least, at full length: keys and values."""
+        return 2 * self.batch * self.kv_len * self.kv_heads * self.head_dim * self.element_size
+
+    @property
+    def bytes_moved(self) -> int:
+        """Bytes that one rank receives from its peers where every rank combines: partial results and LSEs in fp32."""
+        return (self.world_size - 1) * self.rows * (self.head_dim + 1) * 4

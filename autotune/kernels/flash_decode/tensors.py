@@ -1,0 +1,112 @@
+"""What a call works on: one rank's operands, and the scratch that the kernels of one config share across ranks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from autotune.kernels.flash_decode.problem import FlashDecode
+from autotune.kernels.launching.tensors import TORCH_DTYPES, Allocate
+
+
+@dataclass(frozen=True)
+class Tensors:
+    """One rank's operands, contiguous, in ordinary memory."""
+
+    q: torch.Tensor
+    """[batch, q_heads, head_dim], the same on every rank"""
+    keys: torch.Tensor
+    """[pages, page_size, kv_heads, head_dim]"""
+    values: torch.Tensor
+    table: torch.Tensor
+    """int32 [batch, pages of a sequence]: which page holds a sequence's tokens"""
+    lengths: torch.Tensor
+    """int32 [batch]: tokens of each sequence on this rank, 0 to kv_len"""
+    out: torch.Tensor
+    """[batch, q_heads, head_dim]"""
+
+    @classmethod
+    def allocate(cls, problem: FlashDecode, allocate: Allocate) -> Tensors:
+        """Undefined contents."""
+        dtype = TORCH_DTYPES[problem.dtype]
+        heads = (problem.batch, problem.q_heads, problem.head_dim)
+        return cls(
+            q=allocate(heads, dtype),
+            keys=allocate(problem.cache_shape, dtype),
+            values=allocate(problem.cache_shape, dtype),
+            table=allocate((problem.batch, problem.pages), torch.int32),
+            lengths=allocate((problem.batch,), torch.int32),
+            out=allocate(heads, dtype),
+        )
+
+
+@dataclass(frozen=True)
+class Records:
+    """Partial results: for each of ``count`` sources a row of head_dim elements and an LSE for each output row.
+
+    One flat tensor, so that the library can gather it in one call; ``values`` and ``lse`` are views of it.
+    """
+
+    buffer: torch.Tensor
+    """uint8 [count * bytes of a source]"""
+    values: torch.Tensor
+    lse: torch.Tensor
+    value_stride: int
+    """Elements of ``values`` from one source to the next."""
+    lse_stride: int
+
+    @staticmethod
+    def source_bytes(problem: FlashDecode, element: torch.dtype, lse: torch.dtype) -> int:
+        """Bytes of one source's records: strides are multiples of 16 elements, as loads of 16 bytes need."""
+        return -(-problem.rows * (problem.head_dim * element.itemsize + lse.itemsize) // 128) * 128
+
+    @classmethod
+    def allocate(
+        cls, problem: FlashDecode, count: int, element: torch.dtype, lse: torch.dtype, allocate: Allocate
+    ) -> Records:
+        """``element`` and ``lse`` are fp32, the problem's type, or int64 for words that carry their own flag."""
+        size = cls.source_bytes(problem, element, lse)
+        buffer = allocate((count * size,), torch.uint8)
+        begin = problem.rows * problem.head_dim * element.itemsize
+        return cls(
+            buffer, buffer.view(element), buffer[begin:].view(lse), size // element.itemsize, size // lse.itemsize
+        )
+
+
+@dataclass(frozen=True)
+class Scratch:
+    """What the kernels of one config share: counters (zero at the start), records, and splits."""
+
+    state: torch.Tensor
+    """int32 [2]: the epoch, and how many programs have left."""
+    status: torch.Tensor
+    """int32 [1]: 1 once a wait gave up."""
+    arrived: torch.Tensor
+    """int32 [groups]: splits that have been finished here."""
+    arrivals: torch.Tensor
+    """int32 [world_size, units]: partial results that have come in."""
+    returns: torch.Tensor
+    """int32 [units]: finished outputs that have come in from who combined them."""
+    inbox: Records
+    """[2 slots, world_size] on the symmetric heap; for ``bsp`` what the library gathers into, one slot."""
+    outbox: torch.Tensor
+    """[2 slots, rows, head_dim] on the symmetric heap: finished outputs from who combined them."""
+    mine: Records
+    """This rank's records, where another kernel or the library moves them."""
+    parts: torch.Tensor
+    """fp32 [kv_splits, rows, head_dim]"""
+    part_lse: torch.Tensor
+    """fp32 [kv_splits, rows]"""
+
+    @property
+    def counters(self) -> tuple[torch.Tensor, ...]:
+        """All that must be zero at the start."""
+        return self.state, self.status, self.arrived, self.arrivals, self.returns
+
+    def poison(self) -> None:
+        """Fill everything that kernels write to, the counters apart, with NaN."""
+        for tensor in (self.inbox.buffer, self.mine.buffer):
+            tensor.fill_(0xFF)
+        for tensor in (self.outbox, self.parts, self.part_lse):
+            tensor.fill_(float("nan"))

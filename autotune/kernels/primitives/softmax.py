@@ -1,0 +1,52 @@
+"""Softmax over parts: partial results that are each normalised, with their log-sum-exps, merged safely.
+
+A part is (values, lse): values = sum(p v) / sum(p) and lse = log2(sum(p)), p = exp2(logit), logits in units of log2.
+An empty part has lse = -inf and values = 0. All weights are exp2(lse - largest lse) <= 1: nothing overflows, and a
+merge of empty parts is empty.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def absorb(acc, total, top, values, lse):
+    """Take ``values`` [parts, rows, D], ``lse`` [parts, rows] into the running acc [rows, D], total and top [rows]."""
+    highest = tl.maximum(top, tl.max(lse, axis=0))
+    shift = tl.where(highest == float("-inf"), 0.0, highest)
+    weights = tl.exp2(lse - shift[None, :])
+    fade = tl.exp2(top - shift)
+    acc = acc * fade[:, None] + tl.sum(values * weights[:, :, None], axis=0)
+    return acc, total * fade + tl.sum(weights, axis=0), highest
+
+
+@triton.jit
+def close(acc, total, top):
+    """The part (values, lse) that acc = sum(p v), total = sum(p), both relative to exp2(top), stand for."""
+    empty = total == 0.0
+    divisor = tl.where(empty, 1.0, total)
+    return acc / divisor[:, None], tl.where(empty, float("-inf"), top + tl.log2(divisor))
+
+
+@triton.jit
+def merge_parts(values, lse, value_stride, lse_stride, rows, valid, parts, D: tl.constexpr, CHUNK: tl.constexpr):
+    """Merge ``parts`` parts of ``rows``: values[part * value_stride + row * D + …], lse[part * lse_stride + row].
+
+    ``rows`` and ``valid`` are [rows]; CHUNK parts are loaded at a time. Returns the part that they make, fp32.
+    """
+    ROWS: tl.constexpr = rows.shape[0]
+    columns = tl.arange(0, D)
+    acc = tl.zeros((ROWS, D), dtype=tl.float32)
+    total = tl.zeros((ROWS,), dtype=tl.float32)
+    top = tl.full((ROWS,), float("-inf"), dtype=tl.float32)
+    for first in range(0, parts, CHUNK):
+        part = first + tl.arange(0, CHUNK)
+        there = (part < parts)[:, None] & valid[None, :]
+        place = lse + part.to(tl.int64)[:, None] * lse_stride + rows[None, :]
+        part_lse = tl.load(place, mask=there, other=float("-inf"))
+        place = values + part.to(tl.int64)[:, None, None] * value_stride + rows[None, :, None] * D
+        tile = tl.load(place + columns[None, None, :], mask=there[:, :, None], other=0.0).to(tl.float32)
+        acc, total, top = absorb(acc, total, top, tile, part_lse)
+    return close(acc, total, top)

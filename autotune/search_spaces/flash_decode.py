@@ -1,0 +1,213 @@
+"""The joint space of flash decode, and the config that a sensible engineer would use untuned."""
+
+from __future__ import annotations
+
+from autotune.config import Config
+from autotune.environment import Machine
+from autotune.kernels.flash_decode.problem import FlashDecode
+from autotune.search_spaces import Constraint, Setting, Space, choices, numbers
+
+SEVERAL_KERNELS = ("bsp", "iris_all_gather", "fine_grained_wait")
+"""Modes whose calls are several launches, always."""
+FLAGGED = ("iris_all_gather", "fine_grained_wait", "fused")
+"""Modes whose exchange is ours."""
+OVERLAPPING = ("fine_grained_wait", "fused")
+"""Modes whose combination waits block by block."""
+
+MOST_WAVES = 32
+"""Programs of the attention for each compute unit: beyond it splits only cost."""
+
+REGISTER_ELEMENTS = 32
+"""fp32 elements of a tile, or 64-bit words, that a thread may hold while it merges."""
+
+
+def _round_up(value: int) -> int:
+    return 1 << max(0, value - 1).bit_length()
+
+
+def _heads_in_group(s: Setting, heads_per_program: int) -> bool:
+    return heads_per_program <= _round_up(s.problem.group)
+
+
+def _tile_in_flag(s: Setting, combine_heads: int, flag_heads: int) -> bool:
+    return combine_heads <= flag_heads
+
+
+def _flag_in_program(s: Setting, flag_heads: int, heads_per_program: int) -> bool:
+    return flag_heads <= heads_per_program
+
+
+def _tile_in_program(s: Setting, combine_heads: int, heads_per_program: int) -> bool:
+    return combine_heads <= heads_per_program
+
+
+def _merging_threads(s: Setting, num_warps: int) -> int:
+    # Kernels that only reduce or combine have four warps.
+    return int(s.machine.warp_size) * min(4, num_warps)
+
+
+def _merge_fits(s: Setting, combine_heads: int, num_warps: int) -> bool:
+    return combine_heads * int(s.problem.head_dim) <= REGISTER_ELEMENTS * _merging_threads(s, num_warps)
+
+
+def _words_fit(s: Setting, protocol: str, combine_heads: int, num_warps: int) -> bool:
+    words = _round_up(s.problem.world_size) * combine_heads * s.problem.head_dim
+    return protocol != "words" or words <= REGISTER_ELEMENTS * _merging_threads(s, num_warps)
+
+
+def _words_hold_fp32(s: Setting, protocol: str, wire: str, combiner: str) -> bool:
+    return protocol != "words" or (wire == "fp32" and combiner == "every_rank")
+
+
+def _splits_have_steps(s: Setting, kv_splits: int, block_n: int) -> bool:
+    return (kv_splits - 1) * block_n < int(s.problem.kv_len)
+
+
+def _no_longer_than_sequence(s: Setting, block_n: int) -> bool:
+    return block_n <= max(16, _round_up(s.problem.kv_len))
+
+
+def _few_waves(s: Setting, kv_splits: int, heads_per_program: int) -> bool:
+    blocks = -(-s.problem.group // heads_per_program)
+    programs = s.problem.batch * s.problem.kv_heads * blocks * kv_splits
+    return kv_splits == 1 or programs <= MOST_WAVES * s.machine.compute_units
+
+
+def _fits_shared_memory(s: Setting, block_n: int, num_stages: int, heads_per_program: int) -> bool:
+    # A step is computed from its buffer while the others are being filled: one buffer less than stages; but one more
+    # where 64 rows make asynchronous products of it, which read it while the next copies begin.
+    heads = max(16, heads_per_program)
+    step = 2 * block_n * s.problem.head_dim
+    query = heads * (s.problem.head_dim + block_n)
+    buffers = num_stages if heads >= 64 else max(1, num_stages - 1)
+    return int(buffers * step + query) * int(s.problem.element_size) <= s.machine.shared_memory
+
+
+def _fits_registers(s: Setting, heads_per_program: int, block_n: int, num_warps: int) -> bool:
+    return max(16, heads_per_program) * max(int(s.problem.head_dim), block_n) <= 128 * 32 * num_warps
+
+
+def _loads_fit_registers(s: Setting, block_n: int, num_warps: int) -> bool:
+    # On AMD a step's keys and values are held in registers on the way to the LDS.
+    threads = int(s.machine.warp_size) * num_warps
+    return s.machine.kind != "hip" or block_n * int(s.problem.head_dim) <= REGISTER_ELEMENTS * threads
+
+
+def _feeds_every_warp(s: Setting, block_n: int, num_warps: int) -> bool:
+    return block_n >= 8 * num_warps
+
+
+def _peers_exist(s: Setting, combiner: str) -> bool:
+    return combiner != "owner" or s.problem.world_size > 1
+
+
+def _graphs_exist(s: Setting, launch: str) -> bool:
+    return launch == "eager" or not s.machine.is_interpreter
+
+
+SPACE = Space(
+    choices("mode", "bsp", "iris_all_gather", "fine_grained_wait", "fused", help="communication strategy"),
+    choices("launch", "eager", "graph", modes=SEVERAL_KERNELS, help="one by one, or as a CUDA graph"),
+    numbers("block_n", 16, 32, 64, 128, 256, help="KV tokens of one step"),
+    numbers("kv_splits", 1, 2, 3, 4, 5, 6, 8, 11, 12, 16, 22, 24, 32, 33, 44, 48, 64, 88, 96, 128,
+            help="parts of a sequence that are attended to side by side"),
+    numbers("heads_per_program", 1, 2, 4, 8, 16, 32, 64, help="query heads of one KV head that a program takes"),
+    numbers("num_warps", 2, 4, 8, help="warps of an attending program"),
+    numbers("num_stages", 1, 2, 3, 4, 5, help="depth of the software pipeline"),
+    choices("table_reads", "in_step", "ahead", help="block table read with the pages' step, or one step before it"),
+    choices("program_order", "heads", "splits", help="what neighbouring programs differ in"),
+    choices("reducer", "last", "trailing", "kernel",
+            help="who reduces the splits: the last one's program, programs behind the attention, a kernel of its own"),
+    numbers("flag_heads", 1, 2, 4, 8, 16, modes=FLAGGED, help="transfer granularity: heads that one signal covers"),
+    numbers("combine_heads", 1, 2, 4, 8, 16, help="heads of one tile of the reduction and the combination"),
+    choices("wire", "fp32", "rounded", help="partial results travel in fp32, or in the problem's element type"),
+    choices("combiner", "every_rank", "owner", modes=OVERLAPPING,
+            help="every rank combines all heads, or each a share, whose output it then sends to all"),
+    choices("combine_site", "same_launch", "next_launch", modes=("fused",),
+            help="where the combination runs: behind the push in its launch, or in the next one"),
+    choices("protocol", "flags", "words", modes=("fused",),
+            help="data and then a signal, or words that carry a flag each: twice the bytes, half the way"),
+    constraints=(
+        Constraint("heads of a group", ("heads_per_program",), _heads_in_group,
+                   "a program takes query heads of one KV head; it may exceed the group only up to a power of two"),
+        Constraint("tile within the flag", ("combine_heads", "flag_heads"), _tile_in_flag,
+                   "a tile has no more heads than a flag covers", modes=FLAGGED),
+        Constraint("flag within the program", ("flag_heads", "heads_per_program"), _flag_in_program,
+                   "a flag covers no more heads than one program has", modes=FLAGGED),
+        Constraint("tile within the program", ("combine_heads", "heads_per_program"), _tile_in_program,
+                   "a tile has no more heads than one program has", modes=("bsp",)),
+        Constraint("registers of a merge", ("combine_heads", "num_warps"), _merge_fits,
+                   "the tile of a merge would need more than 32 registers of each thread"),
+        Constraint("words in registers", ("protocol", "combine_heads", "num_warps"), _words_fit,
+                   "all ranks' words of a tile are held at once, 32 a thread at most"),
+        Constraint("words", ("protocol", "wire", "combiner"), _words_hold_fp32,
+                   "words carry fp32, to every rank"),
+        Constraint("no longer than the sequence", ("block_n",), _no_longer_than_sequence,
+                   "a step may exceed the sequence only by rounding up to the next power of two"),
+        Constraint("steps for each split", ("kv_splits", "block_n"), _splits_have_steps,
+                   "a split would have no token even of the longest sequence"),
+        Constraint("waves", ("kv_splits", "heads_per_program"), _few_waves,
+                   "more than 32 programs for each compute unit only add to the reduction"),
+        Constraint("registers", ("heads_per_program", "block_n", "num_warps"), _fits_registers,
+                   "the fp32 accumulator or the logits would need more than 128 registers of each thread"),
+        Constraint("registers of a step", ("block_n", "num_warps"), _loads_fit_registers,
+                   "on AMD the keys and values of a step would need more than 32 registers of each thread"),
+        Constraint("a warp's share", ("block_n", "num_warps"), _feeds_every_warp,
+                   "a warp would have less than 8 tokens of a step"),
+        Constraint("shared memory", ("block_n", "num_stages", "heads_per_program"), _fits_shared_memory,
+                   "the pipeline's stages would not fit into the shared memory of one program"),
+        Constraint("peers", ("combiner",), _peers_exist, "one rank has nobody to share the combination with"),
+        Constraint("CUDA graphs", ("launch",), _graphs_exist, "there are no CUDA graphs without a GPU"),
+    ),
+)  # fmt: skip
+
+
+def default_config(problem: FlashDecode, machine: Machine) -> Config:
+    """One launch that does it all, with the splits that fill the machine twice: what one would write unmeasured."""
+    heads = min(16, _round_up(problem.group))
+    flag_heads = _few_flags(problem, machine, heads)
+    config = Config(
+        {
+            "mode": "fused",
+            "block_n": 64,
+            "kv_splits": _filling_splits(problem, machine, heads),
+            "heads_per_program": heads,
+            "num_warps": 4,
+            "num_stages": 3 if machine.kind != "hip" else 2,
+            "table_reads": "ahead",
+            "program_order": "heads",
+            "reducer": "trailing",
+            "flag_heads": flag_heads,
+            "combine_heads": min(4, flag_heads),
+            "wire": "fp32",
+            "combiner": "every_rank",
+            "combine_site": "same_launch",
+            "protocol": "flags",
+        }
+    )
+    for block_n, num_warps in ((64, 4), (32, 4), (16, 2)):
+        # Wide heads, a small LDS, short sequences: a smaller step fits where the usual one does not.
+        config = config.replace(block_n=block_n, num_warps=num_warps)
+        if SPACE.violation(config, problem, machine) is None:
+            break
+    return config
+
+
+def _groups(problem: FlashDecode, heads: int) -> int:
+    return problem.batch * problem.kv_heads * -(-problem.group // heads)
+
+
+def _few_flags(problem: FlashDecode, machine: Machine, heads: int) -> int:
+    """The fewest heads under one flag that leave at most two trailing programs for each compute unit."""
+    flag_heads = 1
+    while flag_heads < heads and _groups(problem, heads) * heads > 2 * machine.compute_units * flag_heads:
+        flag_heads *= 2
+    return flag_heads
+
+
+def _filling_splits(problem: FlashDecode, machine: Machine, heads: int) -> int:
+    """The fewest splits that make two programs for each compute unit, as long as each has a step of 64 tokens."""
+    groups = _groups(problem, heads)
+    useful = [v for v in SPACE.dimensions["kv_splits"].values if v == 1 or (int(v) - 1) * 64 < problem.kv_len]
+    enough = [v for v in useful if int(v) * groups >= 2 * machine.compute_units]
+    return int((enough or useful[-1:])[0])

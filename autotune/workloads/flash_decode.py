@@ -1,0 +1,216 @@
+"""Flash decode as a workload: one step of attention over a KV cache that is sharded by sequence."""
+
+from __future__ import annotations
+
+import functools
+from typing import ClassVar
+
+import torch
+import torch.distributed as dist
+
+from autotune.config import Config
+from autotune.environment import Machine
+from autotune.heap.arena import SymmetricHeap
+from autotune.kernels.flash_decode import launch
+from autotune.kernels.flash_decode.problem import FlashDecode
+from autotune.kernels.flash_decode.reference import attention, joined
+from autotune.kernels.flash_decode.tensors import Scratch, Tensors
+from autotune.kernels.launching.plan import Compiled, compile_all, run_all
+from autotune.kernels.launching.tensors import meta
+from autotune.search_spaces.flash_decode import SEVERAL_KERNELS, SPACE, default_config
+from autotune.workloads.comparison import distance, drawn
+from autotune.workloads.scratch import ScratchOperation
+from autotune.workloads.workload import Error, Run, Tolerance, Workload
+
+TOLERANCES = {
+    # Rounding of softmax weights, of what travels (wire=rounded) and of the output, 2**-9 each in bf16, 2**-12 in fp16;
+    # the interpreter truncates to bf16: twice that, and all in one direction.
+    "bf16": Tolerance(overall=1.2e-2, element=0.1),
+    "fp16": Tolerance(overall=1e-3, element=0.0125),
+}
+
+SPINS_OFFLINE = 1 << 20
+
+SHARPNESS = 4.0
+"""Standard deviation of the queries, hence of the logits: parts then differ widely in their log-sum-exps."""
+
+
+class FlashDecodeOperation(ScratchOperation):
+    """The tensors of one rank, and the config prepared last."""
+
+    def __init__(self, problem: FlashDecode, heap: SymmetricHeap, machine: Machine, spin_limit: int) -> None:
+        """Allocates the operands in ordinary memory and draws them, for capturing a graph runs it before any check."""
+        self._problem, self._machine, self._spin_limit = problem, machine, spin_limit
+        self._tensors = Tensors.allocate(
+            problem, lambda shape, dtype: torch.empty(shape, dtype=dtype, device=heap.device)
+        )
+        super().__init__(heap)
+        self.refresh(seed=0)
+
+    def share(self, config: Config) -> Scratch:
+        """Counters, inbox and splits."""
+        return launch.share_scratch(self._problem, config, self._heap)
+
+    def bind(self, config: Config) -> Run:
+        """On this rank's tensors."""
+        return launch.bind(
+            self._problem, config, self._machine, self._tensors, self.scratch, self._heap, self._spin_limit
+        )
+
+    def refresh(self, seed: int) -> None:
+        """Draw q, the same on every rank, and this rank's cache in place; gather the ranks' references on the host.
+
+        Collective: a cache may have tens of gigabytes, too much to draw every rank's on each.
+        """
+        tensors, device = self._tensors, self._heap.device
+        generator = torch.Generator(device=device).manual_seed(seed * 1000 + 1 + self._heap.rank)
+        tensors.q.copy_(drawn(tuple(tensors.q.shape), torch.float32, device, seed * 1000) * SHARPNESS)
+        for cache in (tensors.keys, tensors.values):
+            cache.normal_(generator=generator)
+        pages = torch.randperm(tensors.table.numel(), generator=generator, device=device)
+        tensors.table.copy_(pages.view(tensors.table.shape))
+        tensors.lengths.copy_(self._lengths(seed))
+        self._reference = self._gathered_reference()
+        tensors.out.fill_(float("nan"))
+        if self.scratch is not None:
+            self.scratch.poison()
+
+    def _lengths(self, seed: int) -> torch.Tensor:
+        """Ragged: one sequence is empty everywhere unless it is the only one, every other one on a rank of its own."""
+        problem, rank = self._problem, self._heap.rank
+        full = torch.full((problem.batch,), problem.kv_len)
+        if not problem.ragged:
+            return full
+        generator = torch.Generator().manual_seed(seed * 1000 + 500)
+        drawn_for_all = torch.randint(1, problem.kv_len + 1, (problem.world_size, problem.batch), generator=generator)
+        lengths = drawn_for_all[rank]
+        sequences = torch.arange(problem.batch)
+        if problem.world_size > 1:
+            lengths[(sequences % 2 == 1) & ((sequences // 2 + seed) % problem.world_size == rank)] = 0
+        if problem.batch > 1:
+            lengths[seed % problem.batch] = 0
+        return lengths
+
+    def _gathered_reference(self) -> torch.Tensor:
+        out, lse = attention(self._problem, self._tensors)
+        part = torch.cat([out, lse.unsqueeze(-1)], dim=-1).cpu()
+        parts = [torch.empty_like(part) for _ in range(self._heap.world_size)]
+        dist.all_gather(parts, part, group=self._heap.group)
+        out, lse = functools.reduce(
+            lambda one, other: joined(*one, *other), ((each[..., :-1], each[..., -1]) for each in parts)
+        )
+        return out.to(self._heap.device)
+
+    def error(self) -> Error:
+        """Distance from the reference, computed in fp32."""
+        return distance(self._tensors.out, self._reference)
+
+    def parts(self) -> dict[str, Run]:
+        """The attention alone, the library's all-gather of its partial results alone, their combination alone."""
+        config = part_config(self._problem, self._machine)
+        own = functools.partial(torch.zeros, device=self._heap.device)
+        scratch = launch.allocate_scratch(
+            self._problem, config, lambda s, d: own(s, dtype=d), lambda s, d: own(s, dtype=d)
+        )
+        planner = launch.Planner(
+            self._problem, config, self._machine, self._tensors, scratch, self._heap.bases, self._heap.rank,
+            self._spin_limit,
+        )  # fmt: skip
+        *local, combine = planner.launches()
+        return {
+            "attention": lambda: run_all(local),
+            "all_gather": lambda: launch.gather(scratch),
+            "combine": combine.run,
+        }
+
+
+def part_config(problem: FlashDecode, machine: Machine) -> Config:
+    """The default's local kernels as launches that each make sense alone: the reduction is a kernel of its own."""
+    return bulk_synchronous(problem, machine, launch_as="eager").replace(reducer="kernel")
+
+
+def bulk_synchronous(problem: FlashDecode, machine: Machine, launch_as: str) -> Config:
+    """The default's local kernels around the library's all-gather."""
+    default = default_config(problem, machine)
+    shared = {d.name: default[d.name] for d in SPACE.dimensions_of("bsp") if d.name in default}
+    return Config({**shared, "mode": "bsp", "launch": launch_as})
+
+
+class FlashDecodeWorkload(Workload):
+    """The plug-in."""
+
+    name = "flash_decode"
+    problem_type = FlashDecode
+    space = SPACE
+    sources: ClassVar = (
+        "autotune.heap.device",
+        "autotune.kernels.flash_decode.device",
+        "autotune.kernels.flash_decode.exchange",
+        "autotune.kernels.flash_decode.launch",
+        "autotune.kernels.flash_decode.tensors",
+        "autotune.kernels.primitives.counters",
+        "autotune.kernels.primitives.everyone",
+        "autotune.kernels.primitives.softmax",
+        "autotune.kernels.primitives.words",
+    )
+
+    def default_problem(self, machine: Machine, world_size: int) -> FlashDecode:
+        """The paper's heads at 32K tokens on each GPU; a toy of the same form under the interpreter."""
+        if machine.is_interpreter:
+            return FlashDecode(
+                batch=1, q_heads=4, kv_heads=2, head_dim=64, kv_len=64, dtype="fp16", world_size=world_size
+            )
+        return FlashDecode(
+            batch=1, q_heads=96, kv_heads=12, head_dim=128, kv_len=32768, dtype="fp16", world_size=world_size
+        )
+
+    def default_config(self, problem: FlashDecode, machine: Machine) -> Config:
+        """See the search space."""
+        return default_config(problem, machine)
+
+    def first_configs(self, problem: FlashDecode, machine: Machine) -> list[Config]:
+        """The default's local kernels in every mode, and the other ways to fuse."""
+        default = default_config(problem, machine)
+        found = [
+            default,
+            default.replace(protocol="words"),
+            default.replace(reducer="last"),
+            default.replace(reducer="kernel", combine_site="next_launch"),
+            default.replace(combiner="owner", wire="rounded"),
+        ]
+        for mode in SEVERAL_KERNELS:
+            launched = "eager" if machine.is_interpreter else "graph"
+            values = {**default, "mode": mode, "launch": launched}
+            names = {d.name for d in SPACE.dimensions_of(mode)}
+            found.append(Config({name: value for name, value in values.items() if name in names}))
+        return [config for config in found if SPACE.violation(config, problem, machine) is None]
+
+    def baselines(self, problem: FlashDecode, machine: Machine) -> dict[str, Config]:
+        """The default's local kernels and the library's all-gather: eager, and as a CUDA graph where there are any."""
+        both = {f"bsp {way}": bulk_synchronous(problem, machine, way) for way in ("eager", "graph")}
+        return {name: c for name, c in both.items() if SPACE.violation(c, problem, machine) is None}
+
+    def tolerance(self, problem: FlashDecode) -> Tolerance:
+        """By element type."""
+        return TOLERANCES[problem.dtype]
+
+    def heap_bytes(self, problem: FlashDecode) -> int:
+        """The largest scratch, and the stopwatch's counters; operands are in ordinary memory."""
+        return launch.scratch_bytes(problem) + (1 << 20)
+
+    def operation(
+        self, problem: FlashDecode, heap: SymmetricHeap, machine: Machine, spin_limit: int
+    ) -> FlashDecodeOperation:
+        """Set up on this rank."""
+        return FlashDecodeOperation(problem, heap, machine, spin_limit)
+
+    def compile(self, problem: FlashDecode, config: Config, machine: Machine) -> list[Compiled]:
+        """From meta tensors: no memory, no device."""
+        tensors = Tensors.allocate(problem, meta)
+        scratch = launch.allocate_scratch(problem, config, meta, meta)
+        bases = meta((problem.world_size,), torch.int64)
+        planner = launch.Planner(problem, config, machine, tensors, scratch, bases, 0, SPINS_OFFLINE)
+        return compile_all(planner.launches())
+
+
+WORKLOAD = FlashDecodeWorkload()

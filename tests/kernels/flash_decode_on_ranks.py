@@ -1,0 +1,32 @@
+"""Flash decode called on one rank alone; run in every rank process by ``tests/ranks_of_functions.py``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch.distributed as dist
+
+from autotune.config import Config
+from autotune.environment import machine
+from autotune.heap import open_heap
+from autotune.workloads import workload
+
+SPINS = 40
+
+
+def call_alone(configs: list[dict[str, Any]]) -> list[bool]:
+    """Whether rank 0 gave up, for each config: the others set it up and do not call."""
+    found = workload("flash_decode")
+    problem = found.problem_type(batch=1, q_heads=2, kv_heads=1, head_dim=64, kv_len=40, world_size=2)
+    heap = open_heap(found.heap_bytes(problem))
+    operation = found.operation(problem, heap, machine(), SPINS)
+    gave_up = []
+    for values in configs:
+        run = operation.prepare(Config(values))
+        operation.refresh(1)
+        heap.barrier()
+        if dist.get_rank() == 0:
+            run()
+        heap.barrier()
+        gave_up.append(operation.gave_up())
+    return gave_up

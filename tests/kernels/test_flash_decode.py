@@ -1,0 +1,181 @@
+"""Flash decode is right in every mode: under the interpreter on 1 to 4 ranks, and on all GPUs there are."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from ranks_of_functions import run_ranks
+
+from autotune.config import Config
+from autotune.environment import Machine, machine
+from autotune.kernels.flash_decode import reference
+from autotune.kernels.flash_decode.tensors import Tensors
+from autotune.outcome import Outcome
+from autotune.ranks.gang import Gang, MeasurePlan
+from autotune.tuning.screening import Screen
+from autotune.workloads import Workload, registry, workload
+
+WORKLOAD = workload("flash_decode")
+
+ONCE = MeasurePlan(warmup=0, screen=1, iterations=1)
+
+Knobs = dict[str, tuple[int, ...]]
+
+
+def few_configs(problem: Any, here: Machine, knobs: Knobs, count: int) -> list[Config]:
+    """``count`` valid configs of each mode, numbers drawn from ``knobs``, with as many different words as may be."""
+    rng = random.Random(3)
+    space = WORKLOAD.space
+    found: list[Config] = []
+    for mode in space.modes:
+        dimensions = [d for d in space.dimensions_of(mode) if d.name != "mode"]
+        candidates: dict[Config, set[tuple[str, Any]]] = {}
+        while len(candidates) < 50:
+            values = {d.name: rng.choice(knobs[d.name] if d.ordinal else d.values) for d in dimensions}
+            config = Config({"mode": mode, **values})
+            if space.violation(config, problem, here) is None:
+                candidates[config] = {(d.name, values[d.name]) for d in dimensions if not d.ordinal}
+        for _ in range(count):
+            best = max(candidates, key=lambda config: len(candidates[config]))
+            tried = candidates.pop(best)
+            candidates = {config: words - tried for config, words in candidates.items()}
+            found.append(best)
+    return found
+
+
+def check_all(found: Workload, problem: Any, configs: list[Config], plan: MeasurePlan = ONCE) -> None:
+    """Every config gives the right result on every rank, before and after it is timed."""
+    here = machine()
+    with Screen(found, problem, here) as screen, Gang(found, problem, here) as gang:
+        compiling = [(config, screen.submit(config)) for config in configs]
+        for seed, (config, future) in enumerate(compiling):
+            evaluation = screen.verdict(config, future) or gang.evaluate(config, seed, plan)
+            assert evaluation.outcome is Outcome.MEASURED, f"{problem} {config}: {evaluation}"
+        assert gang.restarts == 0
+
+
+def on_cpu() -> Machine:
+    """The interpreter; these tests are for machines without a GPU."""
+    here = machine()
+    if not here.is_interpreter:
+        pytest.skip("the interpreter runs where there is no GPU")
+    return here
+
+
+SMALL: Knobs = {
+    "block_n": (16, 32), "kv_splits": (1, 2, 3), "heads_per_program": (1, 2, 4, 8), "num_warps": (2, 4),
+    "num_stages": (1, 3), "flag_heads": (1, 2, 4), "combine_heads": (1, 2),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("world_size", "count", "sizes"),
+    [
+        (1, 1, {"batch": 2, "q_heads": 3, "kv_heads": 1, "head_dim": 64, "kv_len": 45, "page_size": 16}),
+        (2, 3, {"batch": 2, "q_heads": 2, "kv_heads": 1, "head_dim": 64, "kv_len": 37, "soft_cap": 5}),
+        (2, 1, {"batch": 1, "q_heads": 8, "kv_heads": 1, "head_dim": 128, "kv_len": 64, "page_size": 32}),
+        (3, 1, {"batch": 2, "q_heads": 2, "kv_heads": 2, "head_dim": 64, "kv_len": 37, "page_size": 5}),
+        (4, 1, {"batch": 1, "q_heads": 2, "kv_heads": 1, "head_dim": 256, "kv_len": 40, "page_size": 24}),
+    ],
+)
+def test_every_mode_is_right_under_the_interpreter(world_size: int, count: int, sizes: dict[str, Any]) -> None:
+    words = {"ragged": sizes["batch"] > 1, "dtype": "bf16" if count == 1 else "fp16"}
+    problem = WORKLOAD.problem_type(world_size=world_size, **sizes, **words)
+    check_all(WORKLOAD, problem, few_configs(problem, on_cpu(), SMALL, count))
+
+
+@pytest.fixture
+def aged(monkeypatch: pytest.MonkeyPatch) -> Iterator[Workload]:
+    """The workload whose scratch has been called two billion times, known to driver and ranks."""
+    monkeypatch.setenv("AUTOTUNE_WORKLOADS", str(Path(__file__).parent / "aged.py"))
+    registry._from_files.cache_clear()
+    yield workload("aged_flash_decode")
+    registry._from_files.cache_clear()
+
+
+def test_results_are_right_before_and_after_the_counters_wrap_around(aged: Workload) -> None:
+    here = on_cpu()
+    problem = aged.problem_type(batch=1, q_heads=2, kv_heads=1, head_dim=64, kv_len=40, world_size=2)
+    default = aged.default_config(problem, here).replace(block_n=16, kv_splits=3, num_warps=2)
+    fused = [default.replace(reducer="last"), default.replace(protocol="words"), default.replace(combiner="owner")]
+    waiting = next(c for c in aged.first_configs(problem, here) if c["mode"] == "fine_grained_wait")
+    # With the two checks six calls: three before the counters wrap around, three after.
+    check_all(aged, problem, [*fused, waiting], MeasurePlan(warmup=1, screen=1, iterations=1))
+
+
+def test_a_rank_that_calls_alone_gives_up_and_says_so(tmp_path: Path) -> None:
+    here = on_cpu()
+    problem = WORKLOAD.problem_type(batch=1, q_heads=2, kv_heads=1, head_dim=64, kv_len=40, world_size=2)
+    default = WORKLOAD.default_config(problem, here)
+    calls = [dict(default), dict(default.replace(protocol="words")), dict(default.replace(combiner="owner"))]
+    file = Path(__file__).parent / "flash_decode_on_ranks.py"
+    alone, other = run_ranks(str(file), "call_alone", 2, tmp_path, argument=calls)
+    assert alone == [True, True, True]
+    assert other == [False, False, False]
+
+
+@pytest.mark.parametrize("soft_cap", [0, 3])
+def test_the_reference_is_the_textbooks_attention(soft_cap: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Joined over two ranks, the second of which lacks the second sequence; in chunks of a few tokens."""
+    monkeypatch.setattr(reference, "CHUNK_BYTES", 4096)
+    problem = WORKLOAD.problem_type(
+        batch=3, q_heads=6, kv_heads=2, head_dim=64, kv_len=23, page_size=5, soft_cap=soft_cap, world_size=2
+    )
+    query = torch.randn(3, 6, 64).bfloat16()
+    parts, keys, values = [], [[], [], []], [[], [], []]
+    for lengths in ([23, 7, 0], [11, 0, 0]):
+        tensors = Tensors.allocate(problem, lambda shape, dtype: torch.randn(shape).to(dtype))
+        tensors.q.copy_(query)
+        tensors.table.copy_(torch.randperm(15).view(3, 5))
+        tensors.lengths.copy_(torch.tensor(lengths))
+        parts.append(reference.attention(problem, tensors))
+        for sequence, length in enumerate(lengths):
+            pages = tensors.table[sequence].long()
+            keys[sequence].append(tensors.keys[pages].flatten(0, 1)[:length].double())
+            values[sequence].append(tensors.values[pages].flatten(0, 1)[:length].double())
+    out, _ = reference.joined(*parts[0], *parts[1])
+    for sequence, head in itertools.product(range(2), range(6)):
+        logits = torch.cat(keys[sequence])[:, head // 3] @ query[sequence, head].double() / 8
+        if soft_cap:
+            logits = soft_cap * torch.tanh(logits / soft_cap)
+        expected = torch.softmax(logits, 0) @ torch.cat(values[sequence])[:, head // 3]
+        torch.testing.assert_close(out[sequence, head], expected.float(), rtol=1e-4, atol=1e-5)
+    assert (out[2] == 0).all(), "a sequence without any token"
+
+
+LARGE: Knobs = {
+    "block_n": (16, 32, 64, 128), "kv_splits": (1, 3, 8, 22, 64), "heads_per_program": (1, 4, 8, 16),
+    "num_warps": (2, 4, 8), "num_stages": (1, 2, 3, 4, 5), "flag_heads": (1, 2, 4, 8), "combine_heads": (1, 2, 4),
+}  # fmt: skip
+
+PAPER = {"q_heads": 96, "kv_heads": 12, "head_dim": 128, "dtype": "fp16"}
+
+
+@pytest.mark.gpu(2)
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        {**PAPER, "batch": 1, "kv_len": 8192},
+        {**PAPER, "batch": 4, "kv_len": 32768},
+        {**PAPER, "batch": 16, "kv_len": 8192, "ragged": True},
+        {**PAPER, "batch": 1, "kv_len": 5000, "page_size": 16, "dtype": "bf16"},
+        {"batch": 8, "q_heads": 64, "kv_heads": 8, "head_dim": 128, "kv_len": 4096, "page_size": 64, "ragged": True},
+        {"batch": 3, "q_heads": 32, "kv_heads": 16, "head_dim": 256, "kv_len": 4097, "page_size": 16, "soft_cap": 50},
+        {"batch": 2, "q_heads": 48, "kv_heads": 16, "head_dim": 64, "kv_len": 1000, "page_size": 7, "ragged": True},
+        {"batch": 2, "q_heads": 16, "kv_heads": 16, "head_dim": 128, "kv_len": 2048, "page_size": 128},
+        {"batch": 5, "q_heads": 32, "kv_heads": 1, "head_dim": 64, "kv_len": 777, "dtype": "fp16", "soft_cap": 30},
+        {"batch": 1, "q_heads": 1, "kv_heads": 1, "head_dim": 256, "kv_len": 100, "ragged": True},
+        {"batch": 64, "q_heads": 8, "kv_heads": 8, "head_dim": 64, "kv_len": 512, "page_size": 16, "ragged": True},
+    ],
+    ids=lambda sizes: "-".join(str(value) for value in sizes.values()),
+)
+def test_every_mode_is_right_on_gpus(sizes: dict[str, Any]) -> None:
+    here = machine()
+    problem = WORKLOAD.problem_type(world_size=here.gpus, **sizes)
+    check_all(WORKLOAD, problem, few_configs(problem, here, LARGE, 5))

@@ -1,0 +1,119 @@
+"""The space of flash decode: what is tried first is valid everywhere, and what it calls valid compiles."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import os
+import random
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from typing import Any
+
+import pytest
+from compile_worker import compile_one
+
+from autotune.config import Config
+from autotune.environment import H100, MI300X, MI350X, Machine
+from autotune.workloads import workload
+
+FOUND = workload("flash_decode")
+LAPTOP = Machine("interpreter", "cpu-interpreter", "cpu", 0, 8, 1 << 30, 0, "shared-memory")
+H200 = dataclasses.replace(H100, device="NVIDIA H200")
+MACHINES = {"h200": H200, "mi300x": MI300X, "mi350x": MI350X, "laptop": LAPTOP}
+SAMPLE = int(os.environ.get("COMPILE_SAMPLE", "60")) // 20
+"""Configs for each target; three take about 3 s on two cores, from an empty compiler cache."""
+
+
+def problems(world_size: int) -> Iterator[Any]:
+    """Shapes that serving has, even and odd."""
+    heads = ((96, 12), (64, 8), (16, 16), (3, 1), (128, 1))
+    for (q_heads, kv_heads), head_dim, batch, kv_len in itertools.product(
+        heads, (64, 128, 256), (1, 16, 100), (1, 77, 8192, 524288)
+    ):
+        yield FOUND.problem_type(
+            batch=batch, q_heads=q_heads, kv_heads=kv_heads, head_dim=head_dim, kv_len=kv_len, world_size=world_size
+        )
+
+
+@pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)
+@pytest.mark.parametrize("world_size", [1, 8])
+def test_defaults_first_configs_and_baselines_are_valid(machine: Machine, world_size: int) -> None:
+    for problem in problems(world_size):
+        first = FOUND.first_configs(problem, machine)
+        baselines = FOUND.baselines(problem, machine)
+        for config in (*first, *baselines.values()):
+            FOUND.space.check(config, problem, machine)
+        assert first[0] == FOUND.default_config(problem, machine)
+        assert {config["mode"] for config in (*first, *baselines.values())} == set(FOUND.space.modes)
+        assert set(baselines) == ({"bsp eager"} if machine.is_interpreter else {"bsp eager", "bsp graph"})
+
+
+def test_the_space_holds_the_papers_config() -> None:
+    paper = FOUND.problem_type(batch=1, q_heads=96, kv_heads=12, head_dim=128, kv_len=8192, dtype="fp16", world_size=8)
+    default = FOUND.default_config(paper, H200)
+    constants = {"block_n": 64, "kv_splits": 32, "heads_per_program": 8, "num_warps": 4, "num_stages": 2}
+    FOUND.space.check(default.replace(**constants, reducer="kernel", combine_site="next_launch"), paper, H200)
+
+
+def test_the_heap_has_room_for_every_config() -> None:
+    """Every scratch that a config takes fits into what the workload asks for."""
+    import torch
+
+    from autotune.kernels.flash_decode import launch
+    from autotune.kernels.launching.tensors import meta
+
+    rng = random.Random(5)
+    shapes = ((1, 96, 12, 128), (16, 96, 12, 128), (3, 3, 1, 64), (2, 5, 1, 256))
+    for batch, q_heads, kv_heads, head_dim in shapes:
+        problem = FOUND.problem_type(
+            batch=batch, q_heads=q_heads, kv_heads=kv_heads, head_dim=head_dim, kv_len=1000, world_size=4
+        )
+        taken = 0
+
+        def shared(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+            nonlocal taken
+            tensor = meta(shape, dtype)
+            taken += -(-tensor.numel() * tensor.itemsize // 1024) * 1024
+            return tensor
+
+        for config in drawn(problem, H200, rng, 40):
+            taken = 0
+            launch.allocate_scratch(problem, config, shared, meta)
+            assert taken + (4 << 10) <= FOUND.heap_bytes(problem), f"{problem} {config}"
+
+
+def drawn(problem: Any, machine: Machine, rng: random.Random, count: int) -> list[Config]:
+    """Valid configs, the modes in turn."""
+    space = FOUND.space.narrowed(problem, machine)
+    found: list[Config] = []
+    modes = itertools.cycle(reversed(space.modes))
+    mode = next(modes)
+    while len(found) < count:
+        config = Config({d.name: rng.choice(d.values) for d in space.dimensions_of(mode)} | {"mode": mode})
+        if space.violation(config, problem, machine) is None:
+            found.append(config)
+            mode = next(modes)
+    return found
+
+
+@pytest.mark.parametrize("machine", [H100, MI300X, MI350X], ids=lambda machine: machine.arch)
+def test_a_sample_of_the_space_compiles_and_fits(machine: Machine) -> None:
+    shape = {"batch": 4, "q_heads": 96, "kv_heads": 12, "kv_len": 32768, "world_size": 8}
+    shapes = [
+        FOUND.problem_type(head_dim=128, dtype="fp16", **shape),
+        FOUND.problem_type(head_dim=256, page_size=16, soft_cap=30, **shape),
+        FOUND.problem_type(head_dim=64, page_size=256, **shape),
+    ]
+    rng = random.Random(7)
+    jobs = [(problem, c) for problem in shapes for c in drawn(problem, machine, rng, max(1, SAMPLE // len(shapes)))]
+    with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
+        futures = [(config, pool.submit(compile_one, machine, problem, config)) for problem, config in jobs]
+        for config, future in futures:
+            kernels = future.result()
+            assert kernels, config
+            for kernel in kernels:
+                assert kernel.shared_memory <= machine.shared_memory, f"{config}: {kernel}"
+                if machine.kind == "hip":
+                    assert kernel.registers is not None and kernel.spills == 0, f"{config}: {kernel}"
