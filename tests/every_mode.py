@@ -76,7 +76,9 @@ HEAP = 64 << 20
 """Bytes: enough for most problems here, so that the ranks need not start again for the next."""
 
 
-def check_all(workload: Workload, problem: Any, configs: list[Config], modes: set[str]) -> None:
+def check_all(
+    workload: Workload, problem: Any, configs: list[Config], modes: set[str], plan: MeasurePlan = ONCE
+) -> None:
     """Every config gives the right result on every rank, before and after it is timed; ``modes`` are among them."""
     assert {config["mode"] for config in configs} >= modes
     gang, screen = RANKS.turn_to(workload, problem)
@@ -84,7 +86,7 @@ def check_all(workload: Workload, problem: Any, configs: list[Config], modes: se
     compiling = [(config, screen.submit(config)) for config in configs]
     for seed, (config, future) in enumerate(compiling):
         refused = screen.verdict(config, future)
-        evaluation = refused or gang.evaluate(config, seed, ONCE)
+        evaluation = refused or gang.evaluate(config, seed, plan)
         assert evaluation.outcome is Outcome.MEASURED, f"{problem} {config}: {evaluation}"
     assert gang.restarts == restarts
 
