@@ -19,22 +19,24 @@ ONCE = MeasurePlan(warmup=0, screen=1, iterations=1)
 
 
 def variants(workload: Workload, problem: Any, here: Machine, tiles: list[dict[str, int]]) -> Iterator[Config]:
-    """Every valid combination of the words of each mode (loads, schedule, order, site), over the tiles in turn."""
+    """Every valid combination of each mode's words (loads, schedule, order, site), with the next tile that suits."""
     space = workload.space
-    turn = itertools.cycle(tiles)
+    turn = itertools.count()
     for mode in space.modes:
-        words = [d for d in space.dimensions_of(mode) if not d.ordinal]
+        words = [d for d in space.dimensions_of(mode) if not d.ordinal and d.name != "mode"]
         numbers = {d.name for d in space.dimensions_of(mode) if d.ordinal}
         for values in itertools.product(*(d.values for d in words)):
-            chosen = dict(zip((d.name for d in words), values, strict=True))
-            if chosen["mode"] != mode:
-                continue
-            tile = {name: value for name, value in next(turn).items() if name in numbers}
-            config = Config({**chosen, **tile})
-            if chosen.get("schedule") not in (None, "tile") and here.is_interpreter and "comm_programs" in config:
-                config = config.replace(comm_programs=1)
-            if space.violation(config, problem, here) is None:
-                yield config
+            chosen = {"mode": mode, **dict(zip((d.name for d in words), values, strict=True))}
+            first = next(turn) % len(tiles)
+            for tile in (*tiles[first:], *tiles[:first]):
+                config = Config({**chosen, **{name: value for name, value in tile.items() if name in numbers}})
+                if chosen.get("schedule") not in (None, "tile") and here.is_interpreter and "comm_programs" in config:
+                    config = config.replace(comm_programs=1)
+                if "split_k" in config and space.violation(config, problem, here) is not None:
+                    config = config.replace(split_k=1)
+                if space.violation(config, problem, here) is None:
+                    yield config
+                    break
 
 
 def few(configs: Iterator[Config], count: int) -> list[Config]:

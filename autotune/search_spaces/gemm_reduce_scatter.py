@@ -36,7 +36,7 @@ def _split_is_not_flattened(s: Setting, split_k: int, schedule: str) -> bool:
 
 
 def _next_turn_exists(s: Setting, signals: str, schedule: str) -> bool:
-    return signals == "at_once" or schedule != "tile"
+    return signals == "at_once" or schedule == "persistent"
 
 
 def _peers_to_order(s: Setting, peer_order: str) -> bool:
@@ -87,7 +87,8 @@ SPACE = Space(
                    "an owner has fewer tiles than that"),
         Constraint("flattening", ("split_k", "schedule"), _split_is_not_flattened,
                    "a split tile ends in a meeting of its programs, not in the next tile's loop"),
-        Constraint("next turn", ("signals", "schedule"), _next_turn_exists, "only a persistent program has turns"),
+        Constraint("next turn", ("signals", "schedule"), _next_turn_exists,
+                   "only a persistent program has turns; in a flattened loop late signals came too soon on H200"),
         Constraint("order without effect", ("peer_order",), _peers_to_order, "with one peer at most there is no order"),
         Constraint("copies to peers", ("mode",), _copies_to_peers, "one rank has nothing to copy",
                    modes=("copy_engine",)),

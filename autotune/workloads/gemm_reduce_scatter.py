@@ -140,7 +140,7 @@ class GemmReduceScatterWorkload(Workload):
         found = [
             default,
             default.replace(schedule="persistent", signals="next_turn"),
-            default.replace(schedule="flattened", signals="next_turn", unit_tiles=2),
+            default.replace(schedule="flattened", unit_tiles=2),
             default.replace(peer_order="interleaved"),
             default.replace(unit_tiles=4),
             default.replace(split_k=2),

@@ -89,6 +89,10 @@ GPU_TILES = [
         "block_m": 64, "block_n": 128, "block_k": 64, "group_m": 2, "num_warps": 8, "num_stages": 3, "split_k": 1,
         "unit_tiles": 1, "unit_rows": 128, "gemm_streams": 2, "sum_block": 1024, "sum_warps": 8,
     },
+    {
+        "block_m": 16, "block_n": 32, "block_k": 32, "group_m": 2, "num_warps": 4, "num_stages": 2, "split_k": 1,
+        "unit_tiles": 1, "unit_rows": 32, "gemm_streams": 1, "sum_block": 512, "sum_warps": 4,
+    },
 ]  # fmt: skip
 
 

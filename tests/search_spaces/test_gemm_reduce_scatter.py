@@ -29,7 +29,10 @@ def broken(config: Config, machine: Machine, **fields: Any) -> str | None:
     return constraint.name if constraint else None
 
 
-@pytest.mark.parametrize("config", [PUSH, PUSH.replace(mode="pull"), PUSH.replace(schedule="flattened"), COPIES])
+FLATTENED = PUSH.replace(schedule="flattened", signals="at_once")
+
+
+@pytest.mark.parametrize("config", [PUSH, PUSH.replace(mode="pull"), FLATTENED, COPIES])
 def test_what_should_be_tried_is_valid(config: Config) -> None:
     assert broken(config, H100) is None
 
@@ -39,7 +42,8 @@ def test_what_should_be_tried_is_valid(config: Config) -> None:
     [
         ("tile within an owner's rows", PUSH, {"m": 512}, H100),
         ("unit within an owner's tiles", PUSH.replace(unit_tiles=32), {"m": 1024, "n": 256}, H100),
-        ("flattening", PUSH.replace(split_k=2, schedule="flattened"), {"m": 1024, "n": 2048}, H100),
+        ("next turn", PUSH.replace(schedule="flattened"), {}, H100),
+        ("flattening", FLATTENED.replace(split_k=2), {"m": 1024, "n": 2048}, H100),
         ("next turn", PUSH.replace(schedule="tile"), {}, H100),
         ("order without effect", PUSH.replace(peer_order="interleaved"), {"world_size": 2}, H100),
         ("copies to peers", COPIES, {"world_size": 1}, H100),
