@@ -24,12 +24,6 @@ store = iris.store
 atomic_add = iris.atomic_add
 
 
-@constexpr_function
-def compiles_for_cuda():
-    """Whether the kernel at hand is being compiled for an NVIDIA GPU; never so under the interpreter."""
-    return not knobs.runtime.interpret and is_cuda()
-
-
 @triton.jit
 def signal(counter, peer, rank, heap_bases, mask=None):
     """Add one to ``counter`` in ``peer``'s heap, after everything this program has stored; unless ``mask`` is false.
@@ -42,19 +36,17 @@ def signal(counter, peer, rank, heap_bases, mask=None):
 
 @triton.jit
 def signal_each(counter, rank, heap_bases, WORLD: tl.constexpr, FIRST: tl.constexpr):
-    """Add one to ``counter`` in every rank's heap, the next rank's first, after everything this program has stored.
+    """Add one to ``counter`` in every rank's heap, after everything this program has stored. FIRST is 1 to leave
+    ourselves out, else 0.
 
-    FIRST is 1 to leave ourselves out, else 0.
+    One atomic with a lane for each rank: one release after the other would each wait anew for what is on the links, a
+    microsecond or two every time.
     """
     tl.debug_barrier()
-    if compiles_for_cuda():
-        # One fence for all: each release would wait anew for what is on the links, a microsecond or two every time.
-        tl.inline_asm_elementwise("fence.acq_rel.sys; mov.u32 $0, 0;", "=r", [], dtype=tl.int32, is_pure=False, pack=1)
-        for turn in tl.static_range(FIRST, WORLD):
-            iris.atomic_add(counter, 1, rank, (rank + turn) % WORLD, heap_bases, sem="relaxed", scope="sys")
-    else:
-        for turn in tl.static_range(FIRST, WORLD):
-            iris.atomic_add(counter, 1, rank, (rank + turn) % WORLD, heap_bases, sem="release", scope="sys")
+    lanes = tl.arange(0, triton.next_power_of_2(WORLD))
+    mask = (lanes >= FIRST) & (lanes < WORLD)
+    peers = (rank + lanes) % WORLD
+    iris.atomic_add(counter + lanes * 0, 1, rank, peers, heap_bases, mask=mask, sem="release", scope="sys")
 
 
 @triton.jit
@@ -106,6 +98,12 @@ def _late(behind, status):
     if late != 0:
         tl.atomic_xchg(status, 1)
     return late
+
+
+@constexpr_function
+def compiles_for_cuda():
+    """Whether the kernel at hand is being compiled for an NVIDIA GPU; never so under the interpreter."""
+    return not knobs.runtime.interpret and is_cuda()
 
 
 @triton.jit

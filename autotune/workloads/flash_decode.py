@@ -149,7 +149,6 @@ class FlashDecodeWorkload(Workload):
         "autotune.kernels.flash_decode.launch",
         "autotune.kernels.flash_decode.tensors",
         "autotune.kernels.primitives.counters",
-        "autotune.kernels.primitives.everyone",
         "autotune.kernels.primitives.softmax",
         "autotune.kernels.primitives.words",
     )

@@ -18,9 +18,9 @@ from autotune.kernels.flash_decode.exchange import (
     deliver_tile,
     reduce_unit,
     unit_rows,
+    wait_for_unit,
 )
 from autotune.kernels.primitives.counters import leave
-from autotune.kernels.primitives.everyone import wait_for_everyone
 from autotune.kernels.primitives.softmax import close
 
 ELSEWHERE = tl.constexpr(0)
@@ -240,7 +240,7 @@ def push_kernel(
         )  # fmt: skip
     announce_unit(unit, units, arrivals, rank, heap_bases, WORLD, DELIVERY)
     if WAIT:
-        wait_for_everyone(arrivals + unit, units, epoch + 1, status, spin_limit, WORLD)
+        wait_for_unit(unit, units, arrivals, epoch, status, spin_limit, WORLD)
 
 
 @triton.jit(do_not_specialize=["units", "total_rows", "heads_of_group", "leaving", "rank", "spin_limit"])

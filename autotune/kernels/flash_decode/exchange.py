@@ -24,7 +24,6 @@ import triton
 import triton.language as tl
 
 from autotune.heap import device as heap
-from autotune.kernels.primitives.everyone import signal_everyone, wait_for_everyone
 from autotune.kernels.primitives.softmax import absorb, close, merge_parts
 from autotune.kernels.primitives.words import await_words, sealed
 
@@ -84,7 +83,14 @@ def announce_unit(unit, units, arrivals, rank, heap_bases, WORLD: tl.constexpr, 
     if DELIVERY == OWNER:
         heap.signal(counter, unit % WORLD, rank, heap_bases)
     if DELIVERY == EVERYONE:
-        signal_everyone(counter, rank, heap_bases, WORLD)
+        heap.signal_each(counter, rank, heap_bases, WORLD, 0)
+
+
+@triton.jit
+def wait_for_unit(unit, units, arrivals, epoch, status, spin_limit, WORLD: tl.constexpr):
+    """Wait until every rank has delivered its part of a unit."""
+    sources = tl.arange(0, triton.next_power_of_2(WORLD))
+    heap.wait_each(arrivals + unit + sources * units, sources < WORLD, epoch + 1, status, spin_limit)
 
 
 @triton.jit
@@ -151,7 +157,7 @@ def combine_unit(
         combines = unit % WORLD == rank
     if combines:
         if WAIT and DELIVERY != WORDS:
-            wait_for_everyone(arrivals + unit, units, epoch + 1, status, spin_limit, WORLD)
+            wait_for_unit(unit, units, arrivals, epoch, status, spin_limit, WORLD)
         for tile in range(FLAG // TILE):
             rows = first + tile * TILE + tl.arange(0, TILE)
             valid = rows < end
@@ -171,7 +177,7 @@ def combine_unit(
             else:
                 tl.store(out + within, result, mask=mask)
         if DELIVERY == OWNER:
-            signal_everyone(returns + unit, rank, heap_bases, WORLD)
+            heap.signal_each(returns + unit, rank, heap_bases, WORLD, 0)
     if DELIVERY == OWNER:
         heap.wait(returns + unit, epoch + 1, status, spin_limit)
         for tile in range(FLAG // TILE):

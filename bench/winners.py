@@ -1,0 +1,108 @@
+"""Tunes a workload for many sizes and prints each winner beside its baselines, its limit and its rivals.
+
+    python bench/winners.py all-gather-gemm --m 16,64,256,1024,4096,8192 --n 28672 --k 8192 --world-size 8 \\
+        --budget 60s --db winners.db --json winners.json
+
+Everything but --json and --no-rivals goes to ``tune grid``; what is in the database already is answered from it. The
+rivals (see rivals.py) are measured on the same machine right after, with the same stopwatch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+RIVALS = Path(__file__).with_name("rivals.py")
+
+
+def tune(arguments: list[str]) -> list[dict[str, Any]]:
+    """Run ``tune grid`` and return its rows; its progress goes to stderr. Raises CalledProcessError."""
+    command = [sys.executable, "-m", "autotune.cli", "grid", *arguments, "--json"]
+    return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
+
+
+def measure_rivals(rows: list[dict[str, Any]]) -> None:
+    """Add to each row the median latencies, µs, of what others offer for the same operation."""
+    os.environ["AUTOTUNE_WORKLOADS"] = str(RIVALS)
+    from autotune.environment import machine
+    from autotune.errors import UnknownWorkload
+    from autotune.ranks.gang import Gang
+    from autotune.workloads import workload
+
+    gang = None
+    try:
+        for row in rows:
+            try:
+                found = workload(f"rivals_of_{row['workload']}")
+            except UnknownWorkload:
+                return
+            problem = found.problem_type.from_dict(row["problem"])
+            if gang is None:
+                gang = Gang(found, problem, machine(), max(found.heap_bytes(problem), 1 << 30))
+            else:
+                gang.turn_to(found, problem)
+            gang.start()
+            row["rivals"] = {name: latency.median for name, latency in gang.measure_parts(3, 15).items()}
+    finally:
+        if gang is not None:
+            gang.close()
+
+
+def cells(row: dict[str, Any], parts: list[str], rivals: list[str]) -> list[str]:
+    """One line of the table."""
+    latency, limits = row["latency"], row["limits"]
+    times = {name: entry["median"] for name, entry in row["baselines"].items()}
+    spread = (latency["high"] - latency["low"]) / 2
+    limit = max(entry["median"] for entry in limits.values())
+    found = row.get("rivals", {})
+    return [
+        " ".join(f"{name}={value}" for name, value in row["sizes"].items()),
+        f"{latency['median']:.1f} ± {spread:.1f}",
+        *(f"{times[name]:.1f}" if name in times else "" for name in ("bsp eager", "bsp graph")),
+        f"**{min(times.values()) / latency['median']:.2f}**",
+        *(f"{limits[name]['median']:.1f}" if name in limits else "" for name in parts),
+        f"{limit / latency['median']:.2f}",
+        row["config"]["mode"],
+        *(f"{found[name]:.1f}" if name in found else "fails" for name in rivals),
+        str(row["trials"]),
+    ]
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """Markdown, with the geometric mean of the speedups below."""
+    done = [row for row in rows if row["latency"] is not None]
+    parts = sorted({name for row in done for name in row["limits"]})
+    rivals = sorted({name for row in done for name in row.get("rivals", {})})
+    heading = ["sizes", "winner, µs", "bsp eager, µs", "bsp graph, µs", "over the faster"]
+    heading += [f"{name} alone, µs" for name in parts] + ["share of the limit", "mode"]
+    heading += [f"{name}, µs" for name in rivals] + ["trials"]
+    lines = [heading, ["---:"] * len(heading), *(cells(row, parts, rivals) for row in done)]
+    speedups = [min(entry["median"] for entry in row["baselines"].values()) / row["latency"]["median"] for row in done]
+    mean = math.exp(statistics.fmean(math.log(speedup) for speedup in speedups))
+    text = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return f"{text}\n\nOver the faster baseline, geometric mean: {mean:.2f}; least: {min(speedups):.2f}"
+
+
+def main() -> None:
+    """Tune, measure the rivals, print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--json", help="write all rows to this file")
+    parser.add_argument("--no-rivals", action="store_true")
+    options, arguments = parser.parse_known_args()
+    rows = tune(arguments)
+    if not options.no_rivals:
+        measure_rivals([row for row in rows if row["latency"] is not None])
+    if options.json:
+        Path(options.json).write_text(json.dumps(rows, indent=1))
+    print(table(rows))
+
+
+if __name__ == "__main__":
+    main()
