@@ -14,17 +14,28 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from autotune.config import Config
     from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
+    from autotune.kernels.gemm_all_reduce.problem import GemmAllReduce
     from autotune.runtime.context import Context
     from autotune.runtime.lookup import Found, forget_lookups, lookup
     from autotune.runtime.operators import all_gather_gemm
 
-__all__ = ["AllGatherGemm", "Config", "Context", "Found", "all_gather_gemm", "forget_lookups", "lookup"]
+__all__ = [
+    "AllGatherGemm",
+    "Config",
+    "Context",
+    "Found",
+    "GemmAllReduce",
+    "all_gather_gemm",
+    "forget_lookups",
+    "lookup",
+]
 
 _HOMES = {
     "AllGatherGemm": "autotune.kernels.all_gather_gemm.problem",
     "Config": "autotune.config",
     "Context": "autotune.runtime.context",
     "Found": "autotune.runtime.lookup",
+    "GemmAllReduce": "autotune.kernels.gemm_all_reduce.problem",
     "all_gather_gemm": "autotune.runtime.operators",
     "forget_lookups": "autotune.runtime.lookup",
     "lookup": "autotune.runtime.lookup",

@@ -29,6 +29,20 @@ def signal(counter, peer, rank, heap_bases):
 
 
 @triton.jit
+def signal_all(counter, rank, heap_bases, WORLD: tl.constexpr):
+    """Add one to ``counter`` in every rank's heap, our own too, after everything this program has stored.
+
+    One thread for each rank: one wait for the stores and one way to the peers, where a loop of ``signal`` takes one of
+    each after the other.
+    """
+    lanes = tl.arange(0, triton.next_power_of_2(WORLD))
+    tl.debug_barrier()
+    iris.atomic_add(
+        counter + lanes * 0, 1, rank, (rank + lanes) % WORLD, heap_bases, mask=lanes < WORLD, sem="release", scope="sys"
+    )
+
+
+@triton.jit
 def wait(counter, target, status, spin_limit):
     """Poll ``counter`` in our own heap until it has reached ``target``; returns 0, or 1 where it gave up.
 

@@ -120,7 +120,7 @@ def _fits_shared_memory(s: Setting, block_m: int, block_n: int, block_k: int, nu
 
 
 def _split_is_deep(s: Setting, split_k: int, block_k: int) -> bool:
-    return (split_k - 1) * block_k < s.problem.gemm[2]
+    return bool((split_k - 1) * block_k < s.problem.gemm[2])
 
 
 def _split_is_needed(s: Setting, split_k: int, block_m: int, block_n: int) -> bool:

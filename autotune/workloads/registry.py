@@ -14,7 +14,10 @@ from autotune.errors import InputError, UnknownWorkload
 from autotune.workloads.workload import Workload
 
 ENTRY_POINTS = "autotune.workloads"
-BUILT_IN = {"all_gather_gemm": "autotune.workloads.all_gather_gemm:WORKLOAD"}
+BUILT_IN = {
+    "all_gather_gemm": "autotune.workloads.all_gather_gemm:WORKLOAD",
+    "gemm_all_reduce": "autotune.workloads.gemm_all_reduce:WORKLOAD",
+}
 """Found even where the package runs from a source tree that was never installed."""
 
 

@@ -27,6 +27,19 @@ def wait_until_read(done, target, status, spin_limit, WORLD: tl.constexpr):
 
 
 @triton.jit
+def enter(entries, programs):
+    """Count this program into the launch and return the launch's number, from 0, int64: for kernels that need no end.
+
+    ``entries``, int64 [1], grows by ``programs`` a launch and never wraps around: until the last program has come in,
+    each finds the number of its launch in it. Nothing is left to do at the end of the launch, where it would cost time.
+    """
+    epoch = tl.load(entries) // programs
+    tl.debug_barrier()  # every thread has looked before one counts
+    tl.atomic_add(entries, 1, sem="relaxed", scope="gpu")
+    return epoch
+
+
+@triton.jit
 def leave(state, programs):
     """Count this program out of the launch; the last one opens the next epoch. Returns whether we were the last.
 

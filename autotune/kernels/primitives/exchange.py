@@ -1,9 +1,9 @@
 """Finished tiles on their way between ranks: stored whole into a peer's inbox, signalled, summed where they arrive.
 
 An inbox is a row of tiles, each BLOCK_M x BLOCK_N elements without gaps, whatever the matrix's edge: stores and loads
-need no mask, and 16 bytes a thread are contiguous. The sum over ranks is taken in fp32 and in the order of the ranks,
-of parts that each rank has rounded once to the inbox's type, our own too: every rank that sums the same tile gets the
-same bits, every time.
+need no mask, and 16 bytes a thread are contiguous. Where few of a tile's rows exist, ``rows`` leaves the others out.
+The sum over ranks is taken in fp32 and in the order of the ranks, of parts that each rank has rounded once to the
+inbox's type, our own too: every rank that sums the same tile gets the same bits, every time.
 """
 
 from __future__ import annotations
@@ -21,16 +21,35 @@ def inside_tile(BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
 
 
 @triton.jit
-def send_tile(value, inbox, index, peer, rank, heap_bases, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
+def send_tile(
+    value, inbox, index, peer, rank, heap_bases, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, rows=1 << 30
+):  # fmt: skip
     """Store a tile, rounded to the inbox's type, as tile ``index`` of ``peer``'s inbox. The caller signals."""
+    exists = (tl.arange(0, BLOCK_M) < rows)[:, None]
     pointers = inbox + tl.cast(index, tl.int64) * (BLOCK_M * BLOCK_N) + inside_tile(BLOCK_M, BLOCK_N)
-    heap.store(pointers, value.to(inbox.dtype.element_ty), rank, peer, heap_bases, hint=(1, 16))
+    heap.store(pointers, value.to(inbox.dtype.element_ty), rank, peer, heap_bases, mask=exists, hint=(1, 16))
 
 
 @triton.jit
-def read_tile(inbox, index, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
-    """Tile ``index`` of our own inbox, in its type. The caller has waited for it."""
-    return tl.load(inbox + tl.cast(index, tl.int64) * (BLOCK_M * BLOCK_N) + inside_tile(BLOCK_M, BLOCK_N))
+def read_tile(inbox, index, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, rows=1 << 30):
+    """Tile ``index`` of our own inbox, in its type, zero where there are no rows. The caller has waited for it."""
+    exists = (tl.arange(0, BLOCK_M) < rows)[:, None]
+    pointers = inbox + tl.cast(index, tl.int64) * (BLOCK_M * BLOCK_N) + inside_tile(BLOCK_M, BLOCK_N)
+    return tl.load(pointers, mask=exists, other=0.0)
+
+
+@triton.jit
+def sum_parts(
+    inbox, index, apart, WORLD: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, rows=1 << 30
+):  # fmt: skip
+    """Every rank's part of a tile, our own too, all of them there: fp32 [BLOCK_M, BLOCK_N]. All loads fly at once.
+
+    The part of rank r is tile ``index`` + r * ``apart`` of the inbox.
+    """
+    acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
+    for source in tl.static_range(WORLD):
+        acc += read_tile(inbox, index + source * apart, BLOCK_M, BLOCK_N, rows).to(tl.float32)
+    return acc
 
 
 @triton.jit

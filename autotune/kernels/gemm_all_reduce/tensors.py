@@ -1,0 +1,56 @@
+"""What a call works on: one rank's operands, and the scratch that the kernels of one config share across ranks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+NAN_WORD = 0x7FC07FC0
+"""A packed word whose data is NaN in every element type and whose flag, zero, no launch waits for."""
+
+
+@dataclass(frozen=True)
+class Tensors:
+    """One rank's operands, in ordinary memory.
+
+    ``a`` [m, k_local] contiguous, ``b`` [k_local, n] in either storage order, ``c`` [m, n], ``bias`` [n] or None.
+    """
+
+    a: torch.Tensor
+    b: torch.Tensor
+    c: torch.Tensor
+    bias: torch.Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Scratch:
+    """What one config keeps between launches. All of it but the last two lies on the heap; all is zero at the start."""
+
+    entries: torch.Tensor
+    """int64 [1]: see ``enter``."""
+    status: torch.Tensor
+    """int32 [1]: 1 once a wait gave up."""
+    arrivals: torch.Tensor
+    """int32 [2, tiles]: parts of a tile that have arrived, over all launches that used the slot."""
+    returns: torch.Tensor
+    """int32 [2, tiles], ``two_shot``: results of a tile that have arrived."""
+    inbox: torch.Tensor
+    """Parts of tiles, [count, block_m, block_n]: in the element type; int64 where packed; fp32 where added to."""
+    results: torch.Tensor
+    """Sums of tiles, ``two_shot``, [2 * tiles, block_m, block_n] in the element type."""
+    partials: torch.Tensor
+    """fp32 [tiles * splits, block_m, block_n], this rank's alone, like the tickets; see ``join_splits``."""
+    tickets: torch.Tensor
+    """int32 [tiles]"""
+
+    def poison(self, *, accumulated: bool) -> None:
+        """Fill with NaN what a right launch writes before it reads it; ``accumulated`` inboxes are zero in between."""
+        self.results.fill_(float("nan"))
+        if not accumulated:
+            self.inbox.fill_(float("nan") if self.inbox.dtype.is_floating_point else NAN_WORD)
+
+    def clear(self) -> None:
+        """As before the first launch."""
+        for tensor in (self.entries, self.status, self.arrivals, self.returns, self.inbox, self.tickets):
+            tensor.zero_()
