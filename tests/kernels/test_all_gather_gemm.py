@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from every_mode import check_all, few, on_cpu, variants
 
-from autotune.config import Config
-from autotune.environment import Machine, machine
-from autotune.outcome import Outcome
-from autotune.ranks.gang import Gang, MeasurePlan
-from autotune.tuning.screening import Screen
+from autotune.environment import machine
 from autotune.workloads import workload
 
 WORKLOAD = workload("all_gather_gemm")
-
-ONCE = MeasurePlan(warmup=0, screen=1, iterations=1)
+MODES = {"bsp", "pull", "pull_staged", "push"}
 
 ALIGNED = {"m": 32, "n": 64, "k": 64}
 """Per rank; tiles divide the shard."""
@@ -30,54 +24,6 @@ def problem_of(world_size: int, layout: str, sizes: dict[str, Any]) -> Any:
     sharded = "m" if layout == "rows" else "k"
     scaled = {name: value * world_size if name in ("n", sharded) else value for name, value in sizes.items()}
     return WORKLOAD.problem_type(layout=layout, world_size=world_size, **scaled)
-
-
-def variants(problem: Any, here: Machine, tiles: list[dict[str, int]]) -> Iterator[Config]:
-    """Every valid combination of the words of each mode (loads, schedule, order, site), over the tiles in turn."""
-    space = WORKLOAD.space
-    turn = itertools.cycle(tiles)
-    for mode in space.modes:
-        words = [d for d in space.dimensions_of(mode) if not d.ordinal]
-        numbers = {d.name for d in space.dimensions_of(mode) if d.ordinal}
-        for values in itertools.product(*(d.values for d in words)):
-            chosen = dict(zip((d.name for d in words), values, strict=True))
-            if chosen["mode"] != mode:
-                continue
-            tile = {name: value for name, value in next(turn).items() if name in numbers}
-            config = Config({**chosen, **tile})
-            if chosen.get("schedule") not in (None, "tile") and here.is_interpreter and "comm_programs" in config:
-                config = config.replace(comm_programs=1)
-            if space.violation(config, problem, here) is None:
-                yield config
-
-
-def check_all(problem: Any, configs: list[Config]) -> None:
-    """Every config gives the right result on every rank, before and after it is timed."""
-    here = machine()
-    assert {config["mode"] for config in configs} >= {"bsp", "pull", "pull_staged", "push"}
-    with Screen(WORKLOAD, problem, here) as screen, Gang(WORKLOAD, problem, here) as gang:
-        compiling = [(config, screen.submit(config)) for config in configs]
-        for seed, (config, future) in enumerate(compiling):
-            refused = screen.verdict(config, future)
-            evaluation = refused or gang.evaluate(config, seed, ONCE)
-            assert evaluation.outcome is Outcome.MEASURED, f"{problem} {config}: {evaluation}"
-        assert gang.restarts == 0
-
-
-def on_cpu() -> Machine:
-    """The interpreter; these tests are for machines without a GPU."""
-    here = machine()
-    if not here.is_interpreter:
-        pytest.skip("the interpreter runs where there is no GPU")
-    return here
-
-
-def few(configs: Iterator[Config], count: int) -> list[Config]:
-    """About ``count`` of them, spread evenly, with at least one of each mode."""
-    everything = list(configs)
-    spread = everything[:: max(1, len(everything) // count)]
-    firsts = {str(config["mode"]): config for config in reversed(everything)}
-    return list(dict.fromkeys([*firsts.values(), *spread]))
 
 
 INTERPRETED_TILES = [
@@ -111,7 +57,7 @@ def test_every_mode_is_right_under_the_interpreter(world_size: int, layout: str,
     here = on_cpu()
     problem = problem_of(world_size, layout, sizes)
     tiles = [tile for tile in INTERPRETED_TILES if tile["block_m"] <= max(16, problem.m)]
-    check_all(problem, few(variants(problem, here, tiles), 12 if world_size == 2 else 7))
+    check_all(WORKLOAD, problem, few(variants(WORKLOAD, problem, here, tiles), 12 if world_size == 2 else 7), MODES)
 
 
 GPU_TILES = [
@@ -159,4 +105,4 @@ def test_every_mode_is_right_on_gpus(sizes: dict[str, Any]) -> None:
     world_size = here.gpus
     problem = WORKLOAD.problem_type(world_size=world_size, **{**sizes, "n": sizes["n"] * world_size})
     tiles = [tile for tile in GPU_TILES if tile["block_m"] <= max(16, problem.m)]
-    check_all(problem, few(variants(problem, here, tiles), 16))
+    check_all(WORKLOAD, problem, few(variants(WORKLOAD, problem, here, tiles), 16), MODES)

@@ -73,9 +73,12 @@ def share_part(
 def combine(
     c, bias, m, n, M, N, tile, tiles, epoch, rank, inbox, results, arrivals, returns, heap_bases, status, spin_limit,
     TYPE: tl.constexpr, WORLD: tl.constexpr, MODE: tl.constexpr, PACKED: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, TMA: tl.constexpr, BIAS: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BIAS: tl.constexpr,
 ):  # fmt: skip
-    """Wait for the parts of tile (m, n), number ``tile``, and store their sum + bias into our C, rounded once more."""
+    """Wait for the parts of tile (m, n), number ``tile``, and store their sum + bias into our C, rounded once more.
+
+    C is stored through pointers even where operands come by TMA: the launch ends sooner after a small tile.
+    """
     slot = (epoch & 1).to(tl.int32)
     uses = (epoch >> 1) + 1  # launches that have used the slot, this one included
     rows = M - m * BLOCK_M
@@ -105,7 +108,7 @@ def combine(
         acc = read_tile(inbox, here, BLOCK_M, BLOCK_N, rows)
         place = tl.cast(here, tl.int64) * (BLOCK_M * BLOCK_N) + inside_tile(BLOCK_M, BLOCK_N)
         tl.store(inbox + place, tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32))
-    store_tile(acc, c, m * BLOCK_M, n * BLOCK_N, M, N, bias, BLOCK_M, BLOCK_N, TMA, BIAS and MODE != TWO_SHOT)
+    store_tile(acc, c, m * BLOCK_M, n * BLOCK_N, M, N, bias, BLOCK_M, BLOCK_N, False, BIAS and MODE != TWO_SHOT)
 
 
 @triton.jit(do_not_specialize=["M", "group_m", "gemm_programs", "rank", "spin_limit"])
@@ -149,7 +152,7 @@ def gemm_all_reduce_kernel(
             if not SEPARATE:
                 combine(
                     c, bias, m, n, M, N, tile, tiles, epoch, rank, inbox, results, arrivals, returns, heap_bases,
-                    status, spin_limit, TYPE, WORLD, MODE, PACKED, BLOCK_M, BLOCK_N, TMA, BIAS,
+                    status, spin_limit, TYPE, WORLD, MODE, PACKED, BLOCK_M, BLOCK_N, BIAS,
                 )  # fmt: skip
     if SEPARATE:
         if pid >= gemm_programs:
@@ -157,5 +160,5 @@ def gemm_all_reduce_kernel(
             m, n = grouped(tile, tiles_m, tiles_n, group_m)
             combine(
                 c, bias, m, n, M, N, tile, tiles, epoch, rank, inbox, results, arrivals, returns, heap_bases,
-                status, spin_limit, TYPE, WORLD, MODE, PACKED, BLOCK_M, BLOCK_N, TMA, BIAS,
+                status, spin_limit, TYPE, WORLD, MODE, PACKED, BLOCK_M, BLOCK_N, BIAS,
             )  # fmt: skip

@@ -87,7 +87,7 @@ def plan(
     separate = config["combine"] == "separate"
     arguments = {
         **knobs.common(tensors.b, tensors.c, problem.b_order == "nk", problem.k_local),
-        "a": knobs.a_operand(tensors.a),
+        "a": knobs.a_operand(tensors.a), "c": tensors.c,
         "bias": tensors.bias if tensors.bias is not None else tensors.c,
         "inbox": scratch.inbox, "results": scratch.results,
         "partials": scratch.partials, "tickets": scratch.tickets,

@@ -6,9 +6,10 @@ once. No order among words is needed, because every word is looked at for itself
 this launch's; a volatile load goes to the L2, where peers' stores arrive. NVIDIA's GPUs have both properties (NCCL's
 low-latency protocol rests on them); on AMD's an ordinary store may stay in the sender's L2.
 
-The flag is the launch's number plus one. A word of the slot holds zero at first, later the flag of two launches ago:
-never the one that is waited for. That nobody overwrites a word before it has been read is the inbox's argument, see
-``device``; what it needs is weaker than an acquire: a load whose value decided that the launch may end is over.
+The flag is the launch's number, counted so that it is never zero. A word of the slot holds zero at first, later the
+flag of two launches ago: never the one that is waited for. That nobody overwrites a word before it has been read is the
+inbox's argument, see ``device``; what it needs is weaker than an acquire: a load whose value decided that the launch
+may end is over.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from autotune.kernels.primitives.exchange import inside_tile
 @triton.jit
 def mark_of(epoch):
     """A launch's flag in the upper half of a word of zeros, int64."""
-    return (epoch + 1) << 32
+    return (epoch % 0xFFFFFFFF + 1) << 32
 
 
 @triton.jit
