@@ -11,6 +11,6 @@ from autotune.workloads import workload
 
 
 def compile_one(machine: Machine, problem: Any, config: Config) -> list[Compiled]:
-    """Declare the target and compile a config of all-gather + GEMM for it."""
+    """Declare the target and compile a config of the problem's workload for it."""
     compile_offline_for(machine)
-    return workload("all_gather_gemm").compile(problem, config, machine)
+    return workload(problem.workload).compile(problem, config, machine)

@@ -74,9 +74,15 @@ def test_all_ranks_get_the_same_bits_in_every_call(tmp_path: Path) -> None:
     same_bits(run_ranks(FUNCTIONS, "bits_of_calls", 3, tmp_path))
 
 
-def test_calls_follow_each_other_without_a_barrier(tmp_path: Path) -> None:
+OLD = {"flag": 2 * 715827882 - 2, "atomic": 2 * 715827882 - 2, "packed": (1 << 32) - 2, "two_shot": (1 << 32) - 2}
+"""Launches after which, with three ranks, the next calls make counters and flags wrap around: 3 * 715827882 + 2 is
+2**31, at which an int32 becomes negative; flags, and counters of results in either slot, come there after 2**32."""
+
+
+def test_calls_follow_each_other_without_a_barrier_and_counters_wrap_around(tmp_path: Path) -> None:
     on_cpu()
-    for rank in run_ranks(FUNCTIONS, "back_to_back", 3, tmp_path):
+    for rank in run_ranks(FUNCTIONS, "back_to_back", 3, tmp_path, argument=OLD):
+        assert rank.keys() == OLD.keys()
         for config, errors in rank.items():
             assert len(errors) == 5
             assert max(errors) < 1e-5, f"{config}: {errors}"  # fp32
@@ -150,7 +156,7 @@ def test_all_ranks_get_the_same_bits_in_every_call_on_gpus(tmp_path: Path) -> No
 
 @pytest.mark.gpu(2)
 def test_calls_follow_each_other_without_a_barrier_on_gpus(tmp_path: Path) -> None:
-    for rank in run_ranks(FUNCTIONS, "back_to_back", machine().gpus, tmp_path, gpu=True):
+    for rank in run_ranks(FUNCTIONS, "back_to_back", machine().gpus, tmp_path, gpu=True, argument=OLD):
         for config, errors in rank.items():
             assert max(errors) < 1e-5, f"{config}: {errors}"
 
