@@ -19,7 +19,10 @@ from autotune.search_spaces.gemm import (
 KERNELS = ("one_shot", "two_shot", "atomic")
 """Modes that are a kernel of ours."""
 
-MOST_ROWS_ONE_SHOT = 128
+DELIVERED = ("one_shot", "two_shot")
+"""Modes that store tiles into inboxes, not add to them."""
+
+MOST_ROWS_ONE_SHOT = 32
 """Untuned, more rows than this take two shots: one would move world-size / 2 times as much."""
 
 MOST_WORDS = 64
@@ -69,7 +72,7 @@ SPACE = Space(
     numbers("residents", 1, 2, 4, modes=KERNELS, help="persistent programs for each compute unit"),
     choices("combine", "sender", "separate", modes=KERNELS,
             help="who waits for a tile's parts: the program that sent ours, or one of its own at the launch's end"),
-    choices("protocol", "flag", "packed", modes=("one_shot",),
+    choices("protocol", "flag", "packed", modes=DELIVERED,
             help="a counter for each tile says that its parts are there, or every word of theirs does"),
     constraints=(
         *gemm_constraints(),
@@ -105,7 +108,7 @@ def untuned(mode: str, problem: GemmAllReduce, machine: Machine) -> Config | Non
         "schedule": "tile",
         "residents": 1,
         "combine": "sender",
-        **({"protocol": "flag"} if mode == "one_shot" else {}),
+        **({"protocol": "flag"} if mode in DELIVERED else {}),
     }
     found = Config(config)
     while SPACE.violation(found, problem, machine) is not None and found.integer("block_n") > 32:

@@ -22,10 +22,11 @@ TILE = {
 }  # fmt: skip
 FLAG = Config({**TILE, "mode": "one_shot", "combine": "sender", "protocol": "flag"})
 PACKED = Config({**TILE, "mode": "one_shot", "combine": "separate", "protocol": "packed"})
-TWO_SHOT = Config({**TILE, "mode": "two_shot", "combine": "sender"})
+TWO_SHOT = Config({**TILE, "mode": "two_shot", "combine": "sender", "protocol": "flag"})
+TWO_PACKED = TWO_SHOT.replace(protocol="packed")
 ATOMIC = Config({**TILE, "mode": "atomic", "combine": "separate"})
 BSP = Config({"mode": "bsp", "launch": "eager"})
-CONFIGS = {"flag": FLAG, "packed": PACKED, "two_shot": TWO_SHOT, "atomic": ATOMIC}
+CONFIGS = {"flag": FLAG, "packed": PACKED, "two_shot": TWO_SHOT, "two_packed": TWO_PACKED, "atomic": ATOMIC}
 
 SPINS = {True: 1 << 30, False: 1 << 16}
 """By whether there is a GPU, whose polls are far faster."""
@@ -76,7 +77,7 @@ def bits_of_calls(_: None) -> dict[str, list[str]]:
     """By config the digests of three calls' results on the same inputs; bf16, in which rounding shows the order."""
     calls = Calls(deterministic=True)
     found = {}
-    for config in (FLAG, PACKED, TWO_SHOT, BSP):
+    for config in (FLAG, PACKED, TWO_SHOT, TWO_PACKED, BSP):
         out = calls.out()
         run, _ = calls.bind(config, out)
         digests = []
@@ -132,7 +133,7 @@ def missed(_: None) -> dict[str, bool]:
     """By config whether a wait gave up in a call that the second rank never makes."""
     calls = Calls(dtype="fp32")
     found = {}
-    for config in (FLAG, PACKED, TWO_SHOT, ATOMIC):
+    for config in (FLAG, PACKED, TWO_SHOT, TWO_PACKED, ATOMIC):
         run, scratch = calls.bind(config, calls.out(), spins=300)
         if calls.heap.rank == 0:
             run()
@@ -145,7 +146,7 @@ def replayed(_: None) -> dict[str, list[float]]:
     """By config the errors of a call and of five replays of the same call, captured."""
     calls = Calls(dtype="fp32")
     found = {}
-    for config in (FLAG, PACKED, TWO_SHOT, ATOMIC):
+    for config in (FLAG, PACKED, TWO_SHOT, TWO_PACKED, ATOMIC):
         out = calls.out()
         run, _ = calls.bind(config, out)
         run()  # compiles

@@ -72,4 +72,6 @@ def test_a_sample_of_the_space_compiles_and_fits(name: str, machine: Machine) ->
                 if machine.kind == "hip":
                     assert kernel.registers is not None and kernel.spills is not None, f"{config}: {kernel}"
                     spilled += kernel.spills > 0
-    assert spilled <= max(1, SAMPLE // 20)  # the search finds them slow; more would say that the registers' constraint is wrong
+    assert spilled <= max(
+        1, SAMPLE // 20
+    )  # the search finds them slow; more would say that the registers' constraint is wrong

@@ -39,27 +39,72 @@ ATOMIC = tl.constexpr(2)
 
 
 @triton.jit
+def deliver(
+    part, inbox, index, counter, first, epoch, rank, heap_bases, rows, TYPE: tl.constexpr, PEERS: tl.constexpr,
+    WORLD: tl.constexpr, PACKED: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """Send a tile, rounded to TYPE, as tile ``index`` of the inbox of PEERS ranks from ``first`` on: one, or all."""
+    if PACKED:
+        send_words(
+            part.to(TYPE), mark_of(epoch), inbox, index, first, rank, heap_bases, rows, PEERS, WORLD, BLOCK_M, BLOCK_N
+        )  # fmt: skip
+    else:
+        for turn in tl.static_range(PEERS):
+            send_tile(part, inbox, index, (first + turn) % WORLD, rank, heap_bases, BLOCK_M, BLOCK_N, rows)
+        if PEERS == 1:
+            heap.signal(counter, first, rank, heap_bases)
+        else:
+            heap.signal_all(counter, rank, heap_bases, WORLD)
+
+
+@triton.jit
+def collect(
+    inbox, index, apart, counter, epoch, status, spin_limit, rows, TYPE: tl.constexpr, SOURCES: tl.constexpr,
+    PACKED: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """Wait for what SOURCES ranks delivered of a tile and add it up: fp32 [BLOCK_M, BLOCK_N].
+
+    What source number s sent is tile ``index`` + s * ``apart`` of our inbox.
+    """
+    if PACKED:
+        acc = sum_words(
+            inbox, index, apart, mark_of(epoch), status, spin_limit, rows, TYPE, SOURCES, BLOCK_M, BLOCK_N
+        )  # fmt: skip
+    else:
+        wait_for(counter, epoch, SOURCES, status, spin_limit)
+        acc = sum_parts(inbox, index, apart, SOURCES, BLOCK_M, BLOCK_N, rows)
+    return acc
+
+
+@triton.jit
+def wait_for(counter, epoch, SOURCES: tl.constexpr, status, spin_limit):
+    """Wait until SOURCES ranks have signalled in each launch that has used the slot, this one included."""
+    heap.wait(counter, (((epoch >> 1) + 1) * SOURCES).to(tl.int32), status, spin_limit)
+
+
+@triton.jit
 def share_part(
     acc, tile, tiles, rows, epoch, rank, inbox, arrivals, heap_bases, TYPE: tl.constexpr,
     WORLD: tl.constexpr, MODE: tl.constexpr, PACKED: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """Send our part of a tile, fp32 with ``rows`` rows that exist, to those who sum it."""
     slot = (epoch & 1).to(tl.int32)
-    counter = arrivals + slot * tiles + tile
-    if PACKED:
+    here = slot * tiles + tile
+    counter = arrivals + here
+    if MODE == ONE_SHOT:
         index = (slot * WORLD + rank) * tiles + tile
-        send_words(acc.to(TYPE), mark_of(epoch), inbox, index, rank, heap_bases, rows, WORLD, BLOCK_M, BLOCK_N)
-    elif MODE == ONE_SHOT:
-        index = (slot * WORLD + rank) * tiles + tile
-        for turn in tl.static_range(WORLD):
-            send_tile(acc, inbox, index, (rank + turn) % WORLD, rank, heap_bases, BLOCK_M, BLOCK_N, rows)
-        heap.signal_all(counter, rank, heap_bases, WORLD)
+        deliver(
+            acc, inbox, index, counter, rank, epoch, rank, heap_bases, rows, TYPE,
+            WORLD, WORLD, PACKED, BLOCK_M, BLOCK_N,
+        )  # fmt: skip
     elif MODE == TWO_SHOT:
         index = (slot * WORLD + rank) * tl.cdiv(tiles, WORLD) + tile // WORLD
-        send_tile(acc, inbox, index, tile % WORLD, rank, heap_bases, BLOCK_M, BLOCK_N, rows)
-        heap.signal(counter, tile % WORLD, rank, heap_bases)
+        deliver(
+            acc, inbox, index, counter, tile % WORLD, epoch, rank, heap_bases, rows, TYPE,
+            1, WORLD, PACKED, BLOCK_M, BLOCK_N,
+        )  # fmt: skip
     else:
-        place = tl.cast(slot * tiles + tile, tl.int64) * (BLOCK_M * BLOCK_N) + inside_tile(BLOCK_M, BLOCK_N)
+        place = tl.cast(here, tl.int64) * (BLOCK_M * BLOCK_N) + inside_tile(BLOCK_M, BLOCK_N)
         exists = (tl.arange(0, BLOCK_M) < rows)[:, None]
         for turn in tl.static_range(WORLD):
             heap.atomic_add(
@@ -80,31 +125,31 @@ def combine(
     C is stored through pointers even where operands come by TMA: the launch ends sooner after a small tile.
     """
     slot = (epoch & 1).to(tl.int32)
-    uses = (epoch >> 1) + 1  # launches that have used the slot, this one included
     rows = M - m * BLOCK_M
     here = slot * tiles + tile
-    if PACKED:
-        index = slot * WORLD * tiles + tile
-        acc = sum_words(
-            inbox, index, tiles, mark_of(epoch), status, spin_limit, rows, TYPE, WORLD, BLOCK_M, BLOCK_N
+    if MODE == ONE_SHOT:
+        acc = collect(
+            inbox, slot * WORLD * tiles + tile, tiles, arrivals + here, epoch, status, spin_limit, rows, TYPE,
+            WORLD, PACKED, BLOCK_M, BLOCK_N,
         )  # fmt: skip
-    elif MODE == ONE_SHOT:
-        heap.wait(arrivals + here, (uses * WORLD).to(tl.int32), status, spin_limit)
-        acc = sum_parts(inbox, slot * WORLD * tiles + tile, tiles, WORLD, BLOCK_M, BLOCK_N, rows)
     elif MODE == TWO_SHOT:
         if tile % WORLD == rank:
-            heap.wait(arrivals + here, (uses * WORLD).to(tl.int32), status, spin_limit)
             owned = tl.cdiv(tiles, WORLD)
-            total = sum_parts(inbox, slot * WORLD * owned + tile // WORLD, owned, WORLD, BLOCK_M, BLOCK_N, rows)
+            total = collect(
+                inbox, slot * WORLD * owned + tile // WORLD, owned, arrivals + here, epoch, status, spin_limit, rows,
+                TYPE, WORLD, PACKED, BLOCK_M, BLOCK_N,
+            )  # fmt: skip
             if BIAS:
                 total = add_bias(total, bias, n * BLOCK_N, N, BLOCK_N)
-            for turn in tl.static_range(WORLD):
-                send_tile(total, results, here, (rank + turn) % WORLD, rank, heap_bases, BLOCK_M, BLOCK_N, rows)
-            heap.signal_all(returns + here, rank, heap_bases, WORLD)
-        heap.wait(returns + here, uses.to(tl.int32), status, spin_limit)
-        acc = read_tile(results, here, BLOCK_M, BLOCK_N, rows).to(tl.float32)
+            deliver(
+                total, results, here, returns + here, rank, epoch, rank, heap_bases, rows, TYPE,
+                WORLD, WORLD, PACKED, BLOCK_M, BLOCK_N,
+            )  # fmt: skip
+        acc = collect(
+            results, here, 0, returns + here, epoch, status, spin_limit, rows, TYPE, 1, PACKED, BLOCK_M, BLOCK_N
+        )  # fmt: skip
     else:
-        heap.wait(arrivals + here, (uses * WORLD).to(tl.int32), status, spin_limit)
+        wait_for(arrivals + here, epoch, WORLD, status, spin_limit)
         acc = read_tile(inbox, here, BLOCK_M, BLOCK_N, rows)
         place = tl.cast(here, tl.int64) * (BLOCK_M * BLOCK_N) + inside_tile(BLOCK_M, BLOCK_N)
         tl.store(inbox + place, tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32))

@@ -40,18 +40,18 @@ def allocate_scratch(
     """The scratch of one config: ``share`` allocates on the heap, ``own`` on this rank's device alone."""
     knobs, mode, ints = GemmKnobs(config, machine), str(config["mode"]), torch.int32
     tiles, tile = knobs.tiles(problem.m, problem.n), (knobs.block_m, knobs.block_n)
-    dtype = TORCH_DTYPES[problem.dtype]
+    mail = torch.int64 if packed(config) else torch.float32 if mode == "atomic" else TORCH_DTYPES[problem.dtype]
+    in_all = problem.inbox_bytes(mode, *tile, packed=packed(config)) // mail.itemsize
     results = SLOTS * tiles if mode == "two_shot" else 0
-    inbox_dtype = torch.int64 if packed(config) else torch.float32 if mode == "atomic" else dtype
-    in_all = problem.inbox_bytes(mode, *tile, packed=packed(config)) - results * math.prod(tile) * dtype.itemsize
+    words = results * math.prod(tile) * problem.element_size * (2 if packed(config) else 1) // mail.itemsize
     partials, tickets = knobs.partials(problem.m, problem.n, own)
     return Scratch(
         entries=share((1,), torch.int64),
         status=share((1,), ints),
         arrivals=share((SLOTS, tiles), ints),
         returns=share((results,), ints),
-        inbox=share((in_all // inbox_dtype.itemsize,), inbox_dtype),
-        results=share((results, *tile), dtype),
+        inbox=share((in_all - words,), mail),
+        results=share((words,), mail),
         partials=partials,
         tickets=tickets,
     )
@@ -64,10 +64,7 @@ def scratch_bytes(problem: GemmAllReduce) -> int:
         min(LARGEST_TILE, max(smallest, 1 << (size - 1).bit_length()))
         for size, smallest in zip((problem.m, problem.n), SMALLEST_TILE, strict=True)
     )
-    inboxes = (
-        problem.inbox_bytes(mode, block_m, block_n, packed=words)
-        for mode, words in (("one_shot", False), ("one_shot", True), ("two_shot", False), ("atomic", False))
-    )
+    inboxes = (problem.inbox_bytes(mode, block_m, block_n, packed=mode != "atomic") for mode in MODES)
     tiles = math.ceil(problem.m / SMALLEST_TILE[0]) * math.ceil(problem.n / SMALLEST_TILE[1])
     return min(max(inboxes), MOST_INBOX_BYTES) + 2 * SLOTS * tiles * torch.int32.itemsize + (64 << 10)
 

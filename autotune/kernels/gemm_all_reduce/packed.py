@@ -1,4 +1,4 @@
-"""Parts that carry their own flags: four bytes of data and four of flag in each word of eight.
+"""Tiles that carry their own flags: four bytes of data and four of flag in each word of eight.
 
 The way to a peer is then a single store: nothing is signalled, and nothing waits for a store to be acknowledged. It
 rests on one property of the hardware alone: an aligned store of eight bytes becomes visible whole, data and flag at
@@ -29,10 +29,10 @@ def mark_of(epoch):
 
 @triton.jit
 def send_words(
-    part, mark, inbox, index, rank, heap_bases, rows,
-    WORLD: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    part, mark, inbox, index, first, rank, heap_bases, rows,
+    PEERS: tl.constexpr, WORLD: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """Store a tile as tile ``index`` of every rank's inbox (int64), our own too. ``part`` has C's type."""
+    """Store a tile, in C's type, as tile ``index`` of the inbox (int64) of PEERS ranks from ``first`` on."""
     WIDTH: tl.constexpr = BLOCK_N // 2 if part.dtype.primitive_bitwidth == 16 else BLOCK_N
     if WIDTH < BLOCK_N:
         low, high = tl.split(tl.reshape(part.to(tl.uint16, bitcast=True), (BLOCK_M, BLOCK_N // 2, 2)))
@@ -41,23 +41,23 @@ def send_words(
         data = part.to(tl.uint32, bitcast=True).to(tl.int64)
     pointers = inbox + tl.cast(index, tl.int64) * (BLOCK_M * WIDTH) + inside_tile(BLOCK_M, WIDTH)
     exists = (tl.arange(0, BLOCK_M) < rows)[:, None]
-    for turn in tl.static_range(WORLD):
-        heap.store(pointers, data | mark, rank, (rank + turn) % WORLD, heap_bases, mask=exists, hint=(1, 16))
+    for turn in tl.static_range(PEERS):
+        heap.store(pointers, data | mark, rank, (first + turn) % WORLD, heap_bases, mask=exists, hint=(1, 16))
 
 
 @triton.jit
 def sum_words(
     inbox, index, apart, mark, status, spin_limit, rows, TYPE: tl.constexpr,
-    WORLD: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    SOURCES: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """Wait for every rank's part of a tile and add them up: fp32 [BLOCK_M, BLOCK_N], in an order fixed by the compiler.
+    """Wait for all parts of a tile and add them up: fp32 [BLOCK_M, BLOCK_N], in an order fixed by the compiler.
 
-    The part of rank r is tile ``index`` + r * ``apart`` of our inbox. All parts are polled at once; the wait is bounded
+    Part number s is tile ``index`` + s * ``apart`` of our inbox. All parts are polled at once; the wait is bounded
     like ``heap.wait``. TYPE is C's.
     """
     WIDTH: tl.constexpr = BLOCK_N // 2 if TYPE.primitive_bitwidth == 16 else BLOCK_N
-    sources = tl.arange(0, triton.next_power_of_2(WORLD))[:, None, None]
-    exists = (sources < WORLD) & (tl.arange(0, BLOCK_M) < rows)[None, :, None]
+    sources = tl.arange(0, triton.next_power_of_2(SOURCES))[:, None, None]
+    exists = (sources < SOURCES) & (tl.arange(0, BLOCK_M) < rows)[None, :, None]
     tiles = (index + sources * apart).to(tl.int64)
     pointers = inbox + tiles * (BLOCK_M * WIDTH) + inside_tile(BLOCK_M, WIDTH)[None, :, :]
     words = tl.load(pointers, mask=exists, other=mark, volatile=True)

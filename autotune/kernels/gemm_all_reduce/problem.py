@@ -73,10 +73,11 @@ class GemmAllReduce(Problem):
     def inbox_bytes(self, mode: str, block_m: int, block_n: int, *, packed: bool = False) -> int:
         """Bytes of the inboxes that a mode needs on each rank, with C in tiles of ``block_m`` x ``block_n``."""
         tiles = math.ceil(self.m / block_m) * math.ceil(self.n / block_n)
+        element = self.element_size * (2 if packed else 1)
         if mode == "two_shot":  # parts of the tiles that we own, and every tile's result
-            whole, element = self.world_size * math.ceil(tiles / self.world_size) + tiles, self.element_size
+            whole = self.world_size * math.ceil(tiles / self.world_size) + tiles
         elif mode == "one_shot":
-            whole, element = self.world_size * tiles, self.element_size * (2 if packed else 1)
+            whole = self.world_size * tiles
         else:  # an fp32 accumulator
             whole, element = tiles, 4
         return SLOTS * whole * block_m * block_n * element

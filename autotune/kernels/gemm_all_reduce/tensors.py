@@ -36,9 +36,9 @@ class Scratch:
     returns: torch.Tensor
     """int32 [2, tiles], ``two_shot``: results of a tile that have arrived."""
     inbox: torch.Tensor
-    """Parts of tiles, [count, block_m, block_n]: in the element type; int64 where packed; fp32 where added to."""
+    """Parts of tiles, one after the other: in the element type; int64 where packed; fp32 where added to."""
     results: torch.Tensor
-    """Sums of tiles, ``two_shot``, [2 * tiles, block_m, block_n] in the element type."""
+    """Sums of tiles, ``two_shot``, 2 * tiles of them: in the element type; int64 where packed."""
     partials: torch.Tensor
     """fp32 [tiles * splits, block_m, block_n], this rank's alone, like the tickets; see ``join_splits``."""
     tickets: torch.Tensor
@@ -46,11 +46,11 @@ class Scratch:
 
     def poison(self, *, accumulated: bool) -> None:
         """Fill with NaN what a right launch writes before it reads it; ``accumulated`` inboxes are zero in between."""
-        self.results.fill_(float("nan"))
-        if not accumulated:
-            self.inbox.fill_(float("nan") if self.inbox.dtype.is_floating_point else NAN_WORD)
+        for mail in (self.results,) if accumulated else (self.inbox, self.results):
+            mail.fill_(float("nan") if mail.dtype.is_floating_point else NAN_WORD)
 
     def clear(self) -> None:
         """As before the first launch."""
-        for tensor in (self.entries, self.status, self.arrivals, self.returns, self.inbox, self.tickets):
+        counters = (self.entries, self.status, self.arrivals, self.returns, self.tickets)
+        for tensor in (*counters, self.inbox, self.results):
             tensor.zero_()

@@ -40,15 +40,15 @@ def read_tile(inbox, index, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, rows=1
 
 @triton.jit
 def sum_parts(
-    inbox, index, apart, WORLD: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, rows=1 << 30
+    inbox, index, apart, PARTS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, rows=1 << 30
 ):  # fmt: skip
-    """Every rank's part of a tile, our own too, all of them there: fp32 [BLOCK_M, BLOCK_N]. All loads fly at once.
+    """The sum of PARTS parts of a tile, all of them there already: fp32 [BLOCK_M, BLOCK_N]. All loads fly at once.
 
-    The part of rank r is tile ``index`` + r * ``apart`` of the inbox.
+    Part number p is tile ``index`` + p * ``apart`` of the inbox.
     """
     acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
-    for source in tl.static_range(WORLD):
-        acc += read_tile(inbox, index + source * apart, BLOCK_M, BLOCK_N, rows).to(tl.float32)
+    for part in tl.static_range(PARTS):
+        acc += read_tile(inbox, index + part * apart, BLOCK_M, BLOCK_N, rows).to(tl.float32)
     return acc
 
 
