@@ -15,6 +15,7 @@ from autotune.heap import open_heap
 from autotune.kernels.gemm_all_reduce import launch
 from autotune.kernels.gemm_all_reduce.problem import GemmAllReduce
 from autotune.kernels.gemm_all_reduce.tensors import Tensors
+from autotune.kernels.primitives.counters import LAUNCH_BITS
 
 TILE = {
     "block_m": 16, "block_n": 32, "block_k": 32, "group_m": 1, "num_warps": 4, "num_stages": 2, "loads": "pointer",
@@ -90,13 +91,13 @@ def bits_of_calls(_: None) -> dict[str, list[str]]:
     return found
 
 
-def grow_old(scratch: Any, programs: int, epoch: int, world_size: int) -> None:
+def grow_old(scratch: Any, epoch: int, world_size: int) -> None:
     """Leave the counters as ``epoch`` launches, an even number, would have left them."""
 
     def wrapped(value: int) -> int:
         return (value + (1 << 31)) % (1 << 32) - (1 << 31)
 
-    scratch.entries.fill_(epoch * programs)
+    scratch.entries.fill_(epoch << LAUNCH_BITS.value)
     scratch.arrivals.fill_(wrapped(epoch // 2 * world_size))
     scratch.returns.fill_(wrapped(epoch // 2))
 
@@ -111,9 +112,7 @@ def back_to_back(epochs: dict[str, int]) -> dict[str, list[float]]:
     for name, epoch in epochs.items():
         out = calls.out()
         run, scratch = calls.bind(CONFIGS[name], out)
-        tiles = scratch.arrivals.numel() // 2
-        programs = tiles * 2 + tiles * (CONFIGS[name]["combine"] == "separate")
-        grow_old(scratch, programs, epoch, calls.heap.world_size)
+        grow_old(scratch, epoch, calls.heap.world_size)
         calls.heap.barrier()
         original, outs = calls.a.clone(), []
         for step in range(5):

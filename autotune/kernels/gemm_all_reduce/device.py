@@ -10,8 +10,8 @@ that sends for launch e has finished e - 1, for which it needed something from e
 e - 1; so every peer has finished e - 2, the last reader of the slot. In ``two_shot`` it needed results alone; their
 owners had needed a part from every rank. An accumulator is set back to zero by its reader, hence before anyone adds to
 it again. A counter counts over all launches that used its slot: a fast peer may be one launch ahead, but not two, so
-what it adds early counts in the other slot. The launch's number is in ``entries`` (see ``enter``), an int64: it does
-not wrap around, and counters, which may, are compared with its lower half.
+what it adds early counts in the other slot. The launch's number (see ``count_out``) is an int64: it does not wrap
+around, and counters, which may, are compared with what follows from its lower half.
 
 No wait starves its producer. Programs are dispatched in the order of their ids, and tiles are in that order too, the
 same on all ranks. Suppose some programs wait for ever, and t is the first tile that some rank has not sent: all waits
@@ -28,7 +28,7 @@ import triton.language as tl
 
 from autotune.heap import device as heap
 from autotune.kernels.gemm_all_reduce.packed import mark_of, send_words, sum_words
-from autotune.kernels.primitives.counters import enter
+from autotune.kernels.primitives.counters import count_out, launch_number
 from autotune.kernels.primitives.exchange import inside_tile, read_tile, send_tile, sum_parts
 from autotune.kernels.primitives.splits import join_splits, split_range
 from autotune.kernels.primitives.tiles import accumulate, add_bias, grouped, store_tile
@@ -170,7 +170,9 @@ def gemm_all_reduce_kernel(
     The first ``gemm_programs`` programs compute and send; with SEPARATE the others combine, else each what it sent.
     """
     pid = tl.program_id(0)
-    epoch = enter(entries, tl.num_programs(0))
+    # Fetched into the L2 now, for nobody waits for it: after the GEMM both would have to come from memory.
+    tl.load(entries, volatile=True)
+    tl.load(heap_bases, volatile=True)
     tiles_m = tl.cdiv(M, BLOCK_M)
     tiles_n = tl.cdiv(N, BLOCK_N)
     tiles = tiles_m * tiles_n
@@ -190,6 +192,7 @@ def gemm_all_reduce_kernel(
         if SPLITS > 1:
             acc, whole = join_splits(acc, partials, tickets, tile, item % SPLITS, SPLITS, BLOCK_M, BLOCK_N)
         if whole:
+            epoch = launch_number(entries)
             share_part(
                 acc, tile, tiles, M - m * BLOCK_M, epoch, rank, inbox, arrivals, heap_bases, TYPE,
                 WORLD, MODE, PACKED, BLOCK_M, BLOCK_N,
@@ -202,8 +205,10 @@ def gemm_all_reduce_kernel(
     if SEPARATE:
         if pid >= gemm_programs:
             tile = pid - gemm_programs
+            epoch = launch_number(entries)
             m, n = grouped(tile, tiles_m, tiles_n, group_m)
             combine(
                 c, bias, m, n, M, N, tile, tiles, epoch, rank, inbox, results, arrivals, returns, heap_bases,
                 status, spin_limit, TYPE, WORLD, MODE, PACKED, BLOCK_M, BLOCK_N, BIAS,
             )  # fmt: skip
+    count_out(entries, tl.num_programs(0))

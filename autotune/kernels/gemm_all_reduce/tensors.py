@@ -28,7 +28,7 @@ class Scratch:
     """What one config keeps between launches. All of it but the last two lies on the heap; all is zero at the start."""
 
     entries: torch.Tensor
-    """int64 [1]: see ``enter``."""
+    """int64 [1]: see ``launch_number``."""
     status: torch.Tensor
     """int32 [1]: 1 once a wait gave up."""
     arrivals: torch.Tensor

@@ -26,17 +26,27 @@ def wait_until_read(done, target, status, spin_limit, WORLD: tl.constexpr):
         heap.wait(done + reader, target, status, spin_limit)
 
 
-@triton.jit
-def enter(entries, programs):
-    """Count this program into the launch and return the launch's number, from 0, int64: for kernels that need no end.
+LAUNCH_BITS = tl.constexpr(22)
+LAUNCH = tl.constexpr(1 << LAUNCH_BITS.value)
+"""A launch's programs together add 2**22 to ``entries``, and there are at most so many of them."""
 
-    ``entries``, int64 [1], grows by ``programs`` a launch and never wraps around: until the last program has come in,
-    each finds the number of its launch in it. Nothing is left to do at the end of the launch, where it would cost time.
+
+@triton.jit
+def launch_number(entries):
+    """The launch's number, from 0, int64, for a program that has not counted itself out yet (see ``count_out``).
+
+    ``entries``, int64 [1], holds it in its upper bits, which change when the last program counts itself out. In years
+    of use it does not wrap around.
     """
-    epoch = tl.load(entries) // programs
-    tl.debug_barrier()  # every thread has looked before one counts
-    tl.atomic_add(entries, 1, sem="relaxed", scope="gpu")
-    return epoch
+    return tl.load(entries) >> LAUNCH_BITS
+
+
+@triton.jit
+def count_out(entries, programs):
+    """Count this program out of the launch. Unlike ``leave`` it waits for nothing, and nobody learns who was last."""
+    tl.debug_barrier()  # every thread has asked for the number before one counts
+    count = tl.where(tl.program_id(0) == 0, 1 - programs + LAUNCH, 1)
+    tl.atomic_add(entries, count.to(tl.int64), sem="relaxed", scope="gpu")
 
 
 @triton.jit
