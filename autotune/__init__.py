@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from autotune.config import Config
     from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
     from autotune.kernels.flash_decode.problem import FlashDecode
+    from autotune.kernels.gemm_all_reduce.problem import GemmAllReduce
     from autotune.kernels.gemm_reduce_scatter.problem import GemmReduceScatter
     from autotune.runtime.context import Context
     from autotune.runtime.lookup import Found, forget_lookups, lookup
@@ -26,6 +27,7 @@ __all__ = [
     "Context",
     "FlashDecode",
     "Found",
+    "GemmAllReduce",
     "GemmReduceScatter",
     "all_gather_gemm",
     "forget_lookups",
@@ -38,6 +40,7 @@ _HOMES = {
     "Context": "autotune.runtime.context",
     "FlashDecode": "autotune.kernels.flash_decode.problem",
     "Found": "autotune.runtime.lookup",
+    "GemmAllReduce": "autotune.kernels.gemm_all_reduce.problem",
     "GemmReduceScatter": "autotune.kernels.gemm_reduce_scatter.problem",
     "all_gather_gemm": "autotune.runtime.operators",
     "forget_lookups": "autotune.runtime.lookup",

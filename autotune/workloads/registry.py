@@ -18,6 +18,7 @@ BUILT_IN = {
     "all_gather_gemm": "autotune.workloads.all_gather_gemm:WORKLOAD",
     "gemm_reduce_scatter": "autotune.workloads.gemm_reduce_scatter:WORKLOAD",
     "flash_decode": "autotune.workloads.flash_decode:WORKLOAD",
+    "gemm_all_reduce": "autotune.workloads.gemm_all_reduce:WORKLOAD",
 }
 """Found even where the package runs from a source tree that was never installed."""
 

@@ -38,6 +38,29 @@ def last_of(counter, programs):
     return last
 
 
+LAUNCH_BITS = tl.constexpr(22)
+LAUNCH = tl.constexpr(1 << LAUNCH_BITS.value)
+"""A launch's programs together add 2**22 to ``entries``, and there are at most so many of them."""
+
+
+@triton.jit
+def launch_number(entries):
+    """The launch's number, from 0, int64, for a program that has not counted itself out yet (see ``count_out``).
+
+    ``entries``, int64 [1], holds it in its upper bits, which change when the last program counts itself out. In years
+    of use it does not wrap around.
+    """
+    return tl.load(entries) >> LAUNCH_BITS
+
+
+@triton.jit
+def count_out(entries, programs):
+    """Count this program out of the launch. Unlike ``leave`` it waits for nothing, and nobody learns who was last."""
+    tl.debug_barrier()  # every thread has asked for the number before one counts
+    count = tl.where(tl.program_id(0) == 0, 1 - programs + LAUNCH, 1)
+    tl.atomic_add(entries, count.to(tl.int64), sem="relaxed", scope="gpu")
+
+
 @triton.jit
 def leave(state, programs):
     """Count this program out of the launch; the last one opens the next epoch. Returns whether we were the last.

@@ -1,9 +1,9 @@
 """Finished tiles on their way between ranks: stored whole into a peer's inbox, signalled, summed where they arrive.
 
 An inbox is a row of tiles, each BLOCK_M x BLOCK_N elements without gaps, whatever the matrix's edge: stores and loads
-need no mask, and 16 bytes a thread are contiguous. The sum over ranks is taken in fp32 and in the order of the ranks,
-of parts that each rank has rounded once to the inbox's type, our own too: every rank that sums the same tile gets the
-same bits, every time.
+need no mask, and 16 bytes a thread are contiguous. Where few of a tile's rows exist, ``rows`` leaves the others out.
+Sums over ranks are taken in fp32 and in a fixed order, of parts that each rank has rounded once to the inbox's type, our
+own too: the result is the same every time.
 """
 
 from __future__ import annotations
@@ -21,37 +21,34 @@ def inside_tile(BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
 
 
 @triton.jit
-def send_tile(value, inbox, index, peer, rank, heap_bases, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
-    """Store a tile, rounded to the inbox's type, as tile ``index`` of ``peer``'s inbox. The caller signals."""
-    pointers = inbox + tl.cast(index, tl.int64) * (BLOCK_M * BLOCK_N) + inside_tile(BLOCK_M, BLOCK_N)
-    heap.store(pointers, value.to(inbox.dtype.element_ty), rank, peer, heap_bases, hint=(1, 16))
-
-
-@triton.jit
-def read_tile(inbox, index, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
-    """Tile ``index`` of our own inbox, in its type. The caller has waited for it."""
-    return tl.load(inbox + tl.cast(index, tl.int64) * (BLOCK_M * BLOCK_N) + inside_tile(BLOCK_M, BLOCK_N))
-
-
-@triton.jit
-def sum_tiles(
-    own, inbox, index, apart, arrivals, counter, counters_apart, target, rank, status, spin_limit,
-    WORLD: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+def send_tile(
+    value, inbox, index, peer, rank, heap_bases, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, rows=1 << 30
 ):  # fmt: skip
-    """Our own part of a tile (fp32) plus every peer's, once all are there: fp32 [BLOCK_M, BLOCK_N].
+    """Store a tile, rounded to the inbox's type, as tile ``index`` of ``peer``'s inbox. The caller signals."""
+    exists = (tl.arange(0, BLOCK_M) < rows)[:, None]
+    pointers = inbox + tl.cast(index, tl.int64) * (BLOCK_M * BLOCK_N) + inside_tile(BLOCK_M, BLOCK_N)
+    heap.store(pointers, value.to(inbox.dtype.element_ty), rank, peer, heap_bases, mask=exists, hint=(1, 16))
 
-    The part of rank r is tile ``index`` + r * ``apart`` of the inbox, and there once the counter
-    ``arrivals[counter + r * counters_apart]`` has reached ``target``.
+
+@triton.jit
+def read_tile(inbox, index, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, rows=1 << 30):
+    """Tile ``index`` of our own inbox, in its type, zero where there are no rows. The caller has waited for it."""
+    exists = (tl.arange(0, BLOCK_M) < rows)[:, None]
+    pointers = inbox + tl.cast(index, tl.int64) * (BLOCK_M * BLOCK_N) + inside_tile(BLOCK_M, BLOCK_N)
+    return tl.load(pointers, mask=exists, other=0.0)
+
+
+@triton.jit
+def sum_parts(
+    inbox, index, apart, PARTS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, rows=1 << 30
+):  # fmt: skip
+    """The sum of PARTS parts of a tile, all of them there already: fp32 [BLOCK_M, BLOCK_N]. All loads fly at once.
+
+    Part number p is tile ``index`` + p * ``apart`` of the inbox.
     """
-    sources = tl.arange(0, triton.next_power_of_2(WORLD))
-    counters = arrivals + counter + sources * counters_apart
-    late = heap.wait_each(counters, (sources < WORLD) & (sources != rank), target, status, spin_limit)
     acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
-    for source in tl.static_range(WORLD):
-        if source == rank:
-            acc += own.to(inbox.dtype.element_ty).to(tl.float32)
-        else:
-            acc += read_tile(inbox, index + source * apart + late, BLOCK_M, BLOCK_N).to(tl.float32)
+    for part in tl.static_range(PARTS):
+        acc += read_tile(inbox, index + part * apart, BLOCK_M, BLOCK_N, rows).to(tl.float32)
     return acc
 
 
@@ -62,9 +59,10 @@ def add_tiles(
 ):  # fmt: skip
     """Our own part of a tile (fp32, rounded to the inbox's type) plus every peer's: fp32 [BLOCK_M, BLOCK_N].
 
-    Like ``sum_tiles``, where one rank alone sums the tile: our own part comes first, then rank - 1, rank - 2, …, in the
-    order in which ranks that send to rank + 1 first arrive. Nothing but the sum need stay in registers. PULL: the parts
-    lie in the inboxes of the peers that made them, each as tile ``index``; otherwise all in ours, as in ``sum_tiles``.
+    For a tile that one rank alone sums: our own part comes first, then rank - 1, rank - 2, …, in the order in which
+    ranks that send to rank + 1 first arrive. Nothing but the sum need stay in registers. The part of rank r is tile
+    ``index`` + r * ``apart`` of the inbox, there once ``arrivals[counter + r * counters_apart]`` has reached ``target``.
+    PULL: the parts lie in the inboxes of the peers that made them, each as tile ``index``.
     """
     acc = acc.to(inbox.dtype.element_ty).to(tl.float32)
     for back in range(1, WORLD):

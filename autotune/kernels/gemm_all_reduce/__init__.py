@@ -1,0 +1,1 @@
+"""GEMM + all-reduce: the problem, its device code and its launchers."""

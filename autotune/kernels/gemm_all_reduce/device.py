@@ -1,0 +1,214 @@
+"""Device code of GEMM + all-reduce: one kernel, one launch, whatever the mode.
+
+A program computes a tile of this rank's part of C, or SPLITS programs do together; the last of them to finish sends it.
+``one_shot``: to every rank, and each sums all parts. ``two_shot``: to the tile's owner, rank tile % WORLD, who sums and
+sends the result to all. ``atomic``: added to an fp32 accumulator in every rank. Our own part takes the same way as the
+others', so all ranks add the same numbers in the same order (but for ``atomic``).
+
+Launch after launch. Inboxes, accumulators and counters have two slots, used in turn, and no barrier is needed: a rank
+that sends for launch e has finished e - 1, for which it needed something from every peer, sent in the peer's launch
+e - 1; so every peer has finished e - 2, the last reader of the slot. In ``two_shot`` it needed results alone; their
+owners had needed a part from every rank. An accumulator is set back to zero by its reader, hence before anyone adds to
+it again. A counter counts over all launches that used its slot: a fast peer may be one launch ahead, but not two, so
+what it adds early counts in the other slot. The launch's number (see ``count_out``) is an int64: it does not wrap
+around, and counters, which may, are compared with what follows from its lower half.
+
+No wait starves its producer. Programs are dispatched in the order of their ids, and tiles are in that order too, the
+same on all ranks. Suppose some programs wait for ever, and t is the first tile that some rank has not sent: all waits
+for earlier tiles end, so the programs before t's finish, t's get their turn, and they wait for nothing before they
+send. Programs of their own that combine (SEPARATE) come after all others, which then never wait. A persistent program
+whose tiles are split and which combines itself could wait for a tile while it blocks the place of a program that the
+tile needs: the space allows that combination only where all programs are resident.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from autotune.heap import device as heap
+from autotune.kernels.gemm_all_reduce.packed import mark_of, send_words, sum_words
+from autotune.kernels.primitives.counters import count_out, launch_number
+from autotune.kernels.primitives.exchange import inside_tile, read_tile, send_tile, sum_parts
+from autotune.kernels.primitives.splits import join_splits, split_range
+from autotune.kernels.primitives.tiles import accumulate, add_bias, grouped, store_tile
+
+ONE_SHOT = tl.constexpr(0)
+TWO_SHOT = tl.constexpr(1)
+ATOMIC = tl.constexpr(2)
+
+
+@triton.jit
+def deliver(
+    part, inbox, index, counter, first, epoch, rank, heap_bases, rows, TYPE: tl.constexpr, PEERS: tl.constexpr,
+    WORLD: tl.constexpr, PACKED: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """Send a tile, rounded to TYPE, as tile ``index`` of the inbox of PEERS ranks from ``first`` on: one, or all."""
+    if PACKED:
+        send_words(
+            part.to(TYPE), mark_of(epoch), inbox, index, first, rank, heap_bases, rows, PEERS, WORLD, BLOCK_M, BLOCK_N
+        )  # fmt: skip
+    else:
+        for turn in tl.static_range(PEERS):
+            send_tile(part, inbox, index, (first + turn) % WORLD, rank, heap_bases, BLOCK_M, BLOCK_N, rows)
+        if PEERS == 1:
+            heap.signal(counter, first, rank, heap_bases)
+        else:
+            heap.signal_each(counter, rank, heap_bases, WORLD, 0)
+
+
+@triton.jit
+def collect(
+    inbox, index, apart, counter, epoch, status, spin_limit, rows, TYPE: tl.constexpr, SOURCES: tl.constexpr,
+    PACKED: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """Wait for what SOURCES ranks delivered of a tile and add it up: fp32 [BLOCK_M, BLOCK_N].
+
+    What source number s sent is tile ``index`` + s * ``apart`` of our inbox.
+    """
+    if PACKED:
+        acc = sum_words(
+            inbox, index, apart, mark_of(epoch), status, spin_limit, rows, TYPE, SOURCES, BLOCK_M, BLOCK_N
+        )  # fmt: skip
+    else:
+        wait_for(counter, epoch, SOURCES, status, spin_limit)
+        acc = sum_parts(inbox, index, apart, SOURCES, BLOCK_M, BLOCK_N, rows)
+    return acc
+
+
+@triton.jit
+def wait_for(counter, epoch, SOURCES: tl.constexpr, status, spin_limit):
+    """Wait until SOURCES ranks have signalled in each launch that has used the slot, this one included."""
+    heap.wait(counter, (((epoch >> 1) + 1) * SOURCES).to(tl.int32), status, spin_limit)
+
+
+@triton.jit
+def share_part(
+    acc, tile, tiles, rows, epoch, rank, inbox, arrivals, heap_bases, TYPE: tl.constexpr,
+    WORLD: tl.constexpr, MODE: tl.constexpr, PACKED: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """Send our part of a tile, fp32 with ``rows`` rows that exist, to those who sum it."""
+    slot = (epoch & 1).to(tl.int32)
+    here = slot * tiles + tile
+    counter = arrivals + here
+    if MODE == ONE_SHOT:
+        index = (slot * WORLD + rank) * tiles + tile
+        deliver(
+            acc, inbox, index, counter, rank, epoch, rank, heap_bases, rows, TYPE,
+            WORLD, WORLD, PACKED, BLOCK_M, BLOCK_N,
+        )  # fmt: skip
+    elif MODE == TWO_SHOT:
+        index = (slot * WORLD + rank) * tl.cdiv(tiles, WORLD) + tile // WORLD
+        deliver(
+            acc, inbox, index, counter, tile % WORLD, epoch, rank, heap_bases, rows, TYPE,
+            1, WORLD, PACKED, BLOCK_M, BLOCK_N,
+        )  # fmt: skip
+    else:
+        place = tl.cast(here, tl.int64) * (BLOCK_M * BLOCK_N) + inside_tile(BLOCK_M, BLOCK_N)
+        exists = (tl.arange(0, BLOCK_M) < rows)[:, None]
+        for turn in tl.static_range(WORLD):
+            heap.atomic_add(
+                inbox + place, acc, rank, (rank + turn) % WORLD, heap_bases, mask=exists, sem="relaxed", scope="sys",
+                hint=(1, 16),
+            )  # fmt: skip
+        heap.signal_each(counter, rank, heap_bases, WORLD, 0)
+
+
+@triton.jit
+def combine(
+    c, bias, m, n, M, N, tile, tiles, epoch, rank, inbox, results, arrivals, returns, heap_bases, status, spin_limit,
+    TYPE: tl.constexpr, WORLD: tl.constexpr, MODE: tl.constexpr, PACKED: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BIAS: tl.constexpr,
+):  # fmt: skip
+    """Wait for the parts of tile (m, n), number ``tile``, and store their sum + bias into our C, rounded once more.
+
+    C is stored through pointers even where operands come by TMA: the launch ends sooner after a small tile.
+    """
+    slot = (epoch & 1).to(tl.int32)
+    rows = M - m * BLOCK_M
+    here = slot * tiles + tile
+    if MODE == ONE_SHOT:
+        acc = collect(
+            inbox, slot * WORLD * tiles + tile, tiles, arrivals + here, epoch, status, spin_limit, rows, TYPE,
+            WORLD, PACKED, BLOCK_M, BLOCK_N,
+        )  # fmt: skip
+    elif MODE == TWO_SHOT:
+        if tile % WORLD == rank:
+            owned = tl.cdiv(tiles, WORLD)
+            total = collect(
+                inbox, slot * WORLD * owned + tile // WORLD, owned, arrivals + here, epoch, status, spin_limit, rows,
+                TYPE, WORLD, PACKED, BLOCK_M, BLOCK_N,
+            )  # fmt: skip
+            if BIAS:
+                total = add_bias(total, bias, n * BLOCK_N, N, BLOCK_N)
+            deliver(
+                total, results, here, returns + here, rank, epoch, rank, heap_bases, rows, TYPE,
+                WORLD, WORLD, PACKED, BLOCK_M, BLOCK_N,
+            )  # fmt: skip
+        acc = collect(
+            results, here, 0, returns + here, epoch, status, spin_limit, rows, TYPE, 1, PACKED, BLOCK_M, BLOCK_N
+        )  # fmt: skip
+    else:
+        wait_for(arrivals + here, epoch, WORLD, status, spin_limit)
+        acc = read_tile(inbox, here, BLOCK_M, BLOCK_N, rows)
+        place = tl.cast(here, tl.int64) * (BLOCK_M * BLOCK_N) + inside_tile(BLOCK_M, BLOCK_N)
+        tl.store(inbox + place, tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32))
+    store_tile(acc, c, m * BLOCK_M, n * BLOCK_N, M, N, bias, BLOCK_M, BLOCK_N, False, BIAS and MODE != TWO_SHOT)
+
+
+@triton.jit(do_not_specialize=["M", "group_m", "gemm_programs", "rank", "spin_limit"])
+def gemm_all_reduce_kernel(
+    a, b, c, bias, inbox, results, partials, tickets,
+    M, N, K, stride_bk, stride_bn, group_m, gemm_programs, rank,
+    heap_bases, entries, arrivals, returns, status, spin_limit, TYPE: tl.constexpr,
+    WORLD: tl.constexpr, MODE: tl.constexpr, PACKED: tl.constexpr, SEPARATE: tl.constexpr, SPLITS: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    TMA: tl.constexpr, B_TRANSPOSED: tl.constexpr, EVEN_K: tl.constexpr, BIAS: tl.constexpr,
+):  # fmt: skip
+    """C [M, N] = sum over ranks of A [M, K] @ B [K, N], + bias; C's type is TYPE.
+
+    The first ``gemm_programs`` programs compute and send; with SEPARATE the others combine, else each what it sent.
+    """
+    pid = tl.program_id(0)
+    # Fetched into the L2 now, for nobody waits for it: after the GEMM both would have to come from memory.
+    tl.load(entries, volatile=True)
+    tl.load(heap_bases, volatile=True)
+    tiles_m = tl.cdiv(M, BLOCK_M)
+    tiles_n = tl.cdiv(N, BLOCK_N)
+    tiles = tiles_m * tiles_n
+    items = tiles * SPLITS
+    if SEPARATE:
+        items = tl.where(pid < gemm_programs, items, 0)
+    for item in range(pid, items, gemm_programs):
+        tile = item // SPLITS
+        m, n = grouped(tile, tiles_m, tiles_n, group_m)
+        first_k, end_k = split_range(item % SPLITS, K, SPLITS, BLOCK_K)
+        acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
+        acc = accumulate(
+            acc, a, m * BLOCK_M, M, K, b, N, n * BLOCK_N, stride_bk, stride_bn, first_k, end_k,
+            BLOCK_M, BLOCK_N, BLOCK_K, TMA, B_TRANSPOSED, EVEN_K,
+        )  # fmt: skip
+        whole = True
+        if SPLITS > 1:
+            acc, whole = join_splits(acc, partials, tickets, tile, item % SPLITS, SPLITS, BLOCK_M, BLOCK_N)
+        if whole:
+            epoch = launch_number(entries)
+            share_part(
+                acc, tile, tiles, M - m * BLOCK_M, epoch, rank, inbox, arrivals, heap_bases, TYPE,
+                WORLD, MODE, PACKED, BLOCK_M, BLOCK_N,
+            )  # fmt: skip
+            if not SEPARATE:
+                combine(
+                    c, bias, m, n, M, N, tile, tiles, epoch, rank, inbox, results, arrivals, returns, heap_bases,
+                    status, spin_limit, TYPE, WORLD, MODE, PACKED, BLOCK_M, BLOCK_N, BIAS,
+                )  # fmt: skip
+    if SEPARATE:
+        if pid >= gemm_programs:
+            tile = pid - gemm_programs
+            epoch = launch_number(entries)
+            m, n = grouped(tile, tiles_m, tiles_n, group_m)
+            combine(
+                c, bias, m, n, M, N, tile, tiles, epoch, rank, inbox, results, arrivals, returns, heap_bases,
+                status, spin_limit, TYPE, WORLD, MODE, PACKED, BLOCK_M, BLOCK_N, BIAS,
+            )  # fmt: skip
+    count_out(entries, tl.num_programs(0))

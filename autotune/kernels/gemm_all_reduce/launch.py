@@ -1,0 +1,128 @@
+"""Launching GEMM + all-reduce: from a problem, a config and its tensors to something that can be called repeatedly.
+
+Modes: ``bsp`` calls the library, ``one_shot``, ``two_shot`` and ``atomic`` our kernel, once.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+
+import torch
+import triton.language as tl
+
+from autotune.config import Config
+from autotune.environment import Machine
+from autotune.heap.arena import SymmetricHeap
+from autotune.kernels.gemm_all_reduce import device
+from autotune.kernels.gemm_all_reduce.library import bulk_synchronous
+from autotune.kernels.gemm_all_reduce.problem import MOST_INBOX_BYTES, SLOTS, GemmAllReduce
+from autotune.kernels.gemm_all_reduce.tensors import Scratch, Tensors
+from autotune.kernels.launching.gemm import GemmKnobs
+from autotune.kernels.launching.graphs import graphed
+from autotune.kernels.launching.plan import Launch, run_all
+from autotune.kernels.launching.tensors import TORCH_DTYPES, Allocate, Run
+
+MODES = {"one_shot": device.ONE_SHOT, "two_shot": device.TWO_SHOT, "atomic": device.ATOMIC}
+TYPES = {"bf16": tl.bfloat16, "fp16": tl.float16, "fp32": tl.float32}
+LARGEST_TILE = 256
+SMALLEST_TILE = (16, 32)
+
+
+def packed(config: Config) -> bool:
+    """Whether parts carry their own flags."""
+    return config.get("protocol") == "packed"
+
+
+def allocate_scratch(
+    problem: GemmAllReduce, config: Config, machine: Machine, share: Allocate, own: Allocate
+) -> Scratch:
+    """The scratch of one config: ``share`` allocates on the heap, ``own`` on this rank's device alone."""
+    knobs, mode, ints = GemmKnobs(config, machine), str(config["mode"]), torch.int32
+    tiles, tile = knobs.tiles(problem.m, problem.n), (knobs.block_m, knobs.block_n)
+    mail = torch.int64 if packed(config) else torch.float32 if mode == "atomic" else TORCH_DTYPES[problem.dtype]
+    in_all = problem.inbox_bytes(mode, *tile, packed=packed(config)) // mail.itemsize
+    results = SLOTS * tiles if mode == "two_shot" else 0
+    words = results * math.prod(tile) * problem.element_size * (2 if packed(config) else 1) // mail.itemsize
+    partials, tickets = knobs.partials(problem.m, problem.n, own)
+    return Scratch(
+        entries=share((1,), torch.int64),
+        status=share((1,), ints),
+        arrivals=share((SLOTS, tiles), ints),
+        returns=share((results,), ints),
+        inbox=share((in_all - words,), mail),
+        results=share((words,), mail),
+        partials=partials,
+        tickets=tickets,
+    )
+
+
+def scratch_bytes(problem: GemmAllReduce) -> int:
+    """The most that any config of the problem allocates on the heap as scratch, with room for alignment."""
+    # Tiles are powers of two, so the largest leaves the most beyond the matrix's edge, and the smallest are the most.
+    block_m, block_n = (
+        min(LARGEST_TILE, max(smallest, 1 << (size - 1).bit_length()))
+        for size, smallest in zip((problem.m, problem.n), SMALLEST_TILE, strict=True)
+    )
+    inboxes = (problem.inbox_bytes(mode, block_m, block_n, packed=mode != "atomic") for mode in MODES)
+    tiles = math.ceil(problem.m / SMALLEST_TILE[0]) * math.ceil(problem.n / SMALLEST_TILE[1])
+    return min(max(inboxes), MOST_INBOX_BYTES) + 2 * SLOTS * tiles * torch.int32.itemsize + (64 << 10)
+
+
+def plan(
+    problem: GemmAllReduce, config: Config, machine: Machine, tensors: Tensors, scratch: Scratch,
+    bases: torch.Tensor, rank: int, spin_limit: int,
+) -> list[Launch]:  # fmt: skip
+    """The kernel launches of one call: a single one; none for ``bsp``."""
+    if config["mode"] == "bsp":
+        return []
+    knobs = GemmKnobs(config, machine)
+    tiles = knobs.tiles(problem.m, problem.n)
+    programs = tiles * knobs.splits
+    if config["schedule"] == "persistent":
+        programs = min(programs, machine.compute_units * config.integer("residents"))
+    separate = config["combine"] == "separate"
+    arguments = {
+        **knobs.common(tensors.b, tensors.c, problem.b_order == "nk", problem.k_local),
+        "a": knobs.a_operand(tensors.a), "c": tensors.c,
+        "bias": tensors.bias if tensors.bias is not None else tensors.c,
+        "inbox": scratch.inbox, "results": scratch.results,
+        "partials": scratch.partials, "tickets": scratch.tickets,
+        "M": problem.m, "N": problem.n, "K": problem.k_local, "gemm_programs": programs, "rank": rank,
+        "heap_bases": bases, "entries": scratch.entries, "arrivals": scratch.arrivals, "returns": scratch.returns,
+        "status": scratch.status, "spin_limit": spin_limit,
+        "TYPE": TYPES[problem.dtype], "WORLD": problem.world_size, "MODE": MODES[str(config["mode"])].value,
+        "PACKED": packed(config), "SEPARATE": separate, "SPLITS": knobs.splits, "BIAS": tensors.bias is not None,
+    }  # fmt: skip
+    return [Launch(device.gemm_all_reduce_kernel, programs + tiles * separate, arguments, knobs.options)]
+
+
+def share_scratch(
+    problem: GemmAllReduce, config: Config, machine: Machine, heap: SymmetricHeap
+) -> Scratch | None:  # fmt: skip
+    """Allocate the scratch of a config on the heap, all of it clear; None for ``bsp``, which has none. Collective."""
+    if config["mode"] == "bsp":
+        return None
+
+    def own(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        return torch.empty(shape, dtype=dtype, device=heap.device)
+
+    scratch = allocate_scratch(problem, config, machine, heap.allocate, own)
+    scratch.clear()
+    heap.barrier()
+    return scratch
+
+
+def bind(
+    problem: GemmAllReduce, config: Config, machine: Machine, tensors: Tensors, scratch: Scratch | None,
+    heap: SymmetricHeap, spin_limit: int,
+) -> Run:  # fmt: skip
+    """What enqueues one call of a config on these tensors. Several bindings may take turns on one scratch.
+
+    Collective for ``bsp`` as a CUDA graph, which is captured here.
+    """
+    if scratch is None:
+        run = bulk_synchronous(problem, tensors, heap.rank)
+        return graphed(run) if config["launch"] == "graph" else run
+    launches = plan(problem, config, machine, tensors, scratch, heap.bases, heap.rank, spin_limit)
+    return functools.partial(run_all, launches)

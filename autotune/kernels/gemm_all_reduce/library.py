@@ -1,0 +1,42 @@
+"""The library's way: its GEMM, and the bulk-synchronous baseline."""
+
+from __future__ import annotations
+
+import torch
+
+from autotune.kernels.gemm_all_reduce.problem import GemmAllReduce
+from autotune.kernels.gemm_all_reduce.tensors import Tensors
+from autotune.kernels.launching.tensors import Run
+
+
+def bulk_synchronous(problem: GemmAllReduce, tensors: Tensors, rank: int) -> Run:
+    """The baseline, the hard way: the library's GEMM into C, then its all-reduce in place; no copies, no host wait.
+
+    The first rank alone adds the bias, within its GEMM. Where the problem demands determinism, which NCCL's in-switch
+    reduction does not give, the parts are gathered and summed in the order of the ranks, in fp32.
+    """
+    bias = tensors.bias if rank == 0 else None
+    if not problem.deterministic:
+
+        def all_reduce() -> None:
+            multiply(tensors, bias, tensors.c)
+            torch.distributed.all_reduce(tensors.c)
+
+        return all_reduce
+    part = torch.empty_like(tensors.c)
+    parts = torch.empty((problem.world_size * problem.m, problem.n), dtype=part.dtype, device=part.device)
+
+    def gather_and_sum() -> None:
+        multiply(tensors, bias, part)
+        torch.distributed.all_gather_into_tensor(parts, part)
+        torch.sum(parts.view(problem.world_size, problem.m, problem.n), dim=0, out=tensors.c)
+
+    return gather_and_sum
+
+
+def multiply(tensors: Tensors, bias: torch.Tensor | None, out: torch.Tensor) -> None:
+    """The library's GEMM: out = this rank's A @ B (+ bias)."""
+    if bias is None:
+        torch.matmul(tensors.a, tensors.b, out=out)
+    else:
+        torch.addmm(bias, tensors.a, tensors.b, out=out)

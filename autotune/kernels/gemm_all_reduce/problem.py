@@ -1,0 +1,83 @@
+"""The problem: C = all_reduce(A @ B) (+ bias), A and B sharded along K."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from autotune.errors import InvalidProblem
+from autotune.problem import Problem, choice, flag, size
+
+B_ORDERS = ("kn", "nk")
+
+SLOTS = 2
+"""Inboxes used in turn, see ``device``."""
+
+MOST_INBOX_BYTES = 2 << 30
+"""Where a mode's inbox would be larger, other modes move far less and win in any case."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GemmAllReduce(Problem):
+    """C [m, n] = sum over ranks of A [m, k / world_size] @ B [k / world_size, n] (+ bias [n], once), on every rank.
+
+    The second half of a row-parallel layer. ``b_order`` kn: B is stored [k_local, n] row by row; nk: as the weight of a
+    linear layer, [n, k_local]. All ranks hold the same bias. ``deterministic``: the same inputs give the same bits, on
+    every rank and in every call.
+    """
+
+    workload = "gemm_all_reduce"
+    free = ("m",)
+
+    m: int = size("rows of A and of C")
+    n: int = size("columns of B and of C")
+    k: int = size("columns of the whole A, rows of the whole B; each rank has k / world-size of them")
+    b_order: str = choice("storage of B: row by row (kn), or transposed (nk)", B_ORDERS, "kn")
+    bias: bool = flag("add a bias of n elements, once")
+    deterministic: bool = flag("demand the same bits on every rank, in every call")
+
+    def check(self) -> None:
+        """Raise InvalidProblem where the ranks cannot share K evenly."""
+        if self.k % self.world_size:
+            low = self.k // self.world_size * self.world_size
+            nearest = f"{low} or {low + self.world_size}" if low else f"{self.world_size}"
+            raise InvalidProblem(
+                f"k={self.k} is sharded over world_size={self.world_size}, which must divide it: take {nearest}"
+            )
+
+    @property
+    def k_local(self) -> int:
+        """Columns of A and rows of B on one rank."""
+        return self.k // self.world_size
+
+    @property
+    def gemm(self) -> tuple[int, int, int]:
+        """Rows, columns and depth of one rank's GEMM."""
+        return self.m, self.n, self.k_local
+
+    @property
+    def flops(self) -> int:
+        """Floating-point operations of one rank's GEMM."""
+        return 2 * self.m * self.n * self.k_local
+
+    @property
+    def bytes_moved(self) -> int:
+        """Bytes that one rank receives at least: its share of every peer's part, then every peer's share of the sum."""
+        return 2 * self.m * self.n * self.element_size * (self.world_size - 1) // self.world_size
+
+    @property
+    def bytes_read(self) -> int:
+        """Bytes that one rank reads from its memory at least: its A and its B."""
+        return (self.m + self.n) * self.k_local * self.element_size
+
+    def inbox_bytes(self, mode: str, block_m: int, block_n: int, *, packed: bool = False) -> int:
+        """Bytes of the inboxes that a mode needs on each rank, with C in tiles of ``block_m`` x ``block_n``."""
+        tiles = math.ceil(self.m / block_m) * math.ceil(self.n / block_n)
+        element = self.element_size * (2 if packed else 1)
+        if mode == "two_shot":  # parts of the tiles that we own, and every tile's result
+            whole = self.world_size * math.ceil(tiles / self.world_size) + tiles
+        elif mode == "one_shot":
+            whole = self.world_size * tiles
+        else:  # an fp32 accumulator
+            whole, element = tiles, 4
+        return SLOTS * whole * block_m * block_n * element

@@ -1,0 +1,56 @@
+"""What a call works on: one rank's operands, and the scratch that the kernels of one config share across ranks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+NAN_WORD = 0x7FC07FC0
+"""A packed word whose data is NaN in every element type and whose flag, zero, no launch waits for."""
+
+
+@dataclass(frozen=True)
+class Tensors:
+    """One rank's operands, in ordinary memory.
+
+    ``a`` [m, k_local] contiguous, ``b`` [k_local, n] in either storage order, ``c`` [m, n], ``bias`` [n] or None.
+    """
+
+    a: torch.Tensor
+    b: torch.Tensor
+    c: torch.Tensor
+    bias: torch.Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Scratch:
+    """What one config keeps between launches. All of it but the last two lies on the heap; all is zero at the start."""
+
+    entries: torch.Tensor
+    """int64 [1]: see ``launch_number``."""
+    status: torch.Tensor
+    """int32 [1]: 1 once a wait gave up."""
+    arrivals: torch.Tensor
+    """int32 [2, tiles]: parts of a tile that have arrived, over all launches that used the slot."""
+    returns: torch.Tensor
+    """int32 [2, tiles], ``two_shot``: results of a tile that have arrived."""
+    inbox: torch.Tensor
+    """Parts of tiles, one after the other: in the element type; int64 where packed; fp32 where added to."""
+    results: torch.Tensor
+    """Sums of tiles, ``two_shot``, 2 * tiles of them: in the element type; int64 where packed."""
+    partials: torch.Tensor
+    """fp32 [tiles * splits, block_m, block_n], this rank's alone, like the tickets; see ``join_splits``."""
+    tickets: torch.Tensor
+    """int32 [tiles]"""
+
+    def poison(self, *, accumulated: bool) -> None:
+        """Fill with NaN what a right launch writes before it reads it; ``accumulated`` inboxes are zero in between."""
+        for mail in (self.results,) if accumulated else (self.inbox, self.results):
+            mail.fill_(float("nan") if mail.dtype.is_floating_point else NAN_WORD)
+
+    def clear(self) -> None:
+        """As before the first launch."""
+        counters = (self.entries, self.status, self.arrivals, self.returns, self.tickets)
+        for tensor in (*counters, self.inbox, self.results):
+            tensor.zero_()

@@ -1,0 +1,127 @@
+"""The joint space of GEMM + all-reduce, and the config that a sensible engineer would use untuned."""
+
+from __future__ import annotations
+
+from autotune.config import Config, Value
+from autotune.environment import Machine
+from autotune.kernels.gemm_all_reduce.problem import MOST_INBOX_BYTES, GemmAllReduce
+from autotune.search_spaces import Constraint, Setting, Space, choices, numbers
+from autotune.search_spaces.gemm import (
+    default_tile,
+    gemm_constraints,
+    gemm_dimensions,
+    round_up,
+    split_constraints,
+    split_dimension,
+    tma_aligned,
+)
+
+KERNELS = ("one_shot", "two_shot", "atomic")
+"""Modes that are a kernel of ours."""
+
+DELIVERED = ("one_shot", "two_shot")
+"""Modes that store tiles into inboxes, not add to them."""
+
+MOST_ROWS_ONE_SHOT = 32
+"""Untuned, more rows than this take two shots: one would move world-size / 2 times as much."""
+
+MOST_WORDS = 64
+"""Packed words that one thread may hold: 128 registers."""
+
+
+def _gives_same_bits(s: Setting, mode: str) -> bool:
+    return mode != "atomic" or not s.problem.deterministic
+
+
+def _inbox_fits(s: Setting, mode: str, block_m: int, block_n: int, protocol: str = "flag") -> bool:
+    wanted = s.problem.inbox_bytes(mode, block_m, block_n, packed=protocol == "packed")
+    return bool(wanted <= MOST_INBOX_BYTES)
+
+
+def _words_arrive(s: Setting, protocol: str) -> bool:
+    return protocol == "flag" or s.machine.kind in ("cuda", "interpreter")
+
+
+def _words_fit_registers(s: Setting, protocol: str, block_m: int, block_n: int, num_warps: int) -> bool:
+    words = round_up(s.problem.world_size) * block_m * block_n * int(s.problem.element_size) // 4
+    return protocol == "flag" or words <= MOST_WORDS * 32 * num_warps
+
+
+def _persists(s: Setting, schedule: str, residents: int, split_k: int, block_m: int, block_n: int) -> bool:
+    if schedule == "tile":
+        return residents == 1
+    rows, columns, _ = s.problem.gemm
+    tiles = -(-rows // block_m) * -(-columns // block_n)
+    return bool(residents * s.machine.compute_units < tiles * split_k)
+
+
+def _all_resident(s: Setting, schedule: str, residents: int, split_k: int, combine: str) -> bool:
+    return schedule == "tile" or residents == 1 or split_k == 1 or combine == "separate"
+
+
+def _graphs_exist(s: Setting, launch: str) -> bool:
+    return launch == "eager" or not s.machine.is_interpreter
+
+
+SPACE = Space(
+    choices("mode", "bsp", "one_shot", "two_shot", "atomic", help="communication strategy"),
+    choices("launch", "eager", "graph", modes=("bsp",), help="library calls one by one, or as a CUDA graph"),
+    *gemm_dimensions(KERNELS),
+    split_dimension(KERNELS),
+    choices("schedule", "tile", "persistent", modes=KERNELS, help="one program a tile and split, or persistent ones"),
+    numbers("residents", 1, 2, 4, modes=KERNELS, help="persistent programs for each compute unit"),
+    choices("combine", "sender", "separate", modes=KERNELS,
+            help="who waits for a tile's parts: the program that sent ours, or one of its own at the launch's end"),
+    choices("protocol", "flag", "packed", modes=DELIVERED,
+            help="a counter for each tile says that its parts are there, or every word of theirs does"),
+    constraints=(
+        *gemm_constraints(),
+        *split_constraints(),
+        Constraint("determinism", ("mode",), _gives_same_bits,
+                   "the problem demands the same bits every time, and atomics add in the order of arrival"),
+        Constraint("size of the inbox", ("mode", "block_m", "block_n"), _inbox_fits,
+                   "the inbox would need more memory than any gain is worth"),
+        Constraint("size of the inbox", ("mode", "block_m", "block_n", "protocol"), _inbox_fits,
+                   "packed parts take twice the memory, more than any gain is worth"),
+        Constraint("packed words arrive", ("protocol",), _words_arrive,
+                   "only on NVIDIA GPUs does an ordinary store reach a peer while its program goes on"),
+        Constraint("packed words fit", ("protocol", "block_m", "block_n", "num_warps"), _words_fit_registers,
+                   "all ranks' words of a tile are polled at once and would not fit into the registers"),
+        Constraint("persistence", ("schedule", "residents", "split_k", "block_m", "block_n"), _persists,
+                   "persistent programs need more tiles than there are of them; the others know no residents"),
+        Constraint("residency", ("schedule", "residents", "split_k", "combine"), _all_resident,
+                   "a program that combines split tiles could block the place of one that it waits for"),
+        Constraint("CUDA graphs", ("launch",), _graphs_exist, "there are no CUDA graphs without a GPU"),
+    ),
+)  # fmt: skip
+
+
+def untuned(mode: str, problem: GemmAllReduce, machine: Machine) -> Config | None:
+    """What one would write down for a mode of ``KERNELS`` without measuring; None where no tile fits."""
+    tma = machine.has_tma and not machine.is_interpreter and tma_aligned(Setting(problem, machine), "tma")
+    tile = default_tile(*problem.gemm, machine)
+    config: dict[str, Value] = {
+        "mode": mode,
+        **tile,
+        "split_k": 1,
+        "loads": "tma" if tma else "pointer",
+        "schedule": "tile",
+        "residents": 1,
+        "combine": "sender",
+        **({"protocol": "flag"} if mode in DELIVERED else {}),
+    }
+    found = Config(config)
+    while SPACE.violation(found, problem, machine) is not None and found.integer("block_n") > 32:
+        # fp32 and odd shapes: a smaller tile fits where the usual one does not.
+        stages = max(2, found.integer("num_stages") - 1)
+        found = found.replace(
+            block_n=found.integer("block_n") // 2, block_k=min(64, tile["block_k"]), num_stages=stages
+        )
+    return found if SPACE.violation(found, problem, machine) is None else None
+
+
+def default_config(problem: GemmAllReduce, machine: Machine) -> Config:
+    """One shot for few rows, two for many; the library's way where neither's inbox fits."""
+    order = ("one_shot", "two_shot") if problem.m <= MOST_ROWS_ONE_SHOT else ("two_shot", "one_shot")
+    found = (untuned(mode, problem, machine) for mode in order)
+    return next((config for config in found if config), Config({"mode": "bsp", "launch": "eager"}))

@@ -1,0 +1,181 @@
+"""GEMM + all-reduce as a workload: C = all_reduce(A @ B) (+ bias)."""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar
+
+import torch
+
+from autotune.config import Config
+from autotune.environment import Machine
+from autotune.heap.arena import SymmetricHeap
+from autotune.kernels.gemm_all_reduce import launch
+from autotune.kernels.gemm_all_reduce.library import multiply
+from autotune.kernels.gemm_all_reduce.problem import GemmAllReduce
+from autotune.kernels.gemm_all_reduce.tensors import Scratch, Tensors
+from autotune.kernels.launching.plan import Compiled, compile_all
+from autotune.kernels.launching.tensors import TORCH_DTYPES, meta
+from autotune.search_spaces.gemm_all_reduce import KERNELS, SPACE, default_config, untuned
+from autotune.workloads.comparison import distance, drawn
+from autotune.workloads.scratch import ScratchOperation
+from autotune.workloads.workload import Error, Run, Tolerance, Workload
+
+TOLERANCES = {
+    # One rounding of the output: 2**-9 of each element in bf16 (the interpreter truncates: 2**-8), 2**-12 in fp16.
+    "bf16": Tolerance(overall=6e-3, element=0.06),
+    "fp16": Tolerance(overall=8e-4, element=0.01),
+    "fp32": Tolerance(overall=1e-5, element=1e-4),
+}
+
+SPINS_OFFLINE = 1 << 20
+
+
+class GemmAllReduceOperation(ScratchOperation):
+    """The tensors of one rank, and the config prepared last."""
+
+    def __init__(self, problem: GemmAllReduce, heap: SymmetricHeap, machine: Machine, spin_limit: int) -> None:
+        """Operands in ordinary memory; inputs are undefined until ``refresh``."""
+        self._problem, self._machine, self._spin_limit = problem, machine, spin_limit
+        self._tensors = _tensors(problem, heap.device)
+        self._reference: torch.Tensor | None = None
+        self._accumulated = False
+        super().__init__(heap)
+
+    def share(self, config: Config) -> Scratch | None:
+        """Counters and inboxes."""
+        self._accumulated = config["mode"] == "atomic"
+        return launch.share_scratch(self._problem, config, self._machine, self._heap)
+
+    def bind(self, config: Config) -> Run:
+        """On this rank's tensors."""
+        return launch.bind(
+            self._problem, config, self._machine, self._tensors, self.scratch, self._heap, self._spin_limit
+        )
+
+    def refresh(self, seed: int) -> None:
+        """Every rank draws every rank's operands from the seed, so that the reference needs no communication at all."""
+        tensors, rank = self._tensors, self._heap.rank
+        wide = torch.float64 if self._problem.dtype == "fp32" else torch.float32
+        reference = torch.zeros(tensors.c.shape, dtype=wide, device=self._heap.device)
+        for other in range(self._heap.world_size):  # one at a time: a large B is there only once more
+            a, b = self._draw(tensors.a, seed * 1000 + other), self._draw(tensors.b, seed * 1000 + 500 + other)
+            reference += a.to(wide) @ b.to(wide)
+            if other == rank:
+                tensors.a.copy_(a)
+                tensors.b.copy_(b)
+        if tensors.bias is not None:
+            tensors.bias.copy_(self._draw(tensors.bias, seed * 1000 + 999))
+            reference += tensors.bias.to(wide)
+        self._reference = reference
+        tensors.c.fill_(float("nan"))
+        if self.scratch is not None:
+            self.scratch.poison(accumulated=self._accumulated)
+
+    def _draw(self, like: torch.Tensor, seed: int) -> torch.Tensor:
+        return drawn(tuple(like.shape), like.dtype, self._heap.device, seed)
+
+    def error(self) -> Error:
+        """Distance from the reference, computed in fp32 (fp64 for fp32)."""
+        assert self._reference is not None, "refresh comes first"
+        return distance(self._tensors.c, self._reference)
+
+    def parts(self) -> dict[str, Run]:
+        """The library's GEMM alone, and its all-reduce of C alone."""
+        tensors = self._tensors
+        parts = torch.zeros_like(tensors.c)  # adding up again and again must not overflow
+        return {
+            "gemm": lambda: multiply(tensors, None, tensors.c),
+            "all_reduce": lambda: torch.distributed.all_reduce(parts) and None,
+        }
+
+
+class GemmAllReduceWorkload(Workload):
+    """The plug-in."""
+
+    name = "gemm_all_reduce"
+    problem_type = GemmAllReduce
+    space = SPACE
+    sources: ClassVar = (
+        "autotune.heap.device",
+        "autotune.kernels.gemm_all_reduce.device",
+        "autotune.kernels.gemm_all_reduce.launch",
+        "autotune.kernels.gemm_all_reduce.library",
+        "autotune.kernels.gemm_all_reduce.packed",
+        "autotune.kernels.launching.gemm",
+        "autotune.kernels.primitives.counters",
+        "autotune.kernels.primitives.exchange",
+        "autotune.kernels.primitives.splits",
+        "autotune.kernels.primitives.tiles",
+    )
+
+    def default_problem(self, machine: Machine, world_size: int) -> GemmAllReduce:
+        """Llama-70B's MLP down-projection at 16 tokens; a toy of the same form under the interpreter."""
+        if machine.is_interpreter:
+            return GemmAllReduce(m=16, n=128, k=64 * world_size, world_size=world_size)
+        return GemmAllReduce(m=16, n=8192, k=28672 // world_size * world_size, world_size=world_size)
+
+    def default_config(self, problem: GemmAllReduce, machine: Machine) -> Config:
+        """See the search space."""
+        return default_config(problem, machine)
+
+    def first_configs(self, problem: GemmAllReduce, machine: Machine) -> list[Config]:
+        """The default, then each mode as one would write it down, as it is and with its words and splits changed."""
+        found = [default_config(problem, machine)]
+        for base in filter(None, (untuned(mode, problem, machine) for mode in KERNELS)):
+            found += [base, base.replace(combine="separate"), base.replace(split_k=2), base.replace(split_k=4)]
+            if "protocol" in base:
+                found += [base.replace(protocol="packed"), base.replace(protocol="packed", split_k=2)]
+        return [config for config in dict.fromkeys(found) if SPACE.violation(config, problem, machine) is None]
+
+    def baselines(self, problem: GemmAllReduce, machine: Machine) -> dict[str, Config]:
+        """The library's GEMM, then its all-reduce: eager, and as a CUDA graph where there are graphs."""
+        both = {
+            "bsp eager": Config({"mode": "bsp", "launch": "eager"}),
+            "bsp graph": Config({"mode": "bsp", "launch": "graph"}),
+        }
+        return {name: c for name, c in both.items() if SPACE.violation(c, problem, machine) is None}
+
+    def tolerance(self, problem: GemmAllReduce) -> Tolerance:
+        """By element type and ranks: a library may round each of its partial sums, the larger the later.
+
+        A part has 1 / world_size of the result's variance, the sum of j parts j times that; so rounding all parts and
+        all sums has (1 + (world_size + 1) / 2) times the variance of rounding the result alone.
+        """
+        once = TOLERANCES[problem.dtype]
+        growth = math.sqrt(1 + (problem.world_size + 1) / 2)
+        return Tolerance(once.overall * growth, once.element * growth)
+
+    def heap_bytes(self, problem: GemmAllReduce) -> int:
+        """The largest scratch; operands lie elsewhere."""
+        return launch.scratch_bytes(problem) + (1 << 20)
+
+    def operation(
+        self, problem: GemmAllReduce, heap: SymmetricHeap, machine: Machine, spin_limit: int
+    ) -> GemmAllReduceOperation:
+        """Set up on this rank."""
+        return GemmAllReduceOperation(problem, heap, machine, spin_limit)
+
+    def compile(self, problem: GemmAllReduce, config: Config, machine: Machine) -> list[Compiled]:
+        """From meta tensors: no memory, no device."""
+        if config["mode"] == "bsp":
+            return []
+        tensors = _tensors(problem, torch.device("meta"))
+        scratch = launch.allocate_scratch(problem, config, machine, meta, meta)
+        bases = meta((problem.world_size,), torch.int64)
+        return compile_all(launch.plan(problem, config, machine, tensors, scratch, bases, 0, SPINS_OFFLINE))
+
+
+def _tensors(problem: GemmAllReduce, device: torch.device) -> Tensors:
+    dtype, transposed = TORCH_DTYPES[problem.dtype], problem.b_order == "nk"
+    b_shape = (problem.n, problem.k_local) if transposed else (problem.k_local, problem.n)
+    b = torch.empty(b_shape, dtype=dtype, device=device)
+    return Tensors(
+        a=torch.empty((problem.m, problem.k_local), dtype=dtype, device=device),
+        b=b.t() if transposed else b,
+        c=torch.empty((problem.m, problem.n), dtype=dtype, device=device),
+        bias=torch.empty(problem.n, dtype=dtype, device=device) if problem.bias else None,
+    )
+
+
+WORKLOAD = GemmAllReduceWorkload()

@@ -1,0 +1,171 @@
+"""GEMM + all-reduce is right in every mode: under the interpreter on 1 to 4 ranks, and on all GPUs there are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from every_mode import check_all, few, on_cpu, variants
+from ranks_of_functions import run_ranks
+
+from autotune.environment import machine
+from autotune.errors import InvalidProblem
+from autotune.workloads import workload
+
+WORKLOAD = workload("gemm_all_reduce")
+FUNCTIONS = str(Path(__file__).parent / "all_reduce_on_ranks.py")
+MODES = {"bsp", "one_shot", "two_shot", "atomic"}
+
+ALIGNED = {"m": 16, "n": 64, "k": 64}
+"""k per rank; tiles divide the matrix."""
+ODD = {"m": 11, "n": 40, "k": 72, "bias": True, "b_order": "nk"}
+TINY = {"m": 1, "n": 24, "k": 40, "dtype": "fp32"}
+
+
+def problem_of(world_size: int, sizes: dict[str, Any]) -> Any:
+    """A problem whose k is ``sizes``' times the ranks."""
+    return WORKLOAD.problem_type(world_size=world_size, **{**sizes, "k": sizes["k"] * world_size})
+
+
+TILES = {"group_m": 2, "num_warps": 4, "num_stages": 2, "residents": 1}
+INTERPRETED_TILES = [
+    {**TILES, "block_m": 16, "block_n": 32, "block_k": 32, "split_k": 2},
+    {**TILES, "block_m": 16, "block_n": 32, "block_k": 64, "split_k": 1},
+    {**TILES, "block_m": 32, "block_n": 64, "block_k": 32, "split_k": 1},
+]
+
+
+@pytest.mark.parametrize(
+    ("world_size", "sizes", "count"),
+    [
+        (1, {**ODD, "dtype": "fp16"}, 4),
+        (2, {**ALIGNED, "m": 20}, 4),
+        (2, ODD, 7),
+        (3, TINY, 4),
+        (4, {**ODD, "m": 5, "n": 24}, 3),
+    ],
+)
+def test_every_mode_is_right_under_the_interpreter(world_size: int, sizes: dict[str, Any], count: int) -> None:
+    here = on_cpu()
+    problem = problem_of(world_size, sizes)
+    tiles = [tile for tile in INTERPRETED_TILES if tile["block_m"] <= max(16, problem.m)]
+    check_all(WORKLOAD, problem, few(variants(WORKLOAD, problem, here, tiles), count), MODES)
+
+
+def test_persistent_programs_are_right_under_the_interpreter() -> None:
+    here = on_cpu()
+    problem = problem_of(2, {"m": 145, "n": 32, "k": 32})  # more tiles than the interpreter has programs
+    tiles = [{**INTERPRETED_TILES[0], "split_k": 1}]
+    configs = [c for c in variants(WORKLOAD, problem, here, tiles) if c.get("schedule") == "persistent"]
+    configs = [c for c in configs if (c["mode"], c["combine"]) in {("one_shot", "separate"), ("two_shot", "sender")}]
+    check_all(WORKLOAD, problem, few(iter(configs), 2), {"one_shot", "two_shot"})
+
+
+def same_bits(ranks: list[Any]) -> None:
+    """Every rank, every call: one digest for each config."""
+    for config, bits in ranks[0].items():
+        assert all(rank[config] == bits for rank in ranks), config
+        assert len(set(bits)) == 1, config
+
+
+def test_all_ranks_get_the_same_bits_in_every_call(tmp_path: Path) -> None:
+    on_cpu()
+    same_bits(run_ranks(FUNCTIONS, "bits_of_calls", 3, tmp_path))
+
+
+OLD = {
+    **dict.fromkeys(("flag", "atomic"), 2 * 715827882 - 2),
+    **dict.fromkeys(("packed", "two_shot", "two_packed"), (1 << 32) - 2),
+}
+"""Launches after which, with three ranks, the next calls make counters and flags wrap around: 3 * 715827882 + 2 is
+2**31, at which an int32 becomes negative; flags, and counters of results in either slot, come there after 2**32."""
+
+
+def test_calls_follow_each_other_without_a_barrier_and_counters_wrap_around(tmp_path: Path) -> None:
+    on_cpu()
+    for rank in run_ranks(FUNCTIONS, "back_to_back", 3, tmp_path, argument=OLD):
+        assert rank.keys() == OLD.keys()
+        for config, errors in rank.items():
+            assert len(errors) == 5
+            assert max(errors) < 1e-5, f"{config}: {errors}"  # fp32
+
+
+def test_a_call_that_a_peer_misses_ends_and_says_so(tmp_path: Path) -> None:
+    on_cpu()
+    first, second = run_ranks(FUNCTIONS, "missed", 2, tmp_path)
+    assert set(first.values()) == {True}
+    assert set(second.values()) == {False}
+    assert len(first) == len(second) == 5
+
+
+def test_a_k_that_the_ranks_cannot_share_is_refused() -> None:
+    with pytest.raises(InvalidProblem, match="k=100 .* world_size=8, .* take 96 or 104"):
+        WORKLOAD.problem_type(m=1, n=8, k=100, world_size=8)
+
+
+GPU_TILES = [
+    {
+        "block_m": 16, "block_n": 64, "block_k": 128, "group_m": 1, "num_warps": 4, "num_stages": 4, "split_k": 1,
+        "residents": 1,
+    },
+    {
+        "block_m": 16, "block_n": 32, "block_k": 128, "group_m": 1, "num_warps": 4, "num_stages": 3, "split_k": 4,
+        "residents": 1,
+    },
+    {
+        "block_m": 64, "block_n": 64, "block_k": 64, "group_m": 4, "num_warps": 4, "num_stages": 4, "split_k": 2,
+        "residents": 1,
+    },
+    {
+        "block_m": 128, "block_n": 128, "block_k": 64, "group_m": 8, "num_warps": 8, "num_stages": 3, "split_k": 1,
+        "residents": 1,
+    },
+]  # fmt: skip
+
+
+@pytest.mark.gpu(2)
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        {"m": 1, "n": 8192, "k": 28672},
+        {"m": 16, "n": 8192, "k": 28672},
+        {"m": 64, "n": 8192, "k": 8192},
+        {"m": 3, "n": 8192, "k": 8192, "dtype": "fp16", "bias": True, "b_order": "nk"},
+        {"m": 17, "n": 2880, "k": 2880, "bias": True},
+        {"m": 64, "n": 2880, "k": 4096, "deterministic": True},
+        {"m": 33, "n": 72, "k": 520, "b_order": "nk"},
+        {"m": 100, "n": 37, "k": 104, "bias": True},
+        {"m": 1000, "n": 360, "k": 2880, "bias": True},
+        {"m": 512, "n": 512, "k": 512, "dtype": "fp32", "bias": True},
+        {"m": 5, "n": 136, "k": 264, "dtype": "fp32"},
+        {"m": 4096, "n": 8192, "k": 28672},
+    ],
+    ids=lambda sizes: "-".join(str(value) for value in sizes.values()),
+)
+def test_every_mode_is_right_on_gpus(sizes: dict[str, Any]) -> None:
+    here = machine()
+    problem = WORKLOAD.problem_type(world_size=here.gpus, **sizes)
+    tiles = [tile for tile in GPU_TILES if tile["block_m"] <= max(16, problem.m)]
+    configs = few(variants(WORKLOAD, problem, here, tiles), 24)
+    expected = MODES - ({"atomic"} if problem.deterministic else set())
+    check_all(WORKLOAD, problem, configs, expected & {config["mode"] for config in configs} | {"bsp", "two_shot"})
+
+
+@pytest.mark.gpu(2)
+def test_all_ranks_get_the_same_bits_in_every_call_on_gpus(tmp_path: Path) -> None:
+    same_bits(run_ranks(FUNCTIONS, "bits_of_calls", machine().gpus, tmp_path, gpu=True))
+
+
+@pytest.mark.gpu(2)
+def test_calls_follow_each_other_without_a_barrier_on_gpus(tmp_path: Path) -> None:
+    for rank in run_ranks(FUNCTIONS, "back_to_back", machine().gpus, tmp_path, gpu=True, argument=OLD):
+        for config, errors in rank.items():
+            assert max(errors) < 1e-5, f"{config}: {errors}"
+
+
+@pytest.mark.gpu(2)
+def test_a_captured_call_can_be_replayed(tmp_path: Path) -> None:
+    for rank in run_ranks(FUNCTIONS, "replayed", machine().gpus, tmp_path, gpu=True):
+        for config, errors in rank.items():
+            assert max(errors) < 1e-5, f"{config}: {errors}"

@@ -1,0 +1,109 @@
+"""The space of GEMM + all-reduce: what it forbids, what is tried unmeasured, and that the heap has room for it."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from autotune.config import Config
+from autotune.environment import H100, MI300X, MI350X, Machine
+from autotune.kernels.gemm_all_reduce import launch
+from autotune.kernels.launching.tensors import meta
+from autotune.workloads import workload
+
+FOUND = workload("gemm_all_reduce")
+SPACE = FOUND.space
+LAPTOP = Machine("interpreter", "cpu-interpreter", "cpu", 0, 8, 1 << 30, 0, "shared-memory")
+MACHINES = {"h100": H100, "mi300x": MI300X, "mi350x": MI350X, "laptop": LAPTOP}
+DECODE = FOUND.problem_type(m=16, n=8192, k=28672, world_size=8)
+PUSH = Config(
+    {
+        "mode": "one_shot", "block_m": 16, "block_n": 64, "block_k": 128, "split_k": 2, "group_m": 1, "num_warps": 4,
+        "num_stages": 4, "loads": "pointer", "schedule": "tile", "residents": 1, "combine": "sender",
+        "protocol": "flag",
+    }
+)  # fmt: skip
+ATOMIC = Config({name: value for name, value in PUSH.items() if name != "protocol"} | {"mode": "atomic"})
+
+
+def problems(world_size: int) -> Iterator[Any]:
+    """Shapes that serving and training have, even and odd."""
+    shapes = itertools.product((1, 16, 64, 100, 4096), (360, 8192), (2880, 8192), ("bf16", "fp16", "fp32"))
+    for m, n, k, dtype in shapes:
+        yield FOUND.problem_type(m=m, n=n, k=k, dtype=dtype, world_size=world_size)
+
+
+@pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)
+@pytest.mark.parametrize("world_size", [1, 2, 8])
+def test_what_is_tried_first_is_valid_and_has_every_mode(machine: Machine, world_size: int) -> None:
+    for problem in problems(world_size):
+        first, baselines = FOUND.first_configs(problem, machine), FOUND.baselines(problem, machine)
+        for config in (*first, *baselines.values()):
+            SPACE.check(config, problem, machine)
+        assert FOUND.default_config(problem, machine) == first[0]
+        assert "bsp eager" in baselines
+        tried = {str(config["mode"]) for config in (*first, *baselines.values())}
+        alive = {mode for mode in SPACE.modes if any(True for _ in SPACE.enumerate(problem, machine, mode))}
+        assert tried == alive, problem
+
+
+@pytest.mark.parametrize(
+    ("config", "machine", "told"),
+    [
+        (PUSH, H100, None),
+        (PUSH.replace(protocol="packed"), H100, None),
+        (PUSH.replace(protocol="packed"), MI300X, "packed words arrive"),
+        (PUSH.replace(protocol="packed", block_n=256, num_stages=2), H100, "packed words fit"),
+        (PUSH.replace(residents=2), H100, "persistence"),
+        (PUSH.replace(schedule="persistent"), H100, None),
+        (PUSH.replace(schedule="persistent", block_n=128), H100, "persistence"),
+        (PUSH.replace(schedule="persistent", residents=2, split_k=4), H100, "residency"),
+        (PUSH.replace(schedule="persistent", residents=2, split_k=4, combine="separate"), H100, None),
+        (ATOMIC, H100, None),
+    ],
+)
+def test_what_cannot_work_is_refused(config: Config, machine: Machine, told: str | None) -> None:
+    violation = SPACE.violation(config, DECODE, machine)
+    assert violation is None if told is None else (violation or "").startswith(told), violation
+
+
+def test_a_deterministic_problem_has_no_atomics() -> None:
+    problem = dataclasses.replace(DECODE, deterministic=True)
+    assert (SPACE.violation(ATOMIC, problem, H100) or "").startswith("determinism")
+    assert SPACE.violation(PUSH, problem, H100) is None
+    assert "atomic" not in {config["mode"] for config in FOUND.first_configs(problem, H100)}
+    assert "atomic" in {config["mode"] for config in FOUND.first_configs(DECODE, H100)}
+
+
+def test_one_shot_is_for_problems_whose_inbox_fits() -> None:
+    large = FOUND.problem_type(m=16384, n=8192, k=8192, world_size=8)
+    tile = PUSH.replace(block_m=128, block_n=128, num_warps=8, block_k=64, split_k=1)
+    assert (SPACE.violation(tile, large, H100) or "").startswith("size of the inbox")
+    assert FOUND.default_config(large, H100)["mode"] == "two_shot"
+
+
+@pytest.mark.parametrize("sizes", [{"m": 1, "n": 8192}, {"m": 40, "n": 360}, {"m": 2000, "n": 8192}, {"m": 3, "n": 24}])
+def test_the_heap_has_room_for_every_config(sizes: dict[str, int]) -> None:
+    problem = FOUND.problem_type(k=8192, world_size=8, **sizes)
+    rng = random.Random(3)
+    most = 0
+    for _ in range(4000):
+        mode = rng.choice(SPACE.modes[1:])
+        config = Config({d.name: rng.choice(d.values) for d in SPACE.dimensions_of(mode)} | {"mode": mode})
+        if SPACE.violation(config, problem, H100) is None:
+            taken: list[int] = []
+
+            def share(shape: tuple[int, ...], dtype: torch.dtype, taken: list[int] = taken) -> torch.Tensor:
+                taken.append(-(-math.prod(shape) * dtype.itemsize // 1024) * 1024)
+                return meta(shape, dtype)
+
+            launch.allocate_scratch(problem, config, H100, share, meta)
+            most = max(most, sum(taken))
+    assert 0 < most <= FOUND.heap_bytes(problem)
