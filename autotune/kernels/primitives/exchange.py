@@ -2,8 +2,8 @@
 
 An inbox is a row of tiles, each BLOCK_M x BLOCK_N elements without gaps, whatever the matrix's edge: stores and loads
 need no mask, and 16 bytes a thread are contiguous. Where few of a tile's rows exist, ``rows`` leaves the others out.
-Sums over ranks are taken in fp32 and in a fixed order, of parts that each rank has rounded once to the inbox's type, our
-own too: the result is the same every time.
+Sums over ranks are taken in fp32 and in a fixed order, of parts that each rank has rounded once to the inbox's type,
+our own too: the result is the same every time.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def add_tiles(
 
     For a tile that one rank alone sums: our own part comes first, then rank - 1, rank - 2, …, in the order in which
     ranks that send to rank + 1 first arrive. Nothing but the sum need stay in registers. The part of rank r is tile
-    ``index`` + r * ``apart`` of the inbox, there once ``arrivals[counter + r * counters_apart]`` has reached ``target``.
+    ``index`` + r * ``apart`` of the inbox, there once ``arrivals[counter + r * counters_apart]`` is at ``target``.
     PULL: the parts lie in the inboxes of the peers that made them, each as tile ``index``.
     """
     acc = acc.to(inbox.dtype.element_ty).to(tl.float32)
