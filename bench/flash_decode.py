@@ -3,8 +3,9 @@
     python bench/flash_decode.py --world-size 8 --kv-len 8192,…,524288 --batch 1,4,8,16 --budget 60s --db sweep.db \
         --json sweep.json
 
-Every row is one run of ``tune``; a row that is in the database already is answered from it. ``paper`` is the paper's
-own config (BLOCK_N 64, 32 splits, blocks of 16 heads, 4 warps, 2 stages, three kernels), measured beside.
+What is in the database already is answered from it. ``best bsp`` is the library's exchange with a local kernel as tuned
+as the winner's. ``paper`` is the paper's own config (BLOCK_N 64, 32 splits, blocks of 16 heads, 4 warps, 2 stages,
+three kernels), measured beside.
 """
 
 from __future__ import annotations
@@ -12,16 +13,21 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import subprocess
-import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from winners import tune
+
+from autotune.config import Config
 from autotune.db import Store
+from autotune.environment import machine
+from autotune.ranks.gang import Gang, MeasurePlan
+from autotune.workloads import workload
 
 HEADER = (
     "| batch | KV per GPU | winner, µs | bsp eager, µs | bsp graph, µs | over the faster | best bsp, µs "
-    "| best fused, µs | over always-fused | paper, µs | attention alone, µs | mode | configs measured |"
+    "| best fused, µs | over always-fused | paper, µs | attention alone, µs | mode | trials |"
 )
 
 PAPER = {
@@ -30,12 +36,6 @@ PAPER = {
     "wire": "rounded", "combiner": "every_rank", "combine_site": "next_launch", "protocol": "flags",
 }  # fmt: skip
 """Its 16 rows hold the 8 query heads of one KV head, as there. LSEs travel in fp32 here."""
-
-
-def tune(arguments: list[str], check: bool = True) -> dict[str, Any]:
-    """Run ``tune`` and return its JSON; its progress goes to stderr. ``check``: raises CalledProcessError."""
-    command = [sys.executable, "-m", "autotune.cli", "flash-decode", *arguments, "--json"]
-    return json.loads(subprocess.run(command, check=check, stdout=subprocess.PIPE, text=True).stdout)
 
 
 def fastest_by_mode(database: str, study: int) -> dict[str, float]:
@@ -49,13 +49,26 @@ def fastest_by_mode(database: str, study: int) -> dict[str, float]:
     return best
 
 
-def point(problem: list[str], same: list[str], options: argparse.Namespace) -> dict[str, Any]:
-    """Tune one problem; its numbers by name."""
-    found = tune([*problem, *same, f"--budget={options.budget}", f"--db={options.db}"])
-    paper = tune([*problem, *same, f"--config={json.dumps(PAPER)}"], check=False)
+def papers(rows: list[dict[str, Any]]) -> list[float | None]:
+    """The paper's own config for every row's problem, median in µs; None where it cannot be run."""
+    found: list[float | None] = []
+    kind, here = workload("flash_decode"), machine()
+    problems = [kind.problem_type.from_dict(row["problem"]) for row in rows]
+    gang = Gang(kind, problems[0], here, max(kind.heap_bytes(problem) for problem in problems))
+    with closing(gang):
+        for problem in problems:
+            gang.turn_to(kind, problem)
+            gang.start()
+            evaluation = gang.evaluate(Config(PAPER), 1, MeasurePlan(screen=15, iterations=15))
+            found.append(evaluation.latency.median if evaluation.latency is not None else None)
+    return found
+
+
+def point(found: dict[str, Any], paper: float | None, database: str) -> dict[str, Any]:
+    """A row of ``tune grid`` with what this bench wants to know of it."""
     latency = found["latency"]
     times = {name: entry["median"] for name, entry in found["baselines"].items()}
-    modes = fastest_by_mode(options.db, found["study"])
+    modes = fastest_by_mode(database, found["study"])
     mode = found["config"]["mode"]
     modes[mode] = latency["median"]  # as measured again in the finals
     return {
@@ -66,11 +79,13 @@ def point(problem: list[str], same: list[str], options: argparse.Namespace) -> d
         "spread": (latency["high"] - latency["low"]) / 2,
         "baselines": times,
         "over_bsp": min(times.values()) / latency["median"],
+        "over_tuned_bsp": min(modes["bsp"], *times.values()) / latency["median"],
         "modes": modes,
         "over_fused": modes["fused"] / latency["median"],
-        "paper": paper["latency"]["median"] if paper["latency"] else None,
+        "over_paper": paper / latency["median"] if paper is not None else None,
+        "paper": paper,
         "parts": {name: entry["median"] for name, entry in found["limits"].items()},
-        "measured": found["outcomes"].get("measured", 0),
+        "trials": found["trials"],
     }
 
 
@@ -90,7 +105,7 @@ def row(found: dict[str, Any]) -> str:
         f"{found['paper']:.1f}" if found["paper"] else "",
         f"{found['parts'].get('attention', float('nan')):.1f}",
         found["mode"],
-        str(found["measured"]),
+        str(found["trials"]),
     ]
     return "| " + " | ".join(cells) + " |"
 
@@ -117,18 +132,16 @@ def main() -> None:
     parser.add_argument("--db", required=True)
     parser.add_argument("--json", type=Path, help="file for all numbers")
     options = parser.parse_args()
-    same = ["--q-heads=96", "--kv-heads=12", "--head-dim=128", "--dtype=fp16"]
-    same += [f"--page-size={options.page_size}", f"--world-size={options.world_size}"]
-    points: list[dict[str, Any]] = []
-    print(HEADER, "|" + "---:|" * 11 + "---|---:|", sep="\n", flush=True)
-    for batch in options.batch.split(","):
-        for kv_len in options.kv_len.split(","):
-            points.append(point([f"--batch={batch}", f"--kv-len={kv_len}"], same, options))
-            print(row(points[-1]), flush=True)
-            if options.json:
-                options.json.write_text(json.dumps(points, indent=1))
-    for name in ("over_bsp", "over_fused"):
-        print(f"\n{name}, geometric mean: {statistics.geometric_mean(each[name] for each in points):.3f}")
+    arguments = ["flash-decode", "--q-heads=96", "--kv-heads=12", "--head-dim=128", "--dtype=fp16"]
+    arguments += [f"--{name.replace('_', '-')}={value}" for name, value in vars(options).items() if name != "json"]
+    rows = [each for each in tune(arguments) if each["latency"] is not None]
+    points = [point(each, paper, options.db) for each, paper in zip(rows, papers(rows), strict=True)]
+    if options.json:
+        options.json.write_text(json.dumps(points, indent=1))
+    print(HEADER, "|" + "---:|" * 11 + "---|---:|", *map(row, points), sep="\n")
+    for name in ("over_bsp", "over_tuned_bsp", "over_fused", "over_paper"):
+        values = [each[name] for each in points if each[name] is not None]
+        print(f"\n{name}, geometric mean: {statistics.geometric_mean(values):.3f}; least: {min(values):.3f}")
     print(f"\n{mode_map(points)}")
 
 

@@ -16,11 +16,8 @@ from autotune.search_spaces.gemm import (
     tma_aligned,
 )
 
-KERNELS = ("one_shot", "two_shot", "atomic")
+KERNELS = ("one_shot", "two_shot")
 """Modes that are a kernel of ours."""
-
-DELIVERED = ("one_shot", "two_shot")
-"""Modes that store tiles into inboxes, not add to them."""
 
 MOST_ROWS_ONE_SHOT = 32
 """Untuned, more rows than this take two shots: one would move world-size / 2 times as much."""
@@ -29,11 +26,7 @@ MOST_WORDS = 64
 """Packed words that one thread may hold: 128 registers."""
 
 
-def _gives_same_bits(s: Setting, mode: str) -> bool:
-    return mode != "atomic" or not s.problem.deterministic
-
-
-def _inbox_fits(s: Setting, mode: str, block_m: int, block_n: int, protocol: str = "flag") -> bool:
+def _inbox_fits(s: Setting, mode: str, block_m: int, block_n: int, protocol: str) -> bool:
     wanted = s.problem.inbox_bytes(mode, block_m, block_n, packed=protocol == "packed")
     return bool(wanted <= MOST_INBOX_BYTES)
 
@@ -64,7 +57,7 @@ def _graphs_exist(s: Setting, launch: str) -> bool:
 
 
 SPACE = Space(
-    choices("mode", "bsp", "one_shot", "two_shot", "atomic", help="communication strategy"),
+    choices("mode", "bsp", "one_shot", "two_shot", help="communication strategy"),
     choices("launch", "eager", "graph", modes=("bsp",), help="library calls one by one, or as a CUDA graph"),
     *gemm_dimensions(KERNELS),
     split_dimension(KERNELS),
@@ -72,17 +65,13 @@ SPACE = Space(
     numbers("residents", 1, 2, 4, modes=KERNELS, help="persistent programs for each compute unit"),
     choices("combine", "sender", "separate", modes=KERNELS,
             help="who waits for a tile's parts: the program that sent ours, or one of its own at the launch's end"),
-    choices("protocol", "flag", "packed", modes=DELIVERED,
+    choices("protocol", "flag", "packed", modes=KERNELS,
             help="a counter for each tile says that its parts are there, or every word of theirs does"),
     constraints=(
         *gemm_constraints(),
         *split_constraints(),
-        Constraint("determinism", ("mode",), _gives_same_bits,
-                   "the problem demands the same bits every time, and atomics add in the order of arrival"),
-        Constraint("size of the inbox", ("mode", "block_m", "block_n"), _inbox_fits,
-                   "the inbox would need more memory than any gain is worth"),
         Constraint("size of the inbox", ("mode", "block_m", "block_n", "protocol"), _inbox_fits,
-                   "packed parts take twice the memory, more than any gain is worth"),
+                   "the inbox would need more memory than any gain is worth; packed parts need twice as much"),
         Constraint("packed words arrive", ("protocol",), _words_arrive,
                    "only on NVIDIA GPUs does an ordinary store reach a peer while its program goes on"),
         Constraint("packed words fit", ("protocol", "block_m", "block_n", "num_warps"), _words_fit_registers,
@@ -108,7 +97,7 @@ def untuned(mode: str, problem: GemmAllReduce, machine: Machine) -> Config | Non
         "schedule": "tile",
         "residents": 1,
         "combine": "sender",
-        **({"protocol": "flag"} if mode in DELIVERED else {}),
+        "protocol": "flag",
     }
     found = Config(config)
     while SPACE.violation(found, problem, machine) is not None and found.integer("block_n") > 32:

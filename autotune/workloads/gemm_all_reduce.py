@@ -39,12 +39,10 @@ class GemmAllReduceOperation(ScratchOperation):
         self._problem, self._machine, self._spin_limit = problem, machine, spin_limit
         self._tensors = _tensors(problem, heap.device)
         self._reference: torch.Tensor | None = None
-        self._accumulated = False
         super().__init__(heap)
 
     def share(self, config: Config) -> Scratch | None:
         """Counters and inboxes."""
-        self._accumulated = config["mode"] == "atomic"
         return launch.share_scratch(self._problem, config, self._machine, self._heap)
 
     def bind(self, config: Config) -> Run:
@@ -70,7 +68,7 @@ class GemmAllReduceOperation(ScratchOperation):
         self._reference = reference
         tensors.c.fill_(float("nan"))
         if self.scratch is not None:
-            self.scratch.poison(accumulated=self._accumulated)
+            self.scratch.poison()
 
     def _draw(self, like: torch.Tensor, seed: int) -> torch.Tensor:
         return drawn(tuple(like.shape), like.dtype, self._heap.device, seed)

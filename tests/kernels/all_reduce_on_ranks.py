@@ -25,9 +25,8 @@ FLAG = Config({**TILE, "mode": "one_shot", "combine": "sender", "protocol": "fla
 PACKED = Config({**TILE, "mode": "one_shot", "combine": "separate", "protocol": "packed"})
 TWO_SHOT = Config({**TILE, "mode": "two_shot", "combine": "sender", "protocol": "flag"})
 TWO_PACKED = TWO_SHOT.replace(protocol="packed")
-ATOMIC = Config({**TILE, "mode": "atomic", "combine": "separate"})
 BSP = Config({"mode": "bsp", "launch": "eager"})
-CONFIGS = {"flag": FLAG, "packed": PACKED, "two_shot": TWO_SHOT, "two_packed": TWO_PACKED, "atomic": ATOMIC}
+CONFIGS = {"flag": FLAG, "packed": PACKED, "two_shot": TWO_SHOT, "two_packed": TWO_PACKED}
 
 SPINS = {True: 1 << 30, False: 1 << 16}
 """By whether there is a GPU, whose polls are far faster."""
@@ -132,7 +131,7 @@ def missed(_: None) -> dict[str, bool]:
     """By config whether a wait gave up in a call that the second rank never makes."""
     calls = Calls(dtype="fp32")
     found = {}
-    for config in (FLAG, PACKED, TWO_SHOT, TWO_PACKED, ATOMIC):
+    for config in (FLAG, PACKED, TWO_SHOT, TWO_PACKED):
         run, scratch = calls.bind(config, calls.out(), spins=300)
         if calls.heap.rank == 0:
             run()
@@ -145,7 +144,7 @@ def replayed(_: None) -> dict[str, list[float]]:
     """By config the errors of a call and of five replays of the same call, captured."""
     calls = Calls(dtype="fp32")
     found = {}
-    for config in (FLAG, PACKED, TWO_SHOT, TWO_PACKED, ATOMIC):
+    for config in (FLAG, PACKED, TWO_SHOT, TWO_PACKED):
         out = calls.out()
         run, _ = calls.bind(config, out)
         run()  # compiles

@@ -15,7 +15,7 @@ from autotune.workloads import workload
 
 WORKLOAD = workload("gemm_all_reduce")
 FUNCTIONS = str(Path(__file__).parent / "all_reduce_on_ranks.py")
-MODES = {"bsp", "one_shot", "two_shot", "atomic"}
+MODES = {"bsp", "one_shot", "two_shot"}
 
 ALIGNED = {"m": 16, "n": 64, "k": 64}
 """k per rank; tiles divide the matrix."""
@@ -75,7 +75,7 @@ def test_all_ranks_get_the_same_bits_in_every_call(tmp_path: Path) -> None:
 
 
 OLD = {
-    **dict.fromkeys(("flag", "atomic"), 2 * 715827882 - 2),
+    "flag": 2 * 715827882 - 2,
     **dict.fromkeys(("packed", "two_shot", "two_packed"), (1 << 32) - 2),
 }
 """Launches after which, with three ranks, the next calls make counters and flags wrap around: 3 * 715827882 + 2 is
@@ -148,8 +148,7 @@ def test_every_mode_is_right_on_gpus(sizes: dict[str, Any]) -> None:
     problem = WORKLOAD.problem_type(world_size=here.gpus, **sizes)
     tiles = [tile for tile in GPU_TILES if tile["block_m"] <= max(16, problem.m)]
     configs = few(variants(WORKLOAD, problem, here, tiles), 24)
-    expected = MODES - ({"atomic"} if problem.deterministic else set())
-    check_all(WORKLOAD, problem, configs, expected & {config["mode"] for config in configs} | {"bsp", "two_shot"})
+    check_all(WORKLOAD, problem, configs, MODES & {config["mode"] for config in configs} | {"bsp", "two_shot"})
 
 
 @pytest.mark.gpu(2)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import math
 import random
@@ -30,7 +29,6 @@ PUSH = Config(
         "protocol": "flag",
     }
 )  # fmt: skip
-ATOMIC = Config({name: value for name, value in PUSH.items() if name != "protocol"} | {"mode": "atomic"})
 
 
 def problems(world_size: int) -> Iterator[Any]:
@@ -66,20 +64,11 @@ def test_what_is_tried_first_is_valid_and_has_every_mode(machine: Machine, world
         (PUSH.replace(schedule="persistent", block_n=128), H100, "persistence"),
         (PUSH.replace(schedule="persistent", residents=2, split_k=4), H100, "residency"),
         (PUSH.replace(schedule="persistent", residents=2, split_k=4, combine="separate"), H100, None),
-        (ATOMIC, H100, None),
     ],
 )
 def test_what_cannot_work_is_refused(config: Config, machine: Machine, told: str | None) -> None:
     violation = SPACE.violation(config, DECODE, machine)
     assert violation is None if told is None else (violation or "").startswith(told), violation
-
-
-def test_a_deterministic_problem_has_no_atomics() -> None:
-    problem = dataclasses.replace(DECODE, deterministic=True)
-    assert (SPACE.violation(ATOMIC, problem, H100) or "").startswith("determinism")
-    assert SPACE.violation(PUSH, problem, H100) is None
-    assert "atomic" not in {config["mode"] for config in FOUND.first_configs(problem, H100)}
-    assert "atomic" in {config["mode"] for config in FOUND.first_configs(DECODE, H100)}
 
 
 def test_one_shot_is_for_problems_whose_inbox_fits() -> None:

@@ -2,16 +2,15 @@
 
 A program computes a tile of this rank's part of C, or SPLITS programs do together; the last of them to finish sends it.
 ``one_shot``: to every rank, and each sums all parts. ``two_shot``: to the tile's owner, rank tile % WORLD, who sums and
-sends the result to all. ``atomic``: added to an fp32 accumulator in every rank. Our own part takes the same way as the
-others', so all ranks add the same numbers in the same order (but for ``atomic``).
+sends the result to all. Our own part takes the same way as the others', so all ranks add the same numbers in the same
+order.
 
-Launch after launch. Inboxes, accumulators and counters have two slots, used in turn, and no barrier is needed: a rank
-that sends for launch e has finished e - 1, for which it needed something from every peer, sent in the peer's launch
-e - 1; so every peer has finished e - 2, the last reader of the slot. In ``two_shot`` it needed results alone; their
-owners had needed a part from every rank. An accumulator is set back to zero by its reader, hence before anyone adds to
-it again. A counter counts over all launches that used its slot: a fast peer may be one launch ahead, but not two, so
-what it adds early counts in the other slot. The launch's number (see ``count_out``) is an int64: it does not wrap
-around, and counters, which may, are compared with what follows from its lower half.
+Launch after launch. Inboxes and counters have two slots, used in turn, and no barrier is needed: a rank that sends for
+launch e has finished e - 1, for which it needed something from every peer, sent in the peer's launch e - 1; so every
+peer has finished e - 2, the last reader of the slot. In ``two_shot`` it needed results alone; their owners had needed
+a part from every rank. A counter counts over all launches that used its slot: a fast peer may be one launch ahead, but
+not two, so what it adds early counts in the other slot. The launch's number (see ``count_out``) is an int64: it does
+not wrap around, and counters, which may, are compared with what follows from its lower half.
 
 No wait starves its producer. Programs are dispatched in the order of their ids, and tiles are in that order too, the
 same on all ranks. Suppose some programs wait for ever, and t is the first tile that some rank has not sent: all waits
@@ -29,13 +28,12 @@ import triton.language as tl
 from autotune.heap import device as heap
 from autotune.kernels.gemm_all_reduce.packed import mark_of, send_words, sum_words
 from autotune.kernels.primitives.counters import count_out, launch_number
-from autotune.kernels.primitives.exchange import inside_tile, read_tile, send_tile, sum_parts
+from autotune.kernels.primitives.exchange import send_tile, sum_parts
 from autotune.kernels.primitives.splits import join_splits, split_range
 from autotune.kernels.primitives.tiles import accumulate, add_bias, grouped, store_tile
 
 ONE_SHOT = tl.constexpr(0)
 TWO_SHOT = tl.constexpr(1)
-ATOMIC = tl.constexpr(2)
 
 
 @triton.jit
@@ -97,21 +95,12 @@ def share_part(
             acc, inbox, index, counter, rank, epoch, rank, heap_bases, rows, TYPE,
             WORLD, WORLD, PACKED, BLOCK_M, BLOCK_N,
         )  # fmt: skip
-    elif MODE == TWO_SHOT:
+    else:
         index = (slot * WORLD + rank) * tl.cdiv(tiles, WORLD) + tile // WORLD
         deliver(
             acc, inbox, index, counter, tile % WORLD, epoch, rank, heap_bases, rows, TYPE,
             1, WORLD, PACKED, BLOCK_M, BLOCK_N,
         )  # fmt: skip
-    else:
-        place = tl.cast(here, tl.int64) * (BLOCK_M * BLOCK_N) + inside_tile(BLOCK_M, BLOCK_N)
-        exists = (tl.arange(0, BLOCK_M) < rows)[:, None]
-        for turn in tl.static_range(WORLD):
-            heap.atomic_add(
-                inbox + place, acc, rank, (rank + turn) % WORLD, heap_bases, mask=exists, sem="relaxed", scope="sys",
-                hint=(1, 16),
-            )  # fmt: skip
-        heap.signal_each(counter, rank, heap_bases, WORLD, 0)
 
 
 @triton.jit
@@ -132,7 +121,7 @@ def combine(
             inbox, slot * WORLD * tiles + tile, tiles, arrivals + here, epoch, status, spin_limit, rows, TYPE,
             WORLD, PACKED, BLOCK_M, BLOCK_N,
         )  # fmt: skip
-    elif MODE == TWO_SHOT:
+    else:
         if tile % WORLD == rank:
             owned = tl.cdiv(tiles, WORLD)
             total = collect(
@@ -148,11 +137,6 @@ def combine(
         acc = collect(
             results, here, 0, returns + here, epoch, status, spin_limit, rows, TYPE, 1, PACKED, BLOCK_M, BLOCK_N
         )  # fmt: skip
-    else:
-        wait_for(arrivals + here, epoch, WORLD, status, spin_limit)
-        acc = read_tile(inbox, here, BLOCK_M, BLOCK_N, rows)
-        place = tl.cast(here, tl.int64) * (BLOCK_M * BLOCK_N) + inside_tile(BLOCK_M, BLOCK_N)
-        tl.store(inbox + place, tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32))
     store_tile(acc, c, m * BLOCK_M, n * BLOCK_N, M, N, bias, BLOCK_M, BLOCK_N, False, BIAS and MODE != TWO_SHOT)
 
 

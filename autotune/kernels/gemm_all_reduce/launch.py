@@ -1,6 +1,6 @@
 """Launching GEMM + all-reduce: from a problem, a config and its tensors to something that can be called repeatedly.
 
-Modes: ``bsp`` calls the library, ``one_shot``, ``two_shot`` and ``atomic`` our kernel, once.
+Modes: ``bsp`` calls the library, ``one_shot`` and ``two_shot`` our kernel, once.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from autotune.kernels.launching.graphs import graphed
 from autotune.kernels.launching.plan import Launch, run_all
 from autotune.kernels.launching.tensors import TORCH_DTYPES, Allocate, Run
 
-MODES = {"one_shot": device.ONE_SHOT, "two_shot": device.TWO_SHOT, "atomic": device.ATOMIC}
+MODES = {"one_shot": device.ONE_SHOT, "two_shot": device.TWO_SHOT}
 TYPES = {"bf16": tl.bfloat16, "fp16": tl.float16, "fp32": tl.float32}
 LARGEST_TILE = 256
 SMALLEST_TILE = (16, 32)
@@ -40,7 +40,7 @@ def allocate_scratch(
     """The scratch of one config: ``share`` allocates on the heap, ``own`` on this rank's device alone."""
     knobs, mode, ints = GemmKnobs(config, machine), str(config["mode"]), torch.int32
     tiles, tile = knobs.tiles(problem.m, problem.n), (knobs.block_m, knobs.block_n)
-    mail = torch.int64 if packed(config) else torch.float32 if mode == "atomic" else TORCH_DTYPES[problem.dtype]
+    mail = torch.int64 if packed(config) else TORCH_DTYPES[problem.dtype]
     in_all = problem.inbox_bytes(mode, *tile, packed=packed(config)) // mail.itemsize
     results = SLOTS * tiles if mode == "two_shot" else 0
     words = results * math.prod(tile) * problem.element_size * (2 if packed(config) else 1) // mail.itemsize
@@ -64,7 +64,7 @@ def scratch_bytes(problem: GemmAllReduce) -> int:
         min(LARGEST_TILE, max(smallest, 1 << (size - 1).bit_length()))
         for size, smallest in zip((problem.m, problem.n), SMALLEST_TILE, strict=True)
     )
-    inboxes = (problem.inbox_bytes(mode, block_m, block_n, packed=mode != "atomic") for mode in MODES)
+    inboxes = (problem.inbox_bytes(mode, block_m, block_n, packed=True) for mode in MODES)
     tiles = math.ceil(problem.m / SMALLEST_TILE[0]) * math.ceil(problem.n / SMALLEST_TILE[1])
     return min(max(inboxes), MOST_INBOX_BYTES) + 2 * SLOTS * tiles * torch.int32.itemsize + (64 << 10)
 

@@ -76,8 +76,6 @@ class GemmAllReduce(Problem):
         element = self.element_size * (2 if packed else 1)
         if mode == "two_shot":  # parts of the tiles that we own, and every tile's result
             whole = self.world_size * math.ceil(tiles / self.world_size) + tiles
-        elif mode == "one_shot":
+        else:
             whole = self.world_size * tiles
-        else:  # an fp32 accumulator
-            whole, element = tiles, 4
         return SLOTS * whole * block_m * block_n * element

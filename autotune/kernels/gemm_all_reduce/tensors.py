@@ -44,9 +44,9 @@ class Scratch:
     tickets: torch.Tensor
     """int32 [tiles]"""
 
-    def poison(self, *, accumulated: bool) -> None:
-        """Fill with NaN what a right launch writes before it reads it; ``accumulated`` inboxes are zero in between."""
-        for mail in (self.results,) if accumulated else (self.inbox, self.results):
+    def poison(self) -> None:
+        """Fill with NaN what a right launch writes before it reads it."""
+        for mail in (self.inbox, self.results):
             mail.fill_(float("nan") if mail.dtype.is_floating_point else NAN_WORD)
 
     def clear(self) -> None:
