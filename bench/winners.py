@@ -92,7 +92,7 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 def main() -> None:
     """Tune, measure the rivals, print."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
     parser.add_argument("--json", help="write all rows to this file")
     parser.add_argument("--no-rivals", action="store_true")
     options, arguments = parser.parse_known_args()
