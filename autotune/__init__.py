@@ -3,6 +3,7 @@
     config, source = autotune.lookup("all_gather_gemm", problem).config, …   the tuned config, and where it came from
     with autotune.Context() as context:                                      on every rank
         c = autotune.all_gather_gemm(context, a, b)                          one call, no knowledge of modes
+    @autotune.autotune(configs, key=["M", "N", "K"])                         over your own @triton.jit, as Triton's
 
 Importing this is cheap: torch, Triton, Optuna and SQLAlchemy are loaded when something needs them.
 """
@@ -13,12 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from autotune.config import Config
+    from autotune.decorator import autotune
     from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
     from autotune.runtime.context import Context
     from autotune.runtime.lookup import Found, forget_lookups, lookup
     from autotune.runtime.operators import all_gather_gemm
 
-__all__ = ["AllGatherGemm", "Config", "Context", "Found", "all_gather_gemm", "forget_lookups", "lookup"]
+__all__ = ["AllGatherGemm", "Config", "Context", "Found", "all_gather_gemm", "autotune", "forget_lookups", "lookup"]
 
 _HOMES = {
     "AllGatherGemm": "autotune.kernels.all_gather_gemm.problem",
@@ -26,6 +28,7 @@ _HOMES = {
     "Context": "autotune.runtime.context",
     "Found": "autotune.runtime.lookup",
     "all_gather_gemm": "autotune.runtime.operators",
+    "autotune": "autotune.decorator",
     "forget_lookups": "autotune.runtime.lookup",
     "lookup": "autotune.runtime.lookup",
 }

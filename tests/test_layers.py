@@ -12,6 +12,7 @@ PACKAGE = "autotune"
 ROOMS = (
     "cli",
     "report",
+    "decorator",
     "runtime",
     "tuning",
     "ranks",
