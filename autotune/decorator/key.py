@@ -22,6 +22,9 @@ TuningKey = tuple[Any, ...]
 
 Reader = Callable[[tuple[Any, ...]], TuningKey]
 
+VERSIONS = versions()
+"""Read when this is imported: it takes as long as all else of a first look-up."""
+
 
 class Call:
     """What a config may depend on: a kernel's key arguments by name, as attributes, and its tensors' ``dtypes``.
@@ -81,7 +84,7 @@ def cache_key(call: Call, world_size: int, machine: Machine) -> CacheKey:
 
 def provenance_of(kernel: Any, fingerprint: str) -> Provenance:
     """What makes an entry stale: the kernel's sources, the candidates' fingerprint, the versions."""
-    return Provenance(source_hash=source_hash(kernel), space=fingerprint, **versions())
+    return Provenance(source_hash=source_hash(kernel), space=fingerprint, **VERSIONS)
 
 
 def source_hash(kernel: Any) -> str:
