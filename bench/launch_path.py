@@ -72,7 +72,10 @@ def compare(kernel: Any, tensors: int, device: str, db: str) -> tuple[dict[str, 
     numbers = len(kernel.arg_names) - 1 - tensors
     args = (*(torch.empty(16, device=device) for _ in range(tensors)), *range(1024, 1024 + numbers))
     bench = {"do_bench": lambda call, quantiles: [1.0, 1.0, 1.0]}
-    ours, stock = autotune.autotune(CONFIGS, KEY, db=db, **bench)(kernel), triton.autotune(CONFIGS, KEY, **bench)(kernel)
+    ours, stock = (
+        autotune.autotune(CONFIGS, KEY, db=db, **bench)(kernel),
+        triton.autotune(CONFIGS, KEY, **bench)(kernel),
+    )
     for tuner in (ours, stock):
         tuner[(1,)](*args)
     ours.forget()

@@ -7,7 +7,7 @@ import inspect
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -81,14 +81,24 @@ class Tuner(Autotuner):  # type: ignore[misc]  # Triton ships no types
     nargs: Any
     do_bench: Any
 
-    def __init__(self, *arguments: Any, do_bench: Any = None, extension: Extension | None = None, **named: Any) -> None:
+    def __init__(
+        self, fn: Any, arg_names: Sequence[str], configs: Sequence[Any] | None, key: Sequence[str],
+        reset_to_zero: Sequence[str] | None, restore_value: Sequence[str] | None, *,
+        extension: Extension | None = None, **named: Any,
+    ) -> None:  # fmt: skip
         """Arguments as Triton's; raises InvalidArguments."""
-        extension = extension or Extension()
-        super().__init__(*arguments, do_bench=do_bench, **named)
-        self._given_bench = self._do_bench
-        self._extension = extension
+        for what, names in (("key", key), ("reset_to_zero", reset_to_zero), ("restore_value", restore_value)):
+            _demand(what, names or (), "the kernel's arguments", arg_names)
+        self._extension = extension = extension or Extension()
+        _demand("free", extension.free, "the key arguments", key)
         self._on_miss = extension.on_miss or ("tune" if extension.space is None else "nearest")
-        self._check(extension)
+        _demand("on_miss", [self._on_miss], "the words", MISSES)
+        if extension.trials is not None and extension.trials < 1:
+            raise InvalidArguments(f"trials={extension.trials}: at least 1, or None")
+        if extension.space is not None and (configs or (named.get("prune_configs_by") or {}).get("perf_model")):
+            raise InvalidArguments("a list of configs, or a perf_model that ranks one, does not go with a space")
+        super().__init__(fn, arg_names, configs, key, reset_to_zero, restore_value, **named)
+        self._given_bench = self._do_bench
         if isinstance(self.configs_top_k, float) and 0 < self.configs_top_k * len(self.configs) < 1:
             self.configs_top_k = 1  # Triton before 3.9 rounds it down to nothing
         self._candidates: Candidates = Listed(self.configs)
@@ -166,24 +176,6 @@ class Tuner(Autotuner):  # type: ignore[misc]  # Triton ships no types
     @functools.cached_property
     def _provenance(self) -> Provenance:
         return provenance_of(self.fn, self._candidates.fingerprint)
-
-    def _check(self, extension: Extension) -> None:
-        for what in ("keys", "reset_to_zero", "restore_value"):
-            unknown = [name for name in getattr(self, what) if name not in self.arg_names]
-            if unknown:
-                raise InvalidArguments(
-                    f"{what.removesuffix('s')} names {', '.join(unknown)}; the kernel's arguments are "
-                    f"{', '.join(self.arg_names)}"
-                )
-        strangers = [name for name in extension.free if name not in self.keys]
-        if strangers:
-            raise InvalidArguments(f"free names {', '.join(strangers)}; allowed are the key arguments {self.keys}")
-        if self._on_miss not in MISSES:
-            raise InvalidArguments(f"on_miss={self._on_miss!r}: allowed are {', '.join(MISSES)}")
-        if extension.trials is not None and extension.trials < 1:
-            raise InvalidArguments(f"trials={extension.trials}: at least 1, or None")
-        if extension.space is not None and self.perf_model is not None:
-            raise InvalidArguments("a perf_model ranks a list: give configs, or express it as constraints of the space")
 
     def _begin(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """The kernel's arguments by name; kept as Triton does, for hooks and pruning."""
@@ -275,22 +267,24 @@ class Tuner(Autotuner):  # type: ignore[misc]  # Triton ships no types
         return self._listed(kwargs)[0]
 
     def _listed(self, kwargs: dict[str, Any]) -> list[Config]:
-        return cast(Listed, self._candidates).add(self.prune_configs(kwargs))
+        return self._add(self.prune_configs(kwargs))
+
+    def _add(self, forms: Iterable[Any]) -> list[Config]:
+        return cast(Listed, self._candidates).add(forms)
 
     def _tuned(
         self, key: TuningKey, question: Question, args: tuple[Any, ...], kwargs: dict[str, Any], force: bool = False
     ) -> Found:
         """Tune, all ranks in step: rank 0 says which config, all time it, rank 0 takes down what the slowest took."""
         votes = question.votes
-        if isinstance(self._candidates, Listed):
-            listed = votes.each(lambda: self._listed(kwargs))[0]
-            if len(listed) == 1:
-                return Found(listed[0], "default", None, "pruning left one config")
+        listed = votes.same(lambda: self._listed(kwargs)) if isinstance(self._candidates, Listed) else []
+        if len(listed) == 1:
+            return Found(listed[0], "default", None, "pruning left one config")
         proposals: Any = None  # rank 0's; the others never look at it
 
         def begin() -> Config | None:
             nonlocal proposals
-            proposals = opened = self._proposals(question, kwargs)
+            proposals = opened = self._proposals(question, listed, kwargs)
             if force:
                 opened.restart()
             return opened.finished()
@@ -299,7 +293,7 @@ class Tuner(Autotuner):  # type: ignore[misc]  # Triton ships no types
             finished = votes.leader(begin)
             if finished is not None and self._violation(finished, question.call) is None:
                 return Found(finished, "exact", None, "")
-            self._measure(key, votes, proposals, args, kwargs)
+            self._measure(key, votes, proposals, listed, args, kwargs)
             config, evaluation = votes.leader(lambda: proposals.finish())
         finally:
             if proposals is not None:
@@ -311,8 +305,9 @@ class Tuner(Autotuner):  # type: ignore[misc]  # Triton ships no types
         return Found(config, "tuned", None, "")
 
     def _measure(
-        self, key: TuningKey, votes: Votes, proposals: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> None:
+        self, key: TuningKey, votes: Votes, proposals: Any, listed: list[Config], args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> None:  # fmt: skip
         """Time what is proposed, on every rank. Sets ``configs_timings`` and ``bench_time``, as Triton does."""
         begin = time.perf_counter()
         self.do_bench = bench = Bench(votes, self._given_bench, self._machine)
@@ -325,10 +320,10 @@ class Tuner(Autotuner):  # type: ignore[misc]  # Triton ships no types
                 self.configs_timings[form] = self._time(bench, form, votes, args, kwargs)
                 config = votes.leader(lambda: proposals.next(bench.evaluation))
 
-        if self.cache_results and votes.world_size == 1 and isinstance(self._candidates, Listed):
-            if self.check_disk_cache(key, self.prune_configs(kwargs), search):
-                for form, timing in self.configs_timings.items():
-                    proposals.adopt(*self._candidates.add([form]), evaluation_of(timing))
+        if self.cache_results and listed and votes.world_size == 1:
+            if self.check_disk_cache(key, [self._candidates.form(config) for config in listed], search):
+                for config, timing in zip(self._add(self.configs_timings), self.configs_timings.values(), strict=True):
+                    proposals.adopt(config, evaluation_of(timing))
         else:
             search()
         self.bench_time = time.perf_counter() - begin
@@ -361,14 +356,14 @@ class Tuner(Autotuner):  # type: ignore[misc]  # Triton ships no types
                 duration=self.bench_time, cache_hit=False,
             )  # fmt: skip
 
-    def _proposals(self, question: Question, kwargs: dict[str, Any]) -> Proposals:
+    def _proposals(self, question: Question, listed: list[Config], kwargs: dict[str, Any]) -> Proposals:
         from autotune.decorator.proposals import Proposals, Task  # Optuna takes a second to import
 
         trials = self._extension.trials
         task = Task(question.call, self._machine, question.key, self._provenance, self._url, trials)
         if isinstance(self._candidates, Spaced):
             return Proposals.of_space(task, self._candidates, lambda config: self._survives(config, kwargs))
-        return Proposals.of_list(task, self._listed(kwargs))
+        return Proposals.of_list(task, listed)
 
     def _survives(self, config: Config, kwargs: dict[str, Any]) -> bool:
         form = self._candidates.form(config)
@@ -380,3 +375,9 @@ class Tuner(Autotuner):  # type: ignore[misc]  # Triton ships no types
             raise InvalidArguments(
                 f"Conflicting meta-parameters: {', '.join(conflicts)}. The tuner chooses them: do not pass them."
             )
+
+
+def _demand(what: str, names: Iterable[str], of: str, allowed: Sequence[str]) -> None:
+    unknown = [name for name in names if name not in allowed]
+    if unknown:
+        raise InvalidArguments(f"{what} names {', '.join(unknown)}; {of} are {', '.join(allowed)}")

@@ -49,6 +49,12 @@ class Votes:
             answer.check(mine)
         return [answer.value for answer in everyone]
 
+    def same(self, action: Callable[[], T]) -> T:
+        """Do something on every rank that has to come out alike; raises RanksDisagree where it does not."""
+        everyone = self.each(action)
+        _demand_same(everyone)
+        return everyone[self.rank]
+
     def leader(self, action: Callable[[], T]) -> T:
         """Do something on rank 0 alone; what came out, on all ranks."""
         if self._group is None:
@@ -152,10 +158,14 @@ class Question:
 
 def agreed(votes: Votes, asked: Sequence[Asked]) -> Question:
     """The question that they all ask; raises RanksDisagree, on every rank, where they do not."""
-    if len({each.identity for each in asked}) > 1:
-        seen = "; ".join(f"rank {rank}: {each.identity}" for rank, each in enumerate(asked))
-        raise RanksDisagree(
-            f'the ranks launch different kernels or keys ({seen}); where that is meant, give ranks="each"'
-        )
+    _demand_same([each.identity for each in asked])
     first, offers = asked[0], [each.offer for each in asked if each.offer is not None]
     return Question(votes, first.call, first.key, offers, first.reason, any(each.offline for each in asked))
+
+
+def _demand_same(values: Sequence[Any]) -> None:
+    if any(value != values[0] for value in values):
+        seen = "; ".join(f"rank {rank}: {value}" for rank, value in enumerate(values))
+        raise RanksDisagree(
+            f'the ranks launch different kernels, keys or configs ({seen}); where that is meant, give ranks="each"'
+        )
