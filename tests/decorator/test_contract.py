@@ -8,56 +8,16 @@ from typing import Any
 import pytest
 import torch
 import triton
-import triton.language as tl
+from small_kernels import SIZES, Clock, add_double, copy, grid, increment, tensors
 from triton.runtime.autotuner import Autotuner
 
 import autotune
 from autotune.errors import InvalidArguments
 
-SIZES = [triton.Config({"BLOCK": block}) for block in (32, 64, 128)]
-
 
 @pytest.fixture(params=[triton.autotune, autotune.autotune], ids=["triton", "ours"])
 def decorate(request: pytest.FixtureRequest) -> Any:
     return request.param
-
-
-class Clock:
-    """A ``do_bench`` that runs the kernel once and gives the next of these milliseconds."""
-
-    def __init__(self, *milliseconds: float) -> None:
-        self.left = list(milliseconds)
-
-    def __call__(self, kernel_call: Callable[[], object], quantiles: Any) -> list[float]:
-        assert tuple(quantiles) == (0.5, 0.2, 0.8)
-        kernel_call()
-        return [self.left.pop(0)] * 3
-
-
-def grid(meta: dict[str, Any]) -> tuple[int]:
-    return (triton.cdiv(meta["n"], meta["BLOCK"]),)
-
-
-def increment() -> Any:
-    @triton.jit
-    def increment(x, n, BLOCK: tl.constexpr):
-        at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-        tl.store(x + at, tl.load(x + at, mask=at < n) + 1, mask=at < n)
-
-    return increment
-
-
-def copy() -> Any:
-    @triton.jit
-    def copy(out, x, n, BLOCK: tl.constexpr):
-        at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-        tl.store(out + at, tl.load(x + at, mask=at < n), mask=at < n)
-
-    return copy
-
-
-def tensors(count: int = 200) -> tuple[torch.Tensor, torch.Tensor]:
-    return torch.zeros(count), torch.randn(count)
 
 
 def test_the_fastest_wins_and_each_key_is_tuned_once(decorate: Any) -> None:
@@ -119,7 +79,7 @@ def test_hooks_come_in_pairs_around_every_timed_call_and_once_after_tuning(decor
         SIZES, key=["n"], do_bench=Clock(3, 1, 2),
         pre_hook=lambda named, reset_only=False: calls.append(("pre", named.get("BLOCK"), reset_only)),
         post_hook=lambda named, exception: calls.append(("post", named["BLOCK"], exception)),
-    )(triton.heuristics({"DOUBLE": lambda named: named["n"] * 2})(_with_heuristic()))  # fmt: skip
+    )(triton.heuristics({"DOUBLE": lambda named: named["n"] * 2})(add_double()))  # fmt: skip
     x = torch.zeros(200)
     kernel[grid](x, 200)
     pairs = [(when, block, extra) for block in (32, 64, 128) for when, extra in (("pre", False), ("post", None))]
@@ -128,15 +88,6 @@ def test_hooks_come_in_pairs_around_every_timed_call_and_once_after_tuning(decor
     kernel[grid](x, 200)
     assert len(calls) == 7
     assert torch.equal(x, torch.full((200,), 5 * 400.0))
-
-
-def _with_heuristic() -> Any:
-    @triton.jit
-    def add_double(x, n, DOUBLE: tl.constexpr, BLOCK: tl.constexpr):
-        at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-        tl.store(x + at, tl.load(x + at, mask=at < n) + DOUBLE, mask=at < n)
-
-    return add_double
 
 
 def test_a_post_hook_sees_the_exception_and_the_caller_gets_it(decorate: Any) -> None:
@@ -275,7 +226,7 @@ def test_a_bench_may_give_one_number(decorate: Any) -> None:
 
 
 def test_heuristics_may_stand_outside(decorate: Any) -> None:
-    tuned = decorate(SIZES, key=["n"], do_bench=Clock(2, 1, 3))(_with_heuristic())
+    tuned = decorate(SIZES, key=["n"], do_bench=Clock(2, 1, 3))(add_double())
     kernel = triton.heuristics({"DOUBLE": lambda named: named["n"] * 2})(tuned)
     x = torch.zeros(200)
     for _ in range(2):
