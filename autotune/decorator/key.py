@@ -128,7 +128,7 @@ def _interpreted_sources(function: Any, seen: set[Any]) -> Iterator[str]:
         return
     seen.add(function)
     yield inspect.getsource(function)
-    for name, value in sorted(_referenced(function)):
+    for name, value in sorted(_referenced(function), key=lambda pair: pair[0]):
         if isinstance(value, triton.language.constexpr):
             yield f"{name}={value.value!r}"
         elif inspect.isfunction(getattr(value, "fn", None)) and hasattr(value, "rewrite"):
