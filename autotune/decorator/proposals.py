@@ -36,6 +36,8 @@ class Task:
     url: str
     trials: int | None
     """Configs to evaluate at most; None for all of a list, for a standard effort in a space."""
+    anew: bool
+    """Whether to measure again what has been measured; the old study stays in the store."""
 
 
 class Proposals:
@@ -48,7 +50,7 @@ class Proposals:
 
         ``accepts`` may refuse configs; ``size`` is the number of all that there are.
         """
-        self._task, self._size, self._accepts = task, size, accepts
+        self._task, self._accepts = task, accepts
         self._evaluations: dict[Config, Evaluation] = {}
         self._asked: Candidate | None = None
         self._listed = iter(listed)
@@ -68,25 +70,17 @@ class Proposals:
     def of_space(cls, task: Task, candidates: Spaced, accepts: Callable[[Config], bool]) -> Proposals:
         """Those of a joint space: every one where there are few, else a search that begins with the default."""
         space, problem = candidates.space, _problem(task)
+        default = candidates.default(task.call, task.machine)
         size = space.size(problem, task.machine)
-        if task.trials is None:
-            task = dataclasses.replace(task, trials=EFFORTS["standard"].trials)
-        if size <= (task.trials or 0):
+        trials = task.trials or EFFORTS["standard"].trials
+        if size <= trials:
             return cls(task, list(space.enumerate(problem, task.machine)), None, size, accepts)
-        return cls(task, [candidates.default(task.call, task.machine)], space, size, accepts)
+        return cls(dataclasses.replace(task, trials=trials), [default], space, size, accepts)
 
     def finished(self) -> Config | None:
         """The config that the study has come to already, in an earlier run or in another process."""
         study = self._study
         return study.winner.config if study is not None and study.winner is not None else None
-
-    def restart(self) -> None:
-        """Begin a new study; the old one stays in the store."""
-        if self._store is not None and self._study is not None and (self._evaluations or self.finished()):
-            self._store.forget(self._study.id)
-            self._store.close()
-            self._store, self._study = _open(self._task, self._size)
-        self._evaluations.clear()
 
     def adopt(self, config: Config, evaluation: Evaluation) -> None:
         """Take in and keep what somebody else has measured."""
@@ -167,7 +161,11 @@ def _open(task: Task, size: int) -> tuple[Store | None, StudyRecord | None]:
     store = None
     try:
         store = Store.open(task.url)
-        return store, store.study(task.key, task.provenance, seed=SEED, space_size=size)
+        study = store.study(task.key, task.provenance, seed=SEED, space_size=size)
+        if task.anew and (study.winner is not None or store.trials(study.id)):
+            store.forget(study.id)
+            study = store.study(task.key, task.provenance, seed=SEED, space_size=size)
+        return store, study
     except StoreError as error:
         _warn(error)
         if store is not None:

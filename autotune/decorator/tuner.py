@@ -135,22 +135,22 @@ class Tuner(Autotuner):  # type: ignore[misc]  # Triton ships no types
 
     def tune(self, *args: Any, grid: Any, **kwargs: Any) -> Found:
         """Tune for these arguments now, whatever is known already. Collective. Raises NotTuned when offline."""
-        if offline():
-            raise NotTuned(f"{self._name}: AUTOTUNE_OFFLINE forbids tuning; unset it, or take what a launch takes")
         kwargs = {"grid": grid, "warmup": False, **kwargs}
         with self._lock:
             named = self._begin(args, kwargs)
             try:
                 key = tuning_key(named, self.keys)
                 question = self._question(named)
-                self._settle(key, question, self._tuned(key, question, args, kwargs, force=True))
+                if question.offline:
+                    raise NotTuned(f"{self._name}: AUTOTUNE_OFFLINE, set on some rank, forbids tuning; unset it")
+                self._settle(key, question, self._tuned(key, question, args, kwargs, anew=True))
             finally:
                 self.nargs = None
             self._forms.clear()
             return self.decisions[key]
 
     def forget(self) -> None:
-        """Look every key up again, in a database that is read again."""
+        """Look every key up again, in a database that is read again; to be called on every rank that takes part."""
         with self._lock:
             self._forms.clear()
             self.cache.clear()
@@ -225,7 +225,8 @@ class Tuner(Autotuner):  # type: ignore[misc]  # Triton ships no types
         elif miss == "nearest" and offers:
             found = offers[0]
         else:
-            found = Found(self._default(question, kwargs), "default", None, question.reason)
+            default = question.votes.same(lambda: self._default(question, kwargs))
+            found = Found(default, "default", None, question.reason)
         self._settle(key, question, found)
 
     def _question(self, named: Mapping[str, Any]) -> Question:
@@ -253,10 +254,10 @@ class Tuner(Autotuner):  # type: ignore[misc]  # Triton ships no types
         return self._extension.db or default_database_url()
 
     def _settle(self, key: TuningKey, question: Question, found: Found) -> None:
-        self.cache[key] = self._candidates.form(found.config)
+        self.cache[key] = self.best_config = self._candidates.form(found.config)
         self.decisions[key] = found
         if question.votes.rank == 0:
-            expected = found.source in ("exact", "tuned")
+            expected = found.source in ("exact", "tuned", "given")
             level = logging.INFO if expected else logging.WARNING
             because = f" ({found.reason})" if found.reason else ""
             LOG.log(level, "%s %s: %s%s, %s", self._name, question.call, found.source, because, found.config.to_json())
@@ -273,20 +274,18 @@ class Tuner(Autotuner):  # type: ignore[misc]  # Triton ships no types
         return cast(Listed, self._candidates).add(forms)
 
     def _tuned(
-        self, key: TuningKey, question: Question, args: tuple[Any, ...], kwargs: dict[str, Any], force: bool = False
+        self, key: TuningKey, question: Question, args: tuple[Any, ...], kwargs: dict[str, Any], anew: bool = False
     ) -> Found:
         """Tune, all ranks in step: rank 0 says which config, all time it, rank 0 takes down what the slowest took."""
         votes = question.votes
         listed = votes.same(lambda: self._listed(kwargs)) if isinstance(self._candidates, Listed) else []
         if len(listed) == 1:
-            return Found(listed[0], "default", None, "pruning left one config")
+            return Found(listed[0], "given", None, "pruning left one config")
         proposals: Any = None  # rank 0's; the others never look at it
 
         def begin() -> Config | None:
             nonlocal proposals
-            proposals = opened = self._proposals(question, listed, kwargs)
-            if force:
-                opened.restart()
+            proposals = opened = self._proposals(question, listed, kwargs, anew)
             return opened.finished()
 
         try:
@@ -356,11 +355,11 @@ class Tuner(Autotuner):  # type: ignore[misc]  # Triton ships no types
                 duration=self.bench_time, cache_hit=False,
             )  # fmt: skip
 
-    def _proposals(self, question: Question, listed: list[Config], kwargs: dict[str, Any]) -> Proposals:
+    def _proposals(self, question: Question, listed: list[Config], kwargs: dict[str, Any], anew: bool) -> Proposals:
         from autotune.decorator.proposals import Proposals, Task  # Optuna takes a second to import
 
         trials = self._extension.trials
-        task = Task(question.call, self._machine, question.key, self._provenance, self._url, trials)
+        task = Task(question.call, self._machine, question.key, self._provenance, self._url, trials, anew)
         if isinstance(self._candidates, Spaced):
             return Proposals.of_space(task, self._candidates, lambda config: self._survives(config, kwargs))
         return Proposals.of_list(task, listed)

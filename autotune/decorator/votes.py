@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Generic, Literal, TypeVar
@@ -43,7 +44,8 @@ class Votes:
             return [action()]
         mine = _attempt(action, self.rank)
         everyone: list[Any] = [None] * self.world_size
-        self._exchange(lambda: dist.all_gather_object(everyone, mine.portable(), group=self._group))
+        with _left_alone():
+            dist.all_gather_object(everyone, mine.portable(), group=self._group)
         everyone[self.rank] = mine if mine.error is None else everyone[self.rank]
         for answer in everyone:
             answer.check(mine)
@@ -61,19 +63,23 @@ class Votes:
             return action()
         mine = _attempt(action, 0) if self.rank == 0 else _Answer(0)
         told: list[Any] = [mine.portable()]
-        self._exchange(lambda: dist.broadcast_object_list(told, group_src=0, group=self._group))
+        with _left_alone():
+            dist.broadcast_object_list(told, group_src=0, group=self._group)
         told[0].check(mine)
         value: T = mine.value if self.rank == 0 else told[0].value
         return value
 
-    def _exchange(self, collective: Callable[[], object]) -> None:
-        try:
-            collective()
-        except RuntimeError as error:
-            raise GangError(
-                f"rank {self.rank} was left alone while the ranks chose a config: another one died, or did not launch "
-                f'the kernel (ranks="each" lets every rank choose for itself): {error}'
-            ) from error
+
+@contextmanager
+def _left_alone() -> Iterator[None]:
+    """Say what it means that a collective fails."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise GangError(
+            "this rank was left alone while the ranks chose a config: another one died, or did not launch the kernel "
+            f'(ranks="each" lets every rank choose for itself): {error}'
+        ) from error
 
 
 class _Answer(Generic[T]):
@@ -121,7 +127,8 @@ def votes_of(ranks: Ranks) -> Votes:
         return ALONE
     if group not in _VOTES:
         members = dist.get_process_group_ranks(group)
-        gloo = dist.new_group(members, backend="gloo", timeout=PATIENCE, use_local_synchronization=True)
+        with _left_alone():
+            gloo = dist.new_group(members, backend="gloo", timeout=PATIENCE, use_local_synchronization=True)
         _VOTES[group] = Votes(gloo, group)
     return _VOTES[group]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from small_kernels import SIZES, Clock, copy, grid, tensors
 
 import autotune
 from autotune.db import Store
+from autotune.decorator import votes
 
 Answer = dict[str, Any]
 
@@ -25,13 +27,13 @@ class Picky(Exception):
         super().__init__(f"{one} {two}")
 
 
-def launch(clock: Any, n: int = 200, **options: Any) -> Answer:
-    """Launch a fresh kernel; how it went on this rank."""
+def launch(clock: Any, n: int = 200, tune: bool = False, **options: Any) -> Answer:
+    """Launch a fresh kernel, or tune it; how it went on this rank."""
     kernel = autotune.autotune(**{"configs": SIZES, "key": ["n"], "do_bench": clock, **options})(copy())
     kernel.forget()
     out, x = tensors(n)
     try:
-        kernel[grid](out, x, n)
+        kernel.tune(out, x, n, grid=grid) if tune else kernel[grid](out, x, n)
     except Exception as error:  # noqa: BLE001  to be compared between the ranks
         return {"error": type(error).__name__, "told": str(error), "notes": getattr(error, "__notes__", [])}
     (found,) = kernel.decisions.values()
@@ -79,9 +81,11 @@ def agreement(folder: str) -> dict[str, Answer]:
     full = triton.runtime.errors.OutOfResources(2, 1, "shared memory")
     answers["rank 1 lacks resources"] = launch(raising(full, 1), 204, db=shared)
     answers["rank 1 cannot read"] = launch(never, 205, db=by_rank(shared, folder))
+    answers["tuned anew"] = launch(by_rank(Clock(1, 2, 2), Clock(3, 1, 2)), db=shared, tune=True)
     answers["afterwards"] = launch(by_rank(Clock(2, 1, 3), Clock(2, 1, 3)), 206, db=shared)
     os.environ["AUTOTUNE_OFFLINE"] = by_rank("0", "1")
     answers["rank 1 offline"] = launch(never, 207, db=shared)
+    answers["rank 1 offline, told to tune"] = launch(never, 207, db=shared, tune=True)
     os.environ["AUTOTUNE_OFFLINE"] = "0"
     own = by_rank(Clock(1, 2, 3, 1, 2, 3), Clock(3, 2, 1, 3, 2, 1))
     answers["each for itself"] = launch(own, by_rank(208, 209), db=mine, ranks="each")
@@ -112,3 +116,11 @@ def repeats(folder: str) -> dict[str, Any]:
         "iterations": latency.iterations,
         "skew": latency.skew,
     }
+
+
+def left_alone(how: str) -> Answer:
+    """Rank 0 launches and rank 1 does not: from the start, or once there is a group."""
+    votes.PATIENCE = timedelta(seconds=2)
+    if how == "later":
+        launch(Clock(1, 2, 3))
+    return launch(Clock(), 300) if dist.get_rank() == 0 else {}

@@ -71,6 +71,12 @@ def test_a_config_that_fails_on_one_rank_loses_on_all(ranks: Answers) -> None:
 
 def test_one_offline_rank_keeps_all_from_tuning(ranks: Answers) -> None:
     assert same(ranks, "rank 1 offline")["source"] == "default"
+    assert same(ranks, "rank 1 offline, told to tune")["error"] == "NotTuned"
+
+
+def test_tuning_on_demand_is_collective_too(ranks: Answers) -> None:
+    answer = same(ranks, "tuned anew")
+    assert (answer["source"], answer["block"], answer["timings"]) == ("tuned", 64, [3, 2, 2])
 
 
 @pytest.mark.parametrize("case", ["each for itself", "a group of one"])
@@ -87,3 +93,9 @@ def test_our_bench_runs_a_kernel_equally_often_on_all_ranks(tmp_path: Path) -> N
     assert quick == slow, "calls by config, winner and latency"
     assert all(count >= 7 for name, count in quick["calls"].items() if name != "reset") and quick["calls"]["reset"] == 1
     assert quick["by rank"][1] > 4000 and quick["by rank"][1] > quick["by rank"][0] + 3000 and quick["skew"] > 3000
+
+
+@pytest.mark.parametrize("how", ["first", "later"])
+def test_a_rank_that_launches_alone_is_told_so(tmp_path: Path, how: str) -> None:
+    answer, _ = run_ranks(ON_RANKS, "left_alone", 2, tmp_path, argument=how)
+    assert answer["error"] == "GangError" and 'ranks="each"' in answer["told"]
