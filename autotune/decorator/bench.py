@@ -98,7 +98,7 @@ class Bench:
         """Microseconds of each call on the device, with a cold L2 and the ranks lined up by a small collective."""
         cache = driver.active.get_empty_cache_for_benchmark()
         flag = torch.zeros(1, device="cuda")
-        aligned = "nccl" in dist.get_backend(self._votes.device_group)
+        aligned = "nccl" in dist.get_backend_config(self._votes.device_group)
         events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(iterations)]
         for before, after in events:
             driver.active.clear_cache(cache)

@@ -292,22 +292,25 @@ class Tuner(Autotuner):  # type: ignore[misc]  # Triton ships no types
             finished = votes.leader(begin)
             if finished is not None and self._violation(finished, question.call) is None:
                 return Found(finished, "exact", None, "")
-            self._measure(key, votes, proposals, listed, args, kwargs)
+            ran = self._measure(key, votes, proposals, listed, args, kwargs)
             config, evaluation = votes.leader(lambda: proposals.finish())
         finally:
             if proposals is not None:
                 proposals.close()
         forget_entries(self._name)
+        best = self._candidates.form(config)
+        if ran:
+            votes.each(lambda: self.pre_hook({**self.nargs, **kwargs, **best.all_kwargs()}, reset_only=True))
         if evaluation.latency is None:
             return Found(config, "default", None, f"no config could be timed; the first: {evaluation.reason}")
-        self._report(key, self._candidates.form(config))
+        self._report(key, best)
         return Found(config, "tuned", None, "")
 
     def _measure(
         self, key: TuningKey, votes: Votes, proposals: Any, listed: list[Config], args: tuple[Any, ...],
         kwargs: dict[str, Any],
-    ) -> None:  # fmt: skip
-        """Time what is proposed, on every rank. Sets ``configs_timings`` and ``bench_time``, as Triton does."""
+    ) -> bool:  # fmt: skip
+        """Time what is proposed, on every rank; whether anything ran. Sets ``configs_timings`` and ``bench_time``."""
         begin = time.perf_counter()
         self.do_bench = bench = Bench(votes, self._given_bench, self._machine)
         self.configs_timings: dict[Any, Any] = {}
@@ -319,14 +322,16 @@ class Tuner(Autotuner):  # type: ignore[misc]  # Triton ships no types
                 self.configs_timings[form] = self._time(bench, form, votes, args, kwargs)
                 config = votes.leader(lambda: proposals.next(bench.evaluation))
 
+        known = False
         if self.cache_results and listed and votes.world_size == 1:
-            if self.check_disk_cache(key, [self._candidates.form(config) for config in listed], search):
-                for config, timing in zip(self._add(self.configs_timings), self.configs_timings.values(), strict=True):
-                    proposals.adopt(config, evaluation_of(timing))
+            known = self.check_disk_cache(key, [self._candidates.form(config) for config in listed], search)
         else:
             search()
         self.bench_time = time.perf_counter() - begin
-        votes.each(lambda: self.pre_hook({**self.nargs, **kwargs}, reset_only=True))
+        if known:
+            for config, timing in zip(self._add(self.configs_timings), self.configs_timings.values(), strict=True):
+                proposals.adopt(config, evaluation_of(timing))
+        return bool(self.configs_timings) and not known
 
     def _time(self, bench: Bench, form: Any, votes: Votes, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if votes.world_size > 1 and not bench.compile(lambda: self._compile(form, args, kwargs)):

@@ -100,7 +100,7 @@ def repeats(folder: str) -> dict[str, Any]:
     calls = []
 
     def before(named: dict[str, Any], reset_only: bool = False) -> None:
-        calls.append(named.get("BLOCK", "reset"))
+        calls.append("reset" if reset_only else named["BLOCK"])
         time.sleep(by_rank(0.0, 0.004))
 
     kernel = autotune.autotune(SIZES, key=["n"], pre_hook=before, db=f"sqlite:///{folder}/shared.db")(copy())

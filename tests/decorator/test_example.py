@@ -31,13 +31,20 @@ def sources(lines: list[str]) -> list[str]:
     return [re.findall(r": (tuned|exact|nearest|default)\b", line)[0] for line in lines]
 
 
-@pytest.mark.parametrize("launcher", [[], ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]])
+TORCHRUN = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
+
+
+@pytest.mark.parametrize("launcher", [[], TORCHRUN], ids=["alone", "torchrun"])
 def test_it_tunes_once(launcher: list[str]) -> None:
     assert sources(run(*launcher)) == ["tuned", "default", "tuned", "nearest"]
     assert sources(run(*launcher)) == ["exact", "exact", "nearest"]
 
 
-@pytest.mark.gpu
-def test_it_tunes_once_on_a_gpu() -> None:
-    assert sources(run(gpu=True)) == ["tuned", "default", "tuned", "nearest"]
-    assert sources(run(gpu=True)) == ["exact", "exact", "nearest"]
+@pytest.mark.parametrize(
+    "launcher",
+    [pytest.param([], marks=pytest.mark.gpu), pytest.param(TORCHRUN, marks=pytest.mark.gpu(2))],
+    ids=["alone", "torchrun"],
+)
+def test_it_tunes_once_on_gpus(launcher: list[str]) -> None:
+    assert sources(run(*launcher, gpu=True)) == ["tuned", "default", "tuned", "nearest"]
+    assert sources(run(*launcher, gpu=True)) == ["exact", "exact", "nearest"]
