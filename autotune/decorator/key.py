@@ -114,12 +114,20 @@ def _plain(name: str, value: Any) -> Any:
 def _sources(kernel: Any) -> Iterator[str]:
     while not isinstance(kernel, JITFunction) and not inspect.isfunction(kernel):
         for heuristic in getattr(kernel, "values", {}).values():
-            yield inspect.getsource(heuristic)
+            yield _heuristic_source(heuristic)
         kernel = kernel.fn
     if isinstance(kernel, JITFunction):
         yield kernel.cache_key  # of its helpers too
     else:
         yield from _interpreted_sources(kernel, set())
+
+
+def _heuristic_source(heuristic: Callable[..., Any]) -> str:
+    """Any callable will do for a heuristic; one without a source file is known by its name."""
+    try:
+        return inspect.getsource(heuristic)
+    except (OSError, TypeError):
+        return getattr(heuristic, "__qualname__", type(heuristic).__qualname__)
 
 
 def _interpreted_sources(function: Any, seen: set[Any]) -> Iterator[str]:

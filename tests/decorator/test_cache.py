@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib.util
 import json
 import logging
@@ -156,6 +157,18 @@ def test_helpers_are_part_of_the_source(
 def test_heuristics_are_part_of_the_source() -> None:
     hashes = [source_hash(heuristic(factor)) for factor in (2, 3, 2)]
     assert hashes[0] == hashes[2] != hashes[1]
+
+
+def test_a_heuristic_may_be_any_callable() -> None:
+    fn = triton.heuristics({"DOUBLE": functools.partial(_times, 2)})(add_double())
+    kernel = autotune.autotune(SIZES, key=["n"], on_miss="default", do_bench=NEVER)(fn)
+    x = torch.zeros(200)
+    kernel[grid](x, 200)
+    assert torch.equal(x, torch.full((200,), 400.0))
+
+
+def _times(factor: int, named: dict[str, Any]) -> int:
+    return factor * int(named["n"])
 
 
 def test_nearest_only_over_free_arguments_and_within_a_factor_of_two() -> None:
