@@ -3,6 +3,7 @@
     config, source = autotune.lookup("all_gather_gemm", problem).config, …   the tuned config, and where it came from
     with autotune.Context() as context:                                      on every rank
         c = autotune.all_gather_gemm(context, a, b)                          one call, no knowledge of modes
+    @autotune.autotune(configs, key=["M", "N", "K"])                         over your own @triton.jit, as Triton's
 
 Importing this is cheap: torch, Triton, Optuna and SQLAlchemy are loaded when something needs them.
 """
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from autotune.config import Config
+    from autotune.decorator import autotune
     from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
     from autotune.kernels.flash_decode.problem import FlashDecode
     from autotune.kernels.gemm_all_reduce.problem import GemmAllReduce
@@ -30,6 +32,7 @@ __all__ = [
     "GemmAllReduce",
     "GemmReduceScatter",
     "all_gather_gemm",
+    "autotune",
     "forget_lookups",
     "lookup",
 ]
@@ -43,6 +46,7 @@ _HOMES = {
     "GemmAllReduce": "autotune.kernels.gemm_all_reduce.problem",
     "GemmReduceScatter": "autotune.kernels.gemm_reduce_scatter.problem",
     "all_gather_gemm": "autotune.runtime.operators",
+    "autotune": "autotune.decorator",
     "forget_lookups": "autotune.runtime.lookup",
     "lookup": "autotune.runtime.lookup",
 }

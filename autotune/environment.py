@@ -21,6 +21,7 @@ SETTINGS: Mapping[str, str] = {
     "AUTOTUNE_DB": "URL of the database; default: a SQLite file in the user's data folder",
     "AUTOTUNE_WORKLOADS": "paths of user workload files, separated by ':', loaded beside the built-in ones",
     "AUTOTUNE_COMPILE_WORKERS": "processes that compile ahead of the ranks; default: the cores less one per rank",
+    "AUTOTUNE_OFFLINE": "1: decorated kernels never tune in this process, whatever they were told to do on a miss",
     "AUTOTUNE_HEAP_BYTES": "size of each rank's symmetric heap in bytes; default: what the problem needs",
 }
 
@@ -57,7 +58,8 @@ class Machine:
         return self.is_interpreter or (self.kind == "cuda" and int(self.arch.removeprefix("sm_")) >= 90)
 
 
-INTERPRETER_MACHINE = Machine("interpreter", INTERPRETER, "cpu", 0, 8, 1 << 30, 0, "shared-memory")
+INTERPRETED = Machine("interpreter", INTERPRETER, "cpu", 0, 8, 1 << 30, 0, "shared-memory")
+"""What kernels run on under Triton's interpreter, whatever GPUs there are."""
 
 MI300X = Machine("hip", "AMD Instinct MI300X", "gfx942", 8, 304, 64 * 1024, 4 << 20, "xgmi", 64)
 MI350X = Machine("hip", "AMD Instinct MI350X", "gfx950", 8, 256, 160 * 1024, 4 << 20, "xgmi", 64)
@@ -69,6 +71,11 @@ def setting(name: str) -> str | None:
     """The value of one of our environment variables, or None where it is unset or empty."""
     assert name in SETTINGS, name
     return os.environ.get(name) or None
+
+
+def offline() -> bool:
+    """Whether AUTOTUNE_OFFLINE forbids this process to tune at a kernel's launch."""
+    return (setting("AUTOTUNE_OFFLINE") or "0").lower() not in ("0", "false", "no", "off")
 
 
 def default_database_url() -> str:
@@ -85,7 +92,7 @@ def machine() -> Machine:
     import torch
 
     if not torch.cuda.is_available():
-        return INTERPRETER_MACHINE
+        return INTERPRETED
     properties = torch.cuda.get_device_properties(0)
     gpus = torch.cuda.device_count()
     if torch.version.hip:

@@ -5,8 +5,10 @@
     │   ├── UnknownWorkload     no such workload
     │   ├── InvalidProblem      dimensions that do not fit each other
     │   ├── InvalidConfig       a config that its search space calls invalid
+    │   ├── InvalidArguments    a decorated kernel's arguments; a ValueError too, as Triton's own autotuner raises
     │   ├── InvalidBudget       a budget nobody can keep
     │   └── MachineTooSmall     more ranks, or more work, than this machine has
+    ├── NotTuned                no tuned config, and neither another one nor tuning was allowed
     ├── StoreError              the database cannot be used as it is
     │   └── NoDatabase          there is none yet
     ├── HeapError               the symmetric heap
@@ -44,12 +46,20 @@ class InvalidConfig(InputError):
     """A config that its search space calls invalid for the problem on this machine."""
 
 
+class InvalidArguments(InputError, ValueError):
+    """A decorated kernel has no such argument, or a launch gives it what the tuner is to choose."""
+
+
 class InvalidBudget(InputError):
     """A budget of trials or seconds that cannot be kept."""
 
 
 class MachineTooSmall(InputError):
     """More ranks, or more work, than this machine can hold."""
+
+
+class NotTuned(AutotuneError):
+    """There is no tuned config, and neither another one nor tuning was allowed."""
 
 
 class StoreError(AutotuneError):

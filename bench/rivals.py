@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from autotune.workloads.gemm_all_reduce import GemmAllReduceOperation, GemmAllReduceWorkload
 
 from autotune.heap.loading import import_iris
 from autotune.workloads.all_gather_gemm import AllGatherGemmOperation, AllGatherGemmWorkload
+from autotune.workloads.gemm_all_reduce import GemmAllReduceOperation, GemmAllReduceWorkload
 from autotune.workloads.gemm_reduce_scatter import GemmReduceScatterOperation, GemmReduceScatterWorkload
 from autotune.workloads.workload import Run
 

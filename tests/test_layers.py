@@ -14,6 +14,7 @@ ROOMS = (
     "doctor",
     "report",
     "fleet",
+    "decorator",
     "runtime",
     "tuning",
     "ranks",

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 
 from sqlalchemy import BigInteger, Double, ForeignKey, Index, MetaData, Text, text
-from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+from sqlalchemy.orm import DeclarativeBase, Mapped, configure_mappers, mapped_column
 
 from autotune.db.records import CacheKey, Provenance, State
 
@@ -90,3 +90,6 @@ class Trial(Base):
     predicted: Mapped[float | None] = mapped_column(Double)
     seconds: Mapped[str] = mapped_column(Text)
     created_at: Mapped[str] = mapped_column(Text)
+
+
+configure_mappers()  # now, not in the first look-up of a program that is at work

@@ -10,11 +10,11 @@ from enum import StrEnum
 from typing import Self
 
 from autotune.db import CacheKey, Entry, Provenance, Store
-from autotune.environment import H100, INTERPRETER_MACHINE, MI300X, MI350X, Machine
+from autotune.environment import H100, INTERPRETED, MI300X, MI350X, Machine
 from autotune.errors import InvalidProblem, UnknownWorkload
 from autotune.workloads import provenance_of, workload
 
-KNOWN = {machine.arch: machine for machine in (H100, MI300X, MI350X, INTERPRETER_MACHINE)}
+KNOWN = {machine.arch: machine for machine in (H100, MI300X, MI350X, INTERPRETED)}
 """Stand in for machines that are not this one, when a config is held against its space."""
 
 

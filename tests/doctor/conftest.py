@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.environment import H100, INTERPRETER_MACHINE, MI300X
+from autotune.environment import H100, INTERPRETED, MI300X
 
 sys.path.insert(0, str(Path(__file__).parent))
 from fake_host import KFD, STATUS, TOPOLOGY, FakeHost
@@ -50,4 +50,4 @@ def amd() -> FakeHost:
 @pytest.fixture
 def laptop() -> FakeHost:
     """A machine without GPUs."""
-    return FakeHost(INTERPRETER_MACHINE, files={"/dev/shm": ""}, cc=None)
+    return FakeHost(INTERPRETED, files={"/dev/shm": ""}, cc=None)

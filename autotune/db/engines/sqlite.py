@@ -81,17 +81,26 @@ def _holds_data(path: Path) -> bool:
 
 
 def _check_owner(path: Path) -> None:
-    """Raise StoreError unless the file's header says that it is ours. Writes nothing, takes no lock.
+    """Raise StoreError unless the file's header says that it is ours. Writes nothing, takes no lock if it can be.
 
     SQLite itself reads the header: closing a descriptor of our own would drop the locks that this process's other
     connections hold on the file.
     """
     if path.stat().st_size < SMALLEST_PAGE:
         raise StoreError(f"{path} is not a SQLite database; {ANOTHER}")
-    with closing(sqlite3.connect(_uri(path, "ro&immutable=1"), uri=True)) as connection:
-        (found,) = connection.execute("PRAGMA application_id").fetchone()
+    try:
+        found = _application_id(path, "ro&immutable=1")
+    except sqlite3.DatabaseError:
+        # Damaged, or another process is bringing its journal home just now: that shows when locks are heeded.
+        found = _application_id(path, "ro")
     if found != APPLICATION_ID:
         raise StoreError(f"{path} is a SQLite database of another program, left as it is; {ANOTHER}")
+
+
+def _application_id(path: Path, mode: str) -> int:
+    with closing(sqlite3.connect(_uri(path, mode), uri=True, timeout=BUSY_SECONDS)) as connection:
+        (found,) = connection.execute("PRAGMA application_id").fetchone()
+    return int(found)
 
 
 def _make(path: Path) -> None:

@@ -227,6 +227,28 @@ def test_a_lookup_in_the_same_process_does_not_drop_the_writers_locks(
         assert store.trials(study.id) == [trial]
 
 
+def test_a_file_into_which_another_process_writes_its_journal_just_now_opens(
+    tmp_path: Path, path: Path, key: CacheKey, provenance: Provenance, winner: Winner, trial: TrialRecord
+) -> None:
+    copy = tmp_path / "copy.db"
+    with Store.open(path) as store:
+        study = store.study(key, provenance, seed=1, space_size=1)
+        for _ in range(100):
+            store.record(study.id, trial)
+        store.finish(study.id, winner)
+        for ending in ("", "-wal"):
+            copy.with_name(copy.name + ending).write_bytes(path.with_name(path.name + ending).read_bytes())
+    header = bytearray(copy.read_bytes())
+    header[28:32] = (10_000).to_bytes(4)  # page 1 has been written back, with the new number of pages; the rest not yet
+    header[92:96] = header[24:28]
+    copy.write_bytes(header)
+    unlocked = sqlite3.connect(f"file:{copy}?mode=ro&immutable=1", uri=True)
+    with closing(unlocked), pytest.raises(sqlite3.DatabaseError, match="malformed"):
+        unlocked.execute("PRAGMA application_id").fetchone()
+    with Store.open(copy) as store:
+        assert store.entry(key, provenance) is not None
+
+
 def test_waiting_for_another_process_has_an_end(
     path: Path, key: CacheKey, provenance: Provenance, monkeypatch: pytest.MonkeyPatch
 ) -> None:

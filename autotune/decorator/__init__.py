@@ -1,0 +1,57 @@
+"""The decorator: Triton's autotuner with a joint space, a database, ranks that agree, and launches that cost little."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from autotune.decorator.candidates import Default
+from autotune.decorator.tuner import Extension, OnMiss, Tuner
+from autotune.decorator.votes import Ranks
+from autotune.search_spaces import Dimension, Space
+
+__all__ = ["Tuner", "autotune"]
+
+
+def autotune(
+    configs: Sequence[Any] | None = None, key: Sequence[str] = (), prune_configs_by: dict[str, Any] | None = None,
+    reset_to_zero: Sequence[str] | None = None, restore_value: Sequence[str] | None = None,
+    pre_hook: Callable[..., Any] | None = None, post_hook: Callable[..., Any] | None = None,
+    warmup: int | None = None, rep: int | None = None, use_cuda_graph: bool = False,
+    do_bench: Callable[..., Any] | None = None, cache_results: bool = False,
+    *, space: Space | Sequence[Dimension] | None = None, default: Default | None = None,
+    config_hook: Callable[[dict[str, Any]], Any] | None = None, free: Sequence[str] = (),
+    on_miss: OnMiss | None = None, trials: int | None = None, ranks: Ranks = "all", db: str | None = None,
+) -> Callable[[Any], Tuner]:  # fmt: skip
+    """Tune a ``@triton.jit`` kernel, with or without ``@triton.heuristics`` between; a drop-in for ``triton.autotune``.
+
+    The first arguments are Triton's, with Triton's meaning. Beyond them:
+
+    - ``space``: dimensions, or a Space with constraints, instead of ``configs``. Their values go to the kernel as
+      meta-parameters; num_warps, num_stages, num_ctas and maxnreg to the compiler. A parameter that not every mode has
+      needs a default in the kernel. ``default`` is the space's config for want of a tuned one, or a function that makes
+      it (``lambda call: {... call.M ...}``); ``config_hook`` runs before every launch, as a ``triton.Config``'s
+      pre_hook does.
+    - ``free``: key arguments in which a tuned config may stand in for another size, within a factor of two.
+    - ``on_miss``: ``tune``, ``nearest`` (else the default), ``default`` or ``error`` where nothing is tuned for a key.
+      If not given: ``tune`` for ``configs``, as in Triton; ``nearest`` for a ``space``. AUTOTUNE_OFFLINE=1 makes
+      ``nearest`` of ``tune``.
+    - ``trials``: configs evaluated at most, by a search where there are more. If not given: all of a list, 120 of a
+      space.
+    - ``ranks``: who chooses together: ``all`` of the default process group, ``each`` for itself, or a function that
+      returns the group, called at a launch.
+    - ``db``: URL or path of the database, by default AUTOTUNE_DB or the user's.
+
+    Raises InvalidArguments, a ValueError, where the arguments do not fit the kernel or each other. A launch raises what
+    Triton's raises, and at a key's first look-up NotTuned, InvalidConfig, RanksDisagree, GangError and StoreError.
+    """
+    extension = Extension(space, default, config_hook, free, on_miss, trials, ranks, db)
+
+    def decorator(fn: Any) -> Tuner:
+        return Tuner(
+            fn, fn.arg_names, configs, key, reset_to_zero, restore_value, pre_hook=pre_hook, post_hook=post_hook,
+            prune_configs_by=prune_configs_by, warmup=warmup, rep=rep, use_cuda_graph=use_cuda_graph, do_bench=do_bench,
+            cache_results=cache_results, extension=extension,
+        )  # fmt: skip
+
+    return decorator

@@ -1,0 +1,159 @@
+"""Candidates: what may be chosen for a kernel, a list of ``triton.Config`` or a joint space, as configs of ours."""
+
+from __future__ import annotations
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import triton
+
+from autotune.config import Config, Value
+from autotune.decorator.key import Call
+from autotune.environment import Machine
+from autotune.errors import InvalidArguments, InvalidConfig
+from autotune.search_spaces import Constraint, Dimension, Space, choices
+
+OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg")
+"""Dimensions of a space that go to the compiler, not to the kernel."""
+
+NO_MODES = choices("mode", "kernel")
+"""The mode of configs that have none."""
+
+NEXT_TO = 8
+"""How many configs of a list count as a config's neighbours."""
+
+Default = Mapping[str, Value] | Callable[[Any], Mapping[str, Value]]
+"""A space's config for want of a tuned one, or what makes it from the call."""
+
+
+class Candidates(ABC):
+    """What one kernel may run with."""
+
+    fingerprint: str
+    """Part of what makes a cached result stale."""
+
+    @abstractmethod
+    def form(self, config: Config) -> Any:
+        """The ``triton.Config`` that a config stands for."""
+
+    @abstractmethod
+    def violation(self, config: Config, call: Call, machine: Machine) -> str | None:
+        """Why the config cannot be used for the call, in one line; None where it can."""
+
+
+class Listed(Candidates):
+    """The configs of a plain list."""
+
+    def __init__(self, configs: Sequence[Any]) -> None:
+        """``configs`` are ``triton.Config``."""
+        described = [_description(config) for config in configs]
+        self._names = dict.fromkeys(name for values in described for name in values)
+        self._forms: dict[Config, Any] = {}
+        self.fingerprint = hashlib.sha256("\n".join(c.to_json() for c in self.add(configs)).encode()).hexdigest()[:16]
+
+    def add(self, configs: Iterable[Any]) -> list[Config]:
+        """The configs as ours, in order; pruning may have made ones that are not in the list."""
+        found = []
+        for form in configs:
+            values = {**dict.fromkeys(self._names, "none"), **_description(form)}
+            config = Config({**values, "mode": str(values.get("mode", "kernel"))})
+            self._forms.setdefault(config, form)
+            found.append(config)
+        return list(dict.fromkeys(found))
+
+    def form(self, config: Config) -> Any:
+        """The ``triton.Config`` of the list."""
+        return self._forms[config]
+
+    def violation(self, config: Config, call: Call, machine: Machine) -> str | None:
+        """Only what the list has, or pruning has made of it, can be used."""
+        return None if config in self._forms else "it is not in the list of configs"
+
+
+class Spaced(Candidates):
+    """The configs of a joint space."""
+
+    def __init__(
+        self, space: Space | Sequence[Dimension], default: Default | None, arg_names: Sequence[str], hook: Any
+    ) -> None:
+        """``hook`` becomes every ``triton.Config``'s pre_hook."""
+        if not isinstance(space, Space):
+            dimensions = tuple(space)
+            modes = () if any(dimension.name == "mode" for dimension in dimensions) else (NO_MODES,)
+            space = Space(*modes, *dimensions)
+        self.space = space
+        self.fingerprint = space.fingerprint()
+        self._default, self._hook = default, hook
+        self._pass_mode = "mode" in arg_names
+
+    def form(self, config: Config) -> Any:
+        """Options to the compiler, all else to the kernel; ``mode`` only where the kernel has such an argument."""
+        options = {name: config[name] for name in OPTIONS if name in config}
+        values = {name: value for name, value in config.items() if name not in OPTIONS}
+        if not self._pass_mode:
+            del values["mode"]
+        return triton.Config(values, **options, pre_hook=self._hook)
+
+    def violation(self, config: Config, call: Call, machine: Machine) -> str | None:
+        """What the space says."""
+        problem: Any = call
+        return self.space.violation(config, problem, machine)
+
+    def default(self, call: Call, machine: Machine) -> Config:
+        """What the user gave for this call, else the space's first valid config; raises InvalidConfig."""
+        problem: Any = call
+        if self._default is None:
+            first = next(self.space.enumerate(problem, machine), None)
+            if first is None:
+                raise InvalidConfig(f"{call.workload}: the space has no valid config for {call}; widen it")
+            return first
+        values = self._default(call) if callable(self._default) else self._default
+        config = Config({"mode": self.space.modes[0], **values})
+        violation = self.violation(config, call, machine)
+        if violation is not None:
+            raise InvalidConfig(f"{call.workload}: the default is not valid for {call}: {violation}")
+        return config
+
+
+class ListedSpace(Space):
+    """A list of configs as a space: the values that occur in it, in the combinations that occur in it."""
+
+    def __init__(self, configs: Sequence[Config]) -> None:
+        """Raises InvalidArguments where the configs do not all name the same parameters."""
+        names = list(configs[0])
+        if any(set(config) != set(names) for config in configs):
+            raise InvalidArguments("configs with different parameters cannot be searched; give trials=None")
+        self._configs = list(configs)
+        listed = frozenset(configs)
+        super().__init__(
+            *(_dimension(name, [config[name] for config in configs]) for name in names),
+            constraints=(
+                Constraint("listed", tuple(names), lambda s, **values: Config(values) in listed, "not in the list"),
+            ),
+        )
+
+    def narrowed(self, problem: Any, machine: Machine) -> Space:
+        """Itself: each value occurs."""
+        return self
+
+    def neighbours(self, config: Config, problem: Any, machine: Machine) -> Iterator[Config]:
+        """The configs that differ in the fewest values: a single step may well lead out of the list."""
+        others = (other for other in self._configs if other != config)
+        yield from sorted(others, key=lambda other: sum(other[name] != config[name] for name in config))[:NEXT_TO]
+
+
+def _dimension(name: str, values: Iterable[Value]) -> Dimension:
+    distinct = list({repr(value): value for value in values}.values())
+    numbers = [value for value in distinct if isinstance(value, int) and not isinstance(value, bool)]
+    if len(numbers) == len(distinct):
+        return Dimension(name, tuple(sorted(numbers)))
+    return Dimension(name, tuple(distinct), ordinal=False)
+
+
+def _description(form: Any) -> dict[str, Value]:
+    """A ``triton.Config`` in words and numbers that JSON has."""
+    hook = form.pre_hook
+    values = {**form.all_kwargs(), **({"pre_hook": getattr(hook, "__qualname__", "given")} if hook else {})}
+    return {name: value if isinstance(value, str | int) else str(value) for name, value in values.items()}

@@ -1,0 +1,152 @@
+"""What a kernel's tuned config is kept under: its key arguments and dtypes, and a hash of its sources."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import ModuleType
+from typing import Any
+
+import torch
+import triton
+from triton.runtime.jit import JITFunction
+
+from autotune.db import CacheKey, Provenance
+from autotune.environment import Machine, versions
+from autotune.errors import InvalidArguments
+
+TuningKey = tuple[Any, ...]
+"""As Triton's autotuner has it: the key arguments' values, then the dtype of every argument that has one."""
+
+Reader = Callable[[tuple[Any, ...]], TuningKey]
+
+VERSIONS = versions()
+"""Read when this is imported: it takes as long as all else of a first look-up."""
+
+
+class Call:
+    """What a config may depend on: a kernel's key arguments by name, as attributes, and its tensors' ``dtypes``.
+
+    Constraints of a space and a callable default see it as their problem: ``s.problem.M``.
+    """
+
+    def __init__(self, kernel: str, values: Mapping[str, Any], dtypes: Mapping[str, str]) -> None:
+        """``dtypes`` by argument name, such as ``torch.float16``; raises InvalidArguments for values that are none."""
+        self.workload = kernel
+        self.values = {name: _plain(name, value) for name, value in values.items()}
+        self.dtypes = dict(dtypes)
+
+    def __getattr__(self, name: str) -> Any:
+        values: dict[str, Any] = self.__dict__.get("values", {})
+        if name not in values:
+            raise AttributeError(f"{name} is no key argument of this kernel; those given are {', '.join(values)}")
+        return values[name]
+
+    def to_json(self) -> str:
+        """Canonical JSON: sorted keys, no spaces; dtypes as ``ARGUMENT.dtype``. Part of the cache key."""
+        fields = {**self.values, **{f"{name}.dtype": dtype for name, dtype in self.dtypes.items()}}
+        return json.dumps(fields, sort_keys=True, separators=(",", ":"))
+
+    def __str__(self) -> str:
+        return " ".join(f"{name}={value}" for name, value in json.loads(self.to_json()).items())
+
+
+def call_of(kernel: str, named: Mapping[str, Any], keys: Sequence[str]) -> Call:
+    """The call with these arguments by name."""
+    dtypes = {name: str(value.dtype) for name, value in named.items() if hasattr(value, "dtype")}
+    return Call(kernel, {name: named[name] for name in keys if name in named}, dtypes)
+
+
+def tuning_key(named: Mapping[str, Any], keys: Sequence[str]) -> TuningKey:
+    """Triton's own key of a call, in Triton's own order."""
+    dtypes = (str(value.dtype) for value in named.values() if hasattr(value, "dtype"))
+    return (*(named[name] for name in keys if name in named), *dtypes)
+
+
+def key_reader(names: Sequence[str], values: Sequence[Any], keys: Sequence[str]) -> Reader:
+    """A fast reader of keys for calls that pass the same arguments in the same way; it gets their values in order.
+
+    A number stays a number, so that only the key arguments, and the dtypes of what is none, are read.
+    """
+    parts = [f"v[{at}]" for at, name in enumerate(names) if name in keys]
+    parts += [f"getattr(v[{at}], 'dtype', None)" for at, v in enumerate(values) if not isinstance(v, int | float | str)]
+    # Generated, as Triton generates its binders: picking values in a loop takes longer than a launch may.
+    reader: Reader = eval(f"lambda v: ({''.join(part + ', ' for part in parts)})")
+    return reader
+
+
+def cache_key(call: Call, world_size: int, machine: Machine) -> CacheKey:
+    """The call's key in the database."""
+    return CacheKey(call.workload, call.to_json(), world_size, machine.device, machine.arch, machine.interconnect)
+
+
+def provenance_of(kernel: Any, fingerprint: str) -> Provenance:
+    """What makes an entry stale: the kernel's sources, the candidates' fingerprint, the versions."""
+    return Provenance(source_hash=source_hash(kernel), space=fingerprint, **VERSIONS)
+
+
+def source_hash(kernel: Any) -> str:
+    """A hash of the source of a kernel, of the device functions that it calls, and of heuristics around it."""
+    digest = hashlib.sha256()
+    for part in _sources(kernel):
+        digest.update(part.encode())
+    return digest.hexdigest()[:16]
+
+
+def _plain(name: str, value: Any) -> Any:
+    """A key argument as JSON has it."""
+    if isinstance(value, triton.language.constexpr):
+        value = value.value
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, torch.dtype | triton.language.dtype):
+        return str(value)
+    if isinstance(value, tuple | list):
+        return [_plain(name, each) for each in value]
+    raise InvalidArguments(
+        f"key argument {name} is a {type(value).__name__}: allowed are numbers, strings, flags, None, dtypes and "
+        "tuples of these; take it out of key="
+    )
+
+
+def _sources(kernel: Any) -> Iterator[str]:
+    while not isinstance(kernel, JITFunction) and not inspect.isfunction(kernel):
+        for heuristic in getattr(kernel, "values", {}).values():
+            yield _heuristic_source(heuristic)
+        kernel = kernel.fn
+    if isinstance(kernel, JITFunction):
+        yield kernel.cache_key  # of its helpers too
+    else:
+        yield from _interpreted_sources(kernel, set())
+
+
+def _heuristic_source(heuristic: Callable[..., Any]) -> str:
+    """Any callable will do for a heuristic; one without a source file is known by its name."""
+    try:
+        return inspect.getsource(heuristic)
+    except (OSError, TypeError):
+        return getattr(heuristic, "__qualname__", type(heuristic).__qualname__)
+
+
+def _interpreted_sources(function: Any, seen: set[Any]) -> Iterator[str]:
+    """Under the interpreter nothing is compiled, so that Triton keeps no hash: the sources of all that is called."""
+    if function in seen:
+        return
+    seen.add(function)
+    yield inspect.getsource(function)
+    for name, value in sorted(_referenced(function), key=lambda pair: pair[0]):
+        if isinstance(value, triton.language.constexpr):
+            yield f"{name}={value.value!r}"
+        elif inspect.isfunction(getattr(value, "fn", None)) and hasattr(value, "rewrite"):
+            yield from _interpreted_sources(value.fn, seen)
+
+
+def _referenced(function: Any) -> list[tuple[str, Any]]:
+    """The globals and free variables that a function names, and what it names of modules."""
+    scope = inspect.getclosurevars(function)
+    found = [*scope.globals.items(), *scope.nonlocals.items()]
+    for module in [value for _, value in found if isinstance(value, ModuleType)]:
+        found += [(name, getattr(module, name)) for name in function.__code__.co_names if hasattr(module, name)]
+    return found

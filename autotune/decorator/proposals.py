@@ -1,0 +1,191 @@
+"""Proposals: rank 0's side of tuning a kernel, what to try next and what came of it, kept in the store."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from autotune.config import Config
+from autotune.db import CacheKey, Provenance, Store, StudyRecord, TrialRecord, Winner
+from autotune.decorator.candidates import ListedSpace, Spaced
+from autotune.decorator.key import Call
+from autotune.environment import Machine
+from autotune.errors import StoreError
+from autotune.outcome import Evaluation, Outcome
+from autotune.search_spaces import Space
+from autotune.tuning import EFFORTS
+from autotune.tuning.search import Candidate, Search
+
+LOG = logging.getLogger("autotune")
+
+SEED = 0
+
+
+@dataclass(frozen=True)
+class Task:
+    """One tuning key of one kernel, to be tuned here."""
+
+    call: Call
+    machine: Machine
+    key: CacheKey
+    provenance: Provenance
+    url: str
+    trials: int | None
+    """Configs to evaluate at most; None for all of a list, for a standard effort in a space."""
+    anew: bool
+    """Whether to measure again what has been measured; the old study stays in the store."""
+
+
+class Proposals:
+    """Which config next, and every evaluation into the store. All configs where ``trials`` allow, else a search."""
+
+    def __init__(
+        self, task: Task, listed: Sequence[Config], space: Space | None, size: int, accepts: Callable[[Config], bool]
+    ) -> None:
+        """``listed`` is tried in this order; where there is a ``space`` it is searched after the first of them.
+
+        ``accepts`` may refuse configs; ``size`` is the number of all that there are.
+        """
+        self._task, self._accepts = task, accepts
+        self._evaluations: dict[Config, Evaluation] = {}
+        self._asked: Candidate | None = None
+        self._listed = iter(listed)
+        self._search = _search(space, task) if space is not None else None
+        self._store, self._study = _open(task, size)
+        if self._store is not None and self._study is not None:
+            for record in self._store.trials(self._study.id):
+                self._learn(Candidate(record.config, record.source), record.evaluation)
+
+    @classmethod
+    def of_list(cls, task: Task, listed: Sequence[Config]) -> Proposals:
+        """Those of a list: every one, or a search among them."""
+        few = task.trials is None or len(listed) <= task.trials
+        return cls(task, listed, None if few else ListedSpace(listed), len(listed), lambda config: True)
+
+    @classmethod
+    def of_space(cls, task: Task, candidates: Spaced, accepts: Callable[[Config], bool]) -> Proposals:
+        """Those of a joint space: every one where there are few, else a search that begins with the default."""
+        space, problem = candidates.space, _problem(task)
+        default = candidates.default(task.call, task.machine)
+        size = space.size(problem, task.machine)
+        trials = task.trials or EFFORTS["standard"].trials
+        if size <= trials:
+            return cls(task, list(space.enumerate(problem, task.machine)), None, size, accepts)
+        return cls(dataclasses.replace(task, trials=trials), [default], space, size, accepts)
+
+    def finished(self) -> Config | None:
+        """The config that the study has come to already, in an earlier run or in another process."""
+        study = self._study
+        return study.winner.config if study is not None and study.winner is not None else None
+
+    def adopt(self, config: Config, evaluation: Evaluation) -> None:
+        """Take in and keep what somebody else has measured."""
+        self._asked = Candidate(config, "adopted")
+        self._take(evaluation)
+
+    def next(self, last: Evaluation | None = None) -> Config | None:
+        """The next config to evaluate, given how the last one ended; None when it is enough."""
+        if last is not None:
+            self._take(last)
+        while self._left():
+            self._asked = self._propose()
+            if self._asked is None:
+                break
+            config = self._asked.config
+            if config in self._evaluations:
+                continue
+            if self._accepts(config):
+                return config
+            self._take(Evaluation(Outcome.INVALID, "early_config_prune refused it"))
+        return None
+
+    def finish(self) -> tuple[Config, Evaluation]:
+        """The winner, kept in the store where it could be measured: by median, 20th and 80th percentile, then order."""
+        best = min(self._evaluations, key=lambda config: _rank(self._evaluations[config]))
+        evaluation = self._evaluations[best]
+        if evaluation.latency is not None:
+            winner = Winner(best, evaluation.latency)
+            self._write(lambda store, study: store.finish(study, winner))
+        return best, evaluation
+
+    def close(self) -> None:
+        """Let go of the store."""
+        if self._store is not None:
+            self._store.close()
+
+    def _left(self) -> bool:
+        tried = sum(evaluation.outcome is not Outcome.INVALID for evaluation in self._evaluations.values())
+        return self._task.trials is None or tried < self._task.trials
+
+    def _propose(self) -> Candidate | None:
+        if self._search is not None and self._evaluations:
+            proposed = self._search.ask(len(self._evaluations) / (self._task.trials or math.inf))
+            if proposed is not None:
+                return proposed
+        config = next(self._listed, None)
+        return Candidate(config, "listed") if config is not None else None
+
+    def _take(self, evaluation: Evaluation) -> None:
+        """How the config asked for ended."""
+        asked = self._asked
+        assert asked is not None
+        self._learn(asked, evaluation)
+        record = TrialRecord(asked.config, evaluation, source=asked.source, number=len(self._evaluations) - 1)
+        self._write(lambda store, study: store.record(study, record))
+
+    def _learn(self, candidate: Candidate, evaluation: Evaluation) -> None:
+        self._evaluations[candidate.config] = evaluation
+        if self._search is not None:
+            if candidate.trial is None:
+                self._search.remember(candidate.config, evaluation)
+            else:
+                self._search.tell(candidate, evaluation)
+
+    def _write(self, write: Callable[[Store, int], None]) -> None:
+        if self._store is None or self._study is None:
+            return
+        try:
+            write(self._store, self._study.id)
+        except StoreError as error:
+            _warn(error)
+            self._store.close()
+            self._store = None
+
+
+def _open(task: Task, size: int) -> tuple[Store | None, StudyRecord | None]:
+    """A program must not die because its results cannot be kept: it goes on without, and says so."""
+    store = None
+    try:
+        store = Store.open(task.url)
+        study = store.study(task.key, task.provenance, seed=SEED, space_size=size)
+        if task.anew and (study.winner is not None or store.trials(study.id)):
+            store.forget(study.id)
+            study = store.study(task.key, task.provenance, seed=SEED, space_size=size)
+        return store, study
+    except StoreError as error:
+        _warn(error)
+        if store is not None:
+            store.close()
+        return None, None
+
+
+def _warn(error: StoreError) -> None:
+    LOG.warning("tuned configs are kept for this process only: %s", error)
+
+
+def _search(space: Space, task: Task) -> Search:
+    return Search(space, _problem(task), task.machine, SEED, [], [], lambda config, evaluation: None)
+
+
+def _problem(task: Task) -> Any:
+    """A space asks nothing of a problem but what its constraints read."""
+    return task.call
+
+
+def _rank(evaluation: Evaluation) -> tuple[float, float, float]:
+    latency = evaluation.latency
+    return (latency.median, latency.low, latency.high) if latency is not None else (math.inf,) * 3

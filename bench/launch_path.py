@@ -1,0 +1,112 @@
+"""What a warm launch costs the host: by hand, by our decorator and by Triton's, with 5 and with 22 arguments.
+
+    python bench/launch_path.py [--kernel stand-in]
+
+With a GPU the kernel is a real one that does nothing, and the times are those of whole launches. Without one, or with
+``--kernel stand-in``, a Python object with a JITFunction's interface stands for it: its launch does nothing at all, so
+that what is left over is the decorators' own layer. The best of many rounds counts, each way in turn.
+"""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import platform
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from triton.runtime.jit import KernelInterface
+
+import autotune
+from autotune.environment import machine
+
+CONFIGS = [triton.Config({"BLOCK": block}, num_warps=4) for block in (64, 128)]
+KEY = ["m", "n"]
+ROUNDS, LAUNCHES = 30, 2000
+
+
+@triton.jit
+def short(a, b, m, n, stride, BLOCK: tl.constexpr):
+    pass
+
+
+@triton.jit
+def long(
+    a, b, c, m, n, k, s0, s1, s2, s3, s4, s5, alpha, beta, o0, o1, o2, o3, o4, o5, o6, o7, BLOCK: tl.constexpr,
+):  # fmt: skip
+    pass
+
+
+class StandIn(KernelInterface[Any]):
+    """A kernel whose launch costs a Python call and nothing else."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.fn = function
+        self.arg_names = list(inspect.signature(function).parameters)
+
+    def run(self, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> None:
+        """Launch nothing."""
+
+
+def best(ways: dict[str, Callable[[], object]], settle: Callable[[], object]) -> dict[str, float]:
+    """Microseconds of a call, by name."""
+    seconds = dict.fromkeys(ways, float("inf"))
+    for _ in range(ROUNDS):
+        for name, call in ways.items():
+            settle()
+            begin = time.perf_counter()
+            for _ in range(LAUNCHES):
+                call()
+            seconds[name] = min(seconds[name], (time.perf_counter() - begin) / LAUNCHES)
+    return {name: value * 1e6 for name, value in seconds.items()}
+
+
+def compare(kernel: Any, tensors: int, device: str, db: str) -> tuple[dict[str, float], float]:
+    """The three ways' microseconds, and milliseconds of the key's first look-up with all in the database."""
+    numbers = len(kernel.arg_names) - 1 - tensors
+    args = (*(torch.empty(16, device=device) for _ in range(tensors)), *range(1024, 1024 + numbers))
+    bench = {"do_bench": lambda call, quantiles: [1.0, 1.0, 1.0]}
+    ours, stock = (
+        autotune.autotune(CONFIGS, KEY, db=db, **bench)(kernel),
+        triton.autotune(CONFIGS, KEY, **bench)(kernel),
+    )
+    for tuner in (ours, stock):
+        tuner[(1,)](*args)
+    ours.forget()
+    begin = time.perf_counter()
+    ours[(1,)](*args)
+    first = (time.perf_counter() - begin) * 1e3
+    options = ours.best_config.all_kwargs()
+    ways = {
+        "by hand": lambda: kernel[(1,)](*args, **options),
+        "autotune": lambda: ours[(1,)](*args),
+        "triton": lambda: stock[(1,)](*args),
+    }
+    return best(ways, torch.cuda.synchronize if device == "cuda" else lambda: None), first
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kernel", choices=("real", "stand-in"), help="default: real where there is a GPU")
+    real = (parser.parse_args().kernel or ("real" if torch.cuda.is_available() else "stand-in")) == "real"
+    print(f"{machine().device if real else 'a stand-in for the kernel'}, {platform.machine()}, Python "
+          f"{platform.python_version()}, torch {torch.__version__}, triton {triton.__version__}\n")  # fmt: skip
+    print("| arguments | by hand, µs | autotune, µs | over by hand | triton, µs | over by hand | first look-up, ms |")
+    print("|---:|---:|---:|---:|---:|---:|---:|")
+    with tempfile.TemporaryDirectory() as folder:
+        for function, tensors in ((short, 2), (long, 3)):
+            kernel = function if real else StandIn(function.fn)
+            took, first = compare(kernel, tensors, "cuda" if real else "cpu", str(Path(folder, "cache.db")))
+            hand, ours, stock = took["by hand"], took["autotune"], took["triton"]
+            print(f"| {len(kernel.arg_names) - 1} | {hand:.2f} | {ours:.2f} | {ours - hand:.2f} | {stock:.2f} | "
+                  f"{stock - hand:.2f} | {first:.1f} |")  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,334 @@
+"""What a decorated kernel finds and keeps: exact, nearest, default, tuned; told once; never by accident."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib.util
+import json
+import logging
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import triton
+import triton.language as tl
+from small_kernels import SIZES, Clock, add_double, copy, grid, increment, tensors
+
+import autotune
+from autotune.db import Store
+from autotune.decorator.key import source_hash
+from autotune.environment import INTERPRETER
+from autotune.errors import InvalidArguments, NotTuned, StoreError
+from autotune.outcome import Outcome
+
+NEVER = Clock()
+"""A bench that fails when it is asked."""
+
+
+def tuned(fn: Any, clock: Clock, n: int = 200, **options: Any) -> Any:
+    """A fresh tuner as in a new process, launched once."""
+    kernel = autotune.autotune(SIZES, **{"key": ["n"], "do_bench": clock, **options})(fn)
+    kernel.forget()
+    kernel[grid](*tensors(n), n)
+    return kernel
+
+
+def found(kernel: Any) -> Any:
+    (answer,) = kernel.decisions.values()
+    return answer
+
+
+def test_a_second_process_finds_what_the_first_tuned() -> None:
+    first = tuned(copy(), Clock(3, 1, 2))
+    assert (found(first).source, found(first).reason) == ("tuned", "")
+    again = tuned(copy(), NEVER)
+    assert found(again).source == "exact" and again.best_config is SIZES[1]
+    entry = found(again).entry
+    assert json.loads(entry.key.problem) == {"n": 200, "out.dtype": "torch.float32", "x.dtype": "torch.float32"}
+    assert (entry.key.workload, entry.key.world_size, entry.key.device) == ("copy", 1, INTERPRETER)
+    assert entry.winner.latency.median == 1000.0 and entry.trials == 3
+
+
+def test_every_timing_is_kept() -> None:
+    tuned(copy(), Clock(3, float("inf"), 2))
+    with Store.open() as store:
+        (study,) = store.studies()
+        kept = [(t.config["BLOCK"], t.evaluation.outcome, t.source) for t in store.trials(study.id)]
+    outcomes = (Outcome.MEASURED, Outcome.CRASHED, Outcome.MEASURED)
+    assert kept == [(block, outcome, "listed") for block, outcome in zip((32, 64, 128), outcomes, strict=True)]
+    assert (study.state, study.space_size) == ("finished", 3)
+
+
+def test_an_interrupted_tuning_goes_on_where_it_was() -> None:
+    def interrupted(kernel_call: Callable[[], object], quantiles: Any) -> list[float]:
+        if not left:
+            raise KeyboardInterrupt
+        return [left.pop(0)] * 3
+
+    left = [1.0]
+    with pytest.raises(KeyboardInterrupt):
+        tuned(copy(), interrupted)  # type: ignore[arg-type]
+    assert tuned(copy(), Clock(2, 3)).best_config is SIZES[0]
+
+
+def _other_source() -> Any:
+    @triton.jit
+    def copy(out, x, n, BLOCK: tl.constexpr):
+        at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+        tl.store(out + at, tl.load(x + at, mask=at < n, other=0), mask=at < n)
+
+    return copy
+
+
+def test_another_source_another_list_or_another_dtype_is_tuned_anew() -> None:
+    tuned(copy(), Clock(3, 1, 2))
+    stale = tuned(_other_source(), Clock(1, 2, 3))
+    assert found(stale).source == "tuned"
+    fewer = autotune.autotune(SIZES[:2], key=["n"], on_miss="default", do_bench=NEVER)(copy())
+    fewer[grid](*tensors(), 200)
+    assert found(fewer).source == "default" and re.search("stale: .*space .* is now", found(fewer).reason)
+    out, x = tensors()
+    other = autotune.autotune(SIZES, key=["n"], on_miss="default", do_bench=NEVER)(copy())
+    other[grid](out.half(), x, 200)
+    assert found(other).source == "default" and "nothing tuned" in found(other).reason
+
+
+HELPERS = """
+import triton
+
+@triton.jit
+def helper(x):
+    return x + AMOUNT
+"""
+
+CALLER = """
+import helpers_of_a_test
+import triton
+import triton.language as tl
+from helpers_of_a_test import helper
+
+@triton.jit
+def by_name(out, x, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + at, helper(tl.load(x + at, mask=at < n)), mask=at < n)
+
+@triton.jit
+def by_module(out, x, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + at, helpers_of_a_test.helper(tl.load(x + at, mask=at < n)), mask=at < n)
+"""
+
+
+def load(folder: Path, name: str, text: str) -> Any:
+    """A module of this text, in place of one of the same name."""
+    folder.mkdir(parents=True)
+    (folder / f"{name}.py").write_text(text)
+    spec = importlib.util.spec_from_file_location(name, folder / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def heuristic(factor: int) -> Any:
+    if factor == 2:
+        return triton.heuristics({"DOUBLE": lambda named: named["n"] * 2})(add_double())
+    return triton.heuristics({"DOUBLE": lambda named: named["n"] * 3})(add_double())
+
+
+@pytest.mark.parametrize("interpret", ["1", "0"])
+@pytest.mark.parametrize("name", ["by_name", "by_module"])
+def test_helpers_are_part_of_the_source(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, interpret: str
+) -> None:
+    monkeypatch.setenv("TRITON_INTERPRET", interpret)
+    hashes = []
+    for number, amount in enumerate(("1", "2", "1")):
+        load(tmp_path / f"{number} helpers", "helpers_of_a_test", HELPERS.replace("AMOUNT", amount))
+        hashes.append(source_hash(getattr(load(tmp_path / str(number), "caller_of_a_test", CALLER), name)))
+    assert hashes[0] == hashes[2] != hashes[1]
+
+
+def test_heuristics_are_part_of_the_source() -> None:
+    hashes = [source_hash(heuristic(factor)) for factor in (2, 3, 2)]
+    assert hashes[0] == hashes[2] != hashes[1]
+
+
+def test_a_heuristic_may_be_any_callable() -> None:
+    fn = triton.heuristics({"DOUBLE": functools.partial(_times, 2)})(add_double())
+    kernel = autotune.autotune(SIZES, key=["n"], on_miss="default", do_bench=NEVER)(fn)
+    x = torch.zeros(200)
+    kernel[grid](x, 200)
+    assert torch.equal(x, torch.full((200,), 400.0))
+
+
+def _times(factor: int, named: dict[str, Any]) -> int:
+    return factor * int(named["n"])
+
+
+def test_nearest_only_over_free_arguments_and_within_a_factor_of_two() -> None:
+    tuned(copy(), Clock(3, 1, 2))
+    sources = {}
+    kernel = autotune.autotune(SIZES, key=["n"], free=["n"], on_miss="nearest", do_bench=NEVER)(copy())
+    for n in (200, 399, 100, 401, 99):
+        kernel[grid](*tensors(n), n)
+        sources[n] = (kernel.decisions[n, "torch.float32", "torch.float32"].source, kernel.best_config)
+    near, default = ("nearest", SIZES[1]), ("default", SIZES[0])
+    assert sources == {200: ("exact", SIZES[1]), 399: near, 100: near, 401: default, 99: default}
+    bound = tuned(copy(), NEVER, 150, on_miss="nearest")
+    assert found(bound).source == "default"
+
+
+def test_on_a_miss_a_list_is_tuned_as_by_triton_and_never_guessed() -> None:
+    tuned(copy(), Clock(3, 1, 2))
+    assert found(tuned(copy(), Clock(1, 2, 3), 201, free=["n"])).source == "tuned"
+
+
+def test_default_takes_no_neighbour_and_error_says_what_to_do() -> None:
+    tuned(copy(), Clock(3, 1, 2))
+    assert found(tuned(copy(), NEVER, 201, free=["n"], on_miss="default")).source == "default"
+    assert found(tuned(copy(), NEVER, 200, free=["n"], on_miss="error")).source == "exact"
+    with pytest.raises(NotTuned, match=r"copy n=201 .*nothing tuned.*kernel\.tune"):
+        tuned(copy(), NEVER, 201, free=["n"], on_miss="error")
+
+
+def test_the_default_survives_early_pruning() -> None:
+    prune = {"early_config_prune": lambda configs, named, **kwargs: configs[1:]}
+    kernel = tuned(copy(), NEVER, on_miss="default", prune_configs_by=prune)
+    assert kernel.best_config is SIZES[1]
+
+
+@pytest.mark.parametrize("on_miss", ["tune", None])
+def test_offline_never_tunes(monkeypatch: pytest.MonkeyPatch, on_miss: Any) -> None:
+    tuned(copy(), Clock(3, 1, 2))
+    monkeypatch.setenv("AUTOTUNE_OFFLINE", "1")
+    assert found(tuned(copy(), NEVER, 201, free=["n"], on_miss=on_miss)).source == "nearest"
+    assert found(tuned(copy(), NEVER, 1000, free=["n"], on_miss=on_miss)).source == "default"
+    kernel = autotune.autotune(SIZES, key=["n"], do_bench=NEVER)(copy())
+    with pytest.raises(NotTuned, match="AUTOTUNE_OFFLINE"):
+        kernel.tune(*tensors(), 200, grid=grid)
+    monkeypatch.setenv("AUTOTUNE_OFFLINE", "0")
+    assert found(tuned(copy(), Clock(1, 2, 3), 999)).source == "tuned"
+
+
+def test_tuning_on_demand_replaces_what_is_known() -> None:
+    kernel = tuned(copy(), Clock(3, 1, 2, 3, 2, 1))
+    assert kernel.best_config is SIZES[1]
+    answer = kernel.tune(*tensors(), 200, grid=grid)
+    assert (answer.source, answer.config["BLOCK"]) == ("tuned", 128)
+    kernel[grid](*tensors(), 200)
+    assert kernel.best_config is SIZES[2]
+    assert tuned(copy(), NEVER).best_config is SIZES[2]
+
+
+def test_what_happened_is_logged_once_per_key(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "autotune")
+    kernel = tuned(copy(), Clock(3, 1, 2))
+    for n in (200, 200, 300):
+        kernel._on_miss = "default"
+        kernel[grid](*tensors(n), n)
+    said = [(record.levelname, record.getMessage()) for record in caplog.records if record.name == "autotune"]
+    assert [level for level, _ in said] == ["INFO", "WARNING"]
+    assert (
+        "copy n=200 out.dtype=torch.float32" in said[0][1] and ": tuned, {" in said[0][1] and '"BLOCK":64' in said[0][1]
+    )
+    assert "n=300" in said[1][1] and ": default (nothing tuned for this problem here), {" in said[1][1]
+
+
+def test_a_warm_launch_asks_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = tuned(copy(), Clock(3, 1, 2))
+    for name in ("read_entries", "tuning_key", "call_of", "votes_of"):
+        monkeypatch.setattr(f"autotune.decorator.tuner.{name}", None)
+    out, x = tensors()
+    kernel[grid](out, x, 200)
+    assert torch.equal(out, x)
+
+
+def test_one_query_reads_all_entries_of_a_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    for n in (200, 300):
+        tuned(copy(), Clock(3, 1, 2), n)
+    kernel = tuned(copy(), NEVER)
+    monkeypatch.setattr("autotune.runtime.entries.Store", None)
+    kernel[grid](*tensors(300), 300)
+    assert [answer.source for answer in kernel.decisions.values()] == ["exact", "exact"]
+
+
+def test_a_program_goes_on_where_nothing_can_be_kept(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise StoreError("disk full")
+
+    monkeypatch.setattr(Store, "record", refuse)
+    kernel = tuned(copy(), Clock(3, 1, 2))
+    assert found(kernel).source == "tuned" and kernel.best_config is SIZES[1]
+    assert caplog.text.count("for this process only: disk full") == 1
+
+
+def test_a_database_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="is a folder"):
+        tuned(copy(), NEVER, db=str(tmp_path))
+
+
+def test_key_arguments_of_every_plain_kind_are_kept() -> None:
+    values = [1, 1.5, "word", True, None, torch.float16, tl.float32, tl.constexpr(3), (1, "a")]
+
+    def made() -> Any:
+        @triton.jit
+        def copy(out, x, n, extra: tl.constexpr, BLOCK: tl.constexpr):
+            at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+            tl.store(out + at, tl.load(x + at, mask=at < n), mask=at < n)
+
+        return copy
+
+    kept = []
+    for attempt in range(2):
+        kernel = autotune.autotune(SIZES, key=["extra"], do_bench=Clock(*[1.0] * 30) if attempt == 0 else NEVER)(made())
+        for value in values:
+            kernel[grid](*tensors(), n=200, extra=value)
+        kept.append([answer.source for answer in kernel.decisions.values()])
+    assert set(kept[0]) == {"tuned"} and set(kept[1]) == {"exact"}
+    with pytest.raises(InvalidArguments, match="key argument extra is a Tensor"):
+        kernel[grid](*tensors(), n=200, extra=torch.zeros(1))
+
+
+def test_configs_with_values_that_json_has_not_come_back_as_they_were() -> None:
+    configs = [
+        triton.Config({"BLOCK": 32, "scale": scale}, maxnreg=limit) for scale, limit in ((0.5, None), (None, 64))
+    ]
+
+    def made() -> Any:
+        @triton.jit
+        def copy(out, x, n, scale: tl.constexpr, BLOCK: tl.constexpr):
+            at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+            tl.store(out + at, tl.load(x + at, mask=at < n), mask=at < n)
+
+        return copy
+
+    for clock in (Clock(2, 1), NEVER):
+        kernel = autotune.autotune(configs, key=["n"], do_bench=clock)(made())
+        kernel[(7,)](*tensors(), 200)
+        assert kernel.best_config is configs[1] and kernel.best_config.kwargs["scale"] is None
+        kernel.forget()
+
+
+def test_reset_and_restore_do_not_touch_anything_at_a_hit() -> None:
+    for clock in (Clock(3, 1, 2), NEVER):
+        kernel = autotune.autotune(SIZES, key=["n"], restore_value=["x"], do_bench=clock)(increment())
+        kernel.forget()
+        x = torch.zeros(200)
+        kernel[grid](x, 200)
+        assert torch.equal(x, torch.ones(200))
+
+
+def test_an_entry_of_another_machine_is_not_served(monkeypatch: pytest.MonkeyPatch) -> None:
+    tuned(copy(), Clock(3, 1, 2))
+    kernel = autotune.autotune(SIZES, key=["n"], on_miss="default")(copy())
+    kernel._machine = dataclasses.replace(kernel._machine, device="NVIDIA H200")
+    kernel[grid](*tensors(), 200)
+    assert found(kernel).source == "default"

@@ -1,0 +1,265 @@
+"""What engineers know of ``triton.autotune`` holds for ours: every test here runs on both, unless versions differ."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import triton
+from small_kernels import SIZES, Clock, add_double, copy, grid, increment, tensors
+from triton.runtime.autotuner import Autotuner
+
+import autotune
+from autotune.errors import InvalidArguments
+
+
+@pytest.fixture(params=[triton.autotune, autotune.autotune], ids=["triton", "ours"])
+def decorate(request: pytest.FixtureRequest) -> Any:
+    return request.param
+
+
+def test_the_fastest_wins_and_each_key_is_tuned_once(decorate: Any) -> None:
+    kernel = decorate(SIZES, key=["n"], do_bench=Clock(3, 1, 2, 1, 2, 3))(copy())
+    assert isinstance(kernel, Autotuner)
+    out, x = tensors()
+    for _ in range(3):
+        kernel[grid](out, x, 200)
+    assert torch.equal(out, x) and kernel.best_config.kwargs == {"BLOCK": 64}
+    assert list(kernel.configs_timings.values()) == [[3] * 3, [1] * 3, [2] * 3]
+    assert kernel.bench_time > 0 and kernel.nargs is None
+    kernel[grid](out, x, 100)
+    assert kernel.best_config.kwargs == {"BLOCK": 32} and len(kernel.cache) == 2
+    kernel[grid](out, x, 200)
+    assert kernel.best_config.kwargs == {"BLOCK": 64}
+
+
+def test_arguments_may_be_named_and_in_any_order(decorate: Any) -> None:
+    kernel = decorate(SIZES, key=["n"], do_bench=Clock(3, 1, 2, 1, 2, 3))(copy())
+    out, x = tensors()
+    kernel[grid](out, x, 200)
+    kernel[grid](n=100, x=x, out=out)
+    assert [key[0] for key in kernel.cache] == [200, 100]
+    assert kernel[grid](out, n=200, x=x) is None and len(kernel.cache) == 2
+
+
+def test_the_key_has_every_dtype_but_no_other_argument(decorate: Any) -> None:
+    kernel = decorate(SIZES, key=[], do_bench=Clock(3, 1, 2, 1, 2, 3))(copy())
+    out, x = tensors()
+    kernel[grid](out, x, 200)
+    kernel[grid](out, x, 150)
+    assert len(kernel.cache) == 1
+    kernel[grid](out.half(), x, 200)
+    assert list(kernel.cache) == [("torch.float32", "torch.float32"), ("torch.float16", "torch.float32")]
+    assert kernel.best_config.kwargs == {"BLOCK": 32}
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_restore_value_leaves_the_effect_of_one_call(decorate: Any, named: bool) -> None:
+    kernel = decorate(SIZES, key=["n"], restore_value=["x"], do_bench=Clock(3, 1, 2))(increment())
+    x = torch.zeros(200)
+    kernel[grid](x=x, n=200) if named else kernel[grid](x, 200)
+    assert torch.equal(x, torch.ones(200))
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_reset_to_zero_leaves_the_effect_of_one_call(decorate: Any, named: bool) -> None:
+    kernel = decorate(SIZES, key=["n"], reset_to_zero=["x"], do_bench=Clock(3, 1, 2))(increment())
+    x = torch.full((200,), 7.0)
+    kernel[grid](x=x, n=200) if named else kernel[grid](x, 200)
+    assert torch.equal(x, torch.ones(200))
+    kernel[grid](x, 200)
+    assert torch.equal(x, torch.full((200,), 2.0)), "only tuning resets"
+
+
+def test_hooks_come_in_pairs_around_every_timed_call_and_once_after_tuning(decorate: Any) -> None:
+    calls = []
+    kernel = decorate(
+        SIZES, key=["n"], do_bench=Clock(3, 1, 2),
+        pre_hook=lambda named, reset_only=False: calls.append(("pre", named.get("BLOCK"), reset_only)),
+        post_hook=lambda named, exception: calls.append(("post", named["BLOCK"], exception)),
+    )(triton.heuristics({"DOUBLE": lambda named: named["n"] * 2})(add_double()))  # fmt: skip
+    x = torch.zeros(200)
+    kernel[grid](x, 200)
+    pairs = [(when, block, extra) for block in (32, 64, 128) for when, extra in (("pre", False), ("post", None))]
+    assert calls[:6] == pairs
+    assert calls[6:] == [("pre", 64, True)]
+    kernel[grid](x, 200)
+    assert len(calls) == 7
+    assert torch.equal(x, torch.full((200,), 5 * 400.0))
+
+
+def test_a_post_hook_sees_the_exception_and_the_caller_gets_it(decorate: Any) -> None:
+    seen = []
+
+    kernel = decorate(
+        SIZES, key=["n"], pre_hook=lambda named, reset_only=False: None,
+        post_hook=lambda named, exception: seen.append(exception), do_bench=lambda call, quantiles: call(),
+    )(copy())  # fmt: skip
+    with pytest.raises(Exception, match="'str' object has no attribute") as caught:
+        kernel[grid](torch.zeros(10), "no tensor", 200)
+    assert len(seen) == 1 and seen[0] is caught.value
+
+
+def test_a_configs_own_hook_runs_in_the_bench_and_before_every_launch(decorate: Any) -> None:
+    seen: list[dict[str, Any]] = []
+    configs = [triton.Config({"BLOCK": block}, pre_hook=seen.append) for block in (32, 64)]
+    kernel = decorate(configs, key=["n"], do_bench=Clock(1, 2))(copy())
+    out, x = tensors()
+    kernel[grid](out, x, 200)
+    kernel[grid](out, x=x, n=200)
+    assert [named["BLOCK"] for named in seen] == [32, 64, 32, 32]
+    assert all(named["out"] is out and named["x"] is x and named["num_warps"] == 4 for named in seen)
+
+
+def test_early_pruning_sees_the_call(decorate: Any) -> None:
+    seen = {}
+
+    def prune(configs: list[Any], named: dict[str, Any], **kwargs: Any) -> list[Any]:
+        seen.update(positional=sorted(named), named=kwargs["n"], configs=len(configs))
+        return configs[1:]
+
+    kernel = decorate(SIZES, key=["n"], prune_configs_by={"early_config_prune": prune}, do_bench=Clock(2, 1))(copy())
+    out, x = tensors()
+    kernel[grid](out, x, n=200)
+    assert seen == {"positional": ["out", "x"], "named": 200, "configs": 3}
+    assert kernel.best_config.kwargs == {"BLOCK": 128} and torch.equal(out, x)
+
+
+def test_pruning_may_make_configs_of_its_own(decorate: Any) -> None:
+    made = [triton.Config({"BLOCK": 16}), triton.Config({"BLOCK": 256}, num_warps=8)]
+    prune = {"early_config_prune": lambda configs, named, **kwargs: made}
+    kernel = decorate(SIZES, key=["n"], prune_configs_by=prune, do_bench=Clock(2, 1))(copy())
+    out, x = tensors()
+    kernel[grid](out, x, 200)
+    assert kernel.best_config.kwargs == {"BLOCK": 256} and torch.equal(out, x)
+
+
+def test_pruning_everything_is_an_error(decorate: Any) -> None:
+    prune = {"early_config_prune": lambda configs, named, **kwargs: []}
+    kernel = decorate(SIZES, key=["n"], prune_configs_by=prune)(copy())
+    with pytest.raises(triton.runtime.errors.AutotunerError, match="at least one"):
+        kernel[grid](*tensors(), 200)
+
+
+@pytest.mark.parametrize("top_k", [2, 0.7])
+def test_a_performance_model_ranks_and_the_best_are_timed(decorate: Any, top_k: float) -> None:
+    asked = []
+
+    def model(out: Any, x: Any, n: int, BLOCK: int, num_warps: int, **kwargs: Any) -> float:
+        asked.append((BLOCK, n, num_warps))
+        return 1 / BLOCK
+
+    prune = {"perf_model": model, "top_k": top_k}
+    kernel = decorate(SIZES, key=["n"], prune_configs_by=prune, do_bench=Clock(2, 1))(copy())
+    kernel[grid](*tensors(), 200)
+    assert asked == [(32, 200, 4), (64, 200, 4), (128, 200, 4)]
+    assert [config.kwargs["BLOCK"] for config in kernel.configs_timings] == [128, 64]
+    assert kernel.best_config.kwargs == {"BLOCK": 64}
+
+
+def test_a_share_that_rounds_down_to_none_keeps_one_untimed() -> None:
+    prune = {"perf_model": lambda BLOCK, **kwargs: BLOCK, "top_k": 0.3}
+    kernel = autotune.autotune(SIZES, key=["n"], prune_configs_by=prune, do_bench=Clock())(copy())
+    out, x = tensors()
+    kernel[grid](out, x, 200)
+    assert torch.equal(out, x) and kernel.best_config.kwargs == {"BLOCK": 32}
+
+
+def test_one_config_is_neither_timed_nor_keyed(decorate: Any) -> None:
+    kernel = decorate(SIZES[:1], key=["n"], do_bench=Clock())(copy())
+    out, x = tensors()
+    for n in (200, 100, 200):
+        kernel[grid](out, x, n)
+    assert torch.equal(out, x) and kernel.cache == {} and kernel.best_config is SIZES[0]
+
+
+def test_no_configs_mean_the_default_one(decorate: Any) -> None:
+    kernel = decorate([], key=["n"])(copy())
+    out, x = tensors()
+    kernel[(2,)](out, x, 200, BLOCK=128)
+    assert torch.equal(out, x)
+    assert (kernel.best_config.kwargs, kernel.best_config.num_warps) == ({}, 4)
+
+
+def test_what_a_config_chooses_cannot_be_passed(decorate: Any) -> None:
+    kernel = decorate(SIZES, key=["n"], do_bench=Clock(1, 2, 3))(copy())
+    with pytest.raises(ValueError, match="Conflicting meta-parameters: BLOCK"):
+        kernel[grid](*tensors(), 200, BLOCK=64)
+
+
+@pytest.mark.parametrize("error", [triton.runtime.errors.OutOfResources(2, 1, "shared memory")])
+def test_a_config_that_the_device_cannot_run_loses(decorate: Any, error: Exception) -> None:
+    def bench(kernel_call: Callable[[], object], quantiles: Any) -> list[float]:
+        kernel_call()
+        if not times:
+            raise error
+        return [times.pop()] * 3
+
+    times = [2.0, 1.0]
+    kernel = decorate(SIZES, key=["n"], do_bench=bench)(copy())
+    kernel[grid](*tensors(), 200)
+    assert list(kernel.configs_timings.values()) == [[1.0] * 3, [2.0] * 3, [float("inf")] * 3]
+    assert kernel.best_config.kwargs == {"BLOCK": 32}
+
+
+def test_where_all_fail_the_first_runs(decorate: Any) -> None:
+    kernel = decorate(SIZES, key=["n"], do_bench=lambda call, quantiles: [float("inf")] * 3)(copy())
+    out, x = tensors()
+    kernel[grid](out, x, 200)
+    assert torch.equal(out, x) and kernel.best_config is SIZES[0]
+
+
+def test_ties_go_to_the_later_quantiles_then_to_the_order(decorate: Any) -> None:
+    times = [[1.0, 1.0, 2.0], [1.0, 1.0, 1.5], [1.0, 1.0, 1.5]]
+    kernel = decorate(SIZES, key=["n"], do_bench=lambda call, quantiles: times.pop(0))(copy())
+    kernel[grid](*tensors(), 200)
+    assert kernel.best_config is SIZES[1]
+
+
+def test_a_bench_may_give_one_number(decorate: Any) -> None:
+    times = [2.0, 1.0, 3.0]
+    kernel = decorate(SIZES, key=["n"], do_bench=lambda call, quantiles: times.pop(0))(copy())
+    kernel[grid](*tensors(), 200)
+    assert kernel.best_config is SIZES[1] and list(kernel.configs_timings.values()) == [2.0, 1.0, 3.0]
+
+
+def test_heuristics_may_stand_outside(decorate: Any) -> None:
+    tuned = decorate(SIZES, key=["n"], do_bench=Clock(2, 1, 3))(add_double())
+    kernel = triton.heuristics({"DOUBLE": lambda named: named["n"] * 2})(tuned)
+    x = torch.zeros(200)
+    for _ in range(2):
+        kernel[grid](x, 200)
+    assert torch.equal(x, torch.full((200,), 5 * 400.0)) and tuned.best_config is SIZES[1]
+
+
+def test_warmup_goes_through_every_config_and_launches_none(decorate: Any) -> None:
+    kernel = decorate(SIZES, key=["n"], do_bench=Clock())(copy())
+    assert kernel.warmup(torch.float32, torch.float32, 200, grid=(1,)) == [None] * 3
+    assert kernel.nargs is None
+
+
+def test_printing(decorate: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("TRITON_PRINT_AUTOTUNING", "1")
+    kernel = decorate(SIZES, key=["n"], do_bench=Clock(2, 1, 3))(copy())
+    for _ in range(2):
+        kernel[grid](*tensors(), 200)
+    said = capsys.readouterr().out
+    assert said.count("Autotuning kernel copy with config BLOCK: ") == 3
+    assert said.count("autotuning for function copy") == 1
+    assert "with key as (200, 'torch.float32', 'torch.float32')" in said and "selected: BLOCK: 64, num_warps: 4" in said
+
+
+def test_deprecated_arguments_still_warn_and_work(decorate: Any) -> None:
+    with pytest.warns(DeprecationWarning, match="deprecated"):
+        kernel = decorate(SIZES[:1], key=["n"], warmup=1, rep=2)(copy())
+    out, x = tensors()
+    kernel[grid](out, x, 200)
+    assert torch.equal(out, x)
+
+
+@pytest.mark.parametrize("where", ["key", "reset_to_zero", "restore_value"])
+def test_unknown_names_are_refused_as_triton_39_does(where: str) -> None:
+    with pytest.raises(InvalidArguments, match=f"{where} names m; the kernel's arguments are out, x, n, BLOCK"):
+        autotune.autotune(SIZES, **{"key": ["n"], where: ["m"]})(copy())

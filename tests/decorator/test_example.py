@@ -1,0 +1,50 @@
+"""The example of docs/decorator.md runs as it stands: it tunes once, and never again."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+EXAMPLE = ROOT / "docs/examples/matmul.py"
+
+
+def run(*command: str, gpu: bool = False) -> list[str]:
+    """Run the example; the log's lines."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)])}
+    environment |= {"TRITON_INTERPRET": "0"} if gpu else {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
+    environment |= {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, *command, str(EXAMPLE)], env=environment, capture_output=True, text=True, timeout=240
+    )
+    assert done.returncode == 0, done.stderr
+    return [line for line in done.stderr.splitlines() if line.startswith("multiply_tile ")]
+
+
+def sources(lines: list[str]) -> list[str]:
+    """Where each config came from."""
+    return [re.findall(r": (tuned|exact|nearest|default)\b", line)[0] for line in lines]
+
+
+TORCHRUN = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
+
+
+@pytest.mark.parametrize("launcher", [[], TORCHRUN], ids=["alone", "torchrun"])
+def test_it_tunes_once(launcher: list[str]) -> None:
+    assert sources(run(*launcher)) == ["tuned", "default", "tuned", "nearest"]
+    assert sources(run(*launcher)) == ["exact", "exact", "nearest"]
+
+
+@pytest.mark.parametrize(
+    "launcher",
+    [pytest.param([], marks=pytest.mark.gpu), pytest.param(TORCHRUN, marks=pytest.mark.gpu(2))],
+    ids=["alone", "torchrun"],
+)
+def test_it_tunes_once_on_gpus(launcher: list[str]) -> None:
+    assert sources(run(*launcher, gpu=True)) == ["tuned", "default", "tuned", "nearest"]
+    assert sources(run(*launcher, gpu=True)) == ["exact", "exact", "nearest"]

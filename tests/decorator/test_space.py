@@ -1,0 +1,191 @@
+"""A joint space at a user's own kernel: every config where there are few, a search where there are many."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import triton
+import triton.language as tl
+from small_kernels import SIZES, copy, grid, tensors
+
+import autotune
+from autotune.db import Store
+from autotune.errors import InvalidArguments, InvalidConfig
+from autotune.outcome import Outcome
+from autotune.search_spaces import Constraint, Space, choices, numbers
+
+BLOCKS = [numbers("BLOCK", 16, 32, 64, 128, 256), numbers("num_warps", 1, 2, 4, 8)]
+
+
+class Formula:
+    """A ``do_bench`` that runs the kernel once; the milliseconds are a formula of what was launched."""
+
+    def __init__(self, milliseconds: Callable[[dict[str, Any]], float]) -> None:
+        self.milliseconds = milliseconds
+        self.launched: list[dict[str, Any]] = []
+
+    def hook(self, named: dict[str, Any]) -> None:
+        """To be the ``config_hook``."""
+        self.launched.append({name: value for name, value in named.items() if isinstance(value, int | str)})
+
+    def __call__(self, kernel_call: Callable[[], object], quantiles: Any) -> list[float]:
+        kernel_call()
+        return [self.milliseconds(self.launched[-1])] * 3
+
+
+def moved() -> Any:
+    @triton.jit
+    def moved(out, x, n, mode: tl.constexpr, BLOCK: tl.constexpr, UNIT: tl.constexpr = 0):
+        at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+        if mode == "push":
+            tl.store(out + at, tl.load(x + at, mask=at < n) + UNIT, mask=at < n)
+        else:
+            tl.store(out + at, tl.load(x + at, mask=at < n), mask=at < n)
+
+    return moved
+
+
+def test_a_small_space_is_tried_in_full() -> None:
+    bench = Formula(lambda named: abs(named["BLOCK"] - 60) + named["num_warps"])
+    options = {"space": BLOCKS, "key": ["n"], "config_hook": bench.hook}
+    kernel = autotune.autotune(**options, on_miss="tune", do_bench=bench)(copy())
+    out, x = tensors()
+    kernel[grid](out, x, 200)
+    assert torch.equal(out, x) and len(bench.launched) == 20 + 1
+    assert (kernel.best_config.kwargs, kernel.best_config.num_warps) == ({"BLOCK": 64}, 1)
+    again = autotune.autotune(**options)(copy())
+    again[grid](out, x, 200)
+    assert again.best_config == kernel.best_config
+    assert [answer.source for answer in again.decisions.values()] == ["exact"]
+
+
+def test_a_large_space_is_searched_within_its_trials() -> None:
+    bench = Formula(lambda named: abs(named["BLOCK"] - 60) + named["num_warps"])
+    kernel = autotune.autotune(
+        space=BLOCKS, key=["n"], on_miss="tune", trials=9, default={"BLOCK": 256, "num_warps": 8}, do_bench=bench,
+        config_hook=bench.hook,
+    )(copy())  # fmt: skip
+    kernel[grid](*tensors(), 200)
+    assert len(bench.launched) == 9 + 1 and bench.launched[0]["BLOCK"] == 256
+    assert kernel.best_config.kwargs["BLOCK"] < 256
+    with Store.open() as store:
+        (study,) = store.studies()
+        trials = store.trials(study.id)
+    assert (len(trials), study.space_size, trials[0].source) == (9, 20, "listed")
+    assert {trial.source for trial in trials[1:]} <= {"sampler", "neighbour", "random"}
+
+
+def test_a_long_list_is_searched_within_its_trials() -> None:
+    configs = [triton.Config({"BLOCK": b}, num_warps=w) for b in (16, 32, 64, 128) for w in (1, 2, 4, 8) if b > 8 * w]
+    times = iter(range(1, 7))
+    kernel = autotune.autotune(
+        configs, key=["n"], trials=6, do_bench=lambda call, quantiles: [float(next(times))] * 3
+    )(copy())  # fmt: skip
+    kernel[grid](*tensors(), 200)
+    assert kernel.best_config is configs[0]
+    assert len(kernel.configs_timings) == 6 and set(kernel.configs_timings) <= set(configs)
+
+
+def test_a_list_is_used_up_however_sparse_it_is() -> None:
+    configs = [triton.Config({"BLOCK": 16, "A": i, "B": 7 * i, "C": -i}) for i in range(9)]
+
+    def made() -> Any:
+        @triton.jit
+        def sparse(out, A: tl.constexpr, B: tl.constexpr, C: tl.constexpr, BLOCK: tl.constexpr):
+            tl.store(out, A)
+
+        return sparse
+
+    kernel = autotune.autotune(configs, key=[], trials=8, do_bench=lambda call, quantiles: [1.0] * 3)(made())
+    kernel[(1,)](torch.zeros(1))
+    assert len(kernel.configs_timings) == 8
+
+
+def test_the_mode_decides_what_a_config_carries_and_reaches_the_kernel() -> None:
+    space = Space(
+        choices("mode", "pull", "push"), numbers("BLOCK", 32, 64), numbers("UNIT", 1, 2, modes=("push",)),
+        constraints=(Constraint("small", ("UNIT", "BLOCK"), lambda s, UNIT, BLOCK: s.problem.n > UNIT * BLOCK, "n"),),
+    )  # fmt: skip
+    bench = Formula(lambda named: 1.0 if named["mode"] == "push" else 2.0)
+    kernel = autotune.autotune(space=space, key=["n"], on_miss="tune", do_bench=bench, config_hook=bench.hook)(moved())
+    out, x = tensors(100)
+    kernel[grid](out, x, 100)
+    tried = [(launch["mode"], launch["BLOCK"], launch.get("UNIT")) for launch in bench.launched[:-1]]
+    units = [(32, 1), (32, 2), (64, 1)]
+    assert sorted(tried, key=str) == [("pull", 32, None), ("pull", 64, None), *(("push", *unit) for unit in units)]
+    assert kernel.best_config.kwargs == {"mode": "push", "BLOCK": 32, "UNIT": 1} and torch.equal(out, x + 1)
+
+
+def test_untuned_the_default_runs_and_the_log_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, "autotune")
+    by_size = autotune.autotune(
+        space=BLOCKS, key=["n"], default=lambda call: {"BLOCK": 32 if call.n < 100 else 128, "num_warps": 4}
+    )(copy())
+    first = autotune.autotune(space=BLOCKS, key=["n"])(copy())
+    for kernel, n, block in ((by_size, 50, 32), (by_size, 200, 128), (first, 200, 16)):
+        out, x = tensors(n)
+        kernel[grid](out, x, n)
+        assert kernel.best_config.kwargs == {"BLOCK": block} and torch.equal(out, x)
+    assert [record.levelname for record in caplog.records] == ["WARNING"] * 3
+    assert "default (nothing tuned" in caplog.text
+
+
+def test_the_nearest_has_to_be_valid_for_the_call() -> None:
+    fits = Constraint("fits", ("BLOCK",), lambda s, BLOCK: s.problem.n % BLOCK == 0, "no rest")
+    bench = Formula(lambda named: 1 / named["BLOCK"])
+    options = {"space": Space(choices("mode", "any"), *BLOCKS, constraints=(fits,)), "key": ["n"], "free": ["n"]}
+    tuner = autotune.autotune(**options, do_bench=bench, config_hook=bench.hook)(copy())
+    tuner.tune(*tensors(256), 256, grid=grid)
+    for n, source, block in ((256, "exact", 256), (512, "nearest", 256), (192, "default", 16)):
+        kernel = autotune.autotune(**options)(copy())
+        kernel[grid](*tensors(n), n)
+        (answer,) = kernel.decisions.values()
+        assert (n, answer.source, kernel.best_config.kwargs["BLOCK"]) == (n, source, block)
+
+
+def test_pruning_refuses_single_configs_of_a_space() -> None:
+    bench = Formula(lambda named: named["BLOCK"])
+    prune = {"early_config_prune": lambda configs, named, **kwargs: [c for c in configs if c.kwargs["BLOCK"] > 50]}
+    kernel = autotune.autotune(
+        space=BLOCKS, key=["n"], on_miss="tune", prune_configs_by=prune, do_bench=bench, config_hook=bench.hook
+    )(copy())
+    kernel[grid](*tensors(), 200)
+    assert kernel.best_config.kwargs == {"BLOCK": 64} and len(bench.launched) == 12 + 1
+    with Store.open() as store:
+        outcomes = [trial.evaluation.outcome for trial in store.trials(store.studies()[0].id)]
+    assert outcomes.count(Outcome.INVALID) == 8
+
+
+def test_warmup_compiles_what_a_launch_would_take() -> None:
+    kernel = autotune.autotune(space=BLOCKS, key=["n"])(copy())
+    assert kernel.warmup(*tensors(), 200, grid=(1,)) == [None]
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"space": BLOCKS, "configs": SIZES}, "does not go with a space"),
+        ({"space": BLOCKS, "prune_configs_by": {"perf_model": print}}, "does not go with a space"),
+        ({"space": BLOCKS, "on_miss": "guess"}, "on_miss names guess; the words are default, nearest, tune, error"),
+        ({"space": BLOCKS, "free": ["m"]}, "free names m; the key arguments are n"),
+        ({"space": BLOCKS, "trials": 0}, "trials=0"),
+    ],
+)
+def test_what_does_not_fit_is_refused_where_it_is_written(options: dict[str, Any], told: str) -> None:
+    with pytest.raises(InvalidArguments, match=told):
+        autotune.autotune(**{"key": ["n"], **options})(copy())
+
+
+def test_a_bad_default_and_an_empty_space_are_told_at_the_launch() -> None:
+    never = Constraint("never", ("BLOCK",), lambda s, BLOCK: False, "never")
+    for options, told in (
+        ({"space": BLOCKS, "default": {"BLOCK": 7, "num_warps": 4}}, "BLOCK=7: allowed are 16"),
+        ({"space": BLOCKS, "default": {"BLOCK": 16}}, "needs num_warps"),
+        ({"space": Space(choices("mode", "any"), *BLOCKS, constraints=(never,))}, "no valid config"),
+    ):
+        with pytest.raises(InvalidConfig, match=told):
+            autotune.autotune(key=["n"], **options)(copy())[grid](*tensors(), 200)
