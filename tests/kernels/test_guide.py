@@ -1,0 +1,54 @@
+"""The example of docs/kernels.md: right in every mode, compiled for GPUs, and quoted as it is."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from every_mode import RANKS, check_all, on_cpu
+
+from autotune.config import Config
+from autotune.environment import H100, MI300X, MI350X, Machine
+from autotune.tuning.screening import Screen
+from autotune.workloads import Workload, registry, workload
+
+ROOT = Path(__file__).parents[2]
+EXAMPLE = ROOT / "docs/examples/all_gather.py"
+
+
+@pytest.fixture
+def example(monkeypatch: pytest.MonkeyPatch) -> Iterator[Workload]:
+    """The workload of the guide, known to driver and ranks."""
+    monkeypatch.setenv("AUTOTUNE_WORKLOADS", str(EXAMPLE))
+    registry._from_files.cache_clear()
+    RANKS.close()  # running ranks know nothing of the file
+    yield workload("all_gather")
+    RANKS.close()
+    registry._from_files.cache_clear()
+
+
+@pytest.mark.parametrize(("world_size", "rows", "columns"), [(1, 3, 50), (2, 8, 300), (3, 1, 7)])
+def test_every_mode_is_right(example: Workload, world_size: int, rows: int, columns: int) -> None:
+    problem = example.problem_type(rows=rows, columns=columns, world_size=world_size)
+    configs = list(example.space.enumerate(problem, on_cpu()))
+    check_all(example, problem, configs[:: max(1, len(configs) // 6)], {"bsp", "push", "pull"})
+
+
+@pytest.mark.parametrize("machine", [H100, MI300X, MI350X], ids=lambda machine: machine.arch)
+def test_it_compiles(example: Workload, machine: Machine) -> None:
+    problem = example.problem_type(rows=64, columns=8192, world_size=8)
+    with Screen(example, problem, machine) as screen:
+        for mode in ("push", "pull"):
+            config = Config({"mode": mode, "block": 2048, "num_warps": 4})
+            assert screen.verdict(config, screen.submit(config)) is None
+
+
+def test_the_guide_quotes_the_example() -> None:
+    guide, code = (ROOT / "docs/kernels.md").read_text(), EXAMPLE.read_text()
+    quoted = re.findall(r"```python\n(.*?)```", guide, re.DOTALL)
+    assert quoted
+    for block in quoted:
+        for line in filter(str.strip, block.splitlines()):
+            assert line.strip() in code, line
