@@ -50,6 +50,8 @@ def measure_rivals(rows: list[dict[str, Any]]) -> None:
                 gang.turn_to(found, problem)
             gang.start()
             row["rivals"] = {name: latency.median for name, latency in gang.measure_parts(3, 15).items()}
+            if not row["rivals"]:
+                print(f"no rival works for {problem}:{gang.last_words()}", file=sys.stderr)
     finally:
         if gang is not None:
             gang.close()

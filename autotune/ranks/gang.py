@@ -158,7 +158,7 @@ class Gang:
     def _begin(self, requests: Sequence[Request]) -> None:
         failure = self._failure(self._ask(requests, "start"), "start")
         if failure is not None:
-            last_words = self._last_words()
+            last_words = self.last_words()
             self.close()
             raise GangError(f"the ranks did not start: {failure.reason}{last_words}")
 
@@ -215,6 +215,14 @@ class Gang:
         if isinstance(answers, Failed):
             return {}
         return {name: _combine([list(answer.parts[name]) for answer in answers]) for name in answers[0].parts}
+
+    def last_words(self) -> str:
+        """The last lines of every running rank's log."""
+        words = []
+        for rank in range(self.problem.world_size):
+            lines = self._log(rank).read_text(errors="replace").strip().splitlines()
+            words += [f"\nrank {rank}: {line[:300]}" for line in lines[-3:]]
+        return "".join(words)
 
     def _too_slow(self, times: list[list[float]], plan: MeasurePlan) -> bool:
         return plan.give_up_over is not None and _combine(times).median > plan.give_up_over
@@ -329,13 +337,6 @@ class Gang:
         how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
         lines = self._log(rank).read_text(errors="replace").strip().splitlines()
         return f"{how}; {lines[-1][:200]}" if lines else how
-
-    def _last_words(self) -> str:
-        words = []
-        for rank in range(self.problem.world_size):
-            lines = self._log(rank).read_text(errors="replace").strip().splitlines()
-            words += [f"\nrank {rank}: {line[:300]}" for line in lines[-3:]]
-        return "".join(words)
 
     def _log(self, rank: int) -> Path:
         assert self._folder is not None
