@@ -61,7 +61,7 @@ def test_every_mode_is_right_under_the_interpreter(world_size: int, layout: str,
     here = on_cpu()
     problem = problem_of(world_size, layout, sizes)
     tiles = [tile for tile in INTERPRETED_TILES if tile["block_m"] <= max(16, problem.m)]
-    check_all(WORKLOAD, problem, few(variants(WORKLOAD, problem, here, tiles), 12 if world_size == 2 else 7), MODES)
+    check_all(WORKLOAD, problem, few(variants(WORKLOAD, problem, here, tiles), 8 if world_size == 2 else 5), MODES)
 
 
 GPU_TILES = [

@@ -96,7 +96,7 @@ def test_a_call_that_a_peer_misses_ends_and_says_so(tmp_path: Path) -> None:
     first, second = run_ranks(FUNCTIONS, "missed", 2, tmp_path)
     assert set(first.values()) == {True}
     assert set(second.values()) == {False}
-    assert len(first) == len(second) == 5
+    assert len(first) == len(second) == 4
 
 
 def test_a_k_that_the_ranks_cannot_share_is_refused() -> None:

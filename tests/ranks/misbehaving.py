@@ -26,9 +26,9 @@ class MisbehavingOperation(AllGatherGemmOperation):
         if config.get("num_stages") == 6:
             raise HeapExhausted("planted")
         run = super().prepare(config)
-        if config.get("num_stages") == 5 and self._scratch is not None:
+        if config.get("num_stages") == 5 and self.scratch is not None:
             # Nobody will ever have signalled so often, and nobody waits for long.
-            self._scratch.state[0] = 1000 + self._heap.rank
+            self.scratch.state[0] = 1000 + self._heap.rank
             run = self._bind_impatiently(config)
 
         def misbehave() -> None:
@@ -46,9 +46,7 @@ class MisbehavingOperation(AllGatherGemmOperation):
         return misbehave
 
     def _bind_impatiently(self, config: Config) -> Run:
-        return launch.bind(
-            self._problem, config, self._machine, self._tensors, self._scratch, self._heap, spin_limit=50
-        )
+        return launch.bind(self._problem, config, self._machine, self._tensors, self.scratch, self._heap, spin_limit=50)
 
 
 class MisbehavingWorkload(AllGatherGemmWorkload):

@@ -1,0 +1,169 @@
+"""Which of several entries a lookup takes, when it reads, and what it says where none will do."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes import EIGHT_GPUS, LAPTOP, latency_of
+
+import autotune
+from autotune.config import Config
+from autotune.db import CacheKey, Store, Winner
+from autotune.environment import Machine
+from autotune.errors import StoreError
+from autotune.runtime import Found, forget_lookups, lookup
+from autotune.workloads import provenance_of, workload
+
+FOUND = workload("all_gather_gemm")
+
+
+def problem(**fields: Any) -> Any:
+    return FOUND.problem_type(**{"m": 4096, "n": 28672, "k": 8192, "world_size": 8, **fields})
+
+
+DEFAULT = FOUND.default_config(problem(), EIGHT_GPUS)
+
+
+def tuned(group_m: int) -> Config:
+    return DEFAULT.replace(group_m=group_m)
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Iterator[Path]:
+    forget_lookups()
+    yield tmp_path / "cache.db"
+    forget_lookups()
+
+
+def keep(
+    path: Path, config: Config, *, finish: bool = True, machine: Machine = EIGHT_GPUS, stale: Any = None, **fields: Any
+) -> int:
+    """Put a study into the database; returns its number."""
+    key = CacheKey.of(problem(**fields), machine)
+    with Store.open(path) as store:
+        study = store.study(key, dataclasses.replace(provenance_of(FOUND), **(stale or {})), seed=0, space_size=1)
+        if finish:
+            store.finish(study.id, Winner(config, latency_of(100.0)))
+    return study.id
+
+
+def look(path: Path, machine: Machine = EIGHT_GPUS, **fields: Any) -> Found:
+    return lookup("all_gather_gemm", problem(**fields), machine=machine, url=str(path))
+
+
+@pytest.mark.parametrize(
+    ("m", "source"), [(2040, "default"), (2048, "nearest"), (4096, "exact"), (8192, "nearest"), (8200, "default")]
+)
+def test_a_factor_of_two_either_way_is_near(database: Path, m: int, source: str) -> None:
+    keep(database, tuned(4))
+    found = look(database, m=m)
+    assert found.source == source
+    assert (found.entry is None) == (source == "default") and (found.reason == "") == (source == "exact")
+
+
+def test_of_two_equally_near_the_smaller_stands_in(database: Path) -> None:
+    for m, group_m in ((8192, 2), (2048, 4)):
+        keep(database, tuned(group_m), m=m)
+    assert look(database).config == tuned(4)
+
+
+def test_a_nearer_entry_whose_config_is_not_valid_for_this_problem_is_passed_over(database: Path) -> None:
+    keep(database, tuned(4).replace(unit_rows=1024), m=8192 + 1024)
+    keep(database, tuned(2), m=4096)
+    assert FOUND.space.violation(tuned(4).replace(unit_rows=1024), problem(m=8192 - 512), EIGHT_GPUS) is None
+    assert look(database, m=7680).config == tuned(4).replace(unit_rows=1024)
+    narrow = look(database, m=4608 - 512 + 8)
+    assert narrow.source == "nearest" and narrow.config == tuned(2)
+    keep(database, tuned(8).replace(unit_rows=2048), m=4104)
+    forget_lookups()
+    assert look(database, m=4112).config == tuned(2), "2048 rows exceed a shard of 514"
+
+
+def test_a_fresh_near_entry_stands_in_for_a_stale_exact_one_and_the_reason_says_so(database: Path) -> None:
+    keep(database, tuned(4), stale={"triton": "2.0"})
+    keep(database, tuned(2), m=6144)
+    found = look(database)
+    assert (found.source, found.config) == ("nearest", tuned(2))
+    assert "stale" in found.reason and "triton 2.0 is now" in found.reason
+
+
+@pytest.mark.parametrize("field", ["source_hash", "space", "triton", "iris", "torch", "driver"])
+def test_every_field_of_the_provenance_makes_an_entry_stale(database: Path, field: str) -> None:
+    keep(database, tuned(4), stale={field: "other"})
+    found = look(database)
+    assert found.source == "default" and f"stale: {field} other is now" in found.reason
+    assert look(database, m=2048).source == "default", "nor is it near anything"
+
+
+def test_an_unfinished_study_is_no_entry(database: Path) -> None:
+    keep(database, tuned(4), finish=False)
+    assert look(database).source == "default"
+
+
+def test_a_superseded_winner_is_served_until_there_is_a_newer_one(database: Path) -> None:
+    study = keep(database, tuned(4))
+    with Store.open(database) as store:
+        store.forget(study)
+    keep(database, tuned(2), finish=False)
+    assert look(database).config == tuned(4)
+    keep(database, tuned(2))
+    forget_lookups()
+    assert look(database).config == tuned(2)
+
+
+def test_a_laptop_and_a_gpu_share_a_database_and_nothing_else(database: Path) -> None:
+    config = FOUND.default_config(problem(), LAPTOP).replace(group_m=2)
+    keep(database, tuned(4))
+    keep(database, config, machine=LAPTOP)
+    assert look(database).config == tuned(4)
+    assert look(database, machine=LAPTOP).config == config
+
+
+def test_what_is_tuned_later_is_seen_after_forgetting(database: Path) -> None:
+    assert look(database).source == "default"
+    keep(database, tuned(4))
+    assert look(database).source == "default", "read once"
+    forget_lookups()
+    assert look(database).source == "exact"
+
+
+def test_many_threads_read_the_database_once(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keep(database, tuned(4))
+    opened = []
+    open_store = Store.open.__func__  # type: ignore[attr-defined]
+
+    def counted(cls: type[Store], *arguments: Any, **options: Any) -> Store:
+        opened.append(arguments)
+        store: Store = open_store(cls, *arguments, **options)
+        return store
+
+    monkeypatch.setattr(Store, "open", classmethod(counted))
+    sizes = [2048 + 8 * (number % 50) for number in range(400)] + [4096] * 50
+    with ThreadPoolExecutor(16) as pool:
+        found = list(pool.map(lambda m: look(database, m=m), sizes))
+    assert len(opened) == 1
+    assert {each.config for each in found} == {tuned(4)}
+    assert {each.source for each in found[-50:]} == {"exact"}
+
+
+def test_the_users_database_is_the_default_one(database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keep(database, tuned(4))
+    assert autotune.lookup("all_gather_gemm", problem(), machine=EIGHT_GPUS).source == "default"
+    assert not (tmp_path / "user-data").exists(), "a lookup makes no files"
+    monkeypatch.setenv("AUTOTUNE_DB", str(database))
+    assert autotune.lookup("all_gather_gemm", problem(), machine=EIGHT_GPUS).source == "exact"
+
+
+def test_a_database_that_cannot_be_read_is_an_error_each_time(database: Path) -> None:
+    database.write_bytes(b"no database at all, but long enough to be taken for one" * 100)
+    for _ in range(2):
+        with pytest.raises(StoreError):
+            look(database)
+    database.unlink()
+    keep(database, tuned(4))
+    assert look(database).source == "exact", "the error was not remembered"

@@ -1,0 +1,125 @@
+"""Screening ahead of the ranks: in which order, how far ahead, with which processes, and until when."""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes import LAPTOP
+
+from autotune.config import Config
+from autotune.environment import H100
+from autotune.outcome import Evaluation, Outcome
+from autotune.tuning import screening
+from autotune.tuning.screening import Ahead, Screen
+from autotune.tuning.search import Candidate
+from autotune.workloads import registry, workload
+
+FOUND = workload("all_gather_gemm")
+PROBLEM = FOUND.problem_type(m=64, n=128, k=64, world_size=2)
+
+
+@pytest.fixture(autouse=True)
+def two_workers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("AUTOTUNE_COMPILE_WORKERS", "2")
+    monkeypatch.setenv("AUTOTUNE_WORKLOADS", str(Path(__file__).parent / "waiting_compilers.py"))
+    registry._from_files.cache_clear()
+    yield
+    registry._from_files.cache_clear()
+
+
+def config(number: int) -> Config:
+    return Config({"mode": "pull", "group_m": number})
+
+
+def test_under_the_interpreter_nothing_is_compiled() -> None:
+    before = multiprocessing.active_children()
+    with Screen(FOUND, PROBLEM, LAPTOP) as screen:
+        assert screen.lookahead == 1 and screen.submit(config(1)) is None
+        assert screen.verdict(config(1), None) is None
+        assert set(multiprocessing.active_children()) <= set(before)
+
+
+def test_real_kernels_pass_and_kernels_too_large_for_the_device_do_not() -> None:
+    default = FOUND.default_config(PROBLEM, H100)
+    oversized = default.replace(block_m=128, block_n=128, block_k=128, num_stages=6, loads="pointer")
+    broken = default.replace(block_k=24, loads="pointer")
+    with Screen(FOUND, PROBLEM, H100) as screen:
+        futures = [screen.submit(each) for each in (default, oversized, broken)]
+        assert screen.verdict(default, futures[0]) is None
+        verdict = screen.verdict(oversized, futures[1])
+        assert verdict is not None and verdict.outcome is Outcome.OUT_OF_RESOURCES
+        assert str(H100.shared_memory) in verdict.reason
+        verdict = screen.verdict(broken, futures[2])
+        assert verdict is not None and verdict.outcome is Outcome.DID_NOT_COMPILE
+        assert verdict.reason.startswith("gather_gemm_kernel: ") and "\n" not in verdict.reason
+
+
+def test_a_compiler_that_takes_too_long_is_ended_and_harms_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = workload("waiting")
+    with Screen(found, PROBLEM, H100) as screen:
+        assert screen.verdict(config(1), screen.submit(config(1))) is None  # the workers have started
+        monkeypatch.setattr(screening, "COMPILE_SECONDS", 1.0)
+        stuck, good = screen.submit(config(16)), screen.submit(config(2))
+        begin = time.monotonic()
+        verdict = screen.verdict(config(16), stuck)
+        assert verdict is not None and verdict.outcome is Outcome.DID_NOT_COMPILE
+        assert "took more than 1 s" in verdict.reason and time.monotonic() - begin < 5
+        monkeypatch.setattr(screening, "COMPILE_SECONDS", 60.0)
+        assert screen.verdict(config(2), good) is None
+        screen.submit(config(16))
+        begin = time.monotonic()
+    assert time.monotonic() - begin < 5, "leaving waits for nobody"
+    for process in multiprocessing.active_children():
+        process.join(10)
+        assert not process.is_alive()
+
+
+class Controlled:
+    """Stands in for ``Screen``: compilations end when the test says so."""
+
+    lookahead = 3
+
+    def __init__(self) -> None:
+        self.futures: dict[Config, Future[Any]] = {}
+
+    def submit(self, config: Config) -> Future[Any]:
+        self.futures[config] = Future()
+        return self.futures[config]
+
+    def verdict(self, config: Config, future: Future[Any]) -> Evaluation | None:
+        found: Evaluation | None = future.result(timeout=10)
+        return found
+
+
+def filled(screen: Any, count: int) -> Ahead:
+    """As many of ``count`` candidates as may be on the way."""
+    candidates = iter([Candidate(config(number), "first") for number in range(count)])
+    ahead = Ahead(screen)
+    ahead.fill(lambda: next(candidates, None))
+    return ahead
+
+
+def test_no_more_are_on_the_way_than_may_be_and_no_more_than_there_are() -> None:
+    for count, expected in ((10, 3), (2, 2), (0, 0)):
+        screen = Controlled()
+        assert bool(filled(screen, count)) == (count > 0)
+        assert len(screen.futures) == expected
+
+
+def test_what_is_compiled_comes_first_and_the_oldest_of_it() -> None:
+    screen = Controlled()
+    ahead = filled(screen, 3)
+    refused = Evaluation(Outcome.DID_NOT_COMPILE, "planted")
+    screen.futures[config(1)].set_result(refused)
+    screen.futures[config(2)].set_result(None)
+    for number, verdict in ((1, refused), (2, None)):
+        candidate, found = ahead.take()
+        assert (candidate.config, found) == (config(number), verdict)
+    screen.futures[config(0)].set_result(None)
+    assert ahead.take()[0].config == config(0) and not ahead

@@ -1,0 +1,384 @@
+"""The loop over a space small enough to know everything about: what is asked of the ranks, and what is kept."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes import LAPTOP, latency_of
+
+from autotune.config import Config
+from autotune.db import Store, TrialRecord
+from autotune.environment import Machine
+from autotune.errors import GangError
+from autotune.outcome import Evaluation, Latency, Outcome
+from autotune.problem import Problem, size
+from autotune.search_spaces import Constraint, Setting, Space, choices, numbers
+from autotune.tuning import Budget, Effort, Result, Standing, tune
+from autotune.tuning.screening import Screen
+from autotune.tuning.search import Search
+from autotune.workloads import Tolerance, Workload
+
+EFFORT = Effort(trials=24, screen=3, iterations=9, finalists=2, rounds=2)
+BSP = Config({"mode": "bsp"})
+BEST = Config({"mode": "push", "tile": 64, "unit": 128})
+"""The fastest by ``time_of``: neither the default nor next to it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SmallProblem(Problem):
+    workload = "small"
+
+    width: int = size("numbers on each rank")
+
+
+def _whole_tiles(s: Setting, tile: int, unit: int) -> bool:
+    return unit % tile == 0
+
+
+class SmallWorkload(Workload):
+    """37 valid configs: one bsp and 36 pushes."""
+
+    name = "small"
+    problem_type = SmallProblem
+    space = Space(
+        choices("mode", "bsp", "push"),
+        numbers("tile", 2, 4, 8, 16, 32, 64, 128, 256, modes=("push",)),
+        numbers("unit", 2, 4, 8, 16, 32, 64, 128, 256, modes=("push",)),
+        constraints=(Constraint("whole", ("tile", "unit"), _whole_tiles, "a unit holds whole tiles"),),
+    )
+    sources = ()
+
+    def default_problem(self, machine: Machine, world_size: int) -> SmallProblem:
+        return SmallProblem(width=1024, world_size=world_size)
+
+    def default_config(self, problem: Any, machine: Machine) -> Config:
+        return Config({"mode": "push", "tile": 2, "unit": 2})
+
+    def first_configs(self, problem: Any, machine: Machine) -> list[Config]:
+        return [self.default_config(problem, machine), Config({"mode": "push", "tile": 2, "unit": 256})]
+
+    def baselines(self, problem: Any, machine: Machine) -> dict[str, Config]:
+        return {"bsp": BSP}
+
+    def tolerance(self, problem: Any) -> Tolerance:
+        return Tolerance(1e-3, 1e-2)
+
+    def heap_bytes(self, problem: Any) -> int:
+        return 1 << 20
+
+    def operation(self, *_: Any) -> Any:
+        raise NotImplementedError
+
+    def compile(self, *_: Any) -> Any:
+        raise NotImplementedError
+
+
+WORKLOAD = SmallWorkload()
+PROBLEM = SmallProblem(width=1024, world_size=2)
+EVERYTHING = set(WORKLOAD.space.enumerate(PROBLEM, LAPTOP))
+
+
+def time_of(config: Config) -> float:
+    """Microseconds: 300 for bsp, a bowl around ``BEST`` for the others."""
+    if config == BSP:
+        return 300.0
+    return 200.0 * (
+        1 + 0.1 * abs(math.log2(config.integer("tile") / 64)) + 0.07 * abs(math.log2(config.integer("unit") / 128))
+    )
+
+
+@dataclass
+class Ranks:
+    """Stands in for a gang: a time for each config, what it was asked, and what is to go wrong."""
+
+    time: Callable[[Config], float] = time_of
+    raises: dict[int, type[BaseException]] = field(default_factory=dict)
+    """By the number of the call."""
+    fails: dict[Config, Outcome] = field(default_factory=dict)
+    calls: list[tuple[Config, int, Any]] = field(default_factory=list)
+    log: list[str] = field(default_factory=list)
+    restarts: int = 0
+
+    @property
+    def configs(self) -> list[Config]:
+        return [config for config, _, _ in self.calls]
+
+    def start(self) -> None:
+        self.log.append("start")
+
+    def close(self) -> None:
+        self.log.append("close")
+
+    def evaluate(self, config: Config, seed: int, plan: Any) -> Evaluation:
+        if len(self.calls) in self.raises:
+            raise self.raises[len(self.calls)]("planted")
+        self.calls.append((config, seed, plan))
+        if config in self.fails:
+            return Evaluation(self.fails[config], "planted")
+        return Evaluation(Outcome.MEASURED, latency=latency_of(self.time(config)))
+
+    def measure_parts(self, warmup: int, iterations: int) -> dict[str, Latency]:
+        return {"sum": latency_of(120.0)}
+
+
+def run(path: Path, ranks: Ranks, trials: int = 20, **options: Any) -> Result:
+    """One run of the loop as a new process would make it, on a laptop, where nothing is compiled."""
+    watch: Callable[[Standing], None] = options.pop("watch", lambda standing: None)
+    with Store.open(path) as store, Screen(WORKLOAD, PROBLEM, LAPTOP) as screen:
+        return tune(
+            WORKLOAD,
+            PROBLEM,
+            LAPTOP,
+            store,
+            ranks,
+            screen,
+            budget=Budget(trials),
+            effort=EFFORT,
+            watch=watch,
+            **options,
+        )
+
+
+def kept(path: Path, *, finals: bool = False, study: int | None = None) -> list[TrialRecord]:
+    """What the store holds of the search, or of the finals."""
+    with Store.open(path) as store:
+        trials = store.trials(study or store.studies()[-1].id)
+    return [trial for trial in trials if (trial.source == "final") == finals]
+
+
+FINALS = EFFORT.rounds * (EFFORT.finalists + 2)
+"""Evaluations of the finals: the best ones, the default and the baseline."""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "cache.db"
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_it_finds_the_optimum_of_a_small_space(path: Path, seed: int) -> None:
+    result = run(path, Ranks(), trials=30, seed=seed)
+    assert result.entry is not None and result.entry.winner.config == BEST
+    assert result.entry.winner.latency.median == 200.0
+
+
+def test_it_ends_when_the_whole_space_is_known(path: Path) -> None:
+    ranks = Ranks()
+    result = run(path, ranks, trials=1000)
+    searched = ranks.configs[: len(EVERYTHING)]
+    assert set(searched) == EVERYTHING
+    assert len(ranks.calls) == len(EVERYTHING) + FINALS
+    assert result.standing.trials == len(EVERYTHING)
+
+
+@pytest.mark.parametrize("trials", [1, 2, 7, 20])
+def test_the_ranks_evaluate_as_many_configs_as_the_budget_says(path: Path, trials: int) -> None:
+    ranks = Ranks()
+    result = run(path, ranks, trials=trials)
+    trialled = [t for t in kept(path) if t.evaluation.outcome is not Outcome.INVALID]
+    assert len(trialled) == trials == result.standing.trials
+    assert ranks.configs[:trials] == [t.config for t in trialled]
+    assert ranks.configs[0] == BSP, "baselines come first"
+    assert len(kept(path, finals=True)) == len(ranks.calls) - trials <= FINALS
+
+
+def test_a_config_that_is_clearly_slower_may_be_given_up_early(path: Path) -> None:
+    ranks = Ranks()
+    run(path, ranks)
+    assert ranks.calls[0][2].give_up_over is None, "nothing to compare with yet"
+    best = 300.0
+    for config, _, plan in ranks.calls[1:20]:
+        assert plan.give_up_over == pytest.approx(1.5 * best)
+        best = min(best, time_of(config))
+    assert all(plan.give_up_over is None and plan.screen == plan.iterations for _, _, plan in ranks.calls[20:])
+
+
+def test_every_search_evaluation_has_inputs_of_its_own_and_a_final_round_the_same(path: Path) -> None:
+    ranks = Ranks()
+    run(path, ranks, seed=3)
+    seeds = [seed for _, seed, _ in ranks.calls]
+    assert len(set(seeds[:20])) == 20 and min(seeds) >= 30_000
+    half = FINALS // 2
+    assert {len(set(seeds[20 : 20 + half])), len(set(seeds[20 + half :]))} == {1}
+
+
+def test_the_finals_measure_default_baseline_and_best_in_alternating_order(path: Path) -> None:
+    ranks = Ranks()
+    run(path, ranks, trials=30)
+    finals = ranks.configs[30:]
+    assert finals == [*finals[:4], *reversed(finals[:4])]
+    assert {BSP, BEST, WORKLOAD.default_config(PROBLEM, LAPTOP)} < set(finals)
+    assert [trial.number for trial in kept(path, finals=True)] == [0] * 4 + [1] * 4
+
+
+@pytest.mark.parametrize("stop", [0, 1, 2, 9, 19])
+@pytest.mark.parametrize("how", [KeyboardInterrupt, GangError])
+def test_a_search_that_was_cut_off_measures_nothing_again(path: Path, stop: int, how: type[BaseException]) -> None:
+    first, second = Ranks(raises={stop: how}), Ranks()
+    if how is KeyboardInterrupt:
+        stopped = run(path, first)
+        assert stopped.interrupted and stopped.entry is None
+    else:
+        with pytest.raises(how, match="planted"):
+            run(path, first)
+    closed_here = ["close"] if how is KeyboardInterrupt else []  # in the middle of a request; else the caller closes
+    assert first.log == ["start", *closed_here]
+    assert [trial.config for trial in kept(path) if trial.evaluation.outcome is not Outcome.INVALID] == first.configs
+
+    finished = run(path, second)
+    assert finished.entry is not None and not finished.interrupted and finished.standing.resumed == stop
+    searched = [*first.configs, *second.configs[: 20 - stop]]
+    assert len(searched) == 20 and max(Counter(searched).values()) == 1
+    assert len(second.calls) == 20 - stop + FINALS
+
+
+@pytest.mark.parametrize("stop", [20, 23, 27])
+def test_finals_that_were_cut_off_go_on_where_they_stopped(path: Path, stop: int) -> None:
+    first, second = Ranks(raises={stop: KeyboardInterrupt}), Ranks()
+    assert run(path, first).interrupted
+    finished = run(path, second)
+    assert finished.entry is not None
+    uncut = Ranks()
+    run(path.with_name("uncut.db"), uncut)
+    assert [*first.calls, *second.calls] == uncut.calls
+    assert len(kept(path, finals=True)) == FINALS
+
+
+def test_a_larger_budget_after_an_interrupt_counts_what_was_done(path: Path) -> None:
+    run(path, Ranks(raises={10: KeyboardInterrupt}))
+    second = Ranks()
+    assert run(path, second, trials=5).entry is not None, "the budget is used up already: finals at once"
+    assert len(second.calls) == FINALS
+
+
+def test_nothing_is_searched_where_the_ranks_do_not_start(path: Path) -> None:
+    class Dead(Ranks):
+        def start(self) -> None:
+            raise GangError("no ranks")
+
+    ranks = Dead()
+    with pytest.raises(GangError, match="no ranks"):
+        run(path, ranks)
+    assert ranks.log == [] and ranks.calls == []
+
+
+def test_a_finished_study_answers_without_ranks(path: Path) -> None:
+    entry = run(path, Ranks()).entry
+    idle = Ranks()
+    answered = run(path, idle, trials=500, seed=9)
+    assert answered.from_cache and answered.entry == entry and idle.log == [] == idle.calls
+
+
+def test_force_measures_anew_and_keeps_what_was_measured(path: Path) -> None:
+    old = run(path, Ranks())
+    before = kept(path)
+    ranks = Ranks(time=lambda config: 2 * time_of(config))
+    new = run(path, ranks, force=True)
+    assert new.study.id != old.study.id and new.standing.resumed == 0 and len(ranks.calls) == 20 + FINALS
+    assert kept(path, study=old.study.id) == before
+    assert new.entry is not None and old.entry is not None
+    assert new.entry.winner.latency.median == 2 * old.entry.winner.latency.median
+    assert run(path, Ranks()).entry == new.entry, "the newer one is served"
+
+
+def test_force_that_is_interrupted_leaves_the_old_winner_in_the_cache(path: Path) -> None:
+    old = run(path, Ranks()).entry
+    assert run(path, Ranks(raises={5: KeyboardInterrupt}), force=True).interrupted
+    with Store.open(path) as store:
+        assert store.entries("small") == [old]
+
+
+@pytest.mark.parametrize("gain", [0.0, 0.01, 0.02, 0.05])
+def test_no_winner_is_slower_than_the_baseline_and_noise_is_no_gain(path: Path, gain: float) -> None:
+    result = run(path, Ranks(time=lambda config: 300.0 * (1 if config == BSP else 1 - gain)))
+    assert result.entry is not None
+    winner = result.entry.winner
+    assert winner.latency.median <= winner.baselines["bsp"].median
+    assert (winner.config == BSP) == (gain < 0.01 * 2**0.5), "each latency is known to 1 %"
+
+
+def test_a_baseline_that_fails_is_no_obstacle(path: Path) -> None:
+    result = run(path, Ranks(fails={BSP: Outcome.CRASHED}), trials=30)
+    assert result.entry is not None and result.entry.winner.config == BEST
+    assert result.entry.winner.baselines == {} and result.standing.baseline is None
+
+
+def test_a_best_one_that_fails_in_the_finals_does_not_win(path: Path) -> None:
+    class Fickle(Ranks):
+        def evaluate(self, config: Config, seed: int, plan: object) -> Evaluation:
+            found = super().evaluate(config, seed, plan)
+            late = len(self.calls) > 30 and config == BEST
+            return Evaluation(Outcome.WRONG_RESULT, "planted") if late else found
+
+    result = run(path, Fickle(), trials=30)
+    assert result.entry is not None and result.entry.winner.config not in (BEST, BSP)
+    assert [t.evaluation.outcome for t in kept(path, finals=True) if t.config == BEST] == [Outcome.WRONG_RESULT]
+
+
+def test_who_proposed_each_config_is_kept(path: Path) -> None:
+    run(path, Ranks(), trials=30)
+    sources = [trial.source for trial in kept(path) if trial.evaluation.outcome is not Outcome.INVALID]
+    assert sources[:3] == ["baseline", "first", "first"]
+    assert set(sources[3:]) <= {"sampler", "neighbour", "random"} and "sampler" in sources
+
+
+def test_a_watcher_sees_every_phase_and_the_counts_rise(path: Path) -> None:
+    phases: dict[str, None] = {}
+    trials: list[int] = []
+
+    def watch(standing: Standing) -> None:
+        phases[standing.phase] = None
+        trials.append(standing.trials)
+        assert 0 <= standing.used <= 1
+
+    run(path, Ranks(), watch=watch)
+    assert list(phases) == ["starting the ranks", "baselines", "searching", "finals", "done"]
+    assert trials == sorted(trials) and trials[-1] == 20
+
+
+def make_search(seed: int = 1) -> Search:
+    first = WORKLOAD.first_configs(PROBLEM, LAPTOP)
+    return Search(WORKLOAD.space, PROBLEM, LAPTOP, seed, first, [BSP], on_invalid=lambda config, evaluation: None)
+
+
+@pytest.mark.parametrize("ahead", [1, 6])
+def test_the_search_proposes_each_config_once_then_none(ahead: int) -> None:
+    search, seen, waiting = make_search(), [], []
+    while (candidate := search.ask(len(seen) / 36)) is not None:
+        seen.append(candidate.config)
+        waiting.append(candidate)
+        if len(waiting) == ahead:
+            done = waiting.pop(0)
+            search.tell(done, Evaluation(Outcome.MEASURED, latency=latency_of(time_of(done.config))))
+    assert len(seen) == len(set(seen)) and {*seen, BSP} == EVERYTHING
+    assert BSP not in seen
+
+
+def test_the_search_ranks_what_it_was_told() -> None:
+    search = make_search()
+    search.remember(BSP, Evaluation(Outcome.MEASURED, latency=latency_of(300.0)))
+    told = {BSP: 300.0}
+    for _ in range(10):
+        candidate = search.ask(0.0)
+        assert candidate is not None
+        failed = candidate.config.integer("tile") == 4
+        latency = latency_of(time_of(candidate.config))
+        evaluation = Evaluation(Outcome.CRASHED, "planted") if failed else Evaluation(Outcome.MEASURED, latency=latency)
+        search.tell(candidate, evaluation)
+        if not failed:
+            told[candidate.config] = latency.median
+    assert search.best(100) == sorted(told, key=lambda config: told[config])
+    assert search.best(3) == search.best(100)[:3]
+
+
+def test_a_config_of_a_space_that_has_changed_since_is_ignored() -> None:
+    search = make_search()
+    for values in ({"mode": "gone"}, {"mode": "push", "tile": 3, "unit": 3}, {"mode": "push", "speed": 3}):
+        search.remember(Config(values), Evaluation(Outcome.TIMED_OUT, "planted"))
+    assert search.ask(0.0) is not None

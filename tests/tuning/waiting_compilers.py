@@ -1,0 +1,25 @@
+"""A user's workload whose compilation takes its time where ``group_m`` is 16."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from autotune.config import Config
+from autotune.environment import Machine
+from autotune.kernels.launching.plan import Compiled
+from autotune.workloads.all_gather_gemm import AllGatherGemmWorkload
+
+
+class WaitingWorkload(AllGatherGemmWorkload):
+    """Compiles nothing."""
+
+    name = "waiting"
+
+    def compile(self, problem: Any, config: Config, machine: Machine) -> list[Compiled]:
+        if config["group_m"] == 16:
+            time.sleep(600)
+        return [Compiled("kernel", 1024, None, None)]
+
+
+WORKLOAD = WaitingWorkload()
