@@ -12,13 +12,13 @@ from autotune.heap.arena import SymmetricHeap
 from autotune.kernels.all_gather_gemm import launch
 from autotune.kernels.all_gather_gemm.library import multiply
 from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
-from autotune.kernels.all_gather_gemm.tensors import Scratch, Tensors
+from autotune.kernels.all_gather_gemm.tensors import Tensors
 from autotune.kernels.launching.plan import Compiled, compile_all
 from autotune.kernels.launching.tensors import TORCH_DTYPES, meta
 from autotune.search_spaces.all_gather_gemm import SPACE, default_config
-from autotune.workloads.comparison import distance, drawn
-from autotune.workloads.scratch import ScratchOperation
-from autotune.workloads.workload import Error, Run, Tolerance, Workload
+from autotune.workloads.gemm import GemmOperation
+from autotune.workloads.scratch import SPINS_OFFLINE
+from autotune.workloads.workload import Run, Tolerance, Workload
 
 TOLERANCES = {
     # Rounding of the output: 2**-9 of each element in bf16 (the interpreter truncates: 2**-8), 2**-12 in fp16.
@@ -27,60 +27,40 @@ TOLERANCES = {
     "fp32": Tolerance(overall=1e-5, element=1e-4),
 }
 
-SPINS_OFFLINE = 1 << 20
 
+class AllGatherGemmOperation(GemmOperation):
+    """A's shard lies on the heap, the rest in ordinary memory."""
 
-class AllGatherGemmOperation(ScratchOperation):
-    """The tensors of one rank, and the config prepared last."""
+    launcher: ClassVar = launch
 
     def __init__(self, problem: AllGatherGemm, heap: SymmetricHeap, machine: Machine, spin_limit: int) -> None:
-        """Allocates A's shard on the heap, the rest in ordinary memory; inputs are undefined until ``refresh``."""
-        self._problem, self._machine, self._spin_limit = problem, machine, spin_limit
+        """Inputs are undefined until ``refresh``."""
         dtype, device = TORCH_DTYPES[problem.dtype], heap.device
         b_shape = (problem.n_local, problem.k) if problem.b_order == "nk" else (problem.k, problem.n_local)
         b = torch.empty(b_shape, dtype=dtype, device=device)
-        self._tensors = Tensors(
+        tensors = Tensors(
             a=heap.allocate(problem.shard, dtype),
             b=b.t() if problem.b_order == "nk" else b,
             c=torch.empty((problem.m, problem.n_local), dtype=dtype, device=device),
             bias=torch.empty(problem.n_local, dtype=dtype, device=device) if problem.bias else None,
         )
-        self._reference: torch.Tensor | None = None
-        super().__init__(heap)
-
-    def share(self, config: Config) -> Scratch | None:
-        """Counters and inbox."""
-        return launch.share_scratch(self._problem, config, self._machine, self._heap)
-
-    def bind(self, config: Config) -> Run:
-        """On this rank's tensors."""
-        return launch.bind(
-            self._problem, config, self._machine, self._tensors, self.scratch, self._heap, self._spin_limit
-        )
+        super().__init__(problem, tensors, heap, machine, spin_limit)
 
     def refresh(self, seed: int) -> None:
         """Every rank draws every rank's shard from the seed, so that the reference needs no communication at all."""
         tensors, rank = self._tensors, self._heap.rank
-        shards = [self._draw(tensors.a, seed * 1000 + other) for other in range(self._heap.world_size)]
+        shards = [self.draw(tensors.a, seed * 1000 + other) for other in range(self._heap.world_size)]
         tensors.a.copy_(shards[rank])
-        tensors.b.copy_(self._draw(tensors.b, seed * 1000 + 500 + rank))
-        wide = torch.float64 if self._problem.dtype == "fp32" else torch.float32
+        tensors.b.copy_(self.draw(tensors.b, seed * 1000 + 500 + rank))
+        wide = self.wide
         whole = torch.cat(shards, dim=0 if self._problem.rows_layout else 1)
         self._reference = whole.to(wide) @ tensors.b.to(wide)
         if tensors.bias is not None:
-            tensors.bias.copy_(self._draw(tensors.bias, seed * 1000 + 750 + rank))
+            tensors.bias.copy_(self.draw(tensors.bias, seed * 1000 + 750 + rank))
             self._reference += tensors.bias.to(wide)
         tensors.c.fill_(float("nan"))
         if self.scratch is not None:
             self.scratch.inbox.fill_(float("nan"))
-
-    def _draw(self, like: torch.Tensor, seed: int) -> torch.Tensor:
-        return drawn(tuple(like.shape), like.dtype, self._heap.device, seed)
-
-    def error(self) -> Error:
-        """Distance from the reference, computed in fp32 (fp64 for fp32)."""
-        assert self._reference is not None, "refresh comes first"
-        return distance(self._tensors.c, self._reference)
 
     def parts(self) -> dict[str, Run]:
         """The library's all-gather of A alone, and its GEMM alone."""

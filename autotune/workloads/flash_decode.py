@@ -19,7 +19,7 @@ from autotune.kernels.launching.plan import Compiled, compile_all, run_all
 from autotune.kernels.launching.tensors import meta
 from autotune.search_spaces.flash_decode import SEVERAL_KERNELS, SPACE, default_config
 from autotune.workloads.comparison import distance, drawn
-from autotune.workloads.scratch import ScratchOperation
+from autotune.workloads.scratch import SPINS_OFFLINE, ScratchOperation
 from autotune.workloads.workload import Error, Run, Tolerance, Workload
 
 TOLERANCES = {
@@ -29,7 +29,6 @@ TOLERANCES = {
     "fp16": Tolerance(overall=1e-3, element=0.0125),
 }
 
-SPINS_OFFLINE = 1 << 20
 
 SHARPNESS = 4.0
 """Standard deviation of the queries, hence of the logits: parts then differ widely in their log-sum-exps."""

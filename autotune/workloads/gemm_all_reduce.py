@@ -13,13 +13,13 @@ from autotune.heap.arena import SymmetricHeap
 from autotune.kernels.gemm_all_reduce import launch
 from autotune.kernels.gemm_all_reduce.library import multiply
 from autotune.kernels.gemm_all_reduce.problem import GemmAllReduce
-from autotune.kernels.gemm_all_reduce.tensors import Scratch, Tensors
+from autotune.kernels.gemm_all_reduce.tensors import Tensors
 from autotune.kernels.launching.plan import Compiled, compile_all
 from autotune.kernels.launching.tensors import TORCH_DTYPES, meta
 from autotune.search_spaces.gemm_all_reduce import KERNELS, SPACE, default_config, untuned
-from autotune.workloads.comparison import distance, drawn
-from autotune.workloads.scratch import ScratchOperation
-from autotune.workloads.workload import Error, Run, Tolerance, Workload
+from autotune.workloads.gemm import GemmOperation
+from autotune.workloads.scratch import SPINS_OFFLINE
+from autotune.workloads.workload import Run, Tolerance, Workload
 
 TOLERANCES = {
     # One rounding of the output: 2**-9 of each element in bf16 (the interpreter truncates: 2**-8), 2**-12 in fp16.
@@ -28,55 +28,34 @@ TOLERANCES = {
     "fp32": Tolerance(overall=1e-5, element=1e-4),
 }
 
-SPINS_OFFLINE = 1 << 20
 
+class GemmAllReduceOperation(GemmOperation):
+    """Operands in ordinary memory."""
 
-class GemmAllReduceOperation(ScratchOperation):
-    """The tensors of one rank, and the config prepared last."""
+    launcher: ClassVar = launch
 
     def __init__(self, problem: GemmAllReduce, heap: SymmetricHeap, machine: Machine, spin_limit: int) -> None:
-        """Operands in ordinary memory; inputs are undefined until ``refresh``."""
-        self._problem, self._machine, self._spin_limit = problem, machine, spin_limit
-        self._tensors = _tensors(problem, heap.device)
-        self._reference: torch.Tensor | None = None
-        super().__init__(heap)
-
-    def share(self, config: Config) -> Scratch | None:
-        """Counters and inboxes."""
-        return launch.share_scratch(self._problem, config, self._machine, self._heap)
-
-    def bind(self, config: Config) -> Run:
-        """On this rank's tensors."""
-        return launch.bind(
-            self._problem, config, self._machine, self._tensors, self.scratch, self._heap, self._spin_limit
-        )
+        """Inputs are undefined until ``refresh``."""
+        super().__init__(problem, _tensors(problem, heap.device), heap, machine, spin_limit)
 
     def refresh(self, seed: int) -> None:
         """Every rank draws every rank's operands from the seed, so that the reference needs no communication at all."""
         tensors, rank = self._tensors, self._heap.rank
-        wide = torch.float64 if self._problem.dtype == "fp32" else torch.float32
+        wide = self.wide
         reference = torch.zeros(tensors.c.shape, dtype=wide, device=self._heap.device)
         for other in range(self._heap.world_size):  # one at a time: a large B is there only once more
-            a, b = self._draw(tensors.a, seed * 1000 + other), self._draw(tensors.b, seed * 1000 + 500 + other)
+            a, b = self.draw(tensors.a, seed * 1000 + other), self.draw(tensors.b, seed * 1000 + 500 + other)
             reference += a.to(wide) @ b.to(wide)
             if other == rank:
                 tensors.a.copy_(a)
                 tensors.b.copy_(b)
         if tensors.bias is not None:
-            tensors.bias.copy_(self._draw(tensors.bias, seed * 1000 + 999))
+            tensors.bias.copy_(self.draw(tensors.bias, seed * 1000 + 999))
             reference += tensors.bias.to(wide)
         self._reference = reference
         tensors.c.fill_(float("nan"))
         if self.scratch is not None:
             self.scratch.poison()
-
-    def _draw(self, like: torch.Tensor, seed: int) -> torch.Tensor:
-        return drawn(tuple(like.shape), like.dtype, self._heap.device, seed)
-
-    def error(self) -> Error:
-        """Distance from the reference, computed in fp32 (fp64 for fp32)."""
-        assert self._reference is not None, "refresh comes first"
-        return distance(self._tensors.c, self._reference)
 
     def parts(self) -> dict[str, Run]:
         """The library's GEMM alone, and its all-reduce of C alone."""

@@ -11,13 +11,13 @@ from autotune.environment import Machine
 from autotune.heap.arena import SymmetricHeap
 from autotune.kernels.gemm_reduce_scatter import launch
 from autotune.kernels.gemm_reduce_scatter.problem import GemmReduceScatter
-from autotune.kernels.gemm_reduce_scatter.tensors import Scratch, Tensors
+from autotune.kernels.gemm_reduce_scatter.tensors import Tensors
 from autotune.kernels.launching.plan import Compiled, compile_all
 from autotune.kernels.launching.tensors import TORCH_DTYPES, meta
 from autotune.search_spaces.gemm_reduce_scatter import SPACE, default_config
-from autotune.workloads.comparison import distance, drawn
-from autotune.workloads.scratch import ScratchOperation
-from autotune.workloads.workload import Error, Run, Tolerance, Workload
+from autotune.workloads.gemm import GemmOperation
+from autotune.workloads.scratch import SPINS_OFFLINE
+from autotune.workloads.workload import Run, Tolerance, Workload
 
 TOLERANCES = {
     # Each part is rounded, and the sum; a library's ring rounds once a hop, growing sums, which for 8 ranks comes to
@@ -28,66 +28,46 @@ TOLERANCES = {
     "fp32": Tolerance(overall=1e-5, element=1e-4),
 }
 
-SPINS_OFFLINE = 1 << 20
 
+class GemmReduceScatterOperation(GemmOperation):
+    """Operands in ordinary memory."""
 
-class GemmReduceScatterOperation(ScratchOperation):
-    """The tensors of one rank, and the config prepared last."""
+    launcher: ClassVar = launch
 
     def __init__(self, problem: GemmReduceScatter, heap: SymmetricHeap, machine: Machine, spin_limit: int) -> None:
-        """Allocates the operands in ordinary memory; inputs are undefined until ``refresh``."""
-        self._problem, self._machine, self._spin_limit = problem, machine, spin_limit
+        """Inputs are undefined until ``refresh``."""
         dtype, device = TORCH_DTYPES[problem.dtype], heap.device
         transposed = problem.b_order == "nk"
         b_shape = (problem.n, problem.k_local) if transposed else (problem.k_local, problem.n)
         b = torch.empty(b_shape, dtype=dtype, device=device)
-        self._tensors = Tensors(
+        tensors = Tensors(
             a=torch.empty((problem.m, problem.k_local), dtype=dtype, device=device),
             b=b.t() if transposed else b,
             c=torch.empty((problem.rows, problem.n), dtype=dtype, device=device),
             bias=torch.empty(problem.n, dtype=dtype, device=device) if problem.bias else None,
         )
-        self._reference: torch.Tensor | None = None
-        super().__init__(heap)
-
-    def share(self, config: Config) -> Scratch | None:
-        """Counters and inbox."""
-        return launch.share_scratch(self._problem, config, self._machine, self._heap)
-
-    def bind(self, config: Config) -> Run:
-        """On this rank's tensors."""
-        return launch.bind(
-            self._problem, config, self._machine, self._tensors, self.scratch, self._heap, self._spin_limit
-        )
+        super().__init__(problem, tensors, heap, machine, spin_limit)
 
     def refresh(self, seed: int) -> None:
         """Every rank draws every rank's operands from the seed, one rank's at a time, and multiplies its own rows."""
         tensors, rank, problem = self._tensors, self._heap.rank, self._problem
-        wide = torch.float64 if problem.dtype == "fp32" else torch.float32
+        wide = self.wide
         ours = slice(rank * problem.rows, (rank + 1) * problem.rows)
         self._reference = torch.zeros((problem.rows, problem.n), dtype=wide, device=self._heap.device)
         for source in range(problem.world_size):
-            a = self._draw(tensors.a, seed * 1000 + source)
-            b = self._draw(tensors.b, seed * 1000 + 500 + source)
+            a = self.draw(tensors.a, seed * 1000 + source)
+            b = self.draw(tensors.b, seed * 1000 + 500 + source)
             self._reference.addmm_(a[ours].to(wide), b.to(wide))
             if source == rank:
                 tensors.a.copy_(a)
                 tensors.b.copy_(b)
         if tensors.bias is not None:
-            tensors.bias.copy_(self._draw(tensors.bias, seed * 1000 + 750))
+            tensors.bias.copy_(self.draw(tensors.bias, seed * 1000 + 750))
             self._reference += tensors.bias.to(wide)
         tensors.c.fill_(float("nan"))
         if self.scratch is not None:
             self.scratch.mail.fill_(float("nan"))
             self.scratch.product.fill_(float("nan"))
-
-    def _draw(self, like: torch.Tensor, seed: int) -> torch.Tensor:
-        return drawn(tuple(like.shape), like.dtype, self._heap.device, seed)
-
-    def error(self) -> Error:
-        """Distance from the reference, computed in fp32 (fp64 for fp32)."""
-        assert self._reference is not None, "refresh comes first"
-        return distance(self._tensors.c, self._reference)
 
     def parts(self) -> dict[str, Run]:
         """The library's GEMM alone, and its reduce-scatter of such a product alone."""

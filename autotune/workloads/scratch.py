@@ -9,6 +9,9 @@ from autotune.config import Config
 from autotune.heap.arena import SymmetricHeap
 from autotune.workloads.workload import Operation, Run
 
+SPINS_OFFLINE = 1 << 20
+"""Stands for the limit of a wait where kernels are only compiled."""
+
 
 class ScratchOperation(Operation):
     """Takes care of the scratch; what is left to say is what a config shares, and what enqueues one call of it.
