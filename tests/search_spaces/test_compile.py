@@ -67,7 +67,8 @@ def sample(problem: Problem, machine: Machine, count: int) -> list[Config]:
 @pytest.mark.parametrize("machine", [H100, MI300X, MI350X], ids=lambda machine: machine.arch)
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_a_sample_of_the_space_compiles_and_fits(name: str, machine: Machine) -> None:
-    count = SAMPLE // 3 // len(PROBLEMS[name])
+    modes = len(workload(name).space.modes) - len(LAUNCH_NOTHING_OF_OURS)
+    count = max(modes, SAMPLE // 3 // len(PROBLEMS[name]))
     jobs = [(problem, config) for problem in PROBLEMS[name] for config in sample(problem, machine, count)]
     assert {config["mode"] for _, config in jobs} == set(workload(name).space.modes) - LAUNCH_NOTHING_OF_OURS
     spilled = 0
