@@ -16,6 +16,7 @@ ROOMS = (
     "fleet",
     "decorator",
     "runtime",
+    "recordings",
     "tuning",
     "ranks",
     "workloads",
