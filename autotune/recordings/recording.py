@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -66,3 +67,9 @@ class Recording:
                 f"a recording of {self.workload} does not fit the space of {workload.name}: {why}; record it again"
             )
         return workload.space.restricted(self.dimensions)
+
+    def reduced(self, workload: Workload) -> Workload:
+        """The workload with the reduced space in place of its own, for the tuning loop over a ``Replay``."""
+        found = copy.copy(workload)
+        vars(found)["space"] = self.space_of(workload)
+        return found

@@ -16,7 +16,7 @@ class Replay:
 
     def __init__(self, recording: Recording) -> None:
         """``asked`` holds the configs that were asked for, in order."""
-        self._recording = recording
+        self.recording = recording
         self.restarts = 0
         self.asked: list[Config] = []
 
@@ -28,18 +28,18 @@ class Replay:
 
     def turn_to(self, workload: Workload, problem: Problem) -> None:
         """Raise InputError for any other problem than the recorded one."""
-        if workload.name != self._recording.workload or problem.as_dict() != dict(self._recording.problem):
+        if workload.name != self.recording.workload or problem.as_dict() != dict(self.recording.problem):
             raise InputError(
-                f"the recording is of {self._recording.workload} {dict(self._recording.problem)}, not of "
+                f"the recording is of {self.recording.workload} {dict(self.recording.problem)}, not of "
                 f"{workload.name} {problem}: replay another recording"
             )
 
     def evaluate(self, config: Config, seed: int, plan: MeasurePlan) -> Evaluation:
         """As recorded, whatever the seed and the plan; invalid where the reduced space does not have the config."""
         self.asked.append(config)
-        found = self._recording.evaluations.get(config)
+        found = self.recording.evaluations.get(config)
         return found or Evaluation(Outcome.INVALID, "not in the recording: outside of the reduced space")
 
     def measure_parts(self, warmup: int, iterations: int) -> dict[str, Latency]:
         """As recorded."""
-        return dict(self._recording.parts)
+        return dict(self.recording.parts)

@@ -73,9 +73,10 @@ def record_workload(
         raise typer.Exit(INTERRUPTED) from None
     recordings.write(found, out)
     outcomes = Counter(evaluation.outcome.value for evaluation in found.evaluations.values())
-    fastest = min(((e.latency.median, c) for c, e in found.evaluations.items() if e.latency is not None), default=None)
+    measured = {config: e.latency for config, e in found.evaluations.items() if e.latency is not None}
+    fastest = min(measured, key=lambda config: measured[config].median, default=None)
     if json:
-        best = None if fastest is None else {"config": dict(fastest[1]), "median": fastest[0]}
+        best = None if fastest is None else {"config": dict(fastest), "median": measured[fastest].median}
         output.data_json({"file": str(out), "configs": outcomes.total(), "outcomes": outcomes, "best": best})
         return
     lines = [
@@ -83,9 +84,7 @@ def record_workload(
         ("configs", f"{outcomes.total()}: {', '.join(f'{count} {name}' for name, count in outcomes.most_common())}"),
     ]
     if fastest is not None:
-        latency = found.evaluations[fastest[1]].latency
-        assert latency is not None
-        lines += [("best", latency_text(latency)), ("config", config_text(fastest[1]))]
+        lines += [("best", latency_text(measured[fastest])), ("config", config_text(fastest))]
     output.data(output.named(lines))
     output.say(f"wrote {out}; next: python bench/search_quality.py {out}")
 
