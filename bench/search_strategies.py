@@ -16,7 +16,7 @@ import random
 import tempfile
 import warnings
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -165,8 +165,6 @@ def kernel_tuner(strategy: str) -> Strategy:
         keys = {_indices(table, config): table.latency(e) for config, e in table.recording.evaluations.items()}
         names = list(table.space.dimensions)
         parameters = {name: list(range(len(table.space.dimensions[name].values))) for name in names}
-        content = _cache(parameters, keys)
-        options = {"max_fevals": trials, "searchspace_construction_options": {"from_cache": content}}
         random.seed(seed)
         np.random.seed(seed)
         with (
@@ -175,10 +173,11 @@ def kernel_tuner(strategy: str) -> Strategy:
         ):  # fmt: skip
             warnings.simplefilter("ignore")
             cache = Path(folder) / "cache.json"
-            cache.write_text(json.dumps(content))
+            cache.write_text(json.dumps(_cache(parameters, keys)))
             results, _ = tuner.tune_kernel(
                 "recorded", "recorded", 1, [], parameters, lang="C", cache=str(cache), simulation_mode=True,
-                strategy=strategy, strategy_options=options, quiet=True,
+                restrictions=[_recorded(names, keys)], strategy=strategy,
+                strategy_options={"max_fevals": trials}, quiet=True,
             )  # fmt: skip
         return min((float(r["time"]) for r in results if isinstance(r.get("time"), int | float)), default=math.inf)
 
@@ -229,6 +228,22 @@ def _indices(table: Table, config: Config) -> tuple[int, ...]:
     """The config as Kernel Tuner has it: an index for each dimension, 0 for those that its mode lacks."""
     parameters = table.space.parameters(config)
     return tuple(parameters.get(name, 0) for name in table.space.dimensions)
+
+
+def _recorded(names: Sequence[str], keys: Iterable[tuple[int, ...]]) -> Any:
+    """What was recorded, as a constraint for Kernel Tuner's solver that prunes as soon as a beginning is unknown."""
+    from constraint import Constraint
+
+    projections: dict[tuple[int, ...], set[tuple[int, ...]]] = {}
+
+    class Recorded(Constraint):  # type: ignore[misc]
+        def __call__(self, variables: Any, domains: Any, assignments: Any, *rest: Any) -> bool:
+            assigned = tuple(i for i, name in enumerate(names) if name in assignments)
+            if assigned not in projections:
+                projections[assigned] = {tuple(key[i] for i in assigned) for key in keys}
+            return tuple(assignments[names[i]] for i in assigned) in projections[assigned]
+
+    return Recorded()
 
 
 def _cache(parameters: Mapping[str, Sequence[int]], keys: Mapping[tuple[int, ...], float]) -> dict[str, Any]:

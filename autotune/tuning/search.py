@@ -28,7 +28,7 @@ MENDING_STEPS = 60
 DRAWS = 200
 """Random configs tried before the space is taken to be used up."""
 
-TRIES = 5
+TRIES = 3
 """Proposals of the sampler, with what lies beside them, before a step from one of the best is taken instead."""
 
 
@@ -140,8 +140,12 @@ class Search:
                     self._on_invalid(config, Evaluation(Outcome.INVALID, violation))
                 beside = self._mended(config)
             else:
-                self._study.tell(trial, state=optuna.trial.TrialState.FAIL)  # invisible: it taught nothing new
                 beside = self._step_from(config)
+                if beside is None:
+                    # Nothing new around it, as in a mode of two configs: else the sampler would dwell there for ever.
+                    self._finish(trial, math.inf)
+                else:
+                    self._study.tell(trial, state=optuna.trial.TrialState.FAIL)  # invisible: it taught nothing new
             if beside is not None and beside not in self._known:
                 return Candidate(beside, "sampler")
         return None
