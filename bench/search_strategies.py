@@ -97,8 +97,12 @@ Strategy = Callable[[Table, int, int], float]
 
 
 def ours(table: Table, trials: int, seed: int) -> float:
-    """The tuning loop's search with its first configs."""
-    return min(_search(table, table.space, trials, seed, table.first).values(), default=math.inf)
+    """The tuning loop's search with its first configs and the cost model's."""
+
+    def predict(config: Config) -> float | None:
+        return table.workload.predict(table.problem, config, table.machine)
+
+    return min(_search(table, table.space, trials, seed, table.first, predict).values(), default=math.inf)
 
 
 def ours_without_first(table: Table, trials: int, seed: int) -> float:
@@ -201,11 +205,12 @@ def strategies() -> dict[str, Strategy]:
 
 
 def _search(
-    table: Table, space: Space, trials: int, seed: int, first: Sequence[Config]
+    table: Table, space: Space, trials: int, seed: int, first: Sequence[Config],
+    predict: Callable[[Config], float | None] = lambda config: None,
 ) -> Mapping[Config, float]:  # fmt: skip
     """The latency of every config that our search took, proposed ``AHEAD`` of what it knows."""
     known = [config for config in first if space.violation(config, table.problem, table.machine) is None]
-    search = Search(space, table.problem, table.machine, seed, known, [], on_invalid=lambda config, evaluation: None)
+    search = Search(space, table.problem, table.machine, seed, known, [], lambda config, evaluation: None, predict)
     replay = Replay(table.recording)
     waiting: deque[Any] = deque()
     found: dict[Config, float] = {}

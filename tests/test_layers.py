@@ -20,6 +20,7 @@ ROOMS = (
     "tuning",
     "ranks",
     "workloads",
+    "cost_models",
     "search_spaces",
     "kernels",
     "heap",
