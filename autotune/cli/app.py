@@ -11,7 +11,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from autotune.cli import output
-from autotune.cli.commands import cache, fleet, grid, health, report, tune
+from autotune.cli.commands import cache, fleet, grid, health, record, report, tune
 from autotune.cli.options import with_problem_options
 from autotune.errors import AutotuneError, UnknownWorkload
 from autotune.report.figures import dashed
@@ -63,6 +63,7 @@ def build() -> typer.Typer:
     alone = ("report", "export")  # without a workload: of all
     for name, function, title, callback in (
         ("grid", grid.tune_grid, "Tune {} for many sizes.", grid.grid),
+        ("record", record.record_workload, "Record a search space of {}.", record.record),
         ("show", cache.show_entry, "Show what is stored of {}.", cache.show),
         ("lookup", cache.look_up, "Look {} up as a program would.", cache.lookup),
         ("report", report.report_workload, "Report what was found for {}.", report.report),

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import statistics
+from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -20,6 +22,9 @@ from autotune.workloads import Workload
 
 BEST = 10
 """How many of the best configs a report lists."""
+
+FEWEST_RANKED = 10
+"""Predictions that were measured, below which a rank correlation would be noise."""
 
 
 def build(store: Store, entry: Entry, workload: Workload | None = None) -> Report:
@@ -62,9 +67,29 @@ def build(store: Store, entry: Entry, workload: Workload | None = None) -> Repor
         searched=len({record.config for record in searched if record.evaluation.outcome is not Outcome.INVALID}),
         remeasured=len(finals),
         seconds=sum(_seconds(record.evaluation.seconds) for record in records),
+        rank_correlation=rank_correlation(searched),
         notes=tuple(notes),
         knob_notes=warned,
     )
+
+
+def rank_correlation(searched: Sequence[TrialRecord]) -> float | None:
+    """Spearman's rank correlation of predicted with measured latencies; None for fewer than ``FEWEST_RANKED`` pairs."""
+    pairs = [
+        (record.predicted, record.evaluation.latency.median)
+        for record in searched
+        if record.predicted is not None and record.evaluation.latency is not None
+    ]
+    if len(pairs) < FEWEST_RANKED or any(len(set(side)) == 1 for side in zip(*pairs, strict=True)):
+        return None
+    predicted, measured = (_ranks(side) for side in zip(*pairs, strict=True))
+    return statistics.correlation(predicted, measured)
+
+
+def _ranks(values: Sequence[float]) -> list[float]:
+    """Equal values share the mean of their ranks."""
+    ordered = sorted(values)
+    return [(bisect_left(ordered, value) + bisect_right(ordered, value)) / 2 for value in values]
 
 
 def _problem(entry: Entry, workload: Workload | None) -> dict[str, Any]:

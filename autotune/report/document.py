@@ -142,12 +142,15 @@ def _reached(knob: Knob) -> str:
 
 def _provenance(report: Report) -> str:
     versions = dataclasses.asdict(report.provenance)
+    correlation = report.rank_correlation
+    model = "too few predictions" if correlation is None else f"{correlation:.2f} (Spearman; 1 orders all rightly)"
     rows = [
         ["device", device_text(report.key)],
         ["world size", str(report.key.world_size)],
         ["finished", _date(report.finished_at)],
         ["space", f"{report.space_size} valid configs, {report.searched} evaluated"],
         ["finals", f"{report.remeasured} evaluations"],
+        ["cost model", model],
         ["time in evaluations", f"{report.seconds:.0f} s"],
         ["study", f"{report.study_id}, seed {report.seed}"],
         *([name.replace("_", " "), value or "none"] for name, value in versions.items() if name != "space"),

@@ -6,7 +6,7 @@ import dataclasses
 import hashlib
 import inspect
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ import numpy as np
 
 from autotune.config import Config, Value
 from autotune.environment import Machine
-from autotune.errors import InvalidConfig
+from autotune.errors import InputError, InvalidConfig
 from autotune.problem import Problem
 from autotune.search_spaces import counting
 from autotune.search_spaces.dimension import Dimension
@@ -157,6 +157,27 @@ class Space:
         ]
         names = {dimension.name for dimension in kept}
         return Space(*kept, constraints=tuple(c for c in self.constraints if names.issuperset(c.uses)))
+
+    def restricted(self, allowed: Mapping[str, Sequence[Value]]) -> Space:
+        """The same space with only ``allowed`` of some dimensions' values; raises InputError for what it does not have.
+
+        The values keep the order of this space, whatever order they are given in.
+        """
+        for name, values in allowed.items():
+            if name not in self.dimensions:
+                raise InputError(f"the space has no dimension {name}; it has {', '.join(self.dimensions)}")
+            own = self.dimensions[name]
+            strange = [value for value in values if not own.holds(value)]
+            if strange or not values:
+                got = ", ".join(map(str, strange)) or "no value"
+                raise InputError(f"dimension {name}: {got}; allowed are {', '.join(map(str, own.values))}")
+        kept = [
+            dataclasses.replace(d, values=tuple(value for value in d.values if value in allowed[d.name]))
+            if d.name in allowed
+            else d
+            for d in self.dimensions.values()
+        ]
+        return Space(*kept, constraints=self.constraints)
 
     def fingerprint(self) -> str:
         """A hash of dimensions and constraints: part of what makes a cached result stale."""

@@ -17,18 +17,27 @@ from autotune.outcome import Evaluation, Outcome
 from autotune.problem import Problem
 from autotune.search_spaces import Space
 
-LOCAL_FROM = 0.5
-"""Share of the budget after which every other config is a neighbour of the best: TPE alone leaves bad seeds behind."""
+LOCAL_FROM = 0.1
+"""Share of the budget after which most configs are neighbours of the best: TPE alone leaves bad seeds behind."""
+
+LOCAL_SHARE = 0.75
+"""Of the configs after that."""
 
 LOCAL_AROUND = 3
 """How many of the best are stepped away from."""
+
+PREDICTED = 4
+"""Configs that the cost model adds to the first ones, …"""
+
+PREDICTED_DRAWS = 100
+"""… chosen among so many random ones."""
 
 MENDING_STEPS = 60
 
 DRAWS = 200
 """Random configs tried before the space is taken to be used up."""
 
-TRIES = 5
+TRIES = 3
 """Proposals of the sampler, with what lies beside them, before a step from one of the best is taken instead."""
 
 
@@ -47,9 +56,11 @@ class Search:
     def __init__(
         self, space: Space, problem: Problem, machine: Machine, seed: int, first: Iterable[Config],
         reserved: Iterable[Config], on_invalid: Callable[[Config, Evaluation], None],
+        predict: Callable[[Config], float | None] = lambda config: None,
     ) -> None:  # fmt: skip
         """``first`` are tried before the sampler is asked; ``on_invalid`` gets what it proposes in vain.
 
+        Then come the best of some random configs by ``predict``, a cost model's microseconds or None.
         ``reserved`` are never proposed: the caller evaluates them in any case and lets the search ``remember``.
         """
         optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -66,6 +77,7 @@ class Search:
         self._known: dict[Config, float] = dict.fromkeys(reserved, math.inf)
         """Log of the latency of every config asked for or told, infinite where there is none."""
         self._on_invalid = on_invalid
+        self._first.extend(self._promising(predict))
 
     def remember(self, config: Config, evaluation: Evaluation) -> None:
         """Take in an evaluation that the search did not ask for: of an earlier run, a baseline."""
@@ -96,7 +108,7 @@ class Search:
             config = self._first.popleft()
             if config not in self._known:
                 return self._claim(Candidate(config, "first"))
-        if used >= LOCAL_FROM and self._random.random() < 0.5:
+        if used >= LOCAL_FROM and self._random.random() < LOCAL_SHARE:
             candidate = self._neighbour()
             if candidate is not None:
                 return self._claim(candidate)
@@ -140,8 +152,12 @@ class Search:
                     self._on_invalid(config, Evaluation(Outcome.INVALID, violation))
                 beside = self._mended(config)
             else:
-                self._study.tell(trial, state=optuna.trial.TrialState.FAIL)  # invisible: it taught nothing new
                 beside = self._step_from(config)
+                if beside is None:
+                    # Nothing new around it, as in a mode of two configs: else the sampler would dwell there for ever.
+                    self._finish(trial, math.inf)
+                else:
+                    self._study.tell(trial, state=optuna.trial.TrialState.FAIL)  # invisible: it taught nothing new
             if beside is not None and beside not in self._known:
                 return Candidate(beside, "sampler")
         return None
@@ -190,6 +206,17 @@ class Search:
             if config is not None and config not in self._known:
                 return Candidate(config, "random")
         return None
+
+    def _promising(self, predict: Callable[[Config], float | None]) -> list[Config]:
+        """The configs that a cost model likes best among some random ones; none where it has no opinion."""
+        found: dict[Config, float] = {}
+        for _ in range(PREDICTED_DRAWS):
+            drawn = self._drawn()
+            predicted = predict(drawn.config) if drawn is not None else None
+            if drawn is None or predicted is None:
+                break
+            found[drawn.config] = predicted
+        return sorted(found, key=lambda config: found[config])[:PREDICTED]
 
     def _step_from(self, config: Config) -> Config | None:
         """An unknown config that differs in one dimension by one step."""

@@ -110,7 +110,9 @@ class _Run:
         first = [workload.default_config(problem, machine), *warm_starts(workload, problem, machine, store)]
         first += workload.first_configs(problem, machine)
         reserved = self._baselines.values()
-        self._search = Search(workload.space, problem, machine, study.seed, first, reserved, self._save_invalid)
+        self._search = Search(
+            workload.space, problem, machine, study.seed, first, reserved, self._save_invalid, self._predicted
+        )
         for record in self._history:
             if record.source != FINAL:
                 self._search.remember(record.config, record.evaluation)
@@ -201,8 +203,11 @@ class _Run:
 
     def _save(self, config: Config, evaluation: Evaluation, source: str) -> None:
         number = self.standing.trials
-        self._store.record(self._study.id, TrialRecord(config, evaluation, source=source, number=number))
+        self._store.record(self._study.id, TrialRecord(config, evaluation, source, number, self._predicted(config)))
         self.standing.count(config, evaluation)
+
+    def _predicted(self, config: Config) -> float | None:
+        return self._workload.predict(self._problem, config, self._machine)
 
     def _save_invalid(self, config: Config, evaluation: Evaluation) -> None:
         assert evaluation.outcome is Outcome.INVALID

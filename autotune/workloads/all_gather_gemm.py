@@ -7,6 +7,7 @@ from typing import ClassVar
 import torch
 
 from autotune.config import Config
+from autotune.cost_models import gemm_latency
 from autotune.environment import Machine
 from autotune.heap.arena import SymmetricHeap
 from autotune.kernels.all_gather_gemm import launch
@@ -147,6 +148,10 @@ class AllGatherGemmWorkload(Workload):
             "bsp graph": Config({"mode": "bsp", "launch": "graph"}),
         }
         return {name: c for name, c in both.items() if SPACE.violation(c, problem, machine) is None}
+
+    def predict(self, problem: AllGatherGemm, config: Config, machine: Machine) -> float | None:
+        """By rooflines."""
+        return gemm_latency(problem, config, machine)
 
     def tolerance(self, problem: AllGatherGemm) -> Tolerance:
         """By element type."""

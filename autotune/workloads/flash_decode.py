@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 
 from autotune.config import Config
+from autotune.cost_models import flash_decode_latency
 from autotune.environment import Machine
 from autotune.heap.arena import SymmetricHeap
 from autotune.kernels.flash_decode import launch
@@ -187,6 +188,10 @@ class FlashDecodeWorkload(Workload):
         """The default's local kernels and the library's all-gather: eager, and as a CUDA graph where there are any."""
         both = {f"bsp {way}": bulk_synchronous(problem, machine, way) for way in ("eager", "graph")}
         return {name: c for name, c in both.items() if SPACE.violation(c, problem, machine) is None}
+
+    def predict(self, problem: FlashDecode, config: Config, machine: Machine) -> float | None:
+        """By rooflines."""
+        return flash_decode_latency(problem, config, machine)
 
     def tolerance(self, problem: FlashDecode) -> Tolerance:
         """By element type."""

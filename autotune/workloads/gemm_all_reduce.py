@@ -8,6 +8,7 @@ from typing import ClassVar
 import torch
 
 from autotune.config import Config
+from autotune.cost_models import gemm_latency
 from autotune.environment import Machine
 from autotune.heap.arena import SymmetricHeap
 from autotune.kernels.gemm_all_reduce import launch
@@ -112,6 +113,10 @@ class GemmAllReduceWorkload(Workload):
             "bsp graph": Config({"mode": "bsp", "launch": "graph"}),
         }
         return {name: c for name, c in both.items() if SPACE.violation(c, problem, machine) is None}
+
+    def predict(self, problem: GemmAllReduce, config: Config, machine: Machine) -> float | None:
+        """By rooflines."""
+        return gemm_latency(problem, config, machine)
 
     def tolerance(self, problem: GemmAllReduce) -> Tolerance:
         """By element type and ranks: a library may round each of its partial sums, the larger the later.

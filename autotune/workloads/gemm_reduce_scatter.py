@@ -7,6 +7,7 @@ from typing import ClassVar
 import torch
 
 from autotune.config import Config
+from autotune.cost_models import gemm_latency
 from autotune.environment import Machine
 from autotune.heap.arena import SymmetricHeap
 from autotune.kernels.gemm_reduce_scatter import launch
@@ -140,6 +141,10 @@ class GemmReduceScatterWorkload(Workload):
             "bsp graph": Config({"mode": "bsp", "launch": "graph"}),
         }
         return {name: c for name, c in both.items() if SPACE.violation(c, problem, machine) is None}
+
+    def predict(self, problem: GemmReduceScatter, config: Config, machine: Machine) -> float | None:
+        """By rooflines."""
+        return gemm_latency(problem, config, machine)
 
     def tolerance(self, problem: GemmReduceScatter) -> Tolerance:
         """By element type."""

@@ -109,6 +109,13 @@ class Workload(ABC):
         Raises CompileError.
         """
 
+    def predict(self, problem: Any, config: Config, machine: Machine) -> float | None:
+        """Microseconds that a cost model expects of a config, None where there is none.
+
+        It orders the first trials and stands beside what was measured; it never keeps a config from being tried.
+        """
+        return None
+
     def source_hash(self) -> str:
         """A hash of the source files of ``sources`` and of the class itself."""
         digest = hashlib.sha256()

@@ -9,8 +9,9 @@ from fakes import BASELINE, LAPTOP, LIMITS, evaluation_of, latency_of
 
 from autotune.config import Config
 from autotune.db import CacheKey, Entry, Provenance, Store, TrialRecord, Winner
-from autotune.outcome import Evaluation, Outcome
+from autotune.outcome import Evaluation, Latency, Outcome
 from autotune.report import Report, build
+from autotune.report.build import rank_correlation
 from autotune.workloads import workload
 
 Tuned = Callable[..., Entry]
@@ -129,3 +130,25 @@ def test_a_finalist_that_failed_is_out_of_the_best(store: Store, provenance: Pro
 @pytest.fixture
 def provenance() -> Provenance:
     return Provenance("abc", "f00d", "3.6.0", "0.0.0", "2.11.0", "580.1")
+
+
+def test_the_cost_models_rank_correlation_is_that_of_spearman() -> None:
+    def records(pairs: list[tuple[float | None, float]]) -> list[TrialRecord]:
+        return [
+            TrialRecord(
+                Config({"mode": "push", "block_m": number}),
+                Evaluation(Outcome.MEASURED, latency=Latency(measured, measured, measured, 0.0, 15)),
+                predicted=predicted,
+            )
+            for number, (predicted, measured) in enumerate(pairs)
+        ]
+
+    rising = [(float(x), 100.0 + x**3) for x in range(12)]
+    assert rank_correlation(records(rising)) == pytest.approx(1.0)
+    assert rank_correlation(records([(-x, y) for x, y in rising])) == pytest.approx(-1.0)
+    tied = [(float(x // 4), 100.0 + x) for x in range(12)]
+    ties, every = 3 * (4**3 - 4), 12**3 - 12
+    assert rank_correlation(records(tied)) == pytest.approx(math.sqrt(1 - ties / every))
+    assert rank_correlation(records(rising[:9])) is None
+    assert rank_correlation(records([(None, y) for _, y in rising])) is None
+    assert rank_correlation(records([(5.0, y) for _, y in rising])) is None

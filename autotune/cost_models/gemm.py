@@ -1,0 +1,77 @@
+"""The cost model of a GEMM with communication around it: waves of tiles, bytes from memory, bytes over the links."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from autotune.config import Config
+from autotune.cost_models.rates import Rates, rates_of
+from autotune.environment import Machine
+
+FULL_INTENSITY = 128 * 256 / (128 + 256)
+"""Operations per loaded element of the tile that reaches the full rate."""
+
+POINTER_SHARE = 0.85
+"""Of the full rate that loads by pointer reach where there is TMA."""
+
+SATURATING = {"push": 8, "pull_staged": 32}
+"""Communicating programs that fill the links."""
+
+OVERLAP_LEFT = 0.1
+"""Share of the shorter part that shows beside the longer one even when all overlaps."""
+
+
+def gemm_latency(problem: Any, config: Config, machine: Machine) -> float | None:
+    """Predicted microseconds of a config of a workload with a ``gemm``; None on a machine without known rates."""
+    rates = rates_of(machine)
+    if rates is None:
+        return None
+    communication = int(problem.bytes_moved) / (rates.links * _saturation(config))
+    computation = _computation(problem, config, machine, rates)
+    if config["mode"] == "bsp":
+        launches = 0.0 if config.get("launch") == "graph" else 2 * rates.launch
+        return computation + communication + rates.launch + launches
+    pieces = _pieces(problem, config)
+    longer, shorter = max(computation, communication), min(computation, communication)
+    exposed = communication / pieces + OVERLAP_LEFT * shorter
+    return longer + exposed + rates.signal * (1 + math.log2(pieces)) + rates.launch
+
+
+def _computation(problem: Any, config: Config, machine: Machine, rates: Rates) -> float:
+    """The slower of the waves' arithmetic and the bytes from memory; the library's GEMM where no tile is ours."""
+    rows, columns, depth = map(int, problem.gemm)
+    memory = int(problem.bytes_read) / rates.memory
+    if "block_m" not in config:
+        pieces = _pieces(problem, config)
+        return max(2.0 * rows * columns * depth / rates.flops, memory) + (pieces - 1) * rates.launch
+    m, n = config.integer("block_m"), config.integer("block_n")
+    splits = config.integer("split_k") if "split_k" in config else 1
+    tiles = math.ceil(rows / m) * math.ceil(columns / n) * splits
+    units = machine.compute_units
+    if config.get("schedule") != "tile" and config.get("head_start") == 0 and "comm_programs" in config:
+        units -= config.integer("comm_programs") // 2
+    share = min(1.0, 0.4 + 0.6 * m * n / (m + n) / FULL_INTENSITY)
+    if config.get("loads") == "pointer" and machine.has_tma:
+        share *= POINTER_SHARE
+    if config.integer("num_stages") < 3 and machine.kind == "cuda":
+        share *= 0.7
+    tile = 2.0 * m * n * depth / splits / (rates.flops / machine.compute_units * share)
+    busy = min(1.0, tiles / units)
+    return max(math.ceil(tiles / units) * tile, memory / max(busy, 0.25))
+
+
+def _saturation(config: Config) -> float:
+    """The share of the links that a config can use."""
+    programs = config.integer("comm_programs") if "comm_programs" in config else 0
+    enough = SATURATING.get(str(config["mode"]))
+    share = min(1.0, programs / enough) if enough and programs else 1.0
+    return share * (0.7 if config.get("copy_kib") == 2 else 1.0)
+
+
+def _pieces(problem: Any, config: Config) -> float:
+    """In how many parts what is sent arrives: only the first must be waited for."""
+    if "unit_rows" in config:
+        chunks = config.integer("k_chunks") if "k_chunks" in config else 1
+        return max(1.0, int(problem.gemm[0]) / int(problem.world_size) / config.integer("unit_rows")) * chunks
+    return 1.0 if config["mode"] == "bsp" else 4.0

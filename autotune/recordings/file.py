@@ -1,0 +1,216 @@
+"""The file of a recording: gzipped JSON, a column of small integers for each dimension; and how it is checked."""
+
+from __future__ import annotations
+
+import dataclasses
+import gzip
+import json
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, TypeVar
+
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
+
+from autotune.config import Config, Value
+from autotune.db.records import Provenance
+from autotune.environment import Machine
+from autotune.errors import InputError
+from autotune.outcome import Evaluation, Latency, Outcome
+from autotune.recordings.recording import Origin, Recording
+
+FORMAT: Final = "iris-autotune/recording"
+VERSION: Final = 1
+
+ABSENT: Final = -1
+"""In a dimension's column: the config's mode does not have the dimension."""
+
+DIGITS = 3
+"""Of a microsecond, and of a second: far below what can be measured."""
+
+MOST_BYTES = 1 << 28
+"""Unpacked; a file that unpacks to more is no recording."""
+
+T = TypeVar("T")
+Index = Annotated[int, Field(ge=ABSENT)]
+Microseconds = Annotated[float, Field(gt=0)]
+
+
+class Block(BaseModel):
+    """Base: nothing unknown, nothing converted, no NaN."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+
+
+class Columns(Block):
+    """One entry for each config."""
+
+    dimensions: Annotated[dict[str, list[Index]], Field(description="index of the value; -1 where the mode has none")]
+    outcome: Annotated[list[Index], Field(description="index into outcomes")]
+    reason: Annotated[list[Index], Field(description="index into reasons")]
+    median: list[Microseconds | None]
+    low: list[Microseconds | None]
+    high: list[Microseconds | None]
+    skew: list[float | None]
+    iterations: list[int | None]
+    seconds: Annotated[list[float], Field(description="wall time of the evaluation")]
+
+
+class RecordingFile(Block):
+    """A recorded search space of iris-autotune."""
+
+    format: Literal["iris-autotune/recording"]
+    version: Literal[1]
+    workload: str
+    problem: dict[str, str | int | bool]
+    machine: dict[str, str | int]
+    provenance: dict[str, str]
+    recorded_at: AwareDatetime
+    origin: Origin
+    restriction: dict[str, list[str | int | bool]]
+    dimensions: dict[str, list[str | int | bool]]
+    parts: dict[str, dict[str, Any]]
+    outcomes: list[str]
+    reasons: list[str]
+    columns: Columns
+
+
+def write(recording: Recording, file: Path) -> None:
+    """Write the file; the same recording gives the same bytes. Raises InputError where it cannot be written."""
+    outcomes = [outcome.value for outcome in Outcome]
+    evaluations = list(recording.evaluations.values())
+    reasons = sorted({evaluation.reason for evaluation in evaluations})
+    place = {reason: i for i, reason in enumerate(reasons)}
+    index = {name: {_typed(v): i for i, v in enumerate(values)} for name, values in recording.dimensions.items()}
+    columns = Columns(
+        dimensions={
+            name: [of[_typed(config[name])] if name in config else ABSENT for config in recording.evaluations]
+            for name, of in index.items()
+        },
+        outcome=[outcomes.index(evaluation.outcome.value) for evaluation in evaluations],
+        reason=[place[evaluation.reason] for evaluation in evaluations],
+        **{
+            name: [None if e.latency is None else _rounded(getattr(e.latency, name)) for e in evaluations]
+            for name in ("median", "low", "high", "skew")
+        },
+        iterations=[None if e.latency is None else e.latency.iterations for e in evaluations],
+        seconds=[_rounded(evaluation.seconds.get("total", 0.0)) for evaluation in evaluations],
+    )
+    content = RecordingFile(
+        format=FORMAT,
+        version=VERSION,
+        workload=recording.workload,
+        problem=dict(recording.problem),
+        machine=dataclasses.asdict(recording.machine),
+        provenance=dataclasses.asdict(recording.provenance),
+        recorded_at=recording.recorded_at,
+        origin=recording.origin,
+        restriction={name: list(values) for name, values in recording.restriction.items()},
+        dimensions={name: list(values) for name, values in recording.dimensions.items()},
+        parts={name: dataclasses.asdict(latency) for name, latency in recording.parts.items()},
+        outcomes=outcomes,
+        reasons=reasons,
+        columns=columns,
+    )
+    try:
+        file.write_bytes(gzip.compress(content.model_dump_json().encode(), mtime=0))
+    except OSError as error:
+        raise InputError(f"file {file}: {error.strerror}") from error
+
+
+def read(file: Path) -> Recording:
+    """Read and check a file; raises InputError that says what is wrong with it."""
+    values = _loaded(file)
+    try:
+        content = RecordingFile.model_validate_json(json.dumps(values))
+        return _recording(content)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise InputError(f"recording {file}: {where}: {first['msg']}; record it again") from error
+    except (ValueError, TypeError) as error:
+        raise InputError(f"recording {file}: {error}; record it again") from error
+
+
+def _loaded(file: Path) -> dict[str, Any]:
+    """The JSON object, of our format and version."""
+    try:
+        with gzip.open(file) as packed:
+            text = packed.read(MOST_BYTES + 1)
+        values = json.loads(text) if len(text) <= MOST_BYTES else None
+    except (gzip.BadGzipFile, EOFError, zlib.error, ValueError) as error:
+        raise InputError(f"recording {file}: {error}; a whole file that tune record wrote is needed") from error
+    except OSError as error:
+        raise InputError(f"recording {file}: {error.strerror}") from error
+    if not isinstance(values, dict) or values.get("format") != FORMAT:
+        raise InputError(f'recording {file}: an object with "format": "{FORMAT}" is needed, as tune record writes')
+    if values.get("version") != VERSION:
+        raise InputError(
+            f"recording {file}: version {values.get('version')!r} of the format; this iris-autotune reads version "
+            f"{VERSION}: record again with this one"
+        )
+    return values
+
+
+def _recording(content: RecordingFile) -> Recording:
+    columns = content.columns
+    size = len(columns.outcome)
+    lengths = {name: len(column) for name, column in columns.dimensions.items()}
+    lengths |= {name: len(getattr(columns, name)) for name in type(columns).model_fields if name != "dimensions"}
+    uneven = sorted(name for name, length in lengths.items() if length != size)
+    if uneven or set(columns.dimensions) != set(content.dimensions):
+        raise ValueError(f"columns that do not fit each other: {', '.join(uneven) or 'dimensions'}")
+    evaluations: dict[Config, Evaluation] = {}
+    for row in range(size):
+        config = Config(
+            {
+                name: _at(content.dimensions[name], column[row], name)
+                for name, column in columns.dimensions.items()
+                if column[row] != ABSENT
+            }
+        )
+        if config in evaluations:
+            raise ValueError(f"row {row} has a config that an earlier row has: {config.to_json()}")
+        evaluations[config] = _evaluation(content, row)
+    return Recording(
+        workload=content.workload,
+        problem=content.problem,
+        machine=Machine(**content.machine),  # type: ignore[arg-type]
+        provenance=Provenance(**content.provenance),
+        recorded_at=content.recorded_at,
+        origin=content.origin,
+        restriction=content.restriction,
+        dimensions={name: tuple(values) for name, values in content.dimensions.items()},
+        evaluations=evaluations,
+        parts={
+            name: Latency(**{**values, "by_rank": tuple(values["by_rank"])}) for name, values in content.parts.items()
+        },
+    )
+
+
+def _evaluation(content: RecordingFile, row: int) -> Evaluation:
+    columns = content.columns
+    outcome = Outcome(_at(content.outcomes, columns.outcome[row], "outcome"))
+    names = ("median", "low", "high", "skew", "iterations")
+    values = {name: getattr(columns, name)[row] for name in names}
+    missing = [name for name, value in values.items() if value is None]
+    if 0 < len(missing) < len(names):
+        raise ValueError(f"row {row} lacks {', '.join(missing)}")
+    latency = None if missing else Latency(**values)
+    reason = _at(content.reasons, columns.reason[row], "reason")
+    return Evaluation(outcome, reason, latency, seconds={"total": columns.seconds[row]})
+
+
+def _at(values: Sequence[T], index: int, name: str) -> T:
+    if not 0 <= index < len(values):
+        raise ValueError(f"{name}: index {index}; there are {len(values)} values")
+    return values[index]
+
+
+def _typed(value: Value) -> tuple[type, Value]:
+    """So that 1 is not true."""
+    return type(value), value
+
+
+def _rounded(value: float) -> float:
+    return max(round(value, DIGITS), 0.0)

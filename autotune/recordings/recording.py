@@ -1,0 +1,75 @@
+"""A recording: how every config of a reduced space ended on one machine, failures among them."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Literal
+
+from autotune.config import Config, Value
+from autotune.db.records import Provenance
+from autotune.environment import Machine
+from autotune.errors import InputError
+from autotune.outcome import Evaluation, Latency
+from autotune.problem import Problem
+from autotune.search_spaces import Space
+from autotune.workloads import Workload
+
+Origin = Literal["measured", "synthetic"]
+"""``synthetic``: computed by a formula, for tests; says nothing about any machine."""
+
+
+@dataclass(frozen=True)
+class Recording:
+    """A reduced space, measured exhaustively."""
+
+    workload: str
+    problem: Mapping[str, Any]
+    """The problem's fields by name."""
+    machine: Machine
+    provenance: Provenance
+    recorded_at: datetime
+    """UTC."""
+    origin: Origin
+    restriction: Mapping[str, Sequence[Value]]
+    """Dimensions that were reduced, and the values that they were reduced to."""
+    dimensions: Mapping[str, Sequence[Value]]
+    """Every dimension of the reduced space with its values, in the space's order."""
+    evaluations: Mapping[Config, Evaluation]
+    """In the order of the space's enumeration; by-rank latencies are not kept."""
+    parts: Mapping[str, Latency] = field(default_factory=dict)
+    """The operation's parts alone."""
+
+    @property
+    def optimum(self) -> float:
+        """The lowest latency of all, in microseconds; raises InputError where nothing was measured."""
+        found = [e.latency.median for e in self.evaluations.values() if e.latency is not None]
+        if not found:
+            raise InputError("the recording has no config that could be measured: record it again")
+        return min(found)
+
+    def problem_of(self, workload: Workload) -> Problem:
+        """The problem as the workload's own type; raises InvalidProblem where its fields have changed since."""
+        return workload.problem_type.from_dict(self.problem)
+
+    def space_of(self, workload: Workload) -> Space:
+        """The reduced space, from the workload's own; raises InputError where that has changed too much since.
+
+        A constraint that is new forbids some recorded configs, one that is gone allows some that were not recorded:
+        both remain usable, for ``Replay`` calls the latter invalid.
+        """
+        missing = sorted(set(workload.space.dimensions) ^ set(self.dimensions))
+        if workload.name != self.workload or missing:
+            why = f"the dimensions {', '.join(missing)} are not in both" if missing else "it is another workload"
+            raise InputError(
+                f"a recording of {self.workload} does not fit the space of {workload.name}: {why}; record it again"
+            )
+        return workload.space.restricted(self.dimensions)
+
+    def reduced(self, workload: Workload) -> Workload:
+        """The workload with the reduced space in place of its own, for the tuning loop over a ``Replay``."""
+        found = copy.copy(workload)
+        vars(found)["space"] = self.space_of(workload)
+        return found

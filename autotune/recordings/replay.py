@@ -1,0 +1,45 @@
+"""A replay: stands in for the ranks, and answers from a recording how each config ended."""
+
+from __future__ import annotations
+
+from autotune.config import Config
+from autotune.errors import InputError
+from autotune.outcome import Evaluation, Latency, Outcome
+from autotune.problem import Problem
+from autotune.ranks.gang import MeasurePlan
+from autotune.recordings.recording import Recording
+from autotune.workloads import Workload
+
+
+class Replay:
+    """An evaluator of the tuning loop without ranks: always the same answer for a config, at once."""
+
+    def __init__(self, recording: Recording) -> None:
+        """``asked`` holds the configs that were asked for, in order."""
+        self.recording = recording
+        self.restarts = 0
+        self.asked: list[Config] = []
+
+    def start(self) -> None:
+        """Nothing to start."""
+
+    def close(self) -> None:
+        """Nothing to end."""
+
+    def turn_to(self, workload: Workload, problem: Problem) -> None:
+        """Raise InputError for any other problem than the recorded one."""
+        if workload.name != self.recording.workload or problem.as_dict() != dict(self.recording.problem):
+            raise InputError(
+                f"the recording is of {self.recording.workload} {dict(self.recording.problem)}, not of "
+                f"{workload.name} {problem}: replay another recording"
+            )
+
+    def evaluate(self, config: Config, seed: int, plan: MeasurePlan) -> Evaluation:
+        """As recorded, whatever the seed and the plan; invalid where the reduced space does not have the config."""
+        self.asked.append(config)
+        found = self.recording.evaluations.get(config)
+        return found or Evaluation(Outcome.INVALID, "not in the recording: outside of the reduced space")
+
+    def measure_parts(self, warmup: int, iterations: int) -> dict[str, Latency]:
+        """As recorded."""
+        return dict(self.recording.parts)

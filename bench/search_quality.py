@@ -1,0 +1,172 @@
+"""Replays recorded search spaces and says how near each strategy comes to the optimum: no GPU needed.
+
+    python bench/search_quality.py bench/recordings/*.json.gz --seeds 50 --plot quality.svg
+
+Every strategy is run anew for each number of trials, for ours and some of its rivals divide what they are given. Tables
+come from ``tune record``; one that says synthetic tests the bench and tells nothing about any machine. Kernel Tuner
+takes part where it can be imported, the plot needs matplotlib.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import statistics
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import optuna
+from search_strategies import Table, strategies
+
+TRIALS = (10, 25, 50, 100, 200)
+JOINT, SEQUENTIAL = "ours", "compute, then communication"
+RESAMPLES = 10_000
+
+
+@dataclass(frozen=True)
+class Score:
+    """% of the optimum that one strategy reached on one table, over the seeds."""
+
+    mean: float
+    worst_decile: float
+    """Mean of the worst tenth of the seeds."""
+
+    @classmethod
+    def of(cls, shares: Sequence[float]) -> Score:
+        worst = sorted(shares)[: max(1, round(len(shares) / 10))]
+        return cls(100 * statistics.mean(shares), 100 * statistics.mean(worst))
+
+    def __str__(self) -> str:
+        return f"{self.mean:.1f} / {self.worst_decile:.1f}"
+
+
+def run(job: tuple[Path, str, int, int]) -> float:
+    """Optimum over the latency found: the share of the optimum, 0 where nothing was found."""
+    file, name, trials, seed = job
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    table = opened(file)
+    return table.recording.optimum / strategies()[name](table, trials, seed)
+
+
+def opened(file: Path, _cache: dict[Path, Table] = {}) -> Table:  # noqa: B006
+    """Each process reads a table once."""
+    if file not in _cache:
+        _cache[file] = Table.open(file)
+    return _cache[file]
+
+
+def shares(
+    files: Sequence[Path], names: Sequence[str], trials: Sequence[int], seeds: int, workers: int
+) -> dict[tuple[Path, str, int], list[float]]:
+    """For each table, strategy and number of trials, the share of the optimum by seed."""
+    jobs = [(f, name, n, seed) for f in files for name in names for n in trials for seed in range(seeds)]
+    if workers == 1:
+        found = [run(job) for job in jobs]
+    else:
+        with ProcessPoolExecutor(workers) as pool:
+            found = list(pool.map(run, jobs, chunksize=4))
+    result: dict[tuple[Path, str, int], list[float]] = {}
+    for (file, name, n, _), share in zip(jobs, found, strict=True):
+        result.setdefault((file, name, n), []).append(share)
+    return result
+
+
+def advantage(joint: Sequence[float], other: Sequence[float]) -> tuple[float, float, float]:
+    """Mean over paired seeds of how much faster the joint search's config is, in %, and its 95 % bootstrap interval."""
+    gains = 100 * (np.array(joint) / np.maximum(other, 1e-9) - 1)
+    means = np.random.default_rng(0).choice(gains, (RESAMPLES, len(gains))).mean(axis=1)
+    low, high = np.percentile(means, (2.5, 97.5))
+    return float(gains.mean()), float(low), float(high)
+
+
+def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [header, ["---", *["--:"] * (len(header) - 1)], *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def report(
+    files: Sequence[Path], names: Sequence[str], trials: Sequence[int], found: dict[tuple[Path, str, int], list[float]]
+) -> str:
+    """Markdown: what was replayed, the mean over the tables, each table, joint against sequential."""
+    text = [markdown(["table", "origin", "configs", "failing", "optimum"], [described(opened(f)) for f in files])]
+    header = ["strategy", *(f"{n} trials" for n in trials)]
+    text.append("% of the optimum, mean / worst decile of the seeds, each meaned over the tables:")
+    rows = []
+    for name in names:
+        scores = [[Score.of(found[f, name, n]) for f in files] for n in trials]
+        means = [Score(statistics.mean(s.mean for s in each), statistics.mean(s.worst_decile for s in each))
+                 for each in scores]  # fmt: skip
+        rows.append([name, *map(str, means)])
+    text.append(markdown(header, rows))
+    if len(files) > 1:
+        for f in files:
+            rows = [[name, *(str(Score.of(found[f, name, n])) for n in trials)] for name in names]
+            text += [f"### {opened(f).name}", markdown(header, rows)]
+    if {JOINT, SEQUENTIAL} <= set(names):
+        text.append("How much faster the joint search's config is than that of compute first, then communication:")
+        rows = []
+        for f in files:
+            gains = [advantage(found[f, JOINT, n], found[f, SEQUENTIAL, n]) for n in trials]
+            rows.append([opened(f).name, *(f"{mean:+.1f} % ({low:+.1f} to {high:+.1f})" for mean, low, high in gains)])
+        text.append(markdown(["table", *(f"{n} trials" for n in trials)], rows))
+    return "\n\n".join(text)
+
+
+def described(table: Table) -> list[str]:
+    evaluations = table.recording.evaluations.values()
+    failing = sum(evaluation.latency is None for evaluation in evaluations)
+    return [
+        table.name, f"{table.recording.origin}, {table.problem.world_size} × {table.machine.device}",
+        str(len(evaluations)), str(failing), f"{table.recording.optimum:.1f} µs",
+    ]  # fmt: skip
+
+
+def plot(
+    target: Path, names: Sequence[str], trials: Sequence[int], files: Sequence[Path],
+    found: dict[tuple[Path, str, int], list[float]],
+) -> None:  # fmt: skip
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 4.5), layout="constrained")
+    axes = figure.subplots()
+    for name in names:
+        means = [100 * statistics.mean(share for f in files for share in found[f, name, n]) for n in trials]
+        axes.plot(trials, means, marker="o", label=name)
+    axes.set(xscale="log", xlabel="trials", ylabel="% of the optimum", xticks=trials, xticklabels=map(str, trials))
+    axes.minorticks_off()
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize=8)
+    figure.savefig(target)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("tables", nargs="+", type=Path)
+    parser.add_argument("--seeds", type=int, default=50)
+    parser.add_argument("--trials", default=",".join(map(str, TRIALS)), help="comma-separated")
+    parser.add_argument("--only", help="names of strategies, separated by ;")
+    parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--plot", type=Path, help="an image file")
+    arguments = parser.parse_args()
+    trials = [int(word) for word in arguments.trials.split(",")]
+    names = list(strategies())
+    if arguments.only:
+        names = [name for name in names if name in [word.strip() for word in arguments.only.split(";")]]
+    if importlib.util.find_spec("kernel_tuner") is None:
+        print("Kernel Tuner is not installed: it takes no part", file=sys.stderr)
+    found = shares(arguments.tables, names, trials, arguments.seeds, arguments.workers)
+    print(report(arguments.tables, names, trials, found))
+    if arguments.plot is not None:
+        if importlib.util.find_spec("matplotlib") is None:
+            print("matplotlib is not installed: no plot", file=sys.stderr)
+        else:
+            plot(arguments.plot, names, trials, arguments.tables, found)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,265 @@
+"""Ways to search a recorded space: ours, and its rivals. Each gets a table, a number of trials and a seed.
+
+A trial is a config that would have been compiled and run, whatever came of it. Proposals that break a constraint are
+refused unrun and cost nothing, for every strategy alike.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib.util
+import io
+import json
+import math
+import random
+import tempfile
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import optuna
+
+from autotune.config import Config, Value
+from autotune.environment import Machine
+from autotune.outcome import Evaluation, Outcome
+from autotune.problem import Problem
+from autotune.ranks.gang import MeasurePlan
+from autotune.recordings import Recording, Replay, read
+from autotune.search_spaces import Space
+from autotune.search_spaces.gemm import gemm_dimensions
+from autotune.tuning.search import Search
+from autotune.workloads import Workload, workload
+
+AHEAD = 8
+"""Configs that our search proposes before it learns how the first of them ended: what compiles ahead costs."""
+
+IN_VAIN = 50
+"""Proposals a trial that may break a constraint, before a rival is taken to be at its end."""
+
+COMPUTE = (
+    *(dimension.name for dimension in gemm_dimensions(())),
+    "split_k", "schedule", "kv_splits", "heads_per_program", "table_reads", "program_order",
+)  # fmt: skip
+"""Dimensions that a kernel without communication would have too."""
+
+PLAN = MeasurePlan()
+
+
+@dataclass(frozen=True)
+class Table:
+    """A recording, opened for searching."""
+
+    name: str
+    recording: Recording
+    workload: Workload
+    problem: Problem
+    space: Space
+
+    @classmethod
+    def open(cls, file: Path) -> Table:
+        """Read and check a recording; raises InputError."""
+        recording = read(file)
+        found = workload(recording.workload)
+        return cls(
+            file.name.removesuffix(".json.gz"), recording, found, recording.problem_of(found), recording.space_of(found)
+        )
+
+    @property
+    def machine(self) -> Machine:
+        """What it was recorded on."""
+        return self.recording.machine
+
+    @functools.cached_property
+    def first(self) -> list[Config]:
+        """What the tuning loop tries before it searches, as far as it was recorded."""
+        default = self.workload.default_config(self.problem, self.machine)
+        wanted = [default, *self.workload.baselines(self.problem, self.machine).values()]
+        wanted += self.workload.first_configs(self.problem, self.machine)
+        return [config for config in dict.fromkeys(wanted) if config in self.recording.evaluations]
+
+    @functools.cached_property
+    def start(self) -> Config:
+        """The first of those that is fused: where tuning one part after the other starts."""
+        fused = [config for config in self.first if config["mode"] != "bsp"]
+        return fused[0] if fused else next(c for c in self.recording.evaluations if c["mode"] != "bsp")
+
+    def latency(self, evaluation: Evaluation) -> float:
+        """Microseconds, infinite where there is none."""
+        return evaluation.latency.median if evaluation.latency is not None else math.inf
+
+
+Strategy = Callable[[Table, int, int], float]
+"""The lowest latency, in µs, found in so many trials with a seed; infinite where none was."""
+
+
+def ours(table: Table, trials: int, seed: int) -> float:
+    """The tuning loop's search with its first configs and the cost model's."""
+
+    def predict(config: Config) -> float | None:
+        return table.workload.predict(table.problem, config, table.machine)
+
+    return min(_search(table, table.space, trials, seed, table.first, predict).values(), default=math.inf)
+
+
+def ours_without_first(table: Table, trials: int, seed: int) -> float:
+    """The same, told nothing: what the sampler and the local search are worth alone."""
+    return min(_search(table, table.space, trials, seed, []).values(), default=math.inf)
+
+
+def sequential(table: Table, trials: int, seed: int) -> float:
+    """Half of the trials on the compute dimensions, communication as in the default; then the rest with those fixed.
+
+    The search is ours both times.
+    """
+    start = table.start
+    fixed: dict[str, list[Value]] = {name: [value] for name, value in start.items() if name not in COMPUTE}
+    compute = _search(table, table.space.restricted(fixed), trials // 2, seed, [start])
+    best = min(compute, key=lambda config: compute[config], default=start)
+    chosen: dict[str, list[Value]] = {name: [value] for name, value in best.items() if name in COMPUTE}
+    rest = _search(table, table.space.restricted(chosen), trials - len(compute), seed, [best])
+    return min([*compute.values(), *rest.values()], default=math.inf)
+
+
+def tpe(table: Table, trials: int, seed: int) -> float:
+    """Optuna's TPE as it comes; of the space it knows the dimensions, invalid configs are pruned."""
+    replay = Replay(table.recording)
+    study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=seed))
+    space = table.space.narrowed(table.problem, table.machine)
+    best = math.inf
+    for _ in range(trials * IN_VAIN):
+        if len(replay.asked) == trials:
+            break
+        trial = study.ask()
+        config = space.suggest(trial)
+        evaluation = Evaluation(Outcome.INVALID)
+        if space.violation(config, table.problem, table.machine) is None:
+            evaluation = replay.evaluate(config, 0, PLAN)
+        if evaluation.latency is None:
+            study.tell(trial, state=optuna.trial.TrialState.PRUNED)
+        else:
+            study.tell(trial, evaluation.latency.median)
+            best = min(best, evaluation.latency.median)
+    return best
+
+
+def randomly(table: Table, trials: int, seed: int) -> float:
+    """Valid configs drawn at random, none twice."""
+    evaluations = list(table.recording.evaluations.values())
+    drawn = random.Random(seed).sample(evaluations, min(trials, len(evaluations)))
+    return min(map(table.latency, drawn))
+
+
+def exhaustive(table: Table, trials: int, seed: int) -> float:
+    """The configs in the order of the list, as Triton's autotuner takes them; no seed matters."""
+    evaluations = list(table.recording.evaluations.values())
+    return min(map(table.latency, evaluations[:trials]))
+
+
+def kernel_tuner(strategy: str) -> Strategy:
+    """A strategy of Kernel Tuner in its simulation mode."""
+
+    def run(table: Table, trials: int, seed: int) -> float:
+        import kernel_tuner as tuner
+        import numpy as np
+
+        keys = {_indices(table, config): table.latency(e) for config, e in table.recording.evaluations.items()}
+        names = list(table.space.dimensions)
+        parameters = {name: list(range(len(table.space.dimensions[name].values))) for name in names}
+        random.seed(seed)
+        np.random.seed(seed)
+        with (
+            tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()),
+            warnings.catch_warnings(),
+        ):  # fmt: skip
+            warnings.simplefilter("ignore")
+            cache = Path(folder) / "cache.json"
+            cache.write_text(json.dumps(_cache(parameters, keys)))
+            results, _ = tuner.tune_kernel(
+                "recorded", "recorded", 1, [], parameters, lang="C", cache=str(cache), simulation_mode=True,
+                restrictions=[_recorded(names, keys)], strategy=strategy,
+                strategy_options={"max_fevals": trials}, quiet=True,
+            )  # fmt: skip
+        return min((float(r["time"]) for r in results if isinstance(r.get("time"), int | float)), default=math.inf)
+
+    return run
+
+
+def strategies() -> dict[str, Strategy]:
+    """All that can run here, by name."""
+    found: dict[str, Strategy] = {
+        "ours": ours,
+        "ours, told nothing": ours_without_first,
+        "compute, then communication": sequential,
+        "Optuna TPE": tpe,
+        "random": randomly,
+        "exhaustive (Triton)": exhaustive,
+    }
+    if importlib.util.find_spec("kernel_tuner") is not None:
+        for name in ("genetic_algorithm", "greedy_ils"):
+            found[f"Kernel Tuner {name}"] = kernel_tuner(name)
+    return found
+
+
+def _search(
+    table: Table, space: Space, trials: int, seed: int, first: Sequence[Config],
+    predict: Callable[[Config], float | None] = lambda config: None,
+) -> Mapping[Config, float]:  # fmt: skip
+    """The latency of every config that our search took, proposed ``AHEAD`` of what it knows."""
+    known = [config for config in first if space.violation(config, table.problem, table.machine) is None]
+    search = Search(space, table.problem, table.machine, seed, known, [], lambda config, evaluation: None, predict)
+    replay = Replay(table.recording)
+    waiting: deque[Any] = deque()
+    found: dict[Config, float] = {}
+    while len(found) < trials:
+        while len(waiting) < min(AHEAD, trials - len(found)):
+            candidate = search.ask(len(found) / trials)
+            if candidate is None:
+                break
+            waiting.append(candidate)
+        if not waiting:
+            break
+        candidate = waiting.popleft()
+        evaluation = replay.evaluate(candidate.config, 0, PLAN)
+        search.tell(candidate, evaluation)
+        found[candidate.config] = table.latency(evaluation)
+    return found
+
+
+def _indices(table: Table, config: Config) -> tuple[int, ...]:
+    """The config as Kernel Tuner has it: an index for each dimension, 0 for those that its mode lacks."""
+    parameters = table.space.parameters(config)
+    return tuple(parameters.get(name, 0) for name in table.space.dimensions)
+
+
+def _recorded(names: Sequence[str], keys: Iterable[tuple[int, ...]]) -> Any:
+    """What was recorded, as a constraint for Kernel Tuner's solver that prunes as soon as a beginning is unknown."""
+    from constraint import Constraint
+
+    projections: dict[tuple[int, ...], set[tuple[int, ...]]] = {}
+
+    class Recorded(Constraint):  # type: ignore[misc]
+        def __call__(self, variables: Any, domains: Any, assignments: Any, *rest: Any) -> bool:
+            assigned = tuple(i for i, name in enumerate(names) if name in assignments)
+            if assigned not in projections:
+                projections[assigned] = {tuple(key[i] for i in assigned) for key in keys}
+            return tuple(assignments[names[i]] for i in assigned) in projections[assigned]
+
+    return Recorded()
+
+
+def _cache(parameters: Mapping[str, Sequence[int]], keys: Mapping[tuple[int, ...], float]) -> dict[str, Any]:
+    entries = {
+        ",".join(map(str, key)): {
+            **dict(zip(parameters, key, strict=True)),
+            "time": latency if math.isfinite(latency) else "RuntimeFailedConfig",
+        }
+        for key, latency in keys.items()
+    }
+    return {
+        "device_name": "recorded", "kernel_name": "recorded", "problem_size": 1, "tune_params_keys": list(parameters),
+        "tune_params": dict(parameters), "objective": "time", "cache": entries,
+    }  # fmt: skip

@@ -1,0 +1,93 @@
+"""The search's quality on a synthetic table, with a margin; the bench's arithmetic; every strategy keeps its budget.
+
+The table is computed by a formula: what is asserted here guards against regressions and says nothing about GPUs.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import synthetic
+from search_quality import JOINT, Score, advantage, shares
+from search_strategies import Table, exhaustive, ours, randomly, sequential, tpe
+
+from autotune.config import Config
+from autotune.outcome import Evaluation
+from autotune.ranks.gang import MeasurePlan
+from autotune.recordings import Replay
+
+BENCH = Path(__file__).parents[2] / "bench" / "search_quality.py"
+
+
+@pytest.fixture(scope="module")
+def table() -> Table:
+    return Table.open(synthetic.FILE)
+
+
+def test_the_committed_table_is_what_its_formula_gives(table: Table) -> None:
+    """Where the space's constraints have changed, run tests/bench/synthetic.py and commit its table."""
+    expected = synthetic.recording()
+    assert list(table.recording.evaluations) == list(expected.evaluations)
+    for config, evaluation in expected.evaluations.items():
+        found = table.recording.evaluations[config]
+        assert found.outcome is evaluation.outcome
+        if evaluation.latency is not None and found.latency is not None:
+            assert found.latency.median == pytest.approx(evaluation.latency.median, abs=1e-3)
+    assert table.recording.origin == "synthetic" and "synthetic" in table.machine.device
+    assert len(expected.evaluations) > 1000
+    assert sum(evaluation.latency is None for evaluation in expected.evaluations.values()) > 100
+
+
+def test_our_search_stays_near_the_optimum_and_ahead_of_chance() -> None:
+    found = shares([synthetic.FILE], [JOINT, "random"], [60], seeds=4, workers=1)
+    score = Score.of(found[synthetic.FILE, JOINT, 60])
+    chance = Score.of(found[synthetic.FILE, "random", 60])
+    assert score.mean > 95 and score.worst_decile > 92
+    assert score.mean > chance.mean
+
+
+def test_the_same_seed_finds_the_same(table: Table) -> None:
+    for strategy in (ours, sequential, tpe, randomly):
+        assert strategy(table, 20, 7) == strategy(table, 20, 7)
+    assert randomly(table, 20, 7) != randomly(table, 20, 8)
+
+
+def test_no_strategy_takes_more_trials_than_it_is_given(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Config] = []
+    original = Replay.evaluate
+
+    def counted(replay: Replay, config: Config, seed: int, plan: MeasurePlan) -> Evaluation:
+        asked.append(config)
+        return original(replay, config, seed, plan)
+
+    monkeypatch.setattr(Replay, "evaluate", counted)
+    for strategy in (ours, sequential, tpe):
+        asked.clear()
+        latency = strategy(table, 30, 0)
+        assert 25 <= len(asked) <= 30
+        assert latency == min(table.latency(table.recording.evaluations[config]) for config in asked)
+
+
+def test_exhaustive_order_takes_the_first_of_the_list(table: Table) -> None:
+    evaluations = list(table.recording.evaluations.values())
+    assert exhaustive(table, 3, 0) == min(table.latency(evaluation) for evaluation in evaluations[:3])
+    assert exhaustive(table, len(evaluations), 0) == table.recording.optimum
+
+
+def test_scores_and_intervals() -> None:
+    score = Score.of([0.5] * 2 + [1.0] * 18)
+    assert (score.mean, score.worst_decile) == (95.0, 50.0)
+    mean, low, high = advantage([1.0] * 20, [0.8, 1.0] * 10)
+    assert mean == pytest.approx(12.5) and 0 < low < mean < high < 25
+    assert advantage([0.9] * 20, [0.9] * 20) == (0.0, 0.0, 0.0)
+
+
+def test_the_command_prints_tables_and_draws_where_it_can(tmp_path: Path) -> None:
+    words = [str(synthetic.FILE), "--seeds", "2", "--trials", "10", "--workers", "1", "--only"]
+    words += ["random;exhaustive (Triton)", "--plot", str(tmp_path / "plot.svg")]
+    done = subprocess.run([sys.executable, str(BENCH), *words], capture_output=True, text=True, check=True)
+    assert "| random |" in done.stdout and "synthetic, 8 × synthetic GPU" in done.stdout
+    assert (tmp_path / "plot.svg").exists() or "matplotlib is not installed" in done.stderr

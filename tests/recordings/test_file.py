@@ -1,0 +1,85 @@
+"""The file: what was recorded comes back, and every kind of damage is named."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes import EIGHT_GPUS
+from small_space import FOUND, recorded
+
+from autotune.errors import InputError
+from autotune.recordings import read, write
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "table.json.gz"
+    write(recorded(tmp_path), path)
+    return path
+
+
+def edited(file: Path, change: Callable[[Any], None]) -> None:
+    values = json.loads(gzip.decompress(file.read_bytes()))
+    change(values)
+    file.write_bytes(gzip.compress(json.dumps(values).encode()))
+
+
+def test_a_recording_comes_back_and_writes_the_same_bytes(tmp_path: Path, file: Path) -> None:
+    before, found = recorded(tmp_path), read(file)
+    assert list(found.evaluations) == list(before.evaluations)
+    for config, evaluation in before.evaluations.items():
+        again = found.evaluations[config]
+        assert (again.outcome, again.reason) == (evaluation.outcome, evaluation.reason)
+        if evaluation.latency is not None and again.latency is not None:
+            assert again.latency.median == pytest.approx(evaluation.latency.median, abs=1e-3)
+            assert again.latency.iterations == evaluation.latency.iterations
+    assert (found.machine, found.provenance, found.origin) == (EIGHT_GPUS, before.provenance, "measured")
+    assert found.parts == before.parts and found.problem_of(FOUND) == before.problem_of(FOUND)
+    copy = tmp_path / "copy.json.gz"
+    write(found, copy)
+    assert copy.read_bytes() == file.read_bytes()
+
+
+def test_it_is_compact(file: Path) -> None:
+    assert len(file.read_bytes()) < 40 * len(read(file).evaluations)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda v: v.update(format="other"), "as tune record writes"),
+        (lambda v: v.update(version=2), "version 2 of the format; this iris-autotune reads version 1"),
+        (lambda v: v.pop("machine"), "machine: Field required"),
+        (lambda v: v["machine"].pop("arch"), "arch"),
+        (lambda v: v["columns"]["median"].pop(), "columns that do not fit each other: median"),
+        (lambda v: v["columns"]["dimensions"].pop("mode"), "columns that do not fit each other: dimensions"),
+        (lambda v: v["columns"]["outcome"].__setitem__(3, 99), "outcome: index 99; there are 7 values"),
+        (lambda v: v["columns"]["dimensions"]["mode"].__setitem__(0, 7), "mode: index 7; there are 3 values"),
+        (lambda v: v["columns"]["median"].__setitem__(0, -1.0), "columns.median.0.*greater than 0"),
+        (lambda v: v["columns"]["low"].__setitem__(0, None), "row 0 lacks low"),
+        (lambda v: v["outcomes"].__setitem__(0, "fine"), "'fine' is not a valid Outcome"),
+        (lambda v: v["columns"]["dimensions"]["launch"].__setitem__(1, 0), "row 1 has a config that an earlier row"),
+    ],
+)
+def test_a_damaged_table_is_refused_with_what_is_wrong(file: Path, change: Callable[[Any], None], told: str) -> None:
+    edited(file, change)
+    with pytest.raises(InputError, match=told) as error:
+        read(file)
+    assert str(file) in str(error.value)
+
+
+def test_a_truncated_a_foreign_and_a_missing_file_are_refused(file: Path, tmp_path: Path) -> None:
+    whole = file.read_bytes()
+    for content in (whole[: len(whole) // 2], b"not gzip", gzip.compress(b"not json"), gzip.compress(b"[]"), b""):
+        file.write_bytes(content)
+        with pytest.raises(InputError, match="tune record w"):
+            read(file)
+    with pytest.raises(InputError, match="No such file"):
+        read(tmp_path / "none.json.gz")
+    with pytest.raises(InputError, match="no/folder"):
+        write(recorded(tmp_path), Path("no/folder/table.json.gz"))

@@ -1,0 +1,76 @@
+"""Recording: the whole reduced space, each config once, every outcome kept, interrupted or not."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from fakes import EIGHT_GPUS, FakeGang, evaluation_of, formula
+from small_space import ALLOWED, FOUND, PROBLEM, recorded
+
+from autotune.db import Store
+from autotune.errors import InputError
+from autotune.outcome import Outcome
+
+
+def test_every_valid_config_of_the_reduced_space_is_measured_once_and_every_outcome_kept(tmp_path: Path) -> None:
+    gang = FakeGang(PROBLEM)
+    found = recorded(tmp_path, gang)
+    space = FOUND.space.restricted(ALLOWED)
+    configs = list(space.enumerate(PROBLEM, EIGHT_GPUS))
+    assert list(found.evaluations) == configs and len(configs) > 50
+    assert Counter(gang.calls) == Counter(configs)
+    assert gang.calls != configs, "in the order of enumeration a drift would fall on a dimension"
+    for config, evaluation in found.evaluations.items():
+        expected = evaluation_of(config)
+        assert (evaluation.outcome, evaluation.reason) == (expected.outcome, expected.reason)
+        if evaluation.latency is not None:
+            assert evaluation.latency.median == formula(config)
+    outcomes = {evaluation.outcome for evaluation in found.evaluations.values()}
+    assert {Outcome.MEASURED, Outcome.OUT_OF_RESOURCES, Outcome.WRONG_RESULT} <= outcomes
+    assert found.optimum == min(formula(c) for c, e in found.evaluations.items() if e.latency)
+    assert set(found.parts) == {"all_gather", "gemm"}
+
+
+def test_an_interrupted_recording_goes_on_where_it_stopped(tmp_path: Path) -> None:
+    first, second = FakeGang(PROBLEM), FakeGang(PROBLEM)
+    first.interrupt_after = 23
+    with pytest.raises(KeyboardInterrupt):
+        recorded(tmp_path, first)
+    resumed = recorded(tmp_path, second)
+    assert len(first.calls) == 23 and not set(first.calls) & set(second.calls)
+    (tmp_path / "other").mkdir()
+    assert resumed.evaluations == recorded(tmp_path / "other").evaluations
+
+
+def test_a_recording_is_no_result_that_a_lookup_would_serve(tmp_path: Path) -> None:
+    recorded(tmp_path)
+    with Store.open(tmp_path / "cache.db") as store:
+        assert store.entries() == [] and len(store.studies()) == 1
+
+
+def test_the_watch_sees_it_progress(tmp_path: Path) -> None:
+    seen: list[tuple[int, int]] = []
+    found = recorded(tmp_path, watch=lambda done, size: seen.append((done, size)))
+    size = len(found.evaluations)
+    assert seen == [(done, size) for done in range(size + 1)]
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"limit": 10}, r"has \d+ valid configs: allow fewer \(the limit is 10\)"),
+        ({"allowed": {**ALLOWED, "mode": ["push"], "loads": ["tma"], "num_stages": [6], "block_k": [512]}},
+         "has no valid config"),
+        ({"allowed": {"warps": [8]}}, "no dimension warps; it has mode"),
+        ({"allowed": {"num_warps": [7]}}, "dimension num_warps: 7; allowed are 4, 8"),
+        ({"allowed": {"preload_b": [1]}}, "dimension preload_b: 1; allowed are False, True"),
+        ({"allowed": {"num_warps": []}}, "dimension num_warps: no value"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_recorded(tmp_path: Path, options: dict[str, object], told: str) -> None:
+    gang = FakeGang(PROBLEM)
+    with pytest.raises(InputError, match=told):
+        recorded(tmp_path, gang, **options)
+    assert not gang.started

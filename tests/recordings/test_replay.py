@@ -1,0 +1,89 @@
+"""A replay drives the real loop: the same seed gives the same run, whether interrupted or not."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes import EIGHT_GPUS, FakeScreen
+from small_space import ALLOWED, FOUND, PROBLEM, recorded
+
+from autotune.config import Config
+from autotune.db import Store
+from autotune.errors import InputError
+from autotune.outcome import Evaluation, Outcome
+from autotune.ranks.gang import MeasurePlan
+from autotune.recordings import Recording, Replay
+from autotune.tuning import EFFORTS, Budget, Result, tune
+from autotune.workloads import workload
+
+PLAN = MeasurePlan()
+
+
+@pytest.fixture
+def recording(tmp_path: Path) -> Recording:
+    return recorded(tmp_path)
+
+
+def run(store: Store, replay: Replay, trials: int = 60, seed: int = 0) -> Result:
+    """The whole loop, over the recorded space."""
+    screen: Any = FakeScreen(FOUND, PROBLEM, EIGHT_GPUS)
+    budget, reduced = Budget(trials), replay.recording.reduced(FOUND)
+    return tune(reduced, PROBLEM, EIGHT_GPUS, store, replay, screen, budget=budget, effort=EFFORTS["quick"], seed=seed)
+
+
+def test_it_answers_as_recorded_and_calls_everything_else_invalid(recording: Recording) -> None:
+    replay = Replay(recording)
+    for config, evaluation in recording.evaluations.items():
+        assert replay.evaluate(config, 1, PLAN) == replay.evaluate(config, 2, PLAN) == evaluation
+    outside = FOUND.default_config(PROBLEM, EIGHT_GPUS).replace(block_k=32)
+    assert replay.evaluate(outside, 1, PLAN).outcome is Outcome.INVALID
+    assert replay.measure_parts(3, 15) == recording.parts and replay.restarts == 0
+
+
+def test_the_same_seed_on_the_same_table_gives_the_same_run(recording: Recording, tmp_path: Path) -> None:
+    runs, winners = [], []
+    for name, seed in (("a", 5), ("b", 5), ("c", 6)):
+        replay = Replay(recording)
+        with Store.open(tmp_path / name) as store:
+            result = run(store, replay, seed=seed)
+        assert result.entry is not None
+        runs.append(replay.asked)
+        winners.append(result.entry.winner)
+    assert runs[0] == runs[1] != runs[2]
+    assert winners[0] == winners[1]
+
+
+def test_an_interrupted_replay_measures_nothing_twice(recording: Recording, tmp_path: Path) -> None:
+    class Interrupted(Replay):
+        def evaluate(self, config: Config, seed: int, plan: MeasurePlan) -> Evaluation:
+            if len(self.asked) == 17:
+                raise KeyboardInterrupt
+            return super().evaluate(config, seed, plan)
+
+    first, second = Interrupted(recording), Replay(recording)
+    with Store.open(tmp_path / "interrupted.db") as store:
+        assert run(store, first).interrupted
+        result = run(store, second)
+    assert result.entry is not None and result.standing.resumed > 0
+    searched = second.asked[: 60 - 17]
+    assert searched and not set(first.asked) & set(searched)
+
+
+def test_it_turns_to_no_other_problem(recording: Recording) -> None:
+    replay = Replay(recording)
+    replay.turn_to(FOUND, PROBLEM)
+    with pytest.raises(InputError, match="replay another recording"):
+        replay.turn_to(FOUND, dataclasses.replace(PROBLEM, m=8192))
+
+
+def test_the_reduced_space_comes_back_from_the_workload(recording: Recording) -> None:
+    space = recording.space_of(FOUND)
+    assert space.fingerprint() == FOUND.space.restricted(ALLOWED).fingerprint() == recording.provenance.space
+    with pytest.raises(InputError, match="it is another workload|not in both"):
+        recording.space_of(workload("flash_decode"))
+    renamed = dataclasses.replace(recording, dimensions={**recording.dimensions, "tile_m": (64,)})
+    with pytest.raises(InputError, match="tile_m are not in both; record it again"):
+        renamed.space_of(FOUND)
