@@ -116,7 +116,7 @@ class GemmReduceScatterWorkload(Workload):
         return default_config(problem, machine)
 
     def first_configs(self, problem: GemmReduceScatter, machine: Machine) -> list[Config]:
-        """The default, its tile in the other schedules and in the pull; copies after one, two, four owners' rows."""
+        """The default, its tile in the other schedules and in the pull; the library's GEMM with either sum of ours."""
         default = default_config(problem, machine)
         found = [
             default,
@@ -127,11 +127,13 @@ class GemmReduceScatterWorkload(Workload):
             default.replace(split_k=2),
             default.replace(mode="pull"),
         ]
+        total = {"sum_block": 2048, "sum_warps": 8}
+        found.append(Config({"mode": "own_collective", **total}))
         units = [int(value) for value in SPACE.dimensions["unit_rows"].values]
         for owners in (1, 2, 4):
             unit = next((rows for rows in units if rows >= owners * problem.rows), units[-1])
             copies = {"unit_rows": unit, "gemm_streams": 1 if machine.is_interpreter else 2}
-            found.append(Config({"mode": "copy_engine", **copies, "sum_block": 2048, "sum_warps": 8}))
+            found.append(Config({"mode": "copy_engine", **copies, **total}))
         return [c for c in dict.fromkeys(found) if SPACE.violation(c, problem, machine) is None]
 
     def baselines(self, problem: GemmReduceScatter, machine: Machine) -> dict[str, Config]:

@@ -1,4 +1,4 @@
-"""The library's way: its GEMM, and the bulk-synchronous baseline."""
+"""The library's GEMM, after an all-gather: the library's, the bulk-synchronous baseline, or a kernel of ours."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import torch
 
 from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
 from autotune.kernels.all_gather_gemm.tensors import Tensors
+from autotune.kernels.launching.plan import Launch
 from autotune.kernels.launching.tensors import Run
 
 
@@ -27,6 +28,12 @@ def bulk_synchronous(problem: AllGatherGemm, tensors: Tensors) -> Run:
         multiply(whole, tensors, tensors.c)
 
     return run
+
+
+def gather_and_multiply(gather: Launch, tensors: Tensors, inbox: torch.Tensor) -> None:
+    """The same with one kernel of ours in place of the library's collective, in either layout into A as it is."""
+    gather.run()
+    multiply(inbox, tensors, tensors.c)
 
 
 def multiply(a: torch.Tensor, tensors: Tensors, out: torch.Tensor) -> None:
