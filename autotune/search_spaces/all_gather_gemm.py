@@ -41,19 +41,6 @@ def _preload_waits(s: Setting, preload_b: bool, split_k: int, block_m: int) -> b
     return not preload_b or split_k > 1 or not aligned
 
 
-def _prefetch_waits(s: Setting, prefetch_steps: int, split_k: int, block_m: int) -> bool:
-    aligned = s.problem.rows_layout and s.problem.shard[0] % block_m == 0
-    return prefetch_steps == 0 or s.machine.kind == "cuda" and (split_k > 1 or not aligned)
-
-
-def _prefetch_within_depth(s: Setting, prefetch_steps: int, split_k: int, block_k: int) -> bool:
-    return prefetch_steps * block_k * split_k <= round_up(s.problem.k)
-
-
-def _prefetch_is_not_flattened(s: Setting, prefetch_steps: int, schedule: str) -> bool:
-    return prefetch_steps == 0 or schedule != "flattened"
-
-
 def _preload_has_a_step(s: Setting, preload_b: bool, split_k: int, block_k: int) -> bool:
     steps = -(-s.problem.k // block_k)
     return not preload_b or -(-steps // split_k) * (split_k - 1) < steps
@@ -116,8 +103,6 @@ SPACE = Space(
     *gemm_dimensions(KERNELS),
     split_dimension(STAGED),
     flags("preload_b", modes=STAGED, help="load the first step of B before waiting for A"),
-    numbers("prefetch_steps", 0, 1, 2, 4, 8, 16, 32, modes=STAGED,
-            help="steps of B that a program asks the L2 for before it waits for A"),
     choices("schedule", "tile", "persistent", "flattened", modes=KERNELS,
             help="one program a tile; persistent; persistent with tile and k loops made one"),
     numbers("unit_rows", 16, 32, 64, 128, 256, 512, 1024, 2048, modes=(*STAGED, "copy_engine"),
@@ -158,12 +143,6 @@ SPACE = Space(
                    "tiles of one owner walk their own rows first and wait for others only later"),
         Constraint("preload", ("preload_b", "split_k", "block_k"), _preload_has_a_step,
                    "every split needs a first step to preload"),
-        Constraint("prefetch without effect", ("prefetch_steps", "split_k", "block_m"), _prefetch_waits,
-                   "tiles of one owner walk their own rows first; only NVIDIA GPUs can be asked"),
-        Constraint("prefetch within the depth", ("prefetch_steps", "split_k", "block_k"), _prefetch_within_depth,
-                   "a split of the depth has not so many steps"),
-        Constraint("flattening", ("prefetch_steps", "schedule"), _prefetch_is_not_flattened,
-                   "in a flattened loop there is no first tile to ask for", modes=STAGED),
         Constraint("flattening", ("split_k", "schedule"), _split_is_not_flattened,
                    "a split tile ends in a meeting of its programs, not in the next tile's loop"),
         Constraint("flattening", ("schedule",), _pull_is_not_flattened,
@@ -188,7 +167,6 @@ def default_config(problem: AllGatherGemm, machine: Machine) -> Config:
         **tile,
         "split_k": 1,
         "preload_b": False,
-        "prefetch_steps": 0,
         "k_chunks": 1,
         "loads": "tma" if tma else "pointer",
         "schedule": "tile",

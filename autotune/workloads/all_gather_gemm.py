@@ -116,7 +116,6 @@ class AllGatherGemmWorkload(Workload):
         found = [
             default,
             *self._streaming(default, machine),
-            *(default.replace(prefetch_steps=steps) for steps in (4, 16)),
             *(default.replace(k_chunks=chunks) for chunks in (4, 8)),
             default.replace(**persistent),
             default.replace(schedule="persistent", push_site="side_stream"),

@@ -30,17 +30,14 @@ INTERPRETED_TILES = [
     {
         "block_m": 16, "block_n": 32, "block_k": 32, "group_m": 2, "num_warps": 4, "num_stages": 2, "unit_rows": 16,
         "comm_programs": 2, "copy_kib": 2, "head_start": 0, "gemm_streams": 1, "split_k": 2, "k_chunks": 1,
-        "prefetch_steps": 0,
     },
     {
         "block_m": 32, "block_n": 32, "block_k": 64, "group_m": 1, "num_warps": 4, "num_stages": 3, "unit_rows": 32,
         "comm_programs": 4, "copy_kib": 4, "head_start": 0, "gemm_streams": 1, "split_k": 1, "k_chunks": 1,
-        "prefetch_steps": 0,
     },
     {
         "block_m": 16, "block_n": 64, "block_k": 32, "group_m": 1, "num_warps": 4, "num_stages": 2, "unit_rows": 16,
         "comm_programs": 1, "copy_kib": 2, "head_start": 0, "gemm_streams": 1, "split_k": 1, "k_chunks": 2,
-        "prefetch_steps": 0,
     },
 ]  # fmt: skip
 
@@ -70,17 +67,14 @@ GPU_TILES = [
     {
         "block_m": 128, "block_n": 256, "block_k": 64, "group_m": 8, "num_warps": 8, "num_stages": 3, "unit_rows": 128,
         "comm_programs": 12, "copy_kib": 16, "head_start": 0, "gemm_streams": 2, "split_k": 1, "k_chunks": 4,
-        "prefetch_steps": 0,
     },
     {
         "block_m": 64, "block_n": 64, "block_k": 64, "group_m": 4, "num_warps": 4, "num_stages": 4, "unit_rows": 32,
         "comm_programs": 20, "copy_kib": 4, "head_start": 0, "gemm_streams": 1, "split_k": 2, "k_chunks": 1,
-        "prefetch_steps": 8,
     },
     {
         "block_m": 16, "block_n": 64, "block_k": 128, "group_m": 1, "num_warps": 4, "num_stages": 4, "unit_rows": 16,
         "comm_programs": 8, "copy_kib": 8, "head_start": 0, "gemm_streams": 2, "split_k": 4, "k_chunks": 1,
-        "prefetch_steps": 32,
     },
 ]  # fmt: skip
 

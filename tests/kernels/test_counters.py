@@ -18,10 +18,9 @@ pytestmark = pytest.mark.skipif(not machine().is_interpreter, reason="the counte
 
 PUSH = Config(
     {
-        "mode": "push", "block_m": 16, "block_n": 32, "block_k": 32, "split_k": 1, "preload_b": False,
-        "prefetch_steps": 0, "group_m": 2, "num_warps": 4, "num_stages": 2, "loads": "pointer", "schedule": "tile",
-        "unit_rows": 16, "k_chunks": 1, "comm_programs": 4, "copy_kib": 2, "peer_order": "rotate",
-        "push_site": "same_launch", "head_start": 0,
+        "mode": "push", "block_m": 16, "block_n": 32, "block_k": 32, "split_k": 1, "preload_b": False, "group_m": 2,
+        "num_warps": 4, "num_stages": 2, "loads": "pointer", "schedule": "tile", "unit_rows": 16, "k_chunks": 1,
+        "comm_programs": 4, "copy_kib": 2, "peer_order": "rotate", "push_site": "same_launch", "head_start": 0,
     }
 )  # fmt: skip
 CALLS = MeasurePlan(warmup=1, screen=1, iterations=1)

@@ -30,7 +30,7 @@ CONFIG = Config(
         "mode": "push", "block_m": 16, "block_n": 32, "block_k": 32, "group_m": GOOD, "num_warps": 4, "num_stages": 2,
         "loads": "pointer", "schedule": "tile", "unit_rows": 16, "comm_programs": 1, "copy_kib": 2,
         "peer_order": "rotate", "push_site": "same_launch", "head_start": 0, "split_k": 1,
-        "preload_b": False, "prefetch_steps": 0, "k_chunks": 1,
+        "preload_b": False, "k_chunks": 1,
     }
 )  # fmt: skip
 

@@ -108,7 +108,6 @@ PUSH = {
     "mode": "push", "block_m": 128, "block_n": 128, "block_k": 64, "group_m": 8, "num_warps": 8, "num_stages": 3,
     "loads": "pointer", "schedule": "tile", "unit_rows": 128, "comm_programs": 16, "copy_kib": 16,
     "peer_order": "rotate", "push_site": "same_launch", "head_start": 0, "split_k": 1, "preload_b": False,
-    "prefetch_steps": 0,
     "k_chunks": 1,
 }  # fmt: skip
 PULL = {name: value for name, value in PUSH.items() if FOUND.space.dimensions[name].belongs_to("pull")}

@@ -20,7 +20,7 @@ import triton.language as tl
 from autotune.heap import device as heap
 from autotune.kernels.primitives.counters import announce_ready, leave, wait_for_all
 from autotune.kernels.primitives.splits import join_splits, split_range
-from autotune.kernels.primitives.tiles import accumulate, grouped, load_a, load_b, prefetch_b, store_tile
+from autotune.kernels.primitives.tiles import accumulate, grouped, load_a, load_b, store_tile
 from autotune.kernels.primitives.transfer import fetch_shards, push_shard, wait_for_rows, wait_for_rows_of_each
 
 NONE = tl.constexpr(0)
@@ -70,23 +70,22 @@ def place_of(rank, slot, M, K, shard_rows, width, ROWS: tl.constexpr):
     ]
 )  # fmt: skip
 def gather_gemm_kernel(
-    a, inbox, b, c, shard, mail, weights, bias, partials, tickets,
+    a, inbox, b, c, shard, mail, bias, partials, tickets,
     M, N, K, shard_rows, width, stride_bk, stride_bn,
     unit_rows, comm_programs, head_start, group_m, leaving, rank,
     heap_bases, state, arrivals, ready, done, status, spin_limit,
     WORLD: tl.constexpr, ROWS: tl.constexpr, GATHERED: tl.constexpr, SLOTS: tl.constexpr, TRANSFER: tl.constexpr,
     ROTATE: tl.constexpr, STEP_ROWS: tl.constexpr, STEP_COLUMNS: tl.constexpr, VECTOR: tl.constexpr,
     HINT: tl.constexpr, SPLITS: tl.constexpr, PRELOAD: tl.constexpr,
-    PREFETCH: tl.constexpr, CHUNKS: tl.constexpr,
+    CHUNKS: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     TMA: tl.constexpr, B_TRANSPOSED: tl.constexpr, EVEN_K: tl.constexpr,
     BIAS: tl.constexpr, FLATTEN: tl.constexpr, PROXY_FENCE: tl.constexpr,
 ):  # fmt: skip
     """C [M, N] = all_gather(A) @ B [K, N] + bias, reading remote rows from the inbox as their units arrive.
 
-    ``a``, ``inbox`` and ``b`` are descriptors with TMA and the pointers ``shard``, ``mail`` and ``weights`` without.
-    TRANSFER says what the first ``comm_programs`` programs do before they take tiles: push, fetch, or nothing (another
-    kernel pushes).
+    ``a`` and ``inbox`` are descriptors with TMA and the pointers ``shard`` and ``mail`` without. TRANSFER says what the
+    first ``comm_programs`` programs do before they take tiles: push, fetch, or nothing (another kernel pushes).
     ``leaving`` is the number of programs that share the epoch. GATHERED: our own shard goes through the inbox too, so
     that a tile may have several owners and its depth be split; otherwise (rows layout, tiles that divide the shard)
     each tile has one owner, and our own are read from the shard. A tile waits for A in CHUNKS ranges of K, one after
@@ -145,11 +144,6 @@ def gather_gemm_kernel(
             last = tl.minimum(row + BLOCK_M, M) - 1
             first_k, end_k = split_range(split, K, SPLITS, BLOCK_K)
             acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
-            if PREFETCH > 0:
-                if turn == begin:  # later A is there, and B's way to the multiprocessor is busy
-                    prefetch_b(
-                        weights, N, first_k, end_k, n * BLOCK_N, stride_bk, stride_bn, BLOCK_N, PREFETCH, B_TRANSPOSED
-                    )
             if PRELOAD:
                 # The first step of B is on its way while we wait; with deep steps and splits that is all of it.
                 b_tile = load_b(

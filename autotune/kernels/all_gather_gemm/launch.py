@@ -178,8 +178,7 @@ class _Builder:
             "a": knobs.a_operand(scratch.inbox if gathered else self.tensors.a),
             "inbox": knobs.a_operand(scratch.inbox),
             "partials": scratch.partials, "tickets": scratch.tickets, "SPLITS": knobs.splits,
-            "PRELOAD": config["preload_b"] is True, "weights": self.tensors.b,
-            "PREFETCH": config.integer("prefetch_steps") * knobs.block_k,
+            "PRELOAD": config["preload_b"] is True,
             "comm_programs": communicating, "head_start": head_start, "TRANSFER": kind.value,
             "FLATTEN": config["schedule"] == "flattened", "PROXY_FENCE": knobs.tma,
         }  # fmt: skip

@@ -5,11 +5,6 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from autotune.heap import device as heap
-
-LINE_BYTES = tl.constexpr(128)
-"""What the L2 takes in at once."""
-
 
 @triton.jit
 def grouped(tile, tiles_m, tiles_n, GROUP_M: tl.constexpr):
@@ -51,29 +46,6 @@ def load_b(
         pointers = b + ks.to(tl.int64)[:, None] * stride_bk + wide[None, :] * stride_bn
         tile = tl.load(pointers, mask=(ks < end_k)[:, None], other=0.0)
     return tile
-
-
-@triton.jit
-def prefetch_b(
-    b, columns, k, end_k, column, stride_bk, stride_bn,
-    BLOCK_N: tl.constexpr, DEPTH: tl.constexpr, B_TRANSPOSED: tl.constexpr,
-):  # fmt: skip
-    """Ask for B[k : k + DEPTH, column : column + BLOCK_N], at most up to ``end_k``, to be brought into the L2.
-
-    ``b`` is a pointer. Nothing waits for it and no register is taken; only NVIDIA GPUs can be asked.
-    """
-    if heap.compiles_for_cuda():
-        per_line: tl.constexpr = LINE_BYTES // (b.dtype.element_ty.primitive_bitwidth // 8)
-        deep: tl.constexpr = triton.cdiv(DEPTH, per_line) if B_TRANSPOSED else DEPTH
-        wide: tl.constexpr = BLOCK_N if B_TRANSPOSED else triton.cdiv(BLOCK_N, per_line)
-        ks = k + tl.arange(0, deep) * (per_line if B_TRANSPOSED else 1)
-        ns = column + tl.arange(0, wide) * (1 if B_TRANSPOSED else per_line)
-        ks = tl.minimum(ks, end_k - 1).to(tl.int64)
-        ns = tl.minimum(ns, columns - 1).to(tl.int64)
-        lines = b + ks[:, None] * stride_bk + ns[None, :] * stride_bn
-        tl.inline_asm_elementwise(
-            "prefetch.global.L2 [$1]; mov.u32 $0, 0;", "=r,l", [lines], dtype=tl.int32, is_pure=False, pack=1
-        )
 
 
 @triton.jit
