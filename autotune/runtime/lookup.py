@@ -30,8 +30,11 @@ class Found:
     """Why it is not exact, in one line; empty where it is."""
 
 
-def lookup(name: str, problem: Problem, *, machine: Machine | None = None, url: str | None = None) -> Found:
+def lookup(name: str | Workload, problem: Problem, *, machine: Machine | None = None, url: str | None = None) -> Found:
     """The config for a problem: tuned exactly, else the nearest tuned one, else the default.
+
+    ``name`` is a workload's, or FILE:CLASS of one in a file of one's own (a file that is imported already, or runs as
+    the main script, is not loaded again), or the workload itself.
 
     The database is read once per workload and process, then never again: ``forget_lookups`` starts afresh. Exact means
     the same problem, world size, device and interconnect, and the same sources, space and versions; an entry of other
@@ -39,7 +42,7 @@ def lookup(name: str, problem: Problem, *, machine: Machine | None = None, url: 
     within a factor of two, the smallest sum of their log ratios, smaller sizes first; its config is checked against the
     space for the actual problem. No database is no error; an unreadable one raises StoreError.
     """
-    found = workload(name)
+    found = workload(name) if isinstance(name, str) else name
     if not isinstance(problem, found.problem_type):
         raise InvalidProblem(f"{found.name} takes a {found.problem_type.__name__}, not a {type(problem).__name__}")
     return _ANSWERS.find(found, problem, machine or this_machine(), url or default_database_url())

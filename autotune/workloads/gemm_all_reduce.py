@@ -22,13 +22,6 @@ from autotune.workloads.gemm import GemmOperation
 from autotune.workloads.scratch import SPINS_OFFLINE
 from autotune.workloads.workload import Run, Tolerance, Workload
 
-TOLERANCES = {
-    # One rounding of the output: 2**-9 of each element in bf16 (the interpreter truncates: 2**-8), 2**-12 in fp16.
-    "bf16": Tolerance(overall=6e-3, element=0.06),
-    "fp16": Tolerance(overall=8e-4, element=0.01),
-    "fp32": Tolerance(overall=1e-5, element=1e-4),
-}
-
 
 class GemmAllReduceOperation(GemmOperation):
     """Operands in ordinary memory."""
@@ -124,7 +117,7 @@ class GemmAllReduceWorkload(Workload):
         A part has 1 / world_size of the result's variance, the sum of j parts j times that; so rounding all parts and
         all sums has (1 + (world_size + 1) / 2) times the variance of rounding the result alone.
         """
-        once = TOLERANCES[problem.dtype]
+        once = super().tolerance(problem)
         growth = math.sqrt(1 + (problem.world_size + 1) / 2)
         return Tolerance(once.overall * growth, once.element * growth)
 

@@ -10,7 +10,7 @@ from typing import Any
 import typer
 
 from autotune.cli import output, session
-from autotune.cli.commands.tune import INTERRUPTED, Effort, Force, Seconds, Seed, Trials, limits_of, say_where
+from autotune.cli.commands.tuning.tune import INTERRUPTED, Effort, Force, Seconds, Seed, Trials, limits_of, say_where
 from autotune.cli.options import Database, Json, Request
 from autotune.db import Entry, Store
 from autotune.errors import InputError

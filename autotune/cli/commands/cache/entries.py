@@ -79,7 +79,7 @@ def look_up(request: Request, db: Database = None, json: Json = False) -> None:
 
     machine = session.machine()
     problem = request.problem(machine)
-    found = lookup(request.workload.name, problem, machine=machine, url=db or default_database_url())
+    found = lookup(request.workload, problem, machine=machine, url=db or default_database_url())
     if json:
         output.data_json(
             {
