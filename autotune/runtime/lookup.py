@@ -12,7 +12,7 @@ from autotune.environment import Machine, default_database_url
 from autotune.environment import machine as this_machine
 from autotune.errors import InvalidProblem
 from autotune.problem import Problem
-from autotune.runtime.entries import forget_entries, read_entries, serve
+from autotune.runtime.entries import Entries, forget_entries, read_entries, serve
 from autotune.workloads import Workload, provenance_of, workload
 
 Source = Literal["exact", "nearest", "default", "given", "tuned"]
@@ -77,7 +77,7 @@ class _Answers:
 _ANSWERS = _Answers()
 
 
-def _choose(found: Workload, problem: Problem, machine: Machine, entries: list[Entry]) -> Found:
+def _choose(found: Workload, problem: Problem, machine: Machine, entries: Entries) -> Found:
     served = serve(
         entries, CacheKey.of(problem, machine), provenance_of(found), problem.free,
         lambda config: found.space.violation(config, problem, machine),
