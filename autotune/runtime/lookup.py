@@ -69,7 +69,7 @@ class _Answers:
         answer = self._answers.get((url, machine, problem))
         if answer is None:
             with self._lock:
-                answer = _choose(found, problem, machine, read_entries(url, found.name, machine.device))
+                answer = choose(found, problem, machine, read_entries(url, found.name, machine.device))
                 self._answers[url, machine, problem] = answer
         return answer
 
@@ -77,7 +77,8 @@ class _Answers:
 _ANSWERS = _Answers()
 
 
-def _choose(found: Workload, problem: Problem, machine: Machine, entries: Entries) -> Found:
+def choose(found: Workload, problem: Problem, machine: Machine, entries: Entries) -> Found:
+    """What these entries have for a problem: as ``lookup`` does, which takes all there are in a database."""
     served = serve(
         entries, CacheKey.of(problem, machine), provenance_of(found), problem.free,
         lambda config: found.space.violation(config, problem, machine),
