@@ -90,6 +90,10 @@ class SymmetricHeap(ABC):
         return self._view(self._addresses[rank] + self.offset(tensor), rank, tensor)
 
     @abstractmethod
+    def borrow(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The memory of a contiguous tensor on the heap's device, wherever it lies, as one that does not keep it."""
+
+    @abstractmethod
     def _view(self, address: int, rank: int, like: torch.Tensor) -> torch.Tensor:
         """A tensor like ``like`` at an address in ``rank``'s heap."""
 

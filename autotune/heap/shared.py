@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import shutil
 import tempfile
@@ -38,6 +39,11 @@ class SharedMemoryHeap(SymmetricHeap):
             self._maps = [torch.from_file(file, shared=True, size=size, dtype=torch.uint8) for file in files]
             dist.barrier(group=group)
         super().__init__(self._maps[rank], [part.data_ptr() for part in self._maps], group)
+
+    def borrow(self, tensor: torch.Tensor) -> torch.Tensor:
+        """By its address."""
+        memory = (ctypes.c_byte * (tensor.numel() * tensor.element_size())).from_address(tensor.data_ptr())
+        return torch.frombuffer(memory, dtype=tensor.dtype).view(tensor.shape)
 
     def _view(self, address: int, rank: int, like: torch.Tensor) -> torch.Tensor:
         begin = address - self._addresses[rank]
