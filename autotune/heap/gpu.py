@@ -45,5 +45,5 @@ class IrisHeap(SymmetricHeap):
 
     def close(self) -> None:
         """Release Iris's memory."""
-        self.arena = torch.empty(0, dtype=torch.uint8)
+        super().close()
         del self.context

@@ -53,7 +53,7 @@ class SharedMemoryHeap(SymmetricHeap):
     def close(self) -> None:
         """Unmap the peers' memory and ours."""
         self._maps.clear()
-        self.arena = torch.empty(0, dtype=torch.uint8)
+        super().close()
 
 
 @contextlib.contextmanager
