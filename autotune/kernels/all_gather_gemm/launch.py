@@ -26,6 +26,9 @@ from autotune.kernels.launching.plan import Launch, run_all
 from autotune.kernels.launching.tensors import TORCH_DTYPES, Allocate, Run
 from autotune.kernels.primitives.meeting import meet_kernel
 
+READ_BY_PEERS = ("pull", "pull_staged", "copy_engine")
+"""Modes whose peers read our shard where it lies: at the same place on the symmetric heap on every rank."""
+
 MOST_CHUNKS = 16
 """Of all values of ``k_chunks``; units have 16 rows at least."""
 

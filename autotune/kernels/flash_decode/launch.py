@@ -216,7 +216,15 @@ class Planner:
         return 1 << max(0, min(fitting.bit_length() - 1, (most - 1).bit_length()))
 
 
-def share_scratch(problem: FlashDecode, config: Config, heap: SymmetricHeap) -> Scratch:
+def plan(
+    problem: FlashDecode, config: Config, machine: Machine, tensors: Tensors, scratch: Scratch,
+    bases: torch.Tensor, rank: int, spin_limit: int,
+) -> list[Launch]:  # fmt: skip
+    """The kernel launches of one call, in order."""
+    return Planner(problem, config, machine, tensors, scratch, bases, rank, spin_limit).launches()
+
+
+def share_scratch(problem: FlashDecode, config: Config, machine: Machine, heap: SymmetricHeap) -> Scratch:
     """Allocate a config's scratch, what ranks share on the heap; counters cleared. Collective."""
     scratch = allocate_scratch(
         problem, config, heap.allocate, lambda shape, dtype: torch.empty(shape, dtype=dtype, device=heap.device)
@@ -232,7 +240,7 @@ def bind(
     spin_limit: int,
 ) -> Run:  # fmt: skip
     """What enqueues one call of a config on these tensors. Collective where it is captured as a CUDA graph."""
-    launches = Planner(problem, config, machine, tensors, scratch, heap.bases, heap.rank, spin_limit).launches()
+    launches = plan(problem, config, machine, tensors, scratch, heap.bases, heap.rank, spin_limit)
     if config["mode"] == "bsp":
         run: Run = functools.partial(_bulk_synchronous, launches, scratch)
     else:

@@ -1,0 +1,124 @@
+"""Operators give the right result in every mode, call after call, and say what is wrong with a call."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from calls import WORST
+from ranks_of_functions import run_ranks
+
+ON_RANKS = str(Path(__file__).parent / "on_ranks.py")
+MODES = {
+    "all_gather_gemm": {"bsp", "pull", "pull_staged", "push", "copy_engine"},
+    "gemm_reduce_scatter": {"bsp", "pull", "push", "copy_engine"},
+    "gemm_all_reduce": {"bsp", "one_shot", "two_shot"},
+    "flash_decode": {"bsp", "iris_all_gather", "fine_grained_wait", "fused"},
+}
+
+
+def url(folder: Path) -> str:
+    """A database that is not there."""
+    return f"sqlite:///{folder / 'none.db'}"
+
+
+def are_right(worlds: list[dict[str, float]], modes: set[str]) -> None:
+    """By every operator's looked-up config, and in all its modes that are among ``modes``."""
+    expected = {f"{name} {mode}" for name, own in MODES.items() for mode in {"looked up", *own & modes}}
+    for worst in worlds:
+        assert set(worst) == expected
+        assert max(worst.values()) < WORST, worst
+
+
+@pytest.mark.parametrize("world_size", [1, 3])
+def test_results_are_right_call_after_call_operators_in_turns(tmp_path: Path, world_size: int) -> None:
+    are_right(run_ranks(ON_RANKS, "in_turns", world_size, tmp_path, argument=(url(tmp_path), False)), set())
+
+
+def test_every_mode_is_right_call_after_call_operators_in_turns(tmp_path: Path) -> None:
+    are_right(
+        run_ranks(ON_RANKS, "in_turns", 2, tmp_path, argument=(url(tmp_path), True)), set().union(*MODES.values())
+    )
+
+
+def test_it_does_not_matter_where_a_shard_lies(tmp_path: Path) -> None:
+    for errors in run_ranks(ON_RANKS, "shards_anywhere", 2, tmp_path, argument=url(tmp_path)):
+        assert len(errors) == 3 * len(MODES["all_gather_gemm"])
+        assert max(errors.values()) < WORST, errors
+
+
+def test_operands_that_cannot_be_are_refused_on_every_rank(tmp_path: Path) -> None:
+    expected = {
+        "depth": "InvalidProblem: b is [31, 16], bias None; with a [8, 32] on 2 ranks, b [32, 16]",
+        "layout": "InvalidProblem: layout='columns'",
+        "bias": "InvalidProblem: b is [32, 16], bias [15]",
+        "type": "InvalidProblem: a is torch.float64, b is torch.float64: allowed",
+        "types": "InvalidProblem: a is torch.bfloat16, b is torch.float16: allowed",
+        "rows": "InvalidProblem: m=3 is sharded over world_size=2",
+        "strides of a": "InvalidProblem: a [8, 32], strides (64, 2)",
+        "strides of b": "InvalidProblem: b has strides (32, 2)",
+        "address": "InvalidProblem: an operand [8, 32] begins at an address",
+        "vectors": "InvalidProblem: a [32], strides (1,), and b [32, 16] must be matrices",
+        "device": "InvalidProblem: an operand [8, 32] is on meta, not on cpu",
+        "out": "InvalidProblem: out is [8, 16] torch.float32 on cpu, strides (16, 1); [8, 16] torch.bfloat16",
+        "shape of out": "InvalidProblem: out is [4, 17]",
+        "table": "InvalidProblem: q is [2, 4, 64]",
+        "lengths": "InvalidProblem: q is [2, 4, 64]",
+        "caches": "InvalidProblem: q is [2, 4, 64]",
+        "fp32": "InvalidProblem: q is torch.float32",
+        "heads": "InvalidProblem: kv_heads=2 must divide q_heads=3",
+        "cap": "InvalidProblem: soft_cap=-1",
+        "strides": "InvalidProblem: q is [4, 2, 64], strides (64, 256, 1)",
+        "right": "True",
+    }
+    for said in run_ranks(ON_RANKS, "bad_operands", 2, tmp_path, argument=url(tmp_path)):
+        assert {name: said[name][: len(text)] for name, text in expected.items()} == expected
+        assert set(said) == set(expected)
+
+
+def test_ranks_that_disagree_are_told_so_on_every_rank(tmp_path: Path) -> None:
+    expected = {
+        "config": "InvalidConfig: config not valid",
+        "problem": "RanksDisagree: the ranks call an operator with different problems",
+        "operator": "RanksDisagree: the ranks call an operator with different problems",
+        "heap": "HeapExhausted: symmetric heap:",
+        "left": "True",
+        "closed": "InputError: no context with handle",
+    }
+    for said in run_ranks(ON_RANKS, "disagreements", 2, tmp_path, argument=url(tmp_path)):
+        assert {name: text[: len(expected[name])] for name, text in said.items()} == expected
+
+
+def test_a_missed_call_is_found_out_and_mended(tmp_path: Path) -> None:
+    *others, last = run_ranks(ON_RANKS, "missed", 2, tmp_path, argument=url(tmp_path))
+    for said in others:
+        assert said["call"].startswith("GangError: gemm_all_reduce (dtype=bf16")
+    found_out_and_mended(others, last)
+
+
+def found_out_and_mended(others: list[dict[str, str]], last: dict[str, str]) -> None:
+    for said in others:
+        assert said["check"].startswith("GangError: gemm_all_reduce (dtype=bf16")
+    assert last["check"] == "no error"
+    for said in (*others, last):
+        assert said["later check"] == "no error"
+        assert said["right"] == "True"
+
+
+def test_what_is_released_can_be_used_again(tmp_path: Path) -> None:
+    for errors in run_ranks(ON_RANKS, "released", 2, tmp_path, argument=url(tmp_path)):
+        assert len(errors) == 3
+        assert max(errors) < WORST
+
+
+def test_threads_may_share_a_context(tmp_path: Path) -> None:
+    for found in run_ranks(ON_RANKS, "threads_in_turns", 2, tmp_path, argument=url(tmp_path)):
+        assert len(found["errors"]) == 8
+        assert max(found["errors"]) < WORST
+        assert found["same configs"]
+    (worst,) = run_ranks(ON_RANKS, "threads_at_once", 1, tmp_path, argument=url(tmp_path))
+    assert worst < WORST
+
+
+def test_a_call_keeps_no_memory_of_its_callers(tmp_path: Path) -> None:
+    assert run_ranks(ON_RANKS, "memory_is_free", 1, tmp_path, argument=url(tmp_path)) == [True]
