@@ -21,7 +21,9 @@ def test_it_is_tuned_kept_found_and_reported_by_its_file_and_class(laptop: Bench
     assert 'toy_workload.py:ToyWorkload", problem).config' in first.stdout
     again = laptop.tune("run", TOY, "--width", "64")
     assert "(from the cache)" in again.stdout
-    (listed,) = laptop.json("list")
+    laptop.tune("all-gather-gemm", "--trials", "2", "--effort", "quick")
+    assert len(laptop.json("list")) == 2 and len(laptop.json("list", "all-gather-gemm")) == 1
+    (listed,) = laptop.json("list", TOY)
     assert (listed["workload"], listed["config"]) == ("toy_sum", {"mode": "push", "block_m": 64})
     assert laptop.json("show", TOY, "--width", "64")["found"]
     assert laptop.json("lookup", TOY, "--width", "64")["source"] == "exact"
@@ -44,7 +46,7 @@ def test_the_built_in_ones_can_be_run_too(gpus: Bench) -> None:
     assert gpus.json("run", "all-gather-gemm", "--trials", "4", "--effort", "quick")["finished"]
 
 
-@pytest.mark.parametrize("verb", ["run", "show", "lookup", "report", "grid", "export", "record"])
+@pytest.mark.parametrize("verb", ["run", "list", "show", "lookup", "report", "grid", "export", "record"])
 @pytest.mark.parametrize(
     ("reference", "told"),
     [
