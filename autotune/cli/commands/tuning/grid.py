@@ -86,6 +86,14 @@ class Bench:
     seed: int
     force: bool
 
+    def start(self, problems: Sequence[Problem]) -> None:
+        """Start the ranks, where any size is to be tuned: before its clock, or the first one would lose that time."""
+        provenance = provenance_of(self.workload)
+        keys = [CacheKey.of(problem, self.machine) for problem in problems]
+        if self.force or any(self.store.entry(key, provenance) is None for key in keys):
+            output.say("starting the ranks")
+            self.gang.start()
+
     def tune(self, problem: Problem, lent: Found | None) -> Result:
         """Tune one size; what is lent to it is measured in its finals."""
         from autotune.cli.watch import watching
@@ -93,9 +101,6 @@ class Bench:
 
         self.gang.turn_to(self.workload, problem)
         self.screen.turn_to(self.workload, problem)
-        key, provenance = CacheKey.of(problem, self.machine), provenance_of(self.workload)
-        if self.force or self.store.entry(key, provenance) is None:
-            self.gang.start()  # before the clock: it would be the first size's time that is lost
         with watching(problem, self.machine) as watch:
             return tune(
                 self.workload, problem, self.machine, self.store, self.gang, self.screen, budget=self.limits,
@@ -127,6 +132,7 @@ def tune_grid(
             closing(session.make_gang(workload, problems[0], machine, heap_bytes)) as gang,
         ):  # fmt: skip
             bench = Bench(workload, machine, store, gang, screen, limits, chosen, seed, force)
+            bench.start(problems)
             for problem in problems:
                 rows.append(_row(bench, problem, sizes, rows))
                 if not json:
