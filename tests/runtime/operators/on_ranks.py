@@ -19,6 +19,9 @@ from calls import call, configs, drawn, error, problems
 import autotune
 from autotune.errors import AutotuneError
 
+HEAP = 1 << 29 if torch.cuda.is_available() else 32 << 20
+"""Bytes: room for every problem in every mode."""
+
 
 def in_turns(arguments: tuple[str, bool]) -> dict[str, float]:
     """The worst error of each operator and mode, called in turns, ranks out of step, nothing to line them up.
@@ -28,7 +31,7 @@ def in_turns(arguments: tuple[str, bool]) -> dict[str, float]:
     """
     url, every_mode = arguments
     worst: dict[str, float] = {}
-    with autotune.Context(32 << 20, url=url) as context:
+    with autotune.Context(HEAP, url=url) as context:
         device = context.heap.device
         rounds = itertools.zip_longest(*(
             [(problem, config) for config in [None, *configs(problem, context.machine) * every_mode]]
@@ -56,7 +59,7 @@ def in_turns(arguments: tuple[str, bool]) -> dict[str, float]:
 def shards_anywhere(url: str) -> dict[str, float]:
     """The errors of modes in which peers read A, which lies on one rank here, on another there."""
     errors = {}
-    with autotune.Context(32 << 20, url=url) as context:
+    with autotune.Context(HEAP, url=url) as context:
         device, rank = context.heap.device, dist.get_rank()
         problem = problems(device)[0]
         for config in configs(problem, context.machine):
@@ -82,7 +85,7 @@ def said(attempt: Any) -> str:
 def bad_operands(url: str) -> dict[str, str]:
     """What every rank is told of operands that cannot be."""
     bf16 = torch.bfloat16
-    with autotune.Context(32 << 20, url=url) as context:
+    with autotune.Context(HEAP, url=url) as context:
         ranks = dist.get_world_size()
         a, b, bias = torch.ones(8, 32, dtype=bf16), torch.ones(32, 16, dtype=bf16), torch.ones(16, dtype=bf16)
         q, cache = torch.ones(2, 4, 64, dtype=bf16), torch.ones(4, 16, 2, 64, dtype=bf16)
@@ -139,7 +142,7 @@ def disagreements(url: str) -> dict[str, str]:
 def missed(url: str) -> dict[str, str]:
     """A call that the last rank never makes: how the others learn of it, and how all go on."""
     found = {}
-    with autotune.Context(32 << 20, url=url) as context:
+    with autotune.Context(HEAP, url=url) as context:
         problem = problems(context.heap.device)[3]
         operands, reference = drawn(problem, 1, context.heap.device)
         config = next(c for c in configs(problem, context.machine) if c["mode"] == "one_shot")
@@ -177,7 +180,7 @@ def released(url: str) -> list[float]:
 
 def threads_in_turns(url: str) -> dict[str, Any]:
     """Errors of calls that three threads of each rank make in a fixed order, while three more look up."""
-    with autotune.Context(32 << 20, url=url) as context:
+    with autotune.Context(HEAP, url=url) as context:
         here = problems(context.heap.device)[:4]
         turn = threading.Condition()
         errors: list[float] = []
@@ -208,7 +211,7 @@ def threads_in_turns(url: str) -> dict[str, Any]:
 
 def threads_at_once(url: str) -> float:
     """The worst error of a single rank's calls by threads in no order at all: each is made as a whole."""
-    with autotune.Context(32 << 20, url=url) as context:
+    with autotune.Context(HEAP, url=url) as context:
         here = [problem for problem in problems(context.heap.device) if problem.workload != "flash_decode"]
 
         def worker(own: int) -> float:
@@ -221,7 +224,7 @@ def threads_at_once(url: str) -> float:
 
 def memory_is_free(url: str) -> bool:
     """Whether a call's tensors are gone once their caller has dropped them, for all that is remembered of the call."""
-    with autotune.Context(32 << 20, url=url) as context:
+    with autotune.Context(HEAP, url=url) as context:
         array = np.ones((8, 32), dtype=np.float32)
         alive = weakref.ref(array)
         autotune.gemm_all_reduce(context, torch.from_numpy(array), torch.ones(32, 16))
@@ -235,7 +238,7 @@ def compiled(url: str) -> dict[str, Any]:
     """Errors of compiled functions that call every operator, with and without outputs given; and after a close."""
     backends = ["inductor"] if torch.cuda.is_available() else ["eager", "aot_eager"]
     found: dict[str, Any] = {}
-    with autotune.Context(32 << 20, url=url) as context:
+    with autotune.Context(HEAP, url=url) as context:
         device = context.heap.device
         here = problems(device)
         given = configs(here[0], context.machine)[0]
@@ -266,7 +269,7 @@ def compiled(url: str) -> dict[str, Any]:
 
 def grown(url: str) -> list[float]:
     """Errors of a compiled function whose sizes change: after the first change they are symbols in its graph."""
-    with autotune.Context(32 << 20, url=url) as context:
+    with autotune.Context(HEAP, url=url) as context:
         function = torch.compile(
             lambda a, b: autotune.gemm_reduce_scatter(context, a + 0, b), backend="aot_eager", fullgraph=True
         )
@@ -279,12 +282,13 @@ def grown(url: str) -> list[float]:
         return errors
 
 
-def replayed(url: str) -> dict[str, float]:
-    """The worst error of each operator and mode over a thousand replays of a captured call with changing inputs."""
-    worst = {}
-    with autotune.Context(64 << 20, url=url) as context:
+def replayed(arguments: tuple[str, str]) -> dict[str, float]:
+    """The worst error of each mode of an operator over a thousand replays of a captured call with changing inputs."""
+    url, name = arguments
+    worst: dict[str, float] = {}
+    with autotune.Context(HEAP, url=url) as context:
         device = context.heap.device
-        for problem in problems(device):
+        for problem in (problem for problem in problems(device) if problem.workload == name):
             inputs = [drawn(problem, seed, device) for seed in range(8)]
             for config in [None, *configs(problem, context.machine)]:
                 operands = tuple(None if tensor is None else tensor.clone() for tensor in inputs[0][0])
@@ -302,17 +306,16 @@ def replayed(url: str) -> dict[str, float]:
                     out.fill_(float("nan"))
                     graph.replay()
                     errors[turn] = (out.float() - reference).norm() / reference.norm()
-                name = f"{problem.workload} {'looked up' if config is None else config['mode']}"
-                largest = float(errors.max())  # NaN where one is NaN
-                worst[name] = max(worst.get(name, 0.0), largest) if largest == largest else largest
                 context.check()
+                mode = f"{name} {'looked up' if config is None else config['mode']}"
+                worst[mode] = max(worst.get(mode, 0.0), float(errors.nan_to_num(nan=float("inf")).max()))
     return worst
 
 
 def on_streams(url: str) -> dict[str, float]:
     """The worst error of each operator where every call is on another stream than the last, and nobody waits."""
     worst: dict[str, float] = {}
-    with autotune.Context(64 << 20, url=url) as context:
+    with autotune.Context(HEAP, url=url) as context:
         device = context.heap.device
         streams = [torch.cuda.Stream(), torch.cuda.Stream(), torch.cuda.current_stream()]
         inputs = [(problem, *drawn(problem, seed, device)) for seed in range(4) for problem in problems(device)]

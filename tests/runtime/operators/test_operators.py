@@ -5,40 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from calls import WORST
+from calls import MODES, ON_RANKS, WORST, are_right, found_out_and_mended, url
 from ranks_of_functions import run_ranks
-
-ON_RANKS = str(Path(__file__).parent / "on_ranks.py")
-MODES = {
-    "all_gather_gemm": {"bsp", "pull", "pull_staged", "push", "copy_engine"},
-    "gemm_reduce_scatter": {"bsp", "pull", "push", "copy_engine"},
-    "gemm_all_reduce": {"bsp", "one_shot", "two_shot"},
-    "flash_decode": {"bsp", "iris_all_gather", "fine_grained_wait", "fused"},
-}
-
-
-def url(folder: Path) -> str:
-    """A database that is not there."""
-    return f"sqlite:///{folder / 'none.db'}"
-
-
-def are_right(worlds: list[dict[str, float]], modes: set[str]) -> None:
-    """By every operator's looked-up config, and in all its modes that are among ``modes``."""
-    expected = {f"{name} {mode}" for name, own in MODES.items() for mode in {"looked up", *own & modes}}
-    for worst in worlds:
-        assert set(worst) == expected
-        assert max(worst.values()) < WORST, worst
 
 
 @pytest.mark.parametrize("world_size", [1, 3])
 def test_results_are_right_call_after_call_operators_in_turns(tmp_path: Path, world_size: int) -> None:
-    are_right(run_ranks(ON_RANKS, "in_turns", world_size, tmp_path, argument=(url(tmp_path), False)), set())
+    found = run_ranks(ON_RANKS, "in_turns", world_size, tmp_path, argument=(url(tmp_path), False))
+    are_right(found, dict.fromkeys(MODES, set()))
 
 
 def test_every_mode_is_right_call_after_call_operators_in_turns(tmp_path: Path) -> None:
-    are_right(
-        run_ranks(ON_RANKS, "in_turns", 2, tmp_path, argument=(url(tmp_path), True)), set().union(*MODES.values())
-    )
+    are_right(run_ranks(ON_RANKS, "in_turns", 2, tmp_path, argument=(url(tmp_path), True)), MODES)
 
 
 def test_it_does_not_matter_where_a_shard_lies(tmp_path: Path) -> None:
@@ -94,15 +72,6 @@ def test_a_missed_call_is_found_out_and_mended(tmp_path: Path) -> None:
     for said in others:
         assert said["call"].startswith("GangError: gemm_all_reduce (dtype=bf16")
     found_out_and_mended(others, last)
-
-
-def found_out_and_mended(others: list[dict[str, str]], last: dict[str, str]) -> None:
-    for said in others:
-        assert said["check"].startswith("GangError: gemm_all_reduce (dtype=bf16")
-    assert last["check"] == "no error"
-    for said in (*others, last):
-        assert said["later check"] == "no error"
-        assert said["right"] == "True"
 
 
 def test_what_is_released_can_be_used_again(tmp_path: Path) -> None:
