@@ -268,18 +268,19 @@ def compiled(url: str) -> dict[str, Any]:
 
 
 def grown(url: str) -> list[float]:
-    """Errors of a compiled function whose sizes change: after the first change they are symbols in its graph."""
-    with autotune.Context(HEAP, url=url) as context:
-        function = torch.compile(
-            lambda a, b: autotune.gemm_reduce_scatter(context, a + 0, b), backend="aot_eager", fullgraph=True
-        )
-        errors = []
-        for factor in (1, 2, 4):
-            ranks = dist.get_world_size()
-            problem = autotune.GemmReduceScatter(m=8 * factor * ranks, n=32, k=32 * ranks, world_size=ranks)
-            (a, b, _), reference = drawn(problem, factor, context.heap.device)
-            errors.append(error(function(a, b), reference))
-        return errors
+    """Errors of a compiled function whose sizes change, after which they are symbols in its graph; and its context."""
+    function = torch.compile(
+        lambda context, a, b: autotune.gemm_reduce_scatter(context, a + 0, b), backend="aot_eager", fullgraph=True
+    )
+    errors = []
+    ranks = dist.get_world_size()
+    for _ in range(3):
+        with autotune.Context(HEAP, url=url) as context:
+            for factor in (1, 2, 4):
+                problem = autotune.GemmReduceScatter(m=8 * factor * ranks, n=32, k=32 * ranks, world_size=ranks)
+                (a, b, _), reference = drawn(problem, factor, context.heap.device)
+                errors.append(error(function(context, a, b), reference))
+    return errors
 
 
 def replayed(arguments: tuple[str, str]) -> dict[str, float]:
@@ -292,6 +293,10 @@ def replayed(arguments: tuple[str, str]) -> dict[str, float]:
             inputs = [drawn(problem, seed, device) for seed in range(8)]
             for config in [None, *configs(problem, context.machine)]:
                 operands = tuple(None if tensor is None else tensor.clone() for tensor in inputs[0][0])
+                if config is None:
+                    with torch.cuda.graph(torch.cuda.CUDAGraph()):
+                        refused = said(lambda problem=problem, operands=operands: call(context, problem, operands))
+                    assert refused.startswith("InputError: first call of"), refused
                 call(context, problem, operands, config=config)  # makes the workspace, compiles
                 torch.cuda.synchronize()
                 graph = torch.cuda.CUDAGraph()

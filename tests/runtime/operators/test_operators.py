@@ -61,7 +61,7 @@ def test_ranks_that_disagree_are_told_so_on_every_rank(tmp_path: Path) -> None:
         "operator": "RanksDisagree: the ranks call an operator with different problems",
         "heap": "HeapExhausted: symmetric heap:",
         "left": "True",
-        "closed": "InputError: no context with handle",
+        "closed": "InputError: gemm_all_reduce: the context is closed",
     }
     for said in run_ranks(ON_RANKS, "disagreements", 2, tmp_path, argument=url(tmp_path)):
         assert {name: text[: len(expected[name])] for name, text in said.items()} == expected
