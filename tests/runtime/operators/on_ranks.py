@@ -234,6 +234,19 @@ def memory_is_free(url: str) -> bool:
         return before and alive() is None
 
 
+def rows_of_a_matrix(url: str) -> list[float]:
+    """Errors where A is one row of a matrix, with a stride that no descriptor takes, loaded by descriptors."""
+    with autotune.Context(HEAP, url=url) as context:
+        problem = autotune.GemmAllReduce(m=1, n=32, k=32, world_size=1)
+        errors = []
+        for config in (c.replace(loads="tma") for c in configs(problem, context.machine) if "loads" in c):
+            (a, b, _), reference = drawn(problem, 3, context.heap.device)
+            row = torch.zeros(2, 33, dtype=a.dtype)[:1, :32].copy_(a)
+            assert row.stride() == (33, 1)
+            errors.append(error(call(context, problem, (row, b, None), config=config), reference))
+    return errors
+
+
 def compiled(url: str) -> dict[str, Any]:
     """Errors of compiled functions that call every operator, with and without outputs given; and after a close."""
     backends = ["inductor"] if torch.cuda.is_available() else ["eager", "aot_eager"]

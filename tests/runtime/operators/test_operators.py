@@ -91,3 +91,9 @@ def test_threads_may_share_a_context(tmp_path: Path) -> None:
 
 def test_a_call_keeps_no_memory_of_its_callers(tmp_path: Path) -> None:
     assert run_ranks(ON_RANKS, "memory_is_free", 1, tmp_path, argument=url(tmp_path)) == [True]
+
+
+def test_a_row_of_a_matrix_is_a_matrix(tmp_path: Path) -> None:
+    (errors,) = run_ranks(ON_RANKS, "rows_of_a_matrix", 1, tmp_path, argument=url(tmp_path))
+    assert len(errors) == len(MODES["gemm_all_reduce"] - {"bsp"})
+    assert max(errors) < WORST, errors
