@@ -23,13 +23,22 @@ HEAP = 1 << 29 if torch.cuda.is_available() else 32 << 20
 """Bytes: room for every problem in every mode."""
 
 
-def in_turns(arguments: tuple[str, bool]) -> dict[str, float]:
+def several(arguments: tuple[str, list[str]]) -> dict[str, Any]:
+    """The answers of functions of this module, called one after the other: to start ranks takes longer than most."""
+    url, names = arguments
+    return {name: globals()[name](url) for name in names}
+
+
+def every_mode(url: str) -> dict[str, float]:
+    """As ``in_turns``, and then in every mode."""
+    return in_turns(url, every_mode=True)
+
+
+def in_turns(url: str, every_mode: bool = False) -> dict[str, float]:
     """The worst error of each operator and mode, called in turns, ranks out of step, nothing to line them up.
 
-    In each round every operator is called by another config, three times: first by the one that is looked up, then,
-    if so told, in every mode.
+    In each round every operator is called by another config, three times: first by the one that is looked up.
     """
-    url, every_mode = arguments
     worst: dict[str, float] = {}
     with autotune.Context(HEAP, url=url) as context:
         device = context.heap.device

@@ -31,7 +31,7 @@ def test_captured_calls_are_right_in_every_one_of_a_thousand_replays(
 
 
 def test_every_mode_is_right_call_after_call_operators_in_turns(tmp_path: Path, world_size: int) -> None:
-    are_right(on_gpus("in_turns", world_size, tmp_path, (url(tmp_path), True)), MODES)
+    are_right(on_gpus("every_mode", world_size, tmp_path, url(tmp_path)), MODES)
 
 
 def test_it_does_not_matter_where_a_shard_lies(tmp_path: Path, world_size: int) -> None:
