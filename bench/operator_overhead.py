@@ -23,6 +23,8 @@ import torch
 import torch.distributed as dist
 
 import autotune
+from autotune.kernels.flash_decode.tensors import Tensors
+from autotune.kernels.launching.gemm import GemmTensors
 from autotune.kernels.launching.plan import Launch
 
 ROUNDS, CALLS = 30, 500
@@ -32,7 +34,7 @@ DECODE = autotune.FlashDecode(batch=2, q_heads=4, kv_heads=2, head_dim=64, kv_le
 
 @dataclass(frozen=True)
 class Case:
-    """An operator, its problem, and the names of its operands as its launcher's ``Tensors`` have them."""
+    """An operator, its problem, and the names of its operands as its launcher's tensors have them."""
 
     problem: Any
     operands: dict[str, torch.Tensor]
@@ -43,12 +45,11 @@ class Case:
 
     def by_hand(self, context: autotune.Context, out: torch.Tensor) -> Callable[[], object]:
         """The launches of one call, bound to the operands once."""
-        folder = f"autotune.kernels.{self.name}"
-        launch, tensors = importlib.import_module(f"{folder}.launch"), importlib.import_module(f"{folder}.tensors")
+        launch = importlib.import_module(f"autotune.kernels.{self.name}.launch")
         config, heap = context.choose(self.problem).config, context.heap
         scratch = launch.share_scratch(self.problem, config, context.machine, heap)
-        result = {"out" if self.name == "flash_decode" else "c": out}
-        bound = tensors.Tensors(**self.operands, **result)
+        decodes = self.name == "flash_decode"
+        bound = Tensors(**self.operands, out=out) if decodes else GemmTensors(**self.operands, c=out)
         run: Callable[[], object] = launch.bind(
             self.problem, config, context.machine, bound, scratch, heap, context.spin_limit
         )

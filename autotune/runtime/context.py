@@ -144,7 +144,8 @@ class Context:
         Raises what ``choose`` raises, HeapExhausted, and InputError where the context is closed or a CUDA graph is
         being captured.
         """
-        open_context(self.handle)
+        if self.handle not in _OPEN:
+            raise InputError(f"{problem.workload}: the context is closed; open another one")
         if self.capturing:
             raise InputError(f"first call of {problem.workload} ({problem}) within a CUDA graph: make one before it")
         with self._lock:

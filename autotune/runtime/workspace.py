@@ -73,11 +73,11 @@ class Workspace:
         self, operands: Sequence[torch.Tensor | None], out: torch.Tensor, addresses: tuple[int, ...]
     ) -> Run:  # fmt: skip
         """The launches on these addresses. They own none of the memory: what callers free is free."""
+        for tensor in (out, *operands):
+            _check_alignment(tensor)
         if self._scratch is None:
             # The library's way takes buffers of its own, from torch's allocator at each call: nothing to remember.
             return self._bind(operands, out)
-        for tensor in (out, *operands):
-            _check_alignment(tensor)
         operands = [_plain(tensor) for tensor in operands]
         self._compile(operands, out)
         if self._context.capturing:

@@ -13,7 +13,7 @@ from autotune.heap.arena import SymmetricHeap
 from autotune.kernels.all_gather_gemm import launch
 from autotune.kernels.all_gather_gemm.library import multiply
 from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
-from autotune.kernels.all_gather_gemm.tensors import Tensors
+from autotune.kernels.launching.gemm import GemmTensors
 from autotune.kernels.launching.plan import Compiled, compile_all
 from autotune.kernels.launching.tensors import TORCH_DTYPES, meta
 from autotune.search_spaces.all_gather_gemm import SPACE, default_config
@@ -32,7 +32,7 @@ class AllGatherGemmOperation(GemmOperation):
         dtype, device = TORCH_DTYPES[problem.dtype], heap.device
         b_shape = (problem.n_local, problem.k) if problem.b_order == "nk" else (problem.k, problem.n_local)
         b = torch.empty(b_shape, dtype=dtype, device=device)
-        tensors = Tensors(
+        tensors = GemmTensors(
             a=heap.allocate(problem.shard, dtype),
             b=b.t() if problem.b_order == "nk" else b,
             c=torch.empty((problem.m, problem.n_local), dtype=dtype, device=device),
@@ -162,7 +162,7 @@ class AllGatherGemmWorkload(Workload):
         dtype = TORCH_DTYPES[problem.dtype]
         transposed = problem.b_order == "nk"
         b = meta((problem.n_local, problem.k) if transposed else (problem.k, problem.n_local), dtype)
-        tensors = Tensors(
+        tensors = GemmTensors(
             a=meta(problem.shard, dtype),
             b=b.t() if transposed else b,
             c=meta((problem.m, problem.n_local), dtype),

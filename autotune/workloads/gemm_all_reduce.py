@@ -14,7 +14,7 @@ from autotune.heap.arena import SymmetricHeap
 from autotune.kernels.gemm_all_reduce import launch
 from autotune.kernels.gemm_all_reduce.library import multiply
 from autotune.kernels.gemm_all_reduce.problem import GemmAllReduce
-from autotune.kernels.gemm_all_reduce.tensors import Tensors
+from autotune.kernels.launching.gemm import GemmTensors
 from autotune.kernels.launching.plan import Compiled, compile_all
 from autotune.kernels.launching.tensors import TORCH_DTYPES, meta
 from autotune.search_spaces.gemm_all_reduce import KERNELS, SPACE, default_config, untuned
@@ -141,11 +141,11 @@ class GemmAllReduceWorkload(Workload):
         return compile_all(launch.plan(problem, config, machine, tensors, scratch, bases, 0, SPINS_OFFLINE))
 
 
-def _tensors(problem: GemmAllReduce, device: torch.device) -> Tensors:
+def _tensors(problem: GemmAllReduce, device: torch.device) -> GemmTensors:
     dtype, transposed = TORCH_DTYPES[problem.dtype], problem.b_order == "nk"
     b_shape = (problem.n, problem.k_local) if transposed else (problem.k_local, problem.n)
     b = torch.empty(b_shape, dtype=dtype, device=device)
-    return Tensors(
+    return GemmTensors(
         a=torch.empty((problem.m, problem.k_local), dtype=dtype, device=device),
         b=b.t() if transposed else b,
         c=torch.empty((problem.m, problem.n), dtype=dtype, device=device),

@@ -21,6 +21,7 @@ from autotune.kernels.flash_decode.problem import FlashDecode
 from autotune.kernels.flash_decode.tensors import Records, Scratch, Tensors
 from autotune.kernels.launching.graphs import graphed
 from autotune.kernels.launching.plan import Launch, run_all
+from autotune.kernels.launching.scratch import share
 from autotune.kernels.launching.tensors import TORCH_DTYPES, Allocate, Run
 
 REDUCERS = {"kernel": device.ELSEWHERE, "last": device.LAST, "trailing": device.TRAILING}
@@ -226,13 +227,7 @@ def plan(
 
 def share_scratch(problem: FlashDecode, config: Config, machine: Machine, heap: SymmetricHeap) -> Scratch:
     """Allocate a config's scratch, what ranks share on the heap; counters cleared. Collective."""
-    scratch = allocate_scratch(
-        problem, config, heap.allocate, lambda shape, dtype: torch.empty(shape, dtype=dtype, device=heap.device)
-    )
-    for counters in scratch.counters:
-        counters.zero_()
-    heap.barrier()
-    return scratch
+    return share(heap, functools.partial(allocate_scratch, problem, config))
 
 
 def bind(

@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 
 from autotune.kernels.gemm_reduce_scatter.problem import GemmReduceScatter
-from autotune.kernels.gemm_reduce_scatter.tensors import Tensors
+from autotune.kernels.launching.gemm import GemmTensors
 from autotune.kernels.launching.tensors import Run
 
 
-def bulk_synchronous(problem: GemmReduceScatter, tensors: Tensors) -> Run:
+def bulk_synchronous(problem: GemmReduceScatter, tensors: GemmTensors) -> Run:
     """The baseline, the hard way: one library GEMM, one ``reduce_scatter_tensor`` straight into C, no copy between."""
     product = torch.empty((problem.m, problem.n), dtype=tensors.c.dtype, device=tensors.c.device)
 

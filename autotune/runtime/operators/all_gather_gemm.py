@@ -11,7 +11,6 @@ from autotune.config import Config
 from autotune.errors import InvalidProblem
 from autotune.kernels.all_gather_gemm import launch
 from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
-from autotune.kernels.all_gather_gemm.tensors import Tensors
 from autotune.kernels.launching.tensors import TORCH_DTYPES
 from autotune.runtime.context import Context
 from autotune.runtime.operators.gemm import GemmOperator
@@ -57,7 +56,6 @@ class AllGatherGemmOperator(GemmOperator):
     options = "str layout"
     launcher: ClassVar = launch
     problem_type = AllGatherGemm
-    tensors_type = Tensors
 
     def sizes(self, world_size: int, a: torch.Tensor, b: torch.Tensor, options: Sequence[Any]) -> dict[str, Any]:
         """The shard's sizes make A's by the layout."""

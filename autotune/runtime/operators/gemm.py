@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import torch
 
 from autotune.errors import InvalidProblem
+from autotune.kernels.launching.gemm import GemmTensors
 from autotune.kernels.launching.tensors import TORCH_DTYPES
 from autotune.problem import Problem
 from autotune.runtime.operators.operator import Operands, Operator, element_type
@@ -19,7 +20,6 @@ class GemmOperator(Operator):
 
     operands = "Tensor a, Tensor b, Tensor? bias"
     problem_type: ClassVar[type[Any]]
-    tensors_type: ClassVar[type[Any]]
 
     @abstractmethod
     def sizes(self, world_size: int, a: torch.Tensor, b: torch.Tensor, options: Sequence[Any]) -> dict[str, Any]:
@@ -44,10 +44,11 @@ class GemmOperator(Operator):
         made: Problem = problem
         return made
 
-    def tensors(self, operands: Operands, out: torch.Tensor) -> Any:
+    def tensors(self, operands: Operands, out: torch.Tensor) -> GemmTensors:
         """A, B, C and the bias."""
         a, b, bias = operands
-        return self.tensors_type(a, b, out, bias)
+        assert a is not None and b is not None
+        return GemmTensors(a, b, out, bias)
 
 
 def _check_storage(a: torch.Tensor, b: torch.Tensor) -> None:

@@ -10,7 +10,6 @@ import torch
 from autotune.config import Config
 from autotune.kernels.gemm_all_reduce import launch
 from autotune.kernels.gemm_all_reduce.problem import GemmAllReduce
-from autotune.kernels.gemm_all_reduce.tensors import Tensors
 from autotune.runtime.context import Context
 from autotune.runtime.operators.gemm import GemmOperator
 from autotune.runtime.operators.operator import Operands
@@ -40,7 +39,6 @@ class GemmAllReduceOperator(GemmOperator):
     options = "bool deterministic"
     launcher: ClassVar = launch
     problem_type = GemmAllReduce
-    tensors_type = Tensors
 
     def sizes(self, world_size: int, a: torch.Tensor, b: torch.Tensor, options: Sequence[Any]) -> dict[str, Any]:
         """The depth is that of all ranks together."""

@@ -10,7 +10,6 @@ import torch
 from autotune.config import Config
 from autotune.kernels.gemm_reduce_scatter import launch
 from autotune.kernels.gemm_reduce_scatter.problem import GemmReduceScatter
-from autotune.kernels.gemm_reduce_scatter.tensors import Tensors
 from autotune.runtime.context import Context
 from autotune.runtime.operators.gemm import GemmOperator
 from autotune.runtime.operators.operator import Operands
@@ -39,7 +38,6 @@ class GemmReduceScatterOperator(GemmOperator):
     options = ""
     launcher: ClassVar = launch
     problem_type = GemmReduceScatter
-    tensors_type = Tensors
 
     def sizes(self, world_size: int, a: torch.Tensor, b: torch.Tensor, options: Sequence[Any]) -> dict[str, Any]:
         """The depth is that of all ranks together."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,10 +13,41 @@ from autotune.kernels.launching.tensors import TORCH_DTYPES
 from autotune.problem import Problem
 from autotune.workloads import workload
 
+ON_RANKS = str(Path(__file__).parent / "on_ranks.py")
+MODES = {
+    "all_gather_gemm": {"bsp", "pull", "pull_staged", "push", "copy_engine"},
+    "gemm_reduce_scatter": {"bsp", "pull", "push", "copy_engine"},
+    "gemm_all_reduce": {"bsp", "one_shot", "two_shot"},
+    "flash_decode": {"bsp", "iris_all_gather", "fine_grained_wait", "fused"},
+}
+
 WORST = 1.2e-2
 """Relative error of a right result: bf16, whose products are rounded once a rank, and again where they are summed."""
 
 Operands = tuple[torch.Tensor | None, ...]
+
+
+def url(folder: Path) -> str:
+    """A database that is not there."""
+    return f"sqlite:///{folder / 'none.db'}"
+
+
+def are_right(worlds: list[dict[str, float]], modes: dict[str, set[str]]) -> None:
+    """By the looked-up config of each operator in ``modes``, and in each of the modes there."""
+    expected = {f"{name} {mode}" for name, own in modes.items() for mode in {"looked up", *own}}
+    for worst in worlds:
+        assert set(worst) == expected
+        assert max(worst.values()) < WORST, worst
+
+
+def found_out_and_mended(others: list[dict[str, str]], last: dict[str, str]) -> None:
+    """What ``missed`` says on the ranks that made the call, and on the one that did not."""
+    for said in others:
+        assert said["check"].startswith("GangError: gemm_all_reduce (dtype=bf16")
+    assert last["check"] == "no error"
+    for said in (*others, last):
+        assert said["later check"] == "no error"
+        assert said["right"] == "True"
 
 
 def problems(device: torch.device) -> list[Problem]:
@@ -59,8 +91,8 @@ def drawn(problem: Any, seed: int, device: torch.device) -> tuple[Operands, torc
 
 
 def error(out: torch.Tensor, reference: torch.Tensor) -> float:
-    """Relative, NaN included."""
-    return float((out.float() - reference).norm() / reference.norm())
+    """Relative; infinite where a NaN came out."""
+    return float(((out.float() - reference).norm() / reference.norm()).nan_to_num(nan=float("inf")))
 
 
 def _normal(generator: torch.Generator, problem: Any, *shape: int) -> torch.Tensor:

@@ -19,16 +19,28 @@ from calls import call, configs, drawn, error, problems
 import autotune
 from autotune.errors import AutotuneError
 
+HEAP = 1 << 29 if torch.cuda.is_available() else 32 << 20
+"""Bytes: room for every problem in every mode."""
 
-def in_turns(arguments: tuple[str, bool]) -> dict[str, float]:
+
+def several(arguments: tuple[str, list[str]]) -> dict[str, Any]:
+    """The answers of functions of this module, called one after the other: to start ranks takes longer than most."""
+    url, names = arguments
+    return {name: globals()[name](url) for name in names}
+
+
+def every_mode(url: str) -> dict[str, float]:
+    """As ``in_turns``, and then in every mode."""
+    return in_turns(url, every_mode=True)
+
+
+def in_turns(url: str, every_mode: bool = False) -> dict[str, float]:
     """The worst error of each operator and mode, called in turns, ranks out of step, nothing to line them up.
 
-    In each round every operator is called by another config, three times: first by the one that is looked up, then,
-    if so told, in every mode.
+    In each round every operator is called by another config, three times: first by the one that is looked up.
     """
-    url, every_mode = arguments
     worst: dict[str, float] = {}
-    with autotune.Context(32 << 20, url=url) as context:
+    with autotune.Context(HEAP, url=url) as context:
         device = context.heap.device
         rounds = itertools.zip_longest(*(
             [(problem, config) for config in [None, *configs(problem, context.machine) * every_mode]]
@@ -56,7 +68,7 @@ def in_turns(arguments: tuple[str, bool]) -> dict[str, float]:
 def shards_anywhere(url: str) -> dict[str, float]:
     """The errors of modes in which peers read A, which lies on one rank here, on another there."""
     errors = {}
-    with autotune.Context(32 << 20, url=url) as context:
+    with autotune.Context(HEAP, url=url) as context:
         device, rank = context.heap.device, dist.get_rank()
         problem = problems(device)[0]
         for config in configs(problem, context.machine):
@@ -82,7 +94,7 @@ def said(attempt: Any) -> str:
 def bad_operands(url: str) -> dict[str, str]:
     """What every rank is told of operands that cannot be."""
     bf16 = torch.bfloat16
-    with autotune.Context(32 << 20, url=url) as context:
+    with autotune.Context(HEAP, url=url) as context:
         ranks = dist.get_world_size()
         a, b, bias = torch.ones(8, 32, dtype=bf16), torch.ones(32, 16, dtype=bf16), torch.ones(16, dtype=bf16)
         q, cache = torch.ones(2, 4, 64, dtype=bf16), torch.ones(4, 16, 2, 64, dtype=bf16)
@@ -139,7 +151,7 @@ def disagreements(url: str) -> dict[str, str]:
 def missed(url: str) -> dict[str, str]:
     """A call that the last rank never makes: how the others learn of it, and how all go on."""
     found = {}
-    with autotune.Context(32 << 20, url=url) as context:
+    with autotune.Context(HEAP, url=url) as context:
         problem = problems(context.heap.device)[3]
         operands, reference = drawn(problem, 1, context.heap.device)
         config = next(c for c in configs(problem, context.machine) if c["mode"] == "one_shot")
@@ -177,7 +189,7 @@ def released(url: str) -> list[float]:
 
 def threads_in_turns(url: str) -> dict[str, Any]:
     """Errors of calls that three threads of each rank make in a fixed order, while three more look up."""
-    with autotune.Context(32 << 20, url=url) as context:
+    with autotune.Context(HEAP, url=url) as context:
         here = problems(context.heap.device)[:4]
         turn = threading.Condition()
         errors: list[float] = []
@@ -208,7 +220,7 @@ def threads_in_turns(url: str) -> dict[str, Any]:
 
 def threads_at_once(url: str) -> float:
     """The worst error of a single rank's calls by threads in no order at all: each is made as a whole."""
-    with autotune.Context(32 << 20, url=url) as context:
+    with autotune.Context(HEAP, url=url) as context:
         here = [problem for problem in problems(context.heap.device) if problem.workload != "flash_decode"]
 
         def worker(own: int) -> float:
@@ -221,7 +233,7 @@ def threads_at_once(url: str) -> float:
 
 def memory_is_free(url: str) -> bool:
     """Whether a call's tensors are gone once their caller has dropped them, for all that is remembered of the call."""
-    with autotune.Context(32 << 20, url=url) as context:
+    with autotune.Context(HEAP, url=url) as context:
         array = np.ones((8, 32), dtype=np.float32)
         alive = weakref.ref(array)
         autotune.gemm_all_reduce(context, torch.from_numpy(array), torch.ones(32, 16))
@@ -231,11 +243,24 @@ def memory_is_free(url: str) -> bool:
         return before and alive() is None
 
 
+def rows_of_a_matrix(url: str) -> list[float]:
+    """Errors where A is one row of a matrix, with a stride that no descriptor takes, loaded by descriptors."""
+    with autotune.Context(HEAP, url=url) as context:
+        problem = autotune.GemmAllReduce(m=1, n=32, k=32, world_size=1)
+        errors = []
+        for config in (c.replace(loads="tma") for c in configs(problem, context.machine) if "loads" in c):
+            (a, b, _), reference = drawn(problem, 3, context.heap.device)
+            row = torch.zeros(2, 33, dtype=a.dtype)[:1, :32].copy_(a)
+            assert row.stride() == (33, 1)
+            errors.append(error(call(context, problem, (row, b, None), config=config), reference))
+    return errors
+
+
 def compiled(url: str) -> dict[str, Any]:
     """Errors of compiled functions that call every operator, with and without outputs given; and after a close."""
     backends = ["inductor"] if torch.cuda.is_available() else ["eager", "aot_eager"]
     found: dict[str, Any] = {}
-    with autotune.Context(32 << 20, url=url) as context:
+    with autotune.Context(HEAP, url=url) as context:
         device = context.heap.device
         here = problems(device)
         given = configs(here[0], context.machine)[0]
@@ -265,29 +290,35 @@ def compiled(url: str) -> dict[str, Any]:
 
 
 def grown(url: str) -> list[float]:
-    """Errors of a compiled function whose sizes change: after the first change they are symbols in its graph."""
-    with autotune.Context(32 << 20, url=url) as context:
-        function = torch.compile(
-            lambda a, b: autotune.gemm_reduce_scatter(context, a + 0, b), backend="aot_eager", fullgraph=True
-        )
-        errors = []
-        for factor in (1, 2, 4):
-            ranks = dist.get_world_size()
-            problem = autotune.GemmReduceScatter(m=8 * factor * ranks, n=32, k=32 * ranks, world_size=ranks)
-            (a, b, _), reference = drawn(problem, factor, context.heap.device)
-            errors.append(error(function(a, b), reference))
-        return errors
+    """Errors of a compiled function whose sizes change, after which they are symbols in its graph; and its context."""
+    function = torch.compile(
+        lambda context, a, b: autotune.gemm_reduce_scatter(context, a + 0, b), backend="aot_eager", fullgraph=True
+    )
+    errors = []
+    ranks = dist.get_world_size()
+    for _ in range(3):
+        with autotune.Context(HEAP, url=url) as context:
+            for factor in (1, 2, 4):
+                problem = autotune.GemmReduceScatter(m=8 * factor * ranks, n=32, k=32 * ranks, world_size=ranks)
+                (a, b, _), reference = drawn(problem, factor, context.heap.device)
+                errors.append(error(function(context, a, b), reference))
+    return errors
 
 
-def replayed(url: str) -> dict[str, float]:
-    """The worst error of each operator and mode over a thousand replays of a captured call with changing inputs."""
-    worst = {}
-    with autotune.Context(64 << 20, url=url) as context:
+def replayed(arguments: tuple[str, str]) -> dict[str, float]:
+    """The worst error of each mode of an operator over a thousand replays of a captured call with changing inputs."""
+    url, name = arguments
+    worst: dict[str, float] = {}
+    with autotune.Context(HEAP, url=url) as context:
         device = context.heap.device
-        for problem in problems(device):
+        for problem in (problem for problem in problems(device) if problem.workload == name):
             inputs = [drawn(problem, seed, device) for seed in range(8)]
             for config in [None, *configs(problem, context.machine)]:
                 operands = tuple(None if tensor is None else tensor.clone() for tensor in inputs[0][0])
+                if config is None:
+                    with torch.cuda.graph(torch.cuda.CUDAGraph()):
+                        refused = said(lambda problem=problem, operands=operands: call(context, problem, operands))
+                    assert refused.startswith("InputError: first call of"), refused
                 call(context, problem, operands, config=config)  # makes the workspace, compiles
                 torch.cuda.synchronize()
                 graph = torch.cuda.CUDAGraph()
@@ -302,17 +333,16 @@ def replayed(url: str) -> dict[str, float]:
                     out.fill_(float("nan"))
                     graph.replay()
                     errors[turn] = (out.float() - reference).norm() / reference.norm()
-                name = f"{problem.workload} {'looked up' if config is None else config['mode']}"
-                largest = float(errors.max())  # NaN where one is NaN
-                worst[name] = max(worst.get(name, 0.0), largest) if largest == largest else largest
                 context.check()
+                mode = f"{name} {'looked up' if config is None else config['mode']}"
+                worst[mode] = max(worst.get(mode, 0.0), float(errors.nan_to_num(nan=float("inf")).max()))
     return worst
 
 
 def on_streams(url: str) -> dict[str, float]:
     """The worst error of each operator where every call is on another stream than the last, and nobody waits."""
     worst: dict[str, float] = {}
-    with autotune.Context(64 << 20, url=url) as context:
+    with autotune.Context(HEAP, url=url) as context:
         device = context.heap.device
         streams = [torch.cuda.Stream(), torch.cuda.Stream(), torch.cuda.current_stream()]
         inputs = [(problem, *drawn(problem, seed, device)) for seed in range(4) for problem in problems(device)]

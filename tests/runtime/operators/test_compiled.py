@@ -4,21 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from calls import WORST
+from calls import ON_RANKS, WORST, url
 from ranks_of_functions import run_ranks
 
-ON_RANKS = str(Path(__file__).parent / "on_ranks.py")
 
-
-def test_compiled_functions_are_right(tmp_path: Path) -> None:
+def test_compiled_functions_are_right_and_sizes_and_contexts_may_change(tmp_path: Path) -> None:
     names = ("all_gather_gemm", "gemm_reduce_scatter", "gemm_all_reduce", "flash_decode", "config")
-    for found in run_ranks(ON_RANKS, "compiled", 2, tmp_path, argument=f"sqlite:///{tmp_path / 'none.db'}"):
+    arguments = url(tmp_path), ["compiled", "grown"]
+    for answers in run_ranks(ON_RANKS, "several", 2, tmp_path, argument=arguments, seconds=270):
+        found = answers["compiled"]
         assert found.pop("closed").startswith("InputError: no context with handle")
         assert set(found) == {f"{backend} {name}" for backend in ("eager", "aot_eager") for name in names}
         assert max(found.values()) < WORST, found
-
-
-def test_sizes_of_a_compiled_function_may_change(tmp_path: Path) -> None:
-    for errors in run_ranks(ON_RANKS, "grown", 2, tmp_path, argument=f"sqlite:///{tmp_path / 'none.db'}"):
-        assert len(errors) == 3
-        assert max(errors) < WORST
+        assert len(answers["grown"]) == 9
+        assert max(answers["grown"]) < WORST

@@ -3,51 +3,52 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
-from calls import WORST
+from calls import MODES, ON_RANKS, WORST, are_right, found_out_and_mended, url
 from ranks_of_functions import run_ranks
 
-ON_RANKS = str(Path(__file__).parent / "on_ranks.py")
-MODES = {
-    "all_gather_gemm": {"bsp", "pull", "pull_staged", "push", "copy_engine"},
-    "gemm_reduce_scatter": {"bsp", "pull", "push", "copy_engine"},
-    "gemm_all_reduce": {"bsp", "one_shot", "two_shot"},
-    "flash_decode": {"bsp", "iris_all_gather", "fine_grained_wait", "fused"},
-}
+Pair = dict[str, list[Any]]
 
 
-def url(folder: Path) -> str:
-    """A database that is not there."""
-    return f"sqlite:///{folder / 'none.db'}"
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What one rank answers that has no peers."""
+    folder = tmp_path_factory.mktemp("alone")
+    names = ["in_turns", "threads_at_once", "memory_is_free", "rows_of_a_matrix"]
+    (answers,) = run_ranks(ON_RANKS, "several", 1, folder, argument=(url(folder), names), seconds=270)
+    return dict(answers)
 
 
-def are_right(worlds: list[dict[str, float]], modes: set[str]) -> None:
-    """By every operator's looked-up config, and in all its modes that are among ``modes``."""
-    expected = {f"{name} {mode}" for name, own in MODES.items() for mode in {"looked up", *own & modes}}
-    for worst in worlds:
-        assert set(worst) == expected
-        assert max(worst.values()) < WORST, worst
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    """What each of two ranks answers, by the function that was called."""
+    folder = tmp_path_factory.mktemp("pair")
+    names = [
+        "every_mode", "shards_anywhere", "bad_operands", "disagreements", "missed", "released", "threads_in_turns",
+    ]  # fmt: skip
+    answers = run_ranks(ON_RANKS, "several", 2, folder, argument=(url(folder), names), seconds=270)
+    return {name: [answer[name] for answer in answers] for name in names}
 
 
-@pytest.mark.parametrize("world_size", [1, 3])
-def test_results_are_right_call_after_call_operators_in_turns(tmp_path: Path, world_size: int) -> None:
-    are_right(run_ranks(ON_RANKS, "in_turns", world_size, tmp_path, argument=(url(tmp_path), False)), set())
+def test_results_are_right_call_after_call_operators_in_turns(tmp_path: Path, alone: dict[str, Any]) -> None:
+    looked_up = dict.fromkeys(MODES, set[str]())
+    are_right([alone["in_turns"]], looked_up)
+    are_right(run_ranks(ON_RANKS, "in_turns", 3, tmp_path, argument=url(tmp_path)), looked_up)
 
 
-def test_every_mode_is_right_call_after_call_operators_in_turns(tmp_path: Path) -> None:
-    are_right(
-        run_ranks(ON_RANKS, "in_turns", 2, tmp_path, argument=(url(tmp_path), True)), set().union(*MODES.values())
-    )
+def test_every_mode_is_right_call_after_call_operators_in_turns(pair: Pair) -> None:
+    are_right(pair["every_mode"], MODES)
 
 
-def test_it_does_not_matter_where_a_shard_lies(tmp_path: Path) -> None:
-    for errors in run_ranks(ON_RANKS, "shards_anywhere", 2, tmp_path, argument=url(tmp_path)):
+def test_it_does_not_matter_where_a_shard_lies(pair: Pair) -> None:
+    for errors in pair["shards_anywhere"]:
         assert len(errors) == 3 * len(MODES["all_gather_gemm"])
         assert max(errors.values()) < WORST, errors
 
 
-def test_operands_that_cannot_be_are_refused_on_every_rank(tmp_path: Path) -> None:
+def test_operands_that_cannot_be_are_refused_on_every_rank(pair: Pair) -> None:
     expected = {
         "depth": "InvalidProblem: b is [31, 16], bias None; with a [8, 32] on 2 ranks, b [32, 16]",
         "layout": "InvalidProblem: layout='columns'",
@@ -71,54 +72,50 @@ def test_operands_that_cannot_be_are_refused_on_every_rank(tmp_path: Path) -> No
         "strides": "InvalidProblem: q is [4, 2, 64], strides (64, 256, 1)",
         "right": "True",
     }
-    for said in run_ranks(ON_RANKS, "bad_operands", 2, tmp_path, argument=url(tmp_path)):
+    for said in pair["bad_operands"]:
         assert {name: said[name][: len(text)] for name, text in expected.items()} == expected
         assert set(said) == set(expected)
 
 
-def test_ranks_that_disagree_are_told_so_on_every_rank(tmp_path: Path) -> None:
+def test_ranks_that_disagree_are_told_so_on_every_rank(pair: Pair) -> None:
     expected = {
         "config": "InvalidConfig: config not valid",
         "problem": "RanksDisagree: the ranks call an operator with different problems",
         "operator": "RanksDisagree: the ranks call an operator with different problems",
         "heap": "HeapExhausted: symmetric heap:",
         "left": "True",
-        "closed": "InputError: no context with handle",
+        "closed": "InputError: gemm_all_reduce: the context is closed",
     }
-    for said in run_ranks(ON_RANKS, "disagreements", 2, tmp_path, argument=url(tmp_path)):
+    for said in pair["disagreements"]:
         assert {name: text[: len(expected[name])] for name, text in said.items()} == expected
 
 
-def test_a_missed_call_is_found_out_and_mended(tmp_path: Path) -> None:
-    *others, last = run_ranks(ON_RANKS, "missed", 2, tmp_path, argument=url(tmp_path))
+def test_a_missed_call_is_found_out_and_mended(pair: Pair) -> None:
+    *others, last = pair["missed"]
     for said in others:
         assert said["call"].startswith("GangError: gemm_all_reduce (dtype=bf16")
     found_out_and_mended(others, last)
 
 
-def found_out_and_mended(others: list[dict[str, str]], last: dict[str, str]) -> None:
-    for said in others:
-        assert said["check"].startswith("GangError: gemm_all_reduce (dtype=bf16")
-    assert last["check"] == "no error"
-    for said in (*others, last):
-        assert said["later check"] == "no error"
-        assert said["right"] == "True"
-
-
-def test_what_is_released_can_be_used_again(tmp_path: Path) -> None:
-    for errors in run_ranks(ON_RANKS, "released", 2, tmp_path, argument=url(tmp_path)):
+def test_what_is_released_can_be_used_again(pair: Pair) -> None:
+    for errors in pair["released"]:
         assert len(errors) == 3
         assert max(errors) < WORST
 
 
-def test_threads_may_share_a_context(tmp_path: Path) -> None:
-    for found in run_ranks(ON_RANKS, "threads_in_turns", 2, tmp_path, argument=url(tmp_path)):
+def test_threads_may_share_a_context(pair: Pair, alone: dict[str, Any]) -> None:
+    for found in pair["threads_in_turns"]:
         assert len(found["errors"]) == 8
         assert max(found["errors"]) < WORST
         assert found["same configs"]
-    (worst,) = run_ranks(ON_RANKS, "threads_at_once", 1, tmp_path, argument=url(tmp_path))
-    assert worst < WORST
+    assert alone["threads_at_once"] < WORST
 
 
-def test_a_call_keeps_no_memory_of_its_callers(tmp_path: Path) -> None:
-    assert run_ranks(ON_RANKS, "memory_is_free", 1, tmp_path, argument=url(tmp_path)) == [True]
+def test_a_call_keeps_no_memory_of_its_callers(alone: dict[str, Any]) -> None:
+    assert alone["memory_is_free"]
+
+
+def test_a_row_of_a_matrix_is_a_matrix(alone: dict[str, Any]) -> None:
+    errors = alone["rows_of_a_matrix"]
+    assert len(errors) == len(MODES["gemm_all_reduce"] - {"bsp"})
+    assert max(errors) < WORST, errors
