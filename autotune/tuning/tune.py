@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -66,11 +66,11 @@ class Result:
 
 def tune(
     workload: Workload, problem: Problem, machine: Machine, store: Store, gang: Evaluator, screen: Screen,
-    *, budget: Budget, effort: Effort, seed: int = 0, force: bool = False,
+    *, budget: Budget, effort: Effort, seed: int = 0, force: bool = False, extra_finalists: Sequence[Config] = (),
     watch: Callable[[Standing], None] = lambda standing: None,
 ) -> Result:  # fmt: skip
     """Tune one problem, or answer from the cache. ``gang`` is started only if there is something to measure, and left
-    running: the caller closes it.
+    running: the caller closes it. ``extra_finalists`` are measured in the finals whatever the search thinks of them.
 
     A study that was left unfinished is continued: nothing measured is measured again. Ctrl-C ends the run with what it
     has. Raises GangError, StoreError.
@@ -86,7 +86,7 @@ def tune(
     run = _Run(workload, problem, machine, store, gang, screen, budget, effort, study, watch)
     try:
         run.search_space()
-        run.finish()
+        run.finish(extra_finalists)
     except KeyboardInterrupt:
         gang.close()  # in the middle of a request: what it answers now would be taken for the answer to another one
         return Result(study, run.standing, None, interrupted=True)
@@ -136,13 +136,12 @@ class _Run:
             self._save(candidate.config, evaluation, candidate.source)
             self._show("searching")
 
-    def finish(self) -> None:
+    def finish(self, extra_finalists: Sequence[Config] = ()) -> None:
         """The finals, the limits, and the winner into the store."""
         self._show("finals")
         default = self._workload.default_config(self._problem, self._machine)
-        finalists = list(
-            dict.fromkeys([*self._baselines.values(), default, *self._search.best(self._effort.finalists)])
-        )
+        leaders = self._search.best(self._effort.finalists)
+        finalists = list(dict.fromkeys([*self._baselines.values(), default, *extra_finalists, *leaders]))
         known = {(r.config, r.number): r.evaluation for r in self._history if r.source == FINAL}
 
         def evaluate(config: Config, number: int) -> Evaluation:

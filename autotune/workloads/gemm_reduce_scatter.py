@@ -12,7 +12,7 @@ from autotune.environment import Machine
 from autotune.heap.arena import SymmetricHeap
 from autotune.kernels.gemm_reduce_scatter import launch
 from autotune.kernels.gemm_reduce_scatter.problem import GemmReduceScatter
-from autotune.kernels.gemm_reduce_scatter.tensors import Tensors
+from autotune.kernels.launching.gemm import GemmTensors
 from autotune.kernels.launching.plan import Compiled, compile_all
 from autotune.kernels.launching.tensors import TORCH_DTYPES, meta
 from autotune.search_spaces.gemm_reduce_scatter import SPACE, default_config
@@ -41,7 +41,7 @@ class GemmReduceScatterOperation(GemmOperation):
         transposed = problem.b_order == "nk"
         b_shape = (problem.n, problem.k_local) if transposed else (problem.k_local, problem.n)
         b = torch.empty(b_shape, dtype=dtype, device=device)
-        tensors = Tensors(
+        tensors = GemmTensors(
             a=torch.empty((problem.m, problem.k_local), dtype=dtype, device=device),
             b=b.t() if transposed else b,
             c=torch.empty((problem.rows, problem.n), dtype=dtype, device=device),
@@ -169,7 +169,7 @@ class GemmReduceScatterWorkload(Workload):
         dtype = TORCH_DTYPES[problem.dtype]
         transposed = problem.b_order == "nk"
         b = meta((problem.n, problem.k_local) if transposed else (problem.k_local, problem.n), dtype)
-        tensors = Tensors(
+        tensors = GemmTensors(
             a=meta((problem.m, problem.k_local), dtype),
             b=b.t() if transposed else b,
             c=meta((problem.rows, problem.n), dtype),

@@ -19,12 +19,16 @@ from autotune.kernels.all_gather_gemm import device
 from autotune.kernels.all_gather_gemm.copy_engine import CopyEngine
 from autotune.kernels.all_gather_gemm.library import bulk_synchronous, gather_and_multiply
 from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
-from autotune.kernels.all_gather_gemm.tensors import Scratch, Tensors
-from autotune.kernels.launching.gemm import GemmKnobs
+from autotune.kernels.all_gather_gemm.scratch import Scratch
+from autotune.kernels.launching.gemm import GemmKnobs, GemmTensors
 from autotune.kernels.launching.graphs import graphed
 from autotune.kernels.launching.plan import Launch, run_all
+from autotune.kernels.launching.scratch import share
 from autotune.kernels.launching.tensors import TORCH_DTYPES, Allocate, Run
 from autotune.kernels.primitives.meeting import meet_kernel
+
+READ_BY_PEERS = ("pull", "pull_staged", "copy_engine")
+"""Modes whose peers read our shard where it lies: at the same place on the symmetric heap on every rank."""
 
 MOST_CHUNKS = 16
 """Of all values of ``k_chunks``; units have 16 rows at least."""
@@ -69,7 +73,7 @@ def scratch_bytes(problem: AllGatherGemm) -> int:
 
 
 def plan(
-    problem: AllGatherGemm, config: Config, machine: Machine, tensors: Tensors, scratch: Scratch,
+    problem: AllGatherGemm, config: Config, machine: Machine, tensors: GemmTensors, scratch: Scratch,
     bases: torch.Tensor, rank: int, spin_limit: int,
 ) -> list[Launch]:  # fmt: skip
     """The kernel launches of one call, in order (``push_site`` separate: the push first, then the GEMM).
@@ -96,7 +100,7 @@ class _Builder:
     problem: AllGatherGemm
     config: Config
     machine: Machine
-    tensors: Tensors
+    tensors: GemmTensors
     scratch: Scratch
     bases: torch.Tensor
     rank: int
@@ -222,16 +226,11 @@ def share_scratch(
     """Allocate the scratch of a config on the heap, counters cleared; None for ``bsp``, which has none. Collective."""
     if config["mode"] == "bsp":
         return None
-    own = functools.partial(_on_device, heap.device)
-    scratch = allocate_scratch(problem, config, machine, heap.allocate, own)
-    for counters in (scratch.state, scratch.status, scratch.ready, scratch.done, scratch.arrivals, scratch.tickets):
-        counters.zero_()
-    heap.barrier()
-    return scratch
+    return share(heap, functools.partial(allocate_scratch, problem, config, machine))
 
 
 def bind(
-    problem: AllGatherGemm, config: Config, machine: Machine, tensors: Tensors, scratch: Scratch | None,
+    problem: AllGatherGemm, config: Config, machine: Machine, tensors: GemmTensors, scratch: Scratch | None,
     heap: SymmetricHeap, spin_limit: int,
 ) -> Run:  # fmt: skip
     """What enqueues one call of a config on these tensors. Several bindings may take turns on one scratch.
@@ -249,10 +248,6 @@ def bind(
     if config.get("push_site") == "side_stream" and heap.device.type == "cuda":
         return _SideStream(*launches)
     return functools.partial(run_all, launches)
-
-
-def _on_device(device: torch.device, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    return torch.empty(shape, dtype=dtype, device=device)
 
 
 class _SideStream:

@@ -19,10 +19,11 @@ from autotune.kernels.gemm_reduce_scatter import device
 from autotune.kernels.gemm_reduce_scatter.copy_engine import CopyEngine
 from autotune.kernels.gemm_reduce_scatter.library import bulk_synchronous, multiply_and_pull
 from autotune.kernels.gemm_reduce_scatter.problem import GemmReduceScatter
-from autotune.kernels.gemm_reduce_scatter.tensors import Scratch, Tensors
-from autotune.kernels.launching.gemm import GemmKnobs
+from autotune.kernels.gemm_reduce_scatter.scratch import Scratch
+from autotune.kernels.launching.gemm import GemmKnobs, GemmTensors
 from autotune.kernels.launching.graphs import graphed
 from autotune.kernels.launching.plan import Launch, run_all
+from autotune.kernels.launching.scratch import share
 from autotune.kernels.launching.tensors import TORCH_DTYPES, Allocate, Run
 from autotune.kernels.primitives.meeting import meet_kernel
 
@@ -84,7 +85,7 @@ def _padded(size: int, smallest: int) -> int:
 
 
 def plan(
-    problem: GemmReduceScatter, config: Config, machine: Machine, tensors: Tensors, scratch: Scratch,
+    problem: GemmReduceScatter, config: Config, machine: Machine, tensors: GemmTensors, scratch: Scratch,
     bases: torch.Tensor, rank: int, spin_limit: int,
 ) -> list[Launch]:  # fmt: skip
     """The kernel launches of one call, in order; ``copy_engine``: the one before its copies, the one after;
@@ -108,7 +109,7 @@ class _Builder:
     problem: GemmReduceScatter
     config: Config
     machine: Machine
-    tensors: Tensors
+    tensors: GemmTensors
     scratch: Scratch
     bases: torch.Tensor
     rank: int
@@ -179,21 +180,11 @@ def share_scratch(
     """Allocate the scratch of a config, counters cleared; None for ``bsp``, which has none. Collective."""
     if config["mode"] == "bsp":
         return None
-
-    def own(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        return torch.empty(shape, dtype=dtype, device=heap.device)
-
-    scratch = allocate_scratch(problem, config, machine, heap.allocate, own)
-    for counters in (
-        scratch.state, scratch.status, scratch.ready, scratch.done, scratch.arrivals, scratch.sent, scratch.tickets,
-    ):  # fmt: skip
-        counters.zero_()
-    heap.barrier()
-    return scratch
+    return share(heap, functools.partial(allocate_scratch, problem, config, machine))
 
 
 def bind(
-    problem: GemmReduceScatter, config: Config, machine: Machine, tensors: Tensors, scratch: Scratch | None,
+    problem: GemmReduceScatter, config: Config, machine: Machine, tensors: GemmTensors, scratch: Scratch | None,
     heap: SymmetricHeap, spin_limit: int,
 ) -> Run:  # fmt: skip
     """What enqueues one call of a config on these tensors. Several bindings may take turns on one scratch.

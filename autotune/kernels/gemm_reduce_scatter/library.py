@@ -5,12 +5,12 @@ from __future__ import annotations
 import torch
 
 from autotune.kernels.gemm_reduce_scatter.problem import GemmReduceScatter
-from autotune.kernels.gemm_reduce_scatter.tensors import Tensors
+from autotune.kernels.launching.gemm import GemmTensors
 from autotune.kernels.launching.plan import Launch
 from autotune.kernels.launching.tensors import Run
 
 
-def bulk_synchronous(problem: GemmReduceScatter, tensors: Tensors) -> Run:
+def bulk_synchronous(problem: GemmReduceScatter, tensors: GemmTensors) -> Run:
     """The baseline, the hard way: one library GEMM, one ``reduce_scatter_tensor`` straight into C, no copy between."""
     product = torch.empty((problem.m, problem.n), dtype=tensors.c.dtype, device=tensors.c.device)
 
@@ -23,7 +23,7 @@ def bulk_synchronous(problem: GemmReduceScatter, tensors: Tensors) -> Run:
     return run
 
 
-def multiply_and_pull(tensors: Tensors, product: torch.Tensor, pull_sum: Launch) -> None:
+def multiply_and_pull(tensors: GemmTensors, product: torch.Tensor, pull_sum: Launch) -> None:
     """The same with one kernel of ours in place of the library's collective. No rank still reads ``product``."""
     torch.matmul(tensors.a, tensors.b, out=product)
     pull_sum.run()

@@ -1,24 +1,10 @@
-"""What a call works on: one rank's operands, and the scratch that the kernels of one config share across ranks."""
+"""What the kernels of one config keep between launches and share across ranks."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 import torch
-
-
-@dataclass(frozen=True)
-class Tensors:
-    """One rank's operands, none of them on the symmetric heap.
-
-    ``a`` [m, k_local] contiguous; ``b`` [k_local, n] in either storage order; ``c`` the output [m / world_size, n];
-    ``bias`` [n] or None.
-    """
-
-    a: torch.Tensor
-    b: torch.Tensor
-    c: torch.Tensor
-    bias: torch.Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -46,3 +32,10 @@ class Scratch:
     """fp32 [tiles * splits, block_m, block_n], this rank's alone, like the tickets; see ``join_splits``."""
     tickets: torch.Tensor
     """int32 [tiles]"""
+
+    def clear(self) -> None:
+        """As before the first launch: counters are zero."""
+        for counters in (
+            self.state, self.status, self.ready, self.done, self.arrivals, self.sent, self.tickets,
+        ):  # fmt: skip
+            counters.zero_()
