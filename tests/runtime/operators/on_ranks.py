@@ -48,7 +48,7 @@ def in_turns(url: str, every_mode: bool = False) -> dict[str, float]:
         ))  # fmt: skip
         for number, calls in enumerate(rounds):
             calls = [pair for pair in calls if pair is not None]
-            results = []
+            results, left = [], 0
             for step in range(3):
                 if step % dist.get_world_size() == dist.get_rank():
                     time.sleep(0.02)
@@ -59,6 +59,8 @@ def in_turns(url: str, every_mode: bool = False) -> dict[str, float]:
                     assert out is None or result is out
                     mode = "looked up" if config is None else config["mode"]
                     results.append((f"{problem.workload} {mode}", result, reference))
+                left = context.heap.left if step == 0 else left
+            assert context.heap.left == left, "a later call took more of the heap"
             for name, result, reference in results:
                 worst[name] = max(worst.get(name, 0.0), error(result, reference))
         context.check()
