@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import gc
 import itertools
 import threading
@@ -14,13 +13,9 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
-from calls import call, configs, drawn, error, problems
+from calls import HEAP, call, configs, drawn, error, problems, said
 
 import autotune
-from autotune.errors import AutotuneError
-
-HEAP = 1 << 29 if torch.cuda.is_available() else 32 << 20
-"""Bytes: room for every problem in every mode."""
 
 
 def several(arguments: tuple[str, list[str]]) -> dict[str, Any]:
@@ -82,15 +77,6 @@ def shards_anywhere(url: str) -> dict[str, float]:
                 out = call(context, problem, (shard, *operands[1:]), config=config)
                 errors[f"{config['mode']} {name}"] = error(out, reference)
     return errors
-
-
-def said(attempt: Any) -> str:
-    """The error of a call, by name and message."""
-    try:
-        attempt()
-    except AutotuneError as error:
-        return f"{type(error).__name__}: {error}"
-    return "no error"
 
 
 def bad_operands(url: str) -> dict[str, str]:
@@ -255,55 +241,6 @@ def rows_of_a_matrix(url: str) -> list[float]:
             row = torch.zeros(2, 33, dtype=a.dtype)[:1, :32].copy_(a)
             assert row.stride() == (33, 1)
             errors.append(error(call(context, problem, (row, b, None), config=config), reference))
-    return errors
-
-
-def compiled(url: str) -> dict[str, Any]:
-    """Errors of compiled functions that call every operator, with and without outputs given; and after a close."""
-    backends = ["inductor"] if torch.cuda.is_available() else ["eager", "aot_eager"]
-    found: dict[str, Any] = {}
-    with autotune.Context(HEAP, url=url) as context:
-        device = context.heap.device
-        here = problems(device)
-        given = configs(here[0], context.machine)[0]
-
-        def everything(inputs: Any, outs: Any) -> Any:
-            results = []
-            for problem, operands, out in zip(here, inputs, outs, strict=True):
-                results.append(call(context, problem, operands) * 2)
-                call(context, problem, operands, out=out)
-            halved = (inputs[0][0] / 2, *inputs[0][1:2], None)
-            return [*results, call(context, problem_without_bias, halved, config=given) * 2]
-
-        problem_without_bias = dataclasses.replace(here[0], bias=False)
-        for backend in backends:
-            function = torch.compile(everything, backend=backend, fullgraph=True)
-            for seed in (1, 2):
-                pairs = [drawn(problem, seed, device) for problem in here]
-                outs = [torch.empty_like(reference, dtype=torch.bfloat16) for _, reference in pairs]
-                *results, last = function([operands for operands, _ in pairs], outs)
-                for problem, result, out, (_, reference) in zip(here, results, outs, pairs, strict=True):
-                    worst = max(error(result / 2, reference), error(out, reference))
-                    found[f"{backend} {problem.workload}"] = max(found.get(f"{backend} {problem.workload}", 0.0), worst)
-                (a, b, bias), reference = pairs[0][0], pairs[0][1]
-                found[f"{backend} config"] = error(last, reference - bias.float())
-    found["closed"] = said(lambda: torch.ops.iris_autotune.gemm_all_reduce(context.handle, a, b, None, False, ""))
-    return found
-
-
-def grown(url: str) -> list[float]:
-    """Errors of a compiled function whose sizes change, after which they are symbols in its graph; and its context."""
-    function = torch.compile(
-        lambda context, a, b: autotune.gemm_reduce_scatter(context, a + 0, b), backend="aot_eager", fullgraph=True
-    )
-    errors = []
-    ranks = dist.get_world_size()
-    for _ in range(3):
-        with autotune.Context(HEAP, url=url) as context:
-            for factor in (1, 2, 4):
-                problem = autotune.GemmReduceScatter(m=8 * factor * ranks, n=32, k=32 * ranks, world_size=ranks)
-                (a, b, _), reference = drawn(problem, factor, context.heap.device)
-                errors.append(error(function(context, a, b), reference))
     return errors
 
 
