@@ -244,6 +244,22 @@ def rows_of_a_matrix(url: str) -> list[float]:
     return errors
 
 
+def parameters(url: str) -> dict[str, float]:
+    """Errors where the operands require gradients, as a layer's weights do."""
+    errors = {}
+    with autotune.Context(HEAP, url=url) as context:
+        for problem in problems(context.heap.device):
+            for config in configs(problem, context.machine):
+                operands, reference = drawn(problem, 7, context.heap.device)
+                for tensor in operands:
+                    if tensor is not None and tensor.is_floating_point():
+                        tensor.requires_grad_()
+                out = call(context, problem, operands, config=config)
+                assert not out.requires_grad
+                errors[f"{problem.workload} {config['mode']}"] = error(out, reference)
+    return errors
+
+
 def replayed(arguments: tuple[str, str]) -> dict[str, float]:
     """The worst error of each mode of an operator over a thousand replays of a captured call with changing inputs."""
     url, name = arguments
