@@ -52,7 +52,7 @@ class Workspace:
             first = operands[0]
             assert first is not None
             if first.data_ptr() != shard.data_ptr():
-                shard.copy_(first)  # safe to overwrite: these modes end only when every peer has read
+                shard.copy_(first.detach())  # safe to overwrite: these modes end only when every peer has read
             operands = (shard, *operands[1:])
         addresses = tuple([0 if tensor is None else tensor.data_ptr() for tensor in (out, *operands)])
         run = self._runs.get(addresses) or self._bound(operands, out, addresses)
@@ -75,10 +75,10 @@ class Workspace:
         """The launches on these addresses. They own none of the memory: what callers free is free."""
         for tensor in (out, *operands):
             _check_alignment(tensor)
+        out, *operands = [_plain(tensor) for tensor in (out, *operands)]
         if self._scratch is None:
             # The library's way takes buffers of its own, from torch's allocator at each call: nothing to remember.
             return self._bind(operands, out)
-        operands = [_plain(tensor) for tensor in operands]
         self._compile(operands, out)
         if self._context.capturing:
             return self._bind(operands, out)  # the graph keeps the addresses
@@ -120,11 +120,14 @@ def _check_alignment(tensor: torch.Tensor | None) -> None:
 
 
 def _plain(tensor: torch.Tensor | None) -> Any:
-    """A dense tensor with the strides of its shape: a dimension of 1 may have any stride, which descriptors refuse."""
+    """A dense tensor as kernels and libraries take it: a part of no autograd graph, and with the strides of its shape.
+
+    A dimension of 1 may have any stride otherwise, which descriptors refuse.
+    """
     if tensor is None:
         return None
     if tensor.is_contiguous():
-        return tensor.view(-1).view(tensor.shape)
+        return tensor.detach().view(-1).view(tensor.shape)
     return _plain(tensor.t()).t()
 
 

@@ -90,8 +90,13 @@ class Operator(ABC):
         config: Config | None,
     ) -> torch.Tensor:  # fmt: skip
         """Enqueue one call, or, under ``torch.compile``, put one into the graph."""
-        if torch.compiler.is_compiling():
-            return self._into_graph(context, operands, options, out, config)
+        way = self._into_graph if torch.compiler.is_compiling() else self._enqueue
+        return way(context, operands, options, out, config)
+
+    def _enqueue(
+        self, context: Context, operands: Operands, options: tuple[Any, ...], out: torch.Tensor | None,
+        config: Config | None,
+    ) -> torch.Tensor:  # fmt: skip
         # The operands' forms with their strides, and no object of ours: this is every call's way.
         key = (self, options, config, *[x if x is None else (x.shape, x.stride(), x.dtype, x.device) for x in operands])
         prepared = context.calls.get(key)
@@ -140,7 +145,7 @@ class Operator(ABC):
 
     def _called(self, handle: int, arguments: tuple[Any, ...], out: torch.Tensor | None) -> torch.Tensor:
         *options, text = arguments[self._tensors :]
-        return self(open_context(handle), arguments[: self._tensors], tuple(options), out, _config(text))
+        return self._enqueue(open_context(handle), arguments[: self._tensors], tuple(options), out, _config(text))
 
     def _fake(self, handle: int, *arguments: Any) -> torch.Tensor:
         operands, options = arguments[: self._tensors], arguments[self._tensors : -1]

@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 
 import autotune
+from autotune.errors import AutotuneError
 from autotune.kernels.launching.tensors import TORCH_DTYPES
 from autotune.problem import Problem
 from autotune.workloads import workload
@@ -25,6 +26,10 @@ WORST = 1.2e-2
 """Relative error of a right result: bf16, whose products are rounded once a rank, and again where they are summed."""
 
 Operands = tuple[torch.Tensor | None, ...]
+
+
+HEAP = 1 << 29 if torch.cuda.is_available() else 32 << 20
+"""Bytes: room for every problem in every mode."""
 
 
 def url(folder: Path) -> str:
@@ -74,11 +79,20 @@ def configs(problem: Problem, machine: Any) -> list[autotune.Config]:
     return list({config["mode"]: config for config in reversed(found)}.values())
 
 
+OPTIONS = {
+    "all_gather_gemm": ("layout",), "gemm_reduce_scatter": (), "gemm_all_reduce": ("deterministic",),
+    "flash_decode": ("soft_cap", "ragged"),
+}  # fmt: skip
+
+
+def options(problem: Problem) -> dict[str, Any]:
+    """What an operator is told besides its operands to make it this problem, in its own order."""
+    return {name: getattr(problem, name) for name in OPTIONS[problem.workload]}
+
+
 def call(context: autotune.Context, problem: Any, operands: Operands, **more: Any) -> torch.Tensor:
-    """The operator of a problem, with the options that make it this problem."""
-    names = {"all_gather_gemm": ("layout",), "gemm_all_reduce": ("deterministic",), "flash_decode": ("soft_cap",)}
-    options = {name: getattr(problem, name) for name in names.get(problem.workload, ())}
-    out: torch.Tensor = getattr(autotune, problem.workload)(context, *operands, **options, **more)
+    """The operator of a problem."""
+    out: torch.Tensor = getattr(autotune, problem.workload)(context, *operands, **options(problem), **more)
     return out
 
 
@@ -93,6 +107,15 @@ def drawn(problem: Any, seed: int, device: torch.device) -> tuple[Operands, torc
 def error(out: torch.Tensor, reference: torch.Tensor) -> float:
     """Relative; infinite where a NaN came out."""
     return float(((out.float() - reference).norm() / reference.norm()).nan_to_num(nan=float("inf")))
+
+
+def said(attempt: Any) -> str:
+    """The error of a call, by name and message."""
+    try:
+        attempt()
+    except AutotuneError as error:
+        return f"{type(error).__name__}: {error}"
+    return "no error"
 
 
 def _normal(generator: torch.Generator, problem: Any, *shape: int) -> torch.Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import gc
 import itertools
 import threading
@@ -14,13 +13,9 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
-from calls import call, configs, drawn, error, problems
+from calls import HEAP, call, configs, drawn, error, problems, said
 
 import autotune
-from autotune.errors import AutotuneError
-
-HEAP = 1 << 29 if torch.cuda.is_available() else 32 << 20
-"""Bytes: room for every problem in every mode."""
 
 
 def several(arguments: tuple[str, list[str]]) -> dict[str, Any]:
@@ -48,7 +43,7 @@ def in_turns(url: str, every_mode: bool = False) -> dict[str, float]:
         ))  # fmt: skip
         for number, calls in enumerate(rounds):
             calls = [pair for pair in calls if pair is not None]
-            results = []
+            results, left = [], 0
             for step in range(3):
                 if step % dist.get_world_size() == dist.get_rank():
                     time.sleep(0.02)
@@ -59,6 +54,8 @@ def in_turns(url: str, every_mode: bool = False) -> dict[str, float]:
                     assert out is None or result is out
                     mode = "looked up" if config is None else config["mode"]
                     results.append((f"{problem.workload} {mode}", result, reference))
+                left = context.heap.left if step == 0 else left
+            assert context.heap.left == left, "a later call took more of the heap"
             for name, result, reference in results:
                 worst[name] = max(worst.get(name, 0.0), error(result, reference))
         context.check()
@@ -80,15 +77,6 @@ def shards_anywhere(url: str) -> dict[str, float]:
                 out = call(context, problem, (shard, *operands[1:]), config=config)
                 errors[f"{config['mode']} {name}"] = error(out, reference)
     return errors
-
-
-def said(attempt: Any) -> str:
-    """The error of a call, by name and message."""
-    try:
-        attempt()
-    except AutotuneError as error:
-        return f"{type(error).__name__}: {error}"
-    return "no error"
 
 
 def bad_operands(url: str) -> dict[str, str]:
@@ -256,52 +244,19 @@ def rows_of_a_matrix(url: str) -> list[float]:
     return errors
 
 
-def compiled(url: str) -> dict[str, Any]:
-    """Errors of compiled functions that call every operator, with and without outputs given; and after a close."""
-    backends = ["inductor"] if torch.cuda.is_available() else ["eager", "aot_eager"]
-    found: dict[str, Any] = {}
+def parameters(url: str) -> dict[str, float]:
+    """Errors where the operands require gradients, as a layer's weights do."""
+    errors = {}
     with autotune.Context(HEAP, url=url) as context:
-        device = context.heap.device
-        here = problems(device)
-        given = configs(here[0], context.machine)[0]
-
-        def everything(inputs: Any, outs: Any) -> Any:
-            results = []
-            for problem, operands, out in zip(here, inputs, outs, strict=True):
-                results.append(call(context, problem, operands) * 2)
-                call(context, problem, operands, out=out)
-            halved = (inputs[0][0] / 2, *inputs[0][1:2], None)
-            return [*results, call(context, problem_without_bias, halved, config=given) * 2]
-
-        problem_without_bias = dataclasses.replace(here[0], bias=False)
-        for backend in backends:
-            function = torch.compile(everything, backend=backend, fullgraph=True)
-            for seed in (1, 2):
-                pairs = [drawn(problem, seed, device) for problem in here]
-                outs = [torch.empty_like(reference, dtype=torch.bfloat16) for _, reference in pairs]
-                *results, last = function([operands for operands, _ in pairs], outs)
-                for problem, result, out, (_, reference) in zip(here, results, outs, pairs, strict=True):
-                    worst = max(error(result / 2, reference), error(out, reference))
-                    found[f"{backend} {problem.workload}"] = max(found.get(f"{backend} {problem.workload}", 0.0), worst)
-                (a, b, bias), reference = pairs[0][0], pairs[0][1]
-                found[f"{backend} config"] = error(last, reference - bias.float())
-    found["closed"] = said(lambda: torch.ops.iris_autotune.gemm_all_reduce(context.handle, a, b, None, False, ""))
-    return found
-
-
-def grown(url: str) -> list[float]:
-    """Errors of a compiled function whose sizes change, after which they are symbols in its graph; and its context."""
-    function = torch.compile(
-        lambda context, a, b: autotune.gemm_reduce_scatter(context, a + 0, b), backend="aot_eager", fullgraph=True
-    )
-    errors = []
-    ranks = dist.get_world_size()
-    for _ in range(3):
-        with autotune.Context(HEAP, url=url) as context:
-            for factor in (1, 2, 4):
-                problem = autotune.GemmReduceScatter(m=8 * factor * ranks, n=32, k=32 * ranks, world_size=ranks)
-                (a, b, _), reference = drawn(problem, factor, context.heap.device)
-                errors.append(error(function(context, a, b), reference))
+        for problem in problems(context.heap.device):
+            for config in configs(problem, context.machine):
+                operands, reference = drawn(problem, 7, context.heap.device)
+                for tensor in operands:
+                    if tensor is not None and tensor.is_floating_point():
+                        tensor.requires_grad_()
+                out = call(context, problem, operands, config=config)
+                assert not out.requires_grad
+                errors[f"{problem.workload} {config['mode']}"] = error(out, reference)
     return errors
 
 

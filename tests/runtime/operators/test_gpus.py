@@ -19,8 +19,8 @@ pytestmark = pytest.mark.parametrize(
 )
 
 
-def on_gpus(function: str, world_size: int, folder: Path, argument: Any) -> list[Any]:
-    return run_ranks(ON_RANKS, function, world_size, folder, gpu=True, argument=argument, seconds=270)
+def on_gpus(function: str, world_size: int, folder: Path, argument: Any, file: str = ON_RANKS) -> list[Any]:
+    return run_ranks(file, function, world_size, folder, gpu=True, argument=argument, seconds=270)
 
 
 @pytest.mark.parametrize("name", MODES)
@@ -47,7 +47,8 @@ def test_calls_follow_each_other_whatever_streams_they_are_on(tmp_path: Path, wo
 
 
 def test_compiled_functions_are_right(tmp_path: Path, world_size: int) -> None:
-    for found in on_gpus("compiled", world_size, tmp_path, url(tmp_path)):
+    compiled = str(Path(__file__).with_name("compiled_on_ranks.py"))
+    for found in on_gpus("compiled", world_size, tmp_path, url(tmp_path), compiled):
         assert found.pop("closed").startswith("InputError: no context with handle")
         assert set(found) == {f"inductor {name}" for name in (*MODES, "config")}
         assert max(found.values()) < WORST, found

@@ -27,6 +27,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
     folder = tmp_path_factory.mktemp("pair")
     names = [
         "every_mode", "shards_anywhere", "bad_operands", "disagreements", "missed", "released", "threads_in_turns",
+        "parameters",
     ]  # fmt: skip
     answers = run_ranks(ON_RANKS, "several", 2, folder, argument=(url(folder), names), seconds=270)
     return {name: [answer[name] for answer in answers] for name in names}
@@ -119,3 +120,9 @@ def test_a_row_of_a_matrix_is_a_matrix(alone: dict[str, Any]) -> None:
     errors = alone["rows_of_a_matrix"]
     assert len(errors) == len(MODES["gemm_all_reduce"] - {"bsp"})
     assert max(errors) < WORST, errors
+
+
+def test_operands_may_require_gradients(pair: Pair) -> None:
+    for errors in pair["parameters"]:
+        assert set(errors) == {f"{name} {mode}" for name, modes in MODES.items() for mode in modes}
+        assert max(errors.values()) < WORST, errors
