@@ -130,7 +130,7 @@ class Context:
 
     def _follow(self) -> None:
         """Two calls at once could each hold the GPU that the other one's peers need, or share a scratch."""
-        # Triton's query takes 0.2 µs, torch's several, for it makes an object; nearly always the stream is the last one.
+        # Triton's query takes 0.2 µs, torch's several, as it makes an object; nearly always the stream is the last one.
         raw = driver.active.get_current_stream(self.heap.device.index)
         if raw == self._raw_stream:
             return
