@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -21,9 +22,6 @@ from autotune.tuning.search import Candidate, Search
 from autotune.tuning.standing import Standing
 from autotune.tuning.warm_start import warm_starts
 from autotune.workloads import Workload, provenance_of
-
-GIVE_UP = 1.5
-"""A config whose first iterations are this many times slower than the best so far is not run further."""
 
 FINAL = "final"
 BASELINE = "baseline"
@@ -118,6 +116,8 @@ class _Run:
                 self._search.remember(record.config, record.evaluation)
                 self.standing.count(record.config, record.evaluation)
         self.standing.resumed = self.standing.trials
+        self._incumbent: tuple[float, ...] = ()
+        """Times of the fastest config of this run; of what was measured before, only medians are left."""
 
     def search_space(self) -> None:
         """Baselines first; then ask, screen ahead, evaluate, tell, save, until the budget is used up."""
@@ -192,14 +192,12 @@ class _Run:
             self._show("baselines")
 
     def _evaluate(self, config: Config) -> Evaluation:
-        best = self.standing.best
-        plan = MeasurePlan(
-            warmup=2,
-            screen=self._effort.screen,
-            iterations=self._effort.iterations,
-            give_up_over=GIVE_UP * best[1].median if best else None,
+        plan = MeasurePlan(2, self._effort.screen, self._effort.iterations, self._incumbent)
+        evaluation = self._gang.evaluate(config, self._seed(self.standing.trials), plan)
+        self._incumbent = min(
+            self._incumbent, evaluation.times, key=lambda times: statistics.median(times or [math.inf])
         )
-        return self._gang.evaluate(config, self._seed(self.standing.trials), plan)
+        return evaluation
 
     def _save(self, config: Config, evaluation: Evaluation, source: str) -> None:
         number = self.standing.trials
@@ -229,3 +227,7 @@ class _Run:
         if math.isfinite(self._budget.seconds):
             standing.seconds_left = max(0.0, self._budget.seconds - standing.seconds)
         self._watch(standing)
+
+
+def _median(times: Sequence[float]) -> float:
+    return statistics.median(times) if times else math.inf

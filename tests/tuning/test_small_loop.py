@@ -121,7 +121,8 @@ class Ranks:
         self.calls.append((config, seed, plan))
         if config in self.fails:
             return Evaluation(self.fails[config], "planted")
-        return Evaluation(Outcome.MEASURED, latency=latency_of(self.time(config)))
+        time = self.time(config)
+        return Evaluation(Outcome.MEASURED, latency=latency_of(time), times=(time,) * plan.iterations)
 
     def measure_parts(self, warmup: int, iterations: int) -> dict[str, Latency]:
         return {"sum": latency_of(120.0)}
@@ -188,15 +189,20 @@ def test_the_ranks_evaluate_as_many_configs_as_the_budget_says(path: Path, trial
     assert len(kept(path, finals=True)) == len(ranks.calls) - trials <= FINALS
 
 
-def test_a_config_that_is_clearly_slower_may_be_given_up_early(path: Path) -> None:
-    ranks = Ranks()
-    run(path, ranks)
-    assert ranks.calls[0][2].give_up_over is None, "nothing to compare with yet"
+def test_what_is_slower_than_the_fastest_of_this_run_may_be_dropped(path: Path) -> None:
+    ranks = Ranks(raises={20: KeyboardInterrupt})
+    run(path, ranks, trials=30)
+    assert ranks.calls[0][2].incumbent == (), "nothing to compare with yet"
     best = 300.0
-    for config, _, plan in ranks.calls[1:20]:
-        assert plan.give_up_over == pytest.approx(1.5 * best)
+    for config, _, plan in ranks.calls[1:]:
+        assert plan.incumbent == (best,) * EFFORT.iterations
         best = min(best, time_of(config))
-    assert all(plan.give_up_over is None and plan.screen == plan.iterations for _, _, plan in ranks.calls[20:])
+    continued = Ranks()
+    run(path, continued, trials=30)
+    assert continued.calls[0][2].incumbent == (), "of what was measured before an interrupt only medians are left"
+    assert continued.calls[1][2].incumbent == (time_of(continued.configs[0]),) * EFFORT.iterations
+    finals = continued.calls[10:]
+    assert finals and all(plan.incumbent == () and plan.screen == plan.iterations for _, _, plan in finals)
 
 
 def test_every_search_evaluation_has_inputs_of_its_own_and_a_final_round_the_same(path: Path) -> None:
