@@ -6,12 +6,15 @@ A rival that cannot be set up here, or gives a wrong result, is left out; why, t
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.distributed._symmetric_memory  # registers torch.ops.symm_mem
 
+from autotune.config import Config
 from autotune.heap.loading import import_iris
 from autotune.workloads.all_gather_gemm import AllGatherGemmOperation, AllGatherGemmWorkload
 from autotune.workloads.gemm_all_reduce import GemmAllReduceOperation, GemmAllReduceWorkload
@@ -20,6 +23,25 @@ from autotune.workloads.workload import Run
 
 Rival = Callable[[Any], Callable[[], torch.Tensor]]
 """Gets an operation, returns what makes one call and gives its result."""
+
+Tile = tuple[int, int, int]
+Keep = Callable[[Any, torch.Tensor], torch.Tensor]
+"""Gets the operation and the whole C, returns what of it a rank of the operation has."""
+
+IRIS_TILES: tuple[Tile, ...] = ((256, 64, 64), (128, 128, 64), (128, 64, 64), (64, 64, 64))
+"""The first is iris.ops' own default."""
+
+PAPER = {
+    "mode": "pull", "block_m": 256, "block_n": 64, "block_k": 64, "group_m": 6, "num_warps": 4, "num_stages": 3,
+    "loads": "pointer", "schedule": "persistent",
+}  # fmt: skip
+"""Warps and stages are Triton's defaults, as there."""
+
+PUSHING = {
+    "mode": "push", "schedule": "tile", "split_k": 1, "preload_b": False, "unit_rows": 256, "k_chunks": 1,
+    "comm_programs": 16, "copy_kib": 16, "peer_order": "rotate", "push_site": "side_stream", "head_start": 0,
+}  # fmt: skip
+"""The push is a kernel of its own on another stream there, of as many programs as there are row blocks or so."""
 
 FAR = 0.05
 """Relative distance from the library's result beyond which a rival's counts as wrong."""
@@ -57,28 +79,78 @@ def symm_mem_one_shot(operation: Any) -> Callable[[], torch.Tensor]:
     return run
 
 
-def iris_all_gather(operation: Any) -> Callable[[], torch.Tensor]:
-    """iris.ops.all_gather_matmul, its own defaults: A sharded along K."""
-    import_iris()
-    from iris.ops import all_gather_matmul
+def everything(operation: Any, full: torch.Tensor) -> torch.Tensor:
+    """The whole C."""
+    return full
 
-    tensors, heap = operation._tensors, operation._heap
-    workspace = []
 
-    def run() -> torch.Tensor:
-        workspace[:] = [
-            all_gather_matmul(
-                heap.context,
-                tensors.c,
-                tensors.a,
-                tensors.b,
-                async_op=True,
-                workspace=workspace and workspace[0] or None,
-            )
-        ]
-        return tensors.c
+def own_rows(operation: Any, full: torch.Tensor) -> torch.Tensor:
+    """This rank's rows of the whole C."""
+    rows = len(full) // operation._heap.world_size
+    return full[operation._heap.rank * rows :][:rows]
 
-    return run
+
+def iris_ops(function: str, keep: Keep = everything, tiles: Sequence[Tile | None] = IRIS_TILES) -> Rival:
+    """A function of iris.ops, in the fastest of the tiles that it takes; with None it chooses its own.
+
+    What it does on the host in a call, zeroing and a barrier, is part of it.
+    """
+
+    def rival(operation: Any) -> Callable[[], torch.Tensor]:
+        import_iris()
+        import iris.ops
+
+        tensors, context, problem = operation._tensors, operation._heap.context, operation._problem
+        full = torch.empty((problem.m, tensors.b.shape[1]), dtype=tensors.a.dtype, device=tensors.a.device)
+
+        def call_with(tile: Tile | None) -> Callable[[], torch.Tensor]:
+            sizes = zip(("block_size_m", "block_size_n", "block_size_k"), tile or (), strict=False)
+            config = iris.ops.FusedConfig(**dict(sizes)) if tile else None
+            state: dict[str, Any] = {"workspace": None}
+
+            def run() -> torch.Tensor:
+                state["workspace"] = getattr(iris.ops, function)(
+                    context, full, tensors.a, tensors.b, async_op=True, config=config, **state
+                )
+                return keep(operation, full)
+
+            return run
+
+        fitting = [tile for tile in tiles if tile is None or tile[0] <= max(problem.m, IRIS_TILES[-1][0])]
+        return fastest([call_with(tile) for tile in fitting])
+
+    return rival
+
+
+def fastest(calls: list[Callable[[], torch.Tensor]]) -> Callable[[], torch.Tensor]:
+    """The call whose slowest rank is fastest, by the second call of each."""
+    times = []
+    for call in calls:
+        call()
+        torch.cuda.synchronize()
+        dist.barrier()
+        begin = time.perf_counter()
+        call()
+        torch.cuda.synchronize()
+        times.append(time.perf_counter() - begin)
+    slowest = torch.tensor(times, dtype=torch.float64)
+    dist.all_reduce(slowest, dist.ReduceOp.MAX)
+    return calls[int(slowest.argmin())]
+
+
+def papers(mode: str) -> Rival:
+    """Our kernel by the paper's design and constants: tiles of 256 × 64 × 64, six rows of tiles a group."""
+
+    def rival(operation: Any) -> Callable[[], torch.Tensor]:
+        run = operation.prepare(Config({**PAPER, **PUSHING} if mode == "push" else PAPER))
+
+        def call() -> torch.Tensor:
+            run()
+            return operation._tensors.c
+
+        return call
+
+    return rival
 
 
 class Rivals:
@@ -130,19 +202,27 @@ class AllGatherRivals(Rivals, AllGatherGemmOperation):
         """By layout: PyTorch's takes rows, Iris's takes K."""
         if self._problem.rows_layout:
             return {"torch symm_mem": symm_mem_all_gather}
-        return {"iris.ops": iris_all_gather}
+        return {
+            "iris.ops": iris_ops("all_gather_matmul"),
+            "iris.ops, HBM buffer": iris_ops("all_gather_matmul_hbm_buffer", tiles=[None]),
+            "paper's pull": papers("pull"),
+            "paper's push": papers("push"),
+        }
 
 
 class ReduceScatterRivals(Rivals, GemmReduceScatterOperation):
     """GEMM + reduce-scatter."""
 
-    rivals = {"torch symm_mem": symm_mem_reduce_scatter}
+    rivals = {"torch symm_mem": symm_mem_reduce_scatter, "iris.ops": iris_ops("matmul_reduce_scatter", own_rows)}
 
 
 class AllReduceRivals(Rivals, GemmAllReduceOperation):
     """GEMM + all-reduce."""
 
-    rivals = {"torch symm_mem": symm_mem_one_shot}
+    rivals = {
+        "torch symm_mem": symm_mem_one_shot,
+        "iris.ops": iris_ops("matmul_all_reduce"),
+    }
 
 
 class RivalsOfAllGatherGemm(AllGatherGemmWorkload):

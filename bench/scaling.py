@@ -1,0 +1,63 @@
+"""One problem on more and more GPUs: tunes it for each world size, prints the latency, the speedup and the efficiency.
+
+    python bench/scaling.py all-gather-gemm --world-sizes 1,2,4,8 --m 4096 --n 28672 --k 8192 --budget 20s --db s.db
+    python bench/scaling.py flash-decode --world-sizes 1,2,4,8 --divide kv-len=524288 --batch 1 --budget 20s --db s.db
+
+The total problem is fixed: what ``--divide`` names is a rank's part, a total to be given out in equal parts; the other
+sizes are totals already. *Speedup* is over one GPU's winner; *bsp* is the faster baseline, with a speedup of its own
+over the same.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from winners import tune
+
+HEADER = "| GPUs | winner, µs | speedup | efficiency | bsp, µs | its speedup | over bsp | mode |"
+
+
+def rows(workload: str, world_sizes: list[int], divided: dict[str, int], rest: list[str]) -> list[dict[str, Any]]:
+    """What ``tune grid`` found for each world size."""
+    found = []
+    for world_size in world_sizes:
+        parts = [f"--{name}={total // world_size}" for name, total in divided.items()]
+        found += tune([workload, *rest, *parts, f"--world-size={world_size}"])
+    return [row for row in found if row["latency"] is not None]
+
+
+def table(found: list[dict[str, Any]]) -> str:
+    """Markdown; the first row is what the others are compared with."""
+    lines = [HEADER, "|" + "---:|" * 7 + "---|"]
+    alone, fewest = found[0]["latency"]["median"], found[0]["problem"]["world_size"]
+    for row in found:
+        latency, world_size = row["latency"]["median"], row["problem"]["world_size"]
+        bsp = min(entry["median"] for entry in row["baselines"].values())
+        cells = [
+            str(world_size), f"{latency:.1f}", f"{alone / latency:.2f}", f"{alone / latency * fewest / world_size:.2f}",
+            f"{bsp:.1f}", f"{alone / bsp:.2f}", f"{bsp / latency:.2f}", row["config"]["mode"],
+        ]  # fmt: skip
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Tune for each world size, print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
+    parser.add_argument("workload")
+    parser.add_argument("--world-sizes", default="1,2,4,8", help="separated by commas")
+    parser.add_argument("--divide", action="append", default=[], metavar="NAME=TOTAL")
+    parser.add_argument("--json", type=Path, help="write all rows to this file")
+    options, rest = parser.parse_known_args()
+    divided = {name: int(total) for name, total in (pair.split("=") for pair in options.divide)}
+    found = rows(options.workload, [int(word) for word in options.world_sizes.split(",")], divided, rest)
+    if options.json:
+        options.json.write_text(json.dumps(found, indent=1))
+    print(table(found))
+
+
+if __name__ == "__main__":
+    main()
