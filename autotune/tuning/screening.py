@@ -148,5 +148,5 @@ def _compile(name: str, problem: dict[str, Any], machine: Machine, config: str) 
     if shared > machine.shared_memory:
         reason = f"{shared} bytes of shared memory; the device has {machine.shared_memory}"
         return Evaluation(Outcome.OUT_OF_RESOURCES, reason)
-    reason = starvation(kernels, machine)
-    return Evaluation(Outcome.INVALID, reason) if reason else None
+    starved = starvation(kernels, machine)
+    return Evaluation(Outcome.INVALID, starved) if starved is not None else None

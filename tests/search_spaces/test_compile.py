@@ -81,6 +81,7 @@ def test_a_sample_of_the_space_compiles_and_fits(name: str, machine: Machine) ->
                 fits = 0 < kernel.shared_memory <= machine.shared_memory
                 assert fits or kernel.name in WITHOUT_SHARED_MEMORY, f"{config}: {kernel}"
                 assert kernel.registers is not None and kernel.spills is not None, f"{config}: {kernel}"
-                spilled += kernel.spills > 0
-    # The search finds those slow; more would say that the constraint on registers is wrong.
+                spilled += kernel.spills > 0 and machine.kind == "hip"
+    # The search finds those slow; more would say that the constraint on registers is wrong. (What NVIDIA's tool states
+    # is all of the stack.)
     assert spilled <= len(jobs) // 5
