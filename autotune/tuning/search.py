@@ -130,6 +130,10 @@ class Search:
         measured = [config for config, value in self._known.items() if math.isfinite(value)]
         return sorted(measured, key=lambda config: self._known[config])[:count]
 
+    def latency(self, config: Config) -> float:
+        """Microseconds that a config was found to take, infinite where it was not measured."""
+        return math.exp(self._known.get(config, math.inf))
+
     def _claim(self, candidate: Candidate) -> Candidate:
         self._known.setdefault(candidate.config, math.inf)
         return candidate

@@ -16,11 +16,11 @@ from autotune.outcome import Evaluation, Latency, Outcome
 from autotune.problem import Problem
 from autotune.ranks.gang import MeasurePlan
 from autotune.tuning.effort import Budget, Effort
-from autotune.tuning.finals import run_finals, winner
+from autotune.tuning.finals import merge, run_finals, warm_up_calls, winner
 from autotune.tuning.screening import Ahead, Screen
 from autotune.tuning.search import Candidate, Search
 from autotune.tuning.standing import Standing
-from autotune.tuning.warm_start import warm_starts
+from autotune.tuning.warm_start import previous_winner, warm_starts
 from autotune.workloads import Workload, provenance_of
 
 FINAL = "final"
@@ -139,28 +139,30 @@ class _Run:
     def finish(self) -> None:
         """The finals, the limits, and the winner into the store."""
         self._show("finals")
-        default = self._workload.default_config(self._problem, self._machine)
-        finalists = list(
-            dict.fromkeys([*self._baselines.values(), default, *self._search.best(self._effort.finalists)])
-        )
+        baselines = list(self._baselines.values())
+        incumbents = previous_winner(self._workload, self._problem, self._machine, self._store)
+        incumbents.append(self._workload.default_config(self._problem, self._machine))
+        finalists = list(dict.fromkeys([*baselines, *incumbents, *self._search.best(self._effort.finalists)]))
         known = {(r.config, r.number): r.evaluation for r in self._history if r.source == FINAL}
 
         def evaluate(config: Config, number: int) -> Evaluation:
             if (config, number) in known:
                 return known[config, number]
-            plan = MeasurePlan(3, self._effort.iterations * 2, self._effort.iterations * 2)
+            iterations = self._effort.iterations * 2
+            plan = MeasurePlan(warm_up_calls(self._search.latency(config)), iterations, iterations)
             evaluation = self._gang.evaluate(config, self._seed(number), plan)
             self._store.record(self._study.id, TrialRecord(config, evaluation, source=FINAL, number=number))
             self._show("finals")
             return evaluation
 
-        measured = run_finals(
+        rounds = run_finals(
             finalists, self._effort.rounds, evaluate, stop=lambda: self._elapsed() > self._budget.seconds
         )
-        if not measured:
+        if not rounds:
             self._show("nothing could be measured")
             return
-        best = winner(measured, self._baselines.values())
+        best = winner(rounds, baselines, incumbents)
+        measured = {config: merge(latencies) for config, latencies in rounds.items()}
         self._store.finish(
             self._study.id,
             Winner(
