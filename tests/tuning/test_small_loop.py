@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from fakes import LAPTOP, latency_of
-from small import BEST, BSP, EFFORT, EVERYTHING, FINALS, PROBLEM, WORKLOAD, Ranks, kept, run, time_of
+from small_space import BEST, BSP, EFFORT, EVERYTHING, FINALS, PROBLEM, WORKLOAD, Ranks, kept, run, time_of
 
 from autotune.config import Config
 from autotune.db import Store
