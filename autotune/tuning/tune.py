@@ -179,7 +179,7 @@ class _Run:
         self._show("done")
 
     def _ask(self) -> Candidate | None:
-        return self._search.ask(self._used())
+        return self._search.ask()
 
     def _measure_baselines(self) -> None:
         measured = {r.config: r.evaluation for r in self._history if r.source != FINAL}

@@ -143,8 +143,8 @@ def test_the_search_never_proposes_what_it_knows() -> None:
     reserved = list(FOUND.baselines(PROBLEM, EIGHT_GPUS).values())
     search = Search(FOUND.space, PROBLEM, EIGHT_GPUS, 1, [], reserved, on_invalid=lambda config, evaluation: None)
     seen = set(reserved)
-    for number in range(80):
-        candidate = search.ask(number / 80)
+    for _ in range(80):
+        candidate = search.ask()
         assert candidate is not None and candidate.config not in seen
         seen.add(candidate.config)
         search.tell(candidate, Evaluation(Outcome.MEASURED, latency=latency_of(formula(candidate.config))))

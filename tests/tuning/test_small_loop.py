@@ -216,7 +216,7 @@ def test_who_proposed_each_config_is_kept(path: Path) -> None:
     run(path, Ranks(), trials=30)
     sources = [trial.source for trial in kept(path) if trial.evaluation.outcome is not Outcome.INVALID]
     assert sources[:3] == ["baseline", "first", "first"]
-    assert set(sources[3:]) <= {"sampler", "neighbour", "random"} and "sampler" in sources
+    assert set(sources[3:]) <= {"sampler", "surrogate", "random"} and "sampler" in sources
 
 
 def test_a_watcher_sees_every_phase_and_the_counts_rise(path: Path) -> None:
@@ -241,7 +241,7 @@ def make_search(seed: int = 1) -> Search:
 @pytest.mark.parametrize("ahead", [1, 6])
 def test_the_search_proposes_each_config_once_then_none(ahead: int) -> None:
     search, seen, waiting = make_search(), [], []
-    while (candidate := search.ask(len(seen) / 36)) is not None:
+    while (candidate := search.ask()) is not None:
         seen.append(candidate.config)
         waiting.append(candidate)
         if len(waiting) == ahead:
@@ -256,7 +256,7 @@ def test_the_search_ranks_what_it_was_told() -> None:
     search.remember(BSP, Evaluation(Outcome.MEASURED, latency=latency_of(300.0)))
     told = {BSP: 300.0}
     for _ in range(10):
-        candidate = search.ask(0.0)
+        candidate = search.ask()
         assert candidate is not None
         failed = candidate.config.integer("tile") == 4
         latency = latency_of(time_of(candidate.config))
@@ -272,4 +272,4 @@ def test_a_config_of_a_space_that_has_changed_since_is_ignored() -> None:
     search = make_search()
     for values in ({"mode": "gone"}, {"mode": "push", "tile": 3, "unit": 3}, {"mode": "push", "speed": 3}):
         search.remember(Config(values), Evaluation(Outcome.TIMED_OUT, "planted"))
-    assert search.ask(0.0) is not None
+    assert search.ask() is not None
