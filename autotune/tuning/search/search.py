@@ -27,10 +27,13 @@ GUIDED_SHARE = 0.9
 LEADERS = 3
 """How many of the best are stepped away from."""
 
-PAIRS = 40
-"""Pairs of steps from one of them, drawn at random, among which the surrogate chooses besides, …"""
+WALKS = 60
+"""Configs a few steps from one of them, among which the surrogate chooses besides, …"""
 
-STRANGERS = 20
+MOST_STEPS = 4
+"""… as many as this; …"""
+
+STRANGERS = 10
 """… and configs from anywhere: few valleys of a joint space are left by one step."""
 
 PREDICTED = 4
@@ -211,12 +214,10 @@ class Search:
             if number >= LEADERS and pool:
                 break  # beyond them only where they have nothing new beside them
             pool.update(dict.fromkeys(self._beside(leader)))
-        for _ in range(PAIRS):
-            one_step = self._beside(self._random.choice(ranked[:LEADERS]))
-            two_steps = self._beside(self._random.choice(one_step)) if one_step else []
-            pool.update(dict.fromkeys(self._random.sample(two_steps, min(1, len(two_steps)))))
+        for _ in range(WALKS):
+            pool[self._walked(self._random.choice(ranked[:LEADERS]))] = None
         pool.update((drawn.config, None) for _ in range(STRANGERS) if (drawn := self._drawn()) is not None)
-        candidates = [config for config in pool if config not in self._known]
+        candidates = [config for config in pool if config not in self._known and self._valid(config)]
         if not candidates:
             return None
         chosen = self._surrogate.most_promising(candidates, self._measured, self._failed, list(self._pending))
@@ -242,6 +243,19 @@ class Search:
                 break
             found[drawn.config] = predicted
         return sorted(found, key=lambda config: found[config])[:PREDICTED]
+
+    def _walked(self, config: Config) -> Config:
+        """A config some steps away, each in a dimension drawn at random; valid or not."""
+        mode = str(config["mode"])
+        dimensions = [d for d in self._space.dimensions_of(mode) if d.name != "mode" and len(d.values) > 1]
+        for _ in range(self._random.randint(2, MOST_STEPS) if dimensions else 0):
+            dimension = self._random.choice(dimensions)
+            values = list(dimension.neighbours(config[dimension.name]))
+            config = config.replace(**{dimension.name: self._random.choice(values)})
+        return config
+
+    def _valid(self, config: Config) -> bool:
+        return self._space.broken(config, self._problem, self._machine) is None
 
     def _step_from(self, config: Config) -> Config | None:
         """An unknown config that differs in one dimension by one step."""

@@ -99,4 +99,5 @@ def _improvement(gain: Array, deviation: Array) -> Array:
     """Expected improvement of a normal variable whose mean is better by ``gain`` (Mockus, 1978)."""
     z = gain / deviation
     below = np.array([0.5 * math.erfc(-each / math.sqrt(2)) for each in z])
-    return gain * below + deviation * np.exp(-z * z / 2) / math.sqrt(2 * math.pi)
+    improvement: Array = gain * below + deviation * np.exp(-z * z / 2) / math.sqrt(2 * math.pi)
+    return improvement
