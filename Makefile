@@ -3,8 +3,9 @@
 #   make tune    tune all-gather + GEMM on what this machine has, and print the report; ARGS="--m 4096 …"
 #   make test    all checks: ruff, mypy, pytest; ARGS="-k heap …" goes to pytest
 #
-# and two for now and then:
+# and three for now and then:
 #
+#   make test-lowest   the decorator's contract and a sample of kernels with the lowest Triton that works, in .lowest
 #   make wheelhouse    collect the wheels that a GPU host without internet needs (docs/offline-hosts.md)
 #   make clean         remove what the others made
 #
@@ -24,7 +25,7 @@ ifneq ($(shell cat $(STAMP) 2>/dev/null),$(CURDIR))
 .PHONY: $(STAMP)
 endif
 
-.PHONY: tune test wheelhouse clean
+.PHONY: tune test test-lowest wheelhouse clean
 
 tune: $(STAMP)
 	@$(BIN)/tune all-gather-gemm $(ARGS)
@@ -35,6 +36,13 @@ test: $(STAMP)
 	@$(BIN)/ruff format --check --quiet .
 	@$(BIN)/mypy --no-error-summary
 	@$(BIN)/pytest $(ARGS)
+
+# The lowest Triton lies before the locked one on the path. Its interpreter needs an older NumPy, and does what that calls
+# deprecated.
+test-lowest: $(STAMP)
+	@[ -d .lowest/triton ] || $(PIP) install --no-deps --target .lowest "triton==3.6.*" "numpy==2.3.*"
+	@PYTHONPATH="$(CURDIR)/.lowest" $(BIN)/pytest -W "ignore:Conversion of an array:DeprecationWarning" \
+	$(or $(ARGS),--ignore=tests/decorator/test_example.py tests/decorator tests/examples/test_fused_matmul.py)
 
 $(STAMP): pyproject.toml constraints.txt
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed, and \
@@ -60,5 +68,5 @@ wheelhouse: $(STAMP)
 	@echo "wheelhouse/: $$(ls wheelhouse/*.whl | wc -l) wheels, $$(du -sh wheelhouse | cut -f1). Next: docs/offline-hosts.md" >&2
 
 clean:
-	@rm -rf .venv wheelhouse build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache
+	@rm -rf .venv .lowest wheelhouse build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache
 	@find . -path './.*' -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -21,7 +21,13 @@ if TYPE_CHECKING:
     from autotune.kernels.gemm_reduce_scatter.problem import GemmReduceScatter
     from autotune.runtime.context import Context
     from autotune.runtime.lookup import Found, forget_lookups, lookup
-    from autotune.runtime.operators import all_gather_gemm
+    from autotune.runtime.operators import (
+        all_gather_gemm,
+        all_gather_shard,
+        flash_decode,
+        gemm_all_reduce,
+        gemm_reduce_scatter,
+    )
 
 __all__ = [
     "AllGatherGemm",
@@ -32,8 +38,12 @@ __all__ = [
     "GemmAllReduce",
     "GemmReduceScatter",
     "all_gather_gemm",
+    "all_gather_shard",
     "autotune",
+    "flash_decode",
     "forget_lookups",
+    "gemm_all_reduce",
+    "gemm_reduce_scatter",
     "lookup",
 ]
 
@@ -46,8 +56,12 @@ _HOMES = {
     "GemmAllReduce": "autotune.kernels.gemm_all_reduce.problem",
     "GemmReduceScatter": "autotune.kernels.gemm_reduce_scatter.problem",
     "all_gather_gemm": "autotune.runtime.operators",
+    "all_gather_shard": "autotune.runtime.operators",
     "autotune": "autotune.decorator",
+    "flash_decode": "autotune.runtime.operators",
     "forget_lookups": "autotune.runtime.lookup",
+    "gemm_all_reduce": "autotune.runtime.operators",
+    "gemm_reduce_scatter": "autotune.runtime.operators",
     "lookup": "autotune.runtime.lookup",
 }
 
@@ -58,4 +72,6 @@ def __getattr__(name: str) -> Any:
 
     if name not in _HOMES:
         raise AttributeError(f"module 'autotune' has no attribute {name!r}; it has {', '.join(__all__)}")
-    return getattr(importlib.import_module(_HOMES[name]), name)
+    found = getattr(importlib.import_module(_HOMES[name]), name)
+    globals()[name] = found  # from now on without us: this is on the way of every call
+    return found

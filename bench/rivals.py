@@ -1,4 +1,4 @@
-"""Rivals: what PyTorch and Iris offer for the same operations, set up as workloads whose parts are the rivals.
+"""Rivals: what PyTorch, Iris and the paper offer for the same operations, as workloads whose parts are the rivals.
 
 A rival that cannot be set up here, or gives a wrong result, is left out; why, the ranks say on stderr.
 """
@@ -16,13 +16,20 @@ import torch.distributed._symmetric_memory  # registers torch.ops.symm_mem
 
 from autotune.config import Config
 from autotune.heap.loading import import_iris
-from autotune.workloads.all_gather_gemm import AllGatherGemmOperation, AllGatherGemmWorkload
-from autotune.workloads.gemm_all_reduce import GemmAllReduceOperation, GemmAllReduceWorkload
-from autotune.workloads.gemm_reduce_scatter import GemmReduceScatterOperation, GemmReduceScatterWorkload
+from autotune.workloads import Workload
+from autotune.workloads.all_gather_gemm import WORKLOAD as GATHER
+from autotune.workloads.all_gather_gemm import AllGatherGemmOperation
+from autotune.workloads.gemm_all_reduce import WORKLOAD as REDUCE
+from autotune.workloads.gemm_all_reduce import GemmAllReduceOperation
+from autotune.workloads.gemm_reduce_scatter import WORKLOAD as SCATTER
+from autotune.workloads.gemm_reduce_scatter import GemmReduceScatterOperation
 from autotune.workloads.workload import Run
 
 Rival = Callable[[Any], Callable[[], torch.Tensor]]
 """Gets an operation, returns what makes one call and gives its result."""
+
+Offers = Callable[[Any], dict[str, Rival]]
+"""Gets a problem, returns what there is for it, by name."""
 
 Tile = tuple[int, int, int]
 Keep = Callable[[Any, torch.Tensor], torch.Tensor]
@@ -156,17 +163,13 @@ def papers(mode: str) -> Rival:
 class Rivals:
     """Mixed into an operation: its parts are the rivals that work."""
 
-    rivals: dict[str, Rival]
-
-    def refresh(self, seed: int) -> None:
-        """As the operation does; keeps quiet about configs, for there is none."""
-        super().refresh(seed)  # type: ignore[misc]
+    offers: Offers
 
     def parts(self) -> dict[str, Run]:
         """Each rival once tried, and compared."""
-        self.refresh(1)
+        self.refresh(1)  # type: ignore[attr-defined]
         found = {}
-        for name, make in self.rivals.items():
+        for name, make in self.offers(self._problem).items():  # type: ignore[attr-defined]
             works, run = self._try(name, make)
             everyone: list[Any] = [None] * dist.get_world_size()
             dist.all_gather_object(everyone, works, group=self._heap.group)  # type: ignore[attr-defined]
@@ -194,58 +197,53 @@ class Rivals:
         return True, run
 
 
-class AllGatherRivals(Rivals, AllGatherGemmOperation):
-    """All-gather + GEMM."""
+def plugin(supplier: str, workload: Workload, operation: type, offers: Offers) -> Workload:
+    """The workload with a supplier's rivals as its parts; a rival that hangs takes only its supplier's with it."""
 
-    @property
-    def rivals(self) -> dict[str, Rival]:  # type: ignore[override]
-        """By layout: PyTorch's takes rows, Iris's takes K."""
-        if self._problem.rows_layout:
-            return {"torch symm_mem": symm_mem_all_gather}
-        return {
-            "iris.ops": iris_ops("all_gather_matmul"),
-            "iris.ops, HBM buffer": iris_ops("all_gather_matmul_hbm_buffer", tiles=[None]),
-            "paper's pull": papers("pull"),
-            "paper's push": papers("push"),
-        }
+    class Theirs(Rivals, operation):  # type: ignore[misc]
+        pass
 
+    Theirs.offers = staticmethod(offers)  # type: ignore[assignment]
 
-class ReduceScatterRivals(Rivals, GemmReduceScatterOperation):
-    """GEMM + reduce-scatter."""
+    class Plugin(type(workload)):  # type: ignore[misc]
+        name = f"{supplier}_{workload.name}"
 
-    rivals = {"torch symm_mem": symm_mem_reduce_scatter, "iris.ops": iris_ops("matmul_reduce_scatter", own_rows)}
+        def operation(self, *arguments: Any) -> Any:
+            return Theirs(*arguments)
+
+    return Plugin()
 
 
-class AllReduceRivals(Rivals, GemmAllReduceOperation):
-    """GEMM + all-reduce."""
+def in_rows(problem: Any) -> dict[str, Rival]:
+    """PyTorch gathers rows."""
+    return {"torch symm_mem": symm_mem_all_gather} if problem.rows_layout else {}
 
-    rivals = {
-        "torch symm_mem": symm_mem_one_shot,
-        "iris.ops": iris_ops("matmul_all_reduce"),
+
+def in_columns(problem: Any) -> dict[str, Rival]:
+    """Iris gathers columns."""
+    gathering = {
+        "iris.ops": iris_ops("all_gather_matmul"),
+        "iris.ops, HBM buffer": iris_ops("all_gather_matmul_hbm_buffer", tiles=[None]),
     }
+    return {} if problem.rows_layout else gathering
 
 
-class RivalsOfAllGatherGemm(AllGatherGemmWorkload):
-    name = "rivals_of_all_gather_gemm"
-
-    def operation(self, *arguments: Any) -> AllGatherRivals:
-        return AllGatherRivals(*arguments)
+def with_constants(problem: Any) -> dict[str, Rival]:
+    """The paper has A by columns."""
+    return {} if problem.rows_layout else {"paper's pull": papers("pull"), "paper's push": papers("push")}
 
 
-class RivalsOfGemmReduceScatter(GemmReduceScatterWorkload):
-    name = "rivals_of_gemm_reduce_scatter"
-
-    def operation(self, *arguments: Any) -> ReduceScatterRivals:
-        return ReduceScatterRivals(*arguments)
-
-
-class RivalsOfGemmAllReduce(GemmAllReduceWorkload):
-    name = "rivals_of_gemm_all_reduce"
-
-    def operation(self, *arguments: Any) -> AllReduceRivals:
-        return AllReduceRivals(*arguments)
-
-
-ALL_GATHER = RivalsOfAllGatherGemm()
-REDUCE_SCATTER = RivalsOfGemmReduceScatter()
-ALL_REDUCE = RivalsOfGemmAllReduce()
+TORCH_GATHER = plugin("torch", GATHER, AllGatherGemmOperation, in_rows)
+IRIS_GATHER = plugin("iris", GATHER, AllGatherGemmOperation, in_columns)
+PAPER_GATHER = plugin("paper", GATHER, AllGatherGemmOperation, with_constants)
+TORCH_SCATTER = plugin(
+    "torch", SCATTER, GemmReduceScatterOperation, lambda problem: {"torch symm_mem": symm_mem_reduce_scatter}
+)
+IRIS_SCATTER = plugin(
+    "iris", SCATTER, GemmReduceScatterOperation,
+    lambda problem: {"iris.ops": iris_ops("matmul_reduce_scatter", own_rows)},
+)  # fmt: skip
+TORCH_REDUCE = plugin("torch", REDUCE, GemmAllReduceOperation, lambda problem: {"torch symm_mem": symm_mem_one_shot})
+IRIS_REDUCE = plugin(
+    "iris", REDUCE, GemmAllReduceOperation, lambda problem: {"iris.ops": iris_ops("matmul_all_reduce")}
+)

@@ -10,6 +10,7 @@ rivals (see rivals.py) are measured on the same machine right after, with the sa
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import math
 import os
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 RIVALS = Path(__file__).with_name("rivals.py")
+SUPPLIERS = ("torch", "iris", "paper")
 
 
 def tune(arguments: list[str]) -> list[dict[str, Any]]:
@@ -37,21 +39,29 @@ def measure_rivals(rows: list[dict[str, Any]]) -> None:
     from autotune.workloads import workload
 
     gang = None
+    hanging = set()
     try:
-        for row in rows:
+        for row, supplier in itertools.product(rows, SUPPLIERS):
+            row.setdefault("rivals", {})
             try:
-                found = workload(f"rivals_of_{row['workload']}")
+                found = workload(f"{supplier}_{row['workload']}")
             except UnknownWorkload:
-                return
+                continue
+            if found.name in hanging:
+                continue
             problem = found.problem_type.from_dict(row["problem"])
             if gang is None:
                 gang = Gang(found, problem, machine(), max(found.heap_bytes(problem), 1 << 30))
             else:
                 gang.turn_to(found, problem)
             gang.start()
-            row["rivals"] = {name: latency.median for name, latency in gang.measure_parts(3, 15).items()}
-            if not row["rivals"]:
-                print(f"no rival works for {problem}:{gang.last_words()}", file=sys.stderr)
+            restarts = gang.restarts
+            row["rivals"] |= {name: latency.median for name, latency in gang.measure_parts(3, 15).items()}
+            if gang.restarts > restarts:
+                hanging.add(found.name)  # once is enough: each time costs a deadline and a start
+                print(f"{found.name} hangs or crashes at {problem}: left out from here on", file=sys.stderr)
+            elif words := [line for line in gang.last_words().splitlines() if "rival" in line]:
+                print(*words, sep="\n", file=sys.stderr)
     finally:
         if gang is not None:
             gang.close()

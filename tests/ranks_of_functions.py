@@ -19,19 +19,20 @@ class RankDied(Exception):
 
 
 def run_ranks(
-    file: str, function: str, world_size: int, folder: Path, *, gpu: bool = False, argument: Any = None
-) -> list[Any]:
+    file: str, function: str, world_size: int, folder: Path, *, gpu: bool = False, argument: Any = None,
+    seconds: float = DEADLINE,
+) -> list[Any]:  # fmt: skip
     """Call ``function(argument)`` of the module at ``file`` on every rank; a rank that dies kills the rest."""
     environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
     environment["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), *filter(None, sys.path)])
     without_gpus = {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""}
     environment |= {} if gpu else without_gpus
-    call = json.dumps([file, function, world_size, str(folder), gpu, argument])
+    call = json.dumps([file, function, world_size, str(folder), gpu, argument, seconds])
     ranks = []
     for rank in range(world_size):
         with open(folder / f"log{rank}", "wb") as log:
             ranks.append(subprocess.Popen([sys.executable, __file__, str(rank), call], env=environment, stderr=log))
-    deadline = time.monotonic() + DEADLINE
+    deadline = time.monotonic() + seconds
     try:
         while any(rank.poll() is None for rank in ranks):
             if time.monotonic() > deadline or any(rank.poll() for rank in ranks):
@@ -57,7 +58,7 @@ def _main() -> None:
     import torch.distributed as dist
 
     rank = int(sys.argv[1])
-    file, function, world_size, folder, gpu, argument = json.loads(sys.argv[2])
+    file, function, world_size, folder, gpu, argument, seconds = json.loads(sys.argv[2])
     if gpu:
         torch.cuda.set_device(rank)
     dist.init_process_group(
@@ -65,7 +66,7 @@ def _main() -> None:
         init_method=f"file://{folder}/rendezvous",
         rank=rank,
         world_size=world_size,
-        timeout=timedelta(seconds=DEADLINE),
+        timeout=timedelta(seconds=seconds),
         device_id=torch.device("cuda", rank) if gpu else None,
     )
     spec = importlib.util.spec_from_file_location("functions", file)

@@ -11,11 +11,13 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from autotune.cli import output
-from autotune.cli.commands import cache, fleet, grid, health, record, report, tune
+from autotune.cli.commands import health
+from autotune.cli.commands.cache import entries, fleet, report
+from autotune.cli.commands.tuning import grid, record, tune
 from autotune.cli.options import with_problem_options
 from autotune.errors import AutotuneError, UnknownWorkload
 from autotune.report.figures import dashed
-from autotune.workloads import names, workload
+from autotune.workloads import Workload, is_reference, names, workload
 
 INTERRUPTED = 130
 
@@ -34,6 +36,8 @@ class Commands(TyperGroup):
             workloads = [dashed(each) for each in names()]
             others = [each for each in self.commands if each not in workloads]
             commands = f"; other commands: {', '.join(others)}" if others else ""
+            if is_reference(args[0]):
+                commands += f"; one in a file is tuned by: tune run {args[0]}"
             raise UnknownWorkload(f"no workload named {args[0]!r}; there are: {', '.join(workloads)}{commands}")
         return super().resolve_command(ctx, args)
 
@@ -56,20 +60,21 @@ class Main(Commands):
 def build() -> typer.Typer:
     """The app. Loads no workload but those of the user's own files."""
     app = _group(Main)
-    app.command("list")(cache.list_entries)
+    app.command("list")(entries.list_entries)
     app.command("import")(fleet.import_configs)
     app.command("doctor")(health.doctor)
     _add_workloads(app, tune.tune_workload, "Tune {}.", panel="Workloads")
     alone = ("report", "export")  # without a workload: of all
     for name, function, title, callback in (
+        ("run", tune.tune_workload, "Tune {}.", tune.run),
         ("grid", grid.tune_grid, "Tune {} for many sizes.", grid.grid),
         ("record", record.record_workload, "Record a search space of {}.", record.record),
-        ("show", cache.show_entry, "Show what is stored of {}.", cache.show),
-        ("lookup", cache.look_up, "Look {} up as a program would.", cache.lookup),
+        ("show", entries.show_entry, "Show what is stored of {}.", entries.show),
+        ("lookup", entries.look_up, "Look {} up as a program would.", entries.lookup),
         ("report", report.report_workload, "Report what was found for {}.", report.report),
         ("export", fleet.export_workload, "Export what is stored of {}.", fleet.export),
     ):
-        group = _group(Commands)
+        group = _group(_commands_of(function, title))
         group.callback(invoke_without_command=name in alone, no_args_is_help=name not in alone)(callback)
         _add_workloads(group, function, title)
         app.add_typer(group, name=name)
@@ -95,18 +100,36 @@ def _add_workloads(group: typer.Typer, function: Callable[..., None], title: str
         group.command(dashed(name), cls=_lazy(name, function, help), help=help, rich_help_panel=panel)(_main)
 
 
+def _commands_of(function: Callable[..., None], title: str) -> type[Commands]:
+    class CommandsOf(Commands):
+        """Takes a workload in a user's own file too, as FILE:CLASS."""
+
+        def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+            """Load the file that is named."""
+            if not is_reference(args[0]) or ctx.resilient_parsing:
+                return super().resolve_command(ctx, args)
+            found = workload(args[0])
+            return args[0], _command(found, function, title.format(dashed(found.name))), args[1:]
+
+    return CommandsOf
+
+
 def _lazy(name: str, function: Callable[..., None], help: str) -> type[TyperCommand]:
     class Lazy(TyperCommand):
         """Stands for a command until it is called or asked for its help."""
 
         def make_context(self, *args: Any, **extra: Any) -> Any:
             """Load the workload and let the real command take over."""
-            single = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-            found = workload(name)
-            about = " ".join((found.problem_type.__doc__ or "").split("\n\n")[0].split())
-            text = f"{help} {DEFAULTS}\n\n{escape(about)}"
-            several = function is grid.tune_grid
-            single.command(dashed(name), help=text)(with_problem_options(found, function, several))
-            return get_command(single).make_context(*args, **extra)
+            return _command(workload(name), function, help).make_context(*args, **extra)
 
     return Lazy
+
+
+def _command(found: Workload, function: Callable[..., None], help: str) -> Any:
+    """The command of a workload that is loaded."""
+    single = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    about = " ".join((found.problem_type.__doc__ or "").split("\n\n")[0].split())
+    text = f"{help} {DEFAULTS}\n\n{escape(about)}"
+    several = function is grid.tune_grid
+    single.command(dashed(found.name), help=text)(with_problem_options(found, function, several))
+    return get_command(single)

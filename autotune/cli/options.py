@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,7 @@ from autotune.environment import Machine
 from autotune.errors import InputError, InvalidProblem
 from autotune.problem import Problem
 from autotune.report.figures import dashed, options_text
-from autotune.workloads import Workload
+from autotune.workloads import Workload, is_reference, reference_of
 
 DEFAULT_RANKS = 2
 """World size under the interpreter, where the user names none."""
@@ -59,8 +60,21 @@ class Request:
 
     def command(self, verb: str = "", db: str | None = None) -> str:
         """The command line that asks for the same problem again, for hints."""
-        words = ["tune", verb, dashed(self.workload.name), options_text(self.given)]
+        if self.is_of_a_file:
+            verb = verb or "run"
+        words = ["tune", verb, self.word, options_text(self.given)]
         return " ".join(word for word in (*words, f"--db {db}" if db else "") if word)
+
+    @property
+    def is_of_a_file(self) -> bool:
+        """Whether the workload was named FILE:CLASS."""
+        return is_reference(reference_of(self.workload))
+
+    @property
+    def word(self) -> str:
+        """What names the workload on a command line run in this folder."""
+        reference = reference_of(self.workload)
+        return os.path.relpath(reference) if self.is_of_a_file else dashed(reference)
 
 
 def with_problem_options(

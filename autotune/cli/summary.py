@@ -94,7 +94,8 @@ def _next(result: Result, request: Request, searched: list[TrialRecord], db: str
         failed = next((r.evaluation for r in reversed(searched) if r.evaluation.reason), None)
         why = f" The last: {failed.outcome}, {failed.reason}" if failed is not None else ""
         return ["", f"Nothing could be measured.{why}"]
-    lines = ["", f'In Python:  autotune.lookup("{request.workload.name}", problem).config']
+    name = request.word if request.is_of_a_file else request.workload.name
+    lines = ["", f'In Python:  autotune.lookup("{name}", problem).config']
     if result.from_cache:
         lines.append(f"Tune anew:  {request.command(db=db)} --force")
     return [*lines, f"Next:       {request.command('report', db=db)}"]

@@ -32,6 +32,8 @@ def gemm_latency(problem: Any, config: Config, machine: Machine) -> float | None
     if config["mode"] == "bsp":
         launches = 0.0 if config.get("launch") == "graph" else 2 * rates.launch
         return computation + communication + rates.launch + launches
+    if config["mode"] == "own_collective":
+        return computation + communication + 2 * rates.signal + rates.launch
     pieces = _pieces(problem, config)
     longer, shorter = max(computation, communication), min(computation, communication)
     exposed = communication / pieces + OVERLAP_LEFT * shorter

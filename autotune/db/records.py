@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal, Self
@@ -56,6 +56,10 @@ class CacheKey:
     def differences(self, other: CacheKey) -> Differences:
         """The fields that differ, the problem's own among them by their names: ``{"m": ("4096", "8192")}``."""
         return _differences(self._flat(), other._flat())
+
+    def besides(self, names: Collection[str]) -> frozenset[tuple[str, str]]:
+        """All fields but ``names``: equal for two keys that differ in nothing else."""
+        return frozenset((name, _text(value)) for name, value in self._flat().items() if name not in names)
 
     def _flat(self) -> dict[str, Any]:
         outer = dataclasses.asdict(self)
@@ -148,7 +152,8 @@ def _differences(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> Differen
 
 
 def _shown(values: Mapping[str, Any], name: str) -> str:
-    if name not in values:
-        return ABSENT
-    value = values[name]
+    return _text(values[name]) if name in values else ABSENT
+
+
+def _text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)

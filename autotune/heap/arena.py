@@ -32,6 +32,7 @@ class SymmetricHeap(ABC):
         self.bases = torch.tensor(bases, dtype=torch.int64, device=arena.device)
         self._addresses = bases
         self._used = 0
+        self._peers: dict[tuple[int, torch.dtype, torch.Size, int], torch.Tensor] = {}
         if bases[self.rank] > arena.data_ptr():
             raise HeapError("the arena does not lie in this rank's heap")
 
@@ -87,7 +88,14 @@ class SymmetricHeap(ABC):
             return tensor
         if not tensor.is_contiguous():
             raise HeapError("a peer's view is contiguous, and this tensor is not: ask for the whole, then slice")
-        return self._view(self._addresses[rank] + self.offset(tensor), rank, tensor)
+        key = self.offset(tensor), tensor.dtype, tensor.shape, rank
+        if key not in self._peers:  # made once: a capture of a CUDA graph is no time to ask the driver about addresses
+            self._peers[key] = self._view(self._addresses[rank] + self.offset(tensor), rank, tensor)
+        return self._peers[key]
+
+    @abstractmethod
+    def borrow(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The memory of a contiguous tensor on the heap's device, wherever it lies, as one that does not keep it."""
 
     @abstractmethod
     def _view(self, address: int, rank: int, like: torch.Tensor) -> torch.Tensor:
@@ -99,6 +107,7 @@ class SymmetricHeap(ABC):
             torch.cuda.synchronize()
         dist.barrier(group=self.group)
 
-    @abstractmethod
     def close(self) -> None:
         """Give the memory back. The tensors handed out must not be used any more."""
+        self._peers.clear()
+        self.arena = torch.empty(0, dtype=torch.uint8)

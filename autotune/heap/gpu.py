@@ -34,6 +34,10 @@ class IrisHeap(SymmetricHeap):
         self._view_of = iris.tensor_from_ptr
         super().__init__(arena, [int(base) for base in self.context.get_heap_bases().tolist()], group)
 
+    def borrow(self, tensor: torch.Tensor) -> torch.Tensor:
+        """As a peer's memory is made a tensor."""
+        return self._view(tensor.data_ptr(), self.rank, tensor)
+
     def _view(self, address: int, rank: int, like: torch.Tensor) -> torch.Tensor:
         size = like.numel() * like.element_size()
         flat: torch.Tensor = self._view_of(address, size, torch.uint8, self.device)
@@ -41,5 +45,5 @@ class IrisHeap(SymmetricHeap):
 
     def close(self) -> None:
         """Release Iris's memory."""
-        self.arena = torch.empty(0, dtype=torch.uint8)
+        super().close()
         del self.context

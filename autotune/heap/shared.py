@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import shutil
 import tempfile
@@ -39,6 +40,11 @@ class SharedMemoryHeap(SymmetricHeap):
             dist.barrier(group=group)
         super().__init__(self._maps[rank], [part.data_ptr() for part in self._maps], group)
 
+    def borrow(self, tensor: torch.Tensor) -> torch.Tensor:
+        """By its address."""
+        memory = (ctypes.c_byte * (tensor.numel() * tensor.element_size())).from_address(tensor.data_ptr())
+        return torch.frombuffer(memory, dtype=tensor.dtype).view(tensor.shape)
+
     def _view(self, address: int, rank: int, like: torch.Tensor) -> torch.Tensor:
         begin = address - self._addresses[rank]
         part = self._maps[rank][begin : begin + like.numel() * like.element_size()]
@@ -47,7 +53,7 @@ class SharedMemoryHeap(SymmetricHeap):
     def close(self) -> None:
         """Unmap the peers' memory and ours."""
         self._maps.clear()
-        self.arena = torch.empty(0, dtype=torch.uint8)
+        super().close()
 
 
 @contextlib.contextmanager

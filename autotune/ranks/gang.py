@@ -36,7 +36,7 @@ from autotune.ranks.protocol import (
     Request,
     SetUp,
 )
-from autotune.workloads import Workload
+from autotune.workloads import Workload, reference_of
 
 DEADLINES: Mapping[str, Mapping[str, float]] = {
     "gpu": {"start": 180.0, "compile": 120.0, "check": 30.0, "measure": 30.0},
@@ -154,7 +154,7 @@ class Gang:
             self._kill()
 
     def _set_up(self) -> Request:
-        return SetUp(self.workload.name, self.problem.as_dict())
+        return SetUp(reference_of(self.workload), self.problem.as_dict())
 
     def _begin(self, requests: Sequence[Request]) -> None:
         failure = self._failure(self._ask(requests, "start"), "start")

@@ -28,6 +28,7 @@ class SetUp:
     """Set a problem up, in place of the one before. The second request, and whenever the gang turns to another one."""
 
     workload: str
+    """Its name, or FILE:CLASS."""
     problem: dict[str, Any]
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import heapq
 import json
 import math
 import threading
-from collections.abc import Callable, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain, takewhile
 
 from autotune.config import Config
 from autotune.db import CacheKey, Entry, Provenance, Store
@@ -14,6 +17,9 @@ from autotune.errors import NoDatabase
 
 NEAREST_RATIO = 2.0
 """A tuned problem stands in for another one whose free dimensions are at most this many times larger or smaller."""
+
+Sizes = tuple[float, ...]
+"""Of the free dimensions, in their order."""
 
 
 @dataclass(frozen=True)
@@ -24,15 +30,76 @@ class Served:
     reason: str
 
 
-def read_entries(url: str, workload: str, device: str) -> list[Entry]:
-    """A workload's entries on a device, newest first: one query per process. None where there is no database.
+class Entries:
+    """A workload's entries on a device: by key, and once somebody asks for neighbours, sorted by the free sizes."""
+
+    def __init__(self, entries: Iterable[Entry]) -> None:
+        """From the newest to the oldest."""
+        self._entries = tuple(entries)
+        self._by_key: dict[CacheKey, list[Entry]] = {}
+        for entry in self._entries:
+            self._by_key.setdefault(entry.key, []).append(entry)
+        self._families: dict[tuple[str, ...], dict[object, _Family]] = {}
+
+    def of(self, key: CacheKey) -> Sequence[Entry]:
+        """Those of a key, one for each provenance."""
+        return self._by_key.get(key, ())
+
+    def near(self, key: CacheKey, provenance: Provenance, free: Sequence[str]) -> Iterator[Entry]:
+        """Those of a provenance that differ from the key in the dimensions ``free`` alone, and little; nearest first.
+
+        One free dimension costs a bisection, several cost a scan of those that differ in nothing else.
+        """
+        names = tuple(free)
+        families = self._families.get(names)
+        if families is None:
+            families = self._families[names] = _families(self._entries, names)
+        family, here = families.get((provenance, key.besides(names))), _sizes(key, names)
+        if family is None or here is None:
+            return iter(())
+        return family.outwards(here) if len(here) == 1 else family.scanned(here)
+
+
+class _Family:
+    """Entries that differ in their free sizes alone."""
+
+    def __init__(self) -> None:
+        self.sizes: list[Sizes] = []
+        """In ascending order, each once."""
+        self.at: dict[Sizes, list[Entry]] = {}
+        """By the text of their problems, where several have the same sizes."""
+
+    def add(self, sizes: Sizes, entry: Entry) -> None:
+        if sizes not in self.at:
+            self.sizes.append(sizes)
+        self.at.setdefault(sizes, []).append(entry)
+
+    def outwards(self, here: Sizes) -> Iterator[Entry]:
+        """Along the one dimension, from where ``here`` belongs up and down."""
+        middle = bisect_left(self.sizes, here)
+        up = (self.sizes[place] for place in range(middle, len(self.sizes)))
+        down = (self.sizes[place] for place in reversed(range(middle)))
+        near = (takewhile(lambda there: _near(here, there), way) for way in (up, down))
+        ordered = heapq.merge(*near, key=lambda there: _distance(here, there))
+        return chain.from_iterable(self.at[sizes] for sizes in ordered)
+
+    def scanned(self, here: Sizes) -> Iterator[Entry]:
+        """All that are near, sorted."""
+        near = [(_distance(here, sizes), sizes) for sizes in self.sizes if _near(here, sizes)]
+        found = [(distance, entry) for distance, sizes in near for entry in self.at[sizes]]
+        found.sort(key=lambda pair: (pair[0], pair[1].key.problem))
+        return (entry for _, entry in found)
+
+
+def read_entries(url: str, workload: str, device: str) -> Entries:
+    """A workload's entries on a device: one query per process. None where there is no database.
 
     Raises StoreError where it cannot be read.
     """
     key = (url, workload, device)
     with _LOCK:
         if key not in _ENTRIES:
-            _ENTRIES[key] = _query(url, workload, device)
+            _ENTRIES[key] = Entries(_query(url, workload, device))
         return _ENTRIES[key]
 
 
@@ -44,7 +111,7 @@ def forget_entries(workload: str | None = None) -> None:
 
 
 def serve(
-    entries: Sequence[Entry], key: CacheKey, provenance: Provenance, free: Sequence[str],
+    entries: Entries, key: CacheKey, provenance: Provenance, free: Sequence[str],
     violation: Callable[[Config], str | None],
 ) -> Served:  # fmt: skip
     """The exact entry, else the nearest; never a stale one, never one whose config ``violation`` refuses.
@@ -53,25 +120,19 @@ def serve(
     their log ratios, smaller sizes first.
     """
     reason = "nothing tuned for this problem here"
-    exact = [entry for entry in entries if entry.key == key]
-    for entry in sorted(exact, key=lambda entry: entry.provenance != provenance):
+    for entry in sorted(entries.of(key), key=lambda entry: entry.provenance != provenance)[:1]:
         stale = entry.provenance.differences(provenance)
         refused = violation(entry.winner.config)
         if not stale and refused is None:
             return Served(entry, "")
         changes = ", ".join(f"{name} {then} is now {now}" for name, (then, now) in stale.items())
         reason = f"the tuned entry is stale: {changes}" if stale else f"the tuned config is not valid here: {refused}"
-        break
-    fresh = [entry for entry in entries if entry.provenance == provenance]
-    near = [(distance, entry) for entry in fresh if (distance := _distance(key, entry.key, free)) is not None]
-    for _, entry in sorted(near, key=lambda pair: (pair[0], pair[1].key.problem)):
-        if violation(entry.winner.config) is None:
-            return Served(entry, reason)
-    return Served(None, reason)
+    near = entries.near(key, provenance, free)
+    return Served(next((entry for entry in near if violation(entry.winner.config) is None), None), reason)
 
 
 _LOCK = threading.Lock()
-_ENTRIES: dict[tuple[str, str, str], list[Entry]] = {}
+_ENTRIES: dict[tuple[str, str, str], Entries] = {}
 
 
 def _query(url: str, workload: str, device: str) -> list[Entry]:
@@ -82,17 +143,35 @@ def _query(url: str, workload: str, device: str) -> list[Entry]:
         return []
 
 
-def _distance(wanted: CacheKey, other: CacheKey, free: Sequence[str]) -> tuple[float, float] | None:
-    """Sum of |log2 ratio| over the free dimensions, their product for ties; None where the entry cannot stand in."""
-    if set(wanted.differences(other)) - set(free):
-        return None
-    here, there = json.loads(wanted.problem), json.loads(other.problem)
-    if any(not _is_size(values.get(name)) for name in free for values in (here, there)):
-        return None
-    ratios = [there[name] / here[name] for name in free]
-    if any(not 1 / NEAREST_RATIO <= ratio <= NEAREST_RATIO for ratio in ratios):
-        return None
+def _families(entries: Iterable[Entry], free: tuple[str, ...]) -> dict[object, _Family]:
+    """By provenance, and all of the key besides the free dimensions."""
+    sized = [(sizes, entry) for entry in entries if (sizes := _sizes(entry.key, free)) is not None]
+    sized.sort(key=lambda pair: (pair[0], pair[1].key.problem))
+    found: dict[object, _Family] = {}
+    for sizes, entry in sized:
+        found.setdefault((entry.provenance, entry.key.besides(free)), _Family()).add(sizes, entry)
+    return found
+
+
+def _sizes(key: CacheKey, free: Sequence[str]) -> Sizes | None:
+    """The free dimensions' sizes; None where one of them is no size."""
+    problem = json.loads(key.problem)
+    sizes = tuple(problem.get(name) for name in free)
+    return sizes if all(_is_size(size) for size in sizes) else None
+
+
+def _near(here: Sizes, there: Sizes) -> bool:
+    return all(1 / NEAREST_RATIO <= ratio <= NEAREST_RATIO for ratio in _ratios(here, there))
+
+
+def _distance(here: Sizes, there: Sizes) -> tuple[float, float]:
+    """Sum of |log2 ratio| over the free dimensions, and their product for ties: the smaller sizes first."""
+    ratios = _ratios(here, there)
     return sum(abs(math.log2(ratio)) for ratio in ratios), math.prod(ratios)
+
+
+def _ratios(here: Sizes, there: Sizes) -> list[float]:
+    return [other / own for own, other in zip(here, there, strict=True)]
 
 
 def _is_size(value: object) -> bool:

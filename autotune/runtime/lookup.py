@@ -12,7 +12,7 @@ from autotune.environment import Machine, default_database_url
 from autotune.environment import machine as this_machine
 from autotune.errors import InvalidProblem
 from autotune.problem import Problem
-from autotune.runtime.entries import forget_entries, read_entries, serve
+from autotune.runtime.entries import Entries, forget_entries, read_entries, serve
 from autotune.workloads import Workload, provenance_of, workload
 
 Source = Literal["exact", "nearest", "default", "given", "tuned"]
@@ -30,8 +30,11 @@ class Found:
     """Why it is not exact, in one line; empty where it is."""
 
 
-def lookup(name: str, problem: Problem, *, machine: Machine | None = None, url: str | None = None) -> Found:
+def lookup(name: str | Workload, problem: Problem, *, machine: Machine | None = None, url: str | None = None) -> Found:
     """The config for a problem: tuned exactly, else the nearest tuned one, else the default.
+
+    ``name`` is a workload's, or FILE:CLASS of one in a file of one's own (a file that is imported already, or runs as
+    the main script, is not loaded again), or the workload itself.
 
     The database is read once per workload and process, then never again: ``forget_lookups`` starts afresh. Exact means
     the same problem, world size, device and interconnect, and the same sources, space and versions; an entry of other
@@ -39,7 +42,7 @@ def lookup(name: str, problem: Problem, *, machine: Machine | None = None, url: 
     within a factor of two, the smallest sum of their log ratios, smaller sizes first; its config is checked against the
     space for the actual problem. No database is no error; an unreadable one raises StoreError.
     """
-    found = workload(name)
+    found = workload(name) if isinstance(name, str) else name
     if not isinstance(problem, found.problem_type):
         raise InvalidProblem(f"{found.name} takes a {found.problem_type.__name__}, not a {type(problem).__name__}")
     return _ANSWERS.find(found, problem, machine or this_machine(), url or default_database_url())
@@ -66,7 +69,7 @@ class _Answers:
         answer = self._answers.get((url, machine, problem))
         if answer is None:
             with self._lock:
-                answer = _choose(found, problem, machine, read_entries(url, found.name, machine.device))
+                answer = choose(found, problem, machine, read_entries(url, found.name, machine.device))
                 self._answers[url, machine, problem] = answer
         return answer
 
@@ -74,7 +77,8 @@ class _Answers:
 _ANSWERS = _Answers()
 
 
-def _choose(found: Workload, problem: Problem, machine: Machine, entries: list[Entry]) -> Found:
+def choose(found: Workload, problem: Problem, machine: Machine, entries: Entries) -> Found:
+    """What these entries have for a problem: as ``lookup`` does, which takes all there are in a database."""
     served = serve(
         entries, CacheKey.of(problem, machine), provenance_of(found), problem.free,
         lambda config: found.space.violation(config, problem, machine),

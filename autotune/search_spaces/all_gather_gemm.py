@@ -20,6 +20,8 @@ KERNELS = ("pull", "pull_staged", "push")
 """Modes whose GEMM is ours."""
 STAGED = ("pull_staged", "push")
 """Modes that move units into a local buffer and signal them."""
+MOVING = ("own_collective", *STAGED)
+"""Modes whose programs move data."""
 
 
 def _unit_within_shard(s: Setting, unit_rows: int) -> bool:
@@ -78,6 +80,10 @@ def _pull_is_not_flattened(s: Setting, schedule: str) -> bool:
     return schedule != "flattened"
 
 
+def _peers_exist(s: Setting, mode: str) -> bool:
+    return int(s.problem.world_size) > 1
+
+
 def _copies_rows(s: Setting, mode: str) -> bool:
     return bool(s.problem.rows_layout) and s.problem.world_size > 1
 
@@ -91,7 +97,8 @@ def _one_stream_on_cpu(s: Setting, gemm_streams: int) -> bool:
 
 
 SPACE = Space(
-    choices("mode", "bsp", "pull", "pull_staged", "push", "copy_engine", help="communication strategy"),
+    choices("mode", "bsp", "own_collective", "pull", "pull_staged", "push", "copy_engine",
+            help="communication strategy"),
     choices("launch", "eager", "graph", modes=("bsp",), help="library calls one by one, or as a CUDA graph"),
     *gemm_dimensions(KERNELS),
     split_dimension(STAGED),
@@ -102,9 +109,9 @@ SPACE = Space(
             help="transfer granularity: rows of a shard that one signal covers"),
     numbers("k_chunks", 1, 2, 4, 8, 16, modes=STAGED,
             help="ranges of K that travel, and are waited for, one after the other"),
-    numbers("comm_programs", 1, 2, 4, 8, 12, 16, 20, 24, 32, 48, 64, modes=STAGED, help="programs that move data"),
-    numbers("copy_kib", 2, 4, 8, 16, 32, modes=STAGED, help="KiB that a communicating program moves at a step"),
-    choices("peer_order", "rotate", "fanout", modes=STAGED, help="one peer after the other, or all at each step"),
+    numbers("comm_programs", 1, 2, 4, 8, 12, 16, 20, 24, 32, 48, 64, modes=MOVING, help="programs that move data"),
+    numbers("copy_kib", 2, 4, 8, 16, 32, modes=MOVING, help="KiB that a communicating program moves at a step"),
+    choices("peer_order", "rotate", "fanout", modes=MOVING, help="one peer after the other, or all at each step"),
     choices("push_site", "same_launch", "same_stream", "side_stream", modes=("push",),
             help="where the push runs: in the GEMM's launch, before it, or beside it"),
     numbers("head_start", 0, 1, 2, 3, 4, 6, 8, modes=STAGED,
@@ -140,6 +147,8 @@ SPACE = Space(
                    "a split tile ends in a meeting of its programs, not in the next tile's loop"),
         Constraint("flattening", ("schedule",), _pull_is_not_flattened,
                    "the direct pull has no flattened form", modes=("pull",)),
+        Constraint("parts of peers", ("mode",), _peers_exist, "one rank has nothing to exchange",
+                   modes=("own_collective",)),
         Constraint("copies by rows", ("mode",), _copies_rows,
                    "chunks of C are independent only in rows layout, and one rank has nothing to copy",
                    modes=("copy_engine",)),

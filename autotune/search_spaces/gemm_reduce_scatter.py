@@ -19,6 +19,9 @@ from autotune.search_spaces.gemm import (
 KERNELS = ("push", "pull")
 """Modes whose GEMM is ours."""
 
+SUMMING = ("own_collective", "copy_engine")
+"""Modes that end in a sum of its own."""
+
 MOST_CHUNKS = 8
 """Chunks into which ``copy_engine`` may cut an owner's rows."""
 
@@ -43,7 +46,7 @@ def _peers_to_order(s: Setting, peer_order: str) -> bool:
     return peer_order == "rotate" or s.problem.world_size > 2
 
 
-def _copies_to_peers(s: Setting, mode: str) -> bool:
+def _peers_exist(s: Setting, mode: str) -> bool:
     return int(s.problem.world_size) > 1
 
 
@@ -60,7 +63,7 @@ def _one_stream_on_cpu(s: Setting, gemm_streams: int) -> bool:
 
 
 SPACE = Space(
-    choices("mode", "bsp", "push", "pull", "copy_engine", help="communication strategy"),
+    choices("mode", "bsp", "own_collective", "push", "pull", "copy_engine", help="communication strategy"),
     choices("launch", "eager", "graph", modes=("bsp",), help="library calls one by one, or as a CUDA graph"),
     *gemm_dimensions(KERNELS),
     split_dimension(KERNELS),
@@ -75,9 +78,9 @@ SPACE = Space(
     numbers("unit_rows", 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, modes=("copy_engine",),
             help="transfer granularity: rows of A, of several owners maybe, that one GEMM takes before they are sent"),
     numbers("gemm_streams", 1, 2, 4, modes=("copy_engine",), help="streams over which the chunks' GEMMs alternate"),
-    numbers("sum_block", 512, 1024, 2048, 4096, 8192, modes=("copy_engine",),
+    numbers("sum_block", 512, 1024, 2048, 4096, 8192, modes=SUMMING,
             help="elements of C that a program of the final sum takes"),
-    numbers("sum_warps", 4, 8, 16, modes=("copy_engine",), help="warps of a program of the final sum"),
+    numbers("sum_warps", 4, 8, 16, modes=SUMMING, help="warps of a program of the final sum"),
     constraints=(
         *gemm_constraints(),
         *split_constraints(),
@@ -90,8 +93,7 @@ SPACE = Space(
         Constraint("next turn", ("signals", "schedule"), _next_turn_exists,
                    "only a persistent program has turns; in a flattened loop late signals came too soon on H200"),
         Constraint("order without effect", ("peer_order",), _peers_to_order, "with one peer at most there is no order"),
-        Constraint("copies to peers", ("mode",), _copies_to_peers, "one rank has nothing to copy",
-                   modes=("copy_engine",)),
+        Constraint("parts of peers", ("mode",), _peers_exist, "one rank has nothing to exchange", modes=SUMMING),
         Constraint("chunks", ("unit_rows",), _chunk_of_sensible_size,
                    f"at most all of A's rows, and at least {MOST_CHUNKS}th of an owner's"),
         Constraint("CUDA graphs", ("launch",), _graphs_exist, "there are no CUDA graphs without a GPU"),

@@ -18,7 +18,7 @@ from autotune.outcome import Evaluation, Outcome
 from autotune.problem import Problem
 from autotune.ranks.lifeline import die_with_parent
 from autotune.tuning.search import Candidate
-from autotune.workloads import Workload, workload
+from autotune.workloads import Workload, reference_of, workload
 
 COMPILE_SECONDS = 90.0
 """How long the loop waits for one config's compilation; most take 2 to 6 s."""
@@ -54,7 +54,7 @@ class Screen:
 
     def turn_to(self, workload: Workload, problem: Problem) -> None:
         """Compile for another problem from now on."""
-        self._job = (workload.name, problem.as_dict(), self._machine)
+        self._job = (reference_of(workload), problem.as_dict(), self._machine)
 
     def submit(self, config: Config) -> Future[Any] | None:
         """Begin to compile; None where nothing is compiled."""

@@ -64,11 +64,11 @@ class Result:
 
 def tune(
     workload: Workload, problem: Problem, machine: Machine, store: Store, gang: Evaluator, screen: Screen,
-    *, budget: Budget, effort: Effort, seed: int = 0, force: bool = False,
+    *, budget: Budget, effort: Effort, seed: int = 0, force: bool = False, extra_finalists: Sequence[Config] = (),
     watch: Callable[[Standing], None] = lambda standing: None,
 ) -> Result:  # fmt: skip
     """Tune one problem, or answer from the cache. ``gang`` is started only if there is something to measure, and left
-    running: the caller closes it.
+    running: the caller closes it. ``extra_finalists`` are measured in the finals whatever the search thinks of them.
 
     A study that was left unfinished is continued: nothing measured is measured again. Ctrl-C ends the run with what it
     has. Raises GangError, StoreError.
@@ -84,7 +84,7 @@ def tune(
     run = _Run(workload, problem, machine, store, gang, screen, budget, effort, study, watch)
     try:
         run.search_space()
-        run.finish()
+        run.finish(extra_finalists)
     except KeyboardInterrupt:
         gang.close()  # in the middle of a request: what it answers now would be taken for the answer to another one
         return Result(study, run.standing, None, interrupted=True)
@@ -136,13 +136,14 @@ class _Run:
             self._save(candidate.config, evaluation, candidate.source)
             self._show("searching")
 
-    def finish(self) -> None:
+    def finish(self, extra_finalists: Sequence[Config] = ()) -> None:
         """The finals, the limits, and the winner into the store."""
         self._show("finals")
         baselines = list(self._baselines.values())
         incumbents = previous_winner(self._workload, self._problem, self._machine, self._store)
         incumbents.append(self._workload.default_config(self._problem, self._machine))
-        finalists = list(dict.fromkeys([*baselines, *incumbents, *self._search.best(self._effort.finalists)]))
+        leaders = self._search.best(self._effort.finalists)
+        finalists = list(dict.fromkeys([*baselines, *incumbents, *extra_finalists, *leaders]))
         known = {(r.config, r.number): r.evaluation for r in self._history if r.source == FINAL}
 
         def evaluate(config: Config, number: int) -> Evaluation:
@@ -196,9 +197,7 @@ class _Run:
     def _evaluate(self, config: Config) -> Evaluation:
         plan = MeasurePlan(2, self._effort.screen, self._effort.iterations, self._incumbent)
         evaluation = self._gang.evaluate(config, self._seed(self.standing.trials), plan)
-        self._incumbent = min(
-            self._incumbent, evaluation.times, key=lambda times: statistics.median(times or [math.inf])
-        )
+        self._incumbent = min(self._incumbent, evaluation.times, key=_median)
         return evaluation
 
     def _save(self, config: Config, evaluation: Evaluation, source: str) -> None:

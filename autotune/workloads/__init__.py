@@ -2,6 +2,17 @@
 
 from autotune.workloads.provenance import provenance_of
 from autotune.workloads.registry import names, workload
+from autotune.workloads.user_files import from_reference, is_reference, reference_of
 from autotune.workloads.workload import Operation, Tolerance, Workload
 
-__all__ = ["Operation", "Tolerance", "Workload", "names", "provenance_of", "workload"]
+__all__ = [
+    "Operation",
+    "Tolerance",
+    "Workload",
+    "from_reference",
+    "is_reference",
+    "names",
+    "provenance_of",
+    "reference_of",
+    "workload",
+]

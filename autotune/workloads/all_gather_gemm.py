@@ -13,20 +13,13 @@ from autotune.heap.arena import SymmetricHeap
 from autotune.kernels.all_gather_gemm import launch
 from autotune.kernels.all_gather_gemm.library import multiply
 from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
-from autotune.kernels.all_gather_gemm.tensors import Tensors
+from autotune.kernels.launching.gemm import GemmTensors
 from autotune.kernels.launching.plan import Compiled, compile_all
 from autotune.kernels.launching.tensors import TORCH_DTYPES, meta
 from autotune.search_spaces.all_gather_gemm import SPACE, default_config
 from autotune.workloads.gemm import GemmOperation
 from autotune.workloads.scratch import SPINS_OFFLINE
-from autotune.workloads.workload import Run, Tolerance, Workload
-
-TOLERANCES = {
-    # Rounding of the output: 2**-9 of each element in bf16 (the interpreter truncates: 2**-8), 2**-12 in fp16.
-    "bf16": Tolerance(overall=6e-3, element=0.06),
-    "fp16": Tolerance(overall=8e-4, element=0.01),
-    "fp32": Tolerance(overall=1e-5, element=1e-4),
-}
+from autotune.workloads.workload import Run, Workload
 
 
 class AllGatherGemmOperation(GemmOperation):
@@ -39,7 +32,7 @@ class AllGatherGemmOperation(GemmOperation):
         dtype, device = TORCH_DTYPES[problem.dtype], heap.device
         b_shape = (problem.n_local, problem.k) if problem.b_order == "nk" else (problem.k, problem.n_local)
         b = torch.empty(b_shape, dtype=dtype, device=device)
-        tensors = Tensors(
+        tensors = GemmTensors(
             a=heap.allocate(problem.shard, dtype),
             b=b.t() if problem.b_order == "nk" else b,
             c=torch.empty((problem.m, problem.n_local), dtype=dtype, device=device),
@@ -110,6 +103,7 @@ class AllGatherGemmWorkload(Workload):
         tile = {d.name: default[d.name] for d in SPACE.dimensions_of("pull") if d.name != "mode"}
         staged = {d.name: default[d.name] for d in SPACE.dimensions_of("pull_staged") if d.name != "mode"}
         persistent = {"schedule": "persistent", "comm_programs": 1 if machine.is_interpreter else 12, "head_start": 2}
+        gathering = {name: default[name] for name in ("copy_kib", "peer_order")}
         rows = problem.shard[0]
         unit = max((v for v in SPACE.dimensions["unit_rows"].values if int(v) <= rows), default=16)
         found = [
@@ -119,6 +113,7 @@ class AllGatherGemmWorkload(Workload):
             default.replace(**persistent),
             default.replace(schedule="persistent", push_site="side_stream"),
             default.replace(loads="pointer"),
+            Config({"mode": "own_collective", "comm_programs": min(32, machine.compute_units // 4), **gathering}),
             Config({"mode": "copy_engine", "unit_rows": unit, "gemm_streams": 1}),
             Config({"mode": "pull_staged", **staged}),
             Config({"mode": "pull", **tile}),
@@ -153,10 +148,6 @@ class AllGatherGemmWorkload(Workload):
         """By rooflines."""
         return gemm_latency(problem, config, machine)
 
-    def tolerance(self, problem: AllGatherGemm) -> Tolerance:
-        """By element type."""
-        return TOLERANCES[problem.dtype]
-
     def heap_bytes(self, problem: AllGatherGemm) -> int:
         """A's shard and the largest scratch."""
         rows, width = problem.shard
@@ -173,7 +164,7 @@ class AllGatherGemmWorkload(Workload):
         dtype = TORCH_DTYPES[problem.dtype]
         transposed = problem.b_order == "nk"
         b = meta((problem.n_local, problem.k) if transposed else (problem.k, problem.n_local), dtype)
-        tensors = Tensors(
+        tensors = GemmTensors(
             a=meta(problem.shard, dtype),
             b=b.t() if transposed else b,
             c=meta((problem.m, problem.n_local), dtype),

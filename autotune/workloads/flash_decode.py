@@ -49,7 +49,7 @@ class FlashDecodeOperation(ScratchOperation):
 
     def share(self, config: Config) -> Scratch:
         """Counters, inbox and splits."""
-        return launch.share_scratch(self._problem, config, self._heap)
+        return launch.share_scratch(self._problem, config, self._machine, self._heap)
 
     def bind(self, config: Config) -> Run:
         """On this rank's tensors."""

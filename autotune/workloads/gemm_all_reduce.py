@@ -14,20 +14,13 @@ from autotune.heap.arena import SymmetricHeap
 from autotune.kernels.gemm_all_reduce import launch
 from autotune.kernels.gemm_all_reduce.library import multiply
 from autotune.kernels.gemm_all_reduce.problem import GemmAllReduce
-from autotune.kernels.gemm_all_reduce.tensors import Tensors
+from autotune.kernels.launching.gemm import GemmTensors
 from autotune.kernels.launching.plan import Compiled, compile_all
 from autotune.kernels.launching.tensors import TORCH_DTYPES, meta
 from autotune.search_spaces.gemm_all_reduce import KERNELS, SPACE, default_config, untuned
 from autotune.workloads.gemm import GemmOperation
 from autotune.workloads.scratch import SPINS_OFFLINE
 from autotune.workloads.workload import Run, Tolerance, Workload
-
-TOLERANCES = {
-    # One rounding of the output: 2**-9 of each element in bf16 (the interpreter truncates: 2**-8), 2**-12 in fp16.
-    "bf16": Tolerance(overall=6e-3, element=0.06),
-    "fp16": Tolerance(overall=8e-4, element=0.01),
-    "fp32": Tolerance(overall=1e-5, element=1e-4),
-}
 
 
 class GemmAllReduceOperation(GemmOperation):
@@ -124,7 +117,7 @@ class GemmAllReduceWorkload(Workload):
         A part has 1 / world_size of the result's variance, the sum of j parts j times that; so rounding all parts and
         all sums has (1 + (world_size + 1) / 2) times the variance of rounding the result alone.
         """
-        once = TOLERANCES[problem.dtype]
+        once = super().tolerance(problem)
         growth = math.sqrt(1 + (problem.world_size + 1) / 2)
         return Tolerance(once.overall * growth, once.element * growth)
 
@@ -148,11 +141,11 @@ class GemmAllReduceWorkload(Workload):
         return compile_all(launch.plan(problem, config, machine, tensors, scratch, bases, 0, SPINS_OFFLINE))
 
 
-def _tensors(problem: GemmAllReduce, device: torch.device) -> Tensors:
+def _tensors(problem: GemmAllReduce, device: torch.device) -> GemmTensors:
     dtype, transposed = TORCH_DTYPES[problem.dtype], problem.b_order == "nk"
     b_shape = (problem.n, problem.k_local) if transposed else (problem.k_local, problem.n)
     b = torch.empty(b_shape, dtype=dtype, device=device)
-    return Tensors(
+    return GemmTensors(
         a=torch.empty((problem.m, problem.k_local), dtype=dtype, device=device),
         b=b.t() if transposed else b,
         c=torch.empty((problem.m, problem.n), dtype=dtype, device=device),

@@ -12,7 +12,7 @@ from autotune.environment import Machine
 from autotune.heap.arena import SymmetricHeap
 from autotune.kernels.gemm_reduce_scatter import launch
 from autotune.kernels.gemm_reduce_scatter.problem import GemmReduceScatter
-from autotune.kernels.gemm_reduce_scatter.tensors import Tensors
+from autotune.kernels.launching.gemm import GemmTensors
 from autotune.kernels.launching.plan import Compiled, compile_all
 from autotune.kernels.launching.tensors import TORCH_DTYPES, meta
 from autotune.search_spaces.gemm_reduce_scatter import SPACE, default_config
@@ -41,7 +41,7 @@ class GemmReduceScatterOperation(GemmOperation):
         transposed = problem.b_order == "nk"
         b_shape = (problem.n, problem.k_local) if transposed else (problem.k_local, problem.n)
         b = torch.empty(b_shape, dtype=dtype, device=device)
-        tensors = Tensors(
+        tensors = GemmTensors(
             a=torch.empty((problem.m, problem.k_local), dtype=dtype, device=device),
             b=b.t() if transposed else b,
             c=torch.empty((problem.rows, problem.n), dtype=dtype, device=device),
@@ -116,7 +116,7 @@ class GemmReduceScatterWorkload(Workload):
         return default_config(problem, machine)
 
     def first_configs(self, problem: GemmReduceScatter, machine: Machine) -> list[Config]:
-        """The default, its tile in the other schedules and in the pull; copies after one, two, four owners' rows."""
+        """The default, its tile in the other schedules and in the pull; the library's GEMM with either sum of ours."""
         default = default_config(problem, machine)
         found = [
             default,
@@ -127,11 +127,13 @@ class GemmReduceScatterWorkload(Workload):
             default.replace(split_k=2),
             default.replace(mode="pull"),
         ]
+        total = {"sum_block": 2048, "sum_warps": 8}
+        found.append(Config({"mode": "own_collective", **total}))
         units = [int(value) for value in SPACE.dimensions["unit_rows"].values]
         for owners in (1, 2, 4):
             unit = next((rows for rows in units if rows >= owners * problem.rows), units[-1])
             copies = {"unit_rows": unit, "gemm_streams": 1 if machine.is_interpreter else 2}
-            found.append(Config({"mode": "copy_engine", **copies, "sum_block": 2048, "sum_warps": 8}))
+            found.append(Config({"mode": "copy_engine", **copies, **total}))
         return [c for c in dict.fromkeys(found) if SPACE.violation(c, problem, machine) is None]
 
     def baselines(self, problem: GemmReduceScatter, machine: Machine) -> dict[str, Config]:
@@ -167,7 +169,7 @@ class GemmReduceScatterWorkload(Workload):
         dtype = TORCH_DTYPES[problem.dtype]
         transposed = problem.b_order == "nk"
         b = meta((problem.n, problem.k_local) if transposed else (problem.k_local, problem.n), dtype)
-        tensors = Tensors(
+        tensors = GemmTensors(
             a=meta((problem.m, problem.k_local), dtype),
             b=b.t() if transposed else b,
             c=meta((problem.rows, problem.n), dtype),

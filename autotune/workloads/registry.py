@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import importlib.metadata
-import importlib.util
-import sys
-from pathlib import Path
 
 from autotune.environment import setting
 from autotune.errors import InputError, UnknownWorkload
+from autotune.workloads.user_files import from_reference, instances, is_reference
 from autotune.workloads.workload import Workload
 
 ENTRY_POINTS = "autotune.workloads"
@@ -33,7 +30,7 @@ def _references() -> dict[str, importlib.metadata.EntryPoint]:
 @functools.cache
 def _from_files() -> dict[str, Workload]:
     paths = setting("AUTOTUNE_WORKLOADS")
-    loaded = [each for path in paths.split(":") for each in load_file(path)] if paths else []
+    loaded = [each for path in paths.split(":") for each in instances(path)] if paths else []
     return {each.name: each for each in loaded}
 
 
@@ -43,36 +40,18 @@ def names() -> list[str]:
 
 
 def workload(name: str) -> Workload:
-    """The workload of that name (dashes count as underscores); raises UnknownWorkload with the names there are."""
+    """The workload of that name (dashes count as underscores), or FILE:CLASS in a user's own file.
+
+    Raises UnknownWorkload with the names there are, InputError for a file that does not hold what it should.
+    """
+    if is_reference(name):
+        return from_reference(name)
     wanted = name.replace("-", "_")
     if wanted in _from_files():
         return _from_files()[wanted]
     if wanted not in _references():
-        raise UnknownWorkload(f"no workload named {name!r}; there are: {', '.join(names())}")
+        raise UnknownWorkload(f"no workload named {name!r}; there are: {', '.join(names())}; or FILE:CLASS")
     found = _references()[wanted].load()
     if not isinstance(found, Workload):
         raise InputError(f"entry point {wanted} is a {type(found).__name__}; an instance of Workload is needed")
-    return found
-
-
-def load_file(path: str) -> list[Workload]:
-    """The workloads that a user's Python file defines at its top level, as instances; at least one."""
-    file = Path(path).expanduser().resolve()
-    if not file.is_file():
-        raise InputError(f"workload file {path}: no such file")
-    module_name = f"autotune_user_{hashlib.sha256(str(file).encode()).hexdigest()[:8]}"
-    if module_name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(module_name, file)
-        if spec is None or spec.loader is None:
-            raise InputError(f"workload file {path}: not a Python file")
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[module_name] = module
-        try:
-            spec.loader.exec_module(module)
-        except (ImportError, SyntaxError, NameError, AttributeError, TypeError, ValueError) as error:
-            del sys.modules[module_name]
-            raise InputError(f"workload file {path}: {type(error).__name__}: {error}") from error
-    found = [value for value in vars(sys.modules[module_name]).values() if isinstance(value, Workload)]
-    if not found:
-        raise InputError(f"workload file {path} defines no instance of Workload at its top level")
     return found

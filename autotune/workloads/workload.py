@@ -33,6 +33,15 @@ class Tolerance:
     """Largest ``max|out - ref| / rms(ref)``: shows a single stale line that vanishes in the overall norm."""
 
 
+ROUNDED_ONCE = {
+    # The output's rounding: 2**-9 of each element in bf16 (the interpreter truncates: 2**-8), 2**-12 in fp16.
+    "bf16": Tolerance(overall=6e-3, element=0.06),
+    "fp16": Tolerance(overall=8e-4, element=0.01),
+    "fp32": Tolerance(overall=1e-5, element=1e-4),
+}
+"""By the element type of a result that was accumulated in fp32."""
+
+
 @dataclass(frozen=True)
 class Error:
     """How far a result is from the reference; NaN where the result holds one."""
@@ -56,23 +65,30 @@ class Operation(ABC):
     def error(self) -> Error:
         """The distance of the last call's output from the reference for the present inputs."""
 
-    @abstractmethod
     def gave_up(self) -> bool:
-        """Whether a wait inside the kernels gave up since ``prepare``."""
+        """Whether a wait inside the kernels gave up since ``prepare``; never, where none waits for peers."""
+        return False
 
-    @abstractmethod
     def parts(self) -> dict[str, Run]:
         """The operation's parts alone (communication, computation), by name: the slowest of them is the limit."""
+        return {}
 
 
 class Workload(ABC):
     """A distributed operation that can be tuned."""
 
     name: ClassVar[str]
+    """The problem's ``workload``, unless it is said."""
     problem_type: ClassVar[type[Problem]]
     space: ClassVar[Space]
-    sources: ClassVar[Sequence[str]]
-    """Modules whose source text decides what a config does: their hash tells a stale cache entry."""
+    sources: ClassVar[Sequence[str]] = ()
+    """Modules besides the class's own whose source text decides what a config does: their hash tells a stale entry."""
+
+    def __init_subclass__(cls) -> None:
+        """Take the problem's name."""
+        super().__init_subclass__()
+        if "problem_type" in vars(cls) and "name" not in vars(cls):
+            cls.name = getattr(cls.problem_type, "workload", "")
 
     @abstractmethod
     def default_problem(self, machine: Machine, world_size: int) -> Any:
@@ -82,32 +98,35 @@ class Workload(ABC):
     def default_config(self, problem: Any, machine: Machine) -> Config:
         """What a sensible engineer would use untuned; valid for the problem on the machine."""
 
-    @abstractmethod
     def first_configs(self, problem: Any, machine: Machine) -> list[Config]:
         """Configs to try before the sampler takes over, one of each mode at least; all valid."""
+        return [self.default_config(problem, machine)]
 
-    @abstractmethod
     def baselines(self, problem: Any, machine: Machine) -> dict[str, Config]:
-        """The bulk-synchronous ways, by name: configs of the space, so that the winner is never slower than they."""
+        """The bulk-synchronous ways, by name: configs of the space, so that the winner is never slower than they.
 
-    @abstractmethod
+        Without any, a report has nothing to compare the winner with.
+        """
+        return {}
+
     def tolerance(self, problem: Any) -> Tolerance:
         """How far a right result may be from the reference."""
+        return ROUNDED_ONCE[problem.dtype]
 
-    @abstractmethod
     def heap_bytes(self, problem: Any) -> int:
         """Symmetric heap that tuning the problem needs on each rank, in bytes."""
+        return 64 << 20
 
     @abstractmethod
     def operation(self, problem: Any, heap: SymmetricHeap, machine: Machine, spin_limit: int) -> Operation:
         """Set the problem up on this rank. Collective."""
 
-    @abstractmethod
     def compile(self, problem: Any, config: Config, machine: Machine) -> list[Compiled]:
         """Compile the config's kernels in this process, which has been set to compile for the machine.
 
-        Raises CompileError.
+        Raises CompileError. Where it compiles nothing, the ranks do so at a config's first launch, one at a time.
         """
+        return []
 
     def predict(self, problem: Any, config: Config, machine: Machine) -> float | None:
         """Microseconds that a cost model expects of a config, None where there is none.

@@ -19,7 +19,7 @@ from autotune.heap import device as heap
 from autotune.heap.arena import SymmetricHeap
 from autotune.kernels.launching.plan import Compiled, Launch, compile_all, run_all
 from autotune.kernels.launching.tensors import TORCH_DTYPES, Allocate, Run, meta
-from autotune.kernels.primitives.counters import announce_ready, leave, wait_until_read
+from autotune.kernels.primitives.counters import announce_ready, leave, wait_for_all
 from autotune.problem import Problem, size
 from autotune.search_spaces import Constraint, Setting, Space, choices, numbers
 from autotune.workloads import Tolerance, Workload
@@ -88,7 +88,7 @@ def pull_kernel(
         tl.store(out + peer * elements + place, part, mask=inside)
     if leave(state, programs):
         heap.signal_each(done + rank, rank, heap_bases, WORLD, 0)
-        wait_until_read(done, epoch + 1, status, spin_limit, WORLD)
+        wait_for_all(done, epoch + 1, status, spin_limit, WORLD)
 
 
 # … to here, and what says "pull" below.

@@ -23,6 +23,7 @@ MACHINE = Machine("cuda", "synthetic GPU", "sm_90", 8, 132, 227 * 1024, 50 << 20
 PROBLEM = AllGatherGemm(m=4096, n=28672, k=8192, world_size=8)
 
 ALLOWED: dict[str, list[Value]] = {
+    "mode": ["bsp", "pull", "pull_staged", "push", "copy_engine"],
     "block_m": [64, 128, 256], "block_n": [128, 256], "block_k": [64, 128], "group_m": [8], "num_warps": [8],
     "num_stages": [3, 4], "loads": ["pointer", "tma"], "split_k": [1], "preload_b": [False],
     "schedule": ["tile", "persistent"], "unit_rows": [64, 256, 512], "k_chunks": [1],

@@ -17,6 +17,7 @@ class ToyProblem(Problem):
     """Adds up [width] numbers on every rank."""
 
     workload = "toy_sum"
+    free = ("width",)
 
     width: int = size("numbers on each rank")
     round_to: str = choice("rounding", ("even", "zero"), "even")

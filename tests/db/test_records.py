@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 
 import pytest
 
@@ -29,6 +30,25 @@ def test_differences_descend_into_the_problem(key: CacheKey) -> None:
 def test_the_world_size_is_one_difference(key: CacheKey) -> None:
     other = dataclasses.replace(key, problem=key.problem.replace('"world_size":8', '"world_size":4'), world_size=4)
     assert key.differences(other) == {"world_size": ("8", "4")}
+
+
+@pytest.mark.parametrize(
+    ("changes", "device", "alike"),
+    [
+        ({}, "NVIDIA H200", True),
+        ({"m": 8192}, "NVIDIA H200", True),
+        ({"m": 8192}, "NVIDIA H100", False),
+        ({"n": 14336}, "NVIDIA H200", False),
+        ({"x": 1}, "NVIDIA H200", False),
+    ],
+)
+def test_keys_are_equal_besides_what_they_may_differ_in(
+    key: CacheKey, changes: dict[str, int], device: str, alike: bool
+) -> None:
+    problem = json.dumps(json.loads(key.problem) | changes, sort_keys=True, separators=(",", ":"))
+    other = dataclasses.replace(key, problem=problem, device=device)
+    assert (key.besides(["m"]) == other.besides(["m"])) is alike
+    assert (set(key.differences(other)) <= {"m"}) is alike
 
 
 def test_differences_of_provenance_name_the_versions(provenance: Provenance) -> None:

@@ -92,6 +92,11 @@ def contract(argument: Any) -> dict[str, Any]:
     heap.barrier()
     found["peer wrote"] = mine.tolist()[0]
 
+    ordinary = torch.arange(8, dtype=torch.bfloat16, device=heap.device).view(2, 4)
+    borrowed = heap.borrow(ordinary)
+    borrowed[1] = -1
+    found["borrowed"] = [list(borrowed.shape), borrowed.data_ptr() == ordinary.data_ptr(), ordinary.tolist()]
+
     mark, left = heap.mark(), heap.left
     again = heap.allocate((3,), torch.bfloat16).data_ptr()
     heap.release(mark)

@@ -28,6 +28,7 @@ def check(found: list[dict[str, Any]]) -> None:
         assert each["forlorn status"] == 1 and each["forlorn seconds"] < 20
         assert each["peer reads"] == 100.0 * after
         assert each["peer wrote"] == 7000 + before
+        assert each["borrowed"] == [[2, 4], True, [[0, 1, 2, 3], [-1, -1, -1, -1]]]
         assert each["release"]
         exhausted, foreign, mark = each["errors"]
         assert str(4 << 40) in exhausted and str(each["left"]) in exhausted

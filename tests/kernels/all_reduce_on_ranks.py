@@ -14,7 +14,7 @@ from autotune.environment import machine
 from autotune.heap import open_heap
 from autotune.kernels.gemm_all_reduce import launch
 from autotune.kernels.gemm_all_reduce.problem import GemmAllReduce
-from autotune.kernels.gemm_all_reduce.tensors import Tensors
+from autotune.kernels.launching.gemm import GemmTensors
 from autotune.kernels.primitives.counters import LAUNCH_BITS
 
 TILE = {
@@ -52,7 +52,7 @@ class Calls:
     def bind(self, config: Config, out: torch.Tensor, spins: int | None = None) -> tuple[Any, Any]:
         """The call that writes to ``out``, and its scratch."""
         scratch = launch.share_scratch(self.problem, config, machine(), self.heap)
-        tensors = Tensors(self.a, self.b, out)
+        tensors = GemmTensors(self.a, self.b, out)
         limit = spins or SPINS[self.gpu]
         return launch.bind(self.problem, config, machine(), tensors, scratch, self.heap, limit), scratch
 

@@ -35,6 +35,7 @@ SCATTER = Config(
     }
 )  # fmt: skip
 COPIES = Config({"mode": "copy_engine", "unit_rows": 16, "gemm_streams": 1, "sum_block": 512, "sum_warps": 4})
+OWN = Config({"mode": "own_collective", "sum_block": 512, "sum_warps": 4})
 
 
 @pytest.fixture(autouse=True)
@@ -64,7 +65,8 @@ def check(aged: Workload, problem: Problem, configs: list[Config]) -> None:
 def test_results_are_right_before_and_after_the_counters_wrap_around(layout: str, m: int) -> None:
     gather = workload("aged")
     problem = gather.problem_type(m=m, n=2 * 40, k=2 * 64, layout=layout, world_size=2)
-    configs = [PUSH, PUSH.replace(push_site="same_stream"), of_mode("pull_staged"), of_mode("pull")]
+    others = [of_mode(mode) for mode in ("pull_staged", "pull", "own_collective")]
+    configs = [PUSH, PUSH.replace(push_site="same_stream"), *others]
     if layout == "rows":
         configs.append(of_mode("copy_engine", gemm_streams=1))
     check(gather, problem, configs)
@@ -74,4 +76,4 @@ def test_reduced_results_are_right_before_and_after_the_counters_wrap_around() -
     scatter = workload("aged_scatter")
     problem = scatter.problem_type(m=2 * 32, n=40, k=2 * 64, world_size=2)
     pull = SCATTER.replace(mode="pull", schedule="persistent", split_k=2, signals="next_turn")
-    check(scatter, problem, [SCATTER, pull, COPIES])
+    check(scatter, problem, [SCATTER, pull, COPIES, OWN])

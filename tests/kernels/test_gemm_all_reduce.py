@@ -121,6 +121,10 @@ GPU_TILES = [
         "block_m": 128, "block_n": 128, "block_k": 64, "group_m": 8, "num_warps": 8, "num_stages": 3, "split_k": 1,
         "residents": 1,
     },
+    {
+        "block_m": 16, "block_n": 32, "block_k": 32, "group_m": 1, "num_warps": 4, "num_stages": 2, "split_k": 1,
+        "residents": 1,
+    },
 ]  # fmt: skip
 
 

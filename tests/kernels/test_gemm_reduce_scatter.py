@@ -28,6 +28,7 @@ NARROW = {"rows": 35, "n": 24, "k": 40, "bias": True}
 TINY = {"rows": 1, "n": 24, "k": 56, "dtype": "fp32"}
 
 ONE_OF_EACH = {"bsp", "push", "pull"}
+EXCHANGED = {"own_collective", "copy_engine"}
 
 
 def problem_of(world_size: int, sizes: dict[str, Any]) -> Any:
@@ -68,7 +69,7 @@ def test_every_mode_is_right_under_the_interpreter(world_size: int, sizes: dict[
     here = on_cpu()
     problem = problem_of(world_size, sizes)
     tiles = [tile for tile in INTERPRETED_TILES if tile["unit_tiles"] == 1 or sizes["n"] > 32 or sizes["rows"] > 16]
-    modes = ONE_OF_EACH | ({"copy_engine"} if world_size > 1 else set())
+    modes = ONE_OF_EACH | (EXCHANGED if world_size > 1 else set())
     check_all(WORKLOAD, problem, few(variants(WORKLOAD, problem, here, tiles), 6 if world_size == 2 else 3), modes)
 
 
@@ -115,7 +116,7 @@ GPU_TILES = [
 def test_every_mode_is_right_on_gpus(sizes: dict[str, Any]) -> None:
     here = machine()
     problem = problem_of(here.gpus, sizes)
-    modes = ONE_OF_EACH | {"copy_engine"}
+    modes = ONE_OF_EACH | EXCHANGED
     check_all(WORKLOAD, problem, few(variants(WORKLOAD, problem, here, GPU_TILES), 20), modes)
 
 
@@ -129,7 +130,7 @@ def test_the_heap_holds_the_scratch_of_every_config(sizes: dict[str, Any]) -> No
     tiles = itertools.product(*(dimension.values for dimension in dimensions))
     fused = [default.replace(block_m=rows, block_n=columns, num_warps=warps) for rows, columns, warps in tiles]
     valid = [config for config in fused if space.violation(config, problem, H100) is None]
-    taken = [heap_bytes_of(problem, config) for config in [*valid, Config({"mode": "copy_engine"})]]
+    taken = [heap_bytes_of(problem, config) for config in [*valid, *(Config({"mode": mode}) for mode in EXCHANGED)]]
     assert len(taken) > 1 and max(taken) <= WORKLOAD.heap_bytes(problem)
 
 

@@ -46,7 +46,7 @@ def test_what_should_be_tried_is_valid(config: Config) -> None:
         ("flattening", FLATTENED.replace(split_k=2), {"m": 1024, "n": 2048}, H100),
         ("next turn", PUSH.replace(schedule="tile"), {}, H100),
         ("order without effect", PUSH.replace(peer_order="interleaved"), {"world_size": 2}, H100),
-        ("copies to peers", COPIES, {"world_size": 1}, H100),
+        ("parts of peers", COPIES, {"world_size": 1}, H100),
         ("chunks", COPIES, {"m": 512}, H100),
         ("chunks", COPIES.replace(unit_rows=64), {}, H100),
         ("streams", COPIES, {}, LAPTOP),

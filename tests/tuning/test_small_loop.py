@@ -273,3 +273,11 @@ def test_a_config_of_a_space_that_has_changed_since_is_ignored() -> None:
     for values in ({"mode": "gone"}, {"mode": "push", "tile": 3, "unit": 3}, {"mode": "push", "speed": 3}):
         search.remember(Config(values), Evaluation(Outcome.TIMED_OUT, "planted"))
     assert search.ask() is not None
+
+
+def test_an_extra_finalist_is_measured_in_every_round_of_the_finals(path: Path) -> None:
+    slow = Config({"mode": "push", "tile": 256, "unit": 256})
+    run(path, Ranks(), trials=5, extra_finalists=[slow, BSP])
+    finals = kept(path, finals=True)
+    assert [trial.number for trial in finals if trial.config == slow] == [0, 1]
+    assert [trial.number for trial in finals if trial.config == BSP] == [0, 1], "none is measured twice"

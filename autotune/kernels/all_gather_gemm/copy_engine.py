@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
-from typing import Any
-
 import torch
 
 from autotune.config import Config
 from autotune.heap.arena import SymmetricHeap
 from autotune.kernels.all_gather_gemm.library import multiply
 from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
-from autotune.kernels.all_gather_gemm.tensors import Scratch, Tensors
+from autotune.kernels.all_gather_gemm.scratch import Scratch
+from autotune.kernels.launching.gemm import GemmTensors
 from autotune.kernels.launching.plan import Launch
+from autotune.kernels.launching.streams import on, wait
 
 
 class CopyEngine:
@@ -21,7 +20,7 @@ class CopyEngine:
     """
 
     def __init__(
-        self, problem: AllGatherGemm, config: Config, tensors: Tensors, scratch: Scratch, heap: SymmetricHeap,
+        self, problem: AllGatherGemm, config: Config, tensors: GemmTensors, scratch: Scratch, heap: SymmetricHeap,
         launches: list[Launch],
     ) -> None:  # fmt: skip
         rows, _ = problem.shard
@@ -46,29 +45,18 @@ class CopyEngine:
     def __call__(self) -> None:
         """Enqueue one call; what the caller enqueues next on its stream comes after all of it."""
         main = torch.cuda.current_stream() if self._cuda else None
-        self._wait(self._multiplying, [main])
-        with _on(self._multiplying[0]):
+        wait(self._multiplying, [main])
+        with on(self._multiplying[0]):
             multiply(self._own[0], self._tensors, self._own[1])
         self._enter.run()
-        self._wait([self._copying], [main])
+        wait([self._copying], [main])
         for number, (remote, inbox, out) in enumerate(self._chunks, start=1):
-            with _on(self._copying):
+            with on(self._copying):
                 inbox.copy_(remote)
             stream = self._multiplying[number % len(self._multiplying)]
-            self._wait([stream], [self._copying])
-            with _on(stream):
+            wait([stream], [self._copying])
+            with on(stream):
                 multiply(inbox, self._tensors, out)
-        self._wait([main], [self._copying])
+        wait([main], [self._copying])
         self._exit.run()
-        self._wait([main], self._multiplying)
-
-    @staticmethod
-    def _wait(waiting: list[Any], for_these: list[Any]) -> None:
-        for stream in waiting:
-            for other in for_these:
-                if stream is not None and other is not None:
-                    stream.wait_stream(other)
-
-
-def _on(stream: Any) -> contextlib.AbstractContextManager[Any]:
-    return torch.cuda.stream(stream) if stream is not None else contextlib.nullcontext()
+        wait([main], self._multiplying)

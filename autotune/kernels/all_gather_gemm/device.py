@@ -1,4 +1,4 @@
-"""Device code of all-gather + GEMM: the fused kernel, the stand-alone push, the paper's direct pull.
+"""Device code of all-gather + GEMM: the fused kernel, the stand-alone push and gather, the paper's direct pull.
 
 Rows layout: rank r holds rows [r * shard_rows, (r + 1) * shard_rows) of A, width = K.
 K layout: rank r holds columns [r * width, (r + 1) * width) of A, shard_rows = M.
@@ -6,7 +6,8 @@ An inbox is a whole A, [slots, M, K]: in it every tile is one loop over K, whoev
 
 Launch after launch. Pushing needs no barrier: the inbox has two slots, used in turn, and a rank that pushes for epoch e
 has finished epoch e - 1, hence had every peer's data of e - 1, hence knows that every peer has finished e - 2, the last
-reader of the slot. Pulling needs two signals: ``ready`` (my shard is in place) and ``done`` (I have read yours).
+reader of the slot. Pulling needs two signals: ``ready`` (my shard is in place) and ``done`` (I have read yours). The
+library's GEMM has one inbox, of which ``ready`` says that the GEMM before has read it.
 No wait can starve its producer: communicating programs have the lowest program ids, are dispatched first and wait for
 nothing but signals that other ranks send before they wait themselves.
 """
@@ -17,7 +18,7 @@ import triton
 import triton.language as tl
 
 from autotune.heap import device as heap
-from autotune.kernels.primitives.counters import announce_ready, leave, wait_until_read
+from autotune.kernels.primitives.counters import announce_ready, leave, wait_for_all
 from autotune.kernels.primitives.splits import join_splits, split_range
 from autotune.kernels.primitives.tiles import accumulate, grouped, load_a, load_b, store_tile
 from autotune.kernels.primitives.transfer import fetch_shards, push_shard, wait_for_rows, wait_for_rows_of_each
@@ -221,7 +222,7 @@ def gather_gemm_kernel(
     last_out = leave(state, leaving)
     if TRANSFER == FETCH:
         if last_out:
-            wait_until_read(done, target, status, spin_limit, WORLD)
+            wait_for_all(done, target, status, spin_limit, WORLD)
 
 
 @triton.jit(do_not_specialize=["M", "shard_rows", "unit_rows", "leaving", "rank"])
@@ -239,6 +240,27 @@ def push_kernel(
         WORLD, CHUNKS if ROWS else 1, STEP_ROWS, STEP_COLUMNS, VECTOR, HINT, ROTATE, 0 if GATHERED else 1,
     )  # fmt: skip
     leave(state, leaving)
+
+
+@triton.jit(do_not_specialize=["M", "shard_rows", "rank", "spin_limit"])
+def gather_kernel(
+    shard, mail, M, K, shard_rows, width, rank, heap_bases, state, arrivals, ready, status, spin_limit,
+    WORLD: tl.constexpr, ROWS: tl.constexpr, ROTATE: tl.constexpr,
+    STEP_ROWS: tl.constexpr, STEP_COLUMNS: tl.constexpr, VECTOR: tl.constexpr, HINT: tl.constexpr,
+):  # fmt: skip
+    """An all-gather: our shard into every rank's inbox, and the launch ends when everybody's is in ours."""
+    pid = tl.program_id(0)
+    programs = tl.num_programs(0)
+    epoch = tl.load(state)
+    if pid == 0:
+        announce_ready(ready, rank, heap_bases, WORLD)
+    wait_for_all(ready, epoch + 1, status, spin_limit, WORLD)
+    push_shard(
+        shard, mail, place_of(rank, 0, M, K, shard_rows, width, ROWS), arrivals, shard_rows, width, K,
+        shard_rows, pid, programs, rank, heap_bases, WORLD, 1, STEP_ROWS, STEP_COLUMNS, VECTOR, HINT, ROTATE, 0,
+    )  # fmt: skip
+    if leave(state, programs):
+        wait_for_all(arrivals, (epoch + 1) * programs, status, spin_limit, WORLD)
 
 
 @triton.jit(do_not_specialize=["M", "shard_rows", "group_m", "rank", "spin_limit"])
@@ -314,4 +336,4 @@ def pull_gemm_kernel(
         store_tile(acc, c, row, n * BLOCK_N, M, N, bias, BLOCK_M, BLOCK_N, TMA, BIAS)
     if leave(state, programs):
         heap.signal_each(done + rank, rank, heap_bases, WORLD, 0)
-        wait_until_read(done, epoch + 1, status, spin_limit, WORLD)
+        wait_for_all(done, epoch + 1, status, spin_limit, WORLD)

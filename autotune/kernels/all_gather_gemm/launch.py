@@ -1,6 +1,6 @@
 """Launching all-gather + GEMM: from a problem, a config and its tensors to something that can be called repeatedly.
 
-Modes: ``bsp`` and ``copy_engine`` call the library's GEMM, ``pull``, ``pull_staged`` and ``push`` our kernels.
+``bsp``, ``own_collective`` and ``copy_engine`` call the library's GEMM; ``pull``, ``pull_staged`` and ``push`` ours.
 """
 
 from __future__ import annotations
@@ -17,14 +17,18 @@ from autotune.environment import Machine
 from autotune.heap.arena import SymmetricHeap
 from autotune.kernels.all_gather_gemm import device
 from autotune.kernels.all_gather_gemm.copy_engine import CopyEngine
-from autotune.kernels.all_gather_gemm.library import bulk_synchronous
+from autotune.kernels.all_gather_gemm.library import bulk_synchronous, gather_and_multiply
 from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
-from autotune.kernels.all_gather_gemm.tensors import Scratch, Tensors
-from autotune.kernels.launching.gemm import GemmKnobs
+from autotune.kernels.all_gather_gemm.scratch import Scratch
+from autotune.kernels.launching.gemm import GemmKnobs, GemmTensors
 from autotune.kernels.launching.graphs import graphed
 from autotune.kernels.launching.plan import Launch, run_all
+from autotune.kernels.launching.scratch import share
 from autotune.kernels.launching.tensors import TORCH_DTYPES, Allocate, Run
 from autotune.kernels.primitives.meeting import meet_kernel
+
+READ_BY_PEERS = ("pull", "pull_staged", "copy_engine")
+"""Modes whose peers read our shard where it lies: at the same place on the symmetric heap on every rank."""
 
 MOST_CHUNKS = 16
 """Of all values of ``k_chunks``; units have 16 rows at least."""
@@ -43,8 +47,9 @@ def allocate_scratch(
 ) -> Scratch:
     """The scratch of one config: ``share`` allocates on the heap, ``own`` on this rank's device alone."""
     rows, _ = problem.shard
-    staged = "unit_rows" in config
-    units = -(-rows // config.integer("unit_rows")) if staged else 0
+    whole = config["mode"] == "own_collective"
+    staged = "unit_rows" in config or whole
+    units = 1 if whole else -(-rows // config.integer("unit_rows")) if staged else 0
     chunks = config.integer("k_chunks") if "k_chunks" in config else 1
     ints = torch.int32
     partials, tickets = GemmKnobs(config, machine).partials(problem.m, problem.n_local, own)
@@ -68,16 +73,21 @@ def scratch_bytes(problem: AllGatherGemm) -> int:
 
 
 def plan(
-    problem: AllGatherGemm, config: Config, machine: Machine, tensors: Tensors, scratch: Scratch,
+    problem: AllGatherGemm, config: Config, machine: Machine, tensors: GemmTensors, scratch: Scratch,
     bases: torch.Tensor, rank: int, spin_limit: int,
 ) -> list[Launch]:  # fmt: skip
-    """The kernel launches of one call, in order (``push_site`` separate: the push first, then the GEMM)."""
+    """The kernel launches of one call, in order (``push_site`` separate: the push first, then the GEMM).
+
+    ``copy_engine``: the one before its copies, the one after. ``own_collective``: the one before its GEMM.
+    """
     builder = _Builder(problem, config, machine, tensors, scratch, bases, rank, spin_limit)
     mode = config["mode"]
     if mode == "pull":
         return [builder.pull()]
     if mode in ("pull_staged", "push"):
         return builder.gather_gemm()
+    if mode == "own_collective":
+        return [builder.gather()]
     if mode == "copy_engine":
         return [builder.meet(scratch.ready, last=False), builder.meet(scratch.done, last=True)]
     return []
@@ -90,7 +100,7 @@ class _Builder:
     problem: AllGatherGemm
     config: Config
     machine: Machine
-    tensors: Tensors
+    tensors: GemmTensors
     scratch: Scratch
     bases: torch.Tensor
     rank: int
@@ -140,7 +150,7 @@ class _Builder:
     def step(self) -> dict[str, int]:
         """The block that a communicating program moves at once, see ``transfer``."""
         width = self.problem.shard[1]
-        if self.problem.rows_layout:
+        if self.problem.rows_layout and "k_chunks" in self.config:
             width //= self.config.integer("k_chunks")
         elements = self.config.integer("copy_kib") * 1024 // self.problem.element_size
         whole = width & -width  # the largest power of two that divides it
@@ -190,6 +200,20 @@ class _Builder:
             launches.insert(0, Launch(device.push_kernel, communicating, arguments, {"num_warps": 8}, resident))
         return launches
 
+    def gather(self) -> Launch:
+        """The all-gather in front of the library's GEMM."""
+        problem, scratch = self.problem, self.scratch
+        rows, width = problem.shard
+        arguments = {
+            "shard": self.tensors.a, "mail": scratch.inbox, "M": problem.m, "K": problem.k, "shard_rows": rows,
+            "width": width, "rank": self.rank, "heap_bases": self.bases, "state": scratch.state,
+            "arrivals": scratch.arrivals, "ready": scratch.ready, "status": scratch.status,
+            "spin_limit": self.spin_limit, "WORLD": problem.world_size, "ROWS": problem.rows_layout,
+            "ROTATE": self.config["peer_order"] == "rotate", **self.step(),
+            "VECTOR": max(1, self.hint // problem.element_size), "HINT": self.hint,
+        }  # fmt: skip
+        return Launch(device.gather_kernel, self.config.integer("comm_programs"), arguments, {"num_warps": 8})
+
     def meet(self, counters: torch.Tensor, last: bool) -> Launch:
         """All ranks wait for each other, on the device."""
         scratch = self.scratch
@@ -206,16 +230,11 @@ def share_scratch(
     """Allocate the scratch of a config on the heap, counters cleared; None for ``bsp``, which has none. Collective."""
     if config["mode"] == "bsp":
         return None
-    own = functools.partial(_on_device, heap.device)
-    scratch = allocate_scratch(problem, config, machine, heap.allocate, own)
-    for counters in (scratch.state, scratch.status, scratch.ready, scratch.done, scratch.arrivals, scratch.tickets):
-        counters.zero_()
-    heap.barrier()
-    return scratch
+    return share(heap, functools.partial(allocate_scratch, problem, config, machine))
 
 
 def bind(
-    problem: AllGatherGemm, config: Config, machine: Machine, tensors: Tensors, scratch: Scratch | None,
+    problem: AllGatherGemm, config: Config, machine: Machine, tensors: GemmTensors, scratch: Scratch | None,
     heap: SymmetricHeap, spin_limit: int,
 ) -> Run:  # fmt: skip
     """What enqueues one call of a config on these tensors. Several bindings may take turns on one scratch.
@@ -228,13 +247,11 @@ def bind(
     launches = plan(problem, config, machine, tensors, scratch, heap.bases, heap.rank, spin_limit)
     if config["mode"] == "copy_engine":
         return CopyEngine(problem, config, tensors, scratch, heap, launches)
+    if config["mode"] == "own_collective":
+        return functools.partial(gather_and_multiply, launches[0], tensors, scratch.inbox)
     if config.get("push_site") == "side_stream" and heap.device.type == "cuda":
         return _SideStream(*launches)
     return functools.partial(run_all, launches)
-
-
-def _on_device(device: torch.device, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    return torch.empty(shape, dtype=dtype, device=device)
 
 
 class _SideStream:

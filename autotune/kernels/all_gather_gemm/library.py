@@ -1,15 +1,16 @@
-"""The library's way: its GEMM, and the bulk-synchronous baseline."""
+"""The library's GEMM, after an all-gather: the library's, the bulk-synchronous baseline, or a kernel of ours."""
 
 from __future__ import annotations
 
 import torch
 
 from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
-from autotune.kernels.all_gather_gemm.tensors import Tensors
+from autotune.kernels.launching.gemm import GemmTensors
+from autotune.kernels.launching.plan import Launch
 from autotune.kernels.launching.tensors import Run
 
 
-def bulk_synchronous(problem: AllGatherGemm, tensors: Tensors) -> Run:
+def bulk_synchronous(problem: AllGatherGemm, tensors: GemmTensors) -> Run:
     """The baseline, the hard way: one ``all_gather_into_tensor``, one library GEMM, no concatenation, no host wait.
 
     In K layout the shard is gathered transposed: the result is A transposed, which the library's GEMM takes as it is.
@@ -29,7 +30,13 @@ def bulk_synchronous(problem: AllGatherGemm, tensors: Tensors) -> Run:
     return run
 
 
-def multiply(a: torch.Tensor, tensors: Tensors, out: torch.Tensor) -> None:
+def gather_and_multiply(gather: Launch, tensors: GemmTensors, inbox: torch.Tensor) -> None:
+    """The same with one kernel of ours in place of the library's collective, in either layout into A as it is."""
+    gather.run()
+    multiply(inbox, tensors, tensors.c)
+
+
+def multiply(a: torch.Tensor, tensors: GemmTensors, out: torch.Tensor) -> None:
     """The library's GEMM: out = a @ B (+ bias)."""
     if tensors.bias is None:
         torch.matmul(a, tensors.b, out=out)

@@ -21,6 +21,7 @@ from autotune.kernels.flash_decode.problem import FlashDecode
 from autotune.kernels.flash_decode.tensors import Records, Scratch, Tensors
 from autotune.kernels.launching.graphs import graphed
 from autotune.kernels.launching.plan import Launch, run_all
+from autotune.kernels.launching.scratch import share
 from autotune.kernels.launching.tensors import TORCH_DTYPES, Allocate, Run
 
 REDUCERS = {"kernel": device.ELSEWHERE, "last": device.LAST, "trailing": device.TRAILING}
@@ -216,15 +217,17 @@ class Planner:
         return 1 << max(0, min(fitting.bit_length() - 1, (most - 1).bit_length()))
 
 
-def share_scratch(problem: FlashDecode, config: Config, heap: SymmetricHeap) -> Scratch:
+def plan(
+    problem: FlashDecode, config: Config, machine: Machine, tensors: Tensors, scratch: Scratch,
+    bases: torch.Tensor, rank: int, spin_limit: int,
+) -> list[Launch]:  # fmt: skip
+    """The kernel launches of one call, in order."""
+    return Planner(problem, config, machine, tensors, scratch, bases, rank, spin_limit).launches()
+
+
+def share_scratch(problem: FlashDecode, config: Config, machine: Machine, heap: SymmetricHeap) -> Scratch:
     """Allocate a config's scratch, what ranks share on the heap; counters cleared. Collective."""
-    scratch = allocate_scratch(
-        problem, config, heap.allocate, lambda shape, dtype: torch.empty(shape, dtype=dtype, device=heap.device)
-    )
-    for counters in scratch.counters:
-        counters.zero_()
-    heap.barrier()
-    return scratch
+    return share(heap, functools.partial(allocate_scratch, problem, config))
 
 
 def bind(
@@ -232,7 +235,7 @@ def bind(
     spin_limit: int,
 ) -> Run:  # fmt: skip
     """What enqueues one call of a config on these tensors. Collective where it is captured as a CUDA graph."""
-    launches = Planner(problem, config, machine, tensors, scratch, heap.bases, heap.rank, spin_limit).launches()
+    launches = plan(problem, config, machine, tensors, scratch, heap.bases, heap.rank, spin_limit)
     if config["mode"] == "bsp":
         run: Run = functools.partial(_bulk_synchronous, launches, scratch)
     else:

@@ -99,10 +99,10 @@ class Scratch:
     part_lse: torch.Tensor
     """fp32 [kv_splits, rows]"""
 
-    @property
-    def counters(self) -> tuple[torch.Tensor, ...]:
-        """All that must be zero at the start."""
-        return self.state, self.status, self.arrived, self.arrivals, self.returns
+    def clear(self) -> None:
+        """As before the first launch: counters are zero."""
+        for counters in (self.state, self.status, self.arrived, self.arrivals, self.returns):
+            counters.zero_()
 
     def poison(self) -> None:
         """Fill everything that kernels write to, the counters apart, with NaN."""

@@ -17,10 +17,11 @@ from autotune.heap.arena import SymmetricHeap
 from autotune.kernels.gemm_all_reduce import device
 from autotune.kernels.gemm_all_reduce.library import bulk_synchronous
 from autotune.kernels.gemm_all_reduce.problem import MOST_INBOX_BYTES, SLOTS, GemmAllReduce
-from autotune.kernels.gemm_all_reduce.tensors import Scratch, Tensors
-from autotune.kernels.launching.gemm import GemmKnobs
+from autotune.kernels.gemm_all_reduce.scratch import Scratch
+from autotune.kernels.launching.gemm import GemmKnobs, GemmTensors
 from autotune.kernels.launching.graphs import graphed
 from autotune.kernels.launching.plan import Launch, run_all
+from autotune.kernels.launching.scratch import share
 from autotune.kernels.launching.tensors import TORCH_DTYPES, Allocate, Run
 
 MODES = {"one_shot": device.ONE_SHOT, "two_shot": device.TWO_SHOT}
@@ -70,7 +71,7 @@ def scratch_bytes(problem: GemmAllReduce) -> int:
 
 
 def plan(
-    problem: GemmAllReduce, config: Config, machine: Machine, tensors: Tensors, scratch: Scratch,
+    problem: GemmAllReduce, config: Config, machine: Machine, tensors: GemmTensors, scratch: Scratch,
     bases: torch.Tensor, rank: int, spin_limit: int,
 ) -> list[Launch]:  # fmt: skip
     """The kernel launches of one call: a single one; none for ``bsp``."""
@@ -105,18 +106,11 @@ def share_scratch(
     """Allocate the scratch of a config on the heap, all of it clear; None for ``bsp``, which has none. Collective."""
     if config["mode"] == "bsp":
         return None
-
-    def own(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        return torch.empty(shape, dtype=dtype, device=heap.device)
-
-    scratch = allocate_scratch(problem, config, machine, heap.allocate, own)
-    scratch.clear()
-    heap.barrier()
-    return scratch
+    return share(heap, functools.partial(allocate_scratch, problem, config, machine))
 
 
 def bind(
-    problem: GemmAllReduce, config: Config, machine: Machine, tensors: Tensors, scratch: Scratch | None,
+    problem: GemmAllReduce, config: Config, machine: Machine, tensors: GemmTensors, scratch: Scratch | None,
     heap: SymmetricHeap, spin_limit: int,
 ) -> Run:  # fmt: skip
     """What enqueues one call of a config on these tensors. Several bindings may take turns on one scratch.

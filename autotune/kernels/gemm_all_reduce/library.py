@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 
 from autotune.kernels.gemm_all_reduce.problem import GemmAllReduce
-from autotune.kernels.gemm_all_reduce.tensors import Tensors
+from autotune.kernels.launching.gemm import GemmTensors
 from autotune.kernels.launching.tensors import Run
 
 
-def bulk_synchronous(problem: GemmAllReduce, tensors: Tensors, rank: int) -> Run:
+def bulk_synchronous(problem: GemmAllReduce, tensors: GemmTensors, rank: int) -> Run:
     """The baseline, the hard way: the library's GEMM into C, then its all-reduce in place; no copies, no host wait.
 
     The first rank alone adds the bias, within its GEMM. Where the problem demands determinism, which NCCL's in-switch
@@ -34,7 +34,7 @@ def bulk_synchronous(problem: GemmAllReduce, tensors: Tensors, rank: int) -> Run
     return gather_and_sum
 
 
-def multiply(tensors: Tensors, bias: torch.Tensor | None, out: torch.Tensor) -> None:
+def multiply(tensors: GemmTensors, bias: torch.Tensor | None, out: torch.Tensor) -> None:
     """The library's GEMM: out = this rank's A @ B (+ bias)."""
     if bias is None:
         torch.matmul(tensors.a, tensors.b, out=out)

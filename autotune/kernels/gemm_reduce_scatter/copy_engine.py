@@ -10,7 +10,8 @@ import torch
 from autotune.config import Config
 from autotune.heap.arena import SymmetricHeap
 from autotune.kernels.gemm_reduce_scatter.problem import GemmReduceScatter
-from autotune.kernels.gemm_reduce_scatter.tensors import Scratch, Tensors
+from autotune.kernels.gemm_reduce_scatter.scratch import Scratch
+from autotune.kernels.launching.gemm import GemmTensors
 from autotune.kernels.launching.plan import Launch
 from autotune.kernels.launching.streams import on, wait
 
@@ -51,7 +52,7 @@ class CopyEngine:
     """
 
     def __init__(
-        self, problem: GemmReduceScatter, config: Config, tensors: Tensors, scratch: Scratch, heap: SymmetricHeap,
+        self, problem: GemmReduceScatter, config: Config, tensors: GemmTensors, scratch: Scratch, heap: SymmetricHeap,
         launches: list[Launch],
     ) -> None:  # fmt: skip
         self._b = tensors.b

@@ -1,4 +1,4 @@
-"""Device code of GEMM + reduce-scatter: the fused kernel, and the sum behind the copy engines.
+"""Device code of GEMM + reduce-scatter: the fused kernel, the sum behind the copy engines, the sum that pulls.
 
 Rank r owns ``rows`` rows of C, from r * rows of A on. Tiles are cut owner by owner (the last row of an owner's tiles
 may hang over into the next owner's rows; what hangs over is not stored), so that each has one owner. A launch computes
@@ -10,6 +10,7 @@ epoch e has finished epoch e - 1, hence waited for every peer's parts of e - 1, 
 finished e - 2, the last launch to read that slot of its inbox. Pulling: the slot is our own and its last readers are
 the peers in their e - 2, which they have finished for the same reason. Every rank owns a row at least, so every rank
 does wait for every peer. Behind the copy engines there is one inbox: ``ready`` counters say that it may be written to.
+The library's product that peers pull from is one, too: a launch ends when they have.
 
 No wait can starve its producer. Only own tiles wait, and for nothing but peers' tiles; in each program, and in the
 order of program ids, those come before it, the last late signal included. So with one program a tile the hardware has
@@ -23,7 +24,7 @@ import triton
 import triton.language as tl
 
 from autotune.heap import device as heap
-from autotune.kernels.primitives.counters import announce_ready, last_of, leave, wait_until_read
+from autotune.kernels.primitives.counters import announce_ready, last_of, leave, wait_for_all
 from autotune.kernels.primitives.exchange import add_tiles, send_tile
 from autotune.kernels.primitives.splits import join_splits, split_range
 from autotune.kernels.primitives.tiles import accumulate, grouped, store_tile
@@ -161,7 +162,7 @@ def sum_kernel(
     place = pid.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = place < elements
     acc = tl.load(own + place, mask=inside, other=0.0).to(tl.float32)
-    wait_until_read(done, epoch + 1, status, spin_limit, WORLD)
+    wait_for_all(done, epoch + 1, status, spin_limit, WORLD)
     for back in tl.static_range(1, WORLD):
         source = (rank + WORLD - back) % WORLD
         part = tl.load(inbox + tl.cast(source, tl.int64) * elements + place, mask=inside, other=0.0)
@@ -170,3 +171,35 @@ def sum_kernel(
         acc += tl.load(bias + place % N, mask=inside, other=0.0).to(tl.float32)
     tl.store(c + place, acc.to(c.dtype.element_ty), mask=inside)
     leave(state, tl.num_programs(0))
+
+
+@triton.jit(do_not_specialize=["rank", "spin_limit"])
+def pull_sum_kernel(
+    product, c, bias, elements, N, rank, heap_bases, state, ready, done, status, spin_limit,
+    WORLD: tl.constexpr, BLOCK: tl.constexpr, BIAS: tl.constexpr, HINT: tl.constexpr,
+):  # fmt: skip
+    """C [elements / N, N] = our rows of every rank's ``product`` [WORLD, elements], + bias; BLOCK elements a program.
+
+    Tells the peers that our product is whole, which is so when this launch begins, and waits until theirs are. The last
+    program to have loaded tells them so and waits until they have: after the launch the product may be overwritten. The
+    order of the sum is that of ``add_tiles``.
+    """
+    pid = tl.program_id(0)
+    programs = tl.num_programs(0)
+    epoch = tl.load(state)
+    if pid == 0:
+        announce_ready(ready, rank, heap_bases, WORLD)
+    place = pid.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = place < elements
+    ours = product + tl.cast(rank, tl.int64) * elements + place
+    acc = tl.load(ours, mask=inside, other=0.0).to(tl.float32)
+    wait_for_all(ready, epoch + 1, status, spin_limit, WORLD)
+    for back in tl.static_range(1, WORLD):
+        source = (rank + WORLD - back) % WORLD
+        acc += heap.load(ours, rank, source, heap_bases, mask=inside, other=0.0, hint=HINT).to(tl.float32)
+    if BIAS:
+        acc += tl.load(bias + place % N, mask=inside, other=0.0).to(tl.float32)
+    tl.store(c + place, acc.to(c.dtype.element_ty), mask=inside)
+    if leave(state, programs):
+        announce_ready(done, rank, heap_bases, WORLD)
+        wait_for_all(done, epoch + 1, status, spin_limit, WORLD)

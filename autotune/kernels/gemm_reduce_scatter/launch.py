@@ -1,6 +1,6 @@
 """Launching GEMM + reduce-scatter: from a problem, a config and its tensors to something that can be called repeatedly.
 
-Modes: ``bsp`` and ``copy_engine`` call the library's GEMM, ``push`` and ``pull`` our kernel.
+Modes: ``bsp``, ``own_collective`` and ``copy_engine`` call the library's GEMM, ``push`` and ``pull`` our kernel.
 """
 
 from __future__ import annotations
@@ -17,17 +17,24 @@ from autotune.environment import Machine
 from autotune.heap.arena import SymmetricHeap
 from autotune.kernels.gemm_reduce_scatter import device
 from autotune.kernels.gemm_reduce_scatter.copy_engine import CopyEngine
-from autotune.kernels.gemm_reduce_scatter.library import bulk_synchronous
+from autotune.kernels.gemm_reduce_scatter.library import bulk_synchronous, multiply_and_pull
 from autotune.kernels.gemm_reduce_scatter.problem import GemmReduceScatter
-from autotune.kernels.gemm_reduce_scatter.tensors import Scratch, Tensors
-from autotune.kernels.launching.gemm import GemmKnobs
+from autotune.kernels.gemm_reduce_scatter.scratch import Scratch
+from autotune.kernels.launching.gemm import GemmKnobs, GemmTensors
 from autotune.kernels.launching.graphs import graphed
 from autotune.kernels.launching.plan import Launch, run_all
+from autotune.kernels.launching.scratch import share
 from autotune.kernels.launching.tensors import TORCH_DTYPES, Allocate, Run
 from autotune.kernels.primitives.meeting import meet_kernel
 
+LONGEST_VECTOR = 16
+"""Elements that a thread loads at once, at most."""
+
 SLOTS = 2
 """Places for the tiles under way, used in turn; see device.py."""
+
+LIBRARY_GEMM = ("own_collective", "copy_engine")
+"""Modes with scratch whose GEMM is the library's."""
 
 LARGEST_BLOCK = 256
 """The largest tile has as many rows and as many columns."""
@@ -38,11 +45,12 @@ def allocate_scratch(
 ) -> Scratch:
     """The scratch of one config: ``share`` allocates on the heap, ``own`` on this rank's device alone."""
     world, ints = problem.world_size, torch.int32
-    knobs = GemmKnobs(config, machine)
-    if config["mode"] == "copy_engine":
-        units, mail, product = 0, (world, problem.rows, problem.n), (problem.m, problem.n)
+    mode, product = config["mode"], (problem.m, problem.n)
+    if mode in LIBRARY_GEMM:
+        units, mail = 0, (world, problem.rows, problem.n) if mode == "copy_engine" else (0,)
         partials, tickets = own((0,), torch.float32), own((0,), ints)
     else:
+        knobs = GemmKnobs(config, machine)
         tiles = knobs.tiles(problem.rows, problem.n)
         units = math.ceil(tiles / config.integer("unit_tiles"))
         mail, product = (SLOTS * world * tiles, knobs.block_m, knobs.block_n), (0, 0)
@@ -57,7 +65,7 @@ def allocate_scratch(
         arrivals=share((world, units), ints),
         mail=share(mail, dtype),
         sent=own((world, units), ints),
-        product=own(product, dtype),
+        product=(share if mode == "own_collective" else own)(product, dtype),
         partials=partials,
         tickets=tickets,
     )
@@ -77,16 +85,20 @@ def _padded(size: int, smallest: int) -> int:
 
 
 def plan(
-    problem: GemmReduceScatter, config: Config, machine: Machine, tensors: Tensors, scratch: Scratch,
+    problem: GemmReduceScatter, config: Config, machine: Machine, tensors: GemmTensors, scratch: Scratch,
     bases: torch.Tensor, rank: int, spin_limit: int,
 ) -> list[Launch]:  # fmt: skip
-    """The kernel launches of one call, in order; ``copy_engine``: the one before its copies, the one after."""
+    """The kernel launches of one call, in order; ``copy_engine``: the one before its copies, the one after;
+    ``own_collective``: the one after its GEMM.
+    """
     builder = _Builder(problem, config, machine, tensors, scratch, bases, rank, spin_limit)
     mode = config["mode"]
     if mode in ("push", "pull"):
         return [builder.gemm_scatter()]
     if mode == "copy_engine":
         return [builder.enter(), builder.sum()]
+    if mode == "own_collective":
+        return [builder.pull_sum()]
     return []
 
 
@@ -97,7 +109,7 @@ class _Builder:
     problem: GemmReduceScatter
     config: Config
     machine: Machine
-    tensors: Tensors
+    tensors: GemmTensors
     scratch: Scratch
     bases: torch.Tensor
     rank: int
@@ -142,17 +154,25 @@ class _Builder:
         return Launch(meet_kernel, 1, arguments, {"num_warps": 1})
 
     def sum(self) -> Launch:
-        """The sum of all parts of our rows."""
-        problem, scratch, block = self.problem, self.scratch, self.config.integer("sum_block")
-        elements = problem.rows * problem.n
-        arguments = {
-            **self.common(), **self.bias(),
-            "own": scratch.product[self.rank * problem.rows : (self.rank + 1) * problem.rows],
-            "inbox": scratch.mail, "c": self.tensors.c, "elements": elements, "N": problem.n, "done": scratch.done,
-            "BLOCK": block,
-        }  # fmt: skip
+        """The sum of all parts of our rows, in our inbox."""
+        scratch, rows = self.scratch, self.problem.rows
+        own = scratch.product[self.rank * rows : (self.rank + 1) * rows]
+        return self._sum(device.sum_kernel, {"own": own, "inbox": scratch.mail, "done": scratch.done})
+
+    def pull_sum(self) -> Launch:
+        """The sum of all parts of our rows, where the library's GEMMs left them."""
+        scratch = self.scratch
+        arguments = {"product": scratch.product, "ready": scratch.ready, "done": scratch.done}
+        # Elements from which on addresses are known to be multiples: a rank's rows begin at a multiple of ``elements``.
+        elements = self.problem.rows * self.problem.n
+        return self._sum(device.pull_sum_kernel, arguments | {"HINT": math.gcd(elements, LONGEST_VECTOR)})
+
+    def _sum(self, kernel: Any, arguments: dict[str, Any]) -> Launch:
+        """Each program takes ``sum_block`` elements of C."""
+        elements, block = self.problem.rows * self.problem.n, self.config.integer("sum_block")
+        common = {**self.common(), **self.bias(), "c": self.tensors.c, "elements": elements, "N": self.problem.n}
         options = {"num_warps": self.config.integer("sum_warps")}
-        return Launch(device.sum_kernel, math.ceil(elements / block), arguments, options)
+        return Launch(kernel, math.ceil(elements / block), {**common, **arguments, "BLOCK": block}, options)
 
 
 def share_scratch(
@@ -161,21 +181,11 @@ def share_scratch(
     """Allocate the scratch of a config, counters cleared; None for ``bsp``, which has none. Collective."""
     if config["mode"] == "bsp":
         return None
-
-    def own(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        return torch.empty(shape, dtype=dtype, device=heap.device)
-
-    scratch = allocate_scratch(problem, config, machine, heap.allocate, own)
-    for counters in (
-        scratch.state, scratch.status, scratch.ready, scratch.done, scratch.arrivals, scratch.sent, scratch.tickets,
-    ):  # fmt: skip
-        counters.zero_()
-    heap.barrier()
-    return scratch
+    return share(heap, functools.partial(allocate_scratch, problem, config, machine))
 
 
 def bind(
-    problem: GemmReduceScatter, config: Config, machine: Machine, tensors: Tensors, scratch: Scratch | None,
+    problem: GemmReduceScatter, config: Config, machine: Machine, tensors: GemmTensors, scratch: Scratch | None,
     heap: SymmetricHeap, spin_limit: int,
 ) -> Run:  # fmt: skip
     """What enqueues one call of a config on these tensors. Several bindings may take turns on one scratch.
@@ -188,4 +198,6 @@ def bind(
     launches = plan(problem, config, machine, tensors, scratch, heap.bases, heap.rank, spin_limit)
     if config["mode"] == "copy_engine":
         return CopyEngine(problem, config, tensors, scratch, heap, launches)
+    if config["mode"] == "own_collective":
+        return functools.partial(multiply_and_pull, tensors, scratch.product, launches[0])
     return functools.partial(run_all, launches)

@@ -1,15 +1,16 @@
-"""The library's way: its GEMM, its reduce-scatter, one after the other."""
+"""The library's GEMM, then a reduce-scatter: the library's, or a kernel of ours."""
 
 from __future__ import annotations
 
 import torch
 
 from autotune.kernels.gemm_reduce_scatter.problem import GemmReduceScatter
-from autotune.kernels.gemm_reduce_scatter.tensors import Tensors
+from autotune.kernels.launching.gemm import GemmTensors
+from autotune.kernels.launching.plan import Launch
 from autotune.kernels.launching.tensors import Run
 
 
-def bulk_synchronous(problem: GemmReduceScatter, tensors: Tensors) -> Run:
+def bulk_synchronous(problem: GemmReduceScatter, tensors: GemmTensors) -> Run:
     """The baseline, the hard way: one library GEMM, one ``reduce_scatter_tensor`` straight into C, no copy between."""
     product = torch.empty((problem.m, problem.n), dtype=tensors.c.dtype, device=tensors.c.device)
 
@@ -20,3 +21,9 @@ def bulk_synchronous(problem: GemmReduceScatter, tensors: Tensors) -> Run:
             tensors.c.add_(tensors.bias)
 
     return run
+
+
+def multiply_and_pull(tensors: GemmTensors, product: torch.Tensor, pull_sum: Launch) -> None:
+    """The same with one kernel of ours in place of the library's collective. No rank still reads ``product``."""
+    torch.matmul(tensors.a, tensors.b, out=product)
+    pull_sum.run()

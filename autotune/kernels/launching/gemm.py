@@ -1,4 +1,4 @@
-"""The GEMM's part of a config, as kernels take it: tile, pipeline, operands, splits."""
+"""A GEMM's operands, and its part of a config as kernels take it: tile, pipeline, splits."""
 
 from __future__ import annotations
 
@@ -11,6 +11,16 @@ import torch
 from autotune.config import Config
 from autotune.environment import Machine
 from autotune.kernels.launching.tensors import Allocate
+
+
+@dataclass(frozen=True)
+class GemmTensors:
+    """One rank's operands: ``a`` contiguous, ``b`` in either storage order, ``c`` the output, ``bias`` maybe."""
+
+    a: torch.Tensor
+    b: torch.Tensor
+    c: torch.Tensor
+    bias: torch.Tensor | None = None
 
 
 @dataclass(frozen=True)

@@ -19,10 +19,10 @@ def announce_ready(ready, rank, heap_bases, WORLD: tl.constexpr):
 
 
 @triton.jit
-def wait_until_read(done, target, status, spin_limit, WORLD: tl.constexpr):
-    """Wait until every rank has finished reading from us, so that our shard may be overwritten after the launch."""
-    readers = tl.arange(0, triton.next_power_of_2(WORLD))
-    heap.wait_each(done + readers, readers < WORLD, target, status, spin_limit)
+def wait_for_all(counters, target, status, spin_limit, WORLD: tl.constexpr):
+    """Wait until every rank's counter has reached ``target``: all are ready, have read, or have sent."""
+    ranks = tl.arange(0, triton.next_power_of_2(WORLD))
+    heap.wait_each(counters + ranks, ranks < WORLD, target, status, spin_limit)
 
 
 @triton.jit

@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from autotune.kernels.primitives.counters import announce_ready, leave, wait_until_read
+from autotune.kernels.primitives.counters import announce_ready, leave, wait_for_all
 
 
 @triton.jit(do_not_specialize=["rank", "spin_limit"])
@@ -16,6 +16,6 @@ def meet_kernel(counters, state, rank, heap_bases, status, spin_limit, WORLD: tl
     """
     epoch = tl.load(state)
     announce_ready(counters, rank, heap_bases, WORLD)
-    wait_until_read(counters, epoch + 1, status, spin_limit, WORLD)
+    wait_for_all(counters, epoch + 1, status, spin_limit, WORLD)
     if LAST:
         leave(state, 1)

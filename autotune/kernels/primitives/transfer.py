@@ -85,7 +85,7 @@ def fetch_shards(
 
     The shard of rank r goes to element ``place`` + r * ``apart``. ROTATE: one peer after the other, rank r starting
     with r - 1; otherwise unit 0 of every peer, then unit 1, …. ``ready`` and ``done``, int32 [world_size], are the
-    counters of ``announce_ready`` and ``wait_until_read``.
+    counters of ``announce_ready`` and ``wait_for_all``.
     """
     units = tl.cdiv(rows, unit_rows)
     across = tl.cdiv(width // CHUNKS, STEP_COLUMNS)

@@ -1,24 +1,10 @@
-"""What a call works on: one rank's operands, and the scratch that the kernels of one config share across ranks."""
+"""What the kernels of one config keep between launches and share across ranks."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 import torch
-
-
-@dataclass(frozen=True)
-class Tensors:
-    """One rank's operands, none of them on the symmetric heap.
-
-    ``a`` [m, k_local] contiguous; ``b`` [k_local, n] in either storage order; ``c`` the output [m / world_size, n];
-    ``bias`` [n] or None.
-    """
-
-    a: torch.Tensor
-    b: torch.Tensor
-    c: torch.Tensor
-    bias: torch.Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -30,9 +16,9 @@ class Scratch:
     status: torch.Tensor
     """int32 [1]: 1 once a wait gave up."""
     ready: torch.Tensor
-    """int32 [world_size], ``copy_engine``: ranks whose inbox may be written to."""
+    """int32 [world_size], library's GEMMs: ranks whose inbox may be written to, whose product may be read."""
     done: torch.Tensor
-    """int32 [world_size], ``copy_engine``: ranks whose copies have been made."""
+    """int32 [world_size], library's GEMMs: ranks whose copies have been made, who have read our product."""
     arrivals: torch.Tensor
     """int32 [world_size, units]: launches in which a rank's unit of our rows was there."""
     mail: torch.Tensor
@@ -41,8 +27,15 @@ class Scratch:
     sent: torch.Tensor
     """int32 [world_size, units], this rank's alone: finished tiles of each peer's units, zero between launches."""
     product: torch.Tensor
-    """[m, n], ``copy_engine``, this rank's alone: its part of every row."""
+    """[m, n], library's GEMMs: this rank's part of every row. ``own_collective``: on the heap, else ours alone."""
     partials: torch.Tensor
     """fp32 [tiles * splits, block_m, block_n], this rank's alone, like the tickets; see ``join_splits``."""
     tickets: torch.Tensor
     """int32 [tiles]"""
+
+    def clear(self) -> None:
+        """As before the first launch: counters are zero."""
+        for counters in (
+            self.state, self.status, self.ready, self.done, self.arrivals, self.sent, self.tickets,
+        ):  # fmt: skip
+            counters.zero_()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Annotated
 
 import typer
 
@@ -13,14 +14,19 @@ from autotune.db import CacheKey, Differences, Entry, Provenance, Store
 from autotune.environment import default_database_url
 from autotune.errors import NoDatabase
 from autotune.report.figures import config_text, dashed, microseconds, problem_text
-from autotune.workloads import provenance_of
+from autotune.workloads import provenance_of, workload
 
 
-def list_entries(db: Database = None, json: Json = False) -> None:
+def list_entries(
+    of: Annotated[str | None, typer.Argument(metavar="WORKLOAD", help="A name or FILE:CLASS; without it, all.")] = None,
+    db: Database = None,
+    json: Json = False,
+) -> None:
     """List the cache: everything tuned, newest first."""
+    name = workload(of).name if of is not None else None
     try:
         with Store.open(db, create=False) as store:
-            entries = store.entries()
+            entries = store.entries(name)
     except NoDatabase as error:
         entries = []
         output.say(str(error))
@@ -79,7 +85,7 @@ def look_up(request: Request, db: Database = None, json: Json = False) -> None:
 
     machine = session.machine()
     problem = request.problem(machine)
-    found = lookup(request.workload.name, problem, machine=machine, url=db or default_database_url())
+    found = lookup(request.workload, problem, machine=machine, url=db or default_database_url())
     if json:
         output.data_json(
             {

@@ -1,4 +1,7 @@
-"""``tune WORKLOAD``: the main job. Checks what was asked, runs the loop under a live view, prints what came of it."""
+"""``tune WORKLOAD``, ``tune run FILE:CLASS``: the main job.
+
+Checks what was asked, runs the loop under a live view, prints what came of it.
+"""
 
 from __future__ import annotations
 
@@ -34,6 +37,10 @@ Seed = Annotated[int, typer.Option("--seed", metavar="N", help="Of the search an
 Force = Annotated[bool, typer.Option("--force", help="Tune anew even if there is a result.")]
 
 
+def run() -> None:
+    """Tune a workload of your own: FILE:CLASS, a class derived from autotune.workloads.Workload. Also those below."""
+
+
 def tune_workload(
     request: Request, budget: Seconds = None, trials: Trials = None, effort: Effort = None, seed: Seed = 0,
     force: Force = False,
@@ -44,7 +51,7 @@ def tune_workload(
 ) -> None:  # fmt: skip
     """Tune one problem, or answer from the cache. The same command continues what was interrupted."""
     from autotune.cli import summary
-    from autotune.cli.commands.evaluate import evaluate
+    from autotune.cli.commands.tuning.evaluate import evaluate
     from autotune.cli.watch import watching
     from autotune.db import Store
     from autotune.tuning import EFFORTS, tune

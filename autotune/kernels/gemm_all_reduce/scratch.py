@@ -1,4 +1,4 @@
-"""What a call works on: one rank's operands, and the scratch that the kernels of one config share across ranks."""
+"""What the kernels of one config keep between launches and share across ranks."""
 
 from __future__ import annotations
 
@@ -8,19 +8,6 @@ import torch
 
 NAN_WORD = 0x7FC07FC0
 """A packed word whose data is NaN in every element type and whose flag, zero, no launch waits for."""
-
-
-@dataclass(frozen=True)
-class Tensors:
-    """One rank's operands, in ordinary memory.
-
-    ``a`` [m, k_local] contiguous, ``b`` [k_local, n] in either storage order, ``c`` [m, n], ``bias`` [n] or None.
-    """
-
-    a: torch.Tensor
-    b: torch.Tensor
-    c: torch.Tensor
-    bias: torch.Tensor | None = None
 
 
 @dataclass(frozen=True)

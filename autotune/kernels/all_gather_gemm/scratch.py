@@ -1,24 +1,10 @@
-"""What a call works on: one rank's operands, and the scratch that the kernels of one config share across ranks."""
+"""What the kernels of one config keep between launches and share across ranks."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 import torch
-
-
-@dataclass(frozen=True)
-class Tensors:
-    """One rank's operands.
-
-    ``a`` is the shard, contiguous, on the symmetric heap for the modes that pull; ``c`` the output [m, n_local]; ``b``
-    [k, n_local] in either storage order; ``bias`` [n_local] or None.
-    """
-
-    a: torch.Tensor
-    b: torch.Tensor
-    c: torch.Tensor
-    bias: torch.Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -39,3 +25,8 @@ class Scratch:
     """fp32 [tiles * splits, block_m, block_n], this rank's alone, like the tickets; see ``join_splits``."""
     tickets: torch.Tensor
     """int32 [tiles]"""
+
+    def clear(self) -> None:
+        """As before the first launch: counters are zero."""
+        for counters in (self.state, self.status, self.ready, self.done, self.arrivals, self.tickets):
+            counters.zero_()

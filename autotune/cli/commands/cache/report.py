@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,25 +24,25 @@ Format = Annotated[str, typer.Option("--format", metavar="|".join(FORMATS), help
 def report(context: typer.Context, format: Format = "md", output: Output = None, db: Database = None) -> None:
     """Report what finished studies found; without a workload, all of them."""
     if context.invoked_subcommand is None:
-        write(None, {}, format, output, db)
+        _report(None, {}, format, output, db)
     elif (format, output, db) != ("md", None, None):
         raise InputError("options of tune report go behind the workload's name")
 
 
 def report_workload(request: Request, format: Format = "md", output: Output = None, db: Database = None) -> None:
     """Report the workload's finished studies that have the given dimensions; without any, all of them."""
-    write(request.workload.name, request.given, format, output, db)
+    _report(request.workload, request.given, format, output, db)
 
 
-def write(name: str | None, given: Any, format: str, file: Path | None, db: str | None) -> None:
+def _report(of: Workload | None, given: Mapping[str, Any], format: str, file: Path | None, db: str | None) -> None:
     """Build the reports and write them down, the newest first."""
     if format not in FORMATS:
         raise InputError(f"format {format!r}: allowed are {', '.join(FORMATS)}")
     from autotune.report import build, to_dict, to_markdown
 
     with Store.open(db, create=False) as store:
-        entries = selected(store, name, given)
-        reports = [build(store, entry, _loaded(entry.key.workload)) for entry in entries]
+        entries = selected(store, of.name if of is not None else None, given)
+        reports = [build(store, entry, of or _loaded(entry.key.workload)) for entry in entries]
     if format == "json":
         text = json.dumps([to_dict(each) for each in reports], indent=2, ensure_ascii=False)
     else:

@@ -1,0 +1,1 @@
+"""Commands that measure: one problem, many sizes, one config, a whole reduced space."""

@@ -1,0 +1,196 @@
+"""``tune grid WORKLOAD``: many sizes with one gang, each search started from what its neighbours found."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from autotune.cli import output, session
+from autotune.cli.commands.tuning.held_out import HeldOut, compared
+from autotune.cli.commands.tuning.sizes import Sizes
+from autotune.cli.commands.tuning.tune import INTERRUPTED, Effort, Force, Seconds, Seed, Trials, limits_of, say_where
+from autotune.cli.entries import entry_dict
+from autotune.cli.options import Database, Json, Request
+from autotune.config import Config
+from autotune.db import CacheKey, Entry, Store
+from autotune.environment import Machine
+from autotune.problem import Problem
+from autotune.report.figures import fastest, microseconds, options_text
+from autotune.workloads import Workload, provenance_of
+
+if TYPE_CHECKING:
+    from autotune.runtime import Found
+    from autotune.tuning import Budget, Evaluator, Result
+    from autotune.tuning.screening import Screen
+
+HEADER = ("sizes", "winner", "speedup", "limit", "mode", "with the config before")
+
+Apart = Annotated[
+    str | None,
+    typer.Option(
+        "--held-out", metavar="N,N|N..N", help="Sizes to tune after the others: how far off is a neighbour's config?"
+    ),
+]
+
+
+def grid() -> None:
+    """Tune a workload for many sizes: 16,64,256 is a list, 1..1024 every doubling from one to the other."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """What one of the sizes came to."""
+
+    sizes: dict[str, int]
+    """The dimensions that vary."""
+    entry: Entry | None
+    """None where nothing could be measured."""
+    before: float | None
+    """How many times longer the winner of the size before takes, where the search tried it."""
+    held_out: HeldOut | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON-able."""
+        found = entry_dict(self.entry) if self.entry is not None else {"latency": None}
+        apart = {"held_out": self.held_out.as_dict()} if self.held_out is not None else {}
+        return {"sizes": self.sizes, "with_neighbour": self.before, **found, **apart}
+
+    def cells(self) -> list[str]:
+        """As ``HEADER`` has them."""
+        sizes = " ".join(f"{name}={value}" for name, value in self.sizes.items())
+        if self.entry is None:
+            return [sizes, "nothing could be measured"]
+        winner, share = self.entry.winner, entry_dict(self.entry)["limit_share"]
+        name = fastest(winner.baselines)
+        ratio = f"{winner.baselines[name].median / winner.latency.median:.2f}x {name}" if name else ""
+        before = f"{self.before:.2f} times as long" if self.before is not None else ""
+        limit = f"{share:.2f}" if share is not None else ""
+        return [sizes, microseconds(winner.latency.median), ratio, limit, str(winner.config["mode"]), before]
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What all sizes are tuned with."""
+
+    workload: Workload
+    machine: Machine
+    store: Store
+    gang: Evaluator
+    screen: Screen
+    limits: Budget
+    effort: str
+    seed: int
+    force: bool
+
+    def start(self, problems: Sequence[Problem]) -> None:
+        """Start the ranks, where any size is to be tuned: before its clock, or the first one would lose that time."""
+        provenance = provenance_of(self.workload)
+        keys = [CacheKey.of(problem, self.machine) for problem in problems]
+        if self.force or any(self.store.entry(key, provenance) is None for key in keys):
+            output.say("starting the ranks")
+            self.gang.start()
+
+    def tune(self, problem: Problem, lent: Found | None) -> Result:
+        """Tune one size; what is lent to it is measured in its finals."""
+        from autotune.cli.watch import watching
+        from autotune.tuning import EFFORTS, tune
+
+        self.gang.turn_to(self.workload, problem)
+        self.screen.turn_to(self.workload, problem)
+        with watching(problem, self.machine) as watch:
+            return tune(
+                self.workload, problem, self.machine, self.store, self.gang, self.screen, budget=self.limits,
+                effort=EFFORTS[self.effort], seed=self.seed, force=self.force, watch=watch,
+                extra_finalists=[lent.config] if lent is not None else [],
+            )  # fmt: skip
+
+
+def tune_grid(
+    request: Request, held_out: Apart = None, budget: Seconds = None, trials: Trials = None, effort: Effort = None,
+    seed: Seed = 0, force: Force = False, db: Database = None, json: Json = False,
+) -> None:  # fmt: skip
+    """Tune every combination of sizes; budgets are for each. The same command continues what was interrupted."""
+    machine, workload = session.machine(), request.workload
+    chosen, limits = limits_of(machine, effort, trials, budget)
+    session.check_ranks(request.world_size(machine), machine)
+    sizes = Sizes.of(request, held_out)
+    problems = [Request(workload, {**request.given, **each}).problem(machine) for each in (*sizes.every, *sizes.apart)]
+    for problem in problems:
+        session.check_work(problem, machine)
+    say_where(problems[0], machine)
+    rows: list[Row] = []
+    interrupted = False
+    heap_bytes = max(workload.heap_bytes(problem) for problem in problems)
+    try:
+        with (
+            Store.open(db) as store, session.terminable(),
+            session.make_screen(workload, problems[0], machine) as screen,
+            closing(session.make_gang(workload, problems[0], machine, heap_bytes)) as gang,
+        ):  # fmt: skip
+            bench = Bench(workload, machine, store, gang, screen, limits, chosen, seed, force)
+            bench.start(problems)
+            for problem in problems:
+                rows.append(_row(bench, problem, sizes, rows))
+                if not json:
+                    _print(rows)
+    except KeyboardInterrupt:
+        interrupted = True
+    if json:
+        output.data_json([row.as_dict() for row in rows])
+    if interrupted:
+        output.say("interrupted; the same command again continues where it stopped")
+        raise typer.Exit(INTERRUPTED)
+    if any(row.entry is None for row in rows):
+        raise typer.Exit(1)
+
+
+def _row(bench: Bench, problem: Problem, sizes: Sizes, before: list[Row]) -> Row:
+    """Tune one size; raises KeyboardInterrupt where that was interrupted."""
+    here = {name: getattr(problem, name) for name in sizes.varied}
+    if here:
+        output.say(options_text(here))
+    lent = _lent(bench, problem, before) if len(before) >= len(sizes.every) else None
+    result = bench.tune(problem, lent)
+    if result.interrupted:
+        raise KeyboardInterrupt
+    entry = result.entry
+    last = before[-1].entry if before else None
+    quotient = _quotient(entry, last.winner.config, bench.store) if entry is not None and last is not None else None
+    apart = None
+    if lent is not None:
+        times = compared(entry, lent.config, bench.store) if entry is not None else None
+        apart = HeldOut(sizes.dimension, getattr(problem, sizes.dimension), lent, times)
+    return Row(here, entry, quotient, apart)
+
+
+def _lent(bench: Bench, problem: Problem, others: list[Row]) -> Found:
+    """What a look-up would serve if only the sizes that are not held out were tuned."""
+    from autotune.runtime.entries import Entries
+    from autotune.runtime.lookup import choose
+
+    entries = [row.entry for row in others if row.entry is not None and row.held_out is None]
+    return choose(bench.workload, problem, bench.machine, Entries(entries))
+
+
+def _quotient(entry: Entry, config: Config, store: Store) -> float | None:
+    """How many times longer a config takes than the winner, by its best measurement of the study."""
+    found = [trial.evaluation.latency for trial in store.trials(entry.study_id) if trial.config == config]
+    medians = [latency.median for latency in found if latency is not None]
+    return min(medians) / entry.winner.latency.median if medians else None
+
+
+def _print(rows: list[Row]) -> None:
+    """The last row as a line; the heading before the first."""
+    if len(rows) == 1:
+        output.data(_line(HEADER))
+    output.data(_line(rows[-1].cells()))
+    if rows[-1].held_out is not None:
+        output.data(rows[-1].held_out.line())
+
+
+def _line(cells: Sequence[str]) -> str:
+    return "  ".join(f"{cell:<22}" for cell in cells).rstrip()

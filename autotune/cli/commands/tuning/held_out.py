@@ -1,0 +1,65 @@
+"""Held-out sizes of a grid: how far each is from its own optimum with what a look-up from the other sizes serves."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from autotune.config import Config
+from autotune.db import Entry, Store
+from autotune.report.figures import Ratio, ratio
+from autotune.runtime import Found
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """A size that was tuned to know its optimum, and what it would get if it had not been."""
+
+    dimension: str
+    size: int
+    lent: Found
+    """What a look-up from the other sizes serves: a neighbour's config, else the default."""
+    times_as_long: Ratio | None
+    """As the size's own winner, in the same finals; None where it was not among them, or failed there."""
+
+    def line(self) -> str:
+        """``held-out m=96: neighbour's config (m=128) 1.03 ± 0.01 of its own optimum``."""
+        what = "no neighbour within a factor of two: the default"
+        if self.neighbour is not None:
+            what = f"neighbour's config ({self.dimension}={self.neighbour})"
+        how = f"{self.times_as_long} of its own optimum"
+        if self.times_as_long is None:
+            how = "was not measured in its finals, or failed there; --force tunes anew"
+        return f"held-out {self.dimension}={self.size}: {what} {how}"
+
+    @property
+    def neighbour(self) -> int | None:
+        """The size whose config is lent."""
+        if self.lent.entry is None:
+            return None
+        found: int = json.loads(self.lent.entry.key.problem)[self.dimension]
+        return found
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON-able."""
+        return {
+            "source": self.lent.source,
+            "neighbour": self.neighbour,
+            "config": dict(self.lent.config),
+            "times_as_long": dataclasses.asdict(self.times_as_long) if self.times_as_long else None,
+        }
+
+
+def compared(entry: Entry, config: Config, store: Store) -> Ratio | None:
+    """How many times longer a config takes than an entry's winner, by the rounds of its finals."""
+    from autotune.tuning.finals import merge
+    from autotune.tuning.tune import FINAL
+
+    trials = store.trials(entry.study_id)
+    rounds = [trial.evaluation.latency for trial in trials if trial.source == FINAL and trial.config == config]
+    latencies = [latency for latency in rounds if latency is not None]
+    if not latencies or len(latencies) < len(rounds):
+        return None
+    return ratio(merge(latencies), entry.winner.latency)

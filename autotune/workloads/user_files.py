@@ -1,0 +1,133 @@
+"""A user's own files: loaded once, searched for workloads, and named so that every process finds the same."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.util
+import inspect
+import sys
+import traceback
+from pathlib import Path
+from types import ModuleType
+
+from autotune.errors import InputError
+from autotune.problem import Problem
+from autotune.workloads.workload import Workload
+
+_REFERENCES: dict[Workload, str] = {}
+"""What has been loaded as FILE:CLASS, with the file's whole path."""
+
+
+def is_reference(name: str) -> bool:
+    """Whether it names a workload by its file, not by its name."""
+    return ":" in name or name.endswith(".py")
+
+
+def from_reference(reference: str) -> Workload:
+    """The workload FILE:CLASS, made without arguments and once in a process; FILE:NAME may be an instance too.
+
+    Raises InputError where the file cannot be loaded or has no such workload, or the class lacks something.
+    """
+    path, colon, name = reference.rpartition(":")
+    file = _existing(path if colon else reference)
+    return _made(file, name if colon else "")
+
+
+def reference_of(workload: Workload) -> str:
+    """What another process on this machine finds the workload by: FILE:CLASS where it came so, else its name."""
+    return _REFERENCES.get(workload, workload.name)
+
+
+def instances(path: str) -> list[Workload]:
+    """The workloads that a file holds at its top level, as instances; at least one. Raises InputError."""
+    found = [value for value in vars(_module(_existing(path))).values() if isinstance(value, Workload)]
+    if not found:
+        raise InputError(f"workload file {path} defines no instance of Workload at its top level")
+    return found
+
+
+def _existing(path: str) -> Path:
+    file = Path(path).expanduser().resolve()
+    if not file.is_file():
+        raise InputError(f"workload file {path}: no such file")
+    if file.suffix != ".py":
+        raise InputError(f"workload file {path}: not a Python file")
+    return file
+
+
+def _module(file: Path) -> ModuleType:
+    """The file as a module: the one that is loaded already, as the main script maybe, so that its types are the same.
+
+    Its folder joins the end of the search path, for what it imports from beside it.
+    """
+    for module in list(sys.modules.values()):
+        place = getattr(module, "__file__", None)
+        if place and Path(place).name == file.name and Path(place).resolve() == file:
+            return module
+    name = f"autotune_user_{hashlib.sha256(str(file).encode()).hexdigest()[:8]}"
+    spec = importlib.util.spec_from_file_location(name, file)
+    assert spec is not None and spec.loader is not None, file  # it ends in .py
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    if str(file.parent) not in sys.path:
+        sys.path.append(str(file.parent))
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:  # a user's file may raise anything
+        del sys.modules[name]
+        raise InputError(f"workload file {file}{_line(error, file)}: {type(error).__name__}: {error}") from error
+    return module
+
+
+def _line(error: BaseException, file: Path) -> str:
+    """Where in the file it was raised, as far as that is known."""
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)]
+    return f", line {lines[-1]}" if lines else ""
+
+
+@functools.cache
+def _made(file: Path, name: str) -> Workload:
+    module, reference = _module(file), f"{file}:{name}"
+    if not hasattr(module, name):
+        classes = [value.__name__ for value in vars(module).values() if _is_class(value, module)]
+        there = f"write {file.name}:{' or :'.join(classes)}" if classes else "it defines no class derived from Workload"
+        raise InputError(f"workload file {file} {f'has no {name}' if name else 'needs a class behind it'}; {there}")
+    found = getattr(module, name)
+    if isinstance(found, type) and issubclass(found, Workload):
+        found = _instance(found, reference)
+    if not isinstance(found, Workload):
+        kind = "a class of another kind" if isinstance(found, type) else f"of type {type(found).__name__}"
+        raise InputError(f"workload {reference} is {kind}; a class derived from autotune.workloads.Workload is needed")
+    _check(found, reference)
+    _REFERENCES[found] = reference
+    return found
+
+
+def _is_class(value: object, module: ModuleType) -> bool:
+    return isinstance(value, type) and issubclass(value, Workload) and value.__module__ == module.__name__
+
+
+def _instance(kind: type[Workload], reference: str) -> Workload:
+    if inspect.isabstract(kind):
+        raise InputError(f"workload {reference} has to say {', '.join(sorted(kind.__abstractmethods__))} too")
+    try:
+        return kind()
+    except Exception as error:  # a user's class may raise anything
+        raise InputError(f"workload {reference} cannot be made: {type(error).__name__}: {error}") from error
+
+
+def _check(found: Workload, reference: str) -> None:
+    """Raise InputError where what it says beside its methods is missing, or does not fit."""
+    from autotune.search_spaces import Space
+
+    kind = getattr(found, "problem_type", None)
+    if not (isinstance(kind, type) and issubclass(kind, Problem)):
+        raise InputError(f"workload {reference}: problem_type is {kind!r}; a class derived from Problem is needed")
+    name, says = getattr(found, "name", None), getattr(kind, "workload", None)
+    if name != says or not name:
+        raise InputError(
+            f"workload {reference} is named {name!r}, its problem says workload = {says!r}: the same word is needed"
+        )
+    if not isinstance(getattr(found, "space", None), Space):
+        raise InputError(f"workload {reference}: space has to be an autotune.search_spaces.Space")

@@ -1,0 +1,67 @@
+"""What a look-up costs the host, by the number of tuned sizes: a size seen for the first time, and one seen before.
+
+    python bench/lookup.py
+
+Along one free dimension (m of all-gather + GEMM) the nearest is found by bisection in a sorted table; were there two (m
+and n), all sizes would be scanned. The table is sorted at a workload's first look-up, which is shown too.
+"""
+
+from __future__ import annotations
+
+import platform
+import time
+from datetime import UTC, datetime
+from statistics import median
+
+from autotune.db import CacheKey, Entry, Winner
+from autotune.environment import H100
+from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
+from autotune.outcome import Latency
+from autotune.runtime.entries import Entries, serve
+from autotune.workloads import provenance_of, workload
+
+TABLES = (10, 100, 1000, 10_000)
+LOOKUPS = 200
+
+
+FOUND = workload("all_gather_gemm")
+
+
+def problem_of(rows: int) -> AllGatherGemm:
+    """A problem of so many rows on each rank."""
+    return AllGatherGemm(m=8 * rows, n=28672, k=8192, world_size=8)
+
+
+def table_of(count: int) -> list[Entry]:
+    """As if every even number of rows had been tuned."""
+    winner = Winner(FOUND.default_config(problem_of(1), H100), Latency(1.0, 1.0, 1.0, 0.0, 1))
+    when, today = datetime.now(UTC), provenance_of(FOUND)
+    keys = [CacheKey.of(problem_of(2 * number), H100) for number in range(1, count + 1)]
+    return [Entry(key, today, winner, number, when, 1, 0, 1) for number, key in enumerate(keys)]
+
+
+def microseconds(table: list[Entry], free: tuple[str, ...]) -> tuple[float, float]:
+    """Of the first look-up in a process, the database apart, and of a later one of a new size (median)."""
+    today, took = provenance_of(FOUND), []
+    begin = time.perf_counter()
+    entries = Entries(table)
+    for number in range(LOOKUPS):
+        key = CacheKey.of(problem_of(2 * (number * 7919 % len(table)) + 1), H100)
+        begin = begin if number == 0 else time.perf_counter()
+        serve(entries, key, today, free, lambda config: None)
+        took.append((time.perf_counter() - begin) * 1e6)
+    return took[0], median(took[1:])
+
+
+def main() -> None:
+    print(f"{platform.machine()}, Python {platform.python_version()}\n")
+    print("| tuned sizes | one free dimension: first, µs | new size, µs | two: first, µs | new size, µs |")
+    print("|---:|---:|---:|---:|---:|")
+    for count in TABLES:
+        table = table_of(count)
+        times = [*microseconds(table, ("m",)), *microseconds(table, ("m", "n"))]
+        print(f"| {count} | " + " | ".join(f"{each:.0f}" for each in times) + " |")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,136 @@
+"""How long a new problem takes until its best config is near the recorded optimum: wall time, from nothing.
+
+    python bench/time_to_optimum.py bench/recordings/ag-rows-1024.json.gz --budget 60s
+
+A problem is one that was recorded (``tune record``), on the same kind and number of GPUs. *Cold*: no database, nothing
+compiled. *Warm*: the database has the same problem with half of m, tuned for as long before; nothing of this problem is
+compiled. Each run is a process of its own; the clock starts with it, hence imports and the start of the ranks count.
+"""
+
+from __future__ import annotations
+
+import time
+
+BEGIN = time.monotonic()
+
+import argparse  # noqa: E402
+import json  # noqa: E402
+import os  # noqa: E402
+import subprocess  # noqa: E402
+import sys  # noqa: E402
+import tempfile  # noqa: E402
+from contextlib import closing  # noqa: E402
+from dataclasses import asdict, dataclass  # noqa: E402
+from pathlib import Path  # noqa: E402
+
+NEAR = 1.03
+"""Times the recorded optimum."""
+
+
+@dataclass
+class Run:
+    """One run, as far as it has come."""
+
+    optimum: float
+    """Recorded, µs."""
+    reached: float | None = None
+    """Seconds until a config was within ``NEAR`` of the optimum."""
+    first: float | None = None
+    """Seconds until the first config was measured: before that the ranks start."""
+    last: float = 0.0
+    """Seconds until the last one was."""
+    trials: int = 0
+    best: float = float("inf")
+    """µs"""
+
+    @property
+    def rate(self) -> float:
+        """Trials in a minute of searching, compilation included."""
+        return 60 * self.trials / (self.last - self.first) if self.first is not None and self.last > self.first else 0.0
+
+
+def tuned(recording: Path, m: int | None, database: Path, budget: str) -> Run:
+    """Tune the recording's problem, or the same with another m."""
+    from autotune import recordings
+    from autotune.cli import session
+    from autotune.db import Store
+    from autotune.environment import machine
+    from autotune.tuning import EFFORTS, Budget, tune
+    from autotune.tuning.standing import Standing
+    from autotune.workloads import workload
+
+    recorded = recordings.read(recording)
+    found = workload(recorded.workload)
+    fields = {**recorded.problem, **({"m": m} if m is not None else {})}
+    problem, here, effort = found.problem_type.from_dict(fields), machine(), EFFORTS["standard"]
+    run = Run(recorded.optimum)
+
+    def watch(standing: Standing) -> None:
+        if standing.best is None or standing.phase != "searching":
+            return
+        run.last = time.monotonic() - BEGIN
+        run.first = run.first or run.last
+        run.trials, run.best = standing.trials, standing.best[1].median
+        if run.reached is None and run.best <= NEAR * run.optimum:
+            run.reached = run.last
+
+    with (
+        Store.open(str(database)) as store, session.make_screen(found, problem, here) as screen,
+        closing(session.make_gang(found, problem, here)) as gang,
+    ):  # fmt: skip
+        tune(
+            found, problem, here, store, gang, screen, budget=Budget.of(effort, None, budget), effort=effort,
+            watch=watch,
+        )  # fmt: skip
+    return run
+
+
+def in_a_process(recording: Path, m: int | None, database: Path, budget: str, cache: Path) -> Run:
+    """The same in a process of its own, with ``cache`` for what Triton compiles."""
+    command = [sys.executable, __file__, str(recording), "--budget", budget, "--database", str(database)]
+    command += [f"--m={m}"] if m is not None else []
+    environment = {**os.environ, "TRITON_CACHE_DIR": str(cache)}
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment)
+    return Run(**json.loads(done.stdout))
+
+
+def row(recording: Path, start: str, run: Run) -> str:
+    """One line of the table."""
+    cells = [
+        recording.name.removesuffix(".json.gz"), start, f"{run.first:.0f}" if run.first else "",
+        f"**{run.reached:.0f}**" if run.reached else "not reached", f"{run.best:.1f}", f"{run.optimum:.1f}",
+        str(run.trials), f"{run.rate:.0f}",
+    ]  # fmt: skip
+    return "| " + " | ".join(cells) + " |"
+
+
+def main() -> None:
+    """Each recording's problem, cold and warm; with --database one run, told as JSON."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("recordings", nargs="+", type=Path)
+    parser.add_argument("--budget", default="60s", help="of each run")
+    parser.add_argument("--database", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--m", type=int, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.database is not None:
+        print(json.dumps(asdict(tuned(options.recordings[0], options.m, options.database, options.budget))))
+        return
+    print(
+        "| problem | start | first measured, s | within 3 %, s | best, µs | recorded, µs | trials | trials a minute |"
+    )
+    print("|---|---|---:|---:|---:|---:|---:|---:|")
+    for recording in options.recordings:
+        from autotune import recordings
+
+        half = int(recordings.read(recording).problem["m"]) // 2
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            cold = in_a_process(recording, None, folder / "cold.db", options.budget, folder / "cold")
+            print(row(recording, "cold", cold), flush=True)
+            in_a_process(recording, half, folder / "warm.db", options.budget, folder / "before")
+            warm = in_a_process(recording, None, folder / "warm.db", options.budget, folder / "warm")
+            print(row(recording, "warm", warm), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,79 @@
+"""The transformer block: both ways agree, its problems can be tuned as it prints them, a wrong result is loud."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import fakes
+import pytest
+from fakes import LAPTOP, Bench, FakeScreen
+
+from autotune.cli import session
+from autotune.db import Store
+
+ROOT = Path(__file__).parents[2]
+EXAMPLE = ROOT / "docs/examples/transformer_block.py"
+TORCHRUN = ("-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone")
+
+
+def run(*words: str, gpu: bool = False) -> subprocess.CompletedProcess[str]:
+    path = os.pathsep.join([str(ROOT), str(EXAMPLE.parent), *filter(None, sys.path)])
+    environment = {**os.environ, "PYTHONPATH": path, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    environment |= {} if gpu else {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
+    return subprocess.run([sys.executable, *words], env=environment, capture_output=True, text=True, timeout=280)
+
+
+def test_the_ways_agree_and_its_problems_are_those_that_it_prints(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench, database = Bench(LAPTOP), str(tmp_path / "cache.db")
+    monkeypatch.setattr(fakes, "BASELINE", 5000.0)  # else the library's way would win, and both ways be the same
+    monkeypatch.setattr(session, "machine", lambda: LAPTOP)
+    monkeypatch.setattr(session, "make_gang", bench.make_gang)
+    monkeypatch.setattr(session, "make_screen", FakeScreen)
+    printed = run(str(EXAMPLE), "--tiny", "--print-problems", "--world-size", "2").stdout.splitlines()
+    assert len(printed) == 5
+    for line in printed:
+        _, *words = shlex.split(line)
+        done = bench.tune(*words, "--trials", "1", "--effort", "quick", "--db", database)
+        assert done.exit_code == 0, done.output
+    with Store.open(database) as store:
+        assert len(store.entries()) == 2 * 2 + 3, "two batches and two depths; one prompt and three GEMMs"
+
+    monkeypatch.setenv("AUTOTUNE_DB", database)
+    done = run(*TORCHRUN, str(EXAMPLE), "--tiny", "--json", str(tmp_path / "rows.json"))
+    assert done.returncode == 0, done.stderr
+    rows = json.loads((tmp_path / "rows.json").read_text())["rows"]
+    assert [(row["phase"], row["tokens"]) for row in rows] == [("decode", 1), ("decode", 3), ("prefill", 8)]
+    for row in rows:
+        assert row["configs"] == "exact" and 0 < row["error"] < 2e-2
+        assert set(row["us"]) == {"plain eager", "ours eager"}
+        assert row["speedup"] == pytest.approx(row["us"]["plain eager"] / row["us"]["ours eager"])
+    table = [line for line in done.stdout.splitlines() if line.startswith("|")]
+    assert len(table) == 2 + len(rows) and "faster over faster" in table[0]
+
+
+def test_a_wrong_result_is_loud(tmp_path: Path) -> None:
+    script = tmp_path / "wrong.py"
+    script.write_text(
+        "import transformer_block as example\n"
+        "right = example.Plain()\n"
+        "example.Ours.all_reduced = lambda self, a, b: 1.1 * right.all_reduced(a, b)\n"
+        "example.main()\n"
+    )
+    done = run(*TORCHRUN, str(script), "--tiny")
+    assert done.returncode != 0
+    assert "decode, 1 tokens: outputs differ by" in done.stderr and "allowed is 2e-02" in done.stderr
+
+
+@pytest.mark.gpu(2)
+def test_the_ways_agree_on_gpus(tmp_path: Path) -> None:
+    done = run(*TORCHRUN, str(EXAMPLE), "--layers", "1", "--json", str(tmp_path / "rows.json"), gpu=True)
+    assert done.returncode == 0, done.stderr
+    rows = json.loads((tmp_path / "rows.json").read_text())["rows"]
+    assert set(rows[0]["us"]) == {"plain eager", "ours eager", "plain graph", "ours graph"}

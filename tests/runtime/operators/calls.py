@@ -1,0 +1,175 @@
+"""What the operators' tests call: each operator's problems of several kinds, their operands, and what must come out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+import autotune
+from autotune.errors import AutotuneError
+from autotune.kernels.launching.tensors import TORCH_DTYPES
+from autotune.problem import Problem
+from autotune.workloads import workload
+
+ON_RANKS = str(Path(__file__).parent / "on_ranks.py")
+MODES = {
+    "all_gather_gemm": {"bsp", "own_collective", "pull", "pull_staged", "push", "copy_engine"},
+    "gemm_reduce_scatter": {"bsp", "own_collective", "pull", "push", "copy_engine"},
+    "gemm_all_reduce": {"bsp", "one_shot", "two_shot"},
+    "flash_decode": {"bsp", "iris_all_gather", "fine_grained_wait", "fused"},
+}
+
+WORST = 1.2e-2
+"""Relative error of a right result: bf16, whose products are rounded once a rank, and again where they are summed."""
+
+Operands = tuple[torch.Tensor | None, ...]
+
+
+HEAP = 1 << 29 if torch.cuda.is_available() else 32 << 20
+"""Bytes: room for every problem in every mode."""
+
+
+def url(folder: Path) -> str:
+    """A database that is not there."""
+    return f"sqlite:///{folder / 'none.db'}"
+
+
+def are_right(worlds: list[dict[str, float]], modes: dict[str, set[str]]) -> None:
+    """By the looked-up config of each operator in ``modes``, and in each of the modes there."""
+    expected = {f"{name} {mode}" for name, own in modes.items() for mode in {"looked up", *own}}
+    for worst in worlds:
+        assert set(worst) == expected
+        assert max(worst.values()) < WORST, worst
+
+
+def found_out_and_mended(others: list[dict[str, str]], last: dict[str, str]) -> None:
+    """What ``missed`` says on the ranks that made the call, and on the one that did not."""
+    for said in others:
+        assert said["check"].startswith("GangError: gemm_all_reduce (dtype=bf16")
+    assert last["check"] == "no error"
+    for said in (*others, last):
+        assert said["later check"] == "no error"
+        assert said["right"] == "True"
+
+
+def problems(device: torch.device) -> list[Problem]:
+    """Every operator, larger on GPUs, where nothing overlaps in small ones."""
+    ranks = dist.get_world_size()
+    size = 16 if device.type == "cuda" else 1
+    gemm = {"m": 16 * ranks * size, "k": 32 * ranks * size, "world_size": ranks}
+    return [
+        autotune.AllGatherGemm(**gemm, n=32 * ranks * size, bias=True),
+        autotune.GemmReduceScatter(**gemm, n=32 * size, bias=True),
+        autotune.FlashDecode(
+            batch=2, q_heads=4, kv_heads=2, head_dim=64, kv_len=32 * size, page_size=16, world_size=ranks
+        ),
+        autotune.GemmAllReduce(**gemm, n=32 * size, b_order="nk", deterministic=True),
+        autotune.AllGatherGemm(**gemm, n=32 * ranks * size, layout="k", b_order="nk"),
+        autotune.GemmAllReduce(**{**gemm, "m": 8}, n=64 * size, bias=True),
+    ]
+
+
+def configs(problem: Problem, machine: Any) -> list[autotune.Config]:
+    """One of each mode: the first that a search would try."""
+    plugin = workload(problem.workload)
+    found = [*plugin.first_configs(problem, machine), *plugin.baselines(problem, machine).values()]
+    return list({config["mode"]: config for config in reversed(found)}.values())
+
+
+OPTIONS = {
+    "all_gather_gemm": ("layout",), "gemm_reduce_scatter": (), "gemm_all_reduce": ("deterministic",),
+    "flash_decode": ("soft_cap", "ragged"),
+}  # fmt: skip
+
+
+def options(problem: Problem) -> dict[str, Any]:
+    """What an operator is told besides its operands to make it this problem, in its own order."""
+    return {name: getattr(problem, name) for name in OPTIONS[problem.workload]}
+
+
+def call(context: autotune.Context, problem: Any, operands: Operands, **more: Any) -> torch.Tensor:
+    """The operator of a problem."""
+    out: torch.Tensor = getattr(autotune, problem.workload)(context, *operands, **options(problem), **more)
+    return out
+
+
+def drawn(problem: Any, seed: int, device: torch.device) -> tuple[Operands, torch.Tensor]:
+    """This rank's operands, and the reference for its result; every rank draws everybody's, to need no exchange."""
+    generator = torch.Generator().manual_seed(seed)
+    draw = {"all_gather_gemm": _gather, "gemm_reduce_scatter": _reduce, "gemm_all_reduce": _reduce}
+    operands, reference = draw.get(problem.workload, _decode)(problem, generator)
+    return tuple(None if tensor is None else tensor.to(device) for tensor in operands), reference.to(device)
+
+
+def error(out: torch.Tensor, reference: torch.Tensor) -> float:
+    """Relative; infinite where a NaN came out."""
+    return float(((out.float() - reference).norm() / reference.norm()).nan_to_num(nan=float("inf")))
+
+
+def said(attempt: Any) -> str:
+    """The error of a call, by name and message."""
+    try:
+        attempt()
+    except AutotuneError as error:
+        return f"{type(error).__name__}: {error}"
+    return "no error"
+
+
+def _normal(generator: torch.Generator, problem: Any, *shape: int) -> torch.Tensor:
+    return torch.randn(shape, generator=generator).to(TORCH_DTYPES[problem.dtype])
+
+
+def _b(generator: torch.Generator, problem: Any, depth: int, columns: int) -> torch.Tensor:
+    if problem.b_order == "nk":
+        return _normal(generator, problem, columns, depth).t()
+    return _normal(generator, problem, depth, columns)
+
+
+def _gather(problem: autotune.AllGatherGemm, generator: torch.Generator) -> tuple[Operands, torch.Tensor]:
+    rank = dist.get_rank()
+    shards = [_normal(generator, problem, *problem.shard) for _ in range(problem.world_size)]
+    bs = [_b(generator, problem, problem.k, problem.n_local) for _ in range(problem.world_size)]
+    bias = _normal(generator, problem, problem.n_local) if problem.bias else None
+    whole = torch.cat(shards, dim=0 if problem.rows_layout else 1)
+    reference = whole.float() @ bs[rank].float() + (0 if bias is None else bias.float())
+    return (shards[rank], bs[rank], bias), reference
+
+
+def _reduce(problem: Any, generator: torch.Generator) -> tuple[Operands, torch.Tensor]:
+    rank, depth = dist.get_rank(), problem.k_local
+    pairs = [
+        (_normal(generator, problem, problem.m, depth), _b(generator, problem, depth, problem.n))
+        for _ in range(problem.world_size)
+    ]
+    bias = _normal(generator, problem, problem.n) if problem.bias else None
+    whole = sum(a.float() @ b.float() for a, b in pairs) + (0 if bias is None else bias.float())
+    if problem.workload == "gemm_reduce_scatter":
+        whole = whole[rank * problem.rows : (rank + 1) * problem.rows]
+    return (*pairs[rank], bias), whole
+
+
+def _decode(problem: autotune.FlashDecode, generator: torch.Generator) -> tuple[Operands, torch.Tensor]:
+    """Sequences of different lengths, each empty on one rank or another where there are several."""
+    ranks, batch, heads = problem.world_size, problem.batch, problem.kv_heads
+    q = _normal(generator, problem, batch, problem.q_heads, problem.head_dim)
+    caches = [[_normal(generator, problem, *problem.cache_shape) for _ in "kv"] for _ in range(ranks)]
+    tables = [torch.randperm(batch * problem.pages, generator=generator).int().view(batch, -1) for _ in range(ranks)]
+    lengths = torch.randint(1, problem.kv_len + 1, (ranks, batch), generator=generator).int()
+    if ranks > 1:
+        lengths[torch.arange(batch) % ranks, torch.arange(batch)] = 0
+    reference = torch.empty(q.shape)
+    for sequence in range(batch):
+        keys, values = (
+            torch.cat([
+                caches[rank][which][tables[rank][sequence]].view(-1, heads, problem.head_dim)[: lengths[rank, sequence]]
+                for rank in range(ranks)
+            ]).float().repeat_interleave(problem.group, dim=1)
+            for which in range(2)
+        )  # fmt: skip
+        logits = torch.einsum("hd,thd->ht", q[sequence].float(), keys) * problem.head_dim**-0.5
+        reference[sequence] = torch.einsum("ht,thd->hd", logits.softmax(dim=1), values)
+    rank = dist.get_rank()
+    return (q, *caches[rank], tables[rank], lengths[rank]), reference

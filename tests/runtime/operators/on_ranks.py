@@ -1,0 +1,313 @@
+"""What the operators' tests run on every rank."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import threading
+import time
+import weakref
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from calls import HEAP, call, configs, drawn, error, problems, said
+
+import autotune
+
+
+def several(arguments: tuple[str, list[str]]) -> dict[str, Any]:
+    """The answers of functions of this module, called one after the other: to start ranks takes longer than most."""
+    url, names = arguments
+    return {name: globals()[name](url) for name in names}
+
+
+def every_mode(url: str) -> dict[str, float]:
+    """As ``in_turns``, and then in every mode."""
+    return in_turns(url, every_mode=True)
+
+
+def in_turns(url: str, every_mode: bool = False) -> dict[str, float]:
+    """The worst error of each operator and mode, called in turns, ranks out of step, nothing to line them up.
+
+    In each round every operator is called by another config, three times: first by the one that is looked up.
+    """
+    worst: dict[str, float] = {}
+    with autotune.Context(HEAP, url=url) as context:
+        device = context.heap.device
+        rounds = itertools.zip_longest(*(
+            [(problem, config) for config in [None, *configs(problem, context.machine) * every_mode]]
+            for problem in problems(device)
+        ))  # fmt: skip
+        for number, calls in enumerate(rounds):
+            calls = [pair for pair in calls if pair is not None]
+            results, left = [], 0
+            for step in range(3):
+                if step % dist.get_world_size() == dist.get_rank():
+                    time.sleep(0.02)
+                for problem, config in calls:
+                    operands, reference = drawn(problem, 10 * number + step, device)
+                    out = torch.full_like(reference, float("nan"), dtype=operands[0].dtype) if step % 2 else None
+                    result = call(context, problem, operands, out=out, config=config)
+                    assert out is None or result is out
+                    mode = "looked up" if config is None else config["mode"]
+                    results.append((f"{problem.workload} {mode}", result, reference))
+                left = context.heap.left if step == 0 else left
+            assert context.heap.left == left, "a later call took more of the heap"
+            for name, result, reference in results:
+                worst[name] = max(worst.get(name, 0.0), error(result, reference))
+        context.check()
+    return worst
+
+
+def shards_anywhere(url: str) -> dict[str, float]:
+    """The errors of modes in which peers read A, which lies on one rank here, on another there."""
+    errors = {}
+    with autotune.Context(HEAP, url=url) as context:
+        device, rank = context.heap.device, dist.get_rank()
+        problem = problems(device)[0]
+        for config in configs(problem, context.machine):
+            operands, reference = drawn(problem, 5, device)
+            a = operands[0]
+            elsewhere = context.heap.allocate((2, *a.shape), a.dtype)[rank % 2].copy_(a)
+            ours = autotune.all_gather_shard(context, problem, config=config).copy_(a)
+            for name, shard in {"elsewhere": elsewhere, "ours": ours, "one of each": (ours, a)[rank % 2]}.items():
+                out = call(context, problem, (shard, *operands[1:]), config=config)
+                errors[f"{config['mode']} {name}"] = error(out, reference)
+    return errors
+
+
+def bad_operands(url: str) -> dict[str, str]:
+    """What every rank is told of operands that cannot be."""
+    bf16 = torch.bfloat16
+    with autotune.Context(HEAP, url=url) as context:
+        ranks = dist.get_world_size()
+        a, b, bias = torch.ones(8, 32, dtype=bf16), torch.ones(32, 16, dtype=bf16), torch.ones(16, dtype=bf16)
+        q, cache = torch.ones(2, 4, 64, dtype=bf16), torch.ones(4, 16, 2, 64, dtype=bf16)
+        table, lengths = torch.zeros(2, 2, dtype=torch.int32), torch.zeros(2, dtype=torch.int32)
+        gather, scatter, reduce = autotune.all_gather_gemm, autotune.gemm_reduce_scatter, autotune.gemm_all_reduce
+        decode = autotune.flash_decode
+        attempts = {
+            "depth": lambda: gather(context, a, b[:-1]),
+            "layout": lambda: gather(context, a, b, layout="columns"),
+            "bias": lambda: gather(context, a, b, bias[:-1]),
+            "type": lambda: scatter(context, a.double(), b.double()),
+            "types": lambda: reduce(context, a, b.half()),
+            "rows": lambda: scatter(context, a[: ranks + 1], b),
+            "strides of a": lambda: reduce(context, torch.ones(8, 64, dtype=bf16)[:, ::2], b),
+            "strides of b": lambda: reduce(context, a, torch.ones(32, 32, dtype=bf16)[:, ::2]),
+            "address": lambda: reduce(context, torch.ones(8 * 32 + 1, dtype=bf16)[1:].view(8, 32), b),
+            "vectors": lambda: reduce(context, a[0], b),
+            "device": lambda: reduce(context, a.to("meta"), b),
+            "out": lambda: reduce(context, a, b, out=torch.empty(8, 16)),
+            "shape of out": lambda: scatter(context, a, b, out=torch.empty(8 // ranks, 17, dtype=bf16)),
+            "table": lambda: decode(context, q, cache, cache, table.long(), lengths),
+            "lengths": lambda: decode(context, q, cache, cache, table, lengths[:1]),
+            "caches": lambda: decode(context, q, cache, cache[:-1], table, lengths),
+            "fp32": lambda: decode(context, q.float(), cache.float(), cache.float(), table, lengths),
+            "heads": lambda: decode(context, torch.ones(2, 3, 64, dtype=bf16), cache, cache, table, lengths),
+            "cap": lambda: decode(context, q, cache, cache, table, lengths, soft_cap=-1),
+            "strides": lambda: decode(context, q.transpose(0, 1), cache, cache, table, lengths),
+        }
+        found = {name: said(attempt) for name, attempt in attempts.items()}
+        right = reduce(context, a, b)
+        return found | {"right": str(bool((right == 32 * ranks).all()))}
+
+
+def disagreements(url: str) -> dict[str, str]:
+    """What every rank is told where the ranks do not do the same, or all do what cannot be; nobody hangs."""
+    bf16, rank = torch.bfloat16, dist.get_rank()
+    with autotune.Context(1 << 20, url=url) as context:
+        a, b = torch.ones(16, 32, dtype=bf16), torch.ones(64, 32, dtype=bf16).t()
+        reduce = autotune.gemm_all_reduce
+        attempts = {
+            "config": lambda: reduce(context, a, b, config=autotune.Config({"mode": "teleport"})),
+            "problem": lambda: reduce(context, a, b[:, : 8 * (1 + rank)].contiguous()),
+            "operator": lambda: (reduce if rank else autotune.gemm_reduce_scatter)(context, a, b[:, :8].contiguous()),
+            "heap": lambda: reduce(context, torch.zeros(1024, 32, dtype=bf16), torch.zeros(32, 2048, dtype=bf16)),
+        }
+        left = context.heap.left
+        found = {name: said(attempt) for name, attempt in attempts.items()}
+        found["left"] = str(context.heap.left == left)
+    found["closed"] = said(lambda: reduce(context, a, b))
+    context.close()  # once more does nothing
+    return found
+
+
+def missed(url: str) -> dict[str, str]:
+    """A call that the last rank never makes: how the others learn of it, and how all go on."""
+    found = {}
+    with autotune.Context(HEAP, url=url) as context:
+        problem = problems(context.heap.device)[3]
+        operands, reference = drawn(problem, 1, context.heap.device)
+        config = next(c for c in configs(problem, context.machine) if c["mode"] == "one_shot")
+        last = dist.get_rank() == dist.get_world_size() - 1
+        for _ in range(2):
+            call(context, problem, operands, config=config)
+        context.check()
+        patience = context.spin_limit
+        context.spin_limit = 1 << 16 if torch.cuda.is_available() else 100
+        operands, reference = drawn(problem, 2, context.heap.device)  # at other addresses, so bound anew
+        found["call"] = "none" if last else said(lambda: call(context, problem, operands, config=config))
+        found["check"] = said(context.check)
+        context.spin_limit = patience
+        context.release()
+        found["later check"] = said(context.check)
+        results = [call(context, problem, operands, config=config) for _ in range(3)]
+        found["right"] = str(all(error(out, reference) < 1.2e-2 for out in results))
+    return found
+
+
+def released(url: str) -> list[float]:
+    """Errors of problems each of which needs most of the heap, one after the other."""
+    errors = []
+    with autotune.Context(1 << 16, url=url) as context:
+        left = context.heap.left
+        for columns in (256, 320, 256):
+            problem = autotune.GemmAllReduce(m=16, n=columns, k=32, world_size=dist.get_world_size())
+            operands, reference = drawn(problem, columns, context.heap.device)
+            errors.append(error(autotune.gemm_all_reduce(context, *operands), reference))
+            assert context.heap.left < left / 2, context.heap.left
+            context.release()
+            assert context.heap.left == left
+    return errors
+
+
+def threads_in_turns(url: str) -> dict[str, Any]:
+    """Errors of calls that three threads of each rank make in a fixed order, while three more look up."""
+    with autotune.Context(HEAP, url=url) as context:
+        here = problems(context.heap.device)[:4]
+        turn = threading.Condition()
+        errors: list[float] = []
+
+        def worker(own: int) -> None:
+            for number in range(own, 8, 3):
+                problem = here[number % len(here)]
+                operands, reference = drawn(problem, number, context.heap.device)
+                with turn:
+                    turn.wait_for(lambda mine=number: len(errors) == mine)
+                    errors.append(error(call(context, problem, operands), reference))
+                    turn.notify_all()
+
+        def looker() -> set[Any]:
+            found = set()
+            for _ in range(100):
+                found |= {autotune.lookup(problem.workload, problem, url=url).config for problem in here}
+            return found
+
+        with ThreadPoolExecutor(6) as pool:
+            lookers = [pool.submit(looker) for _ in range(3)]
+            for future in [pool.submit(worker, own) for own in range(3)]:
+                future.result()
+            found = [future.result() for future in lookers]
+        chosen = {context.choose(problem).config for problem in here}
+    return {"errors": errors, "same configs": all(configs == chosen for configs in found)}
+
+
+def threads_at_once(url: str) -> float:
+    """The worst error of a single rank's calls by threads in no order at all: each is made as a whole."""
+    with autotune.Context(HEAP, url=url) as context:
+        here = [problem for problem in problems(context.heap.device) if problem.workload != "flash_decode"]
+
+        def worker(own: int) -> float:
+            pairs = [(problem, *drawn(problem, own, context.heap.device)) for problem in here]
+            return max(error(call(context, problem, operands), reference) for problem, operands, reference in pairs)
+
+        with ThreadPoolExecutor(4) as pool:
+            return max(pool.map(worker, range(4)))
+
+
+def memory_is_free(url: str) -> bool:
+    """Whether a call's tensors are gone once their caller has dropped them, for all that is remembered of the call."""
+    with autotune.Context(HEAP, url=url) as context:
+        array = np.ones((8, 32), dtype=np.float32)
+        alive = weakref.ref(array)
+        autotune.gemm_all_reduce(context, torch.from_numpy(array), torch.ones(32, 16))
+        before = alive() is not None
+        del array
+        gc.collect()
+        return before and alive() is None
+
+
+def rows_of_a_matrix(url: str) -> list[float]:
+    """Errors where A is one row of a matrix, with a stride that no descriptor takes, loaded by descriptors."""
+    with autotune.Context(HEAP, url=url) as context:
+        problem = autotune.GemmAllReduce(m=1, n=32, k=32, world_size=1)
+        errors = []
+        for config in (c.replace(loads="tma") for c in configs(problem, context.machine) if "loads" in c):
+            (a, b, _), reference = drawn(problem, 3, context.heap.device)
+            row = torch.zeros(2, 33, dtype=a.dtype)[:1, :32].copy_(a)
+            assert row.stride() == (33, 1)
+            errors.append(error(call(context, problem, (row, b, None), config=config), reference))
+    return errors
+
+
+def parameters(url: str) -> dict[str, float]:
+    """Errors where the operands require gradients, as a layer's weights do."""
+    errors = {}
+    with autotune.Context(HEAP, url=url) as context:
+        for problem in problems(context.heap.device):
+            for config in configs(problem, context.machine):
+                operands, reference = drawn(problem, 7, context.heap.device)
+                for tensor in operands:
+                    if tensor is not None and tensor.is_floating_point():
+                        tensor.requires_grad_()
+                out = call(context, problem, operands, config=config)
+                assert not out.requires_grad
+                errors[f"{problem.workload} {config['mode']}"] = error(out, reference)
+    return errors
+
+
+def replayed(arguments: tuple[str, str]) -> dict[str, float]:
+    """The worst error of each mode of an operator over a thousand replays of a captured call with changing inputs."""
+    url, name = arguments
+    worst: dict[str, float] = {}
+    with autotune.Context(HEAP, url=url) as context:
+        device = context.heap.device
+        for problem in (problem for problem in problems(device) if problem.workload == name):
+            inputs = [drawn(problem, seed, device) for seed in range(8)]
+            for config in [None, *configs(problem, context.machine)]:
+                operands = tuple(None if tensor is None else tensor.clone() for tensor in inputs[0][0])
+                if config is None:
+                    with torch.cuda.graph(torch.cuda.CUDAGraph()):
+                        refused = said(lambda problem=problem, operands=operands: call(context, problem, operands))
+                    assert refused.startswith("InputError: first call of"), refused
+                call(context, problem, operands, config=config)  # makes the workspace, compiles
+                torch.cuda.synchronize()
+                graph = torch.cuda.CUDAGraph()
+                with torch.cuda.graph(graph):
+                    out = call(context, problem, operands, config=config)
+                errors = torch.zeros(1000, device=device)
+                for turn in range(1000):
+                    fresh, reference = inputs[turn % len(inputs)]
+                    for tensor, source in zip(operands, fresh, strict=True):
+                        if tensor is not None:
+                            tensor.copy_(source)
+                    out.fill_(float("nan"))
+                    graph.replay()
+                    errors[turn] = (out.float() - reference).norm() / reference.norm()
+                context.check()
+                mode = f"{name} {'looked up' if config is None else config['mode']}"
+                worst[mode] = max(worst.get(mode, 0.0), float(errors.nan_to_num(nan=float("inf")).max()))
+    return worst
+
+
+def on_streams(url: str) -> dict[str, float]:
+    """The worst error of each operator where every call is on another stream than the last, and nobody waits."""
+    worst: dict[str, float] = {}
+    with autotune.Context(HEAP, url=url) as context:
+        device = context.heap.device
+        streams = [torch.cuda.Stream(), torch.cuda.Stream(), torch.cuda.current_stream()]
+        inputs = [(problem, *drawn(problem, seed, device)) for seed in range(4) for problem in problems(device)]
+        torch.cuda.synchronize()
+        results = []
+        for number, (problem, operands, reference) in enumerate(inputs * 3):
+            with torch.cuda.stream(streams[number % len(streams)]):
+                results.append((problem.workload, call(context, problem, operands), reference))
+        torch.cuda.synchronize()
+        for name, result, reference in results:
+            worst[name] = max(worst.get(name, 0.0), error(result, reference))
+        context.check()
+    return worst

@@ -1,0 +1,128 @@
+"""Operators give the right result in every mode, call after call, and say what is wrong with a call."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from calls import MODES, ON_RANKS, WORST, are_right, found_out_and_mended, url
+from ranks_of_functions import run_ranks
+
+Pair = dict[str, list[Any]]
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What one rank answers that has no peers."""
+    folder = tmp_path_factory.mktemp("alone")
+    names = ["in_turns", "threads_at_once", "memory_is_free", "rows_of_a_matrix"]
+    (answers,) = run_ranks(ON_RANKS, "several", 1, folder, argument=(url(folder), names), seconds=270)
+    return dict(answers)
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    """What each of two ranks answers, by the function that was called."""
+    folder = tmp_path_factory.mktemp("pair")
+    names = [
+        "every_mode", "shards_anywhere", "bad_operands", "disagreements", "missed", "released", "threads_in_turns",
+        "parameters",
+    ]  # fmt: skip
+    answers = run_ranks(ON_RANKS, "several", 2, folder, argument=(url(folder), names), seconds=270)
+    return {name: [answer[name] for answer in answers] for name in names}
+
+
+def test_results_are_right_call_after_call_operators_in_turns(tmp_path: Path, alone: dict[str, Any]) -> None:
+    looked_up = dict.fromkeys(MODES, set[str]())
+    are_right([alone["in_turns"]], looked_up)
+    are_right(run_ranks(ON_RANKS, "in_turns", 3, tmp_path, argument=url(tmp_path)), looked_up)
+
+
+def test_every_mode_is_right_call_after_call_operators_in_turns(pair: Pair) -> None:
+    are_right(pair["every_mode"], MODES)
+
+
+def test_it_does_not_matter_where_a_shard_lies(pair: Pair) -> None:
+    for errors in pair["shards_anywhere"]:
+        assert len(errors) == 3 * len(MODES["all_gather_gemm"])
+        assert max(errors.values()) < WORST, errors
+
+
+def test_operands_that_cannot_be_are_refused_on_every_rank(pair: Pair) -> None:
+    expected = {
+        "depth": "InvalidProblem: b is [31, 16], bias None; with a [8, 32] on 2 ranks, b [32, 16]",
+        "layout": "InvalidProblem: layout='columns'",
+        "bias": "InvalidProblem: b is [32, 16], bias [15]",
+        "type": "InvalidProblem: a is torch.float64, b is torch.float64: allowed",
+        "types": "InvalidProblem: a is torch.bfloat16, b is torch.float16: allowed",
+        "rows": "InvalidProblem: m=3 is sharded over world_size=2",
+        "strides of a": "InvalidProblem: a [8, 32], strides (64, 2)",
+        "strides of b": "InvalidProblem: b has strides (32, 2)",
+        "address": "InvalidProblem: an operand [8, 32] begins at an address",
+        "vectors": "InvalidProblem: a [32], strides (1,), and b [32, 16] must be matrices",
+        "device": "InvalidProblem: an operand [8, 32] is on meta, not on cpu",
+        "out": "InvalidProblem: out is [8, 16] torch.float32 on cpu, strides (16, 1); [8, 16] torch.bfloat16",
+        "shape of out": "InvalidProblem: out is [4, 17]",
+        "table": "InvalidProblem: q is [2, 4, 64]",
+        "lengths": "InvalidProblem: q is [2, 4, 64]",
+        "caches": "InvalidProblem: q is [2, 4, 64]",
+        "fp32": "InvalidProblem: q is torch.float32",
+        "heads": "InvalidProblem: kv_heads=2 must divide q_heads=3",
+        "cap": "InvalidProblem: soft_cap=-1",
+        "strides": "InvalidProblem: q is [4, 2, 64], strides (64, 256, 1)",
+        "right": "True",
+    }
+    for said in pair["bad_operands"]:
+        assert {name: said[name][: len(text)] for name, text in expected.items()} == expected
+        assert set(said) == set(expected)
+
+
+def test_ranks_that_disagree_are_told_so_on_every_rank(pair: Pair) -> None:
+    expected = {
+        "config": "InvalidConfig: config not valid",
+        "problem": "RanksDisagree: the ranks call an operator with different problems",
+        "operator": "RanksDisagree: the ranks call an operator with different problems",
+        "heap": "HeapExhausted: symmetric heap:",
+        "left": "True",
+        "closed": "InputError: gemm_all_reduce: the context is closed",
+    }
+    for said in pair["disagreements"]:
+        assert {name: text[: len(expected[name])] for name, text in said.items()} == expected
+
+
+def test_a_missed_call_is_found_out_and_mended(pair: Pair) -> None:
+    *others, last = pair["missed"]
+    for said in others:
+        assert said["call"].startswith("GangError: gemm_all_reduce (dtype=bf16")
+    found_out_and_mended(others, last)
+
+
+def test_what_is_released_can_be_used_again(pair: Pair) -> None:
+    for errors in pair["released"]:
+        assert len(errors) == 3
+        assert max(errors) < WORST
+
+
+def test_threads_may_share_a_context(pair: Pair, alone: dict[str, Any]) -> None:
+    for found in pair["threads_in_turns"]:
+        assert len(found["errors"]) == 8
+        assert max(found["errors"]) < WORST
+        assert found["same configs"]
+    assert alone["threads_at_once"] < WORST
+
+
+def test_a_call_keeps_no_memory_of_its_callers(alone: dict[str, Any]) -> None:
+    assert alone["memory_is_free"]
+
+
+def test_a_row_of_a_matrix_is_a_matrix(alone: dict[str, Any]) -> None:
+    errors = alone["rows_of_a_matrix"]
+    assert len(errors) == len(MODES["gemm_all_reduce"] - {"bsp"})
+    assert max(errors) < WORST, errors
+
+
+def test_operands_may_require_gradients(pair: Pair) -> None:
+    for errors in pair["parameters"]:
+        assert set(errors) == {f"{name} {mode}" for name, modes in MODES.items() for mode in modes}
+        assert max(errors.values()) < WORST, errors

@@ -1,0 +1,123 @@
+"""The nearest entry is found in a sorted table; what it finds is what a look at every entry would."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from autotune.config import Config
+from autotune.db import CacheKey, Entry, Provenance, Winner
+from autotune.outcome import Latency
+from autotune.runtime.entries import Entries, serve
+
+TODAY = Provenance("a", "b", "3.7", "0", "2.13", "")
+YESTERDAY = Provenance("a", "b", "3.6", "0", "2.13", "")
+REASON = "nothing tuned for this problem here"
+
+
+def key_of(problem: dict[str, Any]) -> CacheKey:
+    text = json.dumps(problem, sort_keys=True, separators=(",", ":"))
+    return CacheKey("any", text, 2, "NVIDIA H200", "sm_90", "nvlink")
+
+
+def entry_of(number: int, problem: dict[str, Any], provenance: Provenance = TODAY) -> Entry:
+    winner = Winner(Config({"mode": "push", "number": number}), Latency(1.0, 1.0, 1.0, 0.0, 1))
+    return Entry(key_of(problem), provenance, winner, number, datetime(2026, 1, 1, tzinfo=UTC), 1, 0, 1)
+
+
+def number_of(entry: Entry | None) -> int | None:
+    return None if entry is None else entry.winner.config.integer("number")
+
+
+def by_looking_at_all(entries: Sequence[Entry], key: CacheKey, free: Sequence[str], refused: set[int]) -> int | None:
+    """The rule, written down once more in the plainest way."""
+    wanted = json.loads(key.problem)
+    found = []
+    for entry in entries:
+        problem = json.loads(entry.key.problem)
+        if entry.provenance != TODAY or set(key.differences(entry.key)) - set(free):
+            continue
+        sizes = [problem.get(name) for name in free] + [wanted.get(name) for name in free]
+        if any(isinstance(size, bool | str | None) or size <= 0 for size in sizes):
+            continue
+        ratios = [problem[name] / wanted[name] for name in free]
+        if all(0.5 <= ratio <= 2 for ratio in ratios):
+            distance = sum(abs(math.log2(ratio)) for ratio in ratios)
+            found.append((distance, math.prod(ratios), entry.key.problem, number_of(entry)))
+    return next((number for *_, number in sorted(found) if number not in refused), None)
+
+
+def random_tables(rng: random.Random, free: int) -> Iterator[tuple[list[Entry], dict[str, Any], set[int]]]:
+    """Entries, a problem to look up, and the numbers of configs that are not valid for it."""
+    sizes: list[Any] = [*range(1, 40), 64, 96, 100, 128, 192, 2.5, 4.0, 0, True, "many"]
+    weights = [20] * (len(sizes) - 5) + [2] * 5
+    names = ["m", "batch"][:free]
+
+    def problem() -> dict[str, Any]:
+        drawn = dict(zip(names, rng.choices(sizes, weights, k=free), strict=True))
+        return {**drawn, "n": rng.choice([64, 64, 64, 128]), "dtype": rng.choice(["bf16", "bf16", "fp16"])}
+
+    for _ in range(400):
+        wanted = problem()
+        distinct = {(key_of(p).problem, rng.random() < 0.1): p for p in (problem() for _ in range(rng.randrange(40)))}
+        distinct.pop((key_of(wanted).problem, False), None)  # an exact one is another matter
+        table = [
+            entry_of(number, each, YESTERDAY if stale else TODAY)
+            for number, ((_, stale), each) in enumerate(distinct.items())
+        ]
+        yield table, wanted, {number for number in range(len(table)) if rng.random() < 0.3}
+
+
+@pytest.mark.parametrize("free", [["m"], ["m", "batch"], []])
+def test_it_is_what_a_look_at_every_entry_finds(free: list[str]) -> None:
+    found_something = 0
+    for table, wanted, refused in random_tables(random.Random(len(free)), max(1, len(free))):
+        key = key_of(wanted)
+        served = serve(
+            Entries(table), key, TODAY, free,
+            lambda config, refused=refused: "no" if config["number"] in refused else None,  # type: ignore[misc]
+        )  # fmt: skip
+        assert number_of(served.entry) == by_looking_at_all(table, key, free, refused), (wanted, table)
+        assert served.reason
+        found_something += served.entry is not None
+    assert found_something > 50 or not free
+
+
+def test_one_table_answers_for_every_size_and_for_other_free_dimensions() -> None:
+    table = [entry_of(m, {"m": m, "n": n}) for m, n in ((16, 64), (24, 64), (96, 64), (17, 128))]
+    entries = Entries(table)
+    for m in range(1, 256):
+        for n, free in ((64, ["m"]), (128, ["m"]), (64, ["m", "n"]), (128, ["n", "m"])):
+            key = key_of({"m": m, "n": n})
+            expected = by_looking_at_all(table, key, free, set())
+            if (m, n) not in {(16, 64), (24, 64), (96, 64), (17, 128)}:
+                assert number_of(serve(entries, key, TODAY, free, lambda config: None).entry) == expected
+
+
+def test_a_fresh_entry_of_the_key_comes_before_all_others() -> None:
+    problem = {"m": 16, "n": 64}
+    stale, fresh, near = entry_of(1, problem, YESTERDAY), entry_of(2, problem), entry_of(3, {"m": 17, "n": 64})
+    key = key_of(problem)
+    assert number_of(serve(Entries([stale, near, fresh]), key, TODAY, ["m"], lambda config: None).entry) == 2
+    instead = serve(Entries([stale, near]), key, TODAY, ["m"], lambda config: None)
+    assert number_of(instead.entry) == 3 and instead.reason == "the tuned entry is stale: triton 3.6 is now 3.7"
+    refused = serve(Entries([near, fresh]), key, TODAY, ["m"], lambda config: "no" if config["number"] == 2 else None)
+    assert number_of(refused.entry) == 3 and refused.reason == "the tuned config is not valid here: no"
+
+
+def test_only_those_on_the_way_are_asked_whether_they_are_valid() -> None:
+    entries = Entries(entry_of(m, {"m": m}) for m in range(1, 4096))
+    asked: list[int] = []
+
+    def violation(config: Config) -> str | None:
+        asked.append(config.integer("number"))
+        return "no" if len(asked) < 4 else None
+
+    served = serve(entries, key_of({"m": 1000.5}), TODAY, ["m"], violation)
+    assert number_of(served.entry) == asked[-1] and asked == [1001, 1000, 1002, 999]

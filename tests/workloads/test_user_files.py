@@ -1,0 +1,190 @@
+"""A user's own file: FILE:CLASS finds a workload, the same one every time; what does not fit is said in one line."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import autotune
+from autotune.errors import AutotuneError, InputError, UnknownWorkload
+from autotune.runtime import forget_lookups
+from autotune.workloads import reference_of, workload
+
+OWN = """
+from dataclasses import dataclass
+from autotune.config import Config
+from autotune.problem import Problem, size
+from autotune.search_spaces import Space, choices, numbers
+from autotune.workloads import Workload
+{before}
+
+@dataclass(frozen=True, kw_only=True)
+class Rows(Problem):
+    workload = "own_rows"
+    rows: int = size("rows")
+
+class Base(Workload):
+    problem_type = Rows
+    space = Space(choices("mode", "push"), numbers("block", 16, 32))
+    def default_problem(self, machine, world_size):
+        return Rows(rows=64, world_size=world_size)
+    def default_config(self, problem, machine):
+        return Config({{"mode": "push", "block": 32}})
+
+class Own(Base):
+    def operation(self, problem, heap, machine, spin_limit):
+        raise NotImplementedError
+{after}
+"""
+
+
+def write(folder: Path, before: str = "", after: str = "", name: str = "my_op.py") -> Path:
+    file = folder / name
+    file.write_text(OWN.format(before=before, after=after))
+    return file
+
+
+def refused(reference: object) -> str:
+    with pytest.raises(AutotuneError) as told:
+        workload(str(reference))
+    assert told.value.exit_code == 2
+    return str(told.value)
+
+
+def test_a_class_of_a_file_is_a_workload_named_by_its_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = write(tmp_path)
+    found = workload(f"{file}:Own")
+    assert found.name == "own_rows"
+    assert reference_of(found) == f"{file}:Own"
+    monkeypatch.chdir(tmp_path)
+    assert workload("my_op.py:Own") is found is workload(reference_of(found)), "made once, however it is written"
+    assert reference_of(workload("all_gather_gemm")) == "all_gather_gemm"
+
+
+def test_what_a_small_class_need_not_say(tmp_path: Path) -> None:
+    found = workload(f"{write(tmp_path)}:Own")
+    problem = found.problem_type.from_dict({"rows": 8, "dtype": "fp16", "world_size": 2})
+    default = found.default_config(problem, autotune.environment.INTERPRETED)
+    assert found.first_configs(problem, autotune.environment.INTERPRETED) == [default]
+    assert found.baselines(problem, autotune.environment.INTERPRETED) == {}
+    assert found.compile(problem, default, autotune.environment.H100) == []
+    assert 2**-12 < found.tolerance(problem).overall < 2**-9, "fp16 is rounded to 11 bits"
+    assert found.heap_bytes(problem) > 0
+
+
+def test_an_instance_may_be_named_too(tmp_path: Path) -> None:
+    file = write(tmp_path, after="ONE = Own()\nTWO = Own()")
+    one, two = workload(f"{file}:ONE"), workload(f"{file}:TWO")
+    assert one is not two
+    assert (reference_of(one), reference_of(two)) == (f"{file}:ONE", f"{file}:TWO")
+
+
+def test_what_lies_beside_the_file_can_be_imported(tmp_path: Path) -> None:
+    (tmp_path / "beside_my_op.py").write_text("WORD = 'found'\n")
+    found = workload(f"{write(tmp_path, before='from beside_my_op import WORD')}:Own")
+    assert sys.modules[type(found).__module__].WORD == "found"
+
+
+def imported(file: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(file.stem, file)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[file.stem] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_a_module_that_is_imported_already_is_not_loaded_again(tmp_path: Path) -> None:
+    file = write(tmp_path, name="my_imported_op.py")
+    module = imported(file)
+    problem = module.Rows(rows=8, world_size=2)
+    forget_lookups()
+    try:
+        for name in (f"{file}:Own", module.Own()):
+            found = autotune.lookup(name, problem, url=str(tmp_path / "none.db"))
+            assert (found.source, found.config["block"]) == ("default", 32)
+    finally:
+        del sys.modules[file.stem]
+        forget_lookups()
+
+
+def test_a_main_script_looks_itself_up(tmp_path: Path) -> None:
+    after = (
+        "if __name__ == '__main__':\n"
+        "    import autotune\n"
+        f"    found = autotune.lookup({str(tmp_path / 'my_op.py')!r} + ':Own', Rows(rows=8, world_size=2))\n"
+        "    print(found.source, found.config['block'])\n"
+    )
+    command = [sys.executable, str(write(tmp_path, after=after))]
+    environment = {"PYTHONPATH": ":".join(filter(None, [str(Path(__file__).parents[2]), *sys.path]))}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
+    assert done.stdout.split() == ["default", "32"], done.stderr
+
+
+def test_a_file_or_class_that_is_not_there(tmp_path: Path) -> None:
+    file = write(tmp_path)
+    assert "no such file" in refused(tmp_path / "other.py:Own")
+    (tmp_path / "notes.txt").write_text("notes")
+    assert "not a Python file" in refused(tmp_path / "notes.txt:Own")
+    said = refused(f"{file}:Other")
+    assert f"workload file {file} has no Other; write my_op.py:Base or :Own" in said
+    assert "needs a class behind it; write my_op.py:Base or :Own" in refused(file)
+    (tmp_path / "empty.py").write_text("")
+    assert "it defines no class derived from Workload" in refused(tmp_path / "empty.py:Own")
+
+
+@pytest.mark.parametrize(("name", "told"), [("Rows", "a class of another kind"), ("size", "of type function")])
+def test_something_else_than_a_workload(tmp_path: Path, name: str, told: str) -> None:
+    said = refused(f"{write(tmp_path)}:{name}")
+    assert told in said and "a class derived from autotune.workloads.Workload is needed" in said
+
+
+def test_a_class_that_does_not_say_everything(tmp_path: Path) -> None:
+    assert "Base has to say operation too" in refused(f"{write(tmp_path)}:Base")
+
+
+@pytest.mark.parametrize(
+    ("after", "told"),
+    [
+        ("class Bad(Own):\n    problem_type = dict", "problem_type is <class 'dict'>; a class derived from Problem"),
+        ("class Bad(Own):\n    name = 'other'", "named 'other', its problem says workload = 'own_rows'"),
+        ("class Bad(Own):\n    space = [1, 2]", "space has to be an autotune.search_spaces.Space"),
+        ("class Bad(Own):\n    def __init__(self, tile): ...", "cannot be made: TypeError: "),
+        ("class Bad(Own):\n    def __init__(self): 1 / 0", "cannot be made: ZeroDivisionError: "),
+    ],
+)
+def test_a_class_that_says_something_wrong(tmp_path: Path, after: str, told: str) -> None:
+    assert told in refused(f"{write(tmp_path, after=after)}:Bad")
+
+
+@pytest.mark.parametrize(
+    ("after", "told"),
+    [
+        ("1 / 0", "line LAST: ZeroDivisionError: division by zero"),
+        ("raise RuntimeError('no licence')", "line LAST: RuntimeError: no licence"),
+        ("import not_there_at_all", "line LAST: ModuleNotFoundError: No module named 'not_there_at_all'"),
+        ("def broken(:", "SyntaxError: "),
+        ("import sys; sys.exit(3)", "line LAST: SystemExit: 3"),
+    ],
+)
+def test_a_file_that_raises_when_it_is_loaded_says_where_and_may_be_mended(
+    tmp_path: Path, after: str, told: str
+) -> None:
+    file = write(tmp_path, after=after)
+    told = told.replace("LAST", str(len(file.read_text().splitlines())))
+    said = refused(f"{file}:Own")
+    assert said.startswith(f"workload file {file}") and told in said
+    write(tmp_path)
+    assert workload(f"{file}:Own").name == "own_rows"
+
+
+def test_names_say_that_files_do_too() -> None:
+    with pytest.raises(UnknownWorkload, match="or FILE:CLASS"):
+        workload("nothing_of_the_kind")
+    with pytest.raises(InputError, match="no such file"):
+        workload("nothing_of_the_kind.py")
