@@ -205,7 +205,7 @@ class Search:
             self._study.tell(trial, value)
 
     def _guided(self) -> Candidate | None:
-        """What the surrogate expects most of: a step or two from the best, or a stranger."""
+        """What the surrogate expects most of: one step or a few from the best, or a stranger."""
         ranked = self.best(len(self._measured))
         if not ranked:
             return None
@@ -213,14 +213,15 @@ class Search:
         for number, leader in enumerate(ranked):
             if number >= LEADERS and pool:
                 break  # beyond them only where they have nothing new beside them
-            pool.update(dict.fromkeys(self._beside(leader)))
+            pool.update((other, None) for other in self._beside(leader) if other not in self._known)
         for _ in range(WALKS):
-            pool[self._walked(self._random.choice(ranked[:LEADERS]))] = None
+            walked = self._walked(self._random.choice(ranked[:LEADERS]))
+            if walked not in self._known and self._space.broken(walked, self._problem, self._machine) is None:
+                pool[walked] = None
         pool.update((drawn.config, None) for _ in range(STRANGERS) if (drawn := self._drawn()) is not None)
-        candidates = [config for config in pool if config not in self._known and self._valid(config)]
-        if not candidates:
+        if not pool:
             return None
-        chosen = self._surrogate.most_promising(candidates, self._measured, self._failed, list(self._pending))
+        chosen = self._surrogate.most_promising(list(pool), self._measured, self._failed, list(self._pending))
         return Candidate(chosen, "surrogate")
 
     def _drawn(self) -> Candidate | None:
@@ -253,9 +254,6 @@ class Search:
             values = list(dimension.neighbours(config[dimension.name]))
             config = config.replace(**{dimension.name: self._random.choice(values)})
         return config
-
-    def _valid(self, config: Config) -> bool:
-        return self._space.broken(config, self._problem, self._machine) is None
 
     def _step_from(self, config: Config) -> Config | None:
         """An unknown config that differs in one dimension by one step."""

@@ -27,6 +27,9 @@ MOST_MEASURED = 150
 MOST_FAILED = 40
 """Configs that are learnt from, the fastest and the latest: the cost grows with the third power."""
 
+MOST_PLACES = 10_000
+"""Configs whose coordinates are kept: a long run asks about hundreds of thousands."""
+
 Array = NDArray[np.float64]
 
 
@@ -66,6 +69,9 @@ class Surrogate:
         return centre + weights.T @ (targets - centre), scale * np.sqrt(variance)
 
     def _place(self, configs: Sequence[Config]) -> Array:
+        """Coordinates [configs, as many as all dimensions have], each known config's worked out once."""
+        if len(self._places) > MOST_PLACES:
+            self._places.clear()
         for config in configs:
             if config not in self._places:
                 dimensions = self._space.dimensions.values()
