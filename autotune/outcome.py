@@ -50,6 +50,8 @@ class Evaluation:
     """Largest relative error against the reference over the ranks: ``|out - ref| / |ref|`` (Frobenius)."""
     seconds: dict[str, float] = field(default_factory=dict)
     """Wall time by phase: compile, check, measure."""
+    times: tuple[float, ...] = field(default=(), repr=False, compare=False)
+    """Microseconds of each iteration's slowest rank, for as long as this process runs: the store keeps none."""
 
     def __post_init__(self) -> None:
         """A latency and the outcome ``measured`` come together or not at all."""

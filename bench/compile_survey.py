@@ -3,7 +3,7 @@
     python bench/compile_survey.py --sample 30
 
 For each workload and target: how many compile, the most shared memory (LDS) and registers, how many kernels spill.
-Registers and spills are the compiler's where it tells (AMD); ptxas tells only on loading.
+Registers and spills as AMD's compiler states them; for NVIDIA as cuobjdump does, whatever is on a thread's stack.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ import importlib.util
 import os
 import statistics
 import sys
+import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from pathlib import Path
 
 import numpy as np
 import optuna
-from search_strategies import Table, strategies
+from search_strategies import Table, ours, strategies
 
 TRIALS = (10, 25, 50, 100, 200)
 JOINT, SEQUENTIAL = "ours", "compute, then communication"
@@ -114,7 +115,19 @@ def report(
             gains = [advantage(found[f, JOINT, n], found[f, SEQUENTIAL, n]) for n in trials]
             rows.append([opened(f).name, *(f"{mean:+.1f} % ({low:+.1f} to {high:+.1f})" for mean, low, high in gains)])
         text.append(markdown(["table", *(f"{n} trials" for n in trials)], rows))
+    if JOINT in names:
+        each = [milliseconds(opened(f), max(trials)) for f in files]
+        text.append(
+            f"To ask and tell takes {statistics.mean(each):.1f} ms a trial (processor time, {max(trials)} trials)."
+        )
     return "\n\n".join(text)
+
+
+def milliseconds(table: Table, trials: int) -> float:
+    """What our search takes to ask and tell, a trial: processor time, replay and all."""
+    begin = time.process_time()
+    ours(table, trials, 0)
+    return (time.process_time() - begin) / trials * 1e3
 
 
 def described(table: Table) -> list[str]:

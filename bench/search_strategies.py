@@ -216,7 +216,7 @@ def _search(
     found: dict[Config, float] = {}
     while len(found) < trials:
         while len(waiting) < min(AHEAD, trials - len(found)):
-            candidate = search.ask(len(found) / trials)
+            candidate = search.ask()
             if candidate is None:
                 break
             waiting.append(candidate)

@@ -123,7 +123,7 @@ class Proposals:
 
     def _propose(self) -> Candidate | None:
         if self._search is not None and self._evaluations:
-            proposed = self._search.ask(len(self._evaluations) / (self._task.trials or math.inf))
+            proposed = self._search.ask()
             if proposed is not None:
                 return proposed
         config = next(self._listed, None)

@@ -21,6 +21,7 @@ from autotune.environment import Machine, setting
 from autotune.errors import GangError, RanksDisagree
 from autotune.outcome import Evaluation, Latency, Outcome
 from autotune.problem import Problem
+from autotune.ranks.early_stop import clearly_slower, in_parts, slowest
 from autotune.ranks.protocol import (
     Bug,
     Check,
@@ -61,13 +62,13 @@ MOST_RESTARTS = 10
 
 @dataclass(frozen=True)
 class MeasurePlan:
-    """How often a config is run. ``screen`` iterations first; the rest only if they are not clearly too slow."""
+    """How often a config is run. ``screen`` iterations first; the rest only while it is not clearly slower."""
 
     warmup: int = 2
     screen: int = 5
     iterations: int = 15
-    give_up_over: float | None = None
-    """Microseconds: a config whose screening median is above keeps that median and is not run further."""
+    incumbent: tuple[float, ...] = ()
+    """Microseconds of the incumbent's iterations: a config that is clearly slower keeps the latency it has by then."""
 
 
 @dataclass
@@ -186,14 +187,16 @@ class Gang:
 
         overall = 0.0
         times: list[list[float]] = [[] for _ in range(self.problem.world_size)]
+        parts = in_parts(plan.screen, plan.iterations)
         requests: list[tuple[Request, str]] = [(Compile(config), "compile"), (Check(config, seed), "check")]
-        requests.append((Measure(plan.warmup, plan.screen), "measure"))
-        if plan.iterations > plan.screen:
-            requests.append((Measure(0, plan.iterations - plan.screen), "measure"))
+        requests += [(Measure(0 if i else plan.warmup, count), "measure") for i, count in enumerate(parts)]
         requests.append((Recheck(seed + 1, STAGGER[self._kind], RECHECK_RUNS), "check"))
+        dropped = False
         for request, phase in requests:
-            if isinstance(request, Measure) and times[0] and self._too_slow(times, plan):
-                continue
+            if isinstance(request, Measure):
+                dropped = dropped or clearly_slower(slowest(times), plan.incumbent, looks=len(parts) - 1)
+                if dropped:
+                    continue
             answers = everyone(request, phase)
             if isinstance(answers, Evaluation):
                 return answers
@@ -207,7 +210,8 @@ class Gang:
                 times[rank].extend(answer.times)
         self._in_vain = 0
         seconds["total"] = time.perf_counter() - begin
-        return Evaluation(Outcome.MEASURED, latency=_combine(times), error=overall, seconds=seconds)
+        latency = _combine(times)
+        return Evaluation(Outcome.MEASURED, latency=latency, error=overall, seconds=seconds, times=slowest(times))
 
     def measure_parts(self, warmup: int, iterations: int) -> dict[str, Latency]:
         """The operation's parts alone; empty where that failed."""
@@ -223,9 +227,6 @@ class Gang:
             lines = self._log(rank).read_text(errors="replace").strip().splitlines()
             words += [f"\nrank {rank}: {line[:300]}" for line in lines[-3:]]
         return "".join(words)
-
-    def _too_slow(self, times: list[list[float]], plan: MeasurePlan) -> bool:
-        return plan.give_up_over is not None and _combine(times).median > plan.give_up_over
 
     def _wrong(self, answers: list[Done]) -> str | None:
         tolerance = self.workload.tolerance(self.problem)

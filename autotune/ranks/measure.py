@@ -14,6 +14,7 @@ from autotune.heap.arena import SymmetricHeap
 from autotune.kernels.launching.plan import Launch
 from autotune.kernels.primitives.meeting import meet_kernel
 from autotune.outcome import Latency
+from autotune.ranks.early_stop import slowest
 
 FLUSH_OVER_L2 = 2
 """The L2 is evicted by reading this many times its size. Reading, not writing: what is written stays behind as dirty
@@ -83,18 +84,18 @@ class Stopwatch:
 
 def combine(by_rank: Sequence[Sequence[float]]) -> Latency:
     """One latency from every rank's times of the same iterations: of each iteration the slowest rank counts."""
-    slowest = [max(times) for times in zip(*by_rank, strict=True)]
+    counted = slowest(by_rank)
     skews = [max(times) - min(times) for times in zip(*by_rank, strict=True)]
-    if len(slowest) > 1:
-        fifths = statistics.quantiles(slowest, n=5, method="inclusive")
+    if len(counted) > 1:
+        fifths = statistics.quantiles(counted, n=5, method="inclusive")
         low, high = fifths[0], fifths[3]
     else:
-        low = high = slowest[0]
+        low = high = counted[0]
     return Latency(
-        median=statistics.median(slowest),
+        median=statistics.median(counted),
         low=low,
         high=high,
         skew=statistics.median(skews),
-        iterations=len(slowest),
+        iterations=len(counted),
         by_rank=tuple(statistics.median(times) for times in by_rank),
     )

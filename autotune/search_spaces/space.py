@@ -64,6 +64,10 @@ class Space:
         unknown = {name for constraint in constraints for name in constraint.uses} - set(self.dimensions)
         if unknown:
             raise ValueError(f"constraints use unknown dimensions {sorted(unknown)}")
+        names = {mode: frozenset(d.name for d in self.dimensions_of(mode)) for mode in self.modes}
+        self._constraints_of = {
+            mode: [c for c in constraints if c.applies_to(mode, names[mode])] for mode in self.modes
+        }
 
     @property
     def modes(self) -> tuple[str, ...]:
@@ -96,7 +100,7 @@ class Space:
     def broken(self, config: Config, problem: Problem, machine: Machine) -> Constraint | None:
         """The first constraint that the config breaks; its dimensions and values are those of its mode."""
         setting = Setting(problem, machine)
-        for constraint in self._constraints_of(str(config["mode"])):
+        for constraint in self._constraints_of[str(config["mode"])]:
             if not constraint.allows(setting, **{name: config[name] for name in constraint.uses}):
                 return constraint
         return None
@@ -187,15 +191,11 @@ class Space:
             parts.append(inspect.getsource(constraint.allows))
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
-    def _constraints_of(self, mode: str) -> list[Constraint]:
-        names = frozenset(d.name for d in self.dimensions_of(mode))
-        return [constraint for constraint in self.constraints if constraint.applies_to(mode, names)]
-
     def _factors(self, mode: str, setting: Setting) -> tuple[dict[str, int], list[counting.Factor]]:
         """How many values each of the mode's dimensions has, and each constraint as a table of what it allows."""
         values = {d.name: d.values if d.name != "mode" else (mode,) for d in self.dimensions_of(mode)}
         factors = []
-        for constraint in self._constraints_of(mode):
+        for constraint in self._constraints_of[mode]:
             every = itertools.product(*(values[name] for name in constraint.uses))
             allowed = [constraint.allows(setting, **dict(zip(constraint.uses, each, strict=True))) for each in every]
             factors.append((constraint.uses, np.array(allowed).reshape([len(values[n]) for n in constraint.uses])))
@@ -204,7 +204,7 @@ class Space:
     def _ordered(self, mode: str) -> list[Dimension]:
         """The mode's dimensions, those that complete a constraint soonest first, so that a walk is cut early."""
         ordered = [self.dimensions["mode"]]
-        for constraint in sorted(self._constraints_of(mode), key=lambda c: len(c.uses)):
+        for constraint in sorted(self._constraints_of[mode], key=lambda c: len(c.uses)):
             ordered += [self.dimensions[name] for name in constraint.uses if self.dimensions[name] not in ordered]
         return ordered + [d for d in self.dimensions_of(mode) if d not in ordered]
 
@@ -212,7 +212,7 @@ class Space:
         """Assign the dimensions one by one; leave a branch as soon as a constraint on what is assigned fails."""
         position = {dimension.name: i for i, dimension in enumerate(ordered)}
         due: list[list[Constraint]] = [[] for _ in ordered]
-        for constraint in self._constraints_of(mode):
+        for constraint in self._constraints_of[mode]:
             if constraint.uses[0] in position:
                 due[max(position[name] for name in constraint.uses)].append(constraint)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from autotune.config import Config
 from autotune.outcome import Evaluation, Latency
@@ -12,13 +12,29 @@ from autotune.outcome import Evaluation, Latency
 Evaluate = Callable[[Config, int], Evaluation]
 """Evaluates a config in a round."""
 
+WARM_UP = 20e3
+"""Microseconds for which a finalist runs before it is measured: whatever ran before, clocks and caches are its own."""
+
+WARM_UP_CALLS = (3, 400)
+"""At least and at most: with what lies between two calls, the most take a tenth of a second."""
+
+CRITICAL = {3: 6.965, 4: 4.541, 5: 3.747, 6: 3.365, 7: 3.143, 8: 2.998}
+"""By the number of rounds: what Student's t with one degree of freedom less exceeds in 1 of 100 cases."""
+
+
+def warm_up_calls(latency: float) -> int:
+    """Calls before a finalist is measured whose latency, in microseconds, was found to be about so much."""
+    least, most = WARM_UP_CALLS
+    return min(most, max(least, math.ceil(WARM_UP / latency)))
+
 
 def run_finals(
     finalists: Sequence[Config], rounds: int, evaluate: Evaluate, stop: Callable[[], bool]
-) -> dict[Config, Latency]:
+) -> dict[Config, list[Latency]]:
     """Measure every finalist once a round, in alternating order so that a drift of the clocks cancels.
 
-    A finalist that fails once is out. ``stop`` is asked before each round but the first.
+    All configs that are left have a latency for each round. A finalist that fails once is out. ``stop`` is asked before
+    each round but the first.
     """
     measured: dict[Config, list[Latency]] = {config: [] for config in finalists}
     for number in range(rounds):
@@ -30,7 +46,7 @@ def run_finals(
                 del measured[config]
             else:
                 measured[config].append(evaluation.latency)
-    return {config: merge(latencies) for config, latencies in measured.items() if latencies}
+    return measured
 
 
 def merge(latencies: Sequence[Latency]) -> Latency:
@@ -47,13 +63,37 @@ def merge(latencies: Sequence[Latency]) -> Latency:
     )
 
 
-def winner(measured: dict[Config, Latency], baselines: Iterable[Config]) -> Config:
-    """The fastest; but the fastest baseline stays where nothing beats it by more than both spreads together."""
-    best = min(measured, key=lambda config: measured[config].median)
-    incumbents = [config for config in baselines if config in measured]
-    if not incumbents or best in incumbents:
-        return best
-    incumbent = min(incumbents, key=lambda config: measured[config].median)
-    gain = 1 - measured[best].median / measured[incumbent].median
-    noise = math.hypot(measured[best].spread, measured[incumbent].spread)
-    return best if gain > noise else incumbent
+def winner(
+    measured: Mapping[Config, Sequence[Latency]], baselines: Iterable[Config], incumbents: Iterable[Config]
+) -> Config:
+    """The fastest baseline, unless an incumbent beats it, unless the next one beats that, unless the fastest does.
+
+    To beat is to be faster by more than the noise. What was not measured in all rounds stands for nothing.
+    """
+
+    def median(config: Config) -> float:
+        return merge(measured[config]).median
+
+    ladder = sorted((config for config in baselines if config in measured), key=median)[:1]
+    ladder += [config for config in incumbents if config in measured]
+    ladder.append(min(measured, key=median))
+    standing = ladder[0]
+    for challenger in ladder[1:]:
+        if beats(measured[challenger], measured[standing]):
+            standing = challenger
+    return standing
+
+
+def beats(challenger: Sequence[Latency], incumbent: Sequence[Latency]) -> bool:
+    """Whether a challenger is faster by more than the noise. Both were measured in the same rounds.
+
+    From three rounds on by a paired t test of the logarithms, one-sided at 1 %: what changes from round to round for
+    both alike cancels. With fewer the gain has to exceed both spreads together.
+    """
+    gains = [math.log(theirs.median / ours.median) for ours, theirs in zip(challenger, incumbent, strict=True)]
+    gain = statistics.mean(gains)
+    rounds = len(gains)
+    if rounds < min(CRITICAL):
+        return 1 - math.exp(-gain) > math.hypot(merge(challenger).spread, merge(incumbent).spread)
+    error = statistics.stdev(gains) / math.sqrt(rounds)
+    return gain > 0 and gain > CRITICAL[min(rounds, max(CRITICAL))] * error

@@ -23,6 +23,9 @@ from autotune.workloads import Workload, reference_of, workload
 COMPILE_SECONDS = 90.0
 """How long the loop waits for one config's compilation; most take 2 to 6 s."""
 
+MOST_WORDS = 300
+"""Characters of an exception's text that are kept."""
+
 MOST_WORKERS = 64
 
 MOST_AHEAD = 48
@@ -73,7 +76,8 @@ class Screen:
             return None
         for _ in range(2):
             try:
-                shared, problem = future.result(timeout=COMPILE_SECONDS)
+                refused: Evaluation | None = future.result(timeout=COMPILE_SECONDS)
+                return refused
             except FutureTimeout:
                 self._stop()
                 return Evaluation(Outcome.DID_NOT_COMPILE, f"the compiler took more than {COMPILE_SECONDS:.0f} s")
@@ -83,13 +87,6 @@ class Screen:
                 again = self.submit(config)
                 assert again is not None
                 future = again
-                continue
-            if problem:
-                return Evaluation(Outcome.DID_NOT_COMPILE, problem)
-            if shared > self._machine.shared_memory:
-                reason = f"{shared} bytes of shared memory; the device has {self._machine.shared_memory}"
-                return Evaluation(Outcome.OUT_OF_RESOURCES, reason)
-            return None
         return Evaluation(Outcome.DID_NOT_COMPILE, "the compiler crashed")
 
     def _stop(self) -> None:
@@ -133,14 +130,23 @@ def _begin_worker(parent: int) -> None:
     die_with_parent(parent)
 
 
-def _compile(name: str, problem: dict[str, Any], machine: Machine, config: str) -> tuple[int, str]:
-    """In a worker: the most shared memory of the config's kernels, and what the compiler complained about."""
+def _compile(name: str, problem: dict[str, Any], machine: Machine, config: str) -> Evaluation | None:
+    """In a worker: compile the config's kernels; how it ends where it is not to be run."""
     from autotune.kernels.launching.plan import CompileError, compile_offline_for
+    from autotune.kernels.launching.residency import starvation
 
     found = workload(name)
+    given, wanted = found.problem_type.from_dict(problem), Config.from_json(config)
     compile_offline_for(machine)
     try:
-        compiled = found.compile(found.problem_type.from_dict(problem), Config.from_json(config), machine)
+        kernels = found.compile(given, wanted, machine)
     except CompileError as error:
-        return 0, str(error)
-    return max((kernel.shared_memory for kernel in compiled), default=0), ""
+        return Evaluation(Outcome.DID_NOT_COMPILE, str(error))
+    except Exception as error:  # noqa: BLE001  a user's workload or a compiler: whatever it raises is this config's end
+        return Evaluation(Outcome.DID_NOT_COMPILE, f"{type(error).__name__}: {error}"[:MOST_WORDS])
+    shared = max((kernel.shared_memory for kernel in kernels), default=0)
+    if shared > machine.shared_memory:
+        reason = f"{shared} bytes of shared memory; the device has {machine.shared_memory}"
+        return Evaluation(Outcome.OUT_OF_RESOURCES, reason)
+    starved = starvation(kernels, machine)
+    return Evaluation(Outcome.INVALID, starved) if starved is not None else None

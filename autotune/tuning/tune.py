@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,15 +16,12 @@ from autotune.outcome import Evaluation, Latency, Outcome
 from autotune.problem import Problem
 from autotune.ranks.gang import MeasurePlan
 from autotune.tuning.effort import Budget, Effort
-from autotune.tuning.finals import run_finals, winner
+from autotune.tuning.finals import merge, run_finals, warm_up_calls, winner
 from autotune.tuning.screening import Ahead, Screen
 from autotune.tuning.search import Candidate, Search
 from autotune.tuning.standing import Standing
-from autotune.tuning.warm_start import warm_starts
+from autotune.tuning.warm_start import previous_winner, warm_starts
 from autotune.workloads import Workload, provenance_of
-
-GIVE_UP = 1.5
-"""A config whose first iterations are this many times slower than the best so far is not run further."""
 
 FINAL = "final"
 BASELINE = "baseline"
@@ -118,6 +116,8 @@ class _Run:
                 self._search.remember(record.config, record.evaluation)
                 self.standing.count(record.config, record.evaluation)
         self.standing.resumed = self.standing.trials
+        self._incumbent: tuple[float, ...] = ()
+        """Times of the fastest config of this run; of what was measured before, only medians are left."""
 
     def search_space(self) -> None:
         """Baselines first; then ask, screen ahead, evaluate, tell, save, until the budget is used up."""
@@ -139,27 +139,31 @@ class _Run:
     def finish(self, extra_finalists: Sequence[Config] = ()) -> None:
         """The finals, the limits, and the winner into the store."""
         self._show("finals")
-        default = self._workload.default_config(self._problem, self._machine)
+        baselines = list(self._baselines.values())
+        incumbents = previous_winner(self._workload, self._problem, self._machine, self._store)
+        incumbents.append(self._workload.default_config(self._problem, self._machine))
         leaders = self._search.best(self._effort.finalists)
-        finalists = list(dict.fromkeys([*self._baselines.values(), default, *extra_finalists, *leaders]))
+        finalists = list(dict.fromkeys([*baselines, *incumbents, *extra_finalists, *leaders]))
         known = {(r.config, r.number): r.evaluation for r in self._history if r.source == FINAL}
 
         def evaluate(config: Config, number: int) -> Evaluation:
             if (config, number) in known:
                 return known[config, number]
-            plan = MeasurePlan(3, self._effort.iterations * 2, self._effort.iterations * 2)
+            iterations = self._effort.iterations * 2
+            plan = MeasurePlan(warm_up_calls(self._search.latency(config)), iterations, iterations)
             evaluation = self._gang.evaluate(config, self._seed(number), plan)
             self._store.record(self._study.id, TrialRecord(config, evaluation, source=FINAL, number=number))
             self._show("finals")
             return evaluation
 
-        measured = run_finals(
+        rounds = run_finals(
             finalists, self._effort.rounds, evaluate, stop=lambda: self._elapsed() > self._budget.seconds
         )
-        if not measured:
+        if not rounds:
             self._show("nothing could be measured")
             return
-        best = winner(measured, self._baselines.values())
+        best = winner(rounds, baselines, incumbents)
+        measured = {config: merge(latencies) for config, latencies in rounds.items()}
         self._store.finish(
             self._study.id,
             Winner(
@@ -176,7 +180,7 @@ class _Run:
         self._show("done")
 
     def _ask(self) -> Candidate | None:
-        return self._search.ask(self._used())
+        return self._search.ask()
 
     def _measure_baselines(self) -> None:
         measured = {r.config: r.evaluation for r in self._history if r.source != FINAL}
@@ -191,14 +195,10 @@ class _Run:
             self._show("baselines")
 
     def _evaluate(self, config: Config) -> Evaluation:
-        best = self.standing.best
-        plan = MeasurePlan(
-            warmup=2,
-            screen=self._effort.screen,
-            iterations=self._effort.iterations,
-            give_up_over=GIVE_UP * best[1].median if best else None,
-        )
-        return self._gang.evaluate(config, self._seed(self.standing.trials), plan)
+        plan = MeasurePlan(2, self._effort.screen, self._effort.iterations, self._incumbent)
+        evaluation = self._gang.evaluate(config, self._seed(self.standing.trials), plan)
+        self._incumbent = min(self._incumbent, evaluation.times, key=_median)
+        return evaluation
 
     def _save(self, config: Config, evaluation: Evaluation, source: str) -> None:
         number = self.standing.trials
@@ -228,3 +228,7 @@ class _Run:
         if math.isfinite(self._budget.seconds):
             standing.seconds_left = max(0.0, self._budget.seconds - standing.seconds)
         self._watch(standing)
+
+
+def _median(times: Sequence[float]) -> float:
+    return statistics.median(times) if times else math.inf

@@ -38,6 +38,13 @@ def warm_starts(workload: Workload, problem: Problem, machine: Machine, store: S
     return [config for config in dict.fromkeys(configs) if workload.space.violation(config, problem, machine) is None]
 
 
+def previous_winner(workload: Workload, problem: Problem, machine: Machine, store: Store) -> list[Config]:
+    """The newest winner of the very same key, whatever versions it was tuned with; none where it is invalid today."""
+    key = CacheKey.of(problem, machine)
+    same = [entry.winner.config for entry in store.entries(workload.name, machine.device) if entry.key == key]
+    return [config for config in same[:1] if workload.space.violation(config, problem, machine) is None]
+
+
 def _fastest(store: Store, entry: Entry) -> Iterable[Config]:
     best: dict[Config, float] = {}
     for trial in store.trials(entry.study_id):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import synthetic
-from search_quality import JOINT, Score, advantage, shares
+from search_quality import JOINT, Score, advantage, milliseconds, shares
 from search_strategies import Table, exhaustive, ours, randomly, sequential, tpe
 
 from autotune.config import Config
@@ -20,6 +20,7 @@ from autotune.ranks.gang import MeasurePlan
 from autotune.recordings import Replay
 
 BENCH = Path(__file__).parents[2] / "bench" / "search_quality.py"
+MEASURED = BENCH.parent / "recordings" / "rs-2048.json.gz"
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +48,19 @@ def test_our_search_stays_near_the_optimum_and_ahead_of_chance() -> None:
     chance = Score.of(found[synthetic.FILE, "random", 60])
     assert score.mean > 95 and score.worst_decile > 92
     assert score.mean > chance.mean
+
+
+def test_on_a_measured_table_too_and_ahead_of_the_rivals() -> None:
+    """GEMM + reduce-scatter on 4 x H200: 1232 configs, of which 1 in 100 comes within 4 % of the best."""
+    names = [JOINT, "random", "Optuna TPE"]
+    found = shares([MEASURED], names, [50], seeds=4, workers=1)
+    scores = {name: Score.of(found[MEASURED, name, 50]) for name in names}
+    assert scores[JOINT].mean > 97 and scores[JOINT].worst_decile > 93
+    assert scores[JOINT].mean > max(scores["random"].mean, scores["Optuna TPE"].mean)
+
+
+def test_asking_and_telling_takes_milliseconds(table: Table) -> None:
+    assert milliseconds(table, 60) < 20, "5 on a quiet core"
 
 
 def test_the_same_seed_finds_the_same(table: Table) -> None:

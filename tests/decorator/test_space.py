@@ -76,7 +76,7 @@ def test_a_large_space_is_searched_within_its_trials() -> None:
         (study,) = store.studies()
         trials = store.trials(study.id)
     assert (len(trials), study.space_size, trials[0].source) == (9, 20, "listed")
-    assert {trial.source for trial in trials[1:]} <= {"sampler", "neighbour", "random"}
+    assert {trial.source for trial in trials[1:]} <= {"sampler", "surrogate", "random"}
 
 
 def test_a_long_list_is_searched_within_its_trials() -> None:

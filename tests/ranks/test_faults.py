@@ -135,8 +135,8 @@ def test_a_good_config_has_all_its_numbers(gang: Gang) -> None:
     assert sum(found.seconds.values()) <= 2 * found.seconds["total"] + 1e-3
 
 
-def test_too_slow_at_the_screening_keeps_that_latency(gang: Gang) -> None:
-    plan = MeasurePlan(warmup=0, screen=3, iterations=9, give_up_over=0.5)
+def test_clearly_slower_at_the_screening_keeps_that_latency(gang: Gang) -> None:
+    plan = MeasurePlan(warmup=0, screen=3, iterations=9, incumbent=(0.5,) * 9)
     found = evaluate(gang, plan=plan)
     assert found.outcome is Outcome.MEASURED and found.latency is not None
     assert found.latency.iterations == plan.screen

@@ -100,10 +100,10 @@ def test_an_unexpected_exception_stops_the_run_with_its_traceback(misbehaving: W
 def test_a_slow_config_is_not_run_to_the_end_and_the_parts_are_measured() -> None:
     found = workload("all_gather_gemm")
     with start(found) as gang:
-        dropped = gang.evaluate(CONFIG, 1, MeasurePlan(warmup=0, screen=2, iterations=6, give_up_over=1.0))
-        kept = gang.evaluate(CONFIG, 1, MeasurePlan(warmup=0, screen=2, iterations=6, give_up_over=1e9))
+        dropped = gang.evaluate(CONFIG, 1, MeasurePlan(0, 3, 6, incumbent=(1.0,) * 9))
+        kept = gang.evaluate(CONFIG, 1, MeasurePlan(0, 3, 6, incumbent=(1e9,) * 9))
         parts = gang.measure_parts(1, 3)
-    assert dropped.latency is not None and dropped.latency.iterations == 2
+    assert dropped.latency is not None and dropped.latency.iterations == 3
     assert kept.latency is not None and kept.latency.iterations == 6
     assert set(parts) == {"all_gather", "gemm"} and all(part.median > 0 for part in parts.values())
 

@@ -119,19 +119,21 @@ def test_ranks_that_work_on_different_things_stop_the_run() -> None:
 def test_the_phases_of_an_evaluation() -> None:
     gang = ScriptedGang()
     found = gang.evaluate(CONFIG, 7, MeasurePlan(warmup=2, screen=5, iterations=15))
-    assert kinds(gang) == ["Compile", "Check", "Measure", "Measure", "Recheck"]
-    _, check, first, rest, recheck = gang.asked
-    assert (first, rest) == (Measure(2, 5), Measure(0, 10))
+    assert kinds(gang) == ["Compile", "Check", "Measure", "Measure", "Measure", "Recheck"]
+    _, check, *parts, recheck = gang.asked
+    assert parts == [Measure(2, 5), Measure(0, 5), Measure(0, 5)]
     assert isinstance(check, Check) and isinstance(recheck, Recheck)
     assert check.seed != recheck.seed and recheck.runs > 1 and recheck.stagger > 0
     assert found.latency is not None and found.latency.iterations == 15
+    assert found.times == (101.0, 201.0, 301.0, 401.0, 501.0) * 3, "of each iteration the slower rank's"
 
 
-@pytest.mark.parametrize(("limit", "iterations"), [(300.9, 5), (301.0, 15), (None, 15)])
-def test_only_what_is_clearly_slow_at_the_screening_is_dropped(limit: float | None, iterations: int) -> None:
+@pytest.mark.parametrize(("incumbent", "iterations"), [(95.0, 5), (120.0, 10), (300.0, 15), (None, 15)])
+def test_only_what_is_clearly_slower_is_dropped(incumbent: float | None, iterations: int) -> None:
     gang = ScriptedGang()
-    found = gang.evaluate(CONFIG, 7, MeasurePlan(0, 5, 15, limit))
-    assert found.latency is not None and found.latency.iterations == iterations
+    times = (incumbent,) * 40 if incumbent is not None else ()
+    found = gang.evaluate(CONFIG, 7, MeasurePlan(0, 5, 15, times))
+    assert found.latency is not None and found.latency.iterations == iterations == len(found.times)
     assert kinds(gang)[-1] == "Recheck", "what is dropped is checked as well"
 
 

@@ -80,8 +80,8 @@ def test_a_sample_of_the_space_compiles_and_fits(name: str, machine: Machine) ->
             for kernel in kernels:
                 fits = 0 < kernel.shared_memory <= machine.shared_memory
                 assert fits or kernel.name in WITHOUT_SHARED_MEMORY, f"{config}: {kernel}"
-                if machine.kind == "hip":
-                    assert kernel.registers is not None and kernel.spills is not None, f"{config}: {kernel}"
-                    spilled += kernel.spills > 0
-    # The search finds those slow; more would say that the constraint on registers is wrong.
+                assert kernel.registers is not None and kernel.spills is not None, f"{config}: {kernel}"
+                spilled += kernel.spills > 0 and machine.kind == "hip"
+    # The search finds those slow; more would say that the constraint on registers is wrong. (What NVIDIA's tool states
+    # is all of the stack.)
     assert spilled <= len(jobs) // 5

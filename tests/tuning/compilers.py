@@ -17,12 +17,19 @@ class CompilingWorkload(AllGatherGemmWorkload):
     name = "compiling"
 
     def compile(self, problem: Any, config: Config, machine: Machine) -> list[Compiled]:
-        """1 compiles, 2 does not, 4 takes the process down, 8 needs too much shared memory."""
+        """1 compiles, 2 does not, 4 takes the process down, 8 needs too much shared memory.
+
+        16 raises what nobody expects, 32 needs more programs resident than there is room for.
+        """
         how = config["group_m"]
         if how == 2:
             raise CompileError("planted: no such layout")
         if how == 4:
             os._exit(1)
+        if how == 16:
+            return [Compiled("kernel", {}["planted"], None, None)]
+        if how == 32:
+            return [Compiled("kernel", 0, 255, 0, warps=8, resident=machine.compute_units + 1)]
         return [Compiled("kernel", 1 << 30 if how == 8 else 1024, None, None)]
 
 

@@ -7,16 +7,17 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from fakes import BASELINE, EIGHT_GPUS, FAILURES, FakeGang, FakeScreen, formula, latency_of
 
 from autotune.config import Config
 from autotune.db import Store
 from autotune.errors import InvalidBudget
-from autotune.outcome import Evaluation, Outcome
+from autotune.outcome import Evaluation, Latency, Outcome
 from autotune.tuning import EFFORTS, Budget, Result, tune
 from autotune.tuning.effort import parse_duration
-from autotune.tuning.finals import merge, run_finals, winner
+from autotune.tuning.finals import beats, merge, run_finals, warm_up_calls, winner
 from autotune.tuning.search import Search
 from autotune.workloads import workload
 
@@ -142,8 +143,8 @@ def test_the_search_never_proposes_what_it_knows() -> None:
     reserved = list(FOUND.baselines(PROBLEM, EIGHT_GPUS).values())
     search = Search(FOUND.space, PROBLEM, EIGHT_GPUS, 1, [], reserved, on_invalid=lambda config, evaluation: None)
     seen = set(reserved)
-    for number in range(80):
-        candidate = search.ask(number / 80)
+    for _ in range(80):
+        candidate = search.ask()
         assert candidate is not None and candidate.config not in seen
         seen.add(candidate.config)
         search.tell(candidate, Evaluation(Outcome.MEASURED, latency=latency_of(formula(candidate.config))))
@@ -164,14 +165,53 @@ def test_finals_alternate_and_drop_what_fails() -> None:
     measured = run_finals([A, B, C], 3, evaluate, stop=lambda: False)
     assert calls == [("a", 0), ("b", 0), ("c", 0), ("c", 1), ("b", 1), ("a", 1), ("a", 2), ("c", 2)]
     assert set(measured) == {A, C}
-    assert measured[A].median == 110.0 and measured[A].iterations == 45
+    assert [latency.median for latency in measured[A]] == [100.0, 110.0, 120.0]
+
+
+def once(median: float) -> list[Latency]:
+    return [latency_of(median)]
 
 
 def test_the_incumbent_stays_within_the_noise() -> None:
-    assert winner({A: latency_of(100.0), B: latency_of(99.5)}, [A]) == A
-    assert winner({A: latency_of(100.0), B: latency_of(95.0)}, [A]) == B
-    assert winner({A: latency_of(100.0), B: latency_of(120.0)}, [A]) == A
-    assert winner({B: latency_of(100.0), C: latency_of(99.9)}, [A]) == C
+    assert winner({A: once(100.0), B: once(99.5)}, [A], []) == A
+    assert winner({A: once(100.0), B: once(95.0)}, [A], []) == B
+    assert winner({A: once(100.0), B: once(120.0)}, [A], []) == A
+    assert winner({B: once(100.0), C: once(99.9)}, [A], []) == C, "A failed"
+    assert winner({A: once(100.0), B: once(99.5), C: once(95.0)}, [A, B], []) == C
+    assert winner({A: once(100.0), B: once(95.0), C: once(94.5)}, [A], [B]) == B, "C does not beat B"
+    assert winner({A: once(100.0), B: once(99.5), C: once(95.0)}, [A], [B]) == C
+    assert winner({A: once(100.0), B: once(99.5), C: once(99.2)}, [A], [B, C]) == A, "neither beats the baseline"
+
+
+def rounds_of(*medians: float) -> list[Latency]:
+    return [latency_of(median) for median in medians]
+
+
+def test_with_three_rounds_what_both_have_in_common_is_no_noise() -> None:
+    drifting = rounds_of(100.0, 110.0, 120.0, 130.0)
+    faster = rounds_of(99.5, 109.4, 119.5, 129.4)
+    at_times = rounds_of(97.0, 111.0, 117.0, 131.0)
+    assert beats(faster, drifting) and not beats(drifting, faster)
+    assert not beats(at_times, drifting), "faster by more on average, but not from round to round"
+    assert not beats(faster[:2], drifting[:2]), "two rounds tell only what exceeds the spread of either"
+    assert not beats(drifting, drifting)
+
+
+@pytest.mark.parametrize("rounds", [3, 4, 6])
+def test_one_that_is_as_fast_seldom_beats_the_incumbent_and_a_faster_one_mostly(rounds: int) -> None:
+    rng, draws = np.random.default_rng(3), 2000
+
+    def times(median: float) -> list[Latency]:
+        return rounds_of(*(median * np.exp(rng.normal(0, 0.003, rounds))))
+
+    wrong = sum(beats(times(100.0), times(100.0)) for _ in range(draws)) / draws
+    assert wrong <= 0.01 + 3.1 * math.sqrt(0.01 * 0.99 / draws)
+    assert sum(beats(times(97.0), times(100.0)) for _ in range(draws)) / draws > 0.75
+
+
+def test_a_finalist_runs_for_a_while_before_it_is_measured() -> None:
+    assert [warm_up_calls(latency) for latency in (50.0, 800.0, 19e3, math.inf)] == [400, 25, 3, 3]
+    assert warm_up_calls(1.0) == 400, "what lies between the calls takes longer than they do"
 
 
 def test_merging_takes_the_median_round() -> None:

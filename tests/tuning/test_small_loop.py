@@ -2,158 +2,21 @@
 
 from __future__ import annotations
 
-import math
+import dataclasses
+import sys
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pytest
 from fakes import LAPTOP, latency_of
+from small_space import BEST, BSP, EFFORT, EVERYTHING, FINALS, PROBLEM, WORKLOAD, Ranks, kept, run, time_of
 
 from autotune.config import Config
-from autotune.db import Store, TrialRecord
-from autotune.environment import Machine
+from autotune.db import Store
 from autotune.errors import GangError
-from autotune.outcome import Evaluation, Latency, Outcome
-from autotune.problem import Problem, size
-from autotune.search_spaces import Constraint, Setting, Space, choices, numbers
-from autotune.tuning import Budget, Effort, Result, Standing, tune
-from autotune.tuning.screening import Screen
+from autotune.outcome import Evaluation, Outcome
+from autotune.tuning import Standing
 from autotune.tuning.search import Search
-from autotune.workloads import Tolerance, Workload
-
-EFFORT = Effort(trials=24, screen=3, iterations=9, finalists=2, rounds=2)
-BSP = Config({"mode": "bsp"})
-BEST = Config({"mode": "push", "tile": 64, "unit": 128})
-"""The fastest by ``time_of``: neither the default nor next to it."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class SmallProblem(Problem):
-    workload = "small"
-
-    width: int = size("numbers on each rank")
-
-
-def _whole_tiles(s: Setting, tile: int, unit: int) -> bool:
-    return unit % tile == 0
-
-
-class SmallWorkload(Workload):
-    """37 valid configs: one bsp and 36 pushes."""
-
-    name = "small"
-    problem_type = SmallProblem
-    space = Space(
-        choices("mode", "bsp", "push"),
-        numbers("tile", 2, 4, 8, 16, 32, 64, 128, 256, modes=("push",)),
-        numbers("unit", 2, 4, 8, 16, 32, 64, 128, 256, modes=("push",)),
-        constraints=(Constraint("whole", ("tile", "unit"), _whole_tiles, "a unit holds whole tiles"),),
-    )
-    sources = ()
-
-    def default_problem(self, machine: Machine, world_size: int) -> SmallProblem:
-        return SmallProblem(width=1024, world_size=world_size)
-
-    def default_config(self, problem: Any, machine: Machine) -> Config:
-        return Config({"mode": "push", "tile": 2, "unit": 2})
-
-    def first_configs(self, problem: Any, machine: Machine) -> list[Config]:
-        return [self.default_config(problem, machine), Config({"mode": "push", "tile": 2, "unit": 256})]
-
-    def baselines(self, problem: Any, machine: Machine) -> dict[str, Config]:
-        return {"bsp": BSP}
-
-    def tolerance(self, problem: Any) -> Tolerance:
-        return Tolerance(1e-3, 1e-2)
-
-    def heap_bytes(self, problem: Any) -> int:
-        return 1 << 20
-
-    def operation(self, *_: Any) -> Any:
-        raise NotImplementedError
-
-    def compile(self, *_: Any) -> Any:
-        raise NotImplementedError
-
-
-WORKLOAD = SmallWorkload()
-PROBLEM = SmallProblem(width=1024, world_size=2)
-EVERYTHING = set(WORKLOAD.space.enumerate(PROBLEM, LAPTOP))
-
-
-def time_of(config: Config) -> float:
-    """Microseconds: 300 for bsp, a bowl around ``BEST`` for the others."""
-    if config == BSP:
-        return 300.0
-    return 200.0 * (
-        1 + 0.1 * abs(math.log2(config.integer("tile") / 64)) + 0.07 * abs(math.log2(config.integer("unit") / 128))
-    )
-
-
-@dataclass
-class Ranks:
-    """Stands in for a gang: a time for each config, what it was asked, and what is to go wrong."""
-
-    time: Callable[[Config], float] = time_of
-    raises: dict[int, type[BaseException]] = field(default_factory=dict)
-    """By the number of the call."""
-    fails: dict[Config, Outcome] = field(default_factory=dict)
-    calls: list[tuple[Config, int, Any]] = field(default_factory=list)
-    log: list[str] = field(default_factory=list)
-    restarts: int = 0
-
-    @property
-    def configs(self) -> list[Config]:
-        return [config for config, _, _ in self.calls]
-
-    def start(self) -> None:
-        self.log.append("start")
-
-    def close(self) -> None:
-        self.log.append("close")
-
-    def evaluate(self, config: Config, seed: int, plan: Any) -> Evaluation:
-        if len(self.calls) in self.raises:
-            raise self.raises[len(self.calls)]("planted")
-        self.calls.append((config, seed, plan))
-        if config in self.fails:
-            return Evaluation(self.fails[config], "planted")
-        return Evaluation(Outcome.MEASURED, latency=latency_of(self.time(config)))
-
-    def measure_parts(self, warmup: int, iterations: int) -> dict[str, Latency]:
-        return {"sum": latency_of(120.0)}
-
-
-def run(path: Path, ranks: Ranks, trials: int = 20, **options: Any) -> Result:
-    """One run of the loop as a new process would make it, on a laptop, where nothing is compiled."""
-    watch: Callable[[Standing], None] = options.pop("watch", lambda standing: None)
-    with Store.open(path) as store, Screen(WORKLOAD, PROBLEM, LAPTOP) as screen:
-        return tune(
-            WORKLOAD,
-            PROBLEM,
-            LAPTOP,
-            store,
-            ranks,
-            screen,
-            budget=Budget(trials),
-            effort=EFFORT,
-            watch=watch,
-            **options,
-        )
-
-
-def kept(path: Path, *, finals: bool = False, study: int | None = None) -> list[TrialRecord]:
-    """What the store holds of the search, or of the finals."""
-    with Store.open(path) as store:
-        trials = store.trials(study or store.studies()[-1].id)
-    return [trial for trial in trials if (trial.source == "final") == finals]
-
-
-FINALS = EFFORT.rounds * (EFFORT.finalists + 2)
-"""Evaluations of the finals: the best ones, the default and the baseline."""
 
 
 @pytest.fixture
@@ -188,15 +51,20 @@ def test_the_ranks_evaluate_as_many_configs_as_the_budget_says(path: Path, trial
     assert len(kept(path, finals=True)) == len(ranks.calls) - trials <= FINALS
 
 
-def test_a_config_that_is_clearly_slower_may_be_given_up_early(path: Path) -> None:
-    ranks = Ranks()
-    run(path, ranks)
-    assert ranks.calls[0][2].give_up_over is None, "nothing to compare with yet"
+def test_what_is_slower_than_the_fastest_of_this_run_may_be_dropped(path: Path) -> None:
+    ranks = Ranks(raises={20: KeyboardInterrupt})
+    run(path, ranks, trials=30)
+    assert ranks.calls[0][2].incumbent == (), "nothing to compare with yet"
     best = 300.0
-    for config, _, plan in ranks.calls[1:20]:
-        assert plan.give_up_over == pytest.approx(1.5 * best)
+    for config, _, plan in ranks.calls[1:]:
+        assert plan.incumbent == (best,) * EFFORT.iterations
         best = min(best, time_of(config))
-    assert all(plan.give_up_over is None and plan.screen == plan.iterations for _, _, plan in ranks.calls[20:])
+    continued = Ranks()
+    run(path, continued, trials=30)
+    assert continued.calls[0][2].incumbent == (), "of what was measured before an interrupt only medians are left"
+    assert continued.calls[1][2].incumbent == (time_of(continued.configs[0]),) * EFFORT.iterations
+    finals = continued.calls[10:]
+    assert finals and all(plan.incumbent == () and plan.screen == plan.iterations for _, _, plan in finals)
 
 
 def test_every_search_evaluation_has_inputs_of_its_own_and_a_final_round_the_same(path: Path) -> None:
@@ -294,6 +162,29 @@ def test_force_that_is_interrupted_leaves_the_old_winner_in_the_cache(path: Path
         assert store.entries("small") == [old]
 
 
+@pytest.mark.parametrize(("gain", "stays"), [(0.0, True), (0.01, True), (0.05, False)])
+def test_the_last_winner_stays_unless_it_is_beaten_by_more_than_the_noise(
+    path: Path, gain: float, stays: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = run(path, Ranks(), trials=30).entry
+    assert first is not None and first.winner.config == BEST
+    stale = dataclasses.replace(first.provenance, triton="another version")
+    monkeypatch.setattr(sys.modules["autotune.tuning.tune"], "provenance_of", lambda workload: stale)
+    other = BEST.replace(tile=128)
+    times = {BEST: 200.0, other: 200.0 * (1 - gain)}
+    ranks = Ranks(time=lambda config: times.get(config, 400.0))
+    again = run(path, ranks, trials=1000).entry
+    assert again is not None and again.provenance == stale
+    assert again.winner.config == (BEST if stays else other)
+
+
+def test_the_last_winner_is_measured_again_even_where_the_search_did_not_come_to_it(path: Path) -> None:
+    run(path, Ranks(), trials=30)
+    ranks = Ranks()
+    run(path, ranks, trials=1, force=True)
+    assert ranks.configs.count(BEST) == EFFORT.rounds and BEST not in ranks.configs[:1]
+
+
 @pytest.mark.parametrize("gain", [0.0, 0.01, 0.02, 0.05])
 def test_no_winner_is_slower_than_the_baseline_and_noise_is_no_gain(path: Path, gain: float) -> None:
     result = run(path, Ranks(time=lambda config: 300.0 * (1 if config == BSP else 1 - gain)))
@@ -325,7 +216,7 @@ def test_who_proposed_each_config_is_kept(path: Path) -> None:
     run(path, Ranks(), trials=30)
     sources = [trial.source for trial in kept(path) if trial.evaluation.outcome is not Outcome.INVALID]
     assert sources[:3] == ["baseline", "first", "first"]
-    assert set(sources[3:]) <= {"sampler", "neighbour", "random"} and "sampler" in sources
+    assert set(sources[3:]) <= {"sampler", "surrogate", "random"} and "sampler" in sources
 
 
 def test_a_watcher_sees_every_phase_and_the_counts_rise(path: Path) -> None:
@@ -350,7 +241,7 @@ def make_search(seed: int = 1) -> Search:
 @pytest.mark.parametrize("ahead", [1, 6])
 def test_the_search_proposes_each_config_once_then_none(ahead: int) -> None:
     search, seen, waiting = make_search(), [], []
-    while (candidate := search.ask(len(seen) / 36)) is not None:
+    while (candidate := search.ask()) is not None:
         seen.append(candidate.config)
         waiting.append(candidate)
         if len(waiting) == ahead:
@@ -365,7 +256,7 @@ def test_the_search_ranks_what_it_was_told() -> None:
     search.remember(BSP, Evaluation(Outcome.MEASURED, latency=latency_of(300.0)))
     told = {BSP: 300.0}
     for _ in range(10):
-        candidate = search.ask(0.0)
+        candidate = search.ask()
         assert candidate is not None
         failed = candidate.config.integer("tile") == 4
         latency = latency_of(time_of(candidate.config))
@@ -381,7 +272,7 @@ def test_a_config_of_a_space_that_has_changed_since_is_ignored() -> None:
     search = make_search()
     for values in ({"mode": "gone"}, {"mode": "push", "tile": 3, "unit": 3}, {"mode": "push", "speed": 3}):
         search.remember(Config(values), Evaluation(Outcome.TIMED_OUT, "planted"))
-    assert search.ask(0.0) is not None
+    assert search.ask() is not None
 
 
 def test_an_extra_finalist_is_measured_in_every_round_of_the_finals(path: Path) -> None:

@@ -187,13 +187,17 @@ class _Builder:
             "FLATTEN": config["schedule"] == "flattened", "PROXY_FENCE": knobs.tma,
         }  # fmt: skip
         common = self.common()
-        launches = [Launch(device.gather_gemm_kernel, programs, common | transfer | gemm, knobs.options)]
+        # On another stream nothing but room lets the push begin; elsewhere it is the first to.
+        beside = site == "side_stream"
+        resident = programs if beside else None
+        launches = [Launch(device.gather_gemm_kernel, programs, common | transfer | gemm, knobs.options, resident)]
         if not same_launch:
             names = (
                 "shard", "M", "K", "shard_rows", "width", "rank", "heap_bases", "state", "WORLD", "ROWS", "HINT",
             )  # fmt: skip
             arguments = transfer | {name: common[name] for name in names}
-            launches.insert(0, Launch(device.push_kernel, communicating, arguments, {"num_warps": 8}))
+            resident = communicating if beside else None
+            launches.insert(0, Launch(device.push_kernel, communicating, arguments, {"num_warps": 8}, resident))
         return launches
 
     def gather(self) -> Launch:

@@ -83,6 +83,7 @@ def plan(
     if config["schedule"] == "persistent":
         programs = min(programs, machine.compute_units * config.integer("residents"))
     separate = config["combine"] == "separate"
+    blocking = config["schedule"] == "persistent" and knobs.splits > 1 and not separate
     arguments = {
         **knobs.common(tensors.b, tensors.c, problem.b_order == "nk", problem.k_local),
         "a": knobs.a_operand(tensors.a), "c": tensors.c,
@@ -95,7 +96,8 @@ def plan(
         "TYPE": TYPES[problem.dtype], "WORLD": problem.world_size, "MODE": MODES[str(config["mode"])].value,
         "PACKED": packed(config), "SEPARATE": separate, "SPLITS": knobs.splits, "BIAS": tensors.bias is not None,
     }  # fmt: skip
-    return [Launch(device.gemm_all_reduce_kernel, programs + tiles * separate, arguments, knobs.options)]
+    resident = programs if blocking else None
+    return [Launch(device.gemm_all_reduce_kernel, programs + tiles * separate, arguments, knobs.options, resident)]
 
 
 def share_scratch(

@@ -135,6 +135,7 @@ class _Builder:
         if config["schedule"] != "tile":
             # The interpreter runs programs one after another: two of which one waits for the other's peers would hang.
             programs = min(programs, 1 if self.machine.is_interpreter else self.machine.compute_units)
+        resident = None if config["schedule"] == "tile" else programs
         arguments = {
             **knobs.common(self.tensors.b, self.tensors.c, problem.b_order == "nk", problem.k_local),
             **self.common(), **self.bias(),
@@ -145,7 +146,7 @@ class _Builder:
             "UNIT_TILES": config.integer("unit_tiles"), "LATE": config["signals"] == "next_turn",
             "FLATTEN": config["schedule"] == "flattened",
         }  # fmt: skip
-        return Launch(device.gemm_scatter_kernel, programs, arguments, knobs.options)
+        return Launch(device.gemm_scatter_kernel, programs, arguments, knobs.options, resident)
 
     def enter(self) -> Launch:
         """All ranks wait for each other, on the device, until every inbox may be written to."""

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from autotune.environment import Machine
 from autotune.errors import AutotuneError
+
+REGISTER_BYTES = 4
 
 
 @dataclass(frozen=True)
@@ -18,6 +23,9 @@ class Launch:
     programs: int
     arguments: Mapping[str, Any]
     options: Mapping[str, int] = field(default_factory=dict)
+    resident: int | None = None
+    """Programs that must all have begun before any may end: those that wait for each other, where the order in which
+    programs begin is not enough. What must be said is said here; the screening holds the compiled kernel to it."""
 
     def run(self) -> None:
         """Enqueue it on the current stream (interpreter: run it)."""
@@ -30,15 +38,19 @@ class Launch:
 
 @dataclass(frozen=True)
 class Compiled:
-    """What the compiler says of one kernel: bytes of shared memory (LDS); registers and spills of a thread.
+    """What the compiler says of one kernel: bytes of shared memory (LDS); registers and spilled registers of a thread.
 
-    The latter two are None where the backend does not tell without loading the kernel.
+    The latter two are None where nobody tells without loading the kernel. For NVIDIA all of a thread's stack counts as
+    spilled.
     """
 
     name: str
     shared_memory: int
     registers: int | None
     spills: int | None
+    warps: int = 4
+    resident: int | None = None
+    """As the launch says: how many programs must be resident together."""
 
 
 class CompileError(AutotuneError):
@@ -90,8 +102,8 @@ def compile_all(launches: list[Launch]) -> list[Compiled]:
         except (CompilationError, triton.runtime.errors.PTXASError, RuntimeError, ValueError, IndexError) as error:
             # MLIR's pass failures arrive as RuntimeError, unsupported layouts as ValueError or IndexError.
             raise CompileError(f"{launch.kernel.__name__}: {_telling_line(str(error))}") from error
-        spills = _from_assembly(kernel)
-        done.append(Compiled(launch.kernel.__name__, kernel.metadata.shared, *spills))
+        shared, warps = kernel.metadata.shared, kernel.metadata.num_warps
+        done.append(Compiled(launch.kernel.__name__, shared, *_registers(kernel), warps, launch.resident))
     return done
 
 
@@ -101,15 +113,37 @@ def _telling_line(message: str) -> str:
     return (errors or lines or ["no message"])[-1][:300]
 
 
-def _from_assembly(kernel: Any) -> tuple[int | None, int | None]:
-    """Registers and spilled registers, where the assembly states them (AMD)."""
-    text: str = kernel.asm.get("amdgcn", "")
-    found: dict[str, int] = {}
-    for line in text.splitlines():
-        name, _, value = line.strip().partition(":")
-        if name in (".vgpr_count", ".vgpr_spill_count") and value.strip().isdigit():
-            found[name] = int(value)
-    return found.get(".vgpr_count"), found.get(".vgpr_spill_count")
+def _registers(kernel: Any) -> tuple[int | None, int | None]:
+    """Registers and spilled registers of a thread, where AMD's assembly or NVIDIA's tool states them."""
+    if "amdgcn" in kernel.asm:
+        stated = _stated(r"\.(vgpr_count|vgpr_spill_count): *(\d+)", kernel.asm["amdgcn"])
+        return stated.get("vgpr_count"), stated.get("vgpr_spill_count")
+    stated = _stated(r"(REG|STACK|LOCAL):(\d+)", _resource_usage(kernel.asm.get("cubin", b"")))
+    return stated.get("REG"), (stated["STACK"] + stated["LOCAL"]) // REGISTER_BYTES if stated else None
+
+
+def _stated(pattern: str, text: str) -> dict[str, int]:
+    return {name: int(value) for name, value in re.findall(pattern, text)}
+
+
+def _resource_usage(cubin: bytes) -> str:
+    """What cuobjdump, which comes with Triton, says of a kernel; nothing where it is missing.
+
+    Nor where there is a device, as on a rank: there the time is better spent on measuring.
+    """
+    from triton import knobs
+    from triton.runtime import driver
+
+    if not isinstance(driver.active, _OfflineDriver):
+        return ""
+    try:
+        tool = knobs.nvidia.cuobjdump.path
+    except RuntimeError:
+        return ""
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        return subprocess.run([tool, "-res-usage", file.name], capture_output=True, text=True, check=False).stdout
 
 
 def run_all(launches: list[Launch]) -> None:

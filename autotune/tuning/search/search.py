@@ -1,4 +1,4 @@
-"""The search: which config next. Optuna's TPE over the joint space, then steps around the best."""
+"""The search: which config next. Steps from the best that a surrogate expects most of, and Optuna's TPE beside them."""
 
 from __future__ import annotations
 
@@ -16,15 +16,25 @@ from autotune.environment import Machine
 from autotune.outcome import Evaluation, Outcome
 from autotune.problem import Problem
 from autotune.search_spaces import Space
+from autotune.tuning.search.surrogate import Surrogate
 
-LOCAL_FROM = 0.1
-"""Share of the budget after which most configs are neighbours of the best: TPE alone leaves bad seeds behind."""
+GUIDED_FROM = 8
+"""Measured configs from which on the surrogate is asked; before, the sampler draws at random."""
 
-LOCAL_SHARE = 0.75
-"""Of the configs after that."""
+GUIDED_SHARE = 0.9
+"""Of the configs after that. The rest are the sampler's: an opinion of its own where the surrogate is wrong."""
 
-LOCAL_AROUND = 3
+LEADERS = 3
 """How many of the best are stepped away from."""
+
+WALKS = 60
+"""Configs a few steps from one of them, among which the surrogate chooses besides, …"""
+
+MOST_STEPS = 4
+"""… as many as this; …"""
+
+STRANGERS = 10
+"""… and configs from anywhere: few valleys of a joint space are left by one step."""
 
 PREDICTED = 4
 """Configs that the cost model adds to the first ones, …"""
@@ -73,66 +83,74 @@ class Search:
                 seed=seed, multivariate=True, group=True, constant_liar=True, n_startup_trials=8, n_ei_candidates=48
             )
         self._study = optuna.create_study(sampler=sampler)
+        self._surrogate = Surrogate(self._space)
         self._first = deque(first)
-        self._known: dict[Config, float] = dict.fromkeys(reserved, math.inf)
-        """Log of the latency of every config asked for or told, infinite where there is none."""
+        self._known = set(reserved)
+        """What is not proposed any more: asked for, told, reserved, or invalid."""
+        self._measured: dict[Config, float] = {}
+        """The log of the latency: a factor of two is the same everywhere."""
+        self._failed: list[Config] = []
+        self._pending: dict[Config, None] = {}
+        self._neighbours: dict[Config, list[Config]] = {}
         self._on_invalid = on_invalid
         self._first.extend(self._promising(predict))
 
     def remember(self, config: Config, evaluation: Evaluation) -> None:
         """Take in an evaluation that the search did not ask for: of an earlier run, a baseline."""
-        if self._known.get(config, math.inf) < math.inf:
+        if config in self._measured:
             return
-        value = _value(evaluation)
-        self._known[config] = value
+        self._known.add(config)
         try:
             parameters, distributions = self._space.parameters(config), self._space.distributions(config)
         except (KeyError, StopIteration):
             return  # a config of a space that has changed since
+        value = self._learn(config, evaluation)
+        state = optuna.trial.TrialState.PRUNED if value is None else optuna.trial.TrialState.COMPLETE
+        constraints = {"works": 1.0 if value is None else -1.0}
         self._study.add_trial(
             optuna.trial.create_trial(
-                params=parameters,
-                distributions=distributions,
-                value=value if math.isfinite(value) else None,
-                state=optuna.trial.TrialState.COMPLETE if math.isfinite(value) else optuna.trial.TrialState.PRUNED,
-                constraints={"works": -1.0 if math.isfinite(value) else 1.0},
+                params=parameters, distributions=distributions, value=value, state=state, constraints=constraints
             )
         )
 
-    def ask(self, used: float) -> Candidate | None:
-        """The next config, never one that was asked for before; None where nothing new could be found.
-
-        ``used`` is the share of the budget that is gone.
-        """
+    def ask(self) -> Candidate | None:
+        """The next config, never one that was asked for before; None where nothing new could be found."""
         while self._first:
             config = self._first.popleft()
             if config not in self._known:
                 return self._claim(Candidate(config, "first"))
-        if used >= LOCAL_FROM and self._random.random() < LOCAL_SHARE:
-            candidate = self._neighbour()
-            if candidate is not None:
-                return self._claim(candidate)
-        candidate = self._sampled() or self._neighbour() or self._drawn()
+        guided = len(self._measured) >= GUIDED_FROM and self._random.random() < GUIDED_SHARE
+        candidate = (self._guided() if guided else None) or self._sampled() or self._guided() or self._drawn()
         return self._claim(candidate) if candidate is not None else None
 
     def tell(self, candidate: Candidate, evaluation: Evaluation) -> None:
         """How a candidate ended."""
+        self._pending.pop(candidate.config, None)
         if candidate.trial is None:
-            del self._known[candidate.config]
             self.remember(candidate.config, evaluation)
-            return
-        value = _value(evaluation)
-        self._known[candidate.config] = value
-        self._finish(candidate.trial, value)
+        else:
+            self._finish(candidate.trial, self._learn(candidate.config, evaluation))
 
     def best(self, count: int) -> list[Config]:
         """The fastest configs known, fastest first."""
-        measured = [config for config, value in self._known.items() if math.isfinite(value)]
-        return sorted(measured, key=lambda config: self._known[config])[:count]
+        return sorted(self._measured, key=lambda config: self._measured[config])[:count]
+
+    def latency(self, config: Config) -> float:
+        """Microseconds that a config was found to take, infinite where it was not measured."""
+        return math.exp(self._measured.get(config, math.inf))
 
     def _claim(self, candidate: Candidate) -> Candidate:
-        self._known.setdefault(candidate.config, math.inf)
+        self._known.add(candidate.config)
+        self._pending[candidate.config] = None
         return candidate
+
+    def _learn(self, config: Config, evaluation: Evaluation) -> float | None:
+        """Keep how a config ended: the log of its latency, None where it has none."""
+        if evaluation.latency is not None:
+            self._measured[config] = math.log(evaluation.latency.median)
+        elif evaluation.outcome is not Outcome.INVALID:
+            self._failed.append(config)
+        return self._measured.get(config)
 
     def _sampled(self) -> Candidate | None:
         """What the sampler proposes; where that is invalid or known, a config next to it that is neither.
@@ -146,16 +164,16 @@ class Search:
             if violation is None and config not in self._known:
                 return Candidate(config, "sampler", trial)
             if violation is not None:
-                self._finish(trial, math.inf)
+                self._finish(trial, None)
                 if config not in self._known:
-                    self._known[config] = math.inf
+                    self._known.add(config)
                     self._on_invalid(config, Evaluation(Outcome.INVALID, violation))
                 beside = self._mended(config)
             else:
                 beside = self._step_from(config)
                 if beside is None:
                     # Nothing new around it, as in a mode of two configs: else the sampler would dwell there for ever.
-                    self._finish(trial, math.inf)
+                    self._finish(trial, None)
                 else:
                     self._study.tell(trial, state=optuna.trial.TrialState.FAIL)  # invisible: it taught nothing new
             if beside is not None and beside not in self._known:
@@ -178,24 +196,33 @@ class Search:
             config = config.replace(**{name: self._random.choice(self._space.dimensions[name].values)})
         return None
 
-    def _finish(self, trial: optuna.Trial, value: float) -> None:
+    def _finish(self, trial: optuna.Trial, value: float | None) -> None:
         # PRUNED with a violated constraint: the samplers learn from that; they never see FAIL.
-        trial.set_constraint("works", -1.0 if math.isfinite(value) else 1.0)
-        if math.isfinite(value):
-            self._study.tell(trial, value)
-        else:
+        trial.set_constraint("works", 1.0 if value is None else -1.0)
+        if value is None:
             self._study.tell(trial, state=optuna.trial.TrialState.PRUNED)
+        else:
+            self._study.tell(trial, value)
 
-    def _neighbour(self) -> Candidate | None:
-        """A step from one of the best; from the next ones where those have no unknown neighbour left."""
-        ranked = self.best(len(self._known))
-        leaders = ranked[:LOCAL_AROUND]
-        self._random.shuffle(leaders)
-        for config in [*leaders, *ranked[LOCAL_AROUND:]]:
-            beside = self._step_from(config)
-            if beside is not None:
-                return Candidate(beside, "neighbour")
-        return None
+    def _guided(self) -> Candidate | None:
+        """What the surrogate expects most of: one step or a few from the best, or a stranger."""
+        ranked = self.best(len(self._measured))
+        if not ranked:
+            return None
+        pool: dict[Config, None] = {}
+        for number, leader in enumerate(ranked):
+            if number >= LEADERS and pool:
+                break  # beyond them only where they have nothing new beside them
+            pool.update((other, None) for other in self._beside(leader) if other not in self._known)
+        for _ in range(WALKS):
+            walked = self._walked(self._random.choice(ranked[:LEADERS]))
+            if walked not in self._known and self._space.broken(walked, self._problem, self._machine) is None:
+                pool[walked] = None
+        pool.update((drawn.config, None) for _ in range(STRANGERS) if (drawn := self._drawn()) is not None)
+        if not pool:
+            return None
+        chosen = self._surrogate.most_promising(list(pool), self._measured, self._failed, list(self._pending))
+        return Candidate(chosen, "surrogate")
 
     def _drawn(self) -> Candidate | None:
         """Any unknown config, drawn at random; None once the space seems to be used up."""
@@ -218,13 +245,23 @@ class Search:
             found[drawn.config] = predicted
         return sorted(found, key=lambda config: found[config])[:PREDICTED]
 
+    def _walked(self, config: Config) -> Config:
+        """A config some steps away, each in a dimension drawn at random; valid or not."""
+        mode = str(config["mode"])
+        dimensions = [d for d in self._space.dimensions_of(mode) if d.name != "mode" and len(d.values) > 1]
+        for _ in range(self._random.randint(2, MOST_STEPS) if dimensions else 0):
+            dimension = self._random.choice(dimensions)
+            values = list(dimension.neighbours(config[dimension.name]))
+            config = config.replace(**{dimension.name: self._random.choice(values)})
+        return config
+
     def _step_from(self, config: Config) -> Config | None:
         """An unknown config that differs in one dimension by one step."""
-        neighbours = self._space.neighbours(config, self._problem, self._machine)
-        unknown = [other for other in neighbours if other not in self._known]
+        unknown = [other for other in self._beside(config) if other not in self._known]
         return self._random.choice(unknown) if unknown else None
 
-
-def _value(evaluation: Evaluation) -> float:
-    """What is minimised: the log of the latency, so that a factor of two is the same everywhere."""
-    return math.log(evaluation.latency.median) if evaluation.latency is not None else math.inf
+    def _beside(self, config: Config) -> list[Config]:
+        """All configs that differ in one dimension by one step."""
+        if config not in self._neighbours:
+            self._neighbours[config] = list(self._space.neighbours(config, self._problem, self._machine))
+        return self._neighbours[config]

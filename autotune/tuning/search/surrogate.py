@@ -1,0 +1,109 @@
+"""The surrogate: what unknown configs ought to take, judging by those measured: a Gaussian process."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autotune.config import Config
+from autotune.search_spaces import Dimension, Space
+
+STEP = 0.3
+"""Distance of two values of an ordinal dimension that are neighbours; configs correlate by exp(-distance)."""
+
+OTHER_WORD = 0.5
+"""Distance of two values without an order, …"""
+
+OTHER_MODE = 1.0
+"""… and of two modes."""
+
+NOISE = 1e-3
+"""Share of the variance that two measurements of one config may differ by."""
+
+MOST_MEASURED = 150
+MOST_FAILED = 40
+"""Configs that are learnt from, the fastest and the latest: the cost grows with the third power."""
+
+MOST_PLACES = 10_000
+"""Configs whose coordinates are kept: a long run asks about hundreds of thousands."""
+
+Array = NDArray[np.float64]
+
+
+class Surrogate:
+    """Learns anew at each call: a few milliseconds, and nothing to keep in step."""
+
+    def __init__(self, space: Space) -> None:
+        """Of the space it takes the dimensions; constraints are the caller's."""
+        self._space = space
+        self._places: dict[Config, list[float]] = {}
+
+    def most_promising(
+        self, candidates: Sequence[Config], measured: Mapping[Config, float], failed: Sequence[Config],
+        pending: Sequence[Config],
+    ) -> Config:  # fmt: skip
+        """The candidate with the largest expected improvement on the least of ``measured``, their values' noise aside.
+
+        ``measured`` holds what is minimised, of one config at least. What failed counts as the worst measured; what is
+        ``pending`` as the median, so that nothing is expected to be gained next to it.
+        """
+        fastest = sorted(measured, key=lambda config: measured[config])[:MOST_MEASURED]
+        values = [measured[config] for config in fastest]
+        known = [*fastest, *failed[-MOST_FAILED:], *pending]
+        worst, typical = values[-1], float(np.median(values))
+        targets = np.array(values + [worst] * (len(known) - len(values) - len(pending)) + [typical] * len(pending))
+        mean, deviation = self._expected(known, targets, candidates)
+        return candidates[int(np.argmax(_improvement(values[0] - mean, deviation)))]
+
+    def _expected(self, known: Sequence[Config], targets: Array, candidates: Sequence[Config]) -> tuple[Array, Array]:
+        """Mean and standard deviation of the Gaussian process at the candidates."""
+        centre, scale = np.median(targets), max(float(np.std(targets)), 1e-6)
+        places, asked = self._place(known), self._place(candidates)
+        across = _correlation(places, asked)
+        within = _correlation(places, places) + NOISE * np.eye(len(known))
+        weights = np.linalg.solve(within, across)
+        variance = np.maximum(1 - (across * weights).sum(axis=0), 1e-9)
+        return centre + weights.T @ (targets - centre), scale * np.sqrt(variance)
+
+    def _place(self, configs: Sequence[Config]) -> Array:
+        """Coordinates [configs, as many as all dimensions have], each known config's worked out once."""
+        if len(self._places) > MOST_PLACES:
+            self._places.clear()
+        for config in configs:
+            if config not in self._places:
+                dimensions = self._space.dimensions.values()
+                self._places[config] = [x for dimension in dimensions for x in _coordinates(dimension, config)]
+        return np.array([self._places[config] for config in configs])
+
+
+def _coordinates(dimension: Dimension, config: Config) -> list[float]:
+    """Where a dimension puts a config; the distance of two is the sum of the differences.
+
+    A config whose mode lacks the dimension is half-way between its ends, or as far from every word: so the distances
+    are those of a tree, for which exp(-distance) is a correlation.
+    """
+    count = len(dimension.values)
+    index = dimension.index(config[dimension.name]) if dimension.name in config else None
+    if dimension.ordinal:
+        return [STEP * (index if index is not None else (count - 1) / 2)]
+    apart = OTHER_MODE if dimension.name == "mode" else OTHER_WORD
+    return [apart / 2 * (i == index) for i in range(count)]
+
+
+def _correlation(one: Array, other: Array) -> Array:
+    correlation: Array = np.zeros((len(one), len(other)))
+    for mine, theirs in zip(one.T, other.T, strict=True):
+        correlation -= np.abs(mine[:, None] - theirs)
+    result: Array = np.exp(correlation)
+    return result
+
+
+def _improvement(gain: Array, deviation: Array) -> Array:
+    """Expected improvement of a normal variable whose mean is better by ``gain`` (Mockus, 1978)."""
+    z = gain / deviation
+    below = np.array([0.5 * math.erfc(-each / math.sqrt(2)) for each in z])
+    improvement: Array = gain * below + deviation * np.exp(-z * z / 2) / math.sqrt(2 * math.pi)
+    return improvement

@@ -1,0 +1,105 @@
+"""Residency: NVIDIA's and AMD's rules by known examples, and what is refused because a program could starve another."""
+
+from __future__ import annotations
+
+import dataclasses
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+
+import pytest
+
+from autotune.config import Config
+from autotune.environment import H100, INTERPRETED, MI300X, MI350X, Machine
+from autotune.kernels.launching.plan import Compiled, compile_offline_for
+from autotune.kernels.launching.residency import programs_per_unit, starvation
+from autotune.workloads import workload
+
+
+def kernel(
+    registers: int | None, shared: int = 0, warps: int = 4, resident: int | None = None, name: str = "k"
+) -> Compiled:
+    return Compiled(name, shared, registers, 0, warps, resident)
+
+
+@pytest.mark.parametrize(
+    ("machine", "compiled", "programs"),
+    [
+        # By NVIDIA's occupancy calculator for compute capability 9.0.
+        (H100, kernel(32, warps=4), 16),
+        (H100, kernel(33, warps=4), 12),
+        (H100, kernel(255, warps=8), 1),
+        (H100, kernel(128, warps=8), 2),
+        (H100, kernel(129, warps=8), 1),
+        (H100, kernel(168, warps=4), 3),
+        (H100, kernel(16, warps=1), 32),
+        (H100, kernel(32, shared=113 << 10, warps=4), 2),
+        (H100, kernel(32, shared=(113 << 10) + 128, warps=4), 1),
+        (H100, kernel(32, shared=227 << 10, warps=4), 1),
+        # Waves on a SIMD unit by LLVM: 8 up to 64 vector registers, 4 up to 128, 2 up to 256, 1 up to 512.
+        (MI300X, kernel(64, warps=4), 8),
+        (MI300X, kernel(65, warps=4), 7),
+        (MI300X, kernel(128, warps=4), 4),
+        (MI300X, kernel(129, warps=8), 1),
+        (MI300X, kernel(512, warps=4), 1),
+        (MI300X, kernel(64, shared=32 << 10, warps=4), 2),
+        (MI300X, kernel(16, warps=1), 16),
+        (MI350X, kernel(64, shared=80 << 10, warps=4), 2),
+        (MI350X, kernel(64, shared=(80 << 10) + 1, warps=4), 1),
+        (H100, kernel(None), None),
+        (INTERPRETED, kernel(32), None),
+    ],
+)
+def test_programs_on_a_compute_unit(machine: Machine, compiled: Compiled, programs: int | None) -> None:
+    assert programs_per_unit(compiled, machine) == programs
+
+
+def test_as_many_as_fit_may_wait_for_each_other() -> None:
+    room = 2 * H100.compute_units
+    assert starvation([kernel(128, warps=8, resident=room)], H100) is None
+    refused = starvation([kernel(128, warps=8, resident=room + 1)], H100)
+    assert refused is not None and "265 programs, 2 to a unit" in refused and "128 registers" in refused
+
+
+def test_those_who_run_side_by_side_share_the_room() -> None:
+    push, gemm = kernel(56, resident=16, name="push"), kernel(164, warps=8, resident=116, name="gemm")
+    assert starvation([push, gemm], H100) is None, "4 units for the push, 116 for the GEMM"
+    refused = starvation([push, dataclasses.replace(gemm, resident=131)], H100)
+    assert refused is not None and "133 of 132" in refused and "push" in refused and "gemm" in refused
+
+
+def test_what_fits_nowhere_is_named() -> None:
+    refused = starvation([kernel(255, warps=16, resident=1)], H100)
+    assert refused is not None and refused.startswith("k: no compute unit holds a program of 16 warps, 255 registers")
+
+
+@pytest.mark.parametrize("unknown", [kernel(None, resident=10**6), kernel(255, warps=8, shared=200 << 10)])
+def test_what_is_not_known_or_not_needed_is_not_held_against_a_kernel(unknown: Compiled) -> None:
+    assert starvation([unknown], H100) is None
+
+
+def compiled(name: str, machine: Machine, fields: dict[str, int], **changes: int | str | bool) -> list[Compiled]:
+    """In a process of its own: the kernels of the default with some changes."""
+    compile_offline_for(machine)
+    found = workload(name)
+    problem = found.problem_type(**fields)
+    config = found.default_config(problem, machine)
+    config = Config({**config, **changes})
+    assert found.space.violation(config, problem, machine) is None
+    return found.compile(problem, config, machine)
+
+
+@pytest.mark.parametrize("machine", [H100, MI300X], ids=lambda machine: machine.arch)
+def test_our_kernels_say_who_must_be_resident(machine: Machine) -> None:
+    fields = {"m": 4096, "n": 8192, "k": 8192, "world_size": 8}
+    units = machine.compute_units
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        side = {"schedule": "persistent", "push_site": "side_stream", "comm_programs": 16}
+        push, gemm = pool.submit(compiled, "all_gather_gemm", machine, fields, **side).result()
+        (first_come,) = pool.submit(compiled, "all_gather_gemm", machine, fields, schedule="persistent").result()
+        (scatter,) = pool.submit(compiled, "gemm_reduce_scatter", machine, fields, schedule="persistent").result()
+    assert (push.resident, gemm.resident, first_come.resident) == (16, units - 16, None)
+    assert scatter.resident == units
+    assert starvation([push, gemm], machine) is None and starvation([scatter], machine) is None
+    for kernel in (push, gemm, first_come, scatter):
+        assert kernel.registers is not None and 16 < kernel.registers <= 512 and kernel.warps in (4, 8)
+        assert kernel.spills is not None

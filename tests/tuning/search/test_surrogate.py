@@ -1,0 +1,84 @@
+"""The surrogate: what it expects of configs it has not seen, and which it would try next."""
+
+from __future__ import annotations
+
+import math
+import random
+import statistics
+
+import numpy as np
+import pytest
+from small_space import BSP, LAPTOP, PROBLEM, WORKLOAD, time_of
+
+from autotune.config import Config
+from autotune.tuning.search import surrogate as surrogate_module
+from autotune.tuning.search.surrogate import Surrogate
+
+EVERYTHING = list(WORKLOAD.space.enumerate(PROBLEM, LAPTOP))
+TIMES = {config: math.log(time_of(config)) for config in EVERYTHING}
+
+
+def known(count: int, seed: int) -> dict[Config, float]:
+    return {config: TIMES[config] for config in random.Random(seed).sample(EVERYTHING, count)}
+
+
+def push(tile: int, unit: int) -> Config:
+    return Config({"mode": "push", "tile": tile, "unit": unit})
+
+
+def test_from_a_third_of_a_space_it_picks_among_the_rest_far_better_than_chance() -> None:
+    ranks = []
+    for seed in range(20):
+        measured = known(12, seed)
+        rest = sorted(set(EVERYTHING) - set(measured), key=lambda config: TIMES[config])
+        shuffled = random.Random(seed).sample(rest, len(rest))
+        ranks.append(rest.index(Surrogate(WORKLOAD.space).most_promising(shuffled, measured, [], [])))
+    assert statistics.mean(ranks) < 4, "of 25; 12 would be chance"
+
+
+def test_next_to_what_failed_and_to_what_is_pending_it_expects_less() -> None:
+    measured = {push(16, 64): 5.0, BSP: 5.5}
+    candidates = [push(8, 64), push(32, 64)]
+    surrogate = Surrogate(WORKLOAD.space)
+    assert surrogate.most_promising(candidates, measured, [push(4, 64)], []) == push(32, 64)
+    assert surrogate.most_promising(candidates, measured, [push(64, 64)], []) == push(8, 64)
+    assert surrogate.most_promising(candidates, measured, [], [push(4, 64)]) == push(32, 64)
+    assert surrogate.most_promising(candidates, measured, [], [push(64, 64)]) == push(8, 64)
+
+
+@pytest.mark.parametrize("measured", [{BSP: 5.7}, {push(2, 2): 5.0, BSP: 5.0}])
+def test_the_least_that_can_be_known_is_enough(measured: dict[Config, float]) -> None:
+    candidates = [push(2, 4), push(64, 64)]
+    assert Surrogate(WORKLOAD.space).most_promising(candidates, measured, [], []) in candidates
+
+
+def test_where_everything_failed_but_one_it_still_answers() -> None:
+    failed = [config for config in EVERYTHING if config not in (BSP, push(2, 2))]
+    assert Surrogate(WORKLOAD.space).most_promising([push(2, 2)], {BSP: 5.7}, failed, []) == push(2, 2)
+
+
+def test_it_learns_from_a_bounded_number_of_configs(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = []
+    solve = np.linalg.solve
+    monkeypatch.setattr(np.linalg, "solve", lambda a, b: sizes.append(len(a)) or solve(a, b))
+    monkeypatch.setattr(surrogate_module, "MOST_MEASURED", 10)
+    monkeypatch.setattr(surrogate_module, "MOST_FAILED", 3)
+    measured = known(25, 0)
+    rest = [config for config in EVERYTHING if config not in measured]
+    Surrogate(WORKLOAD.space).most_promising(rest[6:], measured, rest[:6], [])
+    assert sizes == [13]
+
+
+def test_the_same_knowledge_gives_the_same_choice() -> None:
+    measured = known(12, 3)
+    rest = [config for config in EVERYTHING if config not in measured]
+    choices = {Surrogate(WORKLOAD.space).most_promising(rest, measured, [], []) for _ in range(3)}
+    assert len(choices) == 1
+
+
+def test_configs_of_a_mode_without_a_dimension_are_half_way() -> None:
+    """Correlation matrices over all modes have to be positive definite."""
+    surrogate = Surrogate(WORKLOAD.space)
+    places = surrogate._place(EVERYTHING)
+    correlation = surrogate_module._correlation(places, places)
+    assert np.linalg.eigvalsh(correlation).min() > 0 and np.allclose(np.diag(correlation), 1)
