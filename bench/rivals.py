@@ -183,6 +183,8 @@ class Rivals:
             result = call()
             torch.cuda.synchronize()
         except (RuntimeError, AssertionError, ValueError, TypeError, NotImplementedError, AttributeError) as error:
+            if "CUDA error" in str(error):
+                raise  # this process can do nothing more with its GPU: the gang has to start another
             print(f"rival {name}: {type(error).__name__}: {str(error)[:300]}", file=sys.stderr, flush=True)
             return False, lambda: None
         reference = self._reference.to(result.dtype).view(-1)[: result.numel()]  # type: ignore[attr-defined]

@@ -56,16 +56,18 @@ class Screen:
         """Compile for another problem from now on."""
         self._job = (reference_of(workload), problem.as_dict(), self._machine)
 
+    def start(self) -> None:
+        """Let all compilers import what they need, which takes seconds; nobody waits for them. Else the first do."""
+        if not self._machine.is_interpreter:
+            for _ in range(self.workers):
+                self._begun().submit(_import, self._job[0])
+
     def submit(self, config: Config) -> Future[Any] | None:
         """Begin to compile; None where nothing is compiled."""
         if self._machine.is_interpreter:
             return None
-        if self._pool is None:
-            self._pool = ProcessPoolExecutor(
-                self.workers, mp_context=get_context("spawn"), initializer=_begin_worker, initargs=(os.getpid(),)
-            )
         try:
-            return self._pool.submit(_compile, *self._job, config.to_json())
+            return self._begun().submit(_compile, *self._job, config.to_json())
         except BrokenProcessPool:
             self._stop()
             return self.submit(config)
@@ -88,6 +90,13 @@ class Screen:
                 assert again is not None
                 future = again
         return Evaluation(Outcome.DID_NOT_COMPILE, "the compiler crashed")
+
+    def _begun(self) -> ProcessPoolExecutor:
+        if self._pool is None:
+            self._pool = ProcessPoolExecutor(
+                self.workers, mp_context=get_context("spawn"), initializer=_begin_worker, initargs=(os.getpid(),)
+            )
+        return self._pool
 
     def _stop(self) -> None:
         if self._pool is None:
@@ -128,6 +137,13 @@ class Ahead:
 def _begin_worker(parent: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the driver alone
     die_with_parent(parent)
+
+
+def _import(name: str) -> None:
+    """In a worker: the workload, and with it torch and Triton's compiler."""
+    import triton.compiler  # noqa: F401
+
+    workload(name)
 
 
 def _compile(name: str, problem: dict[str, Any], machine: Machine, config: str) -> Evaluation | None:

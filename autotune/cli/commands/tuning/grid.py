@@ -92,6 +92,7 @@ class Bench:
         keys = [CacheKey.of(problem, self.machine) for problem in problems]
         if self.force or any(self.store.entry(key, provenance) is None for key in keys):
             output.say("starting the ranks")
+            self.screen.start()
             self.gang.start()
 
     def tune(self, problem: Problem, lent: Found | None) -> Result:

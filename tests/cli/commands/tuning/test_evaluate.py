@@ -40,7 +40,7 @@ def test_a_config_that_fails_says_how(gpus: Bench) -> None:
     [
         ("push", "config is not JSON"),
         ("[1]", "an object of dimension names is needed"),
-        ('{"mode": "teleport"}', "allowed are bsp, pull"),
+        ('{"mode": "teleport"}', "allowed are bsp, own_collective, pull"),
         ('{"mode": "push"}', "mode push needs block_k"),
         (DEFAULT.replace(block_m=100).to_json(), "block_m=100: allowed are 16"),
         (DEFAULT.replace(schedule="tile", push_site="side_stream").to_json(), "residency ("),
