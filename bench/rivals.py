@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.distributed._symmetric_memory  # registers torch.ops.symm_mem
+from triton.compiler.errors import CompilationError
 
 from autotune.config import Config
 from autotune.heap.loading import import_iris
@@ -49,6 +50,11 @@ PUSHING = {
     "comm_programs": 16, "copy_kib": 16, "peer_order": "rotate", "push_site": "side_stream", "head_start": 0,
 }  # fmt: skip
 """The push is a kernel of its own on another stream there, of as many programs as there are row blocks or so."""
+
+FAILURES = (
+    RuntimeError, AssertionError, ValueError, TypeError, NotImplementedError, AttributeError, CompilationError,
+)  # fmt: skip
+"""What rivals raise for problems that they are not made for."""
 
 FAR = 0.05
 """Relative distance from the library's result beyond which a rival's counts as wrong."""
@@ -182,7 +188,7 @@ class Rivals:
             call = make(self)
             result = call()
             torch.cuda.synchronize()
-        except (RuntimeError, AssertionError, ValueError, TypeError, NotImplementedError, AttributeError) as error:
+        except FAILURES as error:
             if "CUDA error" in str(error):
                 raise  # this process can do nothing more with its GPU: the gang has to start another
             print(f"rival {name}: {type(error).__name__}: {str(error)[:300]}", file=sys.stderr, flush=True)
