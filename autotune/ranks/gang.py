@@ -195,8 +195,8 @@ class Gang:
         for request, phase in requests:
             if isinstance(request, Measure):
                 dropped = dropped or clearly_slower(slowest(times), plan.incumbent, looks=len(parts) - 1)
-                if dropped:
-                    continue
+            if dropped:
+                continue  # nor is its result compared again: should it reach the finals, it will be there
             answers = everyone(request, phase)
             if isinstance(answers, Evaluation):
                 return answers
