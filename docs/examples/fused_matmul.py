@@ -24,7 +24,7 @@ from autotune.heap import device as heap
 from autotune.heap.arena import SymmetricHeap
 from autotune.kernels.launching.plan import Compiled, Launch, compile_all
 from autotune.kernels.launching.tensors import TORCH_DTYPES, meta
-from autotune.kernels.primitives.counters import announce_ready, leave, wait_until_read
+from autotune.kernels.primitives.counters import announce_ready, leave, wait_for_all
 from autotune.problem import Problem, size
 from autotune.search_spaces import Constraint, Space, choices, numbers
 from autotune.workloads import Workload
@@ -81,7 +81,7 @@ def gather_multiply_tile(
     tl.store(c + place, total, mask=(rows[:, None] < shard) & (columns < N))
     if leave(state, programs):
         heap.signal_each(done + rank, rank, heap_bases, WORLD, 0)
-        wait_until_read(done, epoch + 1, status, spin_limit, WORLD)
+        wait_for_all(done, epoch + 1, status, spin_limit, WORLD)
 
 
 SPACE = Space(

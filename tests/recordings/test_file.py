@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from fakes import EIGHT_GPUS
-from small_space import FOUND, recorded
+from reduced_space import FOUND, recorded
 
 from autotune.errors import InputError
 from autotune.recordings import read, write

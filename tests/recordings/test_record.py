@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from fakes import EIGHT_GPUS, FakeGang, evaluation_of, formula
-from small_space import ALLOWED, FOUND, PROBLEM, recorded
+from reduced_space import ALLOWED, FOUND, PROBLEM, recorded
 
 from autotune.db import Store
 from autotune.errors import InputError

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from fakes import EIGHT_GPUS, FakeScreen
-from small_space import ALLOWED, FOUND, PROBLEM, recorded
+from reduced_space import ALLOWED, FOUND, PROBLEM, recorded
 
 from autotune.config import Config
 from autotune.db import Store
