@@ -115,6 +115,9 @@ class FakeScreen:
     def __exit__(self, *_: object) -> None:
         pass
 
+    def start(self) -> None:
+        pass
+
     def turn_to(self, workload: Workload, problem: Problem) -> None:
         pass
 
