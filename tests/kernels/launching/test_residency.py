@@ -7,10 +7,11 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 
 import pytest
+from compile_worker import compile_one
 
 from autotune.config import Config
 from autotune.environment import H100, INTERPRETED, MI300X, MI350X, Machine
-from autotune.kernels.launching.plan import Compiled, compile_offline_for
+from autotune.kernels.launching.plan import Compiled
 from autotune.kernels.launching.residency import programs_per_unit, starvation
 from autotune.workloads import workload
 
@@ -77,26 +78,23 @@ def test_what_is_not_known_or_not_needed_is_not_held_against_a_kernel(unknown: C
     assert starvation([unknown], H100) is None
 
 
-def compiled(name: str, machine: Machine, fields: dict[str, int], **changes: int | str | bool) -> list[Compiled]:
+def compiled(pool: ProcessPoolExecutor, name: str, machine: Machine, **changes: int | str | bool) -> list[Compiled]:
     """In a process of its own: the kernels of the default with some changes."""
-    compile_offline_for(machine)
     found = workload(name)
-    problem = found.problem_type(**fields)
-    config = found.default_config(problem, machine)
-    config = Config({**config, **changes})
+    problem = found.problem_type(m=4096, n=8192, k=8192, world_size=8)
+    config = Config({**found.default_config(problem, machine), **changes})
     assert found.space.violation(config, problem, machine) is None
-    return found.compile(problem, config, machine)
+    return pool.submit(compile_one, machine, problem, config).result()
 
 
 @pytest.mark.parametrize("machine", [H100, MI300X], ids=lambda machine: machine.arch)
 def test_our_kernels_say_who_must_be_resident(machine: Machine) -> None:
-    fields = {"m": 4096, "n": 8192, "k": 8192, "world_size": 8}
     units = machine.compute_units
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         side = {"schedule": "persistent", "push_site": "side_stream", "comm_programs": 16}
-        push, gemm = pool.submit(compiled, "all_gather_gemm", machine, fields, **side).result()
-        (first_come,) = pool.submit(compiled, "all_gather_gemm", machine, fields, schedule="persistent").result()
-        (scatter,) = pool.submit(compiled, "gemm_reduce_scatter", machine, fields, schedule="persistent").result()
+        push, gemm = compiled(pool, "all_gather_gemm", machine, **side)
+        (first_come,) = compiled(pool, "all_gather_gemm", machine, schedule="persistent")
+        (scatter,) = compiled(pool, "gemm_reduce_scatter", machine, schedule="persistent")
     assert (push.resident, gemm.resident, first_come.resident) == (16, units - 16, None)
     assert scatter.resident == units
     assert starvation([push, gemm], machine) is None and starvation([scatter], machine) is None
