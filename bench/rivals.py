@@ -18,12 +18,12 @@ from triton.compiler.errors import CompilationError
 from autotune.config import Config
 from autotune.heap.loading import import_iris
 from autotune.workloads import Workload
-from autotune.workloads.all_gather_gemm import WORKLOAD as GATHER
-from autotune.workloads.all_gather_gemm import AllGatherGemmOperation
-from autotune.workloads.gemm_all_reduce import WORKLOAD as REDUCE
-from autotune.workloads.gemm_all_reduce import GemmAllReduceOperation
-from autotune.workloads.gemm_reduce_scatter import WORKLOAD as SCATTER
-from autotune.workloads.gemm_reduce_scatter import GemmReduceScatterOperation
+from autotune.workloads.built_in.all_gather_gemm import WORKLOAD as GATHER
+from autotune.workloads.built_in.all_gather_gemm import AllGatherGemmOperation
+from autotune.workloads.built_in.gemm_all_reduce import WORKLOAD as REDUCE
+from autotune.workloads.built_in.gemm_all_reduce import GemmAllReduceOperation
+from autotune.workloads.built_in.gemm_reduce_scatter import WORKLOAD as SCATTER
+from autotune.workloads.built_in.gemm_reduce_scatter import GemmReduceScatterOperation
 from autotune.workloads.workload import Run
 
 Rival = Callable[[Any], Callable[[], torch.Tensor]]

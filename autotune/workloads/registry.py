@@ -12,10 +12,10 @@ from autotune.workloads.workload import Workload
 
 ENTRY_POINTS = "autotune.workloads"
 BUILT_IN = {
-    "all_gather_gemm": "autotune.workloads.all_gather_gemm:WORKLOAD",
-    "gemm_reduce_scatter": "autotune.workloads.gemm_reduce_scatter:WORKLOAD",
-    "flash_decode": "autotune.workloads.flash_decode:WORKLOAD",
-    "gemm_all_reduce": "autotune.workloads.gemm_all_reduce:WORKLOAD",
+    "all_gather_gemm": "autotune.workloads.built_in.all_gather_gemm:WORKLOAD",
+    "gemm_reduce_scatter": "autotune.workloads.built_in.gemm_reduce_scatter:WORKLOAD",
+    "flash_decode": "autotune.workloads.built_in.flash_decode:WORKLOAD",
+    "gemm_all_reduce": "autotune.workloads.built_in.gemm_all_reduce:WORKLOAD",
 }
 """Found even where the package runs from a source tree that was never installed."""
 

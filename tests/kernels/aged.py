@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from autotune.config import Config
-from autotune.workloads.all_gather_gemm import AllGatherGemmOperation, AllGatherGemmWorkload
-from autotune.workloads.flash_decode import FlashDecodeOperation, FlashDecodeWorkload
-from autotune.workloads.gemm_reduce_scatter import GemmReduceScatterOperation, GemmReduceScatterWorkload
+from autotune.workloads.built_in.all_gather_gemm import AllGatherGemmOperation, AllGatherGemmWorkload
+from autotune.workloads.built_in.flash_decode import FlashDecodeOperation, FlashDecodeWorkload
+from autotune.workloads.built_in.gemm_reduce_scatter import GemmReduceScatterOperation, GemmReduceScatterWorkload
 from autotune.workloads.workload import Run
 
 CALLS_LEFT = 4

@@ -13,7 +13,7 @@ import torch
 from autotune.config import Config
 from autotune.errors import HeapExhausted
 from autotune.kernels.launching.plan import CompileError
-from autotune.workloads.all_gather_gemm import AllGatherGemmOperation, AllGatherGemmWorkload
+from autotune.workloads.built_in.all_gather_gemm import AllGatherGemmOperation, AllGatherGemmWorkload
 from autotune.workloads.workload import Run
 
 VICTIM = 1

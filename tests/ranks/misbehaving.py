@@ -10,7 +10,7 @@ from typing import Any
 from autotune.config import Config
 from autotune.errors import HeapExhausted
 from autotune.kernels.all_gather_gemm import launch
-from autotune.workloads.all_gather_gemm import AllGatherGemmOperation, AllGatherGemmWorkload
+from autotune.workloads.built_in.all_gather_gemm import AllGatherGemmOperation, AllGatherGemmWorkload
 from autotune.workloads.workload import Run
 
 GOOD, KILLED, CORRUPT, HANGS, BUG = 1, 2, 4, 8, 16

@@ -8,7 +8,7 @@ from typing import Any
 from autotune.config import Config
 from autotune.environment import Machine
 from autotune.kernels.launching.plan import Compiled
-from autotune.workloads.all_gather_gemm import AllGatherGemmWorkload
+from autotune.workloads.built_in.all_gather_gemm import AllGatherGemmWorkload
 
 
 class WaitingWorkload(AllGatherGemmWorkload):

@@ -16,7 +16,7 @@ from autotune.kernels.launching.gemm import GemmTensors
 from autotune.kernels.launching.plan import Compiled, compile_all
 from autotune.kernels.launching.tensors import TORCH_DTYPES, meta
 from autotune.search_spaces.gemm_reduce_scatter import SPACE, default_config
-from autotune.workloads.gemm import GemmOperation
+from autotune.workloads.built_in.gemm import GemmOperation
 from autotune.workloads.scratch import SPINS_OFFLINE
 from autotune.workloads.workload import Run, Tolerance, Workload
 

@@ -18,7 +18,7 @@ from autotune.kernels.launching.gemm import GemmTensors
 from autotune.kernels.launching.plan import Compiled, compile_all
 from autotune.kernels.launching.tensors import TORCH_DTYPES, meta
 from autotune.search_spaces.gemm_all_reduce import KERNELS, SPACE, default_config, untuned
-from autotune.workloads.gemm import GemmOperation
+from autotune.workloads.built_in.gemm import GemmOperation
 from autotune.workloads.scratch import SPINS_OFFLINE
 from autotune.workloads.workload import Run, Tolerance, Workload
 

@@ -1,0 +1,1 @@
+"""The built-in workloads: each joins a problem, its kernels and its space."""
