@@ -27,7 +27,7 @@ from autotune.config import Config, Value
 from autotune.environment import Machine
 from autotune.outcome import Evaluation, Outcome
 from autotune.problem import Problem
-from autotune.ranks.gang import MeasurePlan
+from autotune.ranks.evaluation import MeasurePlan
 from autotune.recordings import Recording, Replay, read
 from autotune.search_spaces import Space
 from autotune.search_spaces.gemm import gemm_dimensions

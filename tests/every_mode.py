@@ -11,7 +11,8 @@ import pytest
 from autotune.config import Config
 from autotune.environment import Machine, machine
 from autotune.outcome import Outcome
-from autotune.ranks.gang import Gang, MeasurePlan
+from autotune.ranks.evaluation import MeasurePlan
+from autotune.ranks.gang import Gang
 from autotune.tuning.screening import Screen
 from autotune.workloads import Workload
 

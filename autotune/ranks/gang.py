@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,24 +16,12 @@ from types import TracebackType
 
 from autotune.config import Config
 from autotune.environment import Machine, setting
-from autotune.errors import GangError, RanksDisagree
+from autotune.errors import GangError
 from autotune.outcome import Evaluation, Latency, Outcome
 from autotune.problem import Problem
-from autotune.ranks.early_stop import clearly_slower, in_parts, slowest
-from autotune.ranks.protocol import (
-    Bug,
-    Check,
-    Compile,
-    Done,
-    Failed,
-    Measure,
-    MeasureParts,
-    Open,
-    Recheck,
-    Reply,
-    Request,
-    SetUp,
-)
+from autotune.ranks.evaluation import MeasurePlan, check_same_work, evaluate, kind_of, measure_parts
+from autotune.ranks.processes.folder import OwnFolder
+from autotune.ranks.protocol import Bug, Done, Failed, Open, Reply, Request, SetUp
 from autotune.workloads import Workload, reference_of
 
 DEADLINES: Mapping[str, Mapping[str, float]] = {
@@ -50,25 +36,8 @@ GRACE = 3.0
 SPIN_LIMITS = {"gpu": 1 << 21, "interpreter": 1 << 18}
 """Polls before a wait inside a kernel gives up: about 2 s on a GPU, 20 s under the interpreter."""
 
-STAGGER = {"gpu": 2e-3, "interpreter": 5e-2}
-"""Seconds by which each rank starts after the one before it when a result is checked again."""
-
-RECHECK_RUNS = 3
-"""Calls back to back, with nothing between them that would line the ranks up, before a result is checked again."""
-
 MOST_RESTARTS = 10
 """After so many in a row, no config measured in between, the machine is to blame and not the configs."""
-
-
-@dataclass(frozen=True)
-class MeasurePlan:
-    """How often a config is run. ``screen`` iterations first; the rest only while it is not clearly slower."""
-
-    warmup: int = 2
-    screen: int = 5
-    iterations: int = 15
-    incumbent: tuple[float, ...] = ()
-    """Microseconds of the incumbent's iterations: a config that is clearly slower keeps the latency it has by then."""
 
 
 @dataclass
@@ -79,22 +48,36 @@ class _Phase:
     silent: list[int] = field(default_factory=list)
     dead: dict[int, str] = field(default_factory=dict)
 
+    @property
+    def done(self) -> list[Done]:
+        """The replies of those that carried it out."""
+        return [reply for reply in self.replies if isinstance(reply, Done)]
+
 
 class Gang:
     """The rank processes, and the problem that they work on. A context manager; ``evaluate`` never hangs and never
     raises for a config.
     """
 
-    def __init__(self, workload: Workload, problem: Problem, machine: Machine, heap_bytes: int = 0) -> None:
-        """Nothing is started before ``start`` or ``with``. ``heap_bytes``: at least so much, for problems to come."""
+    def __init__(
+        self, workload: Workload, problem: Problem, machine: Machine, heap_bytes: int = 0,
+        deadlines: Mapping[str, float] | None = None,
+    ) -> None:  # fmt: skip
+        """Nothing is started before ``start`` or ``with``. ``heap_bytes``: at least so much, for problems to come.
+
+        ``deadlines`` are seconds by phase, in place of those of ``DEADLINES``.
+        """
         self.workload, self.problem, self.machine = workload, problem, machine
         self.restarts = 0
+        self.start_seconds: dict[str, float] = {}
+        """What the last start took: until the slowest rank had its imports, had joined, had its heap; the set-up."""
         self._in_vain = 0
         self._heap_bytes = max(heap_bytes, workload.heap_bytes(problem))
-        self._kind = "interpreter" if machine.is_interpreter else "gpu"
+        self._kind = kind_of(machine)
+        self._deadlines = {**DEADLINES[self._kind], **(deadlines or {})}
         self._processes: list[subprocess.Popen[bytes]] = []
         self._connections: list[Connection] = []
-        self._folder: Path | None = None
+        self._folder: OwnFolder | None = None
         self._starts = 0
 
     def __enter__(self) -> Gang:
@@ -115,8 +98,9 @@ class Gang:
             return
         self._kill()
         if self._folder is None:
-            self._folder = Path(tempfile.mkdtemp(prefix="iris-autotune-"))
+            self._folder = OwnFolder()
         self._starts += 1
+        begun = time.monotonic()
         for rank in range(self.problem.world_size):
             ours, theirs = Pipe()
             with theirs, open(self._log(rank), "wb") as log:
@@ -135,12 +119,15 @@ class Gang:
         openings = [
             Open(
                 self.machine, rank, self.problem.world_size,
-                str(self._folder / f"rendezvous{self._starts}"), heap_bytes, SPIN_LIMITS[self._kind],
+                str(self._folder.path / f"rendezvous{self._starts}"), heap_bytes, SPIN_LIMITS[self._kind], begun,
             )
             for rank in range(self.problem.world_size)
         ]  # fmt: skip
-        self._begin(openings)
+        opened = self._begin(openings)
+        set_up = time.monotonic()
         self._begin([self._set_up()] * self.problem.world_size)
+        self.start_seconds = {stage: max(done.seconds[stage] for done in opened) for stage in opened[0].seconds}
+        self.start_seconds["set-up"] = time.monotonic() - set_up
 
     def turn_to(self, workload: Workload, problem: Problem) -> None:
         """Work on another problem from now on. Running ranks stay, where they are as many and their heap suffices."""
@@ -156,69 +143,34 @@ class Gang:
     def _set_up(self) -> Request:
         return SetUp(reference_of(self.workload), self.problem.as_dict())
 
-    def _begin(self, requests: Sequence[Request]) -> None:
-        failure = self._failure(self._ask(requests, "start"), "start")
+    def _begin(self, requests: Sequence[Request]) -> list[Done]:
+        result = self._ask(requests, "start")
+        failure = self._failure(result, "start")
         if failure is not None:
             last_words = self.last_words()
             self.close()
             raise GangError(f"the ranks did not start: {failure.reason}{last_words}")
+        return result.done
 
     def close(self) -> None:
         """End every rank, by force if need be, and leave nothing behind. May be called twice."""
         self._kill()
         if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder.close()
             self._folder = None
 
     def evaluate(self, config: Config, seed: int, plan: MeasurePlan) -> Evaluation:
         """Compile, check, measure, check again; each phase only if the one before went well on every rank."""
         if not self._alive():
             self._restart()  # whatever killed an idle rank, it was not this config
-        seconds: dict[str, float] = {}
-        begin = time.perf_counter()
-
-        def everyone(request: Request, phase: str) -> list[Done] | Evaluation:
-            asked = time.perf_counter()
-            result = self._everyone(request, phase)
-            seconds[phase] = seconds.get(phase, 0.0) + time.perf_counter() - asked
-            if isinstance(result, Failed):
-                return Evaluation(result.outcome, result.reason, seconds=seconds)
-            return result
-
-        overall = 0.0
-        times: list[list[float]] = [[] for _ in range(self.problem.world_size)]
-        parts = in_parts(plan.screen, plan.iterations)
-        requests: list[tuple[Request, str]] = [(Compile(config), "compile"), (Check(config, seed), "check")]
-        requests += [(Measure(0 if i else plan.warmup, count), "measure") for i, count in enumerate(parts)]
-        requests.append((Recheck(seed + 1, STAGGER[self._kind], RECHECK_RUNS), "check"))
-        dropped = False
-        for request, phase in requests:
-            if isinstance(request, Measure):
-                dropped = dropped or clearly_slower(slowest(times), plan.incumbent, looks=len(parts) - 1)
-            if dropped:
-                continue  # nor is its result compared again: should it reach the finals, it will be there
-            answers = everyone(request, phase)
-            if isinstance(answers, Evaluation):
-                return answers
-            if isinstance(request, (Check, Recheck)):
-                wrong = self._wrong(answers)
-                if wrong is not None:
-                    when = "" if isinstance(request, Check) else "after timing, ranks arriving one by one: "
-                    return Evaluation(Outcome.WRONG_RESULT, when + wrong, seconds=seconds)
-                overall = max(overall, *(answer.overall for answer in answers))
-            for rank, answer in enumerate(answers):
-                times[rank].extend(answer.times)
-        self._in_vain = 0
-        seconds["total"] = time.perf_counter() - begin
-        latency = _combine(times)
-        return Evaluation(Outcome.MEASURED, latency=latency, error=overall, seconds=seconds, times=slowest(times))
+        found = evaluate(self._everyone, self.workload, self.problem, self.machine, config, seed, plan)
+        if found.outcome is Outcome.MEASURED:
+            self._in_vain = 0
+        return found
 
     def measure_parts(self, warmup: int, iterations: int) -> dict[str, Latency]:
         """The operation's parts alone; empty where that failed."""
-        answers = self._everyone(MeasureParts(warmup, iterations), "measure")
-        if isinstance(answers, Failed):
-            return {}
-        return {name: _combine([list(answer.parts[name]) for answer in answers]) for name in answers[0].parts}
+        return measure_parts(self._everyone, warmup, iterations)
 
     def last_words(self) -> str:
         """The last lines of every running rank's log."""
@@ -227,17 +179,6 @@ class Gang:
             lines = self._log(rank).read_text(errors="replace").strip().splitlines()
             words += [f"\nrank {rank}: {line[:300]}" for line in lines[-3:]]
         return "".join(words)
-
-    def _wrong(self, answers: list[Done]) -> str | None:
-        tolerance = self.workload.tolerance(self.problem)
-        for rank, answer in enumerate(answers):
-            # Written so that NaN is wrong.
-            if not (answer.overall <= tolerance.overall and answer.element <= tolerance.element):
-                return (
-                    f"rank {rank}: error {answer.overall:.2e} (allowed {tolerance.overall:.0e}), "
-                    f"worst element {answer.element:.2e} (allowed {tolerance.element:.0e})"
-                )
-        return None
 
     def _everyone(self, request: Request, phase: str) -> list[Done] | Failed:
         """Send one request to all ranks. Where one fails beyond use, or is silent, the gang is restarted."""
@@ -249,10 +190,8 @@ class Gang:
             if failure.broken:
                 self._restart()
             return failure
-        answers = [reply for reply in result.replies if isinstance(reply, Done)]
-        if len({answer.fingerprint for answer in answers}) != 1:
-            raise RanksDisagree("; ".join(f"rank {i}: {a.fingerprint}" for i, a in enumerate(answers)))
-        return answers
+        check_same_work(result.done)
+        return result.done
 
     def _ask(self, requests: Sequence[Request], phase: str) -> _Phase:
         """Send each rank its request and gather what comes back before the deadline."""
@@ -262,7 +201,7 @@ class Gang:
                 self._connections[rank].send(request)
             except OSError:
                 result.dead[rank] = self._epitaph(rank)
-        deadline = time.monotonic() + DEADLINES[self._kind][phase]
+        deadline = time.monotonic() + self._deadlines[phase]
         open_ranks = {self._connections[rank]: rank for rank in range(len(requests)) if rank not in result.dead}
         if result.dead:
             deadline = time.monotonic() + GRACE
@@ -298,7 +237,7 @@ class Gang:
             return Failed(Outcome.CRASHED, f"rank {rank} died in phase {name}: {epitaph}", True)
         if phase.silent:
             ranks = ", ".join(map(str, phase.silent))
-            allowed = DEADLINES[self._kind][name]
+            allowed = self._deadlines[name]
             return Failed(
                 Outcome.TIMED_OUT, f"no answer from rank {ranks} in phase {name} within {allowed:.0f} s", True
             )
@@ -341,7 +280,7 @@ class Gang:
 
     def _log(self, rank: int) -> Path:
         assert self._folder is not None
-        return self._folder / f"rank{rank}.log"
+        return self._folder.path / f"rank{rank}.log"
 
     def _environment(self) -> dict[str, str]:
         environment = dict(os.environ)
@@ -352,9 +291,3 @@ class Gang:
         # The ranks import what the driver imported, also where it runs from a source tree.
         environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
         return environment
-
-
-def _combine(times: Sequence[Sequence[float]]) -> Latency:
-    from autotune.ranks.measure import combine
-
-    return combine(times)

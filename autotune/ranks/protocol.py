@@ -21,6 +21,8 @@ class Open:
     """A file that does not exist yet, the same for all ranks."""
     heap_bytes: int
     spin_limit: int
+    begun: float = 0.0
+    """When the driver began to start the ranks, on the monotonic clock that all processes of a host share."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +90,8 @@ class Done:
     element: float = 0.0
     times: tuple[float, ...] = ()
     parts: dict[str, tuple[float, ...]] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+    """What opening took, by stage."""
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,13 @@ import traceback
 from collections.abc import Callable
 from datetime import timedelta
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from autotune.config import Config
+from autotune.environment import Machine
 from autotune.errors import AutotuneError, HeapExhausted
 from autotune.outcome import Outcome
-from autotune.ranks.lifeline import die_with_parent
+from autotune.ranks.processes.lifeline import die_with_parent
 from autotune.ranks.protocol import (
     Bug,
     Check,
@@ -31,34 +32,20 @@ from autotune.ranks.protocol import (
     SetUp,
 )
 
+if TYPE_CHECKING:
+    from autotune.heap.arena import SymmetricHeap
+
 
 class Rank:
     """What a rank holds between requests."""
 
-    def __init__(self, opening: Open) -> None:
-        """Join the process group and open the heap. Collective."""
-        import torch
-        import torch.distributed as dist
-
-        from autotune.heap import open_heap
+    def __init__(self, heap: SymmetricHeap, machine: Machine, spin_limit: int) -> None:
+        """A rank of those that share the heap. Collective."""
         from autotune.ranks.measure import Stopwatch
 
-        on_gpu = not opening.machine.is_interpreter
-        if on_gpu:
-            torch.cuda.set_device(opening.rank)
-        dist.init_process_group(
-            "cpu:gloo,cuda:nccl" if on_gpu else "gloo",
-            init_method=f"file://{opening.rendezvous}",
-            rank=opening.rank,
-            world_size=opening.world_size,
-            timeout=timedelta(minutes=5),
-            device_id=torch.device("cuda", opening.rank) if on_gpu else None,
-        )
-        self._opening = opening
-        group = dist.new_group(backend="gloo")
-        self._heap = open_heap(opening.heap_bytes, group)
-        self._stopwatch = Stopwatch(self._heap, opening.machine, opening.spin_limit)
-        self._empty = self._heap.mark()
+        self._heap, self._machine, self._spin_limit = heap, machine, spin_limit
+        self._stopwatch = Stopwatch(heap, machine, spin_limit)
+        self._empty = heap.mark()
         self._config: Config | None = None
 
     def set_up(self, request: SetUp) -> None:
@@ -76,8 +63,7 @@ class Rank:
         self._heap.release(self._empty)
         self._workload = workload(request.workload)
         self._problem = self._workload.problem_type.from_dict(request.problem)
-        machine, spin_limit = self._opening.machine, self._opening.spin_limit
-        self._operation = self._workload.operation(self._problem, self._heap, machine, spin_limit)
+        self._operation = self._workload.operation(self._problem, self._heap, self._machine, self._spin_limit)
 
     def answer(self, request: Request) -> Reply:
         """Carry a request out; the expected ways to fail become outcomes."""
@@ -103,8 +89,8 @@ class Rank:
             self.set_up(request)
         elif isinstance(request, Compile):
             self._config = request.config
-            if not self._opening.machine.is_interpreter:
-                self._workload.compile(self._problem, request.config, self._opening.machine)
+            if not self._machine.is_interpreter:
+                self._workload.compile(self._problem, request.config, self._machine)
         elif isinstance(request, Check):
             self._config = request.config
             self._run = self._operation.prepare(request.config)
@@ -127,7 +113,7 @@ class Rank:
     def _compare(self, seed: int, stagger: float, runs: int) -> Reply:
         self._operation.refresh(seed)
         self._heap.barrier()  # no rank may still be poisoning an inbox that another one writes to
-        time.sleep(stagger * self._opening.rank)
+        time.sleep(stagger * self._heap.rank)
         for _ in range(runs):
             self._run()
         self._heap.barrier()
@@ -147,6 +133,40 @@ def _first_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {lines[0] if lines else ''}"[:300]
 
 
+def open_rank(opening: Open) -> tuple[Rank, dict[str, float]]:
+    """Join the others and open the heap; and the seconds that took, by stage. Collective."""
+    import torch
+    import torch.distributed as dist
+    import triton  # noqa: F401  its time belongs to the imports
+
+    from autotune.heap import open_heap
+
+    seconds, before = {}, opening.begun
+
+    def stage(name: str) -> None:
+        nonlocal before
+        now = time.monotonic()
+        seconds[name], before = now - before, now
+
+    stage("imports")
+    on_gpu = not opening.machine.is_interpreter
+    if on_gpu:
+        torch.cuda.set_device(opening.rank)
+    dist.init_process_group(
+        "cpu:gloo,cuda:nccl" if on_gpu else "gloo",
+        init_method=f"file://{opening.rendezvous}",
+        rank=opening.rank,
+        world_size=opening.world_size,
+        timeout=timedelta(minutes=5),
+        device_id=torch.device("cuda", opening.rank) if on_gpu else None,
+    )
+    group = dist.new_group(backend="gloo")
+    stage("joining")
+    heap = open_heap(opening.heap_bytes, group)
+    stage("heap")
+    return Rank(heap, opening.machine, opening.spin_limit), seconds
+
+
 def main() -> None:
     """Serve requests on the connection whose descriptor is the first argument, until the driver closes it."""
     descriptor, parent = int(sys.argv[1]), int(sys.argv[2])
@@ -162,8 +182,8 @@ def main() -> None:
         reply: Reply
         try:
             if isinstance(request, Open):
-                rank = Rank(request)
-                reply = Done("")
+                rank, seconds = open_rank(request)
+                reply = Done("", seconds=seconds)
             else:
                 assert rank is not None, "the first request must be Open"
                 reply = rank.answer(request)

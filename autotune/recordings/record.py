@@ -13,7 +13,7 @@ from autotune.environment import Machine
 from autotune.errors import InputError
 from autotune.outcome import Evaluation
 from autotune.problem import Problem
-from autotune.ranks.gang import MeasurePlan
+from autotune.ranks.evaluation import MeasurePlan
 from autotune.recordings.recording import Recording
 from autotune.tuning import Evaluator
 from autotune.tuning.screening import Ahead, Screen

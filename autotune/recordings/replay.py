@@ -6,7 +6,7 @@ from autotune.config import Config
 from autotune.errors import InputError
 from autotune.outcome import Evaluation, Latency, Outcome
 from autotune.problem import Problem
-from autotune.ranks.gang import MeasurePlan
+from autotune.ranks.evaluation import MeasurePlan
 from autotune.recordings.recording import Recording
 from autotune.workloads import Workload
 

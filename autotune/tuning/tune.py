@@ -14,7 +14,7 @@ from autotune.db import CacheKey, Entry, Store, StudyRecord, TrialRecord, Winner
 from autotune.environment import Machine
 from autotune.outcome import Evaluation, Latency, Outcome
 from autotune.problem import Problem
-from autotune.ranks.gang import MeasurePlan
+from autotune.ranks.evaluation import MeasurePlan
 from autotune.tuning.effort import Budget, Effort
 from autotune.tuning.finals import merge, run_finals, warm_up_calls, winner
 from autotune.tuning.screening import Ahead, Screen

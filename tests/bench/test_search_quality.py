@@ -16,7 +16,7 @@ from search_strategies import Table, exhaustive, ours, randomly, sequential, tpe
 
 from autotune.config import Config
 from autotune.outcome import Evaluation
-from autotune.ranks.gang import MeasurePlan
+from autotune.ranks.evaluation import MeasurePlan
 from autotune.recordings import Replay
 
 BENCH = Path(__file__).parents[2] / "bench" / "search_quality.py"

@@ -11,7 +11,8 @@ from autotune.config import Config
 from autotune.environment import machine
 from autotune.outcome import Outcome
 from autotune.problem import Problem
-from autotune.ranks.gang import Gang, MeasurePlan
+from autotune.ranks.evaluation import MeasurePlan
+from autotune.ranks.gang import Gang
 from autotune.workloads import Workload, registry, workload
 
 pytestmark = pytest.mark.skipif(not machine().is_interpreter, reason="the counters are aged in interpreted ranks")

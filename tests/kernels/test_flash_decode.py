@@ -17,7 +17,7 @@ from autotune.config import Config
 from autotune.environment import Machine, machine
 from autotune.kernels.flash_decode import reference
 from autotune.kernels.flash_decode.tensors import Tensors
-from autotune.ranks.gang import MeasurePlan
+from autotune.ranks.evaluation import MeasurePlan
 from autotune.workloads import Workload, registry, workload
 
 WORKLOAD = workload("flash_decode")

@@ -14,7 +14,8 @@ from autotune.config import Config
 from autotune.environment import machine
 from autotune.outcome import Evaluation, Outcome
 from autotune.ranks import gang as gang_module
-from autotune.ranks.gang import Gang, MeasurePlan
+from autotune.ranks.evaluation import MeasurePlan
+from autotune.ranks.gang import Gang
 from autotune.workloads import registry, workload
 
 pytestmark = pytest.mark.skipif(not machine().is_interpreter, reason="the faults are planted in interpreted ranks")

@@ -17,7 +17,8 @@ from autotune.environment import machine
 from autotune.errors import GangError
 from autotune.outcome import Outcome
 from autotune.ranks import gang as gang_module
-from autotune.ranks.gang import Gang, MeasurePlan
+from autotune.ranks.evaluation import MeasurePlan
+from autotune.ranks.gang import Gang
 from autotune.ranks.measure import combine
 from autotune.workloads import Workload, registry, workload
 

@@ -17,7 +17,8 @@ from autotune.environment import machine
 from autotune.errors import GangError
 from autotune.outcome import Outcome
 from autotune.ranks import gang as gang_module
-from autotune.ranks.gang import Gang, MeasurePlan
+from autotune.ranks.evaluation import MeasurePlan
+from autotune.ranks.gang import Gang
 from autotune.workloads import registry, workload
 
 pytestmark = pytest.mark.skipif(not machine().is_interpreter, reason="the faults are planted in interpreted ranks")
@@ -102,7 +103,8 @@ def test_a_closed_gang_leaves_nothing_and_can_be_used_again(file: Path, folders:
 DRIVER = """
 from autotune.config import Config
 from autotune.environment import machine
-from autotune.ranks.gang import Gang, MeasurePlan
+from autotune.ranks.evaluation import MeasurePlan
+from autotune.ranks.gang import Gang
 from autotune.workloads import workload
 found = workload("faulty")
 with Gang(found, found.problem_type(m=32, n=64, k=64, world_size=2), machine()) as gang:
@@ -139,6 +141,6 @@ def wait_for_child(log: Path) -> int:
 
 
 def test_a_process_whose_parent_is_gone_already_ends_at_once() -> None:
-    code = "from autotune.ranks.lifeline import die_with_parent; die_with_parent(1 << 22); print('alive')"
+    code = "from autotune.ranks.processes.lifeline import die_with_parent; die_with_parent(1 << 22); print('alive')"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (1, "")

@@ -12,7 +12,8 @@ from autotune.environment import INTERPRETER, Machine
 from autotune.errors import GangError, RanksDisagree
 from autotune.outcome import Outcome
 from autotune.ranks import gang as gang_module
-from autotune.ranks.gang import Gang, MeasurePlan, _Phase
+from autotune.ranks.evaluation import MeasurePlan
+from autotune.ranks.gang import Gang, _Phase
 from autotune.ranks.measure import combine
 from autotune.ranks.protocol import Bug, Check, Done, Failed, Measure, Recheck, Reply, Request
 from autotune.workloads import workload

@@ -14,7 +14,7 @@ from autotune.config import Config
 from autotune.db import Store
 from autotune.errors import InputError
 from autotune.outcome import Evaluation, Outcome
-from autotune.ranks.gang import MeasurePlan
+from autotune.ranks.evaluation import MeasurePlan
 from autotune.recordings import Recording, Replay
 from autotune.tuning import EFFORTS, Budget, Result, tune
 from autotune.workloads import workload

@@ -19,7 +19,7 @@ def evaluate(
     workload: Workload, problem: Problem, machine: Machine, text: str, *, effort: Effort, seed: int, json: bool
 ) -> None:
     """Run one config and print how it ended; exit with 1 where it was not measured. Raises InvalidConfig."""
-    from autotune.ranks.gang import MeasurePlan
+    from autotune.ranks.evaluation import MeasurePlan
 
     config = Config.from_json(text)
     workload.space.check(config, problem, machine)
