@@ -17,6 +17,7 @@ from autotune.outcome import Outcome
 from autotune.problem import Problem
 from autotune.report.figures import INTERPRETER_NOTE, device_text
 from autotune.tuning import Result
+from autotune.tuning.standing import Spent
 from autotune.tuning.tune import FINAL
 
 
@@ -35,6 +36,14 @@ def present(result: Result, request: Request, problem: Problem, store: Store, *,
 def outcomes_text(outcomes: Counter[Outcome]) -> str:
     """How often each occurred, the commonest first."""
     return ", ".join(f"{count} {outcome}" for outcome, count in outcomes.most_common())
+
+
+def spent_text(spent: Spent) -> str:
+    """``41.2 s, 312 trials a minute; the ranks evaluated 88 % of it (measured 52 %), waited for compilers 3 %``."""
+    shares = (f"{100 * part / spent.total:.0f} %" for part in (spent.evaluating, spent.measuring, spent.compilers))
+    evaluated, measured, waited = shares
+    rate = f"{spent.total:.1f} s, {spent.rate:.0f} trials a minute"
+    return f"{rate}; the ranks evaluated {evaluated} of it (measured {measured}), waited for compilers {waited}"
 
 
 def _best(result: Result) -> Winner | None:
@@ -57,6 +66,8 @@ def _text(result: Result, problem: Mapping[str, Any], searched: list[TrialRecord
     restarts = result.standing.restarts
     again = f"; ranks restarted {restarts} time{'s' * (restarts > 1)}" if restarts else ""
     lines.append(("trials", (outcomes_text(outcomes) or "none") + again))
+    if result.standing.spent.trials:
+        lines.append(("search", spent_text(result.standing.spent)))
     if result.entry is not None:
         when = f"tuned {result.entry.finished_at:%Y-%m-%d %H:%M} UTC"
         lines.append(("stored", f"{store.place} (study {result.study.id}, {when})"))
@@ -81,6 +92,7 @@ def _values(result: Result, searched: list[TrialRecord], store: Store) -> dict[s
         "outcomes": {outcome.value: count for outcome, count in _outcomes(searched).items()},
         "resumed": result.standing.resumed,
         "restarts": result.standing.restarts,
+        "spent": {**dataclasses.asdict(result.standing.spent), "trials_a_minute": result.standing.spent.rate},
         "seed": result.study.seed,
         "database": store.place,
     }

@@ -67,6 +67,7 @@ def build(store: Store, entry: Entry, workload: Workload | None = None) -> Repor
         searched=len({record.config for record in searched if record.evaluation.outcome is not Outcome.INVALID}),
         remeasured=len(finals),
         seconds=sum(_seconds(record.evaluation.seconds) for record in records),
+        measuring=sum(record.evaluation.seconds.get("measure", 0.0) for record in records),
         rank_correlation=rank_correlation(searched),
         notes=tuple(notes),
         knob_notes=warned,

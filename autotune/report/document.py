@@ -151,7 +151,7 @@ def _provenance(report: Report) -> str:
         ["space", f"{report.space_size} valid configs, {report.searched} evaluated"],
         ["finals", f"{report.remeasured} evaluations"],
         ["cost model", model],
-        ["time in evaluations", f"{report.seconds:.0f} s"],
+        ["time in evaluations", f"{report.seconds:.0f} s, {report.measuring:.0f} s of them measuring"],
         ["study", f"{report.study_id}, seed {report.seed}"],
         *([name.replace("_", " "), value or "none"] for name, value in versions.items() if name != "space"),
         ["space fingerprint", versions["space"]],

@@ -112,6 +112,8 @@ class Report:
     """Evaluations of the finals."""
     seconds: float
     """Spent in evaluations, search and finals."""
+    measuring: float
+    """So much of them the ranks measured; else they compiled and checked."""
     rank_correlation: float | None = None
     """Spearman's, of the cost model's predictions with the latencies of the search; None where too few have both."""
     notes: tuple[str, ...] = ()

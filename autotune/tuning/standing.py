@@ -10,6 +10,26 @@ from autotune.outcome import Evaluation, Latency, Outcome
 
 
 @dataclass
+class Spent:
+    """Seconds of a search once the ranks are up, and what went by meanwhile. The finals are not in it."""
+
+    total: float = 0.0
+    evaluating: float = 0.0
+    """The ranks compiled, checked and measured; …"""
+    measuring: float = 0.0
+    """… this much of it they measured."""
+    compilers: float = 0.0
+    """The ranks waited for compilers."""
+    trials: int = 0
+    """Configs that were compiled, and run where they could be."""
+
+    @property
+    def rate(self) -> float:
+        """Trials a minute, compilation included; 0 where nothing was searched."""
+        return 60 * self.trials / self.total if self.total > 0 else 0.0
+
+
+@dataclass
 class Standing:
     """Updated by the loop, read by a view. Nothing of it is stored."""
 
@@ -25,6 +45,7 @@ class Standing:
     baselines: dict[str, Latency] = field(default_factory=dict)
     last: tuple[Config, Evaluation] | None = None
     restarts: int = 0
+    spent: Spent = field(default_factory=Spent)
     resumed: int = 0
     """Trials found in the store when the run began."""
 

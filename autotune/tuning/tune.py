@@ -126,14 +126,22 @@ class _Run:
         ahead.fill(self._ask)  # compiles while the ranks start
         self._gang.start()
         self._measure_baselines()
+        spent, begin = self.standing.spent, time.monotonic()
         while self._used() < 1:
             ahead.fill(self._ask)
             if not ahead:
                 break  # every config of the space is known
+            asked = time.monotonic()
             candidate, refused = ahead.take()
+            taken = time.monotonic()
             evaluation = refused or self._evaluate(candidate.config)
+            spent.compilers += taken - asked
+            spent.evaluating += time.monotonic() - taken
+            spent.measuring += evaluation.seconds.get("measure", 0.0)
             self._search.tell(candidate, evaluation)
             self._save(candidate.config, evaluation, candidate.source)
+            spent.trials += 1
+            spent.total = time.monotonic() - begin
             self._show("searching")
 
     def finish(self, extra_finalists: Sequence[Config] = ()) -> None:

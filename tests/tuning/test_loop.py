@@ -70,6 +70,18 @@ def test_trials_are_counted_and_every_outcome_is_stored_with_its_reason(tmp_path
         assert (violation is not None) == (trial.evaluation.outcome is Outcome.INVALID)
 
 
+def test_what_the_ranks_did_with_the_time_is_told(tmp_path: Path) -> None:
+    gang = FakeGang(PROBLEM)
+    gang.seconds = 0.01
+    with Store.open(tmp_path / "cache.db") as store:
+        result = run(store, gang, trials=20)
+    spent = result.standing.spent
+    assert spent.trials == 20 - len(result.standing.baselines)
+    assert spent.trials * gang.seconds <= spent.evaluating <= spent.total
+    assert spent.evaluating + spent.compilers <= spent.total
+    assert spent.rate == pytest.approx(60 * spent.trials / spent.total)
+
+
 def test_a_time_budget_ends_the_search(tmp_path: Path) -> None:
     gang = FakeGang(PROBLEM)
     gang.seconds = 0.15

@@ -45,6 +45,7 @@ def test_json_is_all_there_is_on_stdout(gpus: Bench) -> None:
     values = json.loads(result.stdout)
     assert values["config"]["mode"] == "push"
     assert values["finished"] and not values["from_cache"] and not values["interrupted"]
+    assert values["spent"]["trials"] > 0 and values["spent"]["trials_a_minute"] > 0
     assert values["problem"]["m"] == 4096 and values["world_size"] == 8
     assert values["limit_share"] == pytest.approx(330.0 / values["latency"]["median"])
     assert values["speedups"]["bsp graph"]["value"] == pytest.approx(530.0 / values["latency"]["median"])
