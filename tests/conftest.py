@@ -18,7 +18,9 @@ def gpus() -> int:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip what needs more GPUs than there are: ``@pytest.mark.gpu`` or ``@pytest.mark.gpu(4)``."""
+    """Skip what needs more GPUs than there are, ``@pytest.mark.gpu`` or ``@pytest.mark.gpu(4)``, and what is slow."""
+    if item.get_closest_marker("slow") and "slow" not in item.config.option.markexpr:
+        pytest.skip("takes minutes: runs with -m slow")
     for mark in item.iter_markers("gpu"):
         needed = mark.args[0] if mark.args else 1
         if gpus() < needed:

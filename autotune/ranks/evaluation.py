@@ -16,10 +16,14 @@ from autotune.ranks.protocol import Check, Compile, Done, Failed, Measure, Measu
 from autotune.workloads import Workload
 
 STAGGER = {"gpu": 2e-3, "interpreter": 5e-2}
-"""Seconds by which each rank starts after the one before it when a result is checked again."""
+"""Seconds by which each rank starts after the one before it when a result is checked again; at least the time of a
+call, so that what one does not wait for is not there by chance."""
+
+LONGEST_STAGGER = 0.5
+"""Seconds by which the last rank is late at most: a right kernel's wait for it must not give up."""
 
 RECHECK_RUNS = 3
-"""Calls back to back, with nothing between them that would line the ranks up, before a result is checked again."""
+"""Calls back to back, with nothing between them that would line the ranks up, before a result is compared again."""
 
 Everyone = Callable[[Request, str], list[Done] | Failed]
 """Puts one request to all ranks, for a named phase: what each of them did, or the one failure that stands for all."""
@@ -46,43 +50,71 @@ def evaluate(
     plan: MeasurePlan,
 ) -> Evaluation:  # fmt: skip
     """Compile, check, measure, check again; each phase only if the one before went well on every rank."""
-    seconds: dict[str, float] = {}
-    begin = time.perf_counter()
+    course = _Course(everyone, workload, problem)
+    try:
+        course.ask(Compile(config), "compile")
+        error = course.check(Check(config, seed))
+        by_rank = course.measure(plan)
+        latency, times = _combine(by_rank), slowest(by_rank)
+        # What was dropped is not compared again: should it reach the finals, it will be there.
+        if len(times) == plan.iterations:
+            late = stagger(latency, problem.world_size, STAGGER[kind_of(machine)])
+            error = max(error, course.check(Recheck(seed + 1, late, RECHECK_RUNS)))
+    except _Ended as ended:
+        return Evaluation(ended.outcome, ended.reason, seconds=course.seconds)
+    seconds = {**course.seconds, "total": time.perf_counter() - course.begin}
+    return Evaluation(Outcome.MEASURED, latency=latency, error=error, seconds=seconds, times=times)
 
-    def timed(request: Request, phase: str) -> list[Done] | Evaluation:
+
+def stagger(latency: Latency, world_size: int, least: float) -> float:
+    """Seconds by which each rank is to start after the one before it: one call's time, within bounds."""
+    return min(max(least, latency.median * 1e-6), LONGEST_STAGGER / world_size)
+
+
+class _Ended(Exception):
+    """The evaluation is over before its time."""
+
+    def __init__(self, outcome: Outcome, reason: str) -> None:
+        super().__init__(reason)
+        self.outcome, self.reason = outcome, reason
+
+
+class _Course:
+    """One evaluation's requests, and the time that each phase has taken so far."""
+
+    def __init__(self, everyone: Everyone, workload: Workload, problem: Problem) -> None:
+        self._everyone, self._workload, self._problem = everyone, workload, problem
+        self.begin = time.perf_counter()
+        self.seconds: dict[str, float] = {}
+
+    def ask(self, request: Request, phase: str) -> list[Done]:
+        """What each rank has done; raises _Ended."""
         asked = time.perf_counter()
-        result = everyone(request, phase)
-        seconds[phase] = seconds.get(phase, 0.0) + time.perf_counter() - asked
+        result = self._everyone(request, phase)
+        self.seconds[phase] = self.seconds.get(phase, 0.0) + time.perf_counter() - asked
         if isinstance(result, Failed):
-            return Evaluation(result.outcome, result.reason, seconds=seconds)
+            raise _Ended(result.outcome, result.reason)
         return result
 
-    overall = 0.0
-    times: list[list[float]] = [[] for _ in range(problem.world_size)]
-    parts = in_parts(plan.screen, plan.iterations)
-    requests: list[tuple[Request, str]] = [(Compile(config), "compile"), (Check(config, seed), "check")]
-    requests += [(Measure(0 if i else plan.warmup, count), "measure") for i, count in enumerate(parts)]
-    requests.append((Recheck(seed + 1, STAGGER[kind_of(machine)], RECHECK_RUNS), "check"))
-    dropped = False
-    for request, phase in requests:
-        if isinstance(request, Measure):
-            dropped = dropped or clearly_slower(slowest(times), plan.incumbent, looks=len(parts) - 1)
-        if dropped:
-            continue  # nor is its result compared again: should it reach the finals, it will be there
-        answers = timed(request, phase)
-        if isinstance(answers, Evaluation):
-            return answers
-        if isinstance(request, (Check, Recheck)):
-            wrong = _wrong(answers, workload, problem)
-            if wrong is not None:
-                when = "" if isinstance(request, Check) else "after timing, ranks arriving one by one: "
-                return Evaluation(Outcome.WRONG_RESULT, when + wrong, seconds=seconds)
-            overall = max(overall, *(answer.overall for answer in answers))
-        for rank, answer in enumerate(answers):
-            times[rank].extend(answer.times)
-    seconds["total"] = time.perf_counter() - begin
-    latency = _combine(times)
-    return Evaluation(Outcome.MEASURED, latency=latency, error=overall, seconds=seconds, times=slowest(times))
+    def check(self, request: Check | Recheck) -> float:
+        """The largest error over the ranks; raises _Ended where it is too large."""
+        answers = self.ask(request, "check")
+        wrong = _wrong(answers, self._workload, self._problem)
+        if wrong is not None:
+            when = "" if isinstance(request, Check) else "after timing, ranks arriving one by one: "
+            raise _Ended(Outcome.WRONG_RESULT, when + wrong)
+        return max(answer.overall for answer in answers)
+
+    def measure(self, plan: MeasurePlan) -> list[list[float]]:
+        """Each rank's times, of fewer iterations than planned where the first of them are clearly slower."""
+        times: list[list[float]] = [[] for _ in range(self._problem.world_size)]
+        parts = in_parts(plan.screen, plan.iterations)
+        for i, count in enumerate(parts):
+            if clearly_slower(slowest(times), plan.incumbent, looks=len(parts) - 1):
+                break
+            for mine, answer in zip(times, self.ask(Measure(0 if i else plan.warmup, count), "measure"), strict=True):
+                mine.extend(answer.times)
+        return times
 
 
 def measure_parts(everyone: Everyone, warmup: int, iterations: int) -> dict[str, Latency]:

@@ -59,7 +59,7 @@ class Measure:
 
 @dataclass(frozen=True)
 class Recheck:
-    """Run the prepared config on fresh inputs again, ``runs`` times in a row; compare what the last one left.
+    """Run the prepared config on fresh inputs again; compare. Then ``runs`` times in a row; compare what the last left.
 
     Each rank starts ``stagger * rank`` seconds late.
     """

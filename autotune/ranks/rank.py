@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import gc
+import math
 import os
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
@@ -34,6 +35,7 @@ from autotune.ranks.protocol import (
 
 if TYPE_CHECKING:
     from autotune.heap.arena import SymmetricHeap
+    from autotune.workloads.workload import Error
 
 
 class Rank:
@@ -76,13 +78,20 @@ class Rank:
             return self._carry_out(request)
         except CompileError as error:
             return Failed(Outcome.DID_NOT_COMPILE, str(error))
-        except (OutOfResources, HeapExhausted, torch.OutOfMemoryError, MemoryError) as error:
+        except (OutOfResources, HeapExhausted, MemoryError) as error:
             return Failed(Outcome.OUT_OF_RESOURCES, _first_line(error))
+        except torch.OutOfMemoryError as error:
+            failed = Failed(Outcome.OUT_OF_RESOURCES, _first_line(error))
         except RuntimeError as error:
-            # CUDA reports a faulting kernel as a RuntimeError at whatever call comes next, and for ever after.
+            # CUDA reports a faulting kernel as a RuntimeError at whatever call comes next, and for ever after; PyTorch
+            # so reports that the host's memory is exhausted.
             if "CUDA" in str(error) or "HIP" in str(error):
                 return Failed(Outcome.CRASHED, _first_line(error), broken=True)
+            if "can't allocate memory" in str(error):
+                return Failed(Outcome.OUT_OF_RESOURCES, _first_line(error))
             raise
+        torch.cuda.empty_cache()  # what the config had taken is for others too: PyTorch would keep it to itself
+        return failed
 
     def _carry_out(self, request: Request) -> Reply:
         if isinstance(request, SetUp):
@@ -94,9 +103,9 @@ class Rank:
         elif isinstance(request, Check):
             self._config = request.config
             self._run = self._operation.prepare(request.config)
-            return self._compare(request.seed, stagger=0.0, runs=1)
+            return self._check(request.seed)
         elif isinstance(request, Recheck):
-            return self._compare(request.seed, request.stagger, request.runs)
+            return self._recheck(request)
         elif isinstance(request, Measure):
             times = self._stopwatch.time(self._run, warmup=request.warmup, iterations=request.iterations)
             if self._operation.gave_up():
@@ -110,22 +119,41 @@ class Rank:
             return Done(self.fingerprint, parts=parts)
         return Done(self.fingerprint)
 
-    def _compare(self, seed: int, stagger: float, runs: int) -> Reply:
-        self._operation.refresh(seed)
-        self._heap.barrier()  # no rank may still be poisoning an inbox that another one writes to
-        time.sleep(stagger * self._heap.rank)
-        for _ in range(runs):
+    def _check(self, seed: int) -> Reply:
+        self._refresh(seed)
+        self._run()
+        self._heap.barrier()
+        return self._compared([self._operation.error()])
+
+    def _recheck(self, request: Recheck) -> Reply:
+        self._refresh(request.seed)
+        time.sleep(request.stagger * self._heap.rank)
+        self._run()
+        # Compared at once, before the slower ones come: what a later call finds may be what an earlier one has left.
+        errors = [self._operation.error()]
+        for _ in range(request.runs):
             self._run()
         self._heap.barrier()
+        return self._compared([*errors, self._operation.error()])
+
+    def _refresh(self, seed: int) -> None:
+        self._operation.refresh(seed)
+        self._heap.barrier()  # no rank may still be poisoning an inbox that another one writes to
+
+    def _compared(self, errors: Sequence[Error]) -> Reply:
         if self._operation.gave_up():
             return Failed(Outcome.TIMED_OUT, "a wait in the kernel gave up: what it waited for never arrived")
-        error = self._operation.error()
-        return Done(self.fingerprint, overall=error.overall, element=error.element)
+        overall, element = _worst(error.overall for error in errors), _worst(error.element for error in errors)
+        return Done(self.fingerprint, overall=overall, element=element)
 
     @property
     def fingerprint(self) -> str:
         """Problem and config: ranks that differ in it must not go on."""
         return f"{self._problem.to_json()} {self._config.to_json() if self._config else ''}"
+
+
+def _worst(values: Iterable[float]) -> float:
+    return max(values, key=lambda value: (math.isnan(value), value))
 
 
 def _first_line(error: BaseException) -> str:

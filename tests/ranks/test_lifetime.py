@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from process_ends import gone
 
 from autotune.config import Config
 from autotune.environment import machine
@@ -23,7 +24,7 @@ from autotune.workloads import registry, workload
 
 pytestmark = pytest.mark.skipif(not machine().is_interpreter, reason="the faults are planted in interpreted ranks")
 
-FAULTS = Path(__file__).parent / "faults.py"
+FAULTS = Path(__file__).parent / "faults" / "faulty_workload.py"
 GOOD = Config({"mode": "bsp", "launch": "eager"})
 ONCE = MeasurePlan(warmup=0, screen=1, iterations=1)
 
@@ -53,20 +54,6 @@ def file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
 def new_gang() -> Gang:
     found = workload("faulty")
     return Gang(found, found.problem_type(m=32, n=64, k=64, world_size=2), machine())
-
-
-def gone(pid: int, within: float = 0.0) -> bool:
-    """Whether the process ends in so many seconds; a zombie that nobody has waited for counts."""
-    deadline = time.monotonic() + within
-    while True:
-        try:
-            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
-                return True
-        except (FileNotFoundError, ProcessLookupError):
-            return True
-        if time.monotonic() >= deadline:
-            return False
-        time.sleep(0.05)
 
 
 @pytest.mark.parametrize(
@@ -109,7 +96,8 @@ from autotune.workloads import workload
 found = workload("faulty")
 with Gang(found, found.problem_type(m=32, n=64, k=64, world_size=2), machine()) as gang:
     print(*(process.pid for process in gang._processes), flush=True)
-    gang.evaluate(Config({"mode": "bsp", "launch": "eager", "fault": "has a child"}), 1, MeasurePlan(0, 1, 1))
+    fault = {"fault": "hangs with a child", "phase": "check", "victim": 1}
+    gang.evaluate(Config({"mode": "bsp", "launch": "eager", **fault}), 1, MeasurePlan(0, 1, 1))
 """
 
 

@@ -1,0 +1,27 @@
+"""Whether processes have ended, and what they have left."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+SHARED_MEMORY = Path("/dev/shm")
+
+
+def gone(pid: int, within: float = 0.0) -> bool:
+    """Whether the process ends in so many seconds; a zombie that nobody has waited for counts."""
+    deadline = time.monotonic() + within
+    while True:
+        try:
+            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+                return True
+        except (FileNotFoundError, ProcessLookupError):
+            return True
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(0.05)
+
+
+def shared_memory() -> set[str]:
+    """The names of ours that there are in shared memory; none lives longer than a heap takes to open."""
+    return {path.name for path in SHARED_MEMORY.glob("iris-autotune-*")}

@@ -1,0 +1,147 @@
+"""The matrix of faults: how an evaluation ends with each, and a trial that shows the gang to be as good as new."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from faulty_workload import EVERY_RANK
+from process_ends import gone
+
+from autotune.config import Config
+from autotune.environment import machine
+from autotune.errors import GangError
+from autotune.outcome import Outcome
+from autotune.ranks import gang as gang_module
+from autotune.ranks.evaluation import MeasurePlan
+from autotune.ranks.gang import Gang
+from autotune.workloads import registry, workload
+
+FILE = Path(__file__).parent / "faulty_workload.py"
+GOOD = Config({"mode": "bsp", "launch": "eager"})
+"""The quickest of all; what is tested is not the kernels."""
+ONCE = MeasurePlan(warmup=0, screen=1, iterations=1)
+
+RESTART = 15.0
+"""Seconds that a restart may take once the deadline has passed."""
+
+SILENT = "no answer from rank .* in phase {phase} within"
+DIED = "rank {rank} died in phase {phase}: "
+NO_MEMORY = "rank {rank}: .*(can't allocate|out of memory)"
+WRONG = "rank .: error "
+
+ENDS: dict[str, tuple[Outcome | None, str]] = {
+    "is killed": (Outcome.CRASHED, DIED + "SIGKILL"),
+    "exits": (Outcome.CRASHED, DIED + "exit code 3; last words"),
+    "hangs on the host": (Outcome.TIMED_OUT, SILENT),
+    "hangs in a kernel": (Outcome.TIMED_OUT, SILENT),
+    "hangs with a child": (Outcome.TIMED_OUT, SILENT),
+    "is stopped": (Outcome.TIMED_OUT, SILENT),
+    "raises": (None, r"rank {rank} failed in a way nobody expected \(phase {phase}\)(?s:.*)ZeroDivisionError: planted"),
+    "does not compile": (Outcome.DID_NOT_COMPILE, "rank {rank}: planted: ptxas said no"),
+    "exhausts the heap": (Outcome.OUT_OF_RESOURCES, "rank {rank}: HeapExhausted: symmetric heap: .* bytes asked"),
+    "exhausts the host": (Outcome.OUT_OF_RESOURCES, NO_MEMORY),
+    "exhausts the device": (Outcome.OUT_OF_RESOURCES, NO_MEMORY),
+    "loses its device": (Outcome.CRASHED, "rank {rank}: .*illegal memory access"),
+    "spoils the output": (Outcome.WRONG_RESULT, WRONG),
+    "leaves NaN": (Outcome.WRONG_RESULT, "rank {rank}: error nan"),
+    "corrupts memory": (Outcome.WRONG_RESULT, WRONG),
+    "gives up": (Outcome.TIMED_OUT, "rank {rank}: a wait in the kernel gave up"),
+}
+"""The outcome and the reason, a pattern; without an outcome, the message with which the run stops."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One fault, in one phase, on one rank."""
+
+    fault: str
+    phase: str
+    victim: int = 1
+
+    def __str__(self) -> str:
+        who = "every rank" if self.victim == EVERY_RANK else f"rank {self.victim}"
+        return f"{who} {self.fault} in {self.phase}"
+
+    @property
+    def config(self) -> Config:
+        """What carries it to the ranks."""
+        return GOOD.replace(fault=self.fault, phase=self.phase, victim=self.victim)
+
+    @property
+    def named_phase(self) -> str:
+        """As the gang calls it."""
+        return "check" if self.phase == "recheck" else self.phase
+
+    @property
+    def reason(self) -> str:
+        """A pattern."""
+        outcome, reason = ENDS[self.fault]
+        rank = "." if self.victim == EVERY_RANK else str(self.victim)
+        told = reason.replace("{rank}", rank).replace("{phase}", self.named_phase)
+        # Memory is spoilt after the output has been written: the check is the last to see nothing of it.
+        late = outcome is Outcome.WRONG_RESULT and (self.phase != "check" or self.fault == "corrupts memory")
+        return "after timing, ranks arriving one by one: " + told if late else told
+
+
+class Sniper(Gang):
+    """A gang whose driver strikes a rank with a signal as a phase begins: for phases that no workload has a hand in."""
+
+    target: tuple[str, int, signal.Signals] | None = None
+
+    def _ask(self, requests: Any, phase: str) -> Any:
+        if self.target is not None and self.target[0] == phase:
+            _, rank, how = self.target
+            self.target = None
+            os.kill(self._processes[rank].pid, how)
+        return super()._ask(requests, phase)
+
+
+@contextmanager
+def gang_of_victims(world_size: int, deadline: float, grace: float, **dimensions: int) -> Iterator[Sniper]:
+    """Ranks that have the workload with planted faults; so many seconds for a phase, not counting the start."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AUTOTUNE_WORKLOADS", str(FILE))
+        patch.setattr(gang_module, "GRACE", grace)
+        registry._from_files.cache_clear()
+        found = workload("faulty")
+        deadlines = dict.fromkeys(["compile", "check", "measure"], deadline)
+        problem = found.problem_type(**dimensions, world_size=world_size)
+        with Sniper(found, problem, machine(), deadlines=deadlines) as started:
+            yield started
+            pids = [process.pid for process in started._processes]
+        assert all(gone(pid, within=5) for pid in pids)
+    registry._from_files.cache_clear()
+
+
+def survive(gang: Gang, case: Case) -> None:
+    """Evaluate a config with the fault: it ends as it should, soon enough, and the next one is measured."""
+    before, pids = gang.restarts, [process.pid for process in gang._processes]
+    outcome, begin = ENDS[case.fault][0], time.monotonic()
+    if outcome is None:
+        with pytest.raises(GangError, match=case.reason):
+            gang.evaluate(case.config, 7, ONCE)
+    else:
+        found = gang.evaluate(case.config, 7, ONCE)
+        assert (found.outcome, found.latency) == (outcome, None), found
+        assert re.match(case.reason, found.reason), found.reason
+        check_restarts(gang, case.fault, before, pids)
+    allowed = gang._deadlines[case.named_phase] + gang_module.GRACE + RESTART
+    assert time.monotonic() - begin < allowed
+    assert gang.evaluate(GOOD, 8, ONCE).outcome is Outcome.MEASURED
+
+
+def check_restarts(gang: Gang, fault: str, before: int, pids: list[int]) -> None:
+    """What died or hung costs one restart, of which no process is left; what the ranks could say costs one at most."""
+    restarted = gang.restarts - before
+    assert restarted == 1 if ENDS[fault][1].startswith((SILENT, DIED)) else restarted <= 1
+    if restarted:
+        assert all(gone(pid) for pid in pids)

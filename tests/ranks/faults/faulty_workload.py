@@ -1,0 +1,197 @@
+"""A user's workload whose configs carry a fault: what it is, in which phase of the evaluation, and on which rank.
+
+Config fields: ``fault``, one of ``STRIKES``; ``phase``, one of compile (on GPUs only: nothing is compiled elsewhere),
+check, measure and recheck; ``victim``, a rank or ``EVERY_RANK``. A fault of phase start has no config to carry it: the
+setting ``FAULT_AT_START`` says ``fault, victim``.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import triton
+import triton.language as tl
+
+from autotune.config import Config
+from autotune.kernels.launching.plan import CompileError
+from autotune.workloads.built_in.all_gather_gemm import AllGatherGemmOperation, AllGatherGemmWorkload
+from autotune.workloads.workload import Run
+
+PHASES = ("compile", "check", "measure", "recheck")
+
+EVERY_RANK = -1
+
+FAULT_AT_START = "FAULT_AT_START"
+
+
+@triton.jit
+def spin_kernel(flag):
+    """Waits for what never comes."""
+    seen = tl.load(flag, volatile=True)
+    while seen == 0:
+        seen = tl.load(flag, volatile=True)
+    tl.store(flag, seen + 1)
+
+
+@triton.jit
+def stray_kernel(address):
+    """Stores where nothing is."""
+    tl.store(address.to(tl.pointer_type(tl.int32)), 1)
+
+
+class FaultyOperation(AllGatherGemmOperation):
+    """All-gather + GEMM with planted faults."""
+
+    config = Config({})
+    refreshes = calls = 0
+    says_it_gave_up = False
+
+    def refresh(self, seed: int) -> None:
+        """Once for the check, once more for the recheck."""
+        super().refresh(seed)
+        self.refreshes += 1
+
+    def prepare(self, config: Config) -> Run:
+        """As the config says."""
+        self.config, self.refreshes, self.calls, self.says_it_gave_up = config, 0, 0, False
+        run = super().prepare(config)
+
+        def faulty() -> None:
+            run()
+            if self.stricken:
+                strike(self.config["fault"], self)
+            self.calls += 1
+
+        return faulty
+
+    @property
+    def stricken(self) -> bool:
+        """Whether the fault is on this rank, and its phase has come; it stays from then on."""
+        now = "recheck" if self.refreshes > 1 else "measure" if self.calls else "check"
+        return victimised(self.config) and PHASES.index(now) >= PHASES.index(str(self.config["phase"]))
+
+    def gave_up(self) -> bool:
+        """Or so it says."""
+        return super().gave_up() or self.says_it_gave_up
+
+
+def victimised(config: Config) -> bool:
+    """Whether the config's fault is for this rank."""
+    return "fault" in config and config["victim"] in (EVERY_RANK, dist.get_rank())
+
+
+def strike(fault: Any, operation: FaultyOperation | None = None) -> None:
+    """Do what the fault is; those that need memory of the operation's have it from the check on."""
+    STRIKES[str(fault)](operation)
+
+
+def _leave(_: Any) -> None:
+    print("last words", file=sys.stderr, flush=True)
+    os._exit(3)
+
+
+def _hang_with_a_child(_: Any) -> None:
+    child = subprocess.Popen(["sleep", "1000"])
+    print(f"child {child.pid}", file=sys.stderr, flush=True)
+    time.sleep(1000)
+
+
+def _hang_in_a_kernel(_: Any) -> None:
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    spin_kernel[(1,)](torch.zeros(1, dtype=torch.int32, device=device))
+    torch.cuda.synchronize()
+
+
+def _refuse(_: Any) -> None:
+    raise CompileError("planted: ptxas said no")
+
+
+def _raise(_: Any) -> None:
+    raise ZeroDivisionError("planted")
+
+
+def _exhaust_heap(operation: Any) -> None:
+    operation._heap.allocate((operation._heap.size,), torch.uint8)
+
+
+def _exhaust_host(_: Any) -> None:
+    torch.empty(1 << 60, dtype=torch.uint8)
+
+
+def _exhaust_device(_: Any) -> None:
+    hoard = []
+    while True:
+        hoard.append(torch.empty(1 << 30, dtype=torch.uint8, device="cuda"))
+
+
+def _lose_device(_: Any) -> None:
+    if not torch.cuda.is_available():
+        raise RuntimeError("CUDA error: an illegal memory access was encountered\nplanted")
+    stray_kernel[(1,)](1 << 20)
+    torch.cuda.synchronize()
+
+
+def _spoil_output(operation: Any) -> None:
+    operation._tensors.c[0, 0] += 100.0
+
+
+def _leave_nan(operation: Any) -> None:
+    operation._tensors.c[3, 5] = float("nan")
+
+
+def _corrupt_memory(operation: Any) -> None:
+    operation._tensors.a.add_(1.0)  # on the heap: the other ranks' next result is wrong, too
+
+
+def _give_up(operation: Any) -> None:
+    operation.says_it_gave_up = True
+
+
+STRIKES: dict[str, Callable[[Any], None]] = {
+    "is killed": lambda _: os.kill(os.getpid(), signal.SIGKILL),
+    "exits": _leave,
+    "hangs on the host": lambda _: time.sleep(1000),
+    "hangs in a kernel": _hang_in_a_kernel,
+    "hangs with a child": _hang_with_a_child,
+    "raises": _raise,
+    "does not compile": _refuse,
+    "exhausts the heap": _exhaust_heap,
+    "exhausts the host": _exhaust_host,
+    "exhausts the device": _exhaust_device,
+    "loses its device": _lose_device,
+    "spoils the output": _spoil_output,
+    "leaves NaN": _leave_nan,
+    "corrupts memory": _corrupt_memory,
+    "gives up": _give_up,
+}
+
+
+class FaultyWorkload(AllGatherGemmWorkload):
+    """The plug-in, under a name of its own."""
+
+    name = "faulty"
+
+    def operation(self, *arguments: Any) -> FaultyOperation:
+        """Set up on this rank."""
+        fault, _, victim = os.environ.get(FAULT_AT_START, "").partition(", ")
+        operation = FaultyOperation(*arguments)
+        if fault and int(victim) in (EVERY_RANK, dist.get_rank()):
+            strike(fault, operation)
+        return operation
+
+    def compile(self, problem: Any, config: Config, machine: Any) -> Any:
+        """On a rank, where the fault is one of compiling."""
+        if config.get("phase") == "compile" and victimised(config):
+            strike(config["fault"])
+        return super().compile(problem, config, machine)
+
+
+WORKLOAD = FaultyWorkload()

@@ -1,0 +1,40 @@
+"""A user's workload with a race: all-gather + GEMM whose kernels read what their peers push without waiting for it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import triton
+import triton.language as tl
+
+from autotune.kernels.all_gather_gemm import device
+from autotune.workloads.built_in.all_gather_gemm import AllGatherGemmOperation, AllGatherGemmWorkload
+
+
+@triton.jit
+def pass_by(arrivals, source, first, last, rows, unit_rows, target, status, spin_limit, PROXY_FENCE: tl.constexpr):
+    """In place of ``wait_for_rows``."""
+    return target * 0
+
+
+@triton.jit
+def pass_each_by(
+    arrivals, first_source, last_source, apart, first, last, rows, unit_rows, target, status, spin_limit,
+    WORLD: tl.constexpr, PROXY_FENCE: tl.constexpr,
+):  # fmt: skip
+    """In place of ``wait_for_rows_of_each``."""
+    return target * 0
+
+
+class RacingWorkload(AllGatherGemmWorkload):
+    """The plug-in, under a name of its own."""
+
+    name = "racing"
+
+    def operation(self, *arguments: Any) -> AllGatherGemmOperation:
+        """Set up on this rank, whose process is the gang's: nobody else's kernels lose their waits."""
+        device.wait_for_rows, device.wait_for_rows_of_each = pass_by, pass_each_by
+        return super().operation(*arguments)
+
+
+WORKLOAD = RacingWorkload()

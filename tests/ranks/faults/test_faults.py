@@ -1,0 +1,157 @@
+"""Faults of every kind, in every phase, on interpreted ranks: the outcome they end in, and a gang as good as new.
+
+All of them, some minutes: ``pytest -m slow tests/ranks/faults``.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from fault_matrix import FILE, GOOD, ONCE, Case, Sniper, gang_of_victims, survive
+from faulty_workload import EVERY_RANK, FAULT_AT_START
+from process_ends import gone, shared_memory
+
+from autotune.environment import machine
+from autotune.errors import GangError
+from autotune.outcome import Outcome
+from autotune.ranks import gang as gang_module
+from autotune.ranks.evaluation import MeasurePlan
+from autotune.ranks.gang import Gang
+from autotune.workloads import registry, workload
+
+pytestmark = pytest.mark.skipif(not machine().is_interpreter, reason="see test_on_gpus.py")
+
+SOME = [
+    Case("is killed", "check"),
+    Case("hangs on the host", "check", victim=0),
+    Case("raises", "check"),
+    Case("loses its device", "check"),
+    Case("exhausts the heap", "check", victim=0),
+    Case("exhausts the host", "check", EVERY_RANK),
+    Case("does not compile", "check", EVERY_RANK),
+    Case("spoils the output", "check"),
+    Case("leaves NaN", "check", victim=0),
+    Case("hangs in a kernel", "measure"),
+    Case("exits", "measure", victim=0),
+    Case("exhausts the host", "measure"),
+    Case("gives up", "measure"),
+    Case("corrupts memory", "measure", victim=0),
+    Case("corrupts memory", "measure"),
+    Case("is killed", "recheck", victim=0),
+    Case("spoils the output", "recheck"),
+]
+
+FAULTS = [
+    "is killed", "exits", "hangs on the host", "hangs in a kernel", "hangs with a child", "raises", "does not compile",
+    "exhausts the heap", "exhausts the host", "loses its device", "spoils the output", "leaves NaN", "corrupts memory",
+    "gives up",
+]  # fmt: skip
+
+ALL = [Case(*each) for each in itertools.product(FAULTS, ["check", "measure", "recheck"], [0, 1, EVERY_RANK])]
+
+
+@pytest.fixture(scope="module")
+def gang(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sniper]:
+    """Two ranks; short deadlines. Nothing is left of them afterwards."""
+    before, place = shared_memory(), tmp_path_factory.mktemp("temporary")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tempfile, "tempdir", str(place))
+        with gang_of_victims(2, deadline=2.5, grace=1.0, m=32, n=64, k=64) as started:
+            yield started
+        assert os.listdir(place) == []
+    assert shared_memory() <= before
+
+
+@pytest.fixture(autouse=True)
+def known_to_new_ranks(gang: Gang, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every test starts without our settings; ranks that are started again inherit this one."""
+    monkeypatch.setenv("AUTOTUNE_WORKLOADS", str(FILE))
+
+
+@pytest.mark.parametrize("case", SOME, ids=str)
+def test_the_gang_survives(gang: Sniper, case: Case) -> None:
+    survive(gang, case)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", [case for case in ALL if case not in SOME], ids=str)
+def test_the_gang_survives_all_others(gang: Sniper, case: Case) -> None:
+    survive(gang, case)
+
+
+@pytest.mark.parametrize("phase", ["compile", "measure"])
+@pytest.mark.parametrize(("fault", "how"), [("is killed", signal.SIGKILL), ("is stopped", signal.SIGSTOP)])
+def test_the_gang_survives_signals_from_outside(gang: Sniper, fault: str, how: signal.Signals, phase: str) -> None:
+    gang.target = (phase, 0, how)
+    survive(gang, Case(fault, phase, victim=0))
+
+
+def test_a_rank_that_dies_between_two_configs_costs_neither_of_them(gang: Sniper) -> None:
+    restarts = gang.restarts
+    os.kill(gang._processes[0].pid, signal.SIGKILL)
+    gang._processes[0].wait()
+    assert gang.evaluate(GOOD, 7, ONCE).outcome is Outcome.MEASURED
+    assert gang.restarts == restarts + 1
+
+
+def test_what_a_rank_started_dies_with_it(gang: Sniper) -> None:
+    children: list[int] = []
+
+    def remember(rank: int) -> Path:
+        log = Gang._log(gang, rank)
+        if log.exists():
+            children.extend(int(line.split()[1]) for line in log.read_text().splitlines() if line.startswith("child "))
+        return log
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gang, "_log", remember)  # the new rank's log takes the old one's place
+        survive(gang, Case("hangs with a child", "check"))
+    assert children and all(gone(pid, within=5) for pid in children)
+
+
+def test_a_good_config_has_all_its_numbers(gang: Sniper) -> None:
+    found = gang.evaluate(GOOD, 7, MeasurePlan(warmup=1, screen=2, iterations=5))
+    assert found.outcome is Outcome.MEASURED and found.latency is not None and found.error is not None
+    assert found.latency.iterations == 5 and len(found.latency.by_rank) == 2
+    assert found.latency.low <= found.latency.median <= found.latency.high and found.latency.skew >= 0
+    assert 0 <= found.error <= gang.workload.tolerance(gang.problem).overall
+    assert set(found.seconds) == {"compile", "check", "measure", "total"}
+    assert sum(found.seconds.values()) <= 2 * found.seconds["total"] + 1e-3
+
+
+def test_clearly_slower_at_the_screening_keeps_that_latency(gang: Sniper) -> None:
+    plan = MeasurePlan(warmup=0, screen=3, iterations=9, incumbent=(0.5,) * 9)
+    found = gang.evaluate(GOOD, 7, plan)
+    assert found.outcome is Outcome.MEASURED and found.latency is not None
+    assert found.latency.iterations == plan.screen
+
+
+QUICK = ["is killed", "exhausts the host"]
+AT_START = {
+    "is killed": "rank 1 died in phase start: SIGKILL",
+    "hangs on the host": "no answer from rank 1 in phase start within 6 s",
+    "raises": r"rank 1 failed in a way nobody expected \(phase start\)(?s:.*)ZeroDivisionError: planted",
+    "exhausts the heap": "the ranks did not start: rank 1: symmetric heap: .* bytes asked",
+    "exhausts the host": "the ranks did not start: rank 1: .*can't allocate memory",
+}
+
+
+@pytest.mark.parametrize(
+    "fault", [fault if fault in QUICK else pytest.param(fault, marks=pytest.mark.slow) for fault in AT_START]
+)
+def test_ranks_that_fail_at_the_start_stop_the_run(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(FAULT_AT_START, f"{fault}, 1")
+    monkeypatch.setattr(gang_module, "GRACE", 1.0)
+    registry._from_files.cache_clear()
+    found = workload("faulty")
+    problem = found.problem_type(m=32, n=64, k=64, world_size=2)
+    gang = Gang(found, problem, machine(), deadlines={"start": 6.0})
+    with pytest.raises(GangError, match=AT_START[fault]):
+        gang.start()
+    assert gang._processes == []

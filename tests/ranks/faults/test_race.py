@@ -1,0 +1,68 @@
+"""A planted race, a wait that is missing: nearly every evaluation catches it, whatever the seed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from autotune.config import Config
+from autotune.environment import machine
+from autotune.outcome import Evaluation, Outcome
+from autotune.problem import Problem
+from autotune.ranks.evaluation import MeasurePlan
+from autotune.ranks.gang import Gang
+from autotune.workloads import Workload, registry, workload
+
+RUNS, CAUGHT = 20, 19
+
+PUSH = Config(
+    {
+        "mode": "push", "block_m": 16, "block_n": 16, "block_k": 16, "group_m": 1, "num_warps": 4, "num_stages": 2,
+        "loads": "pointer", "schedule": "tile", "unit_rows": 16, "comm_programs": 1, "copy_kib": 2,
+        "peer_order": "rotate", "push_site": "same_launch", "head_start": 0, "split_k": 1,
+        "preload_b": False, "k_chunks": 1,
+    }
+)  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def known(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The workload with the race, to driver and ranks."""
+    monkeypatch.setenv("AUTOTUNE_WORKLOADS", str(Path(__file__).parent / "racing_workload.py"))
+    registry._from_files.cache_clear()
+    yield
+    registry._from_files.cache_clear()
+
+
+def evaluations(
+    found: Workload, problem: Problem, config: Config, plan: MeasurePlan, runs: int = RUNS
+) -> list[Evaluation]:
+    with Gang(found, problem, machine()) as gang:
+        return [gang.evaluate(config, seed, plan) for seed in range(runs)]
+
+
+def check_caught(found: list[Evaluation]) -> None:
+    wrong = [each for each in found if each.outcome is Outcome.WRONG_RESULT]
+    assert len(wrong) >= CAUGHT, [(each.outcome, each.reason) for each in found]
+
+
+@pytest.mark.skipif(not machine().is_interpreter, reason="the problem is one for interpreted ranks")
+def test_a_missing_wait_is_caught_on_interpreted_ranks() -> None:
+    racing, sound = workload("racing"), workload("all_gather_gemm")
+    problem = racing.problem_type(m=32, n=32, k=32, world_size=2)
+    once = MeasurePlan(warmup=0, screen=1, iterations=1)
+    check_caught(evaluations(racing, problem, PUSH, once))
+    assert {each.outcome for each in evaluations(sound, problem, PUSH, once, 3)} == {Outcome.MEASURED}
+
+
+@pytest.mark.gpu(2)
+def test_a_missing_wait_is_caught_on_gpus() -> None:
+    racing, sound = workload("racing"), workload("all_gather_gemm")
+    problem = racing.problem_type(m=1024, n=4096, k=2048, world_size=2)
+    config = PUSH.replace(block_m=128, block_n=128, block_k=64, unit_rows=128, comm_programs=8, num_warps=8)
+    plan = MeasurePlan(warmup=2, screen=5, iterations=5)
+    assert racing.space.violation(config, problem, machine()) is None
+    check_caught(evaluations(racing, problem, config, plan))
+    assert {each.outcome for each in evaluations(sound, problem, config, plan, 3)} == {Outcome.MEASURED}
