@@ -56,10 +56,7 @@ def start(found: Workload) -> Gang:
     return Gang(found, problem_for(found), machine())  # type: ignore[arg-type]
 
 
-def test_every_fault_becomes_an_outcome_and_the_next_config_works(
-    misbehaving: Workload, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    deadlines = {**gang_module.DEADLINES["interpreter"], "check": 4.0}
+def test_every_fault_becomes_an_outcome_and_the_next_config_works(misbehaving: Workload) -> None:
     with start(misbehaving) as gang:
         folder = gang._folder
         good = gang.evaluate(CONFIG, 1, ONCE)
@@ -83,13 +80,13 @@ def test_every_fault_becomes_an_outcome_and_the_next_config_works(
         assert gang.restarts == 1, "none of these three breaks a rank"
         assert gang.evaluate(CONFIG, 7, ONCE).outcome is Outcome.MEASURED
 
-        monkeypatch.setitem(gang_module.DEADLINES, "interpreter", deadlines)  # type: ignore[arg-type]
+        gang._deadlines["check"] = 4.0
         hung = gang.evaluate(CONFIG.replace(group_m=HANGS), 8, ONCE)
         assert hung.outcome is Outcome.TIMED_OUT and "phase check" in hung.reason
         assert gang.restarts == 2
         assert gang.evaluate(CONFIG, 9, ONCE).outcome is Outcome.MEASURED
         pids = [process.pid for process in gang._processes]
-    assert folder is not None and not folder.exists()
+    assert folder is not None and not folder.path.exists()
     assert all(gone(pid) for pid in pids)
 
 
