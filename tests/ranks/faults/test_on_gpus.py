@@ -1,0 +1,54 @@
+"""Faults on GPU ranks: a kernel that never ends is killed, memory that is exhausted is given back, and so on.
+
+By hand, on 2 and on 8 GPUs: ``pytest -m gpu tests/ranks/faults``. What starting took, by stage, is shown by ``-s``.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from fault_matrix import FILE, Case, Sniper, gang_of_victims, survive
+from faulty_workload import EVERY_RANK
+from process_ends import shared_memory
+
+RANKS = [pytest.param(2, marks=pytest.mark.gpu(2)), pytest.param(8, marks=pytest.mark.gpu(8))]
+
+CASES = [
+    Case("spoils the output", "check"),
+    Case("leaves NaN", "check", victim=0),
+    Case("corrupts memory", "measure"),
+    Case("does not compile", "compile"),
+    Case("exhausts the device", "check", EVERY_RANK),
+    Case("exhausts the host", "check", EVERY_RANK),
+    Case("is killed", "measure"),
+    Case("hangs in a kernel", "check", victim=0),
+    Case("loses its device", "measure"),
+]
+
+
+@pytest.fixture(scope="module", params=RANKS, ids=lambda ranks: f"{ranks} ranks")
+def gang(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sniper]:
+    """Short deadlines. Nothing is left of them afterwards."""
+    before, place = shared_memory(), tmp_path_factory.mktemp("temporary")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tempfile, "tempdir", str(place))
+        with gang_of_victims(request.param, deadline=5.0, grace=2.0, m=256, n=1024, k=512) as started:
+            yield started
+        assert os.listdir(place) == []
+    assert shared_memory() <= before
+
+
+@pytest.fixture(autouse=True)
+def known_to_new_ranks(gang: Sniper, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every test starts without our settings; ranks that are started again inherit this one."""
+    monkeypatch.setenv("AUTOTUNE_WORKLOADS", str(FILE))
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_the_gang_survives(gang: Sniper, case: Case) -> None:
+    survive(gang, case)
+    print(f"{case}; the last start: {', '.join(f'{name} {s:.1f} s' for name, s in gang.start_seconds.items())}")
