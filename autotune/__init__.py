@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         gemm_all_reduce,
         gemm_reduce_scatter,
     )
+    from autotune.spmd.tune import tune
 
 __all__ = [
     "AllGatherGemm",
@@ -45,6 +46,7 @@ __all__ = [
     "gemm_all_reduce",
     "gemm_reduce_scatter",
     "lookup",
+    "tune",
 ]
 
 _HOMES = {
@@ -63,6 +65,7 @@ _HOMES = {
     "gemm_all_reduce": "autotune.runtime.operators",
     "gemm_reduce_scatter": "autotune.runtime.operators",
     "lookup": "autotune.runtime.lookup",
+    "tune": "autotune.spmd.tune",
 }
 
 

@@ -15,6 +15,7 @@ ROOMS = (
     "report",
     "fleet",
     "decorator",
+    "spmd",
     "runtime",
     "recordings",
     "tuning",

@@ -16,7 +16,7 @@ from autotune.problem import Problem
 from autotune.workloads import Workload
 
 if TYPE_CHECKING:
-    from autotune.tuning import Evaluator
+    from autotune.tuning import TurningEvaluator
     from autotune.tuning.screening import Screen
 
 MOST_INTERPRETED_FLOPS = 2e8
@@ -30,7 +30,7 @@ def machine() -> Machine:
     return environment.machine()
 
 
-def make_gang(workload: Workload, problem: Problem, machine: Machine, heap_bytes: int = 0) -> Evaluator:
+def make_gang(workload: Workload, problem: Problem, machine: Machine, heap_bytes: int = 0) -> TurningEvaluator:
     """The ranks, not yet started, with a heap of ``heap_bytes`` at least. Tests put another gang here."""
     from autotune.ranks.gang import Gang
 

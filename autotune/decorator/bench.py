@@ -14,10 +14,10 @@ from triton.compiler.errors import CompilationError
 from triton.runtime import driver
 from triton.runtime.errors import OutOfResources, PTXASError
 
-from autotune.decorator.votes import Votes
 from autotune.environment import Machine
 from autotune.outcome import Evaluation, Latency, Outcome
 from autotune.ranks.measure import combine
+from autotune.spmd.votes import Votes
 
 REFUSALS: dict[type[Exception], Outcome] = {
     OutOfResources: Outcome.OUT_OF_RESOURCES,

@@ -20,13 +20,14 @@ from autotune.db import Provenance
 from autotune.decorator.bench import FAILED, Bench, evaluation_of
 from autotune.decorator.candidates import Candidates, Default, Listed, Spaced
 from autotune.decorator.key import Call, Reader, TuningKey, cache_key, call_of, key_reader, provenance_of, tuning_key
-from autotune.decorator.votes import Asked, Question, Ranks, Votes, agreed, votes_of
+from autotune.decorator.votes import Asked, Question, Ranks, agreed, votes_of
 from autotune.environment import INTERPRETED, Machine, default_database_url, offline
 from autotune.environment import machine as this_machine
 from autotune.errors import InvalidArguments, NotTuned
 from autotune.runtime.entries import forget_entries, read_entries, serve
 from autotune.runtime.lookup import Found
 from autotune.search_spaces import Dimension, Space
+from autotune.spmd.votes import Votes
 
 if TYPE_CHECKING:
     from autotune.decorator.proposals import Proposals

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
@@ -29,6 +31,8 @@ class SymmetricHeap(ABC):
         self.rank = dist.get_rank(group)
         self.world_size = dist.get_world_size(group)
         self.group = group
+        self.meet: Callable[[], None] = functools.partial(dist.barrier, group=group)
+        """Waits on the host until every rank is here. Who supervises the ranks may put another way in its place."""
         self.bases = torch.tensor(bases, dtype=torch.int64, device=arena.device)
         self._addresses = bases
         self._used = 0
@@ -105,7 +109,7 @@ class SymmetricHeap(ABC):
         """Wait on the host until every rank is here and its device has finished what was enqueued."""
         if self.device.type == "cuda":
             torch.cuda.synchronize()
-        dist.barrier(group=self.group)
+        self.meet()
 
     def close(self) -> None:
         """Give the memory back. The tensors handed out must not be used any more."""

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Sequence
 
 import torch
-import torch.distributed as dist
 
 from autotune.environment import Machine
 from autotune.heap.arena import SymmetricHeap
@@ -58,7 +57,7 @@ class Stopwatch:
         return self._device_times(call, warmup, iterations)
 
     def _host_time(self, call: Callable[[], None]) -> float:
-        dist.barrier(group=self._heap.group)
+        self._heap.meet()
         begin = time.perf_counter()
         call()
         return (time.perf_counter() - begin) * 1e6

@@ -42,10 +42,15 @@ def lookup(name: str | Workload, problem: Problem, *, machine: Machine | None = 
     within a factor of two, the smallest sum of their log ratios, smaller sizes first; its config is checked against the
     space for the actual problem. No database is no error; an unreadable one raises StoreError.
     """
+    return _ANSWERS.find(workload_for(name, problem), problem, machine or this_machine(), url or default_database_url())
+
+
+def workload_for(name: str | Workload, problem: Problem) -> Workload:
+    """The workload that ``name`` means to ``lookup``; raises UnknownWorkload, and InvalidProblem for another one's."""
     found = workload(name) if isinstance(name, str) else name
     if not isinstance(problem, found.problem_type):
         raise InvalidProblem(f"{found.name} takes a {found.problem_type.__name__}, not a {type(problem).__name__}")
-    return _ANSWERS.find(found, problem, machine or this_machine(), url or default_database_url())
+    return found
 
 
 def forget_lookups() -> None:

@@ -7,7 +7,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from autotune.errors import InvalidBudget
+from autotune.environment import Machine
+from autotune.errors import InputError, InvalidBudget
 
 UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 MOST_TRIALS = 100_000
@@ -67,6 +68,14 @@ class Budget:
         """The share that is used up, 1 when the search is over (the finals have their share of the time)."""
         by_time = seconds / (self.seconds * (1 - FINALS_SHARE)) if math.isfinite(self.seconds) else 0.0
         return min(1.0, max(trials / self.trials, by_time))
+
+
+def limits_of(machine: Machine, effort: str | None, trials: int | None, budget: str | None) -> tuple[str, Budget]:
+    """The effort's name, by default as suits the machine, and what ends a search; raises InputError, InvalidBudget."""
+    effort = effort or ("quick" if machine.is_interpreter else "standard")
+    if effort not in EFFORTS:
+        raise InputError(f"effort {effort!r}: allowed are {', '.join(EFFORTS)}")
+    return effort, Budget.of(EFFORTS[effort], trials, budget)
 
 
 def parse_duration(text: str) -> float:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, ProcessPoolExecutor, wait
 from concurrent.futures import TimeoutError as FutureTimeout
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from multiprocessing import get_context
-from types import TracebackType
+from types import ModuleType, TracebackType
 from typing import Any
 
 from autotune.config import Config
@@ -60,14 +62,14 @@ class Screen:
         """Let all compilers import what they need, which takes seconds; nobody waits for them. Else the first do."""
         if not self._machine.is_interpreter:
             for _ in range(self.workers):
-                self._begun().submit(_import, self._job[0])
+                self._submit(_import, self._job[0])
 
     def submit(self, config: Config) -> Future[Any] | None:
         """Begin to compile; None where nothing is compiled."""
         if self._machine.is_interpreter:
             return None
         try:
-            return self._begun().submit(_compile, *self._job, config.to_json())
+            return self._submit(_compile, *self._job, config.to_json())
         except BrokenProcessPool:
             self._stop()
             return self.submit(config)
@@ -91,12 +93,13 @@ class Screen:
                 future = again
         return Evaluation(Outcome.DID_NOT_COMPILE, "the compiler crashed")
 
-    def _begun(self) -> ProcessPoolExecutor:
+    def _submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
         if self._pool is None:
             self._pool = ProcessPoolExecutor(
                 self.workers, mp_context=get_context("spawn"), initializer=_begin_worker, initargs=(os.getpid(),)
             )
-        return self._pool
+        with _without_main():
+            return self._pool.submit(function, *arguments)  # starts another worker, while there are too few
 
     def _stop(self) -> None:
         if self._pool is None:
@@ -132,6 +135,17 @@ class Ahead:
         ready = (i for i, (_, future) in enumerate(self._waiting) if future is None or future.done())
         candidate, future = self._waiting.pop(next(ready, 0))
         return candidate, self._screen.verdict(candidate.config, future)
+
+
+@contextmanager
+def _without_main() -> Iterator[None]:
+    """Hide the main script: a spawned process would run it again, and a program's script may do anything."""
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
 
 
 def _begin_worker(parent: int) -> None:

@@ -38,14 +38,18 @@ class Evaluator(Protocol):
     def close(self) -> None:
         """End them."""
 
-    def turn_to(self, workload: Workload, problem: Problem) -> None:
-        """Work on another problem from now on."""
-
     def evaluate(self, config: Config, seed: int, plan: MeasurePlan) -> Evaluation:
         """Compile, check and measure one config."""
 
     def measure_parts(self, warmup: int, iterations: int) -> dict[str, Latency]:
         """The operation's parts alone."""
+
+
+class TurningEvaluator(Evaluator, Protocol):
+    """One that goes from problem to problem."""
+
+    def turn_to(self, workload: Workload, problem: Problem) -> None:
+        """Work on another problem from now on."""
 
 
 @dataclass(frozen=True)

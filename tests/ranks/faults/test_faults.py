@@ -137,7 +137,7 @@ AT_START = {
     "is killed": "rank 1 died in phase start: SIGKILL",
     "hangs on the host": "no answer from rank 1 in phase start within 6 s",
     "raises": r"rank 1 failed in a way nobody expected \(phase start\)(?s:.*)ZeroDivisionError: planted",
-    "exhausts the heap": "the ranks did not start: rank 1: symmetric heap: .* bytes asked",
+    "exhausts the heap": "the ranks did not start: rank 1: HeapExhausted: symmetric heap: .* bytes asked",
     "exhausts the host": "the ranks did not start: rank 1: .*can't allocate memory",
 }
 

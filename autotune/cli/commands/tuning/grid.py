@@ -12,7 +12,7 @@ import typer
 from autotune.cli import output, session
 from autotune.cli.commands.tuning.held_out import HeldOut, compared
 from autotune.cli.commands.tuning.sizes import Sizes
-from autotune.cli.commands.tuning.tune import INTERRUPTED, Effort, Force, Seconds, Seed, Trials, limits_of, say_where
+from autotune.cli.commands.tuning.tune import INTERRUPTED, Effort, Force, Seconds, Seed, Trials, say_where
 from autotune.cli.entries import entry_dict
 from autotune.cli.options import Database, Json, Request
 from autotune.config import Config
@@ -24,7 +24,7 @@ from autotune.workloads import Workload, provenance_of
 
 if TYPE_CHECKING:
     from autotune.runtime import Found
-    from autotune.tuning import Budget, Evaluator, Result
+    from autotune.tuning import Budget, Result, TurningEvaluator
     from autotune.tuning.screening import Screen
 
 HEADER = ("sizes", "winner", "speedup", "limit", "mode", "with the config before")
@@ -79,7 +79,7 @@ class Bench:
     workload: Workload
     machine: Machine
     store: Store
-    gang: Evaluator
+    gang: TurningEvaluator
     screen: Screen
     limits: Budget
     effort: str
@@ -115,6 +115,8 @@ def tune_grid(
     seed: Seed = 0, force: Force = False, db: Database = None, json: Json = False,
 ) -> None:  # fmt: skip
     """Tune every combination of sizes; budgets are for each. The same command continues what was interrupted."""
+    from autotune.tuning import limits_of
+
     machine, workload = session.machine(), request.workload
     chosen, limits = limits_of(machine, effort, trials, budget)
     session.check_ranks(request.world_size(machine), machine)

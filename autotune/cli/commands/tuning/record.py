@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from autotune.cli import output, session
-from autotune.cli.commands.tuning.tune import INTERRUPTED, Effort, limits_of, say_where
+from autotune.cli.commands.tuning.tune import INTERRUPTED, Effort, say_where
 from autotune.cli.options import Database, Json, Request
 from autotune.config import Value
 from autotune.errors import InputError
@@ -44,7 +44,7 @@ def record_workload(
     """Record a space. The same command continues what was interrupted: the database holds what is done."""
     from autotune import recordings
     from autotune.db import CacheKey, Store
-    from autotune.tuning import EFFORTS
+    from autotune.tuning import EFFORTS, limits_of
 
     machine, workload = session.machine(), request.workload
     chosen, _ = limits_of(machine, effort, None, None)

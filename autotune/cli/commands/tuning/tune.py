@@ -13,11 +13,10 @@ import typer
 from autotune.cli import output, session
 from autotune.cli.options import Database, Json, Request
 from autotune.environment import Machine
-from autotune.errors import InputError
 from autotune.problem import Problem
 
 if TYPE_CHECKING:
-    from autotune.tuning import Budget
+    pass
 
 INTERRUPTED = 130
 
@@ -54,7 +53,7 @@ def tune_workload(
     from autotune.cli.commands.tuning.evaluate import evaluate
     from autotune.cli.watch import watching
     from autotune.db import Store
-    from autotune.tuning import EFFORTS, tune
+    from autotune.tuning import EFFORTS, limits_of, tune
 
     machine = session.machine()
     chosen, limits = limits_of(machine, effort, trials, budget)
@@ -82,16 +81,6 @@ def tune_workload(
         raise typer.Exit(INTERRUPTED)
     if result.entry is None:
         raise typer.Exit(1)
-
-
-def limits_of(machine: Machine, effort: str | None, trials: int | None, budget: str | None) -> tuple[str, Budget]:
-    """The effort's name and what ends a search; raises InputError, InvalidBudget."""
-    from autotune.tuning import EFFORTS, Budget
-
-    effort = effort or ("quick" if machine.is_interpreter else "standard")
-    if effort not in EFFORTS:
-        raise InputError(f"effort {effort!r}: allowed are {', '.join(EFFORTS)}")
-    return effort, Budget.of(EFFORTS[effort], trials, budget)
 
 
 def say_where(problem: Problem, machine: Machine) -> None:

@@ -1,0 +1,122 @@
+"""Votes: what the ranks of a program tell each other, so that none goes on alone and none is left waiting."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Generic, TypeVar
+
+import torch
+import torch.distributed as dist
+
+from autotune.errors import GangError, RanksDisagree
+
+T = TypeVar("T")
+
+
+class Votes:
+    """Ranks that act together. Every rank makes the same calls in the same order; one rank alone is a group too.
+
+    What raises on one rank raises on all, so that all of them are at the same place afterwards.
+    """
+
+    left_alone = "this rank was left alone by the others: one of them died, or has not come in time"
+    """What it means that a collective fails."""
+    disagree = "the ranks do not do the same ({seen}): every rank has to make the same call"
+    """What it means that they differ; ``seen`` is what each rank says."""
+
+    def __init__(self, group: Any = None, device_group: Any = None) -> None:
+        """``group`` is a gloo group, None for one rank alone; ``device_group`` the one that the user has."""
+        self._group = group
+        self.device_group = device_group
+        self.rank = dist.get_rank(group) if group is not None else 0
+        self.world_size = dist.get_world_size(group) if group is not None else 1
+
+    def each(self, action: Callable[[], T]) -> list[T]:
+        """Do something on every rank; what came out, by rank, on all of them."""
+        if self._group is None:
+            return [action()]
+        mine = _attempt(action, self.rank)
+        everyone: list[Any] = [None] * self.world_size
+        with self.together():
+            dist.all_gather_object(everyone, mine.portable(), group=self._group)
+        everyone[self.rank] = mine if mine.error is None else everyone[self.rank]
+        for answer in everyone:
+            answer.check(mine)
+        return [answer.value for answer in everyone]
+
+    def same(self, action: Callable[[], T]) -> T:
+        """Do something on every rank that has to come out alike; raises RanksDisagree where it does not."""
+        everyone = self.each(action)
+        self.demand_same(everyone)
+        return everyone[self.rank]
+
+    def demand_same(self, values: Sequence[Any]) -> None:
+        """Raise RanksDisagree where the ranks' values are not all the same."""
+        if any(value != values[0] for value in values):
+            seen = "; ".join(f"rank {rank}: {value}" for rank, value in enumerate(values))
+            raise RanksDisagree(self.disagree.format(seen=seen))
+
+    def leader(self, action: Callable[[], T]) -> T:
+        """Do something on rank 0 alone; what came out, on all ranks."""
+        if self._group is None:
+            return action()
+        mine = _attempt(action, 0) if self.rank == 0 else _Answer(0)
+        told: list[Any] = [mine.portable()]
+        with self.together():
+            dist.broadcast_object_list(told, group_src=0, group=self._group)
+        told[0].check(mine)
+        value: T = mine.value if self.rank == 0 else told[0].value
+        return value
+
+    def any(self, mine: bool) -> bool:
+        """Whether it is so on any rank. Waits for all of them."""
+        if self._group is None:
+            return mine
+        votes = torch.tensor([mine], dtype=torch.uint8)
+        with self.together():
+            dist.all_reduce(votes, dist.ReduceOp.MAX, group=self._group)
+        return bool(votes.item())
+
+    @classmethod
+    @contextmanager
+    def together(cls) -> Iterator[None]:
+        """Around what needs all ranks: where it fails, raise GangError that says what it means."""
+        try:
+            yield
+        except RuntimeError as error:
+            raise GangError(f"{cls.left_alone}: {error}") from error
+
+
+class _Answer(Generic[T]):
+    """What one rank's action came to."""
+
+    def __init__(self, rank: int, value: Any = None, error: Exception | None = None) -> None:
+        self.rank, self.value, self.error = rank, value, error
+
+    def portable(self) -> _Answer[T]:
+        """Itself where it survives the way to another process; an error that does not is told in words."""
+        if self.error is None:
+            return self
+        try:
+            pickle.loads(pickle.dumps(self.error))
+        except Exception:  # noqa: BLE001  an exception's own constructor may raise anything
+            return _Answer(self.rank, error=GangError(f"rank {self.rank}: {type(self.error).__name__}: {self.error}"))
+        return self
+
+    def check(self, mine: _Answer[T]) -> None:
+        """Raise the error, where it is one: on the rank that had it with its own traceback, if it is the same."""
+        if self.error is None:
+            return
+        if self.rank == mine.rank and mine.error is not None and type(mine.error) is type(self.error):
+            raise mine.error
+        self.error.add_note(f"raised on rank {self.rank}, and so on every rank")
+        raise self.error from mine.error
+
+
+def _attempt(action: Callable[[], T], rank: int) -> _Answer[T]:
+    try:
+        return _Answer(rank, action())
+    except Exception as error:  # noqa: BLE001  raised on every rank after the exchange: none may miss it
+        return _Answer(rank, error=error)

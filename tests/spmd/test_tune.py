@@ -1,0 +1,109 @@
+"""``autotune.tune`` in a running program: one result on all ranks, the same error on all, nobody left waiting."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ranks_of_functions import run_ranks
+from tuning_on_ranks import TIMEOUT
+
+import autotune
+from autotune.errors import InputError
+
+ON_RANKS = str(Path(__file__).with_name("tuning_on_ranks.py"))
+
+Answers = list[dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def agreement(tmp_path_factory: pytest.TempPathFactory) -> Answers:
+    """Three ranks."""
+    folder = tmp_path_factory.mktemp("agreement")
+    return run_ranks(ON_RANKS, "agreement", 3, folder, argument=str(folder))
+
+
+@pytest.fixture(scope="module")
+def errors(tmp_path_factory: pytest.TempPathFactory) -> Answers:
+    """Two ranks."""
+    folder = tmp_path_factory.mktemp("errors")
+    return run_ranks(ON_RANKS, "errors", 2, folder, argument=str(folder))
+
+
+def same(ranks: Answers, name: str) -> Any:
+    """The ranks' answer, which is one, but for the time it took."""
+    answers = [rank[name] for rank in ranks]
+    for answer in answers:
+        if isinstance(answer, dict):
+            answer.pop("seconds", None)
+    assert all(answer == answers[0] for answer in answers)
+    return answers[0]
+
+
+def test_all_ranks_get_the_same_config_and_the_database_has_it(agreement: Answers) -> None:
+    tuned = same(agreement, "tuned")
+    assert tuned["source"] == "exact" and '"flaw":"none"' in tuned["config"] or '"mode":"bsp"' in tuned["config"]
+    assert same(agreement, "looked up") == same(agreement, "again") == tuned
+
+
+def test_tuned_anew_it_is_a_study_of_its_own(agreement: Answers) -> None:
+    assert same(agreement, "anew")["entry"] != same(agreement, "tuned")["entry"]
+
+
+def test_what_fails_on_one_rank_is_the_configs_outcome(agreement: Answers) -> None:
+    outcomes = same(agreement, "outcomes")
+    assert outcomes["measured"] >= 2
+    assert outcomes["out of resources"] >= 2 and outcomes["timed out"] >= 1 and outcomes["wrong result"] >= 1
+    assert all(reason.startswith("rank 1: ") for reason in same(agreement, "reasons"))
+
+
+@pytest.mark.parametrize(
+    ("case", "error", "told"),
+    [
+        ("other problems", "RanksDisagree", "the ranks do not tune the same .*width=256.*width=257"),
+        ("other seeds", "RanksDisagree", "seed=0.*seed=1"),
+        ("too many ranks", "InputError", r"world_size=\d, but this program has \d ranks"),
+        ("no effort", "InputError", "effort 'none': allowed are quick"),
+        ("rank 0 knows no workload", "UnknownWorkload", "no workload named 'none'"),
+        ("no database", "StoreError", "."),
+        ("raises", "ZeroDivisionError", "planted"),
+        ("loses its device", "GangError", "rank 1: .*illegal memory access.*can no longer be used"),
+    ],
+)
+def test_an_error_is_the_same_on_all_ranks(errors: Answers, case: str, error: str, told: str) -> None:
+    answer = same(errors, case)
+    assert answer["error"] == error
+    assert re.search(told, answer["told"])
+
+
+def test_the_program_goes_on_after_errors(errors: Answers) -> None:
+    assert "config" in same(errors, "afterwards")
+    assert same(errors, "the program's own group") == len(errors)
+
+
+def test_a_rank_that_is_not_back_in_time_is_an_error_on_all_that_wait(tmp_path: Path) -> None:
+    answers = run_ranks(ON_RANKS, "left_alone", 2, tmp_path, argument=str(tmp_path))
+    for how in ("hangs", "late"):
+        alone, late = (answer[how] for answer in answers)
+        assert alone["error"] == late["error"] == "GangError"
+        assert "left alone while the ranks tuned" in alone["told"]
+        assert alone["seconds"] < 4 * TIMEOUT
+    assert "config" in same(answers, "afterwards")
+
+
+def test_kernels_are_tuned(tmp_path: Path) -> None:
+    one, other = run_ranks(ON_RANKS, "kernels", 2, tmp_path, argument=str(tmp_path))
+    assert one == other and one["source"] == "exact"
+
+
+@pytest.mark.gpu(2)
+def test_kernels_are_tuned_on_gpus(tmp_path: Path) -> None:
+    one, other = run_ranks(ON_RANKS, "kernels_on_gpus", 2, tmp_path, gpu=True, argument=str(tmp_path), seconds=180)
+    assert one == other and one["source"] == "exact" and one["memory"] == 0
+
+
+def test_one_process_alone_is_told_what_to_do() -> None:
+    with pytest.raises(InputError, match="init_process_group"):
+        autotune.tune("gemm_all_reduce", autotune.GemmAllReduce(m=16, n=32, k=64, world_size=1))

@@ -1,0 +1,108 @@
+"""What the tests of ``autotune.tune`` run on every rank."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+import autotune
+from autotune.db import Store
+
+HERE = Path(__file__).parent
+TIMEOUT = 2.0
+
+Answer = dict[str, Any]
+
+
+def answer_of(action: Callable[[], Any]) -> Answer:
+    """How it went on this rank."""
+    begin = time.monotonic()
+    try:
+        found = action()
+    except Exception as error:  # noqa: BLE001  to be compared between the ranks
+        return {"error": type(error).__name__, "told": str(error), "seconds": time.monotonic() - begin}
+    return {"config": found.config.to_json(), "source": found.source, "entry": found.entry.study_id}
+
+
+def flawed() -> Any:
+    """The workload, by its name from now on."""
+    os.environ["AUTOTUNE_WORKLOADS"] = str(HERE / "flawed_workload.py")
+    from autotune.workloads import workload
+
+    return workload("flawed_sum")
+
+
+def tune(folder: str, width: int = 256, trouble: str = "none", **options: Any) -> Answer:
+    """Tune the sum."""
+    ranks = options.pop("world", dist.get_world_size())
+    problem = flawed().problem_type(width=width, trouble=trouble, world_size=ranks)
+    options = {"trials": 15, "url": f"sqlite:///{folder}/cache.db", **options}
+    return answer_of(lambda: autotune.tune("flawed_sum", problem, **options))
+
+
+def agreement(folder: str) -> dict[str, Any]:
+    """What comes of it where all is well."""
+    answers: dict[str, Any] = {"tuned": tune(folder)}
+    url, problem = f"sqlite:///{folder}/cache.db", flawed().problem_type(width=256, world_size=dist.get_world_size())
+    with Store.open(url) as store:
+        trials = store.trials(store.studies()[0].id)
+    answers["outcomes"] = Counter(trial.evaluation.outcome for trial in trials if trial.source != "final")
+    answers["reasons"] = sorted({trial.evaluation.reason for trial in trials} - {""})
+    answers["again"] = tune(folder)
+    answers["looked up"] = answer_of(lambda: autotune.lookup("flawed_sum", problem, url=url))
+    answers["anew"] = tune(folder, force=True, seed=1, trials=2)
+    return answers
+
+
+def errors(folder: str) -> dict[str, Any]:
+    """All that raises on every rank, and that the program goes on."""
+    rank, world = dist.get_rank(), dist.get_world_size()
+    answers: dict[str, Any] = {
+        "other problems": tune(folder, width=256 + rank),
+        "other seeds": tune(folder, seed=rank),
+        "too many ranks": tune(folder, world=world + 1),
+        "no effort": tune(folder, effort="none"),
+        "no database": tune(folder, url=f"sqlite:///{folder}"),
+    }
+    problem = flawed().default_problem(None, world)
+    answers["rank 0 knows no workload"] = answer_of(lambda: autotune.tune("flawed_sum" if rank else "none", problem))
+    answers["raises"] = tune(folder, trouble="raises")
+    answers["loses its device"] = tune(folder, trouble="loses its device")
+    answers["afterwards"] = tune(folder, trials=2)
+    numbers = torch.ones(1)
+    dist.all_reduce(numbers)
+    answers["the program's own group"] = numbers.item()
+    return answers
+
+
+def kernels(folder: str) -> Answer:
+    """A built-in workload, its kernels and all."""
+    problem = autotune.GemmAllReduce(m=16, n=32, k=64, world_size=dist.get_world_size())
+    return answer_of(lambda: autotune.tune("gemm_all_reduce", problem, url=f"sqlite:///{folder}/cache.db", trials=3))
+
+
+def kernels_on_gpus(folder: str) -> Answer:
+    """A size that is worth it; and what is left of the GPU memory that it took."""
+    before = torch.cuda.memory_allocated()
+    problem = autotune.GemmAllReduce(m=64, n=4096, k=4096, world_size=dist.get_world_size())
+    url = f"sqlite:///{folder}/cache.db"
+    answer = answer_of(lambda: autotune.tune("gemm_all_reduce", problem, url=url, budget="20s"))
+    return {**answer, "memory": torch.cuda.memory_allocated() - before}
+
+
+def left_alone(folder: str) -> dict[str, Answer]:
+    """Rank 1 hangs in the midst of a config; then it comes too late."""
+    answers = {"hangs": tune(folder, trouble="hangs", timeout=TIMEOUT)}
+    dist.barrier()
+    if dist.get_rank() == 1:
+        time.sleep(2 * TIMEOUT)
+    answers["late"] = tune(folder, timeout=TIMEOUT)
+    dist.barrier()
+    return {**answers, "afterwards": tune(folder, trials=2)}
