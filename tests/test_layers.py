@@ -26,6 +26,7 @@ ROOMS = (
     "kernels",
     "heap",
     "db",
+    "processes",
     "ground floor",
 )
 """From the top down. The ground floor is the modules that lie directly in the package."""

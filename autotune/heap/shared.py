@@ -5,9 +5,8 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-import shutil
-import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -15,12 +14,16 @@ import torch.distributed as dist
 from autotune.errors import HeapError
 from autotune.heap.arena import SymmetricHeap
 from autotune.heap.interpreter import mend_interpreter
+from autotune.processes.folder import OwnFolder
+
+MEMORY = Path("/dev/shm")
 
 
 class SharedMemoryHeap(SymmetricHeap):
     """Each rank maps its own file and its peers'. The files are unlinked before the constructor returns.
 
-    Nothing is therefore left behind, however a rank dies later; the memory goes when the last process does.
+    Nothing is therefore left behind, however a rank dies later; the memory goes when the last process does. What ranks
+    that are killed before leave is removed with the next heap.
     """
 
     def __init__(self, size: int, group: dist.ProcessGroup | None = None) -> None:
@@ -59,14 +62,11 @@ class SharedMemoryHeap(SymmetricHeap):
 @contextlib.contextmanager
 def _common_folder(group: dist.ProcessGroup | None) -> Iterator[str]:
     """A fresh folder that all ranks know and the first one removes; in memory where the host has such a place."""
-    place = "/dev/shm" if os.path.isdir("/dev/shm") else None
-    name: list[str | None] = [None]
-    if dist.get_rank(group) == 0:
-        name[0] = tempfile.mkdtemp(prefix="iris-autotune-", dir=place)
+    own = OwnFolder(MEMORY if MEMORY.is_dir() else None) if dist.get_rank(group) == 0 else None
+    name = [str(own.path) if own else ""]
     dist.broadcast_object_list(name, group_src=0, group=group)
-    assert name[0] is not None
     try:
         yield name[0]
     finally:
-        if dist.get_rank(group) == 0:
-            shutil.rmtree(name[0], ignore_errors=True)
+        if own:
+            own.close()

@@ -19,8 +19,8 @@ from autotune.environment import Machine, setting
 from autotune.errors import GangError
 from autotune.outcome import Evaluation, Latency, Outcome
 from autotune.problem import Problem
+from autotune.processes.folder import OwnFolder
 from autotune.ranks.evaluation import MeasurePlan, check_same_work, evaluate, kind_of, measure_parts
-from autotune.ranks.processes.folder import OwnFolder
 from autotune.ranks.protocol import Bug, Done, Failed, Open, Reply, Request, SetUp
 from autotune.workloads import Workload, reference_of
 

@@ -17,7 +17,7 @@ from autotune.config import Config
 from autotune.environment import Machine
 from autotune.errors import AutotuneError, HeapExhausted
 from autotune.outcome import Outcome
-from autotune.ranks.processes.lifeline import die_with_parent
+from autotune.processes.lifeline import die_with_parent
 from autotune.ranks.protocol import (
     Bug,
     Check,

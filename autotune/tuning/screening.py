@@ -18,7 +18,7 @@ from autotune.config import Config
 from autotune.environment import Machine, setting
 from autotune.outcome import Evaluation, Outcome
 from autotune.problem import Problem
-from autotune.ranks.processes.lifeline import die_with_parent
+from autotune.processes.lifeline import die_with_parent
 from autotune.tuning.search import Candidate
 from autotune.workloads import Workload, reference_of, workload
 

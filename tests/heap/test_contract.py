@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from process_ends import shared_memory
 from ranks_of_functions import RankDied, run_ranks
 
 ON_RANKS = str(Path(__file__).parent / "on_ranks.py")
-
-
-def left_behind() -> list[str]:
-    """Files of ours in shared memory."""
-    return [path.name for path in Path("/dev/shm").glob("iris-autotune-*")]
 
 
 def check(found: list[dict[str, Any]]) -> None:
@@ -39,8 +37,9 @@ def check(found: list[dict[str, Any]]) -> None:
 
 @pytest.mark.parametrize("world_size", [2, 3])
 def test_shared_memory_keeps_the_contract(world_size: int, tmp_path: Path) -> None:
+    before = shared_memory()
     check(run_ranks(ON_RANKS, "contract", world_size, tmp_path))
-    assert left_behind() == []
+    assert shared_memory() <= before
 
 
 @pytest.mark.gpu(2)
@@ -51,6 +50,16 @@ def test_iris_keeps_the_contract(tmp_path: Path) -> None:
 
 
 def test_a_killed_rank_leaves_no_shared_memory_behind(tmp_path: Path) -> None:
+    before = shared_memory()
     with pytest.raises(RankDied):
         run_ranks(ON_RANKS, "die_halfway", 2, tmp_path)
-    assert left_behind() == []
+    assert shared_memory() <= before
+
+
+def test_what_killed_ranks_leave_is_removed_with_the_next_heap(tmp_path: Path) -> None:
+    code = "import os; from pathlib import Path; from autotune.processes.folder import OwnFolder;"
+    code += "print(OwnFolder(Path('/dev/shm')).path.name, flush=True); os._exit(1)"
+    left = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip()
+    assert left in shared_memory()
+    run_ranks(ON_RANKS, "contract", 2, tmp_path)
+    assert left not in shared_memory()

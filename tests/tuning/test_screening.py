@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -44,3 +46,25 @@ def test_each_way_to_fail_has_its_outcome_and_the_next_config_passes(screen: Scr
     assert starved is not None and starved.outcome is Outcome.INVALID
     assert "133 programs, 1 to a unit (255 registers" in starved.reason
     assert screen.verdict(GOOD, screen.submit(GOOD)) is None
+
+
+SCRIPT = """
+print("the script runs")
+import sys
+from autotune.config import Config
+from autotune.environment import H100
+from autotune.tuning.screening import Screen
+from autotune.workloads import workload
+found = workload("compiling")
+with Screen(found, found.problem_type(m=64, n=64, k=64, world_size=2), H100) as screen:
+    config = Config({"group_m": 1})
+    print("verdict", screen.verdict(config, screen.submit(config)))
+print(sys.modules["__main__"].__file__)
+"""
+
+
+def test_compilers_do_not_run_the_programs_script_again(screen: Screen, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True)
+    assert done.stdout.splitlines() == ["the script runs", "verdict None", str(script)], done.stderr

@@ -6,7 +6,7 @@ Checks what was asked, runs the loop under a live view, prints what came of it.
 from __future__ import annotations
 
 from contextlib import closing
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -14,9 +14,6 @@ from autotune.cli import output, session
 from autotune.cli.options import Database, Json, Request
 from autotune.environment import Machine
 from autotune.problem import Problem
-
-if TYPE_CHECKING:
-    pass
 
 INTERRUPTED = 130
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.ranks.processes.folder import OwnFolder
+from autotune.processes.folder import OwnFolder
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 def left_behind(place: Path) -> Path:
     """The folder of a process that has ended without closing it."""
-    code = "import os; from autotune.ranks.processes.folder import OwnFolder; print(OwnFolder().path, flush=True)"
+    code = "import os; from autotune.processes.folder import OwnFolder; print(OwnFolder().path, flush=True)"
     command = [sys.executable, "-c", f"{code}; os._exit(1)"]
     done = subprocess.run(command, capture_output=True, text=True, env={"TMPDIR": str(place), "PYTHONPATH": "."})
     return Path(done.stdout.strip())
@@ -45,7 +45,7 @@ def test_the_folder_of_a_process_that_lives_stays(place: Path) -> None:
     first = OwnFolder()
     second = OwnFolder()
     assert first.path.is_dir() and second.path.is_dir()
-    code = "from autotune.ranks.processes.folder import OwnFolder; OwnFolder().close()"
+    code = "from autotune.processes.folder import OwnFolder; OwnFolder().close()"
     subprocess.run([sys.executable, "-c", code], check=True, env={"TMPDIR": str(place), "PYTHONPATH": "."})
     assert sorted(place.iterdir()) == sorted([first.path, second.path])
     first.close()

@@ -20,10 +20,11 @@ class OwnFolder:
     as containers that share a disk have the same ones.
     """
 
-    def __init__(self) -> None:
-        """Sweep what killed processes have left in the system's place for such folders, and make one there."""
-        _sweep(Path(tempfile.gettempdir()))
-        self.path = Path(tempfile.mkdtemp(prefix=PREFIX))
+    def __init__(self, place: Path | None = None) -> None:
+        """Sweep what killed processes have left in ``place``, and make one there; else among the temporary files."""
+        place = place or Path(tempfile.gettempdir())
+        _sweep(place)
+        self.path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=place))
         self._lock = open(self.path / "not locked yet", "wb")  # noqa: SIM115  held for as long as the folder
         fcntl.flock(self._lock, fcntl.LOCK_EX)
         os.rename(self._lock.name, self.path / LOCK)  # what has this name is locked, unless its process is gone

@@ -1,1 +1,0 @@
-"""What a driver's processes and files owe it: they go when it goes, however that happens."""
