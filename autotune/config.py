@@ -33,7 +33,7 @@ class Config(Mapping[str, Value]):
         """Read the canonical form back; raises InvalidConfig with what was got where it is not an object."""
         try:
             values: Any = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise InvalidConfig(f'config is not JSON ({error}); write it as {{"mode": "push", …}}') from error
         if not isinstance(values, dict):
             raise InvalidConfig(f"config is a JSON {type(values).__name__}; an object of dimension names is needed")

@@ -75,6 +75,7 @@ def test_other_values_are_refused(value: Any) -> None:
     [
         ("", "not JSON"),
         ("mode=push", "not JSON"),
+        ("[" * 100_000, "not JSON"),
         ('{"mode": "push"', "not JSON"),
         ('["push"]', "JSON list"),
         ("3", "JSON int"),

@@ -25,6 +25,9 @@ LONGEST_STAGGER = 0.5
 RECHECK_RUNS = 3
 """Calls back to back, with nothing between them that would line the ranks up, before a result is compared again."""
 
+RESTART = "restart"
+"""Beside the phases' names: what a failure has cost after its deadline."""
+
 Everyone = Callable[[Request, str], list[Done] | Failed]
 """Puts one request to all ranks, for a named phase: what each of them did, or the one failure that stands for all."""
 
@@ -93,6 +96,9 @@ class _Course:
         result = self._everyone(request, phase)
         self.seconds[phase] = self.seconds.get(phase, 0.0) + time.perf_counter() - asked
         if isinstance(result, Failed):
+            if result.restart:
+                self.seconds[phase] -= result.restart
+                self.seconds[RESTART] = result.restart
             raise _Ended(result.outcome, result.reason)
         return result
 

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection, Pipe, wait
 from pathlib import Path
 from types import TracebackType
@@ -187,9 +187,7 @@ class Gang:
         result = self._ask([request] * self.problem.world_size, phase)
         failure = self._failure(result, phase)
         if failure is not None:
-            if failure.broken:
-                self._restart()
-            return failure
+            return replace(failure, restart=self._restart()) if failure.broken else failure
         check_same_work(result.done)
         return result.done
 
@@ -243,7 +241,9 @@ class Gang:
             )
         return None
 
-    def _restart(self) -> None:
+    def _restart(self) -> float:
+        """Kill what is left and start anew; the seconds that took. Raises GangError where it has been in vain."""
+        begun = time.monotonic()
         self.restarts += 1
         self._in_vain += 1
         if self._in_vain > MOST_RESTARTS:
@@ -254,6 +254,7 @@ class Gang:
             )
         self._kill()
         self.start()
+        return time.monotonic() - begun
 
     def _alive(self) -> bool:
         return bool(self._processes) and all(process.poll() is None for process in self._processes)

@@ -102,6 +102,8 @@ class Failed:
     reason: str
     broken: bool = False
     """The rank's device can no longer be used: the gang has to be restarted."""
+    restart: float = 0.0
+    """Seconds that it took to start the ranks again."""
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from autotune.config import Config
 from autotune.db import Entry, Store, TrialRecord, Winner
 from autotune.environment import INTERPRETER
 from autotune.outcome import Latency, Outcome
+from autotune.ranks.evaluation import RESTART
 from autotune.report.figures import INTERPRETER_NOTE, fastest, ratio, slowest
 from autotune.report.knobs import knobs_of
 from autotune.report.model import Ending, Limit, Ranked, Report, Speedup, Tax
@@ -47,6 +48,7 @@ def build(store: Store, entry: Entry, workload: Workload | None = None) -> Repor
     finals = [record for record in records if record.source == FINAL]
     best, disqualified = _ranked(searched, finals, entry.winner.config)
     knobs, warned = knobs_of(searched, space)
+    restarts = [phases[RESTART] for record in records if RESTART in (phases := record.evaluation.seconds)]
     return Report(
         key=entry.key,
         provenance=entry.provenance,
@@ -68,6 +70,8 @@ def build(store: Store, entry: Entry, workload: Workload | None = None) -> Repor
         remeasured=len(finals),
         seconds=sum(_seconds(record.evaluation.seconds) for record in records),
         measuring=sum(record.evaluation.seconds.get("measure", 0.0) for record in records),
+        restarts=len(restarts),
+        restarting=sum(restarts),
         rank_correlation=rank_correlation(searched),
         notes=tuple(notes),
         knob_notes=warned,

@@ -144,6 +144,7 @@ def _provenance(report: Report) -> str:
     versions = dataclasses.asdict(report.provenance)
     correlation = report.rank_correlation
     model = "too few predictions" if correlation is None else f"{correlation:.2f} (Spearman; 1 orders all rightly)"
+    spent = f"{report.seconds:.0f} s, {report.measuring:.0f} s of them measuring"
     rows = [
         ["device", device_text(report.key)],
         ["world size", str(report.key.world_size)],
@@ -151,7 +152,8 @@ def _provenance(report: Report) -> str:
         ["space", f"{report.space_size} valid configs, {report.searched} evaluated"],
         ["finals", f"{report.remeasured} evaluations"],
         ["cost model", model],
-        ["time in evaluations", f"{report.seconds:.0f} s, {report.measuring:.0f} s of them measuring"],
+        ["time in evaluations", spent],
+        ["ranks started again", f"{report.restarts} times, {report.restarting:.0f} s" if report.restarts else "never"],
         ["study", f"{report.study_id}, seed {report.seed}"],
         *([name.replace("_", " "), value or "none"] for name, value in versions.items() if name != "space"),
         ["space fingerprint", versions["space"]],

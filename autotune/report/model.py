@@ -114,6 +114,10 @@ class Report:
     """Spent in evaluations, search and finals."""
     measuring: float
     """So much of them the ranks measured; else they compiled and checked."""
+    restarts: int = 0
+    """How often a config cost the ranks their lives, …"""
+    restarting: float = 0.0
+    """… and the seconds of ``seconds`` that it took to start them again."""
     rank_correlation: float | None = None
     """Spearman's, of the cost model's predictions with the latencies of the search; None where too few have both."""
     notes: tuple[str, ...] = ()

@@ -13,9 +13,9 @@ from autotune.workloads import workload
 WORKLOAD = workload("all_gather_gemm")
 MODES = {"bsp", "pull", "pull_staged", "push", "own_collective"}
 
-ALIGNED = {"m": 32, "n": 64, "k": 64}
+ALIGNED = {"m": 32, "n": 32, "k": 64}
 """Per rank; tiles divide the shard."""
-ODD = {"m": 11, "n": 40, "k": 72, "bias": True, "b_order": "nk"}
+ODD = {"m": 11, "n": 20, "k": 72, "bias": True, "b_order": "nk"}
 TINY = {"m": 1, "n": 24, "k": 56, "dtype": "fp32"}
 
 
@@ -51,8 +51,8 @@ INTERPRETED_TILES = [
         (2, "k", {**ODD, "dtype": "fp16"}),
         (2, "k", TINY),
         (3, "rows", TINY),
-        (4, "rows", {**ODD, "dtype": "fp16"}),
-        (4, "k", ALIGNED),
+        (4, "rows", {**ODD, "k": 40, "dtype": "fp16"}),
+        (4, "k", {"m": 16, "n": 32, "k": 32}),
     ],
 )
 def test_every_mode_is_right_under_the_interpreter(world_size: int, layout: str, sizes: dict[str, Any]) -> None:

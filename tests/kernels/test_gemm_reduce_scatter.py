@@ -62,7 +62,7 @@ INTERPRETED_TILES = [
         (2, {**NARROW, "dtype": "fp16"}),
         (3, ODD),
         (3, TINY),
-        (4, {**ODD, "dtype": "fp32", "b_order": "kn"}),
+        (4, {**ODD, "n": 24, "k": 40, "dtype": "fp32", "b_order": "kn"}),
     ],
 )
 def test_every_mode_is_right_under_the_interpreter(world_size: int, sizes: dict[str, Any]) -> None:

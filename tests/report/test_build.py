@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from collections.abc import Callable
 
 import pytest
@@ -10,7 +11,8 @@ from fakes import BASELINE, LAPTOP, LIMITS, evaluation_of, latency_of
 from autotune.config import Config
 from autotune.db import CacheKey, Entry, Provenance, Store, TrialRecord, Winner
 from autotune.outcome import Evaluation, Latency, Outcome
-from autotune.report import Report, build
+from autotune.ranks.evaluation import RESTART
+from autotune.report import Report, build, to_markdown
 from autotune.report.build import rank_correlation
 from autotune.workloads import workload
 
@@ -125,6 +127,21 @@ def test_a_finalist_that_failed_is_out_of_the_best(store: Store, provenance: Pro
     assert [each.config for each in report.best] == [good]
     assert [each.config for each in report.disqualified] == [racy]
     assert report.remeasured == 2 and report.seconds == pytest.approx(3.0)
+
+
+def test_what_ranks_cost_that_had_to_be_started_again(store: Store, provenance: Provenance) -> None:
+    key = CacheKey("strange", '{"width":4}', 1, "GPU", "sm_90", "nvlink")
+    study = store.study(key, provenance, seed=0, space_size=3)
+    config = Config({"mode": "push"})
+    crashed = Evaluation(Outcome.CRASHED, "rank 1 died", seconds={"compile": 1.0, "measure": 2.0, RESTART: 9.5})
+    store.record(study.id, TrialRecord(config.replace(block_m=16), crashed, source="sampler"))
+    store.record(study.id, TrialRecord(config.replace(block_m=32), crashed, source="sampler"))
+    store.record(study.id, TrialRecord(config, evaluation_of(config), source="sampler"))
+    store.finish(study.id, Winner(config, latency_of(100.0)))
+    report = build(store, store.entries()[0])
+    assert (report.restarts, report.restarting) == (2, 19.0)
+    assert re.search(r"\| ranks started again +\| 2 times, 19 s +\|", to_markdown(report))
+    assert re.search(r"\| ranks started again +\| never +\|", to_markdown(dataclasses.replace(report, restarts=0)))
 
 
 @pytest.fixture

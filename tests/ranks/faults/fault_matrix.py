@@ -21,7 +21,7 @@ from autotune.environment import machine
 from autotune.errors import GangError
 from autotune.outcome import Outcome
 from autotune.ranks import gang as gang_module
-from autotune.ranks.evaluation import MeasurePlan
+from autotune.ranks.evaluation import RESTART, MeasurePlan
 from autotune.ranks.gang import Gang
 from autotune.workloads import registry, workload
 
@@ -30,7 +30,7 @@ GOOD = Config({"mode": "bsp", "launch": "eager"})
 """The quickest of all; what is tested is not the kernels."""
 ONCE = MeasurePlan(warmup=0, screen=1, iterations=1)
 
-RESTART = 15.0
+LONGEST_RESTART = 15.0
 """Seconds that a restart may take once the deadline has passed."""
 
 SILENT = "no answer from rank .* in phase {phase} within"
@@ -134,7 +134,9 @@ def survive(gang: Gang, case: Case) -> None:
         assert (found.outcome, found.latency) == (outcome, None), found
         assert re.match(case.reason, found.reason), found.reason
         check_restarts(gang, case.fault, before, pids)
-    allowed = gang._deadlines[case.named_phase] + gang_module.GRACE + RESTART
+        assert (RESTART in found.seconds) == (gang.restarts > before)
+        assert found.seconds.get(case.named_phase, 0.0) <= gang._deadlines[case.named_phase] + gang_module.GRACE + 1
+    allowed = gang._deadlines[case.named_phase] + gang_module.GRACE + LONGEST_RESTART
     assert time.monotonic() - begin < allowed
     assert gang.evaluate(GOOD, 8, ONCE).outcome is Outcome.MEASURED
 
