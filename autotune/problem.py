@@ -56,6 +56,17 @@ class Problem:
     def check(self) -> None:
         """Raise InvalidProblem where the dimensions do not fit each other."""
 
+    def check_sharded(self, *names: str, note: str = "") -> None:
+        """Raise InvalidProblem, with the values nearby, where the ranks do not divide a dimension; ``note`` follows."""
+        for name in names:
+            value, world = getattr(self, name), self.world_size
+            if value % world:
+                low = value // world * world
+                nearest = f"{low} or {low + world}" if low else f"{world}"
+                raise InvalidProblem(
+                    f"{name}={value} is sharded over world_size={world}, which must divide it{note}: take {nearest}"
+                )
+
     @property
     def element_size(self) -> int:
         """Bytes of one element."""

@@ -50,29 +50,33 @@ def few(configs: Iterator[Config], count: int) -> list[Config]:
 
 
 class Ranks:
-    """The gang and the compilers that all tests of a session share: to start them takes longer than most tests."""
+    """A gang of each size, and the compilers, that the tests share: to start them takes longer than most tests."""
 
     def __init__(self) -> None:
-        self.gang: Gang | None = None
+        self.gangs: dict[int, Gang] = {}
         self.screen: Screen | None = None
 
     def turn_to(self, workload: Workload, problem: Any) -> tuple[Gang, Screen]:
         """Both, at work on this problem."""
         here = machine()
-        if self.gang is None or self.screen is None:
-            self.gang, self.screen = Gang(workload, problem, here, HEAP), Screen(workload, problem, here)
-        else:
-            self.gang.turn_to(workload, problem)
-            self.screen.turn_to(workload, problem)
-        self.gang.start()
-        return self.gang, self.screen
+        if self.screen is None:
+            self.screen = Screen(workload, problem, here)
+        self.screen.turn_to(workload, problem)
+        if problem.world_size not in self.gangs:
+            self.gangs[problem.world_size] = Gang(workload, problem, here, HEAP)
+        gang = self.gangs[problem.world_size]
+        gang.turn_to(workload, problem)
+        gang.start()
+        return gang, self.screen
 
     def close(self) -> None:
         """End them."""
-        if self.gang is not None and self.screen is not None:
-            self.gang.close()
+        for gang in self.gangs.values():
+            gang.close()
+        self.gangs.clear()
+        if self.screen is not None:
             self.screen.__exit__(None, None, None)
-        self.gang = self.screen = None
+            self.screen = None
 
 
 RANKS = Ranks()

@@ -169,7 +169,7 @@ def _loaded(text: str) -> Mapping[str, Any]:
     """The JSON object, of our format and version; raises InputError."""
     try:
         values = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"not JSON: {error}; a file that tune export wrote is needed") from error
     if not isinstance(values, dict) or values.get("format") != FORMAT:
         raise InputError(f'not a file of configs: an object with "format": "{FORMAT}" is needed, as tune export writes')

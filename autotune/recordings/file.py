@@ -138,7 +138,7 @@ def _loaded(file: Path) -> dict[str, Any]:
         with gzip.open(file) as packed:
             text = packed.read(MOST_BYTES + 1)
         values = json.loads(text) if len(text) <= MOST_BYTES else None
-    except (gzip.BadGzipFile, EOFError, zlib.error, ValueError) as error:
+    except (gzip.BadGzipFile, EOFError, zlib.error, ValueError, RecursionError) as error:
         raise InputError(f"recording {file}: {error}; a whole file that tune record wrote is needed") from error
     except OSError as error:
         raise InputError(f"recording {file}: {error.strerror}") from error

@@ -19,7 +19,6 @@ from matmul import fits, multiply_tile
 
 from autotune.config import Config
 from autotune.environment import Machine
-from autotune.errors import InvalidProblem
 from autotune.heap import device as heap
 from autotune.heap.arena import SymmetricHeap
 from autotune.kernels.launching.plan import Compiled, Launch, compile_all
@@ -45,8 +44,7 @@ class Gathered(Problem):
     k: int = size("columns of A, rows of B")
 
     def check(self) -> None:
-        if self.m % self.world_size:
-            raise InvalidProblem(f"m={self.m} is shared by world_size={self.world_size} ranks, which must divide it")
+        self.check_sharded("m")
 
     @property
     def shard(self) -> tuple[int, int]:

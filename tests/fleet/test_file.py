@@ -73,6 +73,7 @@ def test_a_changed_config_is_a_small_diff(make_entry: MakeEntry) -> None:
     [
         ("", "not JSON: Expecting value: line 1 column 1"),
         ("{", "not JSON: "),
+        ("[" * 100_000, "not JSON: "),
         ("[]", 'an object with "format": "iris-autotune/configs" is needed'),
         ('{"entries": []}', 'an object with "format": "iris-autotune/configs" is needed'),
         (

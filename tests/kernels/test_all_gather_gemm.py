@@ -51,7 +51,7 @@ INTERPRETED_TILES = [
         (2, "k", {**ODD, "dtype": "fp16"}),
         (2, "k", TINY),
         (3, "rows", TINY),
-        (4, "rows", {**ODD, "k": 40, "dtype": "fp16"}),
+        (4, "rows", {**ODD, "m": 6, "k": 40, "dtype": "fp16"}),
         (4, "k", {"m": 16, "n": 32, "k": 32}),
     ],
 )

@@ -58,7 +58,7 @@ SMALL: Knobs = {
     ("world_size", "count", "sizes"),
     [
         (1, 1, {"batch": 2, "q_heads": 3, "kv_heads": 1, "head_dim": 64, "kv_len": 45, "page_size": 16}),
-        (2, 3, {"batch": 2, "q_heads": 2, "kv_heads": 1, "head_dim": 64, "kv_len": 37, "soft_cap": 5}),
+        (2, 2, {"batch": 2, "q_heads": 2, "kv_heads": 1, "head_dim": 64, "kv_len": 37, "soft_cap": 5}),
         (2, 1, {"batch": 1, "q_heads": 8, "kv_heads": 1, "head_dim": 128, "kv_len": 64, "page_size": 32}),
         (3, 1, {"batch": 2, "q_heads": 2, "kv_heads": 2, "head_dim": 64, "kv_len": 37, "page_size": 5}),
         (4, 1, {"batch": 1, "q_heads": 2, "kv_heads": 1, "head_dim": 256, "kv_len": 40, "page_size": 24}),

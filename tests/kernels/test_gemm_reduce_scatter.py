@@ -60,7 +60,7 @@ INTERPRETED_TILES = [
         (1, ODD),
         (2, ALIGNED),
         (2, {**NARROW, "dtype": "fp16"}),
-        (3, ODD),
+        (3, {**ODD, "n": 24}),
         (3, TINY),
         (4, {**ODD, "n": 24, "k": 40, "dtype": "fp32", "b_order": "kn"}),
     ],

@@ -84,11 +84,11 @@ def test_what_the_ranks_did_with_the_time_is_told(tmp_path: Path) -> None:
 
 def test_a_time_budget_ends_the_search(tmp_path: Path) -> None:
     gang = FakeGang(PROBLEM)
-    gang.seconds = 0.15
+    gang.seconds = 0.1
     with Store.open(tmp_path / "cache.db") as store:
         result = run(store, gang, trials=10_000, seconds=5.0)
     assert result.entry is not None
-    assert 10 <= len(gang.calls) <= 45
+    assert 10 <= len(gang.calls) <= 65
 
 
 def test_an_interrupted_run_goes_on_where_it_stopped_and_measures_nothing_twice(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from autotune.errors import InvalidProblem
 from autotune.problem import Problem, choice, flag, size
 
 LAYOUTS = ("rows", "k")
@@ -31,15 +30,7 @@ class AllGatherGemm(Problem):
 
     def check(self) -> None:
         """Raise InvalidProblem where the sharding does not divide a dimension."""
-        sharded = {"n": self.n, ("m" if self.layout == "rows" else "k"): self.m if self.layout == "rows" else self.k}
-        for name, value in sharded.items():
-            if value % self.world_size:
-                low = value // self.world_size * self.world_size
-                nearest = f"{low} or {low + self.world_size}" if low else f"{self.world_size}"
-                raise InvalidProblem(
-                    f"{name}={value} is sharded over world_size={self.world_size}, which must divide it "
-                    f"(layout {self.layout}): take {nearest}"
-                )
+        self.check_sharded("n", "m" if self.layout == "rows" else "k", note=f" (layout {self.layout})")
 
     @property
     def rows_layout(self) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from autotune.errors import InvalidProblem
 from autotune.problem import Problem, choice, flag, size
 
 B_ORDERS = ("kn", "nk")
@@ -38,12 +37,7 @@ class GemmAllReduce(Problem):
 
     def check(self) -> None:
         """Raise InvalidProblem where the ranks cannot share K evenly."""
-        if self.k % self.world_size:
-            low = self.k // self.world_size * self.world_size
-            nearest = f"{low} or {low + self.world_size}" if low else f"{self.world_size}"
-            raise InvalidProblem(
-                f"k={self.k} is sharded over world_size={self.world_size}, which must divide it: take {nearest}"
-            )
+        self.check_sharded("k")
 
     @property
     def k_local(self) -> int:

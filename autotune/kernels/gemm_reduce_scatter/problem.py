@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from autotune.errors import InvalidProblem
 from autotune.problem import Problem, choice, flag, size
 
 B_ORDERS = ("kn", "nk")
@@ -31,13 +30,7 @@ class GemmReduceScatter(Problem):
 
     def check(self) -> None:
         """Raise InvalidProblem where the ranks do not divide what is sharded over them."""
-        for name, value in {"m": self.m, "k": self.k}.items():
-            if value % self.world_size:
-                low = value // self.world_size * self.world_size
-                nearest = f"{low} or {low + self.world_size}" if low else f"{self.world_size}"
-                raise InvalidProblem(
-                    f"{name}={value} is sharded over world_size={self.world_size}, which must divide it: take {nearest}"
-                )
+        self.check_sharded("m", "k")
 
     @property
     def rows(self) -> int:

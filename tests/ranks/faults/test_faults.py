@@ -85,8 +85,15 @@ def test_the_gang_survives_all_others(gang: Sniper, case: Case) -> None:
     survive(gang, case)
 
 
-@pytest.mark.parametrize("phase", ["compile", "measure"])
-@pytest.mark.parametrize(("fault", "how"), [("is killed", signal.SIGKILL), ("is stopped", signal.SIGSTOP)])
+@pytest.mark.parametrize(
+    ("fault", "how", "phase"),
+    [
+        ("is killed", signal.SIGKILL, "compile"),
+        ("is stopped", signal.SIGSTOP, "measure"),
+        pytest.param("is killed", signal.SIGKILL, "measure", marks=pytest.mark.slow),
+        pytest.param("is stopped", signal.SIGSTOP, "compile", marks=pytest.mark.slow),
+    ],
+)
 def test_the_gang_survives_signals_from_outside(gang: Sniper, fault: str, how: signal.Signals, phase: str) -> None:
     gang.target = (phase, 0, how)
     survive(gang, Case(fault, phase, victim=0))
