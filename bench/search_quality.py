@@ -2,15 +2,16 @@
 
     python bench/search_quality.py bench/recordings/*.json.gz --seeds 50 --plot quality.svg
 
-Every strategy is run anew for each number of trials, for ours and some of its rivals divide what they are given. Tables
-come from ``tune record``; one that says synthetic tests the bench and tells nothing about any machine. Kernel Tuner
-takes part where it can be imported, the plot needs matplotlib.
+Strategies that divide what they are given are run anew for each number of trials, the others once for all. Tables come
+from ``tune record``; one that says synthetic tests the bench and tells nothing about any machine. Kernel Tuner takes
+part where it can be imported, the plot needs matplotlib.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib.util
+import math
 import os
 import statistics
 import sys
@@ -22,7 +23,7 @@ from pathlib import Path
 
 import numpy as np
 import optuna
-from search_strategies import Table, ours, strategies
+from search_strategies import BUDGETED, Table, ours, strategies
 
 TRIALS = (10, 25, 50, 100, 200)
 JOINT, SEQUENTIAL = "ours", "compute, then communication"
@@ -46,12 +47,13 @@ class Score:
         return f"{self.mean:.1f} / {self.worst_decile:.1f}"
 
 
-def run(job: tuple[Path, str, int, int]) -> float:
-    """Optimum over the latency found: the share of the optimum, 0 where nothing was found."""
+def run(job: tuple[Path, str, Sequence[int], int]) -> list[float]:
+    """Optimum over the best latency of so many trials: shares of the optimum, 0 where nothing was found."""
     file, name, trials, seed = job
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     table = opened(file)
-    return table.recording.optimum / strategies()[name](table, trials, seed)
+    found = strategies()[name](table, max(trials), seed)
+    return [table.recording.optimum / min(found[:n], default=math.inf) for n in trials]
 
 
 def opened(file: Path, _cache: dict[Path, Table] = {}) -> Table:  # noqa: B006
@@ -65,15 +67,17 @@ def shares(
     files: Sequence[Path], names: Sequence[str], trials: Sequence[int], seeds: int, workers: int
 ) -> dict[tuple[Path, str, int], list[float]]:
     """For each table, strategy and number of trials, the share of the optimum by seed."""
-    jobs = [(f, name, n, seed) for f in files for name in names for n in trials for seed in range(seeds)]
+    runs = {name: [(n,) for n in trials] if name.startswith(BUDGETED) else [tuple(trials)] for name in names}
+    jobs = [(f, name, ns, seed) for f in files for name in names for ns in runs[name] for seed in range(seeds)]
     if workers == 1:
         found = [run(job) for job in jobs]
     else:
         with ProcessPoolExecutor(workers) as pool:
             found = list(pool.map(run, jobs, chunksize=4))
     result: dict[tuple[Path, str, int], list[float]] = {}
-    for (file, name, n, _), share in zip(jobs, found, strict=True):
-        result.setdefault((file, name, n), []).append(share)
+    for (file, name, ns, _), each in zip(jobs, found, strict=True):
+        for n, share in zip(ns, each, strict=True):
+            result.setdefault((file, name, n), []).append(share)
     return result
 
 

@@ -75,94 +75,102 @@ class Table:
 
     @functools.cached_property
     def first(self) -> list[Config]:
-        """What the tuning loop tries before it searches, as far as it was recorded."""
+        """What the tuning loop tries before it searches: of the reduced space, what is nearest to it."""
         default = self.workload.default_config(self.problem, self.machine)
         wanted = [default, *self.workload.baselines(self.problem, self.machine).values()]
         wanted += self.workload.first_configs(self.problem, self.machine)
-        return [config for config in dict.fromkeys(wanted) if config in self.recording.evaluations]
+        return list(dict.fromkeys(near for config in wanted if (near := self._nearest(config)) is not None))
 
     @functools.cached_property
     def start(self) -> Config:
         """The first of those that is fused: where tuning one part after the other starts."""
-        fused = [config for config in self.first if config["mode"] != "bsp"]
-        return fused[0] if fused else next(c for c in self.recording.evaluations if c["mode"] != "bsp")
+        return next(config for config in self.first if config["mode"] != "bsp")
+
+    def _nearest(self, wanted: Config) -> Config | None:
+        """The recorded config of the same mode that differs in the fewest dimensions."""
+        recorded = [config for config in self.recording.evaluations if config["mode"] == wanted["mode"]]
+        return max(recorded, key=lambda config: len(wanted.items() & config.items()), default=None)
+
+    def predict(self, config: Config) -> float | None:
+        """The cost model's microseconds."""
+        return self.workload.predict(self.problem, config, self.machine)
 
     def latency(self, evaluation: Evaluation) -> float:
         """Microseconds, infinite where there is none."""
         return evaluation.latency.median if evaluation.latency is not None else math.inf
 
 
-Strategy = Callable[[Table, int, int], float]
-"""The lowest latency, in µs, found in so many trials with a seed; infinite where none was."""
+Strategy = Callable[[Table, int, int], list[float]]
+"""The latencies, in µs, of so many trials with a seed, in their order; infinite where there was none."""
+
+BUDGETED = ("compute, then communication", "Kernel Tuner")
+"""How the names begin of those that divide what they are given: the first trials of a longer run are no shorter run."""
 
 
-def ours(table: Table, trials: int, seed: int) -> float:
-    """The tuning loop's search with its first configs and the cost model's."""
-
-    def predict(config: Config) -> float | None:
-        return table.workload.predict(table.problem, config, table.machine)
-
-    return min(_search(table, table.space, trials, seed, table.first, predict).values(), default=math.inf)
+def ours(table: Table, trials: int, seed: int) -> list[float]:
+    """The tuning loop's search with its first configs and the cost model."""
+    return list(_search(table, table.space, trials, seed, table.first, table.predict).values())
 
 
-def ours_without_first(table: Table, trials: int, seed: int) -> float:
+def ours_without_first(table: Table, trials: int, seed: int) -> list[float]:
     """The same, told nothing: what the sampler and the local search are worth alone."""
-    return min(_search(table, table.space, trials, seed, []).values(), default=math.inf)
+    return list(_search(table, table.space, trials, seed, []).values())
 
 
-def sequential(table: Table, trials: int, seed: int) -> float:
+def sequential(table: Table, trials: int, seed: int) -> list[float]:
     """Half of the trials on the compute dimensions, communication as in the default; then the rest with those fixed.
 
-    The search is ours both times.
+    The search is ours both times, the cost model with it.
     """
     start = table.start
     fixed: dict[str, list[Value]] = {name: [value] for name, value in start.items() if name not in COMPUTE}
-    compute = _search(table, table.space.restricted(fixed), trials // 2, seed, [start])
+    compute = _search(table, table.space.restricted(fixed), trials // 2, seed, [start], table.predict)
     best = min(compute, key=lambda config: compute[config], default=start)
     chosen: dict[str, list[Value]] = {name: [value] for name, value in best.items() if name in COMPUTE}
-    rest = _search(table, table.space.restricted(chosen), trials - len(compute), seed, [best])
-    return min([*compute.values(), *rest.values()], default=math.inf)
+    left = trials - len(compute) + 1  # the best is known, and measured for nothing
+    rest = _search(table, table.space.restricted(chosen), left, seed, [best], table.predict)
+    return [*compute.values(), *(latency for config, latency in rest.items() if config != best)]
 
 
-def tpe(table: Table, trials: int, seed: int) -> float:
+def tpe(table: Table, trials: int, seed: int) -> list[float]:
     """Optuna's TPE as it comes; of the space it knows the dimensions, invalid configs are pruned."""
     replay = Replay(table.recording)
     study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=seed))
     space = table.space.narrowed(table.problem, table.machine)
-    best = math.inf
+    found: list[float] = []
     for _ in range(trials * IN_VAIN):
-        if len(replay.asked) == trials:
+        if len(found) == trials:
             break
         trial = study.ask()
         config = space.suggest(trial)
         evaluation = Evaluation(Outcome.INVALID)
         if space.violation(config, table.problem, table.machine) is None:
             evaluation = replay.evaluate(config, 0, PLAN)
+            found.append(table.latency(evaluation))
         if evaluation.latency is None:
             study.tell(trial, state=optuna.trial.TrialState.PRUNED)
         else:
             study.tell(trial, evaluation.latency.median)
-            best = min(best, evaluation.latency.median)
-    return best
+    return found
 
 
-def randomly(table: Table, trials: int, seed: int) -> float:
+def randomly(table: Table, trials: int, seed: int) -> list[float]:
     """Valid configs drawn at random, none twice."""
     evaluations = list(table.recording.evaluations.values())
     drawn = random.Random(seed).sample(evaluations, min(trials, len(evaluations)))
-    return min(map(table.latency, drawn))
+    return [table.latency(evaluation) for evaluation in drawn]
 
 
-def exhaustive(table: Table, trials: int, seed: int) -> float:
+def exhaustive(table: Table, trials: int, seed: int) -> list[float]:
     """The configs in the order of the list, as Triton's autotuner takes them; no seed matters."""
     evaluations = list(table.recording.evaluations.values())
-    return min(map(table.latency, evaluations[:trials]))
+    return [table.latency(evaluation) for evaluation in evaluations[:trials]]
 
 
 def kernel_tuner(strategy: str) -> Strategy:
     """A strategy of Kernel Tuner in its simulation mode."""
 
-    def run(table: Table, trials: int, seed: int) -> float:
+    def run(table: Table, trials: int, seed: int) -> list[float]:
         import kernel_tuner as tuner
         import numpy as np
 
@@ -183,7 +191,8 @@ def kernel_tuner(strategy: str) -> Strategy:
                 restrictions=[_recorded(names, keys)], strategy=strategy,
                 strategy_options={"max_fevals": trials}, quiet=True,
             )  # fmt: skip
-        return min((float(r["time"]) for r in results if isinstance(r.get("time"), int | float)), default=math.inf)
+        times = (result.get("time") for result in results)
+        return [float(each) if isinstance(each, int | float) else math.inf for each in times]
 
     return run
 

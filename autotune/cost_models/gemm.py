@@ -15,6 +15,12 @@ FULL_INTENSITY = 128 * 256 / (128 + 256)
 POINTER_SHARE = 0.85
 """Of the full rate that loads by pointer reach where there is TMA."""
 
+CACHE_FACTOR = 2.2
+"""Bytes from the L2 for each byte from HBM in the same time."""
+
+PULL_SHARE = 0.7
+"""Of the links' rate that loads from peers reach: they wait for their answers, stores do not."""
+
 SATURATING = {"push": 8, "pull_staged": 32}
 """Communicating programs that fill the links."""
 
@@ -27,7 +33,7 @@ def gemm_latency(problem: Any, config: Config, machine: Machine) -> float | None
     rates = rates_of(machine)
     if rates is None:
         return None
-    communication = int(problem.bytes_moved) / (rates.links * _saturation(config))
+    communication = int(problem.bytes_moved) * _times_read(problem, config) / (rates.links * _saturation(config))
     computation = _computation(problem, config, machine, rates)
     if config["mode"] == "bsp":
         launches = 0.0 if config.get("launch") == "graph" else 2 * rates.launch
@@ -45,8 +51,9 @@ def _computation(problem: Any, config: Config, machine: Machine, rates: Rates) -
     rows, columns, depth = map(int, problem.gemm)
     memory = int(problem.bytes_read) / rates.memory
     if "block_m" not in config:
-        pieces = _pieces(problem, config)
-        return max(2.0 * rows * columns * depth / rates.flops, memory) + (pieces - 1) * rates.launch
+        chunks = max(1.0, rows / config.integer("unit_rows")) if "unit_rows" in config else 1.0
+        weights = columns * depth * int(problem.element_size) / rates.memory  # every chunk of rows reads all of B
+        return max(2.0 * rows * columns * depth / rates.flops, memory, chunks * weights) + (chunks - 1) * rates.launch
     m, n = config.integer("block_m"), config.integer("block_n")
     splits = config.integer("split_k") if "split_k" in config else 1
     tiles = math.ceil(rows / m) * math.ceil(columns / n) * splits
@@ -60,7 +67,15 @@ def _computation(problem: Any, config: Config, machine: Machine, rates: Rates) -
         share *= 0.7
     tile = 2.0 * m * n * depth / splits / (rates.flops / machine.compute_units * share)
     busy = min(1.0, tiles / units)
-    return max(math.ceil(tiles / units) * tile, memory / max(busy, 0.25))
+    loaded = tiles * (m + n) * depth / splits * int(problem.element_size) / (CACHE_FACTOR * rates.memory)
+    # Programs that share a tile meet at its end, one after the other.
+    return max(math.ceil(tiles / units) * tile, max(memory, loaded) / max(busy, 0.25)) + (splits - 1) * rates.signal
+
+
+def _times_read(problem: Any, config: Config) -> int:
+    """How often what is a peer's crosses the links: once, unless every column of tiles reads its operand there."""
+    reads_there = problem.workload == "all_gather_gemm" and config["mode"] == "pull"
+    return math.ceil(problem.gemm[1] / config.integer("block_n")) if reads_there else 1
 
 
 def _saturation(config: Config) -> float:
@@ -68,6 +83,8 @@ def _saturation(config: Config) -> float:
     programs = config.integer("comm_programs") if "comm_programs" in config else 0
     enough = SATURATING.get(str(config["mode"]))
     share = min(1.0, programs / enough) if enough and programs else 1.0
+    if str(config["mode"]).startswith("pull"):
+        share *= PULL_SHARE
     return share * (0.7 if config.get("copy_kib") == 2 else 1.0)
 
 

@@ -27,7 +27,7 @@ GUIDED_SHARE = 0.9
 LEADERS = 3
 """How many of the best are stepped away from."""
 
-WALKS = 60
+WALKS = 150
 """Configs a few steps from one of them, among which the surrogate chooses besides, …"""
 
 MOST_STEPS = 4
@@ -70,7 +70,8 @@ class Search:
     ) -> None:  # fmt: skip
         """``first`` are tried before the sampler is asked; ``on_invalid`` gets what it proposes in vain.
 
-        Then come the best of some random configs by ``predict``, a cost model's microseconds or None.
+        Then come the best of some random configs by ``predict``, a cost model's microseconds or None; the surrogate
+        learns how far it bears out.
         ``reserved`` are never proposed: the caller evaluates them in any case and lets the search ``remember``.
         """
         optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -83,7 +84,12 @@ class Search:
                 seed=seed, multivariate=True, group=True, constant_liar=True, n_startup_trials=8, n_ei_candidates=48
             )
         self._study = optuna.create_study(sampler=sampler)
-        self._surrogate = Surrogate(self._space)
+        self._surrogate = Surrogate(self._space, predict)
+        self._movable = {
+            mode: [d for d in self._space.dimensions_of(mode) if d.name != "mode" and len(d.values) > 1]
+            for mode in self._space.modes
+        }
+        """The dimensions in which there is a step to take, by mode."""
         self._first = deque(first)
         self._known = set(reserved)
         """What is not proposed any more: asked for, told, reserved, or invalid."""
@@ -247,13 +253,12 @@ class Search:
 
     def _walked(self, config: Config) -> Config:
         """A config some steps away, each in a dimension drawn at random; valid or not."""
-        mode = str(config["mode"])
-        dimensions = [d for d in self._space.dimensions_of(mode) if d.name != "mode" and len(d.values) > 1]
+        dimensions = self._movable[str(config["mode"])]
+        values = dict(config)
         for _ in range(self._random.randint(2, MOST_STEPS) if dimensions else 0):
             dimension = self._random.choice(dimensions)
-            values = list(dimension.neighbours(config[dimension.name]))
-            config = config.replace(**{dimension.name: self._random.choice(values)})
-        return config
+            values[dimension.name] = self._random.choice(list(dimension.neighbours(values[dimension.name])))
+        return Config(values)
 
     def _step_from(self, config: Config) -> Config | None:
         """An unknown config that differs in one dimension by one step."""

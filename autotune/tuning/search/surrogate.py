@@ -1,9 +1,9 @@
-"""The surrogate: what unknown configs ought to take, judging by those measured: a Gaussian process."""
+"""The surrogate: what unknown configs ought to take, judging by those measured: a Gaussian process about a trend."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,9 @@ OTHER_MODE = 1.0
 NOISE = 1e-3
 """Share of the variance that two measurements of one config may differ by."""
 
+LEAST_SPREAD = 0.01
+"""Of the logarithms, however well a trend fits them: less than that, and nothing is expected to gain anything."""
+
 MOST_MEASURED = 150
 MOST_FAILED = 40
 """Configs that are learnt from, the fastest and the latest: the cost grows with the third power."""
@@ -36,10 +39,15 @@ Array = NDArray[np.float64]
 class Surrogate:
     """Learns anew at each call: a few milliseconds, and nothing to keep in step."""
 
-    def __init__(self, space: Space) -> None:
-        """Of the space it takes the dimensions; constraints are the caller's."""
-        self._space = space
+    def __init__(self, space: Space, predict: Callable[[Config], float | None] = lambda config: None) -> None:
+        """Of the space it takes the dimensions; constraints are the caller's. ``predict``: a cost model's microseconds.
+
+        The model is taken as far as it bears out: its logarithm, times a slope that fits what was measured, is the
+        trend, and the process is about what is left. Where it has no opinion there is no trend.
+        """
+        self._space, self._predict = space, predict
         self._places: dict[Config, list[float]] = {}
+        self._predictions: dict[Config, float] = {}
 
     def most_promising(
         self, candidates: Sequence[Config], measured: Mapping[Config, float], failed: Sequence[Config],
@@ -55,12 +63,15 @@ class Surrogate:
         known = [*fastest, *failed[-MOST_FAILED:], *pending]
         worst, typical = values[-1], float(np.median(values))
         targets = np.array(values + [worst] * (len(known) - len(values) - len(pending)) + [typical] * len(pending))
-        mean, deviation = self._expected(known, targets, candidates)
+        predicted, others = self._predicted(known), self._predicted(candidates)
+        slope = _slope(predicted[: len(values)], targets[: len(values)])
+        rest, deviation = self._expected(known, targets - slope * predicted, candidates)
+        mean = rest + slope * others
         return candidates[int(np.argmax(_improvement(values[0] - mean, deviation)))]
 
     def _expected(self, known: Sequence[Config], targets: Array, candidates: Sequence[Config]) -> tuple[Array, Array]:
         """Mean and standard deviation of the Gaussian process at the candidates."""
-        centre, scale = np.median(targets), max(float(np.std(targets)), 1e-6)
+        centre, scale = np.median(targets), max(float(np.std(targets)), LEAST_SPREAD)
         places, asked = self._place(known), self._place(candidates)
         across = _correlation(places, asked)
         within = _correlation(places, places) + NOISE * np.eye(len(known))
@@ -68,15 +79,30 @@ class Surrogate:
         variance = np.maximum(1 - (across * weights).sum(axis=0), 1e-9)
         return centre + weights.T @ (targets - centre), scale * np.sqrt(variance)
 
+    def _predicted(self, configs: Sequence[Config]) -> Array:
+        """The logarithm of what the cost model says of each, 0 where it has no opinion; asked once."""
+        for config in configs:
+            if config not in self._predictions:
+                self._predictions[config] = math.log(self._predict(config) or 1.0)
+        return np.array([self._predictions[config] for config in configs])
+
     def _place(self, configs: Sequence[Config]) -> Array:
         """Coordinates [configs, as many as all dimensions have], each known config's worked out once."""
         if len(self._places) > MOST_PLACES:
             self._places.clear()
+            self._predictions.clear()
         for config in configs:
             if config not in self._places:
                 dimensions = self._space.dimensions.values()
                 self._places[config] = [x for dimension in dimensions for x in _coordinates(dimension, config)]
         return np.array([self._places[config] for config in configs])
+
+
+def _slope(predicted: Array, measured: Array) -> float:
+    """Of the line of least squares; from 0, where the predictions say nothing, to 1, where they are right."""
+    apart = predicted - predicted.mean()
+    varies = float(apart @ apart)
+    return min(1.0, max(0.0, float(apart @ measured) / varies)) if varies > 0 else 0.0
 
 
 def _coordinates(dimension: Dimension, config: Config) -> list[float]:

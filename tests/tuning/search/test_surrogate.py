@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 import statistics
@@ -34,6 +35,19 @@ def test_from_a_third_of_a_space_it_picks_among_the_rest_far_better_than_chance(
         shuffled = random.Random(seed).sample(rest, len(rest))
         ranks.append(rest.index(Surrogate(WORKLOAD.space).most_promising(shuffled, measured, [], [])))
     assert statistics.mean(ranks) < 4, "of 25; 12 would be chance"
+
+
+def test_a_cost_model_is_taken_as_far_as_it_bears_out() -> None:
+    """One that knows finds the best at once; one that says the reverse of the truth, or nothing, does no harm."""
+    ranks: dict[str, list[int]] = {"right": [], "reverse": [], "silent": []}
+    models = {"right": time_of, "reverse": lambda config: 1e4 / time_of(config), "silent": lambda config: None}
+    for seed, (name, predict) in itertools.product(range(20), models.items()):
+        measured = known(8, seed)
+        rest = sorted(set(EVERYTHING) - set(measured), key=lambda config: TIMES[config])
+        shuffled = random.Random(seed).sample(rest, len(rest))
+        ranks[name].append(rest.index(Surrogate(WORKLOAD.space, predict).most_promising(shuffled, measured, [], [])))
+    assert statistics.mean(ranks["right"]) < 0.5
+    assert ranks["reverse"] == ranks["silent"] and statistics.mean(ranks["silent"]) < 8
 
 
 def test_next_to_what_failed_and_to_what_is_pending_it_expects_less() -> None:
