@@ -15,9 +15,9 @@ from autotune.ranks.early_stop import clearly_slower, in_parts, slowest
 from autotune.ranks.protocol import Check, Compile, Done, Failed, Measure, MeasureParts, Recheck, Request
 from autotune.workloads import Workload
 
-STAGGER = {"gpu": 2e-3, "interpreter": 5e-2}
+STAGGER = {"gpu": 2e-3, "interpreter": 0.15}
 """Seconds by which each rank starts after the one before it when a result is checked again; at least the time of a
-call, so that what one does not wait for is not there by chance."""
+call, so that what one does not wait for is not there by chance; more on CPUs, which ranks share with others."""
 
 LONGEST_STAGGER = 0.5
 """Seconds by which the last rank is late at most: a right kernel's wait for it must not give up."""

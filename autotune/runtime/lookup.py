@@ -8,12 +8,14 @@ from typing import Literal
 
 from autotune.config import Config
 from autotune.db import CacheKey, Entry
-from autotune.environment import Machine, default_database_url
+from autotune.environment import Machine, default_database_url, versions
 from autotune.environment import machine as this_machine
 from autotune.errors import InvalidProblem
 from autotune.problem import Problem
 from autotune.runtime.entries import Entries, forget_entries, read_entries, serve
 from autotune.workloads import Workload, provenance_of, workload
+
+versions()  # read from the packages' metadata now, not in the first look-up of a program that is at work
 
 Source = Literal["exact", "nearest", "default", "given", "tuned"]
 """``given`` by the caller, ``tuned`` just now at a decorated kernel's launch."""

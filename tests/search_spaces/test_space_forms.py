@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import random
 from collections.abc import Callable, Iterator
@@ -14,6 +15,7 @@ import pytest
 from autotune.config import Config
 from autotune.environment import H100, MI300X, Machine
 from autotune.search_spaces import Constraint, Setting, Space, choices, flags, numbers
+from autotune.search_spaces import space as space_module
 from autotune.search_spaces.dimension import Dimension
 from autotune.workloads import workload
 
@@ -158,6 +160,19 @@ def test_the_fingerprint_changes_with_the_body_of_a_constraint(tmp_path: Path) -
         fingerprint("3.py", "tile < 9"),
     )
     assert one == same != other
+    # Constants on lines without an instruction of their own, and what is in a function within.
+    assert fingerprint("4.py", "tile in (\n  1,\n  2,\n  )") != fingerprint("5.py", "tile in (\n  1,\n  3,\n  )")
+    assert fingerprint("6.py", "any(\n  tile == i\n  for i in (1, 2))") != fingerprint(
+        "7.py", "any(\n  tile == i\n  for i in (1, 3))"
+    )
+
+
+def test_the_fingerprint_covers_all_lines_of_the_constraints() -> None:
+    for constraint in workload("gemm_reduce_scatter").space.constraints:
+        lines = inspect.getsource(constraint.allows).rstrip().splitlines()
+        found = space_module._source_of(constraint.allows).rstrip().splitlines()
+        assert found == lines[: len(found)]
+        assert all(line.strip() in ("", ")") or line.strip().startswith("#") for line in lines[len(found) :])
 
 
 @pytest.mark.parametrize(

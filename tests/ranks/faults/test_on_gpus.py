@@ -15,7 +15,7 @@ from fault_matrix import FILE, Case, Sniper, gang_of_victims, survive
 from faulty_workload import EVERY_RANK
 from process_ends import shared_memory
 
-RANKS = [pytest.param(2, marks=pytest.mark.gpu(2)), pytest.param(8, marks=pytest.mark.gpu(8))]
+RANKS = [pytest.param(ranks, marks=pytest.mark.gpu(ranks)) for ranks in (2, 4, 8)]
 
 CASES = [
     Case("spoils the output", "check"),
