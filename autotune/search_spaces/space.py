@@ -232,7 +232,7 @@ class Space:
 
 
 def _source_of(function: Callable[..., bool]) -> str:
-    """A function's lines. ``inspect.getsource`` reads token by token to find its end: 5 ms for a space's constraints."""
+    """A function's lines. ``inspect.getsource`` reads tokens to find its end, which takes 5 ms for a space."""
     code: types.CodeType | None = getattr(function, "__code__", None)
     lines = linecache.getlines(code.co_filename) if code is not None else []
     if code is None or not lines:
