@@ -83,18 +83,29 @@ def errors(folder: str) -> dict[str, Any]:
 
 
 def kernels(folder: str) -> Answer:
-    """A built-in workload, its kernels and all."""
-    problem = autotune.GemmAllReduce(m=16, n=32, k=64, world_size=dist.get_world_size())
-    return answer_of(lambda: autotune.tune("gemm_all_reduce", problem, url=f"sqlite:///{folder}/cache.db", trials=3))
+    """A built-in workload, its kernels and all, while the program has a context open; and the operator afterwards."""
+    return tuned_and_used(folder, autotune.GemmAllReduce(m=16, n=32, k=64, world_size=dist.get_world_size()), trials=3)
 
 
 def kernels_on_gpus(folder: str) -> Answer:
     """A size that is worth it; and what is left of the GPU memory that it took."""
     before = torch.cuda.memory_allocated()
     problem = autotune.GemmAllReduce(m=64, n=4096, k=4096, world_size=dist.get_world_size())
-    url = f"sqlite:///{folder}/cache.db"
-    answer = answer_of(lambda: autotune.tune("gemm_all_reduce", problem, url=url, budget="20s"))
+    answer = tuned_and_used(folder, problem, budget="20s")
     return {**answer, "memory": torch.cuda.memory_allocated() - before}
+
+
+def tuned_and_used(folder: str, problem: autotune.GemmAllReduce, **options: Any) -> Answer:
+    """Tune; then what the operator is off by, and the config that it took."""
+    url = f"sqlite:///{folder}/cache.db"
+    with autotune.Context(heap_bytes=64 << 20, url=url) as context:
+        answer = answer_of(lambda: autotune.tune("gemm_all_reduce", problem, url=url, **options))
+        like = {"dtype": torch.bfloat16, "device": context.heap.device}
+        a = torch.ones(problem.m, problem.k_local, **like) * (dist.get_rank() + 1)
+        c = autotune.gemm_all_reduce(context, a, torch.ones(problem.k_local, problem.n, **like))
+        ranks = dist.get_world_size()
+        wanted = problem.k_local * ranks * (ranks + 1) / 2
+        return {**answer, "off": (c.float() / wanted - 1).abs().max().item()}
 
 
 def left_alone(folder: str) -> dict[str, Answer]:
