@@ -20,7 +20,7 @@ from autotune.workloads.workload import Error, Operation, Run
 
 FLAWS = ("none", "too much", "too much later", "gives up", "wrong")
 TROUBLES = ("none", "raises", "hangs", "loses its device")
-LATE = 4.0
+LATE = 3.0
 """Seconds for which a rank hangs: longer than the time-out of the tests."""
 
 

@@ -16,7 +16,7 @@ import autotune
 from autotune.db import Store
 
 HERE = Path(__file__).parent
-TIMEOUT = 2.0
+TIMEOUT = 1.5
 
 Answer = dict[str, Any]
 

@@ -38,7 +38,6 @@ SOME = [
     Case("spoils the output", "check"),
     Case("leaves NaN", "check", victim=0),
     Case("hangs in a kernel", "measure"),
-    Case("exits", "measure", victim=0),
     Case("exhausts the host", "measure"),
     Case("gives up", "measure"),
     Case("corrupts memory", "measure", victim=0),
