@@ -124,7 +124,7 @@ class Crew:
             done = [reply for reply in replies if isinstance(reply, Done)]
             check_same_work(done)
             return done
-        except BaseException:
+        except BaseException:  # Ctrl-C too: whoever leaves in the midst of a request has nothing more to say
             self._over = True
             raise
 
@@ -136,7 +136,7 @@ class Crew:
             return None
         except GangError:
             raise  # the others cannot be reached
-        except Exception:
+        except Exception:  # whatever it is: the others wait at the next place where the ranks meet
             self._votes.any(True)
             raise
         self._votes.any(isinstance(reply, Failed))
