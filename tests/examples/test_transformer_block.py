@@ -18,6 +18,7 @@ from autotune.db import Store
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "docs/examples/transformer_block.py"
+PICTURE = EXAMPLE.with_name("transformer_block_picture.py")
 TORCHRUN = ("-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone")
 
 
@@ -56,6 +57,12 @@ def test_the_ways_agree_and_its_problems_are_those_that_it_prints(
         assert row["speedup"] == pytest.approx(row["us"]["plain eager"] / row["us"]["ours eager"])
     table = [line for line in done.stdout.splitlines() if line.startswith("|")]
     assert len(table) == 2 + len(rows) and "faster over faster" in table[0]
+
+    pytest.importorskip("matplotlib")
+    drawn = run(str(PICTURE), str(tmp_path / "rows.json"), str(tmp_path / "rows.svg"))
+    assert drawn.returncode == 0, drawn.stderr
+    picture = (tmp_path / "rows.svg").read_text()
+    assert all(f"<!-- {row['speedup']:.2f}× -->" in picture for row in rows)
 
 
 def test_a_wrong_result_is_loud(tmp_path: Path) -> None:

@@ -101,7 +101,13 @@ def test_kernels_are_tuned(tmp_path: Path) -> None:
 @pytest.mark.gpu(2)
 def test_kernels_are_tuned_on_gpus(tmp_path: Path) -> None:
     one, other = run_ranks(ON_RANKS, "kernels_on_gpus", 2, tmp_path, gpu=True, argument=str(tmp_path), seconds=180)
-    assert one == other and one["source"] == "exact" and one["off"] < 0.01 and one["memory"] == 0
+    left = [rank.pop("memory") for rank in (one, other)]
+    assert max(left) < 1 << 20, left
+    assert one == other and one["source"] == "exact" and one["off"] < 0.01
+
+
+def test_the_calling_functions_tensors_are_let_go(tmp_path: Path) -> None:
+    assert all(run_ranks(ON_RANKS, "frame_let_go", 2, tmp_path, argument=str(tmp_path)))
 
 
 def test_one_process_alone_is_told_what_to_do() -> None:

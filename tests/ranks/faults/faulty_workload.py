@@ -44,7 +44,7 @@ def spin_kernel(flag):
 @triton.jit
 def stray_kernel(address):
     """Stores where nothing is."""
-    tl.store(address.to(tl.pointer_type(tl.int32)), 1)
+    tl.store(address.to(tl.int64).to(tl.pointer_type(tl.int32)), 1)
 
 
 class FaultyOperation(AllGatherGemmOperation):
