@@ -17,6 +17,9 @@ OVERLAPPING = ("fine_grained_wait", "fused")
 MOST_WAVES = 32
 """Programs of the attention for each compute unit: beyond it splits only cost."""
 
+MOST_IDLE = 0.05
+"""Share of the machine that the default's splits may leave idle at the end."""
+
 REGISTER_ELEMENTS = 32
 """fp32 elements of a tile, or 64-bit words, that a thread may hold while it merges."""
 
@@ -163,7 +166,7 @@ SPACE = Space(
 
 
 def default_config(problem: FlashDecode, machine: Machine) -> Config:
-    """One launch that does it all, with the splits that fill the machine twice: what one would write unmeasured."""
+    """One launch that does it all, with splits that fill the machine evenly: what one would write unmeasured."""
     heads = min(16, _round_up(problem.group))
     flag_heads = _few_flags(problem, machine, heads)
     config = Config(
@@ -206,8 +209,17 @@ def _few_flags(problem: FlashDecode, machine: Machine, heads: int) -> int:
 
 
 def _filling_splits(problem: FlashDecode, machine: Machine, heads: int) -> int:
-    """The fewest splits that make two programs for each compute unit, as long as each has a step of 64 tokens."""
-    groups = _groups(problem, heads)
-    useful = [v for v in SPACE.dimensions["kv_splits"].values if v == 1 or (int(v) - 1) * 64 < problem.kv_len]
-    enough = [v for v in useful if int(v) * groups >= 2 * machine.compute_units]
-    return int((enough or useful[-1:])[0])
+    """The fewest splits that make two programs for each compute unit and leave few units idle while the last ones run.
+
+    As long as each split has a step of 64 tokens. Twice and a little, 288 programs on 132 units, would not do: a few
+    units have three of them, and the others wait.
+    """
+    groups, units = _groups(problem, heads), machine.compute_units
+    useful = [int(v) for v in SPACE.dimensions["kv_splits"].values if v == 1 or (int(v) - 1) * 64 < problem.kv_len]
+    enough = [splits for splits in useful if splits * groups >= 2 * units] or useful[-1:]
+    return next((splits for splits in enough if _idle(splits * groups, units) <= MOST_IDLE), enough[0])
+
+
+def _idle(programs: int, units: int) -> float:
+    """The share of the units' time that is nobody's, if all programs take as long and every unit takes its turn."""
+    return 1 - programs / (-(-programs // units) * units)

@@ -1,9 +1,9 @@
-"""Draws what transformer_block.py measured: time of a layer in a decode step, and of a prompt's token; needs matplotlib.
+"""Draws what transformer_block.py measured: a layer's time in a decode step, and a prompt token's. Needs matplotlib.
 
 torchrun --nproc-per-node 4 docs/examples/transformer_block.py --json block.json
 python docs/examples/transformer_block_picture.py block.json docs/transformer-block.svg
 
-Of each way, plain torch with NCCL and our operators, the faster of eager and CUDA graph; above, how much faster ours is.
+Of each way, plain torch with NCCL and our operators, the faster of eager and graph; above, how much faster ours is.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ def draw(found: dict[str, Any], file: Path) -> None:
         axes.margins(y=0.12)
         axes.spines[["top", "right"]].set_visible(False)
     figure.legend(*panels[0].get_legend_handles_labels(), loc="upper left", ncols=2, frameon=False)
-    figure.suptitle(f"Llama-70B, attention output and MLP, {found['world_size']} × {found['device']}, bf16", fontsize=10)
+    machine = f"{found['world_size']} × {found['device']}"
+    figure.suptitle(f"Llama-70B, attention output and MLP, {machine}, bf16", fontsize=10)
     figure.savefig(file)
 
 
