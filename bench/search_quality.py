@@ -16,7 +16,7 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,12 +73,21 @@ def shares(
         found = [run(job) for job in jobs]
     else:
         with ProcessPoolExecutor(workers) as pool:
-            found = list(pool.map(run, jobs, chunksize=4))
+            found = list(told(pool.map(run, jobs, chunksize=4), len(jobs)))
     result: dict[tuple[Path, str, int], list[float]] = {}
     for (file, name, ns, _), each in zip(jobs, found, strict=True):
         for n, share in zip(ns, each, strict=True):
             result.setdefault((file, name, n), []).append(share)
     return result
+
+
+def told(runs: Iterable[list[float]], count: int) -> Iterator[list[float]]:
+    """The same, saying on stderr how far they are: 50 seeds on seven tables take the better part of an hour."""
+    for number, each in enumerate(runs):
+        if number % max(1, count // 50) == 0:
+            print(f"\r{number} of {count} runs", end="", file=sys.stderr, flush=True)
+        yield each
+    print(f"\r{count} runs" + " " * 20, file=sys.stderr)
 
 
 def advantage(joint: Sequence[float], other: Sequence[float]) -> tuple[float, float, float]:
