@@ -88,6 +88,8 @@ def test_a_closed_gang_leaves_nothing_and_can_be_used_again(file: Path, folders:
 
 
 DRIVER = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it, and so would we
 from autotune.config import Config
 from autotune.environment import machine
 from autotune.ranks.evaluation import MeasurePlan
