@@ -61,7 +61,7 @@ class Crew:
         """On rank 0: do what makes the requests. What comes of it, or the error, is what ``follow`` ends with."""
         try:
             value = action()
-        except Exception as error:
+        except Exception as error:  # whatever it is: the others raise the same, instead of waiting for a request
             if not self._over:
                 self._votes.leader(partial(_raise, error))
             raise

@@ -57,7 +57,7 @@ def open_engine(url: URL, *, create: bool) -> Engine:
         if revision != migrations.HEAD:
             with guard, engine.execution_options(**{WRITING: True}).begin() as connection:
                 migrations.upgrade(connection)
-    except BaseException:
+    except BaseException:  # Ctrl-C too: no connection is left open
         engine.dispose()
         raise
     return engine

@@ -110,7 +110,7 @@ def _make(path: Path) -> None:
     _remove(draft)
     try:
         _draft(draft)
-    except BaseException:
+    except BaseException:  # Ctrl-C too: no draft is left behind
         _remove(draft)
         raise
     draft.replace(path)
