@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import subprocess
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,10 +27,20 @@ class Launch:
     resident: int | None = None
     """Programs that must all have begun before any may end: those that wait for each other, where the order in which
     programs begin is not enough. What must be said is said here; the screening holds the compiled kernel to it."""
+    _again: list[Callable[[], object]] = field(default_factory=list, init=False, repr=False, compare=False)
+    """Once it has run: the compiled kernel, bound to the arguments."""
 
     def run(self) -> None:
         """Enqueue it on the current stream (interpreter: run it)."""
-        self.kernel[(self.programs,)](**self.arguments, **self.options)
+        if self._again:
+            self._again[0]()
+            return
+        compiled = self.kernel[(self.programs,)](**self.arguments, **self.options)
+        if compiled is not None:  # the interpreter compiles nothing
+            # The first launch has bound, checked and specialised the arguments, and they stay as they are.
+            values = self.kernel.signature.bind(**self.arguments)
+            values.apply_defaults()
+            self._again.append(functools.partial(compiled[(self.programs, 1, 1)], *values.args))
 
     def compile(self) -> Any:
         """Compile it for the current target without launching; the tensors may be on the ``meta`` device."""
