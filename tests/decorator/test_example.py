@@ -31,20 +31,28 @@ def sources(lines: list[str]) -> list[str]:
     return [re.findall(r": (tuned|exact|nearest|default)\b", line)[0] for line in lines]
 
 
-TORCHRUN = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
+def torchrun(ranks: int) -> list[str]:
+    """So many ranks on this host."""
+    return ["-m", "torch.distributed.run", "--nproc-per-node", str(ranks), "--standalone"]
 
 
-@pytest.mark.parametrize("launcher", [[], TORCHRUN], ids=["alone", "torchrun"])
+@pytest.mark.parametrize("launcher", [[], torchrun(2)], ids=["alone", "torchrun"])
 def test_it_tunes_once(launcher: list[str]) -> None:
     assert sources(run(*launcher)) == ["tuned", "default", "tuned", "nearest"]
     assert sources(run(*launcher)) == ["exact", "exact", "nearest"]
 
 
-@pytest.mark.parametrize(
-    "launcher",
-    [pytest.param([], marks=pytest.mark.gpu), pytest.param(TORCHRUN, marks=pytest.mark.gpu(2))],
-    ids=["alone", "torchrun"],
-)
-def test_it_tunes_once_on_gpus(launcher: list[str]) -> None:
+@pytest.mark.gpu
+def test_it_tunes_once_on_a_gpu() -> None:
+    tunes_once_on_gpus([])
+
+
+@pytest.mark.parametrize("ranks", [pytest.param(ranks, marks=pytest.mark.gpu(ranks)) for ranks in (2, 4, 8)])
+def test_it_tunes_once_on_gpus(ranks: int) -> None:
+    tunes_once_on_gpus(torchrun(ranks))
+
+
+def tunes_once_on_gpus(launcher: list[str]) -> None:
+    """Nothing is in the cache before, and everything after."""
     assert sources(run(*launcher, gpu=True)) == ["tuned", "default", "tuned", "nearest"]
     assert sources(run(*launcher, gpu=True)) == ["exact", "exact", "nearest"]

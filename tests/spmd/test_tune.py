@@ -98,12 +98,13 @@ def test_kernels_are_tuned(tmp_path: Path) -> None:
     assert one == other and one["source"] == "exact" and one["off"] < 0.01
 
 
-@pytest.mark.gpu(2)
-def test_kernels_are_tuned_on_gpus(tmp_path: Path) -> None:
-    one, other = run_ranks(ON_RANKS, "kernels_on_gpus", 2, tmp_path, gpu=True, argument=str(tmp_path), seconds=180)
-    left = [rank.pop("memory") for rank in (one, other)]
+@pytest.mark.parametrize("ranks", [pytest.param(ranks, marks=pytest.mark.gpu(ranks)) for ranks in (2, 4, 8)])
+def test_kernels_are_tuned_on_gpus(ranks: int, tmp_path: Path) -> None:
+    found = run_ranks(ON_RANKS, "kernels_on_gpus", ranks, tmp_path, gpu=True, argument=str(tmp_path), seconds=180)
+    left = [rank.pop("memory") for rank in found]
     assert max(left) < 1 << 20, left
-    assert one == other and one["source"] == "exact" and one["off"] < 0.01
+    one, *others = found
+    assert all(other == one for other in others) and one["source"] == "exact" and one["off"] < 0.01
 
 
 def test_the_calling_functions_tensors_are_let_go(tmp_path: Path) -> None:
