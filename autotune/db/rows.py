@@ -8,6 +8,8 @@ import math
 from datetime import UTC, datetime
 from typing import Any, get_args
 
+from sqlalchemy import Row
+
 from autotune.config import Config
 from autotune.db.models import KEY, PROVENANCE, Study, Trial
 from autotune.db.records import CacheKey, Entry, Provenance, State, StudyRecord, TrialRecord, Winner
@@ -113,30 +115,30 @@ def study_record(row: Study) -> StudyRecord:
     )
 
 
-def entry(row: Study, trials: int) -> Entry:
-    """The cache's entry of a study that has a winner."""
+def entry(row: Row[Any]) -> Entry:
+    """The cache's entry: the columns of a study that has a winner, and ``trials``, how many it has."""
     return Entry(
         key=_key(row),
         provenance=_provenance(row),
         winner=_winner(row),
         study_id=row.id,
         finished_at=_time(row.finished_at),
-        trials=trials + (row.imported_trials or 0),
+        trials=row.trials + (row.imported_trials or 0),
         seed=int(row.seed),
         space_size=int(row.space_size),
         imported_at=None if row.imported_at is None else _time(row.imported_at),
     )
 
 
-def _key(row: Study) -> CacheKey:
+def _key(row: Study | Row[Any]) -> CacheKey:
     return CacheKey(**{name: getattr(row, name) for name in KEY})
 
 
-def _provenance(row: Study) -> Provenance:
+def _provenance(row: Study | Row[Any]) -> Provenance:
     return Provenance(**{name: getattr(row, name) for name in PROVENANCE})
 
 
-def _winner(row: Study) -> Winner:
+def _winner(row: Study | Row[Any]) -> Winner:
     return Winner(
         config=Config.from_json(_text(row.winner_config)),
         latency=_latency(_object(row.winner_latency)),

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Self
+from typing import Any, Self
 
-from sqlalchemy import Engine, Select, func, select
-from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
+from sqlalchemy import ColumnElement, Engine, Executable, Select, bindparam, func, select, text
 from sqlalchemy.orm import Session
 
 from autotune.db import rows
@@ -130,24 +129,24 @@ class Store:
 
     def entries(self, workload: str | None = None, device: str | None = None) -> list[Entry]:
         """The cache: for each key and provenance the winner that came last, newest first. One query."""
-        return self._entries(_of_workload(workload, device))
+        return self._entries(_CACHE, {"workload": workload, "device": device})
 
     def entry(self, key: CacheKey, provenance: Provenance) -> Entry | None:
         """The cache's entry of exactly this key and provenance."""
-        found = self._entries(_of(key, provenance))
+        found = self._entries(_finished(*_are(key, provenance)))
         return found[0] if found else None
 
     def nearest(self, key: CacheKey) -> Entry | None:
         """The entry of the same workload whose key differs in the fewest fields; the newest among equals."""
         return min(self.entries(key.workload), key=lambda entry: len(key.differences(entry.key)), default=None)
 
-    def _entries(self, query: Select[Study]) -> list[Entry]:
+    def _entries(self, query: Executable, values: Mapping[str, str | None] | None = None) -> list[Entry]:
         with self._reading() as session:
-            found = session.execute(_finished(query)).all()
+            found = session.execute(query, values).all()
         entries: dict[tuple[CacheKey, Provenance], Entry] = {}
-        for row, trials in found:
+        for row in found:
             with intact(self.place, Study.__tablename__, row.id):
-                entry = rows.entry(row, trials)
+                entry = rows.entry(row)
             entries.setdefault((entry.key, entry.provenance), entry)
         return list(entries.values())
 
@@ -176,30 +175,23 @@ class Store:
             yield session
 
 
-def _of_workload(name: str | None, device: str | None) -> Select[Study]:
-    query = select(Study)
-    if name is not None:
-        query = query.where(Study.workload == name)
-    if device is not None:
-        query = query.where(Study.device == device)
-    return query
-
-
-def _finished(query: Select[Study]) -> Select[Study, int]:
-    """Newest first, each with the number of its trials."""
+def _finished(*conditions: ColumnElement[bool]) -> Select[Any]:
+    """Studies that have a winner, newest first, each with the number of its trials."""
     count = select(func.count()).where(Trial.study_id == Study.id).scalar_subquery()
     came = func.coalesce(Study.imported_at, Study.finished_at)
-    return query.add_columns(count).where(Study.finished_at.is_not(None)).order_by(came.desc(), Study.id.desc())
+    query = select(*Study.__table__.columns, count.label("trials")).where(Study.finished_at.is_not(None), *conditions)
+    return query.order_by(came.desc(), Study.id.desc())
 
 
-# What SQLAlchemy sets up when it first compiles a query of a kind takes 2 ms: now, not in a program's first look-up.
-_finished(_of_workload("", "")).compile(dialect=SQLiteDialect_pysqlite())
+_CACHE = text(str(_finished(*(func.coalesce(bindparam(c.key), c) == c for c in (Study.workload, Study.device)))))
+"""As text: SQLAlchemy takes 2 ms to compile the query, for each engine anew, and the first look-up would wait."""
 
 
-def _of(key: CacheKey, provenance: Provenance) -> Select[Study]:
-    return select(Study).filter_by(**dataclasses.asdict(key), **dataclasses.asdict(provenance))
+def _are(key: CacheKey, provenance: Provenance) -> list[ColumnElement[bool]]:
+    values = dataclasses.asdict(key) | dataclasses.asdict(provenance)
+    return [getattr(Study, name) == value for name, value in values.items()]
 
 
 def _live(key: CacheKey, provenance: Provenance) -> Select[Study]:
     """The one that is under way or finished; the tables allow no second."""
-    return _of(key, provenance).where(Study.state != "superseded")
+    return select(Study).where(Study.state != "superseded", *_are(key, provenance))

@@ -21,6 +21,9 @@ ALMOST_FULL = (1 << 31) - TURNS // 2
 
 TICKETS = 32
 
+PATIENCE = 1 << 26
+"""Reads of a counter before a wait gives up: 1 << 18 were over before another rank, on a busy host, had compiled."""
+
 
 @triton.jit
 def ring_kernel(boxes, flag, out, status, turn, target, rank, heap_bases, spin_limit, WORLD: tl.constexpr):
@@ -61,7 +64,8 @@ def synchronisation(argument: Any) -> dict[str, Any]:
     heap.barrier()
     for turn in range(TURNS):
         target = (ALMOST_FULL + turn + 1 + (1 << 31)) % (1 << 32) - (1 << 31)
-        ring_kernel[(1,)](boxes, flag, out, status, turn, target, heap.rank, heap.bases, 1 << 18, WORLD=heap.world_size)
+        where = (heap.rank, heap.bases)
+        ring_kernel[(1,)](boxes, flag, out, status, turn, target, *where, PATIENCE, WORLD=heap.world_size)
     heap.barrier()
     found["ring"] = [sorted(set(row)) for row in out.tolist()]
     found["ring status"], found["ring counter"] = int(status.item()), int(flag.item())
