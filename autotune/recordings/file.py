@@ -68,6 +68,7 @@ class RecordingFile(Block):
     recorded_at: AwareDatetime
     origin: Origin
     restriction: dict[str, list[str | int | bool]]
+    lifted: list[str] = []
     dimensions: dict[str, list[str | int | bool]]
     parts: dict[str, dict[str, Any]]
     outcomes: list[str]
@@ -106,6 +107,7 @@ def write(recording: Recording, file: Path) -> None:
         recorded_at=recording.recorded_at,
         origin=recording.origin,
         restriction={name: list(values) for name, values in recording.restriction.items()},
+        lifted=list(recording.lifted),
         dimensions={name: list(values) for name, values in recording.dimensions.items()},
         parts={name: dataclasses.asdict(latency) for name, latency in recording.parts.items()},
         outcomes=outcomes,
@@ -180,6 +182,7 @@ def _recording(content: RecordingFile) -> Recording:
         recorded_at=content.recorded_at,
         origin=content.origin,
         restriction=content.restriction,
+        lifted=tuple(content.lifted),
         dimensions={name: tuple(values) for name, values in content.dimensions.items()},
         evaluations=evaluations,
         parts={

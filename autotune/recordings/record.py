@@ -27,16 +27,18 @@ WARMUP = 2
 
 def record(
     workload: Workload, problem: Problem, machine: Machine, store: Store, gang: Evaluator, screen: Screen,
-    *, allowed: Mapping[str, Sequence[Value]], limit: int, iterations: int,
+    *, allowed: Mapping[str, Sequence[Value]], lifted: Sequence[str] = (), limit: int, iterations: int,
     watch: Callable[[int, int], None] = lambda done, size: None,
 ) -> Recording:  # fmt: skip
     """Measure every valid config of the space reduced to ``allowed``, each with ``iterations`` iterations.
 
+    Valid but for the constraints ``lifted``, which are left to the compilers: so a recording gets what fails, as in the
+    space of a kernel whose author has written no such constraint.
     The store's study of the reduced space holds what is done: the same call again goes on where one was interrupted.
     Configs are measured in a random order, so that a drift of the clocks falls on no dimension. ``watch`` gets how
     many are done and how many there are. Raises InputError for more than ``limit`` configs, GangError, StoreError.
     """
-    space = workload.space.restricted(allowed)
+    space = workload.space.restricted(allowed, lifted)
     size = space.size(problem, machine)
     if not 0 < size <= limit:
         what = "has no valid config: allow other values" if size == 0 else f"has {size} valid configs: allow fewer"
@@ -71,6 +73,7 @@ def record(
         recorded_at=datetime.now(UTC),
         origin="measured",
         restriction={name: tuple(values) for name, values in allowed.items()},
+        lifted=tuple(lifted),
         dimensions={name: dimension.values for name, dimension in space.dimensions.items()},
         evaluations={config: _kept(evaluations[config]) for config in configs},
         parts=gang.measure_parts(WARMUP, iterations),

@@ -39,6 +39,8 @@ class Recording:
     """Every dimension of the reduced space with its values, in the space's order."""
     evaluations: Mapping[Config, Evaluation]
     """In the order of the space's enumeration; by-rank latencies are not kept."""
+    lifted: Sequence[str] = ()
+    """Constraints of the workload's space that were not held against the configs."""
     parts: Mapping[str, Latency] = field(default_factory=dict)
     """The operation's parts alone."""
 
@@ -66,7 +68,7 @@ class Recording:
             raise InputError(
                 f"a recording of {self.workload} does not fit the space of {workload.name}: {why}; record it again"
             )
-        return workload.space.restricted(self.dimensions)
+        return workload.space.restricted(self.dimensions, self.lifted)
 
     def reduced(self, workload: Workload) -> Workload:
         """The workload with the reduced space in place of its own, for the tuning loop over a ``Replay``."""

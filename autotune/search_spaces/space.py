@@ -164,11 +164,15 @@ class Space:
         names = {dimension.name for dimension in kept}
         return Space(*kept, constraints=tuple(c for c in self.constraints if names.issuperset(c.uses)))
 
-    def restricted(self, allowed: Mapping[str, Sequence[Value]]) -> Space:
-        """The same space with only ``allowed`` of some dimensions' values; raises InputError for what it does not have.
+    def restricted(self, allowed: Mapping[str, Sequence[Value]], lifted: Sequence[str] = ()) -> Space:
+        """The same space with only ``allowed`` of some dimensions' values, and without the constraints ``lifted``.
 
-        The values keep the order of this space, whatever order they are given in.
+        The values keep the order of this space, whatever order they are given in. Raises InputError for a dimension, a
+        value or a constraint that the space does not have.
         """
+        named = {constraint.name for constraint in self.constraints}
+        if strangers := sorted(set(lifted) - named):
+            raise InputError(f"the space has no constraint {', '.join(strangers)}; it has {', '.join(sorted(named))}")
         for name, values in allowed.items():
             if name not in self.dimensions:
                 raise InputError(f"the space has no dimension {name}; it has {', '.join(self.dimensions)}")
@@ -183,7 +187,7 @@ class Space:
             else d
             for d in self.dimensions.values()
         ]
-        return Space(*kept, constraints=self.constraints)
+        return Space(*kept, constraints=tuple(c for c in self.constraints if c.name not in lifted))
 
     def fingerprint(self) -> str:
         """A hash of dimensions and constraints: part of what makes a cached result stale."""

@@ -12,6 +12,7 @@ from reduced_space import ALLOWED, FOUND, PROBLEM, recorded
 from autotune.db import Store
 from autotune.errors import InputError
 from autotune.outcome import Outcome
+from autotune.recordings import read, write
 
 
 def test_every_valid_config_of_the_reduced_space_is_measured_once_and_every_outcome_kept(tmp_path: Path) -> None:
@@ -31,6 +32,19 @@ def test_every_valid_config_of_the_reduced_space_is_measured_once_and_every_outc
     assert {Outcome.MEASURED, Outcome.OUT_OF_RESOURCES, Outcome.WRONG_RESULT} <= outcomes
     assert found.optimum == min(formula(c) for c, e in found.evaluations.items() if e.latency)
     assert set(found.parts) == {"all_gather", "gemm"}
+
+
+def test_a_lifted_constraint_lets_in_what_the_compilers_then_refuse(tmp_path: Path) -> None:
+    gang = FakeGang(PROBLEM)
+    found = recorded(tmp_path, gang, allowed={**ALLOWED, "block_k": [128]}, lifted=["shared memory"])
+    violation = {config: FOUND.space.violation(config, PROBLEM, EIGHT_GPUS) for config in found.evaluations}
+    breaking = {config for config, why in violation.items() if why is not None}
+    assert breaking and all("shared memory" in str(violation[config]) for config in breaking)
+    assert breaking < set(gang.calls) == set(found.evaluations)
+    path = tmp_path / "lifted.json.gz"
+    write(found, path)
+    assert (again := read(path)).lifted == ("shared memory",)
+    assert set(again.space_of(FOUND).enumerate(PROBLEM, EIGHT_GPUS)) == set(found.evaluations)
 
 
 def test_an_interrupted_recording_goes_on_where_it_stopped(tmp_path: Path) -> None:
@@ -67,6 +81,7 @@ def test_the_watch_sees_it_progress(tmp_path: Path) -> None:
         ({"allowed": {"num_warps": [7]}}, "dimension num_warps: 7; allowed are 4, 8"),
         ({"allowed": {"preload_b": [1]}}, "dimension preload_b: 1; allowed are False, True"),
         ({"allowed": {"num_warps": []}}, "dimension num_warps: no value"),
+        ({"lifted": ["gravity"]}, "no constraint gravity; it has .*shared memory"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_recorded(tmp_path: Path, options: dict[str, object], told: str) -> None:

@@ -221,6 +221,23 @@ def test_one_that_is_as_fast_seldom_beats_the_incumbent_and_a_faster_one_mostly(
     assert sum(beats(times(97.0), times(100.0)) for _ in range(draws)) / draws > 0.75
 
 
+def test_another_mode_wins_that_keeps_its_pace_in_the_finals(tmp_path: Path) -> None:
+    class Hot(FakeGang):
+        """Pushes are the fastest as long as the machine is cool; the copy engines come near, staged pulls do not."""
+
+        def evaluate(self, config: Config, seed: int, plan: Any) -> Evaluation:
+            super().evaluate(config, seed, plan)
+            latency = {"push": 380.0, "copy_engine": 395.0, "pull_staged": 405.0}.get(str(config["mode"]), 600.0)
+            hot = plan.screen == plan.iterations and config["mode"] == "push"
+            return Evaluation(Outcome.MEASURED, latency=latency_of(latency * 1.06 if hot else latency))
+
+    with Store.open(tmp_path / "cache.db") as store:
+        result = run(store, Hot(PROBLEM), trials=60)
+        finals = [t.config["mode"] for t in store.trials(result.study.id) if t.source == "final"]
+    assert result.entry is not None and result.entry.winner.config["mode"] == "copy_engine"
+    assert finals.count("push") >= finals.count("copy_engine") > 0 and "pull_staged" not in finals
+
+
 def test_a_finalist_runs_for_a_while_before_it_is_measured() -> None:
     assert [warm_up_calls(latency) for latency in (50.0, 800.0, 19e3, math.inf)] == [400, 25, 3, 3]
     assert warm_up_calls(1.0) == 400, "what lies between the calls takes longer than they do"

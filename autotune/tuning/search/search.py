@@ -141,6 +141,13 @@ class Search:
         """The fastest configs known, fastest first."""
         return sorted(self._measured, key=lambda config: self._measured[config])[:count]
 
+    def best_of_modes(self, within: float) -> list[Config]:
+        """The fastest config known of each mode, where it takes less than ``within`` times the fastest of all."""
+        ranked = self.best(len(self._measured))
+        fastest = {config["mode"]: config for config in reversed(ranked)}
+        limit = self.latency(ranked[0]) * within if ranked else 0.0
+        return [config for config in fastest.values() if self.latency(config) < limit]
+
     def latency(self, config: Config) -> float:
         """Microseconds that a config was found to take, infinite where it was not measured."""
         return math.exp(self._measured.get(config, math.inf))

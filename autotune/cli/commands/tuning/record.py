@@ -30,6 +30,10 @@ Out = Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="The tabl
 Values = Annotated[
     str, typer.Option("--values", metavar="NAME=VALUES;…", help='What to keep: "block_m=64,128;num_warps=8".')
 ]
+Lift = Annotated[
+    list[str] | None,
+    typer.Option("--lift", metavar="CONSTRAINT", help='One that configs may break, which then fail: "shared memory".'),
+]
 Limit = Annotated[int, typer.Option("--limit", metavar="N", min=1, help="Refuse a space of more configs than that.")]
 
 
@@ -38,8 +42,8 @@ def record() -> None:
 
 
 def record_workload(
-    request: Request, out: Out, values: Values = "", limit: Limit = MOST_CONFIGS, effort: Effort = None,
-    db: Database = None, json: Json = False,
+    request: Request, out: Out, values: Values = "", lift: Lift = None, limit: Limit = MOST_CONFIGS,
+    effort: Effort = None, db: Database = None, json: Json = False,
 ) -> None:  # fmt: skip
     """Record a space. The same command continues what was interrupted: the database holds what is done."""
     from autotune import recordings
@@ -56,7 +60,7 @@ def record_workload(
         raise InputError(f"file {out}: there is no folder {out.parent}")
     say_where(problem, machine)
     default = workload.default_config(problem, machine)
-    if workload.space.restricted(allowed).violation(default, problem, machine) is not None:
+    if workload.space.restricted(allowed, lift or ()).violation(default, problem, machine) is not None:
         output.say(f"note: the default is not in the reduced space: {config_text(default)}")
     try:
         with (
@@ -66,7 +70,7 @@ def record_workload(
         ):  # fmt: skip
             found = recordings.record(
                 workload, problem, machine, store, gang, screen,
-                allowed=allowed, limit=limit, iterations=EFFORTS[chosen].iterations, watch=watch,
+                allowed=allowed, lifted=lift or (), limit=limit, iterations=EFFORTS[chosen].iterations, watch=watch,
             )  # fmt: skip
     except KeyboardInterrupt:
         output.say("interrupted; the same command again continues where it stopped")
