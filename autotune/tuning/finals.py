@@ -20,7 +20,7 @@ WARM_UP_CALLS = (3, 400)
 
 OTHER_MODES = 1.05
 """Each mode's fastest is a finalist if it takes less than so many times the fastest of all: run for longer, hot, they
-may change places. GEMM + reduce-scatter, m=8192, H200: a push's 1402 µs came to 1472, the copy engines' 1308 to 1311."""
+may change places. GEMM + reduce-scatter, m=8192, H200: a push's 1402 µs grew to 1472, copy engines' 1308 to 1311."""
 
 CRITICAL = {3: 6.965, 4: 4.541, 5: 3.747, 6: 3.365, 7: 3.143, 8: 2.998}
 """By the number of rounds: what Student's t with one degree of freedom less exceeds in 1 of 100 cases."""
