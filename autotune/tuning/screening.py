@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, ProcessPoolExecutor, wait
 from concurrent.futures import TimeoutError as FutureTimeout
@@ -137,15 +138,20 @@ class Ahead:
         return candidate, self._screen.verdict(candidate.config, future)
 
 
+_HIDING = threading.Lock()
+"""Of two threads that hid the main script at once the second would take the first one's disguise for it."""
+
+
 @contextmanager
 def _without_main() -> Iterator[None]:
     """Hide the main script: a spawned process would run it again, and a program's script may do anything."""
-    main = sys.modules["__main__"]
-    sys.modules["__main__"] = ModuleType("__main__")
-    try:
-        yield
-    finally:
-        sys.modules["__main__"] = main
+    with _HIDING:
+        main = sys.modules["__main__"]
+        sys.modules["__main__"] = ModuleType("__main__")
+        try:
+            yield
+        finally:
+            sys.modules["__main__"] = main
 
 
 def _begin_worker(parent: int) -> None:
