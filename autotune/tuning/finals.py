@@ -19,8 +19,9 @@ WARM_UP_CALLS = (3, 400)
 """At least and at most: with what lies between two calls, the most take a tenth of a second."""
 
 OTHER_MODES = 1.05
-"""Each mode's fastest is a finalist if it takes less than so many times the fastest of all: run for longer, hot, they
-may change places. GEMM + reduce-scatter, m=8192, H200: a push's 1402 µs grew to 1472, copy engines' 1308 to 1311."""
+"""Each mode's fastest is a finalist if it takes less than so many times the fastest of all. All-gather + GEMM, m=8192,
+four H200: the search's best four, pushes of 1281 to 1295 µs, took 1366 to 1431 in the finals, and no copy engine (1321
+in the search) was there to compare them with."""
 
 CRITICAL = {3: 6.965, 4: 4.541, 5: 3.747, 6: 3.365, 7: 3.143, 8: 2.998}
 """By the number of rounds: what Student's t with one degree of freedom less exceeds in 1 of 100 cases."""

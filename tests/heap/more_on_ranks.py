@@ -22,7 +22,7 @@ ALMOST_FULL = (1 << 31) - TURNS // 2
 TICKETS = 32
 
 PATIENCE = 1 << 26
-"""Reads of a counter before a wait gives up: 1 << 18 were over before another rank, on a busy host, had compiled."""
+"""Reads of a counter before a wait gives up: enough for another rank to compile meanwhile, on a busy host too."""
 
 
 @triton.jit

@@ -222,17 +222,17 @@ def test_one_that_is_as_fast_seldom_beats_the_incumbent_and_a_faster_one_mostly(
 
 
 def test_another_mode_wins_that_keeps_its_pace_in_the_finals(tmp_path: Path) -> None:
-    class Hot(FakeGang):
-        """Pushes are the fastest as long as the machine is cool; the copy engines come near, staged pulls do not."""
+    class Fading(FakeGang):
+        """Pushes are the fastest until the finals; the copy engines come near, staged pulls do not."""
 
         def evaluate(self, config: Config, seed: int, plan: Any) -> Evaluation:
             super().evaluate(config, seed, plan)
             latency = {"push": 380.0, "copy_engine": 395.0, "pull_staged": 405.0}.get(str(config["mode"]), 600.0)
-            hot = plan.screen == plan.iterations and config["mode"] == "push"
-            return Evaluation(Outcome.MEASURED, latency=latency_of(latency * 1.06 if hot else latency))
+            slower = plan.screen == plan.iterations and config["mode"] == "push"
+            return Evaluation(Outcome.MEASURED, latency=latency_of(latency * 1.06 if slower else latency))
 
     with Store.open(tmp_path / "cache.db") as store:
-        result = run(store, Hot(PROBLEM), trials=60)
+        result = run(store, Fading(PROBLEM), trials=60)
         finals = [t.config["mode"] for t in store.trials(result.study.id) if t.source == "final"]
     assert result.entry is not None and result.entry.winner.config["mode"] == "copy_engine"
     assert finals.count("push") >= finals.count("copy_engine") > 0 and "pull_staged" not in finals
