@@ -12,6 +12,9 @@ from autotune.search_spaces.space import Constraint, Setting
 MOST_SPLIT_PROGRAMS = 8
 """Programs for each compute unit up to which a tile's depth may be split: beyond, their joining costs more."""
 
+WGMMA_ROWS = 64
+"""Rows of a tile from which on sm_90's matrix unit reads both operands from shared memory."""
+
 
 def round_up(value: int) -> int:
     """The next power of two."""
@@ -111,8 +114,10 @@ def _tma_available(s: Setting, loads: str) -> bool:
 
 
 def _fits_shared_memory(s: Setting, block_m: int, block_n: int, block_k: int, num_stages: int, loads: str) -> bool:
-    # On AMD loads are held in registers on the way: one stage less in the LDS.
-    stages = num_stages if s.machine.kind != "hip" else max(1, num_stages - 1)
+    # One stage less where the oldest is in registers: on AMD on its way in; below 64 rows, too few for sm_90's wgmma,
+    # as operand.
+    in_registers = s.machine.kind == "hip" or block_m < WGMMA_ROWS
+    stages = max(1, num_stages - in_registers)
     operands = (block_m + block_n) * block_k
     output = block_m * min(block_n, max(32, block_n // 2)) if loads == "tma" else 0
     return bool((stages * operands + output) * s.problem.element_size <= s.machine.shared_memory)

@@ -8,29 +8,40 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from autotune.config import Config
 from autotune.outcome import Evaluation, Latency
+from autotune.ranks.evaluation import MeasurePlan
 
 Evaluate = Callable[[Config, int], Evaluation]
 """Evaluates a config in a round."""
 
-WARM_UP = 20e3
+WARM_UP = 60e3
 """Microseconds for which a finalist runs before it is measured: whatever ran before, clocks and caches are its own."""
 
 WARM_UP_CALLS = (3, 400)
 """At least and at most: with what lies between two calls, the most take a tenth of a second."""
 
+MEASURED = 150e3
+"""Microseconds for which it is then measured at least, so that no swing of the clocks is a whole round. A GPU at its
+power limit falls behind for a tenth of a second at a time, and the others wait for it: all-gather + GEMM, m=8192, four
+H200 of 700 W, pushes of 1265 to 1290 µs in their first 20 ms, 1305 to 1315 after 60, and 1430 where one GPU had fallen
+from 1980 to 1560 MHz. The copy engines, at 530 W, stay at 1307."""
+
+MOST_MEASURED = 120
+"""Calls that MEASURED may ask for: kernels of less than a millisecond were seen to stay below the limit."""
+
 OTHER_MODES = 1.05
-"""Each mode's fastest is a finalist if it takes less than so many times the fastest of all. All-gather + GEMM, m=8192,
-four H200: the search's best four, pushes of 1281 to 1295 µs, took 1366 to 1431 in the finals, and no copy engine (1321
-in the search) was there to compare them with."""
+"""Each mode's fastest is a finalist if it takes less than so many times the fastest of all: what a search measures for
+20 ms ranks modes that draw much power too well, by 4 % at m=8192 above."""
 
 CRITICAL = {3: 6.965, 4: 4.541, 5: 3.747, 6: 3.365, 7: 3.143, 8: 2.998}
 """By the number of rounds: what Student's t with one degree of freedom less exceeds in 1 of 100 cases."""
 
 
-def warm_up_calls(latency: float) -> int:
-    """Calls before a finalist is measured whose latency, in microseconds, was found to be about so much."""
-    least, most = WARM_UP_CALLS
-    return min(most, max(least, math.ceil(WARM_UP / latency)))
+def finals_plan(latency: float, iterations: int) -> MeasurePlan:
+    """How all finalists are measured if the fastest takes about ``latency`` microseconds; ``iterations`` at least."""
+    fewest, most = WARM_UP_CALLS
+    warm_up = min(most, max(fewest, math.ceil(WARM_UP / latency)))
+    iterations = max(iterations, min(MOST_MEASURED, math.ceil(MEASURED / latency)))
+    return MeasurePlan(warm_up, iterations, iterations)
 
 
 def run_finals(

@@ -16,7 +16,7 @@ from autotune.outcome import Evaluation, Latency, Outcome
 from autotune.problem import Problem
 from autotune.ranks.evaluation import MeasurePlan
 from autotune.tuning.effort import Budget, Effort
-from autotune.tuning.finals import OTHER_MODES, merge, run_finals, warm_up_calls, winner
+from autotune.tuning.finals import OTHER_MODES, finals_plan, merge, run_finals, winner
 from autotune.tuning.screening import Ahead, Screen
 from autotune.tuning.search import Candidate, Search
 from autotune.tuning.standing import Standing
@@ -156,13 +156,12 @@ class _Run:
         incumbents.append(self._workload.default_config(self._problem, self._machine))
         leaders = self._search.best(self._effort.finalists) + self._search.best_of_modes(OTHER_MODES)
         finalists = list(dict.fromkeys([*baselines, *incumbents, *extra_finalists, *leaders]))
+        plan = finals_plan(min(map(self._search.latency, finalists)), self._effort.iterations * 2)
         known = {(r.config, r.number): r.evaluation for r in self._history if r.source == FINAL}
 
         def evaluate(config: Config, number: int) -> Evaluation:
             if (config, number) in known:
                 return known[config, number]
-            iterations = self._effort.iterations * 2
-            plan = MeasurePlan(warm_up_calls(self._search.latency(config)), iterations, iterations)
             evaluation = self._gang.evaluate(config, self._seed(number), plan)
             self._store.record(self._study.id, TrialRecord(config, evaluation, source=FINAL, number=number))
             self._show("finals")

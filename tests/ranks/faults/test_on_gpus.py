@@ -26,6 +26,8 @@ CASES = [
     Case("exhausts the host", "check", EVERY_RANK),
     Case("is killed", "measure"),
     Case("hangs in a kernel", "check", victim=0),
+    Case("hangs on the host", "measure"),
+    Case("raises", "check"),
     Case("loses its device", "measure"),
 ]
 
