@@ -82,22 +82,23 @@ def merge(latencies: Sequence[Latency]) -> Latency:
 def winner(
     measured: Mapping[Config, Sequence[Latency]], baselines: Iterable[Config], incumbents: Iterable[Config]
 ) -> Config:
-    """The fastest baseline, unless an incumbent beats it, unless the next one beats that, unless the fastest does.
+    """The fastest baseline, unless an incumbent beats it, unless the next one beats that, unless another finalist does.
 
-    To beat is to be faster by more than the noise. What was not measured in all rounds stands for nothing.
+    To beat is to be faster by more than the noise: of the other finalists the fastest wins that does so, which one with
+    uneven rounds may fail to do. What was not measured in all rounds stands for nothing.
     """
 
     def median(config: Config) -> float:
         return merge(measured[config]).median
 
+    ranked = sorted(measured, key=median)
     ladder = sorted((config for config in baselines if config in measured), key=median)[:1]
     ladder += [config for config in incumbents if config in measured]
-    ladder.append(min(measured, key=median))
-    standing = ladder[0]
-    for challenger in ladder[1:]:
+    standing = ladder[0] if ladder else ranked[0]
+    for challenger in ladder:
         if beats(measured[challenger], measured[standing]):
             standing = challenger
-    return standing
+    return next((config for config in ranked if beats(measured[config], measured[standing])), standing)
 
 
 def beats(challenger: Sequence[Latency], incumbent: Sequence[Latency]) -> bool:

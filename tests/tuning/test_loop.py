@@ -199,6 +199,17 @@ def rounds_of(*medians: float) -> list[Latency]:
     return [latency_of(median) for median in medians]
 
 
+def test_where_the_fastest_has_uneven_rounds_another_may_win() -> None:
+    measured = {
+        A: rounds_of(44.7, 44.2, 44.1, 44.1),  # four H200, all-gather + GEMM, m=64: the default and two pushes
+        B: rounds_of(42.9, 42.8, 43.0, 43.8),
+        C: rounds_of(43.1, 43.6, 42.9, 43.1),
+    }
+    assert merge(measured[B]).median < merge(measured[C]).median and not beats(measured[B], measured[A])
+    assert winner(measured, [], [A]) == C
+    assert winner({A: measured[A], B: measured[B]}, [], [A]) == A
+
+
 def test_with_three_rounds_what_both_have_in_common_is_no_noise() -> None:
     drifting = rounds_of(100.0, 110.0, 120.0, 130.0)
     faster = rounds_of(99.5, 109.4, 119.5, 129.4)
