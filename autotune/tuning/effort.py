@@ -38,7 +38,7 @@ EFFORTS: Mapping[str, Effort] = {
     "full": Effort(trials=400, screen=5, iterations=25, finalists=6, rounds=6),
 }
 
-FINALS_SHARE = 0.15
+FINALS_SHARE = 0.2
 """Share of a time budget kept for the finals."""
 
 

@@ -22,7 +22,7 @@ WARM_UP_CALLS = (3, 400)
 MEASURED = 150e3
 """Microseconds for which it is then measured at least, so that no swing of the clocks is a whole round. A GPU at its
 power limit falls behind for a tenth of a second at a time, and the others wait for it: all-gather + GEMM, m=8192, four
-H200 of 700 W, pushes of 1265 to 1290 µs in their first 20 ms, 1305 to 1315 after 60, and 1430 where one GPU had fallen
+H200 of 700 W, pushes of 1264 to 1286 µs in their first 20 ms, 1296 to 1318 after 120, and 1430 where one GPU had fallen
 from 1980 to 1560 MHz. The copy engines, at 530 W, stay at 1307."""
 
 MOST_MEASURED = 120
@@ -30,7 +30,7 @@ MOST_MEASURED = 120
 
 OTHER_MODES = 1.05
 """Each mode's fastest is a finalist if it takes less than so many times the fastest of all: what a search measures for
-20 ms ranks modes that draw much power too well, by 4 % at m=8192 above."""
+20 ms ranks modes that draw much power too well, by 3 % at m=8192 above."""
 
 CRITICAL = {3: 6.965, 4: 4.541, 5: 3.747, 6: 3.365, 7: 3.143, 8: 2.998}
 """By the number of rounds: what Student's t with one degree of freedom less exceeds in 1 of 100 cases."""
