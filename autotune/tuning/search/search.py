@@ -6,7 +6,7 @@ import math
 import random
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import optuna
@@ -35,6 +35,12 @@ MOST_STEPS = 4
 
 STRANGERS = 10
 """… and configs from anywhere: few valleys of a joint space are left by one step."""
+
+NEAR_SHARE = 0.3
+"""Of the surrogate's proposals: they stay in another mode than the fastest's, and gain on its best, …"""
+
+NEAR = 1.05
+"""… if that takes less than so many times the fastest of all."""
 
 PREDICTED = 4
 """Configs that the cost model adds to the first ones, …"""
@@ -219,23 +225,36 @@ class Search:
 
     def _guided(self) -> Candidate | None:
         """What the surrogate expects most of: one step or a few from the best, or a stranger."""
-        ranked = self.best(len(self._measured))
-        if not ranked:
-            return None
+        near = self._near_mode() if self._random.random() < NEAR_SHARE else {}
+        for measured in (near, self._measured):
+            pool = self._pool(measured)
+            if pool:
+                chosen = self._surrogate.most_promising(pool, measured, self._failed, list(self._pending))
+                return Candidate(chosen, "surrogate")
+        return None
+
+    def _near_mode(self) -> dict[Config, float]:
+        """What was measured in another mode than the fastest's that comes near it; empty if none does."""
+        near = [config["mode"] for config in self.best_of_modes(NEAR)]
+        others = [mode for mode in near if mode != self.best(1)[0]["mode"]]
+        mode = self._random.choice(others) if others else None
+        return {config: value for config, value in self._measured.items() if config["mode"] == mode}
+
+    def _pool(self, measured: Mapping[Config, float]) -> list[Config]:
+        """Unknown configs a step or a few from the best of these; of all that was measured, strangers too."""
+        ranked = sorted(measured, key=lambda config: measured[config])
         pool: dict[Config, None] = {}
         for number, leader in enumerate(ranked):
             if number >= LEADERS and pool:
                 break  # beyond them only where they have nothing new beside them
             pool.update((other, None) for other in self._beside(leader) if other not in self._known)
-        for _ in range(WALKS):
+        for _ in range(WALKS if ranked else 0):
             walked = self._walked(self._random.choice(ranked[:LEADERS]))
             if walked not in self._known and self._space.broken(walked, self._problem, self._machine) is None:
                 pool[walked] = None
-        pool.update((drawn.config, None) for _ in range(STRANGERS) if (drawn := self._drawn()) is not None)
-        if not pool:
-            return None
-        chosen = self._surrogate.most_promising(list(pool), self._measured, self._failed, list(self._pending))
-        return Candidate(chosen, "surrogate")
+        if measured is self._measured and ranked:
+            pool.update((drawn.config, None) for _ in range(STRANGERS) if (drawn := self._drawn()) is not None)
+        return list(pool)
 
     def _drawn(self) -> Candidate | None:
         """Any unknown config, drawn at random; None once the space seems to be used up."""

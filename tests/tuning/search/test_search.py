@@ -1,0 +1,49 @@
+"""The search on its own: where it looks, when one mode leads and another comes near."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from fakes import EIGHT_GPUS, latency_of
+
+from autotune.config import Config
+from autotune.outcome import Evaluation, Outcome
+from autotune.tuning.search import Search
+from autotune.tuning.search import search as search_module
+from autotune.workloads import workload
+
+FOUND = workload("all_gather_gemm")
+PROBLEM = FOUND.problem_type(m=4096, n=28672, k=8192, world_size=8)
+TRIALS = 80
+
+
+def modes_tried(second: float) -> Counter[str]:
+    """How often each mode is asked for. A push takes 100 µs and 5 more for each step from the default, a staged pull
+    so many times that; all else takes 300."""
+    default = FOUND.default_config(PROBLEM, EIGHT_GPUS)
+    dimensions = FOUND.space.dimensions
+    pulled = Config({d.name: default[d.name] for d in FOUND.space.dimensions_of("pull_staged")}).replace(
+        mode="pull_staged"
+    )
+    search = Search(FOUND.space, PROBLEM, EIGHT_GPUS, 0, [default, pulled], (), lambda config, evaluation: None)
+    tried: Counter[str] = Counter()
+    for _ in range(TRIALS):
+        candidate = search.ask()
+        assert candidate is not None
+        config, mode = candidate.config, str(candidate.config["mode"])
+        tried[mode] += 1
+        apart = {
+            name: [dimensions[name].index(c[name]) for c in (config, default)] for name in config if name in default
+        }
+        steps = sum(abs(mine - its) for name, (mine, its) in apart.items() if name != "mode")
+        micros = {"push": 1.0, "pull_staged": second}.get(mode, 3.0) * (100.0 + 5.0 * steps)
+        search.tell(candidate, Evaluation(Outcome.MEASURED, latency=latency_of(micros)))
+    return tried
+
+
+def test_a_mode_that_comes_near_is_searched_beside_the_fastest(monkeypatch: pytest.MonkeyPatch) -> None:
+    near, far = modes_tried(1.03), modes_tried(1.1)
+    monkeypatch.setattr(search_module, "NEAR_SHARE", 0.0)
+    assert far == modes_tried(1.1), "what is farther off gets no share"
+    assert near["push"] > near["pull_staged"] >= modes_tried(1.03)["pull_staged"] + 5
