@@ -28,10 +28,6 @@ from 1980 to 1560 MHz. The copy engines, at 530 W, stay at 1307."""
 MOST_MEASURED = 120
 """Calls that MEASURED may ask for: kernels of less than a millisecond were seen to stay below the limit."""
 
-OTHER_MODES = 1.05
-"""Each mode's fastest is a finalist if it takes less than so many times the fastest of all: what a search measures for
-20 ms ranks modes that draw much power too well, by 3 % at m=8192 above."""
-
 CRITICAL = {3: 6.965, 4: 4.541, 5: 3.747, 6: 3.365, 7: 3.143, 8: 2.998}
 """By the number of rounds: what Student's t with one degree of freedom less exceeds in 1 of 100 cases."""
 

@@ -16,7 +16,7 @@ from autotune.outcome import Evaluation, Latency, Outcome
 from autotune.problem import Problem
 from autotune.ranks.evaluation import MeasurePlan
 from autotune.tuning.effort import Budget, Effort
-from autotune.tuning.finals import OTHER_MODES, finals_plan, merge, run_finals, winner
+from autotune.tuning.finals import finals_plan, merge, run_finals, winner
 from autotune.tuning.screening import Ahead, Screen
 from autotune.tuning.search import Candidate, Search
 from autotune.tuning.standing import Standing
@@ -154,7 +154,7 @@ class _Run:
         baselines = list(self._baselines.values())
         incumbents = previous_winner(self._workload, self._problem, self._machine, self._store)
         incumbents.append(self._workload.default_config(self._problem, self._machine))
-        leaders = self._search.best(self._effort.finalists) + self._search.best_of_modes(OTHER_MODES)
+        leaders = self._search.best(self._effort.finalists) + self._search.best_of_modes()
         finalists = list(dict.fromkeys([*baselines, *incumbents, *extra_finalists, *leaders]))
         plan = finals_plan(min(map(self._search.latency, finalists)), self._effort.iterations * 2)
         known = {(r.config, r.number): r.evaluation for r in self._history if r.source == FINAL}
