@@ -18,8 +18,8 @@ POINTER_SHARE = 0.85
 CACHE_FACTOR = 2.2
 """Bytes from the L2 for each byte from HBM in the same time."""
 
-SATURATING_UNITS = 2
-"""Half of the compute units load as fast as the memory delivers."""
+ENOUGH_UNITS = 0.5
+"""Share of the compute units that loads as fast as the memory delivers."""
 
 PULL_SHARE = 0.7
 """Of the links' rate that loads from peers reach: they wait for their answers, stores do not."""
@@ -69,7 +69,7 @@ def _computation(problem: Any, config: Config, machine: Machine, rates: Rates) -
     if config.integer("num_stages") < 3 and machine.kind == "cuda":
         share *= 0.7
     tile = 2.0 * m * n * depth / splits / (rates.flops / machine.compute_units * share)
-    busy = min(1.0, SATURATING_UNITS * tiles / units)
+    busy = min(1.0, tiles / (ENOUGH_UNITS * units))
     loaded = tiles * (m + n) * depth / splits * int(problem.element_size) / (CACHE_FACTOR * rates.memory)
     # Programs that share a tile meet at its end, one after the other; their fp32 sums are written and read once more.
     joining = (splits - 1) * rates.signal + (splits > 1) * tiles * m * n * 8 / (CACHE_FACTOR * rates.memory)

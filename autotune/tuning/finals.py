@@ -26,7 +26,7 @@ H200 of 700 W, pushes of 1264 to 1286 µs in their first 20 ms, 1296 to 1318 aft
 from 1980 to 1560 MHz. The copy engines, at 530 W, stay at 1307."""
 
 MOST_MEASURED = 120
-"""Calls that MEASURED may ask for: kernels of less than a millisecond were seen to stay below the limit."""
+"""Calls that MEASURED may ask for: what takes less than a millisecond was seen to slow down by 2 % at most."""
 
 CRITICAL = {3: 6.965, 4: 4.541, 5: 3.747, 6: 3.365, 7: 3.143, 8: 2.998}
 """By the number of rounds: what Student's t with one degree of freedom less exceeds in 1 of 100 cases."""
