@@ -33,7 +33,7 @@ CRITICAL = {3: 6.965, 4: 4.541, 5: 3.747, 6: 3.365, 7: 3.143, 8: 2.998}
 
 
 def finals_plan(latency: float, iterations: int) -> MeasurePlan:
-    """How all finalists are measured if the fastest takes about ``latency`` microseconds; ``iterations`` at least."""
+    """How a finalist is measured that was found to take about ``latency`` microseconds; ``iterations`` at least."""
     fewest, most = WARM_UP_CALLS
     warm_up = min(most, max(fewest, math.ceil(WARM_UP / latency)))
     iterations = max(iterations, min(MOST_MEASURED, math.ceil(MEASURED / latency)))

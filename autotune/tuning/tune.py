@@ -156,12 +156,15 @@ class _Run:
         incumbents.append(self._workload.default_config(self._problem, self._machine))
         leaders = self._search.best(self._effort.finalists) + self._search.best_of_modes()
         finalists = list(dict.fromkeys([*baselines, *incumbents, *extra_finalists, *leaders]))
-        plan = finals_plan(min(map(self._search.latency, finalists)), self._effort.iterations * 2)
         known = {(r.config, r.number): r.evaluation for r in self._history if r.source == FINAL}
+        latencies = {config: self._search.latency(config) for config in finalists}
+        slowest = max(filter(math.isfinite, latencies.values()), default=math.inf)
 
         def evaluate(config: Config, number: int) -> Evaluation:
             if (config, number) in known:
                 return known[config, number]
+            # What the search has not come to is taken to be as slow as the slowest of the others.
+            plan = finals_plan(min(latencies[config], slowest), self._effort.iterations * 2)
             evaluation = self._gang.evaluate(config, self._seed(number), plan)
             self._store.record(self._study.id, TrialRecord(config, evaluation, source=FINAL, number=number))
             self._show("finals")

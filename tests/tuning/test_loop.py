@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -254,6 +255,26 @@ def test_a_finalist_runs_for_a_while_before_it_is_measured() -> None:
     assert [plan.warmup for plan in plans] == [400, 400, 40, 4, 3]
     assert [plan.iterations for plan in plans] == [120, 120, 100, 30, 30]
     assert all(plan.screen == plan.iterations for plan in plans), "none is dropped half-way"
+
+
+def test_each_finalist_runs_as_often_as_its_own_latency_asks_for(tmp_path: Path) -> None:
+    class Planned(FakeGang):
+        finals: dict[Config, Any] = {}
+
+        def evaluate(self, config: Config, seed: int, plan: Any) -> Evaluation:
+            if plan.screen == plan.iterations:
+                self.finals[config] = plan
+            found = super().evaluate(config, seed, plan)
+            slow = config["mode"] == "bsp"
+            return replace(found, latency=latency_of(5e5)) if slow and found.latency is not None else found
+
+    with Store.open(tmp_path / "cache.db") as store:
+        run(store, Planned(PROBLEM), trials=30)
+    least = 2 * EFFORTS["quick"].iterations
+    slow = {plan for config, plan in Planned.finals.items() if config["mode"] == "bsp"}
+    assert slow == {finals_plan(5e5, least)} and next(iter(slow)).warmup == 3
+    fused = {config: plan for config, plan in Planned.finals.items() if config["mode"] != "bsp"}
+    assert fused and all(plan == finals_plan(formula(config), least) for config, plan in fused.items())
 
 
 def test_merging_takes_the_median_round() -> None:
