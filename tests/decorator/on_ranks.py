@@ -101,7 +101,7 @@ def repeats(folder: str) -> dict[str, Any]:
 
     def before(named: dict[str, Any], reset_only: bool = False) -> None:
         calls.append("reset" if reset_only else named["BLOCK"])
-        time.sleep(by_rank(0.0, 0.004))
+        time.sleep(by_rank(0.0, 0.02))
 
     kernel = autotune.autotune(SIZES, key=["n"], pre_hook=before, db=f"sqlite:///{folder}/shared.db")(copy())
     out, x = tensors()

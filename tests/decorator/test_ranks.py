@@ -92,7 +92,8 @@ def test_our_bench_runs_a_kernel_equally_often_on_all_ranks(tmp_path: Path) -> N
     quick, slow = run_ranks(ON_RANKS, "repeats", 2, tmp_path, argument=str(tmp_path))
     assert quick == slow, "calls by config, winner and latency"
     assert all(count >= 7 for name, count in quick["calls"].items() if name != "reset") and quick["calls"]["reset"] == 1
-    assert quick["by rank"][1] > 4000 and quick["by rank"][1] > quick["by rank"][0] + 3000 and quick["skew"] > 3000
+    one, other = quick["by rank"]
+    assert other > 20_000 and other > one + 10_000 and quick["skew"] > 10_000, "rank 1 sleeps for 20 ms a call"
 
 
 @pytest.mark.parametrize("how", ["first", "later"])
