@@ -12,7 +12,8 @@ from autotune.config import Config
 from autotune.search_spaces import Dimension, Space
 
 STEP = 0.3
-"""Distance of two values of an ordinal dimension that are neighbours; configs correlate by exp(-distance)."""
+"""Distance of two values of an ordinal dimension that are neighbours, times the dimension's relevance; configs
+correlate by exp(-distance)."""
 
 OTHER_WORD = 0.5
 """Distance of two values without an order, …"""
@@ -26,6 +27,9 @@ NOISE = 1e-3
 LEAST_SPREAD = 0.01
 """Of the logarithms, however well a trend fits them: less than that, and nothing is expected to gain anything."""
 
+RATE = 0.3
+"""Of the relevances' logarithms, the longest step that one call takes."""
+
 MOST_MEASURED = 150
 MOST_FAILED = 40
 """Configs that are learnt from, the fastest and the latest: the cost grows with the third power."""
@@ -37,7 +41,7 @@ Array = NDArray[np.float64]
 
 
 class Surrogate:
-    """Learns anew at each call: a few milliseconds, and nothing to keep in step."""
+    """Learns anew at each call, in a few milliseconds; from one to the next it keeps what the dimensions matter."""
 
     def __init__(self, space: Space, predict: Callable[[Config], float | None] = lambda config: None) -> None:
         """Of the space it takes the dimensions; constraints are the caller's. ``predict``: a cost model's microseconds.
@@ -48,6 +52,9 @@ class Surrogate:
         self._space, self._predict = space, predict
         self._places: dict[Config, list[float]] = {}
         self._predictions: dict[Config, float] = {}
+        self._dimension = np.array([i for i, d in enumerate(space.dimensions.values()) for _ in range(_width(d))])
+        """Whose each coordinate is."""
+        self._relevance = np.ones(len(space.dimensions))
 
     def most_promising(
         self, candidates: Sequence[Config], measured: Mapping[Config, float], failed: Sequence[Config],
@@ -73,11 +80,31 @@ class Surrogate:
         """Mean and standard deviation of the Gaussian process at the candidates."""
         centre, scale = np.median(targets), max(float(np.std(targets)), LEAST_SPREAD)
         places, asked = self._place(known), self._place(candidates)
+        self._learn_relevance(places, (targets - centre) / scale)
+        relevance = self._relevance[self._dimension]
+        places, asked = places * relevance, asked * relevance
         across = _correlation(places, asked)
         within = _correlation(places, places) + NOISE * np.eye(len(known))
         weights = np.linalg.solve(within, across)
         variance = np.maximum(1 - (across * weights).sum(axis=0), 1e-9)
         return centre + weights.T @ (targets - centre), scale * np.sqrt(variance)
+
+    def _learn_relevance(self, places: Array, targets: Array) -> None:
+        """One step towards the likeliest relevances, where each is expected to be 1, give or take a factor of e.
+
+        The gradient is that of Rasmussen and Williams, Gaussian Processes for Machine Learning, 2006, (5.9).
+        """
+        if not targets.any():
+            return
+        apart = np.zeros((len(self._relevance), len(targets), len(targets)))
+        for dimension, column in zip(self._dimension, places.T, strict=True):
+            apart[dimension] += np.abs(column[:, None] - column)
+        within = np.exp(-np.tensordot(self._relevance, apart, 1))
+        inverse = np.linalg.inv(within + NOISE * np.eye(len(targets)))
+        explained = inverse @ targets
+        pull = within * (inverse - np.outer(explained, explained) * len(targets) / (targets @ explained))
+        slope = self._relevance * np.tensordot(apart, pull, 2) / 2 - np.log(self._relevance)
+        self._relevance *= np.exp(RATE * np.tanh(slope))
 
     def _predicted(self, configs: Sequence[Config]) -> Array:
         """The logarithm of what the cost model says of each, 0 where it has no opinion; asked once."""
@@ -103,6 +130,11 @@ def _slope(predicted: Array, measured: Array) -> float:
     apart = predicted - predicted.mean()
     varies = float(apart @ apart)
     return min(1.0, max(0.0, float(apart @ measured) / varies)) if varies > 0 else 0.0
+
+
+def _width(dimension: Dimension) -> int:
+    """How many coordinates a dimension has."""
+    return 1 if dimension.ordinal else len(dimension.values)
 
 
 def _coordinates(dimension: Dimension, config: Config) -> list[float]:
