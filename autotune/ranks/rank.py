@@ -161,9 +161,25 @@ def _first_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {lines[0] if lines else ''}"[:300]
 
 
+def _backend(opening: Open) -> dict[str, Any]:
+    """What the process group is made of; makes this rank's GPU the current one.
+
+    More ranks than GPUs take turns on them, which times nothing but shows that kernels are right at a world size that
+    the machine has no GPUs for. NCCL takes one rank a GPU, so there the library's collectives are missing.
+    """
+    import torch
+
+    if opening.machine.is_interpreter:
+        return {"backend": "gloo"}
+    gpus = torch.cuda.device_count()
+    torch.cuda.set_device(opening.rank % gpus)
+    if opening.world_size > gpus:
+        return {"backend": "cpu:gloo,cuda:gloo"}
+    return {"backend": "cpu:gloo,cuda:nccl", "device_id": torch.device("cuda", opening.rank)}
+
+
 def open_rank(opening: Open) -> tuple[Rank, dict[str, float]]:
     """Join the others and open the heap; and the seconds that took, by stage. Collective."""
-    import torch
     import torch.distributed as dist
     import triton  # noqa: F401  its time belongs to the imports
 
@@ -177,16 +193,12 @@ def open_rank(opening: Open) -> tuple[Rank, dict[str, float]]:
         seconds[name], before = now - before, now
 
     stage("imports")
-    on_gpu = not opening.machine.is_interpreter
-    if on_gpu:
-        torch.cuda.set_device(opening.rank)
     dist.init_process_group(
-        "cpu:gloo,cuda:nccl" if on_gpu else "gloo",
+        **_backend(opening),
         init_method=f"file://{opening.rendezvous}",
         rank=opening.rank,
         world_size=opening.world_size,
         timeout=timedelta(minutes=5),
-        device_id=torch.device("cuda", opening.rank) if on_gpu else None,
     )
     group = dist.new_group(backend="gloo")
     stage("joining")

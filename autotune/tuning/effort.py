@@ -29,7 +29,8 @@ class Effort:
     finalists: int
     """Configs that are measured again, interleaved with the default and the baselines."""
     rounds: int
-    """How often each finalist is measured again; even, for the order alternates."""
+    """How often each finalist is measured again, and again where that leaves the winner undecided; even, for the order
+    alternates."""
 
 
 EFFORTS: Mapping[str, Effort] = {

@@ -16,7 +16,7 @@ from autotune.outcome import Evaluation, Latency, Outcome
 from autotune.problem import Problem
 from autotune.ranks.evaluation import MeasurePlan
 from autotune.tuning.effort import Budget, Effort
-from autotune.tuning.finals import finals_plan, merge, run_finals, winner
+from autotune.tuning.finals import contested, finals_plan, merge, run_finals, winner
 from autotune.tuning.screening import Ahead, Screen
 from autotune.tuning.search import Candidate, Search
 from autotune.tuning.standing import Standing
@@ -171,8 +171,10 @@ class _Run:
             return evaluation
 
         rounds = run_finals(
-            finalists, self._effort.rounds, evaluate, stop=lambda: self._elapsed() > self._budget.seconds
-        )
+            finalists, self._effort.rounds, evaluate,
+            stop=lambda: self._elapsed() > self._budget.seconds,
+            undecided=lambda measured: contested(measured, baselines, incumbents),
+        )  # fmt: skip
         if not rounds:
             self._show("nothing could be measured")
             return

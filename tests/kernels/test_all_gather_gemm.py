@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from every_mode import check_all, few, on_cpu, variants
+from every_mode import check_all, few, on_cpu, ranks_a_gpu, variants
 
 from autotune.environment import machine
 from autotune.workloads import workload
@@ -83,6 +83,7 @@ PAPER = {"n": 3584, "k": 8192, "dtype": "fp16", "layout": "k"}
 
 
 @pytest.mark.gpu(2)
+@ranks_a_gpu
 @pytest.mark.parametrize(
     "sizes",
     [
@@ -103,9 +104,9 @@ PAPER = {"n": 3584, "k": 8192, "dtype": "fp16", "layout": "k"}
     ],
     ids=lambda sizes: "-".join(str(value) for value in sizes.values()),
 )
-def test_every_mode_is_right_on_gpus(sizes: dict[str, Any]) -> None:
+def test_every_mode_is_right_on_gpus(ranks: int, sizes: dict[str, Any]) -> None:
     here = machine()
-    world_size = here.gpus
+    world_size = ranks * here.gpus
     problem = WORKLOAD.problem_type(world_size=world_size, **{**sizes, "n": sizes["n"] * world_size})
     tiles = [tile for tile in GPU_TILES if tile["block_m"] <= max(16, problem.m)]
     check_all(WORKLOAD, problem, few(variants(WORKLOAD, problem, here, tiles), 16), MODES)

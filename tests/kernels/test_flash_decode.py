@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from every_mode import RANKS, check_all, on_cpu
+from every_mode import RANKS, check_all, on_cpu, ranks_a_gpu
 from ranks_of_functions import run_ranks
 
 from autotune.config import Config
@@ -140,6 +140,7 @@ PAPER = {"q_heads": 96, "kv_heads": 12, "head_dim": 128, "dtype": "fp16"}
 
 
 @pytest.mark.gpu(2)
+@ranks_a_gpu
 @pytest.mark.parametrize(
     "sizes",
     [
@@ -157,7 +158,7 @@ PAPER = {"q_heads": 96, "kv_heads": 12, "head_dim": 128, "dtype": "fp16"}
     ],
     ids=lambda sizes: "-".join(str(value) for value in sizes.values()),
 )
-def test_every_mode_is_right_on_gpus(sizes: dict[str, Any]) -> None:
+def test_every_mode_is_right_on_gpus(ranks: int, sizes: dict[str, Any]) -> None:
     here = machine()
-    problem = WORKLOAD.problem_type(world_size=here.gpus, **sizes)
+    problem = WORKLOAD.problem_type(world_size=ranks * here.gpus, **sizes)
     check_all(WORKLOAD, problem, few_configs(problem, here, LARGE, 5), MODES)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from every_mode import check_all, few, on_cpu, variants
+from every_mode import check_all, few, on_cpu, ranks_a_gpu, variants
 from ranks_of_functions import run_ranks
 
 from autotune.environment import machine
@@ -129,6 +129,7 @@ GPU_TILES = [
 
 
 @pytest.mark.gpu(2)
+@ranks_a_gpu
 @pytest.mark.parametrize(
     "sizes",
     [
@@ -147,9 +148,9 @@ GPU_TILES = [
     ],
     ids=lambda sizes: "-".join(str(value) for value in sizes.values()),
 )
-def test_every_mode_is_right_on_gpus(sizes: dict[str, Any]) -> None:
+def test_every_mode_is_right_on_gpus(ranks: int, sizes: dict[str, Any]) -> None:
     here = machine()
-    problem = WORKLOAD.problem_type(world_size=here.gpus, **sizes)
+    problem = WORKLOAD.problem_type(world_size=ranks * here.gpus, **sizes)
     tiles = [tile for tile in GPU_TILES if tile["block_m"] <= max(16, problem.m)]
     configs = few(variants(WORKLOAD, problem, here, tiles), 24)
     check_all(WORKLOAD, problem, configs, MODES & {config["mode"] for config in configs} | {"bsp", "two_shot"})

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from every_mode import check_all, few, on_cpu, variants
+from every_mode import check_all, few, on_cpu, ranks_a_gpu, variants
 
 from autotune.config import Config
 from autotune.environment import H100, machine
@@ -98,6 +98,7 @@ GPU_TILES = [
 
 
 @pytest.mark.gpu(2)
+@ranks_a_gpu
 @pytest.mark.parametrize(
     "sizes",
     [
@@ -113,9 +114,9 @@ GPU_TILES = [
     ],
     ids=lambda sizes: "-".join(str(value) for value in sizes.values()),
 )
-def test_every_mode_is_right_on_gpus(sizes: dict[str, Any]) -> None:
+def test_every_mode_is_right_on_gpus(ranks: int, sizes: dict[str, Any]) -> None:
     here = machine()
-    problem = problem_of(here.gpus, sizes)
+    problem = problem_of(ranks * here.gpus, sizes)
     modes = ONE_OF_EACH | EXCHANGED
     check_all(WORKLOAD, problem, few(variants(WORKLOAD, problem, here, GPU_TILES), 20), modes)
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+import random
 import sys
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -162,7 +165,13 @@ def test_force_that_is_interrupted_leaves_the_old_winner_in_the_cache(path: Path
         assert store.entries("small") == [old]
 
 
-@pytest.mark.parametrize(("gain", "stays"), [(0.0, True), (0.01, True), (0.05, False)])
+def noisy(time: Callable[[Config], float]) -> Callable[[Config], float]:
+    """Times that change by 0.5 % from call to call."""
+    rng = random.Random(1)
+    return lambda config: time(config) * math.exp(rng.gauss(0, 0.005))
+
+
+@pytest.mark.parametrize(("gain", "stays"), [(0.0, True), (0.1, False)])
 def test_the_last_winner_stays_unless_it_is_beaten_by_more_than_the_noise(
     path: Path, gain: float, stays: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -172,7 +181,7 @@ def test_the_last_winner_stays_unless_it_is_beaten_by_more_than_the_noise(
     monkeypatch.setattr(sys.modules["autotune.tuning.tune"], "provenance_of", lambda workload: stale)
     other = BEST.replace(tile=128)
     times = {BEST: 200.0, other: 200.0 * (1 - gain)}
-    ranks = Ranks(time=lambda config: times.get(config, 400.0))
+    ranks = Ranks(time=noisy(lambda config: times.get(config, 400.0)))
     again = run(path, ranks, trials=1000).entry
     assert again is not None and again.provenance == stale
     assert again.winner.config == (BEST if stays else other)
@@ -185,13 +194,13 @@ def test_the_last_winner_is_measured_again_even_where_the_search_did_not_come_to
     assert ranks.configs.count(BEST) == EFFORT.rounds and BEST not in ranks.configs[:1]
 
 
-@pytest.mark.parametrize("gain", [0.0, 0.01, 0.02, 0.05])
+@pytest.mark.parametrize("gain", [0.0, 0.1])
 def test_no_winner_is_slower_than_the_baseline_and_noise_is_no_gain(path: Path, gain: float) -> None:
-    result = run(path, Ranks(time=lambda config: 300.0 * (1 if config == BSP else 1 - gain)))
+    result = run(path, Ranks(time=noisy(lambda config: 300.0 * (1 if config == BSP else 1 - gain))))
     assert result.entry is not None
     winner = result.entry.winner
     assert winner.latency.median <= winner.baselines["bsp"].median
-    assert (winner.config == BSP) == (gain < 0.01 * 2**0.5), "each latency is known to 1 %"
+    assert (winner.config == BSP) == (gain < 0.05)
 
 
 def test_a_baseline_that_fails_is_no_obstacle(path: Path) -> None:

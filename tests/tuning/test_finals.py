@@ -1,0 +1,133 @@
+"""The finals: who is measured again, how often, and who wins."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from functools import partial
+
+import numpy as np
+import pytest
+from fakes import latency_of
+
+from autotune.config import Config
+from autotune.outcome import Evaluation, Latency, Outcome
+from autotune.tuning.finals import beats, contested, merge, run_finals, winner
+
+A, B, C = (Config({"mode": name}) for name in "abc")
+
+
+def test_finals_alternate_and_drop_what_fails() -> None:
+    calls = []
+
+    def evaluate(config: Config, number: int) -> Evaluation:
+        calls.append((str(config["mode"]), number))
+        if config == B and number == 1:
+            return Evaluation(Outcome.TIMED_OUT, "planted")
+        return Evaluation(Outcome.MEASURED, latency=latency_of(100.0 + 10 * number))
+
+    measured = run_finals([A, B, C], 3, evaluate, stop=lambda: False, undecided=lambda measured: [])
+    assert calls == [("a", 0), ("b", 0), ("c", 0), ("c", 1), ("b", 1), ("a", 1), ("a", 2), ("c", 2)]
+    assert set(measured) == {A, C}
+    assert [latency.median for latency in measured[A]] == [100.0, 110.0, 120.0]
+
+
+def once(median: float) -> list[Latency]:
+    return [latency_of(median)]
+
+
+def test_the_incumbent_stays_within_the_noise() -> None:
+    assert winner({A: once(100.0), B: once(99.5)}, [A], []) == A
+    assert winner({A: once(100.0), B: once(95.0)}, [A], []) == B
+    assert winner({A: once(100.0), B: once(120.0)}, [A], []) == A
+    assert winner({B: once(100.0), C: once(99.9)}, [A], []) == C, "A failed"
+    assert winner({A: once(100.0), B: once(99.5), C: once(95.0)}, [A, B], []) == C
+    assert winner({A: once(100.0), B: once(95.0), C: once(94.5)}, [A], [B]) == B, "C does not beat B"
+    assert winner({A: once(100.0), B: once(99.5), C: once(95.0)}, [A], [B]) == C
+    assert winner({A: once(100.0), B: once(99.5), C: once(99.2)}, [A], [B, C]) == A, "neither beats the baseline"
+
+
+def rounds_of(*medians: float) -> list[Latency]:
+    return [latency_of(median) for median in medians]
+
+
+def test_where_the_fastest_has_uneven_rounds_another_may_win() -> None:
+    measured = {
+        A: rounds_of(44.7, 44.2, 44.1, 44.1),  # four H200, all-gather + GEMM, m=64: the default and two pushes
+        B: rounds_of(42.9, 42.8, 43.0, 43.8),
+        C: rounds_of(43.1, 43.6, 42.9, 43.1),
+    }
+    assert merge(measured[B]).median < merge(measured[C]).median and not beats(measured[B], measured[A])
+    assert winner(measured, [], [A]) == C
+    assert winner({A: measured[A], B: measured[B]}, [], [A]) == A
+
+
+def test_with_three_rounds_what_both_have_in_common_is_no_noise() -> None:
+    drifting = rounds_of(100.0, 110.0, 120.0, 130.0)
+    faster = rounds_of(99.5, 109.4, 119.5, 129.4)
+    at_times = rounds_of(97.0, 111.0, 117.0, 131.0)
+    assert beats(faster, drifting) and not beats(drifting, faster)
+    assert not beats(at_times, drifting), "faster by more on average, but not from round to round"
+    assert not beats(faster[:2], drifting[:2]), "two rounds tell only what exceeds the spread of either"
+    assert not beats(drifting, drifting)
+
+
+@pytest.mark.parametrize("rounds", [3, 4, 6])
+def test_one_that_is_as_fast_seldom_beats_the_incumbent_and_a_faster_one_mostly(rounds: int) -> None:
+    rng, draws = np.random.default_rng(3), 2000
+
+    def times(median: float) -> list[Latency]:
+        return rounds_of(*(median * np.exp(rng.normal(0, 0.003, rounds))))
+
+    wrong = sum(beats(times(100.0), times(100.0)) for _ in range(draws)) / draws
+    assert wrong <= 0.01 + 3.1 * math.sqrt(0.01 * 0.99 / draws)
+    assert sum(beats(times(97.0), times(100.0)) for _ in range(draws)) / draws > 0.75
+
+
+def finals(times: dict[Config, Iterator[float]], more: bool = True) -> tuple[Config, list[int]]:
+    """Who wins when A is the incumbent and a round of each takes what is next in its times, and the rounds of each."""
+
+    def evaluate(config: Config, number: int) -> Evaluation:
+        return Evaluation(Outcome.MEASURED, latency=latency_of(next(times[config])))
+
+    undecided = partial(contested, baselines=[], incumbents=[A])
+    measured = run_finals(list(times), 4, evaluate, lambda: False, undecided if more else lambda measured: [])
+    return winner(measured, [], [A]), [len(latencies) for latencies in measured.values()]
+
+
+def test_more_rounds_are_for_those_that_may_yet_win() -> None:
+    steady, slow = itertools.repeat(44.4), itertools.repeat(50.0)
+    uneven = itertools.cycle((43.5, 43.5, 43.6, 44.5))
+    assert finals({A: steady, B: uneven, C: slow}) == (B, [8, 8, 4]), "four rounds do not show it, eight do"
+    assert finals({A: steady, B: slow, C: slow}) == (A, [4, 4, 4])
+    assert finals({A: steady, B: itertools.repeat(43.0), C: slow}) == (B, [4, 4, 4]), "nothing is left to be shown"
+    assert finals({A: steady, B: itertools.repeat(44.3), C: slow})[1] == [4, 4, 4], "not worth more rounds"
+
+
+def test_time_that_is_up_ends_them_and_so_does_a_failure_in_the_midst() -> None:
+    times = {A: 44.4, B: 43.0, C: 43.0}
+    rounds = []
+
+    def evaluate(config: Config, number: int) -> Evaluation:
+        rounds.append(number)
+        failed = config == B and number == 5
+        return (
+            Evaluation(Outcome.TIMED_OUT) if failed else Evaluation(Outcome.MEASURED, latency=latency_of(times[config]))
+        )
+
+    measured = run_finals([A, B, C], 4, evaluate, lambda: rounds.count(6) > 0, lambda measured: [A, B])
+    assert {config: len(latencies) for config, latencies in measured.items()} == {A: 7, C: 4}
+
+
+def test_looking_twice_makes_few_more_mistakes_and_finds_more_that_are_faster() -> None:
+    rng, draws = np.random.default_rng(5), 2000
+
+    def wins(median: float, more: bool) -> float:
+        def times(median: float) -> Iterator[float]:
+            return iter(median * np.exp(rng.normal(0, 0.01, 8)))
+
+        return sum(finals({A: times(100.0), B: times(median)}, more)[0] == B for _ in range(draws)) / draws
+
+    assert wins(100.0, more=True) <= 0.02 + 3.1 * math.sqrt(0.02 * 0.98 / draws)
+    assert wins(98.0, more=True) > wins(98.0, more=False) + 0.2
