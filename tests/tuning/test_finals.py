@@ -111,10 +111,9 @@ def test_time_that_is_up_ends_them_and_so_does_a_failure_in_the_midst() -> None:
 
     def evaluate(config: Config, number: int) -> Evaluation:
         rounds.append(number)
-        failed = config == B and number == 5
-        return (
-            Evaluation(Outcome.TIMED_OUT) if failed else Evaluation(Outcome.MEASURED, latency=latency_of(times[config]))
-        )
+        if config == B and number == 5:
+            return Evaluation(Outcome.TIMED_OUT)
+        return Evaluation(Outcome.MEASURED, latency=latency_of(times[config]))
 
     measured = run_finals([A, B, C], 4, evaluate, lambda: rounds.count(6) > 0, lambda measured: [A, B])
     assert {config: len(latencies) for config, latencies in measured.items()} == {A: 7, C: 4}
