@@ -41,7 +41,7 @@ Array = NDArray[np.float64]
 
 
 class Surrogate:
-    """Learns anew at each call, in a few milliseconds; from one to the next it keeps how much each dimension matters."""
+    """Learns anew at each call, in a few milliseconds; how much each dimension matters, it keeps."""
 
     def __init__(self, space: Space, predict: Callable[[Config], float | None] = lambda config: None) -> None:
         """Of the space it takes the dimensions; constraints are the caller's. ``predict``: a cost model's microseconds.
