@@ -74,6 +74,13 @@ def test_import_autotune_leaves_the_heavy_packages_alone() -> None:
     assert not set(HEAVY) & set(in_a_new_interpreter(code).split())
 
 
+def test_a_rank_starts_without_the_packages_of_search_and_store() -> None:
+    """They took a fifth of its start, and every rank and compiler starts often."""
+    code = "import autotune.ranks.rank, sys; from autotune.workloads import workload; workload('all_gather_gemm')"
+    loaded = in_a_new_interpreter(f"{code}; print(*(name for name in sys.modules if '.' not in name))").split()
+    assert "torch" in loaded and not {"optuna", "sqlalchemy", "typer", "rich"} & set(loaded)
+
+
 def pins(text: str) -> dict[str, str]:
     """Name to version of every ``name==version`` line."""
     return dict(re.findall(r"^([a-z0-9-]+)==(\S+)$", text, flags=re.MULTILINE))

@@ -1,6 +1,7 @@
 """The database: every evaluation ever made, and the tuned configs that lookups find. Knows no kernel."""
 
-from autotune.db.engines import Condition, condition
+from typing import TYPE_CHECKING, Any
+
 from autotune.db.records import (
     CacheKey,
     Differences,
@@ -11,11 +12,12 @@ from autotune.db.records import (
     TrialRecord,
     Winner,
 )
-from autotune.db.store import Store
+
+if TYPE_CHECKING:
+    from autotune.db.store import Store
 
 __all__ = [
     "CacheKey",
-    "Condition",
     "Differences",
     "Entry",
     "Provenance",
@@ -24,5 +26,13 @@ __all__ = [
     "StudyRecord",
     "TrialRecord",
     "Winner",
-    "condition",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Load the store when it is first used: it brings SQLAlchemy, and ranks and compilers ask for records alone."""
+    if name != "Store":
+        raise AttributeError(f"module 'autotune.db' has no attribute {name!r}; it has {', '.join(__all__)}")
+    from autotune.db.store import Store
+
+    return Store

@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from autotune.db import Condition, condition
+from autotune.db.engines import Condition, condition
 from autotune.environment import Machine, machine, versions
 
 COMMAND_SECONDS = 20

@@ -6,7 +6,8 @@ import fnmatch
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from autotune.db import Condition, migrations
+from autotune.db import migrations
+from autotune.db.engines import Condition
 from autotune.doctor.host import Mount
 from autotune.environment import Machine
 

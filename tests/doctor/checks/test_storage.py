@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from fake_host import GIB, FakeHost
 
-from autotune.db import Condition, Store, migrations
+from autotune.db import Store, migrations
+from autotune.db.engines import Condition
 from autotune.db.engines.sqlite import APPLICATION_ID
 from autotune.doctor import Finding, Host, Verdict
 from autotune.doctor.checks import storage
