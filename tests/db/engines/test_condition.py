@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy import URL, create_engine, text
 
-from autotune.db import CacheKey, Provenance, Store, TrialRecord, Winner, condition, migrations
+from autotune.db import CacheKey, Provenance, Store, TrialRecord, Winner, migrations
+from autotune.db.engines import condition
 from autotune.errors import NoDatabase, StoreError
 
 

@@ -10,8 +10,8 @@ import pytest
 from sqlalchemy import URL, create_engine, text
 from writers import heard, started, tell
 
-from autotune.db import CacheKey, Provenance, Store, TrialRecord, Winner, condition
-from autotune.db.engines import postgresql
+from autotune.db import CacheKey, Provenance, Store, TrialRecord, Winner
+from autotune.db.engines import condition, postgresql
 from autotune.errors import NoDatabase, StoreError
 
 
