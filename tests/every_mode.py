@@ -100,8 +100,10 @@ def check_all(
     compiling = [(config, screen.submit(config)) for config in configs]
     with pytest.MonkeyPatch.context() as patch:
         if machine().is_interpreter:
-            # Ranks that come a call's time after each other sleep for a seventh of these tests; races have their own.
+            # Ranks that come a call's time after each other sleep for a seventh of these tests, and calls beyond the
+            # fourth, when both slots have been used twice, are a third; races and long runs have tests of their own.
             patch.setattr(evaluation, "LONGEST_STAGGER", 0.02)
+            patch.setattr(evaluation, "RECHECK_RUNS", 1)
         for seed, (config, future) in enumerate(compiling):
             refused = screen.verdict(config, future)
             found = refused or gang.evaluate(config, seed, plan)
