@@ -11,7 +11,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 def compilers() -> Iterator[Callable[[str], Executor]]:
     """Two for each target, until the last test: to start them takes as long as what one test lets them compile."""
     pools: dict[str, ProcessPoolExecutor] = {}

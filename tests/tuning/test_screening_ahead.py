@@ -61,9 +61,10 @@ def test_real_kernels_pass_and_kernels_too_large_for_the_device_do_not() -> None
 
 
 def test_a_compiler_that_takes_too_long_is_ended_and_harms_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = workload("waiting")
+    found, others = workload("waiting"), set(multiprocessing.active_children())
     with Screen(found, PROBLEM, H100) as screen:
         assert screen.verdict(config(1), screen.submit(config(1))) is None  # the workers have started
+        assert set(multiprocessing.active_children()) - others
         monkeypatch.setattr(screening, "COMPILE_SECONDS", 1.0)
         stuck, good = screen.submit(config(16)), screen.submit(config(2))
         begin = time.monotonic()
@@ -75,7 +76,7 @@ def test_a_compiler_that_takes_too_long_is_ended_and_harms_no_other(monkeypatch:
         screen.submit(config(16))
         begin = time.monotonic()
     assert time.monotonic() - begin < 5, "leaving waits for nobody"
-    for process in multiprocessing.active_children():
+    for process in set(multiprocessing.active_children()) - others:
         process.join(10)
         assert not process.is_alive()
 
