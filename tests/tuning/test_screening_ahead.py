@@ -76,9 +76,10 @@ def test_a_compiler_that_takes_too_long_is_ended_and_harms_no_other(monkeypatch:
         screen.submit(config(16))
         begin = time.monotonic()
     assert time.monotonic() - begin < 5, "leaving waits for nobody"
-    for process in set(multiprocessing.active_children()) - others:
-        process.join(10)
-        assert not process.is_alive()
+    # Not by join: the pool's own thread waits for them too, and who comes second is told that there is no such process.
+    while (left := set(multiprocessing.active_children()) - others) and time.monotonic() - begin < 15:
+        time.sleep(0.05)
+    assert not left
 
 
 class Controlled:
