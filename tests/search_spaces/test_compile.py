@@ -5,11 +5,9 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Callable
-from concurrent.futures import Executor
 from typing import Any
 
 import pytest
-from compile_worker import compile_one
 
 from autotune.config import Config
 from autotune.environment import H100, MI300X, MI350X, Machine
@@ -66,20 +64,13 @@ def sample(problem: Problem, machine: Machine, count: int) -> list[Config]:
 
 @pytest.mark.parametrize("machine", [H100, MI300X, MI350X], ids=lambda machine: machine.arch)
 @pytest.mark.parametrize("name", PROBLEMS)
-def test_a_sample_of_the_space_compiles_and_fits(
-    name: str, machine: Machine, compilers: Callable[[str], Executor]
-) -> None:
+def test_a_sample_of_the_space_compiles_and_fits(name: str, machine: Machine, compiled: Callable[..., Any]) -> None:
     modes = len(workload(name).space.modes) - len(LAUNCH_NOTHING_OF_OURS)
     count = max(modes, SAMPLE // 3 // len(PROBLEMS[name]))
     jobs = [(problem, config) for problem in PROBLEMS[name] for config in sample(problem, machine, count)]
     assert {config["mode"] for _, config in jobs} == set(workload(name).space.modes) - LAUNCH_NOTHING_OF_OURS
     spilled = 0
-    futures = [
-        (config, compilers(machine.arch).submit(compile_one, machine, problem, config)) for problem, config in jobs
-    ]
-    for config, future in futures:
-        kernels = future.result()
-        assert kernels, config
+    for config, kernels in compiled(machine, jobs):
         for kernel in kernels:
             fits = 0 < kernel.shared_memory <= machine.shared_memory
             assert fits or kernel.name in WITHOUT_SHARED_MEMORY, f"{config}: {kernel}"
