@@ -8,13 +8,17 @@ from pathlib import Path
 
 import pytest
 
+RANKS_PER_GPU = int(os.environ.get("RANKS_PER_GPU", "1"))
+"""Ranks that take turns on a GPU show that kernels are right at a world size that the machine has no GPUs for. NCCL
+takes one rank a GPU, so the library's collectives are left out then."""
+
 
 @functools.cache
 def gpus() -> int:
-    """How many GPUs this machine has, CUDA or ROCm."""
+    """How many ranks this machine has GPUs for, CUDA or ROCm: ``RANKS_PER_GPU`` of them (1 if not set) share each."""
     import torch
 
-    return torch.cuda.device_count() if torch.cuda.is_available() else 0
+    return torch.cuda.device_count() * RANKS_PER_GPU if torch.cuda.is_available() else 0
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

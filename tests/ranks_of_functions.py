@@ -59,15 +59,16 @@ def _main() -> None:
 
     rank = int(sys.argv[1])
     file, function, world_size, folder, gpu, argument, seconds = json.loads(sys.argv[2])
+    shared = gpu and world_size > torch.cuda.device_count()  # NCCL takes one rank a GPU
     if gpu:
-        torch.cuda.set_device(rank)
+        torch.cuda.set_device(rank % torch.cuda.device_count())
     dist.init_process_group(
-        "cpu:gloo,cuda:nccl" if gpu else "gloo",
+        "cpu:gloo,cuda:nccl" if gpu and not shared else "gloo",
         init_method=f"file://{folder}/rendezvous",
         rank=rank,
         world_size=world_size,
         timeout=timedelta(seconds=seconds),
-        device_id=torch.device("cuda", rank) if gpu else None,
+        device_id=torch.device("cuda", rank) if gpu and not shared else None,
     )
     spec = importlib.util.spec_from_file_location("functions", file)
     assert spec is not None and spec.loader is not None

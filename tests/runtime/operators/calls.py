@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,9 @@ MODES = {
     "gemm_all_reduce": {"bsp", "one_shot", "two_shot"},
     "flash_decode": {"bsp", "iris_all_gather", "fine_grained_wait", "fused"},
 }
+
+if os.environ.get("RANKS_PER_GPU", "1") != "1":
+    MODES = {name: modes - {"bsp"} for name, modes in MODES.items()}
 
 WORST = 1.2e-2
 """Relative error of a right result: bf16, whose products are rounded once a rank, and again where they are summed."""
@@ -76,7 +80,7 @@ def configs(problem: Problem, machine: Any) -> list[autotune.Config]:
     """One of each mode: the first that a search would try."""
     plugin = workload(problem.workload)
     found = [*plugin.first_configs(problem, machine), *plugin.baselines(problem, machine).values()]
-    return list({config["mode"]: config for config in reversed(found)}.values())
+    return list({c["mode"]: c for c in reversed(found) if c["mode"] in MODES[problem.workload]}.values())
 
 
 OPTIONS = {
