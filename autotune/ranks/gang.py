@@ -6,7 +6,6 @@ import contextlib
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,6 +19,7 @@ from autotune.errors import GangError
 from autotune.outcome import Evaluation, Latency, Outcome
 from autotune.problem import Problem
 from autotune.processes.folder import OwnFolder
+from autotune.processes.python import start_python
 from autotune.ranks.evaluation import MeasurePlan, check_same_work, evaluate, kind_of, measure_parts
 from autotune.ranks.protocol import Bug, Done, Failed, Open, Reply, Request, SetUp
 from autotune.workloads import Workload, reference_of
@@ -104,15 +104,7 @@ class Gang:
         for rank in range(self.problem.world_size):
             ours, theirs = Pipe()
             with theirs, open(self._log(rank), "wb") as log:
-                process = subprocess.Popen(
-                    [sys.executable, "-m", "autotune.ranks.rank", str(theirs.fileno()), str(os.getpid())],
-                    pass_fds=[theirs.fileno()],
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    env=self._environment(),
-                    start_new_session=True,  # Ctrl-C is for the driver alone; and so that a rank's ptxas dies with it
-                )
+                process = start_python("autotune.ranks.rank", theirs, environment=self._environment(), log=log)
             self._processes.append(process)
             self._connections.append(ours)
         heap_bytes = int(setting("AUTOTUNE_HEAP_BYTES") or self._heap_bytes)
@@ -289,6 +281,4 @@ class Gang:
         environment.setdefault("GLOO_SOCKET_IFNAME", "lo")  # one host: its name need not resolve
         if self.machine.is_interpreter:
             environment |= {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-        # The ranks import what the driver imported, also where it runs from a source tree.
-        environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
         return environment

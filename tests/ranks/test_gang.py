@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from planted import plant
 from process_ends import gone
 
 from autotune.config import Config
@@ -52,6 +53,14 @@ def test_ranks_that_cannot_start_say_why(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setenv("AUTOTUNE_HEAP_BYTES", "1000")
     with pytest.raises(GangError, match="symmetric heap: .* bytes asked"):
         new_gang().start()
+
+
+def test_ranks_import_nothing_from_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plant(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    with new_gang() as gang:
+        assert gang.evaluate(CONFIG, 1, MeasurePlan(0, 1, 1)).latency is not None
+    assert not (tmp_path / "has run").exists()
 
 
 DRIVER = """
