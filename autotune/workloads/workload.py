@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import importlib
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -14,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from autotune.config import Config
 from autotune.environment import Machine
 from autotune.problem import Problem
+from autotune.workloads.sources import SHARED, files_of, hash_of
 
 if TYPE_CHECKING:
     from autotune.heap.arena import SymmetricHeap
@@ -82,7 +81,10 @@ class Workload(ABC):
     problem_type: ClassVar[type[Problem]]
     space: ClassVar[Space]
     sources: ClassVar[Sequence[str]] = ()
-    """Modules besides the class's own whose source text decides what a config does: their hash tells a stale entry."""
+    """Modules besides the class's own whose source text decides what a config does; of a package all modules below it.
+
+    Their hash tells a stale entry. What runs and times every workload is hashed for all (``sources.SHARED``).
+    """
 
     def __init_subclass__(cls) -> None:
         """Take the problem's name."""
@@ -136,10 +138,6 @@ class Workload(ABC):
         return None
 
     def source_hash(self) -> str:
-        """A hash of the source files of ``sources`` and of the class itself."""
-        digest = hashlib.sha256()
-        files = {inspect.getsourcefile(importlib.import_module(module)) for module in self.sources}
-        files.add(inspect.getsourcefile(type(self)))
-        for file in sorted(name for name in files if name):
-            digest.update(Path(file).read_bytes())
-        return digest.hexdigest()[:16]
+        """A hash of the source files of the class itself, of ``sources``, and of what runs and times every workload."""
+        own = inspect.getsourcefile(type(self))
+        return hash_of([*([Path(own)] if own else []), *files_of([*self.sources, *SHARED])])
