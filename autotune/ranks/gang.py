@@ -22,7 +22,7 @@ from autotune.processes.folder import OwnFolder
 from autotune.processes.python import start_python
 from autotune.ranks.evaluation import MeasurePlan, check_same_work, evaluate, kind_of, measure_parts
 from autotune.ranks.protocol import Bug, Done, Failed, Open, Reply, Request, SetUp
-from autotune.workloads import Workload, reference_of
+from autotune.workloads import Code, Workload, reference_of
 
 DEADLINES: Mapping[str, Mapping[str, float]] = {
     "gpu": {"start": 180.0, "compile": 120.0, "check": 30.0, "measure": 30.0},
@@ -117,7 +117,7 @@ class Gang:
         ]  # fmt: skip
         opened = self._begin(openings)
         set_up = time.monotonic()
-        self._begin([self._set_up()] * self.problem.world_size)
+        self._set_up()
         self.start_seconds = {stage: max(done.seconds[stage] for done in opened) for stage in opened[0].seconds}
         self.start_seconds["set-up"] = time.monotonic() - set_up
 
@@ -128,12 +128,22 @@ class Gang:
         self.workload, self.problem = workload, problem
         self._heap_bytes = max(self._heap_bytes, workload.heap_bytes(problem))
         if stay:
-            self._begin([self._set_up()] * problem.world_size)
+            self._set_up()
         else:
             self._kill()
 
-    def _set_up(self) -> Request:
-        return SetUp(reference_of(self.workload), self.problem.as_dict())
+    def _set_up(self) -> None:
+        """Have the ranks set the problem up; raises GangError where they do it with other code than the driver's."""
+        request = SetUp(reference_of(self.workload), self.problem.as_dict())
+        ours = Code.here(self.workload)
+        for rank, done in enumerate(self._begin([request] * self.problem.world_size)):
+            difference = ours.difference(done.code) if done.code is not None else "nothing is known of it"
+            if difference is not None:
+                self.close()
+                raise GangError(
+                    f"rank {rank} runs other code than this process, under whose sources results are kept: "
+                    f"{difference}. If files were changed meanwhile, start again; else let both import the same package"
+                )
 
     def _begin(self, requests: Sequence[Request]) -> list[Done]:
         result = self._ask(requests, "start")
