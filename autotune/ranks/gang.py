@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 
 from autotune.config import Config
-from autotune.environment import Machine, setting
+from autotune.environment import HEAP_BYTES, Machine
 from autotune.errors import GangError
 from autotune.outcome import Evaluation, Latency, Outcome
 from autotune.problem import Problem
@@ -73,6 +73,7 @@ class Gang:
         """What the last start took: until the slowest rank had its imports, had joined, had its heap; the set-up."""
         self._in_vain = 0
         self._heap_bytes = max(heap_bytes, workload.heap_bytes(problem))
+        self._heap_setting = HEAP_BYTES.value()
         self._kind = kind_of(machine)
         self._deadlines = {**DEADLINES[self._kind], **(deadlines or {})}
         self._processes: list[subprocess.Popen[bytes]] = []
@@ -107,7 +108,7 @@ class Gang:
                 process = start_python("autotune.ranks.rank", theirs, environment=self._environment(), log=log)
             self._processes.append(process)
             self._connections.append(ours)
-        heap_bytes = int(setting("AUTOTUNE_HEAP_BYTES") or self._heap_bytes)
+        heap_bytes = self._heap_setting or self._heap_bytes
         openings = [
             Open(
                 self.machine, rank, self.problem.world_size,

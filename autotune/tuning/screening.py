@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any
 
 from autotune.config import Config
-from autotune.environment import Machine, setting
+from autotune.environment import COMPILE_WORKERS, Machine
 from autotune.outcome import Evaluation, Outcome
 from autotune.problem import Problem
 from autotune.processes.pool import HelperDied, HelperStuck, Pool
@@ -36,7 +36,7 @@ class Screen:
         self._machine = machine
         self.turn_to(workload, problem)
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        self.workers = int(setting("AUTOTUNE_COMPILE_WORKERS") or max(1, min(MOST_WORKERS, cores - problem.world_size)))
+        self.workers = COMPILE_WORKERS.value() or max(1, min(MOST_WORKERS, cores - problem.world_size))
         self.lookahead = 1 if machine.is_interpreter else min(self.workers, MOST_AHEAD)
         self._pool: Pool | None = None
 

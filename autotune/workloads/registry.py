@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import importlib.metadata
 
-from autotune.environment import setting
+from autotune.environment import WORKLOADS
 from autotune.errors import InputError, UnknownWorkload
 from autotune.workloads.user_files import from_reference, instances, is_reference
 from autotune.workloads.workload import Workload
@@ -29,8 +29,7 @@ def _references() -> dict[str, importlib.metadata.EntryPoint]:
 
 @functools.cache
 def _from_files() -> dict[str, Workload]:
-    paths = setting("AUTOTUNE_WORKLOADS")
-    loaded = [each for path in paths.split(":") for each in instances(path)] if paths else []
+    loaded = [each for path in WORKLOADS.value() or [] for each in instances(path)]
     return {each.name: each for each in loaded}
 
 
