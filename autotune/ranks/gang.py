@@ -227,7 +227,10 @@ class Gang:
             # Where a rank died, the others fail in whatever they were waiting for it: that is no bug.
             if isinstance(reply, Bug) and not phase.dead:
                 self.close()
-                raise GangError(f"rank {rank} failed in a way nobody expected (phase {name}):\n{reply.traceback}")
+                raise GangError(
+                    f"workload {reference_of(self.workload)}: rank {rank} failed in a way nobody expected (phase "
+                    f"{name}):\n{reply.traceback}"
+                )
         failed = [(rank, reply) for rank, reply in enumerate(phase.replies) if isinstance(reply, Failed)]
         broken = bool(phase.silent or phase.dead) or any(reply.broken for _, reply in failed)
         if failed:

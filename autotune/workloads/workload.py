@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from autotune.config import Config
 from autotune.environment import Machine
 from autotune.problem import Problem
+from autotune.workloads.guard import guard
 from autotune.workloads.sources import SHARED, files_of, hash_of
 
 if TYPE_CHECKING:
@@ -87,8 +88,10 @@ class Workload(ABC):
     """
 
     def __init_subclass__(cls) -> None:
-        """Take the problem's name."""
+        """Take the problem's name, and guard the methods of a user's class."""
         super().__init_subclass__()
+        if not cls.__module__.startswith("autotune."):
+            guard(cls)
         if "problem_type" in vars(cls) and "name" not in vars(cls):
             cls.name = getattr(cls.problem_type, "workload", "")
 
@@ -133,7 +136,8 @@ class Workload(ABC):
     def predict(self, problem: Any, config: Config, machine: Machine) -> float | None:
         """Microseconds that a cost model expects of a config, None where there is none.
 
-        It orders the first trials and stands beside what was measured; it never keeps a config from being tried.
+        It orders the first trials and stands beside what was measured; it never keeps a config from being tried. What
+        is no positive number counts as None.
         """
         return None
 
