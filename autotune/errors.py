@@ -8,6 +8,7 @@
     │   ├── InvalidArguments    a decorated kernel's arguments; a ValueError too, as Triton's own autotuner raises
     │   ├── InvalidBudget       a budget nobody can keep
     │   └── MachineTooSmall     more ranks, or more work, than this machine has
+    ├── WorkloadError           a user's own workload raised, or gave what it must not
     ├── NotTuned                no tuned config, and neither another one nor tuning was allowed
     ├── StoreError              the database cannot be used as it is
     │   └── NoDatabase          there is none yet
@@ -56,6 +57,10 @@ class InvalidBudget(InputError):
 
 class MachineTooSmall(InputError):
     """More ranks, or more work, than this machine can hold."""
+
+
+class WorkloadError(AutotuneError):
+    """A method of a user's workload raised, or gave something else than it must."""
 
 
 class NotTuned(AutotuneError):

@@ -99,7 +99,9 @@ class Problem:
 
 
 def _check_field(name: str, value: Any, metadata: Mapping[str, Any]) -> None:
-    kind = metadata["kind"]
+    kind = metadata.get("kind")
+    if kind is None:
+        raise InvalidProblem(f"{name} is a plain field: make it with size(), choice() or flag() of autotune.problem")
     if kind == "size":
         least = metadata["least"]
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= LARGEST_DIMENSION:

@@ -6,14 +6,32 @@ import sys
 
 
 def main() -> None:
-    """The command ``tune``."""
+    """The command ``tune``: whatever happens, it ends with a line on stderr and an exit code."""
+    from autotune.cli.interrupts import exit_code, interruptible
+
+    with interruptible():
+        try:
+            _run()
+        except KeyboardInterrupt:
+            sys.stderr.write("interrupted\n")
+            sys.exit(exit_code())
+
+
+def _run() -> None:
     from autotune.cli import output
     from autotune.cli.app import build
     from autotune.errors import AutotuneError
 
     try:
+        output.check_stdout()
         app = build()
     except AutotuneError as error:
         output.complain(error)
         sys.exit(error.exit_code)
-    app()
+    try:
+        app()
+    except OSError as error:
+        if error.filename is not None:
+            raise
+        output.give_stdout_up(error)  # no file's: a help page was written to a full disk
+        sys.exit(1)

@@ -14,12 +14,11 @@ from autotune.cli import output
 from autotune.cli.commands import health
 from autotune.cli.commands.cache import entries, fleet, report
 from autotune.cli.commands.tuning import grid, record, tune
+from autotune.cli.interrupts import exit_code, interruptible, requested
 from autotune.cli.options import with_problem_options
 from autotune.errors import AutotuneError, UnknownWorkload
 from autotune.report.figures import dashed
 from autotune.workloads import Workload, is_reference, names, workload
-
-INTERRUPTED = 130
 
 DEFAULTS = "Dimensions that are not given are those of the workload's default problem on this machine."
 
@@ -47,14 +46,23 @@ class Main(Commands):
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command that was named."""
-        try:
-            return super().invoke(ctx)
-        except AutotuneError as error:
-            output.complain(error)
-            raise typer.Exit(error.exit_code) from error
-        except KeyboardInterrupt as error:
-            output.say("interrupted")
-            raise typer.Exit(INTERRUPTED) from error
+        with interruptible():
+            try:
+                return super().invoke(ctx)
+            except AutotuneError as error:
+                output.complain(error)
+                raise typer.Exit(error.exit_code) from error
+            except KeyboardInterrupt as error:
+                raise _interrupted() from error
+            except Exception as error:
+                if not requested() or isinstance(error, typer.Exit):
+                    raise
+                raise _interrupted() from error  # an import that was interrupted may say that it failed
+
+
+def _interrupted() -> typer.Exit:
+    output.say("interrupted")
+    return typer.Exit(exit_code())
 
 
 def build() -> typer.Typer:

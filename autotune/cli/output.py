@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import typer
 
-from autotune.errors import InputError
+from autotune.errors import AutotuneError, InputError
 
 
 def data(text: str) -> None:
@@ -32,6 +34,18 @@ def write(text: str, file: Path | None, what: str) -> None:
 def data_json(value: Any) -> None:
     """The answer as one JSON value, on stdout."""
     typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def check_stdout() -> None:
+    """Raise AutotuneError where stdout was closed: an answer would go nowhere."""
+    if sys.stdout is None:
+        raise AutotuneError("stdout is closed: let it go to a file, or to /dev/null")
+
+
+def give_stdout_up(error: OSError) -> None:
+    """Say why it cannot be written; what it still holds would fail once more when the process ends."""
+    complain(AutotuneError(f"stdout cannot be written: {error.strerror}"))
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def say(text: str) -> None:

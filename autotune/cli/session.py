@@ -1,12 +1,7 @@
-"""What a command works with on this machine: the gang and the screen, what fits, and how a run is stopped."""
+"""What a command works with on this machine: the gang and the screen, and what fits."""
 
 from __future__ import annotations
 
-import signal
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from types import FrameType
 from typing import TYPE_CHECKING
 
 from autotune import environment
@@ -66,20 +61,3 @@ def check_work(problem: Problem, machine: Machine) -> None:
             f"{problem}: {flops:.1e} flops on each rank; without GPUs Triton's interpreter is given up to "
             f"{MOST_INTERPRETED_FLOPS:.0e}: take smaller dimensions, or none for a default that fits"
         )
-
-
-@contextmanager
-def terminable() -> Iterator[None]:
-    """Within it SIGTERM is what Ctrl-C is."""
-    if threading.current_thread() is not threading.main_thread():
-        yield  # only the main thread gets signals
-        return
-    before = signal.signal(signal.SIGTERM, _interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt

@@ -43,6 +43,10 @@ class Host:
         """Of triton, iris, torch and the driver; empty where unknown."""
         return versions()
 
+    def settings(self) -> dict[str, str]:
+        """Environment variables that begin as ours do."""
+        return {name: text for name, text in os.environ.items() if name.startswith("AUTOTUNE_")}
+
     def devices(self) -> list[str]:
         """Each GPU's name, in torch's order."""
         import torch

@@ -1,1 +1,1 @@
-"""Processes that end: what others owe them, and what of theirs does not outlive them for long."""
+"""Child processes: how they are started, that they end with their parent, and what they leave is swept."""

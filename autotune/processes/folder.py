@@ -6,7 +6,9 @@ import contextlib
 import fcntl
 import os
 import shutil
+import stat
 import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 PREFIX = "iris-autotune-"
@@ -36,8 +38,31 @@ class OwnFolder:
 
 
 def _sweep(place: Path) -> None:
-    for lock in place.glob(f"{PREFIX}*/{LOCK}"):
-        # Held by a process that lives, or removed meanwhile by another one that sweeps.
-        with contextlib.suppress(OSError), open(lock, "rb") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(lock.parent, ignore_errors=True)
+    """Remove this user's folders whose processes are gone. Everybody may write there: nothing else is touched."""
+    with contextlib.suppress(OSError), os.scandir(place) as entries:
+        for entry in entries:
+            # Not ours, held by a process that lives, or removed meanwhile by another one that sweeps.
+            with contextlib.suppress(OSError):
+                if entry.name.startswith(PREFIX) and _is_own(entry.stat(follow_symlinks=False), stat.S_ISDIR):
+                    _remove_if_left(entry.path)
+
+
+def _remove_if_left(folder: str) -> None:
+    with _opened(os.path.join(folder, LOCK)) as lock:
+        if _is_own(os.fstat(lock), stat.S_ISREG):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _opened(path: str) -> Iterator[int]:
+    """A descriptor, at once: not that of a symlink's target, and waiting for nobody where it is a FIFO."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _is_own(found: os.stat_result, is_kind: Callable[[int], bool]) -> bool:
+    return found.st_uid == os.geteuid() and is_kind(found.st_mode)

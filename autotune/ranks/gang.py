@@ -6,7 +6,6 @@ import contextlib
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,14 +14,15 @@ from pathlib import Path
 from types import TracebackType
 
 from autotune.config import Config
-from autotune.environment import Machine, setting
+from autotune.environment import HEAP_BYTES, Machine
 from autotune.errors import GangError
 from autotune.outcome import Evaluation, Latency, Outcome
 from autotune.problem import Problem
 from autotune.processes.folder import OwnFolder
+from autotune.processes.python import start_python
 from autotune.ranks.evaluation import MeasurePlan, check_same_work, evaluate, kind_of, measure_parts
 from autotune.ranks.protocol import Bug, Done, Failed, Open, Reply, Request, SetUp
-from autotune.workloads import Workload, reference_of
+from autotune.workloads import Code, Workload, reference_of
 
 DEADLINES: Mapping[str, Mapping[str, float]] = {
     "gpu": {"start": 180.0, "compile": 120.0, "check": 30.0, "measure": 30.0},
@@ -73,6 +73,7 @@ class Gang:
         """What the last start took: until the slowest rank had its imports, had joined, had its heap; the set-up."""
         self._in_vain = 0
         self._heap_bytes = max(heap_bytes, workload.heap_bytes(problem))
+        self._heap_setting = HEAP_BYTES.value()
         self._kind = kind_of(machine)
         self._deadlines = {**DEADLINES[self._kind], **(deadlines or {})}
         self._processes: list[subprocess.Popen[bytes]] = []
@@ -104,18 +105,10 @@ class Gang:
         for rank in range(self.problem.world_size):
             ours, theirs = Pipe()
             with theirs, open(self._log(rank), "wb") as log:
-                process = subprocess.Popen(
-                    [sys.executable, "-m", "autotune.ranks.rank", str(theirs.fileno()), str(os.getpid())],
-                    pass_fds=[theirs.fileno()],
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    env=self._environment(),
-                    start_new_session=True,  # Ctrl-C is for the driver alone; and so that a rank's ptxas dies with it
-                )
+                process = start_python("autotune.ranks.rank", theirs, environment=self._environment(), log=log)
             self._processes.append(process)
             self._connections.append(ours)
-        heap_bytes = int(setting("AUTOTUNE_HEAP_BYTES") or self._heap_bytes)
+        heap_bytes = self._heap_setting or self._heap_bytes
         openings = [
             Open(
                 self.machine, rank, self.problem.world_size,
@@ -125,7 +118,7 @@ class Gang:
         ]  # fmt: skip
         opened = self._begin(openings)
         set_up = time.monotonic()
-        self._begin([self._set_up()] * self.problem.world_size)
+        self._set_up()
         self.start_seconds = {stage: max(done.seconds[stage] for done in opened) for stage in opened[0].seconds}
         self.start_seconds["set-up"] = time.monotonic() - set_up
 
@@ -136,12 +129,22 @@ class Gang:
         self.workload, self.problem = workload, problem
         self._heap_bytes = max(self._heap_bytes, workload.heap_bytes(problem))
         if stay:
-            self._begin([self._set_up()] * problem.world_size)
+            self._set_up()
         else:
             self._kill()
 
-    def _set_up(self) -> Request:
-        return SetUp(reference_of(self.workload), self.problem.as_dict())
+    def _set_up(self) -> None:
+        """Have the ranks set the problem up; raises GangError where they do it with other code than the driver's."""
+        request = SetUp(reference_of(self.workload), self.problem.as_dict())
+        ours = Code.here(self.workload)
+        for rank, done in enumerate(self._begin([request] * self.problem.world_size)):
+            difference = ours.difference(done.code) if done.code is not None else "nothing is known of it"
+            if difference is not None:
+                self.close()
+                raise GangError(
+                    f"rank {rank} runs other code than this process, under whose sources results are kept: "
+                    f"{difference}. If files were changed meanwhile, start again; else let both import the same package"
+                )
 
     def _begin(self, requests: Sequence[Request]) -> list[Done]:
         result = self._ask(requests, "start")
@@ -224,7 +227,10 @@ class Gang:
             # Where a rank died, the others fail in whatever they were waiting for it: that is no bug.
             if isinstance(reply, Bug) and not phase.dead:
                 self.close()
-                raise GangError(f"rank {rank} failed in a way nobody expected (phase {name}):\n{reply.traceback}")
+                raise GangError(
+                    f"workload {reference_of(self.workload)}: rank {rank} failed in a way nobody expected (phase "
+                    f"{name}):\n{reply.traceback}"
+                )
         failed = [(rank, reply) for rank, reply in enumerate(phase.replies) if isinstance(reply, Failed)]
         broken = bool(phase.silent or phase.dead) or any(reply.broken for _, reply in failed)
         if failed:
@@ -289,6 +295,4 @@ class Gang:
         environment.setdefault("GLOO_SOCKET_IFNAME", "lo")  # one host: its name need not resolve
         if self.machine.is_interpreter:
             environment |= {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-        # The ranks import what the driver imported, also where it runs from a source tree.
-        environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
         return environment

@@ -8,6 +8,7 @@ from typing import Any
 from autotune.config import Config
 from autotune.environment import Machine
 from autotune.outcome import Outcome
+from autotune.workloads.provenance import Code
 
 
 @dataclass(frozen=True)
@@ -92,6 +93,8 @@ class Done:
     parts: dict[str, tuple[float, ...]] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     """What opening took, by stage."""
+    code: Code | None = None
+    """What the rank has set the problem up with."""
 
 
 @dataclass(frozen=True)

@@ -35,6 +35,7 @@ from autotune.ranks.protocol import (
 
 if TYPE_CHECKING:
     from autotune.heap.arena import SymmetricHeap
+    from autotune.workloads.provenance import Code
     from autotune.workloads.workload import Error
 
 
@@ -67,6 +68,12 @@ class Rank:
         self._problem = self._workload.problem_type.from_dict(request.problem)
         self._operation = self._workload.operation(self._problem, self._heap, self._machine, self._spin_limit)
 
+    def code(self) -> Code:
+        """What this rank runs the problem with."""
+        from autotune.workloads.provenance import Code
+
+        return Code.here(self._workload)
+
     def answer(self, request: Request) -> Reply:
         """Carry a request out; the expected ways to fail become outcomes."""
         import torch
@@ -96,6 +103,7 @@ class Rank:
     def _carry_out(self, request: Request) -> Reply:
         if isinstance(request, SetUp):
             self.set_up(request)
+            return Done(self.fingerprint, code=self.code())
         elif isinstance(request, Compile):
             self._config = request.config
             if not self._machine.is_interpreter:

@@ -11,7 +11,7 @@ from typing import Any, NoReturn, TypeVar
 import torch
 
 from autotune.config import Config
-from autotune.environment import Machine, setting
+from autotune.environment import HEAP_BYTES, Machine
 from autotune.errors import GangError
 from autotune.heap import open_heap
 from autotune.heap.arena import SymmetricHeap
@@ -144,7 +144,7 @@ class Crew:
 
     def _opened(self) -> Rank:
         if self._rank is None:
-            wanted = int(setting("AUTOTUNE_HEAP_BYTES") or self._workload.heap_bytes(self._problem))
+            wanted = HEAP_BYTES.value() or self._workload.heap_bytes(self._problem)
             self._heap = open_heap(wanted, self._group)
             self._heap.meet = self._meet
             self._rank = Rank(self._heap, self._machine, SPIN_LIMITS[kind_of(self._machine)])

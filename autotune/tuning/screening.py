@@ -3,28 +3,21 @@
 from __future__ import annotations
 
 import os
-import signal
-import sys
-import threading
-from collections.abc import Callable, Iterator
-from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, ProcessPoolExecutor, wait
-from concurrent.futures import TimeoutError as FutureTimeout
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
-from multiprocessing import get_context
-from types import ModuleType, TracebackType
+from collections.abc import Callable
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from types import TracebackType
 from typing import Any
 
 from autotune.config import Config
-from autotune.environment import Machine, setting
+from autotune.environment import COMPILE_WORKERS, Machine
 from autotune.outcome import Evaluation, Outcome
 from autotune.problem import Problem
-from autotune.processes.lifeline import die_with_parent
+from autotune.processes.pool import HelperDied, HelperStuck, Pool
 from autotune.tuning.search import Candidate
 from autotune.workloads import Workload, reference_of, workload
 
 COMPILE_SECONDS = 90.0
-"""How long the loop waits for one config's compilation; most take 2 to 6 s."""
+"""How long a compiler may take for one config; most take 2 to 6 s."""
 
 MOST_WORDS = 300
 """Characters of an exception's text that are kept."""
@@ -43,9 +36,9 @@ class Screen:
         self._machine = machine
         self.turn_to(workload, problem)
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        self.workers = int(setting("AUTOTUNE_COMPILE_WORKERS") or max(1, min(MOST_WORKERS, cores - problem.world_size)))
+        self.workers = COMPILE_WORKERS.value() or max(1, min(MOST_WORKERS, cores - problem.world_size))
         self.lookahead = 1 if machine.is_interpreter else min(self.workers, MOST_AHEAD)
-        self._pool: ProcessPoolExecutor | None = None
+        self._pool: Pool | None = None
 
     def __enter__(self) -> Screen:
         return self
@@ -53,7 +46,9 @@ class Screen:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._stop()
+        if self._pool is not None:
+            self._pool.close()
+            self._pool = None
 
     def turn_to(self, workload: Workload, problem: Problem) -> None:
         """Compile for another problem from now on."""
@@ -69,47 +64,25 @@ class Screen:
         """Begin to compile; None where nothing is compiled."""
         if self._machine.is_interpreter:
             return None
-        try:
-            return self._submit(_compile, *self._job, config.to_json())
-        except BrokenProcessPool:
-            self._stop()
-            return self.submit(config)
+        return self._submit(_compile, *self._job, config.to_json())
 
     def verdict(self, config: Config, future: Future[Any] | None) -> Evaluation | None:
         """The outcome, where the config is not to be run; None where it may be."""
         if future is None:
             return None
-        for _ in range(2):
-            try:
-                refused: Evaluation | None = future.result(timeout=COMPILE_SECONDS)
-                return refused
-            except FutureTimeout:
-                self._stop()
-                return Evaluation(Outcome.DID_NOT_COMPILE, f"the compiler took more than {COMPILE_SECONDS:.0f} s")
-            except (BrokenProcessPool, CancelledError):
-                # Some config crashed the compiler, not necessarily this one: try this one in a fresh pool.
-                self._stop()
-                again = self.submit(config)
-                assert again is not None
-                future = again
-        return Evaluation(Outcome.DID_NOT_COMPILE, "the compiler crashed")
+        try:
+            refused: Evaluation | None = future.result()
+            return refused
+        except HelperStuck:
+            reason = f"the compiler took more than {COMPILE_SECONDS:.0f} s"
+        except HelperDied as end:
+            reason = f"the compiler crashed: {end}"
+        return Evaluation(Outcome.DID_NOT_COMPILE, reason)
 
     def _submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
         if self._pool is None:
-            self._pool = ProcessPoolExecutor(
-                self.workers, mp_context=get_context("spawn"), initializer=_begin_worker, initargs=(os.getpid(),)
-            )
-        with _without_main():
-            return self._pool.submit(function, *arguments)  # starts another worker, while there are too few
-
-    def _stop(self) -> None:
-        if self._pool is None:
-            return
-        processes = list((self._pool._processes or {}).values())
-        self._pool.shutdown(wait=False, cancel_futures=True)
-        for process in processes:
-            process.kill()
-        self._pool = None
+            self._pool = Pool(self.workers, _import, self._job[0])
+        return self._pool.submit(COMPILE_SECONDS, function, *arguments)
 
 
 class Ahead:
@@ -136,27 +109,6 @@ class Ahead:
         ready = (i for i, (_, future) in enumerate(self._waiting) if future is None or future.done())
         candidate, future = self._waiting.pop(next(ready, 0))
         return candidate, self._screen.verdict(candidate.config, future)
-
-
-_HIDING = threading.Lock()
-"""Of two threads that hid the main script at once the second would take the first one's disguise for it."""
-
-
-@contextmanager
-def _without_main() -> Iterator[None]:
-    """Hide the main script: a spawned process would run it again, and a program's script may do anything."""
-    with _HIDING:
-        main = sys.modules["__main__"]
-        sys.modules["__main__"] = ModuleType("__main__")
-        try:
-            yield
-        finally:
-            sys.modules["__main__"] = main
-
-
-def _begin_worker(parent: int) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the driver alone
-    die_with_parent(parent)
 
 
 def _import(name: str) -> None:

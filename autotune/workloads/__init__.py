@@ -1,11 +1,12 @@
 """Workloads: what joins a problem, its kernels and its space into something that can be tuned, and where they are."""
 
-from autotune.workloads.provenance import provenance_of
+from autotune.workloads.provenance import Code, provenance_of
 from autotune.workloads.registry import names, workload
 from autotune.workloads.user_files import from_reference, is_reference, reference_of
 from autotune.workloads.workload import Operation, Tolerance, Workload
 
 __all__ = [
+    "Code",
     "Operation",
     "Tolerance",
     "Workload",

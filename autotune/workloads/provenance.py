@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+from dataclasses import dataclass
+from pathlib import Path
 
 from autotune.db.records import Provenance
 from autotune.environment import versions
@@ -13,3 +16,30 @@ from autotune.workloads.workload import Workload
 def provenance_of(workload: Workload) -> Provenance:
     """Hash of the sources, fingerprint of the space, versions of triton, iris, torch and the driver."""
     return Provenance(source_hash=workload.source_hash(), space=workload.space.fingerprint(), **versions())
+
+
+@dataclass(frozen=True)
+class Code:
+    """The code that a process runs, as far as a workload's results depend on it."""
+
+    folder: str
+    """Where this package lies."""
+    source_hash: str
+    triton: str
+    iris: str
+    torch: str
+
+    @classmethod
+    def here(cls, workload: Workload) -> Code:
+        """In this process, as ``provenance_of`` says: a file that changes later is not what has been imported."""
+        found, package = provenance_of(workload), Path(__file__).parents[1]
+        return cls(str(package), found.source_hash, found.triton, found.iris, found.torch)
+
+    def difference(self, other: Code) -> str | None:
+        """How another process's code differs, in words; None where it does not, wherever it lies."""
+        mine, theirs = dataclasses.asdict(self), dataclasses.asdict(other)
+        names = [name for name in mine if name != "folder" and mine[name] != theirs[name]]
+        if not names:
+            return None
+        here, there = (", ".join(f"{name} {values[name]}" for name in names) for values in (mine, theirs))
+        return f"{there} in {other.folder} there; {here} in {self.folder} here"

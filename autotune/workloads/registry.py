@@ -5,19 +5,12 @@ from __future__ import annotations
 import functools
 import importlib.metadata
 
-from autotune.environment import setting
+from autotune.environment import WORKLOADS
 from autotune.errors import InputError, UnknownWorkload
-from autotune.workloads.user_files import from_reference, instances, is_reference
+from autotune.workloads.user_files import BUILT_IN, from_reference, instances, is_reference
 from autotune.workloads.workload import Workload
 
 ENTRY_POINTS = "autotune.workloads"
-BUILT_IN = {
-    "all_gather_gemm": "autotune.workloads.built_in.all_gather_gemm:WORKLOAD",
-    "gemm_reduce_scatter": "autotune.workloads.built_in.gemm_reduce_scatter:WORKLOAD",
-    "flash_decode": "autotune.workloads.built_in.flash_decode:WORKLOAD",
-    "gemm_all_reduce": "autotune.workloads.built_in.gemm_all_reduce:WORKLOAD",
-}
-"""Found even where the package runs from a source tree that was never installed."""
 
 
 @functools.cache
@@ -29,8 +22,7 @@ def _references() -> dict[str, importlib.metadata.EntryPoint]:
 
 @functools.cache
 def _from_files() -> dict[str, Workload]:
-    paths = setting("AUTOTUNE_WORKLOADS")
-    loaded = [each for path in paths.split(":") for each in instances(path)] if paths else []
+    loaded = [each for path in WORKLOADS.value() or [] for each in instances(path)]
     return {each.name: each for each in loaded}
 
 

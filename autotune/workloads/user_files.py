@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import hashlib
 import importlib.util
@@ -14,6 +15,14 @@ from types import ModuleType
 from autotune.errors import InputError
 from autotune.problem import Problem
 from autotune.workloads.workload import Workload
+
+BUILT_IN = {
+    "all_gather_gemm": "autotune.workloads.built_in.all_gather_gemm:WORKLOAD",
+    "gemm_reduce_scatter": "autotune.workloads.built_in.gemm_reduce_scatter:WORKLOAD",
+    "flash_decode": "autotune.workloads.built_in.flash_decode:WORKLOAD",
+    "gemm_all_reduce": "autotune.workloads.built_in.gemm_all_reduce:WORKLOAD",
+}
+"""Found even where the package runs from a source tree that was never installed."""
 
 _REFERENCES: dict[Workload, str] = {}
 """What has been loaded as FILE:CLASS, with the file's whole path."""
@@ -41,10 +50,12 @@ def reference_of(workload: Workload) -> str:
 
 def instances(path: str) -> list[Workload]:
     """The workloads that a file holds at its top level, as instances; at least one. Raises InputError."""
-    found = [value for value in vars(_module(_existing(path))).values() if isinstance(value, Workload)]
+    found = {name: value for name, value in vars(_module(_existing(path))).items() if isinstance(value, Workload)}
     if not found:
         raise InputError(f"workload file {path} defines no instance of Workload at its top level")
-    return found
+    for name, value in found.items():
+        _check(value, f"{path}:{name}")
+    return list(found.values())
 
 
 def _existing(path: str) -> Path:
@@ -100,6 +111,7 @@ def _made(file: Path, name: str) -> Workload:
         kind = "a class of another kind" if isinstance(found, type) else f"of type {type(found).__name__}"
         raise InputError(f"workload {reference} is {kind}; a class derived from autotune.workloads.Workload is needed")
     _check(found, reference)
+    _check_name(found, reference)
     _REFERENCES[found] = reference
     return found
 
@@ -118,16 +130,34 @@ def _instance(kind: type[Workload], reference: str) -> Workload:
 
 
 def _check(found: Workload, reference: str) -> None:
-    """Raise InputError where what it says beside its methods is missing, or does not fit."""
+    """Raise InputError where what it says beside its methods is missing, does not fit, or is a built-in one's."""
     from autotune.search_spaces import Space
 
-    kind = getattr(found, "problem_type", None)
+    _check_problem(getattr(found, "problem_type", None), reference)
+    if not isinstance(getattr(found, "space", None), Space):
+        raise InputError(f"workload {reference}: space has to be an autotune.search_spaces.Space")
+    if found.name in BUILT_IN and type(found).__module__ != BUILT_IN[found.name].partition(":")[0]:
+        raise InputError(
+            f"workload {reference} takes the name of a built-in one, {found.name}: give it a name of its own"
+        )
+
+
+def _check_problem(kind: object, reference: str) -> None:
     if not (isinstance(kind, type) and issubclass(kind, Problem)):
         raise InputError(f"workload {reference}: problem_type is {kind!r}; a class derived from Problem is needed")
-    name, says = getattr(found, "name", None), getattr(kind, "workload", None)
+    if any(isinstance(value, dataclasses.Field) for value in vars(kind).values()):
+        raise InputError(f"workload {reference}: {kind.__name__} lacks @dataclass(frozen=True, kw_only=True) before it")
+    plain = [field.name for field in dataclasses.fields(kind) if "kind" not in field.metadata]
+    if plain:
+        raise InputError(
+            f"workload {reference}: {', '.join(plain)} of {kind.__name__} is a plain field: make it with size(), "
+            "choice() or flag() of autotune.problem"
+        )
+
+
+def _check_name(found: Workload, reference: str) -> None:
+    name, says = getattr(found, "name", None), getattr(found.problem_type, "workload", None)
     if name != says or not name:
         raise InputError(
             f"workload {reference} is named {name!r}, its problem says workload = {says!r}: the same word is needed"
         )
-    if not isinstance(getattr(found, "space", None), Space):
-        raise InputError(f"workload {reference}: space has to be an autotune.search_spaces.Space")

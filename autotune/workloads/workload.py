@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import importlib
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -14,6 +12,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from autotune.config import Config
 from autotune.environment import Machine
 from autotune.problem import Problem
+from autotune.workloads.guard import guard
+from autotune.workloads.sources import SHARED, files_of, hash_of
 
 if TYPE_CHECKING:
     from autotune.heap.arena import SymmetricHeap
@@ -82,11 +82,16 @@ class Workload(ABC):
     problem_type: ClassVar[type[Problem]]
     space: ClassVar[Space]
     sources: ClassVar[Sequence[str]] = ()
-    """Modules besides the class's own whose source text decides what a config does: their hash tells a stale entry."""
+    """Modules besides the class's own whose source text decides what a config does; of a package all modules below it.
+
+    Their hash tells a stale entry. What runs and times every workload is hashed for all (``sources.SHARED``).
+    """
 
     def __init_subclass__(cls) -> None:
-        """Take the problem's name."""
+        """Take the problem's name, and guard the methods of a user's class."""
         super().__init_subclass__()
+        if not cls.__module__.startswith("autotune."):
+            guard(cls)
         if "problem_type" in vars(cls) and "name" not in vars(cls):
             cls.name = getattr(cls.problem_type, "workload", "")
 
@@ -131,15 +136,12 @@ class Workload(ABC):
     def predict(self, problem: Any, config: Config, machine: Machine) -> float | None:
         """Microseconds that a cost model expects of a config, None where there is none.
 
-        It orders the first trials and stands beside what was measured; it never keeps a config from being tried.
+        It orders the first trials and stands beside what was measured; it never keeps a config from being tried. What
+        is no positive number counts as None.
         """
         return None
 
     def source_hash(self) -> str:
-        """A hash of the source files of ``sources`` and of the class itself."""
-        digest = hashlib.sha256()
-        files = {inspect.getsourcefile(importlib.import_module(module)) for module in self.sources}
-        files.add(inspect.getsourcefile(type(self)))
-        for file in sorted(name for name in files if name):
-            digest.update(Path(file).read_bytes())
-        return digest.hexdigest()[:16]
+        """A hash of the source files of the class itself, of ``sources``, and of what runs and times every workload."""
+        own = inspect.getsourcefile(type(self))
+        return hash_of([*([Path(own)] if own else []), *files_of([*self.sources, *SHARED])])

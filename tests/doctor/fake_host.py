@@ -51,6 +51,7 @@ class FakeHost:
     )
     iris_says: str | Exception = "0.1"
     torch_says: Exception | None = None
+    settings_given: dict[str, str] = field(default_factory=dict)
     compiled: list[str] = field(default_factory=list)
 
     def machine(self) -> Machine:
@@ -60,6 +61,9 @@ class FakeHost:
 
     def versions(self) -> dict[str, str]:
         return {"triton": "3.6.0", "iris": "0.1", "torch": "2.11.0", "driver": ""}
+
+    def settings(self) -> dict[str, str]:
+        return self.settings_given
 
     def devices(self) -> list[str]:
         return self.names

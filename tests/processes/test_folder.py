@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -59,3 +60,43 @@ def test_folders_that_are_not_ours_stay(place: Path) -> None:
     (others[1] / "lock").touch()
     OwnFolder().close()
     assert sorted(place.iterdir()) == sorted(others)
+
+
+def odd_entries(place: Path, kept: Path) -> list[Path]:
+    """What another user, or a mishap, may put where everybody writes."""
+
+    def folder(name: str) -> Path:
+        made = place / f"iris-autotune-{name}"
+        made.mkdir()
+        return made
+
+    os.mkfifo(folder("fifo") / "lock")
+    (folder("folder") / "lock").mkdir()
+    (folder("loop") / "lock").symlink_to("lock")
+    (folder("link") / "lock").symlink_to(kept / "lock")
+    (place / "iris-autotune-linked").symlink_to(kept)
+    (place / "iris-autotune-file").touch()
+    os.mkfifo(place / "iris-autotune-a-fifo")
+    return sorted(place.iterdir())
+
+
+def test_odd_entries_neither_hold_up_a_start_nor_are_touched(
+    place: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    kept = tmp_path_factory.mktemp("elsewhere")
+    (kept / "lock").touch()
+    odd = odd_entries(place, kept)
+    code = "from autotune.processes.folder import OwnFolder; OwnFolder().close()"
+    environment = {"TMPDIR": str(place), "PYTHONPATH": "."}
+    subprocess.run([sys.executable, "-c", code], check=True, env=environment, timeout=60)  # a FIFO would hang it
+    assert sorted(place.iterdir()) == odd and (kept / "lock").exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes files of another user")
+def test_the_folder_of_another_user_stays_even_if_we_could_remove_it(place: Path) -> None:
+    theirs = left_behind(place)
+    os.chown(theirs, 12345, -1)
+    planted = left_behind(place)
+    os.chown(planted / "lock", 12345, -1)
+    OwnFolder().close()
+    assert sorted(place.iterdir()) == sorted([theirs, planted])

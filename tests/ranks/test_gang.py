@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from planted import plant
 from process_ends import gone
 
+import autotune
 from autotune.config import Config
 from autotune.environment import machine
 from autotune.errors import GangError
@@ -52,6 +55,45 @@ def test_ranks_that_cannot_start_say_why(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setenv("AUTOTUNE_HEAP_BYTES", "1000")
     with pytest.raises(GangError, match="symmetric heap: .* bytes asked"):
         new_gang().start()
+
+
+def test_ranks_import_nothing_from_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plant(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    with new_gang() as gang:
+        assert gang.evaluate(CONFIG, 1, MeasurePlan(0, 1, 1)).latency is not None
+    assert not (tmp_path / "has run").exists()
+
+
+@pytest.fixture
+def other_code(tmp_path: Path) -> Path:
+    """A folder with a copy of the package whose kernels differ from those of this process."""
+    package = tmp_path / "checkout" / "autotune"
+    shutil.copytree(Path(autotune.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__"))
+    device = package / "kernels" / "all_gather_gemm" / "device.py"
+    device.write_text(f"{device.read_text()}\n# edited\n")
+    return package.parent
+
+
+def test_within_another_checkout_the_ranks_run_this_code(other_code: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (other_code / "autotune/kernels/all_gather_gemm/device.py").write_text("1 / 0")
+    monkeypatch.chdir(other_code)
+    with new_gang() as gang:
+        assert gang.evaluate(CONFIG, 1, MeasurePlan(0, 1, 1)).latency is not None
+
+
+def test_ranks_that_import_other_code_end_the_run(other_code: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(other_code)  # too late for this process, which has imported its own
+    told = rf"rank 0 runs other code .* source_hash \w+ in {other_code}/autotune there; source_hash \w+ in .* here"
+    gang = new_gang()
+    with pytest.raises(GangError, match=told):
+        gang.start()
+    assert gang._processes == []
+
+
+def test_a_program_in_a_checkout_has_ranks_of_that_checkout(other_code: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", DRIVER, "0"], capture_output=True, text=True, cwd=other_code)
+    assert len(done.stdout.split()) == 2, done.stderr
 
 
 DRIVER = """

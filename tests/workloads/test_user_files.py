@@ -5,15 +5,17 @@ from __future__ import annotations
 import importlib.util
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 import autotune
-from autotune.errors import AutotuneError, InputError, UnknownWorkload
+from autotune.errors import AutotuneError, InputError, InvalidProblem, UnknownWorkload
+from autotune.problem import Problem
 from autotune.runtime import forget_lookups
-from autotune.workloads import reference_of, workload
+from autotune.workloads import reference_of, registry, workload
 
 OWN = """
 from dataclasses import dataclass
@@ -152,6 +154,12 @@ def test_a_class_that_does_not_say_everything(tmp_path: Path) -> None:
     ("after", "told"),
     [
         ("class Bad(Own):\n    problem_type = dict", "problem_type is <class 'dict'>; a class derived from Problem"),
+        ("class Bad(Own):\n    problem_type = PlainRows", "rows of PlainRows is a plain field: make it with size()"),
+        ("class Bad(Own):\n    problem_type = BareRows", "BareRows lacks @dataclass(frozen=True, kw_only=True)"),
+        (
+            "class Bad(Own):\n    name, problem_type = 'flash_decode', Taken",
+            "the name of a built-in one, flash_decode",
+        ),
         ("class Bad(Own):\n    name = 'other'", "named 'other', its problem says workload = 'own_rows'"),
         ("class Bad(Own):\n    space = [1, 2]", "space has to be an autotune.search_spaces.Space"),
         ("class Bad(Own):\n    def __init__(self, tile): ...", "cannot be made: TypeError: "),
@@ -159,7 +167,58 @@ def test_a_class_that_does_not_say_everything(tmp_path: Path) -> None:
     ],
 )
 def test_a_class_that_says_something_wrong(tmp_path: Path, after: str, told: str) -> None:
-    assert told in refused(f"{write(tmp_path, after=after)}:Bad")
+    assert told in refused(f"{write(tmp_path, after=PROBLEMS + after)}:Bad")
+
+
+PROBLEMS = """
+@dataclass(frozen=True, kw_only=True)
+class PlainRows(Problem):
+    workload = "own_rows"
+    rows: int = 4
+
+class BareRows(Problem):
+    workload = "own_rows"
+    rows: int = size("rows")
+
+@dataclass(frozen=True, kw_only=True)
+class Taken(Problem):
+    workload = "flash_decode"
+"""
+
+
+@pytest.mark.parametrize(
+    ("after", "told"),
+    [
+        (
+            "class Bad(Own):\n    name, problem_type = 'flash_decode', Taken\nBAD = Bad()",
+            "takes the name of a built-in one",
+        ),
+        ("class Bad(Own):\n    problem_type = PlainRows\nBAD = Bad()", ":BAD: rows of PlainRows is a plain field"),
+    ],
+)
+def test_a_file_of_the_setting_is_held_to_the_same(
+    tmp_path: Path, after: str, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AUTOTUNE_WORKLOADS", str(write(tmp_path, after=PROBLEMS + after)))
+    registry._from_files.cache_clear()
+    try:
+        assert told in refused("flash_decode")
+    finally:
+        registry._from_files.cache_clear()
+
+
+def problem_with_a_plain_field() -> object:
+    @dataclass(frozen=True, kw_only=True)
+    class Plain(Problem):
+        workload = "plain"
+        rows: int = 4
+
+    return Plain(world_size=2)
+
+
+def test_a_plain_field_of_a_problem_is_named() -> None:
+    with pytest.raises(InvalidProblem, match=r"rows is a plain field: make it with size\(\), choice\(\) or flag\(\)"):
+        problem_with_a_plain_field()
 
 
 @pytest.mark.parametrize(

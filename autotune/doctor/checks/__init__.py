@@ -15,6 +15,7 @@ Check = Callable[[Host], Finding]
 def checks(url: str) -> Mapping[str, Check]:
     """Every check, for a machine whose database is at the URL."""
     return {
+        "settings": software.settings,
         "torch": software.torch,
         "GPUs": gpus.gpus,
         "links": gpus.links,

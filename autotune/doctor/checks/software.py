@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import platform
 
-from autotune.doctor.finding import Finding, broken, fine
+from autotune.doctor.finding import Finding, advice, broken, fine
 from autotune.doctor.host import Host
-from autotune.environment import H100, MI300X
+from autotune.environment import H100, MI300X, SETTINGS
+from autotune.errors import InputError
 
 DRIVERS = {"/proc/driver/nvidia/version": "CUDA", "/dev/kfd": "ROCm"}
 """Signs of a GPU driver, and what torch must be built for to use it."""
@@ -30,6 +31,21 @@ def torch(host: Host) -> Finding:
             "HIP_VISIBLE_DEVICES; in a container, pass the GPUs in",
         )
     return fine(told)
+
+
+def settings(host: Host) -> Finding:
+    """Our environment variables: each has an allowed value, and there is none that nobody reads."""
+    given, known = host.settings(), {setting.name: setting for setting in SETTINGS}
+    unknown = sorted(set(given) - set(known))
+    if unknown:
+        return advice(f"{', '.join(unknown)}: read by nobody", f"there are: {', '.join(known)}")
+    try:
+        for name, text in given.items():
+            if text:
+                known[name].parsed(text)
+    except InputError as error:
+        return broken(str(error), "correct or unset it")
+    return fine(", ".join(f"{name}={text}" for name, text in given.items()) or "none")
 
 
 def iris(host: Host) -> Finding:

@@ -73,19 +73,7 @@ class AllGatherGemmWorkload(Workload):
     name = "all_gather_gemm"
     problem_type = AllGatherGemm
     space = SPACE
-    sources: ClassVar = (
-        "autotune.heap.device",
-        "autotune.kernels.all_gather_gemm.copy_engine",
-        "autotune.kernels.all_gather_gemm.device",
-        "autotune.kernels.all_gather_gemm.launch",
-        "autotune.kernels.all_gather_gemm.library",
-        "autotune.kernels.primitives.counters",
-        "autotune.kernels.launching.gemm",
-        "autotune.kernels.primitives.meeting",
-        "autotune.kernels.primitives.splits",
-        "autotune.kernels.primitives.tiles",
-        "autotune.kernels.primitives.transfer",
-    )
+    sources: ClassVar = ("autotune.kernels.all_gather_gemm", "autotune.workloads.built_in.gemm")
 
     def default_problem(self, machine: Machine, world_size: int) -> AllGatherGemm:
         """Llama-70B's MLP up-projection at 4096 tokens; a toy of the same form under the interpreter."""

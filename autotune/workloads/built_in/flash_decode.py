@@ -142,16 +142,7 @@ class FlashDecodeWorkload(Workload):
     name = "flash_decode"
     problem_type = FlashDecode
     space = SPACE
-    sources: ClassVar = (
-        "autotune.heap.device",
-        "autotune.kernels.flash_decode.device",
-        "autotune.kernels.flash_decode.exchange",
-        "autotune.kernels.flash_decode.launch",
-        "autotune.kernels.flash_decode.tensors",
-        "autotune.kernels.primitives.counters",
-        "autotune.kernels.primitives.softmax",
-        "autotune.kernels.primitives.words",
-    )
+    sources: ClassVar = ("autotune.kernels.flash_decode",)
 
     def default_problem(self, machine: Machine, world_size: int) -> FlashDecode:
         """The paper's heads at 32K tokens on each GPU; a toy of the same form under the interpreter."""

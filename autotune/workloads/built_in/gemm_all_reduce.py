@@ -67,18 +67,7 @@ class GemmAllReduceWorkload(Workload):
     name = "gemm_all_reduce"
     problem_type = GemmAllReduce
     space = SPACE
-    sources: ClassVar = (
-        "autotune.heap.device",
-        "autotune.kernels.gemm_all_reduce.device",
-        "autotune.kernels.gemm_all_reduce.launch",
-        "autotune.kernels.gemm_all_reduce.library",
-        "autotune.kernels.gemm_all_reduce.packed",
-        "autotune.kernels.launching.gemm",
-        "autotune.kernels.primitives.counters",
-        "autotune.kernels.primitives.exchange",
-        "autotune.kernels.primitives.splits",
-        "autotune.kernels.primitives.tiles",
-    )
+    sources: ClassVar = ("autotune.kernels.gemm_all_reduce", "autotune.workloads.built_in.gemm")
 
     def default_problem(self, machine: Machine, world_size: int) -> GemmAllReduce:
         """Llama-70B's MLP down-projection at 16 tokens; a toy of the same form under the interpreter."""

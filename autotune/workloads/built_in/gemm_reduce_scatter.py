@@ -90,20 +90,7 @@ class GemmReduceScatterWorkload(Workload):
     name = "gemm_reduce_scatter"
     problem_type = GemmReduceScatter
     space = SPACE
-    sources: ClassVar = (
-        "autotune.heap.device",
-        "autotune.kernels.gemm_reduce_scatter.copy_engine",
-        "autotune.kernels.gemm_reduce_scatter.device",
-        "autotune.kernels.gemm_reduce_scatter.launch",
-        "autotune.kernels.gemm_reduce_scatter.library",
-        "autotune.kernels.launching.gemm",
-        "autotune.kernels.launching.streams",
-        "autotune.kernels.primitives.counters",
-        "autotune.kernels.primitives.exchange",
-        "autotune.kernels.primitives.meeting",
-        "autotune.kernels.primitives.splits",
-        "autotune.kernels.primitives.tiles",
-    )
+    sources: ClassVar = ("autotune.kernels.gemm_reduce_scatter", "autotune.workloads.built_in.gemm")
 
     def default_problem(self, machine: Machine, world_size: int) -> GemmReduceScatter:
         """Llama-70B's MLP down-projection at 4096 tokens; a toy of the same form under the interpreter."""

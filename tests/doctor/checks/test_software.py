@@ -9,7 +9,7 @@ from autotune.doctor import Host, Verdict
 from autotune.doctor.checks import software
 from autotune.environment import H100
 
-CHECKS = (software.torch, software.iris, software.compiler, software.launcher)
+CHECKS = (software.settings, software.torch, software.iris, software.compiler, software.launcher)
 
 
 @pytest.mark.parametrize("vendor", ["nvidia", "amd", "laptop"])
@@ -34,6 +34,21 @@ def test_a_torch_that_does_not_see_the_gpus(laptop: FakeHost, sign: str, kind: s
     assert finding.verdict is Verdict.BROKEN
     assert f"there is a {kind} driver, but torch sees no GPU" in finding.found
     assert f"install torch for {kind}" in finding.mend
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "verdict", "told"),
+    [
+        ("AUTOTUNE_COMPILE_WORKERS", "abc", Verdict.BROKEN, "an integer from 1 to 1024 is needed"),
+        ("AUTOTUNE_WORKLOAD", "my_op.py", Verdict.ADVICE, "AUTOTUNE_WORKLOAD: read by nobody"),
+        ("AUTOTUNE_OFFLINE", "", Verdict.FINE, "AUTOTUNE_OFFLINE="),
+        ("AUTOTUNE_OFFLINE", "yes", Verdict.FINE, "AUTOTUNE_OFFLINE=yes"),
+    ],
+)
+def test_settings(laptop: FakeHost, name: str, text: str, verdict: Verdict, told: str) -> None:
+    laptop.settings_given = {name: text}
+    finding = software.settings(laptop)
+    assert finding.verdict is verdict and told in finding.found
 
 
 def test_versions_that_are_known_are_told(nvidia: FakeHost) -> None:

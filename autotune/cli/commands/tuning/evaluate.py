@@ -26,11 +26,8 @@ def evaluate(
     gang = session.make_gang(workload, problem, machine)
     output.say("starting the ranks")
     try:
-        with session.terminable():
-            gang.start()
-            evaluation = gang.evaluate(
-                config, seed, MeasurePlan(screen=effort.iterations, iterations=effort.iterations)
-            )
+        gang.start()
+        evaluation = gang.evaluate(config, seed, MeasurePlan(screen=effort.iterations, iterations=effort.iterations))
     finally:
         gang.close()
     latency = evaluation.latency

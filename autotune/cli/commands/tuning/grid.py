@@ -12,8 +12,9 @@ import typer
 from autotune.cli import output, session
 from autotune.cli.commands.tuning.held_out import HeldOut, compared
 from autotune.cli.commands.tuning.sizes import Sizes
-from autotune.cli.commands.tuning.tune import INTERRUPTED, Effort, Force, Seconds, Seed, Trials, say_where
+from autotune.cli.commands.tuning.tune import Effort, Force, Seconds, Seed, Trials, say_where
 from autotune.cli.entries import entry_dict
+from autotune.cli.interrupts import exit_code
 from autotune.cli.options import Database, Json, Request
 from autotune.config import Config
 from autotune.db import CacheKey, Entry, Store
@@ -130,7 +131,7 @@ def tune_grid(
     heap_bytes = max(workload.heap_bytes(problem) for problem in problems)
     try:
         with (
-            Store.open(db) as store, session.terminable(),
+            Store.open(db) as store,
             session.make_screen(workload, problems[0], machine) as screen,
             closing(session.make_gang(workload, problems[0], machine, heap_bytes)) as gang,
         ):  # fmt: skip
@@ -146,7 +147,7 @@ def tune_grid(
         output.data_json([row.as_dict() for row in rows])
     if interrupted:
         output.say("interrupted; the same command again continues where it stopped")
-        raise typer.Exit(INTERRUPTED)
+        raise typer.Exit(exit_code())
     if any(row.entry is None for row in rows):
         raise typer.Exit(1)
 

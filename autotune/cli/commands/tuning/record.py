@@ -13,7 +13,8 @@ from rich.console import Console
 from rich.progress import Progress
 
 from autotune.cli import output, session
-from autotune.cli.commands.tuning.tune import INTERRUPTED, Effort, say_where
+from autotune.cli.commands.tuning.tune import Effort, say_where
+from autotune.cli.interrupts import exit_code
 from autotune.cli.options import Database, Json, Request
 from autotune.config import Value
 from autotune.errors import InputError
@@ -64,7 +65,7 @@ def record_workload(
         output.say(f"note: the default is not in the reduced space: {config_text(default)}")
     try:
         with (
-            Store.open(db) as store, session.terminable(),
+            Store.open(db) as store,
             session.make_screen(workload, problem, machine) as screen, _watching() as watch,
             closing(session.make_gang(workload, problem, machine)) as gang,
         ):  # fmt: skip
@@ -74,7 +75,7 @@ def record_workload(
             )  # fmt: skip
     except KeyboardInterrupt:
         output.say("interrupted; the same command again continues where it stopped")
-        raise typer.Exit(INTERRUPTED) from None
+        raise typer.Exit(exit_code()) from None
     recordings.write(found, out)
     outcomes = Counter(evaluation.outcome.value for evaluation in found.evaluations.values())
     measured = {config: e.latency for config, e in found.evaluations.items() if e.latency is not None}

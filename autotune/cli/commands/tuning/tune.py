@@ -11,12 +11,10 @@ from typing import Annotated
 import typer
 
 from autotune.cli import output, session
+from autotune.cli.interrupts import exit_code
 from autotune.cli.options import Database, Json, Request
 from autotune.environment import Machine
 from autotune.problem import Problem
-
-INTERRUPTED = 130
-
 
 Seconds = Annotated[str | None, typer.Option("--budget", metavar="TIME", help="Stop after so long: 90s, 5m, 1.5h.")]
 Trials = Annotated[int | None, typer.Option("--trials", metavar="N", help="Stop after so many configs.")]
@@ -64,7 +62,6 @@ def tune_workload(
         return
     with Store.open(db) as store:
         with (
-            session.terminable(),
             session.make_screen(workload, problem, machine) as screen,
             watching(problem, machine) as watch,
             closing(session.make_gang(workload, problem, machine)) as gang,
@@ -75,7 +72,7 @@ def tune_workload(
             )  # fmt: skip
         summary.present(result, request, problem, store, db=db, json=json)
     if result.interrupted:
-        raise typer.Exit(INTERRUPTED)
+        raise typer.Exit(exit_code())
     if result.entry is None:
         raise typer.Exit(1)
 

@@ -3,13 +3,11 @@ from __future__ import annotations
 import json
 import math
 import re
-import signal
 from pathlib import Path
 
 import pytest
 from fakes import Bench
 
-from autotune.cli import session
 from autotune.db import Store
 
 SMALL = ("all-gather-gemm", "--trials", "12", "--effort", "quick")
@@ -120,12 +118,6 @@ def test_interrupted_in_the_finals_nothing_is_lost(gpus: Bench) -> None:
     assert len(gpus.gangs[0].calls) == 15
     gpus.tune(*SMALL, "--force")
     assert len(gpus.gangs[0].calls) + len(gpus.gangs[1].calls) == len(gpus.gangs[2].calls)
-
-
-def test_sigterm_is_what_ctrl_c_is() -> None:
-    with pytest.raises(KeyboardInterrupt), session.terminable():
-        signal.raise_signal(signal.SIGTERM)
-    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
 def test_where_nothing_can_be_measured_it_fails_with_the_reason(gpus: Bench) -> None:

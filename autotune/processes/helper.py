@@ -1,0 +1,51 @@
+"""A helper's process: carries out the jobs that it is sent, one at a time, and sends back what came of each."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from typing import Any
+
+from autotune.processes.lifeline import die_with_parent
+
+Job = tuple[Callable[..., Any], tuple[Any, ...]]
+"""A function of a module, and what to call it with."""
+
+Answer = tuple[Any, BaseException | None]
+"""What a job returned, or raised."""
+
+
+def answer_to(received: bytes) -> bytes:
+    """Carry a pickled job out."""
+    try:
+        function, arguments = pickle.loads(received)  # from our own parent; imports the function's module
+        return pickle.dumps((function(*arguments), None))
+    except Exception as error:  # noqa: BLE001  the process boundary: whoever waits for the job raises it
+        return _packed(error)
+
+
+def _packed(error: Exception) -> bytes:
+    """An answer with the error; with its text, where a user's exception holds what cannot travel."""
+    try:
+        return pickle.dumps((None, error))
+    except Exception:  # noqa: BLE001
+        return pickle.dumps((None, RuntimeError(f"{type(error).__name__}: {error}")))
+
+
+def main() -> None:
+    """Serve jobs on the connection whose descriptor is the first argument, until the parent closes it."""
+    descriptor, parent = int(sys.argv[1]), int(sys.argv[2])
+    die_with_parent(parent)
+    connection: Connection = Connection(descriptor)
+    while True:
+        try:
+            connection.send_bytes(answer_to(connection.recv_bytes()))
+        except (EOFError, BrokenPipeError):
+            os._exit(0)  # destructors of GPU libraries may hang, and nothing here needs them
+
+
+if __name__ == "__main__":
+    main()

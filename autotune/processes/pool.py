@@ -1,0 +1,110 @@
+"""A pool of helper processes. One that crashes or is stuck ends alone, with the job that it was at."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from multiprocessing.connection import Pipe
+from typing import Any
+
+from autotune.processes.helper import Answer, Job
+from autotune.processes.python import start_python
+
+START_SECONDS = 300.0
+"""How long a new helper may take for its imports, which is seconds; on a host that is busy, minutes."""
+
+
+class HelperDied(Exception):
+    """A helper ended in the midst of a job."""
+
+
+class HelperStuck(Exception):
+    """A helper did not answer in time, and was killed."""
+
+
+class Pool:
+    """At most ``workers`` helpers, started as they are needed. Safe to use from many threads.
+
+    Each helper is served by a thread, which starts it, sends it one job after another, and starts another one where it
+    has died. (A thread, for the kernel kills a helper with the thread that started it, see ``die_with_parent``.)
+    """
+
+    def __init__(self, workers: int, prepare: Callable[..., Any], *arguments: Any) -> None:
+        """``prepare(*arguments)`` is each helper's first job, for its imports; it may take ``START_SECONDS``."""
+        self._threads = ThreadPoolExecutor(workers, thread_name_prefix="autotune-pool")
+        self._prepare: Job = (prepare, arguments)
+        self._mine = threading.local()
+        self._lock = threading.Lock()
+        self._helpers: set[_Helper] = set()
+        self._closed = False
+
+    def submit(self, seconds: float, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
+        """Let a helper call a module's function. The future raises what that raises, HelperDied, or HelperStuck after
+        ``seconds``, which count from when a helper has begun.
+        """
+        return self._threads.submit(self._call, (function, arguments), seconds)
+
+    def close(self) -> None:
+        """Kill every helper, whatever it is at, and cancel what none has begun."""
+        with self._lock:
+            self._closed = True
+            self._threads.shutdown(wait=False, cancel_futures=True)
+            for helper in self._helpers:
+                helper.kill()
+
+    def _call(self, job: Job, seconds: float) -> Any:
+        """On a thread: have its helper do the job."""
+        try:
+            if not hasattr(self._mine, "helper"):
+                self._mine.helper = self._started()
+                self._mine.helper.call(self._prepare, START_SECONDS)
+            value, error = self._mine.helper.call(job, seconds)
+        except (HelperDied, HelperStuck):
+            with self._lock:
+                self._helpers.discard(self._mine.helper)
+            del self._mine.helper
+            raise
+        if error is not None:
+            raise error
+        return value
+
+    def _started(self) -> _Helper:
+        with self._lock:
+            if self._closed:
+                raise HelperDied("the pool was closed")
+            helper = _Helper()
+            self._helpers.add(helper)
+            return helper
+
+
+class _Helper:
+    """One process, and the connection to it."""
+
+    def __init__(self) -> None:
+        self._connection, theirs = Pipe()
+        with theirs:
+            self._process = start_python("autotune.processes.helper", theirs)
+
+    def call(self, job: Job, seconds: float) -> Answer:
+        """Raises HelperDied or HelperStuck; the helper is gone then."""
+        try:
+            self._connection.send(job)
+            if self._connection.poll(seconds):
+                answer: Answer = self._connection.recv()
+                return answer
+        except (EOFError, OSError):
+            code = self.kill()
+            raise HelperDied(signal.Signals(-code).name if code < 0 else f"exit code {code}") from None
+        self.kill()
+        raise HelperStuck(f"no answer within {seconds:.0f} s")
+
+    def kill(self) -> int:
+        """End it, with whatever it has started; its exit code, which is its own where it has ended already."""
+        if self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+        return self._process.wait()

@@ -1,0 +1,93 @@
+"""A user's methods at the tuner's door: what they raise names them, and what they give is checked."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from autotune.config import Config
+from autotune.errors import AutotuneError, InvalidConfig, WorkloadError
+
+
+def guard(kind: type[Any]) -> None:
+    """Put a guard before the methods of ``CHECKS`` that a class of workloads has or inherits."""
+    for name, check in CHECKS.items():
+        method = inspect.getattr_static(kind, name)
+        unguarded = inspect.isfunction(method) and not hasattr(method, "guarded")
+        if unguarded and not getattr(method, "__isabstractmethod__", False):
+            setattr(kind, name, _guarded(method, check))
+
+
+def _guarded(method: Callable[..., Any], check: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def call(self: Any, *arguments: Any, **named: Any) -> Any:
+        try:
+            found = method(self, *arguments, **named)
+        except AutotuneError:
+            raise
+        except Exception as error:  # a user's method may raise anything
+            raise WorkloadError(f"workload {self.name}: {method.__name__} raised {_told(error)}") from error
+        return check(self, found, *arguments, **named)
+
+    call.guarded = True  # type: ignore[attr-defined]
+    return call
+
+
+def _told(error: Exception) -> str:
+    """As the last line of its traceback has it, and where it was raised."""
+    text = traceback.format_exception_only(error)[-1].strip()
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{text} ({Path(frame.filename).name}, line {frame.lineno}, in {frame.name})"
+
+
+def _default(workload: Any, found: Any, problem: Any, machine: Any) -> Any:
+    return _config(workload, "default_config", found, problem, machine)
+
+
+def _first(workload: Any, found: Any, problem: Any, machine: Any) -> Any:
+    if not isinstance(found, list | tuple):
+        raise WorkloadError(f"workload {workload.name}: first_configs gave {found!r}; a list of Config is needed")
+    return [_config(workload, "first_configs", each, problem, machine) for each in found]
+
+
+def _baselines(workload: Any, found: Any, problem: Any, machine: Any) -> Any:
+    if not isinstance(found, dict):
+        raise WorkloadError(f"workload {workload.name}: baselines gave {found!r}; a dictionary of Config is needed")
+    return {name: _config(workload, f"baselines[{name!r}]", each, problem, machine) for name, each in found.items()}
+
+
+def _config(workload: Any, where: str, found: Any, problem: Any, machine: Any) -> Config:
+    """Raises where it is none of the space: it would be served, or measured, unseen by anybody."""
+    if not isinstance(found, Config):
+        raise WorkloadError(f"workload {workload.name}: {where} gave {found!r}; an autotune.config.Config is needed")
+    violation = workload.space.violation(found, problem, machine)
+    if violation is not None:
+        raise InvalidConfig(f"workload {workload.name}: {where} is not valid for {problem}: {violation}")
+    return found
+
+
+def _prediction(workload: Any, found: Any, *_: Any) -> float | None:
+    """None where it is no time: a model that has no answer orders nothing, and ends no run."""
+    fits = isinstance(found, int | float) and math.isfinite(found) and found > 0
+    return float(found) if fits else None
+
+
+def _anything(workload: Any, found: Any, *_: Any, **__: Any) -> Any:
+    return found
+
+
+CHECKS: dict[str, Callable[..., Any]] = {
+    "default_problem": _anything,
+    "default_config": _default,
+    "first_configs": _first,
+    "baselines": _baselines,
+    "tolerance": _anything,
+    "heap_bytes": _anything,
+    "predict": _prediction,
+}
+"""What becomes of what a method gives, by its name; called with the method's own arguments after it."""

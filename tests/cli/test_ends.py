@@ -1,0 +1,100 @@
+"""How the command ends where it is interrupted, or nobody takes what it has to say: a line and an exit code."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from fakes import Bench, FakeGang
+
+SMALL = ("all-gather-gemm", "--m", "64", "--n", "128", "--k", "64", "--trials", "8", "--effort", "quick")
+
+INTERRUPTING = """
+import builtins, os, signal, sys
+name, way = sys.argv[1:]
+importing = builtins.__import__
+
+def interrupted(wanted, *rest):
+    if wanted.partition(".")[0] == name:
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+        except KeyboardInterrupt as error:
+            if way == "turned over":
+                raise ImportError("this module could not be loaded") from error
+            raise
+    return importing(wanted, *rest)
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it, and so would we
+from autotune.cli import main
+builtins.__import__ = interrupted
+sys.argv = ["tune", "lookup", "all-gather-gemm", "--m", "64", "--n", "64", "--k", "64"]
+main()
+"""
+
+
+@pytest.mark.parametrize(("name", "way"), [("typer", "as it is"), ("torch", "as it is"), ("torch", "turned over")])
+def test_ctrl_c_while_modules_are_imported(name: str, way: str) -> None:
+    done = subprocess.run([sys.executable, "-c", INTERRUPTING, name, way], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
+
+
+def strike(number: signal.Signals) -> Callable[[FakeGang], None]:
+    """What makes a gang's sixth evaluation be struck by a signal."""
+
+    def prepare(gang: FakeGang) -> None:
+        evaluate = gang.evaluate
+
+        def struck(*arguments: Any) -> Any:
+            if len(gang.calls) == 5:
+                signal.raise_signal(number)
+            return evaluate(*arguments)
+
+        gang.evaluate = struck  # type: ignore[method-assign]
+
+    return prepare
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize("words", [SMALL, ("grid", *SMALL)], ids=["tune", "grid"])
+def test_a_signal_keeps_what_was_measured_and_names_itself(
+    gpus: Bench, number: signal.Signals, code: int, words: tuple[str, ...]
+) -> None:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        gpus.prepare = strike(number)
+        result = gpus.tune(*words)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert result.exit_code == code, result.output
+    assert "he same command again continues" in result.output
+    assert len(gpus.gangs[0].calls) == 5
+    gpus.prepare = lambda gang: None
+    assert gpus.tune(*words).exit_code == 0
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_what_was_to_be_ignored_still_is(gpus: Bench) -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        gpus.prepare = strike(signal.SIGINT)
+        assert gpus.tune(*SMALL).exit_code == 0
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+TUNE = [sys.executable, "-m", "autotune.cli"]
+
+
+@pytest.mark.parametrize("words", [("list", "--json"), ("report",), ("--help",)], ids=" ".join)
+def test_an_answer_that_cannot_be_written_is_one_line_and_an_exit_code(gpus: Bench, words: tuple[str, ...]) -> None:
+    gpus.tune(*SMALL)
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([*TUNE, *words], stdout=full, stderr=subprocess.PIPE, text=True)
+    assert (done.returncode, done.stderr) == (1, "tune: error: stdout cannot be written: No space left on device\n")
+    done = subprocess.run(["sh", "-c", '"$@" >&-', "sh", *TUNE, *words], capture_output=True, text=True)
+    told = "tune: error: stdout is closed: let it go to a file, or to /dev/null\n"
+    assert (done.returncode, done.stderr) == (1, told)

@@ -1,0 +1,94 @@
+"""A user's methods: what they raise names workload and method, what they give is checked where it is used first."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from fakes import Bench
+
+import autotune
+from autotune.environment import INTERPRETED
+from autotune.errors import InvalidConfig
+from autotune.runtime import forget_lookups
+from autotune.workloads import workload
+
+TOY = Path(__file__).parents[1] / "cli" / "toy_workload.py"
+
+
+def wrong_toy(folder: Path, method: str, body: str) -> str:
+    """The toy with another method, as FILE:CLASS; its line of that body is the file's last."""
+    given = "machine, world_size" if method == "default_problem" else "problem, machine"
+    given = {"predict": "problem, config, machine", "tolerance": "problem", "heap_bytes": "problem"}.get(method, given)
+    file = folder / "wrong.py"
+    file.write_text(f"{TOY.read_text()}\nclass Wrong(ToyWorkload):\n    def {method}(self, {given}):\n        {body}\n")
+    return f"{file}:Wrong"
+
+
+METHODS = ("default_problem", "default_config", "first_configs", "baselines", "predict")
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_what_a_method_raises_is_one_line_that_names_it(laptop: Bench, tmp_path: Path, method: str) -> None:
+    reference = wrong_toy(tmp_path, method, "return {}['planted']")
+    line = len(Path(reference.partition(":")[0]).read_text().splitlines())
+    result = laptop.tune("run", reference, "--trials", "3")
+    assert result.exit_code == 1, result.output
+    told = f"workload toy_sum: {method} raised KeyError: 'planted' (wrong.py, line {line}, in {method})"
+    assert result.stderr.splitlines()[-1] == f"tune: error: {told}"
+
+
+INVALID = [
+    ("default_config", "return Config({'mode': 'tritn'})", "default_config is not valid for ", "tritn"),
+    (
+        "first_configs",
+        "return [Config({'mode': 'push', 'block_m': 7})]",
+        "first_configs is not valid for ",
+        "block_m=7",
+    ),
+    ("baselines", "return {'mine': Config({'mode': 'bps'})}", "baselines['mine'] is not valid for ", "bps"),
+]
+WRONG = [
+    ("default_config", "return {'mode': 'bsp'}", "default_config gave {'mode': 'bsp'}", "autotune.config.Config"),
+    ("first_configs", "return None", "first_configs gave None", "a list of Config is needed"),
+    ("baselines", "return [1]", "baselines gave [1]", "a dictionary of Config is needed"),
+]
+
+
+@pytest.mark.parametrize(("method", "body", "told", "why"), [*INVALID, *WRONG])
+def test_configs_that_are_none_of_the_space_are_refused(
+    laptop: Bench, tmp_path: Path, method: str, body: str, told: str, why: str
+) -> None:
+    result = laptop.tune("run", wrong_toy(tmp_path, method, body), "--trials", "3")
+    line = result.stderr.splitlines()[-1]
+    assert line.startswith(f"tune: error: workload toy_sum: {told}") and why in line
+    assert result.exit_code == (2 if "not valid" in told else 1)
+
+
+def test_a_look_up_serves_no_default_that_is_none_of_the_space(tmp_path: Path) -> None:
+    found = workload(wrong_toy(tmp_path, "default_config", "return Config({'mode': 'tritn'})"))
+    forget_lookups()
+    with pytest.raises(InvalidConfig, match="default_config is not valid"):
+        autotune.lookup(found, found.problem_type(width=8, world_size=2), url=str(tmp_path / "none.db"))  # type: ignore[call-arg]
+    forget_lookups()
+
+
+@pytest.mark.parametrize("value", ["float('nan')", "float('inf')", "-1.0", "0", "'soon'"])
+def test_a_prediction_that_is_no_time_counts_as_none(laptop: Bench, tmp_path: Path, value: str) -> None:
+    reference = wrong_toy(tmp_path, "predict", f"return {value}")
+    assert laptop.tune("run", reference, "--trials", "3").exit_code == 0
+    found = workload(reference)
+    problem = found.problem_type(width=8, world_size=2)  # type: ignore[call-arg]
+    assert found.predict(problem, found.default_config(problem, INTERPRETED), INTERPRETED) is None
+
+
+def test_what_raises_on_a_rank_names_the_workload(tmp_path: Path) -> None:
+    reference = wrong_toy(tmp_path, "unused", "pass")
+    command = [sys.executable, "-m", "autotune.cli", "run", reference, "--width", "64", "--trials", "2"]
+    environment = {**os.environ, "AUTOTUNE_DB": str(tmp_path / "cache.db"), "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert done.returncode == 1 and "Traceback" not in done.stderr.partition("tune: error: ")[0]
+    assert f"tune: error: workload {reference}: rank 0 failed" in done.stderr and "NotImplementedError" in done.stderr

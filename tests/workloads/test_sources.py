@@ -1,0 +1,111 @@
+"""What makes results stale: a change in any module that a workload's kernels, its operation or the stopwatch import."""
+
+from __future__ import annotations
+
+import ast
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from autotune.errors import InputError
+from autotune.workloads import workload
+from autotune.workloads.registry import BUILT_IN
+
+PACKAGE = Path(__file__).parents[2] / "autotune"
+
+DECIDES_NOTHING = {
+    "config": "a dictionary",
+    "cost_models": "orders the first trials; every one is measured",
+    "environment": "the machine and the versions are part of the key and of the provenance",
+    "errors": "words",
+    "outcome": "dataclasses",
+    "problem": "its fields are the key",
+    "processes": "folders and how processes end",
+    "search_spaces": "the space has a fingerprint of its own",
+    "workloads/workload": "the contract; what it says by default, a workload's own file can say otherwise",
+    "workloads/sources": "what is tested here",
+    **dict.fromkeys(
+        ("kernels/__init__", "ranks/__init__", "workloads/__init__", "workloads/built_in/__init__"), "names"
+    ),
+}
+"""Rooms and modules that a workload imports and whose change makes none of its results wrong, and why."""
+
+
+def file_of(module: str) -> Path | None:
+    """The file of a module of ours; None where the name is that of something in a module."""
+    place = PACKAGE.parent.joinpath(*module.split("."))
+    return next((each for each in (place.with_suffix(".py"), place / "__init__.py") if each.is_file()), None)
+
+
+def imported(file: Path) -> Iterator[Path]:
+    """The files of the modules of ours that a module imports anywhere, and of the packages that they lie in."""
+    for node in ast.walk(ast.parse(file.read_text())):
+        names = []
+        if isinstance(node, ast.ImportFrom) and node.module:
+            assert node.level == 0
+            names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+        elif isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        for name in names:
+            parts = name.split(".")
+            if parts[0] == PACKAGE.name:
+                files = [file_of(".".join(parts[:count])) for count in range(2, len(parts) + 1)]
+                yield from (each for each in files if each is not None)
+
+
+def decides(file: Path) -> bool:
+    name = file.relative_to(PACKAGE).with_suffix("").as_posix()
+    return not any(name == each or name.startswith(f"{each}/") for each in DECIDES_NOTHING)
+
+
+def closure(name: str) -> set[Path]:
+    """All that the workload's module and the stopwatch come to, by their imports."""
+    todo, seen = [PACKAGE / f"workloads/built_in/{name}.py", PACKAGE / "ranks/measure.py"], set()
+    while todo:
+        file = todo.pop()
+        if file not in seen:
+            seen.add(file)
+            todo += [each for each in imported(file) if decides(each)]
+    return seen
+
+
+CHANGES = """
+import json, sys
+from pathlib import Path
+from autotune.workloads import workload
+names, root = json.loads(sys.argv[1]), Path(sys.argv[2])
+for name, files in names.items():
+    before = workload(name).source_hash()
+    for file in files:
+        text = (root / file).read_text()
+        (root / file).write_text(text + "# changed\\n")
+        if workload(name).source_hash() == before:
+            print(name, "does not hash", file)
+        (root / file).write_text(text)
+    assert workload(name).source_hash() == before
+print("done", Path(sys.modules["autotune"].__file__).parents[1] == root)
+"""
+
+
+def test_a_change_in_any_module_that_a_built_in_workload_comes_to_makes_its_results_stale(tmp_path: Path) -> None:
+    files = {name: sorted(str(file.relative_to(PACKAGE.parent)) for file in closure(name)) for name in BUILT_IN}
+    for name, found in files.items():
+        assert {f"autotune/kernels/{name}/device.py", "autotune/kernels/launching/plan.py", "autotune/heap/device.py",
+                "autotune/heap/gpu.py", "autotune/ranks/measure.py"} <= set(found)  # fmt: skip
+    shutil.copytree(PACKAGE, tmp_path / "autotune", ignore=shutil.ignore_patterns("__pycache__"))
+    command = [sys.executable, "-c", CHANGES, json.dumps(files), str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert done.stdout.splitlines() == ["done True"], done.stdout + done.stderr
+
+
+def test_what_is_no_module_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = workload("flash_decode")
+    for name in ("no_such_module", "no_such_package.module", "autotune.heap.device.wait", ""):
+        monkeypatch.setattr(type(found), "sources", (name,))
+        with pytest.raises(InputError, match=f"sources names '{name}'"):
+            found.source_hash()
