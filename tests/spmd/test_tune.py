@@ -52,6 +52,10 @@ def test_tuned_anew_it_is_a_study_of_its_own(agreement: Answers) -> None:
     assert same(agreement, "anew")["entry"] != same(agreement, "tuned")["entry"]
 
 
+def test_it_gives_back_what_it_took(agreement: Answers) -> None:
+    assert same(agreement, "given back")
+
+
 def test_what_fails_on_one_rank_is_the_configs_outcome(agreement: Answers) -> None:
     outcomes = same(agreement, "outcomes")
     assert outcomes["measured"] >= 2
