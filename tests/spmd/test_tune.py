@@ -93,7 +93,7 @@ def test_a_rank_that_is_not_back_in_time_is_an_error_on_all_that_wait(tmp_path: 
         alone, late = (answer[how] for answer in answers)
         assert alone["error"] == late["error"] == "GangError"
         assert "left alone while the ranks tuned" in alone["told"]
-        assert alone["seconds"] < TIMEOUT + 8
+        assert alone["seconds"] < TIMEOUT + 60
     assert "config" in same(answers, "afterwards")
 
 
