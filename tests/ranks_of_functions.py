@@ -19,15 +19,19 @@ class RankDied(Exception):
 
 
 def run_ranks(
-    file: str, function: str, world_size: int, folder: Path, *, gpu: bool = False, argument: Any = None,
+    file: str, function: str, world_size: int, folder: Path, *, gpu: bool | str = False, argument: Any = None,
     seconds: float = DEADLINE,
 ) -> list[Any]:  # fmt: skip
-    """Call ``function(argument)`` of the module at ``file`` on every rank; a rank that dies kills the rest."""
+    """Call ``function(argument)`` of the module at ``file`` on every rank; a rank that dies kills the rest.
+
+    ``gpu``: each on a GPU of its own, or, with ``one``, all on the first one; they take turns.
+    """
     environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
     environment["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), *filter(None, sys.path)])
     without_gpus = {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""}
     environment |= {} if gpu else without_gpus
-    call = json.dumps([file, function, world_size, str(folder), gpu, argument, seconds])
+    environment |= {"CUDA_VISIBLE_DEVICES": "0"} if gpu == "one" else {}
+    call = json.dumps([file, function, world_size, str(folder), bool(gpu), argument, seconds])
     ranks = []
     for rank in range(world_size):
         with open(folder / f"log{rank}", "wb") as log:
@@ -47,6 +51,11 @@ def run_ranks(
     return [json.loads((folder / f"answer{rank}").read_text()) for rank in range(world_size)]
 
 
+def held() -> dict[str, int]:
+    """What a process has of the system that it should give back."""
+    return {"descriptors": len(os.listdir("/proc/self/fd")), "threads": len(os.listdir("/proc/self/task"))}
+
+
 def _logs(folder: Path, world_size: int) -> str:
     return "\n".join((folder / f"log{rank}").read_text()[-1500:] for rank in range(world_size))
 
@@ -59,16 +68,17 @@ def _main() -> None:
 
     rank = int(sys.argv[1])
     file, function, world_size, folder, gpu, argument, seconds = json.loads(sys.argv[2])
-    shared = gpu and world_size > torch.cuda.device_count()  # NCCL takes one rank a GPU
+    # More ranks than GPUs take turns on them, which NCCL does not; so there the library's collectives are missing.
+    alone = gpu and world_size <= torch.cuda.device_count()
     if gpu:
         torch.cuda.set_device(rank % torch.cuda.device_count())
     dist.init_process_group(
-        "cpu:gloo,cuda:nccl" if gpu and not shared else "gloo",
+        "cpu:gloo,cuda:nccl" if alone else "cpu:gloo,cuda:gloo" if gpu else "gloo",
         init_method=f"file://{folder}/rendezvous",
         rank=rank,
         world_size=world_size,
         timeout=timedelta(seconds=seconds),
-        device_id=torch.device("cuda", rank) if gpu and not shared else None,
+        device_id=torch.device("cuda", rank) if alone else None,
     )
     spec = importlib.util.spec_from_file_location("functions", file)
     assert spec is not None and spec.loader is not None

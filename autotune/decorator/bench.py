@@ -16,8 +16,8 @@ from triton.runtime.errors import OutOfResources, PTXASError
 
 from autotune.environment import Machine
 from autotune.outcome import Evaluation, Latency, Outcome
+from autotune.ranks.agreement import Votes
 from autotune.ranks.measure import combine
-from autotune.spmd.votes import Votes
 
 REFUSALS: dict[type[Exception], Outcome] = {
     OutOfResources: Outcome.OUT_OF_RESOURCES,

@@ -24,10 +24,10 @@ from autotune.decorator.votes import Asked, Question, Ranks, agreed, votes_of
 from autotune.environment import INTERPRETED, Machine, default_database_url, offline
 from autotune.environment import machine as this_machine
 from autotune.errors import InvalidArguments, NotTuned
+from autotune.ranks.agreement import Votes
 from autotune.runtime.entries import forget_entries, read_entries, serve
 from autotune.runtime.lookup import Found
 from autotune.search_spaces import Dimension, Space
-from autotune.spmd.votes import Votes
 
 if TYPE_CHECKING:
     from autotune.decorator.proposals import Proposals

@@ -11,8 +11,8 @@ import torch.distributed as dist
 
 from autotune.db import CacheKey
 from autotune.decorator.key import Call
+from autotune.ranks.agreement import Votes
 from autotune.runtime.lookup import Found
-from autotune.spmd.votes import Votes
 
 Ranks = Literal["all", "each"] | Callable[[], Any]
 """Who chooses a config together: all ranks of the default group, each for itself, or those of a group (made late)."""

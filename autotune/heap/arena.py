@@ -97,9 +97,15 @@ class SymmetricHeap(ABC):
             self._peers[key] = self._view(self._addresses[rank] + self.offset(tensor), rank, tensor)
         return self._peers[key]
 
-    @abstractmethod
     def borrow(self, tensor: torch.Tensor) -> torch.Tensor:
         """The memory of a contiguous tensor on the heap's device, wherever it lies, as one that does not keep it."""
+        if tensor.numel() == 0:  # an empty KV cache, say: there is no memory, and an address means nothing
+            return torch.empty_like(tensor)
+        return self._borrow(tensor)
+
+    @abstractmethod
+    def _borrow(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The same, of a tensor that has elements."""
 
     @abstractmethod
     def _view(self, address: int, rank: int, like: torch.Tensor) -> torch.Tensor:
@@ -112,6 +118,11 @@ class SymmetricHeap(ABC):
         self.meet()
 
     def close(self) -> None:
-        """Give the memory back. The tensors handed out must not be used any more."""
+        """Give the memory back at once. The tensors handed out must not be used any more."""
         self._peers.clear()
         self.arena = torch.empty(0, dtype=torch.uint8)
+        self.group, self.meet = None, _closed  # a group that nobody holds gives its sockets and threads back
+
+
+def _closed() -> None:
+    raise HeapError("the symmetric heap is closed")

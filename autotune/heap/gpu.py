@@ -34,7 +34,7 @@ class IrisHeap(SymmetricHeap):
         self._view_of = iris.tensor_from_ptr
         super().__init__(arena, [int(base) for base in self.context.get_heap_bases().tolist()], group)
 
-    def borrow(self, tensor: torch.Tensor) -> torch.Tensor:
+    def _borrow(self, tensor: torch.Tensor) -> torch.Tensor:
         """As a peer's memory is made a tensor."""
         return self._view(tensor.data_ptr(), self.rank, tensor)
 
@@ -44,6 +44,9 @@ class IrisHeap(SymmetricHeap):
         return flat.view(like.dtype).view(like.shape)
 
     def close(self) -> None:
-        """Release Iris's memory."""
+        """Unmap all of it, ours and the peers'; waits for this device."""
         super().close()
-        del self.context
+        self.context.heap.close()
+        # Iris's objects hold each other. Left to the collector they would synchronise the device whenever it comes,
+        # maybe in the midst of the capture of a graph; emptied, they go now.
+        vars(self.context).clear()

@@ -43,7 +43,7 @@ class SharedMemoryHeap(SymmetricHeap):
             dist.barrier(group=group)
         super().__init__(self._maps[rank], [part.data_ptr() for part in self._maps], group)
 
-    def borrow(self, tensor: torch.Tensor) -> torch.Tensor:
+    def _borrow(self, tensor: torch.Tensor) -> torch.Tensor:
         """By its address."""
         memory = (ctypes.c_byte * (tensor.numel() * tensor.element_size())).from_address(tensor.data_ptr())
         return torch.frombuffer(memory, dtype=tensor.dtype).view(tensor.shape)

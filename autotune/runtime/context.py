@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -16,9 +15,10 @@ from triton.runtime import driver
 
 from autotune.config import Config
 from autotune.environment import machine as this_machine
-from autotune.errors import InputError, InvalidConfig, RanksDisagree
+from autotune.errors import InputError, InvalidConfig
 from autotune.heap import open_heap
 from autotune.problem import Problem
+from autotune.ranks.agreement import Votes
 from autotune.runtime.lookup import Found, lookup
 from autotune.runtime.workspace import Workspace
 from autotune.workloads import workload
@@ -41,6 +41,16 @@ def open_context(handle: int) -> Context:
     return found
 
 
+class FirstCallVotes(Votes):
+    """The ranks of a context."""
+
+    left_alone = (
+        "this rank was left alone in a first call, or in release or close: another rank died, or did not make the same "
+        "call"
+    )
+    disagree = "the ranks call an operator with different problems or configs ({seen})"
+
+
 class Context:
     """Opened once per process, on every rank alike; operators take it as their first argument.
 
@@ -54,9 +64,14 @@ class Context:
         ``heap_bytes`` is the symmetric heap of each rank; an operator's workspace on it is about twice what is
         gathered or exchanged. ``url`` names the database of tuned configs, by default the user's.
         """
-        self.group = dist.new_group(backend="gloo")
         self.machine = this_machine()
-        self.heap = open_heap(heap_bytes, self.group)
+        self._votes = FirstCallVotes(dist.new_group(backend="gloo"))
+        try:
+            self.heap = open_heap(heap_bytes, self._votes.group)
+        except BaseException:
+            self._leave_group()
+            raise
+        self.heap.meet = self._votes.meet
         self.spin_limit = SPIN_LIMITS[self.machine.is_interpreter]
         self.calls: dict[Any, Prepared] = {}
         """Forms of calls that have been checked, see ``Operator``."""
@@ -82,15 +97,30 @@ class Context:
             self._end()  # waits for nobody: the other ranks may not come
 
     def close(self) -> None:
-        """Give everything back. Collective; waits for what has been enqueued. A second time it does nothing."""
-        if self.handle in _OPEN:
+        """Give everything back: memory, descriptors, threads. Collective; waits for what has been enqueued.
+
+        A second time it does nothing.
+        """
+        if self.handle not in _OPEN:
+            return
+        try:
             self.heap.barrier()
+        finally:
             self._end()
 
     def _end(self) -> None:
-        _OPEN.pop(self.handle, None)
-        self._forget()
-        self.heap.close()
+        with self._lock:
+            if _OPEN.pop(self.handle, None) is None:
+                return
+            self._forget()
+            self.heap.close()
+            self._leave_group()
+
+    def _leave_group(self) -> None:
+        """Waits for nobody; whoever of the others still waits for us is told so."""
+        group, self._votes = self._votes.group, FirstCallVotes()
+        if dist.is_initialized():  # else the program has destroyed all groups itself
+            dist.destroy_process_group(group)
 
     def release(self) -> None:
         """Give all workspaces back; the next call of each problem makes its own anew. Collective; waits for the device.
@@ -107,14 +137,23 @@ class Context:
         self._workspaces.clear()
 
     def check(self) -> None:
-        """Raise GangError where a wait in any operator's kernel has given up. Waits for the device.
+        """Raise GangError where a wait in any operator's kernel has given up. Waits for the device, all streams of it.
 
         On a GPU a call returns before it is known whether all ranks came: check now and then, and before results
-        count. (Under the interpreter every call checks itself.)
+        count. (Under the interpreter every call checks itself.) While a graph is captured it raises InputError.
         """
+        if self.capturing:
+            raise InputError("check() waits for the device, which a captured graph cannot do: call it outside")
         with self._lock:
+            if self.heap.device.type == "cuda":
+                torch.cuda.synchronize(self.heap.device)  # calls may be on any stream, and a status word waits for none
             for workspace in self._workspaces.values():
                 workspace.check()
+
+    @property
+    def group(self) -> Any:
+        """A gloo group of the ranks; None once the context is closed."""
+        return self.heap.group
 
     @property
     def capturing(self) -> bool:
@@ -141,21 +180,46 @@ class Context:
             stream.wait_stream(self._stream)
         self._stream, self._raw_stream = stream, raw
 
-    def workspace(self, operator: Operator, problem: Problem, config: Config | None = None) -> Workspace:
-        """The workspace of a problem, with its tuned config or the given one. Collective where it is not there yet.
+    def workspace(
+        self, operator: Operator, problem: Problem, config: Config | None, use: Callable[[Workspace], None]
+    ) -> Workspace:  # fmt: skip
+        """The workspace of a problem, with its tuned config or the given one, after ``use`` of it.
 
-        Raises what ``choose`` raises, HeapExhausted, and InputError where the context is closed or a CUDA graph is
-        being captured.
+        Collective until it has been bound to tensors: then whatever the making or ``use`` raises on one rank is raised
+        on all, and the heap is as before. Raises what ``choose`` raises, HeapExhausted, and InputError where the
+        context is closed or a CUDA graph is being captured.
         """
         if self.handle not in _OPEN:
             raise InputError(f"{problem.workload}: the context is closed; open another one")
-        if self.capturing:
-            raise InputError(f"first call of {problem.workload} ({problem}) within a CUDA graph: make one before it")
         with self._lock:
+            known = self._known(problem, config)
+            if known is not None and known.bound:
+                use(known)
+                return known
+            if self.capturing:
+                raise InputError(
+                    f"first call of {problem.workload} ({problem}) within a CUDA graph: make one before it"
+                )
             key = problem, self.choose(problem, config).config
-            if key not in self._workspaces:
-                self._workspaces[key] = Workspace(operator, self, *key)
-            return self._workspaces[key]
+            mark = self.heap.mark()
+            try:
+                made = self._votes.all_or_none(lambda: self._used(operator, key, use))
+            except BaseException:
+                self.heap.release(mark)  # on every rank alike: the next workspace lies at the same place on all
+                raise
+            self._workspaces[key] = made
+            return made
+
+    def _known(self, problem: Problem, config: Config | None) -> Workspace | None:
+        if config is None:
+            found = self._choices.get(problem)
+            return None if found is None else self._workspaces.get((problem, found.config))
+        return self._workspaces.get((problem, config))
+
+    def _used(self, operator: Operator, key: tuple[Problem, Config], use: Callable[[Workspace], None]) -> Workspace:
+        workspace = self._workspaces.get(key) or Workspace(operator, self, *key)
+        use(workspace)
+        return workspace
 
     def choose(self, problem: Problem, config: Config | None = None) -> Found:
         """The config for a problem, the same on every rank: rank 0 looks it up, the others take its word.
@@ -166,36 +230,19 @@ class Context:
         if config is not None:
             return self._given(problem, config)
         if problem not in self._choices:
-            self._choices[problem] = self._agreed(problem)
+            self._votes.same(lambda: f"{problem.workload} {problem.to_json()}")
+            self._choices[problem] = self._votes.leader(
+                lambda: lookup(problem.workload, problem, machine=self.machine, url=self._url)
+            )
         return self._choices[problem]
-
-    def _agreed(self, problem: Problem) -> Found:
-        self._compare(f"{problem.workload} {problem.to_json()}")
-        found: list[Found | BaseException | None] = [None]
-        if self.heap.rank == 0:
-            try:
-                found[0] = lookup(problem.workload, problem, machine=self.machine, url=self._url)
-            except Exception as error:  # noqa: BLE001  raised below on every rank: none may miss the broadcast
-                found[0] = error
-        dist.broadcast_object_list(found, group_src=0, group=self.group)
-        if isinstance(found[0], BaseException):
-            raise found[0]
-        assert found[0] is not None
-        return found[0]
 
     def _given(self, problem: Problem, config: Config) -> Found:
         if (problem, config) not in self._workspaces:
-            space = workload(problem.workload).space
-            violation = space.violation(config, problem, self.machine)
-            self._compare(f"{problem.workload} {problem.to_json()} {config.to_json()}")
-            if violation is not None:
-                raise InvalidConfig(f"config not valid for {problem}: {violation}")
+            self._votes.same(lambda: self._checked(problem, config))
         return Found(config, "given", None, "given by the caller")
 
-    def _compare(self, text: str) -> None:
-        """Raise RanksDisagree on every rank where they do not all say the same."""
-        mine = hashlib.sha256(text.encode()).hexdigest()
-        everyone: list[Any] = [None] * self.heap.world_size
-        dist.all_gather_object(everyone, mine, group=self.group)
-        if len(set(everyone)) != 1:
-            raise RanksDisagree(f"the ranks call an operator with different problems or configs; here: {text}")
+    def _checked(self, problem: Problem, config: Config) -> str:
+        violation = workload(problem.workload).space.violation(config, problem, self.machine)
+        if violation is not None:
+            raise InvalidConfig(f"config not valid for {problem}: {violation}")
+        return f"{problem.workload} {problem.to_json()} {config.to_json()}"

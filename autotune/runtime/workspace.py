@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from autotune.runtime.context import Context
     from autotune.runtime.operators.operator import Operator
 
+Operands = Sequence[torch.Tensor | None]
+
 MOST_BINDINGS = 1024
 """Sets of addresses that a workspace remembers; a caller with more of them pays for binding them anew."""
 
@@ -27,31 +29,44 @@ class Workspace:
     """One config's scratch, allocated once. All calls of it come one after another, in the same order on all ranks."""
 
     def __init__(self, operator: Operator, context: Context, problem: Problem, config: Config) -> None:
-        """Collective. Raises HeapExhausted, on every rank alike, and leaves the heap as it was."""
+        """Collective. Raises HeapExhausted, on every rank alike."""
         # A graph would be bound to fixed addresses; callers who capture graphs capture the eager calls.
         self._config = config.replace(launch="eager") if "launch" in config else config
         self._operator, self._context, self.problem = operator, context, problem
         self._runs: dict[tuple[int, ...], Run] = {}
-        self._compiled = context.machine.is_interpreter
+        self.bound = False
+        """Whether it has been compiled, and bound to tensors, on every rank."""
         self.shard: torch.Tensor | None = None
         """Where peers read our first operand from, in the modes in which they do."""
         heap, shape = context.heap, operator.read_by_peers(problem, config)
-        mark = heap.mark()
         try:
             self._scratch = operator.launcher.share_scratch(problem, self._config, context.machine, heap)
             if shape is not None:
                 self.shard = heap.allocate(shape, TORCH_DTYPES[problem.dtype])
         except HeapExhausted as error:
-            heap.release(mark)  # on every rank alike: a smaller problem may still fit
             raise HeapExhausted(f"{error}; or give back what other problems hold, by context.release()") from error
 
-    def run(self, operands: Sequence[torch.Tensor | None], out: torch.Tensor) -> None:
+    def prepare(self, operands: Operands, out: torch.Tensor) -> None:
+        """What can fail at a first call, without the launches. Every rank is here, unless it is ``bound`` already.
+
+        So no rank launches, and waits for its peers, while one still compiles or has to give up.
+        """
+        if self.bound:
+            return
+        operands = operands if self.shard is None else (self.shard, *operands[1:])
+        operands, out = _checked(operands, out)
+        self._compile(operands, out)
+        self._bind(operands, out)
+        self.bound = True
+
+    def run(self, operands: Operands, out: torch.Tensor) -> None:
         """Enqueue one call on the current stream. Under the interpreter raises GangError where a wait gave up."""
         shard = self.shard
         if shard is not None:
             first = operands[0]
             assert first is not None
             if first.data_ptr() != shard.data_ptr():
+                _check_apart(first, out)  # harmless here, but not with the next config
                 shard.copy_(first.detach())  # safe to overwrite: these modes end only when every peer has read
             operands = (shard, *operands[1:])
         addresses = tuple([0 if tensor is None else tensor.data_ptr() for tensor in (out, *operands)])
@@ -69,17 +84,12 @@ class Workspace:
                 "every rank"
             )
 
-    def _bound(
-        self, operands: Sequence[torch.Tensor | None], out: torch.Tensor, addresses: tuple[int, ...]
-    ) -> Run:  # fmt: skip
+    def _bound(self, operands: Operands, out: torch.Tensor, addresses: tuple[int, ...]) -> Run:
         """The launches on these addresses. They own none of the memory: what callers free is free."""
-        for tensor in (out, *operands):
-            _check_alignment(tensor)
-        out, *operands = [_plain(tensor) for tensor in (out, *operands)]
+        operands, out = _checked(operands, out)
         if self._scratch is None:
             # The library's way takes buffers of its own, from torch's allocator at each call: nothing to remember.
             return self._bind(operands, out)
-        self._compile(operands, out)
         if self._context.capturing:
             return self._bind(operands, out)  # the graph keeps the addresses
         borrowed = [_borrow(self._context, tensor) for tensor in operands]
@@ -89,7 +99,7 @@ class Workspace:
         self._runs[addresses] = run
         return run
 
-    def _bind(self, operands: Sequence[torch.Tensor | None], out: torch.Tensor) -> Run:
+    def _bind(self, operands: Operands, out: torch.Tensor) -> Run:
         operator, context = self._operator, self._context
         run: Run = operator.launcher.bind(
             self.problem, self._config, context.machine, operator.tensors(operands, out), self._scratch, context.heap,
@@ -97,25 +107,42 @@ class Workspace:
         )  # fmt: skip
         return run
 
-    def _compile(self, operands: Sequence[torch.Tensor | None], out: torch.Tensor) -> None:
-        """Collective at the first call: no rank launches, and waits for its peers, while one still compiles."""
-        if self._compiled:
-            return
+    def _compile(self, operands: Operands, out: torch.Tensor) -> None:
         operator, context = self._operator, self._context
+        if context.machine.is_interpreter or self._scratch is None:
+            return
         for launch in operator.launcher.plan(
             self.problem, self._config, context.machine, operator.tensors(operands, out), self._scratch,
             context.heap.bases, context.heap.rank, context.spin_limit,
         ):  # fmt: skip
             launch.compile()
-        context.heap.barrier()
-        self._compiled = True
 
 
-def _check_alignment(tensor: torch.Tensor | None) -> None:
+def _checked(operands: Operands, out: torch.Tensor) -> tuple[Operands, torch.Tensor]:
+    """The tensors as kernels and libraries take them; raises InvalidProblem where they must not lie where they do."""
+    for tensor in (out, *operands):
+        if tensor is not None:
+            _check_alignment(tensor)
+    for tensor in operands:
+        if tensor is not None:
+            _check_apart(tensor, out)
+    return [_plain(tensor) for tensor in operands], _plain(out)
+
+
+def _check_alignment(tensor: torch.Tensor) -> None:
     """Integers are read one by one, wherever they lie."""
-    if tensor is not None and tensor.is_floating_point() and tensor.data_ptr() % ALIGNMENT:
+    if tensor.is_floating_point() and tensor.data_ptr() % ALIGNMENT:
         raise InvalidProblem(
             f"an operand {list(tensor.shape)} begins at an address that is no multiple of {ALIGNMENT} bytes: clone it"
+        )
+
+
+def _check_apart(tensor: torch.Tensor, out: torch.Tensor) -> None:
+    """Both are dense. Kernels write the result while others, on any rank, still read operands."""
+    begin, here = out.data_ptr(), tensor.data_ptr()
+    if here < begin + out.nbytes and begin < here + tensor.nbytes:
+        raise InvalidProblem(
+            f"out {list(out.shape)} shares memory with an operand {list(tensor.shape)}: give an out of its own, or none"
         )
 
 

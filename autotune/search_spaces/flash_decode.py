@@ -62,6 +62,10 @@ def _words_hold_fp32(s: Setting, protocol: str, wire: str, combiner: str) -> boo
     return protocol != "words" or (wire == "fp32" and combiner == "every_rank")
 
 
+def _words_arrive(s: Setting, protocol: str) -> bool:
+    return protocol != "words" or s.machine.kind in ("cuda", "interpreter")
+
+
 def _splits_have_steps(s: Setting, kv_splits: int, block_n: int) -> bool:
     return (kv_splits - 1) * block_n < int(s.problem.kv_len)
 
@@ -145,6 +149,8 @@ SPACE = Space(
                    "all ranks' words of a tile are held at once, 32 a thread at most"),
         Constraint("words", ("protocol", "wire", "combiner"), _words_hold_fp32,
                    "words carry fp32, to every rank"),
+        Constraint("words arrive", ("protocol",), _words_arrive,
+                   "only on NVIDIA GPUs does an ordinary store reach a peer while its program goes on"),
         Constraint("no longer than the sequence", ("block_n",), _no_longer_than_sequence,
                    "a step may exceed the sequence only by rounding up to the next power of two"),
         Constraint("steps for each split", ("kv_splits", "block_n"), _splits_have_steps,

@@ -17,11 +17,11 @@ from autotune.heap import open_heap
 from autotune.heap.arena import SymmetricHeap
 from autotune.outcome import Evaluation, Latency
 from autotune.problem import Problem
+from autotune.ranks.agreement import Released, Votes
 from autotune.ranks.evaluation import MeasurePlan, check_same_work, evaluate, kind_of, measure_parts
 from autotune.ranks.gang import SPIN_LIMITS
 from autotune.ranks.protocol import Done, Failed, Reply, Request, SetUp
 from autotune.ranks.rank import Rank
-from autotune.spmd.votes import Votes
 from autotune.workloads import Workload, reference_of
 
 T = TypeVar("T")
@@ -32,10 +32,6 @@ class _Over:
     """The last message of rank 0: there are no more requests, and this is what came of them."""
 
     value: Any
-
-
-class _Released(GangError):
-    """Another rank has failed in the midst of a request, and nobody will come to where this one waits."""
 
 
 class Crew:
@@ -132,7 +128,7 @@ class Crew:
         """None where another rank's failure has released this one."""
         try:
             reply = self._opened().answer(request)
-        except _Released:
+        except Released:
             return None
         except GangError:
             raise  # the others cannot be reached
@@ -146,13 +142,9 @@ class Crew:
         if self._rank is None:
             wanted = HEAP_BYTES.value() or self._workload.heap_bytes(self._problem)
             self._heap = open_heap(wanted, self._group)
-            self._heap.meet = self._meet
+            self._heap.meet = self._votes.meet
             self._rank = Rank(self._heap, self._machine, SPIN_LIMITS[kind_of(self._machine)])
         return self._rank
-
-    def _meet(self) -> None:
-        if self._votes.any(False):
-            raise _Released("another rank has failed")
 
 
 def _failure(reply: Failed, rank: int) -> Failed:

@@ -15,9 +15,9 @@ from autotune.environment import Machine
 from autotune.environment import machine as this_machine
 from autotune.errors import InputError, NotTuned
 from autotune.problem import Problem
+from autotune.ranks.agreement import Votes
 from autotune.runtime.lookup import Found, forget_lookups, workload_for
 from autotune.spmd.crew import Crew
-from autotune.spmd.votes import Votes
 from autotune.tuning import EFFORTS, Budget, limits_of
 from autotune.tuning import tune as search
 from autotune.tuning.screening import Screen

@@ -54,17 +54,18 @@ def push_kernel(
     epoch = tl.load(state)
     place = pid * BLOCK + tl.arange(0, BLOCK)
     inside = place < elements
-    box = inbox + (epoch & 1) * WORLD * elements
+    wide = tl.cast(elements, tl.int64)  # all ranks' together may be more than an int32 counts
+    box = inbox + (epoch & 1) * WORLD * wide
     value = tl.load(x + place, mask=inside)
     for turn in tl.static_range(WORLD):
-        heap.store(box + rank * elements + place, value, rank, (rank + turn) % WORLD, heap_bases, mask=inside)
+        heap.store(box + rank * wide + place, value, rank, (rank + turn) % WORLD, heap_bases, mask=inside)
     heap.signal_each(arrivals + rank * programs + pid, rank, heap_bases, WORLD, 0)
     sources = tl.arange(0, triton.next_power_of_2(WORLD))
     counters = arrivals + sources * programs + pid
     late = heap.wait_each(counters, sources < WORLD, epoch + 1, status, spin_limit)
     for source in range(WORLD):
-        part = tl.load(box + source * elements + place + late, mask=inside)
-        tl.store(out + source * elements + place, part, mask=inside)
+        part = tl.load(box + source * wide + place + late, mask=inside)
+        tl.store(out + source * wide + place, part, mask=inside)
     leave(state, programs)
 
 
@@ -85,7 +86,7 @@ def pull_kernel(
         peer = (rank + turn) % WORLD
         late = heap.wait(ready + peer, epoch + 1, status, spin_limit)
         part = heap.load(x + place + late, rank, peer, heap_bases, mask=inside)
-        tl.store(out + peer * elements + place, part, mask=inside)
+        tl.store(out + peer * tl.cast(elements, tl.int64) + place, part, mask=inside)
     if leave(state, programs):
         heap.signal_each(done + rank, rank, heap_bases, WORLD, 0)
         wait_for_all(done, epoch + 1, status, spin_limit, WORLD)

@@ -54,6 +54,16 @@ def test_the_space_holds_the_papers_config() -> None:
     FOUND.space.check(default.replace(**constants, reducer="kernel", combine_site="next_launch"), paper, H200)
 
 
+@pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)
+def test_words_are_tried_only_where_ordinary_stores_arrive(machine: Machine) -> None:
+    problem = FOUND.default_problem(machine, 2)
+    words = FOUND.default_config(problem, machine).replace(protocol="words")
+    refused = FOUND.space.violation(words, problem, machine)
+    assert (refused is not None and "NVIDIA" in refused) == (machine.kind == "hip")
+    tried = {config.get("protocol") for config in FOUND.first_configs(problem, machine)}
+    assert ("words" in tried) == (machine.kind != "hip")
+
+
 def test_the_heap_has_room_for_every_config() -> None:
     """Every scratch that a config takes fits into what the workload asks for."""
     import torch

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from ranks_of_functions import held
 
 import autotune
 from autotune.db import Store
@@ -59,7 +60,10 @@ def agreement(folder: str) -> dict[str, Any]:
     answers["reasons"] = sorted({trial.evaluation.reason for trial in trials} - {""})
     answers["again"] = tune(folder)
     answers["looked up"] = answer_of(lambda: autotune.lookup("flawed_sum", problem, url=url))
+    before = held()
     answers["anew"] = tune(folder, force=True, seed=1, trials=2)
+    gc.collect()
+    answers["given back"] = held() == before
     return answers
 
 

@@ -227,7 +227,7 @@ class _Builder:
 def share_scratch(
     problem: AllGatherGemm, config: Config, machine: Machine, heap: SymmetricHeap
 ) -> Scratch | None:  # fmt: skip
-    """Allocate the scratch of a config on the heap, counters cleared; None for ``bsp``, which has none. Collective."""
+    """Allocate the scratch of a config on the heap, all of it zero; None for ``bsp``, which has none. Collective."""
     if config["mode"] == "bsp":
         return None
     return share(heap, functools.partial(allocate_scratch, problem, config, machine))

@@ -226,7 +226,7 @@ def plan(
 
 
 def share_scratch(problem: FlashDecode, config: Config, machine: Machine, heap: SymmetricHeap) -> Scratch:
-    """Allocate a config's scratch, what ranks share on the heap; counters cleared. Collective."""
+    """Allocate a config's scratch, what ranks share on the heap; all of it zero. Collective."""
     return share(heap, functools.partial(allocate_scratch, problem, config))
 
 

@@ -99,11 +99,6 @@ class Scratch:
     part_lse: torch.Tensor
     """fp32 [kv_splits, rows]"""
 
-    def clear(self) -> None:
-        """As before the first launch: counters are zero."""
-        for counters in (self.state, self.status, self.arrived, self.arrivals, self.returns):
-            counters.zero_()
-
     def poison(self) -> None:
         """Fill everything that kernels write to, the counters apart, with NaN."""
         for tensor in (self.inbox.buffer, self.mine.buffer):

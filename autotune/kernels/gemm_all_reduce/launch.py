@@ -103,7 +103,7 @@ def plan(
 def share_scratch(
     problem: GemmAllReduce, config: Config, machine: Machine, heap: SymmetricHeap
 ) -> Scratch | None:  # fmt: skip
-    """Allocate the scratch of a config on the heap, all of it clear; None for ``bsp``, which has none. Collective."""
+    """Allocate the scratch of a config on the heap, all of it zero; None for ``bsp``, which has none. Collective."""
     if config["mode"] == "bsp":
         return None
     return share(heap, functools.partial(allocate_scratch, problem, config, machine))

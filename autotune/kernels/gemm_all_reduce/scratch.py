@@ -35,9 +35,3 @@ class Scratch:
         """Fill with NaN what a right launch writes before it reads it."""
         for mail in (self.inbox, self.results):
             mail.fill_(float("nan") if mail.dtype.is_floating_point else NAN_WORD)
-
-    def clear(self) -> None:
-        """As before the first launch."""
-        counters = (self.entries, self.status, self.arrivals, self.returns, self.tickets)
-        for tensor in (*counters, self.inbox, self.results):
-            tensor.zero_()

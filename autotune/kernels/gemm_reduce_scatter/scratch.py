@@ -32,10 +32,3 @@ class Scratch:
     """fp32 [tiles * splits, block_m, block_n], this rank's alone, like the tickets; see ``join_splits``."""
     tickets: torch.Tensor
     """int32 [tiles]"""
-
-    def clear(self) -> None:
-        """As before the first launch: counters are zero."""
-        for counters in (
-            self.state, self.status, self.ready, self.done, self.arrivals, self.sent, self.tickets,
-        ):  # fmt: skip
-            counters.zero_()

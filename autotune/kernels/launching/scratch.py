@@ -4,31 +4,30 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import torch
 
 from autotune.heap.arena import SymmetricHeap
 from autotune.kernels.launching.tensors import Allocate
 
-
-class Clearable(Protocol):
-    """Scratch of any kernel."""
-
-    def clear(self) -> None:
-        """As before the first launch: counters are zero."""
-
-
-S = TypeVar("S", bound=Clearable)
+S = TypeVar("S")
 
 
 def share(heap: SymmetricHeap, allocate: Callable[[Allocate, Allocate], S]) -> S:
-    """What ``allocate(share, own)`` makes, ``share`` on the heap and ``own`` in ordinary memory; clear. Collective."""
-    scratch = allocate(heap.allocate, functools.partial(_on, heap.device))
-    scratch.clear()
+    """What ``allocate(share, own)`` makes, ``share`` on the heap and ``own`` in ordinary memory; all zero. Collective.
+
+    All of it, not just the counters: kernels poll inboxes too, and what an earlier scratch has left in the same memory
+    may be just what they wait for.
+    """
+
+    def on_the_heap(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        return heap.allocate(shape, dtype).zero_()
+
+    scratch = allocate(on_the_heap, functools.partial(_zeros, heap.device))
     heap.barrier()
     return scratch
 
 
-def _on(device: torch.device, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    return torch.empty(shape, dtype=dtype, device=device)
+def _zeros(device: torch.device, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    return torch.zeros(shape, dtype=dtype, device=device)

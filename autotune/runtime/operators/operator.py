@@ -20,6 +20,14 @@ from autotune.runtime.workspace import Workspace
 LIBRARY = torch.library.Library("iris_autotune", "DEF")
 """``torch.ops.iris_autotune``: what a compiled graph calls, see ``Operator``."""
 
+REFUSED = "a gradient"
+"""In a graph, in the place of a config: a call that autograd would have to go through."""
+
+NO_BACKWARD = (
+    "a tensor requires a gradient, and the operators have no backward: call them within torch.no_grad() or "
+    "torch.inference_mode(), or give tensor.detach()"
+)
+
 Operands = Sequence[torch.Tensor | None]
 
 
@@ -30,6 +38,20 @@ class Form:
     shape: tuple[int, ...]
     dtype: torch.dtype
     device: torch.device
+
+    def fitting(self, given: torch.Tensor | None) -> torch.Tensor:
+        """A tensor of this form: the one that is given, or a new one. Raises InvalidProblem."""
+        if given is None:
+            return torch.empty(self.shape, dtype=self.dtype, device=self.device)
+        fits = given.shape == self.shape and given.dtype == self.dtype and given.device == self.device
+        if not fits or not given.is_contiguous():
+            raise InvalidProblem(
+                f"out is {list(given.shape)} {given.dtype} on {given.device}, strides {given.stride()}; "
+                f"{list(self.shape)} {self.dtype} on {self.device}, contiguous, is needed"
+            )
+        if given.requires_grad:
+            demand_no_gradient((given,))
+        return given
 
 
 @dataclass(frozen=True)
@@ -63,6 +85,8 @@ class Operator(ABC):
         LIBRARY.define(f"{self.name}.out({arguments}, *, Tensor(a!) out) -> ()", tags=tags)
         LIBRARY.impl(self.name, self._from_graph, "CompositeExplicitAutograd")
         LIBRARY.impl(f"{self.name}.out", self._from_graph_into, "CompositeExplicitAutograd")
+        LIBRARY.impl(self.name, self._below_autograd, "Autograd")
+        LIBRARY.impl(f"{self.name}.out", self._below_autograd_into, "Autograd")
         torch.library.register_fake(f"iris_autotune::{self.name}", self._fake, lib=LIBRARY)
         torch.library.register_fake(f"iris_autotune::{self.name}.out", _returns_nothing, lib=LIBRARY)
         packet = getattr(torch.ops.iris_autotune, self.name)
@@ -98,44 +122,63 @@ class Operator(ABC):
         config: Config | None,
     ) -> torch.Tensor:  # fmt: skip
         # The operands' forms with their strides, and no object of ours: this is every call's way.
-        key = (self, options, config, *[x if x is None else (x.shape, x.stride(), x.dtype, x.device) for x in operands])
+        key = (
+            self, options, config, torch.is_grad_enabled(),
+            *[x if x is None else (x.shape, x.stride(), x.dtype, x.device, x.requires_grad) for x in operands],
+        )  # fmt: skip
         prepared = context.calls.get(key)
         if prepared is None:
-            prepared = context.calls[key] = self._prepare(context, operands, options, config)
-        form = prepared.out
-        if out is None:
-            out = torch.empty(form.shape, dtype=form.dtype, device=form.device)
-        elif out.shape != form.shape or out.dtype != form.dtype or out.device != form.device or not out.is_contiguous():
-            raise InvalidProblem(
-                f"out is {list(out.shape)} {out.dtype} on {out.device}, strides {out.stride()}; {list(form.shape)} "
-                f"{form.dtype} on {form.device}, contiguous, is needed"
-            )
-        context.enqueue(prepared.workspace, operands, out)
-        return out
+            prepared = context.calls[key] = self._prepare(context, operands, options, out, config)
+        result = prepared.out.fitting(out)
+        context.enqueue(prepared.workspace, operands, result)
+        if out is not None:
+            torch.autograd.graph.increment_version(out)
+        return result
 
     def _prepare(
-        self, context: Context, operands: Operands, options: tuple[Any, ...], config: Config | None
+        self, context: Context, operands: Operands, options: tuple[Any, ...], out: torch.Tensor | None,
+        config: Config | None,
     ) -> Prepared:  # fmt: skip
         heap = context.heap
-        for tensor in operands:
-            if tensor is not None and tensor.device != heap.device:
-                raise InvalidProblem(f"an operand {list(tensor.shape)} is on {tensor.device}, not on {heap.device}")
         problem = self.problem(heap.world_size, operands, options)
         first = operands[0]
         assert first is not None
-        form = Form(self.out_shape(heap.world_size, operands, options), first.dtype, first.device)
-        return Prepared(context.workspace(self, problem, config), form)
+        form = Form(self.out_shape(heap.world_size, operands, options), first.dtype, heap.device)
+
+        def use(workspace: Workspace) -> None:
+            """What one rank's tensors alone can be wrong in."""
+            for tensor in operands:
+                if tensor is not None and tensor.device != heap.device:
+                    raise InvalidProblem(f"an operand {list(tensor.shape)} is on {tensor.device}, not on {heap.device}")
+            demand_no_gradient(operands)
+            workspace.prepare(operands, form.fitting(out))
+
+        return Prepared(context.workspace(self, problem, config, use), form)
 
     def _into_graph(
         self, context: Context, operands: Operands, options: tuple[Any, ...], out: torch.Tensor | None,
         config: Config | None,
     ) -> torch.Tensor:  # fmt: skip
         text = "" if config is None else config.to_json()
+        if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in operands):
+            # An error while a graph is traced would be the compiler's; so the graph has one that is ours.
+            text, operands = REFUSED, [x if x is None else x.detach() for x in operands]
         if out is None:
             made: torch.Tensor = self._op(context.handle, *operands, *options, text)
             return made
         self._op_out(context.handle, *operands, *options, text, out=out)
         return out
+
+    def _below_autograd(self, *arguments: Any) -> torch.Tensor:
+        demand_no_gradient(arguments[1 : 1 + self._tensors])
+        with torch._C._AutoDispatchBelowAutograd():
+            made: torch.Tensor = self._op(*arguments)
+        return made
+
+    def _below_autograd_into(self, *arguments: Any, out: torch.Tensor) -> None:
+        demand_no_gradient((*arguments[1 : 1 + self._tensors], out))
+        with torch._C._AutoDispatchBelowAutograd():
+            self._op_out(*arguments, out=out)
 
     def _from_graph(self, handle: int, *arguments: Any) -> torch.Tensor:
         return self._called(handle, arguments, None)
@@ -145,6 +188,8 @@ class Operator(ABC):
 
     def _called(self, handle: int, arguments: tuple[Any, ...], out: torch.Tensor | None) -> torch.Tensor:
         *options, text = arguments[self._tensors :]
+        if text == REFUSED:
+            raise InvalidProblem(NO_BACKWARD)
         return self._enqueue(open_context(handle), arguments[: self._tensors], tuple(options), out, _config(text))
 
     def _fake(self, handle: int, *arguments: Any) -> torch.Tensor:
@@ -152,6 +197,12 @@ class Operator(ABC):
         shape = self.out_shape(open_context(handle).heap.world_size, operands, options)
         made: torch.Tensor = operands[0].new_empty(shape)
         return made
+
+
+def demand_no_gradient(tensors: Operands) -> None:
+    """Raise InvalidProblem where autograd would have to go through a call."""
+    if torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors):
+        raise InvalidProblem(NO_BACKWARD)
 
 
 def _returns_nothing(*_: Any, out: torch.Tensor) -> None:

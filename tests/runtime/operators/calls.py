@@ -77,10 +77,13 @@ def problems(device: torch.device) -> list[Problem]:
 
 
 def configs(problem: Problem, machine: Any) -> list[autotune.Config]:
-    """One of each mode: the first that a search would try."""
+    """One of each mode: the first that a search would try. Ranks that share a GPU have no library's collectives."""
     plugin = workload(problem.workload)
-    found = [*plugin.first_configs(problem, machine), *plugin.baselines(problem, machine).values()]
-    return list({c["mode"]: c for c in reversed(found) if c["mode"] in MODES[problem.workload]}.values())
+    sharing = not machine.is_interpreter and dist.get_world_size() > torch.cuda.device_count()
+    baselines = {} if sharing else plugin.baselines(problem, machine)
+    found = [*plugin.first_configs(problem, machine), *baselines.values()]
+    found = [config for config in found if not (sharing and config["mode"] == "bsp")]
+    return list({config["mode"]: config for config in reversed(found)}.values())
 
 
 OPTIONS = {

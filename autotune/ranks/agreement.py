@@ -1,4 +1,7 @@
-"""Votes: what the ranks of a program tell each other, so that none goes on alone and none is left waiting."""
+"""Agreement: what the ranks of a program tell each other, so that none goes on alone and none is left waiting.
+
+The one place for it: operators, decorated kernels and tuning within a program all use it.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,10 @@ from autotune.errors import GangError, RanksDisagree
 T = TypeVar("T")
 
 
+class Released(GangError):
+    """Another rank has failed in the midst of something, and nobody will come to where this one waits."""
+
+
 class Votes:
     """Ranks that act together. Every rank makes the same calls in the same order; one rank alone is a group too.
 
@@ -28,23 +35,48 @@ class Votes:
 
     def __init__(self, group: Any = None, device_group: Any = None) -> None:
         """``group`` is a gloo group, None for one rank alone; ``device_group`` the one that the user has."""
-        self._group = group
+        self.group = group
         self.device_group = device_group
         self.rank = dist.get_rank(group) if group is not None else 0
         self.world_size = dist.get_world_size(group) if group is not None else 1
 
     def each(self, action: Callable[[], T]) -> list[T]:
         """Do something on every rank; what came out, by rank, on all of them."""
-        if self._group is None:
+        if self.group is None:
             return [action()]
         mine = _attempt(action, self.rank)
         everyone: list[Any] = [None] * self.world_size
         with self.together():
-            dist.all_gather_object(everyone, mine.portable(), group=self._group)
+            dist.all_gather_object(everyone, mine.portable(), group=self.group)
         everyone[self.rank] = mine if mine.error is None else everyone[self.rank]
-        for answer in everyone:
-            answer.check(mine)
+        for answer in sorted(everyone, key=lambda answer: isinstance(answer.error, Released)):
+            answer.check(mine)  # the cause first, not those that it has released
         return [answer.value for answer in everyone]
+
+    def all_or_none(self, action: Callable[[], T]) -> T:
+        """Do something on every rank; what came out here, and stays here. On the way the ranks may ``meet``.
+
+        Where one fails, those that wait for it somewhere are released, and all raise its error.
+        """
+        values: list[T] = []
+
+        def attempt() -> None:
+            try:
+                values.append(action())
+            except GangError:
+                raise  # released, or the others cannot be reached
+            except Exception:  # whatever it is: the others wait at the next place where the ranks meet
+                self.any(True)
+                raise
+            self.meet()
+
+        self.each(attempt)
+        return values[0]
+
+    def meet(self) -> None:
+        """Wait for all ranks. Raises Released where another one has failed on its way here."""
+        if self.any(False):
+            raise Released("another rank has failed")
 
     def same(self, action: Callable[[], T]) -> T:
         """Do something on every rank that has to come out alike; raises RanksDisagree where it does not."""
@@ -60,23 +92,23 @@ class Votes:
 
     def leader(self, action: Callable[[], T]) -> T:
         """Do something on rank 0 alone; what came out, on all ranks."""
-        if self._group is None:
+        if self.group is None:
             return action()
         mine = _attempt(action, 0) if self.rank == 0 else _Answer(0)
         told: list[Any] = [mine.portable()]
         with self.together():
-            dist.broadcast_object_list(told, group_src=0, group=self._group)
+            dist.broadcast_object_list(told, group_src=0, group=self.group)
         told[0].check(mine)
         value: T = mine.value if self.rank == 0 else told[0].value
         return value
 
     def any(self, mine: bool) -> bool:
         """Whether it is so on any rank. Waits for all of them."""
-        if self._group is None:
+        if self.group is None:
             return mine
         votes = torch.tensor([mine], dtype=torch.uint8)
         with self.together():
-            dist.all_reduce(votes, dist.ReduceOp.MAX, group=self._group)
+            dist.all_reduce(votes, dist.ReduceOp.MAX, group=self.group)
         return bool(votes.item())
 
     @classmethod

@@ -1,0 +1,72 @@
+"""A closed heap on GPUs leaves nothing that the collector could come upon later, in the midst of a graph's capture."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from autotune.heap import gpu
+
+
+class Held:
+    """Stands for Iris's own heap: closed once or more, and once more by its destructor."""
+
+    def __init__(self) -> None:
+        self.mapped = True
+
+    def close(self) -> None:
+        self.mapped = False
+
+    def __del__(self) -> None:
+        self.close()
+
+
+class Iris:
+    """Stands for Iris's context, which is part of a cycle as the real one is."""
+
+    def __init__(self, heap_size: int, allocator_type: str) -> None:
+        self.heap = Held()
+        self.ccl = SimpleNamespace(_iris=self)
+        self._memory = torch.empty(heap_size, dtype=torch.uint8)
+
+    def empty(self, size: int, dtype: torch.dtype) -> torch.Tensor:
+        return self._memory[:size].view(dtype)
+
+    def get_heap_bases(self) -> torch.Tensor:
+        return torch.tensor([self._memory.data_ptr()])
+
+
+@pytest.fixture
+def alone() -> Iterator[None]:
+    """A process group of one."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def test_what_is_closed_is_gone_before_the_collector_comes(alone: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Any] = []
+
+    def iris(**options: Any) -> Iris:
+        made.append(weakref.ref(context := Iris(**options)))
+        made.append(weakref.ref(context.heap))
+        return context
+
+    monkeypatch.setattr(gpu, "import_iris", lambda: SimpleNamespace(iris=iris, tensor_from_ptr=None))
+    gc.disable()
+    try:
+        heap = gpu.IrisHeap(1 << 20)
+        theirs = heap.context.heap
+        heap.close()
+        assert not theirs.mapped
+        del theirs, heap
+        assert [alive() for alive in made] == [None, None]
+    finally:
+        gc.enable()

@@ -1,0 +1,338 @@
+"""What the tests of the operators' corners run on every rank: used memory, one rank's errors, gradients, closing."""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import time
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from calls import HEAP, call, configs, drawn, error, options, problems, said
+from ranks_of_functions import held
+
+import autotune
+from autotune.environment import machine as this_machine
+from autotune.errors import AutotuneError
+from autotune.heap import open_heap
+from autotune.kernels.launching import scratch
+from autotune.workloads import workload
+
+STALE = 0x0000_0001_0000_0001
+"""As int32 a counter that has been signalled once, as int64 a word for the first launch."""
+
+
+def several(arguments: tuple[str, list[str]]) -> dict[str, Any]:
+    """The answers of functions of this module, called one after the other: to start ranks takes longer than most."""
+    url, names = arguments
+    return {name: globals()[name](url) for name in names}
+
+
+def used_memory(url: str) -> dict[str, float]:
+    """Errors of first calls on memory that holds what such kernels wait for; the last rank comes late."""
+    errors = {}
+    with autotune.Context(HEAP, url=url) as context:
+        for problem in problems(context.heap.device):
+            plugin = workload(problem.workload)
+            for number, config in enumerate(plugin.first_configs(problem, context.machine)):
+                if config["mode"] == "bsp":
+                    continue
+                context.heap.arena.view(torch.int64).fill_(STALE)
+                dist.barrier()
+                operands, reference = drawn(problem, number, context.heap.device)
+                make_shard(context, problem, config)
+                if dist.get_rank() == dist.get_world_size() - 1:
+                    time.sleep(0.05)
+                out = call(context, problem, operands, config=config)
+                words = config.get("protocol", "")
+                errors[f"{problem.workload} {config['mode']} {words} {number}"] = error(out, reference)
+                context.check()
+                context.release()
+    return errors
+
+
+def make_shard(context: autotune.Context, problem: Any, config: Any) -> None:
+    """What is collective about a first call comes first, so that a late rank is late for the kernels alone."""
+    if problem.workload == "all_gather_gemm":
+        autotune.all_gather_shard(context, problem, config=config)
+
+
+def words_after_release(url: str) -> dict[str, float]:
+    """Errors of flash decode's protocols, each of whose calls is the first after a release, with other inputs."""
+    errors = {}
+    with autotune.Context(HEAP, url=url) as context:
+        problem = problems(context.heap.device)[2]
+        default = workload("flash_decode").default_config(problem, context.machine)
+        for protocol in ("flags", "words"):
+            for seed in range(3):
+                here = dataclasses.replace(problem, batch=2 - seed % 2)
+                operands, reference = drawn(here, seed, context.heap.device)
+                if dist.get_rank() == 1:
+                    time.sleep(0.03)
+                out = call(context, here, operands, config=default.replace(protocol=protocol))
+                errors[f"{protocol} {seed}"] = error(out, reference)
+                context.release()
+    return errors
+
+
+def one_ranks_errors(url: str) -> dict[str, str]:
+    """What every rank is told of what is wrong on the last one alone, at a first call; then the call is right."""
+    bf16, last = torch.bfloat16, dist.get_rank() == dist.get_world_size() - 1
+    found = {}
+    with autotune.Context(HEAP, url=url) as context:
+        device, left = context.heap.device, context.heap.left
+        a, b = torch.ones(8, 32, dtype=bf16, device=device), torch.ones(32, 16, dtype=bf16, device=device)
+        out = torch.empty(8, 16, dtype=bf16, device=device)
+        askew = torch.ones(8 * 32 + 1, dtype=bf16, device=device)[1:].view(8, 32) if last else a
+        wider = torch.empty(8, 17, dtype=bf16, device=device) if last else out
+        attempts: dict[str, Callable[..., torch.Tensor]] = {
+            "address": lambda: autotune.gemm_all_reduce(context, askew, b),
+            "device": lambda: autotune.gemm_all_reduce(context, a.to("meta") if last else a, b),
+            "out": lambda: autotune.gemm_all_reduce(context, a, b, out=wider),
+            "gradient": lambda: autotune.gemm_all_reduce(context, a.clone().requires_grad_(last), b),
+        }
+        for name, attempt in attempts.items():
+            found[name] = said(attempt)
+            assert context.heap.left == left, name
+        for problem in problems(device):
+            operands, reference = drawn(problem, 1, device)
+            for config in configs(problem, context.machine):
+                name = f"{problem.workload} {config['mode']}"
+                if config["mode"] == "bsp":
+                    continue
+                mark = context.heap.left
+                with out_of_memory(last):
+                    try:
+                        call(context, problem, operands, config=config)
+                    except torch.OutOfMemoryError as told:
+                        found[name] = str(told)
+                assert context.heap.left == mark, name
+                assert error(call(context, problem, operands, config=config), reference) < 1.2e-2, name
+        context.check()
+        right = autotune.gemm_all_reduce(context, a, b)
+        found["right"] = str(bool((right == 32 * dist.get_world_size()).all()))
+    return found
+
+
+class out_of_memory:
+    """Within it this rank gets no ordinary memory for a scratch."""
+
+    def __init__(self, here: bool) -> None:
+        self._here, self._real = here, scratch._zeros
+
+    def __enter__(self) -> None:
+        if self._here:
+            scratch._zeros = self._raise
+
+    def __exit__(self, *_: object) -> None:
+        scratch._zeros = self._real
+
+    @staticmethod
+    def _raise(device: torch.device, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        raise torch.OutOfMemoryError(f"out of memory: planted for {list(shape)}")
+
+
+def gradients(url: str) -> dict[str, Any]:
+    """What is said where autograd would have to go through a call; and whether it sees that ``out`` was written."""
+    found: dict[str, Any] = {}
+    with autotune.Context(HEAP, url=url) as context:
+        device = context.heap.device
+        for problem in problems(device)[2:4]:
+            operands, reference = drawn(problem, 3, device)
+            needing = tuple(
+                x.clone().requires_grad_() if x is not None and x.is_floating_point() else x for x in operands
+            )
+            backend = "inductor" if device.type == "cuda" else "aot_eager"
+
+            def doubled(*operands: Any, problem: Any = problem) -> torch.Tensor:
+                return call(context, problem, operands) * 2
+
+            compiled = torch.compile(doubled, backend=backend, fullgraph=True)
+            arguments = (context.handle, *needing, *options(problem).values(), "")
+            name = problem.workload
+            found[f"{name} eager"] = said(lambda problem=problem, x=needing: call(context, problem, x))
+            found[f"{name} compiled"] = said(lambda compiled=compiled, x=needing: compiled(*x))
+            op = getattr(torch.ops.iris_autotune, name)
+            found[f"{name} op"] = said(lambda op=op, arguments=arguments: op(*arguments))
+            with torch.no_grad():
+                assert error(call(context, problem, needing), reference) < 1.2e-2
+                assert error(compiled(*needing) / 2, reference) < 1.2e-2
+            with torch.inference_mode():
+                assert error(call(context, problem, needing), reference) < 1.2e-2
+        a, b = (x.detach() for x in needing[:2])
+        factor = torch.ones(a.shape[0], b.shape[1], dtype=a.dtype, device=device)
+        x = torch.ones_like(factor, requires_grad=True)
+        product = x * factor  # whose backward needs the factor as it is now
+        before = factor._version
+        autotune.gemm_all_reduce(context, a, b, out=factor)
+        found["version"] = factor._version - before
+        try:
+            product.sum().backward()
+            found["backward"] = "no error"
+        except RuntimeError as told:
+            found["backward"] = str(told)
+    return found
+
+
+def overlaps(url: str) -> dict[str, str]:
+    """What is said of an ``out`` that shares memory with an operand, wholly or in part, first and later."""
+    found = {}
+    with autotune.Context(HEAP, url=url) as context:
+        device, ranks = context.heap.device, dist.get_world_size()
+        memory = torch.ones(3 * 64 * 64, device=device)
+        a, b = memory[: 64 * 64].view(64, 64), torch.ones(64, 64, device=device)
+        partly, beside = memory[16 : 16 + 64 * 64].view(64, 64), memory[64 * 64 : 2 * 64 * 64].view(64, 64)
+        for turn in ("first", "later"):
+            found[f"{turn} same"] = said(lambda: autotune.gemm_all_reduce(context, a, b, out=a))
+            found[f"{turn} part"] = said(lambda: autotune.gemm_all_reduce(context, a, b, out=partly))
+            found[f"{turn} b"] = said(lambda: autotune.gemm_all_reduce(context, a, b, out=b))
+            found[f"{turn} beside"] = said(lambda: autotune.gemm_all_reduce(context, a, b, out=beside))
+            assert (beside == 64 * ranks).all()
+        problem = autotune.AllGatherGemm(m=64 * ranks, n=64 * ranks, k=64, dtype="fp32", world_size=ranks)
+        big = torch.ones(problem.m, 64, device=device)
+        for config in configs(problem, context.machine):
+            shard = big[:64]
+            found[f"gather {config['mode']}"] = said(
+                lambda shard=shard, config=config: call(context, problem, (shard, b, None), config=config, out=big)
+            )
+            call(context, problem, (a, b, None), config=config, out=big)
+            found[f"gather later {config['mode']}"] = said(
+                lambda shard=shard, config=config: call(context, problem, (shard, b, None), config=config, out=big)
+            )
+    return found
+
+
+def empty_caches(url: str) -> dict[str, float]:
+    """Errors of flash decode where the last rank has no page at all."""
+    errors = {}
+    with autotune.Context(HEAP, url=url) as context:
+        device, last = context.heap.device, dist.get_rank() == dist.get_world_size() - 1
+        problem = problems(device)[2]
+        q = torch.randn(problem.batch, problem.q_heads, problem.head_dim, generator=torch.Generator().manual_seed(1))
+        cache = torch.randn(problem.cache_shape, generator=torch.Generator().manual_seed(2))
+        heads = problem.kv_heads
+        keys = cache.bfloat16().float().view(problem.batch, -1, heads, problem.head_dim)
+        expanded = keys.repeat_interleave(problem.group, dim=2)
+        logits = torch.einsum("bhd,bthd->bht", q.bfloat16().float(), expanded) * problem.head_dim**-0.5
+        weights = logits.softmax(dim=2)
+        reference = torch.einsum("bht,bthd->bhd", weights, expanded).to(device)
+        first = dist.get_rank() == 0
+        mine = cache.bfloat16().to(device) if first else cache[: 0 if last else None].bfloat16().to(device)
+        table = torch.arange(problem.batch * problem.pages, dtype=torch.int32, device=device).view(problem.batch, -1)
+        lengths = torch.full((problem.batch,), problem.kv_len if first else 0, dtype=torch.int32, device=device)
+        for config in configs(problem, context.machine):
+            out = call(context, problem, (q.bfloat16().to(device), mine, mine, table, lengths), config=config)
+            errors[str(config["mode"])] = error(out, reference)
+        context.check()
+    return errors
+
+
+def closed_again_and_again(url: str) -> list[dict[str, int]]:
+    """What is held after the first, some and many contexts, with the collector away: nobody waits for it."""
+    gc.disable()  # the interpreter's own launches leave cycles, which hold a mapping of the first and fiftieth heap
+    problem = problems(torch.device("cpu"))[3]
+    operands, _ = drawn(problem, 1, torch.device("cpu"))
+    seen = []
+    for number in range(100):
+        with autotune.Context(1 << 20, url=url) as context:
+            if number in (0, 50):
+                call(context, problem, operands)
+        if number in (0, 9, 99):
+            seen.append(held())
+    gc.enable()
+    return seen
+
+
+def left_by_an_error(url: str) -> dict[str, Any]:
+    """One rank leaves its context by an error, another one waits for it: what it is told, how soon, what is held."""
+    before, begin = held(), time.monotonic()
+    told = "no error"
+    try:
+        with autotune.Context(1 << 20, url=url) as context:
+            if dist.get_rank() == 0:
+                raise ZeroDivisionError("planted")
+            context.release()  # waits for rank 0, which is gone
+    except (ZeroDivisionError, AutotuneError) as caught:
+        told = f"{type(caught).__name__}: {caught}"
+    seconds = time.monotonic() - begin
+    del context
+    gc.collect()
+    return {"told": told, "seconds": seconds, "before": before, "after": held()}
+
+
+def scratch_is_clear(url: str) -> dict[str, bool]:
+    """Whether all that a config of each kernel gets from the tuner is zero, whatever was in that memory."""
+    group = dist.new_group(backend="gloo")
+    heap = open_heap(HEAP, group)
+    machine = this_machine()
+    found = {}
+    for problem in problems(heap.device)[:4]:
+        plugin = workload(problem.workload)
+        empty = heap.mark()
+        operation = plugin.operation(problem, heap, machine, 1 << 18)
+        operands = heap.mark()
+        for config in plugin.first_configs(problem, machine):
+            heap.arena[operands:].fill_(1)
+            heap.barrier()
+            operation.prepare(config)
+            for name, part in vars(operation.scratch or SimpleNamespace()).items():
+                tensors = [part] if isinstance(part, torch.Tensor) else [getattr(part, "buffer", torch.zeros(1))]
+                clear = all(not tensor.view(torch.uint8).any() for tensor in tensors if tensor.numel())
+                found[f"{problem.workload} {config['mode']} {name}"] = clear
+        heap.barrier()
+        heap.release(empty)
+    heap.close()
+    dist.destroy_process_group(group)
+    return found
+
+
+def checked_from_elsewhere(url: str) -> dict[str, str]:
+    """A call on a side stream that the last rank never makes: whether ``check``, called on another one, sees it."""
+    found = {}
+    with autotune.Context(HEAP, url=url) as context:
+        device = context.heap.device
+        problem = problems(device)[3]
+        operands, _ = drawn(problem, 1, device)
+        config = workload(problem.workload).default_config(problem, context.machine)
+        call(context, problem, operands, config=config)
+        context.check()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            found["captured"] = said(context.check)
+            out = call(context, problem, operands, config=config)
+        graph.replay()
+        context.check()
+        assert torch.equal(out, call(context, problem, operands, config=config))
+        context.check()
+        context.spin_limit = 1 << 20
+        operands, _ = drawn(problem, 2, device)  # at other addresses, so bound anew
+        torch.cuda.synchronize()
+        dist.barrier()
+        if dist.get_rank() < dist.get_world_size() - 1:
+            with torch.cuda.stream(torch.cuda.Stream()):
+                call(context, problem, operands, config=config)
+        found["check"] = said(context.check)
+        context.release()
+    return found
+
+
+def gpu_memory_given_back(url: str) -> dict[str, Any]:
+    """Bytes of the GPU that are gone after ten more contexts, the collector being away; descriptors and threads."""
+    gc.disable()
+    problem = problems(torch.device("cuda"))[3]
+    operands, _ = drawn(problem, 1, torch.device("cuda"))
+    taken, seen = [], []
+    for number in range(11):
+        with autotune.Context(HEAP, url=url) as context:
+            call(context, problem, operands)
+        dist.barrier()
+        if number in (0, 10):
+            free, total = torch.cuda.mem_get_info()
+            taken.append(total - free)
+            seen.append(held())
+        dist.barrier()
+    gc.enable()
+    return {"taken": taken[1] - taken[0], "held": seen}

@@ -1,0 +1,116 @@
+"""Operators in corners: memory used before, errors of one rank alone, gradients, overlapping tensors, closing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from calls import MODES, WORST, url
+from ranks_of_functions import run_ranks
+from two_ranks import EVERYWHERE, GPUS
+
+ON_RANKS = str(Path(__file__).with_name("corners_on_ranks.py"))
+
+Pair = dict[str, list[Any]]
+
+NAMES = [
+    "used_memory", "words_after_release", "scratch_is_clear", "one_ranks_errors", "gradients", "overlaps",
+    "empty_caches", "closed_again_and_again", "left_by_an_error",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module", params=EVERYWHERE)
+def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    """What each of two ranks answers, by the function that was called."""
+    folder = tmp_path_factory.mktemp("pair")
+    answers = run_ranks(ON_RANKS, "several", 2, folder, gpu=request.param, argument=(url(folder), NAMES), seconds=540)
+    return {name: [answer[name] for answer in answers] for name in NAMES}
+
+
+def test_what_memory_held_before_is_never_taken_for_a_peers(pair: Pair) -> None:
+    for errors in pair["used_memory"]:
+        assert any("words" in name for name in errors) and any("packed" in name for name in errors)
+        assert max(errors.values()) < WORST, errors
+
+
+def test_after_a_release_no_call_sees_an_earlier_ones_data(pair: Pair) -> None:
+    for errors in pair["words_after_release"]:
+        assert len(errors) == 6
+        assert max(errors.values()) < WORST, errors
+
+
+def test_the_tuner_gives_each_config_clear_memory_too(pair: Pair) -> None:
+    for clear in pair["scratch_is_clear"]:
+        assert len(clear) > 100
+        assert all(clear.values()), [name for name, value in clear.items() if not value]
+
+
+def test_an_error_of_one_rank_at_a_first_call_is_every_ranks_and_leaves_nothing_behind(pair: Pair) -> None:
+    expected = {
+        "address": "InvalidProblem: an operand [8, 32] begins at an address",
+        "device": "InvalidProblem: an operand [8, 32] is on meta, not on ",
+        "out": "InvalidProblem: out is [8, 17]",
+        "gradient": "InvalidProblem: a tensor requires a gradient",
+        "right": "True",
+    }
+    planted = {f"{name} {mode}" for name, modes in MODES.items() for mode in modes - {"bsp"}}
+    for said in pair["one_ranks_errors"]:
+        assert {name: said[name][: len(text)] for name, text in expected.items()} == expected
+        assert set(said) == set(expected) | planted
+        assert all(said[name].startswith("out of memory: planted") for name in planted)
+
+
+def test_gradients_are_refused_and_autograd_sees_what_is_written(pair: Pair) -> None:
+    for said in pair["gradients"]:
+        assert said.pop("version") == 1
+        assert "modified by an inplace operation" in said.pop("backward")
+        assert set(said) == {
+            f"{name} {way}" for name in ("flash_decode", "gemm_all_reduce") for way in ("eager", "compiled", "op")
+        }
+        for told in said.values():
+            assert told.startswith("InvalidProblem: a tensor requires a gradient") and "torch.no_grad()" in told
+
+
+def test_an_out_that_overlaps_an_operand_is_refused(pair: Pair) -> None:
+    for said in pair["overlaps"]:
+        fine = {name for name, told in said.items() if told == "no error"}
+        assert fine == {"first beside", "later beside"}
+        assert all("shares memory with an operand" in told for name, told in said.items() if name not in fine)
+
+
+def test_a_rank_without_a_page_of_the_cache_contributes_nothing(pair: Pair) -> None:
+    for errors in pair["empty_caches"]:
+        assert set(errors) | {"bsp"} == MODES["flash_decode"]
+        assert max(errors.values()) < WORST, errors
+
+
+def test_a_closed_context_gives_everything_back_at_once(pair: Pair) -> None:
+    for seen in pair["closed_again_and_again"]:
+        assert all(later == seen[0] for later in seen), seen
+
+
+def test_an_error_on_one_rank_leaves_no_other_one_waiting(pair: Pair) -> None:
+    gone, told = pair["left_by_an_error"]
+    assert gone["told"] == "ZeroDivisionError: planted"
+    assert told["told"].startswith("GangError: this rank was left alone")
+    for answer in (gone, told):
+        assert answer["seconds"] < 60
+        assert answer["after"] == answer["before"]
+
+
+@pytest.mark.parametrize("gpu", GPUS)
+def test_check_sees_calls_on_every_stream(tmp_path: Path, gpu: str) -> None:
+    *others, last = run_ranks(ON_RANKS, "checked_from_elsewhere", 2, tmp_path, gpu=gpu, argument=url(tmp_path))
+    for said in others:
+        assert said["check"].startswith("GangError: gemm_all_reduce")
+    for said in (*others, last):
+        assert said["captured"].startswith("InputError: check() waits for the device")
+
+
+@pytest.mark.parametrize("gpu", GPUS)
+def test_a_closed_context_gives_the_gpus_memory_back(tmp_path: Path, gpu: str) -> None:
+    for found in run_ranks(ON_RANKS, "gpu_memory_given_back", 2, tmp_path, gpu=gpu, argument=url(tmp_path)):
+        assert found["taken"] < 64 << 20
+        first, last = found["held"]
+        assert first == last

@@ -1,0 +1,11 @@
+"""Where tests run two ranks, as ``run_ranks`` takes it: under the interpreter, on two GPUs, taking turns on one."""
+
+from __future__ import annotations
+
+import pytest
+
+GPUS = (
+    pytest.param("each", id="2 GPUs", marks=pytest.mark.gpu(2)),
+    pytest.param("one", id="two ranks on one GPU", marks=pytest.mark.gpu),
+)
+EVERYWHERE = (pytest.param("", id="interpreter"), *GPUS)
