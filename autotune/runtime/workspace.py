@@ -52,6 +52,8 @@ class Workspace:
             first = operands[0]
             assert first is not None
             if first.data_ptr() != shard.data_ptr():
+                if getattr(self.problem, "in_place", False):
+                    raise InvalidProblem("in_place=True: a is to be the tensor of all_gather_shard, and this is not")
                 shard.copy_(first.detach())  # safe to overwrite: these modes end only when every peer has read
             operands = (shard, *operands[1:])
         addresses = tuple([0 if tensor is None else tensor.data_ptr() for tensor in (out, *operands)])
