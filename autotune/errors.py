@@ -15,7 +15,8 @@
     ├── HeapError               the symmetric heap
     │   └── HeapExhausted       an allocation that does not fit
     └── GangError               the ranks: did not start, or died beyond what a restart mends
-        └── RanksDisagree       two ranks hold different configs or problems
+        ├── RanksDisagree       two ranks hold different configs or problems
+        └── MissedMeeting       a rank did not come to where the stopwatch lines them up
 
 A config that fails to compile or to run is no error: it is an outcome (see outcome.py).
 """
@@ -91,3 +92,7 @@ class GangError(AutotuneError):
 
 class RanksDisagree(GangError):
     """Two ranks hold different configs or problems."""
+
+
+class MissedMeeting(GangError):
+    """A rank did not come to where the stopwatch lines them up: times taken since then mean nothing."""

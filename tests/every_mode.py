@@ -103,7 +103,7 @@ def check_all(
             # Ranks that come a call's time after each other sleep for a seventh of these tests, and calls beyond the
             # fourth, when both slots have been used twice, are a third; races and long runs have tests of their own.
             patch.setattr(evaluation, "LONGEST_STAGGER", 0.02)
-            patch.setattr(evaluation, "RECHECK_RUNS", 1)
+            patch.setattr(evaluation, "BURSTS", 1)
         for seed, (config, future) in enumerate(compiling):
             refused = screen.verdict(config, future)
             found = refused or gang.evaluate(config, seed, plan)

@@ -13,17 +13,25 @@ from autotune.outcome import Evaluation, Latency, Outcome
 from autotune.problem import Problem
 from autotune.ranks.early_stop import clearly_slower, in_parts, slowest
 from autotune.ranks.protocol import Check, Compile, Done, Failed, Measure, MeasureParts, Recheck, Request
-from autotune.workloads import Workload
+from autotune.workloads import Tolerance, Workload
 
 STAGGER = {"gpu": 2e-3, "interpreter": 0.15}
-"""Seconds by which each rank starts after the one before it when a result is checked again; at least the time of a
+"""Seconds by which each rank starts after the one before it when results are checked again; at least the time of a
 call, so that what one does not wait for is not there by chance; more on CPUs, which ranks share with others."""
 
 LONGEST_STAGGER = 0.5
 """Seconds by which the last rank is late at most: a right kernel's wait for it must not give up."""
 
-RECHECK_RUNS = 3
-"""Calls back to back, with nothing between them that would line the ranks up, before a result is compared again."""
+PAUSE = {"gpu": 1e-4, "interpreter": 0.02}
+"""Seconds by which a rank is late to each call of a burst; at least the time of a call, as above."""
+
+BURSTS, CALLS = 3, 3
+"""Bursts before a result counts, one of each kind (see ``bursts``), and calls back to back in each: the third is the
+first to use a slot for the second time."""
+
+PROOF_CALLS = {"gpu": 200, "interpreter": 6}
+"""Calls that a winner has to get right before it is stored, and how many of them come back to back."""
+PROOF_BURST = {"gpu": 8, "interpreter": 2}
 
 RESTART = "restart"
 """Beside the phases' names: what a failure has cost after its deadline."""
@@ -53,25 +61,42 @@ def evaluate(
     plan: MeasurePlan,
 ) -> Evaluation:  # fmt: skip
     """Compile, check, measure, check again; each phase only if the one before went well on every rank."""
-    course = _Course(everyone, workload, problem)
+    course = _Course(everyone, workload, problem, machine, config)
     try:
-        course.ask(Compile(config), "compile")
-        error = course.check(Check(config, seed))
+        error = course.prepare(seed)
         by_rank = course.measure(plan)
         latency, times = _combine(by_rank), slowest(by_rank)
         # What was dropped is not compared again: should it reach the finals, it will be there.
         if len(times) == plan.iterations:
-            late = stagger(latency, problem.world_size, STAGGER[kind_of(machine)])
-            error = max(error, course.check(Recheck(seed + 1, late, RECHECK_RUNS)))
+            error = max(error, course.recheck(seed + 1, latency.median, BURSTS, CALLS))
     except _Ended as ended:
         return Evaluation(ended.outcome, ended.reason, seconds=course.seconds)
     seconds = {**course.seconds, "total": time.perf_counter() - course.begin}
     return Evaluation(Outcome.MEASURED, latency=latency, error=error, seconds=seconds, times=times)
 
 
-def stagger(latency: Latency, world_size: int, least: float) -> float:
-    """Seconds by which each rank is to start after the one before it: one call's time, within bounds."""
-    return min(max(least, latency.median * 1e-6), LONGEST_STAGGER / world_size)
+def prove(
+    everyone: Everyone, workload: Workload, problem: Problem, machine: Machine, config: Config, seed: int,
+    latency: float,
+) -> Evaluation | None:  # fmt: skip
+    """Check a config once more, for far longer than an evaluation does; None if every result is right.
+
+    ``latency``: what a call takes, in microseconds.
+    """
+    course, kind = _Course(everyone, workload, problem, machine, config), kind_of(machine)
+    at_once = BURSTS * PROOF_BURST[kind]
+    try:
+        course.prepare(seed)
+        for number in range(-(-PROOF_CALLS[kind] // at_once)):
+            course.recheck(seed + 1 + number, latency, BURSTS, PROOF_BURST[kind])
+    except _Ended as ended:
+        return Evaluation(ended.outcome, ended.reason, seconds=course.seconds)
+    return None
+
+
+def apart(latency: float, world_size: int, least: float) -> float:
+    """Seconds by which ranks are to be apart: the time of one call, given in microseconds, within bounds."""
+    return min(max(least, latency * 1e-6), LONGEST_STAGGER / world_size)
 
 
 class _Ended(Exception):
@@ -85,8 +110,12 @@ class _Ended(Exception):
 class _Course:
     """One evaluation's requests, and the time that each phase has taken so far."""
 
-    def __init__(self, everyone: Everyone, workload: Workload, problem: Problem) -> None:
-        self._everyone, self._workload, self._problem = everyone, workload, problem
+    def __init__(
+        self, everyone: Everyone, workload: Workload, problem: Problem, machine: Machine, config: Config
+    ) -> None:
+        self._everyone, self._config, self._world_size = everyone, config, problem.world_size
+        self._tolerance = workload.tolerance_of(problem, config, machine)
+        self._kind = kind_of(machine)
         self.begin = time.perf_counter()
         self.seconds: dict[str, float] = {}
 
@@ -102,18 +131,27 @@ class _Course:
             raise _Ended(result.outcome, result.reason)
         return result
 
-    def check(self, request: Check | Recheck) -> float:
+    def prepare(self, seed: int) -> float:
+        """Compile the config, make it the ranks', compare a first result; the largest error over the ranks."""
+        self.ask(Compile(self._config), "compile")
+        return self._compare(self.ask(Check(self._config, seed), "check"))
+
+    def recheck(self, seed: int, latency: float, bursts: int, calls: int) -> float:
+        """The largest error over the ranks and over calls back to back, each on other inputs."""
+        stagger, pause = (apart(latency, self._world_size, least[self._kind]) for least in (STAGGER, PAUSE))
+        answers = self.ask(Recheck(seed, stagger, pause, bursts, calls), "check")
+        return self._compare(answers, "calls back to back, inputs changing, ranks apart: ")
+
+    def _compare(self, answers: Sequence[Done], when: str = "") -> float:
         """The largest error over the ranks; raises _Ended where it is too large."""
-        answers = self.ask(request, "check")
-        wrong = _wrong(answers, self._workload, self._problem)
+        wrong = _wrong(answers, self._tolerance)
         if wrong is not None:
-            when = "" if isinstance(request, Check) else "after timing, ranks arriving one by one: "
             raise _Ended(Outcome.WRONG_RESULT, when + wrong)
         return max(answer.overall for answer in answers)
 
     def measure(self, plan: MeasurePlan) -> list[list[float]]:
         """Each rank's times, of fewer iterations than planned where the first of them are clearly slower."""
-        times: list[list[float]] = [[] for _ in range(self._problem.world_size)]
+        times: list[list[float]] = [[] for _ in range(self._world_size)]
         parts = in_parts(plan.screen, plan.iterations)
         for i, count in enumerate(parts):
             if clearly_slower(slowest(times), plan.incumbent, looks=len(parts) - 1):
@@ -137,14 +175,13 @@ def check_same_work(answers: Sequence[Done]) -> None:
         raise RanksDisagree("; ".join(f"rank {i}: {answer.fingerprint}" for i, answer in enumerate(answers)))
 
 
-def _wrong(answers: Sequence[Done], workload: Workload, problem: Problem) -> str | None:
-    tolerance = workload.tolerance(problem)
+def _wrong(answers: Sequence[Done], tolerance: Tolerance) -> str | None:
     for rank, answer in enumerate(answers):
         # Written so that NaN is wrong.
         if not (answer.overall <= tolerance.overall and answer.element <= tolerance.element):
             return (
-                f"rank {rank}: error {answer.overall:.2e} (allowed {tolerance.overall:.0e}), "
-                f"worst element {answer.element:.2e} (allowed {tolerance.element:.0e})"
+                f"rank {rank}: error {answer.overall:.2e} (allowed {tolerance.overall:.1e}), "
+                f"worst element {answer.element:.2e} (allowed {tolerance.element:.1e})"
             )
     return None
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from autotune.environment import Machine
+from autotune.errors import MissedMeeting
 from autotune.heap.arena import SymmetricHeap
 from autotune.kernels.launching.plan import Launch
 from autotune.kernels.primitives.meeting import meet_kernel
@@ -36,13 +37,13 @@ class Stopwatch:
         self._heap = heap
         self._machine = machine
         self._counters = heap.allocate((heap.world_size + 3,), torch.int32)
-        self._counters.zero_()
-        heap.barrier()
+        self._status = self._counters[2:3]
+        self._begin_anew()
         self._meet = Launch(
             meet_kernel, 1,
             {
                 "counters": self._counters[3:], "state": self._counters[:2], "rank": heap.rank,
-                "heap_bases": heap.bases, "status": self._counters[2:3], "spin_limit": spin_limit,
+                "heap_bases": heap.bases, "status": self._status, "spin_limit": spin_limit,
                 "WORLD": heap.world_size, "LAST": True,
             },
             {"num_warps": 1},
@@ -51,10 +52,23 @@ class Stopwatch:
         self._sink = torch.zeros((), device=heap.device)
 
     def time(self, call: Callable[[], None], *, warmup: int, iterations: int) -> list[float]:
-        """Microseconds of each of ``iterations`` calls on this rank, after ``warmup`` that are not kept."""
+        """Microseconds of each of ``iterations`` calls on this rank, after ``warmup`` that are not kept. Collective.
+
+        Raises MissedMeeting where another rank did not come to a meeting.
+        """
+        self._begin_anew()
         if self._machine.is_interpreter:
             return [self._host_time(call) for _ in range(warmup + iterations)][warmup:]
-        return self._device_times(call, warmup, iterations)
+        times = self._device_times(call, warmup, iterations)
+        if self._status.item():
+            raise MissedMeeting("the ranks did not meet before a timed call: one was stuck, or had failed")
+        return times
+
+    def _begin_anew(self) -> None:
+        """Forget meetings that a rank has missed, as one does that raised while it was timed."""
+        self._heap.barrier()
+        self._counters.zero_()
+        self._heap.barrier()
 
     def _host_time(self, call: Callable[[], None]) -> float:
         self._heap.meet()

@@ -60,14 +60,15 @@ class Measure:
 
 @dataclass(frozen=True)
 class Recheck:
-    """Run the prepared config on fresh inputs again; compare. Then ``runs`` times in a row; compare what the last left.
-
-    Each rank starts ``stagger * rank`` seconds late.
+    """Run the prepared config in ``bursts`` of ``calls`` back to back, each call on other inputs, ranks apart in time;
+    compare what every call has left. See ``ranks/bursts.py`` for ``stagger`` and ``pause``, in seconds.
     """
 
     seed: int
     stagger: float
-    runs: int
+    pause: float
+    bursts: int
+    calls: int
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.config import Config
 from autotune.environment import Machine
-from autotune.errors import AutotuneError, HeapExhausted
+from autotune.errors import AutotuneError, HeapExhausted, MissedMeeting
 from autotune.outcome import Outcome
 from autotune.processes.lifeline import die_with_parent
 from autotune.ranks.protocol import (
@@ -85,6 +85,8 @@ class Rank:
             return self._carry_out(request)
         except CompileError as error:
             return Failed(Outcome.DID_NOT_COMPILE, str(error))
+        except MissedMeeting as error:
+            return Failed(Outcome.TIMED_OUT, str(error))
         except (OutOfResources, HeapExhausted, MemoryError) as error:
             return Failed(Outcome.OUT_OF_RESOURCES, _first_line(error))
         except torch.OutOfMemoryError as error:
@@ -128,25 +130,20 @@ class Rank:
         return Done(self.fingerprint)
 
     def _check(self, seed: int) -> Reply:
-        self._refresh(seed)
+        self._operation.refresh(seed)
+        self._heap.barrier()  # no rank may still be poisoning an inbox that another one writes to
         self._run()
         self._heap.barrier()
         return self._compared([self._operation.error()])
 
     def _recheck(self, request: Recheck) -> Reply:
-        self._refresh(request.seed)
-        time.sleep(request.stagger * self._heap.rank)
-        self._run()
-        # Compared at once, before the slower ones come: what a later call finds may be what an earlier one has left.
-        errors = [self._operation.error()]
-        for _ in range(request.runs):
-            self._run()
-        self._heap.barrier()
-        return self._compared([*errors, self._operation.error()])
+        from autotune.ranks.bursts import Bursts
 
-    def _refresh(self, seed: int) -> None:
-        self._operation.refresh(seed)
-        self._heap.barrier()  # no rank may still be poisoning an inbox that another one writes to
+        bursts = Bursts(
+            self._heap, self._operation, self._run, self._operation.input_sets(request.seed), request.seed,
+            request.stagger, request.pause,
+        )  # fmt: skip
+        return self._compared(list(bursts.errors(request.bursts, request.calls)))
 
     def _compared(self, errors: Sequence[Error]) -> Reply:
         if self._operation.gave_up():

@@ -53,7 +53,12 @@ class Workspace:
         """
         if self.bound:
             return
-        operands = operands if self.shard is None else (self.shard, *operands[1:])
+        if self.shard is not None:
+            first = operands[0]
+            assert first is not None
+            if first.data_ptr() != self.shard.data_ptr():
+                self._check_copied(first, out)
+            operands = (self.shard, *operands[1:])
         operands, out = _checked(operands, out)
         self._compile(operands, out)
         self._bind(operands, out)
@@ -66,7 +71,7 @@ class Workspace:
             first = operands[0]
             assert first is not None
             if first.data_ptr() != shard.data_ptr():
-                _check_apart(first, out)  # harmless here, but not with the next config
+                self._check_copied(first, out)
                 shard.copy_(first.detach())  # safe to overwrite: these modes end only when every peer has read
             operands = (shard, *operands[1:])
         addresses = tuple([0 if tensor is None else tensor.data_ptr() for tensor in (out, *operands)])
@@ -83,6 +88,12 @@ class Workspace:
                 "wrong. Not all ranks made this call, or one came far too late. To go on, call context.release() on "
                 "every rank"
             )
+
+    def _check_copied(self, first: torch.Tensor, out: torch.Tensor) -> None:
+        """Raise InvalidProblem where a first operand outside the shard may not be, or overlaps ``out``."""
+        if getattr(self.problem, "in_place", False):
+            raise InvalidProblem("in_place=True: a is to be the tensor of all_gather_shard, and this is not")
+        _check_apart(first, out)  # harmless here, but not with the next config
 
     def _bound(self, operands: Operands, out: torch.Tensor, addresses: tuple[int, ...]) -> Run:
         """The launches on these addresses. They own none of the memory: what callers free is free."""

@@ -1,16 +1,59 @@
-"""Random inputs that every rank can draw from a seed, and how far a result is from its reference."""
+"""Random inputs that every rank can draw from a seed, how far a result is from its reference, and how far it may be."""
 
 from __future__ import annotations
 
+import math
+
 import torch
 
-from autotune.workloads.workload import Error
+from autotune.environment import Machine
+from autotune.workloads.workload import Error, Tolerance
+
+HEAVY = 4
+"""Columns at the end of a matrix's depth that ``drawn_deep`` makes heavy."""
+
+HEAVY_SHARE = 1 / 16
+"""Of the variance of a product, what each of them brings: a mask that is off by one loses that much."""
+
+ROUNDING = {"bf16": 1.66e-3, "fp16": 2.08e-4}
+"""Error of rounding normally distributed numbers once, as a share of them (Frobenius norms), at the worst scale."""
+
+HALF_UNIT = {"bf16": 2**-8, "fp16": 2**-11}
+"""Half a unit in the last place of a number, at most, as a share of it."""
+
+MARGIN = 1.5
+"""What a right result's error may be of the one that the roundings lead to expect."""
+
+PEAK = 8
+"""The largest element of a product, in units of the root of the mean square: none of 10^9 is larger."""
+
+DEEP_FP32 = (1e-5, 1e-4)
+"""What fp32 allows, overall and for an element, before depth counts."""
 
 
 def drawn(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, seed: int) -> torch.Tensor:
     """Normally distributed numbers, the same on every rank for the same seed: a reference needs no communication."""
+    return _normal(shape, device, seed).to(dtype)
+
+
+def drawn_deep(shape: tuple[int, int], dtype: torch.dtype, device: torch.device, seed: int) -> torch.Tensor:
+    """A matrix [rows, depth] to be multiplied, like ``drawn``, whose last columns are so large that each shows alone.
+
+    A kernel that loses the end of a ragged depth loses little of 28672 columns that are all alike.
+    """
+    matrix = _normal(shape, device, seed)
+    matrix[:, -HEAVY:] *= max(1.0, math.sqrt(shape[1] * HEAVY_SHARE))
+    return matrix.to(dtype)
+
+
+def drawn_bias(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, seed: int, depth: int) -> torch.Tensor:
+    """A bias as large as the elements of a product of that depth: of N(0, 1) nothing would be seen beside them."""
+    return (_normal(shape, device, seed) * math.sqrt(depth)).to(dtype)
+
+
+def _normal(shape: tuple[int, ...], device: torch.device, seed: int) -> torch.Tensor:
     generator = torch.Generator(device=device).manual_seed(seed)
-    return torch.randn(shape, generator=generator, device=device, dtype=torch.float32).to(dtype)
+    return torch.randn(shape, generator=generator, device=device, dtype=torch.float32)
 
 
 def distance(result: torch.Tensor, reference: torch.Tensor) -> Error:
@@ -19,3 +62,19 @@ def distance(result: torch.Tensor, reference: torch.Tensor) -> Error:
     norm = reference.norm()
     rms = norm / reference.numel() ** 0.5
     return Error(float(difference.norm() / norm), float(difference.abs().max() / rms))
+
+
+def rounded(dtype: str, roundings: float, depth: int, elements: int, machine: Machine) -> Tolerance:
+    """What a product of ``depth``, accumulated in fp32, may be off by after ``roundings`` to ``dtype`` on the way.
+
+    ``roundings`` counts each in units of one that rounds the whole result: rounding eight parts of it is one, as each
+    has an eighth of the variance. They add up like noise. Triton's interpreter cuts bf16 off instead: twice the error,
+    and always towards zero, so that errors add up as they are. Few ``elements`` scatter more around what is expected.
+    """
+    if dtype == "fp32":
+        overall, element = DEEP_FP32
+        growth = max(1.0, MARGIN * 2**-24 * math.sqrt(depth) / overall)
+        return Tolerance(overall * growth, element * growth)
+    growth = 2 * roundings if machine.is_interpreter and dtype == "bf16" else math.sqrt(roundings)
+    scatter = 1 + 2 / math.sqrt(elements)
+    return Tolerance(MARGIN * scatter * growth * ROUNDING[dtype], PEAK * growth * HALF_UNIT[dtype])

@@ -16,9 +16,12 @@ from autotune.workloads.guard import guard
 from autotune.workloads.sources import SHARED, files_of, hash_of
 
 if TYPE_CHECKING:
+    import torch
+
     from autotune.heap.arena import SymmetricHeap
     from autotune.kernels.launching.plan import Compiled
     from autotune.search_spaces import Space
+    from autotune.workloads.input_sets import InputSets
 
 Run = Callable[[], None]
 
@@ -55,7 +58,26 @@ class Operation(ABC):
 
     @abstractmethod
     def refresh(self, seed: int) -> None:
-        """Fresh random inputs from ``seed``; outputs and everything that kernels write to are poisoned with NaN."""
+        """Fresh random inputs from ``seed``, the same for the same seed; outputs and everything that kernels write to
+        are poisoned with NaN.
+        """
+
+    @abstractmethod
+    def inputs(self) -> Sequence[torch.Tensor]:
+        """The tensors that ``refresh`` fills and a call reads, always in the same memory."""
+
+    @abstractmethod
+    def outputs(self) -> Sequence[torch.Tensor]:
+        """The tensors that a call fills and ``error`` compares, always in the same memory."""
+
+    def input_sets(self, seed: int) -> InputSets:
+        """Sets of inputs for calls back to back, drawn afresh; everything else is left as ``refresh`` does.
+
+        By default what ``refresh`` draws from several seeds. Override it where one reference can serve several sets.
+        """
+        from autotune.workloads.input_sets import Refreshed
+
+        return Refreshed(self, seed)
 
     @abstractmethod
     def prepare(self, config: Config) -> Run:
@@ -117,6 +139,10 @@ class Workload(ABC):
     def tolerance(self, problem: Any) -> Tolerance:
         """How far a right result may be from the reference."""
         return ROUNDED_ONCE[problem.dtype]
+
+    def tolerance_of(self, problem: Any, config: Config, machine: Machine) -> Tolerance:
+        """The same for one config, where configs round differently: by default they do not."""
+        return self.tolerance(problem)
 
     def heap_bytes(self, problem: Any) -> int:
         """Symmetric heap that tuning the problem needs on each rank, in bytes."""

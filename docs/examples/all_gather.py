@@ -185,6 +185,12 @@ class Operation(ScratchOperation):
         if self.scratch is not None:
             self.scratch.inbox.fill_(float("nan"))
 
+    def inputs(self) -> list[torch.Tensor]:
+        return [self._x]
+
+    def outputs(self) -> list[torch.Tensor]:
+        return [self._out]
+
     def error(self) -> Error:
         return distance(self._out, self._expected)
 

@@ -167,6 +167,12 @@ class Operation(ScratchOperation):
         self._c.fill_(float("nan"))
         self._gathered.fill_(float("nan"))
 
+    def inputs(self) -> list[torch.Tensor]:
+        return [self._a, self._b]
+
+    def outputs(self) -> list[torch.Tensor]:
+        return [self._c]
+
     def error(self) -> Error:
         return distance(self._c, self._expected)
 

@@ -104,31 +104,30 @@ def test_a_rank_that_calls_alone_gives_up_and_says_so(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("soft_cap", [0, 3])
 def test_the_reference_is_the_textbooks_attention(soft_cap: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Joined over two ranks, the second of which lacks the second sequence; in chunks of a few tokens."""
+    """Two sets of queries at once, joined over two ranks, the second of which lacks the second sequence; in chunks."""
     monkeypatch.setattr(reference, "CHUNK_BYTES", 4096)
     problem = WORKLOAD.problem_type(
         batch=3, q_heads=6, kv_heads=2, head_dim=64, kv_len=23, page_size=5, soft_cap=soft_cap, world_size=2
     )
-    query = torch.randn(3, 6, 64).bfloat16()
+    queries = torch.randn(2, 3, 6, 64).bfloat16()
     parts, keys, values = [], [[], [], []], [[], [], []]
     for lengths in ([23, 7, 0], [11, 0, 0]):
         tensors = Tensors.allocate(problem, lambda shape, dtype: torch.randn(shape).to(dtype))
-        tensors.q.copy_(query)
         tensors.table.copy_(torch.randperm(15).view(3, 5))
         tensors.lengths.copy_(torch.tensor(lengths))
-        parts.append(reference.attention(problem, tensors))
+        parts.append(reference.attention(problem, tensors, queries))
         for sequence, length in enumerate(lengths):
             pages = tensors.table[sequence].long()
             keys[sequence].append(tensors.keys[pages].flatten(0, 1)[:length].double())
             values[sequence].append(tensors.values[pages].flatten(0, 1)[:length].double())
     out, _ = reference.joined(*parts[0], *parts[1])
-    for sequence, head in itertools.product(range(2), range(6)):
-        logits = torch.cat(keys[sequence])[:, head // 3] @ query[sequence, head].double() / 8
+    for number, sequence, head in itertools.product(range(2), range(2), range(6)):
+        logits = torch.cat(keys[sequence])[:, head // 3] @ queries[number, sequence, head].double() / 8
         if soft_cap:
             logits = soft_cap * torch.tanh(logits / soft_cap)
         expected = torch.softmax(logits, 0) @ torch.cat(values[sequence])[:, head // 3]
-        torch.testing.assert_close(out[sequence, head], expected.float(), rtol=1e-4, atol=1e-5)
-    assert (out[2] == 0).all(), "a sequence without any token"
+        torch.testing.assert_close(out[number, sequence, head], expected.float(), rtol=1e-4, atol=1e-5)
+    assert (out[:, 2] == 0).all(), "a sequence without any token"
 
 
 LARGE: Knobs = {

@@ -124,7 +124,9 @@ def test_the_phases_of_an_evaluation() -> None:
     _, check, *parts, recheck = gang.asked
     assert parts == [Measure(2, 5), Measure(0, 5), Measure(0, 5)]
     assert isinstance(check, Check) and isinstance(recheck, Recheck)
-    assert check.seed != recheck.seed and recheck.runs > 1 and recheck.stagger > 0
+    assert check.seed != recheck.seed
+    assert recheck.bursts >= 3 and recheck.calls >= 3, "every kind of burst, and both slots used twice"
+    assert recheck.stagger > 0 and recheck.pause > 0
     assert found.latency is not None and found.latency.iterations == 15
     assert found.times == (101.0, 201.0, 301.0, 401.0, 501.0) * 3, "of each iteration the slower rank's"
 

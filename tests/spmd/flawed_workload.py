@@ -81,6 +81,12 @@ class FlawedOperation(Operation):
             case "loses its device":
                 raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
+    def inputs(self) -> list[torch.Tensor]:
+        return [self._own]
+
+    def outputs(self) -> list[torch.Tensor]:
+        return [self._sum]
+
     def error(self) -> Error:
         difference = (self._sum - self._reference).abs().max()
         return Error(float(difference), float(difference))

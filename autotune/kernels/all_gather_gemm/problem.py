@@ -27,6 +27,7 @@ class AllGatherGemm(Problem):
     layout: str = choice("how A is sharded: by rows, or along K", LAYOUTS, "rows")
     b_order: str = choice("storage of B: row by row (kn), or transposed (nk)", B_ORDERS, "kn")
     bias: bool = flag("add a bias of n / world-size elements")
+    in_place: bool = flag("A's shard lies in the tensor of all_gather_shard: where peers read it, it is not copied")
 
     def check(self) -> None:
         """Raise InvalidProblem where the sharding does not divide a dimension."""

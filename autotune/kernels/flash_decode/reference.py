@@ -11,15 +11,18 @@ CHUNK_BYTES = 256 << 20
 """Of the keys of one chunk in fp32; so much again for its values, and for temporaries."""
 
 
-def attention(problem: FlashDecode, tensors: Tensors) -> tuple[torch.Tensor, torch.Tensor]:
-    """This rank's part: fp32 output [batch, q_heads, head_dim], natural LSE [batch, q_heads]; 0 and -inf if empty."""
-    out = torch.zeros(tensors.q.shape, dtype=torch.float32, device=tensors.q.device)
-    lse = torch.full(tensors.q.shape[:2], float("-inf"), device=tensors.q.device)
+def attention(problem: FlashDecode, tensors: Tensors, queries: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """This rank's part for several ``queries`` [sets, batch, q_heads, head_dim]: fp32 output of the same shape, natural
+    LSE [sets, batch, q_heads]; 0 and -inf if empty. The cache is read once for all sets.
+    """
+    out = torch.zeros(queries.shape, dtype=torch.float32, device=queries.device)
+    lse = torch.full(queries.shape[:3], float("-inf"), device=queries.device)
     chunk = max(1, CHUNK_BYTES // (problem.kv_heads * problem.head_dim * 4))
     for sequence, length in enumerate(tensors.lengths.tolist()):
         for begin in range(0, length, chunk):
-            part = _of_tokens(problem, tensors, sequence, torch.arange(begin, min(begin + chunk, length)))
-            out[sequence], lse[sequence] = joined(out[sequence], lse[sequence], *part)
+            tokens = torch.arange(begin, min(begin + chunk, length))
+            part = _of_tokens(problem, tensors, queries[:, sequence], sequence, tokens)
+            out[:, sequence], lse[:, sequence] = joined(out[:, sequence], lse[:, sequence], *part)
     return out, lse
 
 
@@ -33,19 +36,24 @@ def joined(
 
 
 def _of_tokens(
-    problem: FlashDecode, tensors: Tensors, sequence: int, tokens: torch.Tensor
+    problem: FlashDecode, tensors: Tensors, queries: torch.Tensor, sequence: int, tokens: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Attention of one sequence over some of its tokens."""
-    tokens = tokens.to(tensors.q.device)
+    """Attention of one sequence's queries [sets, q_heads, head_dim] over some of its tokens."""
+    tokens = tokens.to(queries.device)
     pages = tensors.table[sequence, tokens // problem.page_size].long()
     rows = pages * problem.page_size + tokens % problem.page_size
     keys, values = (
         cache.view(-1, problem.kv_heads, problem.head_dim)[rows].float().transpose(0, 1)
         for cache in (tensors.keys, tensors.values)
     )
-    query = tensors.q[sequence].view(problem.kv_heads, problem.group, problem.head_dim).float()
+    sets = queries.shape[0]
+    # A KV head's queries of all sets side by side: [kv_heads, sets * group, head_dim].
+    query = queries.view(sets, problem.kv_heads, problem.group, problem.head_dim).float().transpose(0, 1)
+    query = query.reshape(problem.kv_heads, sets * problem.group, problem.head_dim)
     logits = query @ keys.transpose(1, 2) * problem.head_dim**-0.5
     if problem.soft_cap:
         logits = problem.soft_cap * torch.tanh(logits / problem.soft_cap)
     out = torch.softmax(logits, dim=-1) @ values
-    return out.reshape(problem.q_heads, problem.head_dim), torch.logsumexp(logits, dim=-1).reshape(-1)
+    shape = problem.kv_heads, sets, problem.group
+    out = out.view(*shape, problem.head_dim).transpose(0, 1).reshape(queries.shape)
+    return out, torch.logsumexp(logits, dim=-1).view(shape).transpose(0, 1).reshape(sets, problem.q_heads)

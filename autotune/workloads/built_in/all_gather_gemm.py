@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from dataclasses import replace
+from functools import partial
+from typing import Any, ClassVar
 
 import torch
 
@@ -17,44 +19,74 @@ from autotune.kernels.launching.gemm import GemmTensors
 from autotune.kernels.launching.plan import Compiled, compile_all
 from autotune.kernels.launching.tensors import TORCH_DTYPES, meta
 from autotune.search_spaces.all_gather_gemm import SPACE, default_config
-from autotune.workloads.built_in.gemm import GemmOperation
+from autotune.workloads.built_in.gemm import OF_A_LIBRARY, GemmOperation
+from autotune.workloads.comparison import rounded
+from autotune.workloads.input_sets import poison
 from autotune.workloads.scratch import SPINS_OFFLINE
-from autotune.workloads.workload import Run, Workload
+from autotune.workloads.workload import Run, Tolerance, Workload
 
 
 class AllGatherGemmOperation(GemmOperation):
-    """A's shard lies on the heap, the rest in ordinary memory."""
+    """Operands lie in ordinary memory, A's shard on the heap where the problem says so.
+
+    Where peers read the shard, a call copies A to the heap first, as the operator does, unless it lies there already.
+    """
 
     launcher: ClassVar = launch
 
     def __init__(self, problem: AllGatherGemm, heap: SymmetricHeap, machine: Machine, spin_limit: int) -> None:
         """Inputs are undefined until ``refresh``."""
-        dtype, device = TORCH_DTYPES[problem.dtype], heap.device
-        b_shape = (problem.n_local, problem.k) if problem.b_order == "nk" else (problem.k, problem.n_local)
-        b = torch.empty(b_shape, dtype=dtype, device=device)
+        dtype = TORCH_DTYPES[problem.dtype]
+        ordinary = partial(torch.empty, dtype=dtype, device=heap.device)
+        transposed = problem.b_order == "nk"
+        b = ordinary((problem.n_local, problem.k) if transposed else (problem.k, problem.n_local))
         tensors = GemmTensors(
-            a=heap.allocate(problem.shard, dtype),
-            b=b.t() if problem.b_order == "nk" else b,
-            c=torch.empty((problem.m, problem.n_local), dtype=dtype, device=device),
-            bias=torch.empty(problem.n_local, dtype=dtype, device=device) if problem.bias else None,
+            a=heap.allocate(problem.shard, dtype) if problem.in_place else ordinary(problem.shard),
+            b=b.t() if transposed else b,
+            c=ordinary((problem.m, problem.n_local)),
+            bias=ordinary(problem.n_local) if problem.bias else None,
         )
+        self._shard: torch.Tensor | None = None
+        """What peers read A from, where that is not A itself."""
         super().__init__(problem, tensors, heap, machine, spin_limit)
 
-    def refresh(self, seed: int) -> None:
-        """Every rank draws every rank's shard from the seed, so that the reference needs no communication at all."""
-        tensors, rank = self._tensors, self._heap.rank
-        shards = [self.draw(tensors.a, seed * 1000 + other) for other in range(self._heap.world_size)]
+    def share(self, config: Config) -> Any:
+        """Counters and inboxes; and a place for A that peers can read, where they do."""
+        scratch, self._shard = super().share(config), None
+        if config["mode"] in launch.READ_BY_PEERS and not self._problem.in_place:
+            self._shard = self._heap.allocate(self._problem.shard, self._tensors.a.dtype)
+        return scratch
+
+    def bind(self, config: Config) -> Run:
+        """On this rank's tensors, or on A's copy."""
+        a, shard = self._tensors.a, self._shard
+        if shard is None:
+            return super().bind(config)
+        tensors = replace(self._tensors, a=shard)
+        run = launch.bind(self._problem, config, self._machine, tensors, self.scratch, self._heap, self._spin_limit)
+
+        def copy_and_run() -> None:
+            shard.copy_(a)  # safe to overwrite: these modes end only when every peer has read
+            run()
+
+        return copy_and_run
+
+    def draw_operands(self, seed: int) -> torch.Tensor:
+        """Every rank draws every rank's shard, and multiplies the whole A by its own B."""
+        tensors, rank, wide = self._tensors, self._heap.rank, self.wide
+        shards = [self.draw_a(seed * 1000 + other) for other in range(self._heap.world_size)]
         tensors.a.copy_(shards[rank])
-        tensors.b.copy_(self.draw(tensors.b, seed * 1000 + 500 + rank))
-        wide = self.wide
+        tensors.b.copy_(self.draw_b(seed * 1000 + 500 + rank))
+        self.draw_bias(seed * 1000 + 750 + rank)
         whole = torch.cat(shards, dim=0 if self._problem.rows_layout else 1)
-        self._reference = whole.to(wide) @ tensors.b.to(wide)
-        if tensors.bias is not None:
-            tensors.bias.copy_(self.draw(tensors.bias, seed * 1000 + 750 + rank))
-            self._reference += tensors.bias.to(wide)
-        tensors.c.fill_(float("nan"))
-        if self.scratch is not None:
-            self.scratch.inbox.fill_(float("nan"))
+        product: torch.Tensor = whole.to(wide) @ tensors.b.to(wide)
+        return product
+
+    def poison_scratch(self) -> None:
+        """The inbox, and what peers read A from."""
+        poison(self.scratch.inbox)
+        if self._shard is not None:
+            poison(self._shard)
 
     def parts(self) -> dict[str, Run]:
         """The library's all-gather of A alone, and its GEMM alone."""
@@ -135,6 +167,12 @@ class AllGatherGemmWorkload(Workload):
     def predict(self, problem: AllGatherGemm, config: Config, machine: Machine) -> float | None:
         """By rooflines."""
         return gemm_latency(problem, config, machine)
+
+    def tolerance_of(self, problem: AllGatherGemm, config: Config, machine: Machine) -> Tolerance:
+        """The result alone is rounded, or what the library's GEMM rounds on its way there."""
+        ours = config["mode"] in ("push", "pull", "pull_staged")
+        roundings = 1.0 if ours else 1.0 + OF_A_LIBRARY
+        return rounded(problem.dtype, roundings, problem.k, problem.m * problem.n_local, machine)
 
     def heap_bytes(self, problem: AllGatherGemm) -> int:
         """A's shard and the largest scratch."""

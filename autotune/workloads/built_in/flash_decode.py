@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import ClassVar
 
 import torch
@@ -20,6 +21,7 @@ from autotune.kernels.launching.plan import Compiled, compile_all, run_all
 from autotune.kernels.launching.tensors import meta
 from autotune.search_spaces.flash_decode import SEVERAL_KERNELS, SPACE, default_config
 from autotune.workloads.comparison import distance, drawn
+from autotune.workloads.input_sets import SETS, InputSets, poison
 from autotune.workloads.scratch import SPINS_OFFLINE, ScratchOperation
 from autotune.workloads.workload import Error, Run, Tolerance, Workload
 
@@ -58,22 +60,44 @@ class FlashDecodeOperation(ScratchOperation):
         )
 
     def refresh(self, seed: int) -> None:
-        """Draw q, the same on every rank, and this rank's cache in place; gather the ranks' references on the host.
+        """Draw the queries, the same on every rank, and this rank's cache in place; gather the references on the host.
 
         Collective: a cache may have tens of gigabytes, too much to draw every rank's on each.
         """
         tensors, device = self._tensors, self._heap.device
         generator = torch.Generator(device=device).manual_seed(seed * 1000 + 1 + self._heap.rank)
-        tensors.q.copy_(drawn(tuple(tensors.q.shape), torch.float32, device, seed * 1000) * SHARPNESS)
+        shape = (SETS, *tensors.q.shape)
+        self._queries = (drawn(shape, torch.float32, device, seed * 1000) * SHARPNESS).to(tensors.q.dtype)
+        tensors.q.copy_(self._queries[0])
         for cache in (tensors.keys, tensors.values):
             cache.normal_(generator=generator)
         pages = torch.randperm(tensors.table.numel(), generator=generator, device=device)
         tensors.table.copy_(pages.view(tensors.table.shape))
         tensors.lengths.copy_(self._lengths(seed))
-        self._reference = self._gathered_reference()
-        tensors.out.fill_(float("nan"))
+        self._references = self._gathered_references()
+        self._number = 0
+        poison(tensors.out)
         if self.scratch is not None:
             self.scratch.poison()
+
+    def inputs(self) -> Sequence[torch.Tensor]:
+        """Queries, cache, block table and lengths."""
+        tensors = self._tensors
+        return [tensors.q, tensors.keys, tensors.values, tensors.table, tensors.lengths]
+
+    def outputs(self) -> Sequence[torch.Tensor]:
+        """The attention's."""
+        return [self._tensors.out]
+
+    def input_sets(self, seed: int) -> InputSets:
+        """Several queries to one cache, whose references are computed together: they change all that ranks exchange."""
+        self.refresh(seed)
+        return _Queries(self)
+
+    def ask(self, number: int) -> None:
+        """Enqueue what makes set ``number`` of the queries the input."""
+        self._tensors.q.copy_(self._queries[number])
+        self._number = number
 
     def _lengths(self, seed: int) -> torch.Tensor:
         """Ragged: one sequence is empty everywhere unless it is the only one, every other one on a rank of its own."""
@@ -91,8 +115,8 @@ class FlashDecodeOperation(ScratchOperation):
             lengths[seed % problem.batch] = 0
         return lengths
 
-    def _gathered_reference(self) -> torch.Tensor:
-        out, lse = attention(self._problem, self._tensors)
+    def _gathered_references(self) -> torch.Tensor:
+        out, lse = attention(self._problem, self._tensors, self._queries)
         part = torch.cat([out, lse.unsqueeze(-1)], dim=-1).cpu()
         parts = [torch.empty_like(part) for _ in range(self._heap.world_size)]
         dist.all_gather(parts, part, group=self._heap.group)
@@ -103,7 +127,11 @@ class FlashDecodeOperation(ScratchOperation):
 
     def error(self) -> Error:
         """Distance from the reference, computed in fp32."""
-        return distance(self._tensors.out, self._reference)
+        return self.error_of(self._tensors.out, self._number)
+
+    def error_of(self, out: torch.Tensor, number: int) -> Error:
+        """Distance of an output from the reference for set ``number`` of the queries."""
+        return distance(out, self._references[number])
 
     def parts(self) -> dict[str, Run]:
         """The attention alone, the library's all-gather of its partial results alone, their combination alone."""
@@ -122,6 +150,21 @@ class FlashDecodeOperation(ScratchOperation):
             "all_gather": lambda: launch.gather(scratch),
             "combine": combine.run,
         }
+
+
+class _Queries(InputSets):
+    """The queries that ``refresh`` has drawn."""
+
+    count = SETS
+
+    def __init__(self, operation: FlashDecodeOperation) -> None:
+        self._operation = operation
+
+    def put(self, number: int) -> None:
+        self._operation.ask(number)
+
+    def error(self, number: int, outputs: Sequence[torch.Tensor]) -> Error:
+        return self._operation.error_of(outputs[0], number)
 
 
 def part_config(problem: FlashDecode, machine: Machine) -> Config:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import ClassVar
 
 import torch
@@ -18,7 +17,8 @@ from autotune.kernels.launching.gemm import GemmTensors
 from autotune.kernels.launching.plan import Compiled, compile_all
 from autotune.kernels.launching.tensors import TORCH_DTYPES, meta
 from autotune.search_spaces.gemm_all_reduce import KERNELS, SPACE, default_config, untuned
-from autotune.workloads.built_in.gemm import GemmOperation
+from autotune.workloads.built_in.gemm import GemmOperation, ring
+from autotune.workloads.comparison import rounded
 from autotune.workloads.scratch import SPINS_OFFLINE
 from autotune.workloads.workload import Run, Tolerance, Workload
 
@@ -32,24 +32,22 @@ class GemmAllReduceOperation(GemmOperation):
         """Inputs are undefined until ``refresh``."""
         super().__init__(problem, _tensors(problem, heap.device), heap, machine, spin_limit)
 
-    def refresh(self, seed: int) -> None:
-        """Every rank draws every rank's operands from the seed, so that the reference needs no communication at all."""
-        tensors, rank = self._tensors, self._heap.rank
-        wide = self.wide
-        reference = torch.zeros(tensors.c.shape, dtype=wide, device=self._heap.device)
-        for other in range(self._heap.world_size):  # one at a time: a large B is there only once more
-            a, b = self.draw(tensors.a, seed * 1000 + other), self.draw(tensors.b, seed * 1000 + 500 + other)
-            reference += a.to(wide) @ b.to(wide)
+    def draw_operands(self, seed: int) -> torch.Tensor:
+        """Every rank draws every rank's operands, one rank's at a time: a large B is there only once more."""
+        tensors, rank, wide = self._tensors, self._heap.rank, self.wide
+        product = torch.zeros(tensors.c.shape, dtype=wide, device=self._heap.device)
+        for other in range(self._heap.world_size):
+            a, b = self.draw_a(seed * 1000 + other), self.draw_b(seed * 1000 + 500 + other)
+            product += a.to(wide) @ b.to(wide)
             if other == rank:
                 tensors.a.copy_(a)
                 tensors.b.copy_(b)
-        if tensors.bias is not None:
-            tensors.bias.copy_(self.draw(tensors.bias, seed * 1000 + 999))
-            reference += tensors.bias.to(wide)
-        self._reference = reference
-        tensors.c.fill_(float("nan"))
-        if self.scratch is not None:
-            self.scratch.poison()
+        self.draw_bias(seed * 1000 + 999)
+        return product
+
+    def poison_scratch(self) -> None:
+        """Inboxes and results."""
+        self.scratch.poison()
 
     def parts(self) -> dict[str, Run]:
         """The library's GEMM alone, and its all-reduce of C alone."""
@@ -100,15 +98,10 @@ class GemmAllReduceWorkload(Workload):
         """By rooflines."""
         return gemm_latency(problem, config, machine)
 
-    def tolerance(self, problem: GemmAllReduce) -> Tolerance:
-        """By element type and ranks: a library may round each of its partial sums, the larger the later.
-
-        A part has 1 / world_size of the result's variance, the sum of j parts j times that; so rounding all parts and
-        all sums has (1 + (world_size + 1) / 2) times the variance of rounding the result alone.
-        """
-        once = super().tolerance(problem)
-        growth = math.sqrt(1 + (problem.world_size + 1) / 2)
-        return Tolerance(once.overall * growth, once.element * growth)
+    def tolerance_of(self, problem: GemmAllReduce, config: Config, machine: Machine) -> Tolerance:
+        """Each part is rounded, and the sum; see ``ring`` for the library's."""
+        roundings = ring(problem.world_size) if config["mode"] == "bsp" else 2.0
+        return rounded(problem.dtype, roundings, problem.k, problem.m * problem.n, machine)
 
     def heap_bytes(self, problem: GemmAllReduce) -> int:
         """The largest scratch; operands lie elsewhere."""

@@ -11,23 +11,17 @@ from autotune.cost_models import gemm_latency
 from autotune.environment import Machine
 from autotune.heap.arena import SymmetricHeap
 from autotune.kernels.gemm_reduce_scatter import launch
+from autotune.kernels.gemm_reduce_scatter.launch import LIBRARY_GEMM
 from autotune.kernels.gemm_reduce_scatter.problem import GemmReduceScatter
 from autotune.kernels.launching.gemm import GemmTensors
 from autotune.kernels.launching.plan import Compiled, compile_all
 from autotune.kernels.launching.tensors import TORCH_DTYPES, meta
 from autotune.search_spaces.gemm_reduce_scatter import SPACE, default_config
-from autotune.workloads.built_in.gemm import GemmOperation
+from autotune.workloads.built_in.gemm import OF_A_LIBRARY, GemmOperation, ring
+from autotune.workloads.comparison import rounded
+from autotune.workloads.input_sets import poison
 from autotune.workloads.scratch import SPINS_OFFLINE
 from autotune.workloads.workload import Run, Tolerance, Workload
-
-TOLERANCES = {
-    # Each part is rounded, and the sum; a library's ring rounds once a hop, growing sums, which for 8 ranks comes to
-    # about 2.5 roundings of the result. One rounding in bf16 is about 1.6e-3 overall and 2**-8 of each element; the
-    # interpreter truncates, about 2.8e-3 and 2**-7, and all parts the same way.
-    "bf16": Tolerance(overall=1.2e-2, element=0.1),
-    "fp16": Tolerance(overall=1.5e-3, element=0.015),
-    "fp32": Tolerance(overall=1e-5, element=1e-4),
-}
 
 
 class GemmReduceScatterOperation(GemmOperation):
@@ -49,26 +43,24 @@ class GemmReduceScatterOperation(GemmOperation):
         )
         super().__init__(problem, tensors, heap, machine, spin_limit)
 
-    def refresh(self, seed: int) -> None:
-        """Every rank draws every rank's operands from the seed, one rank's at a time, and multiplies its own rows."""
-        tensors, rank, problem = self._tensors, self._heap.rank, self._problem
-        wide = self.wide
+    def draw_operands(self, seed: int) -> torch.Tensor:
+        """Every rank draws every rank's operands, one rank's at a time, and multiplies its own rows."""
+        tensors, rank, problem, wide = self._tensors, self._heap.rank, self._problem, self.wide
         ours = slice(rank * problem.rows, (rank + 1) * problem.rows)
-        self._reference = torch.zeros((problem.rows, problem.n), dtype=wide, device=self._heap.device)
+        product = torch.zeros((problem.rows, problem.n), dtype=wide, device=self._heap.device)
         for source in range(problem.world_size):
-            a = self.draw(tensors.a, seed * 1000 + source)
-            b = self.draw(tensors.b, seed * 1000 + 500 + source)
-            self._reference.addmm_(a[ours].to(wide), b.to(wide))
+            a, b = self.draw_a(seed * 1000 + source), self.draw_b(seed * 1000 + 500 + source)
+            product.addmm_(a[ours].to(wide), b.to(wide))
             if source == rank:
                 tensors.a.copy_(a)
                 tensors.b.copy_(b)
-        if tensors.bias is not None:
-            tensors.bias.copy_(self.draw(tensors.bias, seed * 1000 + 750))
-            self._reference += tensors.bias.to(wide)
-        tensors.c.fill_(float("nan"))
-        if self.scratch is not None:
-            self.scratch.mail.fill_(float("nan"))
-            self.scratch.product.fill_(float("nan"))
+        self.draw_bias(seed * 1000 + 750)
+        return product
+
+    def poison_scratch(self) -> None:
+        """Inboxes, and the library's product."""
+        poison(self.scratch.mail)
+        poison(self.scratch.product)
 
     def parts(self) -> dict[str, Run]:
         """The library's GEMM alone, and its reduce-scatter of such a product alone."""
@@ -135,9 +127,14 @@ class GemmReduceScatterWorkload(Workload):
         """By rooflines."""
         return gemm_latency(problem, config, machine)
 
-    def tolerance(self, problem: GemmReduceScatter) -> Tolerance:
-        """By element type."""
-        return TOLERANCES[problem.dtype]
+    def tolerance_of(self, problem: GemmReduceScatter, config: Config, machine: Machine) -> Tolerance:
+        """Each part is rounded, and the sum; see ``ring`` for the library's."""
+        roundings = 2.0
+        if config["mode"] in LIBRARY_GEMM:
+            roundings += OF_A_LIBRARY
+        if config["mode"] == "bsp":
+            roundings = ring(problem.world_size) + problem.bias
+        return rounded(problem.dtype, roundings, problem.k, problem.rows * problem.n, machine)
 
     def heap_bytes(self, problem: GemmReduceScatter) -> int:
         """The largest scratch."""

@@ -87,7 +87,7 @@ def configs(problem: Problem, machine: Any) -> list[autotune.Config]:
 
 
 OPTIONS = {
-    "all_gather_gemm": ("layout",), "gemm_reduce_scatter": (), "gemm_all_reduce": ("deterministic",),
+    "all_gather_gemm": ("layout", "in_place"), "gemm_reduce_scatter": (), "gemm_all_reduce": ("deterministic",),
     "flash_decode": ("soft_cap", "ragged"),
 }  # fmt: skip
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import itertools
 import threading
@@ -72,10 +73,13 @@ def shards_anywhere(url: str) -> dict[str, float]:
             operands, reference = drawn(problem, 5, device)
             a = operands[0]
             elsewhere = context.heap.allocate((2, *a.shape), a.dtype)[rank % 2].copy_(a)
-            ours = autotune.all_gather_shard(context, problem, config=config).copy_(a)
-            for name, shard in {"elsewhere": elsewhere, "ours": ours, "one of each": (ours, a)[rank % 2]}.items():
+            for name, shard in {"elsewhere": elsewhere, "one of each": (elsewhere, a)[rank % 2]}.items():
                 out = call(context, problem, (shard, *operands[1:]), config=config)
                 errors[f"{config['mode']} {name}"] = error(out, reference)
+            in_place = dataclasses.replace(problem, in_place=True)
+            ours = autotune.all_gather_shard(context, in_place, config=config).copy_(a)
+            out = call(context, in_place, (ours, *operands[1:]), config=config)
+            errors[f"{config['mode']} in place"] = error(out, reference)
     return errors
 
 
@@ -92,6 +96,10 @@ def bad_operands(url: str) -> dict[str, str]:
         attempts = {
             "depth": lambda: gather(context, a, b[:-1]),
             "layout": lambda: gather(context, a, b, layout="columns"),
+            "not in place": lambda: gather(context, a, b, in_place=True),
+            "no place": lambda: autotune.all_gather_shard(
+                context, autotune.AllGatherGemm(m=8 * ranks, n=16 * ranks, k=32, world_size=ranks)
+            ),
             "bias": lambda: gather(context, a, b, bias[:-1]),
             "type": lambda: scatter(context, a.double(), b.double()),
             "types": lambda: reduce(context, a, b.half()),

@@ -1,0 +1,66 @@
+"""Calls back to back on inputs that change from one to the next, ranks apart in time: every result is compared."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+import torch
+
+from autotune.heap.arena import SymmetricHeap
+from autotune.ranks.measure import SLOWEST_CLOCK_GHZ
+from autotune.workloads.input_sets import InputSets, poison
+from autotune.workloads.workload import Error, Operation
+
+ONE_BY_ONE, ONE_LATE, ONE_EARLY = range(3)
+"""How the ranks of a burst are apart: they start one after the other, and then nothing holds them; or one of them is
+late to every call, so that the others are as far ahead as the kernels let them; or it is as far ahead of the others."""
+
+
+class Bursts:
+    """Runs bursts on one rank. All ranks make the same calls. Within a burst nothing waits for the host or lines the
+    ranks up: only what the kernels themselves wait for keeps one from running into another.
+    """
+
+    def __init__(
+        self, heap: SymmetricHeap, operation: Operation, run: Callable[[], None], sets: InputSets, seed: int,
+        stagger: float, pause: float,
+    ) -> None:  # fmt: skip
+        """Who starts one by one does so ``stagger`` seconds apart; who is late is so by ``pause`` seconds a call."""
+        self._heap, self._operation, self._run, self._sets = heap, operation, run, sets
+        self._seed, self._stagger, self._pause = seed, stagger, pause
+
+    def errors(self, count: int, calls: int) -> Iterator[Error]:
+        """The error of each call of ``count`` bursts of ``calls``. Collective."""
+        for burst in range(count):
+            self._heap.barrier()  # no rank may still be comparing, or poisoning what another one writes to
+            numbers = [(burst * calls + call) % self._sets.count for call in range(calls)]
+            results = self._results(burst, numbers)
+            self._heap.barrier()
+            for number, outputs in zip(numbers, results, strict=True):
+                yield self._sets.error(number, outputs)
+
+    def _results(self, burst: int, numbers: list[int]) -> list[list[torch.Tensor]]:
+        """What the calls of a burst have left in the outputs."""
+        pattern, rank, world = burst % 3, self._heap.rank, self._heap.world_size
+        chosen = (self._seed + burst // 3) % world == rank
+        late = pattern == ONE_LATE and chosen or pattern == ONE_EARLY and not chosen
+        if pattern == ONE_BY_ONE:
+            time.sleep(self._stagger * ((rank + self._seed) % world))
+        results = []
+        for number in numbers:
+            self._sets.put(number)
+            for output in self._operation.outputs():
+                poison(output)
+            if late:
+                self._sleep()
+            self._run()
+            results.append([output.clone() for output in self._operation.outputs()])
+        return results
+
+    def _sleep(self) -> None:
+        """On the device where there is one: the host goes on enqueueing."""
+        if self._heap.device.type == "cuda":
+            torch.cuda._sleep(int(self._pause * SLOWEST_CLOCK_GHZ * 1e9))
+        else:
+            time.sleep(self._pause)

@@ -1,0 +1,65 @@
+"""Sets of inputs for calls back to back: put in place on the stream, without a word from host or peers."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from autotune.workloads.workload import Error, Operation
+
+SETS = 3
+"""Sets that calls take in turn: data of the call before, of the one before that, or of the next, is then wrong data."""
+
+
+class InputSets(ABC):
+    """``count`` sets of inputs of an operation that differ in everything its ranks exchange; the same on all ranks."""
+
+    count: int
+
+    @abstractmethod
+    def put(self, number: int) -> None:
+        """Enqueue on the current stream what makes set ``number`` the operation's inputs."""
+
+    @abstractmethod
+    def error(self, number: int, outputs: Sequence[torch.Tensor]) -> Error:
+        """The distance of ``outputs`` from the reference for set ``number``. Every rank calls it, none is running."""
+
+
+class Refreshed(InputSets):
+    """What ``refresh`` draws from several seeds, kept: for any operation, at the price of memory and references."""
+
+    count = SETS
+
+    def __init__(self, operation: Operation, seed: int) -> None:
+        """Draws them; every rank calls it."""
+        self._operation = operation
+        # Far apart, for an evaluation's own seeds follow each other.
+        self._seeds = [seed + number * 1_000_003 for number in range(self.count)]
+        self._kept = []
+        for each in self._seeds:
+            operation.refresh(each)
+            self._kept.append([tensor.clone() for tensor in operation.inputs()])
+
+    def put(self, number: int) -> None:
+        """Copy the kept inputs into place."""
+        for tensor, kept in zip(self._operation.inputs(), self._kept[number], strict=True):
+            tensor.copy_(kept)
+
+    def error(self, number: int, outputs: Sequence[torch.Tensor]) -> Error:
+        """Draw the set once more for its reference, and let the operation compare."""
+        self._operation.refresh(self._seeds[number])
+        for tensor, kept in zip(self._operation.outputs(), outputs, strict=True):
+            tensor.copy_(kept)
+        return self._operation.error()
+
+
+def poison(tensor: torch.Tensor) -> None:
+    """Fill with what no right result is: NaN, or the least number where there is no NaN."""
+    if tensor.is_floating_point() or tensor.is_complex():
+        tensor.fill_(float("nan"))
+    elif tensor.dtype is not torch.bool:
+        tensor.fill_(torch.iinfo(tensor.dtype).min)

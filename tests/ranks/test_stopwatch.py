@@ -1,0 +1,55 @@
+"""The stopwatch: meetings that a rank has missed spoil no later measurement, and are never taken for a time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ranks_of_functions import run_ranks
+
+from autotune.config import Config
+from autotune.environment import machine
+from autotune.errors import MissedMeeting
+from autotune.outcome import Outcome
+from autotune.ranks.evaluation import MeasurePlan
+from autotune.ranks.gang import Gang
+from autotune.ranks.protocol import Failed, Measure, Request
+from autotune.ranks.rank import Rank
+from autotune.workloads import workload
+
+ON_RANKS = str(Path(__file__).parent / "stopwatch_on_ranks.py")
+
+
+def test_a_timing_starts_clean_after_missed_meetings(tmp_path: Path) -> None:
+    for counters in run_ranks(ON_RANKS, "missed_before", 2, tmp_path, seconds=270):
+        assert counters == [0] * 5
+
+
+def test_a_timing_in_which_a_rank_did_not_come_says_so(tmp_path: Path) -> None:
+    first, second = run_ranks(ON_RANKS, "missed_meanwhile", 2, tmp_path, seconds=270)
+    assert "did not meet" in first
+    assert second == "measured", "it came to all meetings that it knew of"
+
+
+def test_a_missed_meeting_is_an_outcome_and_no_number() -> None:
+    class Missing(Rank):
+        def __init__(self) -> None:
+            pass
+
+        def _carry_out(self, request: Request) -> Any:
+            raise MissedMeeting("the ranks did not meet")
+
+    assert Missing().answer(Measure(0, 1)) == Failed(Outcome.TIMED_OUT, "the ranks did not meet")
+
+
+@pytest.mark.gpu
+def test_ranks_that_take_turns_on_a_gpu_are_timed() -> None:
+    """On one GPU its meetings end when the other rank gets its turn: slow, but no rank gives up."""
+    found = workload("gemm_all_reduce")
+    problem = found.problem_type(m=16, n=1024, k=1024, world_size=2)
+    config = found.default_config(problem, machine())
+    assert isinstance(config, Config)
+    with Gang(found, problem, machine()) as gang:
+        for seed in range(2):
+            assert gang.evaluate(config, seed, MeasurePlan(1, 3, 3)).outcome is Outcome.MEASURED

@@ -1,0 +1,162 @@
+"""The check's inputs and tolerances, at the depth that is tuned: right results pass, each small fault is seen.
+
+What a rank computes is modelled: exact products, parts rounded as kernels round them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from fakes import EIGHT_GPUS
+
+from autotune.config import Config
+from autotune.environment import INTERPRETED, Machine
+from autotune.kernels.launching.tensors import TORCH_DTYPES
+from autotune.workloads import Tolerance, workload
+from autotune.workloads.comparison import distance, drawn, drawn_bias, drawn_deep
+
+CPU = torch.device("cpu")
+DEPTH = 28672
+ROWS, COLUMNS = 64, 128
+OURS = {
+    "all_gather_gemm": Config({"mode": "push"}),
+    "gemm_reduce_scatter": Config({"mode": "push"}),
+    "gemm_all_reduce": Config({"mode": "one_shot"}),
+}
+LIBRARY = Config({"mode": "bsp", "launch": "eager"})
+
+
+def allowed(name: str, config: Config, dtype: str, ranks: int, machine: Machine = EIGHT_GPUS) -> Tolerance:
+    found = workload(name)
+    n = COLUMNS * ranks if name == "all_gather_gemm" else COLUMNS
+    m = ROWS * ranks if name == "gemm_reduce_scatter" else ROWS
+    problem = found.problem_type(m=m, n=n, k=DEPTH, world_size=ranks, dtype=dtype, bias=True)
+    return found.tolerance_of(problem, config, machine)
+
+
+class Operands:
+    """What the ranks draw: a part of the depth each, as the GEMM's operation does."""
+
+    def __init__(self, name: str, dtype: str, ranks: int) -> None:
+        self.parted = name != "all_gather_gemm"
+        self.dtype = TORCH_DTYPES[dtype]
+        self.wide = torch.float64 if dtype == "fp32" else torch.float32
+        parts = ranks if self.parted else 1
+        shape = DEPTH // parts
+        self.a = [drawn_deep((ROWS, shape), self.dtype, CPU, 10 + part).to(self.wide) for part in range(parts)]
+        self.b = [drawn((shape, COLUMNS), self.dtype, CPU, 50 + part).to(self.wide) for part in range(parts)]
+        self.bias = drawn_bias((COLUMNS,), self.dtype, CPU, 99, DEPTH).to(self.wide)
+        self.products = [a @ b for a, b in zip(self.a, self.b, strict=True)]
+        self.expected = sum(self.products) + self.bias
+
+    def rounded(self, value: torch.Tensor) -> torch.Tensor:
+        return value.to(self.dtype).to(self.wide)
+
+    def result(
+        self, bias: Callable[[torch.Tensor], Any] = lambda bias: bias, lost: slice = slice(0), of: int = 0
+    ) -> torch.Tensor:
+        """A kernel's result: each part rounded, and the sum; without ``lost`` of the depth of part ``of``."""
+        parts = list(self.products)
+        parts[of] = parts[of] - self.a[of][:, lost] @ self.b[of][lost]
+        if self.parted:
+            parts = [self.rounded(part) for part in parts]
+        return self.rounded(sum(parts) + bias(self.bias))
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+@pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
+@pytest.mark.parametrize("name", OURS)
+def test_small_faults_are_seen_at_the_depth_that_is_tuned(name: str, dtype: str, ranks: int) -> None:
+    operands, tolerance = Operands(name, dtype, ranks), allowed(name, OURS[name], dtype, ranks)
+
+    def passes(result: torch.Tensor) -> bool:
+        found = distance(result, operands.expected)
+        return found.overall <= tolerance.overall and found.element <= tolerance.element
+
+    stale = operands.result()
+    stale[16:32, 32:64] = -stale[16:32, 32:64]
+    wrong = {
+        "bias dropped": operands.result(lambda bias: 0),
+        "bias twice": operands.result(lambda bias: 2 * bias),
+        "bias of the next column": operands.result(lambda bias: bias.roll(1)),
+        "last of k lost": operands.result(lost=slice(-1, None), of=-1),
+        "first of k lost": operands.result(lost=slice(1)),
+        "one of k lost": operands.result(lost=slice(1234, 1235), of=-1),
+        "a stale tile": stale,
+    }
+    assert passes(operands.result())
+    assert not [fault for fault, result in wrong.items() if passes(result)]
+
+
+def simulated(ranks: int, parted: bool, hops: bool, dtype: torch.dtype, cut: bool, seed: int, elements: int) -> Any:
+    """A right result and its reference, of normally distributed parts at one scale or another."""
+    generator = torch.Generator().manual_seed(seed)
+    count = ranks if parted else 1
+    scale = 2 ** float(torch.rand((), generator=generator)) * math.sqrt(DEPTH / count)
+    parts = torch.randn((count, elements), generator=generator) * scale
+
+    def rounded(value: torch.Tensor) -> torch.Tensor:
+        if cut:  # bf16 is the upper half of fp32
+            return (value.view(torch.int32) & -65536).view(torch.float32)
+        return value.to(dtype).float()
+
+    expected = parts.double().sum(0).float()
+    if not parted:
+        return rounded(expected), expected
+    if not hops:
+        return rounded(torch.stack([rounded(part) for part in parts]).sum(0)), expected
+    total = rounded(parts[0])
+    for part in parts[1:]:
+        total = rounded(total + rounded(part))
+    return total, expected
+
+
+WAYS = {
+    # How results are rounded: by our kernels, hop by hop by a library's ring, and cut off by the interpreter.
+    "ours": (OURS, False, EIGHT_GPUS), "library": (dict.fromkeys(OURS, LIBRARY), True, EIGHT_GPUS),
+    "interpreted": (OURS, False, INTERPRETED),
+}  # fmt: skip
+
+
+def wrongly_refused(name: str, dtype: str, ranks: int, way: str, results: int, elements: int) -> int:
+    """How many of ``results`` right results would not pass."""
+    configs, hops, machine = WAYS[way]
+    tolerance = allowed(name, configs[name], dtype, ranks, machine)
+    cut = way == "interpreted" and dtype == "bf16"
+    refused = 0
+    for seed in range(results):
+        found = distance(*simulated(ranks, name != "all_gather_gemm", hops, TORCH_DTYPES[dtype], cut, seed, elements))
+        refused += not (found.overall <= tolerance.overall and found.element <= tolerance.element)
+    return refused
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("ranks", [2, 8])
+@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
+@pytest.mark.parametrize("name", OURS)
+def test_right_results_pass(name: str, dtype: str, ranks: int, way: str) -> None:
+    assert wrongly_refused(name, dtype, ranks, way, results=20, elements=ROWS * COLUMNS) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
+@pytest.mark.parametrize("name", OURS)
+def test_a_thousand_right_results_of_a_thousand_pass(name: str, dtype: str, ranks: int, way: str) -> None:
+    assert wrongly_refused(name, dtype, ranks, way, results=1000, elements=ROWS * COLUMNS) == 0
+
+
+@pytest.mark.parametrize("machine", [EIGHT_GPUS, INTERPRETED])
+def test_a_result_of_few_elements_may_scatter_more(machine: Machine) -> None:
+    found = workload("all_gather_gemm")
+
+    def overall(m: int) -> float:
+        problem = found.problem_type(m=m, n=2, k=64, world_size=2)
+        return found.tolerance_of(problem, OURS["all_gather_gemm"], machine).overall
+
+    assert overall(2) > 1.5 * overall(1 << 12) and overall(1 << 12) < 1.1 * overall(1 << 16)
