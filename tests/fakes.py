@@ -27,6 +27,8 @@ EIGHT_GPUS = Machine("cuda", "NVIDIA H200", "sm_90", 8, 132, 227 * 1024, 50 << 2
 
 BASELINE = 530.0
 LIMITS = {"all_gather": 209.0, "gemm": 330.0}
+RATES = {"links": 350e3, "memory": 4e6, "flops": 750e6}
+"""What a device does in a microsecond."""
 
 FAILURES: dict[Outcome, Callable[[Config], bool]] = {
     Outcome.DID_NOT_COMPILE: lambda c: c.get("block_k") == 128 and c.get("block_n") == 256,
@@ -99,8 +101,11 @@ class FakeGang:
         self.restarts += found.outcome in (Outcome.TIMED_OUT, Outcome.CRASHED)
         return found
 
-    def measure_parts(self, warmup: int, iterations: int) -> dict[str, Latency]:
+    def measure_parts(self, plan: Any) -> dict[str, Latency]:
         return {name: latency_of(median, self.ranks) for name, median in LIMITS.items()}
+
+    def measure_rates(self, dtype: str) -> dict[str, float]:
+        return dict(RATES)
 
 
 class FakeScreen:

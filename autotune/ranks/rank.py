@@ -25,7 +25,9 @@ from autotune.ranks.protocol import (
     Done,
     Failed,
     Measure,
+    MeasureIsolated,
     MeasureParts,
+    MeasureRates,
     Open,
     Recheck,
     Reply,
@@ -107,17 +109,35 @@ class Rank:
         elif isinstance(request, Recheck):
             return self._recheck(request)
         elif isinstance(request, Measure):
-            times = self._stopwatch.time(self._run, warmup=request.warmup, iterations=request.iterations)
-            if self._operation.gave_up():
-                return Failed(Outcome.TIMED_OUT, "a wait in the kernel gave up while being timed")
-            return Done(self.fingerprint, times=tuple(times))
+            timed = self._stopwatch.time(self._run, warmup=request.warmup, iterations=request.iterations)
+            return self._measured(timed.device, timed.host)
+        elif isinstance(request, MeasureIsolated):
+            return self._measured(self._stopwatch.time_isolated(self._run, request.calls))
         elif isinstance(request, MeasureParts):
-            parts = {}
-            for name, run in self._operation.parts().items():
-                times = self._stopwatch.time(run, warmup=request.warmup, iterations=request.iterations)
-                parts[name] = tuple(times)
-            return Done(self.fingerprint, parts=parts)
+            return Done(self.fingerprint, parts=self._parts(request))
+        elif isinstance(request, MeasureRates):
+            return Done(self.fingerprint, rates=self._rates(request.dtype))
         return Done(self.fingerprint)
+
+    def _measured(self, times: Sequence[float], host: Sequence[float] = ()) -> Reply:
+        if self._operation.gave_up():
+            return Failed(Outcome.TIMED_OUT, "a wait in the kernel gave up while being timed")
+        return Done(self.fingerprint, times=tuple(times), host=tuple(host))
+
+    def _parts(self, request: MeasureParts) -> dict[str, tuple[float, ...]]:
+        found = {}
+        for name, run in self._operation.parts().items():
+            if request.only in (None, name):
+                timed = self._stopwatch.time(run, warmup=request.warmup, iterations=request.iterations)
+                found[name] = tuple(timed.device)
+        return found
+
+    def _rates(self, dtype: str) -> dict[str, float]:
+        if self._machine.is_interpreter:
+            return {}  # of CPUs, and they would say nothing about GPUs
+        from autotune.ranks.rates import measured_rates
+
+        return measured_rates(self._heap, dtype)
 
     def _check(self, seed: int) -> Reply:
         self._refresh(seed)

@@ -76,7 +76,7 @@ def record(
         lifted=tuple(lifted),
         dimensions={name: dimension.values for name, dimension in space.dimensions.items()},
         evaluations={config: _kept(evaluations[config]) for config in configs},
-        parts=gang.measure_parts(WARMUP, iterations),
+        parts=gang.measure_parts(plan),
     )
 
 

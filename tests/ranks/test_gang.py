@@ -40,7 +40,7 @@ def test_a_slow_config_is_not_run_to_the_end_and_the_parts_are_measured() -> Non
     with new_gang() as gang:
         dropped = gang.evaluate(CONFIG, 1, MeasurePlan(0, 3, 6, incumbent=(1.0,) * 9))
         kept = gang.evaluate(CONFIG, 1, MeasurePlan(0, 3, 6, incumbent=(1e9,) * 9))
-        parts = gang.measure_parts(1, 3)
+        parts = gang.measure_parts(MeasurePlan(1, 3, 3))
         assert set(gang.start_seconds) == {"imports", "joining", "heap", "set-up"}
         assert all(seconds > 0 for seconds in gang.start_seconds.values())
     assert dropped.latency is not None and dropped.latency.iterations == 3

@@ -9,6 +9,7 @@ import typer
 from autotune.cli import output, session
 from autotune.config import Config
 from autotune.environment import Machine
+from autotune.outcome import Regime
 from autotune.problem import Problem
 from autotune.report.figures import config_text, latency_text, microseconds
 from autotune.tuning import Effort
@@ -20,6 +21,7 @@ def evaluate(
 ) -> None:
     """Run one config and print how it ended; exit with 1 where it was not measured. Raises InvalidConfig."""
     from autotune.ranks.evaluation import MeasurePlan
+    from autotune.tuning.finals import ISOLATED_CALLS
 
     config = Config.from_json(text)
     workload.space.check(config, problem, machine)
@@ -29,7 +31,9 @@ def evaluate(
         with session.terminable():
             gang.start()
             evaluation = gang.evaluate(
-                config, seed, MeasurePlan(screen=effort.iterations, iterations=effort.iterations)
+                config,
+                seed,
+                MeasurePlan(screen=effort.iterations, iterations=effort.iterations, isolated=ISOLATED_CALLS),
             )
     finally:
         gang.close()
@@ -39,7 +43,11 @@ def evaluate(
     else:
         lines = [("config", config_text(config)), ("outcome", evaluation.outcome.value)]
         if latency is not None:
-            lines.append(("latency", f"{latency_text(latency)}, skew {microseconds(latency.skew)}"))
+            lines.append(("latency", f"{latency_text(latency, Regime.GRAPH)}, skew {microseconds(latency.skew)}"))
+            if latency.host is not None:
+                lines.append(("host", f"{microseconds(latency.host)} to enqueue a call"))
+            if latency.isolated is not None:
+                lines.append(("isolated", f"{microseconds(latency.isolated)}, one call on an idle GPU"))
             lines.append(("error", f"{evaluation.error:.1e} of the reference's norm"))
         if evaluation.reason:
             lines.append(("reason", evaluation.reason))
