@@ -62,7 +62,7 @@ millisecond was seen to do so by 2 % at most."""
 MOST_MEASURED = 120
 """Calls that a plan's ``measured`` may ask for."""
 
-LONGEST = 30e6
+LONGEST = 20e6
 """Microseconds that warm-up or measurement may take at most, for calls of seconds under the interpreter."""
 
 FEWEST = 3
@@ -98,8 +98,8 @@ class MeasurePlan:
         if latency >= self.warm_from:
             warmup = max(FEWEST, warmup, min(MOST_WARM_UP, math.ceil(WARM_UP / latency)))
         measured = min(MOST_MEASURED, math.ceil(self.measured / latency))
-        iterations = min(max(self.iterations, measured), max(most, self.screen))
-        screen = iterations if self.screen == self.iterations else self.screen
+        iterations = min(max(self.iterations, measured), most)
+        screen = iterations if self.screen == self.iterations else min(self.screen, iterations)
         return replace(self, warmup=min(warmup, most), screen=screen, iterations=iterations)
 
 

@@ -77,8 +77,8 @@ def test_a_changed_config_is_a_small_diff(make_entry: MakeEntry) -> None:
         ("[]", 'an object with "format": "iris-autotune/configs" is needed'),
         ('{"entries": []}', 'an object with "format": "iris-autotune/configs" is needed'),
         (
-            '{"format": "iris-autotune/configs", "version": 2, "entries": []}',
-            "version 2 of the format; this iris-autotune",
+            '{"format": "iris-autotune/configs", "version": 3, "entries": []}',
+            "version 3 of the format; this iris-autotune reads version 1 and 2",
         ),
         ('{"format": "iris-autotune/configs", "entries": []}', "version None of the format"),
         ('{"format": "iris-autotune/configs", "version": 1}', "entries: Field required"),

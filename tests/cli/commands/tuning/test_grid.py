@@ -63,8 +63,8 @@ def test_a_held_out_size_is_compared_with_what_its_neighbours_would_lend(bench: 
     assert before.startswith("width=384") and between.startswith("width=1024")
     own = 1 + 0.1 * abs(math.log2(8 * 64 / 384))
     assert own < 1 + 0.1 * abs(math.log2(8 * 32 / 384)) < 1.1
-    assert first == "held-out width=384: neighbour's config (width=512) 1.00 ± 0.01 of its own optimum"
-    assert second == "held-out width=1024: neighbour's config (width=512) 1.10 ± 0.02 of its own optimum"
+    assert first == "held-out width=384: neighbour's config (width=512) 1.00 ± 0.00 of its own optimum"
+    assert second == "held-out width=1024: neighbour's config (width=512) 1.10 ± 0.00 of its own optimum"
 
 
 def test_held_out_sizes_learn_nothing_from_each_other(bench: Bench) -> None:
