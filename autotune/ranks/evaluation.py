@@ -103,6 +103,11 @@ class MeasurePlan:
         return replace(self, warmup=min(warmup, most), screen=screen, iterations=iterations)
 
 
+def warm_from(machine: Machine) -> float:
+    """A plan's ``warm_from`` on a machine: no interpreter slows down."""
+    return math.inf if machine.is_interpreter else LONG_CALL
+
+
 def kind_of(machine: Machine) -> str:
     """``gpu`` or ``interpreter``: what time limits go by."""
     return "interpreter" if machine.is_interpreter else "gpu"

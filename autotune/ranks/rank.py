@@ -61,6 +61,7 @@ class Rank:
         self._operation: Any = None
         self._run: Callable[[], None] = lambda: None
         self._config = None
+        self._has_inputs = False
         gc.collect()  # a captured graph and the operation that it calls hold each other
         torch.cuda.empty_cache()
         self._heap.barrier()
@@ -125,6 +126,10 @@ class Rank:
         return Done(self.fingerprint, times=tuple(times), host=tuple(host))
 
     def _parts(self, request: MeasureParts) -> dict[str, tuple[float, ...]]:
+        if (
+            not self._has_inputs
+        ):  # ranks that were started again: what a GEMM of nothing but zeros takes is not its time
+            self._refresh(0)
         found = {}
         for name, run in self._operation.parts().items():
             if request.only in (None, name):
@@ -158,6 +163,7 @@ class Rank:
 
     def _refresh(self, seed: int) -> None:
         self._operation.refresh(seed)
+        self._has_inputs = True
         self._heap.barrier()  # no rank may still be poisoning an inbox that another one writes to
 
     def _compared(self, errors: Sequence[Error]) -> Reply:

@@ -15,7 +15,7 @@ from autotune.db import CacheKey, Entry, Store, StudyRecord, TrialRecord, Winner
 from autotune.environment import Machine
 from autotune.outcome import DEFAULT_REGIME, Evaluation, Latency, Outcome, Regime
 from autotune.problem import Problem
-from autotune.ranks.evaluation import LONG_CALL, MeasurePlan
+from autotune.ranks.evaluation import LONG_CALL, MeasurePlan, warm_from
 from autotune.tuning.effort import Budget, Effort
 from autotune.tuning.finals import CLOSE, FINAL, contested, finals_plan, merge, next_session, run_finals, winner
 from autotune.tuning.screening import Ahead, Screen
@@ -236,7 +236,7 @@ class _Run:
     def _evaluate(self, config: Config) -> Evaluation:
         plan = MeasurePlan(
             2, self._effort.screen, self._effort.iterations, self._incumbent,
-            warm_from=math.inf if self._machine.is_interpreter else LONG_CALL,
+            warm_from=warm_from(self._machine),
             isolated=ISOLATED_TRIAL if self._regime is Regime.ISOLATED else 0, regime=self._regime,
         )  # fmt: skip
         evaluation = self._gang.evaluate(config, self._seed(self.standing.trials), plan)

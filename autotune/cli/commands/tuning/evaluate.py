@@ -20,7 +20,7 @@ def evaluate(
     workload: Workload, problem: Problem, machine: Machine, text: str, *, effort: Effort, seed: int, json: bool
 ) -> None:
     """Run one config and print how it ended; exit with 1 where it was not measured. Raises InvalidConfig."""
-    from autotune.ranks.evaluation import MeasurePlan
+    from autotune.ranks.evaluation import MeasurePlan, warm_from
     from autotune.tuning.finals import ISOLATED_CALLS
 
     config = Config.from_json(text)
@@ -33,7 +33,12 @@ def evaluate(
             evaluation = gang.evaluate(
                 config,
                 seed,
-                MeasurePlan(screen=effort.iterations, iterations=effort.iterations, isolated=ISOLATED_CALLS),
+                MeasurePlan(
+                    screen=effort.iterations,
+                    iterations=effort.iterations,
+                    isolated=ISOLATED_CALLS,
+                    warm_from=warm_from(machine),
+                ),
             )
     finally:
         gang.close()
