@@ -35,6 +35,7 @@ def measure_rivals(rows: list[dict[str, Any]]) -> None:
     os.environ["AUTOTUNE_WORKLOADS"] = str(RIVALS)
     from autotune.environment import machine
     from autotune.errors import UnknownWorkload
+    from autotune.ranks.evaluation import MeasurePlan
     from autotune.ranks.gang import Gang
     from autotune.workloads import workload
 
@@ -56,7 +57,8 @@ def measure_rivals(rows: list[dict[str, Any]]) -> None:
                 gang.turn_to(found, problem)
             gang.start()
             restarts = gang.restarts
-            row["rivals"] |= {name: latency.median for name, latency in gang.measure_parts(3, 15).items()}
+            found_here = gang.measure_parts(MeasurePlan(3, 15, 15))
+            row["rivals"] |= {name: latency.median for name, latency in found_here.items()}
             if gang.restarts > restarts:
                 hanging.add(found.name)  # once is enough: each time costs a deadline and a start
                 print(f"{found.name} hangs or crashes at {problem}: left out from here on", file=sys.stderr)

@@ -9,7 +9,7 @@ import json
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from typer.testing import CliRunner, Result
@@ -27,6 +27,8 @@ EIGHT_GPUS = Machine("cuda", "NVIDIA H200", "sm_90", 8, 132, 227 * 1024, 50 << 2
 
 BASELINE = 530.0
 LIMITS = {"all_gather": 209.0, "gemm": 330.0}
+RATES = {"links": 350e3, "memory": 4e6, "flops": 750e6}
+"""What a device does in a microsecond."""
 
 FAILURES: dict[Outcome, Callable[[Config], bool]] = {
     Outcome.DID_NOT_COMPILE: lambda c: c.get("block_k") == 128 and c.get("block_n") == 256,
@@ -38,10 +40,10 @@ FAILURES: dict[Outcome, Callable[[Config], bool]] = {
 """Which configs of all-gather + GEMM fail, and how."""
 
 
-def latency_of(median: float, ranks: int = 2) -> Latency:
+def latency_of(median: float, ranks: int = 2, host: float | None = None, isolated: float | None = None) -> Latency:
     """A latency of ±1 % with a little skew."""
     by_rank = tuple(median * (1 - 0.005 * rank) for rank in range(ranks))
-    return Latency(median, median * 0.99, median * 1.01, median * 0.004, 15, by_rank)
+    return Latency(median, median * 0.99, median * 1.01, median * 0.004, 15, by_rank, host, isolated)
 
 
 def formula(config: Config) -> float:
@@ -78,6 +80,8 @@ class FakeGang:
         self.interrupt_after = math.inf
         self.seconds = 0.0
         self.broken = False
+        self.host: Callable[[Config], float] | None = None
+        """What enqueueing a config takes; an isolated call takes so much longer than the device's time."""
 
     def start(self) -> None:
         self.started += 1
@@ -96,11 +100,18 @@ class FakeGang:
         if self.broken:
             return Evaluation(Outcome.CRASHED, "rank 1 died in phase compile: SIGSEGV")
         found = evaluation_of(config, self.ranks)
+        if found.latency is not None and self.host is not None:
+            host = self.host(config)
+            alone = host + found.latency.median
+            found = replace(found, latency=replace(found.latency, host=host, isolated=alone if plan.isolated else None))
         self.restarts += found.outcome in (Outcome.TIMED_OUT, Outcome.CRASHED)
         return found
 
-    def measure_parts(self, warmup: int, iterations: int) -> dict[str, Latency]:
+    def measure_parts(self, plan: Any) -> dict[str, Latency]:
         return {name: latency_of(median, self.ranks) for name, median in LIMITS.items()}
+
+    def measure_rates(self, dtype: str) -> dict[str, float]:
+        return dict(RATES)
 
 
 class FakeScreen:

@@ -120,8 +120,11 @@ class Ranks:
         time = self.time(config)
         return Evaluation(Outcome.MEASURED, latency=latency_of(time), times=(time,) * plan.iterations)
 
-    def measure_parts(self, warmup: int, iterations: int) -> dict[str, Latency]:
+    def measure_parts(self, plan: Any) -> dict[str, Latency]:
         return {"sum": latency_of(120.0)}
+
+    def measure_rates(self, dtype: str) -> dict[str, float]:
+        return {}
 
 
 def run(path: Path, ranks: Ranks, trials: int = 20, **options: Any) -> Result:

@@ -10,7 +10,7 @@ from typing import Any
 from autotune.db import Entry, Store, Winner
 from autotune.environment import INTERPRETER
 from autotune.errors import AutotuneError
-from autotune.outcome import Latency
+from autotune.outcome import DEFAULT_REGIME, Latency, Regime
 from autotune.report.figures import (
     INTERPRETER_NOTE,
     config_text,
@@ -22,8 +22,10 @@ from autotune.report.figures import (
     options_text,
     problem_text,
     ratio,
+    regime_options,
     slowest,
 )
+from autotune.report.regimes import TITLES, WITHOUT_ROUNDS, conclusion, in_regimes, verdicts
 
 Lines = list[tuple[str, str]]
 
@@ -44,7 +46,7 @@ def entry_dict(entry: Entry) -> dict[str, Any]:
     return {
         **key,
         "problem": json.loads(entry.key.problem),
-        **winner_dict(entry.winner),
+        **winner_dict(entry.winner, Regime(entry.key.regime)),
         "provenance": dataclasses.asdict(entry.provenance),
         "study": entry.study_id,
         "trials": entry.trials,
@@ -53,18 +55,26 @@ def entry_dict(entry: Entry) -> dict[str, Any]:
     }
 
 
-def winner_dict(winner: Winner) -> dict[str, Any]:
+def winner_dict(winner: Winner, regime: Regime = DEFAULT_REGIME) -> dict[str, Any]:
     """A config with its latency, what it was compared with, and how it compares."""
     limit = slowest(winner.limits)
+    share = ratio(winner.limits[limit], winner.latency, Regime.GRAPH).value if limit is not None else None
+    roofline = winner.roofline
     return {
         "config": dict(winner.config),
         "latency": dataclasses.asdict(winner.latency),
+        "microseconds": winner.latency.of(regime),
         "baselines": {name: dataclasses.asdict(latency) for name, latency in winner.baselines.items()},
         "speedups": {
-            name: dataclasses.asdict(ratio(latency, winner.latency)) for name, latency in winner.baselines.items()
+            name: dataclasses.asdict(ratio(latency, winner.latency, regime))
+            for name, latency in winner.baselines.items()
         },
+        "in_regimes": in_regimes(winner),
+        "slower_than": {each.regime.value: each.baseline for each in verdicts(winner) if each.ratio.is_less},
         "limits": {name: dataclasses.asdict(latency) for name, latency in winner.limits.items()},
-        "limit_share": winner.limits[limit].median / winner.latency.median if limit is not None else None,
+        "limit_share": share,
+        "roofline": dataclasses.asdict(roofline) if roofline is not None else None,
+        "roofline_share": roofline.limit / winner.latency.median if roofline is not None else None,
     }
 
 
@@ -75,30 +85,53 @@ def title(workload: str, problem: Mapping[str, Any]) -> str:
 
 def entry_title(entry: Entry) -> str:
     """Workload and problem of an entry, as far as the entry alone tells."""
-    return title(entry.key.workload, json.loads(entry.key.problem))
+    return title(entry.key.workload, json.loads(entry.key.problem)) + regime_options(entry.key.regime)
 
 
-def winner_lines(winner: Winner, name: str = "winner") -> Lines:
-    """The config, its latency, its speedups, its share of the limit."""
-    lines = [(name, f"{latency_text(winner.latency)}, skew {microseconds(winner.latency.skew)}")]
+def winner_lines(winner: Winner, name: str = "winner", regime: Regime = DEFAULT_REGIME) -> Lines:
+    """The config, its latency, its speedups, the regimes, its share of the limits."""
+    tuned_for = "" if regime is DEFAULT_REGIME else f", {TITLES[regime]}"
+    lines = [(name, f"{latency_text(winner.latency, regime)}{tuned_for}, skew {microseconds(winner.latency.skew)}")]
     lines += [("config", config_text(winner.config))]
-    for i, (baseline, latency) in enumerate(_fastest_first(winner.baselines)):
-        text = f"{ratio(latency, winner.latency)} times as fast as {baseline} ({latency_text(latency)})"
+    for i, (baseline, latency) in enumerate(_fastest_first(winner.baselines, regime)):
+        text = f"{ratio(latency, winner.latency, regime)} times as fast as {baseline} ({latency_text(latency, regime)})"
         if latency == winner.latency:
             text = f"none: nothing beat {baseline} beyond the noise"
         lines.append(("" if i else "speedup", text))
-    limit = slowest(winner.limits)
+    return [*lines, *_regime_lines(winner), *_limit_lines(winner)]
+
+
+def _regime_lines(winner: Winner) -> Lines:
+    """Nothing where only one was measured, as under the interpreter."""
+    found = in_regimes(winner)
+    if all(len(known) < 2 for known in found.values()):
+        return []
+    texts = [
+        f"{name}: " + ", ".join(f"{TITLES[Regime(each)]} {microseconds(value)}" for each, value in known.items())
+        for name, known in found.items()
+    ]
+    texts += filter(None, [conclusion(verdicts(winner))])
+    return [("" if i else "regimes", text) for i, text in enumerate(texts)]
+
+
+def _limit_lines(winner: Winner) -> Lines:
+    lines = []
+    limit, roofline = slowest(winner.limits), winner.roofline
     if limit is not None:
-        share = winner.limits[limit].median / winner.latency.median
+        share = ratio(winner.limits[limit], winner.latency, Regime.GRAPH).value
         parts = ", ".join(f"{part} alone {microseconds(latency.median)}" for part, latency in winner.limits.items())
         lines.append(("limit", f"{share:.2f} of the limit: {parts}"))
+    if roofline is not None:
+        share = roofline.limit / winner.latency.median
+        what = f"{roofline.slowest} busy for {microseconds(roofline.limit)} at this device's rates"
+        lines.append(("roofline", f"{share:.2f} of the roofline: {what}"))
     return lines
 
 
 def entry_lines(entry: Entry) -> Lines:
     """The entry in full."""
     provenance = ", ".join(f"{name} {value or 'none'}" for name, value in dataclasses.asdict(entry.provenance).items())
-    lines = [("device", device_text(entry.key)), *winner_lines(entry.winner)]
+    lines = [("device", device_text(entry.key)), *winner_lines(entry.winner, regime=Regime(entry.key.regime))]
     lines += [
         ("trials", f"{entry.trials}, finals among them"),
         ("tuned", f"{entry.finished_at:%Y-%m-%d %H:%M} UTC, study {entry.study_id}{_origin(entry)}"),
@@ -106,13 +139,15 @@ def entry_lines(entry: Entry) -> Lines:
     ]
     if entry.key.device == INTERPRETER:
         lines.append(("note", INTERPRETER_NOTE))
+    if not entry.winner.latency.rounds:
+        lines.append(("note", WITHOUT_ROUNDS))
     return lines
 
 
-def speedup_text(winner: Winner) -> str:
+def speedup_text(winner: Winner, regime: Regime) -> str:
     """Against the fastest baseline: ``1.30x bsp graph``; empty where there is none."""
-    name = fastest(winner.baselines)
-    return f"{ratio(winner.baselines[name], winner.latency).value:.2f}x {name}" if name is not None else ""
+    name = fastest(winner.baselines, regime)
+    return f"{ratio(winner.baselines[name], winner.latency, regime).value:.2f}x {name}" if name is not None else ""
 
 
 def _origin(entry: Entry) -> str:
@@ -124,5 +159,5 @@ def _matches(entry: Entry, given: Mapping[str, Any]) -> bool:
     return all(problem.get(name) == value for name, value in given.items())
 
 
-def _fastest_first(latencies: dict[str, Latency]) -> list[tuple[str, Latency]]:
-    return sorted(latencies.items(), key=lambda pair: pair[1].median)
+def _fastest_first(latencies: dict[str, Latency], regime: Regime) -> list[tuple[str, Latency]]:
+    return sorted(latencies.items(), key=lambda pair: pair[1].of(regime))

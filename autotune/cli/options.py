@@ -14,6 +14,7 @@ import typer
 
 from autotune.environment import Machine
 from autotune.errors import InputError, InvalidProblem
+from autotune.outcome import Regime
 from autotune.problem import Problem
 from autotune.report.figures import dashed, options_text
 from autotune.workloads import Workload, is_reference, reference_of
@@ -26,6 +27,12 @@ Database = Annotated[
     typer.Option("--db", metavar="URL", help="Database: a path or a URL.", show_default="AUTOTUNE_DB, else your own"),
 ]
 Output = Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write it there, not to stdout.")]
+RegimeName = Annotated[
+    str,
+    typer.Option(
+        "--regime", metavar="|".join(Regime), help="How callers meet it: in a graph, pipelined, or one call at a time."
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON value, nothing else, on stdout.")]
 
 

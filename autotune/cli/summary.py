@@ -13,23 +13,25 @@ from autotune.cli.entries import entry_dict, title, winner_dict, winner_lines
 from autotune.cli.options import Request
 from autotune.db import Store, TrialRecord, Winner
 from autotune.environment import INTERPRETER
-from autotune.outcome import Outcome
+from autotune.outcome import Outcome, Regime
 from autotune.problem import Problem
-from autotune.report.figures import INTERPRETER_NOTE, device_text
+from autotune.report.figures import INTERPRETER_NOTE, config_text, device_text, regime_options
 from autotune.tuning import Result
+from autotune.tuning.finals import FINAL, last_finals
 from autotune.tuning.standing import Spent
-from autotune.tuning.tune import FINAL
 
 
 def present(result: Result, request: Request, problem: Problem, store: Store, *, db: str | None, json: bool) -> None:
     """Print the result; what to do about it goes to stderr where stdout is for a program."""
-    searched = [record for record in store.trials(result.study.id) if record.source != FINAL]
+    records = store.trials(result.study.id)
+    searched = [record for record in records if record.source != FINAL]
+    failed = [record for record in last_finals(records) if record.evaluation.latency is None]
     if json:
-        output.data_json(_values(result, searched, store))
+        output.data_json(_values(result, searched, failed, store))
     else:
-        output.data(_text(result, problem.as_dict(), searched, store))
+        output.data(_text(result, problem.as_dict(), searched, failed, store))
     tell = output.say if json else output.data
-    for line in _next(result, request, searched, db):
+    for line in _next(result, request, [*searched, *failed], db):
         tell(line)
 
 
@@ -56,16 +58,22 @@ def _best(result: Result) -> Winner | None:
     return Winner(config, latency, baselines=dict(result.standing.baselines))
 
 
-def _text(result: Result, problem: Mapping[str, Any], searched: list[TrialRecord], store: Store) -> str:
+def _text(
+    result: Result, problem: Mapping[str, Any], searched: list[TrialRecord], failed: list[TrialRecord], store: Store
+) -> str:
     """What people read."""
     key, best = result.study.key, _best(result)
     lines = [("device", device_text(key))]
     if best is not None:
-        lines += winner_lines(best, "winner" if result.entry is not None else "best so far")
+        name = "winner" if result.entry is not None else "best so far"
+        lines += winner_lines(best, name, Regime(key.regime))
     outcomes = _outcomes(searched)
     restarts = result.standing.restarts
     again = f"; ranks restarted {restarts} time{'s' * (restarts > 1)}" if restarts else ""
     lines.append(("trials", (outcomes_text(outcomes) or "none") + again))
+    for i, record in enumerate(failed):
+        told = f"{record.evaluation.outcome}: {record.evaluation.reason} ({config_text(record.config)})"
+        lines.append(("" if i else "out in the finals", told))
     if result.standing.spent.trials:
         lines.append(("search", spent_text(result.standing.spent)))
     if result.entry is not None:
@@ -77,12 +85,12 @@ def _text(result: Result, problem: Mapping[str, Any], searched: list[TrialRecord
     return f"{title(key.workload, problem)}{origin}\n\n{output.named(lines)}"
 
 
-def _values(result: Result, searched: list[TrialRecord], store: Store) -> dict[str, Any]:
+def _values(result: Result, searched: list[TrialRecord], failed: list[TrialRecord], store: Store) -> dict[str, Any]:
     key, best = result.study.key, _best(result)
     if result.entry is not None:
         values = entry_dict(result.entry)
     else:
-        found = winner_dict(best) if best is not None else {"config": None, "latency": None}
+        found = winner_dict(best, Regime(key.regime)) if best is not None else {"config": None, "latency": None}
         values = {**dataclasses.asdict(key), "problem": jsonlib.loads(key.problem), **found, "study": result.study.id}
     return {
         **values,
@@ -90,6 +98,10 @@ def _values(result: Result, searched: list[TrialRecord], store: Store) -> dict[s
         "from_cache": result.from_cache,
         "interrupted": result.interrupted,
         "outcomes": {outcome.value: count for outcome, count in _outcomes(searched).items()},
+        "out_in_the_finals": [
+            {"config": dict(record.config), "outcome": record.evaluation.outcome, "reason": record.evaluation.reason}
+            for record in failed
+        ],
         "resumed": result.standing.resumed,
         "restarts": result.standing.restarts,
         "spent": {**dataclasses.asdict(result.standing.spent), "trials_a_minute": result.standing.spent.rate},
@@ -107,9 +119,11 @@ def _next(result: Result, request: Request, searched: list[TrialRecord], db: str
         why = f" The last: {failed.outcome}, {failed.reason}" if failed is not None else ""
         return ["", f"Nothing could be measured.{why}"]
     name = request.word if request.is_of_a_file else request.workload.name
-    lines = ["", f'In Python:  autotune.lookup("{name}", problem).config']
+    regime = result.study.key.regime
+    named = f', regime="{regime}"' if regime_options(regime) else ""
+    lines = ["", f'In Python:  autotune.lookup("{name}", problem{named}).config']
     if result.from_cache:
-        lines.append(f"Tune anew:  {request.command(db=db)} --force")
+        lines.append(f"Tune anew:  {request.command(db=db)}{regime_options(regime)} --force")
     return [*lines, f"Next:       {request.command('report', db=db)}"]
 
 

@@ -38,14 +38,16 @@ def watching(problem: Problem, machine: Machine) -> Iterator[Callable[[Standing]
 
 def best_text(standing: Standing) -> str:
     """``best 408.2 µs, 1.30x bsp graph (530.0 µs)``."""
-    name = fastest(standing.baselines)
+    regime = standing.regime
+    name = fastest(standing.baselines, regime)
     if standing.best is None:
         return "nothing measured yet"
     latency = standing.best[1]
+    text = f"best {latency_text(latency, regime)}"
     if name is None:
-        return f"best {latency_text(latency)}"
-    baseline = standing.baselines[name].median
-    return f"best {latency_text(latency)}, {baseline / latency.median:.2f}x {name} ({microseconds(baseline)})"
+        return text
+    baseline = standing.baselines[name].of(regime)
+    return f"{text}, {baseline / latency.of(regime):.2f}x {name} ({microseconds(baseline)})"
 
 
 def seconds_left(standing: Standing, used_before: float) -> float | None:
@@ -79,7 +81,7 @@ class PlainView:
 
     def __call__(self, standing: Standing) -> None:
         """Take the standing in."""
-        best = standing.best[1].median if standing.best is not None else None
+        best = standing.best[1].of(standing.regime) if standing.best is not None else None
         news = best != self._said_best or standing.trials >= self._said_trials + EVERY_TRIALS
         due = self._clock() - self._said_at >= AT_MOST_EVERY
         if standing.phase == self._phase and not (news and due):
@@ -149,6 +151,6 @@ class LiveView:
             lines.append(("restarts", f"{standing.restarts} of the ranks"))
         if standing.last is not None:
             config, evaluation = standing.last
-            end = latency_text(evaluation.latency) if evaluation.latency else str(evaluation.outcome)
+            end = latency_text(evaluation.latency, standing.regime) if evaluation.latency else str(evaluation.outcome)
             lines.append(("last", f"{end}  {config_text(config)}"))
         return lines

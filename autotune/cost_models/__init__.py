@@ -2,5 +2,6 @@
 
 from autotune.cost_models.flash_decode import flash_decode_latency
 from autotune.cost_models.gemm import gemm_latency
+from autotune.cost_models.roofline import roofline
 
-__all__ = ["flash_decode_latency", "gemm_latency"]
+__all__ = ["flash_decode_latency", "gemm_latency", "roofline"]

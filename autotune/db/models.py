@@ -44,6 +44,7 @@ class Study(Base):
     device: Mapped[str] = mapped_column(Text)
     arch: Mapped[str] = mapped_column(Text)
     interconnect: Mapped[str] = mapped_column(Text)
+    regime: Mapped[str] = mapped_column(Text, server_default="graph")
 
     source_hash: Mapped[str] = mapped_column(Text)
     space: Mapped[str] = mapped_column(Text)
@@ -62,6 +63,7 @@ class Study(Base):
     winner_latency: Mapped[str | None] = mapped_column(Text)
     winner_baselines: Mapped[str | None] = mapped_column(Text)
     winner_limits: Mapped[str | None] = mapped_column(Text)
+    winner_roofline: Mapped[str | None] = mapped_column(Text)
 
     imported_at: Mapped[str | None] = mapped_column(Text)
     imported_trials: Mapped[int | None]
@@ -85,6 +87,8 @@ class Trial(Base):
     skew: Mapped[float | None] = mapped_column(Double)
     iterations: Mapped[int | None]
     by_rank: Mapped[str | None] = mapped_column(Text)
+    host: Mapped[float | None] = mapped_column(Double)
+    isolated: Mapped[float | None] = mapped_column(Double)
     error: Mapped[str | None] = mapped_column(Text)
     """A number as text: a wrong result's error may be NaN, which SQLite would turn into NULL."""
     predicted: Mapped[float | None] = mapped_column(Double)

@@ -11,7 +11,7 @@ from typing import Any, Literal, Self
 
 from autotune.config import Config
 from autotune.environment import Machine
-from autotune.outcome import Evaluation, Latency
+from autotune.outcome import DEFAULT_REGIME, Evaluation, Latency, Regime
 from autotune.problem import Problem
 
 Differences = dict[str, tuple[str, str]]
@@ -34,16 +34,19 @@ class CacheKey:
     device: str
     arch: str
     interconnect: str
+    regime: str = DEFAULT_REGIME.value
+    """The regime in which the config was the fastest."""
 
     def __post_init__(self) -> None:
-        """Refuse a problem that is not canonical JSON: it would never be found again."""
+        """Refuse a problem that is not canonical JSON, for it would never be found again; and an unknown regime."""
+        Regime(self.regime)
         values = json.loads(self.problem)
         if not isinstance(values, dict) or json.dumps(values, sort_keys=True, separators=(",", ":")) != self.problem:
             raise ValueError(f"problem {self.problem}: the canonical JSON of Problem.to_json() is needed")
 
     @classmethod
-    def of(cls, problem: Problem, machine: Machine) -> Self:
-        """The key of a problem on a machine."""
+    def of(cls, problem: Problem, machine: Machine, regime: Regime = DEFAULT_REGIME) -> Self:
+        """The key of a problem on a machine, for callers in a regime."""
         return cls(
             workload=problem.workload,
             problem=problem.to_json(),
@@ -51,6 +54,7 @@ class CacheKey:
             device=machine.device,
             arch=machine.arch,
             interconnect=machine.interconnect,
+            regime=regime.value,
         )
 
     def differences(self, other: CacheKey) -> Differences:
@@ -103,6 +107,26 @@ class TrialRecord:
 
 
 @dataclass(frozen=True)
+class Roofline:
+    """What a problem takes at least on this device: no kernel is faster than the slowest resource."""
+
+    rates: dict[str, float]
+    """What one device was measured to do in a microsecond: ``flops``, bytes of ``memory``, bytes over the ``links``."""
+    times: dict[str, float]
+    """Microseconds that the problem keeps each resource busy."""
+
+    @property
+    def slowest(self) -> str:
+        """The resource that is busy the longest."""
+        return max(self.times, key=lambda resource: self.times[resource])
+
+    @property
+    def limit(self) -> float:
+        """Microseconds for which it is."""
+        return self.times[self.slowest]
+
+
+@dataclass(frozen=True)
 class Winner:
     """What a study chose, beside what it was compared with."""
 
@@ -110,6 +134,9 @@ class Winner:
     latency: Latency
     baselines: dict[str, Latency] = field(default_factory=dict)
     limits: dict[str, Latency] = field(default_factory=dict)
+    """The operation's parts alone, by name."""
+    roofline: Roofline | None = None
+    """None under the interpreter, and where the work or the rates are not known."""
 
 
 @dataclass(frozen=True)

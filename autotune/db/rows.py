@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any, get_args
 
@@ -12,7 +13,7 @@ from sqlalchemy import Row
 
 from autotune.config import Config
 from autotune.db.models import KEY, PROVENANCE, Study, Trial
-from autotune.db.records import CacheKey, Entry, Provenance, State, StudyRecord, TrialRecord, Winner
+from autotune.db.records import CacheKey, Entry, Provenance, Roofline, State, StudyRecord, TrialRecord, Winner
 from autotune.outcome import Evaluation, Latency, Outcome
 
 
@@ -44,7 +45,7 @@ def trial_row(study_id: int, record: TrialRecord) -> Trial:
     if latency is not None:
         values = _latency_values(latency)
         row.median, row.low, row.high, row.skew = (values[name] for name in ("median", "low", "high", "skew"))
-        row.iterations = values["iterations"]
+        row.iterations, row.host, row.isolated = (values[name] for name in ("iterations", "host", "isolated"))
         row.by_rank = json.dumps(values["by_rank"])
     return row
 
@@ -54,7 +55,7 @@ def trial_record(row: Trial) -> TrialRecord:
     outcome = Outcome(row.outcome)
     latency = None
     if outcome is Outcome.MEASURED:
-        names = ("median", "low", "high", "skew", "iterations")
+        names = ("median", "low", "high", "skew", "iterations", "host", "isolated")
         latency = _latency({**{name: getattr(row, name) for name in names}, "by_rank": json.loads(row.by_rank or "")})
     evaluation = Evaluation(
         outcome=outcome,
@@ -86,6 +87,7 @@ def write_winner(row: Study, winner: Winner) -> None:
     row.winner_latency = json.dumps(_latency_values(winner.latency))
     row.winner_baselines = json.dumps({name: _latency_values(latency) for name, latency in winner.baselines.items()})
     row.winner_limits = json.dumps({name: _latency_values(latency) for name, latency in winner.limits.items()})
+    row.winner_roofline = None if winner.roofline is None else json.dumps(dataclasses.asdict(winner.roofline))
     row.finished_at, row.imported_at = now(), None
 
 
@@ -144,12 +146,18 @@ def _winner(row: Study | Row[Any]) -> Winner:
         latency=_latency(_object(row.winner_latency)),
         baselines={name: _latency(values) for name, values in _object(row.winner_baselines).items()},
         limits={name: _latency(values) for name, values in _object(row.winner_limits).items()},
+        roofline=None if row.winner_roofline is None else _roofline(_object(row.winner_roofline)),
     )
+
+
+def _roofline(values: dict[str, Any]) -> Roofline:
+    return Roofline(*({name: float(each) for name, each in values[part].items()} for part in ("rates", "times")))
 
 
 def _latency_values(latency: Latency) -> dict[str, Any]:
     values = dataclasses.asdict(latency)
-    for number in (latency.median, latency.low, latency.high, latency.skew):
+    known = (number for number in (latency.host, latency.isolated) if number is not None)
+    for number in (latency.median, latency.low, latency.high, latency.skew, *known):
         _number(number)
     return values
 
@@ -168,8 +176,15 @@ def _latency(values: dict[str, Any]) -> Latency:
         high=float(values["high"]),
         skew=float(values["skew"]),
         iterations=int(values["iterations"]),
-        by_rank=tuple(float(value) for value in values["by_rank"]),
+        by_rank=_numbers(values["by_rank"]),
+        host=None if (host := values.get("host")) is None else float(host),
+        isolated=None if (isolated := values.get("isolated")) is None else float(isolated),
+        **{name: _numbers(values.get(name, ())) for name in ("rounds", "host_rounds", "isolated_rounds")},
     )
+
+
+def _numbers(values: Iterable[Any]) -> tuple[float, ...]:
+    return tuple(float(value) for value in values)
 
 
 def _object(text: str | None) -> dict[str, Any]:

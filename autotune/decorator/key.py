@@ -16,6 +16,7 @@ from triton.runtime.jit import JITFunction
 from autotune.db import CacheKey, Provenance
 from autotune.environment import Machine, versions
 from autotune.errors import InvalidArguments
+from autotune.outcome import Regime
 
 TuningKey = tuple[Any, ...]
 """As Triton's autotuner has it: the key arguments' values, then the dtype of every argument that has one."""
@@ -79,7 +80,10 @@ def key_reader(names: Sequence[str], values: Sequence[Any], keys: Sequence[str])
 
 def cache_key(call: Call, world_size: int, machine: Machine) -> CacheKey:
     """The call's key in the database."""
-    return CacheKey(call.workload, call.to_json(), world_size, machine.device, machine.arch, machine.interconnect)
+    graph = Regime.GRAPH.value  # candidates are ranked by the device's time
+    return CacheKey(
+        call.workload, call.to_json(), world_size, machine.device, machine.arch, machine.interconnect, graph
+    )
 
 
 def provenance_of(kernel: Any, fingerprint: str) -> Provenance:

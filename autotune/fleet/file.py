@@ -15,12 +15,14 @@ from typing import Annotated, Any, Final, Literal, Self
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
 from autotune.config import Config
-from autotune.db import CacheKey, Entry, Provenance, Winner
+from autotune.db import CacheKey, Entry, Provenance, Roofline, Winner
 from autotune.errors import InputError
 from autotune.outcome import Latency
 
 FORMAT: Final = "iris-autotune/configs"
-VERSION: Final = 1
+VERSION: Final = 2
+READ = (1, 2)
+"""Versions that are read. What version 1 does not have: regimes, rounds, the host's time, the roofline."""
 
 MOST_SHOWN = 10
 """Mistakes that one message names."""
@@ -45,6 +47,11 @@ class LatencyBlock(Block):
     skew: Annotated[float, Field(ge=0, description="slowest minus fastest rank, median over the iterations")]
     iterations: Annotated[int, Field(ge=1)]
     by_rank: Annotated[tuple[Time, ...], Field(description="each rank's own median")]
+    host: Annotated[Time | None, Field(description="to enqueue a call, slowest rank")] = None
+    isolated: Annotated[Time | None, Field(description="one call on an idle device")] = None
+    rounds: Annotated[tuple[Time, ...], Field(description="medians of the finals' rounds, in order")] = ()
+    host_rounds: tuple[Time, ...] = ()
+    isolated_rounds: tuple[Time, ...] = ()
 
     @classmethod
     def of(cls, latency: Latency) -> Self:
@@ -54,6 +61,13 @@ class LatencyBlock(Block):
     def latency(self) -> Latency:
         """The latency of the block."""
         return Latency(**self.model_dump())
+
+
+class RooflineBlock(Block):
+    """What the problem takes at least, by what the device was measured to do."""
+
+    rates: Annotated[dict[str, Time], Field(description="flops, or bytes, per microsecond")]
+    times: Annotated[dict[str, Time], Field(description="microseconds, by resource")]
 
 
 class ProvenanceBlock(Block):
@@ -76,10 +90,14 @@ class EntryBlock(Block):
     device: Text
     arch: Text
     interconnect: Text
+    regime: Annotated[
+        Literal["graph", "pipelined", "isolated"], Field(description="in which the config is the fastest")
+    ] = "graph"
     config: Annotated[dict[str, str | int | bool], Field(min_length=1, description="the dimensions by name")]
     latency: LatencyBlock
     baselines: dict[str, LatencyBlock]
     limits: dict[str, LatencyBlock]
+    roofline: RooflineBlock | None = None
     provenance: ProvenanceBlock
     trials: Annotated[Count, Field(description="evaluations behind it")]
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)]
@@ -97,10 +115,12 @@ class EntryBlock(Block):
             device=key.device,
             arch=key.arch,
             interconnect=key.interconnect,
+            regime=key.regime,  # type: ignore[arg-type]
             config=dict(sorted(winner.config.items())),
             latency=LatencyBlock.of(winner.latency),
             baselines=_blocks(winner.baselines),
             limits=_blocks(winner.limits),
+            roofline=RooflineBlock(**dataclasses.asdict(winner.roofline)) if winner.roofline is not None else None,
             provenance=ProvenanceBlock(**dataclasses.asdict(entry.provenance)),
             trials=entry.trials,
             seed=entry.seed,
@@ -117,12 +137,14 @@ class EntryBlock(Block):
             device=self.device,
             arch=self.arch,
             interconnect=self.interconnect,
+            regime=self.regime,
         )
         winner = Winner(
             config=Config(self.config),
             latency=self.latency.latency(),
             baselines={name: block.latency() for name, block in self.baselines.items()},
             limits={name: block.latency() for name, block in self.limits.items()},
+            roofline=Roofline(**self.roofline.model_dump()) if self.roofline is not None else None,
         )
         provenance = Provenance(**self.provenance.model_dump())
         return Entry(
@@ -135,7 +157,7 @@ class ConfigsFile(Block):
     """Tuned configs of iris-autotune."""
 
     format: Literal["iris-autotune/configs"]
-    version: Literal[1]
+    version: Literal[1, 2]
     entries: list[EntryBlock]
 
 
@@ -173,9 +195,10 @@ def _loaded(text: str) -> Mapping[str, Any]:
         raise InputError(f"not JSON: {error}; a file that tune export wrote is needed") from error
     if not isinstance(values, dict) or values.get("format") != FORMAT:
         raise InputError(f'not a file of configs: an object with "format": "{FORMAT}" is needed, as tune export writes')
-    if values.get("version") != VERSION:
+    if values.get("version") not in READ:
         raise InputError(
-            f"version {values.get('version')!r} of the format; this iris-autotune reads version {VERSION}: "
+            f"version {values.get('version')!r} of the format; this iris-autotune reads version "
+            f"{' and '.join(map(str, READ))}: "
             "upgrade iris-autotune, or export again with this one"
         )
     return values
@@ -201,7 +224,7 @@ def _order(entry: Entry) -> tuple[Any, ...]:
     key = entry.key
     fields = [(name, str(type(value)), value) for name, value in json.loads(key.problem).items()]
     return (
-        key.workload, key.device, key.arch, key.interconnect, key.world_size, fields,
+        key.workload, key.device, key.arch, key.interconnect, key.world_size, fields, key.regime,
         dataclasses.astuple(entry.provenance),
     )  # fmt: skip
 

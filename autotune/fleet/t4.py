@@ -84,6 +84,11 @@ def _measurements(latency: Latency) -> list[dict[str, Any]]:
         "time_skew": latency.skew,
         **{f"time_rank_{rank}": median for rank, median in enumerate(latency.by_rank)},
     }
+    times |= {
+        name: value
+        for name, value in (("time_host", latency.host), ("time_isolated", latency.isolated))
+        if value is not None
+    }
     return [
         *({"name": name, "value": value / MILLISECONDS, "unit": "ms"} for name, value in times.items()),
         {"name": "iterations", "value": latency.iterations, "unit": ""},

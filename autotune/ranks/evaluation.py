@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
+import math
+import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from autotune.config import Config
 from autotune.environment import Machine
 from autotune.errors import RanksDisagree
-from autotune.outcome import Evaluation, Latency, Outcome
+from autotune.outcome import DEFAULT_REGIME, Evaluation, Latency, Outcome, Regime
 from autotune.problem import Problem
 from autotune.ranks.early_stop import clearly_slower, in_parts, slowest
-from autotune.ranks.protocol import Check, Compile, Done, Failed, Measure, MeasureParts, Recheck, Request
+from autotune.ranks.protocol import (
+    Check,
+    Compile,
+    Done,
+    Failed,
+    Measure,
+    MeasureIsolated,
+    MeasureParts,
+    MeasureRates,
+    Recheck,
+    Request,
+)
 from autotune.workloads import Tolerance, Workload
 
 STAGGER = {"gpu": 2e-3, "interpreter": 0.15}
@@ -40,6 +53,30 @@ Everyone = Callable[[Request, str], list[Done] | Failed]
 """Puts one request to all ranks, for a named phase: what each of them did, or the one failure that stands for all."""
 
 
+QUICK_CALLS = 2
+"""Calls of the quick measurement that tells how many a plan's microseconds are."""
+
+WARM_UP = 60e3
+"""Microseconds for which what is measured at the clocks that last runs before: whatever ran before, clocks and caches
+are its own."""
+
+MOST_WARM_UP = 400
+"""Calls that WARM_UP may ask for: with what lies between two calls, they take a tenth of a second."""
+
+LONG_CALL = 500.0
+"""Microseconds of a call from which on a GPU at its power limit slows down noticeably: what takes less than a
+millisecond was seen to do so by 2 % at most."""
+
+MOST_MEASURED = 120
+"""Calls that a plan's ``measured`` may ask for."""
+
+LONGEST = 20e6
+"""Microseconds that warm-up or measurement may take at most, for calls of seconds under the interpreter."""
+
+FEWEST = 3
+"""Calls, however long each takes."""
+
+
 @dataclass(frozen=True)
 class MeasurePlan:
     """How often a config is run. ``screen`` iterations first; the rest only while it is not clearly slower."""
@@ -49,6 +86,34 @@ class MeasurePlan:
     iterations: int = 15
     incumbent: tuple[float, ...] = ()
     """Microseconds of the incumbent's iterations: a config that is clearly slower keeps the latency it has by then."""
+    warm_from: float = math.inf
+    """Microseconds of a call from which on WARM_UP passes before anything is measured; a quick measurement tells."""
+    measured: float = 0.0
+    """Microseconds for which to measure at least, where that takes more than ``iterations``."""
+    isolated: int = 0
+    """Single calls on an idle device, besides."""
+    regime: Regime = DEFAULT_REGIME
+    """In which the config is compared with the incumbent."""
+
+    @property
+    def by_time(self) -> bool:
+        """True where the numbers of calls depend on how long one takes."""
+        return self.measured > 0 or math.isfinite(self.warm_from)
+
+    def for_calls_of(self, latency: float) -> MeasurePlan:
+        """The same in numbers of calls, for calls that take ``latency`` microseconds."""
+        warmup, most = self.warmup, max(FEWEST, int(LONGEST / latency))
+        if latency >= self.warm_from:
+            warmup = max(FEWEST, warmup, min(MOST_WARM_UP, math.ceil(WARM_UP / latency)))
+        measured = min(MOST_MEASURED, math.ceil(self.measured / latency))
+        iterations = min(max(self.iterations, measured), most)
+        screen = iterations if self.screen == self.iterations else min(self.screen, iterations)
+        return replace(self, warmup=min(warmup, most), screen=screen, iterations=iterations)
+
+
+def warm_from(machine: Machine) -> float:
+    """A plan's ``warm_from`` on a machine: no interpreter slows down."""
+    return math.inf if machine.is_interpreter else LONG_CALL
 
 
 def kind_of(machine: Machine) -> str:
@@ -64,10 +129,10 @@ def evaluate(
     course = _Course(everyone, workload, problem, machine, config)
     try:
         error = course.prepare(seed)
-        by_rank = course.measure(plan)
-        latency, times = _combine(by_rank), slowest(by_rank)
+        found, complete = course.measure(plan)
+        latency, times = found.latency(), found.in_regime(plan.regime)
         # What was dropped is not compared again: should it reach the finals, it will be there.
-        if len(times) == plan.iterations:
+        if complete:
             error = max(error, course.recheck(seed + 1, latency.median, BURSTS, CALLS))
     except _Ended as ended:
         return Evaluation(ended.outcome, ended.reason, seconds=course.seconds)
@@ -149,24 +214,74 @@ class _Course:
             raise _Ended(Outcome.WRONG_RESULT, when + wrong)
         return max(answer.overall for answer in answers)
 
-    def measure(self, plan: MeasurePlan) -> list[list[float]]:
-        """Each rank's times, of fewer iterations than planned where the first of them are clearly slower."""
-        times: list[list[float]] = [[] for _ in range(self._world_size)]
+    def measure(self, plan: MeasurePlan) -> tuple[_Measured, bool]:
+        """The ranks' times, and whether they are complete: not where the first of them are clearly slower."""
+        if plan.by_time:
+            quick = self.ask(Measure(1, QUICK_CALLS), "measure")
+            plan = plan.for_calls_of(statistics.median(slowest([answer.times for answer in quick])))
+        found = _Measured(self._world_size)
         parts = in_parts(plan.screen, plan.iterations)
         for i, count in enumerate(parts):
-            if clearly_slower(slowest(times), plan.incumbent, looks=len(parts) - 1):
-                break
-            for mine, answer in zip(times, self.ask(Measure(0 if i else plan.warmup, count), "measure"), strict=True):
-                mine.extend(answer.times)
+            if clearly_slower(found.in_regime(plan.regime), plan.incumbent, looks=len(parts) - 1):
+                return found, False
+            found.add(self.ask(Measure(0 if i else plan.warmup, count), "measure"))
+            if alone := min(count, plan.isolated):
+                found.add_isolated(self.ask(MeasureIsolated(alone), "measure"))
+        return found, True
+
+
+class _Measured:
+    """Each rank's times so far."""
+
+    def __init__(self, world_size: int) -> None:
+        self.device: list[list[float]] = [[] for _ in range(world_size)]
+        self.host: list[list[float]] = [[] for _ in range(world_size)]
+        self.isolated: list[list[float]] = [[] for _ in range(world_size)]
+
+    def add(self, answers: Sequence[Done]) -> None:
+        for rank, answer in enumerate(answers):
+            self.device[rank].extend(answer.times)
+            self.host[rank].extend(answer.host)
+
+    def add_isolated(self, answers: Sequence[Done]) -> None:
+        for rank, answer in enumerate(answers):
+            self.isolated[rank].extend(answer.times)
+
+    def latency(self) -> Latency:
+        return _combine(self.device, self.host, self.isolated)
+
+    def in_regime(self, regime: Regime) -> tuple[float, ...]:
+        """Of each iteration the slowest rank's time as a caller in that regime meets it."""
+        times = slowest(self.device)
+        if regime is Regime.ISOLATED and self.isolated[0]:
+            return slowest(self.isolated)
+        if regime is Regime.PIPELINED and self.host[0]:
+            host = max(statistics.median(mine) for mine in self.host)
+            return tuple(max(time, host) for time in times)
         return times
 
 
-def measure_parts(everyone: Everyone, warmup: int, iterations: int) -> dict[str, Latency]:
-    """The operation's parts alone; empty where that failed."""
-    answers = everyone(MeasureParts(warmup, iterations), "measure")
+def measure_parts(everyone: Everyone, plan: MeasurePlan) -> dict[str, Latency]:
+    """The operation's parts alone, each as the plan says; empty where that failed."""
+    quick = everyone(MeasureParts(1, QUICK_CALLS), "measure")
+    if isinstance(quick, Failed):
+        return {}
+    found = {}
+    for name in quick[0].parts:
+        own = plan.for_calls_of(statistics.median(slowest([answer.parts[name] for answer in quick])))
+        answers = everyone(MeasureParts(own.warmup, own.iterations, name), "measure")
+        if isinstance(answers, Failed):
+            return {}
+        found[name] = _combine([answer.parts[name] for answer in answers])
+    return found
+
+
+def measure_rates(everyone: Everyone, dtype: str) -> dict[str, float]:
+    """What the slowest rank's device and its links do in a microsecond, by resource; empty where that failed."""
+    answers = everyone(MeasureRates(dtype), "measure")
     if isinstance(answers, Failed):
         return {}
-    return {name: _combine([list(answer.parts[name]) for answer in answers]) for name in answers[0].parts}
+    return {name: min(answer.rates[name] for answer in answers) for name in answers[0].rates}
 
 
 def check_same_work(answers: Sequence[Done]) -> None:
@@ -186,7 +301,9 @@ def _wrong(answers: Sequence[Done], tolerance: Tolerance) -> str | None:
     return None
 
 
-def _combine(times: Sequence[Sequence[float]]) -> Latency:
+def _combine(
+    times: Sequence[Sequence[float]], host: Sequence[Sequence[float]] = (), isolated: Sequence[Sequence[float]] = ()
+) -> Latency:
     from autotune.ranks.measure import combine
 
-    return combine(times)
+    return combine(times, host, isolated)

@@ -20,7 +20,14 @@ from autotune.outcome import Evaluation, Latency, Outcome
 from autotune.problem import Problem
 from autotune.processes.folder import OwnFolder
 from autotune.processes.python import start_python
-from autotune.ranks.evaluation import MeasurePlan, check_same_work, evaluate, kind_of, measure_parts
+from autotune.ranks.evaluation import (
+    MeasurePlan,
+    check_same_work,
+    evaluate,
+    kind_of,
+    measure_parts,
+    measure_rates,
+)
 from autotune.ranks.protocol import Bug, Done, Failed, Open, Reply, Request, SetUp
 from autotune.workloads import Code, Workload, reference_of
 
@@ -72,6 +79,7 @@ class Gang:
         self.start_seconds: dict[str, float] = {}
         """What the last start took: until the slowest rank had its imports, had joined, had its heap; the set-up."""
         self._in_vain = 0
+        self._rates: dict[str, dict[str, float]] = {}
         self._heap_bytes = max(heap_bytes, workload.heap_bytes(problem))
         self._heap_setting = HEAP_BYTES.value()
         self._kind = kind_of(machine)
@@ -171,9 +179,15 @@ class Gang:
             self._in_vain = 0
         return found
 
-    def measure_parts(self, warmup: int, iterations: int) -> dict[str, Latency]:
+    def measure_parts(self, plan: MeasurePlan) -> dict[str, Latency]:
         """The operation's parts alone; empty where that failed."""
-        return measure_parts(self._everyone, warmup, iterations)
+        return measure_parts(self._everyone, plan)
+
+    def measure_rates(self, dtype: str) -> dict[str, float]:
+        """What a device and its links do in a microsecond, by resource; measured once for each element type."""
+        if not self._rates.get(dtype):
+            self._rates[dtype] = measure_rates(self._everyone, dtype)
+        return self._rates[dtype]
 
     def last_words(self) -> str:
         """The last lines of every running rank's log."""

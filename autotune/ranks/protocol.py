@@ -72,14 +72,30 @@ class Recheck:
 
 
 @dataclass(frozen=True)
+class MeasureIsolated:
+    """Time single calls of the prepared config, each on an idle device."""
+
+    calls: int
+
+
+@dataclass(frozen=True)
 class MeasureParts:
-    """Time the operation's parts alone."""
+    """Time the operation's parts alone, or one of them."""
 
     warmup: int
     iterations: int
+    only: str | None = None
 
 
-Request = Open | SetUp | Compile | Check | Measure | Recheck | MeasureParts
+@dataclass(frozen=True)
+class MeasureRates:
+    """Find out what the devices and their links can do."""
+
+    dtype: str
+    """Of the GEMM, as problems name it."""
+
+
+Request = Open | SetUp | Compile | Check | Measure | Recheck | MeasureIsolated | MeasureParts | MeasureRates
 
 
 @dataclass(frozen=True)
@@ -91,7 +107,12 @@ class Done:
     overall: float = 0.0
     element: float = 0.0
     times: tuple[float, ...] = ()
+    """Microseconds of each call."""
+    host: tuple[float, ...] = ()
+    """Microseconds that the host needed to enqueue some of them."""
     parts: dict[str, tuple[float, ...]] = field(default_factory=dict)
+    rates: dict[str, float] = field(default_factory=dict)
+    """By resource, per microsecond."""
     seconds: dict[str, float] = field(default_factory=dict)
     """What opening took, by stage."""
     code: Code | None = None

@@ -25,7 +25,9 @@ from autotune.ranks.protocol import (
     Done,
     Failed,
     Measure,
+    MeasureIsolated,
     MeasureParts,
+    MeasureRates,
     Open,
     Recheck,
     Reply,
@@ -60,6 +62,7 @@ class Rank:
         self._operation: Any = None
         self._run: Callable[[], None] = lambda: None
         self._config = None
+        self._has_inputs = False
         gc.collect()  # a captured graph and the operation that it calls hold each other
         torch.cuda.empty_cache()
         self._heap.barrier()
@@ -117,24 +120,48 @@ class Rank:
         elif isinstance(request, Recheck):
             return self._recheck(request)
         elif isinstance(request, Measure):
-            times = self._stopwatch.time(self._run, warmup=request.warmup, iterations=request.iterations)
-            if self._operation.gave_up():
-                return Failed(Outcome.TIMED_OUT, "a wait in the kernel gave up while being timed")
-            return Done(self.fingerprint, times=tuple(times))
+            timed = self._stopwatch.time(self._run, warmup=request.warmup, iterations=request.iterations)
+            return self._measured(timed.device, timed.host)
+        elif isinstance(request, MeasureIsolated):
+            return self._measured(self._stopwatch.time_isolated(self._run, request.calls))
         elif isinstance(request, MeasureParts):
-            parts = {}
-            for name, run in self._operation.parts().items():
-                times = self._stopwatch.time(run, warmup=request.warmup, iterations=request.iterations)
-                parts[name] = tuple(times)
-            return Done(self.fingerprint, parts=parts)
+            return Done(self.fingerprint, parts=self._parts(request))
+        elif isinstance(request, MeasureRates):
+            return Done(self.fingerprint, rates=self._rates(request.dtype))
         return Done(self.fingerprint)
 
+    def _measured(self, times: Sequence[float], host: Sequence[float] = ()) -> Reply:
+        if self._operation.gave_up():
+            return Failed(Outcome.TIMED_OUT, "a wait in the kernel gave up while being timed")
+        return Done(self.fingerprint, times=tuple(times), host=tuple(host))
+
+    def _parts(self, request: MeasureParts) -> dict[str, tuple[float, ...]]:
+        if not self._has_inputs:
+            self._refresh(0)  # ranks that were started again: what a GEMM of nothing but zeros takes is not its time
+        found = {}
+        for name, run in self._operation.parts().items():
+            if request.only in (None, name):
+                timed = self._stopwatch.time(run, warmup=request.warmup, iterations=request.iterations)
+                found[name] = tuple(timed.device)
+        return found
+
+    def _rates(self, dtype: str) -> dict[str, float]:
+        if self._machine.is_interpreter:
+            return {}  # of CPUs, and they would say nothing about GPUs
+        from autotune.ranks.rates import measured_rates
+
+        return measured_rates(self._heap, dtype)
+
     def _check(self, seed: int) -> Reply:
-        self._operation.refresh(seed)
-        self._heap.barrier()  # no rank may still be poisoning an inbox that another one writes to
+        self._refresh(seed)
         self._run()
         self._heap.barrier()
         return self._compared([self._operation.error()])
+
+    def _refresh(self, seed: int) -> None:
+        self._operation.refresh(seed)
+        self._has_inputs = True
+        self._heap.barrier()  # no rank may still be poisoning an inbox that another one writes to
 
     def _recheck(self, request: Recheck) -> Reply:
         from autotune.ranks.bursts import Bursts

@@ -186,7 +186,8 @@ def _recording(content: RecordingFile) -> Recording:
         dimensions={name: tuple(values) for name, values in content.dimensions.items()},
         evaluations=evaluations,
         parts={
-            name: Latency(**{**values, "by_rank": tuple(values["by_rank"])}) for name, values in content.parts.items()
+            name: Latency(**{field: _tupled(value) for field, value in values.items()})
+            for name, values in content.parts.items()
         },
     )
 
@@ -208,6 +209,10 @@ def _at(values: Sequence[T], index: int, name: str) -> T:
     if not 0 <= index < len(values):
         raise ValueError(f"{name}: index {index}; there are {len(values)} values")
     return values[index]
+
+
+def _tupled(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
 
 
 def _typed(value: Value) -> tuple[type, Value]:

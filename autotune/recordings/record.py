@@ -13,7 +13,7 @@ from autotune.environment import Machine
 from autotune.errors import InputError
 from autotune.outcome import Evaluation
 from autotune.problem import Problem
-from autotune.ranks.evaluation import MeasurePlan
+from autotune.ranks.evaluation import MeasurePlan, warm_from
 from autotune.recordings.recording import Recording
 from autotune.tuning import Evaluator
 from autotune.tuning.screening import Ahead, Screen
@@ -56,7 +56,7 @@ def record(
     ahead = Ahead(screen)
     ahead.fill(next_one)
     gang.start()
-    plan = MeasurePlan(WARMUP, iterations, iterations)
+    plan = MeasurePlan(WARMUP, iterations, iterations, warm_from=warm_from(machine))
     while ahead:
         watch(len(evaluations), size)
         candidate, refused = ahead.take()
@@ -76,7 +76,7 @@ def record(
         lifted=tuple(lifted),
         dimensions={name: dimension.values for name, dimension in space.dimensions.items()},
         evaluations={config: _kept(evaluations[config]) for config in configs},
-        parts=gang.measure_parts(WARMUP, iterations),
+        parts=gang.measure_parts(plan),
     )
 
 

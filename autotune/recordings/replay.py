@@ -42,6 +42,10 @@ class Replay:
         found = self.recording.evaluations.get(config)
         return found or Evaluation(Outcome.INVALID, "not in the recording: outside of the reduced space")
 
-    def measure_parts(self, warmup: int, iterations: int) -> dict[str, Latency]:
+    def measure_parts(self, plan: MeasurePlan) -> dict[str, Latency]:
         """As recorded."""
         return dict(self.recording.parts)
+
+    def measure_rates(self, dtype: str) -> dict[str, float]:
+        """None: a recording has no rates."""
+        return {}

@@ -14,11 +14,13 @@ from typing import Any
 from autotune.config import Config
 from autotune.db import Entry, Store, TrialRecord, Winner
 from autotune.environment import INTERPRETER
-from autotune.outcome import Latency, Outcome
+from autotune.outcome import Latency, Outcome, Regime
 from autotune.ranks.evaluation import RESTART
 from autotune.report.figures import INTERPRETER_NOTE, fastest, ratio, slowest
 from autotune.report.knobs import knobs_of
 from autotune.report.model import Ending, Limit, Ranked, Report, Speedup, Tax
+from autotune.report.regimes import WITHOUT_ROUNDS, in_regimes, verdicts
+from autotune.rounds import mean_and_error
 from autotune.workloads import Workload
 
 BEST = 10
@@ -34,7 +36,7 @@ def build(store: Store, entry: Entry, workload: Workload | None = None) -> Repor
     From the workload, where it can be loaded, come the order of the fields, and the dimensions' order, help and
     importance. A space that has changed since the study, by its fingerprint, is not used.
     """
-    from autotune.tuning.tune import FINAL  # loads Optuna, which the command line's help can do without
+    from autotune.tuning.finals import FINAL, last_finals  # loads Optuna, which the command line's help can do without
 
     space = workload.space if workload is not None else None
     records = store.trials(entry.study_id)
@@ -44,10 +46,13 @@ def build(store: Store, entry: Entry, workload: Workload | None = None) -> Repor
     if space is not None and space.fingerprint() != entry.provenance.space:
         notes.append("The search space has changed since: dimensions are shown without importance.")
         space = None
+    if not entry.winner.latency.rounds:
+        notes.append(WITHOUT_ROUNDS)
+    regime = Regime(entry.key.regime)
     searched = [record for record in records if record.source != FINAL]
-    finals = [record for record in records if record.source == FINAL]
-    best, disqualified = _ranked(searched, finals, entry.winner.config)
-    knobs, warned = knobs_of(searched, space)
+    finals = last_finals(records)
+    best, disqualified = _ranked(searched, finals, entry.winner.config, regime)
+    knobs, warned = knobs_of(searched, space, regime)
     restarts = [phases[RESTART] for record in records if RESTART in (phases := record.evaluation.seconds)]
     return Report(
         key=entry.key,
@@ -59,15 +64,18 @@ def build(store: Store, entry: Entry, workload: Workload | None = None) -> Repor
         finished_at=entry.finished_at,
         config=entry.winner.config,
         latency=entry.winner.latency,
-        speedups=_speedups(entry.winner),
+        speedups=_speedups(entry.winner, regime),
         limit=_limit(entry.winner),
+        roofline=entry.winner.roofline,
+        in_regimes=in_regimes(entry.winner),
+        verdicts=verdicts(entry.winner),
         taxes=_taxes(entry.winner),
         best=best[:BEST],
         endings=_endings(searched),
         disqualified=disqualified,
         knobs=knobs,
         searched=len({record.config for record in searched if record.evaluation.outcome is not Outcome.INVALID}),
-        remeasured=len(finals),
+        remeasured=sum(record.source == FINAL for record in records),
         seconds=sum(_seconds(record.evaluation.seconds) for record in records),
         measuring=sum(record.evaluation.seconds.get("measure", 0.0) for record in records),
         restarts=len(restarts),
@@ -104,16 +112,17 @@ def _problem(entry: Entry, workload: Workload | None) -> dict[str, Any]:
     return {name: values[name] for name in [*declared, *values] if name in values}
 
 
-def _speedups(winner: Winner) -> tuple[Speedup, ...]:
-    ranked = sorted(winner.baselines.items(), key=lambda pair: pair[1].median)
-    return tuple(Speedup(name, latency, ratio(latency, winner.latency)) for name, latency in ranked)
+def _speedups(winner: Winner, regime: Regime) -> tuple[Speedup, ...]:
+    ranked = sorted(winner.baselines.items(), key=lambda pair: pair[1].of(regime))
+    return tuple(Speedup(name, latency, ratio(latency, winner.latency, regime)) for name, latency in ranked)
 
 
 def _limit(winner: Winner) -> Limit | None:
     name = slowest(winner.limits)
     if name is None:
         return None
-    return Limit(dict(winner.limits), name, ratio(winner.limits[name], winner.latency))
+    shares = {part: ratio(latency, winner.latency, Regime.GRAPH) for part, latency in winner.limits.items()}
+    return Limit(dict(winner.limits), shares, name)
 
 
 def _taxes(winner: Winner) -> tuple[Tax, ...]:
@@ -123,7 +132,7 @@ def _taxes(winner: Winner) -> tuple[Tax, ...]:
     graph = next((latency for name, latency in winner.baselines.items() if name.endswith("graph")), None)
     if eager is not None and graph is not None:
         taxes.append(_difference("kernel launch", eager, graph, "the eager baseline less the one launched as a graph"))
-    baseline, part = fastest(winner.baselines), slowest(winner.limits)
+    baseline, part = fastest(winner.baselines, Regime.GRAPH), slowest(winner.limits)
     if baseline is not None and part is not None:
         meaning = f"{baseline} less its slowest part ({part}): at most this is won by perfect overlap"
         taxes.append(
@@ -136,12 +145,16 @@ def _taxes(winner: Winner) -> tuple[Tax, ...]:
 
 
 def _difference(name: str, one: Latency, other: Latency, meaning: str) -> Tax:
-    error = math.hypot(one.spread * one.median, other.spread * other.median)
-    return Tax(name, one.median - other.median, error, meaning)
+    """On the device, round by round where there are rounds."""
+    by_round = [ours - theirs for ours, theirs in zip(one.rounds, other.rounds, strict=False)]
+    if len(by_round) < 2:
+        error = math.hypot(one.spread * one.median, other.spread * other.median)
+        return Tax(name, one.median - other.median, error, meaning)
+    return Tax(name, *mean_and_error(by_round), meaning)
 
 
 def _ranked(
-    searched: Sequence[TrialRecord], finals: Sequence[TrialRecord], winner: Config
+    searched: Sequence[TrialRecord], finals: Sequence[TrialRecord], winner: Config, regime: Regime
 ) -> tuple[tuple[Ranked, ...], tuple[Ranked, ...]]:
     """The measured configs, best first, and those among them that failed in the finals."""
     from autotune.tuning.finals import merge
@@ -159,7 +172,7 @@ def _ranked(
             found[record.config] = Ranked(
                 record.config, latency, merged.get(record.config), record.source, record.config == winner
             )
-    ranked = sorted(found.values(), key=lambda each: each.latency.median)
+    ranked = sorted(found.values(), key=lambda each: each.latency.of(regime))
     return (
         tuple(each for each in ranked if each.config not in failed),
         tuple(each for each in ranked if each.config in failed),

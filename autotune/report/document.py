@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from autotune.config import Config
+from autotune.outcome import Regime
 from autotune.report.figures import (
     change_text,
     config_text,
@@ -19,8 +20,10 @@ from autotune.report.figures import (
     options_text,
     plain,
     problem_text,
+    regime_options,
 )
 from autotune.report.model import Knob, Report
+from autotune.report.regimes import TITLES, conclusion
 
 
 def to_markdown(report: Report) -> str:
@@ -28,6 +31,7 @@ def to_markdown(report: Report) -> str:
     sections = [
         _verdict(report),
         _baselines(report),
+        _regimes(report),
         _limit(report),
         _taxes(report),
         _best(report),
@@ -64,40 +68,91 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], align: str = "")
 
 def _verdict(report: Report) -> str:
     lines = [f"# {dashed(report.key.workload)}: {problem_text(report.problem)}", ""]
-    verdict = f"**{latency_text(report.latency)}** on {device_text(report.key)}"
+    verdict = f"**{latency_text(report.latency, report.regime)}** on {device_text(report.key)}"
     if report.speedups:
         first = report.speedups[0]
         own = first.latency == report.latency
         verdict += f": {first.baseline} itself, which nothing beat beyond the noise" if own else ""
         verdict += "" if own else f", **{first.ratio} times** as fast as {first.baseline}"
     if report.limit is not None:
-        verdict += f"; {report.limit.slowest} alone takes {report.limit.share.value:.2f} of that time"
-    lines += [verdict + ".", "", f"Tuned {_date(report.finished_at)}."]
+        verdict += f"; {report.limit.slowest} alone takes {report.limit.share.value:.2f} of that time on the device"
+    lines += [verdict + "."]
+    slower = [each for each in report.verdicts if each.ratio.is_less]
+    lines += ["", f"**{conclusion(slower)}**"] if slower else []
+    lines += ["", f"Tuned {_date(report.finished_at)} for callers {TITLES[report.regime]}."]
     lines += [f"\n> {note}" for note in report.notes]
     lines += ["", "```json", report.config.to_json(), "```"]
     return "\n".join(lines)
 
 
 def _baselines(report: Report) -> str:
-    rows = [["winner", latency_text(report.latency), microseconds(report.latency.skew), ""]]
+    regime = report.regime
+    rows = [["winner", latency_text(report.latency, regime), microseconds(report.latency.skew), ""]]
     rows += [
-        [each.baseline, latency_text(each.latency), microseconds(each.latency.skew), str(each.ratio)]
+        [each.baseline, latency_text(each.latency, regime), microseconds(each.latency.skew), str(each.ratio)]
         for each in report.speedups
     ]
-    text = "The median over iterations of what the slowest rank saw; ± is half the way from the 20th to the 80th\n"
-    text += "percentile. Skew is slowest less fastest rank. All were measured in one run, in turns.\n\n"
-    return "## Against the baselines\n\n" + text + table(["", "latency", "skew", "winner is faster by"], rows, "lrrr")
+    text = f"What the slowest rank saw, {TITLES[regime]}: the median over the rounds of the finals, in which all took\n"
+    text += (
+        "turns. ± is the 95 % interval from round to round; that of a ratio comes from the ratios of the same rounds,\n"
+    )
+    text += "so that what changes for both alike cancels. Skew is slowest less fastest rank.\n\n"
+    return "## Against the baselines\n\n" + text + table(["", "latency", "skew", "times as fast"], rows, "lrrr")
+
+
+def _regimes(report: Report) -> str:
+    """Nothing where only one was measured, as under the interpreter."""
+    regimes = [each for each in Regime if any(each in found for found in report.in_regimes.values())]
+    if len(regimes) < 2:
+        return ""
+    rows = [
+        [name, *(microseconds(found[each]) if each in found else "not measured" for each in regimes)]
+        for name, found in report.in_regimes.items()
+    ]
+    text = "In a graph: the device's time, as where the caller captured the call. Pipelined: eager, the host running\n"
+    text += (
+        "ahead, so the larger of the device's time and the host's to enqueue a call. Isolated: one eager call on an\n"
+    )
+    text += "idle GPU, from the start, common to all ranks, to the slowest rank's end, caches cold.\n\n"
+    lines = "\n".join(f"- {each.text}" for each in report.verdicts)
+    told = f"\n\n{lines}\n\n{conclusion(report.verdicts)}" if report.verdicts else ""
+    header = ["", *(TITLES[each] for each in regimes)]
+    return "## In a graph, pipelined, isolated\n\n" + text + table(header, rows, "lrrr") + told
 
 
 def _limit(report: Report) -> str:
-    if report.limit is None:
-        return ""
-    rows = [
-        [name, latency_text(part), f"{part.median / report.latency.median:.2f}"]
-        for name, part in report.limit.parts.items()
-    ]
-    text = "The operation's parts alone; perfect overlap would take as long as the slowest of them.\n\n"
-    return "## The limit\n\n" + text + table(["part", "latency", "share of the winner's time"], rows, "lrr")
+    tables = []
+    if report.limit is not None:
+        rows = [
+            [name, latency_text(part, Regime.GRAPH), str(report.limit.shares[name])]
+            for name, part in report.limit.parts.items()
+        ]
+        text = "As the library does it: the operation's parts alone, measured in turns with the finalists. Perfect\n"
+        text += "overlap of such parts would take as long as the slowest of them.\n\n"
+        tables.append(text + table(["part", "on the device", "share of the winner's time"], rows, "lrr"))
+    if report.roofline is not None:
+        device = report.latency.of(Regime.GRAPH)
+        rows = [
+            [WORDS[resource], _rate(resource, rate), microseconds(taken), f"{taken / device:.2f}"]
+            for resource, rate in report.roofline.rates.items()
+            if (taken := report.roofline.times.get(resource)) is not None
+        ]
+        text = (
+            "The roofline: what the problem asks of each resource, at the rate that this device was measured to have\n"
+        )
+        text += "(a large square GEMM of the same type, a large copy, copies from all peers at once).\n\n"
+        header = ["resource", "rate", "busy for at least", "share of the winner's time"]
+        tables.append(text + table(header, rows, "lrrr"))
+    return "\n\n".join(["## The limits", *tables]) if tables else ""
+
+
+WORDS = {"flops": "arithmetic", "memory": "memory", "links": "links"}
+
+
+def _rate(resource: str, per_microsecond: float) -> str:
+    if resource == "flops":
+        return f"{per_microsecond / 1e6:.0f} TFLOP/s"
+    return f"{per_microsecond / 1e3:.0f} GB/s"
 
 
 def _taxes(report: Report) -> str:
@@ -108,12 +163,13 @@ def _taxes(report: Report) -> str:
 def _best(report: Report) -> str:
     rows = []
     for place, each in enumerate(report.best, start=1):
-        final = microseconds(each.final.median) if each.final else ""
+        final = microseconds(each.final.of(report.regime)) if each.final else ""
         change = change_text(each.config, report.config)
-        rows.append([str(place), latency_text(each.latency), final, each.source, change])
+        rows.append([str(place), latency_text(each.latency, report.regime), final, each.source, change])
     if not rows:
         return ""
-    text = "By their latency in the search. The winner is chosen by the finals, where the best were measured again.\n\n"
+    text = "By their latency in the search, where ± is half the way from the 20th to the 80th percentile over the\n"
+    text += "iterations. The winner is chosen by the finals, where the best were measured again.\n\n"
     out = "".join(f"\n\nOut in the finals, where it failed: {config_text(each.config)}" for each in report.disqualified)
     header = ["", "search", "finals", "proposed by", "config"]
     return f"## The {len(rows)} best\n\n" + text + table(header, rows, "rrr") + out
@@ -145,9 +201,12 @@ def _provenance(report: Report) -> str:
     correlation = report.rank_correlation
     model = "too few predictions" if correlation is None else f"{correlation:.2f} (Spearman; 1 orders all rightly)"
     spent = f"{report.seconds:.0f} s, {report.measuring:.0f} s of them measuring"
+    asked = f"{options_text(report.problem)} --seed {report.seed}{regime_options(report.key.regime)}"
+    again = f"tune {dashed(report.key.workload)} {asked}"
     rows = [
         ["device", device_text(report.key)],
         ["world size", str(report.key.world_size)],
+        ["regime", TITLES[report.regime]],
         ["finished", _date(report.finished_at)],
         ["space", f"{report.space_size} valid configs, {report.searched} evaluated"],
         ["finals", f"{report.remeasured} evaluations"],
@@ -157,7 +216,7 @@ def _provenance(report: Report) -> str:
         ["study", f"{report.study_id}, seed {report.seed}"],
         *([name.replace("_", " "), value or "none"] for name, value in versions.items() if name != "space"),
         ["space fingerprint", versions["space"]],
-        ["again", f"`tune {dashed(report.key.workload)} {options_text(report.problem)} --seed {report.seed} --force`"],
+        ["again", f"`{again} --force`"],
     ]
     return "## How this was found\n\n" + table(["", ""], rows)
 

@@ -11,26 +11,41 @@ from typing import Any
 from autotune.config import Config
 from autotune.db.records import CacheKey
 from autotune.environment import INTERPRETER
-from autotune.outcome import Latency
+from autotune.outcome import DEFAULT_REGIME, Latency, Regime
+from autotune.rounds import log_ratios, mean_and_error
 
 INTERPRETER_NOTE = "These are times of Triton's interpreter on CPUs: they say nothing about GPUs."
 
 
 @dataclass(frozen=True)
 class Ratio:
-    """A quotient of two measured times, with the uncertainty that both of their spreads bring."""
+    """A quotient of two measured times. The error is half of a 95 % interval where both have rounds, else it is what
+    the spreads of their iterations bring, which tells nothing of what differs between rounds.
+    """
 
     value: float
     error: float
+    rounds: int = 0
+    """In which both were measured in turns; 0 where that is not known."""
 
     def __str__(self) -> str:
-        return f"{self.value:.2f} ± {self.error:.2f}"
+        digits = 2 if self.error >= 0.005 or self.error == 0 else 3
+        return f"{self.value:.{digits}f} ± {self.error:.{digits}f}" + ("" if self.rounds else " (by spread)")
+
+    @property
+    def is_less(self) -> bool:
+        """True where it is below 1 beyond its error."""
+        return self.value + self.error < 1
 
 
-def ratio(numerator: Latency, denominator: Latency) -> Ratio:
-    """How many times longer the first takes."""
-    value = numerator.median / denominator.median
-    return Ratio(value, value * math.hypot(numerator.spread, denominator.spread))
+def ratio(numerator: Latency, denominator: Latency, regime: Regime = DEFAULT_REGIME) -> Ratio:
+    """How many times longer the first takes, round by round; with fewer than two rounds, by the medians and spreads."""
+    pairs = log_ratios(numerator.in_rounds(regime), denominator.in_rounds(regime))
+    if len(pairs) < 2:
+        value = numerator.of(regime) / denominator.of(regime)
+        return Ratio(value, value * math.hypot(numerator.spread, denominator.spread))
+    mean, error = mean_and_error(pairs)
+    return Ratio(math.exp(mean), math.exp(mean) * error, len(pairs))
 
 
 def slowest(parts: Mapping[str, Latency]) -> str | None:
@@ -38,9 +53,9 @@ def slowest(parts: Mapping[str, Latency]) -> str | None:
     return max(parts, key=lambda name: parts[name].median, default=None)
 
 
-def fastest(parts: Mapping[str, Latency]) -> str | None:
+def fastest(latencies: Mapping[str, Latency], regime: Regime = DEFAULT_REGIME) -> str | None:
     """The name of the one that takes least time; None where there is none."""
-    return min(parts, key=lambda name: parts[name].median, default=None)
+    return min(latencies, key=lambda name: latencies[name].of(regime), default=None)
 
 
 def microseconds(value: float) -> str:
@@ -50,9 +65,11 @@ def microseconds(value: float) -> str:
     return f"{value:.1f} µs" if value >= 100 else f"{value:.2f} µs"
 
 
-def latency_text(latency: Latency) -> str:
-    """The median with its spread: ``408.2 µs ± 1.2 %``."""
-    return f"{microseconds(latency.median)} ± {latency.spread:.1%}".replace("%", " %")
+def latency_text(latency: Latency, regime: Regime = DEFAULT_REGIME) -> str:
+    """The latency with its uncertainty: ``408.2 µs ± 1.2 %``; by its rounds, else by the spread of its iterations."""
+    rounds = latency.in_rounds(regime)
+    error = latency.spread if len(rounds) < 2 else mean_and_error([math.log(each) for each in rounds])[1]
+    return f"{microseconds(latency.of(regime))} ± {error:.1%}".replace("%", " %")
 
 
 def problem_text(problem: Mapping[str, Any]) -> str:
@@ -88,6 +105,11 @@ def device_text(key: CacheKey) -> str:
     if key.device == INTERPRETER:
         return f"{key.world_size} ranks under Triton's interpreter ({INTERPRETER})"
     return f"{key.world_size} × {key.device} ({key.arch}, {key.interconnect})"
+
+
+def regime_options(regime: str) -> str:
+    """The command line's option for a regime; nothing for the one that it takes by itself."""
+    return "" if regime == DEFAULT_REGIME else f" --regime {regime}"
 
 
 def dashed(name: str) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from autotune.config import Config, Value
 from autotune.db import TrialRecord
+from autotune.outcome import DEFAULT_REGIME, Regime
 from autotune.report.model import Knob, Reached
 from autotune.search_spaces import Space
 
@@ -15,7 +16,9 @@ FEWEST = 20
 """Measured configs below which an importance would be noise."""
 
 
-def knobs_of(searched: Sequence[TrialRecord], space: Space | None) -> tuple[tuple[Knob, ...], tuple[str, ...]]:
+def knobs_of(
+    searched: Sequence[TrialRecord], space: Space | None, regime: Regime = DEFAULT_REGIME
+) -> tuple[tuple[Knob, ...], tuple[str, ...]]:
     """The dimensions that took more than one value, with what Optuna warned of, as notes.
 
     Without a space they come in the order in which configs name them, and without importance.
@@ -23,7 +26,7 @@ def knobs_of(searched: Sequence[TrialRecord], space: Space | None) -> tuple[tupl
     measured: dict[Config, float] = {}
     for record in searched:
         if record.evaluation.latency is not None:
-            measured.setdefault(record.config, record.evaluation.latency.median)
+            measured.setdefault(record.config, record.evaluation.latency.of(regime))
     importance, notes = _importance(measured, space) if space is not None else ({}, ())
     names = list(space.dimensions) if space is not None else list(dict.fromkeys(n for c in measured for n in c))
     knobs = []
@@ -50,9 +53,14 @@ def _reached(name: str, measured: dict[Config, float], space: Space | None) -> t
 
 
 def _importance(measured: dict[Config, float], space: Space) -> tuple[dict[str, float], tuple[str, ...]]:
-    """PED-ANOVA over the measured configs, summing to 1; it knows dimensions that only some modes have."""
+    """PED-ANOVA over the measured configs, for the dimensions that took several values, summing to 1; it knows those
+    that only some modes have.
+    """
     if len(measured) < FEWEST:
         return {}, (f"Importance of dimensions needs {FEWEST} measured configs; there are {len(measured)}.",)
+    varied = [name for name in space.dimensions if len({config.get(name) for config in measured} - {None}) > 1]
+    if not varied or len(set(measured.values())) == 1:
+        return {}, ("Importance of dimensions needs configs that differ, and latencies that do.",)
     import optuna
 
     verbosity = optuna.logging.get_verbosity()
@@ -67,6 +75,6 @@ def _importance(measured: dict[Config, float], space: Space) -> tuple[dict[str, 
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         evaluator = optuna.importance.PedAnovaImportanceEvaluator()
-        found = optuna.importance.get_param_importances(study, evaluator=evaluator)
+        found = optuna.importance.get_param_importances(study, evaluator=evaluator, params=varied)
     optuna.logging.set_verbosity(verbosity)
     return found, tuple(dict.fromkeys(f"Optuna, on importance: {warning.message}" for warning in caught))

@@ -7,14 +7,15 @@ from datetime import datetime
 from typing import Any
 
 from autotune.config import Config, Value
-from autotune.db.records import CacheKey, Provenance
-from autotune.outcome import Latency, Outcome
+from autotune.db.records import CacheKey, Provenance, Roofline
+from autotune.outcome import Latency, Outcome, Regime
 from autotune.report.figures import Ratio
+from autotune.report.regimes import Verdict
 
 
 @dataclass(frozen=True)
 class Speedup:
-    """The winner against one baseline of the same run."""
+    """The winner against one baseline of the same run, in the regime tuned for."""
 
     baseline: str
     latency: Latency
@@ -23,12 +24,17 @@ class Speedup:
 
 @dataclass(frozen=True)
 class Limit:
-    """The operation's parts alone: no fused kernel that does the same work is faster than the slowest of them."""
+    """The operation's parts alone, as the library does them: perfect overlap takes as long as the slowest of them."""
 
     parts: dict[str, Latency]
+    shares: dict[str, Ratio]
+    """Each part's time over the winner's, on the device."""
     slowest: str
-    share: Ratio
-    """Time of the slowest part over the winner's: 1 is perfect overlap."""
+
+    @property
+    def share(self) -> Ratio:
+        """Of the slowest part: 1 is perfect overlap."""
+        return self.shares[self.slowest]
 
 
 @dataclass(frozen=True)
@@ -100,6 +106,12 @@ class Report:
     speedups: tuple[Speedup, ...]
     """Against the fastest baseline first."""
     limit: Limit | None
+    roofline: Roofline | None
+    """A second limit, which no kernel passes: from the problem's flops and bytes at this device's measured rates."""
+    in_regimes: dict[str, dict[str, float]]
+    """Microseconds of winner and baselines, by name and regime, as far as they were measured."""
+    verdicts: tuple[Verdict, ...]
+    """The winner against the fastest baseline of each regime."""
     taxes: tuple[Tax, ...]
     best: tuple[Ranked, ...]
     endings: tuple[Ending, ...]
@@ -124,3 +136,8 @@ class Report:
     """What a reader must know first."""
     knob_notes: tuple[str, ...] = ()
     """What Optuna says of its importances."""
+
+    @property
+    def regime(self) -> Regime:
+        """That the study was tuned for."""
+        return Regime(self.key.regime)

@@ -11,6 +11,7 @@ from autotune.db import CacheKey, Entry
 from autotune.environment import Machine, default_database_url, versions
 from autotune.environment import machine as this_machine
 from autotune.errors import InvalidProblem
+from autotune.outcome import DEFAULT_REGIME, Regime, regime_of
 from autotune.problem import Problem
 from autotune.runtime.entries import Entries, forget_entries, read_entries, serve
 from autotune.workloads import Workload, provenance_of, workload
@@ -32,11 +33,17 @@ class Found:
     """Why it is not exact, in one line; empty where it is."""
 
 
-def lookup(name: str | Workload, problem: Problem, *, machine: Machine | None = None, url: str | None = None) -> Found:
+def lookup(
+    name: str | Workload, problem: Problem, *, machine: Machine | None = None, url: str | None = None,
+    regime: str = DEFAULT_REGIME,
+) -> Found:  # fmt: skip
     """The config for a problem: tuned exactly, else the nearest tuned one, else the default.
 
     ``name`` is a workload's, or FILE:CLASS of one in a file of one's own (a file that is imported already, or runs as
     the main script, is not loaded again), or the workload itself.
+
+    ``regime`` is how the caller meets the operator: ``graph``, ``pipelined`` or ``isolated``. What was tuned for
+    another one is not served.
 
     The database is read once per workload and process, then never again: ``forget_lookups`` starts afresh. Exact means
     the same problem, world size, device and interconnect, and the same sources, space and versions; an entry of other
@@ -44,7 +51,8 @@ def lookup(name: str | Workload, problem: Problem, *, machine: Machine | None = 
     within a factor of two, the smallest sum of their log ratios, smaller sizes first; its config is checked against the
     space for the actual problem. No database is no error; an unreadable one raises StoreError.
     """
-    return _ANSWERS.find(workload_for(name, problem), problem, machine or this_machine(), url or default_database_url())
+    url = url or default_database_url()
+    return _ANSWERS.find(workload_for(name, problem), problem, machine or this_machine(), url, regime_of(regime))
 
 
 def workload_for(name: str | Workload, problem: Problem) -> Workload:
@@ -66,28 +74,30 @@ class _Answers:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._answers: dict[tuple[str, Machine, Problem], Found] = {}
+        self._answers: dict[tuple[str, Machine, Problem, Regime], Found] = {}
 
     def clear(self) -> None:
         with self._lock:
             self._answers.clear()
 
-    def find(self, found: Workload, problem: Problem, machine: Machine, url: str) -> Found:
-        answer = self._answers.get((url, machine, problem))
+    def find(self, found: Workload, problem: Problem, machine: Machine, url: str, regime: Regime) -> Found:
+        answer = self._answers.get((url, machine, problem, regime))
         if answer is None:
             with self._lock:
-                answer = choose(found, problem, machine, read_entries(url, found.name, machine.device))
-                self._answers[url, machine, problem] = answer
+                answer = choose(found, problem, machine, read_entries(url, found.name, machine.device), regime)
+                self._answers[url, machine, problem, regime] = answer
         return answer
 
 
 _ANSWERS = _Answers()
 
 
-def choose(found: Workload, problem: Problem, machine: Machine, entries: Entries) -> Found:
+def choose(
+    found: Workload, problem: Problem, machine: Machine, entries: Entries, regime: Regime = DEFAULT_REGIME
+) -> Found:
     """What these entries have for a problem: as ``lookup`` does, which takes all there are in a database."""
     served = serve(
-        entries, CacheKey.of(problem, machine), provenance_of(found), problem.free,
+        entries, CacheKey.of(problem, machine, regime), provenance_of(found), problem.free,
         lambda config: found.space.violation(config, problem, machine),
     )  # fmt: skip
     if served.entry is None:

@@ -18,7 +18,7 @@ from autotune.heap.arena import SymmetricHeap
 from autotune.outcome import Evaluation, Latency
 from autotune.problem import Problem
 from autotune.ranks.agreement import Released, Votes
-from autotune.ranks.evaluation import MeasurePlan, check_same_work, evaluate, kind_of, measure_parts
+from autotune.ranks.evaluation import MeasurePlan, check_same_work, evaluate, kind_of, measure_parts, measure_rates
 from autotune.ranks.gang import SPIN_LIMITS
 from autotune.ranks.protocol import Done, Failed, Reply, Request, SetUp
 from autotune.ranks.rank import Rank
@@ -98,9 +98,13 @@ class Crew:
         """Compile, check and measure one config."""
         return evaluate(self._everyone, self._workload, self._problem, self._machine, config, seed, plan)
 
-    def measure_parts(self, warmup: int, iterations: int) -> dict[str, Latency]:
+    def measure_parts(self, plan: MeasurePlan) -> dict[str, Latency]:
         """The operation's parts alone; empty where that failed."""
-        return measure_parts(self._everyone, warmup, iterations)
+        return measure_parts(self._everyone, plan)
+
+    def measure_rates(self, dtype: str) -> dict[str, float]:
+        """What a device and its links do in a microsecond, by resource; empty where that failed."""
+        return measure_rates(self._everyone, dtype)
 
     def _everyone(self, request: Request, phase: str) -> list[Done] | Failed:
         try:

@@ -14,6 +14,7 @@ from autotune.db import Provenance, Store
 from autotune.environment import Machine
 from autotune.environment import machine as this_machine
 from autotune.errors import InputError, NotTuned
+from autotune.outcome import DEFAULT_REGIME, Regime, regime_of
 from autotune.problem import Problem
 from autotune.ranks.agreement import Votes
 from autotune.runtime.lookup import Found, forget_lookups, workload_for
@@ -37,12 +38,14 @@ class TuningVotes(Votes):
 def tune(
     name: str | Workload, problem: Problem, *, trials: int | None = None, budget: str | None = None,
     effort: str | None = None, seed: int = 0, force: bool = False, url: str | None = None, timeout: float = PATIENCE,
+    regime: str = DEFAULT_REGIME,
 ) -> Found:  # fmt: skip
     """Tune a problem on this program's own ranks, or answer from the cache: the same config on every rank.
 
     Collective over the default process group (``cpu:gloo,cuda:nccl`` or ``gloo``), each rank on its current device.
     ``name``, ``url``: as for ``lookup``, which finds the result from then on. ``trials``, ``budget`` (like 90s, 5m),
-    ``effort`` (quick, standard, full), ``seed`` and ``force``: as for the command. Rank 0 keeps the result.
+    ``effort`` (quick, standard, full), ``seed``, ``force`` and ``regime`` (graph, pipelined, isolated): as for the
+    command. Rank 0 keeps the result.
 
     No rank is killed or started again here: what a config does to its rank, it does to the program. Ranks wait for
     each other for ``timeout`` seconds. Raises on every rank alike: RanksDisagree where they do not tune the same,
@@ -51,7 +54,7 @@ def tune(
     """
     with _votes(timeout) as (votes, group):
         terms = votes.same(
-            lambda: _Terms.of(name, problem, effort, trials, budget, seed, force, world_size=votes.world_size)
+            lambda: _Terms.of(name, problem, effort, trials, budget, seed, force, regime, world_size=votes.world_size)
         )
         workload = workload_for(name, problem)
         crew = Crew(workload, problem, terms.machine, votes, group)
@@ -79,20 +82,23 @@ class _Terms:
     limits: Budget
     seed: int
     force: bool
+    regime: Regime
     machine: Machine
     provenance: Provenance
 
     @classmethod
     def of(
         cls, name: str | Workload, problem: Problem, effort: str | None, trials: int | None, budget: str | None,
-        seed: int, force: bool, *, world_size: int,
+        seed: int, force: bool, regime: str, *, world_size: int,
     ) -> _Terms:  # fmt: skip
         """Raises InputError."""
         workload, machine = workload_for(name, problem), this_machine()
         if problem.world_size != world_size:
             raise InputError(f"{problem}: world_size={problem.world_size}, but this program has {world_size} ranks")
         chosen, limits = limits_of(machine, effort, trials, budget)
-        return cls(workload.name, problem, chosen, limits, seed, force, machine, provenance_of(workload))
+        return cls(
+            workload.name, problem, chosen, limits, seed, force, regime_of(regime), machine, provenance_of(workload)
+        )
 
 
 def _drive(workload: Workload, terms: _Terms, crew: Crew, url: str | None) -> Found:
@@ -102,7 +108,7 @@ def _drive(workload: Workload, terms: _Terms, crew: Crew, url: str | None) -> Fo
         screen.start()
         result = search(
             workload, problem, machine, store, crew, screen,
-            budget=terms.limits, effort=EFFORTS[terms.effort], seed=terms.seed, force=terms.force,
+            budget=terms.limits, effort=EFFORTS[terms.effort], seed=terms.seed, force=terms.force, regime=terms.regime,
         )  # fmt: skip
         if result.interrupted:
             raise KeyboardInterrupt

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from autotune.config import Config
-from autotune.outcome import Evaluation, Latency, Outcome
+from autotune.outcome import DEFAULT_REGIME, Evaluation, Latency, Outcome, Regime
 
 
 @dataclass
@@ -48,11 +48,13 @@ class Standing:
     spent: Spent = field(default_factory=Spent)
     resumed: int = 0
     """Trials found in the store when the run began."""
+    regime: Regime = DEFAULT_REGIME
+    """In which configs are compared."""
 
     @property
     def baseline(self) -> Latency | None:
         """The fastest baseline."""
-        return min(self.baselines.values(), key=lambda latency: latency.median, default=None)
+        return min(self.baselines.values(), key=lambda latency: latency.of(self.regime), default=None)
 
     def count(self, config: Config, evaluation: Evaluation) -> None:
         """Take an evaluation in."""
@@ -60,5 +62,6 @@ class Standing:
         self.last = (config, evaluation)
         if evaluation.outcome is not Outcome.INVALID:
             self.trials += 1
-        if evaluation.latency is not None and (self.best is None or evaluation.latency.median < self.best[1].median):
-            self.best = (config, evaluation.latency)
+        latency, regime = evaluation.latency, self.regime
+        if latency is not None and (self.best is None or latency.of(regime) < self.best[1].of(regime)):
+            self.best = (config, latency)

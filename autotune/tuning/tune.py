@@ -10,21 +10,24 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from autotune.config import Config
+from autotune.cost_models import roofline
 from autotune.db import CacheKey, Entry, Store, StudyRecord, TrialRecord, Winner
 from autotune.environment import Machine
-from autotune.outcome import Evaluation, Latency, Outcome
+from autotune.outcome import DEFAULT_REGIME, Evaluation, Latency, Outcome, Regime
 from autotune.problem import Problem
-from autotune.ranks.evaluation import MeasurePlan
+from autotune.ranks.evaluation import LONG_CALL, MeasurePlan, warm_from
 from autotune.tuning.effort import Budget, Effort
-from autotune.tuning.finals import contested, finals_plan, merge, run_finals, winner
+from autotune.tuning.finals import CLOSE, FINAL, contested, finals_plan, merge, next_session, run_finals, winner
 from autotune.tuning.screening import Ahead, Screen
 from autotune.tuning.search import Candidate, Search
 from autotune.tuning.standing import Standing
 from autotune.tuning.warm_start import previous_winner, warm_starts
 from autotune.workloads import Workload, provenance_of
 
-FINAL = "final"
 BASELINE = "baseline"
+
+ISOLATED_TRIAL = 15
+"""Single calls of a config that is tuned for them."""
 
 
 class Evaluator(Protocol):
@@ -41,8 +44,11 @@ class Evaluator(Protocol):
     def evaluate(self, config: Config, seed: int, plan: MeasurePlan) -> Evaluation:
         """Compile, check and measure one config."""
 
-    def measure_parts(self, warmup: int, iterations: int) -> dict[str, Latency]:
+    def measure_parts(self, plan: MeasurePlan) -> dict[str, Latency]:
         """The operation's parts alone."""
+
+    def measure_rates(self, dtype: str) -> dict[str, float]:
+        """What a device and its links do in a microsecond, by resource; empty where that is not known."""
 
 
 class TurningEvaluator(Evaluator, Protocol):
@@ -69,15 +75,16 @@ class Result:
 def tune(
     workload: Workload, problem: Problem, machine: Machine, store: Store, gang: Evaluator, screen: Screen,
     *, budget: Budget, effort: Effort, seed: int = 0, force: bool = False, extra_finalists: Sequence[Config] = (),
-    watch: Callable[[Standing], None] = lambda standing: None,
+    watch: Callable[[Standing], None] = lambda standing: None, regime: Regime = DEFAULT_REGIME,
 ) -> Result:  # fmt: skip
     """Tune one problem, or answer from the cache. ``gang`` is started only if there is something to measure, and left
     running: the caller closes it. ``extra_finalists`` are measured in the finals whatever the search thinks of them.
+    The winner is the fastest in the ``regime``.
 
-    A study that was left unfinished is continued: nothing measured is measured again. Ctrl-C ends the run with what it
-    has. Raises GangError, StoreError.
+    A study that was left unfinished is continued: the search measures nothing again, the finals begin anew. Ctrl-C ends
+    the run with what it has. Raises GangError, StoreError.
     """
-    key, provenance = CacheKey.of(problem, machine), provenance_of(workload)
+    key, provenance = CacheKey.of(problem, machine, regime), provenance_of(workload)
     size = workload.space.size(problem, machine)
     study = store.study(key, provenance, seed=seed, space_size=size)
     if force and (study.state == "finished" or store.trials(study.id)):
@@ -85,7 +92,7 @@ def tune(
         study = store.study(key, provenance, seed=seed, space_size=size)
     if study.state == "finished":
         return Result(study, Standing("answered from the cache"), store.entry(key, provenance), from_cache=True)
-    run = _Run(workload, problem, machine, store, gang, screen, budget, effort, study, watch)
+    run = _Run(workload, problem, machine, store, gang, screen, budget, effort, study, watch, regime)
     try:
         run.search_space()
         run.finish(extra_finalists)
@@ -100,20 +107,29 @@ class _Run:
 
     def __init__(
         self, workload: Workload, problem: Problem, machine: Machine, store: Store, gang: Evaluator, screen: Screen,
-        budget: Budget, effort: Effort, study: StudyRecord, watch: Callable[[Standing], None],
+        budget: Budget, effort: Effort, study: StudyRecord, watch: Callable[[Standing], None], regime: Regime,
     ) -> None:  # fmt: skip
         self._problem, self._machine, self._workload = problem, machine, workload
         self._store, self._gang, self._screen = store, gang, screen
         self._budget, self._effort, self._study, self._watch = budget, effort, study, watch
         self._begin = time.monotonic()
-        self.standing = Standing()
+        self._regime = regime
+        self.standing = Standing(regime=regime)
         self._baselines = workload.baselines(problem, machine)
         self._history = store.trials(study.id)
-        first = [workload.default_config(problem, machine), *warm_starts(workload, problem, machine, store)]
+        first = [workload.default_config(problem, machine), *warm_starts(workload, problem, machine, store, regime)]
         first += workload.first_configs(problem, machine)
         reserved = self._baselines.values()
         self._search = Search(
-            workload.space, problem, machine, study.seed, first, reserved, self._save_invalid, self._predicted
+            workload.space,
+            problem,
+            machine,
+            study.seed,
+            first,
+            reserved,
+            self._save_invalid,
+            self._predicted,
+            regime,
         )
         for record in self._history:
             if record.source != FINAL:
@@ -151,49 +167,56 @@ class _Run:
     def finish(self, extra_finalists: Sequence[Config] = ()) -> None:
         """The finals, the limits, and the winner into the store."""
         self._show("finals")
-        baselines = list(self._baselines.values())
-        incumbents = previous_winner(self._workload, self._problem, self._machine, self._store)
+        baselines, regime = list(self._baselines.values()), self._regime
+        incumbents = previous_winner(self._workload, self._problem, self._machine, self._store, regime)
         incumbents.append(self._workload.default_config(self._problem, self._machine))
-        leaders = self._search.best(self._effort.finalists) + self._search.best_of_modes()
-        finalists = list(dict.fromkeys([*baselines, *incumbents, *extra_finalists, *leaders]))
-        known = {(r.config, r.number): r.evaluation for r in self._history if r.source == FINAL}
-        latencies = {config: self._search.latency(config) for config in finalists}
-        slowest = max(filter(math.isfinite, latencies.values()), default=math.inf)
+        finalists = list(dict.fromkeys([*baselines, *incumbents, *extra_finalists, *self._leaders()]))
+        first = next_session(self._history)
+        plan = finals_plan(self._effort.iterations * 2, regime)
+        parts: dict[str, list[Latency]] = {}
 
         def evaluate(config: Config, number: int) -> Evaluation:
-            if (config, number) in known:
-                return known[config, number]
-            # What the search has not come to is taken to be as slow as the slowest of the others.
-            plan = finals_plan(min(latencies[config], slowest), self._effort.iterations * 2)
+            number += first
             evaluation = self._gang.evaluate(config, self._seed(number), plan)
             self._store.record(self._study.id, TrialRecord(config, evaluation, source=FINAL, number=number))
             self._show("finals")
             return evaluation
 
+        def measure_parts() -> None:
+            for name, latency in self._gang.measure_parts(plan).items():
+                parts.setdefault(name, []).append(latency)
+
         rounds = run_finals(
             finalists, self._effort.rounds, evaluate,
             stop=lambda: self._elapsed() > self._budget.seconds,
-            undecided=lambda measured: contested(measured, baselines, incumbents),
+            undecided=lambda measured: contested(measured, baselines, incumbents, regime),
+            beside=measure_parts,
         )  # fmt: skip
         if not rounds:
             self._show("nothing could be measured")
             return
-        best = winner(rounds, baselines, incumbents)
+        best = winner(rounds, baselines, incumbents, regime)
         measured = {config: merge(latencies) for config, latencies in rounds.items()}
-        self._store.finish(
-            self._study.id,
-            Winner(
-                config=best,
-                latency=measured[best],
-                baselines={name: measured[config] for name, config in self._baselines.items() if config in measured},
-                limits=self._gang.measure_parts(3, self._effort.iterations),
-            ),
+        found = Winner(
+            config=best,
+            latency=measured[best],
+            baselines={name: measured[config] for name, config in self._baselines.items() if config in measured},
+            limits={name: merge(latencies) for name, latencies in parts.items()},
+            roofline=roofline(self._problem, self._gang.measure_rates(self._problem.dtype)),
         )
-        self.standing.best = (best, measured[best])
-        self.standing.baselines = {
-            name: measured[config] for name, config in self._baselines.items() if config in measured
-        }
+        self._store.finish(self._study.id, found)
+        self.standing.best, self.standing.baselines = (best, found.latency), found.baselines
         self._show("done")
+
+    def _leaders(self) -> list[Config]:
+        """The best of the search; where calls are long enough for power to matter, all that come close to the fastest,
+        up to twice as many.
+        """
+        count = self._effort.finalists
+        found = self._search.best(2 * count)
+        limit = CLOSE * self._search.latency(found[0]) if found else 0.0
+        close = [config for config in found[count:] if LONG_CALL <= self._search.latency(config) < limit]
+        return [*found[:count], *self._search.best_of_modes(), *close]
 
     def _ask(self) -> Candidate | None:
         return self._search.ask()
@@ -211,7 +234,11 @@ class _Run:
             self._show("baselines")
 
     def _evaluate(self, config: Config) -> Evaluation:
-        plan = MeasurePlan(2, self._effort.screen, self._effort.iterations, self._incumbent)
+        plan = MeasurePlan(
+            2, self._effort.screen, self._effort.iterations, self._incumbent,
+            warm_from=warm_from(self._machine),
+            isolated=ISOLATED_TRIAL if self._regime is Regime.ISOLATED else 0, regime=self._regime,
+        )  # fmt: skip
         evaluation = self._gang.evaluate(config, self._seed(self.standing.trials), plan)
         self._incumbent = min(self._incumbent, evaluation.times, key=_median)
         return evaluation

@@ -10,6 +10,7 @@ from typing import Any
 from autotune.config import Config
 from autotune.db import CacheKey, Entry, Store
 from autotune.environment import Machine
+from autotune.outcome import DEFAULT_REGIME, Regime
 from autotune.problem import Problem
 from autotune.workloads import Workload
 
@@ -22,14 +23,19 @@ RUNNERS_UP = 4
 OF_ANOTHER_KIND = 8.0
 """Distance of two problems that differ in a word (a layout, a type): as far as a size 256 times larger."""
 
+ANOTHER_REGIME = 0.5
+"""Distance of two problems tuned for different regimes: nearer than a size twice as large."""
 
-def warm_starts(workload: Workload, problem: Problem, machine: Machine, store: Store) -> list[Config]:
+
+def warm_starts(
+    workload: Workload, problem: Problem, machine: Machine, store: Store, regime: Regime = DEFAULT_REGIME
+) -> list[Config]:
     """Winners of the nearest problems tuned on such a device, nearest first, then the nearest one's runners-up.
 
     World size counts as a dimension, so that other numbers of ranks serve too. Stale entries do as well, for a config
     is only tried; it has to be valid for this problem in today's space.
     """
-    key = CacheKey.of(problem, machine)
+    key = CacheKey.of(problem, machine, regime)
     entries = store.entries(workload.name, machine.device)
     near = sorted(entries, key=lambda entry: _distance(key, entry.key))[:NEIGHBOURS]
     configs = [entry.winner.config for entry in near]
@@ -38,9 +44,11 @@ def warm_starts(workload: Workload, problem: Problem, machine: Machine, store: S
     return [config for config in dict.fromkeys(configs) if workload.space.violation(config, problem, machine) is None]
 
 
-def previous_winner(workload: Workload, problem: Problem, machine: Machine, store: Store) -> list[Config]:
+def previous_winner(
+    workload: Workload, problem: Problem, machine: Machine, store: Store, regime: Regime = DEFAULT_REGIME
+) -> list[Config]:
     """The newest winner of the very same key, whatever versions it was tuned with; none where it is invalid today."""
-    key = CacheKey.of(problem, machine)
+    key = CacheKey.of(problem, machine, regime)
     same = [entry.winner.config for entry in store.entries(workload.name, machine.device) if entry.key == key]
     return [config for config in same[:1] if workload.space.violation(config, problem, machine) is None]
 
@@ -49,14 +57,15 @@ def _fastest(store: Store, entry: Entry) -> Iterable[Config]:
     best: dict[Config, float] = {}
     for trial in store.trials(entry.study_id):
         if trial.evaluation.latency is not None:
-            best[trial.config] = trial.evaluation.latency.median
+            best[trial.config] = trial.evaluation.latency.of(Regime(entry.key.regime))
     return sorted(best, key=lambda config: best[config])[:RUNNERS_UP]
 
 
 def _distance(wanted: CacheKey, other: CacheKey) -> float:
     """Sum of |log2 ratio| over the sizes, and a fixed distance for each word that differs."""
     ours, theirs = _fields(wanted), _fields(other)
-    return sum(_apart(ours.get(name), theirs.get(name)) for name in ours.keys() | theirs.keys())
+    regimes = ANOTHER_REGIME if wanted.regime != other.regime else 0.0
+    return regimes + sum(_apart(ours.get(name), theirs.get(name)) for name in ours.keys() | theirs.keys())
 
 
 def _fields(key: CacheKey) -> dict[str, Any]:

@@ -7,13 +7,14 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from sqlalchemy import URL
 
 from autotune.config import Config
-from autotune.db import CacheKey, Provenance, Store, TrialRecord, Winner
+from autotune.db import CacheKey, Provenance, Roofline, Store, TrialRecord, Winner
 from autotune.outcome import Evaluation, Latency, Outcome
 
 sys.path.insert(0, str(Path(__file__).parent / "helpers"))
@@ -80,8 +81,11 @@ def provenance() -> Provenance:
 
 @pytest.fixture
 def latency() -> Latency:
-    """A latency with every field set."""
-    return Latency(median=408.25, low=401.5, high=419.125, skew=3.5, iterations=50, by_rank=(405.0, 408.25))
+    """A latency with every field set that a trial's has."""
+    return Latency(
+        median=408.25, low=401.5, high=419.125, skew=3.5, iterations=50, by_rank=(405.0, 408.25), host=17.5,
+        isolated=431.0,
+    )  # fmt: skip
 
 
 @pytest.fixture
@@ -97,7 +101,10 @@ def trial(latency: Latency) -> TrialRecord:
 def winner(trial: TrialRecord, latency: Latency) -> Winner:
     """A winner with every field set."""
     slower = Latency(530.0, 525.0, 540.0, 2.0, 50)
-    return Winner(trial.config, latency, baselines={"eager": slower, "graph": slower}, limits={"gemm": latency})
+    best = replace(latency, rounds=(408.0, 408.5), host_rounds=(17.0, 18.0), isolated_rounds=(430.0, 432.0))
+    roofline = Roofline({"flops": 7.5e8, "memory": 4e6}, {"flops": 330.25})
+    baselines = {"eager": slower, "graph": replace(slower, rounds=(529.0, 531.0))}
+    return Winner(trial.config, best, baselines, limits={"gemm": latency}, roofline=roofline)
 
 
 @pytest.fixture

@@ -90,6 +90,24 @@ def test_a_database_of_the_first_revision_is_migrated_with_all_that_is_in_it(url
         assert [each.predicted for each in store.trials(1)] == [None, 12.5]
 
 
+def test_what_was_tuned_before_there_were_regimes_was_ranked_as_in_a_graph(
+    path: Path, key: CacheKey, provenance: Provenance
+) -> None:
+    engine = create_engine(f"sqlite:///{path}")
+    with engine.begin() as connection:
+        migrations.upgrade(connection, "0002")
+        for statement in FIRST_REVISION:
+            connection.exec_driver_sql(statement)
+    engine.dispose()
+    with closing(sqlite3.connect(path)) as raw:
+        raw.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+    with Store.open(path) as store:
+        [study] = store.studies()
+        assert study.key.regime == "graph"
+        anew = store.study(dataclasses.replace(study.key, regime="pipelined"), study.provenance, seed=0, space_size=1)
+        assert anew.id != study.id and store.study(study.key, study.provenance, seed=0, space_size=1) == study
+
+
 def test_an_older_schema_is_migrated_in_place(path: Path, key: CacheKey, provenance: Provenance) -> None:
     with closing(sqlite3.connect(path)) as connection:  # ours, from before the first revision
         connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")

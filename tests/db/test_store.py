@@ -67,7 +67,7 @@ def test_the_same_key_and_provenance_find_the_same_study(store: Store, key: Cach
 def test_every_field_of_the_key_makes_another_study(
     store: Store, key: CacheKey, provenance: Provenance, field: str
 ) -> None:
-    changed: dict[str, Any] = {field: 4 if field == "world_size" else "other"}
+    changed: dict[str, Any] = {field: {"world_size": 4, "regime": "graph"}.get(field, "other")}
     other = dataclasses.replace(key, **changed)
     assert begin(store, key, provenance).id != begin(store, other, provenance).id
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from autotune.db import CacheKey, Entry, Winner
+from autotune.db import CacheKey, Entry, Roofline, Winner
 from autotune.environment import Machine
 from autotune.outcome import Latency
 from autotune.workloads import provenance_of, workload
@@ -29,13 +29,20 @@ def make_entry() -> MakeEntry:
         found = workload("all_gather_gemm")
         values = {"m": 4096, "n": 28672, "k": 8192, "world_size": 8, **fields}
         problem = found.problem_type.from_dict(values)
-        latency = Latency(median, 0.1 + 0.2, 419.125, 3.5, 50, (405.0, 1 / 3))
+        latency = Latency(
+            median, 0.1 + 0.2, 419.125, 3.5, 50, (405.0, 1 / 3), host=17.5, isolated=431.0, rounds=(408.0, 1e3 / 7),
+            host_rounds=(17.0, 18.0), isolated_rounds=(430.0, 432.0),
+        )  # fmt: skip
         slower = Latency(530.0, 525.0, 540.0, 2.0, 50)
         return Entry(
             CacheKey.of(problem, machine),
             provenance_of(found),
             Winner(
-                found.default_config(problem, machine), latency, {"graph": slower, "eager": slower}, {"gemm": slower}
+                found.default_config(problem, machine),
+                latency,
+                {"graph": slower, "eager": slower},
+                {"gemm": slower},
+                Roofline({"flops": 7.5e8}, {"flops": 330.25}),
             ),
             study_id=7,
             finished_at=datetime(2026, 3, 4, 5, 6, 7, 8, tzinfo=UTC),

@@ -43,6 +43,23 @@ def test_entries_come_back_with_every_field(make_entry: MakeEntry) -> None:
     assert read(write(entries)) == [without_study(entry) for entry in entries]
 
 
+def test_a_file_of_the_first_version_has_no_rounds_and_was_ranked_as_in_a_graph(make_entry: MakeEntry) -> None:
+    values = json.loads(write([make_entry()]))
+    [block] = values["entries"]
+    del block["regime"], block["roofline"]
+    for latency in (block["latency"], *block["baselines"].values(), *block["limits"].values()):
+        for name in ("host", "isolated", "rounds", "host_rounds", "isolated_rounds"):
+            del latency[name]
+    [entry] = read(json.dumps({**values, "version": 1}))
+    assert entry.key.regime == "graph" and entry.winner.roofline is None
+    assert entry.winner.latency.rounds == () and entry.winner.latency.host is None
+    assert entry.winner.latency.median == make_entry().winner.latency.median
+
+
+def test_an_unknown_regime_is_refused(make_entry: MakeEntry) -> None:
+    assert "entry 1" in refusal(changed(write([make_entry()]), "entries", 0, "regime", to="warm"))
+
+
 def test_no_entries_are_a_file_too() -> None:
     assert read(write([])) == []
 
@@ -77,8 +94,8 @@ def test_a_changed_config_is_a_small_diff(make_entry: MakeEntry) -> None:
         ("[]", 'an object with "format": "iris-autotune/configs" is needed'),
         ('{"entries": []}', 'an object with "format": "iris-autotune/configs" is needed'),
         (
-            '{"format": "iris-autotune/configs", "version": 2, "entries": []}',
-            "version 2 of the format; this iris-autotune",
+            '{"format": "iris-autotune/configs", "version": 3, "entries": []}',
+            "version 3 of the format; this iris-autotune reads version 1 and 2",
         ),
         ('{"format": "iris-autotune/configs", "entries": []}', "version None of the format"),
         ('{"format": "iris-autotune/configs", "version": 1}', "entries: Field required"),

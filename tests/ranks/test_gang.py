@@ -20,6 +20,7 @@ from autotune.errors import GangError
 from autotune.ranks.evaluation import MeasurePlan
 from autotune.ranks.gang import Gang
 from autotune.ranks.measure import combine
+from autotune.tuning.finals import finals_plan
 from autotune.workloads import workload
 
 CONFIG = Config(
@@ -43,11 +44,14 @@ def test_a_slow_config_is_not_run_to_the_end_and_the_parts_are_measured() -> Non
     with new_gang() as gang:
         dropped = gang.evaluate(CONFIG, 1, MeasurePlan(0, 3, 6, incumbent=(1.0,) * 9))
         kept = gang.evaluate(CONFIG, 1, MeasurePlan(0, 3, 6, incumbent=(1e9,) * 9))
-        parts = gang.measure_parts(1, 3)
+        parts = gang.measure_parts(MeasurePlan(1, 3, 3))
+        lasting = gang.evaluate(CONFIG, 1, finals_plan(4))
+        assert gang.measure_rates("bf16") == {}, "of CPUs, they say nothing about GPUs"
         assert set(gang.start_seconds) == {"imports", "joining", "heap", "set-up"}
         assert all(seconds > 0 for seconds in gang.start_seconds.values())
     assert dropped.latency is not None and dropped.latency.iterations == 3
     assert kept.latency is not None and kept.latency.iterations == 6
+    assert lasting.latency is not None and (lasting.latency.host, lasting.latency.isolated) == (None, None)
     assert set(parts) == {"all_gather", "gemm"} and all(part.median > 0 for part in parts.values())
 
 

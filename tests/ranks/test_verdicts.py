@@ -10,12 +10,13 @@ import pytest
 from autotune.config import Config
 from autotune.environment import INTERPRETER, Machine
 from autotune.errors import GangError, RanksDisagree
-from autotune.outcome import Outcome
+from autotune.outcome import Outcome, Regime
 from autotune.ranks import gang as gang_module
 from autotune.ranks.evaluation import MeasurePlan
 from autotune.ranks.gang import Gang, _Phase
 from autotune.ranks.measure import combine
-from autotune.ranks.protocol import Bug, Check, Done, Failed, Measure, Recheck, Reply, Request
+from autotune.ranks.protocol import Bug, Check, Done, Failed, Measure, MeasureIsolated, Recheck, Reply, Request
+from autotune.tuning.finals import finals_plan
 from autotune.workloads import workload
 
 LAPTOP = Machine("interpreter", INTERPRETER, "cpu", 0, 8, 1 << 30, 0, "shared-memory")
@@ -31,11 +32,15 @@ class ScriptedGang(Gang):
         super().__init__(found, found.problem_type(m=32, n=64, k=64, world_size=2), LAPTOP)
         self._processes: list[Any] = ["rank 0", "rank 1"]
         self.asked: list[Request] = []
+        self.scale, self.host = 1.0, 0.0
 
     def reply(self, request: Request, rank: int) -> Reply:
         """Rank's reply: ever slower times, no error."""
         if isinstance(request, Measure):
-            return Done("same", times=tuple(100.0 * (i + 1) + rank for i in range(request.iterations)))
+            times = tuple(self.scale * (100.0 * (i + 1) + rank) for i in range(request.iterations))
+            return Done("same", times=times, host=tuple(self.host + rank for _ in times) if self.host else ())
+        if isinstance(request, MeasureIsolated):
+            return Done("same", times=tuple(900.0 + 10 * i + rank for i in range(request.calls)))
         return DONE
 
     def _ask(self, requests: Sequence[Request], phase: str) -> _Phase:
@@ -140,6 +145,46 @@ def test_only_what_is_clearly_slower_is_dropped(incumbent: float | None, iterati
     assert (kinds(gang)[-1] == "Recheck") == (iterations == 15), "what is dropped is not compared again"
 
 
+def test_what_the_host_needs_is_the_slowest_ranks_and_an_isolated_call_is_measured_where_asked_for() -> None:
+    gang = ScriptedGang()
+    gang.host = 700.0
+    found = gang.evaluate(CONFIG, 7, MeasurePlan(2, 5, 5, isolated=3))
+    assert kinds(gang) == ["Compile", "Check", "Measure", "MeasureIsolated", "Recheck"]
+    assert found.latency is not None and (found.latency.host, found.latency.isolated) == (701.0, 911.0)
+    assert found.latency.median == 301.0 and found.times == (701.0,) * 5, "pipelined, the host is the slower one"
+    device = gang.evaluate(CONFIG, 7, MeasurePlan(2, 5, 5, regime=Regime.GRAPH))
+    assert device.times == (101.0, 201.0, 301.0, 401.0, 501.0)
+    assert device.latency is not None and device.latency.isolated is None
+
+
+@pytest.mark.parametrize(
+    ("regime", "dropped"), [(Regime.GRAPH, False), (Regime.PIPELINED, True), (Regime.ISOLATED, True)]
+)
+def test_a_config_is_dropped_for_what_it_takes_in_the_regime(regime: Regime, dropped: bool) -> None:
+    gang = ScriptedGang()
+    gang.host = 700.0
+    found = gang.evaluate(CONFIG, 7, MeasurePlan(0, 5, 15, (600.0,) * 15, isolated=15, regime=regime))
+    assert found.latency is not None and found.latency.iterations == (5 if dropped else 15)
+
+
+def test_long_calls_run_at_the_clocks_that_last_before_any_of_them_is_measured() -> None:
+    short, long = ScriptedGang(), ScriptedGang()
+    long.scale = 10.0
+    for gang in (short, long):
+        gang.evaluate(CONFIG, 7, MeasurePlan(2, 5, 15, warm_from=500.0))
+    measured = [[each for each in gang.asked if isinstance(each, Measure)] for gang in (short, long)]
+    quick = Measure(1, 2)
+    assert measured[0] == [quick, Measure(2, 5), Measure(0, 5), Measure(0, 5)]
+    assert measured[1] == [quick, Measure(40, 5), Measure(0, 5), Measure(0, 5)], "60 ms of 1500 µs each"
+
+
+def test_a_finalist_of_seconds_is_run_a_few_times_however_fast_the_others_are() -> None:
+    gang = ScriptedGang()
+    gang.scale = 1e4
+    gang.evaluate(CONFIG, 7, finals_plan(30))
+    assert [each for each in gang.asked if isinstance(each, Measure)] == [Measure(1, 2), Measure(3, 13)]
+
+
 @pytest.mark.parametrize("wrong", [Done("same", overall=float("nan")), Done("same", element=float("inf"))])
 def test_a_wrong_result_is_not_measured(wrong: Done) -> None:
     class Wrong(ScriptedGang):
@@ -157,7 +202,7 @@ def test_parts_that_cannot_be_measured_are_left_out() -> None:
         def reply(self, request: Request, rank: int) -> Reply:
             return Failed(Outcome.OUT_OF_RESOURCES, "no memory")
 
-    assert Without().measure_parts(1, 1) == {}
+    assert Without().measure_parts(MeasurePlan()) == {} == Without().measure_rates("bf16")
 
 
 def test_the_slowest_rank_of_each_iteration_counts() -> None:

@@ -40,7 +40,7 @@ def test_it_answers_as_recorded_and_calls_everything_else_invalid(recording: Rec
         assert replay.evaluate(config, 1, PLAN) == replay.evaluate(config, 2, PLAN) == evaluation
     outside = FOUND.default_config(PROBLEM, EIGHT_GPUS).replace(block_k=32)
     assert replay.evaluate(outside, 1, PLAN).outcome is Outcome.INVALID
-    assert replay.measure_parts(3, 15) == recording.parts and replay.restarts == 0
+    assert replay.measure_parts(MeasurePlan()) == recording.parts and replay.restarts == 0
 
 
 def test_the_same_seed_on_the_same_table_gives_the_same_run(recording: Recording, tmp_path: Path) -> None:

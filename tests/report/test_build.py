@@ -23,7 +23,7 @@ def test_the_winner_and_its_speedups(report: Report) -> None:
     assert [each.baseline for each in report.speedups] == ["bsp graph", "bsp eager"]
     first = report.speedups[0]
     assert first.ratio.value == pytest.approx(BASELINE / report.latency.median)
-    assert first.ratio.error == pytest.approx(first.ratio.value * math.hypot(0.01, 0.01))
+    assert first.ratio.error == pytest.approx(0.0) and first.ratio.rounds == 2, "the fake gang's rounds are all alike"
 
 
 def test_the_limit_is_the_slowest_part(report: Report) -> None:
@@ -69,8 +69,7 @@ def test_how_each_dimension_mattered(report: Report) -> None:
     for knob in knobs.values():
         assert len(knob.reached) > 1 and min(each.relative for each in knob.reached) >= 1.0
         assert knob.importance is not None
-    # The rest is that of dimensions with one value, which are not listed.
-    assert 0.8 < sum(knob.importance or 0.0 for knob in knobs.values()) <= 1.0 + 1e-9
+    assert sum(knob.importance or 0.0 for knob in knobs.values()) == pytest.approx(1.0)
     values = [each.value for each in knobs["comm_programs"].reached]
     assert values == sorted(values, key=int)
 

@@ -44,7 +44,7 @@ def test_a_baseline_that_nothing_beat_is_named_as_the_winner(report: Report) -> 
 
 
 def test_a_report_without_parts_leaves_their_sections_out(report: Report) -> None:
-    bare = dataclasses.replace(report, limit=None, taxes=(), best=(), knobs=(), speedups=())
+    bare = dataclasses.replace(report, limit=None, roofline=None, taxes=(), best=(), knobs=(), speedups=())
     text = to_markdown(bare)
     assert "The limit" not in text and "best" not in text and "mattered" not in text
 
@@ -75,7 +75,7 @@ def test_microseconds(value: float, text: str) -> None:
 def test_figures() -> None:
     fast, slow = Latency(100.0, 98.0, 102.0, 1.0, 9), Latency(150.0, 150.0, 150.0, 1.0, 9)
     assert latency_text(fast) == "100.0 µs ± 2.0 %"
-    assert str(ratio(slow, fast)) == "1.50 ± 0.03"
+    assert str(ratio(slow, fast)) == "1.50 ± 0.03 (by spread)"
     assert options_text({"b_order": "nk", "bias": True, "m": 4}) == "--b-order nk --bias --m 4"
 
 

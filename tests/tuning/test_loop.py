@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,8 @@ from fakes import BASELINE, EIGHT_GPUS, FAILURES, FakeGang, FakeScreen, formula,
 from autotune.config import Config
 from autotune.db import Store
 from autotune.errors import InvalidBudget
-from autotune.outcome import Evaluation, Outcome
+from autotune.outcome import Evaluation, Latency, Outcome
+from autotune.ranks.evaluation import LONG_CALL
 from autotune.tuning import EFFORTS, Budget, Result, tune
 from autotune.tuning.effort import parse_duration
 from autotune.tuning.finals import finals_plan, merge
@@ -180,35 +180,51 @@ def test_another_mode_wins_that_keeps_its_pace_in_the_finals(tmp_path: Path) -> 
 
 
 def test_a_finalist_runs_for_a_while_before_it_is_measured() -> None:
-    plans = [finals_plan(latency, 30) for latency in (1.0, 50.0, 1500.0, 19e3, math.inf)]
-    assert [plan.warmup for plan in plans] == [400, 400, 40, 4, 3]
-    assert [plan.iterations for plan in plans] == [120, 120, 100, 30, 30]
+    plans = [finals_plan(30).for_calls_of(latency) for latency in (1.0, 50.0, 1500.0, 19e3, 1e6, 1e8)]
+    assert [plan.warmup for plan in plans] == [400, 400, 40, 4, 3, 3]
+    assert [plan.iterations for plan in plans] == [120, 120, 100, 30, 20, 3]
     assert all(plan.screen == plan.iterations for plan in plans), "none is dropped half-way"
 
 
-def test_each_finalist_runs_as_often_as_its_own_latency_asks_for(tmp_path: Path) -> None:
+def test_what_the_finals_measure_tells_by_itself_how_often_it_is_run(tmp_path: Path) -> None:
     class Planned(FakeGang):
-        finals: dict[Config, Any] = {}
+        plans: list[Any] = []
 
         def evaluate(self, config: Config, seed: int, plan: Any) -> Evaluation:
-            if plan.screen == plan.iterations:
-                self.finals[config] = plan
-            found = super().evaluate(config, seed, plan)
-            slow = config["mode"] == "bsp"
-            return replace(found, latency=latency_of(5e5)) if slow and found.latency is not None else found
+            self.plans.append(plan)
+            return super().evaluate(config, seed, plan)
+
+        def measure_parts(self, plan: Any) -> dict[str, Latency]:
+            self.plans.append(plan)
+            return super().measure_parts(plan)
 
     with Store.open(tmp_path / "cache.db") as store:
-        run(store, Planned(PROBLEM), trials=30)
-    least = 2 * EFFORTS["quick"].iterations
-    slow = {plan for config, plan in Planned.finals.items() if config["mode"] == "bsp"}
-    assert slow == {finals_plan(5e5, least)} and next(iter(slow)).warmup == 3
-    fused = {config: plan for config, plan in Planned.finals.items() if config["mode"] != "bsp"}
-    assert fused and all(plan == finals_plan(formula(config), least) for config, plan in fused.items())
+        run(store, Planned(PROBLEM), trials=1)
+    search, finals = ([plan for plan in Planned.plans if bool(plan.measured) is there] for there in (False, True))
+    assert {plan.warm_from for plan in search} == {LONG_CALL}, "clocks that last, for calls of half a millisecond"
+    assert len(finals) > 4 and set(finals) == {finals_plan(2 * EFFORTS["quick"].iterations)}
+    assert finals[0].by_time
+
+
+def test_where_power_matters_the_finals_are_wider(tmp_path: Path) -> None:
+    def finalists(scale: float) -> int:
+        class Slower(FakeGang):
+            def evaluate(self, config: Config, seed: int, plan: Any) -> Evaluation:
+                super().evaluate(config, seed, plan)
+                return Evaluation(Outcome.MEASURED, latency=latency_of(scale * (500.0 + len(config) / 10)))
+
+        with Store.open(tmp_path / f"{scale}.db") as store:
+            result = run(store, Slower(PROBLEM), trials=40)
+            return len({t.config for t in store.trials(result.study.id) if t.source == "final"})
+
+    assert finalists(2.0) > finalists(0.5)
 
 
 def test_merging_takes_the_median_round() -> None:
-    merged = merge([latency_of(100.0), latency_of(104.0), latency_of(90.0)])
+    merged = merge([latency_of(100.0, host=5.0), latency_of(104.0, host=7.0), latency_of(90.0, host=6.0)])
     assert merged.median == 100.0 and merged.low <= 100.0 <= merged.high
+    assert merged.rounds == (100.0, 104.0, 90.0) and merged.host_rounds == (5.0, 7.0, 6.0) and merged.host == 6.0
+    assert merge([latency_of(1.0, host=5.0), latency_of(1.0)]).host_rounds == ()
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("90s", 90), ("5m", 300), ("1.5h", 5400), ("30", 30)])

@@ -18,6 +18,7 @@ from autotune.config import Config
 from autotune.db import Store
 from autotune.errors import GangError
 from autotune.outcome import Evaluation, Outcome
+from autotune.report.figures import Ratio, ratio
 from autotune.tuning import Standing
 from autotune.tuning.search import Search
 
@@ -110,15 +111,25 @@ def test_a_search_that_was_cut_off_measures_nothing_again(path: Path, stop: int,
 
 
 @pytest.mark.parametrize("stop", [20, 23, 27])
-def test_finals_that_were_cut_off_go_on_where_they_stopped(path: Path, stop: int) -> None:
+def test_finals_that_were_cut_off_begin_anew_with_other_inputs_and_what_was_measured_is_kept(
+    path: Path, stop: int
+) -> None:
     first, second = Ranks(raises={stop: KeyboardInterrupt}), Ranks()
     assert run(path, first).interrupted
     finished = run(path, second)
+    assert finished.entry is not None and len(finished.entry.winner.latency.rounds) == EFFORT.rounds
+    assert len(second.calls) == FINALS and len(kept(path, finals=True)) == stop - 20 + FINALS
+    assert not {seed for _, seed, _ in first.calls[20:]} & {seed for _, seed, _ in second.calls}
+
+
+def test_rounds_of_another_day_are_not_compared_with_those_of_today(path: Path) -> None:
+    slow = Ranks(time=lambda config: 1.03 * time_of(config), raises={20 + FINALS - 1: KeyboardInterrupt})
+    assert run(path, slow).interrupted, "at the last call of the finals"
+    finished = run(path, Ranks(), trials=30)
     assert finished.entry is not None
-    uncut = Ranks()
-    run(path.with_name("uncut.db"), uncut)
-    assert [*first.calls, *second.calls] == uncut.calls
-    assert len(kept(path, finals=True)) == FINALS
+    winner = finished.entry.winner
+    assert winner.config == BEST and set(winner.latency.rounds) == {200.0}
+    assert ratio(winner.baselines["bsp"], winner.latency) == Ratio(pytest.approx(1.5), 0.0, EFFORT.rounds)
 
 
 def test_a_larger_budget_after_an_interrupt_counts_what_was_done(path: Path) -> None:

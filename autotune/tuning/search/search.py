@@ -13,7 +13,7 @@ import optuna
 
 from autotune.config import Config
 from autotune.environment import Machine
-from autotune.outcome import Evaluation, Outcome
+from autotune.outcome import DEFAULT_REGIME, Evaluation, Outcome, Regime
 from autotune.problem import Problem
 from autotune.search_spaces import Space
 from autotune.tuning.search.surrogate import Surrogate
@@ -73,7 +73,7 @@ class Search:
     def __init__(
         self, space: Space, problem: Problem, machine: Machine, seed: int, first: Iterable[Config],
         reserved: Iterable[Config], on_invalid: Callable[[Config, Evaluation], None],
-        predict: Callable[[Config], float | None] = lambda config: None,
+        predict: Callable[[Config], float | None] = lambda config: None, regime: Regime = DEFAULT_REGIME,
     ) -> None:  # fmt: skip
         """``first`` are tried before the sampler is asked; ``on_invalid`` gets what it proposes in vain.
 
@@ -106,6 +106,7 @@ class Search:
         self._pending: dict[Config, None] = {}
         self._neighbours: dict[Config, list[Config]] = {}
         self._on_invalid = on_invalid
+        self._regime = regime
         self._first.extend(self._promising(predict))
 
     def remember(self, config: Config, evaluation: Evaluation) -> None:
@@ -167,7 +168,7 @@ class Search:
     def _learn(self, config: Config, evaluation: Evaluation) -> float | None:
         """Keep how a config ended: the log of its latency, None where it has none."""
         if evaluation.latency is not None:
-            self._measured[config] = math.log(evaluation.latency.median)
+            self._measured[config] = math.log(evaluation.latency.of(self._regime))
         elif evaluation.outcome is not Outcome.INVALID:
             self._failed.append(config)
         return self._measured.get(config)

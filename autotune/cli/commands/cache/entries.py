@@ -9,11 +9,12 @@ import typer
 
 from autotune.cli import output, session
 from autotune.cli.entries import entry_dict, entry_lines, entry_title, speedup_text, title
-from autotune.cli.options import Database, Json, Request
+from autotune.cli.options import Database, Json, RegimeName, Request
 from autotune.db import CacheKey, Differences, Entry, Provenance, Store
 from autotune.environment import default_database_url
 from autotune.errors import NoDatabase
-from autotune.report.figures import config_text, dashed, microseconds, problem_text
+from autotune.outcome import DEFAULT_REGIME, Regime, regime_of
+from autotune.report.figures import config_text, dashed, microseconds, problem_text, regime_options
 from autotune.workloads import provenance_of, workload
 
 
@@ -47,11 +48,13 @@ def lookup() -> None:
     """Look a config up as a program would: exact, nearest or default."""
 
 
-def show_entry(request: Request, db: Database = None, json: Json = False) -> None:
+def show_entry(
+    request: Request, regime: RegimeName = DEFAULT_REGIME.value, db: Database = None, json: Json = False
+) -> None:
     """Show the entry of one problem on this machine."""
     machine = session.machine()
     problem = request.problem(machine)
-    key, provenance = CacheKey.of(problem, machine), provenance_of(request.workload)
+    key, provenance = CacheKey.of(problem, machine, regime_of(regime)), provenance_of(request.workload)
     entry, nearest = _find(key, provenance, db)
     if entry is not None:
         if json:
@@ -75,17 +78,19 @@ def show_entry(request: Request, db: Database = None, json: Json = False) -> Non
         output.data(f"not in the cache: {problem}")
         if nearest is not None:
             output.data(f"\n{_miss(nearest, differences, stale)}")
-        output.say(f"\nnext: {request.command(db=db)}")
+        output.say(f"\nnext: {request.command(db=db)}{regime_options(regime)}")
     raise typer.Exit(1)
 
 
-def look_up(request: Request, db: Database = None, json: Json = False) -> None:
+def look_up(
+    request: Request, regime: RegimeName = DEFAULT_REGIME.value, db: Database = None, json: Json = False
+) -> None:
     """Print the config that a program would get for one problem on this machine, and where it came from."""
     from autotune.runtime import lookup
 
     machine = session.machine()
     problem = request.problem(machine)
-    found = lookup(request.workload, problem, machine=machine, url=db or default_database_url())
+    found = lookup(request.workload, problem, machine=machine, url=db or default_database_url(), regime=regime)
     if json:
         output.data_json(
             {
@@ -100,7 +105,7 @@ def look_up(request: Request, db: Database = None, json: Json = False) -> None:
     of = f" of {entry_title(found.entry)}" if found.entry is not None and found.source != "exact" else ""
     output.say(f"{found.source}{of}" + (f": {found.reason}" if found.reason else ""))
     if found.source != "exact":
-        output.say(f"next: {request.command(db=db)}")
+        output.say(f"next: {request.command(db=db)}{regime_options(regime)}")
 
 
 def _find(key: CacheKey, provenance: Provenance, db: str | None) -> tuple[Entry | None, Entry | None]:
@@ -116,9 +121,10 @@ def _find(key: CacheKey, provenance: Provenance, db: str | None) -> tuple[Entry 
 def _miss(nearest: Entry, differences: Differences, stale: Differences) -> str:
     """The nearest entry, and what differs, field by field."""
     rows = [(name, then, now) for name, (then, now) in {**differences, **stale}.items()]
+    latency = nearest.winner.latency.of(Regime(nearest.key.regime))
     lines = [
         f"The nearest entry: {entry_title(nearest)}",
-        f"  {microseconds(nearest.winner.latency.median)}: {config_text(nearest.winner.config)}",
+        f"  {microseconds(latency)}: {config_text(nearest.winner.config)}",
         "",
         output.columns(("differs in", "stored", "asked for"), rows),
     ]
@@ -128,13 +134,14 @@ def _miss(nearest: Entry, differences: Differences, stale: Differences) -> str:
 
 
 def _row(entry: Entry) -> tuple[str, ...]:
+    regime = Regime(entry.key.regime)
     return (
         dashed(entry.key.workload),
-        problem_text(json.loads(entry.key.problem)),
+        problem_text(json.loads(entry.key.problem)) + regime_options(regime),
         str(entry.key.world_size),
         entry.key.device,
-        microseconds(entry.winner.latency.median),
-        speedup_text(entry.winner),
+        microseconds(entry.winner.latency.of(regime)),
+        speedup_text(entry.winner, regime),
         str(entry.winner.config.get("mode", "")),
         str(entry.trials),
         f"{entry.finished_at:%Y-%m-%d %H:%M}",

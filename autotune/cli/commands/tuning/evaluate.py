@@ -9,6 +9,7 @@ import typer
 from autotune.cli import output, session
 from autotune.config import Config
 from autotune.environment import Machine
+from autotune.outcome import Regime
 from autotune.problem import Problem
 from autotune.report.figures import config_text, latency_text, microseconds
 from autotune.tuning import Effort
@@ -19,7 +20,8 @@ def evaluate(
     workload: Workload, problem: Problem, machine: Machine, text: str, *, effort: Effort, seed: int, json: bool
 ) -> None:
     """Run one config and print how it ended; exit with 1 where it was not measured. Raises InvalidConfig."""
-    from autotune.ranks.evaluation import MeasurePlan
+    from autotune.ranks.evaluation import MeasurePlan, warm_from
+    from autotune.tuning.finals import ISOLATED_CALLS
 
     config = Config.from_json(text)
     workload.space.check(config, problem, machine)
@@ -27,7 +29,9 @@ def evaluate(
     output.say("starting the ranks")
     try:
         gang.start()
-        evaluation = gang.evaluate(config, seed, MeasurePlan(screen=effort.iterations, iterations=effort.iterations))
+        count, warm = effort.iterations, warm_from(machine)
+        plan = MeasurePlan(screen=count, iterations=count, isolated=ISOLATED_CALLS, warm_from=warm)
+        evaluation = gang.evaluate(config, seed, plan)
     finally:
         gang.close()
     latency = evaluation.latency
@@ -36,7 +40,11 @@ def evaluate(
     else:
         lines = [("config", config_text(config)), ("outcome", evaluation.outcome.value)]
         if latency is not None:
-            lines.append(("latency", f"{latency_text(latency)}, skew {microseconds(latency.skew)}"))
+            lines.append(("latency", f"{latency_text(latency, Regime.GRAPH)}, skew {microseconds(latency.skew)}"))
+            if latency.host is not None:
+                lines.append(("host", f"{microseconds(latency.host)} to enqueue a call"))
+            if latency.isolated is not None:
+                lines.append(("isolated", f"{microseconds(latency.isolated)}, one call on an idle GPU"))
             lines.append(("error", f"{evaluation.error:.1e} of the reference's norm"))
         if evaluation.reason:
             lines.append(("reason", evaluation.reason))

@@ -13,14 +13,15 @@ from autotune.cli import output, session
 from autotune.cli.commands.tuning.held_out import HeldOut, compared
 from autotune.cli.commands.tuning.sizes import Sizes
 from autotune.cli.commands.tuning.tune import Effort, Force, Seconds, Seed, Trials, say_where
-from autotune.cli.entries import entry_dict
+from autotune.cli.entries import entry_dict, speedup_text
 from autotune.cli.interrupts import exit_code
-from autotune.cli.options import Database, Json, Request
+from autotune.cli.options import Database, Json, RegimeName, Request
 from autotune.config import Config
 from autotune.db import CacheKey, Entry, Store
 from autotune.environment import Machine
+from autotune.outcome import DEFAULT_REGIME, Regime, regime_of
 from autotune.problem import Problem
-from autotune.report.figures import fastest, microseconds, options_text
+from autotune.report.figures import Ratio, microseconds, options_text
 from autotune.workloads import Workload, provenance_of
 
 if TYPE_CHECKING:
@@ -50,15 +51,15 @@ class Row:
     """The dimensions that vary."""
     entry: Entry | None
     """None where nothing could be measured."""
-    before: float | None
-    """How many times longer the winner of the size before takes, where the search tried it."""
+    before: Ratio | None
+    """How many times longer the winner of the size before takes, in the same finals; None where it was not in them."""
     held_out: HeldOut | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """JSON-able."""
         found = entry_dict(self.entry) if self.entry is not None else {"latency": None}
         apart = {"held_out": self.held_out.as_dict()} if self.held_out is not None else {}
-        return {"sizes": self.sizes, "with_neighbour": self.before, **found, **apart}
+        return {"sizes": self.sizes, "with_neighbour": self.before and self.before.value, **found, **apart}
 
     def cells(self) -> list[str]:
         """As ``HEADER`` has them."""
@@ -66,11 +67,11 @@ class Row:
         if self.entry is None:
             return [sizes, "nothing could be measured"]
         winner, share = self.entry.winner, entry_dict(self.entry)["limit_share"]
-        name = fastest(winner.baselines)
-        ratio = f"{winner.baselines[name].median / winner.latency.median:.2f}x {name}" if name else ""
-        before = f"{self.before:.2f} times as long" if self.before is not None else ""
+        regime = Regime(self.entry.key.regime)
+        before = f"{self.before.value:.2f} times as long" if self.before is not None else ""
         limit = f"{share:.2f}" if share is not None else ""
-        return [sizes, microseconds(winner.latency.median), ratio, limit, str(winner.config["mode"]), before]
+        latency, speedup = microseconds(winner.latency.of(regime)), speedup_text(winner, regime)
+        return [sizes, latency, speedup, limit, str(winner.config["mode"]), before]
 
 
 @dataclass(frozen=True)
@@ -86,39 +87,42 @@ class Bench:
     effort: str
     seed: int
     force: bool
+    regime: Regime
 
     def start(self, problems: Sequence[Problem]) -> None:
         """Start the ranks, where any size is to be tuned: before its clock, or the first one would lose that time."""
         provenance = provenance_of(self.workload)
-        keys = [CacheKey.of(problem, self.machine) for problem in problems]
+        keys = [CacheKey.of(problem, self.machine, self.regime) for problem in problems]
         if self.force or any(self.store.entry(key, provenance) is None for key in keys):
             output.say("starting the ranks")
             self.screen.start()
             self.gang.start()
 
-    def tune(self, problem: Problem, lent: Found | None) -> Result:
-        """Tune one size; what is lent to it is measured in its finals."""
+    def tune(self, problem: Problem, lent: Sequence[Config]) -> Result:
+        """Tune one size; what is lent to it is measured in its finals, where it is valid."""
         from autotune.cli.watch import watching
         from autotune.tuning import EFFORTS, tune
 
         self.gang.turn_to(self.workload, problem)
         self.screen.turn_to(self.workload, problem)
+        valid = [config for config in lent if self.workload.space.violation(config, problem, self.machine) is None]
         with watching(problem, self.machine) as watch:
             return tune(
                 self.workload, problem, self.machine, self.store, self.gang, self.screen, budget=self.limits,
                 effort=EFFORTS[self.effort], seed=self.seed, force=self.force, watch=watch,
-                extra_finalists=[lent.config] if lent is not None else [],
+                extra_finalists=valid, regime=self.regime,
             )  # fmt: skip
 
 
 def tune_grid(
     request: Request, held_out: Apart = None, budget: Seconds = None, trials: Trials = None, effort: Effort = None,
-    seed: Seed = 0, force: Force = False, db: Database = None, json: Json = False,
+    seed: Seed = 0, force: Force = False, regime: RegimeName = DEFAULT_REGIME.value, db: Database = None,
+    json: Json = False,
 ) -> None:  # fmt: skip
     """Tune every combination of sizes; budgets are for each. The same command continues what was interrupted."""
     from autotune.tuning import limits_of
 
-    machine, workload = session.machine(), request.workload
+    machine, workload, wanted = session.machine(), request.workload, regime_of(regime)
     chosen, limits = limits_of(machine, effort, trials, budget)
     session.check_ranks(request.world_size(machine), machine)
     sizes = Sizes.of(request, held_out)
@@ -135,7 +139,7 @@ def tune_grid(
             session.make_screen(workload, problems[0], machine) as screen,
             closing(session.make_gang(workload, problems[0], machine, heap_bytes)) as gang,
         ):  # fmt: skip
-            bench = Bench(workload, machine, store, gang, screen, limits, chosen, seed, force)
+            bench = Bench(workload, machine, store, gang, screen, limits, chosen, seed, force, wanted)
             bench.start(problems)
             for problem in problems:
                 rows.append(_row(bench, problem, sizes, rows))
@@ -158,12 +162,15 @@ def _row(bench: Bench, problem: Problem, sizes: Sizes, before: list[Row]) -> Row
     if here:
         output.say(options_text(here))
     lent = _lent(bench, problem, before) if len(before) >= len(sizes.every) else None
-    result = bench.tune(problem, lent)
+    last = before[-1].entry if before else None
+    tried = [lent.config] if lent is not None else []
+    if last is not None:
+        tried.append(last.winner.config)
+    result = bench.tune(problem, tried)
     if result.interrupted:
         raise KeyboardInterrupt
     entry = result.entry
-    last = before[-1].entry if before else None
-    quotient = _quotient(entry, last.winner.config, bench.store) if entry is not None and last is not None else None
+    quotient = compared(entry, last.winner.config, bench.store) if entry is not None and last is not None else None
     apart = None
     if lent is not None:
         times = compared(entry, lent.config, bench.store) if entry is not None else None
@@ -177,14 +184,7 @@ def _lent(bench: Bench, problem: Problem, others: list[Row]) -> Found:
     from autotune.runtime.lookup import choose
 
     entries = [row.entry for row in others if row.entry is not None and row.held_out is None]
-    return choose(bench.workload, problem, bench.machine, Entries(entries))
-
-
-def _quotient(entry: Entry, config: Config, store: Store) -> float | None:
-    """How many times longer a config takes than the winner, by its best measurement of the study."""
-    found = [trial.evaluation.latency for trial in store.trials(entry.study_id) if trial.config == config]
-    medians = [latency.median for latency in found if latency is not None]
-    return min(medians) / entry.winner.latency.median if medians else None
+    return choose(bench.workload, problem, bench.machine, Entries(entries), bench.regime)
 
 
 def _print(rows: list[Row]) -> None:

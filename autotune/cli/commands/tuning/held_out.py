@@ -9,6 +9,7 @@ from typing import Any
 
 from autotune.config import Config
 from autotune.db import Entry, Store
+from autotune.outcome import Regime
 from autotune.report.figures import Ratio, ratio
 from autotune.runtime import Found
 
@@ -54,12 +55,11 @@ class HeldOut:
 
 def compared(entry: Entry, config: Config, store: Store) -> Ratio | None:
     """How many times longer a config takes than an entry's winner, by the rounds of its finals."""
-    from autotune.tuning.finals import merge
-    from autotune.tuning.tune import FINAL
+    from autotune.tuning.finals import last_finals, merge
 
-    trials = store.trials(entry.study_id)
-    rounds = [trial.evaluation.latency for trial in trials if trial.source == FINAL and trial.config == config]
+    trials = last_finals(store.trials(entry.study_id))
+    rounds = [trial.evaluation.latency for trial in trials if trial.config == config]
     latencies = [latency for latency in rounds if latency is not None]
     if not latencies or len(latencies) < len(rounds):
         return None
-    return ratio(merge(latencies), entry.winner.latency)
+    return ratio(merge(latencies), entry.winner.latency, Regime(entry.key.regime))

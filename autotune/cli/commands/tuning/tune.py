@@ -12,8 +12,9 @@ import typer
 
 from autotune.cli import output, session
 from autotune.cli.interrupts import exit_code
-from autotune.cli.options import Database, Json, Request
+from autotune.cli.options import Database, Json, RegimeName, Request
 from autotune.environment import Machine
+from autotune.outcome import DEFAULT_REGIME, regime_of
 from autotune.problem import Problem
 
 Seconds = Annotated[str | None, typer.Option("--budget", metavar="TIME", help="Stop after so long: 90s, 5m, 1.5h.")]
@@ -37,7 +38,7 @@ def run() -> None:
 
 def tune_workload(
     request: Request, budget: Seconds = None, trials: Trials = None, effort: Effort = None, seed: Seed = 0,
-    force: Force = False,
+    force: Force = False, regime: RegimeName = DEFAULT_REGIME.value,
     config: Annotated[
         str | None, typer.Option(metavar="JSON", help="Measure just this config, once; nothing is stored.")
     ] = None,
@@ -50,7 +51,7 @@ def tune_workload(
     from autotune.db import Store
     from autotune.tuning import EFFORTS, limits_of, tune
 
-    machine = session.machine()
+    machine, wanted = session.machine(), regime_of(regime)
     chosen, limits = limits_of(machine, effort, trials, budget)
     session.check_ranks(request.world_size(machine), machine)
     problem = request.problem(machine)
@@ -69,6 +70,7 @@ def tune_workload(
             result = tune(
                 workload, problem, machine, store, gang, screen,
                 budget=limits, effort=EFFORTS[chosen], seed=seed, force=force, watch=watch,
+                regime=wanted,
             )  # fmt: skip
         summary.present(result, request, problem, store, db=db, json=json)
     if result.interrupted:

@@ -4,11 +4,15 @@ import json
 import math
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
-from fakes import Bench
+from fakes import RATES, Bench, FakeGang
 
+from autotune.config import Config
 from autotune.db import Store
+from autotune.outcome import Evaluation, Outcome
+from autotune.workloads import workload
 
 SMALL = ("all-gather-gemm", "--trials", "12", "--effort", "quick")
 
@@ -20,7 +24,7 @@ def test_a_run_ends_with_the_winner_and_what_to_do_next(gpus: Bench) -> None:
         "m=4096 n=28672 k=8192",
         "8 × NVIDIA H200 (sm_90, nvlink)",
         "winner   ",
-        "times as fast as bsp graph (530.0 µs ± 1.0 %)",
+        "times as fast as bsp graph (530.0 µs ± 0.0 %)",
         "gemm alone 330.0 µs",
         "measured",
         "cache.db (study 1",
@@ -110,14 +114,14 @@ def test_interrupted_before_anything_was_measured(gpus: Bench) -> None:
     assert gpus.json(*SMALL)["config"] is None
 
 
-def test_interrupted_in_the_finals_nothing_is_lost(gpus: Bench) -> None:
+def test_interrupted_in_the_finals_they_begin_anew_and_the_search_does_not(gpus: Bench) -> None:
     gpus.prepare = lambda gang: setattr(gang, "interrupt_after", 15)
     assert gpus.tune(*SMALL).exit_code == 130
     gpus.prepare = lambda gang: None
     assert gpus.tune(*SMALL).exit_code == 0
     assert len(gpus.gangs[0].calls) == 15
     gpus.tune(*SMALL, "--force")
-    assert len(gpus.gangs[0].calls) + len(gpus.gangs[1].calls) == len(gpus.gangs[2].calls)
+    assert 12 + len(gpus.gangs[1].calls) == len(gpus.gangs[2].calls)
 
 
 def test_where_nothing_can_be_measured_it_fails_with_the_reason(gpus: Bench) -> None:
@@ -126,6 +130,38 @@ def test_where_nothing_can_be_measured_it_fails_with_the_reason(gpus: Bench) -> 
     assert result.exit_code == 1
     assert "Nothing could be measured. The last: crashed, rank 1 died in phase compile: SIGSEGV" in result.stdout
     assert gpus.json(*SMALL)["finished"] is False
+
+
+def test_a_finalist_that_timed_out_is_named_with_its_reason(gpus: Bench) -> None:
+    def prepare(gang: FakeGang) -> None:
+        works = gang.evaluate
+
+        def evaluate(config: Config, seed: int, plan: Any) -> Evaluation:
+            if plan.measured and config["mode"] != "bsp":
+                return Evaluation(Outcome.TIMED_OUT, "no answer from rank 1 in phase measure within 30 s")
+            return works(config, seed, plan)
+
+        gang.evaluate = evaluate  # type: ignore[method-assign]
+
+    gpus.prepare = prepare
+    result = gpus.tune("all-gather-gemm", "--trials", "1", "--effort", "quick")
+    told = "timed out: no answer from rank 1 in phase measure within 30 s (mode=push"
+    assert result.exit_code == 0 and told in result.stdout
+    values = gpus.json("all-gather-gemm", "--trials", "1", "--effort", "quick")
+    assert {each["outcome"] for each in values["out_in_the_finals"]} == {"timed out"}
+
+
+def test_two_limits_are_printed(gpus: Bench) -> None:
+    text = gpus.tune(*SMALL).stdout
+    assert re.search(r"limit +0\.\d\d of the limit: all_gather alone", text)
+    assert re.search(r"roofline +0\.\d\d of the roofline: \w+ busy for", text)
+    values = gpus.json(*SMALL)
+    roofline = values["roofline"]
+    problem = workload("all_gather_gemm").problem_type.from_dict(values["problem"])
+    assert roofline["rates"] == RATES
+    assert roofline["times"]["flops"] == pytest.approx(problem.flops / RATES["flops"])
+    assert roofline["times"]["links"] == pytest.approx(problem.bytes_moved / RATES["links"])
+    assert values["roofline_share"] == pytest.approx(max(roofline["times"].values()) / values["latency"]["median"])
 
 
 def test_without_gpus_it_says_so_and_takes_a_small_problem(laptop: Bench) -> None:

@@ -1,0 +1,73 @@
+"""Figures: what a ± says, with rounds and without."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import random
+
+import pytest
+from fakes import latency_of
+
+from autotune.outcome import Latency, Regime
+from autotune.report.figures import Ratio, latency_text, ratio
+from autotune.tuning.finals import merge
+
+
+def in_rounds(*medians: float, **fields: float) -> Latency:
+    return merge([Latency(median, 0.999 * median, 1.001 * median, 0.1, 15, (), **fields) for median in medians])
+
+
+BASELINE, WINNER = in_rounds(100.0, 104.0, 96.0, 103.0), in_rounds(90.0, 97.0, 89.0, 95.0)
+
+
+def test_a_speedup_comes_from_the_ratios_of_the_same_rounds() -> None:
+    found = ratio(BASELINE, WINNER)
+    by_round = [one / other for one, other in zip(BASELINE.rounds, WINNER.rounds, strict=True)]
+    assert found.value == pytest.approx(math.prod(by_round) ** 0.25) and found.rounds == 4
+    assert all(abs(each - found.value) < found.error for each in by_round), "iterations within a round differ by 0.1 %"
+    assert str(found) == "1.09 ± 0.03"
+
+
+def test_a_drift_that_both_have_is_no_uncertainty_of_their_ratio() -> None:
+    drifting, faster = in_rounds(100.0, 110.0, 120.0, 130.0), in_rounds(50.0, 55.0, 60.0, 65.0)
+    assert ratio(drifting, faster).error == pytest.approx(0.0, abs=1e-9)
+    assert latency_text(drifting) == "115.0 µs ± 18.0 %"
+
+
+def test_the_latency_has_the_uncertainty_of_its_rounds() -> None:
+    assert latency_text(WINNER) == "92.50 µs ± 6.6 %"
+    assert latency_text(latency_of(92.5)) == "92.50 µs ± 1.0 %", "of what was measured once, its iterations'"
+
+
+def test_the_interval_holds_the_truth_as_often_as_it_says() -> None:
+    rng, draws = random.Random(4), 1000
+
+    def rounds(median: float, count: int) -> Latency:
+        return in_rounds(*(median * math.exp(rng.gauss(0, 0.01)) for _ in range(count)))
+
+    for count in (2, 4, 8):
+        found = [ratio(rounds(125.0, count), rounds(100.0, count)) for _ in range(draws)]
+        share = sum(abs(each.value - 1.25) <= each.error for each in found) / draws
+        assert share == pytest.approx(0.95, abs=3.5 * math.sqrt(0.95 * 0.05 / draws))
+
+
+def test_without_rounds_it_says_so_instead_of_pretending() -> None:
+    for one, other in ((latency_of(150.0), latency_of(100.0)), (BASELINE, latency_of(100.0)), (in_rounds(9.0), WINNER)):
+        found = ratio(one, other)
+        assert found.rounds == 0 and str(found).endswith(" (by spread)")
+
+
+def test_rounds_that_one_of_them_was_not_in_do_not_count() -> None:
+    longer = in_rounds(100.0, 104.0, 96.0, 103.0, 500.0, 500.0)
+    assert ratio(longer, WINNER) == ratio(BASELINE, WINNER)
+
+
+def test_each_regime_has_its_own_rounds() -> None:
+    ours, theirs = in_rounds(50.0, 51.0, host=120.0, isolated=180.0), in_rounds(100.0, 102.0, host=20.0)
+    assert ratio(theirs, ours, Regime.GRAPH) == Ratio(pytest.approx(2.0), pytest.approx(0.0, abs=1e-9), 2)
+    assert ratio(theirs, ours).value == pytest.approx(math.sqrt(100.0 * 102.0) / 120.0)
+    assert (ours.of(Regime.PIPELINED), ours.of(Regime.ISOLATED), theirs.of(Regime.PIPELINED)) == (120.0, 180.0, 101.0)
+    assert ours.knows(Regime.ISOLATED) and not theirs.knows(Regime.ISOLATED)
+    unknown = dataclasses.replace(theirs, host=None, host_rounds=())
+    assert unknown.in_rounds(Regime.PIPELINED) == (100.0, 102.0) and not unknown.knows(Regime.PIPELINED)
