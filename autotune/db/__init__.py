@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
+from autotune.db.lease import Held, Lease
 from autotune.db.records import (
     CacheKey,
     Differences,
@@ -20,6 +21,8 @@ __all__ = [
     "CacheKey",
     "Differences",
     "Entry",
+    "Held",
+    "Lease",
     "Provenance",
     "State",
     "Store",
