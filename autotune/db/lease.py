@@ -16,6 +16,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Self
 
+from autotune.text import visible
+
 BEAT_SECONDS = 5.0
 """Between two heartbeats."""
 
@@ -72,13 +74,17 @@ class Held:
         return lease if isinstance(lease.pid, int) else None
 
     @property
+    def is_here(self) -> bool:
+        """True where the holder is a process of this system, or was one."""
+        return self.lease is not None and self.lease.system == _system()
+
+    @property
     def is_gone(self) -> bool:
         """True where the holder was a process of this system and is no more. Of other systems nothing is known."""
-        lease = self.lease
-        return lease is not None and lease.system == _system() and _started(lease.pid) != lease.started
+        return self.is_here and self.lease is not None and _started(self.lease.pid) != self.lease.started
 
     def __str__(self) -> str:
-        return str(self.lease or "a process that cannot be named")
+        return visible(str(self.lease or "a process that cannot be named"))
 
 
 def _system() -> str:

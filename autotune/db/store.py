@@ -195,9 +195,9 @@ class Store:
         return self._database.write(lambda session: session.scalar(query), patient=False) is not None
 
     def release(self, study_id: int, lease: Lease) -> None:
-        """End a lease, where it is still this one."""
+        """End a lease, where it is still this one. Waits for no restarting server."""
         query = update(Study).where(Study.id == study_id, Study.lease == lease.text).values(lease=None)
-        self._database.write(lambda session: session.execute(query))
+        self._database.write(lambda session: session.execute(query), patient=False)
 
     def _adopted(self, session: Session, entry: Entry, replace: bool, record_key: str) -> Study:
         live = self._studies(session, *queries.live(entry.key, entry.provenance))
