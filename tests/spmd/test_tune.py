@@ -52,6 +52,10 @@ def test_tuned_anew_it_is_a_study_of_its_own(agreement: Answers) -> None:
     assert same(agreement, "anew")["entry"] != same(agreement, "tuned")["entry"]
 
 
+def test_ranks_wait_together_for_another_process_that_tunes_the_same(agreement: Answers) -> None:
+    assert same(agreement, "waited")["source"] == "exact" and same(agreement, "by then the other was done")
+
+
 def test_what_fails_on_one_rank_is_the_configs_outcome(agreement: Answers) -> None:
     outcomes = same(agreement, "outcomes")
     assert outcomes["measured"] >= 2
