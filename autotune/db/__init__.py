@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
+from autotune.db.lease import Held, Lease
 from autotune.db.records import (
     CacheKey,
     Differences,
@@ -21,6 +22,8 @@ __all__ = [
     "CacheKey",
     "Differences",
     "Entry",
+    "Held",
+    "Lease",
     "Provenance",
     "Roofline",
     "State",

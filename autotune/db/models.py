@@ -33,6 +33,7 @@ class Study(Base):
 
     __tablename__ = "studies"
     __table_args__ = (
+        Index("ix_studies_record_key", "record_key", unique=True),
         Index("ix_studies_live", *KEY, *PROVENANCE, unique=True, sqlite_where=LIVE, postgresql_where=LIVE),
     )
 
@@ -68,11 +69,21 @@ class Study(Base):
     imported_at: Mapped[str | None] = mapped_column(Text)
     imported_trials: Mapped[int | None]
 
+    finished_order: Mapped[int | None] = mapped_column(BigInteger)
+    """Counts every finish and import in this database: clocks of hosts differ, and may be set back."""
+    lease: Mapped[str | None] = mapped_column(Text)
+    """Who is tuning it, as JSON; see ``autotune.db.lease``."""
+    heartbeat: Mapped[int | None] = mapped_column(BigInteger)
+    """Counted up by who is tuning it, as long as they live."""
+    record_key: Mapped[str | None] = mapped_column(Text)
+    """Made by the writer, so that a write whose acknowledgement was lost is not made twice; of imported studies."""
+
 
 class Trial(Base):
     """One evaluation of one config; rows are only ever added."""
 
     __tablename__ = "trials"
+    __table_args__ = (Index("ix_trials_record_key", "record_key", unique=True),)
 
     id: Mapped[int] = mapped_column(primary_key=True)
     study_id: Mapped[int] = mapped_column(ForeignKey("studies.id"), index=True)
@@ -94,6 +105,8 @@ class Trial(Base):
     predicted: Mapped[float | None] = mapped_column(Double)
     seconds: Mapped[str] = mapped_column(Text)
     created_at: Mapped[str] = mapped_column(Text)
+    record_key: Mapped[str | None] = mapped_column(Text)
+    """As that of a study."""
 
 
 configure_mappers()  # now, not in the first look-up of a program that is at work

@@ -19,6 +19,9 @@ Differences = dict[str, tuple[str, str]]
 
 State = Literal["running", "finished", "superseded"]
 
+SHORTEST, LONGEST = 1e-3, 1e12
+"""Microseconds that a latency can have: from a nanosecond to eleven days."""
+
 ABSENT = "absent"
 """Shown where one side of a comparison lacks a field."""
 

@@ -1,4 +1,4 @@
-"""Between rows and records. Reading a damaged row raises ValueError, TypeError, KeyError or InvalidConfig."""
+"""Between rows and records. Reading a damaged row raises one of ``autotune.db.engines.failures.DAMAGE``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sqlalchemy import Row
 
 from autotune.config import Config
 from autotune.db.models import KEY, PROVENANCE, Study, Trial
-from autotune.db.records import CacheKey, Entry, Provenance, Roofline, State, StudyRecord, TrialRecord, Winner
+from autotune.db.records import LONGEST, CacheKey, Entry, Provenance, Roofline, State, StudyRecord, TrialRecord, Winner
 from autotune.outcome import Evaluation, Latency, Outcome
 
 
@@ -27,7 +27,7 @@ def as_text(moment: datetime) -> str:
     return moment.astimezone(UTC).isoformat(timespec="microseconds")
 
 
-def trial_row(study_id: int, record: TrialRecord) -> Trial:
+def trial_row(study_id: int, record: TrialRecord, record_key: str) -> Trial:
     """The row of a new trial; raises ValueError for a latency that is not a number, which is a bug."""
     evaluation, latency = record.evaluation, record.evaluation.latency
     row = Trial(
@@ -41,6 +41,7 @@ def trial_row(study_id: int, record: TrialRecord) -> Trial:
         predicted=None if record.predicted is None else _number(record.predicted),
         seconds=json.dumps(evaluation.seconds),
         created_at=now(),
+        record_key=record_key,
     )
     if latency is not None:
         values = _latency_values(latency)
@@ -50,7 +51,7 @@ def trial_row(study_id: int, record: TrialRecord) -> Trial:
     return row
 
 
-def trial_record(row: Trial) -> TrialRecord:
+def trial_record(row: Row[Any]) -> TrialRecord:
     """The record of a stored trial."""
     outcome = Outcome(row.outcome)
     latency = None
@@ -59,17 +60,17 @@ def trial_record(row: Trial) -> TrialRecord:
         latency = _latency({**{name: getattr(row, name) for name in names}, "by_rank": json.loads(row.by_rank or "")})
     evaluation = Evaluation(
         outcome=outcome,
-        reason=row.reason,
+        reason=_text(row.reason),
         latency=latency,
         error=None if row.error is None else float(row.error),
         seconds={name: float(value) for name, value in _object(row.seconds).items()},
     )
     return TrialRecord(
-        config=Config.from_json(row.config),
+        config=_config(row.config),
         evaluation=evaluation,
-        source=row.source,
-        number=row.number,
-        predicted=None if row.predicted is None else float(row.predicted),
+        source=_text(row.source),
+        number=None if row.number is None else _integer(row.number),
+        predicted=None if row.predicted is None else _number(float(row.predicted)),
         id=row.id,
         created_at=_time(row.created_at),
     )
@@ -101,17 +102,16 @@ def imported_row(entry: Entry) -> Study:
     return row
 
 
-def study_record(row: Study) -> StudyRecord:
+def study_record(row: Study | Row[Any]) -> StudyRecord:
     """The record of a stored study."""
-    if row.state not in get_args(State):
-        raise ValueError(f"state {row.state!r}")
+    _finished_at(row)
     return StudyRecord(
         id=row.id,
         key=_key(row),
         provenance=_provenance(row),
-        seed=int(row.seed),
-        space_size=int(row.space_size),
-        state=row.state,
+        seed=_integer(row.seed),
+        space_size=_integer(row.space_size),
+        state=_state(row),
         created_at=_time(row.created_at),
         winner=None if row.finished_at is None else _winner(row),
     )
@@ -119,30 +119,35 @@ def study_record(row: Study) -> StudyRecord:
 
 def entry(row: Row[Any]) -> Entry:
     """The cache's entry: the columns of a study that has a winner, and ``trials``, how many it has."""
+    _state(row)
     return Entry(
         key=_key(row),
         provenance=_provenance(row),
         winner=_winner(row),
         study_id=row.id,
         finished_at=_time(row.finished_at),
-        trials=row.trials + (row.imported_trials or 0),
-        seed=int(row.seed),
-        space_size=int(row.space_size),
+        trials=row.trials + _integer(row.imported_trials or 0),
+        seed=_integer(row.seed),
+        space_size=_integer(row.space_size),
         imported_at=None if row.imported_at is None else _time(row.imported_at),
     )
 
 
 def _key(row: Study | Row[Any]) -> CacheKey:
-    return CacheKey(**{name: getattr(row, name) for name in KEY})
+    words = {name: _text(getattr(row, name)) for name in KEY if name != "world_size"}
+    for name, value in _object(words["problem"]).items():
+        if not isinstance(value, str | int | float | bool | None):
+            raise ValueError(f"problem: {name} is a JSON {type(value).__name__}")
+    return CacheKey(**words, world_size=_integer(row.world_size))
 
 
 def _provenance(row: Study | Row[Any]) -> Provenance:
-    return Provenance(**{name: getattr(row, name) for name in PROVENANCE})
+    return Provenance(**{name: _text(getattr(row, name)) for name in PROVENANCE})
 
 
 def _winner(row: Study | Row[Any]) -> Winner:
     return Winner(
-        config=Config.from_json(_text(row.winner_config)),
+        config=_config(row.winner_config),
         latency=_latency(_object(row.winner_latency)),
         baselines={name: _latency(values) for name, values in _object(row.winner_baselines).items()},
         limits={name: _latency(values) for name, values in _object(row.winner_limits).items()},
@@ -152,6 +157,21 @@ def _winner(row: Study | Row[Any]) -> Winner:
 
 def _roofline(values: dict[str, Any]) -> Roofline:
     return Roofline(*({name: float(each) for name, each in values[part].items()} for part in ("rates", "times")))
+
+
+def _state(row: Study | Row[Any]) -> State:
+    state: State = row.state
+    if state not in get_args(State):
+        raise ValueError(f"state {state!r}")
+    return state
+
+
+def _finished_at(row: Study | Row[Any]) -> datetime | None:
+    return None if row.finished_at is None else _time(row.finished_at)
+
+
+def _config(text: str | None) -> Config:
+    return Config.from_json(_text(text))
 
 
 def _latency_values(latency: Latency) -> dict[str, Any]:
@@ -170,17 +190,21 @@ def _number(value: float) -> float:
 
 
 def _latency(values: dict[str, Any]) -> Latency:
-    return Latency(
+    latency = Latency(
         median=float(values["median"]),
         low=float(values["low"]),
         high=float(values["high"]),
         skew=float(values["skew"]),
-        iterations=int(values["iterations"]),
+        iterations=_integer(values["iterations"]),
         by_rank=_numbers(values["by_rank"]),
         host=None if (host := values.get("host")) is None else float(host),
         isolated=None if (isolated := values.get("isolated")) is None else float(isolated),
         **{name: _numbers(values.get(name, ())) for name in ("rounds", "host_rounds", "isolated_rounds")},
     )
+    times = (latency.median, latency.low, latency.high, *latency.by_rank, *latency.rounds, latency.host or 0.0)
+    if not (latency.median > 0 and all(0 <= time <= LONGEST for time in times) and latency.low <= latency.high):
+        raise ValueError(f"{latency} is no latency")
+    return latency
 
 
 def _numbers(values: Iterable[Any]) -> tuple[float, ...]:
@@ -201,6 +225,14 @@ def _time(text: str | None) -> datetime:
 def _text(value: str | None) -> str:
     if not isinstance(value, str):
         raise ValueError(f"{value!r} where text is needed")
+    if not value.isascii():
+        value.encode()  # raises where it is not UTF-8 in the table
+    return value
+
+
+def _integer(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ValueError(f"{value!r} where an integer is needed")
     return value
 
 

@@ -8,28 +8,64 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import logging
 from collections.abc import Iterable, Mapping
-from datetime import UTC
+from datetime import UTC, datetime
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import (
+    AfterValidator,
+    AwareDatetime,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
 
 from autotune.config import Config
 from autotune.db import CacheKey, Entry, Provenance, Roofline, Winner
+from autotune.db.records import LONGEST, SHORTEST
 from autotune.errors import InputError
 from autotune.outcome import Latency
+from autotune.text import HIDDEN, json_text, visible
+
+LOG = logging.getLogger("autotune")
 
 FORMAT: Final = "iris-autotune/configs"
 VERSION: Final = 2
 READ = (1, 2)
 """Versions that are read. What version 1 does not have: regimes, rounds, the host's time, the roofline."""
 
+YEARS = (2000, 2999)
+"""First and last in which a config can have been tuned."""
+
 MOST_SHOWN = 10
 """Mistakes that one message names."""
 
-Time = Annotated[float, Field(gt=0, description="microseconds")]
+
+def _storable(value: str | int | bool) -> str | int | bool:
+    """Raise ValueError for text that would act on a terminal, or cannot be seen there, and for what no column holds."""
+    if isinstance(value, str) and (found := HIDDEN.search(value)) is not None:
+        raise ValueError(f"holds {visible(found[0])}, a character that cannot be shown")
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise ValueError("is no integer of 64 bits")
+    return value
+
+
+def _plausible(moment: datetime) -> datetime:
+    """Raise ValueError for a moment that nobody can have tuned at."""
+    if not YEARS[0] <= moment.year <= YEARS[1]:
+        raise ValueError(f"the year {moment.year} is not from {YEARS[0]} to {YEARS[1]}")
+    return moment
+
+
+Word = Annotated[str, Field(max_length=1000), AfterValidator(_storable)]
+Text = Annotated[str, Field(min_length=1, max_length=1000), AfterValidator(_storable)]
+Value = Annotated[str | int | bool, AfterValidator(_storable)]
+Time = Annotated[float, Field(ge=SHORTEST, le=LONGEST, description="microseconds")]
 Count = Annotated[int, Field(ge=0, lt=2**63)]
-Text = Annotated[str, Field(min_length=1)]
+Moment = Annotated[AwareDatetime, AfterValidator(_plausible)]
 
 
 class Block(BaseModel):
@@ -44,14 +80,22 @@ class LatencyBlock(Block):
     median: Time
     low: Annotated[Time, Field(description="20th percentile over the iterations")]
     high: Annotated[Time, Field(description="80th percentile over the iterations")]
-    skew: Annotated[float, Field(ge=0, description="slowest minus fastest rank, median over the iterations")]
-    iterations: Annotated[int, Field(ge=1)]
-    by_rank: Annotated[tuple[Time, ...], Field(description="each rank's own median")]
+    skew: Annotated[
+        float, Field(ge=0, le=LONGEST, description="slowest minus fastest rank, median over the iterations")
+    ]
+    iterations: Annotated[int, Field(ge=1, lt=2**63)]
+    by_rank: Annotated[tuple[Time, ...], Field(description="each rank's own median, or none")]
     host: Annotated[Time | None, Field(description="to enqueue a call, slowest rank")] = None
     isolated: Annotated[Time | None, Field(description="one call on an idle device")] = None
     rounds: Annotated[tuple[Time, ...], Field(description="medians of the finals' rounds, in order")] = ()
     host_rounds: tuple[Time, ...] = ()
     isolated_rounds: tuple[Time, ...] = ()
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        if self.low > self.high:
+            raise ValueError(f"low is {self.low}, above high, {self.high}")
+        return self
 
     @classmethod
     def of(cls, latency: Latency) -> Self:
@@ -75,34 +119,42 @@ class ProvenanceBlock(Block):
 
     source_hash: Text
     space: Text
-    triton: str
-    iris: str
-    torch: str
-    driver: str
+    triton: Word
+    iris: Word
+    torch: Word
+    driver: Word
 
 
 class EntryBlock(Block):
     """A tuned config: what it is for, what it is, how fast it was beside what it was compared with."""
 
     workload: Text
-    problem: Annotated[dict[str, str | int | bool], Field(description="the problem's fields by name")]
-    world_size: Annotated[int, Field(ge=1)]
+    problem: Annotated[dict[Text, Value], Field(description="the problem's fields by name")]
+    world_size: Annotated[int, Field(ge=1, lt=2**31)]
     device: Text
     arch: Text
     interconnect: Text
     regime: Annotated[
         Literal["graph", "pipelined", "isolated"], Field(description="in which the config is the fastest")
     ] = "graph"
-    config: Annotated[dict[str, str | int | bool], Field(min_length=1, description="the dimensions by name")]
+    config: Annotated[dict[Text, Value], Field(min_length=1, description="the dimensions by name")]
     latency: LatencyBlock
-    baselines: dict[str, LatencyBlock]
-    limits: dict[str, LatencyBlock]
+    baselines: dict[Text, LatencyBlock]
+    limits: dict[Text, LatencyBlock]
     roofline: RooflineBlock | None = None
     provenance: ProvenanceBlock
     trials: Annotated[Count, Field(description="evaluations behind it")]
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)]
     space_size: Count
-    finished_at: AwareDatetime
+    finished_at: Moment
+
+    @model_validator(mode="after")
+    def _of_its_ranks(self) -> Self:
+        parts = {"latency": self.latency, **self.baselines, **self.limits}
+        for name, block in parts.items():
+            if len(block.by_rank) not in (0, self.world_size):
+                raise ValueError(f"{name}.by_rank has {len(block.by_rank)} times, world_size is {self.world_size}")
+        return self
 
     @classmethod
     def of(cls, entry: Entry) -> Self:
@@ -162,10 +214,13 @@ class ConfigsFile(Block):
 
 
 def write(entries: Iterable[Entry]) -> str:
-    """The file's text; the same for the same entries, in whatever order they come."""
-    blocks = [EntryBlock.of(entry) for entry in sorted(entries, key=_order)]
+    """The file's text; the same for the same entries, in whatever order they come.
+
+    An entry that no file may hold, because it would be refused again, is left out with a warning.
+    """
+    blocks = [block for entry in sorted(entries, key=_order) if (block := _block(entry)) is not None]
     file = ConfigsFile(format=FORMAT, version=VERSION, entries=blocks)
-    return json.dumps(file.model_dump(mode="json"), indent=2, ensure_ascii=False) + "\n"
+    return json_text(file.model_dump(mode="json")) + "\n"
 
 
 def read(text: str) -> list[Entry]:
@@ -187,6 +242,16 @@ def read(text: str) -> list[Entry]:
     return entries
 
 
+def _block(entry: Entry) -> EntryBlock | None:
+    try:
+        return EntryBlock.of(entry)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        LOG.warning("study %d is left out: %s", entry.study_id, visible(f"{where}: {first['msg']}"))
+        return None
+
+
 def _loaded(text: str) -> Mapping[str, Any]:
     """The JSON object, of our format and version; raises InputError."""
     try:
@@ -206,6 +271,8 @@ def _loaded(text: str) -> Mapping[str, Any]:
 
 def _mistake(values: Mapping[str, Any], place: tuple[int | str, ...], said: str, got: Any) -> str:
     """``entry 2 (all_gather_gemm {"m": 4096}), latency.median: Input should be greater than 0; got -1``."""
+    if not place:  # of the text as a whole: it is JSON for Python, but not for pydantic
+        return said
     where = ".".join(map(str, place))
     if place[0] == "entries" and len(place) > 1 and isinstance(place[1], int):
         block, named = values["entries"][place[1]], ""

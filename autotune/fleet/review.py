@@ -12,7 +12,8 @@ from typing import Self
 from autotune.db import CacheKey, Entry, Provenance, Store
 from autotune.environment import H100, INTERPRETED, MI300X, MI350X, Machine
 from autotune.errors import InvalidProblem, UnknownWorkload
-from autotune.workloads import provenance_of, workload
+from autotune.search_spaces import Space
+from autotune.workloads import installed_workload, provenance_of
 
 KNOWN = {machine.arch: machine for machine in (H100, MI300X, MI350X, INTERPRETED)}
 """Stand in for machines that are not this one, when a config is held against its space."""
@@ -72,10 +73,8 @@ def review(entries: Sequence[Entry], here: Here, machine: Machine, *, replace: b
 
 
 def take(store: Store, reviews: Sequence[Review]) -> None:
-    """Put those that are to be taken into the store."""
-    for each in reviews:
-        if each.state.is_taken:
-            store.adopt(each.entry, replace=each.state is State.REPLACES)
+    """Put those that are to be taken into the store: all, or where that fails none. Raises StoreError."""
+    store.adopt_all([(each.entry, each.state is State.REPLACES) for each in reviews if each.state.is_taken])
 
 
 def _review(entry: Entry, here: Here, machine: Machine, replace: bool) -> Review:
@@ -101,7 +100,7 @@ def _review(entry: Entry, here: Here, machine: Machine, replace: bool) -> Review
 
 def _checked(entry: Entry, machine: Machine) -> tuple[str, str]:
     """Why the entry cannot be taken, and what to know of it if it can. Raises UnknownWorkload."""
-    found = workload(entry.key.workload)
+    found = installed_workload(entry.key.workload)
     try:
         problem = found.problem_type.from_dict(json.loads(entry.key.problem))
     except InvalidProblem as error:
@@ -111,11 +110,12 @@ def _checked(entry: Entry, machine: Machine) -> tuple[str, str]:
     if problem.world_size != entry.key.world_size:
         return f"world_size={entry.key.world_size}, but the problem's is {problem.world_size}", ""
     stands_in = _machine_of(entry.key, machine)
-    if stands_in is None:
-        return "", f"not checked: nothing is known here of {entry.key.arch}; a lookup there checks it"
-    violation = found.space.violation(entry.winner.config, problem, stands_in)
+    space = found.space if stands_in is not None else Space(*found.space.dimensions.values())
+    violation = space.violation(entry.winner.config, problem, stands_in or machine)
     if violation is not None:
         return f"config: {violation}", ""
+    if stands_in is None:
+        return "", f"checked for names and values alone: nothing is known here of {entry.key.arch}; a lookup there does"
     stale = entry.provenance.differences(provenance_of(found))
     changes = ", ".join(f"{name} {then or 'unknown'} is {now or 'unknown'} here" for name, (then, now) in stale.items())
     return "", f"serves where versions are the file's: {changes}" if changes else ""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import heapq
 import json
 import math
-import threading
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,6 +13,10 @@ from itertools import chain, takewhile
 from autotune.config import Config
 from autotune.db import CacheKey, Entry, Provenance, Store
 from autotune.errors import NoDatabase
+from autotune.runtime.gate import Gate
+
+GATE = Gate()
+"""Held over the one query of a workload, so that threads which look up at once ask once."""
 
 NEAREST_RATIO = 2.0
 """A tuned problem stands in for another one whose free dimensions are at most this many times larger or smaller."""
@@ -97,7 +100,7 @@ def read_entries(url: str, workload: str, device: str) -> Entries:
     Raises StoreError where it cannot be read.
     """
     key = (url, workload, device)
-    with _LOCK:
+    with GATE:
         if key not in _ENTRIES:
             _ENTRIES[key] = Entries(_query(url, workload, device))
         return _ENTRIES[key]
@@ -105,7 +108,7 @@ def read_entries(url: str, workload: str, device: str) -> Entries:
 
 def forget_entries(workload: str | None = None) -> None:
     """Ask the database again at the next ``read_entries``: of one workload, or of all."""
-    with _LOCK:
+    with GATE:
         for key in [key for key in _ENTRIES if workload in (None, key[1])]:
             del _ENTRIES[key]
 
@@ -131,7 +134,6 @@ def serve(
     return Served(next((entry for entry in near if violation(entry.winner.config) is None), None), reason)
 
 
-_LOCK = threading.Lock()
 _ENTRIES: dict[tuple[str, str, str], Entries] = {}
 
 
@@ -175,4 +177,4 @@ def _ratios(here: Sizes, there: Sizes) -> list[float]:
 
 
 def _is_size(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and value > 0
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < 2**63

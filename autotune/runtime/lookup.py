@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from dataclasses import dataclass
 from typing import Literal
 
@@ -13,7 +12,7 @@ from autotune.environment import machine as this_machine
 from autotune.errors import InvalidProblem
 from autotune.outcome import DEFAULT_REGIME, Regime, regime_of
 from autotune.problem import Problem
-from autotune.runtime.entries import Entries, forget_entries, read_entries, serve
+from autotune.runtime.entries import GATE, Entries, forget_entries, read_entries, serve
 from autotune.workloads import Workload, provenance_of, workload
 
 versions()  # read from the packages' metadata now, not in the first look-up of a program that is at work
@@ -73,17 +72,16 @@ class _Answers:
     """Answers already given. Threads may look up at once."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
         self._answers: dict[tuple[str, Machine, Problem, Regime], Found] = {}
 
     def clear(self) -> None:
-        with self._lock:
+        with GATE:
             self._answers.clear()
 
     def find(self, found: Workload, problem: Problem, machine: Machine, url: str, regime: Regime) -> Found:
         answer = self._answers.get((url, machine, problem, regime))
         if answer is None:
-            with self._lock:
+            with GATE:
                 answer = choose(found, problem, machine, read_entries(url, found.name, machine.device), regime)
                 self._answers[url, machine, problem, regime] = answer
         return answer

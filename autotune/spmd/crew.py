@@ -34,6 +34,11 @@ class _Over:
     value: Any
 
 
+@dataclass(frozen=True)
+class _StillHere:
+    """Rank 0 has nothing to ask yet; the others wait on, without running into their time-out."""
+
+
 class Crew:
     """Rank 0 calls ``lead`` and the others ``follow``; what the first one asks, all of them carry out.
 
@@ -68,10 +73,15 @@ class Crew:
     def follow(self) -> Any:
         """On the other ranks: carry out what is asked, until it is over."""
         while True:
-            message: _Over | Request = self._votes.leader(_nothing)
+            message: _Over | _StillHere | Request = self._votes.leader(_nothing)
             if isinstance(message, _Over):
                 return message.value
-            self._carry_out(message)
+            if not isinstance(message, _StillHere):
+                self._carry_out(message)
+
+    def keep_waiting(self) -> None:
+        """On rank 0: a sign of life for the others, between two requests."""
+        self._votes.leader(_StillHere)
 
     def release(self, *, together: bool) -> None:
         """Give heap and memory back; ``together``, all ranks being here, only once none of them uses it any more."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,10 +20,12 @@ from autotune.problem import Problem
 from autotune.ranks.agreement import Votes
 from autotune.runtime.lookup import Found, forget_lookups, workload_for
 from autotune.spmd.crew import Crew
-from autotune.tuning import EFFORTS, Budget, limits_of
+from autotune.tuning import EFFORTS, Budget, Standing, limits_of
 from autotune.tuning import tune as search
 from autotune.tuning.screening import Screen
 from autotune.workloads import Workload, provenance_of
+
+LOG = logging.getLogger("autotune")
 
 PATIENCE = 300.0
 """Seconds that ranks wait for each other: longer than a compiler may take, which the others wait for as well."""
@@ -47,6 +50,7 @@ def tune(
     ``effort`` (quick, standard, full), ``seed``, ``force`` and ``regime`` (graph, pipelined, isolated): as for the
     command. Rank 0 keeps the result.
 
+    While another process tunes the same problem into the same database, all ranks wait for it, however long it takes.
     No rank is killed or started again here: what a config does to its rank, it does to the program. Ranks wait for
     each other for ``timeout`` seconds. Raises on every rank alike: RanksDisagree where they do not tune the same,
     GangError where one is not back in time or its device is lost, NotTuned where nothing could be measured, InputError
@@ -104,11 +108,21 @@ class _Terms:
 def _drive(workload: Workload, terms: _Terms, crew: Crew, url: str | None) -> Found:
     """On rank 0: the loop."""
     problem, machine = terms.problem, terms.machine
+    said: set[str] = set()
+
+    def watch(standing: Standing) -> None:
+        if standing.waiting:
+            crew.keep_waiting()
+            if standing.phase not in said:
+                LOG.warning("%s: %s", problem, standing.phase)
+            said.add(standing.phase)
+
     with Store.open(url) as store, Screen(workload, problem, machine) as screen:
         screen.start()
         result = search(
             workload, problem, machine, store, crew, screen,
             budget=terms.limits, effort=EFFORTS[terms.effort], seed=terms.seed, force=terms.force, regime=terms.regime,
+            watch=watch,
         )  # fmt: skip
         if result.interrupted:
             raise KeyboardInterrupt

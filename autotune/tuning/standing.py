@@ -34,6 +34,8 @@ class Standing:
     """Updated by the loop, read by a view. Nothing of it is stored."""
 
     phase: str = "starting the ranks"
+    waiting: bool = False
+    """For another process that tunes the same problem; ``phase`` says which."""
     trials: int = 0
     """Configs evaluated so far, those of earlier runs of the same study among them."""
     used: float = 0.0

@@ -7,6 +7,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 from autotune.config import Config
@@ -18,6 +19,7 @@ from autotune.problem import Problem
 from autotune.ranks.evaluation import LONG_CALL, MeasurePlan, warm_from
 from autotune.tuning.effort import Budget, Effort
 from autotune.tuning.finals import CLOSE, FINAL, contested, finals_plan, merge, next_session, run_finals, winner
+from autotune.tuning.lease import claimed
 from autotune.tuning.screening import Ahead, Screen
 from autotune.tuning.search import Candidate, Search
 from autotune.tuning.standing import Standing
@@ -81,25 +83,24 @@ def tune(
     running: the caller closes it. ``extra_finalists`` are measured in the finals whatever the search thinks of them.
     The winner is the fastest in the ``regime``.
 
-    A study that was left unfinished is continued: the search measures nothing again, the finals begin anew. Ctrl-C ends
-    the run with what it has. Raises GangError, StoreError.
+    A study that was left unfinished is continued: the search measures nothing again, the finals begin anew. While
+    another process tunes the same problem this one waits, then answers from the cache, or with ``force`` tunes anew.
+    Ctrl-C ends the run with what it has; while it waits, KeyboardInterrupt. Raises GangError, StoreError.
     """
     key, provenance = CacheKey.of(problem, machine, regime), provenance_of(workload)
     size = workload.space.size(problem, machine)
-    study = store.study(key, provenance, seed=seed, space_size=size)
-    if force and (study.state == "finished" or store.trials(study.id)):
-        store.forget(study.id)
-        study = store.study(key, provenance, seed=seed, space_size=size)
-    if study.state == "finished":
-        return Result(study, Standing("answered from the cache"), store.entry(key, provenance), from_cache=True)
-    run = _Run(workload, problem, machine, store, gang, screen, budget, effort, study, watch, regime)
-    try:
-        run.search_space()
-        run.finish(extra_finalists)
-    except KeyboardInterrupt:
-        gang.close()  # in the middle of a request: what it answers now would be taken for the answer to another one
-        return Result(study, run.standing, None, interrupted=True)
-    return Result(study, run.standing, store.entry(key, provenance))
+    begin = partial(store.study, key, provenance, seed=seed, space_size=size)
+    with claimed(store, begin, watch, anew=force) as study:
+        if study.state == "finished":
+            return Result(study, Standing("answered from the cache"), store.entry(key, provenance), from_cache=True)
+        run = _Run(workload, problem, machine, store, gang, screen, budget, effort, study, watch, regime)
+        try:
+            run.search_space()
+            run.finish(extra_finalists)
+        except KeyboardInterrupt:
+            gang.close()  # in the middle of a request: what it answers now would be taken for the answer to another one
+            return Result(study, run.standing, None, interrupted=True)
+        return Result(study, run.standing, store.entry(key, provenance))
 
 
 class _Run:

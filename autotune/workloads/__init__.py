@@ -1,7 +1,7 @@
 """Workloads: what joins a problem, its kernels and its space into something that can be tuned, and where they are."""
 
 from autotune.workloads.provenance import Code, provenance_of
-from autotune.workloads.registry import names, workload
+from autotune.workloads.registry import installed_workload, names, workload
 from autotune.workloads.user_files import from_reference, is_reference, reference_of
 from autotune.workloads.workload import Operation, Tolerance, Workload
 
@@ -11,6 +11,7 @@ __all__ = [
     "Tolerance",
     "Workload",
     "from_reference",
+    "installed_workload",
     "is_reference",
     "names",
     "provenance_of",

@@ -47,3 +47,13 @@ def workload(name: str) -> Workload:
     if not isinstance(found, Workload):
         raise InputError(f"entry point {wanted} is a {type(found).__name__}; an instance of Workload is needed")
     return found
+
+
+def installed_workload(name: str) -> Workload:
+    """The workload of a name that comes from a database or from a file of configs: such a name loads no file.
+
+    Raises UnknownWorkload.
+    """
+    if is_reference(name):
+        raise UnknownWorkload(f"no workload named {name!r}, and files are not loaded by what is stored")
+    return workload(name)

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 import sqlite3
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import URL, create_engine
+from sqlalchemy import URL, Engine, create_engine, inspect
 
-from autotune.db import CacheKey, Provenance, Store, migrations
+from autotune.config import Config
+from autotune.db import CacheKey, Provenance, Store, Winner, migrations
 from autotune.db.engines.sqlite import APPLICATION_ID
 from autotune.db.models import Base
 from autotune.errors import StoreError
+from autotune.runtime.entries import forget_entries, read_entries
 
 FIRST_REVISION = (
     "INSERT INTO studies (id, workload, problem, world_size, device, arch, interconnect, source_hash, space, triton,"
@@ -27,6 +30,33 @@ FIRST_REVISION = (
     " 'sampler', '{\"mode\":\"push\"}', 'crashed', 'rank 1 died', '{\"compile\":1.5}', '2026-01-02T03:04:06+00:00')",
 )
 """Rows as the first revision kept them."""
+
+
+INSERT_STUDY = (
+    "INSERT INTO studies (id, workload, problem, world_size, device, arch, interconnect, source_hash, space, triton,"
+    " iris, torch, driver, seed, space_size, state, created_at, finished_at, winner_config, winner_latency,"
+    " winner_baselines, winner_limits) VALUES ({id}, 'all_gather_gemm', '{{\"m\":{m}}}', 8, 'NVIDIA H200', 'sm_90',"
+    " 'nvlink', 'abc', 'f00d', '3.6', '0', '2.11', '580', 5, 100, {state}, '2026-01-02T03:04:05+00:00',"
+    ' \'2026-01-02T04:04:05+00:00\', \'{{"mode":"push"}}\', \'{{"median":100.0,"low":99.0,"high":101.0,'
+    '"skew":1.0,"iterations":10,"by_rank":[]}}\', \'{{}}\', \'{{}}\')'
+)
+
+
+@contextmanager
+def old_database(url: URL, path: Path, revision: str) -> Iterator[Engine]:
+    """A database as an older version left it: a study under way with a trial, and one that finished."""
+    engine = create_engine(url)
+    with engine.begin() as connection:
+        migrations.upgrade(connection, revision)
+        for statement in (*FIRST_REVISION, INSERT_STUDY.format(id=2, m=2048, state="'finished'")):
+            connection.exec_driver_sql(statement)
+    if url.get_backend_name() == "sqlite":
+        with closing(sqlite3.connect(path)) as raw:
+            raw.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+    try:
+        yield engine
+    finally:
+        engine.dispose()
 
 
 def as_text(url: URL) -> str:
@@ -55,19 +85,64 @@ def test_a_new_file_is_marked_as_ours_and_in_wal_mode(path: Path) -> None:
         assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
 
 
-def test_a_newer_schema_is_refused_and_left_alone(path: Path) -> None:
-    Store.open(path).close()
+def test_a_newer_schema_is_read_but_not_written(
+    path: Path, key: CacheKey, provenance: Provenance, winner: Winner
+) -> None:
+    with Store.open(path) as store:
+        study = store.study(key, provenance, seed=1, space_size=1)
+        store.finish(study.id, winner)
     with closing(sqlite3.connect(path)) as connection:
         connection.execute(f"UPDATE {migrations.VERSION_TABLE} SET version_num = '0099'")
+        connection.execute("ALTER TABLE studies ADD COLUMN of_the_future TEXT")
         connection.commit()
-    before = path.read_bytes()
-    for create in (True, False):
-        with pytest.raises(StoreError) as caught:
-            Store.open(path, create=create)
-        assert str(caught.value) == (
-            f"database {path} has schema '0099', of a newer iris-autotune; this one knows up to '{migrations.HEAD}': "
-            "upgrade iris-autotune, or name another database"
-        )
+    newer = (
+        f"database {path} has schema '0099', of a newer iris-autotune; this one knows up to '{migrations.HEAD}': "
+        "upgrade iris-autotune, or name another database"
+    )
+    with pytest.raises(StoreError) as caught:
+        Store.open(path)
+    assert str(caught.value) == newer
+    with Store.open(path, create=False) as store:
+        assert [entry.winner for entry in store.entries()] == [winner]
+        with pytest.raises(StoreError, match="has schema '0099' and was opened for reading"):
+            store.forget(study.id)
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("ALTER TABLE trials RENAME COLUMN reason TO why")
+        connection.commit()
+    with pytest.raises(StoreError) as caught:
+        Store.open(path, create=False)
+    assert str(caught.value) == newer, "it lacks what this version would read"
+
+
+@pytest.mark.parametrize("revision", migrations.REVISIONS[:-1])
+def test_reading_migrates_nothing_and_older_clients_go_on(url: URL, path: Path, revision: str) -> None:
+    with old_database(url, path, revision) as engine:
+        with Store.open(as_text(url), create=False) as store:
+            [entry] = store.entries()
+            assert (entry.study_id, entry.winner.config) == (2, Config({"mode": "push"}))
+            assert [study.id for study in store.studies()] == [1, 2]
+            assert [trial.evaluation.reason for trial in store.trials(1)] == ["rank 1 died"]
+            with pytest.raises(StoreError, match=f"has schema '{revision}' and was opened for reading"):
+                store.forget(1)
+        with engine.connect() as connection:
+            assert migrations.current(connection) == revision
+            columns = {column["name"] for column in inspect(connection).get_columns("studies")}
+            assert "finished_order" not in columns
+        Store.open(as_text(url)).close()
+        with engine.begin() as connection:
+            assert migrations.current(connection) == migrations.HEAD, "opening for writing migrates"
+            connection.exec_driver_sql(INSERT_STUDY.format(id=3, m=8192, state="'finished'"))  # an older client goes on
+        with Store.open(as_text(url), create=False) as store:
+            assert [entry.study_id for entry in store.entries()] == [2, 3]
+
+
+def test_a_lookup_in_an_older_database_is_exact_and_changes_no_byte(path: Path) -> None:
+    url = URL.create("sqlite", database=str(path))
+    with old_database(url, path, "0001"):
+        before = path.read_bytes()
+        entries = read_entries(str(path), "all_gather_gemm", "NVIDIA H200")
+        forget_entries()
+    assert len(entries.of(CacheKey("all_gather_gemm", '{"m":2048}', 8, "NVIDIA H200", "sm_90", "nvlink"))) == 1
     assert path.read_bytes() == before
 
 

@@ -17,6 +17,8 @@ ROOT = Path(__file__).parents[2]
 
 MakeEntry = Callable[..., Entry]
 
+BEGINNING = '{"format": "iris-autotune/configs", "version": 1, '
+
 
 def without_study(entry: Entry) -> Entry:
     return dataclasses.replace(entry, study_id=0, imported_at=None)
@@ -97,6 +99,9 @@ def test_a_changed_config_is_a_small_diff(make_entry: MakeEntry) -> None:
             '{"format": "iris-autotune/configs", "version": 3, "entries": []}',
             "version 3 of the format; this iris-autotune reads version 1 and 2",
         ),
+        (BEGINNING + '"entries": ["\\ud800"]}', "not a file of configs as it should be:\nInvalid JSON: "),
+        (BEGINNING + '"entries": ' + "[" * 300 + "]" * 300 + "}", "Invalid JSON: recursion limit exceeded"),
+        (BEGINNING + '"entries": ' + "9" * 5000 + "}", "not JSON: Exceeds the limit"),
         ('{"format": "iris-autotune/configs", "entries": []}', "version None of the format"),
         ('{"format": "iris-autotune/configs", "version": 1}', "entries: Field required"),
         ('{"format": "iris-autotune/configs", "version": 1, "entries": {}}', "entries: Input should be a valid"),
@@ -114,7 +119,7 @@ def test_another_file_is_refused(text: str, told: str) -> None:
 @pytest.mark.parametrize(
     ("place", "value", "told"),
     [
-        (("latency", "median"), -1, "latency.median: Input should be greater than 0; got -1"),
+        (("latency", "median"), -1, "latency.median: Input should be greater than or equal to 0.001; got -1"),
         (("latency", "median"), "fast", 'latency.median: Input should be a valid number; got "fast"'),
         (("latency", "median"), float("nan"), "latency.median: Input should be a finite number"),
         (("latency", "iterations"), 2.5, "latency.iterations: Input should be a valid integer"),
@@ -130,6 +135,22 @@ def test_another_file_is_refused(text: str, told: str) -> None:
         (("trials",), True, "trials: Input should be a valid integer; got true"),
         (("note",), "mine", "note: Extra inputs are not permitted"),
         (("device",), "", "device: String should have at least 1 character"),
+        (("device",), "H200\x1b]0;x\x07", "device: Value error, holds \\x1b, a character that cannot be shown"),
+        (("config", "mode"), "push\u202e", "config.mode: Value error, holds \\u202e"),
+        (("baselines", "a\nb"), {}, "Value error, holds \\n"),
+        (("arch",), "x" * 1001, "arch: String should have at most 1000 characters"),
+        (("config", "block_m"), 2**63, "config.block_m: Value error, is no integer of 64 bits"),
+        (("latency", "median"), 5e-324, "latency.median: Input should be greater than or equal to 0.001"),
+        (("latency", "high"), 1e13, "latency.high: Input should be less than or equal to 1"),
+        (("latency", "low"), 420.0, "latency: Value error, low is 420.0, above high, 419.125"),
+        (("latency", "by_rank"), [1.0] * 7, "latency.by_rank has 7 times, world_size is 8"),
+        (("limits", "gemm", "by_rank"), [1.0], "gemm.by_rank has 1 times, world_size is 8"),
+        (
+            ("finished_at",),
+            "0001-01-01T00:00:00+14:00",
+            "finished_at: Value error, the year 1 is not from 2000 to 2999",
+        ),
+        (("finished_at",), "9999-12-31T23:59:59-14:00", "finished_at: Value error, the year 9999 is not from"),
     ],
 )
 def test_a_mistake_is_named_by_entry_and_field(
@@ -139,6 +160,15 @@ def test_a_mistake_is_named_by_entry_and_field(
     assert 'entry 2 (all_gather_gemm {"b_order": ' in message
     assert told in message
     assert "entry 1" not in message
+
+
+def test_what_would_be_refused_again_is_not_exported(make_entry: MakeEntry, caplog: pytest.LogCaptureFixture) -> None:
+    good, bad = make_entry(m=16), make_entry()
+    bad = dataclasses.replace(bad, key=dataclasses.replace(bad.key, device="H200\x1b[2J"))
+    assert read(write([good, bad])) == [without_study(good)]
+    assert caplog.messages == [
+        r"study 7 is left out: device: Value error, holds \x1b, a character that cannot be shown"
+    ]
 
 
 def test_a_missing_field_is_named(make_entry: MakeEntry) -> None:

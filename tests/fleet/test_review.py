@@ -2,6 +2,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -11,7 +15,8 @@ from fakes import EIGHT_GPUS, LAPTOP
 from autotune.config import Config
 from autotune.db import Entry, Store
 from autotune.environment import MI300X, Machine
-from autotune.fleet import Here, Review, State, review, take
+from autotune.errors import StoreError
+from autotune.fleet import Here, Review, State, read, review, take, write
 from autotune.outcome import Evaluation, Outcome
 
 MakeEntry = Callable[..., Entry]
@@ -137,6 +142,37 @@ def test_an_unknown_workload_is_reported(store: Store, make_entry: MakeEntry) ->
     assert found.state.is_left_out and store.studies() == []
 
 
+def test_a_workloads_name_loads_no_file(tmp_path: Path, make_entry: MakeEntry) -> None:
+    file = tmp_path / "theirs.py"
+    file.write_text(f"open({str(tmp_path / 'executed')!r}, 'w')")
+    entry = make_entry()
+    entry = dataclasses.replace(entry, key=dataclasses.replace(entry.key, workload=f"{file}:Theirs"))
+    [found] = review([entry], Here.of(None), LAPTOP)
+    assert found.state is State.UNKNOWN and "files are not loaded by what is stored" in found.reason
+    assert not (tmp_path / "executed").exists()
+
+
+def test_an_import_that_is_killed_half_way_leaves_nothing(tmp_path: Path, make_entry: MakeEntry) -> None:
+    file, path = tmp_path / "configs.json", tmp_path / "cache.db"
+    file.write_text(write([make_entry(m=8 * size) for size in range(1, 21)]))
+    importer = Path(__file__).with_name("importer.py")
+    words = [sys.executable, str(importer), str(path), str(file), "15"]
+    done = subprocess.run(words, env={**os.environ, "PYTHONPATH": str(importer.parents[2])}, check=False)
+    assert done.returncode == -signal.SIGKILL
+    with Store.open(path) as store:
+        assert store.studies() == []
+        take(store, review(read(file.read_text()), Here.of(store), LAPTOP))
+        assert len(store.entries()) == 20
+
+
+def test_where_one_cannot_be_taken_none_is(store: Store, make_entry: MakeEntry) -> None:
+    reviews = review([make_entry(m=16), make_entry()], Here.of(store), LAPTOP)
+    theirs = store.study(reviews[1].entry.key, reviews[1].entry.provenance, seed=0, space_size=1)  # begun meanwhile
+    with pytest.raises(StoreError, match=f"has a study of that key and provenance, {theirs.id}, running"):
+        take(store, reviews)
+    assert store.studies() == [theirs]
+
+
 def test_a_config_is_checked_for_the_machine_it_is_for(make_entry: MakeEntry) -> None:
     with_tma = with_config(make_entry(), loads="tma")
     there = dataclasses.replace(with_tma.key, device=MI300X.device, arch=MI300X.arch, interconnect="xgmi")
@@ -154,8 +190,10 @@ def test_an_unknown_machines_config_is_taken_and_said_to_be_unchecked(make_entry
     machine = Machine("cuda", "NVIDIA X1", "sm_170", 8, 200, 300 * 1024, 50 << 20, "nvlink")
     [found] = review([make_entry(machine)], Here.of(None), LAPTOP)
     assert found.state is State.NEW and found.reason == (
-        "not checked: nothing is known here of sm_170; a lookup there checks it"
+        "checked for names and values alone: nothing is known here of sm_170; a lookup there does"
     )
+    [strange] = review([with_config(make_entry(machine), mode="sneak")], Here.of(None), LAPTOP)
+    assert strange.state is State.INVALID and strange.reason.startswith("config: mode='sneak': allowed are ")
     [there] = review([make_entry(machine)], Here.of(None), machine)
     assert there.reason == ""
 

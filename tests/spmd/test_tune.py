@@ -56,6 +56,10 @@ def test_it_gives_back_what_it_took(agreement: Answers) -> None:
     assert same(agreement, "given back")
 
 
+def test_ranks_wait_together_for_another_process_that_tunes_the_same(agreement: Answers) -> None:
+    assert same(agreement, "waited")["source"] == "exact" and same(agreement, "by then the other was done")
+
+
 def test_what_fails_on_one_rank_is_the_configs_outcome(agreement: Answers) -> None:
     outcomes = same(agreement, "outcomes")
     assert outcomes["measured"] >= 2

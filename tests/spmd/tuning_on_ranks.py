@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import gc
 import os
+import threading
 import time
 import weakref
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +18,14 @@ import torch.distributed as dist
 from ranks_of_functions import held
 
 import autotune
-from autotune.db import Store
+from autotune.db import CacheKey, Lease, Store
+from autotune.environment import machine
+from autotune.workloads import provenance_of
 
 HERE = Path(__file__).parent
 TIMEOUT = 1.5
+PATIENCE = 10.0
+"""Of ranks that wait for another process, which takes longer."""
 
 Answer = dict[str, Any]
 
@@ -64,7 +70,34 @@ def agreement(folder: str) -> dict[str, Any]:
     answers["anew"] = tune(folder, force=True, seed=1, trials=2)
     gc.collect()
     answers["given back"] = held() == before
+    with tuned_by_another(url) as done:
+        answers["waited"] = tune(folder, width=512, trials=2, timeout=PATIENCE)
+        answers["by then the other was done"] = done.is_set()
     return answers
+
+
+@contextmanager
+def tuned_by_another(url: str) -> Iterator[threading.Event]:
+    """For longer than ranks wait for each other, somebody else tunes the sum of width 512; rank 0 sees to it."""
+    problem = flawed().problem_type(width=512, world_size=dist.get_world_size())
+    done = threading.Event()
+
+    def let_go() -> None:
+        done.set()
+        store.release(study.id, lease)
+
+    with Store.open(url) as store:
+        key, provenance = CacheKey.of(problem, machine()), provenance_of(flawed())
+        study, lease = store.study(key, provenance, seed=0, space_size=1), Lease.new()
+        timer = threading.Timer(1.2 * PATIENCE, let_go)
+        if dist.get_rank() == 0:
+            assert store.take_lease(study.id, lease) is None
+            timer.start()
+        else:
+            done.set()
+        dist.barrier()
+        yield done
+        timer.cancel()
 
 
 def errors(folder: str) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, text
 
 from autotune.db import migrations
-from autotune.db.engines.engine import connect, database_url, known_revision, place_of
+from autotune.db.engines.engine import check_known, connect, database_url, place_of
 from autotune.db.engines.failures import translated
 from autotune.errors import StoreError
 
@@ -29,7 +29,7 @@ class Condition:
 
     @property
     def is_current(self) -> bool:
-        """Whether its schema is this package's; otherwise the next use migrates it."""
+        """Whether its schema is this package's; otherwise who next opens it for writing migrates it."""
         return self.revision == migrations.HEAD
 
 
@@ -47,7 +47,8 @@ def condition(url: str | os.PathLike[str]) -> Condition:
 
 
 def _condition(connection: Connection, place: str) -> Condition:
-    revision = known_revision(connection)
+    revision = migrations.current(connection)
+    check_known(connection, revision)
     dialect = connection.dialect
     if dialect.name == "sqlite":
         _check_pages(connection, place)

@@ -1,4 +1,4 @@
-"""From a URL or a path to a connected database whose schema is the one this package knows."""
+"""From a URL or a path to a connected database, for reading as it is or for writing in this package's schema."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from sqlalchemy import URL, Connection, Engine, make_url
 from sqlalchemy.exc import ArgumentError
 
 from autotune.db import migrations
+from autotune.db.engines.database import Database
 from autotune.db.engines.postgresql import postgresql_engine
-from autotune.db.engines.sqlite import locked, sqlite_engine
+from autotune.db.engines.schema import CURRENT, newer, schema_of
+from autotune.db.engines.sqlite import file_is_writable, locked, sqlite_engine
 from autotune.db.engines.writing import WRITING
 from autotune.errors import NoDatabase, StoreError
 
@@ -46,21 +48,28 @@ def place_of(url: URL) -> str:
     return str(url.database) if url.get_backend_name() == "sqlite" else str(url)
 
 
-def open_engine(url: URL, *, create: bool) -> Engine:
-    """Connect, and bring the schema to this package's revision; at that revision already, alembic is not loaded."""
+def open_database(url: URL, *, create: bool) -> Database:
+    """Connect. With ``create`` for writing too: the schema is brought to this package's revision.
+
+    Without, and where a file cannot be written, nothing is made or migrated: an older or a newer schema is read as it
+    is. At this package's revision already, alembic is not loaded.
+    """
     engine, guard = connect(url, create=create)
     try:
         with engine.connect() as connection:
-            revision = known_revision(connection)
-        if revision is None and not create and engine.dialect.name != "sqlite":
-            raise NoDatabase(f"there are no tables of ours in {url} yet; tune something to make them")
+            revision = migrations.current(connection)
+            if revision is None and not create:
+                raise NoDatabase(f"there are no tables of ours in {place_of(url)} yet; tune something to make them")
+            if revision is not None and (not create or not is_writable(url)):
+                return Database(engine, place_of(url), schema_of(connection, revision))
+            check_known(connection, revision)
         if revision != migrations.HEAD:
             with guard, engine.execution_options(**{WRITING: True}).begin() as connection:
                 migrations.upgrade(connection)
     except BaseException:  # Ctrl-C too: no connection is left open
         engine.dispose()
         raise
-    return engine
+    return Database(engine, place_of(url), CURRENT)
 
 
 def connect(url: URL, *, create: bool) -> tuple[Engine, AbstractContextManager[None]]:
@@ -71,15 +80,15 @@ def connect(url: URL, *, create: bool) -> tuple[Engine, AbstractContextManager[N
     return postgresql_engine(url), nullcontext()  # its writers' lock will do
 
 
-def known_revision(connection: Connection) -> str | None:
-    """The schema's revision, None before the first; raises StoreError for one of a newer iris-autotune."""
-    revision = migrations.current(connection)
+def check_known(connection: Connection, revision: str | None) -> None:
+    """Raise StoreError for the schema of a newer iris-autotune."""
     if revision is not None and revision not in migrations.REVISIONS:
-        raise StoreError(
-            f"database {connection.engine.url.database} has schema {revision!r}, of a newer iris-autotune; this one "
-            f"knows up to {migrations.HEAD!r}: upgrade iris-autotune, or name another database"
-        )
-    return revision
+        raise StoreError(newer(connection, revision))
+
+
+def is_writable(url: URL) -> bool:
+    """False for a file that this user cannot write; a server says so itself."""
+    return url.get_backend_name() != "sqlite" or file_is_writable(Path(str(url.database)))
 
 
 def _sqlite_url(path: str) -> URL:

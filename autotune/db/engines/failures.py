@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import TypeVar
 
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, OperationalError
 
 from autotune.errors import InvalidConfig, StoreError
+from autotune.text import visible
+
+LOG = logging.getLogger("autotune")
 
 BUSY_SECONDS = 30
 """How long one process waits for another to let go of the database."""
@@ -28,12 +33,25 @@ SQLITE: Mapping[str, str] = {
 """What to say, by the beginning of SQLite's own error name."""
 
 POSTGRESQL: Mapping[str, str] = {
+    "57014": "did not finish a statement in time; see what else the server is doing, then try again",
     "55P03": f"was locked by another process for {BUSY_SECONDS} s; try again when that one is done",
     "42501": "may not be written by this user; grant it the rights (CREATE on the schema the first time)",
     "25006": "is read-only; name the primary server to write to",
     "53100": "cannot grow, its disk is full; free some space and run the same command again",
 }
 """What to say, by the beginning of PostgreSQL's SQLSTATE."""
+
+LOST = ("08", "57P")
+"""Beginnings of the SQLSTATEs of a connection that failed, and of a server that stops or starts."""
+
+
+DAMAGE = (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError, InvalidConfig)
+"""What reading a row's values raises where they are not as they were written."""
+
+_NAMED: set[tuple[str, str, int]] = set()
+"""Damaged rows that were warned of."""
+
+T = TypeVar("T")
 
 
 @contextmanager
@@ -42,21 +60,45 @@ def translated(place: str) -> Iterator[None]:
     try:
         yield
     except (DBAPIError, sqlite3.Error, OSError) as error:
-        raise StoreError(f"database {place} {_explained(error)}") from error
+        raise StoreError(f"database {place} {explained(error)}") from error
+    except UnicodeError as error:  # SQLite quotes what it cannot read, and Python cannot decode the quotation
+        raise StoreError(f"database {place} {SQLITE['SQLITE_CORRUPT']}") from error
 
 
-@contextmanager
-def intact(place: str, table: str, row: int) -> Iterator[None]:
-    """Turn a failure to read one row's values into a StoreError that names the row."""
+def intact(place: str, table: str, row: int, read: Callable[[], T]) -> T | None:
+    """What ``read`` makes of one row's values; None, with a warning that names the row, where they are damaged."""
     try:
-        yield
-    except (ValueError, TypeError, KeyError, InvalidConfig) as error:
-        raise StoreError(
-            f"database {place}: row {row} of table {table} is damaged ({error}); mend or delete that row"
-        ) from error
+        return read()
+    except DAMAGE as error:
+        name_damage(place, table, row, f"{type(error).__name__}: {error}"[:200])
+        return None
 
 
-def _explained(error: DBAPIError | sqlite3.Error | OSError) -> str:
+def name_damage(place: str, table: str, row: int, what: str) -> None:
+    """Warn of a row that is left out: once for each row and process."""
+    if (place, table, row) in _NAMED:
+        return
+    _NAMED.add((place, table, row))
+    delete = f"DELETE FROM {table} WHERE id = {row};"
+    if table == "studies":
+        delete = f"DELETE FROM trials WHERE study_id = {row}; {delete}"
+    LOG.warning(
+        "database %s: row %d of table %s is damaged (%s) and left out; to be rid of it, mend it or delete it: %s",
+        place, row, table, visible(what), delete,
+    )  # fmt: skip
+
+
+def is_lost(error: DBAPIError) -> bool:
+    """True where a server cannot be reached, or has let go of the connection: it may be back soon."""
+    cause = error.orig
+    if isinstance(cause, sqlite3.Error):
+        return False
+    state = getattr(cause, "sqlstate", None)
+    return error.connection_invalidated or (state.startswith(LOST) if state else isinstance(error, OperationalError))
+
+
+def explained(error: DBAPIError | sqlite3.Error | OSError) -> str:
+    """What happened and what to do about it, to follow the database's name."""
     cause = error.orig if isinstance(error, DBAPIError) else error
     for attribute, explanations in (("sqlite_errorname", SQLITE), ("sqlstate", POSTGRESQL)):
         code = str(getattr(cause, attribute, None) or "")

@@ -7,6 +7,7 @@ half of one. The journal mode is never switched on a file that is in use, becaus
 from __future__ import annotations
 
 import fcntl
+import functools
 import os
 import sqlite3
 import stat
@@ -26,6 +27,9 @@ from autotune.errors import NoDatabase, StoreError
 
 APPLICATION_ID = int.from_bytes(b"irat")
 """In the header of every file of ours (``PRAGMA application_id``)."""
+
+LENIENT = functools.partial(str, encoding="utf-8", errors="surrogateescape")
+"""Reads text that is not UTF-8: it damages its own row, where SQLite's own way would fail the whole query."""
 
 SMALLEST_PAGE = 512
 """Bytes; SQLite takes any shorter file for an empty database."""
@@ -143,7 +147,7 @@ def _engine(path: Path) -> Engine:
     engine = create_engine(
         URL.create("sqlite", database=str(path)),
         creator=lambda: _connect(path),
-        poolclass=QueuePool if _is_writable(path) else NullPool,
+        poolclass=QueuePool if file_is_writable(path) else NullPool,
     )
     event.listen(engine, "begin", _begin)
     return engine
@@ -159,6 +163,7 @@ def _connect(path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(
         _uri(path, _mode(path)), uri=True, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
     )
+    connection.text_factory = LENIENT
     connection.execute("PRAGMA foreign_keys = ON")
     connection.execute("PRAGMA synchronous = NORMAL")
     return connection
@@ -166,14 +171,15 @@ def _connect(path: Path) -> sqlite3.Connection:
 
 def _mode(path: Path) -> str:
     """A file that cannot be written is still read, even in a folder where SQLite cannot put its shared memory."""
-    if _is_writable(path):
+    if file_is_writable(path):
         return "rw"
     return "ro" if path.with_name(path.name + "-wal").exists() else "ro&immutable=1"
 
 
-def _is_writable(path: Path) -> bool:
+def file_is_writable(path: Path) -> bool:
+    """True where SQLite can write the file, for which it needs the folder too."""
     return os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)
 
 
 def _uri(path: Path, mode: str) -> str:
-    return f"file:{quote(str(path))}?mode={mode}"
+    return f"file:{quote(os.fsencode(path))}?mode={mode}"

@@ -40,7 +40,7 @@ def database(host: Host, url: str) -> Finding:
     told = f"{found.place}: {found.server}, schema {found.revision or 'none yet'}, {found.trials} trials"
     if not found.writable:
         return advice(f"{told}, read-only", "lookups work; to tune, make it writable or name another")
-    return fine(told if found.is_current else f"{told}; the next use migrates it")
+    return fine(told if found.is_current else f"{told}; the next tuning migrates it")
 
 
 def database_disk(host: Host, url: str) -> Finding:

@@ -78,7 +78,7 @@ def test_a_database_at_its_largest_size_takes_nothing_by_halves(
     def limit(connection: Any, *_: object) -> None:
         connection.execute("PRAGMA max_page_count = 20")
 
-    event.listen(sqlite_store._engine, "checkout", limit)
+    event.listen(sqlite_store._database.engine, "checkout", limit)
     recorded = 0
     with pytest.raises(StoreError, match=FULL):
         while recorded < 10_000:

@@ -99,7 +99,7 @@ def test_a_database_that_cannot_be_written(laptop: FakeHost) -> None:
 def test_an_older_schema_is_migrated_later(laptop: FakeHost) -> None:
     assert isinstance(laptop.found, Condition)
     laptop.found = dataclasses.replace(laptop.found, revision="0001")
-    assert "schema 0001, 12 trials; the next use migrates it" in storage.database(laptop, URL).found
+    assert "schema 0001, 12 trials; the next tuning migrates it" in storage.database(laptop, URL).found
 
 
 def test_the_real_database_is_looked_at_and_left_as_it_is(tmp_path: Path) -> None:

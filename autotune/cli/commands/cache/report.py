@@ -14,7 +14,7 @@ from autotune.cli.entries import selected
 from autotune.cli.options import Database, Output, Request
 from autotune.db import Store
 from autotune.errors import InputError, UnknownWorkload
-from autotune.workloads import Workload, names, workload
+from autotune.workloads import Workload, installed_workload, names
 
 FORMATS = ("md", "json")
 
@@ -53,7 +53,7 @@ def _report(of: Workload | None, given: Mapping[str, Any], format: str, file: Pa
 def _loaded(name: str) -> Workload | None:
     """The workload where it can be had; a database may hold studies of somebody's own."""
     try:
-        return workload(name)
+        return installed_workload(name)
     except UnknownWorkload:
         output.say(f"{name} is no workload here (there are: {', '.join(names())}): reported without its space")
         return None

@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +12,9 @@ import pytest
 from fakes import RATES, Bench, FakeGang
 
 from autotune.config import Config
-from autotune.db import Store
+from autotune.db import Lease, Store
 from autotune.outcome import Evaluation, Outcome
+from autotune.tuning import lease
 from autotune.workloads import workload
 
 SMALL = ("all-gather-gemm", "--trials", "12", "--effort", "quick")
@@ -259,3 +262,17 @@ def test_a_users_workload_gets_everything(toy: Bench) -> None:
     assert values["config"] == {"mode": "push", "block_m": 64}
     assert toy.json("lookup", "toy-sum", "--width", "64", "--in-place")["source"] == "exact"
     assert "# toy-sum: width=64" in toy.tune("report", "toy-sum").stdout
+
+
+def test_the_command_says_who_tunes_and_ctrl_c_ends_the_wait(gpus: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lease.time, "sleep", lambda seconds: os.kill(os.getpid(), signal.SIGINT))
+    gpus.prepare = lambda gang: setattr(gang, "interrupt_after", 3)
+    assert gpus.tune("all-gather-gemm", "--trials", "9").exit_code == 130
+    with Store.open() as store:
+        [study] = store.studies()
+        assert store.take_lease(study.id, Lease.new()) is None
+        result = gpus.tune("all-gather-gemm", "--trials", "9")
+        assert result.exit_code == 130 and "Traceback" not in result.output
+        assert f"waiting: process {os.getpid()} on " in result.stderr and result.stderr.endswith("interrupted\n")
+        assert gpus.gangs[-1].calls == []
+        assert store.take_lease(study.id, Lease.new()) is not None, "it is still the other's"

@@ -1,0 +1,83 @@
+"""A connected database: transactions that read or write, tried again while a server restarts."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from sqlalchemy import Engine
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import Session
+
+from autotune.db.engines.failures import explained, is_lost, translated
+from autotune.db.engines.schema import Schema
+from autotune.db.engines.writing import WRITING
+from autotune.errors import StoreError
+
+LOG = logging.getLogger("autotune")
+
+PATIENCE = 60.0
+"""Seconds in which a server that was there and is gone is tried again."""
+
+PAUSES = (0.2, 5.0)
+"""Seconds between two tries: the first pause, and the longest; each is twice as long as the one before."""
+
+T = TypeVar("T")
+
+
+class Database:
+    """An engine, and the schema that was found behind it."""
+
+    def __init__(self, engine: Engine, place: str, schema: Schema) -> None:
+        """``place`` names it in messages."""
+        self.engine, self.place, self.schema = engine, place, schema
+        self._writer = engine.execution_options(**{WRITING: True})
+
+    def close(self) -> None:
+        """Let go of it."""
+        self.engine.dispose()
+
+    def read(self, work: Callable[[Session], T]) -> T:
+        """What ``work`` returns, within one transaction. It may be called several times."""
+
+        def attempt() -> T:
+            with Session(self.engine, expire_on_commit=False) as session:
+                return work(session)
+
+        return self._patiently(attempt)
+
+    def write(self, work: Callable[[Session], T], *, patient: bool = True) -> T:
+        """The same, on disk when it returns. A second call of ``work`` may find done what the first one did."""
+        if not self.schema.is_current:
+            raise StoreError(
+                f"database {self.place} has schema {self.schema.revision!r} and was opened for reading; open it for "
+                "writing, which brings it up to date: tune something"
+            )
+
+        def attempt() -> T:
+            with Session(self._writer, expire_on_commit=False) as session, session.begin():
+                return work(session)
+
+        if patient:
+            return self._patiently(attempt)
+        with translated(self.place):
+            return attempt()
+
+    def _patiently(self, attempt: Callable[[], T]) -> T:
+        """Try again, for as long as ``PATIENCE`` allows, where the server went away; raises StoreError."""
+        deadline, pause = 0.0, PAUSES[0]
+        with translated(self.place):
+            while True:
+                try:
+                    return attempt()
+                except DBAPIError as error:
+                    now = time.monotonic()
+                    if not is_lost(error) or (deadline and now + pause > deadline):
+                        raise
+                    if not deadline:
+                        deadline = now + PATIENCE
+                        LOG.warning("database %s %s; trying again for %.0f s", self.place, explained(error), PATIENCE)
+                time.sleep(pause)
+                pause = min(2 * pause, PAUSES[1])

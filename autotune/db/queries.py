@@ -1,0 +1,82 @@
+"""What the store asks for: studies by their identity, and those that finished, in the order in which they did."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from typing import Any
+
+from sqlalchemy import ColumnElement, Executable, Row, Select, bindparam, func, literal_column, select, text
+
+from autotune.db.engines import CURRENT, Schema
+from autotune.db.models import KEY, PROVENANCE, Study, Trial
+from autotune.db.records import CacheKey, Provenance
+
+
+def studies(schema: Schema, *conditions: ColumnElement[bool]) -> Select[*tuple[Any, ...]]:
+    """Studies in the order in which they were started."""
+    return select(*schema.columns(Study)).where(*conditions).order_by(Study.id)
+
+
+def trials(schema: Schema, study_id: int) -> Select[*tuple[Any, ...]]:
+    """A study's trials in the order in which they were recorded."""
+    return select(*schema.columns(Trial)).where(Trial.study_id == study_id).order_by(Trial.id)
+
+
+def finished(schema: Schema, *conditions: ColumnElement[bool]) -> Select[*tuple[Any, ...]]:
+    """Studies that have a winner, the last to finish first, each with the number of its trials.
+
+    The moments decide only among studies of a schema that did not count yet.
+    """
+    count = select(func.count()).where(Trial.study_id == Study.id).scalar_subquery()
+    columns = {column.key: column for column in schema.columns(Study)}
+    order = func.coalesce(columns["finished_order"], literal_column("0"))
+    came = func.coalesce(columns["imported_at"], Study.finished_at)
+    query = select(*columns.values(), count.label("trials")).where(Study.finished_at.is_not(None), *conditions)
+    return query.order_by(order.desc(), came.desc(), Study.id.desc())
+
+
+def cache(schema: Schema) -> Executable:
+    """Finished studies; parameters ``workload`` and ``device`` choose among them, where they are not None."""
+    if schema is CURRENT:
+        return _CACHE
+    return finished(schema, *_chosen())
+
+
+def newest(found: Iterable[Row[Any]]) -> list[Row[Any]]:
+    """Of each key and provenance the study that is served: the live one, else the one that was started last.
+
+    When a superseded study finished makes no difference: another took its place before.
+    """
+    rows = list(found)
+    served: dict[tuple[Any, ...], Row[Any]] = {}
+    for row in rows:
+        other = served.setdefault(_identity(row), row)
+        if (row.state != "superseded", row.id) > (other.state != "superseded", other.id):
+            served[_identity(row)] = row
+    chosen = {row.id for row in served.values()}
+    return [row for row in rows if row.id in chosen]
+
+
+def identity(schema: Schema, key: CacheKey, provenance: Provenance) -> list[ColumnElement[bool]]:
+    """Conditions for the studies of a key and provenance."""
+    values = dataclasses.asdict(key) | dataclasses.asdict(provenance)
+    columns = {column.key: column for column in schema.columns(Study)}
+    return [columns[name] == value for name, value in values.items()]
+
+
+def live(schema: Schema, key: CacheKey, provenance: Provenance) -> list[ColumnElement[bool]]:
+    """Conditions for the one that is under way or finished; the tables allow no second."""
+    return [Study.state != "superseded", *identity(schema, key, provenance)]
+
+
+def _identity(row: Row[Any]) -> tuple[Any, ...]:
+    return tuple(getattr(row, name) for name in (*KEY, *PROVENANCE))
+
+
+def _chosen() -> list[ColumnElement[bool]]:
+    return [func.coalesce(bindparam(column.key), column) == column for column in (Study.workload, Study.device)]
+
+
+_CACHE = text(str(finished(CURRENT, *_chosen())))
+"""As text: SQLAlchemy takes 2 ms to compile the query, for each engine anew, and the first look-up would wait."""

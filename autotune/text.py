@@ -1,0 +1,56 @@
+"""Text from databases, files and users on its way to a reader: what would act there is shown instead."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+_HIDDEN = (
+    "\x00-\x1f\x7f-\x9f"  # control characters: they move the cursor, set the title, clear the screen
+    "\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb"  # unseen ones, and those that turn text around
+    "\ud800-\udfff\U000e0000-\U000e007f"  # halves of characters, which cannot be encoded; tags, which nobody sees
+)
+HIDDEN = re.compile(f"[{_HIDDEN}]")
+"""Characters that a reader cannot see, or that do something else than stand there."""
+
+_OF_LINES = re.compile(f"(?![\n\t])[{_HIDDEN}]")
+_MARKUP = re.compile(r"[\\`*\[\]|~]")
+_RUN_OF_BACKTICKS = re.compile("`+")
+
+
+def visible(text: str) -> str:
+    r"""One line of text with everything that is hidden as an escape: ``\x1b``, ``\n``, ``\u202e``."""
+    return HIDDEN.sub(_escape, text)
+
+
+def visible_lines(text: str) -> str:
+    """The same for text of several lines: newlines and tabs stay."""
+    return _OF_LINES.sub(_escape, text)
+
+
+def markdown(text: str) -> str:
+    """One line of text that Markdown shows as it is: no markup, no HTML, no end of a table's cell."""
+    plain = visible(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return _MARKUP.sub(r"\\\g<0>", plain)
+
+
+def markdown_code(text: str) -> str:
+    """One line of text as code within a line of Markdown, also within a table's cell."""
+    plain = visible(text).replace("|", "\\|")
+    fence = "`" * (1 + max(map(len, _RUN_OF_BACKTICKS.findall(plain)), default=0))
+    pad = " " if "`" in plain else ""
+    return f"{fence}{pad}{plain}{pad}{fence}"
+
+
+def json_text(value: Any, indent: int | None = 2) -> str:
+    """A value as JSON whose strings hold nothing hidden: escapes stand for it, and mean the same to a program."""
+    return _OF_LINES.sub(_escape_in_json, json.dumps(value, indent=indent, ensure_ascii=False))
+
+
+def _escape(found: re.Match[str]) -> str:
+    return found[0].encode("unicode_escape").decode("ascii")
+
+
+def _escape_in_json(found: re.Match[str]) -> str:
+    return json.dumps(found[0])[1:-1]

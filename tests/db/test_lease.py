@@ -1,0 +1,65 @@
+"""Who is tuning a study, as the tables keep it."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import subprocess
+import sys
+
+import pytest
+
+from autotune.db import CacheKey, Held, Lease, Provenance, Store
+
+THERE = dataclasses.replace(Lease.new(), host="far", system="another boot pid:[1]", pid=4711)
+"""A lease of a process on another host."""
+
+
+@pytest.fixture
+def study(store: Store, key: CacheKey, provenance: Provenance) -> int:
+    return store.study(key, provenance, seed=1, space_size=1).id
+
+
+def test_one_process_holds_it_until_it_lets_go(store: Store, study: int) -> None:
+    first, second = Lease.new(), Lease.new()
+    assert store.take_lease(study, first) is None
+    assert store.take_lease(study, first) is None, "again, were the first answer lost"
+    held = store.take_lease(study, second)
+    assert held is not None and held.lease == first and held.is_here and not held.is_gone
+    assert str(held) == f"process {os.getpid()} on {first.host} since {first.since}"
+    store.release(study, second)
+    assert store.take_lease(study, second) is not None, "it is not the second's to release"
+    store.release(study, first)
+    assert store.take_lease(study, second) is None
+
+
+def test_a_silent_one_is_taken_over_and_learns_of_it(store: Store, study: int) -> None:
+    mine = Lease.new()
+    assert store.take_lease(study, THERE) is None
+    seen = store.take_lease(study, mine)
+    assert seen is not None and not seen.is_here and not seen.is_gone
+    assert store.beat(study, THERE)
+    now = store.take_lease(study, mine, over=seen)
+    assert now is not None and now.heartbeat > seen.heartbeat, "it lives: its heart beat meanwhile"
+    assert store.take_lease(study, mine, over=now) is None
+    assert not store.beat(study, THERE) and store.beat(study, mine)
+
+
+def test_a_process_that_is_gone_is_known_by_its_number_and_start(store: Store, study: int) -> None:
+    code = "import autotune.db; print(autotune.db.Lease.new().text)"
+    text = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+    assert Held(text, 1).is_here and Held(text, 1).is_gone
+    mine = Lease.new()
+    assert not Held(mine.text, 1).is_gone
+    assert Held(dataclasses.replace(mine, started="1").text, 1).is_gone, "another process had this number before"
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"host": 1}', "[" * 100_000, '{"pid": "x"}'])
+def test_a_damaged_lease_is_known_by_its_silence_alone(text: str) -> None:
+    held = Held(text, 3)
+    assert not held.is_here and not held.is_gone and str(held) == "a process that cannot be named"
+
+
+def test_a_lease_cannot_speak_to_the_terminal(store: Store, study: int) -> None:
+    store.take_lease(study, dataclasses.replace(THERE, host="far\x1b]0;x\x07\n"))
+    assert r"far\x1b]0;x\x07\n" in str(store.take_lease(study, Lease.new()))
