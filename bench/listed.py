@@ -78,7 +78,8 @@ LIST = (
         "fd", FD, "fp16",
         {**HEADS, "page_size": 1},
         {"batch": (1, 4, 8, 16), "kv_len": tuple(8192 * 2**i for i in range(7))}, 7,
-        {"q_heads": 4, "kv_heads": 2, "head_dim": 64, "dtype": "fp16", "page_size": 1}, {"batch": (1,), "kv_len": (16,)},
+        {"q_heads": 4, "kv_heads": 2, "head_dim": 64, "dtype": "fp16", "page_size": 1},
+        {"batch": (1,), "kv_len": (16,)},
     ),
 )  # fmt: skip
 
@@ -110,6 +111,8 @@ def selected(words: list[str] | None, world_size: int, toy: bool = False) -> lis
                  and all(str(problem.get(field)) == value for field, value in wanted)]  # fmt: skip
         if not found:
             names = ", ".join(each.name for each in LIST)
-            raise ValueError(f"--only {word} chooses nothing; write one of {names}, or NAME/FIELD=VALUE,… for some of it")
+            raise ValueError(
+                f"--only {word} chooses nothing; write one of {names}, or NAME/FIELD=VALUE,… for some of it"
+            )
         chosen += found
     return chosen

@@ -10,9 +10,9 @@ It shares no code with the tuner's measuring. Problems are those of README's tab
     pipelined   eager, many calls, the host runs ahead
     isolated    one eager call from an idle GPU, which all ranks begin at the same time of the clock
 
-Time is wall clock on the slowest rank. In each round every way is measured forwards and backwards, so that drift cancels;
-a ratio's ± is the 95 % interval of the paired rounds. Weights lie in several copies, four times the L2, and take turns.
-Results are compared with plain torch's before and after. Flagged are ratios that differ from the claim by more than 3 %
+Time is wall clock on the slowest rank. In each round every way is measured forwards and backwards, so that drift
+cancels; a ratio's ± is the 95 % interval of the paired rounds. Weights lie in several copies, four times the L2, and take
+turns. Results are compared with plain torch's before and after. Flagged are ratios that differ from the claim by more than 3 %
 or read less than 1.00, and problems that were not tuned; with ``--strict`` the exit code is then 1.
 
 With more ranks than GPUs the ranks share them: a test of the code alone, whose times say nothing.
@@ -48,10 +48,9 @@ ALLOWED = 0.03
 BELOW = 0.995
 """A ratio under this reads as less than 1.00."""
 
-HEADER = (
-    "| table | problem | regime | ours, µs | plain, µs | plain over ours | claimed, µs | claimed ratio | off | flags |\n"
-    "|---|---|---|---:|---:|---:|---:|---:|---:|---|"
-)
+HEADER = """\
+| table | problem | regime | ours, µs | plain, µs | plain over ours | claimed, µs | claimed ratio | off | flags |
+|---|---|---|---:|---:|---:|---:|---:|---:|---|"""
 
 
 @dataclass(frozen=True)
@@ -190,7 +189,9 @@ class Outside:
         dist.all_reduce(error.nan_to_num_(nan=math.inf), dist.ReduceOp.MAX, group=self._context.group)
         allowed = FAR[case.problem.dtype]
         if not float(error) <= allowed:
-            raise SystemExit(f"{case.problem}: results differ from plain torch's by {error:.1e}, allowed is {allowed:.0e}")
+            raise SystemExit(
+                f"{case.problem}: results differ from plain torch's by {error:.1e}, allowed is {allowed:.0e}"
+            )
 
 
 def judged(
@@ -229,7 +230,9 @@ def captured(way: Way, sets: int) -> Iterator[tuple[Callable[[int], object], lis
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", action="append", metavar="NAME[/FIELD=VALUE,…]", help="some of the list, again for more")
+    parser.add_argument(
+        "--only", action="append", metavar="NAME[/FIELD=VALUE,…]", help="some of the list, again for more"
+    )
     parser.add_argument("--regimes", default=",".join(REGIMES), help=f"default: {','.join(REGIMES)}")
     parser.add_argument("--rounds", type=int, default=Plan.rounds, help=f"at least 2; default: {Plan.rounds}")
     parser.add_argument("--db", help="database of tuned configs; default: the user's")
@@ -261,7 +264,7 @@ def start_ranks() -> None:
     if gpus:
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % gpus)
     alone = gpus >= int(os.environ["WORLD_SIZE"])
-    dist.init_process_group("cpu:gloo,cuda:nccl" if alone else "gloo")
+    dist.init_process_group("cpu:gloo,cuda:nccl" if alone else "cpu:gloo,cuda:gloo" if gpus else "gloo")
 
 
 def where(context: autotune.Context) -> dict[str, Any]:

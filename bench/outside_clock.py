@@ -1,4 +1,4 @@
-"""A stopwatch of its own, which shares nothing with the tuner's: wall clock, ranks that start together, paired rounds."""
+"""A stopwatch that shares nothing with the tuner's: wall clock, ranks that start together, paired rounds."""
 
 from __future__ import annotations
 
