@@ -11,9 +11,9 @@ It shares no code with the tuner's measuring. Problems are those of README's tab
     isolated    one eager call from an idle GPU, which all ranks begin at the same time of the clock
 
 Time is wall clock on the slowest rank. In each round every way is measured forwards and backwards, so that drift
-cancels; a ratio's ± is the 95 % interval of the paired rounds. Weights lie in several copies, four times the L2, and take
-turns. Results are compared with plain torch's before and after. Flagged are ratios that differ from the claim by more than 3 %
-or read less than 1.00, and problems that were not tuned; with ``--strict`` the exit code is then 1.
+cancels; a ratio's ± is the 95 % interval of the paired rounds. Weights lie in several copies, four times the L2, and
+take turns. Results are compared with plain torch's before and after. Flagged are ratios that differ from the claim by
+more than 3 % or read less than 1.00, and problems that were not tuned; with ``--strict`` the exit code is then 1.
 
 With more ranks than GPUs the ranks share them: a test of the code alone, whose times say nothing.
 """
@@ -117,15 +117,18 @@ class Row:
     def as_dict(self) -> dict[str, Any]:
         return {**asdict(self), "off": self.off}
 
-    def __str__(self) -> str:
-        shown = {name: value for name, value in self.problem.items() if name not in ("dtype", "world_size", "layout")}
-        claim, off = self.claim, self.off
-        cells = [
-            self.table, " ".join(f"{name}={value}" for name, value in shown.items()), self.regime, f"{self.ours:.1f}",
-            f"{self.plain:.1f}", str(self.ratio), f"{claim.microseconds:.1f}" if claim else "",
-            f"{claim.ratio:.3f}" if claim else "", f"{off:+.1%}" if off is not None else "", ", ".join(self.flags),
-        ]  # fmt: skip
-        return "| " + " | ".join(cells) + " |"
+
+def line(row: dict[str, Any]) -> str:
+    """A row, as ``as_dict`` has it, as one line of the table."""
+    shown = {name: value for name, value in row["problem"].items() if name not in ("dtype", "world_size", "layout")}
+    claim, off = row["claim"], row["off"]
+    cells = [
+        row["table"], " ".join(f"{name}={value}" for name, value in shown.items()), row["regime"],
+        f"{row['ours']:.1f}", f"{row['plain']:.1f}", str(Ratio(**row["ratio"])),
+        f"{claim['microseconds']:.1f}" if claim else "", f"{claim['ratio']:.3f}" if claim else "",
+        f"{off:+.1%}".replace("%", " %") if off is not None else "", ", ".join(row["flags"]),
+    ]  # fmt: skip
+    return "| " + " | ".join(cells) + " |"
 
 
 class Outside:
@@ -289,7 +292,7 @@ def measure(given: argparse.Namespace) -> list[Row]:
             for row in outside.rows(each.name, fields, each.workload, given.regimes):
                 rows.append(row)
                 if first:
-                    print(row, flush=True)
+                    print(line(row.as_dict()), flush=True)
                     save(given.json, rows, where(context))
             gc.collect()  # the operands' memory, before the next problem's
             context.release()

@@ -55,7 +55,9 @@ def comparison(sizes: Sizes, fields: dict[str, Any], seconds: int, configs: Sequ
     given = json.dumps(
         {"workload": sizes.workload, "problem": fields, "configs": configs, "rounds": 2 if toy else ROUNDS}
     )
-    return Step(f"{sizes.name}-{seconds}s-together", (__file__, "--together", given, "--json", JSON), 120)
+    return Step(
+        f"{sizes.name}-{seconds}s-together", ("bench/repeatability.py", "--together", given, "--json", JSON), 120
+    )
 
 
 def together(workload: str, problem: dict[str, Any], configs: list[dict[str, Any]], rounds: int) -> dict[str, Any]:
@@ -120,9 +122,10 @@ def summary(name: str, fields: dict[str, Any], seconds: int, tuned: list[dict[st
     }
 
 
-def text(found: dict[str, Any]) -> str:
+def summed_up(found: dict[str, Any]) -> str:
     """A summary as Markdown."""
-    lines = [HEADER]
+    problem = " ".join(f"{name}={value}" for name, value in found["problem"].items())
+    lines = [f"{found['name']} ({problem}), {found['seconds']} s of search:\n", HEADER]
     for row in found["rows"]:
         true = row["true_speedup"]
         lines.append(
@@ -182,7 +185,7 @@ def main() -> None:
         if result is None:
             sys.exit("\n".join([*left, "the same command again continues"]))
         found.append(result)
-        print(f"{sizes.name}, {options.seconds} s of search\n\n{text(result)}\n", flush=True)
+        print(f"{summed_up(result)}\n", flush=True)
     if options.json:
         options.json.write_text(json.dumps(found, indent=1) + "\n")
     if options.strict and any(each["aim"] is not None and each["spread"] > each["aim"] for each in found):

@@ -16,6 +16,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+ROOT = Path(__file__).parents[1]
+
 LONGEST = 540.0
 """Seconds that a step may take."""
 
@@ -91,9 +93,10 @@ class Folder:
 
     def _process(self, step: Step, command: Sequence[str], limit: float) -> str:
         """What the command prints. It gets a process group, which ends with it."""
-        environment = {**os.environ, "AUTOTUNE_DB": self.database}
+        path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+        environment = {**os.environ, "AUTOTUNE_DB": self.database, "PYTHONPATH": path}
         process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, text=True, start_new_session=True, env=environment,
+            command, stdout=subprocess.PIPE, text=True, start_new_session=True, cwd=ROOT, env=environment,
         )  # fmt: skip
         try:
             printed, _ = process.communicate(timeout=limit)
