@@ -34,7 +34,7 @@ def replaced(page: str, name: str, text: str) -> str:
         raise NoMarkers(f"{begins(name)} and {ends(name)} have to stand there once each")
     before, rest = page.split(begins(name))
     _, after = rest.split(ends(name))
-    return f"{before}{begins(name)}\n{text.strip()}\n{ends(name)}{after}"
+    return f"{before}{begins(name)}\n\n{text.strip()}\n\n{ends(name)}{after}"
 
 
 def names_on(page: Path) -> list[str]:

@@ -95,19 +95,18 @@ class Folder:
         """What the command prints. It gets a process group, which ends with it."""
         path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
         environment = {**os.environ, "AUTOTUNE_DB": self.database, "PYTHONPATH": path}
-        process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, text=True, start_new_session=True, cwd=ROOT, env=environment,
-        )  # fmt: skip
-        try:
-            printed, _ = process.communicate(timeout=limit)
-        except subprocess.TimeoutExpired:
-            end(process)
-            raise StepFailed(
-                f"{step.name}: not done within {limit:.0f} s; what it tuned is kept, run it again"
-            ) from None
-        except BaseException:
-            end(process)
-            raise
+        with subprocess.Popen(
+            command, stdout=subprocess.PIPE, text=True, start_new_session=True, cwd=ROOT, env=environment
+        ) as process:
+            try:
+                printed, _ = process.communicate(timeout=limit)
+            except subprocess.TimeoutExpired:
+                end(process)
+                what = f"{step.name}: not done within {limit:.0f} s; what it tuned is kept, run it again"
+                raise StepFailed(what) from None
+            except BaseException:
+                end(process)
+                raise
         if process.returncode:
             raise StepFailed(f"{step.name}: exit code {process.returncode} of: {' '.join(command)}")
         return printed
