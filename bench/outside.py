@@ -1,7 +1,7 @@
 """An independent stopwatch: plain torch and our operators as a user calls them, beside what the tuner claims.
 
     torchrun --nproc-per-node 4 bench/outside.py [--only ag-rows --only fd/batch=1] [--db URL] [--json FILE] [--strict]
-    TRITON_INTERPRET=1 torchrun --nproc-per-node 2 bench/outside.py --toy         without GPUs: does it work at all?
+    torchrun --nproc-per-node 2 bench/outside.py --toy         tiny problems, without GPUs too: does it work at all?
 
 It shares no code with the tuner's measuring. Problems are those of README's table (listed.py), tuned before
 (``make results`` or ``tune grid``). Three regimes:
@@ -120,7 +120,7 @@ class Row:
 
 def line(row: dict[str, Any]) -> str:
     """A row, as ``as_dict`` has it, as one line of the table."""
-    shown = {name: value for name, value in row["problem"].items() if name not in ("dtype", "world_size", "layout")}
+    shown = {name: row["problem"][name] for name in ("m", "n", "k", "batch", "kv_len") if name in row["problem"]}
     claim, off = row["claim"], row["off"]
     cells = [
         row["table"], " ".join(f"{name}={value}" for name, value in shown.items()), row["regime"],
@@ -255,14 +255,17 @@ def arguments() -> argparse.Namespace:
         parser.error("run it under torchrun: torchrun --nproc-per-node 4 bench/outside.py …")
     except ValueError as error:
         parser.error(str(error))
-    if not given.toy and not torch.cuda.is_available():
-        parser.error("no GPU here; --toy with TRITON_INTERPRET=1 runs tiny problems under Triton's interpreter")
+    if not torch.cuda.is_available():
+        if not given.toy:
+            parser.error("no GPU here; --toy runs tiny problems under Triton's interpreter")
+        os.environ["TRITON_INTERPRET"] = "1"
     return given
 
 
 def start_ranks() -> None:
     """The process group: NCCL where each rank has a GPU of its own, without NVLink multicast."""
     os.environ["NCCL_NVLS_ENABLE"] = "0"
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # one host: its name need not resolve
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if gpus:
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % gpus)

@@ -42,13 +42,15 @@ def names_on(page: Path) -> list[str]:
     return re.findall(r"<!-- results: (\S+) -->", page.read_text())
 
 
-def block(stored: Sequence[dict[str, Any]], body: str, command: bool = True) -> str:
+def block(stored: Sequence[dict[str, Any]], body: str) -> str:
     """Where and when, by which commands, and what came out."""
-    lines = [textwrap.fill(caption(stored), WIDTH + 2)]
-    if command:
-        shown = dict.fromkeys(shown_command(each["words"]) for each in stored)
-        lines += ["", *shown]
-    return "\n".join([*lines, "", body])
+    commands = dict.fromkeys(shown_command(each["words"]) for each in stored)
+    return "\n".join([paragraph(f"{caption(stored)}:"), "", *commands, "", body])
+
+
+def paragraph(text: str) -> str:
+    """Filled to the width of the pages."""
+    return textwrap.fill(text, WIDTH + 2, break_long_words=False, break_on_hyphens=False)
 
 
 def caption(stored: Sequence[dict[str, Any]]) -> str:
@@ -60,7 +62,7 @@ def caption(stored: Sequence[dict[str, Any]]) -> str:
     if machine["kind"] == "interpreter":
         where = "Triton's interpreter on a CPU, whose times say nothing about GPUs"
     named = [f"{name} {version}" for name, version in versions.items() if version]
-    return f"{where}, {', '.join(named)}; {when}:"
+    return f"{where}, {', '.join(named)}; {when}"
 
 
 def shown_command(words: Sequence[str]) -> str:

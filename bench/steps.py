@@ -94,7 +94,9 @@ class Folder:
     def _process(self, step: Step, command: Sequence[str], limit: float) -> str:
         """What the command prints. It gets a process group, which ends with it."""
         path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-        environment = {**os.environ, "AUTOTUNE_DB": self.database, "PYTHONPATH": path}
+        environment = {"GLOO_SOCKET_IFNAME": "lo", **os.environ, "AUTOTUNE_DB": self.database, "PYTHONPATH": path}
+        if self.place.get("machine", {}).get("kind") == "interpreter":
+            environment["TRITON_INTERPRET"] = "1"
         with subprocess.Popen(
             command, stdout=subprocess.PIPE, text=True, start_new_session=True, cwd=ROOT, env=environment
         ) as process:

@@ -99,7 +99,7 @@ def table(rows: list[dict[str, Any]]) -> str:
     speedups = [min(entry["median"] for entry in row["baselines"].values()) / row["latency"]["median"] for row in done]
     mean = math.exp(statistics.fmean(math.log(speedup) for speedup in speedups))
     text = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-    return f"{text}\n\nOver the faster baseline, geometric mean: {mean:.2f}; least: {min(speedups):.2f}"
+    return f"{text}\n\nOver the faster baseline, geometric mean: {mean:.2f}; least: {min(speedups):.2f}."
 
 
 def main() -> None:
