@@ -17,6 +17,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from latencies import TUNED_FOR, speedup, time_in, times
 from winners import tune
 
 from autotune.config import Config
@@ -50,8 +51,8 @@ def fastest_by_mode(database: str, study: int) -> dict[str, float]:
     with Store.open(database, create=False) as store:
         for trial in store.trials(study):
             latency, mode = trial.evaluation.latency, str(trial.config["mode"])
-            if latency is not None:
-                best[mode] = min(latency.median, best.get(mode, latency.median))
+            if latency is not None and (taken := time_in(latency, TUNED_FOR)) is not None:
+                best[mode] = min(taken, best.get(mode, taken))
     return best
 
 
@@ -67,8 +68,9 @@ def others(rows: list[dict[str, Any]]) -> list[dict[str, float]]:
             gang.start()
             configs = {"paper": Config(PAPER), **{name: bsp(row, name.split()[-1]) for name in row["baselines"]}}
             valid = {n: config for n, config in configs.items() if kind.space.violation(config, problem, here) is None}
-            times = {name: gang.evaluate(config, 1, BRIEFLY).latency for name, config in valid.items()}
-            found.append({name: latency.median for name, latency in times.items() if latency is not None})
+            latencies = {name: gang.evaluate(config, 1, BRIEFLY).latency for name, config in valid.items()}
+            taken = {name: time_in(latency, TUNED_FOR) for name, latency in latencies.items() if latency is not None}
+            found.append({name: time for name, time in taken.items() if time is not None})
     return found
 
 
@@ -81,24 +83,24 @@ def bsp(row: dict[str, Any], launch: str) -> Config:
 
 def point(found: dict[str, Any], beside: dict[str, float], database: str) -> dict[str, Any]:
     """A row of ``tune grid`` with what this bench wants to know of it."""
-    latency = found["latency"]
-    times = {name: entry["median"] for name, entry in found["baselines"].items()}
+    latency, baselines = found["latency"], times(found)
+    winner = baselines.pop("winner")
     modes = fastest_by_mode(database, found["study"])
     mode, paper = found["config"]["mode"], beside.get("paper")
-    modes[mode] = latency["median"]  # as measured again in the finals
-    modes["bsp"] = min([modes["bsp"], *(beside[name] for name in times if name in beside)])
+    modes[mode] = winner  # as measured again in the finals
+    modes["bsp"] = min([modes["bsp"], *(beside[name] for name in baselines if name in beside)])
     return {
         "problem": found["problem"],
         "config": found["config"],
         "mode": mode,
-        "winner": latency["median"],
+        "winner": winner,
         "spread": (latency["high"] - latency["low"]) / 2,
-        "baselines": times,
-        "over_bsp": min(times.values()) / latency["median"],
-        "over_tuned_bsp": modes["bsp"] / latency["median"],
+        "baselines": baselines,
+        "over_bsp": speedup(found)["value"],
+        "over_tuned_bsp": modes["bsp"] / winner,
         "modes": modes,
-        "over_fused": modes["fused"] / latency["median"] if "fused" in modes else None,
-        "over_paper": paper / latency["median"] if paper is not None else None,
+        "over_fused": modes["fused"] / winner if "fused" in modes else None,
+        "over_paper": paper / winner if paper is not None else None,
         "paper": paper,
         "parts": {name: entry["median"] for name, entry in found["limits"].items()},
         "trials": found["trials"],

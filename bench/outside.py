@@ -35,6 +35,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from latencies import REGIMES, time_in
 from listed import selected
 from outside_cases import FAR, Case, Collectives, Way, distances, make
 from outside_clock import TOY, Clock, Plan, Ratio
@@ -42,7 +43,6 @@ from outside_clock import TOY, Clock, Plan, Ratio
 import autotune
 from autotune.environment import versions
 
-REGIMES = ("graph", "pipelined", "isolated")
 ALLOWED = 0.03
 """By which a ratio may differ from the tuner's."""
 BELOW = 0.995
@@ -66,18 +66,10 @@ class Claim:
         if found.source != "exact" or found.entry is None:
             return None
         winner = found.entry.winner
-        ours = claimed_time(winner.latency, regime)
-        baselines = [claimed_time(latency, regime) for latency in winner.baselines.values()]
+        ours = time_in(winner.latency, regime)
+        baselines = [time_in(latency, regime) for latency in winner.baselines.values()]
         known = [time for time in baselines if time is not None]
         return cls(ours, min(known) / ours) if ours is not None and known else None
-
-
-def claimed_time(latency: Any, regime: str) -> float | None:
-    """The device's time; pipelined the host's where that is longer; isolated only where it was measured."""
-    if regime == "isolated":
-        return getattr(latency, "isolated", None)
-    host = getattr(latency, "host", None) or 0.0
-    return max(latency.median, host) if regime == "pipelined" else latency.median
 
 
 @dataclass
@@ -258,7 +250,9 @@ def arguments() -> argparse.Namespace:
     if not torch.cuda.is_available():
         if not given.toy:
             parser.error("no GPU here; --toy runs tiny problems under Triton's interpreter")
-        os.environ["TRITON_INTERPRET"] = "1"
+        if os.environ.get("TRITON_INTERPRET") != "1":  # Triton reads it when it is imported, which torch has done
+            os.environ["TRITON_INTERPRET"] = "1"
+            os.execv(sys.executable, [sys.executable, *sys.argv])
     return given
 
 

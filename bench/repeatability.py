@@ -21,11 +21,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from latencies import speedup, time_in
 from listed import REPEATED, Sizes
 from outside_clock import Ratio
 from steps import FOLDER, JSON, Folder, Step, here, run_all
 
 SEEDS = 5
+
 ROUNDS = 8
 """In which every winner and every baseline is measured once, in alternating order."""
 
@@ -78,7 +80,9 @@ def together(workload: str, problem: dict[str, Any], configs: list[dict[str, Any
         evaluation = gang.evaluate(config, seed, plan)
         if evaluation.latency is None:
             raise SystemExit(f"{of}: {config}: {evaluation.outcome}: {evaluation.reason}")
-        return evaluation.latency.median
+        taken = time_in(evaluation.latency, TUNED_FOR)
+        assert taken is not None
+        return taken
 
     with Gang(found, of, here) as gang:
         plans = {}
@@ -104,8 +108,8 @@ def summary(name: str, fields: dict[str, Any], seconds: int, tuned: list[dict[st
     medians = [statistics.median(times) for times in true["winners"]]
     rows = [
         {
-            "seed": seed, "claimed": entry["latency"]["median"], "true": median,
-            "claimed_speedup": min(speedup["value"] for speedup in entry["speedups"].values()),
+            "seed": seed, "claimed": times(entry)["winner"], "true": median,
+            "claimed_speedup": speedup(entry)["value"],
             "true_speedup": vars(Ratio.of_rounds(fastest, times)), "mode": entry["config"]["mode"],
             "config": entry["config"], "trials": entry["trials"],
         }

@@ -15,6 +15,7 @@ from typing import Any
 import flash_decode
 import scaling
 import winners
+from latencies import times
 from listed import LIST, REPEATED, Sizes, entry
 from outside import HEADER as OUTSIDE_HEADER
 from outside import line as outside_line
@@ -240,11 +241,9 @@ class Alone(Table):
         fused = {row["problem"]["m"]: row for row in rows_of(results("ag-rows")) if row["latency"]}
         lines = []
         for row in rows_of(results(self.name)):
-            m, ours = row["problem"]["m"], row["latency"]["median"]
-            library = min(latency["median"] for latency in row["baselines"].values())
-            whole = fused[m]["latency"]["median"]
-            gather = fused[m]["limits"]["all_gather"]["median"]
-            lines.append([str(m), *(f"{time:.1f}" for time in (ours, library, whole, whole - ours, gather))])
+            m, (ours, *baselines) = row["problem"]["m"], times(row).values()
+            whole, gather = times(fused[m])["winner"], fused[m]["limits"]["all_gather"]["median"]
+            lines.append([str(m), *(f"{time:.1f}" for time in (ours, min(baselines), whole, whole - ours, gather))])
         heading = ["m", "our GEMM alone, µs", "the library's, µs", "fused, µs", "shows, µs", "all-gather alone, µs"]
         return block(results(self.name), markdown(heading, lines))
 

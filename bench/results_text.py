@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from latencies import speedup
 from steps import FOLDER, JSON
 
 WIDTH = 118
@@ -85,7 +86,7 @@ def over_the_faster(row: dict[str, Any]) -> float:
     """A row's speedup over the faster baseline, as ``tune grid`` or the sweep of flash decode has it."""
     if "over_bsp" in row:
         return float(row["over_bsp"])
-    return float(min(speedup["value"] for speedup in row["speedups"].values()))
+    return speedup(row)["value"]
 
 
 def ratios(rows: Sequence[dict[str, Any]]) -> str:

@@ -16,6 +16,7 @@ import fakes
 import outside
 import pytest
 from fakes import LAPTOP, Bench, FakeScreen, latency_of
+from latencies import time_in
 from outside_clock import Ratio
 
 import autotune
@@ -27,7 +28,10 @@ from autotune.runtime.lookup import choose
 from autotune.workloads import workload
 
 ROOT = Path(__file__).parents[2]
-FILES = [ROOT / "bench" / name for name in ("outside.py", "outside_cases.py", "outside_clock.py", "listed.py")]
+FILES = [
+    ROOT / "bench" / name
+    for name in ("outside.py", "outside_cases.py", "outside_clock.py", "latencies.py", "listed.py")
+]
 TORCHRUN = ("-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone")
 
 
@@ -92,8 +96,8 @@ def test_which_of_its_times_the_tuner_claims(regime: str, time: float) -> None:
     class Latency:
         median, host, isolated = 100.0, 150.0, 200.0
 
-    assert outside.claimed_time(Latency(), regime) == time
-    assert outside.claimed_time(latency_of(100.0), "pipelined") >= 100.0
+    assert time_in(Latency(), regime) == time
+    assert time_in(latency_of(100.0), "graph") == 100.0
 
 
 def tuned(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
