@@ -17,7 +17,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from latencies import TUNED_FOR, speedup, time_in, times
+from latencies import TUNED_FOR, microseconds, speedup, time_in
 from winners import tune
 
 from autotune.config import Config
@@ -83,7 +83,7 @@ def bsp(row: dict[str, Any], launch: str) -> Config:
 
 def point(found: dict[str, Any], beside: dict[str, float], database: str) -> dict[str, Any]:
     """A row of ``tune grid`` with what this bench wants to know of it."""
-    latency, baselines = found["latency"], times(found)
+    latency, baselines = found["latency"], microseconds(found)
     winner = baselines.pop("winner")
     modes = fastest_by_mode(database, found["study"])
     mode, paper = found["config"]["mode"], beside.get("paper")

@@ -18,7 +18,7 @@ def time_in(latency: Any, regime: str) -> float | None:
     return float(max(latency.median, host) if regime == "pipelined" else latency.median)
 
 
-def times(row: dict[str, Any]) -> dict[str, float]:
+def microseconds(row: dict[str, Any]) -> dict[str, float]:
     """Microseconds of the winner and of each baseline of an entry, in the regime that it was tuned for."""
     medians = {"winner": row["latency"]["median"]}
     medians |= {name: latency["median"] for name, latency in row["baselines"].items()}

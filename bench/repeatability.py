@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from latencies import speedup, time_in
+from latencies import TUNED_FOR, microseconds, speedup, time_in
 from listed import REPEATED, Sizes
 from outside_clock import Ratio
 from steps import FOLDER, JSON, Folder, Step, here, run_all
@@ -108,7 +108,7 @@ def summary(name: str, fields: dict[str, Any], seconds: int, tuned: list[dict[st
     medians = [statistics.median(times) for times in true["winners"]]
     rows = [
         {
-            "seed": seed, "claimed": times(entry)["winner"], "true": median,
+            "seed": seed, "claimed": microseconds(entry)["winner"], "true": median,
             "claimed_speedup": speedup(entry)["value"],
             "true_speedup": vars(Ratio.of_rounds(fastest, times)), "mode": entry["config"]["mode"],
             "config": entry["config"], "trials": entry["trials"],

@@ -15,7 +15,7 @@ from typing import Any
 import flash_decode
 import scaling
 import winners
-from latencies import times
+from latencies import microseconds
 from listed import LIST, REPEATED, Sizes, entry
 from outside import HEADER as OUTSIDE_HEADER
 from outside import line as outside_line
@@ -241,8 +241,8 @@ class Alone(Table):
         fused = {row["problem"]["m"]: row for row in rows_of(results("ag-rows")) if row["latency"]}
         lines = []
         for row in rows_of(results(self.name)):
-            m, (ours, *baselines) = row["problem"]["m"], times(row).values()
-            whole, gather = times(fused[m])["winner"], fused[m]["limits"]["all_gather"]["median"]
+            m, (ours, *baselines) = row["problem"]["m"], microseconds(row).values()
+            whole, gather = microseconds(fused[m])["winner"], fused[m]["limits"]["all_gather"]["median"]
             lines.append([str(m), *(f"{time:.1f}" for time in (ours, min(baselines), whole, whole - ours, gather))])
         heading = ["m", "our GEMM alone, µs", "the library's, µs", "fused, µs", "shows, µs", "all-gather alone, µs"]
         return block(results(self.name), markdown(heading, lines))

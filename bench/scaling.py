@@ -15,7 +15,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from latencies import times
+from latencies import microseconds
 from winners import tune
 
 HEADER = "| GPUs | winner, µs | speedup | efficiency | bsp, µs | its speedup | over bsp | mode |"
@@ -33,9 +33,9 @@ def rows(workload: str, world_sizes: list[int], divided: dict[str, int], rest: l
 def table(found: list[dict[str, Any]]) -> str:
     """Markdown; the first row is what the others are compared with."""
     lines = [HEADER, "|" + "---:|" * 7 + "---|"]
-    alone, fewest = times(found[0])["winner"], found[0]["problem"]["world_size"]
+    alone, fewest = microseconds(found[0])["winner"], found[0]["problem"]["world_size"]
     for row in found:
-        latency, *baselines = times(row).values()
+        latency, *baselines = microseconds(row).values()
         world_size, bsp = row["problem"]["world_size"], min(baselines)
         cells = [
             str(world_size), f"{latency:.1f}", f"{alone / latency:.2f}", f"{alone / latency * fewest / world_size:.2f}",

@@ -20,7 +20,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from latencies import speedup, times
+from latencies import microseconds, speedup
 
 RIVALS = Path(__file__).with_name("rivals.py")
 SUPPLIERS = ("torch", "iris", "paper")
@@ -71,7 +71,7 @@ def measure_rivals(rows: list[dict[str, Any]]) -> None:
 
 def cells(row: dict[str, Any], parts: list[str], rivals: list[str]) -> list[str]:
     """One line of the table."""
-    latency, limits, taken, over = row["latency"], row["limits"], times(row), speedup(row)
+    latency, limits, taken, over = row["latency"], row["limits"], microseconds(row), speedup(row)
     spread = (latency["high"] - latency["low"]) / 2
     found = row.get("rivals", {})
     return [
