@@ -128,7 +128,11 @@ def end(process: subprocess.Popen[str]) -> None:
 
 
 def run_all(folder: Folder, steps: Sequence[Step], deadline: float = math.inf) -> list[str]:
-    """Run what is pending and would end before the deadline (``time.monotonic``); a line for each that is not done."""
+    """Run what is pending and would end before the deadline (``time.monotonic``); a line for each that is not done.
+
+    SIGTERM ends the running step too, which is in a process group of its own.
+    """
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     pending = [step for step in steps if folder.found(step) is None]
     undone = []
     for number, step in enumerate(pending, 1):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -195,13 +197,37 @@ def test_a_step_that_hangs_is_ended_with_all_that_it_started(tmp_path: Path) -> 
     with pytest.raises(Exception, match="not done within"):
         folder.run(hangs, 5.0)
     assert time.monotonic() - begin < 300
-    pid = int((tmp_path / "hangs.py.pid").read_text())
+    assert ended(int((tmp_path / "hangs.py.pid").read_text()))
+
+
+def ended(pid: int) -> bool:
+    """True as soon as the process is gone; a zombie is, for nobody may be left to reap it."""
     stat = Path(f"/proc/{pid}/stat")
-    for _ in range(600):  # nobody may be left to reap it: then it stays a zombie
+    for _ in range(600):
         if not stat.exists() or stat.read_text().rsplit(")", 1)[1].split()[0] == "Z":
-            return
+            return True
         time.sleep(0.1)
-    pytest.fail("what the step started still runs")
+    return False
+
+
+def test_who_ends_the_run_ends_its_step(tmp_path: Path) -> None:
+    folder = Folder(tmp_path, PLACE)
+    step = written(
+        folder, "waits", "import os\npathlib.Path(__file__ + '.pid').write_text(str(os.getpid()))\ntime.sleep(600)"
+    )
+    program = (
+        "import sys; from pathlib import Path; from steps import *\n"
+        f"run_all(Folder(Path({str(tmp_path)!r}), {PLACE!r}), [Step('waits', {step.words!r})])"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "bench")}
+    runner = subprocess.Popen([sys.executable, "-c", program], env=environment, stderr=subprocess.DEVNULL)
+    pid = tmp_path / "waits.py.pid"
+    while not (pid.exists() and pid.read_text()):
+        assert runner.poll() is None
+        time.sleep(0.1)
+    runner.terminate()
+    assert runner.wait() == 128 + signal.SIGTERM
+    assert ended(int(pid.read_text()))
 
 
 def test_no_step_begins_that_would_end_too_late(tmp_path: Path) -> None:
