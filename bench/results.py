@@ -22,7 +22,8 @@ import sys
 import time
 from pathlib import Path
 
-from results_tables import TABLES, Setting, Stored, Table
+from results_table import Setting, Stored, Table
+from results_tables import TABLES, Picture, Undrawn
 from results_text import NoMarkers, replaced
 from steps import Folder, Step, here, run_all
 
@@ -63,8 +64,10 @@ class Run:
                 continue
             text = page.read_text()
             try:
+                if isinstance(table, Picture):
+                    table.draw(self.found, root)
                 new = replaced(text, table.name, table.render(self.found))
-            except NoMarkers as error:
+            except (NoMarkers, Undrawn) as error:
                 left.append(f"{table.name}: {table.page}: {error}")
                 continue
             if new != text:
@@ -86,7 +89,7 @@ def possible(tables: list[Table], gpus: int, toy: bool) -> list[Table]:
 
 
 def copied(folder: Path) -> Path:
-    """A copy of the pages to write to."""
+    """A copy of the pages to write to, and to draw beside."""
     root = folder / "pages"
     for page in PAGES:
         (root / page).parent.mkdir(parents=True, exist_ok=True)

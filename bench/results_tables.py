@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import statistics
 import subprocess
 import sys
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,73 +21,13 @@ from listed import LIST, REPEATED, Sizes, entry
 from outside import HEADER as OUTSIDE_HEADER
 from outside import line as outside_line
 from repeatability import AIMS, SEEDS, summed_up
+from results_table import BESIDE, ROOT, START, Results, Setting, Table, chunks, listed, options, rows_of
 from results_text import block, caption, markdown, paragraph, ratios, share_of_limit, sizes_text
 from steps import FOLDER, JSON, Step
 
-ROOT = Path(__file__).parents[1]
 BLOCK = "docs/examples/transformer_block.py"
+DRAWING = "docs/examples/transformer_block_picture.py"
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone")
-LONG = 400.0
-"""Seconds that a step of several sizes may take by estimate."""
-
-BESIDE = 35
-"""Seconds that a size takes besides its search: finals, baselines, rivals."""
-
-START = 45
-"""Seconds to start the ranks, of the tuner and for the rivals."""
-
-
-@dataclass(frozen=True)
-class Setting:
-    """On what the tables are measured."""
-
-    world_size: int
-    toy: bool = False
-    """Tiny problems under the interpreter, a few trials: does it work at all?"""
-
-    def effort(self, seconds: int) -> list[str]:
-        return ["--trials=1", "--effort=quick"] if self.toy else [f"--budget={seconds}s"]
-
-
-Stored = dict[str, Any]
-Results = Callable[[str], list[Stored]]
-"""Gets a table's name, returns what its steps found, in order."""
-
-
-class Table(ABC):
-    """One table of a page, between its markers."""
-
-    name: str
-    page = "docs/results.md"
-    needs: tuple[str, ...] = ()
-    """Other tables that it is written from."""
-    toy = True
-    """Whether the interpreter can make one."""
-    least_gpus = 1
-
-    def steps(self, setting: Setting) -> list[Step]:
-        """What has to be run for it."""
-        return []
-
-    @abstractmethod
-    def render(self, results: Results) -> str:
-        """Markdown, from what the steps of it and of those that it needs have found."""
-
-
-def options(fields: dict[str, Any]) -> list[str]:
-    return [f"--{name.replace('_', '-')}={value}" for name, value in fields.items()]
-
-
-def listed(values: Sequence[int]) -> str:
-    return ",".join(map(str, values))
-
-
-def chunks(values: Sequence[int], seconds_each: float) -> list[Sequence[int]]:
-    """As few equal parts as keep each within ``LONG`` seconds."""
-    most = max(1, int((LONG - START) // seconds_each))
-    count = -(-len(values) // most)
-    size = -(-len(values) // count)
-    return [values[first : first + size] for first in range(0, len(values), size)]
 
 
 class Winners(Table):
@@ -204,6 +145,33 @@ class Block(Table):
         error = max(row["error"] for row in rows)
         table = markdown(["phase", "tokens", *(f"{way}, µs" for way in ways), "faster over faster"], lines, "l")
         return block(stored, f"{table}\n\nOutputs differ by {100 * error:.2g} % at most (Frobenius norm).")
+
+
+class Undrawn(Exception):
+    """A picture could not be made."""
+
+
+class Picture(Table):
+    """The block's times as bars."""
+
+    name = "picture"
+    page = "README.md"
+    needs = ("block",)
+
+    def draw(self, results: Results, root: Path) -> None:
+        with tempfile.TemporaryDirectory() as scratch:
+            file = Path(scratch) / "block.json"
+            file.write_text(json.dumps(results("block")[-1]["found"]))
+            command = [sys.executable, str(ROOT / DRAWING), str(file), str(root / "docs/transformer-block.svg")]
+            done = subprocess.run(command, stderr=subprocess.PIPE, text=True)
+        if done.returncode:
+            raise Undrawn(f"{DRAWING}: {done.stderr.strip().splitlines()[-1]}")
+
+    def render(self, results: Results) -> str:
+        what = "time of a layer in decode and prefill, plain torch and our operators, with the ratio above"
+        where = f"{caption(results('block'))}; the faster of eager and graph on either side;"
+        numbers = "[all numbers](docs/results.md#a-transformer-block), eager and captured apart."
+        return f"![{what}](docs/transformer-block.svg)\n\n{paragraph(f'{where} {numbers}')}"
 
 
 class Printed(Table):
@@ -329,11 +297,6 @@ class Readme(Table):
         return f"{paragraph(lead)}\n\n{table}\n\n{harder}: {decode:.2f}."
 
 
-def rows_of(stored: Sequence[Stored]) -> list[dict[str, Any]]:
-    """All steps' rows together."""
-    return [row for each in stored for row in each["found"]]
-
-
 def problems_text(rows: Sequence[dict[str, Any]]) -> str:
     """The problems of a line of README's table: what they share, and what they differ in."""
     first = rows[0]["problem"]
@@ -352,6 +315,7 @@ TABLES: tuple[Table, ...] = (
     Alone(),
     EightGpus(),
     Block(),
+    Picture(),
     Outside(),
     Repeatability(),
     Printed(
