@@ -3,9 +3,9 @@
     python bench/flash_decode.py --world-size 8 --kv-len 8192,…,524288 --batch 1,4,8,16 --budget 60s --db sweep.db \
         --json sweep.json
 
-What is in the database already is answered from it. Measured beside: ``tuned bsp``, the library's exchange with the
-winner's local kernel, eager or as a graph; ``paper``, the paper's own config (BLOCK_N 64, 32 splits, blocks of 16
-heads, 4 warps, 2 stages, three kernels).
+Other options, ``--budget`` for each point among them, go to ``tune grid``. What is in the database already is answered
+from it. Measured beside: ``tuned bsp``, the library's exchange with the winner's local kernel, eager or as a graph;
+``paper``, the paper's own config (BLOCK_N 64, 32 splits, blocks of 16 heads, 4 warps, 2 stages, three kernels).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from latencies import TUNED_FOR, microseconds, speedup, time_in
 from winners import tune
 
 from autotune.config import Config
@@ -30,6 +31,9 @@ HEADER = (
     "| batch | KV per GPU | winner, µs | bsp eager, µs | bsp graph, µs | over the faster | tuned bsp, µs "
     "| best fused, µs | over always-fused | paper, µs | attention alone, µs | mode | trials |"
 )
+
+SHORT = 65536
+"""Tokens on each GPU up to which a sequence counts as short."""
 
 BRIEFLY = MeasurePlan(screen=15, iterations=15)
 
@@ -47,8 +51,8 @@ def fastest_by_mode(database: str, study: int) -> dict[str, float]:
     with Store.open(database, create=False) as store:
         for trial in store.trials(study):
             latency, mode = trial.evaluation.latency, str(trial.config["mode"])
-            if latency is not None:
-                best[mode] = min(latency.median, best.get(mode, latency.median))
+            if latency is not None and (taken := time_in(latency, TUNED_FOR)) is not None:
+                best[mode] = min(taken, best.get(mode, taken))
     return best
 
 
@@ -63,8 +67,10 @@ def others(rows: list[dict[str, Any]]) -> list[dict[str, float]]:
             gang.turn_to(kind, problem)
             gang.start()
             configs = {"paper": Config(PAPER), **{name: bsp(row, name.split()[-1]) for name in row["baselines"]}}
-            times = {name: gang.evaluate(config, 1, BRIEFLY).latency for name, config in configs.items()}
-            found.append({name: latency.median for name, latency in times.items() if latency is not None})
+            valid = {n: config for n, config in configs.items() if kind.space.violation(config, problem, here) is None}
+            latencies = {name: gang.evaluate(config, 1, BRIEFLY).latency for name, config in valid.items()}
+            taken = {name: time_in(latency, TUNED_FOR) for name, latency in latencies.items() if latency is not None}
+            found.append({name: time for name, time in taken.items() if time is not None})
     return found
 
 
@@ -77,24 +83,24 @@ def bsp(row: dict[str, Any], launch: str) -> Config:
 
 def point(found: dict[str, Any], beside: dict[str, float], database: str) -> dict[str, Any]:
     """A row of ``tune grid`` with what this bench wants to know of it."""
-    latency = found["latency"]
-    times = {name: entry["median"] for name, entry in found["baselines"].items()}
+    latency, baselines = found["latency"], microseconds(found)
+    winner = baselines.pop("winner")
     modes = fastest_by_mode(database, found["study"])
     mode, paper = found["config"]["mode"], beside.get("paper")
-    modes[mode] = latency["median"]  # as measured again in the finals
-    modes["bsp"] = min([modes["bsp"], *(beside[name] for name in times if name in beside)])
+    modes[mode] = winner  # as measured again in the finals
+    modes["bsp"] = min([modes["bsp"], *(beside[name] for name in baselines if name in beside)])
     return {
         "problem": found["problem"],
         "config": found["config"],
         "mode": mode,
-        "winner": latency["median"],
+        "winner": winner,
         "spread": (latency["high"] - latency["low"]) / 2,
-        "baselines": times,
-        "over_bsp": min(times.values()) / latency["median"],
-        "over_tuned_bsp": modes["bsp"] / latency["median"],
+        "baselines": baselines,
+        "over_bsp": speedup(found)["value"],
+        "over_tuned_bsp": modes["bsp"] / winner,
         "modes": modes,
-        "over_fused": modes["fused"] / latency["median"],
-        "over_paper": paper / latency["median"] if paper is not None else None,
+        "over_fused": modes["fused"] / winner if "fused" in modes else None,
+        "over_paper": paper / winner if paper is not None else None,
         "paper": paper,
         "parts": {name: entry["median"] for name, entry in found["limits"].items()},
         "trials": found["trials"],
@@ -112,8 +118,9 @@ def row(found: dict[str, Any]) -> str:
             for name in ("bsp eager", "bsp graph")
         ),
         f"{found['over_bsp']:.2f}",
-        *(f"{found['modes'][mode]:.1f}" for mode in ("bsp", "fused")),
-        f"{found['over_fused']:.2f}",
+        f"{found['modes']['bsp']:.1f}",
+        f"{found['modes']['fused']:.1f}" if "fused" in found["modes"] else "",
+        f"{found['over_fused']:.2f}" if found["over_fused"] is not None else "",
         f"{found['paper']:.1f}" if found["paper"] else "",
         f"{found['parts'].get('attention', float('nan')):.1f}",
         found["mode"],
@@ -133,28 +140,52 @@ def mode_map(points: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+def means(points: list[dict[str, Any]]) -> str:
+    """Geometric means over what each point was compared with."""
+    names = {
+        "over_bsp": "the faster baseline", "over_tuned_bsp": "tuned bsp", "over_paper": "the paper's config",
+        "over_fused": "always-fused",
+    }  # fmt: skip
+    lines = ["| over | geometric mean | least | up to 64K | beyond |", "|---|---:|---:|---:|---:|"]
+    for name, shown in names.items():
+        values: dict[bool, list[float]] = {True: [], False: []}
+        for each in points:
+            if each[name] is not None:
+                values[each["problem"]["kv_len"] <= SHORT].append(each[name])
+        every = values[True] + values[False]
+        apart = [f"{statistics.geometric_mean(some):.2f}" if some else "" for some in values.values()]
+        cells = [shown, f"**{statistics.geometric_mean(every):.2f}**", f"{min(every):.2f}", *apart] if every else []
+        lines += ["| " + " | ".join(cells) + " |"] if cells else []
+    return "\n".join(lines)
+
+
+def document(points: list[dict[str, Any]]) -> str:
+    """The table, the geometric means and the map."""
+    table = "\n".join([HEADER, "|" + "---:|" * 11 + "---|---:|", *map(row, points)])
+    return f"{table}\n\n{means(points)}\n\nWhich mode won:\n\n{mode_map(points)}"
+
+
 def main() -> None:
     """Tune every point, print the table, the geometric means and the map; write JSON."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
     parser.add_argument("--batch", default="1,4,8,16", help="sequences, separated by commas")
     parser.add_argument("--kv-len", default="8192,16384,32768,65536,131072,262144,524288", help="tokens on each GPU")
     parser.add_argument("--page-size", default="1")
+    parser.add_argument("--q-heads", default="96")
+    parser.add_argument("--kv-heads", default="12")
+    parser.add_argument("--head-dim", default="128")
+    parser.add_argument("--dtype", default="fp16")
     parser.add_argument("--world-size", default="8")
-    parser.add_argument("--budget", default="60s", help="for each point")
     parser.add_argument("--db", required=True)
     parser.add_argument("--json", type=Path, help="file for all numbers")
-    options = parser.parse_args()
-    arguments = ["flash-decode", "--q-heads=96", "--kv-heads=12", "--head-dim=128", "--dtype=fp16"]
-    arguments += [f"--{name.replace('_', '-')}={value}" for name, value in vars(options).items() if name != "json"]
+    options, rest = parser.parse_known_args()
+    given = [f"--{name.replace('_', '-')}={value}" for name, value in vars(options).items() if name != "json"]
+    arguments = ["flash-decode", *given, *rest]
     rows = [each for each in tune(arguments) if each["latency"] is not None]
     points = [point(each, beside, options.db) for each, beside in zip(rows, others(rows), strict=True)]
     if options.json:
         options.json.write_text(json.dumps(points, indent=1))
-    print(HEADER, "|" + "---:|" * 11 + "---|---:|", *map(row, points), sep="\n")
-    for name in ("over_bsp", "over_tuned_bsp", "over_fused", "over_paper"):
-        values = [each[name] for each in points if each[name] is not None]
-        print(f"\n{name}, geometric mean: {statistics.geometric_mean(values):.3f}; least: {min(values):.3f}")
-    print(f"\n{mode_map(points)}")
+    print(document(points))
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from latencies import microseconds
 from winners import tune
 
 HEADER = "| GPUs | winner, µs | speedup | efficiency | bsp, µs | its speedup | over bsp | mode |"
@@ -32,10 +33,10 @@ def rows(workload: str, world_sizes: list[int], divided: dict[str, int], rest: l
 def table(found: list[dict[str, Any]]) -> str:
     """Markdown; the first row is what the others are compared with."""
     lines = [HEADER, "|" + "---:|" * 7 + "---|"]
-    alone, fewest = found[0]["latency"]["median"], found[0]["problem"]["world_size"]
+    alone, fewest = microseconds(found[0])["winner"], found[0]["problem"]["world_size"]
     for row in found:
-        latency, world_size = row["latency"]["median"], row["problem"]["world_size"]
-        bsp = min(entry["median"] for entry in row["baselines"].values())
+        latency, *baselines = microseconds(row).values()
+        world_size, bsp = row["problem"]["world_size"], min(baselines)
         cells = [
             str(world_size), f"{latency:.1f}", f"{alone / latency:.2f}", f"{alone / latency * fewest / world_size:.2f}",
             f"{bsp:.1f}", f"{alone / bsp:.2f}", f"{bsp / latency:.2f}", row["config"]["mode"],

@@ -20,6 +20,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from latencies import microseconds, speedup
+
 RIVALS = Path(__file__).with_name("rivals.py")
 SUPPLIERS = ("torch", "iris", "paper")
 
@@ -71,18 +73,17 @@ def measure_rivals(rows: list[dict[str, Any]]) -> None:
 
 def cells(row: dict[str, Any], parts: list[str], rivals: list[str]) -> list[str]:
     """One line of the table."""
-    latency, limits = row["latency"], row["limits"]
-    times = {name: entry["median"] for name, entry in row["baselines"].items()}
+    latency, limits, taken, over = row["latency"], row["limits"], microseconds(row), speedup(row)
     spread = (latency["high"] - latency["low"]) / 2
-    limit = max(entry["median"] for entry in limits.values())
     found = row.get("rivals", {})
     return [
         " ".join(f"{name}={value}" for name, value in row["sizes"].items()),
-        f"{latency['median']:.1f} ± {spread:.1f}",
-        *(f"{times[name]:.1f}" if name in times else "" for name in ("bsp eager", "bsp graph")),
-        f"**{min(times.values()) / latency['median']:.2f}**",
+        f"{taken['winner']:.1f} ± {spread:.1f}",
+        *(f"{taken[name]:.1f}" if name in taken else "" for name in ("bsp eager", "bsp graph")),
+        f"**{over['value']:.2f}** ± {over['error']:.2f}",
         *(f"{limits[name]['median']:.1f}" if name in limits else "" for name in parts),
-        f"{limit / latency['median']:.2f}",
+        f"{row['limit_share']:.2f}" if row["limit_share"] is not None else "",
+        f"{row['roofline_share']:.2f}" if row.get("roofline_share") is not None else "",
         row["config"]["mode"],
         *(f"{found[name]:.1f}" if name in found else "fails" for name in rivals),
         str(row["trials"]),
@@ -95,13 +96,13 @@ def table(rows: list[dict[str, Any]]) -> str:
     parts = sorted({name for row in done for name in row["limits"]})
     rivals = sorted({name for row in done for name in row.get("rivals", {})})
     heading = ["sizes", "winner, µs", "bsp eager, µs", "bsp graph, µs", "over the faster"]
-    heading += [f"{name} alone, µs" for name in parts] + ["share of the limit", "mode"]
+    heading += [f"{name} alone, µs" for name in parts] + ["share of the limit", "of the roofline", "mode"]
     heading += [f"{name}, µs" for name in rivals] + ["trials"]
     lines = [heading, ["---:"] * len(heading), *(cells(row, parts, rivals) for row in done)]
-    speedups = [min(entry["median"] for entry in row["baselines"].values()) / row["latency"]["median"] for row in done]
+    speedups = [speedup(row)["value"] for row in done]
     mean = math.exp(statistics.fmean(math.log(speedup) for speedup in speedups))
     text = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-    return f"{text}\n\nOver the faster baseline, geometric mean: {mean:.2f}; least: {min(speedups):.2f}"
+    return f"{text}\n\nOver the faster baseline, geometric mean: {mean:.2f}; least: {min(speedups):.2f}."
 
 
 def main() -> None:

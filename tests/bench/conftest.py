@@ -1,6 +1,7 @@
-"""Makes the benches and the helpers of this folder importable."""
+"""Makes the benches, the helpers of this folder and those of the tests importable."""
 
 import sys
 from pathlib import Path
 
-sys.path[:0] = [str(Path(__file__).parents[2] / "bench"), str(Path(__file__).parent)]
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE.parents[1] / "bench"), str(HERE), str(HERE.parent)]

@@ -1,0 +1,118 @@
+"""The one list of problems: README's table has a row for each entry, and all tables of docs/results.md come from it.
+
+``bench/results.py`` tunes them, ``bench/outside.py`` measures them again from outside.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+DOUBLING = tuple(2**i for i in range(11))
+"""1, 2, 4, …, 1024."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """A workload, the sizes that vary, and what all of them share. Sizes are totals over the ranks."""
+
+    name: str
+    workload: str
+    title: str
+    """As README has it: what is worth saying beside the workload's name."""
+    fixed: Mapping[str, Any]
+    varied: Mapping[str, tuple[int, ...]]
+    seconds: int
+    """Of search for each size."""
+    toy_fixed: Mapping[str, Any]
+    """What the interpreter can do in a second or so."""
+    toy_varied: Mapping[str, tuple[int, ...]]
+
+    def shared(self, toy: bool = False) -> dict[str, Any]:
+        return dict(self.toy_fixed if toy else self.fixed)
+
+    def sizes(self, toy: bool = False) -> list[dict[str, int]]:
+        """Every combination of what varies."""
+        varied = self.toy_varied if toy else self.varied
+        return [dict(zip(varied, values, strict=True)) for values in itertools.product(*varied.values())]
+
+    def problems(self, world_size: int, toy: bool = False) -> Iterator[dict[str, Any]]:
+        """All fields of every problem, but for those that keep their defaults."""
+        for sizes in self.sizes(toy):
+            yield {**self.shared(toy), **sizes, "world_size": world_size}
+
+
+AG, RS, AR, FD = "all_gather_gemm", "gemm_reduce_scatter", "gemm_all_reduce", "flash_decode"
+HEADS = {"q_heads": 96, "kv_heads": 12, "head_dim": 128, "dtype": "fp16"}
+TOY_GEMM = {"n": 32, "k": 32, "dtype": "fp32"}
+
+LIST = (
+    Sizes(
+        "ag-rows", AG, "rows, bf16",
+        {"n": 28672, "k": 8192, "layout": "rows", "dtype": "bf16"}, {"m": (16, 64, 256, 1024, 4096, 8192)}, 30,
+        {**TOY_GEMM, "layout": "rows"}, {"m": (8, 16)},
+    ),
+    Sizes(
+        "ag-k", AG, "K, fp16",
+        {"n": 14336, "k": 8192, "layout": "k", "dtype": "fp16"}, {"m": DOUBLING}, 5,
+        {**TOY_GEMM, "layout": "k", "dtype": "fp16"}, {"m": (4,)},
+    ),
+    Sizes(
+        "rs", RS, "bf16",
+        {"n": 8192, "k": 28672, "dtype": "bf16"}, {"m": (512, 2048, 4096, 8192)}, 25,
+        TOY_GEMM, {"m": (8,)},
+    ),
+    Sizes(
+        "ar-28672", AR, "bf16",
+        {"n": 8192, "k": 28672, "dtype": "bf16"}, {"m": DOUBLING[:7]}, 5,
+        TOY_GEMM, {"m": (4,)},
+    ),
+    Sizes(
+        "ar-8192", AR, "bf16",
+        {"n": 8192, "k": 8192, "dtype": "bf16"}, {"m": DOUBLING[:7]}, 5,
+        {**TOY_GEMM, "dtype": "bf16"}, {"m": (2,)},
+    ),
+    Sizes(
+        "fd", FD, "fp16",
+        {**HEADS, "page_size": 1},
+        {"batch": (1, 4, 8, 16), "kv_len": tuple(8192 * 2**i for i in range(7))}, 7,
+        {"q_heads": 4, "kv_heads": 2, "head_dim": 64, "dtype": "fp16", "page_size": 1},
+        {"batch": (1,), "kv_len": (16,)},
+    ),
+)  # fmt: skip
+
+REPEATED = (
+    Sizes("rs-512", RS, "bf16", {"n": 8192, "k": 28672, "dtype": "bf16"}, {"m": (512,)}, 12, TOY_GEMM, {"m": (8,)}),
+    Sizes("ag-64", AG, "rows, bf16", {"n": 28672, "k": 8192, "dtype": "bf16"}, {"m": (64,)}, 12, TOY_GEMM, {"m": (8,)}),
+)
+"""Problems whose search is repeated with other seeds."""
+
+
+def entry(name: str) -> Sizes:
+    """The entry of this name; raises KeyError."""
+    return {each.name: each for each in (*LIST, *REPEATED)}[name]
+
+
+def selected(words: list[str] | None, world_size: int, toy: bool = False) -> list[tuple[Sizes, dict[str, Any]]]:
+    """Entries with their problems, of which ``words`` choose: ``rs``, or ``fd/batch=1`` for some of an entry's.
+
+    All for no words. Raises ValueError where a word chooses nothing.
+    """
+    every = [(each, problem) for each in LIST for problem in each.problems(world_size, toy)]
+    if not words:
+        return every
+    chosen = []
+    for word in words:
+        name, _, conditions = word.partition("/")
+        wanted = [pair.partition("=")[::2] for pair in conditions.split(",") if pair]
+        found = [(each, problem) for each, problem in every if each.name == name
+                 and all(str(problem.get(field)) == value for field, value in wanted)]  # fmt: skip
+        if not found:
+            names = ", ".join(each.name for each in LIST)
+            raise ValueError(
+                f"--only {word} chooses nothing; write one of {names}, or NAME/FIELD=VALUE,… for some of it"
+            )
+        chosen += found
+    return chosen

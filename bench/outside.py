@@ -1,0 +1,321 @@
+"""An independent stopwatch: plain torch and our operators as a user calls them, beside what the tuner claims.
+
+    torchrun --nproc-per-node 4 bench/outside.py [--only ag-rows --only fd/batch=1] [--db URL] [--json FILE] [--strict]
+    torchrun --nproc-per-node 2 bench/outside.py --toy         tiny problems, without GPUs too: does it work at all?
+
+It shares no code with the tuner's measuring. Problems are those of README's table (listed.py), tuned before
+(``make results`` or ``tune grid``). Three regimes:
+
+    graph       replayed in a CUDA graph, many calls, the weights in turn
+    pipelined   eager, many calls, the host runs ahead
+    isolated    one eager call from an idle GPU, which all ranks begin at the same time of the clock
+
+Time is wall clock on the slowest rank. In each round every way is measured forwards and backwards, so that drift
+cancels; a ratio's ± is the 95 % interval of the paired rounds. Weights lie in several copies, four times the L2, and
+take turns. Results are compared with plain torch's before and after. Flagged are ratios that differ from the claim by
+more than 3 % or read less than 1.00, and problems that were not tuned; with ``--strict`` the exit code is then 1.
+
+With more ranks than GPUs the ranks share them: a test of the code alone, whose times say nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import math
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from latencies import REGIMES, time_in
+from listed import selected
+from outside_cases import FAR, Case, Collectives, Way, distances, make
+from outside_clock import TOY, Clock, Plan, Ratio
+
+import autotune
+from autotune.environment import versions
+
+ALLOWED = 0.03
+"""By which a ratio may differ from the tuner's."""
+BELOW = 0.995
+"""A ratio under this reads as less than 1.00."""
+
+HEADER = """\
+| table | problem | regime | ours, µs | plain, µs | plain over ours | claimed, µs | claimed ratio | off | flags |
+|---|---|---|---:|---:|---:|---:|---:|---:|---|"""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What the tuner says of a problem in a regime."""
+
+    microseconds: float
+    ratio: float
+
+    @classmethod
+    def of(cls, found: autotune.Found, regime: str) -> Claim | None:
+        """None where the problem was not tuned here, or not in this regime."""
+        if found.source != "exact" or found.entry is None:
+            return None
+        winner = found.entry.winner
+        ours = time_in(winner.latency, regime)
+        baselines = [time_in(latency, regime) for latency in winner.baselines.values()]
+        known = [time for time in baselines if time is not None]
+        return cls(ours, min(known) / ours) if ours is not None and known else None
+
+
+@dataclass
+class Row:
+    """One problem in one regime."""
+
+    table: str
+    problem: dict[str, Any]
+    regime: str
+    ours: float
+    """µs"""
+    plain: float
+    """µs, of the fastest plain way"""
+    way: str
+    """Which that was."""
+    ratio: Ratio
+    source: str
+    """Where our config came from: exact, nearest, default."""
+    config: dict[str, Any]
+    claim: Claim | None
+    flags: list[str] = field(default_factory=list)
+
+    def judge(self) -> None:
+        """Flag what a reader has to see."""
+        if self.source != "exact":
+            self.flags.append(f"not tuned ({self.source})")
+        if self.off is not None and abs(self.off) > ALLOWED:
+            self.flags.append("claim is off")
+        if self.ratio.value < BELOW:
+            self.flags.append("slower than plain")
+
+    @property
+    def off(self) -> float | None:
+        """By which share the ratio differs from the claimed one."""
+        return self.ratio.value / self.claim.ratio - 1 if self.claim is not None else None
+
+    def as_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "off": self.off}
+
+
+def line(row: dict[str, Any]) -> str:
+    """A row, as ``as_dict`` has it, as one line of the table."""
+    shown = {name: row["problem"][name] for name in ("m", "n", "k", "batch", "kv_len") if name in row["problem"]}
+    claim, off = row["claim"], row["off"]
+    cells = [
+        row["table"], " ".join(f"{name}={value}" for name, value in shown.items()), row["regime"],
+        f"{row['ours']:.1f}", f"{row['plain']:.1f}", str(Ratio(**row["ratio"])),
+        f"{claim['microseconds']:.1f}" if claim else "", f"{claim['ratio']:.3f}" if claim else "",
+        f"{off:+.1%}".replace("%", " %") if off is not None else "", ", ".join(row["flags"]),
+    ]  # fmt: skip
+    return "| " + " | ".join(cells) + " |"
+
+
+class Outside:
+    """Every problem in turn, on this rank."""
+
+    def __init__(self, context: autotune.Context, plan: Plan, url: str | None) -> None:
+        self._context, self._url = context, url
+        self._on_gpu = context.heap.device.type == "cuda"
+        self._shared = self._on_gpu and dist.get_world_size() > torch.cuda.device_count()
+        self._clock = Clock(context.heap.device, context.group, plan)
+
+    def rows(self, table: str, fields: dict[str, Any], workload: str, regimes: list[str]) -> Iterator[Row]:
+        """A row for each regime that there is here."""
+        types = {kind.workload: kind for kind in (
+            autotune.AllGatherGemm, autotune.GemmReduceScatter, autotune.GemmAllReduce, autotune.FlashDecode,
+        )}  # fmt: skip
+        problem = types[workload](**fields)
+        case = make(problem, self._context, Collectives(self._shared))
+        found = autotune.lookup(workload, problem, url=self._url)
+        expected = [next(iter(case.plain.values()))(number) for number in range(case.sets)]
+        self._compare(case, case.ours, expected)
+        for regime in regimes:
+            if regime != "graph" or self._on_gpu:
+                times = self._graph(case, expected) if regime == "graph" else self._eager(case, regime)
+                row = judged(table, fields, regime, times, found)
+                yield row
+        self._compare(case, case.ours, expected)
+
+    def _eager(self, case: Case, regime: str) -> dict[str, list[float]]:
+        ways = {"ours": case.ours, **case.plain}
+        return self._clock.isolated(ways) if regime == "isolated" else self._clock.busy(ways, case.sets)
+
+    def _graph(self, case: Case, expected: list[torch.Tensor]) -> dict[str, list[float]]:
+        """All sets in one graph, which counts as that many calls. Ranks that share a GPU call plain torch eagerly."""
+        with captured(case.ours, case.sets) as (replay, results):
+            replay(0)
+            self._compare(case, lambda number: results[number], expected)
+            if self._shared:
+                every = range(case.sets)
+                return self._clock.busy(
+                    {"ours": replay, **{name: lambda _, way=way: [way(number) for number in every]
+                                        for name, way in case.plain.items()}}, 1, case.sets,
+                )  # fmt: skip
+            return self._with_plain_graphs(case, {"ours": replay}, list(case.plain.items()))
+
+    def _with_plain_graphs(
+        self, case: Case, replays: dict[str, Callable[[int], object]], left: list[tuple[str, Way]]
+    ) -> dict[str, list[float]]:
+        """One graph for each plain way, all alive until the last has been measured."""
+        if not left:
+            return self._clock.busy(replays, 1, case.sets)
+        (name, way), *others = left
+        with captured(way, case.sets) as (replay, _):
+            return self._with_plain_graphs(case, {**replays, name: replay}, others)
+
+    def _compare(self, case: Case, way: Way, expected: list[torch.Tensor]) -> None:
+        """Exit on every rank where any rank's results are not plain torch's."""
+        results = [way(number) for number in range(case.sets)]
+        self._context.check()
+        error = torch.tensor(max(distances(case, results, expected), key=lambda each: (math.isnan(each), each)))
+        dist.all_reduce(error.nan_to_num_(nan=math.inf), dist.ReduceOp.MAX, group=self._context.group)
+        allowed = FAR[case.problem.dtype]
+        if not float(error) <= allowed:
+            raise SystemExit(
+                f"{case.problem}: results differ from plain torch's by {error:.1e}, allowed is {allowed:.0e}"
+            )
+
+
+def judged(
+    table: str, fields: dict[str, Any], regime: str, times: dict[str, list[float]], found: autotune.Found
+) -> Row:
+    """The fastest plain way against ours."""
+    means = {name: math.exp(math.fsum(map(math.log, each)) / len(each)) for name, each in times.items()}
+    way = min((name for name in times if name != "ours"), key=means.__getitem__)
+    ratio = Ratio.of_rounds(times[way], times["ours"])
+    row = Row(
+        table, fields, regime, means["ours"], means[way], way, ratio, found.source, dict(found.config),
+        Claim.of(found, regime),
+    )  # fmt: skip
+    row.judge()
+    return row
+
+
+@contextmanager
+def captured(way: Way, sets: int) -> Iterator[tuple[Callable[[int], object], list[torch.Tensor]]]:
+    """A replay of calls with every set, and the tensors that hold its results; the graph is gone afterwards.
+
+    A graph that holds a call of NCCL has to go before its process group.
+    """
+    for number in range(sets):
+        way(number)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        results = [way(number) for number in range(sets)]
+    try:
+        yield lambda _: graph.replay(), results
+    finally:
+        torch.cuda.synchronize()
+        graph.reset()
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--only", action="append", metavar="NAME[/FIELD=VALUE,…]", help="some of the list, again for more"
+    )
+    parser.add_argument("--regimes", default=",".join(REGIMES), help=f"default: {','.join(REGIMES)}")
+    parser.add_argument("--rounds", type=int, default=Plan.rounds, help=f"at least 2; default: {Plan.rounds}")
+    parser.add_argument("--db", help="database of tuned configs; default: the user's")
+    parser.add_argument("--heap-gib", type=float, default=4.0, help="symmetric heap of each rank")
+    parser.add_argument("--json", metavar="FILE", type=Path, help="write the rows there too")
+    parser.add_argument("--strict", action="store_true", help="exit with 1 where anything is flagged")
+    parser.add_argument("--toy", action="store_true", help="tiny problems, few calls: does it work at all?")
+    given = parser.parse_args()
+    given.regimes = given.regimes.split(",")
+    if unknown := set(given.regimes) - set(REGIMES):
+        parser.error(f"--regimes {','.join(sorted(unknown))}: allowed are {', '.join(REGIMES)}")
+    if given.rounds < 2:
+        parser.error(f"--rounds {given.rounds}: at least 2 are needed for a ratio's ±")
+    try:
+        given.problems = selected(given.only, int(os.environ["WORLD_SIZE"]), given.toy)
+    except KeyError:
+        parser.error("run it under torchrun: torchrun --nproc-per-node 4 bench/outside.py …")
+    except ValueError as error:
+        parser.error(str(error))
+    if not torch.cuda.is_available():
+        if not given.toy:
+            parser.error("no GPU here; --toy runs tiny problems under Triton's interpreter")
+        if os.environ.get("TRITON_INTERPRET") != "1":  # Triton reads it when it is imported, which torch has done
+            os.environ["TRITON_INTERPRET"] = "1"
+            os.execv(sys.executable, [sys.executable, *sys.argv])
+    return given
+
+
+def start_ranks() -> None:
+    """The process group: NCCL where each rank has a GPU of its own, without NVLink multicast."""
+    os.environ["NCCL_NVLS_ENABLE"] = "0"
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # one host: its name need not resolve
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if gpus:
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % gpus)
+    alone = gpus >= int(os.environ["WORLD_SIZE"])
+    dist.init_process_group("cpu:gloo,cuda:nccl" if alone else "cpu:gloo,cuda:gloo" if gpus else "gloo")
+
+
+def where(context: autotune.Context) -> dict[str, Any]:
+    """The machine, and when."""
+    return {
+        "world_size": context.heap.world_size, "gpus": torch.cuda.device_count(), "device": context.machine.device,
+        "interconnect": context.machine.interconnect, "versions": versions(),
+        "date": datetime.now(UTC).date().isoformat(),
+    }  # fmt: skip
+
+
+def measure(given: argparse.Namespace) -> list[Row]:
+    """All rows, printed as they come."""
+    first = dist.get_rank() == 0
+    plan = TOY if given.toy else Plan(rounds=given.rounds)
+    rows: list[Row] = []
+    with autotune.Context(int((0.05 if given.toy else given.heap_gib) * (1 << 30)), url=given.db) as context:
+        if first:
+            print(f"{dist.get_world_size()} ranks, {context.machine.device}\n\n{HEADER}", flush=True)
+        outside = Outside(context, plan, given.db)
+        for each, fields in given.problems:
+            for row in outside.rows(each.name, fields, each.workload, given.regimes):
+                rows.append(row)
+                if first:
+                    print(line(row.as_dict()), flush=True)
+                    save(given.json, rows, where(context))
+            gc.collect()  # the operands' memory, before the next problem's
+            context.release()
+    return rows
+
+
+def save(file: Path | None, rows: list[Row], machine: dict[str, Any]) -> None:
+    """All rows so far."""
+    if file is not None:
+        found = {**machine, "command": " ".join(sys.argv), "rows": [row.as_dict() for row in rows]}
+        file.write_text(json.dumps(found, indent=1) + "\n")
+
+
+def main() -> None:
+    given = arguments()
+    start_ranks()
+    try:
+        rows = measure(given)
+    finally:
+        dist.destroy_process_group()
+    flagged = [row for row in rows if row.flags]
+    if int(os.environ["RANK"]) == 0:
+        print(f"\n{len(rows)} rows, {len(flagged)} flagged")
+    if given.strict and flagged:
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

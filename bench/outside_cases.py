@@ -1,0 +1,218 @@
+"""Each operation twice: in plain torch as a user writes it, and by our operators as a user calls them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+import autotune
+
+Tensor = torch.Tensor
+Way = Callable[[int], Tensor]
+"""One call with the operands of this number."""
+
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+
+FAR = {"bf16": 1e-2, "fp16": 2e-3, "fp32": 1e-4}
+"""Largest |ours - plain| / |plain| (Frobenius): both accumulate in fp32, and round sums over the ranks to the dtype."""
+
+MOST_SETS = 16
+LARGE = 1 << 30
+"""Bytes of operands that are far beyond any L2: one set of them is enough."""
+
+
+class Collectives:
+    """The library's collectives; through the host where ranks share a GPU, which NCCL refuses."""
+
+    def __init__(self, staged: bool) -> None:
+        self._staged = staged
+
+    def all_gather(self, whole: Tensor, part: Tensor) -> None:
+        self._run(dist.all_gather_into_tensor, whole, part)
+
+    def reduce_scatter(self, part: Tensor, whole: Tensor) -> None:
+        self._run(dist.reduce_scatter_tensor, part, whole)
+
+    def all_reduce(self, whole: Tensor) -> None:
+        if self._staged:
+            host = whole.cpu()
+            dist.all_reduce(host)
+            whole.copy_(host)
+        else:
+            dist.all_reduce(whole)
+
+    def _run(self, collective: Callable[[Tensor, Tensor], Any], out: Tensor, given: Tensor) -> None:
+        if self._staged:
+            host = torch.empty(out.shape, dtype=out.dtype)
+            collective(host, given.cpu())
+            out.copy_(host)
+        else:
+            collective(out, given)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One problem's operands on this rank, several sets of them, and the ways to call it."""
+
+    problem: Any
+    sets: int
+    plain: dict[str, Way]
+    """By name; the fastest counts."""
+    ours: Way
+
+
+class Operands:
+    """Random numbers on this rank's device, and how many sets it takes to keep them out of the L2."""
+
+    def __init__(self, problem: Any, device: torch.device, seed: int) -> None:
+        self.problem, self.device, self.dtype = problem, device, DTYPES[problem.dtype]
+        self._generator = torch.Generator(device).manual_seed(seed)
+
+    def normal(self, *shape: int, scale: float = 1.0) -> Tensor:
+        drawn = torch.empty(shape, dtype=self.dtype, device=self.device)
+        return drawn.normal_(0.0, scale, generator=self._generator)
+
+    def sets(self, elements: int) -> int:
+        """Sets of ``elements`` that are four times as large as the L2; at least two, one where they are large."""
+        size = elements * self.dtype.itemsize
+        if size >= LARGE:
+            return 1
+        l2 = torch.cuda.get_device_properties(self.device).L2_cache_size if self.device.type == "cuda" else 0
+        return min(MOST_SETS, max(2, math.ceil(4 * l2 / size)))
+
+
+def make(problem: Any, context: autotune.Context, collectives: Collectives) -> Case:
+    """The case of a problem, its operands drawn."""
+    kinds = {
+        "all_gather_gemm": all_gather_gemm, "gemm_reduce_scatter": gemm_reduce_scatter,
+        "gemm_all_reduce": gemm_all_reduce, "flash_decode": flash_decode,
+    }  # fmt: skip
+    operands = Operands(problem, context.heap.device, 1000 + dist.get_rank())
+    return kinds[problem.workload](problem, context, collectives, operands)
+
+
+def pairs(operands: Operands, a: tuple[int, int], b: tuple[int, int]) -> list[tuple[Tensor, Tensor]]:
+    """Sets of A and B; C is of order 1."""
+    count = operands.sets(math.prod(a) + math.prod(b))
+    return [(operands.normal(*a), operands.normal(*b, scale=b[0] ** -0.5)) for _ in range(count)]
+
+
+def all_gather_gemm(problem: Any, context: autotune.Context, collectives: Collectives, operands: Operands) -> Case:
+    world, rows = problem.world_size, problem.layout == "rows"
+    shard = (problem.m // world, problem.k) if rows else (problem.m, problem.k // world)
+    drawn = pairs(operands, shard, (problem.k, problem.n // world))
+    gathered = torch.empty(problem.m * problem.k, dtype=operands.dtype, device=operands.device)
+
+    def by_rows(number: int) -> Tensor:
+        a, b = drawn[number % len(drawn)]
+        whole = gathered.view(problem.m, problem.k)
+        collectives.all_gather(whole, a)
+        return whole @ b
+
+    def transposed(number: int) -> Tensor:
+        a, b = drawn[number % len(drawn)]
+        whole = gathered.view(problem.k, problem.m)
+        collectives.all_gather(whole, a.t().contiguous())
+        return whole.t() @ b
+
+    def put_together(number: int) -> Tensor:
+        a, b = drawn[number % len(drawn)]
+        parts = gathered.view(world, *shard)
+        collectives.all_gather(parts.view(world * shard[0], shard[1]), a)
+        return parts.transpose(0, 1).reshape(problem.m, problem.k) @ b
+
+    def ours(number: int) -> Tensor:
+        a, b = drawn[number % len(drawn)]
+        return autotune.all_gather_gemm(context, a, b, layout=problem.layout)
+
+    plain: dict[str, Way] = {"plain": by_rows} if rows else {"transposed": transposed, "put together": put_together}
+    return Case(problem, len(drawn), plain, ours)
+
+
+def gemm_reduce_scatter(problem: Any, context: autotune.Context, collectives: Collectives, operands: Operands) -> Case:
+    world = problem.world_size
+    drawn = pairs(operands, (problem.m, problem.k // world), (problem.k // world, problem.n))
+
+    def plain(number: int) -> Tensor:
+        a, b = drawn[number % len(drawn)]
+        c = a @ b
+        mine = c.new_empty(problem.m // world, problem.n)
+        collectives.reduce_scatter(mine, c)
+        return mine
+
+    def ours(number: int) -> Tensor:
+        a, b = drawn[number % len(drawn)]
+        return autotune.gemm_reduce_scatter(context, a, b)
+
+    return Case(problem, len(drawn), {"plain": plain}, ours)
+
+
+def gemm_all_reduce(problem: Any, context: autotune.Context, collectives: Collectives, operands: Operands) -> Case:
+    world = problem.world_size
+    drawn = pairs(operands, (problem.m, problem.k // world), (problem.k // world, problem.n))
+
+    def plain(number: int) -> Tensor:
+        a, b = drawn[number % len(drawn)]
+        c = a @ b
+        collectives.all_reduce(c)
+        return c
+
+    def ours(number: int) -> Tensor:
+        a, b = drawn[number % len(drawn)]
+        return autotune.gemm_all_reduce(context, a, b)
+
+    return Case(problem, len(drawn), {"plain": plain}, ours)
+
+
+def flash_decode(problem: Any, context: autotune.Context, collectives: Collectives, operands: Operands) -> Case:
+    """Plain torch has no paged attention: it gets the cache in order, and so does ours, through its block table.
+
+    Each rank attends to its own tokens by torch's flash attention, the query heads of a KV head as its rows; results
+    and log-sum-exps travel in one all-gather.
+    """
+    world, batch, heads, width = problem.world_size, problem.batch, problem.q_heads, problem.head_dim
+    pages = -(-problem.kv_len // problem.page_size)
+    cache = (batch * pages, problem.page_size, problem.kv_heads, width)
+    common = Operands(problem, operands.device, 7)  # q is the same on every rank
+    count = operands.sets(2 * math.prod(cache))
+    drawn = [(common.normal(batch, heads, width), operands.normal(*cache), operands.normal(*cache))
+             for _ in range(count)]  # fmt: skip
+    table = torch.arange(batch * pages, dtype=torch.int32, device=operands.device).view(batch, pages)
+    lengths = torch.full((batch,), problem.kv_len, dtype=torch.int32, device=operands.device)
+    gathered = torch.empty(world, batch, heads, width + 1, dtype=torch.float32, device=operands.device)
+
+    def plain(number: int) -> Tensor:
+        q, keys, values = drawn[number % count]
+        inputs = (each.view(batch, -1, problem.kv_heads, width)[:, : problem.kv_len].transpose(1, 2)
+                  for each in (keys, values))  # fmt: skip
+        mine, lse = attention(q.view(batch, problem.kv_heads, -1, width), *inputs)
+        packed = torch.cat([mine.reshape(batch, heads, width).float(), lse.reshape(batch, heads, 1).float()], dim=-1)
+        collectives.all_gather(gathered.view(world * batch, heads, width + 1), packed)
+        weights = torch.softmax(gathered[..., width:], dim=0)
+        return (gathered[..., :width] * weights).sum(dim=0).to(operands.dtype)
+
+    def ours(number: int) -> Tensor:
+        q, keys, values = drawn[number % count]
+        return autotune.flash_decode(context, q, keys, values, table, lengths)
+
+    return Case(problem, count, {"plain": plain}, ours)
+
+
+def attention(q: Tensor, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+    """Torch's own flash attention: the result, and its log-sum-exps."""
+    if q.device.type == "cpu":
+        found = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, keys, values)
+    else:
+        found = torch.ops.aten._scaled_dot_product_flash_attention(q, keys, values)
+    return found[0], found[1]
+
+
+def distances(case: Case, results: list[Tensor], expected: list[Tensor]) -> Iterator[float]:
+    """|found - expected| / |expected| of every set; NaN where there is one."""
+    for found, right in zip(results, expected, strict=True):
+        yield float((found.float() - right.float()).norm() / right.float().norm())

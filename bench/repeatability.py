@@ -1,0 +1,200 @@
+"""The same problem tuned with several seeds, each from an empty database; then all winners measured together.
+
+    python bench/repeatability.py --world-size 2 --seconds 12 --folder repeatability
+    python bench/repeatability.py --world-size 2 --seconds 30 --folder repeatability --strict
+
+What a search claims of its winner is of its own minutes and clocks. Measured together, in turns in one process, the
+winners show their true latencies. *Spread* is the largest of these over the smallest, less 1: 2 % is aimed at after 12
+seconds of search, 1 % after 30. Each tuning and each comparison is a step of its own, of less than nine minutes, kept
+in the folder: the same command again continues. ``--minutes`` stops before a step that would not end in time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from latencies import TUNED_FOR, microseconds, speedup, time_in
+from listed import REPEATED, Sizes
+from outside_clock import Ratio
+from steps import FOLDER, JSON, Folder, Step, here, run_all
+
+SEEDS = 5
+
+ROUNDS = 8
+"""In which every winner and every baseline is measured once, in alternating order."""
+
+WARM_UP, MEASURED, MOST = 60e3, 150e3, 400
+"""Microseconds that a config runs before it is measured and for which it is, and calls at most for either."""
+
+AIMS = {12: 0.02, 30: 0.01}
+"""Largest spread of the true latencies, by seconds of search."""
+
+HEADER = (
+    "| seed | claimed, µs | true, µs | claimed speedup | true speedup | mode | trials |\n"
+    "|---:|---:|---:|---:|---:|---|---:|"
+)
+
+
+def tuning(sizes: Sizes, fields: dict[str, Any], seed: int, seconds: int, toy: bool) -> Step:
+    """One search."""
+    name = f"{sizes.name}-{seconds}s-{seed}"
+    options = [f"--{field.replace('_', '-')}={value}" for field, value in fields.items()]
+    effort = ["--trials=2", "--effort=quick"] if toy else [f"--budget={seconds}s"]
+    words = ["-m", "autotune.cli", sizes.workload.replace("_", "-"), *options, *effort, f"--seed={seed}"]
+    return Step(name, (*words, f"--db={FOLDER}/{name}.db", "--json"), seconds + 60)
+
+
+def comparison(sizes: Sizes, fields: dict[str, Any], seconds: int, configs: Sequence[Any], toy: bool) -> Step:
+    """All winners together."""
+    given = json.dumps(
+        {"workload": sizes.workload, "problem": fields, "configs": configs, "rounds": 2 if toy else ROUNDS}
+    )
+    return Step(
+        f"{sizes.name}-{seconds}s-together", ("bench/repeatability.py", "--together", given, "--json", JSON), 120
+    )
+
+
+def together(workload: str, problem: dict[str, Any], configs: list[dict[str, Any]], rounds: int) -> dict[str, Any]:
+    """Each config's and each baseline's latency in every round, µs, by one gang of ranks."""
+    from autotune.config import Config
+    from autotune.environment import machine
+    from autotune.ranks.evaluation import MeasurePlan
+    from autotune.ranks.gang import Gang
+    from autotune.workloads import workload as named
+
+    found, here = named(workload), machine()
+    of = found.problem_type.from_dict(problem)
+    baselines = found.baselines(of, here)
+    entrants = list(dict.fromkeys([*baselines.values(), *map(Config, configs)]))
+    times: dict[Config, list[float]] = {config: [] for config in entrants}
+
+    def measured(config: Config, seed: int, plan: MeasurePlan) -> float:
+        evaluation = gang.evaluate(config, seed, plan)
+        if evaluation.latency is None:
+            raise SystemExit(f"{of}: {config}: {evaluation.outcome}: {evaluation.reason}")
+        taken = time_in(evaluation.latency, TUNED_FOR)
+        assert taken is not None
+        return taken
+
+    with Gang(found, of, here) as gang:
+        plans = {}
+        for config in entrants:
+            took = measured(config, 0, MeasurePlan())
+            count = MOST if not here.is_interpreter else 2
+            plans[config] = MeasurePlan(
+                min(count, round(WARM_UP / took) + 1), min(count, round(MEASURED / took) + 2),
+                min(count, round(MEASURED / took) + 2),
+            )  # fmt: skip
+        for number in range(rounds):
+            for config in entrants if number % 2 == 0 else reversed(entrants):
+                times[config].append(measured(config, number, plans[config]))
+    return {
+        "winners": [times[Config(config)] for config in configs],
+        "baselines": {name: times[config] for name, config in baselines.items()},
+    }
+
+
+def summary(name: str, fields: dict[str, Any], seconds: int, tuned: list[dict[str, Any]], true: Any) -> dict[str, Any]:
+    """Claimed and true, by seed, and the spread."""
+    fastest = min(true["baselines"].values(), key=statistics.median)
+    medians = [statistics.median(times) for times in true["winners"]]
+    rows = [
+        {
+            "seed": seed, "claimed": microseconds(entry)["winner"], "true": median,
+            "claimed_speedup": speedup(entry)["value"],
+            "true_speedup": vars(Ratio.of_rounds(fastest, times)), "mode": entry["config"]["mode"],
+            "config": entry["config"], "trials": entry["trials"],
+        }
+        for seed, (entry, median, times) in enumerate(zip(tuned, medians, true["winners"], strict=True))
+    ]  # fmt: skip
+    spread = max(medians) / min(medians) - 1
+    return {
+        "name": name,
+        "problem": fields,
+        "seconds": seconds,
+        "rows": rows,
+        "spread": spread,
+        "aim": AIMS.get(seconds),
+    }
+
+
+def summed_up(found: dict[str, Any]) -> str:
+    """A summary as Markdown."""
+    problem = " ".join(f"{name}={value}" for name, value in found["problem"].items())
+    lines = [f"{found['name']} ({problem}), {found['seconds']} s of search:\n", HEADER]
+    for row in found["rows"]:
+        true = row["true_speedup"]
+        lines.append(
+            f"| {row['seed']} | {row['claimed']:.1f} | {row['true']:.1f} | {row['claimed_speedup']:.3f} "
+            f"| {true['value']:.3f} ± {true['error']:.3f} | {row['mode']} | {row['trials']} |"
+        )
+    aim = f", aimed at: {found['aim']:.0%}" if found["aim"] is not None else ""
+    lines.append(f"\nSpread of the true latencies: {found['spread']:.1%}{aim}.".replace("%", " %"))
+    return "\n".join(lines)
+
+
+def repeated(
+    sizes: Sizes, folder: Folder, options: argparse.Namespace, deadline: float
+) -> tuple[dict[str, Any] | None, list[str]]:
+    """One problem's summary, None where it is not done; and what failed or is left."""
+    (fields,) = sizes.problems(options.world_size, options.toy)
+    searches = [tuning(sizes, fields, seed, options.seconds, options.toy) for seed in range(options.seeds)]
+    if left := run_all(folder, searches, deadline):
+        return None, left
+    tuned = [json.loads(stored["found"]) for step in searches if (stored := folder.found(step)) is not None]
+    step = comparison(sizes, fields, options.seconds, [entry["config"] for entry in tuned], options.toy)
+    if left := run_all(folder, [step], deadline):
+        return None, left
+    stored = folder.found(step)
+    assert stored is not None
+    return summary(sizes.name, fields, options.seconds, tuned, stored["found"]), []
+
+
+def arguments() -> argparse.Namespace:
+    names = [sizes.name for sizes in REPEATED]
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--world-size", type=int, default=2)
+    parser.add_argument("--seconds", type=int, default=12, help="of each search")
+    parser.add_argument("--seeds", type=int, default=SEEDS)
+    parser.add_argument("--only", choices=names, action="append", help="default: all of them")
+    parser.add_argument("--folder", type=Path, default=Path("repeatability"), help="what is done so far")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="stop before a step that would end later")
+    parser.add_argument("--json", type=Path, help="write the summaries there too")
+    parser.add_argument("--strict", action="store_true", help="exit with 1 where a spread is larger than aimed at")
+    parser.add_argument("--toy", action="store_true", help="tiny problems and two trials: does it work at all?")
+    parser.add_argument("--together", help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def main() -> None:
+    options, begin = arguments(), time.monotonic()
+    if options.together:
+        options.json.write_text(json.dumps(together(**json.loads(options.together))))
+        return
+    place = here()
+    if place["machine"]["kind"] == "interpreter" and not options.toy:
+        sys.exit("no GPU here; --toy runs tiny problems under Triton's interpreter, whose times say nothing")
+    folder, found = Folder(options.folder, place), []
+    chosen = [sizes for sizes in REPEATED if options.only is None or sizes.name in options.only]
+    for sizes in chosen:
+        result, left = repeated(sizes, folder, options, begin + 60 * options.minutes)
+        if result is None:
+            sys.exit("\n".join([*left, "the same command again continues"]))
+        found.append(result)
+        print(f"{summed_up(result)}\n", flush=True)
+    if options.json:
+        options.json.write_text(json.dumps(found, indent=1) + "\n")
+    if options.strict and any(each["aim"] is not None and each["spread"] > each["aim"] for each in found):
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

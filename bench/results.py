@@ -1,0 +1,142 @@
+"""Regenerates README's table and every table of docs/results.md from one list (listed.py), on a host with GPUs.
+
+    make results                                  measures what is missing, and writes the pages
+    make results ARGS="--minutes 9"               no step begins that would end later; the same again continues
+    make results ARGS="--only rs --only found"    some tables
+    make results ARGS=--list                      the tables, and what of them is done
+    make results ARGS=--render                    writes the pages from what is there, on any machine
+
+Each step is a process of at most nine minutes. What it found lies in the folder (by default ``results``) as a JSON
+file, with machine, versions, command and date; removing the file, or the folder, is how to measure again. Tables stand
+in the pages between markers, ``<!-- results: NAME -->`` and ``<!-- end of NAME -->``; a table is replaced once all of
+its steps are done, and left as it is until then. ``--toy`` does all that with tiny problems under Triton's interpreter,
+on a copy of the pages: does it work at all?
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import shutil
+import sys
+import time
+from pathlib import Path
+
+from results_table import Setting, Stored, Table
+from results_tables import TABLES, Picture, Undrawn
+from results_text import NoMarkers, replaced
+from steps import Folder, Step, here, run_all
+
+ROOT = Path(__file__).parents[1]
+PAGES = ("README.md", "docs/results.md")
+
+
+class Run:
+    """The tables asked for, their steps, and the folder of what was found."""
+
+    def __init__(self, folder: Folder, setting: Setting, tables: list[Table]) -> None:
+        self._folder, self.tables = folder, tables
+        self._steps: dict[str, list[Step]] = {table.name: table.steps(setting) for table in TABLES if table in tables}
+        for table in TABLES:
+            if any(table.name in each.needs for each in tables) and table.name not in self._steps:
+                self._steps[table.name] = table.steps(setting)
+
+    @property
+    def steps(self) -> list[Step]:
+        """Of the tables asked for, and of those that they are written from, in the order of the list."""
+        return [step for table in TABLES for step in self._steps.get(table.name, [])]
+
+    def found(self, name: str) -> list[Stored]:
+        """What the steps of a table have found."""
+        return [stored for step in self._steps[name] if (stored := self._folder.found(step)) is not None]
+
+    def done(self, table: Table) -> bool:
+        """Whether all is there that the table is written from."""
+        return all(len(self.found(name)) == len(self._steps[name]) for name in (table.name, *table.needs))
+
+    def write(self, root: Path) -> list[str]:
+        """Replace the tables that are done; returns a line for each that is not."""
+        left = []
+        for table in self.tables:
+            page = root / table.page
+            if not self.done(table):
+                left.append(f"{table.name}: not all measured, left as it is in {table.page}")
+                continue
+            text = page.read_text()
+            try:
+                if isinstance(table, Picture):
+                    table.draw(self.found, root)
+                new = replaced(text, table.name, table.render(self.found))
+            except (NoMarkers, Undrawn) as error:
+                left.append(f"{table.name}: {table.page}: {error}")
+                continue
+            if new != text:
+                page.write_text(new)
+        return left
+
+
+def possible(tables: list[Table], gpus: int, toy: bool) -> list[Table]:
+    """Those that this machine can measure; says which it cannot."""
+    found = []
+    for table in tables:
+        if toy and not table.toy:
+            print(f"{table.name}: not under the interpreter", file=sys.stderr)
+        elif not toy and gpus < table.least_gpus:
+            print(f"{table.name}: needs {table.least_gpus} GPUs, here are {gpus}", file=sys.stderr)
+        else:
+            found.append(table)
+    return found
+
+
+def copied(folder: Path) -> Path:
+    """A copy of the pages to write to, and to draw beside."""
+    root = folder / "pages"
+    for page in PAGES:
+        (root / page).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(ROOT / page, root / page)
+    return root
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    names = [table.name for table in TABLES]
+    parser.add_argument("--only", action="append", choices=names, help="some tables, again for more; default: all")
+    parser.add_argument("--folder", type=Path, help="results so far; default: results, with --toy results-toy")
+    parser.add_argument("--world-size", type=int, help="ranks; default: as many as there are GPUs")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="no step begins that would end later")
+    parser.add_argument("--list", action="store_true", help="the tables, and how many of their steps are done")
+    parser.add_argument("--render", action="store_true", help="measure nothing, write the pages from what is there")
+    parser.add_argument("--toy", action="store_true", help="tiny problems without a GPU, on a copy of the pages")
+    return parser.parse_args()
+
+
+def main() -> None:
+    given, begin = arguments(), time.monotonic()
+    place = here()
+    gpus = place["machine"]["gpus"]
+    if not (gpus or given.toy or given.render or given.list):
+        sys.exit(
+            "make results measures on GPUs, and here is none. Without one: --render writes the pages from the results "
+            "in the folder, --toy tries all of it with tiny problems"
+        )
+    asked = [table for table in TABLES if given.only is None or table.name in given.only]
+    path = given.folder or Path("results-toy" if given.toy else "results")
+    if given.render and given.world_size is None:
+        sys.exit("--render needs --world-size, of the machine that measured")
+    tables = asked if given.render else possible(asked, gpus, given.toy)
+    world_size = given.world_size or (2 if given.toy else max(1, gpus))
+    run = Run(Folder(path, {} if given.render else place), Setting(world_size, given.toy), tables)
+    if given.list:
+        for table in tables:
+            print(f"{table.name:<20}{table.page:<20}{'done' if run.done(table) else 'to be measured'}")
+        return
+    undone = [] if given.render else run_all(run._folder, run.steps, begin + 60 * given.minutes)
+    root = copied(path) if given.toy else ROOT
+    undone += run.write(root)
+    print(f"wrote {' and '.join(str(root / page) for page in PAGES)}", file=sys.stderr)
+    if undone:
+        sys.exit("\n".join([*undone, "not complete; the same command again continues"]))
+
+
+if __name__ == "__main__":
+    main()

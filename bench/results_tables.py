@@ -1,0 +1,331 @@
+"""The tables of README and docs/results.md: for each the steps that measure it, and how it is written down."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import flash_decode
+import scaling
+import winners
+from latencies import microseconds
+from listed import LIST, REPEATED, Sizes, entry
+from outside import HEADER as OUTSIDE_HEADER
+from outside import line as outside_line
+from repeatability import AIMS, SEEDS, summed_up
+from results_table import BESIDE, ROOT, START, Results, Setting, Table, chunks, listed, options, rows_of
+from results_text import block, caption, markdown, paragraph, ratios, share_of_limit, sizes_text
+from steps import FOLDER, JSON, Step
+
+BLOCK = "docs/examples/transformer_block.py"
+DRAWING = "docs/examples/transformer_block_picture.py"
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone")
+
+
+class Winners(Table):
+    """What was found at every size of an entry of the list, beside its baselines, its limit and its rivals."""
+
+    def __init__(self, sizes: Sizes) -> None:
+        self.name, self._sizes = sizes.name, sizes
+
+    def steps(self, setting: Setting) -> list[Step]:
+        sizes, toy = self._sizes, setting.toy
+        ((varied, values),) = (sizes.toy_varied if toy else sizes.varied).items()
+        found = []
+        for number, part in enumerate(chunks(values, sizes.seconds + BESIDE), 1):
+            words = ["bench/winners.py", sizes.workload.replace("_", "-"), f"--{varied}={listed(part)}"]
+            words += [*options(sizes.shared(toy)), f"--world-size={setting.world_size}", *setting.effort(sizes.seconds)]
+            words += ["--no-rivals"] if toy else []
+            seconds = START + len(part) * (sizes.seconds + BESIDE)
+            found.append(Step(f"{self.name}.{number}", (*words, "--json", JSON), seconds))
+        return found
+
+    def render(self, results: Results) -> str:
+        stored = results(self.name)
+        return block(stored, winners.table(rows_of(stored)))
+
+
+class Decode(Table):
+    """The paper's sweep of flash decode."""
+
+    name = "fd"
+
+    def steps(self, setting: Setting) -> list[Step]:
+        sizes, toy = entry(self.name), setting.toy
+        varied = sizes.toy_varied if toy else sizes.varied
+        words = ["bench/flash_decode.py", *options(sizes.shared(toy)), f"--kv-len={listed(varied['kv_len'])}"]
+        words += [f"--world-size={setting.world_size}", *setting.effort(sizes.seconds), f"--db={FOLDER}/tuned.db"]
+        return [Step(f"{self.name}.{batch}", (*words, f"--batch={batch}", "--json", JSON)) for batch in varied["batch"]]
+
+    def render(self, results: Results) -> str:
+        stored = results(self.name)
+        return block(stored, flash_decode.document(rows_of(stored)))
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """A problem of which the total stays as the GPUs become more."""
+
+    name: str
+    workload: str
+    fixed: dict[str, Any]
+    toy_fixed: dict[str, Any]
+    divided: dict[str, int]
+    """Sizes of a rank's part: totals to be given out."""
+
+
+SCALED = (
+    Scaled("scaling-ag", "all-gather-gemm", {"m": 4096, "n": 28672, "k": 8192}, {"m": 8, "n": 32, "k": 32}, {}),
+    Scaled("scaling-rs", "gemm-reduce-scatter", {"m": 4096, "n": 8192, "k": 28672}, {"m": 8, "n": 32, "k": 32}, {}),
+    Scaled("scaling-ar", "gemm-all-reduce", {"m": 16, "n": 8192, "k": 28672}, {"m": 4, "n": 32, "k": 32}, {}),
+    Scaled(
+        "scaling-fd", "flash-decode", {**entry("fd").fixed, "batch": 1}, {**entry("fd").toy_fixed, "batch": 1},
+        {"kv-len": 524288},
+    ),
+)  # fmt: skip
+
+
+class Scaling(Table):
+    """One problem on 1, 2, 4, … GPUs."""
+
+    def __init__(self, scaled: Scaled) -> None:
+        self.name, self._scaled = scaled.name, scaled
+
+    def steps(self, setting: Setting) -> list[Step]:
+        scaled, toy = self._scaled, setting.toy
+        words = ["bench/scaling.py", scaled.workload, *options(scaled.toy_fixed if toy else scaled.fixed)]
+        words += [f"--divide={name}={32 if toy else total}" for name, total in scaled.divided.items()]
+        worlds = [2**i for i in range(setting.world_size.bit_length())]
+        return [
+            Step(f"{self.name}.{world}", (*words, f"--world-sizes={world}", *setting.effort(10), "--json", JSON), 120)
+            for world in worlds
+        ]
+
+    def render(self, results: Results) -> str:
+        stored = results(self.name)
+        return block(stored, scaling.table(rows_of(stored)))
+
+
+class Block(Table):
+    """The transformer block of the examples, with all that it needs tuned before."""
+
+    name = "block"
+
+    def steps(self, setting: Setting) -> list[Step]:
+        size = ["--tiny"] if setting.toy else []
+        asked = [BLOCK, *size, "--print-problems", f"--world-size={setting.world_size}", "--budget=8s"]
+        printed = subprocess.run(
+            [sys.executable, *asked], check=True, stdout=subprocess.PIPE, text=True, cwd=ROOT
+        ).stdout
+        found = []
+        for number, line in enumerate(printed.splitlines(), 1):
+            words = ["-m", "autotune.cli", *shlex.split(line)[1:]]
+            if setting.toy:
+                words = [*words[: words.index("--budget")], *setting.effort(8)]
+            found.append(Step(f"{self.name}.{number}", tuple(words)))
+        words = [*TORCHRUN, f"--nproc-per-node={setting.world_size}", BLOCK, *size, "--json", JSON]
+        return [*found, Step(f"{self.name}.times", tuple(words))]
+
+    def render(self, results: Results) -> str:
+        stored = results(self.name)
+        rows = stored[-1]["found"]["rows"]
+        ways = list(rows[0]["us"])
+        lines = [
+            [row["phase"], str(row["tokens"]), *(f"{row['us'][way]:.0f}" for way in ways), f"**{row['speedup']:.2f}**"]
+            for row in rows
+        ]
+        error = max(row["error"] for row in rows)
+        table = markdown(["phase", "tokens", *(f"{way}, µs" for way in ways), "faster over faster"], lines, "l")
+        return block(stored, f"{table}\n\nOutputs differ by {100 * error:.2g} % at most (Frobenius norm).")
+
+
+class Undrawn(Exception):
+    """A picture could not be made."""
+
+
+class Picture(Table):
+    """The block's times as bars."""
+
+    name = "picture"
+    page = "README.md"
+    needs = ("block",)
+
+    def draw(self, results: Results, root: Path) -> None:
+        with tempfile.TemporaryDirectory() as scratch:
+            file = Path(scratch) / "block.json"
+            file.write_text(json.dumps(results("block")[-1]["found"]))
+            command = [sys.executable, str(ROOT / DRAWING), str(file), str(root / "docs/transformer-block.svg")]
+            done = subprocess.run(command, stderr=subprocess.PIPE, text=True)
+        if done.returncode:
+            raise Undrawn(f"{DRAWING}: {done.stderr.strip().splitlines()[-1]}")
+
+    def render(self, results: Results) -> str:
+        what = "time of a layer in decode and prefill, plain torch and our operators, with the ratio above"
+        where = f"{caption(results('block'))}; the faster of eager and graph on either side;"
+        numbers = "[all numbers](docs/results.md#a-transformer-block), eager and captured apart."
+        return f"![{what}](docs/transformer-block.svg)\n\n{paragraph(f'{where} {numbers}')}"
+
+
+class Printed(Table):
+    """A bench that prints its table itself."""
+
+    toy = False
+
+    def __init__(self, name: str, words: Sequence[str], least_gpus: int = 1) -> None:
+        self.name, self._words, self.least_gpus = name, tuple(words), least_gpus
+
+    def steps(self, setting: Setting) -> list[Step]:
+        return [Step(f"{self.name}.1", self._words)]
+
+    def render(self, results: Results) -> str:
+        stored = results(self.name)
+        return block(stored, stored[0]["found"].strip())
+
+
+class Alone(Table):
+    """One rank's GEMM alone beside the fused kernel: what of the all-gather shows."""
+
+    name = "alone"
+    needs = ("ag-rows",)
+    sizes = (16, 64, 256, 4096)
+
+    def steps(self, setting: Setting) -> list[Step]:
+        whole = entry("ag-rows")
+        shared = whole.shared(setting.toy)
+        sizes = whole.toy_varied["m"] if setting.toy else self.sizes
+        shared["n"] //= setting.world_size
+        words = ["bench/winners.py", "all-gather-gemm", f"--m={listed(sizes)}", *options(shared), "--world-size=1"]
+        return [Step(f"{self.name}.1", (*words, *setting.effort(7), "--no-rivals", "--json", JSON), 240)]
+
+    def render(self, results: Results) -> str:
+        fused = {row["problem"]["m"]: row for row in rows_of(results("ag-rows")) if row["latency"]}
+        lines = []
+        for row in rows_of(results(self.name)):
+            m, (ours, *baselines) = row["problem"]["m"], microseconds(row).values()
+            whole, gather = microseconds(fused[m])["winner"], fused[m]["limits"]["all_gather"]["median"]
+            lines.append([str(m), *(f"{time:.1f}" for time in (ours, min(baselines), whole, whole - ours, gather))])
+        heading = ["m", "our GEMM alone, µs", "the library's, µs", "fused, µs", "shows, µs", "all-gather alone, µs"]
+        return block(results(self.name), markdown(heading, lines))
+
+
+class EightGpus(Table):
+    """All-gather + GEMM of the list, where the machine has eight GPUs."""
+
+    name = "ag-rows-8"
+    needs = ("ag-rows",)
+    least_gpus = 8
+    toy = False
+
+    def render(self, results: Results) -> str:
+        stored = results("ag-rows")
+        return block(stored, winners.table(rows_of(stored)))
+
+
+class Outside(Table):
+    """What an independent stopwatch sees, beside the claims."""
+
+    name = "outside"
+    needs = tuple(sizes.name for sizes in LIST)
+
+    def steps(self, setting: Setting) -> list[Step]:
+        run = [*TORCHRUN, f"--nproc-per-node={setting.world_size}", "bench/outside.py"]
+        run += ["--toy"] if setting.toy else []
+        parts = [sizes.name for sizes in LIST if sizes.name != "fd"]
+        batches = (entry("fd").toy_varied if setting.toy else entry("fd").varied)["batch"]
+        parts += [f"fd/batch={batch}" for batch in batches]
+        return [Step(f"{self.name}.{number}", (*run, f"--only={part}", "--json", JSON))
+                for number, part in enumerate(parts, 1)]  # fmt: skip
+
+    def render(self, results: Results) -> str:
+        stored = results(self.name)
+        rows = [row for each in stored for row in each["found"]["rows"]]
+        flagged = sum(bool(row["flags"]) for row in rows)
+        table = "\n".join([OUTSIDE_HEADER, *map(outside_line, rows)])
+        return block(stored, f"{table}\n\n{len(rows)} rows, {flagged} flagged.")
+
+
+class Repeatability(Table):
+    """What five seeds find."""
+
+    name = "repeatability"
+
+    def steps(self, setting: Setting) -> list[Step]:
+        found = []
+        for seconds in (12,) if setting.toy else sorted(AIMS):
+            for sizes in REPEATED[: 1 if setting.toy else None]:
+                words = ["bench/repeatability.py", f"--only={sizes.name}", f"--seconds={seconds}"]
+                words += [f"--world-size={min(2, setting.world_size)}", f"--folder={FOLDER}/repeatability"]
+                words += ["--toy", "--seeds=2"] if setting.toy else [f"--seeds={SEEDS}"]
+                found.append(Step(f"{self.name}.{sizes.name}-{seconds}s", (*words, "--json", JSON), 480))
+        return found
+
+    def render(self, results: Results) -> str:
+        stored = results(self.name)
+        summaries = [summary for each in stored for summary in each["found"]]
+        return block(stored, "\n\n".join(map(summed_up, summaries)))
+
+
+class Readme(Table):
+    """What is found, in a line for each entry of the list."""
+
+    name = "found"
+    page = "README.md"
+    needs = tuple(sizes.name for sizes in LIST)
+
+    def render(self, results: Results) -> str:
+        lines = []
+        for sizes in LIST:
+            stored = results(sizes.name)
+            rows = [row for row in rows_of(stored) if row.get("latency") or row.get("winner")]
+            workload = f"`{sizes.workload.replace('_', '-')}`, {sizes.title}"
+            lines.append([workload, problems_text(rows), ratios(rows), share_of_limit(rows)])
+        table = markdown(["workload", "problems", "over the faster", "share of the limit"], lines, "llll")
+        seconds = [sizes.seconds for sizes in LIST]
+        lead = caption([each for sizes in LIST for each in results(sizes.name)])
+        lead += f"; {min(seconds)} to {max(seconds)} seconds of search a size, against the faster of the library's two "
+        lead += "ways (eager, CUDA graph), measured in the same run:"
+        decode = statistics.geometric_mean(row["over_tuned_bsp"] for row in rows_of(results("fd")))
+        harder = "In flash decode the library's exchange with our tuned local kernel is the harder baseline"
+        return f"{paragraph(lead)}\n\n{table}\n\n{harder}: {decode:.2f}."
+
+
+def problems_text(rows: Sequence[dict[str, Any]]) -> str:
+    """The problems of a line of README's table: what they share, and what they differ in."""
+    first = rows[0]["problem"]
+    words = {"m": "M =", "batch": "batch", "kv_len": "KV a GPU"}
+    several = [f"{word} {sizes_text(sorted({row['problem'][name] for row in rows}))}"
+               for name, word in words.items() if name in first]  # fmt: skip
+    if "n" in first:
+        return f"N={first['n']} K={first['k']}, {several[0]}"
+    return ", ".join([f"{first['q_heads']}/{first['kv_heads']} heads of {first['head_dim']}", *several])
+
+
+TABLES: tuple[Table, ...] = (
+    *(Winners(sizes) for sizes in LIST if sizes.name != "fd"),
+    Decode(),
+    *map(Scaling, SCALED),
+    Alone(),
+    EightGpus(),
+    Block(),
+    Picture(),
+    Outside(),
+    Repeatability(),
+    Printed(
+        "time-to-optimum", ["bench/time_to_optimum.py", "bench/recordings/ag-rows-1024.json.gz", "--budget=25s"], 4
+    ),
+    Printed("compile-survey", ["bench/compile_survey.py", "--sample=24"]),
+    Readme(),
+)
+
+
+def named(name: str) -> Table:
+    """The table of this name; raises KeyError."""
+    return {table.name: table for table in TABLES}[name]

@@ -1,0 +1,116 @@
+"""How results are written: the line that says where and when, commands, tables, ratios; pages and their markers."""
+
+from __future__ import annotations
+
+import re
+import statistics
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from latencies import speedup
+from steps import FOLDER, JSON
+
+WIDTH = 118
+FEW = 6
+"""Numbers that are listed one by one; of more the range is given."""
+
+
+class NoMarkers(Exception):
+    """A page lacks the place for a table."""
+
+
+def begins(name: str) -> str:
+    return f"<!-- results: {name} -->"
+
+
+def ends(name: str) -> str:
+    return f"<!-- end of {name} -->"
+
+
+def replaced(page: str, name: str, text: str) -> str:
+    """The page with this text between the markers of ``name``; raises NoMarkers unless each stands there once."""
+    if page.count(begins(name)) != 1 or page.count(ends(name)) != 1:
+        raise NoMarkers(f"{begins(name)} and {ends(name)} have to stand there once each")
+    before, rest = page.split(begins(name))
+    _, after = rest.split(ends(name))
+    return f"{before}{begins(name)}\n\n{text.strip()}\n\n{ends(name)}{after}"
+
+
+def names_on(page: Path) -> list[str]:
+    """The names of all markers on a page, in order."""
+    return re.findall(r"<!-- results: (\S+) -->", page.read_text())
+
+
+def block(stored: Sequence[dict[str, Any]], body: str) -> str:
+    """Where and when, by which commands, and what came out."""
+    commands = dict.fromkeys(shown_command(each["words"]) for each in stored)
+    return "\n".join([paragraph(f"{caption(stored)}:"), "", *commands, "", body])
+
+
+def paragraph(text: str) -> str:
+    """Filled to the width of the pages."""
+    return textwrap.fill(text, WIDTH + 2, break_long_words=False, break_on_hyphens=False)
+
+
+def caption(stored: Sequence[dict[str, Any]]) -> str:
+    """Machine, versions and days of all these results."""
+    machine, versions = stored[0]["machine"], stored[0]["versions"]
+    days = sorted({each["date"] for each in stored})
+    when = days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
+    where = f"**{machine['gpus']} × {machine['device']}** ({machine['arch']}, {machine['interconnect']})"
+    if machine["kind"] == "interpreter":
+        where = "Triton's interpreter on a CPU, whose times say nothing about GPUs"
+    named = [f"{name} {version}" for name, version in versions.items() if version]
+    return f"{where}, {', '.join(named)}; {when}"
+
+
+def shown_command(words: Sequence[str]) -> str:
+    """A step's command as a person types it, indented for Markdown."""
+    text = " ".join(word for word in words if FOLDER not in word).replace(f" --json {JSON}", "")
+    for typed, meant in (("-m autotune.cli", "tune"), ("-m torch.distributed.run --standalone", "torchrun")):
+        text = text.replace(typed, meant)
+    text = text if text.startswith(("tune", "torchrun")) else f"python {text}"
+    return " \\\n".join(textwrap.wrap(text, WIDTH - 6, initial_indent="    ", subsequent_indent="        ",
+                                     break_long_words=False, break_on_hyphens=False))  # fmt: skip
+
+
+def markdown(heading: Sequence[str], lines: Sequence[Sequence[str]], left: str = "") -> str:
+    """A table; columns are flush right but for those that ``left`` marks with an l."""
+    marks = ["---" if mark == "l" else "---:" for mark in left.ljust(len(heading))]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (heading, marks, *lines))
+
+
+def over_the_faster(row: dict[str, Any]) -> float:
+    """A row's speedup over the faster baseline, as ``tune grid`` or the sweep of flash decode has it."""
+    if "over_bsp" in row:
+        return float(row["over_bsp"])
+    return speedup(row)["value"]
+
+
+def ratios(rows: Sequence[dict[str, Any]]) -> str:
+    """Speedups over the faster baseline: one by one, or their range and mean."""
+    found = [over_the_faster(row) for row in rows]
+    mean = f", geometric mean {statistics.geometric_mean(found):.2f}" if len(found) > FEW else ""
+    return several(found) + mean
+
+
+def share_of_limit(rows: Sequence[dict[str, Any]]) -> str:
+    """Shares of the limit: one by one, or their range; empty where a row has none."""
+    found = [row.get("limit_share") for row in rows]
+    return several([share for share in found if share is not None]) if None not in found else ""
+
+
+def several(values: Sequence[float]) -> str:
+    if len(values) > FEW:
+        return f"{min(values):.2f} to {max(values):.2f}"
+    return ", ".join(f"{value:.2f}" for value in values)
+
+
+def sizes_text(values: Sequence[int]) -> str:
+    """1, 2, 4, …, 1024; few of them one by one. Thousands of 1024 as K where all are."""
+    shown = [f"{value // 1024}K" if min(values) >= 8192 and value % 1024 == 0 else str(value) for value in values]
+    if len(shown) > FEW:
+        return ", ".join([*shown[:3], "…", shown[-1]])
+    return ", ".join(shown)

@@ -1,0 +1,203 @@
+"""The independent stopwatch: its arithmetic, what it flags, what it may import, and a run of it on two ranks."""
+
+from __future__ import annotations
+
+import ast
+import json
+import math
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import fakes
+import outside
+import pytest
+from fakes import LAPTOP, Bench, FakeScreen, latency_of
+from latencies import time_in
+from outside_clock import Ratio
+
+import autotune
+from autotune.cli import session
+from autotune.db import Store
+from autotune.environment import INTERPRETED
+from autotune.runtime.entries import Entries
+from autotune.runtime.lookup import choose
+from autotune.workloads import workload
+
+ROOT = Path(__file__).parents[2]
+FILES = [
+    ROOT / "bench" / name
+    for name in ("outside.py", "outside_cases.py", "outside_clock.py", "latencies.py", "listed.py")
+]
+TORCHRUN = ("-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone")
+
+
+def test_it_shares_no_code_with_the_tuner() -> None:
+    allowed = {"autotune", "autotune.environment", *(path.stem for path in FILES)}
+    for path in FILES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom):
+                names = [node.module or ""]
+            elif isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            else:
+                continue
+            for name in names:
+                ours = name.startswith("autotune") or (ROOT / "bench" / f"{name}.py").exists()
+                assert not ours or name in allowed, f"{path.name} imports {name}"
+
+
+def test_a_ratio_is_that_of_the_rounds_and_drift_cancels() -> None:
+    ours = [100.0, 110.0, 90.0, 130.0]
+    ratio = Ratio.of_rounds([1.25 * each for each in ours], ours)
+    assert ratio.value == pytest.approx(1.25) and ratio.error == pytest.approx(0, abs=1e-9)
+    ratio = Ratio.of_rounds([100.0, 100.0 * math.e**0.02], [100.0, 100.0])
+    assert ratio.value == pytest.approx(math.exp(0.01))
+    # Two rounds, one degree of freedom: t = 12.71 and a standard error of 0.01.
+    assert ratio.error == pytest.approx(math.exp(0.01) * math.expm1(12.71 * 0.01), rel=1e-3)
+
+
+def row(ratio: float, claim: outside.Claim | None, source: str = "exact") -> outside.Row:
+    found = outside.Row("rs", {"m": 8}, "graph", 100.0, 100.0 * ratio, "plain", Ratio(ratio, 0.01), source, {}, claim)
+    found.judge()
+    return found
+
+
+def test_what_is_flagged() -> None:
+    claim = outside.Claim(100.0, 1.20)
+    assert row(1.17, claim).flags == [] and row(1.23, claim).flags == []
+    assert row(1.16, claim).flags == ["claim is off"] and row(1.24, claim).flags == ["claim is off"]
+    assert row(0.996, outside.Claim(100.0, 1.0)).flags == []
+    assert row(0.994, outside.Claim(100.0, 1.0)).flags == ["slower than plain"]
+    assert row(1.2, None, "nearest").flags == ["not tuned (nearest)"]
+    line = outside.line(row(1.16, claim).as_dict())
+    assert line == "| rs | m=8 | graph | 100.0 | 116.0 | 1.160 ± 0.010 | 100.0 | 1.200 | -3.3 % | claim is off |"
+
+
+def test_the_claim_is_that_of_the_regime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tuned(tmp_path / "cache.db", monkeypatch)
+    with Store.open(str(tmp_path / "cache.db")) as store:
+        (entry,) = store.entries()
+    problem = autotune.GemmReduceScatter(m=8, n=32, k=32, dtype="fp32", world_size=2)
+    found = choose(workload("gemm_reduce_scatter"), problem, INTERPRETED, Entries([entry]))
+    claim = outside.Claim.of(found, "graph")
+    assert claim is not None and claim.microseconds == entry.winner.latency.median
+    fastest = min(latency.median for latency in entry.winner.baselines.values())
+    assert claim.ratio == pytest.approx(fastest / entry.winner.latency.median)
+    assert outside.Claim.of(found, "isolated") is None, "nobody measured that"
+    assert outside.Claim.of(replace(found, source="nearest"), "graph") is None
+
+
+@pytest.mark.parametrize("regime, time", [("graph", 100.0), ("pipelined", 150.0), ("isolated", 200.0)])
+def test_which_of_its_times_the_tuner_claims(regime: str, time: float) -> None:
+    class Latency:
+        median, host, isolated = 100.0, 150.0, 200.0
+
+    assert time_in(Latency(), regime) == time
+    assert time_in(latency_of(100.0), "graph") == 100.0
+
+
+def tuned(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The toy problem of GEMM + reduce-scatter as a finished study, with made-up latencies."""
+    monkeypatch.setattr(fakes, "BASELINE", 5000.0)  # else the library's way would win
+    monkeypatch.setattr(session, "machine", lambda: LAPTOP)
+    bench = Bench(LAPTOP)
+    monkeypatch.setattr(session, "make_gang", bench.make_gang)
+    monkeypatch.setattr(session, "make_screen", FakeScreen)
+    words = [
+        "--m",
+        "8",
+        "--n",
+        "32",
+        "--k",
+        "32",
+        "--dtype",
+        "fp32",
+        "--world-size",
+        "2",
+        "--trials",
+        "3",
+        "--effort",
+        "quick",
+    ]
+    done = bench.tune("gemm-reduce-scatter", *words, "--db", str(database))
+    assert done.exit_code == 0, done.output
+
+
+def run(script: Path, *words: str, gpu: bool = False) -> subprocess.CompletedProcess[str]:
+    path = os.pathsep.join([str(ROOT), str(ROOT / "bench"), *filter(None, sys.path)])
+    environment = {**os.environ, "PYTHONPATH": path, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    environment |= {} if gpu else {"CUDA_VISIBLE_DEVICES": ""}
+    command = [sys.executable, *TORCHRUN, str(script), *words]
+    return subprocess.run(command, env=environment, capture_output=True, text=True)
+
+
+def rows_of(file: Path) -> list[dict[str, Any]]:
+    return list(json.loads(file.read_text())["rows"])
+
+
+@pytest.mark.timeout(900)
+def test_a_run_sets_what_it_sees_beside_the_claim(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tuned(tmp_path / "cache.db", monkeypatch)
+    words = ["--toy", "--only", "rs", "--db", str(tmp_path / "cache.db"), "--json", str(tmp_path / "rows.json")]
+    done = run(FILES[0], *words, "--strict")
+    rows = rows_of(tmp_path / "rows.json")
+    assert [row["regime"] for row in rows] == ["pipelined", "isolated"], "there are no graphs without GPUs"
+    for row in rows:
+        assert row["source"] == "exact" and row["config"]["mode"] != "bsp"
+        assert row["ours"] > 0 and row["plain"] > 0
+        assert row["ratio"]["value"] == pytest.approx(row["plain"] / row["ours"])
+        assert row["ratio"]["value"] < 0.995 and "slower than plain" in row["flags"], "the interpreter is slow"
+    assert rows[0]["claim"]["ratio"] > 1 and "claim is off" in rows[0]["flags"]
+    assert done.returncode != 0, "--strict"
+    assert "2 rows, 2 flagged" in done.stdout and done.stdout.count("| rs | m=8 ") == 2
+
+
+@pytest.mark.timeout(900)
+def test_all_workloads_run_and_nobody_exits_without_strict(tmp_path: Path) -> None:
+    words = [word for name in ("ag-rows/m=8", "ag-k", "ar-8192", "fd") for word in ("--only", name)]
+    done = run(FILES[0], "--toy", *words, "--regimes", "pipelined", "--db", str(tmp_path / "none.db"),
+               "--json", str(tmp_path / "rows.json"))  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    rows = rows_of(tmp_path / "rows.json")
+    assert [row["table"] for row in rows] == ["ag-rows", "ag-k", "ar-8192", "fd"]
+    assert all(row["source"] == "default" and "not tuned (default)" in row["flags"] for row in rows)
+
+
+@pytest.mark.timeout(900)
+def test_a_wrong_result_is_loud(tmp_path: Path) -> None:
+    script = tmp_path / "wrong.py"
+    script.write_text(
+        "import autotune, outside\n"
+        "right = autotune.gemm_reduce_scatter\n"
+        "autotune.gemm_reduce_scatter = lambda *words, **named: 1.01 * right(*words, **named)\n"
+        "outside.main()\n"
+    )
+    done = run(script, "--toy", "--only", "rs", "--db", str(tmp_path / "none.db"))
+    assert done.returncode != 0 and "results differ from plain torch's by 1.0e-02, allowed is 1e-04" in done.stderr
+
+
+def test_bad_words_are_refused_with_a_reason() -> None:
+    script = [sys.executable, str(FILES[0])]
+    environment = {**os.environ, "WORLD_SIZE": "2"}
+    for words, why in ((["--only", "rs/m=7"], "chooses nothing"), (["--regimes", "eager"], "allowed are graph, "),
+                       (["--rounds", "1"], "at least 2")):  # fmt: skip
+        done = subprocess.run([*script, *words], env=environment, capture_output=True, text=True)
+        assert done.returncode == 2 and why in done.stderr
+    del environment["WORLD_SIZE"]
+    done = subprocess.run(script, env=environment, capture_output=True, text=True)
+    assert done.returncode == 2 and "torchrun" in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.gpu(1)
+@pytest.mark.timeout(900)
+def test_two_ranks_on_gpus_go_through_all_regimes(tmp_path: Path) -> None:
+    """With one GPU the two ranks share it: graphs of ours, plain torch through the host."""
+    done = run(FILES[0], "--toy", "--db", str(tmp_path / "none.db"), "--json", str(tmp_path / "rows.json"), gpu=True)
+    assert done.returncode == 0, done.stderr
+    rows = rows_of(tmp_path / "rows.json")
+    assert {row["table"] for row in rows} == {"ag-rows", "ag-k", "rs", "ar-28672", "ar-8192", "fd"}
+    assert {row["regime"] for row in rows} == set(outside.REGIMES)
