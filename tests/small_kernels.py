@@ -50,6 +50,18 @@ def tensors(count: int = 200) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.zeros(count), torch.randn(count)
 
 
+def add_some() -> Any:
+    @triton.jit
+    def add_some(x, bias, n, BLOCK: tl.constexpr):
+        at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+        mask = at < n
+        tl.store(x + at, tl.load(x + at, mask=mask) + 1.0, mask=mask)
+        if bias is not None:
+            tl.store(bias + at, tl.load(bias + at, mask=mask) + 1.0, mask=mask)
+
+    return add_some
+
+
 def add_double() -> Any:
     @triton.jit
     def add_double(x, n, DOUBLE: tl.constexpr, BLOCK: tl.constexpr):

@@ -18,6 +18,7 @@ from autotune.cli.interrupts import exit_code, interruptible, requested
 from autotune.cli.options import with_problem_options
 from autotune.errors import AutotuneError, UnknownWorkload
 from autotune.report.figures import dashed
+from autotune.suggestion import did_you_mean
 from autotune.workloads import Workload, is_reference, names, workload
 
 DEFAULTS = "Dimensions that are not given are those of the workload's default problem on this machine."
@@ -37,6 +38,7 @@ class Commands(TyperGroup):
             commands = f"; other commands: {', '.join(others)}" if others else ""
             if is_reference(args[0]):
                 commands += f"; one in a file is tuned by: tune run {args[0]}"
+            commands += did_you_mean(name, self.commands)
             raise UnknownWorkload(f"no workload named {args[0]!r}; there are: {', '.join(workloads)}{commands}")
         return super().resolve_command(ctx, args)
 

@@ -125,10 +125,20 @@ def _annotation(field: dataclasses.Field[Any], several: bool) -> Any:
         case "size" if several and field.name != "world_size":
             return Annotated[str | None, typer.Option(option, help=text, metavar="N,N|N..N", rich_help_panel=panel)]
         case "size":
-            return Annotated[int | None, typer.Option(option, help=text, metavar="N", rich_help_panel=panel)]
+            return Annotated[
+                int | None, typer.Option(option, help=text, metavar="N", parser=_integer, rich_help_panel=panel)
+            ]
         case "choice":
             metavar = "|".join(field.metadata["allowed"])
             return Annotated[str | None, typer.Option(option, help=text, metavar=metavar, rich_help_panel=panel)]
         case _:
             both = f"{option}/--no-{dashed(field.name)}"
             return Annotated[bool | None, typer.Option(both, help=text, rich_help_panel=panel)]
+
+
+def _integer(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        several = "; several sizes are tuned by: tune grid WORKLOAD" if "," in text or ".." in text else ""
+        raise typer.BadParameter(f"{text!r} is not an integer{several}") from None

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from triton import knobs
-from triton.runtime.autotuner import Autotuner
 from triton.runtime.jit import JITFunction
 
 from autotune.config import Config
@@ -20,6 +19,7 @@ from autotune.db import Provenance
 from autotune.decorator.bench import FAILED, Bench, evaluation_of
 from autotune.decorator.candidates import Candidates, Default, Listed, Spaced
 from autotune.decorator.key import Call, Reader, TuningKey, cache_key, call_of, key_reader, provenance_of, tuning_key
+from autotune.decorator.steady import SteadyAutotuner
 from autotune.decorator.votes import Asked, Question, Ranks, agreed, votes_of
 from autotune.environment import INTERPRETED, Machine, default_database_url, offline
 from autotune.environment import machine as this_machine
@@ -72,13 +72,12 @@ class Form:
         self.launches: dict[TuningKey, Launch] = {}
 
 
-class Tuner(Autotuner):  # type: ignore[misc]  # Triton ships no types
+class Tuner(SteadyAutotuner):
     """A kernel decorated with ``autotune``. Safe to launch from many threads.
 
     ``decisions`` holds, by Triton's tuning key, where each config in use came from: ``found.source``, ``found.reason``.
     """
 
-    configs_top_k: Any
     nargs: Any
     do_bench: Any
 
@@ -100,8 +99,6 @@ class Tuner(Autotuner):  # type: ignore[misc]  # Triton ships no types
             raise InvalidArguments("a list of configs, or a perf_model that ranks one, does not go with a space")
         super().__init__(fn, arg_names, configs, key, reset_to_zero, restore_value, **named)
         self._given_bench = self._do_bench
-        if isinstance(self.configs_top_k, float) and 0 < self.configs_top_k * len(self.configs) < 1:
-            self.configs_top_k = 1  # Triton before 3.9 rounds it down to nothing
         self._candidates: Candidates = Listed(self.configs)
         if extension.space is not None:
             self._candidates = Spaced(extension.space, extension.default, self.arg_names, extension.config_hook)

@@ -99,7 +99,7 @@ class _Terms:
         workload, machine = workload_for(name, problem), this_machine()
         if problem.world_size != world_size:
             raise InputError(f"{problem}: world_size={problem.world_size}, but this program has {world_size} ranks")
-        chosen, limits = limits_of(machine, effort, trials, budget)
+        chosen, limits = limits_of(machine, effort, trials, budget, seed)
         return cls(
             workload.name, problem, chosen, limits, seed, force, regime_of(regime), machine, provenance_of(workload)
         )

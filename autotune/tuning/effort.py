@@ -14,6 +14,8 @@ UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 MOST_TRIALS = 100_000
 LONGEST = 7 * 24 * 3600.0
 SHORTEST = 5.0
+LARGEST_SEED = 2**32 - 1
+"""NumPy's generators take none beyond."""
 
 
 @dataclass(frozen=True)
@@ -71,8 +73,15 @@ class Budget:
         return min(1.0, max(trials / self.trials, by_time))
 
 
-def limits_of(machine: Machine, effort: str | None, trials: int | None, budget: str | None) -> tuple[str, Budget]:
-    """The effort's name, by default as suits the machine, and what ends a search; raises InputError, InvalidBudget."""
+def limits_of(
+    machine: Machine, effort: str | None, trials: int | None, budget: str | None, seed: int = 0
+) -> tuple[str, Budget]:
+    """The effort's name, by default as suits the machine, and what ends a search.
+
+    Raises InputError, also for a ``seed`` that no search takes, and InvalidBudget.
+    """
+    if not 0 <= seed <= LARGEST_SEED:
+        raise InputError(f"seed {seed}: allowed are 0 to {LARGEST_SEED}")
     effort = effort or ("quick" if machine.is_interpreter else "standard")
     if effort not in EFFORTS:
         raise InputError(f"effort {effort!r}: allowed are {', '.join(EFFORTS)}")

@@ -7,6 +7,7 @@ import importlib.metadata
 
 from autotune.environment import WORKLOADS
 from autotune.errors import InputError, UnknownWorkload
+from autotune.suggestion import did_you_mean
 from autotune.workloads.user_files import BUILT_IN, from_reference, instances, is_reference
 from autotune.workloads.workload import Workload
 
@@ -42,7 +43,8 @@ def workload(name: str) -> Workload:
     if wanted in _from_files():
         return _from_files()[wanted]
     if wanted not in _references():
-        raise UnknownWorkload(f"no workload named {name!r}; there are: {', '.join(names())}; or FILE:CLASS")
+        known = f"there are: {', '.join(names())}; or FILE:CLASS{did_you_mean(wanted, names())}"
+        raise UnknownWorkload(f"no workload named {name!r}; {known}")
     found = _references()[wanted].load()
     if not isinstance(found, Workload):
         raise InputError(f"entry point {wanted} is a {type(found).__name__}; an instance of Workload is needed")

@@ -43,6 +43,23 @@ def test_no_command_shows_help(gpus: Bench) -> None:
     assert "all-gather-gemm" in gpus.tune().output
 
 
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (("lst",), "list"),
+        (("all-gater-gemm",), "all-gather-gemm"),
+        (("all_gather_gem", "--m", "16"), "all-gather-gemm"),
+        (("show", "flash-decod"), "flash-decode"),
+        (("list", "flash-decod"), "flash_decode"),
+        (("frobnicate",), None),
+    ],
+)
+def test_a_word_that_is_nearly_known(gpus: Bench, words: tuple[str, ...], meant: str | None) -> None:
+    result = gpus.tune(*words)
+    assert result.exit_code == 2
+    assert result.stderr.rstrip().endswith(f"; did you mean {meant}?") if meant else "mean" not in result.stderr
+
+
 def test_a_users_file_that_is_not_there(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     from autotune.workloads import registry
 

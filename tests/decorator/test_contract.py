@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 import triton
-from small_kernels import SIZES, Clock, add_double, copy, grid, increment, tensors
+from small_kernels import SIZES, Clock, add_double, add_some, copy, grid, increment, tensors
 from triton.runtime.autotuner import Autotuner
 
 import autotune
@@ -71,6 +71,39 @@ def test_reset_to_zero_leaves_the_effect_of_one_call(decorate: Any, named: bool)
     assert torch.equal(x, torch.ones(200))
     kernel[grid](x, 200)
     assert torch.equal(x, torch.full((200,), 2.0)), "only tuning resets"
+
+
+@pytest.mark.parametrize("named", [False, True])
+@pytest.mark.parametrize("how", ["restore_value", "reset_to_zero"])
+def test_an_argument_that_is_none_is_neither_reset_nor_restored(how: str, named: bool) -> None:
+    options: dict[str, Any] = {how: ["x", "bias"], "do_bench": Clock(3, 1, 2, 3, 1, 2)}
+    kernel = autotune.autotune(SIZES, key=["n"], **options)(add_some())
+    x = torch.zeros(200)
+    kernel[grid](x=x, bias=None, n=200) if named else kernel[grid](x, None, 200)
+    assert torch.equal(x, torch.ones(200))
+    bias = torch.full((200,), 3.0)
+    kernel[grid](x, bias, 100)
+    assert torch.equal(bias[:100], torch.full((100,), 4.0 if how == "restore_value" else 1.0))
+
+
+def test_a_share_is_of_what_early_pruning_left() -> None:
+    sizes = [triton.Config({"BLOCK": block}) for block in (16, 32, 64, 128)]
+    prune = {
+        "early_config_prune": lambda configs, named, **kwargs: configs[:2],
+        "perf_model": lambda BLOCK, **kwargs: -BLOCK,
+        "top_k": 0.5,
+    }
+    kernel = autotune.autotune(sizes, key=["n"], prune_configs_by=prune, do_bench=Clock())(copy())
+    out, x = tensors()
+    kernel[grid](out, x, 200)
+    assert torch.equal(out, x) and kernel.best_config.kwargs == {"BLOCK": 32}, "one of two is left, and not timed"
+
+
+def test_a_top_k_that_is_neither_share_nor_number() -> None:
+    prune = {"perf_model": lambda BLOCK, **kwargs: BLOCK, "top_k": 1.5}
+    kernel = autotune.autotune(SIZES, key=["n"], prune_configs_by=prune)(copy())
+    with pytest.raises(TypeError, match="top_k=1.5: a share up to 1.0"):
+        kernel[grid](*tensors(), 200)
 
 
 def test_hooks_come_in_pairs_around_every_timed_call_and_once_after_tuning(decorate: Any) -> None:

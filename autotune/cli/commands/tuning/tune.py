@@ -52,7 +52,7 @@ def tune_workload(
     from autotune.tuning import EFFORTS, limits_of, tune
 
     machine, wanted = session.machine(), regime_of(regime)
-    chosen, limits = limits_of(machine, effort, trials, budget)
+    chosen, limits = limits_of(machine, effort, trials, budget, seed)
     session.check_ranks(request.world_size(machine), machine)
     problem = request.problem(machine)
     session.check_work(problem, machine)

@@ -45,6 +45,23 @@ def test_piped_the_view_is_plain_lines_on_stderr(gpus: Bench) -> None:
     assert "x bsp graph (530.0 µs), mode push" in lines[-1]
 
 
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("all-gather-gemm", "--seed", "-1"), "seed -1: allowed are 0 to 4294967295"),
+        (("grid", "all-gather-gemm", "--seed", str(2**32)), "seed 4294967296: allowed are 0 to 4294967295"),
+        (("all-gather-gemm", "--m", "16,64"), "several sizes are tuned"),
+        (("all-gather-gemm", "--m", "16..64"), "several sizes are tuned"),
+        (("all-gather-gemm", "--dtype", "bfloat16"), "allowed are bf16, fp16, fp32; did you mean bf16?"),
+        (("all-gather-gemm", "--layout", "row"), "allowed are rows, k; did you mean rows?"),
+    ],
+)
+def test_what_cannot_be_is_said_with_what_can(gpus: Bench, words: tuple[str, ...], told: str) -> None:
+    result = gpus.tune(*words)
+    assert result.exit_code == 2 and result.stdout == "" and told in result.stderr, result.output
+    assert isinstance(result.exception, SystemExit)
+
+
 def test_json_is_all_there_is_on_stdout(gpus: Bench) -> None:
     result = gpus.tune(*SMALL, "--json")
     values = json.loads(result.stdout)
