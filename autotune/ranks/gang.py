@@ -20,7 +20,7 @@ from autotune.errors import GangError
 from autotune.outcome import Evaluation, Latency, Outcome
 from autotune.problem import Problem
 from autotune.processes.folder import OwnFolder
-from autotune.ranks.evaluation import MeasurePlan, check_same_work, evaluate, kind_of, measure_parts
+from autotune.ranks.evaluation import MeasurePlan, check_same_work, evaluate, kind_of, measure_parts, prove
 from autotune.ranks.protocol import Bug, Done, Failed, Open, Reply, Request, SetUp
 from autotune.workloads import Workload, reference_of
 
@@ -167,6 +167,12 @@ class Gang:
         if found.outcome is Outcome.MEASURED:
             self._in_vain = 0
         return found
+
+    def prove(self, config: Config, seed: int, latency: float) -> Evaluation | None:
+        """Check a winner once more, for far longer; None if every result is right. ``latency`` in microseconds."""
+        if not self._alive():
+            self._restart()
+        return prove(self._everyone, self.workload, self.problem, self.machine, config, seed, latency)
 
     def measure_parts(self, warmup: int, iterations: int) -> dict[str, Latency]:
         """The operation's parts alone; empty where that failed."""
