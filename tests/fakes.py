@@ -107,6 +107,9 @@ class FakeGang:
         self.restarts += found.outcome in (Outcome.TIMED_OUT, Outcome.CRASHED)
         return found
 
+    def prove(self, config: Config, seed: int, latency: float) -> Evaluation | None:
+        return None
+
     def measure_parts(self, plan: Any) -> dict[str, Latency]:
         return {name: latency_of(median, self.ranks) for name, median in LIMITS.items()}
 

@@ -120,6 +120,9 @@ class Ranks:
         time = self.time(config)
         return Evaluation(Outcome.MEASURED, latency=latency_of(time), times=(time,) * plan.iterations)
 
+    def prove(self, config: Config, seed: int, latency: float) -> Evaluation | None:
+        return None
+
     def measure_parts(self, plan: Any) -> dict[str, Latency]:
         return {"sum": latency_of(120.0)}
 

@@ -27,6 +27,7 @@ from autotune.ranks.evaluation import (
     kind_of,
     measure_parts,
     measure_rates,
+    prove,
 )
 from autotune.ranks.protocol import Bug, Done, Failed, Open, Reply, Request, SetUp
 from autotune.workloads import Code, Workload, reference_of
@@ -178,6 +179,12 @@ class Gang:
         if found.outcome is Outcome.MEASURED:
             self._in_vain = 0
         return found
+
+    def prove(self, config: Config, seed: int, latency: float) -> Evaluation | None:
+        """Check a winner once more, for far longer; None if every result is right. ``latency`` in microseconds."""
+        if not self._alive():
+            self._restart()
+        return prove(self._everyone, self.workload, self.problem, self.machine, config, seed, latency)
 
     def measure_parts(self, plan: MeasurePlan) -> dict[str, Latency]:
         """The operation's parts alone; empty where that failed."""

@@ -18,7 +18,15 @@ from autotune.heap.arena import SymmetricHeap
 from autotune.outcome import Evaluation, Latency
 from autotune.problem import Problem
 from autotune.ranks.agreement import Released, Votes
-from autotune.ranks.evaluation import MeasurePlan, check_same_work, evaluate, kind_of, measure_parts, measure_rates
+from autotune.ranks.evaluation import (
+    MeasurePlan,
+    check_same_work,
+    evaluate,
+    kind_of,
+    measure_parts,
+    measure_rates,
+    prove,
+)
 from autotune.ranks.gang import SPIN_LIMITS
 from autotune.ranks.protocol import Done, Failed, Reply, Request, SetUp
 from autotune.ranks.rank import Rank
@@ -107,6 +115,10 @@ class Crew:
     def evaluate(self, config: Config, seed: int, plan: MeasurePlan) -> Evaluation:
         """Compile, check and measure one config."""
         return evaluate(self._everyone, self._workload, self._problem, self._machine, config, seed, plan)
+
+    def prove(self, config: Config, seed: int, latency: float) -> Evaluation | None:
+        """Check a winner once more, for far longer; None if every result is right. ``latency`` in microseconds."""
+        return prove(self._everyone, self._workload, self._problem, self._machine, config, seed, latency)
 
     def measure_parts(self, plan: MeasurePlan) -> dict[str, Latency]:
         """The operation's parts alone; empty where that failed."""

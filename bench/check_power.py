@@ -1,0 +1,234 @@
+"""The power of the check: kernels are broken one edit at a time, and the tuner's own evaluation has to find each out.
+
+    python bench/check_power.py                         every mutant that interpreter ranks can show, and the score
+    python bench/check_power.py --only "^ag|one slot"   those whose name matches
+    python bench/check_power.py --jobs 8 --out m.jsonl  eight at a time; run again, it goes on where it was
+    python bench/check_power.py --gpu                   two ranks on this machine's GPUs, in turns on one: all mutants
+
+The mutants are a table (``mutants.py``). Each is made in a copy of the package, and evaluated there as a trial is; what
+passes goes through the proof that a winner has to pass. Cases are evaluated unbroken, too: all of these have to pass.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from mutants import CASES, MUTANTS, Case, Mutant
+
+PACKAGE = Path(__file__).parent.parent / "autotune"
+RANKS = 2
+POLLS = 1 << 16
+"""Before a wait gives up under the interpreter: some seconds, where the tuner waits for twenty."""
+LIMIT = 1200.0
+"""Seconds after which one evaluation is given up, whatever it is doing."""
+SOUND = "unbroken"
+EVALUATION, PROOF, NOTHING, BROKEN = "evaluation", "proof", "nothing", "the mutant itself is broken"
+
+
+class ForkedRank:
+    """Stands in for ``subprocess.Popen`` in the gang: a rank in which what this process has imported is there already.
+
+    To import torch and Triton takes each rank longer than the evaluation of a mutant.
+    """
+
+    def __init__(self, command: list[str], stdout: Any, env: dict[str, str], **_: Any) -> None:
+        self._code: int | None = None
+        self.pid = os.fork()
+        if self.pid == 0:
+            try:
+                os.setsid()
+                os.dup2(stdout.fileno(), 1)
+                os.dup2(stdout.fileno(), 2)
+                os.environ.clear()
+                os.environ.update(env)
+                from autotune.ranks import rank
+
+                sys.argv = ["rank", *command[command.index("autotune.ranks.rank") + 1 :]]
+                rank.main()
+            finally:
+                os._exit(1)
+
+    def poll(self) -> int | None:
+        if self._code is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            self._code = os.waitstatus_to_exitcode(status) if pid else None
+        return self._code
+
+    def wait(self, timeout: float | None = None) -> int:
+        deadline = time.monotonic() + (timeout or 1e9)
+        while self.poll() is None:
+            if time.monotonic() > deadline:
+                raise subprocess.TimeoutExpired("rank", timeout or 0)
+            time.sleep(0.01)
+        return self._code or 0
+
+
+def applied(mutant: Mutant, package: Path = PACKAGE) -> str:
+    """The file's text with the edits. Raises ValueError where a snippet does not occur as often as the table says."""
+    text = (package / mutant.file).read_text()
+    for snippet, instead, *times in mutant.edits:
+        wanted, found = times[0] if times else 1, text.count(snippet)
+        if found != wanted:
+            raise ValueError(f"{mutant.name}: {mutant.file} has the snippet {found} times, not {wanted}: {snippet!r}")
+        text = text.replace(snippet, str(instead))
+    return text
+
+
+def evaluated(case: Case, seed: int, gpu: bool) -> dict[str, Any]:
+    """How a case's evaluation ends, and the proof where that passes; in this process, of the package that it imports."""
+    from autotune.config import Config
+    from autotune.environment import INTERPRETED, machine
+    from autotune.outcome import Outcome
+    from autotune.ranks import gang as gangs
+    from autotune.ranks.evaluation import MeasurePlan
+    from autotune.workloads import workload
+
+    here = machine() if gpu else INTERPRETED
+    if not gpu:
+        gangs.SPIN_LIMITS = {**gangs.SPIN_LIMITS, "interpreter": POLLS}
+        names = {name: getattr(subprocess, name) for name in ("DEVNULL", "TimeoutExpired")}
+        gangs.subprocess = SimpleNamespace(Popen=ForkedRank, **names)  # type: ignore[assignment]
+    found = workload(case.workload)
+    problem, config = found.problem_type(**case.problem, world_size=RANKS), Config(case.config)
+    plan = MeasurePlan(2, 5, 15) if gpu else MeasurePlan(0, 1, 1)
+    with gangs.Gang(found, problem, here, deadlines={"check": 300.0, "measure": 300.0, "start": 300.0}) as gang:
+        first = gang.evaluate(config, seed, plan)
+        if first.latency is None:
+            return {"by": EVALUATION, "outcome": str(first.outcome), "reason": first.reason}
+        proof = gang.prove(config, seed + 1, first.latency.median)
+        if proof is not None:
+            return {"by": PROOF, "outcome": str(proof.outcome), "reason": proof.reason}
+        return {"by": NOTHING, "outcome": str(Outcome.MEASURED), "reason": f"error {first.error:.1e}"}
+
+
+def evaluate(mutant: Mutant | None, case: Case, seed: int, gpu: bool) -> dict[str, Any]:
+    """The same in a process of its own, on a copy of the package, with a mutant's edits."""
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder, "autotune")
+        shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))
+        if mutant is not None:
+            (copy / mutant.file).write_text(applied(mutant))
+        answer, begun = Path(folder, "answer"), time.monotonic()
+        pid = os.fork()
+        if pid == 0:
+            _answer(folder, answer, case, seed, gpu)
+        while os.waitpid(pid, os.WNOHANG)[0] == 0:
+            if time.monotonic() - begun > LIMIT:
+                os.killpg(pid, signal.SIGKILL)
+            time.sleep(0.05)
+        said = {"by": BROKEN, "outcome": "", "reason": "no answer"}
+        if answer.exists():
+            said = json.loads(answer.read_text())
+        return {**said, "seconds": round(time.monotonic() - begun, 1)}
+
+
+def _answer(folder: str, answer: Path, case: Case, seed: int, gpu: bool) -> None:
+    """The whole life of a forked driver."""
+    os.setsid()
+    os.chdir(folder)  # neither driver nor ranks find the unbroken package
+    sys.path.insert(0, folder)
+    try:
+        import autotune
+
+        assert Path(autotune.__file__).is_relative_to(folder), autotune.__file__
+        said = evaluated(case, seed, gpu)
+    except Exception as error:  # noqa: BLE001  a mutant may raise anything; who reads the table wants to see it
+        said = {"by": BROKEN, "outcome": type(error).__name__, "reason": str(error)[-500:]}
+    answer.write_text(json.dumps(said))
+    os._exit(0)
+
+
+def in_parallel(work: Sequence[tuple[str, Mutant | None, Case]], jobs: int, seed: int, gpu: bool) -> Iterator[Any]:
+    """Each piece of work's row, as it is done; ``jobs`` at a time, each in a process forked from this one."""
+    waiting, running = list(work), dict[int, tuple[str, Path]]()
+    with tempfile.TemporaryDirectory() as folder:
+        while waiting or running:
+            while waiting and len(running) < jobs:
+                name, mutant, case = waiting.pop(0)
+                place = Path(folder, str(len(waiting)))
+                pid = os.fork()
+                if pid == 0:
+                    place.write_text(json.dumps(evaluate(mutant, case, seed, gpu)))
+                    os._exit(0)
+                running[pid] = name, place
+            pid, _ = os.wait()
+            name, place = running.pop(pid)
+            yield {"name": name, **json.loads(place.read_text())}
+
+
+def chosen(only: str, gpu: bool) -> list[tuple[str, Mutant | None, Case]]:
+    """What is to be evaluated: every case unbroken, then the mutants that can show here."""
+    mutants = [each for each in MUTANTS if not each.equivalent and (gpu or not each.hardware)]
+    mutants = [each for each in mutants if re.search(only, each.name)]
+    cases = dict.fromkeys(each.case for each in mutants)
+    work: list[tuple[str, Mutant | None, Case]] = [(f"{case}: {SOUND}", None, CASES[case]) for case in cases]
+    return work + [(each.name, each, CASES[each.case]) for each in mutants]
+
+
+def summary(rows: Sequence[dict[str, Any]]) -> str:
+    """The score, what survived, and sound kernels that did not pass."""
+    sound = [row for row in rows if row["name"].endswith(SOUND)]
+    mutants = [row for row in rows if row not in sound]
+    broken = [row for row in mutants if row["by"] == BROKEN]
+    counted = len(mutants) - len(broken)
+    by = {how: sum(row["by"] == how for row in mutants) for how in (EVALUATION, PROOF)}
+    caught = sum(by.values())
+    share = f"{caught / counted:.1%}" if counted else "none"
+    lines = [f"{counted} mutants: {caught} caught ({share}), {by[EVALUATION]} of them by the evaluation alone"]
+    lines += [f"  survives: {row['name']}" for row in mutants if row["by"] == NOTHING]
+    lines += [f"  to be mended in the table: {row['name']}: {row['outcome']} {row['reason']}" for row in broken]
+    lines += [f"  unbroken, yet refused: {row['name']}: {row['reason']}" for row in sound if row["by"] != NOTHING]
+    lines += [f"{len(sound)} cases unbroken: {sum(row['by'] == NOTHING for row in sound)} pass"]
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="", help="a regular expression for names of mutants")
+    parser.add_argument("--jobs", type=int, default=1, help="evaluations at a time; on GPUs one")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path, help="JSON lines; what is there already is not evaluated again")
+    parser.add_argument("--gpu", action="store_true", help="on this machine's GPUs; two ranks take turns on one")
+    options = parser.parse_args()
+    for mutant in MUTANTS:
+        applied(mutant)
+    if not options.gpu:
+        os.environ |= {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    import torch
+    import triton.language  # noqa: F401
+
+    torch.set_num_threads(1)
+    rows = []
+    if options.out and options.out.exists():
+        rows = [json.loads(line) for line in options.out.read_text().splitlines()]
+    known = {row["name"] for row in rows}
+    work = [piece for piece in chosen(options.only, options.gpu) if piece[0] not in known]
+    for row in in_parallel(work, 1 if options.gpu else options.jobs, options.seed, options.gpu):
+        rows.append(row)
+        print(
+            f"{row['by']:12s} {row['seconds']:6.1f} s  {row['name']:60s} {row['outcome']}: {row['reason'][:90]}",
+            flush=True,
+        )
+        if options.out:
+            with options.out.open("a") as file:
+                file.write(json.dumps(row) + "\n")
+    print(summary(rows))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,371 @@
+"""Mutants: the kernels with one thing broken. Read as a table: where, what stands there, what stands there instead.
+
+A snippet must occur in its file exactly as often as is said, so that the table cannot rot. ``case`` names the problem
+and config, in ``CASES``, whose evaluation has to find the mutant out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+TILE = {
+    "block_m": 16, "block_n": 32, "block_k": 32, "group_m": 1, "num_warps": 4, "num_stages": 2, "loads": "pointer",
+}  # fmt: skip
+PUSH = {
+    **TILE, "mode": "push", "schedule": "tile", "unit_rows": 16, "comm_programs": 1, "copy_kib": 2,
+    "peer_order": "rotate", "push_site": "same_launch", "head_start": 0, "split_k": 1, "preload_b": False,
+    "k_chunks": 1,
+}  # fmt: skip
+STAGED = {name: value for name, value in PUSH.items() if name != "push_site"} | {"mode": "pull_staged"}
+GATHER = {"mode": "own_collective", "comm_programs": 2, "copy_kib": 2, "peer_order": "rotate"}
+SCATTER = {
+    **TILE, "mode": "push", "schedule": "tile", "peer_order": "rotate", "signals": "at_once", "split_k": 1,
+    "unit_tiles": 1,
+}  # fmt: skip
+SUM = {"sum_block": 512, "sum_warps": 4}
+REDUCE = {
+    **TILE, "mode": "one_shot", "schedule": "tile", "residents": 1, "combine": "sender", "protocol": "flag",
+    "split_k": 1,
+}  # fmt: skip
+DECODE = {
+    "mode": "fused", "block_n": 16, "kv_splits": 2, "heads_per_program": 2, "num_warps": 2, "num_stages": 2,
+    "table_reads": "ahead", "program_order": "heads", "reducer": "trailing", "flag_heads": 1, "combine_heads": 1,
+    "wire": "fp32", "combiner": "every_rank", "combine_site": "same_launch", "protocol": "flags",
+}  # fmt: skip
+BARE = ("mode", "block_n", "kv_splits", "heads_per_program", "num_warps", "num_stages", "table_reads", "program_order")
+ALL_GATHER = {name: DECODE[name] for name in (*BARE, "reducer", "flag_heads", "combine_heads", "wire")}
+
+AG = {"m": 64, "n": 128, "k": 64, "bias": True}
+RS = {"m": 64, "n": 64, "k": 128, "bias": True}
+AR = {"m": 16, "n": 64, "k": 128, "bias": True}
+FD = {"batch": 2, "q_heads": 4, "kv_heads": 2, "head_dim": 64, "kv_len": 72, "page_size": 16, "dtype": "fp16"}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A workload's problem on two ranks, and a config."""
+
+    workload: str
+    problem: Mapping[str, Any]
+    config: Mapping[str, Any]
+
+
+def _gather(config: Mapping[str, Any], problem: Mapping[str, Any] | None = None, **knobs: Any) -> Case:
+    return Case("all_gather_gemm", {**AG, **(problem or {})}, {**config, **knobs})
+
+
+def _scatter(config: Mapping[str, Any], problem: Mapping[str, Any] | None = None, **knobs: Any) -> Case:
+    return Case("gemm_reduce_scatter", {**RS, **(problem or {})}, {**config, **knobs})
+
+
+def _reduce(problem: Mapping[str, Any] | None = None, **knobs: Any) -> Case:
+    return Case("gemm_all_reduce", {**AR, **(problem or {})}, {**REDUCE, **knobs})
+
+
+def _decode(problem: Mapping[str, Any] | None = None, **knobs: Any) -> Case:
+    return Case("flash_decode", {**FD, **(problem or {})}, {**DECODE, **knobs})
+
+
+RAGGED = {"m": 68, "n": 80, "k": 72}
+"""Edges in every direction: nothing divides."""
+
+PULL = {**TILE, "mode": "pull", "schedule": "tile"}
+
+CASES: Mapping[str, Case] = {
+    "ag push": _gather(PUSH),
+    "ag fanout": _gather(PUSH, peer_order="fanout", comm_programs=2),
+    "ag ragged": _gather(PUSH, RAGGED),
+    "ag units": _gather(PUSH, block_m=32),
+    "ag chunks": _gather(PUSH, k_chunks=2),
+    "ag split": _gather(PUSH, {"k": 96}, split_k=2),
+    "ag K": _gather(PUSH, {"layout": "k"}),
+    "ag own stream": _gather(PUSH, push_site="same_stream"),
+    "ag staged": _gather(STAGED),
+    "ag pull": _gather(PULL),
+    "ag pull ragged": _gather(PULL, RAGGED),
+    "ag gather": _gather(GATHER),
+    "ag copies": _gather({"mode": "copy_engine", "unit_rows": 16, "gemm_streams": 1}),
+    "rs push": _scatter(SCATTER),
+    "rs units": _scatter(SCATTER, unit_tiles=2),
+    "rs late": _scatter(SCATTER, schedule="persistent", signals="next_turn"),
+    "rs pull": _scatter(SCATTER, mode="pull"),
+    "rs split": _scatter(SCATTER, split_k=2),
+    "rs gather": _scatter({"mode": "own_collective", **SUM}),
+    "rs copies": _scatter({"mode": "copy_engine", "unit_rows": 16, "gemm_streams": 1, **SUM}),
+    "ar one": _reduce(),
+    "ar two": _reduce(mode="two_shot"),
+    "ar packed": _reduce(protocol="packed"),
+    "ar two packed": _reduce(mode="two_shot", protocol="packed"),
+    "ar separate": _reduce(combine="separate"),
+    "ar split": _reduce(split_k=2),
+    "fd flags": _decode(),
+    "fd words": _decode(protocol="words"),
+    "fd owner": _decode(combiner="owner"),
+    "fd last": _decode(reducer="last"),
+    "fd kernel": _decode(reducer="kernel", combine_site="next_launch"),
+    "fd cap": _decode({"soft_cap": 3, "ragged": True}),
+    "fd gather": Case("flash_decode", FD, {**ALL_GATHER, "mode": "iris_all_gather", "launch": "eager"}),
+}
+
+Edit = tuple[str, str] | tuple[str, str, int]
+"""What stands there, what stands there instead, and how often it does, if not once."""
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A file of the package with edits; what they break."""
+
+    breaks: str
+    file: str
+    edits: tuple[Edit, ...]
+    case: str
+    equivalent: str = ""
+    """Why no result can change, if so: it is not counted then."""
+    hardware: bool = False
+    """Only GPUs can show it: the interpreter runs a rank's programs in turn and sees every store at once."""
+
+    @property
+    def name(self) -> str:
+        """One word for each mutant: its case and what it breaks."""
+        return f"{self.case}: {self.breaks}"
+
+
+def _in(file: str, *rows: tuple[Any, ...]) -> list[Mutant]:
+    """Rows of one file: what breaks, the case, and the edits; a dictionary at the end has further fields."""
+    made = []
+    for breaks, case, *rest in rows:
+        more = rest.pop() if isinstance(rest[-1], dict) else {}
+        made.append(Mutant(breaks, file, tuple(rest), case, **more))
+    return made
+
+
+GPU = {"hardware": True}
+
+DONE = "    wait_for_all(done, epoch + 1, status, spin_limit, WORLD)\n"
+PUSHED = """        if ROTATE:
+            heap.signal(counter, (rank + FIRST + turn) % WORLD, rank, heap_bases)
+        else:
+            heap.signal_each(counter, rank, heap_bases, WORLD, FIRST)
+"""
+PUSH_LOOP = "        for step in range(part, tl.cdiv(end - first, STEP_ROWS) * across, parts):\n"
+FETCH_LOOP = "        for step in range(part + late, tl.cdiv(end - first, STEP_ROWS) * across, parts):\n"
+FETCHED = "        heap.signal(arrivals + (chunk * WORLD + peer) * units + unit, rank, rank, heap_bases)\n"
+RS_SEND = "            send_tile(acc, mail, place, rank if PULL else owner, rank, heap_bases, BLOCK_M, BLOCK_N)\n"
+RS_SIGNAL = "                announce(index, tiles, sent, arrivals, owner, rank, heap_bases, UNIT_TILES)\n"
+RS_LATE = "        announce(stored_index, tiles, sent, arrivals, stored_owner, rank, heap_bases, UNIT_TILES)\n\n"
+AR_SENT = """        for turn in tl.static_range(PEERS):
+            send_tile(part, inbox, index, (first + turn) % WORLD, rank, heap_bases, BLOCK_M, BLOCK_N, rows)
+"""
+AR_SIGNAL = """        if PEERS == 1:
+            heap.signal(counter, first, rank, heap_bases)
+        else:
+            heap.signal_each(counter, rank, heap_bases, WORLD, 0)
+"""
+FD_ANNOUNCE = "    announce_unit(unit, units, arrivals, rank, heap_bases, WORLD, DELIVERY)\n"
+FD_REDUCE = '    """Merge a unit\'s splits and deliver it."""\n'
+POLLING = "    while (missing > 0) & (spins < spin_limit):\n"
+GAVE_UP = "    if missing > 0:\n        tl.atomic_xchg(status, 1)\n"
+
+MUTANTS: list[Mutant] = [
+    *_in(
+        "kernels/primitives/counters.py",
+        ("nobody is told: ready", "ag pull", ("heap.signal_each(ready + rank, rank, heap_bases, WORLD, 0)", "pass")),
+        ("waits for nobody", "ag gather", ("heap.wait_each(counters + ranks, ranks < WORLD, target, status, spin_limit)", "pass")),
+        ("waits for the launch before", "rs copies", ("ranks < WORLD, target, status", "ranks < WORLD, target - 1, status")),
+        ("waits for rank 0 alone", "ag gather", ("ranks < WORLD, target, status", "ranks < 1, target, status")),
+        ("leavers are not reset", "ag push", ("        tl.atomic_xchg(counter, 0)\n", "        pass\n")),
+        ("the last but one is the last", "rs push", ('scope="gpu") == programs - 1', 'scope="gpu") == programs - 2')),
+        ("the epoch stays", "ag push", ('tl.atomic_add(state, 1, sem="release", scope="gpu")', "pass")),
+        ("the epoch stays", "rs push", ('tl.atomic_add(state, 1, sem="release", scope="gpu")', "pass")),
+        ("the epoch stays", "ag copies", ('tl.atomic_add(state, 1, sem="release", scope="gpu")', "pass")),
+        ("the epoch grows by two", "rs pull", ("tl.atomic_add(state, 1,", "tl.atomic_add(state, 2,")),
+        ("the launch's number stays", "ar one", ("1 - programs + LAUNCH, 1)", "1 - programs, 1)")),
+        ("the launch's number stays", "ar two packed", ("1 - programs + LAUNCH, 1)", "1 - programs, 1)")),
+        ("two launches have one number", "ar one", (">> LAUNCH_BITS\n", ">> (LAUNCH_BITS + 1)\n")),
+        ("two launches have one number", "ar packed", (">> LAUNCH_BITS\n", ">> (LAUNCH_BITS + 1)\n")),
+        ("leavers count unordered", "rs split", ('tl.atomic_add(counter, 1, sem="acq_rel"', 'tl.atomic_add(counter, 1, sem="relaxed"'), GPU),
+        ("leavers do not wait for their threads", "rs split", ("    tl.debug_barrier()\n    last = ", "    last = "), GPU),
+    ),
+    *_in(
+        "kernels/primitives/meeting.py",
+        ("ranks pass the meeting by", "ag copies", ("    wait_for_all(counters, epoch + 1, status, spin_limit, WORLD)\n", "")),
+        ("the first meeting ends the epoch", "ag copies", ("    if LAST:\n", "    if True:\n")),
+        ("the last meeting does not end the epoch", "ag copies", ("    if LAST:\n", "    if LAST and WORLD == 1:\n")),
+    ),
+    *_in(
+        "heap/device.py",
+        ("signals nothing", "rs push", ("iris.atomic_add(counter, 1, rank, peer,", "iris.atomic_add(counter, 0, rank, peer,")),
+        ("signals twice", "rs push", ("iris.atomic_add(counter, 1, rank, peer,", "iris.atomic_add(counter, 2, rank, peer,")),
+        ("signals itself", "ag push", ("iris.atomic_add(counter, 1, rank, peer,", "iris.atomic_add(counter, 1, rank, rank,")),
+        ("leaves the last rank out", "ag pull", ("(lanes >= FIRST) & (lanes < WORLD)", "(lanes >= FIRST) & (lanes < WORLD - 1)")),
+        ("signals each rank twice", "ag pull", ("iris.atomic_add(counter + lanes * 0, 1,", "iris.atomic_add(counter + lanes * 0, 2,")),
+        ("signals each rank twice", "fd flags", ("iris.atomic_add(counter + lanes * 0, 1,", "iris.atomic_add(counter + lanes * 0, 2,")),
+        ("waits for one less", "rs push", ("    spins = 0\n    behind = target -", "    spins = 0\n    target -= 1\n    behind = target -")),
+        ("waits for one less", "ag push", ("    spins = 0\n    behind = target -", "    spins = 0\n    target -= 1\n    behind = target -")),
+        ("waits for the first to come", "fd flags", ("tl.max(tl.where(mask, target - reached, 0), axis=0)", "tl.min(tl.where(mask, target - reached, 1 << 30), axis=0)")),
+        ("waits for the first to come", "rs gather", ("tl.max(tl.where(mask, target - reached, 0), axis=0)", "tl.min(tl.where(mask, target - reached, 1 << 30), axis=0)")),
+        ("gives up at once", "ar one", ("    while (behind > 0) & (spins < spin_limit):\n", "    while (behind > 0) & (spins < 1):\n", 2)),
+        ("gives up without a mark", "rs push", ("        tl.atomic_xchg(status, 1)\n    return late", "        pass\n    return late"),
+         {"equivalent": "no wait of a right kernel gives up; the check of a wrong one sees the result"}),
+        ("signals before its threads have stored", "rs push", ('    tl.debug_barrier()\n    iris.atomic_add(counter, 1,', '    iris.atomic_add(counter, 1,'), GPU),
+        ("signals unordered", "rs push", ('mask=mask, sem="release", scope="sys")', 'mask=mask, sem="relaxed", scope="sys")', 2), GPU),
+        ("signals for this GPU alone", "rs push", ('mask=mask, sem="release", scope="sys")', 'mask=mask, sem="release", scope="gpu")', 2), GPU),
+        ("waits unordered", "rs push", ('sem="acquire", scope="sys")', 'sem="relaxed", scope="sys")', 3), GPU),
+        ("no fence before TMA reads", "ag push", ("if ENABLED and compiles_for_cuda():", "if ENABLED and compiles_for_cuda() and False:"), GPU),
+    ),
+    *_in(
+        "kernels/primitives/tiles.py",
+        ("a step beyond the edge of K", "ag ragged", ("< end_k - k\n", "< BLOCK_K\n")),
+        ("the last of K is lost", "ag ragged", ("< end_k - k\n", "< end_k - k - 1\n")),
+        ("a step of K is lost", "rs push", ("        for k in range(first_k, end_k, BLOCK_K):\n            if EVEN_K:", "        for k in range(first_k + BLOCK_K, end_k, BLOCK_K):\n            if EVEN_K:")),
+        ("the last step of K is lost", "ar one", ("        for k in range(first_k, end_k, BLOCK_K):\n            if EVEN_K:", "        for k in range(first_k, end_k - BLOCK_K, BLOCK_K):\n            if EVEN_K:")),
+        ("B stays where it is", "rs push", ("            b_pointers += BLOCK_K * stride_bk\n", "")),
+        ("no bias", "ag push", ("return acc + tl.load(bias", "return acc + 0 * tl.load(bias")),
+        ("bias twice", "ag push", ("return acc + tl.load(bias", "return acc + 2 * tl.load(bias")),
+        ("the next column's bias", "rs push", ("    columns = column + tl.arange(0, BLOCK_N)\n    return", "    columns = column + 1 + tl.arange(0, BLOCK_N)\n    return")),
+        ("no bias in the last column", "ag ragged", ("mask=columns < width, other=0.0)", "mask=columns < width - 1, other=0.0)")),
+        ("the last row is not stored", "ag ragged", ("mask=(rs < rows)[:, None]", "mask=(rs < rows - 1)[:, None]")),
+        ("stores over the right edge", "ag ragged", ("(cs < width)[None, :])", "(cs < width + 1)[None, :])")),
+        ("tiles in another order", "rs push", ("return first_m + local % rows, local // rows", "return first_m + local // tiles_n, local % tiles_n"),
+         {"equivalent": "the same tiles, each once"}),
+        ("rows beyond the edge are read", "rs push", ("rows = tl.minimum(a_row + tl.arange(0, BLOCK_M), a_rows - 1).to(tl.int64)", "rows = (a_row + tl.arange(0, BLOCK_M)).to(tl.int64)"),
+         {"equivalent": "what comes of them is not stored"}),
+    ),
+    *_in(
+        "kernels/primitives/splits.py",
+        ("the rest of the depth is lost", "ag split", ("tl.cdiv(tl.cdiv(depth, BLOCK_K), SPLITS) * BLOCK_K", "(tl.cdiv(depth, BLOCK_K) // SPLITS) * BLOCK_K")),
+        ("a split is not added", "rs split", ("tl.static_range(1, SPLITS)", "tl.static_range(2, SPLITS)")),
+        ("splits share a place", "ar split", ("tl.store(parts + split * (BLOCK_M * BLOCK_N), acc)", "tl.store(parts, acc)")),
+        ("the last split is not the last to come", "rs split", ("last = last_of(tickets + tile, SPLITS)", "last = split == SPLITS - 1"), GPU),
+    ),
+    *_in(
+        "kernels/primitives/transfer.py",
+        ("units are not signalled", "ag push", ("            heap.signal(counter, (rank + FIRST + turn) % WORLD, rank, heap_bases)\n", "            pass\n")),
+        ("units are signalled before they are stored", "ag push", (PUSHED, ""), (PUSH_LOOP, PUSHED + PUSH_LOOP)),
+        ("units are signalled before they are stored", "ag fanout", (PUSHED, ""), (PUSH_LOOP, PUSHED + PUSH_LOOP)),
+        ("a unit's last step is not sent", "ag push", (PUSH_LOOP, PUSH_LOOP.replace(" * across, parts", " * across - 1, parts"))),
+        ("a step beyond the unit's rows", "ag ragged", ("inside = (rows < end_row) & ", "inside = (rows < end_row + STEP_ROWS) & ")),
+        ("a tile does not wait for its last unit", "ag units", ("tl.minimum(last, rows - 1) // unit_rows + 1):", "tl.minimum(last, rows - 1) // unit_rows):")),
+        ("units of the launch before will do", "ag push", ("late += heap.wait(arrivals + source * units + unit, target,", "late += heap.wait(arrivals + source * units + unit, target - 1,")),
+        ("does not wait for the last source", "ag K", ("(sources <= last_source)", "(sources < last_source)")),
+        ("does not wait for the first source", "ag ragged", ("(sources >= first_source)", "(sources > first_source)")),
+        ("peers are read before they are ready", "ag staged", ("late = heap.wait(ready + peer, epoch + 1, status, spin_limit)", "late = 0")),
+        ("nobody is told: read", "ag staged", ("heap.signal_each(done + rank, rank, heap_bases, WORLD, 0)", "pass")),
+        ("units are signalled before they are fetched", "ag staged", (FETCHED, ""), (FETCH_LOOP, FETCHED + FETCH_LOOP), GPU),
+    ),
+    *_in(
+        "kernels/all_gather_gemm/device.py",
+        ("one slot", "ag push", ("slot = epoch & (SLOTS - 1)", "slot = epoch & 0")),
+        ("one slot", "ag own stream", ("slot = epoch & (SLOTS - 1)", "slot = epoch & 0"), ("slot = tl.load(state) & (SLOTS - 1)", "slot = tl.load(state) & 0")),
+        ("one slot", "ag split", ("slot = epoch & (SLOTS - 1)", "slot = epoch & 0")),
+        ("one slot", "ag K", ("slot = epoch & (SLOTS - 1)", "slot = epoch & 0")),
+        ("rank 1 is in the other slot", "ag push", ("slot = epoch & (SLOTS - 1)", "slot = (epoch + rank) & (SLOTS - 1)")),
+        ("rank 1 is an epoch ahead", "ag push", ("epoch = tl.load(state)\n    slot", "epoch = tl.load(state) + rank\n    slot")),
+        ("waits for the launch before", "ag push", ("target = (epoch + 1) * comm_programs", "target = epoch * comm_programs")),
+        ("peers are read before they are ready", "ag pull", ("late = heap.wait_each(ready + peers, peers < WORLD, epoch + 1, status, spin_limit)", "late = 0")),
+        ("A is overwritten while peers read it", "ag pull", ("        heap.signal_each(done + rank, rank, heap_bases, WORLD, 0)\n    " + DONE, "        pass\n")),
+        ("A is overwritten while peers read it", "ag staged", ("            wait_for_all(done, target, status, spin_limit, WORLD)\n", "            pass\n")),
+        ("inboxes are overwritten while they are read", "ag gather", ("    wait_for_all(ready, epoch + 1, status, spin_limit, WORLD)\n", "")),
+        ("the GEMM begins before all is there", "ag gather", ("        wait_for_all(arrivals, (epoch + 1) * programs, status, spin_limit, WORLD)\n", "        pass\n")),
+        ("a chunk of K is lost", "ag chunks", ("            for chunk in range(CHUNKS):\n                low, high = chunk_of(chunk, rank, K, WORLD, CHUNKS, ROWS)\n                late", "            for chunk in range(1, CHUNKS):\n                low, high = chunk_of(chunk, rank, K, WORLD, CHUNKS, ROWS)\n                late")),
+        ("chunks wait for the first one's units", "ag chunks", ("arrivals + chunk * WORLD * tl.cdiv(shard_rows, unit_rows), source", "arrivals, source")),
+        ("a tile waits for its first row alone", "ag units", ("row_in_shard + BLOCK_M - 1, shard_rows", "row_in_shard, shard_rows")),
+        ("the last of K is lost", "ag pull ragged", ("mask=ks[None, :] < width - k, other=0.0, hint", "mask=ks[None, :] < width - k - 1, other=0.0, hint")),
+    ),
+    *_in(
+        "kernels/all_gather_gemm/copy_engine.py",
+        ("copies before peers are ready", "ag copies", ("        self._enter.run()\n", "")),
+        ("a chunk is not copied", "ag copies", ("for begin in range(0, rows, unit):", "for begin in range(unit, rows, unit):")),
+    ),
+    *_in(
+        "kernels/primitives/exchange.py",
+        ("parts are not waited for", "rs push", ("late = heap.wait(arrivals + counter + source * counters_apart, target, status, spin_limit)", "late = 0")),
+        ("parts are not waited for", "rs pull", ("late = heap.wait(arrivals + counter + source * counters_apart, target, status, spin_limit)", "late = 0")),
+        ("a peer's part is not added", "rs push", ("for back in range(1, WORLD):", "for back in range(2, WORLD):")),
+        ("a part is not added", "ar one", ("for part in tl.static_range(PARTS):", "for part in tl.static_range(1, PARTS):")),
+        ("our own part is not rounded", "rs push", ("acc = acc.to(inbox.dtype.element_ty).to(tl.float32)", "acc = acc"),
+         {"equivalent": "nearer to the exact sum than what is allowed"}),
+    ),
+    *_in(
+        "kernels/gemm_reduce_scatter/device.py",
+        ("one slot", "rs push", ("slot = epoch & 1 ", "slot = epoch & 0 ")),
+        ("one slot", "rs pull", ("slot = epoch & 1 ", "slot = epoch & 0 ")),
+        ("rank 1 is in the other slot", "rs push", ("slot = epoch & 1 ", "slot = (epoch + rank) & 1 ")),
+        ("tiles are signalled before they are stored", "rs push", (RS_SIGNAL, "                pass\n"), (RS_SEND, RS_SIGNAL[4:] + RS_SEND)),
+        ("each tile signals its unit", "rs units", ("last_of(sent + owner * units + unit, in_unit))", "in_unit > 0)")),
+        ("the last late signal is forgotten", "rs late", ("    if LATE:\n" + RS_LATE, "\n")),
+        ("waits for the launch before", "rs push", ("arrivals, epoch + 1, rank, heap_bases, status, spin_limit,\n                WORLD, PULL", "arrivals, epoch, rank, heap_bases, status, spin_limit,\n                WORLD, PULL")),
+        ("sums before the copies have come", "rs copies", (DONE + "    for back", "    for back")),
+        ("no bias", "rs copies", ("        acc += tl.load(bias + place % N, mask=inside, other=0.0).to(tl.float32)\n", "        pass\n", 2)),
+        ("products are read before they are whole", "rs gather", ("    wait_for_all(ready, epoch + 1, status, spin_limit, WORLD)\n", "")),
+        ("the product is overwritten while peers read it", "rs gather", ("        announce_ready(done, rank, heap_bases, WORLD)\n    " + DONE, "        pass\n")),
+        ("a peer's part is not added", "rs gather", ("    for back in tl.static_range(1, WORLD):\n        source = (rank + WORLD - back) % WORLD\n        acc +=", "    for back in tl.static_range(2, WORLD):\n        source = (rank + WORLD - back) % WORLD\n        acc +=")),
+    ),
+    *_in(
+        "kernels/gemm_reduce_scatter/copy_engine.py",
+        ("inboxes are overwritten while they are summed", "rs copies", ("            self._enter.run()\n", "            pass\n")),
+        ("a chunk is not multiplied", "rs copies", ("    for begin in range(0, m, unit_rows):", "    for begin in range(unit_rows, m, unit_rows):")),
+    ),
+    *_in(
+        "kernels/gemm_all_reduce/device.py",
+        ("one slot", "ar one", ("slot = (epoch & 1).to(tl.int32)", "slot = (epoch & 0).to(tl.int32)", 2)),
+        ("one slot", "ar two", ("slot = (epoch & 1).to(tl.int32)", "slot = (epoch & 0).to(tl.int32)", 2)),
+        ("one slot", "ar packed", ("slot = (epoch & 1).to(tl.int32)", "slot = (epoch & 0).to(tl.int32)", 2)),
+        ("one slot", "ar two packed", ("slot = (epoch & 1).to(tl.int32)", "slot = (epoch & 0).to(tl.int32)", 2)),
+        ("parts are not waited for", "ar one", ("    heap.wait(counter, (((epoch >> 1) + 1) * SOURCES).to(tl.int32), status, spin_limit)\n", "    pass\n")),
+        ("waits for all parts but one", "ar one", ("+ 1) * SOURCES).to", "+ 1) * SOURCES - 1).to")),
+        ("waits for the slot's launch before", "ar two", ("(((epoch >> 1) + 1) * SOURCES)", "((epoch >> 1) * SOURCES)")),
+        ("tiles are signalled before they are stored", "ar two", (AR_SENT + AR_SIGNAL, AR_SIGNAL + AR_SENT)),
+        ("tiles are signalled before they are stored", "ar one", (AR_SENT + AR_SIGNAL, AR_SIGNAL + AR_SENT)),
+        ("the owner adds no bias", "ar two", ("                total = add_bias(total, bias, n * BLOCK_N, N, BLOCK_N)\n", "                total = total\n")),
+        ("bias twice", "ar two", ("False, BIAS and MODE != TWO_SHOT)", "False, BIAS)")),
+        ("rank 1 is an epoch ahead", "ar one", ("epoch = launch_number(entries)\n            share_part", "epoch = launch_number(entries) + rank\n            share_part")),
+        ("leaves before it has asked for the number", "ar one", ("    count_out(entries, tl.num_programs(0))\n", ""), ("    pid = tl.program_id(0)\n    # Fetched", "    pid = tl.program_id(0)\n    count_out(entries, tl.num_programs(0))\n    # Fetched")),
+        ("results are sent to the wrong tile", "ar two", ("total, results, here, returns", "total, results, slot * tiles, returns")),
+    ),
+    *_in(
+        "kernels/gemm_all_reduce/packed.py",
+        ("words of every launch are alike", "ar packed", ("return (epoch % 0xFFFFFFFF + 1) << 32", "return (epoch * 0 + 1) << 32")),
+        ("words of every launch are alike", "ar two packed", ("return (epoch % 0xFFFFFFFF + 1) << 32", "return (epoch * 0 + 1) << 32")),
+        ("words are not waited for", "ar packed", (POLLING, POLLING.replace("missing > 0", "missing < 0")), (GAVE_UP, "")),
+    ),
+    *_in(
+        "kernels/primitives/words.py",
+        ("words are not waited for", "fd words", (POLLING, POLLING.replace("missing > 0", "missing < 0")), (GAVE_UP, "")),
+        ("words of every launch are alike", "fd words", ("(number.to(tl.int64) << 32)", "((number * 0 + 1).to(tl.int64) << 32)"), ("(words >> 32).to(tl.int32) != number", "(words >> 32).to(tl.int32) != number * 0 + 1")),
+    ),
+    *_in(
+        "kernels/flash_decode/exchange.py",
+        ("one slot", "fd flags", ("(epoch & 1) * WORLD + rank", "(epoch & 0) * WORLD + rank"), ("slot = epoch & (SLOTS - 1)", "slot = epoch & 0")),
+        ("one slot", "fd owner", ("(epoch & 1) * WORLD + rank", "(epoch & 0) * WORLD + rank"), ("slot = epoch & (SLOTS - 1)", "slot = epoch & 0")),
+        ("one slot", "fd words", ("(epoch & 1) * WORLD + rank", "(epoch & 0) * WORLD + rank"), ("slot = epoch & (SLOTS - 1)", "slot = epoch & 0")),
+        ("results are read from the other slot", "fd flags", ("slot = epoch & (SLOTS - 1)", "slot = (epoch + 1) & (SLOTS - 1)")),
+        ("units are not waited for", "fd flags", ("    heap.wait_each(arrivals + unit + sources * units, sources < WORLD, epoch + 1, status, spin_limit)\n", "    pass\n")),
+        ("waits for the launch before", "fd kernel", ("sources < WORLD, epoch + 1, status", "sources < WORLD, epoch, status")),
+        ("units are announced before they are delivered", "fd kernel", (FD_ANNOUNCE, ""), (FD_REDUCE, FD_REDUCE + FD_ANNOUNCE)),
+        ("outputs are read before they have come back", "fd owner", ("        heap.wait(returns + unit, epoch + 1, status, spin_limit)\n", "        pass\n")),
+        ("a rank's part is left out", "fd flags", ("rows, valid, WORLD, D, CHUNK)", "rows, valid, WORLD - 1, D, CHUNK)")),
+        ("a split is left out", "fd flags", ("valid, splits, D, CHUNK)", "valid, splits - 1, D, CHUNK)")),
+        ("log-sum-exps are not sent", "fd flags", ("                heap.store(place_lse, sent_lse, rank, peer, heap_bases, mask=valid)\n", "                pass\n")),
+    ),
+    *_in(
+        "kernels/flash_decode/device.py",
+        ("the epoch stays", "fd flags", ('        tl.atomic_add(state, 1, sem="relaxed", scope="gpu")\n', "        pass\n")),
+        ("leavers are not reset", "fd words", ('        tl.atomic_xchg(state + 1, 0, sem="relaxed", scope="gpu")\n', "")),
+        ("the last token counts twice", "fd flags", ("(start + tl.arange(0, BLOCK_N) < end)[None, :]", "(start + tl.arange(0, BLOCK_N) < end + 1)[None, :]")),
+        ("the last token is lost", "fd flags", ("(start + tl.arange(0, BLOCK_N) < end)[None, :]", "(start + tl.arange(0, BLOCK_N) < end - 1)[None, :]")),
+        ("sums are not rescaled", "fd flags", ("total = total * fade + tl.sum(weights, axis=1)", "total = total + tl.sum(weights, axis=1)")),
+        ("no soft cap", "fd cap", ("if CAP > 0:", "if CAP > 1000:")),
+        ("the last split but one reduces", "fd last", ("if before + 1 == target:", "if before + 2 == target:")),
+        ("splits are reduced before they are there", "fd flags", ("        heap.wait(arrived + first_unit // UNITS, target, status, spin_limit)\n", "        pass\n"), GPU),
+        ("records are combined before they have come", "fd gather", ("    if WAIT:\n        wait_for_unit(unit", "    if WAIT and WORLD == 1:\n        wait_for_unit(unit")),
+    ),
+    *_in(
+        "kernels/primitives/softmax.py",
+        ("weights ignore the other's size", "fd flags", ("weights = tl.exp2(lse - shift[None, :])", "weights = tl.exp2(lse * 0.0)")),
+        ("a merged part keeps its own size", "fd flags", ("return acc, total * fade + tl.sum(weights, axis=0), highest", "return acc, total + tl.sum(weights, axis=0), highest"),
+         {"equivalent": "at two ranks and two splits all parts are taken in at once: what fades is zero"}),
+    ),
+]  # fmt: skip
