@@ -25,6 +25,7 @@ from autotune.workloads import Workload, provenance_of
 
 FINAL = "final"
 BASELINE = "baseline"
+PROOF = "proof"
 
 
 class Evaluator(Protocol):
@@ -40,6 +41,9 @@ class Evaluator(Protocol):
 
     def evaluate(self, config: Config, seed: int, plan: MeasurePlan) -> Evaluation:
         """Compile, check and measure one config."""
+
+    def prove(self, config: Config, seed: int, latency: float) -> Evaluation | None:
+        """Check a winner of so many microseconds once more, for longer; None if every result is right."""
 
     def measure_parts(self, warmup: int, iterations: int) -> dict[str, Latency]:
         """The operation's parts alone."""
@@ -175,10 +179,10 @@ class _Run:
             stop=lambda: self._elapsed() > self._budget.seconds,
             undecided=lambda measured: contested(measured, baselines, incumbents),
         )  # fmt: skip
-        if not rounds:
+        best = self._proven_winner(rounds, baselines, incumbents)
+        if best is None:
             self._show("nothing could be measured")
             return
-        best = winner(rounds, baselines, incumbents)
         measured = {config: merge(latencies) for config, latencies in rounds.items()}
         self._store.finish(
             self._study.id,
@@ -194,6 +198,19 @@ class _Run:
             name: measured[config] for name, config in self._baselines.items() if config in measured
         }
         self._show("done")
+
+    def _proven_winner(
+        self, rounds: dict[Config, list[Latency]], baselines: Sequence[Config], incumbents: Sequence[Config]
+    ) -> Config | None:
+        """The winner, if it gets every result right in many calls back to back; who does not is out of ``rounds``."""
+        while rounds:
+            best = winner(rounds, baselines, incumbents)
+            failed = self._gang.prove(best, self._seed(self.standing.trials), merge(rounds[best]).median)
+            if failed is None:
+                return best
+            self._save(best, failed, PROOF)
+            del rounds[best]
+        return None
 
     def _ask(self) -> Candidate | None:
         return self._search.ask()
