@@ -90,7 +90,7 @@ def applied(mutant: Mutant, package: Path = PACKAGE) -> str:
 
 
 def evaluated(case: Case, seed: int, gpu: bool) -> dict[str, Any]:
-    """How a case's evaluation ends, and the proof where that passes; in this process, of the package that it imports."""
+    """How a case's evaluation ends, and the proof where that passes; of the package that this process imports."""
     from autotune.config import Config
     from autotune.environment import INTERPRETED, machine
     from autotune.outcome import Outcome

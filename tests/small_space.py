@@ -97,6 +97,9 @@ class Ranks:
     raises: dict[int, type[BaseException]] = field(default_factory=dict)
     """By the number of the call."""
     fails: dict[Config, Outcome] = field(default_factory=dict)
+    flaky: set[Config] = field(default_factory=set)
+    """Right in an evaluation, wrong in the proof."""
+    proved: list[Config] = field(default_factory=list)
     calls: list[tuple[Config, int, Any]] = field(default_factory=list)
     log: list[str] = field(default_factory=list)
     restarts: int = 0
@@ -121,7 +124,8 @@ class Ranks:
         return Evaluation(Outcome.MEASURED, latency=latency_of(time), times=(time,) * plan.iterations)
 
     def prove(self, config: Config, seed: int, latency: float) -> Evaluation | None:
-        return None
+        self.proved.append(config)
+        return Evaluation(Outcome.WRONG_RESULT, "planted: call 117") if config in self.flaky else None
 
     def measure_parts(self, plan: Any) -> dict[str, Latency]:
         return {"sum": latency_of(120.0)}

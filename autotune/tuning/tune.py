@@ -27,6 +27,7 @@ from autotune.tuning.warm_start import previous_winner, warm_starts
 from autotune.workloads import Workload, provenance_of
 
 BASELINE = "baseline"
+PROOF = "proof"
 
 ISOLATED_TRIAL = 15
 """Single calls of a config that is tuned for them."""
@@ -45,6 +46,9 @@ class Evaluator(Protocol):
 
     def evaluate(self, config: Config, seed: int, plan: MeasurePlan) -> Evaluation:
         """Compile, check and measure one config."""
+
+    def prove(self, config: Config, seed: int, latency: float) -> Evaluation | None:
+        """Check a winner of so many microseconds once more, for longer; None if every result is right."""
 
     def measure_parts(self, plan: MeasurePlan) -> dict[str, Latency]:
         """The operation's parts alone."""
@@ -193,10 +197,10 @@ class _Run:
             undecided=lambda measured: contested(measured, baselines, incumbents, regime),
             beside=measure_parts,
         )  # fmt: skip
-        if not rounds:
+        best = self._proven_winner(rounds, baselines, incumbents)
+        if best is None:
             self._show("nothing could be measured")
             return
-        best = winner(rounds, baselines, incumbents, regime)
         measured = {config: merge(latencies) for config, latencies in rounds.items()}
         found = Winner(
             config=best,
@@ -218,6 +222,19 @@ class _Run:
         limit = CLOSE * self._search.latency(found[0]) if found else 0.0
         close = [config for config in found[count:] if LONG_CALL <= self._search.latency(config) < limit]
         return [*found[:count], *self._search.best_of_modes(), *close]
+
+    def _proven_winner(
+        self, rounds: dict[Config, list[Latency]], baselines: Sequence[Config], incumbents: Sequence[Config]
+    ) -> Config | None:
+        """The winner, if it gets every result right in many calls back to back; who does not is out of ``rounds``."""
+        while rounds:
+            best = winner(rounds, baselines, incumbents, self._regime)
+            failed = self._gang.prove(best, self._seed(self.standing.trials), merge(rounds[best]).median)
+            if failed is None:
+                return best
+            self._save(best, failed, PROOF)
+            del rounds[best]
+        return None
 
     def _ask(self) -> Candidate | None:
         return self._search.ask()

@@ -44,6 +44,24 @@ def test_it_ends_when_the_whole_space_is_known(path: Path) -> None:
     assert result.standing.trials == len(EVERYTHING)
 
 
+def test_a_winner_that_fails_its_proof_is_an_outcome_and_the_next_best_wins(path: Path) -> None:
+    ranks = Ranks(flaky={BEST})
+    result = run(path, ranks, trials=1000)
+    assert result.entry is not None
+    winner = result.entry.winner
+    assert ranks.proved == [BEST, winner.config] and winner.config != BEST
+    assert winner.latency.median == min(time_of(config) for config in EVERYTHING - {BEST})
+    (failed,) = [trial for trial in kept(path) if trial.evaluation.outcome is Outcome.WRONG_RESULT]
+    assert (failed.config, failed.source, failed.evaluation.reason) == (BEST, "proof", "planted: call 117")
+
+
+def test_where_all_fail_their_proof_there_is_no_winner(path: Path) -> None:
+    ranks = Ranks(flaky=EVERYTHING)
+    result = run(path, ranks, trials=1000)
+    assert result.entry is None and len(ranks.proved) > 1
+    assert result.standing.outcomes[Outcome.WRONG_RESULT] == len(ranks.proved)
+
+
 @pytest.mark.parametrize("trials", [1, 2, 7, 20])
 def test_the_ranks_evaluate_as_many_configs_as_the_budget_says(path: Path, trials: int) -> None:
     ranks = Ranks()
