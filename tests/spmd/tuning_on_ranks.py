@@ -60,6 +60,10 @@ def agreement(folder: str) -> dict[str, Any]:
     answers["again"] = tune(folder)
     answers["looked up"] = answer_of(lambda: autotune.lookup("flawed_sum", problem, url=url))
     answers["anew"] = tune(folder, force=True, seed=1, trials=2)
+    answers["in a graph"] = tune(folder, regime="graph", trials=2)
+    answers["looked up for a graph"] = answer_of(
+        lambda: autotune.lookup("flawed_sum", problem, url=url, regime="graph")
+    )
     return answers
 
 
@@ -70,7 +74,9 @@ def errors(folder: str) -> dict[str, Any]:
         "other problems": tune(folder, width=256 + rank),
         "other seeds": tune(folder, seed=rank),
         "too many ranks": tune(folder, world=world + 1),
+        "other regimes": tune(folder, regime=("graph", "isolated")[min(rank, 1)]),
         "no effort": tune(folder, effort="none"),
+        "no regime": tune(folder, regime="warm"),
         "no database": tune(folder, url=f"sqlite:///{folder}"),
     }
     problem = flawed().default_problem(None, world)
