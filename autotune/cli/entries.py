@@ -23,6 +23,7 @@ from autotune.report.figures import (
     problem_text,
     ratio,
     regime_options,
+    resource_text,
     slowest,
 )
 from autotune.report.regimes import TITLES, WITHOUT_ROUNDS, conclusion, in_regimes, verdicts
@@ -123,7 +124,7 @@ def _limit_lines(winner: Winner) -> Lines:
         lines.append(("limit", f"{share:.2f} of the limit: {parts}"))
     if roofline is not None:
         share = roofline.limit / winner.latency.median
-        what = f"{roofline.slowest} busy for {microseconds(roofline.limit)} at this device's rates"
+        what = f"{resource_text(roofline.slowest)} busy for {microseconds(roofline.limit)} at this device's rates"
         lines.append(("roofline", f"{share:.2f} of the roofline: {what}"))
     return lines
 

@@ -21,9 +21,10 @@ from autotune.report.figures import (
     plain,
     problem_text,
     regime_options,
+    resource_text,
 )
 from autotune.report.model import Knob, Report
-from autotune.report.regimes import TITLES, conclusion
+from autotune.report.regimes import CALLERS, TITLES, conclusion
 
 
 def to_markdown(report: Report) -> str:
@@ -79,7 +80,7 @@ def _verdict(report: Report) -> str:
     lines += [verdict + "."]
     slower = [each for each in report.verdicts if each.ratio.is_less]
     lines += ["", f"**{conclusion(slower)}**"] if slower else []
-    lines += ["", f"Tuned {_date(report.finished_at)} for callers {TITLES[report.regime]}."]
+    lines += ["", f"Tuned {_date(report.finished_at)} for {CALLERS[report.regime]}."]
     lines += [f"\n> {note}" for note in report.notes]
     lines += ["", "```json", report.config.to_json(), "```"]
     return "\n".join(lines)
@@ -133,7 +134,7 @@ def _limit(report: Report) -> str:
     if report.roofline is not None:
         device = report.latency.of(Regime.GRAPH)
         rows = [
-            [WORDS[resource], _rate(resource, rate), microseconds(taken), f"{taken / device:.2f}"]
+            [resource_text(resource), _rate(resource, rate), microseconds(taken), f"{taken / device:.2f}"]
             for resource, rate in report.roofline.rates.items()
             if (taken := report.roofline.times.get(resource)) is not None
         ]
@@ -144,9 +145,6 @@ def _limit(report: Report) -> str:
         header = ["resource", "rate", "busy for at least", "share of the winner's time"]
         tables.append(text + table(header, rows, "lrrr"))
     return "\n\n".join(["## The limits", *tables]) if tables else ""
-
-
-WORDS = {"flops": "arithmetic", "memory": "memory", "links": "links"}
 
 
 def _rate(resource: str, per_microsecond: float) -> str:
@@ -206,7 +204,7 @@ def _provenance(report: Report) -> str:
     rows = [
         ["device", device_text(report.key)],
         ["world size", str(report.key.world_size)],
-        ["regime", TITLES[report.regime]],
+        ["tuned for", CALLERS[report.regime]],
         ["finished", _date(report.finished_at)],
         ["space", f"{report.space_size} valid configs, {report.searched} evaluated"],
         ["finals", f"{report.remeasured} evaluations"],

@@ -112,6 +112,11 @@ def regime_options(regime: str) -> str:
     return "" if regime == DEFAULT_REGIME else f" --regime {regime}"
 
 
+def resource_text(resource: str) -> str:
+    """What a resource of the roofline is called."""
+    return "arithmetic" if resource == "flops" else resource
+
+
 def dashed(name: str) -> str:
     """A name as the command line has it."""
     return name.replace("_", "-")

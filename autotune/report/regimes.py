@@ -13,6 +13,12 @@ WINNER = "winner"
 
 TITLES = {Regime.GRAPH: "in a graph", Regime.PIPELINED: "pipelined", Regime.ISOLATED: "isolated"}
 
+CALLERS = {
+    Regime.GRAPH: "callers that replay it in a graph",
+    Regime.PIPELINED: "eager callers whose host runs ahead",
+    Regime.ISOLATED: "single calls on an idle GPU",
+}
+
 WITHOUT_ROUNDS = (
     "Without rounds, for it comes from an older version: ± is the spread of its iterations, and says nothing of what "
     "differs between rounds."
@@ -32,7 +38,7 @@ class Verdict:
 
     @property
     def text(self) -> str:
-        """``isolated: 0.93 ± 0.01 times as fast as bsp graph, SLOWER (98.0 µs against 91.0 µs)``."""
+        """``isolated: 0.93 ± 0.01 times as fast as bsp graph, slower than it (98.0 µs against 91.0 µs)``."""
         against = f"({microseconds(self.winner_microseconds)} against {microseconds(self.baseline_microseconds)})"
         slower = ", slower than it" if self.ratio.is_less else ""
         return f"{TITLES[self.regime]}: {self.ratio} times as fast as {self.baseline}{slower} {against}"

@@ -48,6 +48,11 @@ def test_all_ranks_get_the_same_config_and_the_database_has_it(agreement: Answer
     assert same(agreement, "looked up") == same(agreement, "again") == tuned
 
 
+def test_another_regime_is_another_entry(agreement: Answers) -> None:
+    entries = [same(agreement, name)["entry"] for name in ("in a graph", "looked up for a graph", "anew")]
+    assert entries[0] == entries[1] != entries[2]
+
+
 def test_tuned_anew_it_is_a_study_of_its_own(agreement: Answers) -> None:
     assert same(agreement, "anew")["entry"] != same(agreement, "tuned")["entry"]
 
@@ -72,6 +77,8 @@ def test_what_fails_on_one_rank_is_the_configs_outcome(agreement: Answers) -> No
     [
         ("other problems", "RanksDisagree", "the ranks do not tune the same .*width=256.*width=257"),
         ("other seeds", "RanksDisagree", "seed=0.*seed=1"),
+        ("other regimes", "RanksDisagree", "graph.*isolated"),
+        ("no regime", "InputError", "regime 'warm': allowed are graph, pipelined, isolated"),
         ("too many ranks", "InputError", r"world_size=\d, but this program has \d ranks"),
         ("no effort", "InputError", "effort 'none': allowed are quick"),
         ("rank 0 knows no workload", "UnknownWorkload", "no workload named 'none'"),

@@ -73,6 +73,10 @@ def agreement(folder: str) -> dict[str, Any]:
     with tuned_by_another(url) as done:
         answers["waited"] = tune(folder, width=512, trials=2, timeout=PATIENCE)
         answers["by then the other was done"] = done.is_set()
+    answers["in a graph"] = tune(folder, regime="graph", trials=2)
+    answers["looked up for a graph"] = answer_of(
+        lambda: autotune.lookup("flawed_sum", problem, url=url, regime="graph")
+    )
     return answers
 
 
@@ -107,7 +111,9 @@ def errors(folder: str) -> dict[str, Any]:
         "other problems": tune(folder, width=256 + rank),
         "other seeds": tune(folder, seed=rank),
         "too many ranks": tune(folder, world=world + 1),
+        "other regimes": tune(folder, regime=("graph", "isolated")[min(rank, 1)]),
         "no effort": tune(folder, effort="none"),
+        "no regime": tune(folder, regime="warm"),
         "no database": tune(folder, url=f"sqlite:///{folder}"),
     }
     problem = flawed().default_problem(None, world)

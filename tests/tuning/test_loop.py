@@ -46,6 +46,7 @@ def test_it_gets_near_the_optimum_and_beats_the_baseline(tmp_path: Path) -> None
     assert found.latency.median < 1.15 * 380.0 < BASELINE
     assert found.latency.median == pytest.approx(formula(found.config))
     assert set(found.baselines) == {"bsp eager", "bsp graph"} and set(found.limits) == {"all_gather", "gemm"}
+    assert all(len(part.rounds) == len(found.latency.rounds) > 1 for part in found.limits.values()), "in turns"
 
 
 def test_trials_are_counted_and_every_outcome_is_stored_with_its_reason(tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ def test_what_is_slower_than_a_baseline_somewhere_is_called_so(bench: Bench, tmp
     assert told in bench.tune(*SMALL, "--regime", "graph").stdout, "from the cache"
     with Store.open(tmp_path / "cache.db") as store:
         text = to_markdown(build(store, store.entries()[0]))
-    assert f"**{told}**" in text.split("```")[0] and "for callers in a graph" in text
+    assert f"**{told}**" in text.split("```")[0] and "for callers that replay it in a graph" in text
     assert "slower than it (900.0 µs against 530.0 µs)" in text
 
 
