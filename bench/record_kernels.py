@@ -20,6 +20,7 @@ import random
 import statistics
 import sys
 import time
+import traceback
 from collections import Counter
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures import TimeoutError as FutureTimeout
@@ -101,13 +102,16 @@ def evicted() -> torch.Tensor:
 
 def measure_one(name: str, config: Config, fastest: float) -> Evaluation:
     """In the process that has the device: check the config, then measure it."""
+    from triton.runtime.errors import OutOfResources
+
     begin = time.monotonic()
     try:
         evaluation = _measured(FOREIGN[name], config, fastest)
-    except Exception as error:  # noqa: BLE001
-        if "CUDA error" in str(error) or "illegal" in str(error):
-            os._exit(1)  # nothing runs in this process any more
+    except OutOfResources as error:
         evaluation = Evaluation(Outcome.OUT_OF_RESOURCES, one_line(error))
+    except Exception:  # noqa: BLE001
+        traceback.print_exc()
+        os._exit(1)  # after an illegal access, say, nothing runs in this process any more
     return dataclasses.replace(evaluation, seconds={"total": time.monotonic() - begin})
 
 
