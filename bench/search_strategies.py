@@ -26,13 +26,12 @@ import optuna
 from autotune.config import Config, Value
 from autotune.environment import Machine
 from autotune.outcome import Evaluation, Outcome
-from autotune.problem import Problem
 from autotune.ranks.evaluation import MeasurePlan
 from autotune.recordings import Recording, Replay, read
 from autotune.search_spaces import Space
 from autotune.search_spaces.gemm import gemm_dimensions
 from autotune.tuning.search import Search
-from autotune.workloads import Workload, workload
+from autotune.workloads import Workload, names, workload
 
 AHEAD = 8
 """Configs that our search proposes before it learns how the first of them ended: what compiles ahead costs."""
@@ -55,18 +54,19 @@ class Table:
 
     name: str
     recording: Recording
-    workload: Workload
-    problem: Problem
+    workload: Workload | None
+    """None for a kernel that is not ours: no cost model, no first configs, no problem of a type that we know."""
+    problem: Any
     space: Space
 
     @classmethod
     def open(cls, file: Path) -> Table:
         """Read and check a recording; raises InputError."""
-        recording = read(file)
+        recording, name = read(file), file.name.removesuffix(".json.gz")
+        if recording.workload not in names():
+            return cls(name, recording, None, None, recording.own_space())
         found = workload(recording.workload)
-        return cls(
-            file.name.removesuffix(".json.gz"), recording, found, recording.problem_of(found), recording.space_of(found)
-        )
+        return cls(name, recording, found, recording.problem_of(found), recording.space_of(found))
 
     @property
     def machine(self) -> Machine:
@@ -76,6 +76,8 @@ class Table:
     @functools.cached_property
     def first(self) -> list[Config]:
         """What the tuning loop tries before it searches: of the reduced space, what is nearest to it."""
+        if self.workload is None:
+            return []
         default = self.workload.default_config(self.problem, self.machine)
         wanted = [default, *self.workload.baselines(self.problem, self.machine).values()]
         wanted += self.workload.first_configs(self.problem, self.machine)
@@ -93,7 +95,7 @@ class Table:
 
     def predict(self, config: Config) -> float | None:
         """The cost model's microseconds."""
-        return self.workload.predict(self.problem, config, self.machine)
+        return self.workload.predict(self.problem, config, self.machine) if self.workload is not None else None
 
     def latency(self, evaluation: Evaluation) -> float:
         """Microseconds, infinite where there is none."""

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+import math
 import os
+import statistics
+import time
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from types import TracebackType
@@ -25,7 +30,16 @@ MOST_WORDS = 300
 MOST_WORKERS = 64
 
 MOST_AHEAD = 48
-"""Configs on the way to the ranks: what the sampler proposes without knowing how the last ones ended."""
+"""Configs on the way to the ranks: what the search proposes without knowing how the last ones ended."""
+
+BLIND = 8
+"""Configs on the way before it is known how long compiling and evaluating take."""
+
+SPARE = 1
+"""Configs on the way beyond what keeps the ranks busy on average."""
+
+RECENT = 16
+"""Compilations and evaluations whose times count."""
 
 
 class Screen:
@@ -86,29 +100,55 @@ class Screen:
 
 
 class Ahead:
-    """Candidates that are being compiled while others are measured, taken as they get ready, the oldest first."""
+    """Candidates that are being compiled while others are measured, taken as they get ready, the oldest first.
+
+    Whatever is on the way was proposed without knowing how the others ended. So there are no more than keep the ranks
+    busy: as many as they evaluate while one is being compiled (Little's law), and a spare one.
+    """
 
     def __init__(self, screen: Screen) -> None:
         """Holds at most the screen's ``lookahead``."""
         self._screen = screen
         self._waiting: list[tuple[Candidate, Future[Any] | None]] = []
+        self._compiling: deque[float] = deque(maxlen=RECENT)
+        self._evaluating: deque[float] = deque(maxlen=RECENT)
+        self._taken: float | None = None
 
     def __bool__(self) -> bool:
         return bool(self._waiting)
 
+    @property
+    def depth(self) -> int:
+        """How many may be on the way."""
+        wanted = BLIND
+        if self._compiling and self._evaluating:
+            compiling, evaluating = (statistics.mean(tuple(times)) for times in (self._compiling, self._evaluating))
+            wanted = SPARE + math.ceil(compiling / max(evaluating, 1e-6))
+        return min(wanted, self._screen.lookahead)
+
     def fill(self, ask: Callable[[], Candidate | None]) -> None:
         """Ask for candidates until as many are on the way as may be, or there are no more."""
-        while len(self._waiting) < self._screen.lookahead and (candidate := ask()) is not None:
-            self._waiting.append((candidate, self._screen.submit(candidate.config)))
+        while len(self._waiting) < self.depth and (candidate := ask()) is not None:
+            future = self._screen.submit(candidate.config)
+            if future is not None and self._taken is not None:  # the first ones wait for the compilers to start
+                future.add_done_callback(functools.partial(self._compiled, time.monotonic()))
+            self._waiting.append((candidate, future))
+
+    def _compiled(self, submitted: float, future: Future[Any]) -> None:
+        self._compiling.append(time.monotonic() - submitted)
 
     def take(self) -> tuple[Candidate, Evaluation | None]:
         """The next candidate, and its outcome where it is not to be run. Waits while none has been compiled."""
+        if self._taken is not None:
+            self._evaluating.append(time.monotonic() - self._taken)
         running = [future for _, future in self._waiting if future is not None]
         if len(running) == len(self._waiting):
             wait(running, timeout=COMPILE_SECONDS, return_when=FIRST_COMPLETED)
         ready = (i for i, (_, future) in enumerate(self._waiting) if future is None or future.done())
         candidate, future = self._waiting.pop(next(ready, 0))
-        return candidate, self._screen.verdict(candidate.config, future)
+        verdict = self._screen.verdict(candidate.config, future)
+        self._taken = time.monotonic()
+        return candidate, verdict
 
 
 def _import(name: str) -> None:

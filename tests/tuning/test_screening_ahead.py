@@ -133,3 +133,46 @@ def test_what_is_compiled_comes_first_and_the_oldest_of_it() -> None:
         assert (candidate.config, found) == (config(number), verdict)
     screen.futures[config(0)].set_result(None)
     assert ahead.take()[0].config == config(0) and not ahead
+
+
+class Clock:
+    """Stands in for the module ``time``."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.mark.parametrize(("compiling", "evaluating", "most"), [(1.0, 0.25, 5), (0.1, 0.2, 2), (9.0, 0.1, 40)])
+def test_no_more_are_on_the_way_than_keep_the_ranks_busy(
+    monkeypatch: pytest.MonkeyPatch, compiling: float, evaluating: float, most: int
+) -> None:
+    """Every config takes the compilers as long as the next; before that is known there are eight."""
+    clock, screen, numbers = Clock(), Controlled(), iter(range(1000))
+    monkeypatch.setattr(screening, "time", clock)
+    screen.lookahead = 40
+    ahead, started = Ahead(screen), dict[Config, float]()  # type: ignore[arg-type]
+
+    def fill() -> int:
+        """Ask for more; how many are then on the way."""
+        ahead.fill(lambda: Candidate(config(next(numbers)), "first"))
+        started.update((each, clock.now) for each in screen.futures if each not in started)
+        return sum(not future.done() for future in screen.futures.values())
+
+    def compiled() -> None:
+        for each, future in screen.futures.items():
+            if not future.done() and started[each] + compiling <= clock.now + 1e-9:
+                future.set_result(None)
+
+    counts = [fill()]
+    for _ in range(100):
+        clock.now += evaluating
+        compiled()
+        while not any(future.done() for _, future in ahead._waiting if future is not None):
+            clock.now += 0.01  # the ranks wait
+            compiled()
+        ahead.take()
+        counts.append(fill())
+    assert counts[0] == 8 and len(ahead._waiting) == ahead.depth == most
