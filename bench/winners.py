@@ -76,8 +76,9 @@ def cells(row: dict[str, Any], parts: list[str], rivals: list[str]) -> list[str]
     latency, limits, taken, over = row["latency"], row["limits"], microseconds(row), speedup(row)
     spread = (latency["high"] - latency["low"]) / 2
     found = row.get("rivals", {})
+    sizes = row["sizes"] or {name: row["problem"][name] for name in ("m", "batch", "kv_len") if name in row["problem"]}
     return [
-        " ".join(f"{name}={value}" for name, value in row["sizes"].items()),
+        " ".join(f"{name}={value}" for name, value in sizes.items()),
         f"{taken['winner']:.1f} ± {spread:.1f}",
         *(f"{taken[name]:.1f}" if name in taken else "" for name in ("bsp eager", "bsp graph")),
         f"**{over['value']:.2f}** ± {over['error']:.2f}",
