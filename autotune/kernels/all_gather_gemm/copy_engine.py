@@ -11,7 +11,7 @@ from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
 from autotune.kernels.all_gather_gemm.scratch import Scratch
 from autotune.kernels.launching.gemm import GemmTensors
 from autotune.kernels.launching.plan import Launch
-from autotune.kernels.launching.streams import on, wait
+from autotune.kernels.launching.streams import on, side_stream, wait
 
 
 class CopyEngine:
@@ -37,10 +37,9 @@ class CopyEngine:
                 end = min(begin + unit, rows)
                 here = slice(source * rows + begin, source * rows + end)
                 self._chunks.append((remote[begin:end], scratch.inbox[here], tensors.c[here]))
-        streams = config.integer("gemm_streams")
         self._cuda = heap.device.type == "cuda"
-        self._copying = torch.cuda.Stream() if self._cuda else None
-        self._multiplying = [torch.cuda.Stream() for _ in range(streams)] if self._cuda else [None] * streams
+        self._copying = side_stream(heap, "copies")
+        self._multiplying = [side_stream(heap, f"gemm {each}") for each in range(config.integer("gemm_streams"))]
 
     def __call__(self) -> None:
         """Enqueue one call; what the caller enqueues next on its stream comes after all of it."""

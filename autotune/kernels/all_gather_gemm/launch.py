@@ -21,9 +21,10 @@ from autotune.kernels.all_gather_gemm.library import bulk_synchronous, gather_an
 from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
 from autotune.kernels.all_gather_gemm.scratch import Scratch
 from autotune.kernels.launching.gemm import GemmKnobs, GemmTensors
-from autotune.kernels.launching.graphs import graphed
-from autotune.kernels.launching.plan import Launch, run_all
+from autotune.kernels.launching.graphs import enqueueing, graphed, replayed
+from autotune.kernels.launching.plan import Launch
 from autotune.kernels.launching.scratch import share
+from autotune.kernels.launching.streams import side_stream
 from autotune.kernels.launching.tensors import TORCH_DTYPES, Allocate, Run
 from autotune.kernels.primitives.meeting import meet_kernel
 
@@ -246,20 +247,20 @@ def bind(
         return graphed(run) if config["launch"] == "graph" else run
     launches = plan(problem, config, machine, tensors, scratch, heap.bases, heap.rank, spin_limit)
     if config["mode"] == "copy_engine":
-        return CopyEngine(problem, config, tensors, scratch, heap, launches)
+        return replayed(CopyEngine(problem, config, tensors, scratch, heap, launches), heap)
     if config["mode"] == "own_collective":
-        return functools.partial(gather_and_multiply, launches[0], tensors, scratch.inbox)
+        return replayed(functools.partial(gather_and_multiply, launches[0], tensors, scratch.inbox), heap)
     if config.get("push_site") == "side_stream" and heap.device.type == "cuda":
-        return _SideStream(*launches)
-    return functools.partial(run_all, launches)
+        push, gemm = launches
+        return replayed(_SideStream(push, gemm, side_stream(heap, "push")), heap)
+    return enqueueing(launches, heap)
 
 
 class _SideStream:
     """The push on a stream of its own, the GEMM on the caller's; both are done before what the caller enqueues next."""
 
-    def __init__(self, push: Launch, gemm: Launch) -> None:
-        self._push, self._gemm = push, gemm
-        self._side = torch.cuda.Stream()
+    def __init__(self, push: Launch, gemm: Launch, side: torch.cuda.Stream) -> None:
+        self._push, self._gemm, self._side = push, gemm, side
 
     def __call__(self) -> None:
         main = torch.cuda.current_stream()

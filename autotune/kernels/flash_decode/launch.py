@@ -19,7 +19,7 @@ from autotune.heap.arena import SymmetricHeap
 from autotune.kernels.flash_decode import device, exchange
 from autotune.kernels.flash_decode.problem import FlashDecode
 from autotune.kernels.flash_decode.tensors import Records, Scratch, Tensors
-from autotune.kernels.launching.graphs import graphed
+from autotune.kernels.launching.graphs import enqueueing, graphed
 from autotune.kernels.launching.plan import Launch, run_all
 from autotune.kernels.launching.scratch import share
 from autotune.kernels.launching.tensors import TORCH_DTYPES, Allocate, Run
@@ -234,13 +234,12 @@ def bind(
     problem: FlashDecode, config: Config, machine: Machine, tensors: Tensors, scratch: Scratch, heap: SymmetricHeap,
     spin_limit: int,
 ) -> Run:  # fmt: skip
-    """What enqueues one call of a config on these tensors. Collective where it is captured as a CUDA graph."""
+    """What enqueues one call of a config on these tensors. Collective for ``bsp`` as a CUDA graph."""
     launches = plan(problem, config, machine, tensors, scratch, heap.bases, heap.rank, spin_limit)
-    if config["mode"] == "bsp":
-        run: Run = functools.partial(_bulk_synchronous, launches, scratch)
-    else:
-        run = functools.partial(run_all, launches)
-    return graphed(run) if config.get("launch") == "graph" else run
+    if config["mode"] != "bsp":
+        return enqueueing(launches, heap)
+    run: Run = functools.partial(_bulk_synchronous, launches, scratch)
+    return graphed(run) if config["launch"] == "graph" else run
 
 
 def _bulk_synchronous(launches: list[Launch], scratch: Scratch) -> None:

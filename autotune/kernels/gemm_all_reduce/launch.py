@@ -19,8 +19,8 @@ from autotune.kernels.gemm_all_reduce.library import bulk_synchronous
 from autotune.kernels.gemm_all_reduce.problem import MOST_INBOX_BYTES, SLOTS, GemmAllReduce
 from autotune.kernels.gemm_all_reduce.scratch import Scratch
 from autotune.kernels.launching.gemm import GemmKnobs, GemmTensors
-from autotune.kernels.launching.graphs import graphed
-from autotune.kernels.launching.plan import Launch, run_all
+from autotune.kernels.launching.graphs import enqueueing, graphed
+from autotune.kernels.launching.plan import Launch
 from autotune.kernels.launching.scratch import share
 from autotune.kernels.launching.tensors import TORCH_DTYPES, Allocate, Run
 
@@ -121,4 +121,4 @@ def bind(
         run = bulk_synchronous(problem, tensors, heap.rank)
         return graphed(run) if config["launch"] == "graph" else run
     launches = plan(problem, config, machine, tensors, scratch, heap.bases, heap.rank, spin_limit)
-    return functools.partial(run_all, launches)
+    return enqueueing(launches, heap)

@@ -13,7 +13,7 @@ from autotune.kernels.gemm_reduce_scatter.problem import GemmReduceScatter
 from autotune.kernels.gemm_reduce_scatter.scratch import Scratch
 from autotune.kernels.launching.gemm import GemmTensors
 from autotune.kernels.launching.plan import Launch
-from autotune.kernels.launching.streams import on, wait
+from autotune.kernels.launching.streams import on, side_stream, wait
 
 
 def chunks(rank: int, rows: int, world_size: int, unit_rows: int) -> Iterator[tuple[int, int]]:
@@ -66,10 +66,9 @@ class CopyEngine:
                 for owner, low, high in parcels(begin, end, rank, rows)
             ]
             self._chunks.append(_Chunk(tensors.a[begin:end], scratch.product[begin:end], copies))
-        streams = config.integer("gemm_streams")
         self._cuda = heap.device.type == "cuda"
-        self._copying = torch.cuda.Stream() if self._cuda else None
-        self._multiplying = [torch.cuda.Stream() for _ in range(streams)] if self._cuda else [None] * streams
+        self._copying = side_stream(heap, "copies")
+        self._multiplying = [side_stream(heap, f"gemm {each}") for each in range(config.integer("gemm_streams"))]
 
     def __call__(self) -> None:
         """Enqueue one call; what the caller enqueues next on its stream comes after all of it."""

@@ -21,8 +21,8 @@ from autotune.kernels.gemm_reduce_scatter.library import bulk_synchronous, multi
 from autotune.kernels.gemm_reduce_scatter.problem import GemmReduceScatter
 from autotune.kernels.gemm_reduce_scatter.scratch import Scratch
 from autotune.kernels.launching.gemm import GemmKnobs, GemmTensors
-from autotune.kernels.launching.graphs import graphed
-from autotune.kernels.launching.plan import Launch, run_all
+from autotune.kernels.launching.graphs import enqueueing, graphed, replayed
+from autotune.kernels.launching.plan import Launch
 from autotune.kernels.launching.scratch import share
 from autotune.kernels.launching.tensors import TORCH_DTYPES, Allocate, Run
 from autotune.kernels.primitives.meeting import meet_kernel
@@ -197,7 +197,7 @@ def bind(
         return graphed(run) if config["launch"] == "graph" else run
     launches = plan(problem, config, machine, tensors, scratch, heap.bases, heap.rank, spin_limit)
     if config["mode"] == "copy_engine":
-        return CopyEngine(problem, config, tensors, scratch, heap, launches)
+        return replayed(CopyEngine(problem, config, tensors, scratch, heap, launches), heap)
     if config["mode"] == "own_collective":
-        return functools.partial(multiply_and_pull, tensors, scratch.product, launches[0])
-    return functools.partial(run_all, launches)
+        return replayed(functools.partial(multiply_and_pull, tensors, scratch.product, launches[0]), heap)
+    return enqueueing(launches, heap)

@@ -1,10 +1,30 @@
-"""Capturing a call as a CUDA graph."""
+"""CUDA graphs: of a baseline that is measured as one, and of calls of several launches, which replay from their own."""
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import gc
+import os
+import weakref
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+
 import torch
 
+from autotune.heap.arena import SymmetricHeap
+from autotune.kernels.launching.plan import Launch, run_all
+from autotune.kernels.launching.streams import on, side_stream, wait
 from autotune.kernels.launching.tensors import Run
+
+MOST_GRAPHS = 128
+"""Calls that replay, in a process; the one that has not been made for longest loses its graph to a new one."""
+
+DIRECT_CALLS = 2
+"""Calls on the same addresses before one is captured: addresses that come once or twice are not worth it."""
+
+CAPTURING = "graphs"
+"""The stream on which calls are captured."""
 
 
 def graphed(run: Run) -> Run:
@@ -26,3 +46,110 @@ def graphed(run: Run) -> Run:
 
     replay.captured = run  # type: ignore[attr-defined]  # the buffers it reads live as long as the graph
     return replay
+
+
+def enqueueing(launches: Sequence[Launch], heap: SymmetricHeap) -> Run:
+    """What enqueues launches one after the other: a single one as it is, several replayed."""
+    if len(launches) == 1:
+        return launches[0].run
+    return replayed(functools.partial(run_all, list(launches)), heap)
+
+
+def replayed(run: Run, heap: SymmetricHeap) -> Run:
+    """``run``, a call of several launches at fixed addresses, replayed from a CUDA graph once it is made repeatedly.
+
+    It must hold no collective of a library's, and keep what changes from call to call on the device. Itself on CPUs,
+    on AMD, where this is untried, and where launches block.
+    """
+    blocking = os.environ.get("CUDA_LAUNCH_BLOCKING", "0") != "0"
+    graphs = heap.device.type == "cuda" and torch.version.hip is None and not blocking
+    return Replayed(run, heap) if graphs else run
+
+
+class Replayed:
+    """A call of several launches for the host's price of one; what is enqueued next comes after all of it.
+
+    The first calls are made directly: they compile, load, and make what libraries keep for a stream, the second one on
+    the stream that is captured. So is a call while the caller captures, and every call once a capture has failed.
+    """
+
+    def __init__(self, run: Run, heap: SymmetricHeap) -> None:
+        self._run, self._heap = run, heap
+        self._direct = 0
+        """Calls that were made directly, outside of a capture, since the last graph."""
+        self._patience = DIRECT_CALLS
+        """Of them as many before there is a graph."""
+        self._graphs = True
+        weakref.finalize(self, _GRAPHS.pop, id(self), None).atexit = False
+
+    def __call__(self) -> None:
+        """Enqueue one call on the current stream."""
+        if torch.cuda.is_current_stream_capturing():
+            self._run()
+            return
+        graph = _GRAPHS.get(id(self)) or self._captured()
+        if graph is None:
+            self._directly()
+            return
+        graph.replay()
+        with contextlib.suppress(KeyError):  # another thread has just given its place away
+            _GRAPHS.move_to_end(id(self))
+
+    def _directly(self) -> None:
+        self._direct += 1
+        if self._direct != self._patience:
+            self._run()
+            return
+        here, side = torch.cuda.current_stream(), side_stream(self._heap, CAPTURING)
+        wait([side], [here])
+        with on(side):
+            self._run()
+        wait([here], [side])
+
+    def _captured(self) -> torch.cuda.CUDAGraph | None:
+        """The call as a graph, from now on; None where it is too early, or cannot be."""
+        if self._direct < self._patience or not self._graphs:
+            return None
+        try:
+            graph = self._capture()
+        except RuntimeError:  # nothing has been enqueued: the call is made directly, this one and all that follow
+            self._graphs = False
+            return None
+        while len(_GRAPHS) >= MOST_GRAPHS:
+            _GRAPHS.popitem(last=False)
+        _GRAPHS[id(self)] = graph
+        self._direct, self._patience = 0, 8 * self._patience  # whose graph is taken away is one of too many
+        return graph
+
+    def _capture(self) -> torch.cuda.CUDAGraph:
+        """Without the waits and the clean-up of ``torch.cuda.graph``: a program is at work here."""
+        graph = torch.cuda.CUDAGraph()
+        with on(side_stream(self._heap, CAPTURING)), _collector_away():
+            graph.capture_begin(pool=_pool().id, capture_error_mode="thread_local")  # type: ignore[arg-type]
+            try:
+                self._run()
+            finally:
+                graph.capture_end()
+        return graph
+
+
+_GRAPHS: OrderedDict[int, torch.cuda.CUDAGraph] = OrderedDict()
+"""By the identity of their ``Replayed``, the one that was replayed last at the end."""
+
+
+@functools.cache
+def _pool() -> torch.cuda.MemPool:
+    """Where temporaries lie that are allocated during a capture, of all graphs: of their calls, no two overlap."""
+    return torch.cuda.MemPool()
+
+
+@contextlib.contextmanager
+def _collector_away() -> Iterator[None]:
+    """What the collector finds may be a graph or memory of the device, whose end would end a capture, too."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()

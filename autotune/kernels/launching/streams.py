@@ -3,10 +3,29 @@
 from __future__ import annotations
 
 import contextlib
+import weakref
 from collections.abc import Iterable
 from typing import Any
 
 import torch
+
+from autotune.heap.arena import SymmetricHeap
+
+
+def side_stream(heap: SymmetricHeap, name: str) -> Any:
+    """A stream beside the caller's, the same for all calls on a heap, which never overlap.
+
+    So there are few: torch keeps 32 MiB for every one that ever saw a matmul.
+    """
+    if heap.device.type != "cuda":
+        return None
+    streams = _STREAMS.setdefault(heap, {})
+    if name not in streams:
+        streams[name] = torch.cuda.Stream(heap.device)
+    return streams[name]
+
+
+_STREAMS: weakref.WeakKeyDictionary[SymmetricHeap, dict[str, Any]] = weakref.WeakKeyDictionary()
 
 
 def on(stream: Any) -> contextlib.AbstractContextManager[Any]:

@@ -1,0 +1,126 @@
+"""When a call of several launches is made directly, when captured, when replayed: with a stand-in for CUDA's graphs."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from autotune.kernels.launching import graphs
+from autotune.kernels.launching.graphs import Replayed, enqueueing, replayed
+from autotune.kernels.launching.plan import Launch
+
+
+class Device:
+    """What was done, in order, and whether the caller captures."""
+
+    def __init__(self) -> None:
+        self.done: list[str] = []
+        self.capturing = False
+        self.fails = False
+
+    def graph(self) -> Graph:
+        return Graph(self)
+
+
+class Graph:
+    """Keeps what is called between begin and end, which is done when it is replayed."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self._kept: list[str] = []
+
+    def capture_begin(self, pool: Any, capture_error_mode: str) -> None:
+        assert capture_error_mode == "thread_local" and not gc.isenabled()
+        self._before = list(self._device.done)
+
+    def capture_end(self) -> None:
+        self._kept, self._device.done = self._device.done[len(self._before) :], self._before
+        if self._device.fails:
+            raise RuntimeError("operation not permitted when stream is capturing")
+
+    def replay(self) -> None:
+        self._device.done += [f"replayed {name}" for name in self._kept]
+
+
+@pytest.fixture
+def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[Device]:
+    """A device that only says what was done."""
+    found = Device()
+    stream = SimpleNamespace(wait_stream=lambda other: None)
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", found.graph)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: found.capturing)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream)
+    monkeypatch.setattr(graphs, "side_stream", lambda heap, name: stream)
+    monkeypatch.setattr(graphs, "on", lambda stream: contextlib.nullcontext())
+    monkeypatch.setattr(graphs, "_pool", lambda: SimpleNamespace(id=(0, 1)))
+    yield found
+    graphs._GRAPHS.clear()
+
+
+def a_call(device: Device, name: str = "a") -> Replayed:
+    return Replayed(lambda: device.done.append(name), Any)  # type: ignore[arg-type]
+
+
+def test_two_calls_are_direct_and_the_third_is_captured(device: Device) -> None:
+    call = a_call(device)
+    for _ in range(5):
+        call()
+    assert device.done == ["a", "a", "replayed a", "replayed a", "replayed a"]
+    assert gc.isenabled()
+
+
+def test_within_a_callers_capture_it_is_direct(device: Device) -> None:
+    call = a_call(device)
+    for capturing in (False, False, True, False, True, False):
+        device.capturing = capturing
+        call()
+    assert device.done == ["a", "a", "a", "replayed a", "a", "replayed a"]
+
+
+def test_what_cannot_be_captured_is_direct_for_good(device: Device) -> None:
+    call = a_call(device)
+    device.fails = True
+    for _ in range(3):
+        call()
+    device.fails = False
+    call()
+    assert device.done == ["a", "a", "a", "a"] and not graphs._GRAPHS
+
+
+def test_only_so_many_graphs_are_kept_those_of_the_latest_calls(
+    device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(graphs, "MOST_GRAPHS", 2)
+    calls = {name: a_call(device, name) for name in "abc"}
+    for name in ("a", "a", "a", "b", "b", "b", "a", "c", "c", "c"):
+        calls[name]()
+    device.done.clear()
+    for name in "ab":
+        calls[name]()
+    assert device.done == ["replayed a", "b"] and len(graphs._GRAPHS) == 2
+    for _ in range(8 * graphs.DIRECT_CALLS):
+        calls["b"]()
+    assert device.done[-1] == "replayed b" and len(graphs._GRAPHS) == 2  # only who is called often has one again
+
+
+def test_a_graph_goes_with_its_call(device: Device) -> None:
+    call = a_call(device)
+    for _ in range(3):
+        call()
+    assert len(graphs._GRAPHS) == 1
+    del call
+    assert not graphs._GRAPHS
+
+
+def test_without_graphs_and_with_a_single_launch_there_is_nothing_in_between() -> None:
+    heap: Any = SimpleNamespace(device=torch.device("cpu"))
+    run: Callable[[], None] = lambda: None  # noqa: E731
+    assert replayed(run, heap) is run
+    launch = Launch(None, 1, {})
+    assert enqueueing([launch], heap) == launch.run
