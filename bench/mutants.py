@@ -223,6 +223,7 @@ MUTANTS: list[Mutant] = [
         ("the last step of K is lost", "ar one", ("        for k in range(first_k, end_k, BLOCK_K):\n            if EVEN_K:", "        for k in range(first_k, end_k - BLOCK_K, BLOCK_K):\n            if EVEN_K:")),
         ("B stays where it is", "rs push", ("            b_pointers += BLOCK_K * stride_bk\n", "")),
         ("no bias", "ag push", ("return acc + tl.load(bias", "return acc + 0 * tl.load(bias")),
+        ("no bias", "rs push", ("return acc + tl.load(bias", "return acc + 0 * tl.load(bias")),
         ("bias twice", "ag push", ("return acc + tl.load(bias", "return acc + 2 * tl.load(bias")),
         ("the next column's bias", "rs push", ("    columns = column + tl.arange(0, BLOCK_N)\n    return", "    columns = column + 1 + tl.arange(0, BLOCK_N)\n    return")),
         ("no bias in the last column", "ag ragged", ("mask=columns < width, other=0.0)", "mask=columns < width - 1, other=0.0)")),

@@ -75,6 +75,7 @@ def test_nearest_is_the_closest_within_a_factor_of_two(database: Path) -> None:
     [
         {"dtype": "fp16"},
         {"layout": "k"},
+        {"in_place": True},
         {"world_size": 4},
         {"n": 14336},
         {"bias": True},

@@ -1,4 +1,4 @@
-"""A planted race, a wait that is missing: nearly every evaluation catches it, whatever the seed."""
+"""Planted races: a wait that is missing, and one that is so later on, which only other inputs show. Both are caught."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from autotune.outcome import Evaluation, Outcome
 from autotune.problem import Problem
 from autotune.ranks.evaluation import MeasurePlan
 from autotune.ranks.gang import Gang
-from autotune.workloads import Workload, registry, workload
+from autotune.workloads import Workload, from_reference, registry, workload
 
 RUNS, CAUGHT = 20, 19
 
@@ -66,3 +66,27 @@ def test_a_missing_wait_is_caught_on_gpus() -> None:
     assert racing.space.violation(config, problem, machine()) is None
     check_caught(evaluations(racing, problem, config, plan))
     assert {each.outcome for each in evaluations(sound, problem, config, plan, 3)} == {Outcome.MEASURED}
+
+
+ALL_GATHER = Path(__file__).parents[3] / "docs" / "examples" / "all_gather.py"
+WAIT = "heap.wait_each(counters, sources < WORLD, epoch + 1, status, spin_limit)"
+
+
+def users_own(folder: Path, *, waits: bool) -> Workload:
+    """The example of an operation of a user's own; or one that waits for nobody from its fifth launch on."""
+    text = ALL_GATHER.read_text()
+    assert text.count(WAIT) == 1
+    file = folder / f"waits_{waits}.py"
+    file.write_text(text if waits else text.replace("epoch + 1, status", "tl.minimum(epoch + 1, 4), status", 1))
+    return from_reference(f"{file}:AllGatherWorkload")
+
+
+@pytest.mark.skipif(not machine().is_interpreter, reason="the fifth launch is in the recheck of interpreted ranks")
+@pytest.mark.parametrize("waits", [True, False])
+def test_stale_data_in_a_users_operation_are_caught(tmp_path: Path, waits: bool) -> None:
+    found = users_own(tmp_path, waits=waits)
+    problem = found.problem_type(rows=4, columns=1024, world_size=2)
+    once = MeasurePlan(warmup=0, screen=1, iterations=1)
+    ended = evaluations(found, problem, found.default_config(problem, machine()), once, 3)
+    expected = Outcome.MEASURED if waits else Outcome.WRONG_RESULT
+    assert {each.outcome for each in ended} == {expected}, [(each.outcome, each.reason) for each in ended]

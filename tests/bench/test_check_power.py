@@ -1,0 +1,76 @@
+"""The mutants: their table fits the kernels, and a few of them are found out."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from autotune.config import Config
+from autotune.environment import INTERPRETED, machine
+from autotune.workloads import workload
+
+BENCH = Path(__file__).parents[2] / "bench"
+sys.path.insert(0, str(BENCH))
+
+import check_power  # noqa: E402  the script that lies there
+import mutants  # noqa: E402
+
+A_FEW = (
+    "ag push: one slot",
+    "ag ragged: the last of K is lost",
+    "ag gather: the GEMM begins before all is there",
+    "rs push: no bias",
+    "rs copies: sums before the copies have come",
+    "ar packed: words of every launch are alike",
+    "ar one: waits for all parts but one",
+)
+
+
+def test_every_mutant_can_be_made() -> None:
+    for mutant in mutants.MUTANTS:
+        assert mutant.case in mutants.CASES
+        ast.parse(check_power.applied(mutant))
+
+
+def test_mutants_have_names_of_their_own() -> None:
+    names = [mutant.name for mutant in mutants.MUTANTS]
+    assert len(set(names)) == len(names)
+
+
+def test_a_snippet_that_is_gone_is_an_error(tmp_path: Path) -> None:
+    mutant = mutants.MUTANTS[0]
+    file = tmp_path / mutant.file
+    file.parent.mkdir(parents=True)
+    file.write_text("nothing of it\n")
+    with pytest.raises(ValueError, match=re.escape(f"{mutant.name}: {mutant.file} has the snippet 0 times, not 1")):
+        check_power.applied(mutant, tmp_path)
+
+
+@pytest.mark.parametrize("name", mutants.CASES)
+def test_cases_are_valid(name: str) -> None:
+    case = mutants.CASES[name]
+    found = workload(case.workload)
+    problem = found.problem_type(**case.problem, world_size=check_power.RANKS)
+    assert found.space.violation(Config(case.config), problem, INTERPRETED) is None
+
+
+@pytest.mark.timeout(1200)
+@pytest.mark.skipif(not machine().is_interpreter, reason="on GPUs: bench/check_power.py --gpu")
+def test_a_few_mutants_are_found_out_and_unbroken_kernels_are_not(tmp_path: Path) -> None:
+    out = tmp_path / "mutants.jsonl"
+    only = "|".join(f"^{re.escape(name)}$" for name in A_FEW)
+    command = [sys.executable, str(BENCH / "check_power.py"), "--only", only, "--jobs", "2", "--out", str(out)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env={**os.environ, "PYTHONPATH": ""})
+    rows = {row["name"]: row for row in map(json.loads, out.read_text().splitlines())}
+    broken = {name: row for name, row in rows.items() if not name.endswith(check_power.SOUND)}
+    assert set(broken) == set(A_FEW)
+    assert {name for name, row in broken.items() if row["by"] != check_power.EVALUATION} == set(), done.stdout
+    assert {row["by"] for name, row in rows.items() if name not in broken} == {check_power.NOTHING}, done.stdout
+    assert f"{len(A_FEW)} mutants: {len(A_FEW)} caught (100.0%)" in done.stdout

@@ -1,0 +1,63 @@
+"""Workloads of a user's with a small fault: GEMM + reduce-scatter without the bias, or without the last of K."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from autotune.config import Config
+from autotune.kernels.gemm_reduce_scatter.problem import GemmReduceScatter
+from autotune.workloads.built_in.gemm_reduce_scatter import GemmReduceScatterOperation, GemmReduceScatterWorkload
+from autotune.workloads.workload import Run
+
+
+class BiaslessOperation(GemmReduceScatterOperation):
+    """Takes the bias away again."""
+
+    def bind(self, config: Config) -> Run:
+        run, tensors = super().bind(config), self._tensors
+
+        def biasless() -> None:
+            run()
+            tensors.c.sub_(tensors.bias)
+
+        return biasless
+
+
+class LastlessOperation(GemmReduceScatterOperation):
+    """Multiplies without the last column of A."""
+
+    def bind(self, config: Config) -> Run:
+        run, a = super().bind(config), self._tensors.a
+
+        def lastless() -> None:
+            last = a[:, -1].clone()
+            a[:, -1] = 0
+            run()
+            a[:, -1] = last
+
+        return lastless
+
+
+@dataclass(frozen=True, kw_only=True)
+class BiaslessProblem(GemmReduceScatter):
+    workload = "biasless"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LastlessProblem(GemmReduceScatter):
+    workload = "lastless"
+
+
+class Biasless(GemmReduceScatterWorkload):
+    name, problem_type = "biasless", BiaslessProblem
+
+    def operation(self, *arguments: Any) -> BiaslessOperation:
+        return BiaslessOperation(*arguments)
+
+
+class Lastless(GemmReduceScatterWorkload):
+    name, problem_type = "lastless", LastlessProblem
+
+    def operation(self, *arguments: Any) -> LastlessOperation:
+        return LastlessOperation(*arguments)
