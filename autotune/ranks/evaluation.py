@@ -64,8 +64,8 @@ MOST_WARM_UP = 400
 """Calls that WARM_UP may ask for: with what lies between two calls, they take a tenth of a second."""
 
 LONG_CALL = 500.0
-"""Microseconds of a call from which on a GPU at its power limit slows down noticeably: what takes less than a
-millisecond was seen to do so by 2 % at most."""
+"""Microseconds of a call from which on power may matter to its latency. At the power limit, what takes less than a
+millisecond was seen to slow down by 2 % at most."""
 
 MOST_MEASURED = 120
 """Calls that a plan's ``measured`` may ask for."""

@@ -136,8 +136,8 @@ class Rank:
         return Done(self.fingerprint, times=tuple(times), host=tuple(host))
 
     def _parts(self, request: MeasureParts) -> dict[str, tuple[float, ...]]:
-        if not self._has_inputs:
-            self._refresh(0)  # ranks that were started again: what a GEMM of nothing but zeros takes is not its time
+        if not self._has_inputs:  # as where ranks were started again: a GEMM of zeros draws less power
+            self._refresh(0)
         found = {}
         for name, run in self._operation.parts().items():
             if request.only in (None, name):
