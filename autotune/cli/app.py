@@ -48,7 +48,8 @@ class Main(Commands):
     def invoke(self, ctx: Any) -> Any:
         """Run the command that was named."""
         try:
-            return super().invoke(ctx)
+            with output.telling_warnings():
+                return super().invoke(ctx)
         except AutotuneError as error:
             output.complain(error)
             raise typer.Exit(error.exit_code) from error

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
@@ -21,6 +20,7 @@ from autotune.report.figures import (
     problem_text,
 )
 from autotune.report.model import Knob, Report
+from autotune.text import json_text, markdown, markdown_code, visible_json
 
 
 def to_markdown(report: Report) -> str:
@@ -46,12 +46,19 @@ def to_dict(report: Report) -> dict[str, Any]:
 
 def to_json(report: Report) -> str:
     """The report as indented JSON."""
-    return json.dumps(to_dict(report), indent=2, ensure_ascii=False)
+    return json_text(to_dict(report))
+
+
+class Code(str):
+    """Text that stands as code."""
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], align: str = "") -> str:
-    """A Markdown table whose columns line up as plain text too; ``align`` has ``r`` for each right-aligned column."""
-    cells = [[text.replace("|", "\\|").replace("\n", " ") for text in row] for row in (header, *rows)]
+    """A Markdown table whose columns line up as plain text too; ``align`` has ``r`` for each right-aligned column.
+
+    Cells are text, whatever is in them, but for those that are ``Code``.
+    """
+    cells = [[_cell(text) for text in row] for row in (header, *rows)]
     widths = [max(len(row[column]) for row in cells) for column in range(len(header))]
     right = [align[column : column + 1] == "r" for column in range(len(header))]
     rule = ["-" * (width - 1) + (":" if r else "-") for width, r in zip(widths, right, strict=True)]
@@ -62,19 +69,23 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], align: str = "")
     return "\n".join("| " + " | ".join(row) + " |" for row in (padded[0], rule, *padded[1:]))
 
 
+def _cell(text: str) -> str:
+    return markdown_code(text) if isinstance(text, Code) else markdown(text)
+
+
 def _verdict(report: Report) -> str:
-    lines = [f"# {dashed(report.key.workload)}: {problem_text(report.problem)}", ""]
-    verdict = f"**{latency_text(report.latency)}** on {device_text(report.key)}"
+    lines = [f"# {markdown(f'{dashed(report.key.workload)}: {problem_text(report.problem)}')}", ""]
+    verdict = f"**{latency_text(report.latency)}** on {markdown(device_text(report.key))}"
     if report.speedups:
         first = report.speedups[0]
         own = first.latency == report.latency
-        verdict += f": {first.baseline} itself, which nothing beat beyond the noise" if own else ""
-        verdict += "" if own else f", **{first.ratio} times** as fast as {first.baseline}"
+        verdict += f": {markdown(first.baseline)} itself, which nothing beat beyond the noise" if own else ""
+        verdict += "" if own else f", **{first.ratio} times** as fast as {markdown(first.baseline)}"
     if report.limit is not None:
-        verdict += f"; {report.limit.slowest} alone takes {report.limit.share.value:.2f} of that time"
+        verdict += f"; {markdown(report.limit.slowest)} alone takes {report.limit.share.value:.2f} of that time"
     lines += [verdict + ".", "", f"Tuned {_date(report.finished_at)}."]
-    lines += [f"\n> {note}" for note in report.notes]
-    lines += ["", "```json", report.config.to_json(), "```"]
+    lines += [f"\n> {markdown(note)}" for note in report.notes]
+    lines += ["", "```json", visible_json(report.config.to_json()), "```"]
     return "\n".join(lines)
 
 
@@ -114,7 +125,9 @@ def _best(report: Report) -> str:
     if not rows:
         return ""
     text = "By their latency in the search. The winner is chosen by the finals, where the best were measured again.\n\n"
-    out = "".join(f"\n\nOut in the finals, where it failed: {config_text(each.config)}" for each in report.disqualified)
+    out = "".join(
+        f"\n\nOut in the finals, where it failed: {markdown(config_text(each.config))}" for each in report.disqualified
+    )
     header = ["", "search", "finals", "proposed by", "config"]
     return f"## The {len(rows)} best\n\n" + text + table(header, rows, "rrr") + out
 
@@ -131,7 +144,7 @@ def _knobs(report: Report) -> str:
     text += "brackets, how many were measured. Importance is Optuna's PED-ANOVA for reaching the best tenth.\n\n"
     ranked = sorted(report.knobs, key=lambda knob: -(knob.importance or 0.0))
     rows = [[knob.name, "" if knob.importance is None else f"{knob.importance:.2f}", _reached(knob)] for knob in ranked]
-    notes = "".join(f"\n\n> {note}" for note in report.knob_notes)
+    notes = "".join(f"\n\n> {markdown(note)}" for note in report.knob_notes)
     out = table(["dimension", "importance", "by value"], rows, "lr")
     return "## How each dimension mattered\n\n" + text + out + notes
 
@@ -145,6 +158,7 @@ def _provenance(report: Report) -> str:
     correlation = report.rank_correlation
     model = "too few predictions" if correlation is None else f"{correlation:.2f} (Spearman; 1 orders all rightly)"
     spent = f"{report.seconds:.0f} s, {report.measuring:.0f} s of them measuring"
+    workload = dashed(report.key.workload)
     rows = [
         ["device", device_text(report.key)],
         ["world size", str(report.key.world_size)],
@@ -157,7 +171,10 @@ def _provenance(report: Report) -> str:
         ["study", f"{report.study_id}, seed {report.seed}"],
         *([name.replace("_", " "), value or "none"] for name, value in versions.items() if name != "space"),
         ["space fingerprint", versions["space"]],
-        ["again", f"`tune {dashed(report.key.workload)} {options_text(report.problem)} --seed {report.seed} --force`"],
+        [
+            "again",
+            Code(f"tune {workload} {options_text(report.problem)} --seed {report.seed} --force"),
+        ],
     ]
     return "## How this was found\n\n" + table(["", ""], rows)
 
