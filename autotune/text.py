@@ -45,7 +45,12 @@ def markdown_code(text: str) -> str:
 
 def json_text(value: Any, indent: int | None = 2) -> str:
     """A value as JSON whose strings hold nothing hidden: escapes stand for it, and mean the same to a program."""
-    return _OF_LINES.sub(_escape_in_json, json.dumps(value, indent=indent, ensure_ascii=False))
+    return visible_json(json.dumps(value, indent=indent, ensure_ascii=False))
+
+
+def visible_json(text: str) -> str:
+    """JSON text with everything hidden as JSON's own escapes."""
+    return _OF_LINES.sub(_escape_in_json, text)
 
 
 def _escape(found: re.Match[str]) -> str:

@@ -50,7 +50,8 @@ class Main(Commands):
         """Run the command that was named."""
         with interruptible():
             try:
-                return super().invoke(ctx)
+                with output.telling_warnings():
+                    return super().invoke(ctx)
             except AutotuneError as error:
                 output.complain(error)
                 raise typer.Exit(error.exit_code) from error

@@ -16,6 +16,7 @@ from autotune.cli.summary import outcomes_text
 from autotune.environment import Machine
 from autotune.problem import Problem
 from autotune.report.figures import config_text, dashed, fastest, latency_text, microseconds, problem_text
+from autotune.text import visible
 from autotune.tuning import Standing
 
 EVERY_TRIALS = 10
@@ -28,7 +29,7 @@ def watching(problem: Problem, machine: Machine) -> Iterator[Callable[[Standing]
     """What the loop is to call with its standing, for as long as it runs."""
     console = Console(stderr=True, highlight=False)
     if not console.is_terminal:
-        yield PlainView(lambda line: console.print(line, markup=False, soft_wrap=True))
+        yield PlainView(lambda line: console.print(visible(line), markup=False, soft_wrap=True))
         return
     where = f"{problem.world_size} × {machine.device}"
     view = LiveView(f"{dashed(problem.workload)}  {problem_text(problem.as_dict())}  on {where}")
@@ -132,13 +133,13 @@ class LiveView:
             times += f", {clock_text(max(0.0, self._left - (now - self._seen_at)))} left"
         bar = Table.grid(padding=(0, 2))
         bar.add_row(
-            Text(self._phase, style="bold"), ProgressBar(total=1.0, completed=self._used, width=30),
+            Text(visible(self._phase), style="bold"), ProgressBar(total=1.0, completed=self._used, width=30),
             Text(f"{self._used:.0%}"), Text(times),
         )  # fmt: skip
         facts = Table.grid(padding=(0, 2))
         for name, text in self._lines:
-            facts.add_row(Text(name, style="dim"), Text(text))
-        return Group(Text(self._title, overflow="ellipsis", no_wrap=True), bar, facts)
+            facts.add_row(Text(name, style="dim"), Text(visible(text)))
+        return Group(Text(visible(self._title), overflow="ellipsis", no_wrap=True), bar, facts)
 
     def _texts(self, standing: Standing) -> list[tuple[str, str]]:
         lines = []

@@ -247,8 +247,8 @@ def _block(entry: Entry) -> EntryBlock | None:
         return EntryBlock.of(entry)
     except ValidationError as error:
         first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        LOG.warning("study %d is left out: %s", entry.study_id, visible(f"{where}: {first['msg']}"))
+        told = ": ".join(filter(None, [".".join(map(str, first["loc"])), first["msg"]]))
+        LOG.warning("study %d is left out: %s", entry.study_id, visible(told))
         return None
 
 

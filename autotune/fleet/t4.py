@@ -11,6 +11,7 @@ from typing import Any
 
 from autotune.db import Entry, TrialRecord
 from autotune.outcome import Latency, Outcome
+from autotune.text import json_text
 
 VERSION = "1.0.0"
 
@@ -60,7 +61,7 @@ def to_t4(entry: Entry, trials: Sequence[TrialRecord]) -> str:
             "problem": json.loads(entry.key.problem),
         },
     }
-    return json.dumps(values, indent=2, ensure_ascii=False) + "\n"
+    return json_text(values) + "\n"
 
 
 def _result(trial: TrialRecord) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
@@ -25,6 +24,7 @@ from autotune.report.figures import (
 )
 from autotune.report.model import Knob, Report
 from autotune.report.regimes import CALLERS, TITLES, conclusion
+from autotune.text import json_text, markdown, markdown_code, visible_json
 
 
 def to_markdown(report: Report) -> str:
@@ -51,12 +51,19 @@ def to_dict(report: Report) -> dict[str, Any]:
 
 def to_json(report: Report) -> str:
     """The report as indented JSON."""
-    return json.dumps(to_dict(report), indent=2, ensure_ascii=False)
+    return json_text(to_dict(report))
+
+
+class Code(str):
+    """Text that stands as code."""
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], align: str = "") -> str:
-    """A Markdown table whose columns line up as plain text too; ``align`` has ``r`` for each right-aligned column."""
-    cells = [[text.replace("|", "\\|").replace("\n", " ") for text in row] for row in (header, *rows)]
+    """A Markdown table whose columns line up as plain text too; ``align`` has ``r`` for each right-aligned column.
+
+    Cells are text, whatever is in them, but for those that are ``Code``.
+    """
+    cells = [[_cell(text) for text in row] for row in (header, *rows)]
     widths = [max(len(row[column]) for row in cells) for column in range(len(header))]
     right = [align[column : column + 1] == "r" for column in range(len(header))]
     rule = ["-" * (width - 1) + (":" if r else "-") for width, r in zip(widths, right, strict=True)]
@@ -67,22 +74,27 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], align: str = "")
     return "\n".join("| " + " | ".join(row) + " |" for row in (padded[0], rule, *padded[1:]))
 
 
+def _cell(text: str) -> str:
+    return markdown_code(text) if isinstance(text, Code) else markdown(text)
+
+
 def _verdict(report: Report) -> str:
-    lines = [f"# {dashed(report.key.workload)}: {problem_text(report.problem)}", ""]
-    verdict = f"**{latency_text(report.latency, report.regime)}** on {device_text(report.key)}"
+    lines = [f"# {markdown(f'{dashed(report.key.workload)}: {problem_text(report.problem)}')}", ""]
+    verdict = f"**{latency_text(report.latency, report.regime)}** on {markdown(device_text(report.key))}"
     if report.speedups:
         first = report.speedups[0]
         own = first.latency == report.latency
-        verdict += f": {first.baseline} itself, which nothing beat beyond the noise" if own else ""
-        verdict += "" if own else f", **{first.ratio} times** as fast as {first.baseline}"
+        verdict += f": {markdown(first.baseline)} itself, which nothing beat beyond the noise" if own else ""
+        verdict += "" if own else f", **{first.ratio} times** as fast as {markdown(first.baseline)}"
     if report.limit is not None:
-        verdict += f"; {report.limit.slowest} alone takes {report.limit.share.value:.2f} of that time on the device"
+        alone = f"{report.limit.slowest} alone takes {report.limit.share.value:.2f} of that time on the device"
+        verdict += f"; {markdown(alone)}"
     lines += [verdict + "."]
     slower = [each for each in report.verdicts if each.ratio.is_less]
-    lines += ["", f"**{conclusion(slower)}**"] if slower else []
+    lines += ["", f"**{markdown(conclusion(slower))}**"] if slower else []
     lines += ["", f"Tuned {_date(report.finished_at)} for {CALLERS[report.regime]}."]
-    lines += [f"\n> {note}" for note in report.notes]
-    lines += ["", "```json", report.config.to_json(), "```"]
+    lines += [f"\n> {markdown(note)}" for note in report.notes]
+    lines += ["", "```json", visible_json(report.config.to_json()), "```"]
     return "\n".join(lines)
 
 
@@ -115,8 +127,8 @@ def _regimes(report: Report) -> str:
         "ahead, so the larger of the device's time and the host's to enqueue a call. Isolated: one eager call on an\n"
     )
     text += "idle GPU, from the start, common to all ranks, to the slowest rank's end, caches cold.\n\n"
-    lines = "\n".join(f"- {each.text}" for each in report.verdicts)
-    told = f"\n\n{lines}\n\n{conclusion(report.verdicts)}" if report.verdicts else ""
+    lines = "\n".join(f"- {markdown(each.text)}" for each in report.verdicts)
+    told = f"\n\n{lines}\n\n{markdown(conclusion(report.verdicts))}" if report.verdicts else ""
     header = ["", *(TITLES[each] for each in regimes)]
     return "## In a graph, pipelined, isolated\n\n" + text + table(header, rows, "lrrr") + told
 
@@ -168,7 +180,9 @@ def _best(report: Report) -> str:
         return ""
     text = "By their latency in the search, where ± is half the way from the 20th to the 80th percentile over the\n"
     text += "iterations. The winner is chosen by the finals, where the best were measured again.\n\n"
-    out = "".join(f"\n\nOut in the finals, where it failed: {config_text(each.config)}" for each in report.disqualified)
+    out = "".join(
+        f"\n\nOut in the finals, where it failed: {markdown(config_text(each.config))}" for each in report.disqualified
+    )
     header = ["", "search", "finals", "proposed by", "config"]
     return f"## The {len(rows)} best\n\n" + text + table(header, rows, "rrr") + out
 
@@ -185,7 +199,7 @@ def _knobs(report: Report) -> str:
     text += "brackets, how many were measured. Importance is Optuna's PED-ANOVA for reaching the best tenth.\n\n"
     ranked = sorted(report.knobs, key=lambda knob: -(knob.importance or 0.0))
     rows = [[knob.name, "" if knob.importance is None else f"{knob.importance:.2f}", _reached(knob)] for knob in ranked]
-    notes = "".join(f"\n\n> {note}" for note in report.knob_notes)
+    notes = "".join(f"\n\n> {markdown(note)}" for note in report.knob_notes)
     out = table(["dimension", "importance", "by value"], rows, "lr")
     return "## How each dimension mattered\n\n" + text + out + notes
 
@@ -200,7 +214,7 @@ def _provenance(report: Report) -> str:
     model = "too few predictions" if correlation is None else f"{correlation:.2f} (Spearman; 1 orders all rightly)"
     spent = f"{report.seconds:.0f} s, {report.measuring:.0f} s of them measuring"
     asked = f"{options_text(report.problem)} --seed {report.seed}{regime_options(report.key.regime)}"
-    again = f"tune {dashed(report.key.workload)} {asked}"
+    again = f"tune {dashed(report.key.workload)} {asked} --force"
     rows = [
         ["device", device_text(report.key)],
         ["world size", str(report.key.world_size)],
@@ -214,7 +228,7 @@ def _provenance(report: Report) -> str:
         ["study", f"{report.study_id}, seed {report.seed}"],
         *([name.replace("_", " "), value or "none"] for name, value in versions.items() if name != "space"),
         ["space fingerprint", versions["space"]],
-        ["again", f"`{again} --force`"],
+        ["again", Code(again)],
     ]
     return "## How this was found\n\n" + table(["", ""], rows)
 

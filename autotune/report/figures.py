@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,7 @@ from autotune.db.records import CacheKey
 from autotune.environment import INTERPRETER
 from autotune.outcome import DEFAULT_REGIME, Latency, Regime
 from autotune.rounds import log_ratios, mean_and_error
+from autotune.text import visible
 
 INTERPRETER_NOTE = "These are times of Triton's interpreter on CPUs: they say nothing about GPUs."
 
@@ -76,13 +78,13 @@ def problem_text(problem: Mapping[str, Any]) -> str:
     """A problem in one line, its sizes first; its world size is left out, for that stands beside the device."""
     names = [name for name in problem if name != "world_size"]
     names.sort(key=lambda name: not isinstance(problem[name], int) or isinstance(problem[name], bool))
-    return " ".join(f"{name}={plain(problem[name])}" for name in names)
+    return " ".join(f"{plain(name)}={plain(problem[name])}" for name in names)
 
 
 def config_text(config: Config) -> str:
     """A config in one line, as name=value pairs, its mode first."""
     names = sorted(config, key=lambda name: name != "mode")
-    return " ".join(f"{name}={plain(config[name])}" for name in names)
+    return " ".join(f"{plain(name)}={plain(config[name])}" for name in names)
 
 
 def change_text(config: Config, winner: Config) -> str:
@@ -96,15 +98,15 @@ def change_text(config: Config, winner: Config) -> str:
 
 
 def plain(value: Any) -> str:
-    """A value as JSON has it, strings without their quotes."""
-    return value if isinstance(value, str) else json.dumps(value)
+    """A value as JSON has it, strings without their quotes; in one line, nothing hidden."""
+    return visible(value) if isinstance(value, str) else json.dumps(value)
 
 
 def device_text(key: CacheKey) -> str:
     """What a key's measurements ran on."""
     if key.device == INTERPRETER:
         return f"{key.world_size} ranks under Triton's interpreter ({INTERPRETER})"
-    return f"{key.world_size} × {key.device} ({key.arch}, {key.interconnect})"
+    return visible(f"{key.world_size} × {key.device} ({key.arch}, {key.interconnect})")
 
 
 def regime_options(regime: str) -> str:
@@ -119,16 +121,16 @@ def resource_text(resource: str) -> str:
 
 def dashed(name: str) -> str:
     """A name as the command line has it."""
-    return name.replace("_", "-")
+    return visible(name).replace("_", "-")
 
 
 def options_text(fields: Mapping[str, Any]) -> str:
-    """A problem's fields as command-line options."""
+    """A problem's fields as command-line options, quoted where a shell would take a value for something else."""
     words = []
     for name, value in fields.items():
-        option = dashed(name)
+        option = shlex.quote(dashed(name))
         if isinstance(value, bool):
             words.append(f"--{option}" if value else f"--no-{option}")
         else:
-            words.append(f"--{option} {value}")
+            words.append(f"--{option} {shlex.quote(plain(value))}")
     return " ".join(words)

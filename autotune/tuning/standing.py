@@ -34,8 +34,6 @@ class Standing:
     """Updated by the loop, read by a view. Nothing of it is stored."""
 
     phase: str = "starting the ranks"
-    waiting: bool = False
-    """For another process that tunes the same problem; ``phase`` says which."""
     trials: int = 0
     """Configs evaluated so far, those of earlier runs of the same study among them."""
     used: float = 0.0
@@ -52,6 +50,8 @@ class Standing:
     """Trials found in the store when the run began."""
     regime: Regime = DEFAULT_REGIME
     """In which configs are compared."""
+    waiting: bool = False
+    """For another process that tunes the same problem; ``phase`` says which."""
 
     @property
     def baseline(self) -> Latency | None:

@@ -60,10 +60,10 @@ def test_json_holds_all_of_it(report: Report) -> None:
 
 def test_table() -> None:
     assert table(["a", "b"], [["x|y", "1"], ["z\nz", "10"]], "lr").splitlines() == [
-        "| a    |  b |",
-        "| ---- | -: |",
-        "| x\\|y |  1 |",
-        "| z z  | 10 |",
+        "| a     |  b |",
+        "| ----- | -: |",
+        "| x\\|y  |  1 |",
+        "| z\\\\nz | 10 |",
     ]
 
 

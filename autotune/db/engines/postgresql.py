@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Generator
+from typing import Any
+
 from sqlalchemy import URL, Connection, Engine, create_engine, event
 
 from autotune.db.engines.failures import BUSY_SECONDS
@@ -15,21 +19,63 @@ WRITERS = int.from_bytes(b"irat")
 
 CONNECT_SECONDS = 10
 
+STATEMENT_SECONDS = BUSY_SECONDS + 15.0
+"""In which the server has to answer a statement. It cancels one itself that takes as long."""
+
+LINK: dict[str, str] = {
+    "connect_timeout": str(CONNECT_SECONDS),
+    "keepalives_idle": "10",
+    "keepalives_interval": "5",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "30000",
+}
+"""Of libpq; what the URL says goes before. A host that vanished is known to have done so after half a minute."""
+
 
 def postgresql_engine(url: URL) -> Engine:
     """An engine for a server; a connection that the server has dropped meanwhile is made again."""
-    if "connect_timeout" not in url.query:
-        url = url.update_query_dict({"connect_timeout": str(CONNECT_SECONDS)})
+    url = url.update_query_dict({name: value for name, value in LINK.items() if name not in url.query})
     try:
         engine = create_engine(url, pool_pre_ping=True)
     except ImportError as error:
         raise StoreError(f"database {url} needs the driver psycopg ({error}); install it: {EXTRA}") from error
+    event.listen(engine, "do_connect", _connect)
     event.listen(engine, "begin", _begin)
     return engine
 
 
+def _connect(dialect: Any, record: Any, arguments: list[Any], options: dict[str, Any]) -> Any:
+    """A connection whose waits end, even where the server's processes are there and do not move."""
+    import psycopg
+
+    class Ending(psycopg.Connection[Any]):
+        def wait(self, generator: Generator[Any, Any, Any], *rest: Any, **named: Any) -> Any:  # type: ignore[override]
+            """As psycopg's, for ``STATEMENT_SECONDS`` at most."""
+            return super().wait(_ending(generator, self), *rest, **named)
+
+    return Ending.connect(*arguments, **options)
+
+
+def _ending(generator: Generator[Any, Any, Any], connection: Any) -> Generator[Any, Any, Any]:
+    """The same, raising OperationalError where it is not done in time. psycopg resumes it ten times a second."""
+    import psycopg
+
+    deadline = time.monotonic() + STATEMENT_SECONDS
+    try:
+        wanted = next(generator)
+        while True:
+            ready = yield wanted
+            if time.monotonic() > deadline:
+                connection.pgconn.finish()  # it is in the midst of an answer, and of no further use
+                raise psycopg.OperationalError(f"the server has not answered for {STATEMENT_SECONDS:.0f} s")
+            wanted = generator.send(ready)
+    except StopIteration as end:
+        return end.value
+
+
 def _begin(connection: Connection) -> None:
     """Two writers that look first and then add would both add: they take turns, as they do on SQLite."""
+    begin = [f"SET LOCAL statement_timeout = '{STATEMENT_SECONDS:.0f}s'"]
     if connection.get_execution_options().get(WRITING, False):
-        connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{BUSY_SECONDS}s'")
-        connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({WRITERS})")
+        begin += [f"SET LOCAL lock_timeout = '{BUSY_SECONDS}s'", f"SELECT pg_advisory_xact_lock({WRITERS})"]
+    connection.exec_driver_sql("; ".join(begin))  # one way to the server and back

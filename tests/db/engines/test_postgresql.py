@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
+import threading
 from collections import Counter
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import postgres_server
 import pytest
-from sqlalchemy import URL, create_engine, text
+from sqlalchemy import URL, create_engine, event, text
 from writers import heard, started, tell
 
-from autotune.db import CacheKey, Provenance, Store, TrialRecord, Winner
+from autotune.db import CacheKey, Entry, Provenance, Store, TrialRecord, Winner
 from autotune.db.engines import condition, postgresql
+from autotune.db.engines.writing import WRITING
 from autotune.errors import NoDatabase, StoreError
 
 
@@ -108,3 +113,90 @@ def test_a_server_that_is_not_there(tmp_path: Path) -> None:
     message = refusal(url)
     assert message.startswith("database postgresql+psycopg://me@/x") and "connection" in message
     assert "secret" not in refusal(url.set(password="secret"))
+
+
+def test_a_server_that_restarts_is_waited_for_and_nothing_is_lost_or_doubled(
+    server: postgres_server.Server, database: URL, key: CacheKey, provenance: Provenance, trial: TrialRecord,
+    winner: Winner, caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    with Store.open(str(database)) as store:
+        study = store.study(key, provenance, seed=1, space_size=1)
+        for number in range(20):
+            if number in (5, 12):
+                server.stop()
+                restart = threading.Timer(1.0, server.start)
+                restart.start()
+            store.record(study.id, dataclasses.replace(trial, number=number))
+        restart.join()
+        assert [each.number for each in store.trials(study.id)] == list(range(20))
+        server.stop()
+        restart = threading.Timer(1.0, server.start)
+        restart.start()
+        store.finish(study.id, winner)
+        restart.join()
+        assert [entry.winner for entry in store.entries()] == [winner]
+    told = [message for message in caplog.messages if message.endswith("trying again for 60 s")]
+    assert len(told) == 3 and all(message.startswith("database postgresql+psycopg://tuner@/") for message in told)
+
+
+@pytest.mark.parametrize("lost", ["record", "adopt", "study"])
+def test_a_write_whose_acknowledgement_is_lost_is_not_made_twice(
+    server: postgres_server.Server, database: URL, key: CacheKey, provenance: Provenance, trial: TrialRecord,
+    winner: Winner, lost: str,
+) -> None:  # fmt: skip
+    other = dataclasses.replace(key, arch="sm_100")
+    entry = Entry(other, provenance, winner, 0, datetime.now(UTC), trials=1, seed=0, space_size=1)
+    with Store.open(str(database)) as store:
+        study = store.study(key, provenance, seed=1, space_size=1)
+        losses = []
+
+        def lose(connection: Any) -> None:
+            """The server has committed, and the connection breaks before it says so."""
+            if connection.get_execution_options().get(WRITING) and not losses:
+                losses.append(connection)
+                connection.exec_driver_sql("COMMIT")
+                server.run("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()")
+
+        event.listen(store._database.engine, "commit", lose)
+        if lost == "record":
+            store.record(study.id, trial)
+        elif lost == "adopt":
+            store.adopt(entry, replace=True)
+        else:
+            store.study(other, provenance, seed=1, space_size=1)
+        assert len(losses) == 1
+        assert len(store.trials(study.id)) == (lost == "record")
+        assert len(store.studies()) == 1 + (lost != "record")
+        assert {each.state for each in store.studies()} <= {"running", "finished"}, "it has not superseded itself"
+
+
+def test_a_server_that_does_not_answer_is_an_error(
+    server: postgres_server.Server, database: URL, key: CacheKey, provenance: Provenance, trial: TrialRecord,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(postgresql, "STATEMENT_SECONDS", 2.0)
+    monkeypatch.setattr("autotune.db.engines.database.PATIENCE", 1.0)
+    url = str(database.update_query_dict({"connect_timeout": "2"}))
+    with Store.open(url) as store:
+        study = store.study(key, provenance, seed=1, space_size=1)
+        with server.frozen():
+            for ask in (lambda: store.record(study.id, trial), store.studies, lambda: Store.open(url, create=False)):
+                with pytest.raises(StoreError, match=r"cannot be used \(.*(not answered|timeout)"):
+                    ask()
+        assert store.studies() == [study], "it answers again"
+
+
+def test_a_server_that_stays_away_is_an_error(
+    server: postgres_server.Server, database: URL, key: CacheKey, provenance: Provenance, trial: TrialRecord,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr("autotune.db.engines.database.PATIENCE", 1.0)
+    with Store.open(str(database)) as store:
+        study = store.study(key, provenance, seed=1, space_size=1)
+        server.stop()
+        try:
+            with pytest.raises(StoreError, match="connection"):
+                store.record(study.id, trial)
+        finally:
+            server.start()
+        assert store.trials(study.id) == []

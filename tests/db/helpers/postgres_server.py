@@ -7,9 +7,10 @@ import itertools
 import os
 import pwd
 import shutil
+import signal
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -33,9 +34,29 @@ def find(program: str) -> str:
 class Server:
     """A running server."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, control: Callable[..., None]) -> None:
+        self._folder, self._control = folder, control
         self._numbers = itertools.count()
+
+    def stop(self) -> None:
+        self._control("-m", "immediate", "stop")
+
+    def start(self) -> None:
+        self._control("-l", f"{self._folder}/log", "-o", _options(self._folder), "start")
+
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """All of its processes are there and do not move."""
+        leader = int((self._folder / "data/postmaster.pid").read_text().split()[0])
+        children = Path(f"/proc/{leader}/task/{leader}/children").read_text().split()
+        processes = [leader, *map(int, children)]
+        for process in processes:
+            os.kill(process, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            for process in processes:
+                os.kill(process, signal.SIGCONT)
 
     def url(self, database: str) -> URL:
         return URL.create("postgresql+psycopg", "tuner", database=database, query={"host": str(self._folder)})
@@ -70,14 +91,18 @@ def running() -> Iterator[Server]:
 
     try:
         call(initdb, "-D", f"{folder}/data", "-U", "tuner", "-A", "trust", "--no-sync", "-E", "UTF8", "--locale", "C")
-        options = f"-c listen_addresses='' -c unix_socket_directories='{folder}' -c fsync=off"
-        call(pg_ctl, "-D", f"{folder}/data", "-w", "-l", f"{folder}/log", "-o", options, "start")
+        server = Server(folder, lambda *words: call(pg_ctl, "-D", f"{folder}/data", "-w", *words))
+        server.start()
         try:
-            yield Server(folder)
+            yield server
         finally:
-            call(pg_ctl, "-D", f"{folder}/data", "-w", "-m", "immediate", "stop")
+            server.stop()
     finally:
         shutil.rmtree(folder)
+
+
+def _options(folder: Path) -> str:
+    return f"-c listen_addresses='' -c unix_socket_directories='{folder}' -c fsync=off"
 
 
 def as_server_user() -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,6 +13,7 @@ from autotune.cli.entries import selected
 from autotune.cli.options import Database, Output, Request
 from autotune.db import Store
 from autotune.errors import InputError, UnknownWorkload
+from autotune.text import json_text
 from autotune.workloads import Workload, installed_workload, names
 
 FORMATS = ("md", "json")
@@ -44,7 +44,7 @@ def _report(of: Workload | None, given: Mapping[str, Any], format: str, file: Pa
         entries = selected(store, of.name if of is not None else None, given)
         reports = [build(store, entry, of or _loaded(entry.key.workload)) for entry in entries]
     if format == "json":
-        text = json.dumps([to_dict(each) for each in reports], indent=2, ensure_ascii=False)
+        text = json_text([to_dict(each) for each in reports])
     else:
         text = "\n\n".join(to_markdown(each) for each in reports).rstrip()
     output.write(text + "\n", file, f"{len(reports)} report{'s' * (len(reports) > 1)}")
