@@ -1,10 +1,11 @@
 """Replays recorded search spaces and says how near each strategy comes to the optimum: no GPU needed.
 
     python bench/search_quality.py bench/recordings/*.json.gz --seeds 50 --plot quality.svg
+    python bench/search_quality.py bench/recordings/foreign/*.json.gz --seeds 50
 
 Strategies that divide what they are given are run anew for each number of trials, the others once for all. Tables come
-from ``tune record``; one that says synthetic tests the bench and tells nothing about any machine. Kernel Tuner takes
-part where it can be imported, the plot needs matplotlib.
+from ``tune record``, those of other people's kernels from ``record_kernels.py``; one that says synthetic tests the bench
+and tells nothing about any machine. Kernel Tuner takes part where it can be imported, the plot needs matplotlib.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from search_strategies import BUDGETED, Table, ours, strategies
 
 TRIALS = (10, 25, 50, 100, 200)
 JOINT, SEQUENTIAL = "ours", "compute, then communication"
+AHEAD, ONE_AT_A_TIME = "ours, told nothing", "ours, told nothing, one at a time"
 RESAMPLES = 10_000
 
 
@@ -128,10 +130,27 @@ def report(
             gains = [advantage(found[f, JOINT, n], found[f, SEQUENTIAL, n]) for n in trials]
             rows.append([opened(f).name, *(f"{mean:+.1f} % ({low:+.1f} to {high:+.1f})" for mean, low, high in gains)])
         text.append(markdown(["table", *(f"{n} trials" for n in trials)], rows))
+    going_ahead(text, files, names, trials, found)
     if JOINT in names:
         each = [milliseconds(opened(f), max(trials)) for f in files]
         text.append(f"To ask and tell takes {statistics.mean(each):.1f} ms a trial (mean of {max(trials)} trials).")
     return "\n\n".join(text)
+
+
+def going_ahead(
+    text: list[str], files: Sequence[Path], names: Sequence[str], trials: Sequence[int],
+    found: dict[tuple[Path, str, int], list[float]],
+) -> None:  # fmt: skip
+    """What proposing ahead of knowledge costs, paired by seed."""
+    if not {AHEAD, ONE_AT_A_TIME} <= set(names):
+        return
+    text.append("How much faster than one at a time the config is that was found proposing ahead:")
+    rows = []
+    for name, chosen in [*((opened(f).name, [f]) for f in files), *([("all", list(files))] if len(files) > 1 else [])]:
+        gains = [advantage(*([s for f in chosen for s in found[f, way, n]] for way in (AHEAD, ONE_AT_A_TIME)))
+                 for n in trials]  # fmt: skip
+        rows.append([name, *(f"{mean:+.1f} % ({low:+.1f} to {high:+.1f})" for mean, low, high in gains)])
+    text.append(markdown(["table", *(f"{n} trials" for n in trials)], rows))
 
 
 def milliseconds(table: Table, trials: int) -> float:
@@ -144,8 +163,9 @@ def milliseconds(table: Table, trials: int) -> float:
 def described(table: Table) -> list[str]:
     evaluations = table.recording.evaluations.values()
     failing = sum(evaluation.latency is None for evaluation in evaluations)
+    gpus = table.problem.world_size if table.workload is not None else 1
     return [
-        table.name, f"{table.recording.origin}, {table.problem.world_size} × {table.machine.device}",
+        table.name, f"{table.recording.origin}, {gpus} × {table.machine.device}",
         str(len(evaluations)), str(failing), f"{table.recording.optimum:.1f} µs",
     ]  # fmt: skip
 
@@ -181,6 +201,9 @@ def main() -> None:
     names = list(strategies())
     if arguments.only:
         names = [name for name in names if name in [word.strip() for word in arguments.only.split(";")]]
+    if any(opened(file).workload is None for file in arguments.tables):
+        print(f"A foreign kernel has no cost model and no default: no {JOINT!r}, no {SEQUENTIAL!r}", file=sys.stderr)
+        names = [name for name in names if name not in (JOINT, SEQUENTIAL)]
     if importlib.util.find_spec("kernel_tuner") is None:
         print("Kernel Tuner is not installed: it takes no part", file=sys.stderr)
     found = shares(arguments.tables, names, trials, arguments.seeds, arguments.workers)

@@ -119,6 +119,11 @@ def ours_without_first(table: Table, trials: int, seed: int) -> list[float]:
     return list(_search(table, table.space, trials, seed, []).values())
 
 
+def one_at_a_time(table: Table, trials: int, seed: int) -> list[float]:
+    """Told nothing, and each proposal with all that went before it known: what going ahead is measured by."""
+    return list(_search(table, table.space, trials, seed, [], ahead=1).values())
+
+
 def sequential(table: Table, trials: int, seed: int) -> list[float]:
     """Half of the trials on the compute dimensions, communication as in the default; then the rest with those fixed.
 
@@ -204,6 +209,7 @@ def strategies() -> dict[str, Strategy]:
     found: dict[str, Strategy] = {
         "ours": ours,
         "ours, told nothing": ours_without_first,
+        "ours, told nothing, one at a time": one_at_a_time,
         "compute, then communication": sequential,
         "Optuna TPE": tpe,
         "random": randomly,
@@ -217,16 +223,16 @@ def strategies() -> dict[str, Strategy]:
 
 def _search(
     table: Table, space: Space, trials: int, seed: int, first: Sequence[Config],
-    predict: Callable[[Config], float | None] = lambda config: None,
+    predict: Callable[[Config], float | None] = lambda config: None, ahead: int = AHEAD,
 ) -> Mapping[Config, float]:  # fmt: skip
-    """The latency of every config that our search took, proposed ``AHEAD`` of what it knows."""
+    """The latency of every config that our search took, proposed ``ahead`` of what it knows, the one asked included."""
     known = [config for config in first if space.violation(config, table.problem, table.machine) is None]
     search = Search(space, table.problem, table.machine, seed, known, [], lambda config, evaluation: None, predict)
     replay = Replay(table.recording)
     waiting: deque[Any] = deque()
     found: dict[Config, float] = {}
     while len(found) < trials:
-        while len(waiting) < min(AHEAD, trials - len(found)):
+        while len(waiting) < min(ahead, trials - len(found)):
             candidate = search.ask()
             if candidate is None:
                 break

@@ -19,10 +19,16 @@ from autotune.search_spaces import Space
 from autotune.tuning.search.surrogate import Surrogate
 
 GUIDED_FROM = 8
-"""Measured configs from which on the surrogate is asked; before, the sampler draws at random."""
+"""Configs measured or on their way from which on the surrogate is asked, …"""
+
+LEAST_MEASURED = 3
+"""… where so many have been measured. Before, configs are spread over the space: …"""
+
+SPREAD_DRAWS = 30
+"""… of so many random ones the one farthest from all that are known."""
 
 GUIDED_SHARE = 0.9
-"""Of the configs after that. The rest are the sampler's: an opinion of its own where the surrogate is wrong."""
+"""Of the configs from then on. The rest are the sampler's: an opinion of its own where the surrogate is wrong."""
 
 LEADERS = 3
 """How many of the best are stepped away from."""
@@ -92,11 +98,15 @@ class Search:
             )
         self._study = optuna.create_study(sampler=sampler)
         self._surrogate = Surrogate(self._space, predict)
-        self._movable = {
-            mode: [d for d in self._space.dimensions_of(mode) if d.name != "mode" and len(d.values) > 1]
+        self._steps = {
+            mode: [
+                (d.name, {value: tuple(d.neighbours(value)) for value in d.values})
+                for d in self._space.dimensions_of(mode)
+                if d.name != "mode" and len(d.values) > 1
+            ]
             for mode in self._space.modes
         }
-        """The dimensions in which there is a step to take, by mode."""
+        """The dimensions in which there is a step to take, by mode, and from each value where to."""
         self._first = deque(first)
         self._known = set(reserved)
         """What is not proposed any more: asked for, told, reserved, or invalid."""
@@ -133,8 +143,12 @@ class Search:
             config = self._first.popleft()
             if config not in self._known:
                 return self._claim(Candidate(config, "first"))
-        guided = len(self._measured) >= GUIDED_FROM and self._random.random() < GUIDED_SHARE
-        candidate = (self._guided() if guided else None) or self._sampled() or self._guided() or self._drawn()
+        measured = len(self._measured)
+        if measured < LEAST_MEASURED or measured + len(self._pending) < GUIDED_FROM:
+            candidate = self._spread()
+        else:
+            guided = self._random.random() < GUIDED_SHARE
+            candidate = (self._guided() if guided else None) or self._sampled() or self._guided() or self._drawn()
         return self._claim(candidate) if candidate is not None else None
 
     def tell(self, candidate: Candidate, evaluation: Evaluation) -> None:
@@ -267,6 +281,14 @@ class Search:
                 return Candidate(config, "random")
         return None
 
+    def _spread(self) -> Candidate | None:
+        """Of some random configs the one farthest from all that are known to the surrogate."""
+        drawn: list[Config] = []
+        while len(drawn) < SPREAD_DRAWS and (found := self._drawn()) is not None:
+            drawn.append(found.config)
+        known = [*self._measured, *self._failed, *self._pending]
+        return Candidate(self._surrogate.least_known(drawn, known), "random") if drawn else None
+
     def _promising(self, predict: Callable[[Config], float | None]) -> list[Config]:
         """The configs that a cost model likes best among some random ones; none where it has no opinion."""
         found: dict[Config, float] = {}
@@ -280,11 +302,11 @@ class Search:
 
     def _walked(self, config: Config) -> Config:
         """A config some steps away, each in a dimension drawn at random; valid or not."""
-        dimensions = self._movable[str(config["mode"])]
+        steps = self._steps[str(config["mode"])]
         values = dict(config)
-        for _ in range(self._random.randint(2, MOST_STEPS) if dimensions else 0):
-            dimension = self._random.choice(dimensions)
-            values[dimension.name] = self._random.choice(list(dimension.neighbours(values[dimension.name])))
+        for _ in range(self._random.randint(2, MOST_STEPS) if steps else 0):
+            name, beside = self._random.choice(steps)
+            values[name] = self._random.choice(beside[values[name]])
         return Config(values)
 
     def _step_from(self, config: Config) -> Config | None:
