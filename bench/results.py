@@ -35,7 +35,7 @@ class Run:
     """The tables asked for, their steps, and the folder of what was found."""
 
     def __init__(self, folder: Folder, setting: Setting, tables: list[Table]) -> None:
-        self._folder, self.tables = folder, tables
+        self.folder, self.tables = folder, tables
         self._steps: dict[str, list[Step]] = {table.name: table.steps(setting) for table in TABLES if table in tables}
         for table in TABLES:
             if any(table.name in each.needs for each in tables) and table.name not in self._steps:
@@ -48,7 +48,7 @@ class Run:
 
     def found(self, name: str) -> list[Stored]:
         """What the steps of a table have found."""
-        return [stored for step in self._steps[name] if (stored := self._folder.found(step)) is not None]
+        return [stored for step in self._steps[name] if (stored := self.folder.found(step)) is not None]
 
     def done(self, table: Table) -> bool:
         """Whether all is there that the table is written from."""
@@ -130,7 +130,7 @@ def main() -> None:
         for table in tables:
             print(f"{table.name:<20}{table.page:<20}{'done' if run.done(table) else 'to be measured'}")
         return
-    undone = [] if given.render else run_all(run._folder, run.steps, begin + 60 * given.minutes)
+    undone = [] if given.render else run_all(run.folder, run.steps, begin + 60 * given.minutes)
     root = copied(path) if given.toy else ROOT
     undone += run.write(root)
     print(f"wrote {' and '.join(str(root / page) for page in PAGES)}", file=sys.stderr)

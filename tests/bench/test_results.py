@@ -152,7 +152,7 @@ def test_readme_says_what_was_found(finished: Run, tmp_path: Path) -> None:
 
 def test_a_table_that_is_not_done_stays(finished: Run, tmp_path: Path) -> None:
     folder = Folder(tmp_path / "results", {})
-    for file in finished._folder.path.glob("rs.*.json"):
+    for file in finished.folder.path.glob("rs.*.json"):
         (folder.path / file.name).write_text(file.read_text())
     tables = [table for table in TABLES if table.name in ("rs", "ag-k")]
     root = copied(tmp_path)
