@@ -35,7 +35,7 @@ class Run:
     """The tables asked for, their steps, and the folder of what was found."""
 
     def __init__(self, folder: Folder, setting: Setting, tables: list[Table]) -> None:
-        self._folder, self.tables = folder, tables
+        self.folder, self.tables = folder, tables
         self._steps: dict[str, list[Step]] = {table.name: table.steps(setting) for table in TABLES if table in tables}
         for table in TABLES:
             if any(table.name in each.needs for each in tables) and table.name not in self._steps:
@@ -48,7 +48,7 @@ class Run:
 
     def found(self, name: str) -> list[Stored]:
         """What the steps of a table have found."""
-        return [stored for step in self._steps[name] if (stored := self._folder.found(step)) is not None]
+        return [stored for step in self._steps[name] if (stored := self.folder.found(step)) is not None]
 
     def done(self, table: Table) -> bool:
         """Whether all is there that the table is written from."""
@@ -75,14 +75,14 @@ class Run:
         return left
 
 
-def possible(tables: list[Table], gpus: int, toy: bool) -> list[Table]:
-    """Those that this machine can measure; says which it cannot."""
+def possible(tables: list[Table], setting: Setting) -> list[Table]:
+    """Those that can be measured on so many GPUs; says which cannot."""
     found = []
     for table in tables:
-        if toy and not table.toy:
+        if setting.toy and not table.toy:
             print(f"{table.name}: not under the interpreter", file=sys.stderr)
-        elif not toy and gpus < table.least_gpus:
-            print(f"{table.name}: needs {table.least_gpus} GPUs, here are {gpus}", file=sys.stderr)
+        elif not setting.toy and setting.world_size < table.least_gpus:
+            print(f"{table.name}: needs {table.least_gpus} GPUs, these are {setting.world_size}", file=sys.stderr)
         else:
             found.append(table)
     return found
@@ -123,14 +123,14 @@ def main() -> None:
     path = given.folder or Path("results-toy" if given.toy else "results")
     if given.render and given.world_size is None:
         sys.exit("--render needs --world-size, of the machine that measured")
-    tables = asked if given.render else possible(asked, gpus, given.toy)
-    world_size = given.world_size or (2 if given.toy else max(1, gpus))
-    run = Run(Folder(path, {} if given.render else place), Setting(world_size, given.toy), tables)
+    setting = Setting(given.world_size or (2 if given.toy else max(1, gpus)), given.toy)
+    tables = possible(asked, setting)
+    run = Run(Folder(path, {} if given.render else place), setting, tables)
     if given.list:
         for table in tables:
             print(f"{table.name:<20}{table.page:<20}{'done' if run.done(table) else 'to be measured'}")
         return
-    undone = [] if given.render else run_all(run._folder, run.steps, begin + 60 * given.minutes)
+    undone = [] if given.render else run_all(run.folder, run.steps, begin + 60 * given.minutes)
     root = copied(path) if given.toy else ROOT
     undone += run.write(root)
     print(f"wrote {' and '.join(str(root / page) for page in PAGES)}", file=sys.stderr)

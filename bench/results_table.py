@@ -47,7 +47,7 @@ class Table(ABC):
     """Other tables that it is written from."""
     toy = True
     """Whether the interpreter can make one."""
-    least_gpus = 1
+    least_gpus = 2
 
     def steps(self, setting: Setting) -> list[Step]:
         """What has to be run for it."""

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from listed import LIST, selected
-from results import PAGES, Run
+from results import PAGES, Run, possible
 from results_table import Setting
 from results_tables import TABLES
 from results_text import NoMarkers, names_on, replaced
@@ -152,7 +152,7 @@ def test_readme_says_what_was_found(finished: Run, tmp_path: Path) -> None:
 
 def test_a_table_that_is_not_done_stays(finished: Run, tmp_path: Path) -> None:
     folder = Folder(tmp_path / "results", {})
-    for file in finished._folder.path.glob("rs.*.json"):
+    for file in finished.folder.path.glob("rs.*.json"):
         (folder.path / file.name).write_text(file.read_text())
     tables = [table for table in TABLES if table.name in ("rs", "ag-k")]
     root = copied(tmp_path)
@@ -163,6 +163,16 @@ def test_a_table_that_is_not_done_stays(finished: Run, tmp_path: Path) -> None:
     assert "<!-- results: rs --> and <!-- end of rs -->" in Run(folder, Setting(4), tables).write(root)[1]
     with pytest.raises(NoMarkers):
         replaced("<!-- end of rs --> <!-- results: rs --> <!-- results: rs -->", "rs", "")
+
+
+def test_what_needs_more_gpus_is_left_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    names = {setting: {table.name for table in TABLES} - {table.name for table in possible(list(TABLES), setting)}
+             for setting in (Setting(2), Setting(4), Setting(8), Setting(2, toy=True))}  # fmt: skip
+    assert list(names.values()) == [
+        {"ag-rows-8", "time-to-optimum"}, {"ag-rows-8"}, set(), {"ag-rows-8", "time-to-optimum", "compile-survey"},
+    ]  # fmt: skip
+    assert "ag-rows-8: needs 8 GPUs, these are 4" in capsys.readouterr().err
+    assert [table.name for table in possible(list(TABLES), Setting(1))] == ["compile-survey"], "nothing is shared"
 
 
 def test_no_step_is_longer_than_nine_minutes(finished: Run) -> None:
