@@ -1,35 +1,43 @@
-"""What a warm call of each operator costs the host, on top of its kernels' launches.
+"""What a warm call of each operator costs the host, mode by mode, and how much of that is its launches.
 
-    python bench/operator_overhead.py [--launches stand-in]
+    torchrun --nproc-per-node 2 bench/operator_overhead.py                           # on two GPUs
+    CUDA_VISIBLE_DEVICES=0 torchrun --nproc-per-node 2 bench/operator_overhead.py    # taking turns on one, without bsp
+    python bench/operator_overhead.py [--launches stand-in]                          # one rank
 
-One rank. With a GPU the launches are real ones of small problems, by the default configs. Without one, or with
-``--launches stand-in``, they do nothing, so that what is left is the operators' own layer; under the interpreter that
-includes a look at the status word, which calls on a GPU do not take. The best of many rounds counts, each way in turn.
+With a GPU the launches are real ones of small problems, by the first config of each mode that a search would try.
+Without one, or with ``--launches stand-in``, they do nothing, so that what is left is the operators' own layer; under
+the interpreter that includes a look at the status word, which calls on a GPU do not take. Of many rounds the best
+counts, each way in turn; a round has few calls, so that the host never waits for the device.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import importlib
+import os
 import platform
 import time
 import unittest.mock
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
 import autotune
+from autotune.config import Config
+from autotune.kernels.all_gather_gemm.launch import READ_BY_PEERS
 from autotune.kernels.flash_decode.tensors import Tensors
 from autotune.kernels.launching.gemm import GemmTensors
 from autotune.kernels.launching.plan import Launch
+from autotune.workloads import workload
 
-ROUNDS, CALLS = 30, 500
-M, N, K = 64, 256, 256
-DECODE = autotune.FlashDecode(batch=2, q_heads=4, kv_heads=2, head_dim=64, kv_len=256, page_size=16, world_size=1)
+ROUNDS, CALLS = 30, 20
+SETTLING = 5
+"""Calls before: those that are captured are replayed by then."""
 
 
 @dataclass(frozen=True)
@@ -38,15 +46,15 @@ class Case:
 
     problem: Any
     operands: dict[str, torch.Tensor]
+    note: str = ""
 
     @property
     def name(self) -> str:
         return str(self.problem.workload)
 
-    def by_hand(self, context: autotune.Context, out: torch.Tensor) -> Callable[[], object]:
-        """The launches of one call, bound to the operands once."""
-        launch = importlib.import_module(f"autotune.kernels.{self.name}.launch")
-        config, heap = context.choose(self.problem).config, context.heap
+    def by_hand(self, context: autotune.Context, config: Config, out: torch.Tensor) -> Callable[[], object]:
+        """The launches of one call, bound to the operands once. Collective."""
+        launch, heap = importlib.import_module(f"autotune.kernels.{self.name}.launch"), context.heap
         scratch = launch.share_scratch(self.problem, config, context.machine, heap)
         decodes = self.name == "flash_decode"
         bound = Tensors(**self.operands, out=out) if decodes else GemmTensors(**self.operands, c=out)
@@ -56,19 +64,42 @@ class Case:
         return run
 
 
-def cases(device: torch.device) -> Iterator[Case]:
+def cases(device: torch.device, ranks: int) -> Iterator[Case]:
     """Every operator on a small problem."""
-    a, b = torch.zeros(M, K, device=device).bfloat16(), torch.zeros(K, N, device=device).bfloat16()
-    for kind in (autotune.AllGatherGemm, autotune.GemmReduceScatter, autotune.GemmAllReduce):
-        yield Case(kind(m=M, n=N, k=K, world_size=1), {"a": a, "b": b})
-    cache = torch.zeros(DECODE.cache_shape, device=device).bfloat16()
+    rows, columns, depth = 64 * ranks, 256, 256
+    zeros = functools.partial(torch.zeros, device=device, dtype=torch.bfloat16)
+    sizes = {"m": rows, "k": depth * ranks, "world_size": ranks}
+    gathering = autotune.AllGatherGemm(**sizes, n=columns * ranks)
+    yield Case(gathering, {"a": zeros(gathering.shard), "b": zeros(gathering.k, columns)})
+    for kind in (autotune.GemmReduceScatter, autotune.GemmAllReduce):
+        yield Case(kind(**sizes, n=columns), {"a": zeros(rows, depth), "b": zeros(depth, columns)})
+    decode = autotune.FlashDecode(
+        batch=2, q_heads=4, kv_heads=2, head_dim=64, kv_len=256, page_size=16, world_size=ranks
+    )
+    cache = zeros(decode.cache_shape)
     operands = {
-        "q": torch.zeros(DECODE.batch, DECODE.q_heads, DECODE.head_dim, device=device).bfloat16(),
-        "keys": cache, "values": cache,
-        "table": torch.arange(cache.shape[0], dtype=torch.int32, device=device).view(DECODE.batch, -1),
-        "lengths": torch.full((DECODE.batch,), DECODE.kv_len, dtype=torch.int32, device=device),
+        "q": zeros(decode.batch, decode.q_heads, decode.head_dim), "keys": cache, "values": cache,
+        "table": torch.arange(cache.shape[0], dtype=torch.int32, device=device).view(decode.batch, -1),
+        "lengths": torch.full((decode.batch,), decode.kv_len, dtype=torch.int32, device=device),
     }  # fmt: skip
-    yield Case(DECODE, operands)
+    yield Case(decode, operands)
+
+
+def rows_of(case: Case, context: autotune.Context) -> Iterator[tuple[Case, Config]]:
+    """One config of each mode; where peers read A, also with A in place. Ranks that share a GPU have no ``bsp``."""
+    plugin = workload(case.name)
+    sharing = context.heap.device.type == "cuda" and context.heap.world_size > torch.cuda.device_count()
+    tried = plugin.first_configs(case.problem, context.machine)
+    baselines = plugin.baselines(case.problem, context.machine)
+    eager = [config for config in (*tried, *baselines.values()) if config.get("launch", "eager") == "eager"]
+    for mode in plugin.space.modes:
+        config = next((config for config in (*eager, *tried) if config["mode"] == mode), None)
+        if config is None or (sharing and mode == "bsp"):
+            continue
+        yield case, config
+        if case.name == "all_gather_gemm" and mode in READ_BY_PEERS:
+            shard = autotune.all_gather_shard(context, case.problem, config=config)
+            yield replace(case, operands={**case.operands, "a": shard}, note=", A in place"), config
 
 
 def best(ways: dict[str, Callable[[], object]], settle: Callable[[], object]) -> dict[str, float]:
@@ -81,22 +112,25 @@ def best(ways: dict[str, Callable[[], object]], settle: Callable[[], object]) ->
             for _ in range(CALLS):
                 call()
             seconds[name] = min(seconds[name], (time.perf_counter() - begin) / CALLS)
+    settle()
     return {name: value * 1e6 for name, value in seconds.items()}
 
 
-def compare(case: Case, context: autotune.Context) -> dict[str, float]:
-    """Microseconds of the launches alone, and of the operator: with an output given, and without."""
+def compare(case: Case, config: Config, context: autotune.Context) -> dict[str, float]:
+    """Microseconds of the launches alone, and of the operator: with an output given, and without. Collective."""
     operator, operands = getattr(autotune, case.name), tuple(case.operands.values())
-    out = operator(context, *operands)
-    ways = {
-        "launches": case.by_hand(context, out),
-        "out given": lambda: operator(context, *operands, out=out),
-        "out made": lambda: operator(context, *operands),
+    out = operator(context, *operands, config=config)
+    ways: dict[str, Callable[[], object]] = {
+        "out given": lambda: operator(context, *operands, out=out, config=config),
+        "out made": lambda: operator(context, *operands, config=config),
     }
+    # Where peers read A, the launches alone are those on A in place.
+    if case.note or not (case.name == "all_gather_gemm" and config["mode"] in READ_BY_PEERS):
+        ways["launches"] = case.by_hand(context, config, out)
     for call in ways.values():
-        call()
-    on_gpu = out.device.type == "cuda"
-    return best(ways, torch.cuda.synchronize if on_gpu else lambda: None)
+        for _ in range(SETTLING):
+            call()
+    return best(ways, context.heap.barrier)
 
 
 def main() -> None:
@@ -104,18 +138,32 @@ def main() -> None:
     parser.add_argument("--launches", choices=("real", "stand-in"), help="default: real where there is a GPU")
     gpu = torch.cuda.is_available()
     real = (parser.parse_args().launches or ("real" if gpu else "stand-in")) == "real"
-    dist.init_process_group("cpu:gloo,cuda:nccl" if gpu else "gloo", store=dist.HashStore(), rank=0, world_size=1)
+    start(gpu)
     nothing = contextlib.nullcontext() if real else unittest.mock.patch.object(Launch, "run", lambda launch: None)
-    with autotune.Context(64 << 20, url="sqlite:///no-such-file.db") as context, nothing:
-        print(f"{context.machine.device if real else 'launches that do nothing'}, {platform.machine()}, Python "
-              f"{platform.python_version()}, torch {torch.__version__}\n")  # fmt: skip
-        print("| operator | its launches, µs | out given, µs | over its launches | out made, µs | over its launches |")
-        print("|---|---:|---:|---:|---:|---:|")
-        for case in cases(context.heap.device):
-            took = compare(case, context)
-            bare, given, made = took["launches"], took["out given"], took["out made"]
-            print(f"| {case.name} | {bare:.2f} | {given:.2f} | {given - bare:.2f} | {made:.2f} | {made - bare:.2f} |")
+    with torch.no_grad(), autotune.Context(256 << 20, url="sqlite:///no-such-file.db") as context, nothing:
+        say = functools.partial(print, flush=True) if context.heap.rank == 0 else lambda *_: None
+        say(f"{context.machine.device if real else 'launches that do nothing'}, {context.heap.world_size} ranks, "
+            f"{platform.machine()}, Python {platform.python_version()}, torch {torch.__version__}\n")  # fmt: skip
+        say("| operator | mode | its launches, µs | out given, µs | out made, µs |\n|---|---|---:|---:|---:|")
+        for case in cases(context.heap.device, context.heap.world_size):
+            for row, config in rows_of(case, context):
+                took = compare(row, config, context)
+                bare = f"{took['launches']:.2f}" if "launches" in took else ""
+                say(f"| {row.name} | {config['mode']}{row.note} | {bare} | {took['out given']:.2f} | "
+                    f"{took['out made']:.2f} |")  # fmt: skip
+            context.release()
     dist.destroy_process_group()
+
+
+def start(gpu: bool) -> None:
+    """One rank, or those of torchrun; more of them than GPUs take turns, and do without NCCL."""
+    if "RANK" not in os.environ:
+        dist.init_process_group("cpu:gloo,cuda:nccl" if gpu else "gloo", store=dist.HashStore(), rank=0, world_size=1)
+        return
+    rank, ranks, gpus = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), torch.cuda.device_count()
+    if gpu:
+        torch.cuda.set_device(rank % gpus)
+    dist.init_process_group("gloo" if not gpu else "cpu:gloo,cuda:nccl" if ranks <= gpus else "cpu:gloo,cuda:gloo")
 
 
 if __name__ == "__main__":

@@ -37,10 +37,12 @@ class Launch:
             return
         compiled = self.kernel[(self.programs,)](**self.arguments, **self.options)
         if compiled is not None:  # the interpreter compiles nothing
-            # The first launch has bound, checked and specialised the arguments, and they stay as they are.
+            # The first launch has bound, checked and specialised the arguments, and they stay as they are. Of a tensor
+            # Triton takes the address, too, and then asks neither the tensor nor the driver about it at each launch.
             values = self.kernel.signature.bind(**self.arguments)
             values.apply_defaults()
-            self._again.append(functools.partial(compiled[(self.programs, 1, 1)], *values.args))
+            plain = [value.data_ptr() if hasattr(value, "data_ptr") else value for value in values.args]
+            self._again.append(functools.partial(compiled[(self.programs, 1, 1)], *plain))
 
     def compile(self) -> Any:
         """Compile it for the current target without launching; the tensors may be on the ``meta`` device."""

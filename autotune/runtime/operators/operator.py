@@ -123,8 +123,8 @@ class Operator(ABC):
     ) -> torch.Tensor:  # fmt: skip
         # The operands' forms with their strides, and no object of ours: this is every call's way.
         key = (
-            self, options, config, torch.is_grad_enabled(),
-            *[x if x is None else (x.shape, x.stride(), x.dtype, x.device, x.requires_grad) for x in operands],
+            self, options, config, needs_gradient(operands),
+            *[x if x is None else (x.shape, x.stride(), x.dtype, x.device) for x in operands],
         )  # fmt: skip
         prepared = context.calls.get(key)
         if prepared is None:
@@ -160,7 +160,7 @@ class Operator(ABC):
         config: Config | None,
     ) -> torch.Tensor:  # fmt: skip
         text = "" if config is None else config.to_json()
-        if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in operands):
+        if needs_gradient(operands):
             # An error while a graph is traced would be the compiler's; so the graph has one that is ours.
             text, operands = REFUSED, [x if x is None else x.detach() for x in operands]
         if out is None:
@@ -199,9 +199,14 @@ class Operator(ABC):
         return made
 
 
+def needs_gradient(tensors: Operands) -> bool:
+    """Whether autograd would have to go through a call."""
+    return torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors)
+
+
 def demand_no_gradient(tensors: Operands) -> None:
     """Raise InvalidProblem where autograd would have to go through a call."""
-    if torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors):
+    if needs_gradient(tensors):
         raise InvalidProblem(NO_BACKWARD)
 
 
