@@ -11,7 +11,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-DEADLINE = 90.0
+DEADLINE = 900.0
+"""Seconds; only a real hang takes as long. A rank that dies is seen at once."""
 
 
 class RankDied(Exception):

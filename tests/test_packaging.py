@@ -65,7 +65,7 @@ def in_a_new_interpreter(code: str) -> str:
 
 
 def test_import_autotune_takes_less_than_50_ms() -> None:
-    code = "import time; begin = time.perf_counter(); import autotune; print(time.perf_counter() - begin)"
+    code = "import time; begin = time.process_time(); import autotune; print(time.process_time() - begin)"
     assert min(float(in_a_new_interpreter(code)) for _ in range(5)) < 0.050
 
 

@@ -4,7 +4,7 @@ The protocol, in one place. A producer stores data to a peer, then ``signal``s a
 barrier among the program's threads orders all their stores before one thread's release at system scope. A consumer
 ``wait``s on the counter in its own heap with an acquire at system scope, then reads. Data that it reads through TMA
 (the async proxy) needs a proxy fence in between. A wait is bounded: after ``spin_limit`` polls it gives up and leaves a
-mark in ``status``.
+mark in ``status``; under the interpreter also once a peer's process has ended.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from triton import knobs
 from triton.language.target_info import is_cuda
 from triton.runtime.jit import constexpr_function
 
+from autotune.heap import peers
 from autotune.heap.loading import import_iris
 
 iris = import_iris()
@@ -89,6 +90,9 @@ def _next_spin(spins, status, spin_limit):
     if spins % 256 == 0:
         if tl.load(status, volatile=True) != 0:
             spins = spin_limit
+        if is_interpreted():
+            if peer_is_gone():
+                spins = spin_limit
     return spins
 
 
@@ -98,6 +102,18 @@ def _late(behind, status):
     if late != 0:
         tl.atomic_xchg(status, 1)
     return late
+
+
+@constexpr_function
+def is_interpreted():
+    """Whether this runs under the interpreter, in the rank's own process."""
+    return knobs.runtime.interpret
+
+
+@constexpr_function
+def peer_is_gone():
+    """Under the interpreter: whether a process that shares the heap has ended, and will signal no more."""
+    return peers.PEERS.gone
 
 
 @constexpr_function

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import torch.distributed as dist
 from autotune.errors import HeapError
 from autotune.heap.arena import SymmetricHeap
 from autotune.heap.interpreter import mend_interpreter
+from autotune.heap.peers import PEERS
 from autotune.processes.folder import OwnFolder
 
 MEMORY = Path("/dev/shm")
@@ -41,6 +43,7 @@ class SharedMemoryHeap(SymmetricHeap):
             dist.barrier(group=group)
             self._maps = [torch.from_file(file, shared=True, size=size, dtype=torch.uint8) for file in files]
             dist.barrier(group=group)
+        self._let_go = weakref.finalize(self, PEERS.watch(_others(group)))
         super().__init__(self._maps[rank], [part.data_ptr() for part in self._maps], group)
 
     def _borrow(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -55,8 +58,16 @@ class SharedMemoryHeap(SymmetricHeap):
 
     def close(self) -> None:
         """Unmap the peers' memory and ours."""
+        self._let_go()
         self._maps.clear()
         super().close()
+
+
+def _others(group: dist.ProcessGroup | None) -> list[int]:
+    """The peers' process ids. Collective."""
+    pids: list[int] = [0] * dist.get_world_size(group)
+    dist.all_gather_object(pids, os.getpid(), group=group)
+    return [pid for pid in pids if pid != os.getpid()]
 
 
 @contextlib.contextmanager

@@ -41,6 +41,9 @@ DEADLINES: Mapping[str, Mapping[str, float]] = {
 GRACE = 3.0
 """Seconds that the other ranks get once one has failed: they may be waiting for it in a collective for ever."""
 
+DYING = 20.0
+"""Seconds that a process may take to end once its connection is closed: to unmap a large heap on a busy host, say."""
+
 SPIN_LIMITS = {"gpu": 1 << 21, "interpreter": 1 << 18}
 """Polls before a wait inside a kernel gives up: about 2 s on a GPU, 20 s under the interpreter."""
 
@@ -299,7 +302,7 @@ class Gang:
     def _epitaph(self, rank: int) -> str:
         process = self._processes[rank]
         try:
-            code = process.wait(timeout=GRACE)
+            code = process.wait(timeout=DYING)
         except subprocess.TimeoutExpired:
             return "closed its connection"
         how = signal.Signals(-code).name if code < 0 else f"exit code {code}"

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parent.parent.parent
 
 def process(*words: str, **settings: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONPATH": str(ROOT), **settings}
-    return subprocess.run([sys.executable, *words], capture_output=True, text=True, env=environment, timeout=120)
+    return subprocess.run([sys.executable, *words], capture_output=True, text=True, env=environment, timeout=900)
 
 
 def test_help_names_commands_and_workloads_without_loading_torch() -> None:

@@ -136,8 +136,8 @@ def test_a_warm_launch_costs_a_fraction_of_tritons_own(count: int) -> None:
     for _ in range(30):
         for name, call in ways.items():
             call()
-            begin = time.perf_counter()
+            begin = time.process_time()
             for _ in range(300):
                 call()
-            took[name] = min(took[name], time.perf_counter() - begin)
+            took[name] = min(took[name], time.process_time() - begin)
     assert took["ours"] - took["hand"] < (took["stock"] - took["hand"]) / 3

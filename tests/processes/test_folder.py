@@ -88,7 +88,7 @@ def test_odd_entries_neither_hold_up_a_start_nor_are_touched(
     odd = odd_entries(place, kept)
     code = "from autotune.processes.folder import OwnFolder; OwnFolder().close()"
     environment = {"TMPDIR": str(place), "PYTHONPATH": "."}
-    subprocess.run([sys.executable, "-c", code], check=True, env=environment, timeout=60)  # a FIFO would hang it
+    subprocess.run([sys.executable, "-c", code], check=True, env=environment, timeout=300)  # a FIFO would hang it
     assert sorted(place.iterdir()) == odd and (kept / "lock").exists()
 
 

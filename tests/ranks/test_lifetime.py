@@ -111,17 +111,17 @@ def test_an_interrupt_in_the_midst_of_a_config_ends_ranks_and_what_they_started(
         try:
             child = wait_for_child(next(folders.glob("iris-autotune-*")) / "rank1.log")
             driver.send_signal(signal.SIGINT)
-            driver.wait(timeout=15)
+            driver.wait(timeout=300)
         finally:
             driver.kill()
         assert "KeyboardInterrupt" in driver.stderr.read()
-    assert len(pids) == 2 and all(gone(pid, within=5) for pid in [*pids, child])
+    assert len(pids) == 2 and all(gone(pid, within=60) for pid in [*pids, child])
     assert list(folders.glob("iris-autotune-*")) == []
 
 
 def wait_for_child(log: Path) -> int:
     """The process that rank 1 has started, once it has: it is then in the midst of a config."""
-    deadline = time.monotonic() + 15
+    deadline = time.monotonic() + 300
     while time.monotonic() < deadline:
         for line in log.read_text().splitlines():
             if line.startswith("child "):

@@ -104,7 +104,7 @@ def test_a_rank_that_is_not_back_in_time_is_an_error_on_all_that_wait(tmp_path: 
         alone, late = (answer[how] for answer in answers)
         assert alone["error"] == late["error"] == "GangError"
         assert "left alone while the ranks tuned" in alone["told"]
-        assert alone["seconds"] < TIMEOUT + 60
+        assert alone["seconds"] < TIMEOUT + 120
     assert "config" in same(answers, "afterwards")
 
 
@@ -115,7 +115,7 @@ def test_kernels_are_tuned(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("ranks", [pytest.param(ranks, marks=pytest.mark.gpu(ranks)) for ranks in (2, 4, 8)])
 def test_kernels_are_tuned_on_gpus(ranks: int, tmp_path: Path) -> None:
-    found = run_ranks(ON_RANKS, "kernels_on_gpus", ranks, tmp_path, gpu=True, argument=str(tmp_path), seconds=180)
+    found = run_ranks(ON_RANKS, "kernels_on_gpus", ranks, tmp_path, gpu=True, argument=str(tmp_path))
     left = [rank.pop("memory") for rank in found]
     assert max(left) < 1 << 20, left
     one, *others = found

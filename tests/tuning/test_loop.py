@@ -89,7 +89,7 @@ def test_a_time_budget_ends_the_search(tmp_path: Path) -> None:
     with Store.open(tmp_path / "cache.db") as store:
         result = run(store, gang, trials=10_000, seconds=5.0)
     assert result.entry is not None
-    assert 10 <= len(gang.calls) <= 65
+    assert 4 <= len(gang.calls) <= 65, "the fewer the slower the machine is"
 
 
 def test_an_interrupted_run_goes_on_where_it_stopped_and_measures_nothing_twice(tmp_path: Path) -> None:

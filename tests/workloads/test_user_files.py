@@ -124,7 +124,7 @@ def test_a_main_script_looks_itself_up(tmp_path: Path) -> None:
     )
     command = [sys.executable, str(write(tmp_path, after=after))]
     environment = {"PYTHONPATH": ":".join(filter(None, [str(Path(__file__).parents[2]), *sys.path]))}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=900, env=environment)
     assert done.stdout.split() == ["default", "32"], done.stderr
 
 

@@ -21,7 +21,7 @@ def test_sixteen_processes_make_and_fill_a_fresh_file_at_once(tmp_path: Path) ->
                 tell(writer, path)
             for writer in writers:
                 assert [heard(writer) for _ in range(trials + 1)] == [*map(str, range(trials)), "done"]
-            assert time.monotonic() - begin < 10
+            assert time.monotonic() - begin < 300, "nobody waits for a lock that is never given back"
             with Store.open(path, create=False) as store:
                 [study] = store.studies()
                 numbers = Counter(trial.number for trial in store.trials(study.id))

@@ -34,7 +34,7 @@ def started(processes: int, trials: int) -> Iterator[list[subprocess.Popen[str]]
             assert heard(writer) == "ready"
         yield writers
         for writer in writers:
-            writer.communicate(timeout=10)
+            writer.communicate(timeout=300)
             assert writer.returncode == 0
 
 

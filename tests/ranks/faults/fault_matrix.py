@@ -30,8 +30,15 @@ GOOD = Config({"mode": "bsp", "launch": "eager"})
 """The quickest of all; what is tested is not the kernels."""
 ONCE = MeasurePlan(warmup=0, screen=1, iterations=1)
 
-LONGEST_RESTART = 15.0
-"""Seconds that a restart may take once the deadline has passed."""
+LONGEST_RESTART = 120.0
+"""Seconds that a restart may take once the deadline has passed; on a quiet machine it takes three."""
+
+LATE = 30.0
+"""Seconds by which an oversubscribed machine may be late in seeing that a deadline has passed."""
+
+PHASES = ("compile", "check", "measure")
+PATIENT = 120.0
+"""Seconds for a phase in which nothing hangs, on a machine that is oversubscribed."""
 
 SILENT = "no answer from rank .* in phase {phase} within"
 DIED = "rank {rank} died in phase {phase}: "
@@ -96,6 +103,17 @@ class Sniper(Gang):
     """A gang whose driver strikes a rank with a signal as a phase begins: for phases that no workload has a hand in."""
 
     target: tuple[str, int, signal.Signals] | None = None
+    least_deadline = 1.5 if machine().is_interpreter else 5.0
+    """Seconds for a phase in which a rank is to hang; more where a good config's phases show the machine to be slow."""
+
+    def allow(self, fault: str) -> None:
+        """Deadlines for the next config: short ones only where a rank hangs, for then they are waited out."""
+        self._deadlines = {**self._deadlines, **dict.fromkeys(PHASES, PATIENT)}
+        if ENDS[fault][1] == SILENT:
+            good = self.evaluate(GOOD, 6, ONCE)
+            assert good.outcome is Outcome.MEASURED, good
+            short = self.least_deadline + 10 * max(good.seconds[phase] for phase in PHASES)
+            self._deadlines |= dict.fromkeys(PHASES, short)
 
     def _ask(self, requests: Any, phase: str) -> Any:
         if self.target is not None and self.target[0] == phase:
@@ -106,24 +124,26 @@ class Sniper(Gang):
 
 
 @contextmanager
-def gang_of_victims(world_size: int, deadline: float, grace: float, **dimensions: int) -> Iterator[Sniper]:
-    """Ranks that have the workload with planted faults; so many seconds for a phase, not counting the start."""
+def gang_of_victims(world_size: int, grace: float, **dimensions: int) -> Iterator[Sniper]:
+    """Ranks that have the workload with planted faults."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("AUTOTUNE_WORKLOADS", str(FILE))
         patch.setattr(gang_module, "GRACE", grace)
         registry._from_files.cache_clear()
         found = workload("faulty")
-        deadlines = dict.fromkeys(["compile", "check", "measure"], deadline)
         problem = found.problem_type(**dimensions, world_size=world_size)
-        with Sniper(found, problem, machine(), deadlines=deadlines) as started:
+        with Sniper(found, problem, machine(), deadlines=dict.fromkeys(PHASES, PATIENT)) as started:
             yield started
             pids = [process.pid for process in started._processes]
-        assert all(gone(pid, within=5) for pid in pids)
+        assert all(gone(pid, within=60) for pid in pids)
     registry._from_files.cache_clear()
 
 
-def survive(gang: Gang, case: Case) -> None:
+def survive(gang: Sniper, case: Case) -> None:
     """Evaluate a config with the fault: it ends as it should, soon enough, and the next one is measured."""
+    target, gang.target = gang.target, None
+    gang.allow(case.fault)
+    gang.target = target
     before, pids = gang.restarts, [process.pid for process in gang._processes]
     outcome, begin = ENDS[case.fault][0], time.monotonic()
     if outcome is None:
@@ -135,9 +155,10 @@ def survive(gang: Gang, case: Case) -> None:
         assert re.match(case.reason, found.reason), found.reason
         check_restarts(gang, case.fault, before, pids)
         assert (RESTART in found.seconds) == (gang.restarts > before)
-        assert found.seconds.get(case.named_phase, 0.0) <= gang._deadlines[case.named_phase] + gang_module.GRACE + 1
+        assert found.seconds.get(case.named_phase, 0.0) <= gang._deadlines[case.named_phase] + gang_module.GRACE + LATE
     allowed = gang._deadlines[case.named_phase] + gang_module.GRACE + LONGEST_RESTART
     assert time.monotonic() - begin < allowed
+    gang.allow("does not compile")
     assert gang.evaluate(GOOD, 8, ONCE).outcome is Outcome.MEASURED
 
 

@@ -57,11 +57,11 @@ ALL = [Case(*each) for each in itertools.product(FAULTS, ["check", "measure", "r
 
 @pytest.fixture(scope="module")
 def gang(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sniper]:
-    """Two ranks; short deadlines. Nothing is left of them afterwards."""
+    """Two ranks; deadlines are short where one is waited out. Nothing is left of them afterwards."""
     before, place = shared_memory(), tmp_path_factory.mktemp("temporary")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tempfile, "tempdir", str(place))
-        with gang_of_victims(2, deadline=2.5, grace=1.0, m=32, n=64, k=64) as started:
+        with gang_of_victims(2, grace=1.0, m=32, n=64, k=64) as started:
             yield started
         assert os.listdir(place) == []
     assert shared_memory() <= before
@@ -118,7 +118,7 @@ def test_what_a_rank_started_dies_with_it(gang: Sniper) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(gang, "_log", remember)  # the new rank's log takes the old one's place
         survive(gang, Case("hangs with a child", "check"))
-    assert children and all(gone(pid, within=5) for pid in children)
+    assert children and all(gone(pid, within=60) for pid in children)
 
 
 def test_a_good_config_has_all_its_numbers(gang: Sniper) -> None:
@@ -141,7 +141,7 @@ def test_clearly_slower_at_the_screening_keeps_that_latency(gang: Sniper) -> Non
 QUICK = ["is killed", "exhausts the host"]
 AT_START = {
     "is killed": "rank 1 died in phase start: SIGKILL",
-    "hangs on the host": "no answer from rank 1 in phase start within 6 s",
+    "hangs on the host": "no answer from rank 1 in phase start within 60 s",
     "raises": r"rank 1 failed in a way nobody expected \(phase start\)(?s:.*)ZeroDivisionError: planted",
     "exhausts the heap": "the ranks did not start: rank 1: HeapExhausted: symmetric heap: .* bytes asked",
     "exhausts the host": "the ranks did not start: rank 1: .*can't allocate memory",
@@ -157,7 +157,7 @@ def test_ranks_that_fail_at_the_start_stop_the_run(fault: str, monkeypatch: pyte
     registry._from_files.cache_clear()
     found = workload("faulty")
     problem = found.problem_type(m=32, n=64, k=64, world_size=2)
-    gang = Gang(found, problem, machine(), deadlines={"start": 6.0})
+    gang = Gang(found, problem, machine(), deadlines={"start": 60.0})
     with pytest.raises(GangError, match=AT_START[fault]):
         gang.start()
     assert gang._processes == []

@@ -35,11 +35,11 @@ CASES = [
 
 @pytest.fixture(scope="module", params=RANKS, ids=lambda ranks: f"{ranks} ranks")
 def gang(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sniper]:
-    """Short deadlines. Nothing is left of them afterwards."""
+    """Deadlines are short where one is waited out. Nothing is left of them afterwards."""
     before, place = shared_memory(), tmp_path_factory.mktemp("temporary")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tempfile, "tempdir", str(place))
-        with gang_of_victims(request.param, deadline=5.0, grace=2.0, m=256, n=1024, k=512) as started:
+        with gang_of_victims(request.param, grace=2.0, m=256, n=1024, k=512) as started:
             yield started
         assert os.listdir(place) == []
     assert shared_memory() <= before

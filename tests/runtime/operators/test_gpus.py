@@ -20,7 +20,7 @@ pytestmark = pytest.mark.parametrize(
 
 
 def on_gpus(function: str, world_size: int, folder: Path, argument: Any, file: str = ON_RANKS) -> list[Any]:
-    return run_ranks(file, function, world_size, folder, gpu=True, argument=argument, seconds=270)
+    return run_ranks(file, function, world_size, folder, gpu=True, argument=argument)
 
 
 @pytest.mark.parametrize("name", MODES)

@@ -17,7 +17,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What one rank answers that has no peers."""
     folder = tmp_path_factory.mktemp("alone")
     names = ["in_turns", "threads_at_once", "memory_is_free", "rows_of_a_matrix"]
-    (answers,) = run_ranks(ON_RANKS, "several", 1, folder, argument=(url(folder), names), seconds=270)
+    (answers,) = run_ranks(ON_RANKS, "several", 1, folder, argument=(url(folder), names))
     return dict(answers)
 
 
@@ -29,7 +29,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
         "every_mode", "shards_anywhere", "bad_operands", "disagreements", "missed", "released", "threads_in_turns",
         "parameters",
     ]  # fmt: skip
-    answers = run_ranks(ON_RANKS, "several", 2, folder, argument=(url(folder), names), seconds=270)
+    answers = run_ranks(ON_RANKS, "several", 2, folder, argument=(url(folder), names))
     return {name: [answer[name] for answer in answers] for name in names}
 
 

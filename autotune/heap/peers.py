@@ -1,0 +1,42 @@
+"""The processes that share a heap on CPUs: a wait for one that is gone need not go on."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+from collections.abc import Callable, Iterable
+
+
+class Peers:
+    """Watches processes by descriptors of them (Linux 5.3), which become readable when their process has ended."""
+
+    def __init__(self) -> None:
+        self._descriptors: frozenset[int] = frozenset()
+
+    def watch(self, pids: Iterable[int]) -> Callable[[], None]:
+        """Watch processes of this host, until what is returned is called. Where the kernel cannot, nobody is gone."""
+        added = []
+        with contextlib.suppress(OSError):
+            for pid in pids:
+                added.append(os.pidfd_open(pid))
+        self._descriptors |= set(added)
+
+        def end() -> None:
+            self._descriptors -= set(added)
+            for descriptor in added:
+                os.close(descriptor)
+
+        return end
+
+    @property
+    def gone(self) -> bool:
+        """Whether any of them has ended. A property: Triton's hash of a device function takes no calls of others."""
+        poll = select.poll()  # a new one: threads may not share it
+        for descriptor in self._descriptors:
+            poll.register(descriptor, select.POLLIN)
+        return bool(poll.poll(0))
+
+
+PEERS = Peers()
+"""Of this process."""

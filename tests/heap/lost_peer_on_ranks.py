@@ -1,0 +1,74 @@
+"""What the tests of a lost peer run on every rank: the last rank goes, the others wait for it in a kernel."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+import triton
+
+import autotune
+from autotune.errors import GangError
+from autotune.heap import device, open_heap
+
+NEVER = 1 << 30
+"""Polls, of which the interpreter makes some ten thousand a second."""
+
+
+@triton.jit
+def forlorn_kernel(flag, status, spin_limit):
+    """Wait for what nobody signals."""
+    device.wait(flag, 1, status, spin_limit)
+
+
+def last() -> bool:
+    return dist.get_rank() == dist.get_world_size() - 1
+
+
+def leave(folder: str, answer: object) -> None:
+    """With an answer, and without a word to the other ranks."""
+    Path(folder, f"answer{dist.get_rank()}").write_text(json.dumps(answer))
+    os._exit(0)
+
+
+def raw_wait(folder: str) -> None:
+    """The mark that a wait has left behind."""
+    heap = open_heap(1 << 20, dist.new_group(backend="gloo"))
+    flag, status = heap.allocate((1,), torch.int32), heap.allocate((1,), torch.int32)
+    flag.zero_(), status.zero_()
+    heap.barrier()
+    if last():
+        leave(folder, None)
+    forlorn_kernel[(1,)](flag, status, NEVER)
+    leave(folder, status.item())
+
+
+def in_an_operator(folder: str) -> None:
+    """A call for which a peer is missing raises what a missed call raises."""
+    problem = autotune.GemmAllReduce(m=16, n=32, k=64, world_size=dist.get_world_size(), dtype="fp32")
+    context = autotune.Context(1 << 22, url=f"{folder}/none.db")
+    context.spin_limit = NEVER
+    a, b = torch.ones(problem.m, problem.k_local), torch.ones(problem.k_local, problem.n)
+    autotune.gemm_all_reduce(context, a, b)
+    if last():
+        leave(folder, None)
+    try:
+        autotune.gemm_all_reduce(context, a, b)
+    except GangError as error:
+        leave(folder, str(error))
+    leave(folder, "no error")
+
+
+def descriptors(folder: str) -> list[int]:
+    """How many this process has before, with and after a heap."""
+    group = dist.new_group(backend="gloo")
+    found = []
+    for _ in range(2):
+        heap = open_heap(1 << 20, group)
+        found.append(len(os.listdir("/proc/self/fd")))
+        heap.close()
+        found.append(len(os.listdir("/proc/self/fd")))
+    return found

@@ -1,0 +1,26 @@
+"""Under the interpreter a wait in a kernel ends once a peer's process has, whatever its limit of polls."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from ranks_of_functions import run_ranks
+
+ON_RANKS = str(Path(__file__).parent / "lost_peer_on_ranks.py")
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_a_wait_for_a_process_that_has_ended_ends(ranks: int, tmp_path: Path) -> None:
+    *others, _ = run_ranks(ON_RANKS, "raw_wait", ranks, tmp_path, argument=str(tmp_path))
+    assert others == [1] * (ranks - 1), "each left its mark"
+
+
+def test_a_call_that_a_dead_peer_misses_raises(tmp_path: Path) -> None:
+    told, _ = run_ranks(ON_RANKS, "in_an_operator", 2, tmp_path, argument=str(tmp_path))
+    assert "a wait in the kernel gave up" in told
+
+
+def test_watching_peers_leaves_no_descriptor_behind(tmp_path: Path) -> None:
+    for opened, closed, again, after in run_ranks(ON_RANKS, "descriptors", 2, tmp_path, argument=str(tmp_path)):
+        assert opened == again > closed == after
