@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 
 
@@ -31,7 +32,7 @@ def _run() -> None:
     try:
         app()
     except OSError as error:
-        if error.filename is not None:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO) or error.filename is not None:
             raise
-        output.give_stdout_up(error)  # no file's: a help page was written to a full disk
+        output.give_stdout_up(error)
         sys.exit(1)

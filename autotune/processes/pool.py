@@ -58,15 +58,17 @@ class Pool:
 
     def _call(self, job: Job, seconds: float) -> Any:
         """On a thread: have its helper do the job."""
+        helper: _Helper | None = getattr(self._mine, "helper", None)
+        first = helper is None
+        helper = self._mine.helper = helper or self._started()
         try:
-            if not hasattr(self._mine, "helper"):
-                self._mine.helper = self._started()
-                self._mine.helper.call(self._prepare, START_SECONDS)
-            value, error = self._mine.helper.call(job, seconds)
+            if first:
+                helper.call(self._prepare, START_SECONDS)
+            value, error = helper.call(job, seconds)
         except (HelperDied, HelperStuck):
             with self._lock:
-                self._helpers.discard(self._mine.helper)
-            del self._mine.helper
+                self._helpers.discard(helper)
+            self._mine.helper = None
             raise
         if error is not None:
             raise error
