@@ -103,7 +103,7 @@ PULL = {**TILE, "mode": "pull", "schedule": "tile"}
 CASES: Mapping[str, Case] = {
     "ag push": _gather(PUSH),
     "ag tma": _gather(PUSH, loads="tma"),
-    "ag fanout": _gather(PUSH, peer_order="fanout", comm_programs=2),
+    "ag fanout": _gather(PUSH, peer_order="fanout"),
     "ag ragged": _gather(PUSH, RAGGED),
     "ag units": _gather(PUSH, block_m=32),
     "ag chunks": _gather(PUSH, k_chunks=2),
