@@ -3,7 +3,8 @@
     python bench/check_power.py                         every mutant that interpreter ranks can show, and the score
     python bench/check_power.py --only "^ag|one slot"   those whose name matches
     python bench/check_power.py --jobs 8 --out m.jsonl  eight at a time; run again, it goes on where it was
-    python bench/check_power.py --gpu                   two ranks on this machine's GPUs, in turns on one: all mutants
+    python bench/check_power.py --gpu                   two ranks on this machine's GPUs, in turns on one: all
+                                                        mutants, at sizes that take a GPU its time
 
 The mutants are a table (``mutants.py``). Each is made in a copy of the package, and evaluated there as a trial is; what
 passes goes through the proof that a winner has to pass. Cases are evaluated unbroken, too: all of these have to pass.
@@ -32,8 +33,10 @@ from mutants import CASES, MUTANTS, Case, Mutant
 
 PACKAGE = Path(__file__).parent.parent / "autotune"
 RANKS = 2
-POLLS = 1 << 16
-"""Before a wait gives up under the interpreter: some seconds, where the tuner waits for twenty."""
+POLLS = 1 << 14
+"""Before a wait gives up under the interpreter: about a second, where the tuner waits for twenty."""
+DEADLINE = 150.0
+"""Seconds that ranks may take for a phase."""
 LIMIT = 1200.0
 """Seconds after which one evaluation is given up, whatever it is doing."""
 SOUND = "unbroken"
@@ -105,8 +108,11 @@ def evaluated(case: Case, seed: int, gpu: bool) -> dict[str, Any]:
         gangs.subprocess = SimpleNamespace(Popen=ForkedRank, **names)  # type: ignore[assignment]
     found = workload(case.workload)
     problem, config = found.problem_type(**case.problem, world_size=RANKS), Config(case.config)
+    violation = found.space.violation(config, problem, here)
+    if violation is not None:
+        return {"by": BROKEN, "outcome": str(Outcome.INVALID), "reason": str(violation)}
     plan = MeasurePlan(2, 5, 15) if gpu else MeasurePlan(0, 1, 1)
-    with gangs.Gang(found, problem, here, deadlines={"check": 300.0, "measure": 300.0, "start": 300.0}) as gang:
+    with gangs.Gang(found, problem, here, deadlines=dict.fromkeys(("check", "measure", "start"), DEADLINE)) as gang:
         first = gang.evaluate(config, seed, plan)
         if first.latency is None:
             return {"by": EVALUATION, "outcome": str(first.outcome), "reason": first.reason}
@@ -177,7 +183,8 @@ def chosen(only: str, gpu: bool) -> list[tuple[str, Mutant | None, Case]]:
     mutants = [each for each in mutants if re.search(only, each.name)]
     cases = dict.fromkeys(each.case for each in mutants)
     work: list[tuple[str, Mutant | None, Case]] = [(f"{case}: {SOUND}", None, CASES[case]) for case in cases]
-    return work + [(each.name, each, CASES[each.case]) for each in mutants]
+    work += [(each.name, each, CASES[each.case]) for each in mutants]
+    return [(name, mutant, case.on_gpu() if gpu else case) for name, mutant, case in work]
 
 
 def summary(rows: Sequence[dict[str, Any]]) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -193,7 +194,7 @@ class Rivals:
                 raise  # this process can do nothing more with its GPU: the gang has to start another
             print(f"rival {name}: {type(error).__name__}: {str(error)[:300]}", file=sys.stderr, flush=True)
             return False, lambda: None
-        reference = self._reference.to(result.dtype).view(-1)[: result.numel()]  # type: ignore[attr-defined]
+        reference = self.expected().to(result.dtype).view(-1)[: result.numel()]  # type: ignore[attr-defined]
         away = float((result.reshape(-1).float() - reference.float()).norm() / reference.float().norm())
         if not away < FAR:
             print(f"rival {name}: wrong by {away:.2g}", file=sys.stderr, flush=True)
@@ -216,8 +217,10 @@ def plugin(supplier: str, workload: Workload, operation: type, offers: Offers) -
     class Plugin(type(workload)):  # type: ignore[misc]
         name = f"{supplier}_{workload.name}"
 
-        def operation(self, *arguments: Any) -> Any:
-            return Theirs(*arguments)
+        def operation(self, problem: Any, *arguments: Any) -> Any:
+            if "in_place" in problem.as_dict():
+                problem = replace(problem, in_place=True)  # Iris reads A where peers can
+            return Theirs(problem, *arguments)
 
     return Plugin()
 

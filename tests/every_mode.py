@@ -102,7 +102,7 @@ def check_all(
         if machine().is_interpreter:
             # Ranks that come a call's time after each other sleep for a seventh of these tests, and calls beyond the
             # fourth, when both slots have been used twice, are a third; races and long runs have tests of their own.
-            patch.setattr(evaluation, "LONGEST_STAGGER", 0.02)
+            patch.setitem(evaluation.LONGEST_STAGGER, "interpreter", 0.02)
             patch.setattr(evaluation, "BURSTS", 1)
         for seed, (config, future) in enumerate(compiling):
             refused = screen.verdict(config, future)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 import time
 from collections.abc import Callable, Iterator
 
@@ -14,7 +16,8 @@ from autotune.workloads.workload import Error, Operation
 
 ONE_BY_ONE, ONE_LATE, ONE_EARLY = range(3)
 """How the ranks of a burst are apart: they start one after the other, and then nothing holds them; or one of them is
-late to every call, so that the others are as far ahead as the kernels let them; or it is as far ahead of the others."""
+late to every call, so that the others are as far ahead as the kernels let them; or it is as far ahead of the others.
+Interpreted ranks that are late are slow, too."""
 
 
 class Bursts:
@@ -48,14 +51,15 @@ class Bursts:
         if pattern == ONE_BY_ONE:
             time.sleep(self._stagger * ((rank + self._seed) % world))
         results = []
-        for number in numbers:
-            self._sets.put(number)
-            for output in self._operation.outputs():
-                poison(output)
-            if late:
-                self._sleep()
-            self._run()
-            results.append([output.clone() for output in self._operation.outputs()])
+        with _slowed() if late and self._heap.device.type == "cpu" else contextlib.nullcontext():
+            for number in numbers:
+                self._sets.put(number)
+                for output in self._operation.outputs():
+                    poison(output)
+                if late:
+                    self._sleep()
+                self._run()
+                results.append([output.clone() for output in self._operation.outputs()])
         return results
 
     def _sleep(self) -> None:
@@ -64,3 +68,25 @@ class Bursts:
             torch.cuda._sleep(int(self._pause * SLOWEST_CLOCK_GHZ * 1e9))
         else:
             time.sleep(self._pause)
+
+
+@contextlib.contextmanager
+def _slowed() -> Iterator[None]:
+    """A thread beside the interpreter takes half of its time.
+
+    Interpreted ranks that have what they wait for go on at the same speed, to the end of the call: whatever one may
+    overwrite, the other has just read. GPUs differ by themselves.
+    """
+    over = threading.Event()
+
+    def spin() -> None:
+        while not over.is_set():
+            pass
+
+    thread = threading.Thread(target=spin, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()

@@ -32,7 +32,7 @@ STAGGER = {"gpu": 2e-3, "interpreter": 0.15}
 """Seconds by which each rank starts after the one before it when results are checked again; at least the time of a
 call, so that what one does not wait for is not there by chance; more on CPUs, which ranks share with others."""
 
-LONGEST_STAGGER = 0.5
+LONGEST_STAGGER = {"gpu": 0.5, "interpreter": 5.0}
 """Seconds by which the last rank is late at most: a right kernel's wait for it must not give up."""
 
 PAUSE = {"gpu": 1e-4, "interpreter": 0.02}
@@ -159,11 +159,6 @@ def prove(
     return None
 
 
-def apart(latency: float, world_size: int, least: float) -> float:
-    """Seconds by which ranks are to be apart: the time of one call, given in microseconds, within bounds."""
-    return min(max(least, latency * 1e-6), LONGEST_STAGGER / world_size)
-
-
 class _Ended(Exception):
     """The evaluation is over before its time."""
 
@@ -203,7 +198,8 @@ class _Course:
 
     def recheck(self, seed: int, latency: float, bursts: int, calls: int) -> float:
         """The largest error over the ranks and over calls back to back, each on other inputs."""
-        stagger, pause = (apart(latency, self._world_size, least[self._kind]) for least in (STAGGER, PAUSE))
+        most = LONGEST_STAGGER[self._kind] / self._world_size
+        stagger, pause = (min(max(least[self._kind], latency * 1e-6), most) for least in (STAGGER, PAUSE))
         answers = self.ask(Recheck(seed, stagger, pause, bursts, calls), "check")
         return self._compare(answers, "calls back to back, inputs changing, ranks apart: ")
 

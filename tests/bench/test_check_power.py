@@ -10,17 +10,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+import check_power
+import mutants
 import pytest
 
 from autotune.config import Config
-from autotune.environment import INTERPRETED, machine
+from autotune.environment import INTERPRETED, Machine, machine
 from autotune.workloads import workload
 
 BENCH = Path(__file__).parents[2] / "bench"
-sys.path.insert(0, str(BENCH))
-
-import check_power  # noqa: E402  the script that lies there
-import mutants  # noqa: E402
+H200 = Machine("cuda", "NVIDIA H200", "sm_90", 2, 132, 227 * 1024, 50 << 20, "nvlink")
 
 A_FEW = (
     "ag push: one slot",
@@ -53,12 +52,15 @@ def test_a_snippet_that_is_gone_is_an_error(tmp_path: Path) -> None:
         check_power.applied(mutant, tmp_path)
 
 
+@pytest.mark.parametrize("gpu", [False, True], ids=["interpreter", "gpu"])
 @pytest.mark.parametrize("name", mutants.CASES)
-def test_cases_are_valid(name: str) -> None:
-    case = mutants.CASES[name]
+def test_cases_are_valid(name: str, gpu: bool) -> None:
+    case, here = (mutants.CASES[name].on_gpu(), H200) if gpu else (mutants.CASES[name], INTERPRETED)
+    if not gpu and all(mutant.hardware for mutant in mutants.MUTANTS if mutant.case == name):
+        pytest.skip("for GPUs alone")
     found = workload(case.workload)
     problem = found.problem_type(**case.problem, world_size=check_power.RANKS)
-    assert found.space.violation(Config(case.config), problem, INTERPRETED) is None
+    assert found.space.violation(Config(case.config), problem, here) is None
 
 
 @pytest.mark.timeout(1200)

@@ -118,11 +118,13 @@ class GemmOperation(ScratchOperation):
 
     def error_of(self, c: torch.Tensor, factor: float) -> Error:
         """Distance of a C from the reference for A times ``factor``."""
+        return distance(c, self.expected(factor))
+
+    def expected(self, factor: float = 1.0) -> torch.Tensor:
+        """The reference for A times ``factor``, in type ``wide``."""
         assert self._product is not None, "refresh comes first"
-        expected = self._product if factor == 1.0 else self._product * factor
-        if self._tensors.bias is not None:
-            expected = expected + self._tensors.bias
-        return distance(c, expected)
+        product = self._product if factor == 1.0 else self._product * factor
+        return product if self._tensors.bias is None else product + self._tensors.bias
 
 
 class _Multiples(InputSets):
