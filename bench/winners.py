@@ -59,8 +59,9 @@ def measure_rivals(rows: list[dict[str, Any]]) -> None:
                 gang.turn_to(found, problem)
             gang.start()
             restarts = gang.restarts
-            found_here = gang.measure_parts(MeasurePlan(3, 15, 15))
-            row["rivals"] |= {name: latency.median for name, latency in found_here.items()}
+            row["rivals"] |= {
+                name: latency.median for name, latency in gang.measure_parts(MeasurePlan(3, 15, 15)).items()
+            }
             if gang.restarts > restarts:
                 hanging.add(found.name)  # once is enough: each time costs a deadline and a start
                 print(f"{found.name} hangs or crashes at {problem}: left out from here on", file=sys.stderr)

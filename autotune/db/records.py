@@ -41,7 +41,7 @@ class CacheKey:
     """The regime in which the config was the fastest."""
 
     def __post_init__(self) -> None:
-        """Refuse a problem that is not canonical JSON, for it would never be found again; and an unknown regime."""
+        """Refuse a problem that is not canonical JSON, which would never be found again, and an unknown regime."""
         Regime(self.regime)
         values = json.loads(self.problem)
         if not isinstance(values, dict) or json.dumps(values, sort_keys=True, separators=(",", ":")) != self.problem:

@@ -70,8 +70,9 @@ millisecond was seen to slow down by 2 % at most."""
 MOST_MEASURED = 120
 """Calls that a plan's ``measured`` may ask for."""
 
-LONGEST = 20e6
-"""Microseconds that warm-up or measurement may take at most, for calls of seconds under the interpreter."""
+LONGEST = 3e6
+"""Microseconds that warm-up or measurement of a plan by time may take, FEWEST calls apart: what takes longer is calls
+under the interpreter, of a second and more, and more of them would tell nothing."""
 
 FEWEST = 3
 """Calls, however long each takes."""

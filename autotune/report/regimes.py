@@ -20,7 +20,7 @@ CALLERS = {
 }
 
 WITHOUT_ROUNDS = (
-    "Without rounds, for it comes from an older version: ± is the spread of its iterations, and says nothing of what "
+    "No rounds are known, as of what an older version tuned: ± is the spread of iterations, and says nothing of what "
     "differs between rounds."
 )
 

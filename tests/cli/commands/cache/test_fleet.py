@@ -54,7 +54,7 @@ def test_what_comes_without_rounds_is_called_so(gpus: Bench, tmp_path: Path, exp
     gpus.tune("import", str(exported), *there)
     for words in (("show", "all-gather-gemm", *there), ("report", "all-gather-gemm", *there)):
         text = gpus.tune(*words).stdout
-        assert "Without rounds" in text and "(by spread)" in text
+        assert "No rounds are known" in text and "(by spread)" in text
 
 
 def test_the_same_file_again_changes_nothing(gpus: Bench, exported: Path) -> None:
