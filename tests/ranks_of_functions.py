@@ -11,7 +11,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-DEADLINE = 90.0
+DEADLINE = 300.0
 
 
 class RankDied(Exception):
