@@ -232,15 +232,17 @@ def empty_caches(url: str) -> dict[str, float]:
 
 def closed_again_and_again(url: str) -> list[dict[str, int]]:
     """What is held after the first, some and many contexts, with the collector away: nobody waits for it."""
-    gc.disable()  # the interpreter's own launches leave cycles, which hold a mapping of the first and fiftieth heap
-    problem = problems(torch.device("cpu"))[3]
-    operands, _ = drawn(problem, 1, torch.device("cpu"))
+    gc.disable()  # the interpreter's own launches leave cycles, which hold a mapping of the heaps that had calls
+    device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
+    problem = problems(device)[3]
+    operands, _ = drawn(problem, 1, device)
+    many = 100 if device.type == "cpu" else 12
     seen = []
-    for number in range(100):
-        with autotune.Context(1 << 20, url=url) as context:
-            if number in (0, 50):
+    for number in range(many):
+        with autotune.Context(16 << 20, url=url) as context:
+            if number in (0, many // 2):
                 call(context, problem, operands)
-        if number in (0, 9, 99):
+        if number in (0, 9, many - 1):
             seen.append(held())
     gc.enable()
     return seen
@@ -275,6 +277,8 @@ def scratch_is_clear(url: str) -> dict[str, bool]:
         operation = plugin.operation(problem, heap, machine, 1 << 18)
         operands = heap.mark()
         for config in plugin.first_configs(problem, machine):
+            if config["mode"] == "bsp":
+                continue
             heap.arena[operands:].fill_(1)
             heap.barrier()
             operation.prepare(config)
@@ -323,7 +327,7 @@ def gpu_memory_given_back(url: str) -> dict[str, Any]:
     """Bytes of the GPU that are gone after ten more contexts, the collector being away; descriptors and threads."""
     gc.disable()
     problem = problems(torch.device("cuda"))[3]
-    operands, _ = drawn(problem, 1, torch.device("cuda"))
+    operands, _ = drawn(problem, 1, torch.device("cuda", torch.cuda.current_device()))
     taken, seen = [], []
     for number in range(11):
         with autotune.Context(HEAP, url=url) as context:

@@ -1,0 +1,38 @@
+"""The example of an all-gather: its kernels reach past the 2^31 elements that an int32 counts."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+COMPILE = """
+import importlib.util, sys, torch
+from autotune.environment import H100
+from autotune.kernels.launching.plan import compile_offline_for
+from autotune.kernels.launching.tensors import meta
+spec = importlib.util.spec_from_file_location("example", "docs/examples/all_gather.py")
+sys.modules["example"] = example = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(example)
+compile_offline_for(H100)
+problem = example.AllGather(rows=64, columns=8192, world_size=8)
+config = example.WORKLOAD.default_config(problem, H100).replace(mode=sys.argv[1])
+shape, whole = (64, 8192), (512, 8192)
+scratch, bases = example.scratch_of(problem, config, meta), meta((8,), torch.int64)
+tensors = meta(shape, torch.bfloat16), meta(whole, torch.bfloat16)
+(launch,) = example.plan(problem, config, *tensors, scratch, bases, 0, 1 << 20)
+print(launch.compile().asm["ttir"])
+"""
+
+
+@pytest.mark.parametrize("mode", ["push", "pull"])
+def test_offsets_over_all_ranks_are_int64(mode: str) -> None:
+    command = [sys.executable, "-c", COMPILE, mode]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    products = re.findall(r"arith\.muli .*%elements.* : (i\d+)", done.stdout)
+    wide = re.findall(r"arith\.extsi %elements", done.stdout)
+    assert wide and "i32" not in products, products
