@@ -89,7 +89,7 @@ class Case:
         told = reason.replace("{rank}", rank).replace("{phase}", self.named_phase)
         # Memory is spoilt after the output has been written: the check is the last to see nothing of it.
         late = outcome is Outcome.WRONG_RESULT and (self.phase != "check" or self.fault == "corrupts memory")
-        return "after timing, ranks arriving one by one: " + told if late else told
+        return "calls back to back, inputs changing, ranks apart: " + told if late else told
 
 
 class Sniper(Gang):
