@@ -148,7 +148,7 @@ def _leave_nan(operation: Any) -> None:
 
 
 def _corrupt_memory(operation: Any) -> None:
-    operation._tensors.a.add_(1.0)  # on the heap: the other ranks' next result is wrong, too
+    operation._tensors.a.add_(1.0)  # every rank's next result is wrong
 
 
 def _give_up(operation: Any) -> None:
