@@ -137,7 +137,7 @@ class Clock:
         return self.now
 
 
-@pytest.mark.parametrize(("compiling", "evaluating", "most"), [(1.0, 0.25, 5), (0.1, 0.2, 2), (9.0, 0.1, 40)])
+@pytest.mark.parametrize(("compiling", "evaluating", "most"), [(1.0, 0.25, 6), (0.1, 0.2, 3), (9.0, 0.1, 40)])
 def test_no_more_are_on_the_way_than_keep_the_ranks_busy(
     monkeypatch: pytest.MonkeyPatch, compiling: float, evaluating: float, most: int
 ) -> None:
