@@ -35,7 +35,7 @@ MOST_AHEAD = 48
 BLIND = 8
 """Configs on the way before it is known how long compiling and evaluating take."""
 
-SPARE = 1
+SPARE = 2
 """Configs on the way beyond what keeps the ranks busy on average."""
 
 RECENT = 16
@@ -103,7 +103,7 @@ class Ahead:
     """Candidates that are being compiled while others are measured, taken as they get ready, the oldest first.
 
     Whatever is on the way was proposed without knowing how the others ended. So there are no more than keep the ranks
-    busy: as many as they evaluate while one is being compiled (Little's law), and a spare one.
+    busy: as many as they evaluate while one is being compiled (Little's law), and two to spare.
     """
 
     def __init__(self, screen: Screen) -> None:
@@ -122,7 +122,8 @@ class Ahead:
         """How many may be on the way."""
         wanted = BLIND
         if self._compiling and self._evaluating:
-            compiling, evaluating = (statistics.mean(tuple(times)) for times in (self._compiling, self._evaluating))
+            compiling = statistics.mean(tuple(self._compiling))
+            evaluating = statistics.median(self._evaluating)  # a restart of the ranks does not count
             wanted = SPARE + math.ceil(compiling / max(evaluating, 1e-6))
         return min(wanted, self._screen.lookahead)
 

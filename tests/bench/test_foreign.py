@@ -27,4 +27,4 @@ def test_there_are_six_and_a_search_of_one_finds_what_chance_does_not() -> None:
     table = Table.open(FOREIGN / "attention.json.gz")
     found = [[min(way(table, 60, seed)) for seed in range(3)] for way in (ours_without_first, randomly)]
     ours, chance = (sum(each) / len(each) / table.recording.optimum for each in found)
-    assert ours < 1.15 < chance
+    assert ours < 1.2 < chance

@@ -19,16 +19,10 @@ from autotune.search_spaces import Space
 from autotune.tuning.search.surrogate import Surrogate
 
 GUIDED_FROM = 8
-"""Configs measured or on their way from which on the surrogate is asked, …"""
-
-LEAST_MEASURED = 3
-"""… where so many have been measured. Before, configs are spread over the space: …"""
-
-SPREAD_DRAWS = 30
-"""… of so many random ones the one farthest from all that are known."""
+"""Measured configs from which on the surrogate is asked; before, the sampler draws at random."""
 
 GUIDED_SHARE = 0.9
-"""Of the configs from then on. The rest are the sampler's: an opinion of its own where the surrogate is wrong."""
+"""Of the configs after that. The rest are the sampler's: an opinion of its own where the surrogate is wrong."""
 
 LEADERS = 3
 """How many of the best are stepped away from."""
@@ -143,12 +137,8 @@ class Search:
             config = self._first.popleft()
             if config not in self._known:
                 return self._claim(Candidate(config, "first"))
-        measured = len(self._measured)
-        if measured < LEAST_MEASURED or measured + len(self._pending) < GUIDED_FROM:
-            candidate = self._spread()
-        else:
-            guided = self._random.random() < GUIDED_SHARE
-            candidate = (self._guided() if guided else None) or self._sampled() or self._guided() or self._drawn()
+        guided = len(self._measured) >= GUIDED_FROM and self._random.random() < GUIDED_SHARE
+        candidate = (self._guided() if guided else None) or self._sampled() or self._guided() or self._drawn()
         return self._claim(candidate) if candidate is not None else None
 
     def tell(self, candidate: Candidate, evaluation: Evaluation) -> None:
@@ -280,14 +270,6 @@ class Search:
             if config is not None and config not in self._known:
                 return Candidate(config, "random")
         return None
-
-    def _spread(self) -> Candidate | None:
-        """Of some random configs the one farthest from all that are known to the surrogate."""
-        drawn: list[Config] = []
-        while len(drawn) < SPREAD_DRAWS and (found := self._drawn()) is not None:
-            drawn.append(found.config)
-        known = [*self._measured, *self._failed, *self._pending]
-        return Candidate(self._surrogate.least_known(drawn, known), "random") if drawn else None
 
     def _promising(self, predict: Callable[[Config], float | None]) -> list[Config]:
         """The configs that a cost model likes best among some random ones; none where it has no opinion."""

@@ -62,48 +62,32 @@ class Surrogate:
     ) -> Config:  # fmt: skip
         """The candidate with the largest expected improvement on the least of ``measured``, their values' noise aside.
 
-        ``measured`` holds what is minimised, of one config at least. What failed counts as the worst measured. What is
-        ``pending`` counts as known to take what is expected of it: that moves no expectation, but nothing is uncertain
-        any more next to it, so that proposals made before it ends go elsewhere (Desautels et al., 2014).
+        ``measured`` holds what is minimised, of one config at least. What failed counts as the worst measured; what is
+        ``pending`` as the median, so that nothing is expected to be gained next to it.
         """
         fastest = sorted(measured, key=lambda config: measured[config])[:MOST_MEASURED]
         values = [measured[config] for config in fastest]
-        known = [*fastest, *failed[-MOST_FAILED:]]
-        targets = np.array(values + [values[-1]] * (len(known) - len(values)))
+        known = [*fastest, *failed[-MOST_FAILED:], *pending]
+        worst, typical = values[-1], float(np.median(values))
+        targets = np.array(values + [worst] * (len(known) - len(values) - len(pending)) + [typical] * len(pending))
         predicted, others = self._predicted(known), self._predicted(candidates)
         slope = _slope(predicted[: len(values)], targets[: len(values)])
-        rest, deviation = self._expected(known, targets - slope * predicted, candidates, pending)
+        rest, deviation = self._expected(known, targets - slope * predicted, candidates)
         mean = rest + slope * others
         return candidates[int(np.argmax(_improvement(values[0] - mean, deviation)))]
 
-    def least_known(self, candidates: Sequence[Config], known: Sequence[Config]) -> Config:
-        """The candidate that is farthest from the nearest of ``known``."""
-        if not known:
-            return candidates[0]
-        relevance = self._relevance[self._dimension]
-        nearest = _correlation(self._place(known) * relevance, self._place(candidates) * relevance).max(axis=0)
-        return candidates[int(np.argmin(nearest))]
-
-    def _expected(
-        self, known: Sequence[Config], targets: Array, candidates: Sequence[Config], pending: Sequence[Config]
-    ) -> tuple[Array, Array]:
-        """Mean and standard deviation of the Gaussian process at the candidates, the latter given ``pending`` too."""
+    def _expected(self, known: Sequence[Config], targets: Array, candidates: Sequence[Config]) -> tuple[Array, Array]:
+        """Mean and standard deviation of the Gaussian process at the candidates."""
         centre, scale = np.median(targets), max(float(np.std(targets)), LEAST_SPREAD)
-        places, asked = self._place(known), self._place([*candidates, *pending])
+        places, asked = self._place(known), self._place(candidates)
         self._learn_relevance(places, (targets - centre) / scale)
         relevance = self._relevance[self._dimension]
         places, asked = places * relevance, asked * relevance
         across = _correlation(places, asked)
-        weights = np.linalg.solve(_correlation(places, places) + NOISE * np.eye(len(known)), across)
-        count = len(candidates)
-        mean = centre + weights[:, :count].T @ (targets - centre)
-        variance = 1 - (across * weights).sum(axis=0)[:count]
-        if pending:
-            # What pending ones still have to do with the candidates and with each other, given what is known.
-            left = _correlation(asked[count:], asked) - across[:, count:].T @ weights
-            told = np.linalg.solve(left[:, count:] + NOISE * np.eye(len(pending)), left[:, :count])
-            variance -= (left[:, :count] * told).sum(axis=0)
-        return mean, scale * np.sqrt(np.maximum(variance, 1e-9))
+        within = _correlation(places, places) + NOISE * np.eye(len(known))
+        weights = np.linalg.solve(within, across)
+        variance = np.maximum(1 - (across * weights).sum(axis=0), 1e-9)
+        return centre + weights.T @ (targets - centre), scale * np.sqrt(variance)
 
     def _learn_relevance(self, places: Array, targets: Array) -> None:
         """One step towards the likeliest relevances, where each is expected to be 1, give or take a factor of e.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
 
 import pytest
@@ -10,7 +9,6 @@ from fakes import EIGHT_GPUS, latency_of
 
 from autotune.config import Config
 from autotune.outcome import Evaluation, Outcome
-from autotune.search_spaces import Space, choices, numbers
 from autotune.tuning.search import Search
 from autotune.tuning.search import search as search_module
 from autotune.workloads import workload
@@ -49,17 +47,3 @@ def test_a_mode_that_comes_near_is_searched_beside_the_fastest(monkeypatch: pyte
     monkeypatch.setattr(search_module, "NEAR_SHARE", 0.0)
     assert far == modes_tried(1.1), "what is farther off gets no share"
     assert near["push"] > near["pull_staged"] >= modes_tried(1.03)["pull_staged"] + 5
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_before_anything_is_known_configs_are_far_apart(seed: int) -> None:
-    """Eight of 216, asked for before one has ended: no two are within four steps of each other."""
-    powers = [2**i for i in range(6)]
-    space = Space(choices("mode", "kernel"), *(numbers(name, *powers) for name in "abc"))
-    search = Search(space, PROBLEM, EIGHT_GPUS, seed, (), (), lambda config, evaluation: None)
-    asked = [candidate.config for _ in range(8) if (candidate := search.ask()) is not None]
-    apart = [
-        sum(abs(powers.index(one.integer(name)) - powers.index(other.integer(name))) for name in "abc")
-        for one, other in itertools.combinations(asked, 2)
-    ]
-    assert len(apart) == 28 and min(apart) > 3

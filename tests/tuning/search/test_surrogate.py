@@ -88,27 +88,6 @@ def test_next_to_what_failed_and_to_what_is_pending_it_expects_less() -> None:
     assert surrogate.most_promising(candidates, measured, [], [push(64, 64)]) == push(8, 64)
 
 
-def test_what_is_pending_takes_uncertainty_away_and_moves_no_expectation() -> None:
-    measured, pending = known(12, 1), [push(32, 128)]
-    rest = [config for config in EVERYTHING if config not in measured and config not in pending]
-    targets = np.array(list(measured.values()))
-    mean, deviation = Surrogate(WORKLOAD.space)._expected(list(measured), targets, rest, [])
-    same, less = Surrogate(WORKLOAD.space)._expected(list(measured), targets, rest, pending)
-    assert pending[0] not in measured and same == pytest.approx(mean)
-    assert (less <= deviation + 1e-12).all()
-    # As if it were known, whatever its value: the deviation does not depend on values.
-    surrogate = Surrogate(WORKLOAD.space)
-    places = surrogate._place([*measured, *pending, *rest])
-    correlation = surrogate_module._correlation(places, places)
-    told = slice(0, len(measured) + 1)
-    inverse = np.linalg.inv(correlation[told, told] + surrogate_module.NOISE * np.eye(len(measured) + 1))
-    across = correlation[told, len(measured) + 1 :]
-    variance = 1 - np.einsum("ki,kl,li->i", across, inverse, across)
-    surrogate._learn_relevance = lambda places, targets: None  # type: ignore[method-assign]
-    _, deviation = surrogate._expected(list(measured), targets, rest, pending)
-    assert deviation == pytest.approx(np.std(targets) * np.sqrt(variance))
-
-
 @pytest.mark.parametrize("measured", [{BSP: 5.7}, {push(2, 2): 5.0, BSP: 5.0}])
 def test_the_least_that_can_be_known_is_enough(measured: dict[Config, float]) -> None:
     candidates = [push(2, 4), push(64, 64)]
