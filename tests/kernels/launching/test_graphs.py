@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import inspect
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -125,27 +124,3 @@ def test_without_graphs_and_with_a_single_launch_there_is_nothing_in_between() -
     assert replayed(run, heap) is run
     launch = Launch(None, 1, {})
     assert enqueueing([launch], heap) == launch.run
-
-
-class Kernel:
-    """Stands for a kernel on a GPU: says what its first launch, and what the compiled one's later ones were given."""
-
-    def __init__(self) -> None:
-        self.signature = inspect.signature(lambda x, rows, BLOCK=64: None)
-        self.given: list[Any] = []
-
-    def __getitem__(self, grid: Any) -> Callable[..., Any]:
-        def launch(*args: Any, **named: Any) -> Kernel:
-            self.given.append((grid, args or named))
-            return self
-
-        return launch
-
-
-def test_a_launch_that_is_made_again_passes_the_addresses_of_its_tensors() -> None:
-    kernel, x = Kernel(), torch.ones(4)
-    launch = Launch(kernel, 3, {"x": x, "rows": 4})
-    for _ in range(3):
-        launch.run()
-    later = ((3, 1, 1), (x.data_ptr(), 4, 64))
-    assert kernel.given == [((3,), {"x": x, "rows": 4}), later, later]

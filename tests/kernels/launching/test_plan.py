@@ -5,6 +5,8 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
+import torch
+
 from autotune.kernels.launching.plan import Launch
 
 
@@ -33,10 +35,10 @@ class Compiled:
         return lambda *values: self._launched.append(("again", grid, values))
 
 
-def test_arguments_are_bound_once() -> None:
-    kernel = Kernel()
-    launch = Launch(kernel, 3, {"n": 1000, "x": "tensor"}, {"num_warps": 8})
+def test_arguments_are_bound_once_and_tensors_are_addresses_from_then_on() -> None:
+    kernel, x = Kernel(), torch.ones(4)
+    launch = Launch(kernel, 3, {"n": 1000, "x": x}, {"num_warps": 8})
     for _ in range(3):
         launch.run()
-    again = ("again", (3, 1, 1), ("tensor", 1000, 64))
-    assert kernel.launched == [("bound", (3,), {"n": 1000, "x": "tensor", "num_warps": 8}), again, again]
+    again = ("again", (3, 1, 1), (x.data_ptr(), 1000, 64))
+    assert kernel.launched == [("bound", (3,), {"n": 1000, "x": x, "num_warps": 8}), again, again]
