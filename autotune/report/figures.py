@@ -71,7 +71,8 @@ def latency_text(latency: Latency, regime: Regime = DEFAULT_REGIME) -> str:
     """The latency with its uncertainty: ``408.2 µs ± 1.2 %``; by its rounds, else by the spread of its iterations."""
     rounds = latency.in_rounds(regime)
     error = latency.spread if len(rounds) < 2 else mean_and_error([math.log(each) for each in rounds])[1]
-    return f"{microseconds(latency.of(regime))} ± {error:.1%}".replace("%", " %")
+    percent = f"{100 * error:.1f} %" if error < 1 else "over 100 %"  # two rounds that differ much
+    return f"{microseconds(latency.of(regime))} ± {percent}"
 
 
 def problem_text(problem: Mapping[str, Any]) -> str:

@@ -37,6 +37,7 @@ def test_a_drift_that_both_have_is_no_uncertainty_of_their_ratio() -> None:
 
 def test_the_latency_has_the_uncertainty_of_its_rounds() -> None:
     assert latency_text(WINNER) == "92.50 µs ± 6.6 %"
+    assert latency_text(in_rounds(100.0, 150.0)) == "125.0 µs ± over 100 %"
     assert latency_text(latency_of(92.5)) == "92.50 µs ± 1.0 %", "of what was measured once, its iterations'"
 
 
