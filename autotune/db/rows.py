@@ -102,14 +102,14 @@ def imported_row(entry: Entry) -> Study:
 
 def study_record(row: Study | Row[Any]) -> StudyRecord:
     """The record of a stored study."""
-    _finished_at(row)
+    _check(row)
     return StudyRecord(
         id=row.id,
         key=_key(row),
         provenance=_provenance(row),
         seed=_integer(row.seed),
         space_size=_integer(row.space_size),
-        state=_state(row),
+        state=row.state,
         created_at=_time(row.created_at),
         winner=None if row.finished_at is None else _winner(row),
     )
@@ -117,7 +117,7 @@ def study_record(row: Study | Row[Any]) -> StudyRecord:
 
 def entry(row: Row[Any]) -> Entry:
     """The cache's entry: the columns of a study that has a winner, and ``trials``, how many it has."""
-    _state(row)
+    _check(row)
     return Entry(
         key=_key(row),
         provenance=_provenance(row),
@@ -152,15 +152,16 @@ def _winner(row: Study | Row[Any]) -> Winner:
     )
 
 
-def _state(row: Study | Row[Any]) -> State:
-    state: State = row.state
-    if state not in get_args(State):
-        raise ValueError(f"state {state!r}")
-    return state
-
-
-def _finished_at(row: Study | Row[Any]) -> datetime | None:
-    return None if row.finished_at is None else _time(row.finished_at)
+def _check(row: Study | Row[Any]) -> None:
+    """Raise ValueError for what neither an entry nor a study may have, so that both are damaged, or none is."""
+    if row.state not in get_args(State):
+        raise ValueError(f"state {row.state!r}")
+    if row.finished_at is None and row.state == "finished":
+        raise ValueError("finished, and without the moment")
+    for moment in (row.finished_at, row.imported_at):
+        if moment is not None:
+            _time(moment)
+    _integer(row.imported_trials or 0)
 
 
 def _config(text: str | None) -> Config:
