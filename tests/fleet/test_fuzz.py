@@ -26,6 +26,8 @@ from autotune.runtime import forget_lookups, lookup
 from autotune.text import HIDDEN
 from autotune.workloads import workload
 
+pytestmark = pytest.mark.timeout(1800)  # half a minute on a quiet machine
+
 MakeEntry = Callable[..., Entry]
 
 FUZZ = settings(
