@@ -67,6 +67,12 @@ class Latency:
     isolated_rounds: tuple[float, ...] = ()
     """``host`` and ``isolated`` of each round; empty where any round lacks it."""
 
+    def __post_init__(self) -> None:
+        """Raise ValueError where the rounds of a regime are not as many as there are rounds."""
+        counts = {len(rounds) for rounds in (self.host_rounds, self.isolated_rounds) if rounds}
+        if counts - {len(self.rounds)}:
+            raise ValueError(f"rounds: {len(self.rounds)} of the device, {counts} of the host or of isolated calls")
+
     def of(self, regime: Regime) -> float:
         """The latency in a regime, as far as it was measured; where it was not, that of the next cheaper one."""
         return _of(regime, self.median, self.host, self.isolated)

@@ -98,8 +98,9 @@ def rows_of(case: Case, context: autotune.Context) -> Iterator[tuple[Case, Confi
             continue
         yield case, config
         if case.name == "all_gather_gemm" and mode in READ_BY_PEERS:
-            shard = autotune.all_gather_shard(context, case.problem, config=config)
-            yield replace(case, operands={**case.operands, "a": shard}, note=", A in place"), config
+            problem = replace(case.problem, in_place=True)
+            shard = autotune.all_gather_shard(context, problem, config=config)
+            yield replace(case, problem=problem, operands={**case.operands, "a": shard}, note=", A in place"), config
 
 
 def best(ways: dict[str, Callable[[], object]], settle: Callable[[], object]) -> dict[str, float]:
@@ -119,6 +120,8 @@ def best(ways: dict[str, Callable[[], object]], settle: Callable[[], object]) ->
 def compare(case: Case, config: Config, context: autotune.Context) -> dict[str, float]:
     """Microseconds of the launches alone, and of the operator: with an output given, and without. Collective."""
     operator, operands = getattr(autotune, case.name), tuple(case.operands.values())
+    if getattr(case.problem, "in_place", False):
+        operator = functools.partial(operator, in_place=True)
     out = operator(context, *operands, config=config)
     ways: dict[str, Callable[[], object]] = {
         "out given": lambda: operator(context, *operands, out=out, config=config),

@@ -104,14 +104,14 @@ def imported_row(entry: Entry) -> Study:
 
 def study_record(row: Study | Row[Any]) -> StudyRecord:
     """The record of a stored study."""
-    _finished_at(row)
+    _check(row)
     return StudyRecord(
         id=row.id,
         key=_key(row),
         provenance=_provenance(row),
         seed=_integer(row.seed),
         space_size=_integer(row.space_size),
-        state=_state(row),
+        state=row.state,
         created_at=_time(row.created_at),
         winner=None if row.finished_at is None else _winner(row),
     )
@@ -119,7 +119,7 @@ def study_record(row: Study | Row[Any]) -> StudyRecord:
 
 def entry(row: Row[Any]) -> Entry:
     """The cache's entry: the columns of a study that has a winner, and ``trials``, how many it has."""
-    _state(row)
+    _check(row)
     return Entry(
         key=_key(row),
         provenance=_provenance(row),
@@ -136,7 +136,7 @@ def entry(row: Row[Any]) -> Entry:
 def _key(row: Study | Row[Any]) -> CacheKey:
     words = {name: _text(getattr(row, name)) for name in KEY if name != "world_size"}
     for name, value in _object(words["problem"]).items():
-        if not isinstance(value, str | int | float | bool | None):
+        if not isinstance(value, str | int | float | bool | list | None):  # a decorated kernel's may hold lists
             raise ValueError(f"problem: {name} is a JSON {type(value).__name__}")
     return CacheKey(**words, world_size=_integer(row.world_size))
 
@@ -156,18 +156,22 @@ def _winner(row: Study | Row[Any]) -> Winner:
 
 
 def _roofline(values: dict[str, Any]) -> Roofline:
-    return Roofline(*({name: float(each) for name, each in values[part].items()} for part in ("rates", "times")))
+    rates, times = ({name: float(each) for name, each in values[part].items()} for part in ("rates", "times"))
+    if not all(0 < each <= LONGEST for each in (*rates.values(), *times.values())):
+        raise ValueError(f"roofline {rates}, {times}")
+    return Roofline(rates, times)
 
 
-def _state(row: Study | Row[Any]) -> State:
-    state: State = row.state
-    if state not in get_args(State):
-        raise ValueError(f"state {state!r}")
-    return state
-
-
-def _finished_at(row: Study | Row[Any]) -> datetime | None:
-    return None if row.finished_at is None else _time(row.finished_at)
+def _check(row: Study | Row[Any]) -> None:
+    """Raise ValueError for what neither an entry nor a study may have, so that both are damaged, or none is."""
+    if row.state not in get_args(State):
+        raise ValueError(f"state {row.state!r}")
+    if row.finished_at is None and row.state == "finished":
+        raise ValueError("finished, and without the moment")
+    for moment in (row.finished_at, row.imported_at):
+        if moment is not None:
+            _time(moment)
+    _integer(row.imported_trials or 0)
 
 
 def _config(text: str | None) -> Config:
@@ -201,7 +205,10 @@ def _latency(values: dict[str, Any]) -> Latency:
         isolated=None if (isolated := values.get("isolated")) is None else float(isolated),
         **{name: _numbers(values.get(name, ())) for name in ("rounds", "host_rounds", "isolated_rounds")},
     )
-    times = (latency.median, latency.low, latency.high, *latency.by_rank, *latency.rounds, latency.host or 0.0)
+    times = (
+        latency.median, latency.low, latency.high, latency.host or 0.0, latency.isolated or 0.0, *latency.by_rank,
+        *latency.rounds, *latency.host_rounds, *latency.isolated_rounds,
+    )  # fmt: skip
     if not (latency.median > 0 and all(0 <= time <= LONGEST for time in times) and latency.low <= latency.high):
         raise ValueError(f"{latency} is no latency")
     return latency

@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Sequence
 from typing import Any, Self
 
-from sqlalchemy import Executable, Row, func, select, update
+from sqlalchemy import BigInteger, Executable, Row, cast, func, select, update
 from sqlalchemy.orm import Session
 
 from autotune.db import queries, rows
@@ -184,7 +184,7 @@ class Store:
             held = Held(row.lease, row.heartbeat or 0) if row.lease is not None else None
             if held is not None and held != over and held.text != lease.text:
                 return held
-            row.lease, row.heartbeat = lease.text, (row.heartbeat or 0) + 1
+            row.lease, row.heartbeat = lease.text, 1
             return None
 
         return self._database.write(take)
@@ -241,4 +241,5 @@ def _supersede(session: Session, key: CacheKey, provenance: Provenance) -> None:
 
 def _next_in_order(session: Session) -> int:
     """One more than any study has; writers take turns, so no two get the same."""
-    return (session.scalar(select(func.max(Study.finished_order))) or 0) + 1
+    highest = session.scalar(select(func.max(cast(Study.finished_order, BigInteger)))) or 0  # a damaged one may be text
+    return min(highest, 2**63 - 2) + 1

@@ -64,6 +64,7 @@ Word = Annotated[str, Field(max_length=1000), AfterValidator(_storable)]
 Text = Annotated[str, Field(min_length=1, max_length=1000), AfterValidator(_storable)]
 Value = Annotated[str | int | bool, AfterValidator(_storable)]
 Time = Annotated[float, Field(ge=SHORTEST, le=LONGEST, description="microseconds")]
+Rate = Annotated[float, Field(gt=0, le=LONGEST)]
 Count = Annotated[int, Field(ge=0, lt=2**63)]
 Moment = Annotated[AwareDatetime, AfterValidator(_plausible)]
 
@@ -95,6 +96,7 @@ class LatencyBlock(Block):
     def _in_order(self) -> Self:
         if self.low > self.high:
             raise ValueError(f"low is {self.low}, above high, {self.high}")
+        self.latency()  # raises ValueError for rounds that do not go together
         return self
 
     @classmethod
@@ -110,8 +112,8 @@ class LatencyBlock(Block):
 class RooflineBlock(Block):
     """What the problem takes at least, by what the device was measured to do."""
 
-    rates: Annotated[dict[str, Time], Field(description="flops, or bytes, per microsecond")]
-    times: Annotated[dict[str, Time], Field(description="microseconds, by resource")]
+    rates: Annotated[dict[Text, Rate], Field(description="flops, or bytes, per microsecond")]
+    times: Annotated[dict[Text, Time], Field(description="microseconds, by resource")]
 
 
 class ProvenanceBlock(Block):

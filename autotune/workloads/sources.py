@@ -17,6 +17,7 @@ SHARED = (
     "autotune.ranks.early_stop",
     "autotune.ranks.measure",
     "autotune.workloads.comparison",
+    "autotune.workloads.input_sets",
     "autotune.workloads.scratch",
 )
 """What runs and times every workload: the heap, the launchers, the stopwatch."""

@@ -151,6 +151,23 @@ def test_a_database_without_its_tables_is_refused_when_read(path: Path) -> None:
         store.studies()
 
 
+def test_a_schema_that_is_no_text_is_damage(path: Path) -> None:
+    Store.open(path).close()
+    content = path.read_bytes()
+    for damaged in (b"CREATE T\xff\xfeBLE studies", b"CREATE TABLE stud\xff\xfes"):
+        path.write_bytes(content.replace(b"CREATE TABLE studies", damaged, 1))
+        assert "cache.db is damaged (truncated or overwritten)" in refusal(path)
+
+
+def test_a_path_that_is_not_utf8_is_a_path(tmp_path: Path, key: CacheKey, provenance: Provenance) -> None:
+    path = tmp_path / os.fsdecode(b"caf\xe9.db")
+    with Store.open(path) as store:
+        study = store.study(key, provenance, seed=1, space_size=1)
+    assert os.fsencode(path.name) in os.listdir(os.fsencode(tmp_path))
+    with Store.open(str(path), create=False) as store:
+        assert store.studies() == [study]
+
+
 def test_a_folder_is_refused(tmp_path: Path) -> None:
     assert refusal(tmp_path) == f"{tmp_path} is a folder; name a file in it, for example {tmp_path / 'cache.db'}"
 

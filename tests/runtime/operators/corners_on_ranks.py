@@ -43,10 +43,10 @@ def used_memory(url: str) -> dict[str, float]:
                 context.heap.arena.view(torch.int64).fill_(STALE)
                 dist.barrier()
                 operands, reference = drawn(problem, number, context.heap.device)
-                make_shard(context, problem, config)
+                here, operands = in_place(context, problem, config, operands)
                 if dist.get_rank() == dist.get_world_size() - 1:
                     time.sleep(0.05)
-                out = call(context, problem, operands, config=config)
+                out = call(context, here, operands, config=config)
                 words = config.get("protocol", "")
                 errors[f"{problem.workload} {config['mode']} {words} {number}"] = error(out, reference)
                 context.check()
@@ -54,10 +54,13 @@ def used_memory(url: str) -> dict[str, float]:
     return errors
 
 
-def make_shard(context: autotune.Context, problem: Any, config: Any) -> None:
-    """What is collective about a first call comes first, so that a late rank is late for the kernels alone."""
-    if problem.workload == "all_gather_gemm":
-        autotune.all_gather_shard(context, problem, config=config)
+def in_place(context: autotune.Context, problem: Any, config: Any, operands: Any) -> tuple[Any, Any]:
+    """A call with A in place: the workspace is there before a late rank is late."""
+    if problem.workload != "all_gather_gemm":
+        return problem, operands
+    problem = dataclasses.replace(problem, in_place=True)
+    a = autotune.all_gather_shard(context, problem, config=config).copy_(operands[0])
+    return problem, (a, *operands[1:])
 
 
 def words_after_release(url: str) -> dict[str, float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import sys
@@ -63,11 +64,13 @@ class Rank:
             for turn in range(step["times"]):
                 operands, reference = drawn(problem, step["seed"] + turn, device)
                 operands = self._placed((step["context"], number), operands, again=step["same"] or turn > 0)
+                here = problem
                 if step["in_place"] and problem.workload == "all_gather_gemm":
-                    shard = autotune.all_gather_shard(context, problem, config=config).copy_(operands[0])
+                    here = dataclasses.replace(problem, in_place=True)
+                    shard = autotune.all_gather_shard(context, here, config=config).copy_(operands[0])
                     operands = (shard, *operands[1:])
                 out = torch.full_like(reference, float("nan"), dtype=operands[0].dtype) if step["out"] else None
-                result = call(context, problem, operands, out=out, config=config)
+                result = call(context, here, operands, out=out, config=config)
                 self._results.append((f"{problem} {config}", result.clone(), reference))
 
     def _placed(self, key: tuple[int, int], operands: tuple[Any, ...], again: bool) -> tuple[Any, ...]:
