@@ -58,11 +58,15 @@ class Case:
             name: value * scale[name] + (value % 8 if name in GEMM else 0) if name in scale else value
             for name, value in self.problem.items()
         }
-        config = {name: value * knobs.get(name, 1) if name in knobs else value for name, value in self.config.items()}
+        config = {
+            name: min(value * knobs[name], LARGEST.get(name, value * knobs[name])) if name in knobs else value
+            for name, value in self.config.items()
+        }
         return Case(self.workload, problem, config)
 
 
 GEMM = ("m", "n", "k")
+LARGEST = {"block_m": 256, "block_k": 128, "unit_rows": 256}
 
 ON_GPU: Mapping[str, tuple[Mapping[str, int], Mapping[str, int]]] = {
     "all_gather_gemm": (
@@ -115,7 +119,7 @@ CASES: Mapping[str, Case] = {
     "ag pull": _gather(PULL),
     "ag pull ragged": _gather(PULL, RAGGED),
     "ag gather": _gather(GATHER),
-    "ag gather wide": _gather(GATHER, {"n": 8192, "k": 512}),
+    "ag gather wide": _gather(GATHER, {"n": 512, "k": 512}),
     "ag copies": _gather({"mode": "copy_engine", "unit_rows": 16, "gemm_streams": 1}),
     "rs push": _scatter(SCATTER),
     "rs units": _scatter(SCATTER, unit_tiles=2),
