@@ -54,10 +54,26 @@ def test_json_is_all_there_is_on_stdout(gpus: Bench) -> None:
 
 
 def test_options_are_the_problems_fields(gpus: Bench) -> None:
-    words = ("--m", "64", "--n", "256", "--k", "128", "--dtype", "fp16", "--layout", "k", "--b-order", "nk", "--bias")
+    words = (
+        "--m",
+        "64",
+        "--n",
+        "256",
+        "--k",
+        "128",
+        "--dtype",
+        "fp16",
+        "--layout",
+        "k",
+        "--b-order",
+        "nk",
+        "--bias",
+        "--in-place",
+    )
     problem = gpus.json(*SMALL, *words, "--world-size", "4")["problem"]
     assert problem == {
         "m": 64, "n": 256, "k": 128, "dtype": "fp16", "layout": "k", "b_order": "nk", "bias": True, "world_size": 4,
+        "in_place": True,
     }  # fmt: skip
 
 
