@@ -70,7 +70,7 @@ def test_options_are_the_problems_fields(gpus: Bench) -> None:
         "--bias",
         "--in-place",
     )
-    problem = gpus.json(*SMALL, *words, "--world-size", "4")["problem"]
+    problem = gpus.json(*SMALL, *words, "--in-place", "--world-size", "4")["problem"]
     assert problem == {
         "m": 64, "n": 256, "k": 128, "dtype": "fp16", "layout": "k", "b_order": "nk", "bias": True, "world_size": 4,
         "in_place": True,
