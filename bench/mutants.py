@@ -58,11 +58,15 @@ class Case:
             name: value * scale[name] + (value % 8 if name in GEMM else 0) if name in scale else value
             for name, value in self.problem.items()
         }
-        config = {name: value * knobs.get(name, 1) if name in knobs else value for name, value in self.config.items()}
+        config = {
+            name: min(value * knobs[name], LARGEST.get(name, value * knobs[name])) if name in knobs else value
+            for name, value in self.config.items()
+        }
         return Case(self.workload, problem, config)
 
 
 GEMM = ("m", "n", "k")
+LARGEST = {"block_m": 256, "block_k": 128, "unit_rows": 256}
 
 ON_GPU: Mapping[str, tuple[Mapping[str, int], Mapping[str, int]]] = {
     "all_gather_gemm": (
@@ -111,9 +115,11 @@ CASES: Mapping[str, Case] = {
     "ag K": _gather(PUSH, {"layout": "k"}),
     "ag own stream": _gather(PUSH, push_site="same_stream"),
     "ag staged": _gather(STAGED),
+    "ag staged deep": _gather(STAGED, {"m": 256, "k": 256, "n": 64}, block_m=128, block_k=256, unit_rows=128),
     "ag pull": _gather(PULL),
     "ag pull ragged": _gather(PULL, RAGGED),
     "ag gather": _gather(GATHER),
+    "ag gather wide": _gather(GATHER, {"n": 512, "k": 512}),
     "ag copies": _gather({"mode": "copy_engine", "unit_rows": 16, "gemm_streams": 1}),
     "rs push": _scatter(SCATTER),
     "rs units": _scatter(SCATTER, unit_tiles=2),
@@ -170,6 +176,9 @@ def _in(file: str, *rows: tuple[Any, ...]) -> list[Mutant]:
 
 
 GPU = {"hardware": True}
+SLOT = GPU
+"""A rank whose programs run in turn has read all tiles but the last of a launch before a peer can be in the next one, and
+the peer does not come to the last one there before it has something of the rank's next launch."""
 
 DONE = "    wait_for_all(done, epoch + 1, status, spin_limit, WORLD)\n"
 PUSHED = """        if ROTATE:
@@ -295,8 +304,8 @@ MUTANTS: list[Mutant] = [
         ("waits for the launch before", "ag push", ("target = (epoch + 1) * comm_programs", "target = epoch * comm_programs")),
         ("peers are read before they are ready", "ag pull", ("late = heap.wait_each(ready + peers, peers < WORLD, epoch + 1, status, spin_limit)", "late = 0")),
         ("A is overwritten while peers read it", "ag pull", ("        heap.signal_each(done + rank, rank, heap_bases, WORLD, 0)\n    " + DONE, "        pass\n")),
-        ("A is overwritten while peers read it", "ag staged", ("            wait_for_all(done, target, status, spin_limit, WORLD)\n", "            pass\n")),
-        ("inboxes are overwritten while they are read", "ag gather", ("    wait_for_all(ready, epoch + 1, status, spin_limit, WORLD)\n", "")),
+        ("A is overwritten while peers read it", "ag staged deep", ("            wait_for_all(done, target, status, spin_limit, WORLD)\n", "            pass\n")),
+        ("inboxes are overwritten while they are read", "ag gather wide", ("    wait_for_all(ready, epoch + 1, status, spin_limit, WORLD)\n", "")),
         ("the GEMM begins before all is there", "ag gather", ("        wait_for_all(arrivals, (epoch + 1) * programs, status, spin_limit, WORLD)\n", "        pass\n")),
         ("a chunk of K is lost", "ag chunks", ("            for chunk in range(CHUNKS):\n                low, high = chunk_of(chunk, rank, K, WORLD, CHUNKS, ROWS)\n                late", "            for chunk in range(1, CHUNKS):\n                low, high = chunk_of(chunk, rank, K, WORLD, CHUNKS, ROWS)\n                late")),
         ("chunks wait for the first one's units", "ag chunks", ("arrivals + chunk * WORLD * tl.cdiv(shard_rows, unit_rows), source", "arrivals, source")),
@@ -341,8 +350,8 @@ MUTANTS: list[Mutant] = [
         "kernels/gemm_all_reduce/device.py",
         ("one slot", "ar one", ("slot = (epoch & 1).to(tl.int32)", "slot = (epoch & 0).to(tl.int32)", 2)),
         ("one slot", "ar two", ("slot = (epoch & 1).to(tl.int32)", "slot = (epoch & 0).to(tl.int32)", 2)),
-        ("one slot", "ar packed", ("slot = (epoch & 1).to(tl.int32)", "slot = (epoch & 0).to(tl.int32)", 2)),
-        ("one slot", "ar two packed", ("slot = (epoch & 1).to(tl.int32)", "slot = (epoch & 0).to(tl.int32)", 2)),
+        ("one slot", "ar packed", ("slot = (epoch & 1).to(tl.int32)", "slot = (epoch & 0).to(tl.int32)", 2), SLOT),
+        ("one slot", "ar two packed", ("slot = (epoch & 1).to(tl.int32)", "slot = (epoch & 0).to(tl.int32)", 2), SLOT),
         ("parts are not waited for", "ar one", ("    heap.wait(counter, (((epoch >> 1) + 1) * SOURCES).to(tl.int32), status, spin_limit)\n", "    pass\n")),
         ("waits for all parts but one", "ar one", ("+ 1) * SOURCES).to", "+ 1) * SOURCES - 1).to")),
         ("waits for the slot's launch before", "ar two", ("(((epoch >> 1) + 1) * SOURCES)", "((epoch >> 1) * SOURCES)")),
@@ -367,9 +376,9 @@ MUTANTS: list[Mutant] = [
     ),
     *_in(
         "kernels/flash_decode/exchange.py",
-        ("one slot", "fd flags", ("(epoch & 1) * WORLD + rank", "(epoch & 0) * WORLD + rank"), ("slot = epoch & (SLOTS - 1)", "slot = epoch & 0")),
-        ("one slot", "fd owner", ("(epoch & 1) * WORLD + rank", "(epoch & 0) * WORLD + rank"), ("slot = epoch & (SLOTS - 1)", "slot = epoch & 0")),
-        ("one slot", "fd words", ("(epoch & 1) * WORLD + rank", "(epoch & 0) * WORLD + rank"), ("slot = epoch & (SLOTS - 1)", "slot = epoch & 0")),
+        ("one slot", "fd flags", ("(epoch & 1) * WORLD + rank", "(epoch & 0) * WORLD + rank"), ("slot = epoch & (SLOTS - 1)", "slot = epoch & 0"), SLOT),
+        ("one slot", "fd owner", ("(epoch & 1) * WORLD + rank", "(epoch & 0) * WORLD + rank"), ("slot = epoch & (SLOTS - 1)", "slot = epoch & 0"), SLOT),
+        ("one slot", "fd words", ("(epoch & 1) * WORLD + rank", "(epoch & 0) * WORLD + rank"), ("slot = epoch & (SLOTS - 1)", "slot = epoch & 0"), SLOT),
         ("results are read from the other slot", "fd flags", ("slot = epoch & (SLOTS - 1)", "slot = (epoch + 1) & (SLOTS - 1)")),
         ("units are not waited for", "fd flags", ("    heap.wait_each(arrivals + unit + sources * units, sources < WORLD, epoch + 1, status, spin_limit)\n", "    pass\n")),
         ("waits for the launch before", "fd kernel", ("sources < WORLD, epoch + 1, status", "sources < WORLD, epoch, status")),

@@ -76,11 +76,11 @@ def test_json_is_all_there_is_on_stdout(gpus: Bench) -> None:
 
 
 def test_options_are_the_problems_fields(gpus: Bench) -> None:
-    words = ("--m", "64", "--n", "256", "--k", "128", "--dtype", "fp16", "--layout", "k", "--b-order", "nk", "--bias")
-    problem = gpus.json(*SMALL, *words, "--world-size", "4")["problem"]
+    words = "--m 64 --n 256 --k 128 --dtype fp16 --layout k --b-order nk --bias --in-place --world-size 4".split()
+    problem = gpus.json(*SMALL, *words)["problem"]
     assert problem == {
-        "m": 64, "n": 256, "k": 128, "dtype": "fp16", "layout": "k", "b_order": "nk", "bias": True,
-        "in_place": False, "world_size": 4,
+        "m": 64, "n": 256, "k": 128, "dtype": "fp16", "layout": "k", "b_order": "nk", "bias": True, "in_place": True,
+        "world_size": 4,
     }  # fmt: skip
 
 
