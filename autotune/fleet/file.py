@@ -291,7 +291,8 @@ def _blocks(latencies: Mapping[str, Latency]) -> dict[str, LatencyBlock]:
 
 def _order(entry: Entry) -> tuple[Any, ...]:
     key = entry.key
-    fields = [(name, str(type(value)), value) for name, value in json.loads(key.problem).items()]
+    problem = json.loads(key.problem).items()
+    fields = [(name, str(type(v)), v if isinstance(v, int | float | str) else json.dumps(v)) for name, v in problem]
     return (
         key.workload, key.device, key.arch, key.interconnect, key.world_size, fields, key.regime,
         dataclasses.astuple(entry.provenance),

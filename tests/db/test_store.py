@@ -349,7 +349,6 @@ def test_a_damaged_trial_is_left_out_and_named_once(
         ("winner_latency", '{"median":0,"low":0,"high":0,"skew":0,"iterations":1,"by_rank":[]}'),
         ("winner_latency", f'{{"median":1{"0" * 400},"low":0,"high":0,"skew":0,"iterations":1,"by_rank":[]}}'),
         ("winner_config", "[" * 100_000),
-        ("problem", '{"m":[1]}'),
         ("device", b"\xff\xfe"),
         ("seed", "many"),
         ("state", "asleep"),

@@ -153,9 +153,9 @@ def test_a_database_without_its_tables_is_refused_when_read(path: Path) -> None:
 
 def test_a_schema_that_is_no_text_is_damage(path: Path) -> None:
     Store.open(path).close()
-    content = path.read_bytes()
-    for damaged in (b"CREATE T\xff\xfeBLE studies", b"CREATE TABLE stud\xff\xfes"):
-        path.write_bytes(content.replace(b"CREATE TABLE studies", damaged, 1))
+    content = path.read_bytes().replace(b"CREATE TABLE studies", b"CREATE T\xff\xfeBLE studies", 1)
+    for damaged in (content, content.replace(b"tablestudiesstudies", b"tablestud\xff\xfesstudies", 1)):
+        path.write_bytes(damaged)  # SQLite quotes it in what it says
         assert "cache.db is damaged (truncated or overwritten)" in refusal(path)
 
 
