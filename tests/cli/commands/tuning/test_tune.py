@@ -76,8 +76,8 @@ def test_json_is_all_there_is_on_stdout(gpus: Bench) -> None:
 
 
 def test_options_are_the_problems_fields(gpus: Bench) -> None:
-    words = "--m 64 --n 256 --k 128 --dtype fp16 --layout k --b-order nk --bias --in-place --world-size 4".split()
-    problem = gpus.json(*SMALL, *words)["problem"]
+    words = ("--m", "64", "--n", "256", "--k", "128", "--dtype", "fp16", "--layout", "k", "--b-order", "nk", "--bias")
+    problem = gpus.json(*SMALL, *words, "--in-place", "--world-size", "4")["problem"]
     assert problem == {
         "m": 64, "n": 256, "k": 128, "dtype": "fp16", "layout": "k", "b_order": "nk", "bias": True, "in_place": True,
         "world_size": 4,
