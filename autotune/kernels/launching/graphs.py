@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
+import logging
 import os
 import weakref
 from collections import OrderedDict
@@ -16,6 +17,8 @@ from autotune.heap.arena import SymmetricHeap
 from autotune.kernels.launching.plan import Launch, run_all
 from autotune.kernels.launching.streams import on, side_stream, wait
 from autotune.kernels.launching.tensors import Run
+
+LOG = logging.getLogger("autotune")
 
 MOST_GRAPHS = 128
 """Calls that replay, in a process; the one that has not been made for longest loses its graph to a new one."""
@@ -112,8 +115,9 @@ class Replayed:
             return None
         try:
             graph = self._capture()
-        except RuntimeError:  # nothing has been enqueued: the call is made directly, this one and all that follow
+        except RuntimeError as error:  # nothing has been enqueued: the call is made directly, and all that follow
             self._graphs = False
+            LOG.warning("calls of several launches are made launch by launch: capturing one failed: %s", error)
             return None
         while len(_GRAPHS) >= MOST_GRAPHS:
             _GRAPHS.popitem(last=False)

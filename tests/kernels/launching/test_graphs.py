@@ -83,7 +83,9 @@ def test_within_a_callers_capture_it_is_direct(device: Device) -> None:
     assert device.done == ["a", "a", "a", "replayed a", "a", "replayed a"]
 
 
-def test_what_cannot_be_captured_is_direct_for_good(device: Device) -> None:
+def test_what_cannot_be_captured_is_direct_for_good_and_said_once(
+    device: Device, caplog: pytest.LogCaptureFixture
+) -> None:
     call = a_call(device)
     device.fails = True
     for _ in range(3):
@@ -91,6 +93,8 @@ def test_what_cannot_be_captured_is_direct_for_good(device: Device) -> None:
     device.fails = False
     call()
     assert device.done == ["a", "a", "a", "a"] and not graphs._GRAPHS
+    [said] = caplog.messages
+    assert said.endswith("capturing one failed: operation not permitted when stream is capturing")
 
 
 def test_only_so_many_graphs_are_kept_those_of_the_latest_calls(

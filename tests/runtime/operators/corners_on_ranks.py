@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import gc
 import time
@@ -13,6 +14,7 @@ import torch
 import torch.distributed as dist
 from calls import HEAP, call, configs, drawn, error, options, problems, said
 from ranks_of_functions import held
+from triton.runtime.errors import OutOfResources
 
 import autotune
 from autotune.environment import machine as this_machine
@@ -46,10 +48,11 @@ def used_memory(url: str) -> dict[str, float]:
                 here, operands = in_place(context, problem, config, operands)
                 if dist.get_rank() == dist.get_world_size() - 1:
                     time.sleep(0.05)
-                out = call(context, here, operands, config=config)
                 words = config.get("protocol", "")
-                errors[f"{problem.workload} {config['mode']} {words} {number}"] = error(out, reference)
-                context.check()
+                with contextlib.suppress(OutOfResources):  # a search would drop such a config unrun
+                    out = call(context, here, operands, config=config)
+                    errors[f"{problem.workload} {config['mode']} {words} {number}"] = error(out, reference)
+                    context.check()
                 context.release()
     return errors
 
