@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -10,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -132,18 +133,28 @@ def run_all(folder: Folder, steps: Sequence[Step], deadline: float = math.inf) -
 
     SIGTERM ends the running step too, which is in a process group of its own.
     """
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     pending = [step for step in steps if folder.found(step) is None]
     undone = []
-    for number, step in enumerate(pending, 1):
-        left = deadline - time.monotonic()
-        if left < step.seconds:
-            undone.append(f"{step.name}: no time left, it takes up to {step.seconds:.0f} s")
-            continue
-        print(f"[{number}/{len(pending)}] {step.name}: {' '.join(step.words)}", file=sys.stderr, flush=True)
-        try:
-            folder.run(step, left)
-        except StepFailed as error:
-            print(error, file=sys.stderr, flush=True)
-            undone.append(str(error))
+    with exits_at_sigterm():
+        for number, step in enumerate(pending, 1):
+            left = deadline - time.monotonic()
+            if left < step.seconds:
+                undone.append(f"{step.name}: no time left, it takes up to {step.seconds:.0f} s")
+                continue
+            print(f"[{number}/{len(pending)}] {step.name}: {' '.join(step.words)}", file=sys.stderr, flush=True)
+            try:
+                folder.run(step, left)
+            except StepFailed as error:
+                print(error, file=sys.stderr, flush=True)
+                undone.append(str(error))
     return undone
+
+
+@contextlib.contextmanager
+def exits_at_sigterm() -> Iterator[None]:
+    """Within it SIGTERM unwinds the stack, as Ctrl-C does."""
+    before = signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
