@@ -24,11 +24,8 @@ H200 = Machine("cuda", "NVIDIA H200", "sm_90", 2, 132, 227 * 1024, 50 << 20, "nv
 A_FEW = (
     "ag push: one slot",
     "ag ragged: the last of K is lost",
-    "ag gather: the GEMM begins before all is there",
     "rs push: no bias",
-    "rs copies: sums before the copies have come",
     "ar packed: words of every launch are alike",
-    "ar one: waits for all parts but one",
 )
 
 

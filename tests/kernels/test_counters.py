@@ -11,6 +11,7 @@ from autotune.config import Config
 from autotune.environment import machine
 from autotune.outcome import Outcome
 from autotune.problem import Problem
+from autotune.ranks import evaluation
 from autotune.ranks.evaluation import MeasurePlan
 from autotune.ranks.gang import Gang
 from autotune.workloads import Workload, registry, workload
@@ -25,7 +26,7 @@ PUSH = Config(
     }
 )  # fmt: skip
 CALLS = MeasurePlan(warmup=1, screen=1, iterations=1)
-"""With the two checks six calls: three before the counters wrap around, three after."""
+"""With the check before and one burst after it six calls: three before the counters wrap around, three after."""
 
 
 SCATTER = Config(
@@ -43,6 +44,7 @@ OWN = Config({"mode": "own_collective", "sum_block": 512, "sum_warps": 4})
 def aged(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The workloads that start with old counters, known to driver and ranks."""
     monkeypatch.setenv("AUTOTUNE_WORKLOADS", str(Path(__file__).parent / "aged.py"))
+    monkeypatch.setattr(evaluation, "BURSTS", 1)
     registry._from_files.cache_clear()
     yield
     registry._from_files.cache_clear()
