@@ -18,7 +18,7 @@ def exit_code() -> int:
 
 
 def requested() -> bool:
-    """Whether a signal came: what is raised then may be its KeyboardInterrupt, as turned over by a library."""
+    """True once a signal came: what is raised then may be its KeyboardInterrupt, turned over by a library."""
     return bool(_received)
 
 

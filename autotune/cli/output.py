@@ -1,4 +1,4 @@
-"""What goes where: data to stdout, talk to stderr; JSON, aligned columns and named lines.
+"""Output: data to stdout, talk to stderr; JSON, aligned columns and named lines.
 
 Names come from databases, files and users: what would act on a terminal is shown as an escape.
 """

@@ -1,4 +1,4 @@
-"""What a command works with on this machine: the gang and the screen, and what fits."""
+"""The gang and the screen that a command works with, and what fits this machine."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def _packed(error: Exception) -> bytes:
     """An answer with the error; with its text, where a user's exception holds what cannot travel."""
     try:
         return pickle.dumps((None, error))
-    except Exception:  # noqa: BLE001
+    except Exception:  # noqa: BLE001  an exception's own pickling may raise anything
         return pickle.dumps((None, RuntimeError(f"{type(error).__name__}: {error}")))
 
 

@@ -68,7 +68,7 @@ class Context:
         self._votes = FirstCallVotes(dist.new_group(backend="gloo"))
         try:
             self.heap = open_heap(heap_bytes, self._votes.group)
-        except BaseException:
+        except BaseException:  # Ctrl-C too: nothing is left half-way
             self._leave_group()
             raise
         self.heap.meet = self._votes.meet

@@ -29,7 +29,7 @@ class Condition:
 
     @property
     def is_current(self) -> bool:
-        """Whether its schema is this package's; otherwise who next opens it for writing migrates it."""
+        """True where its schema is this package's; otherwise who next opens it for writing migrates it."""
         return self.revision == migrations.HEAD
 
 

@@ -46,7 +46,7 @@ LOST = ("08", "57P")
 
 
 DAMAGE = (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError, InvalidConfig)
-"""What reading a row's values raises where they are not as they were written."""
+"""Errors of reading a damaged row's values."""
 
 _NAMED: set[tuple[str, str, int]] = set()
 """Damaged rows that were warned of."""
@@ -98,7 +98,7 @@ def is_lost(error: DBAPIError) -> bool:
 
 
 def explained(error: DBAPIError | sqlite3.Error | OSError) -> str:
-    """What happened and what to do about it, to follow the database's name."""
+    """The cause and the mend, to follow the database's name."""
     cause = error.orig if isinstance(error, DBAPIError) else error
     for attribute, explanations in (("sqlite_errorname", SQLITE), ("sqlstate", POSTGRESQL)):
         code = str(getattr(cause, attribute, None) or "")

@@ -1,4 +1,4 @@
-"""Which columns a database has: reading takes an older or newer version's schema as it is, and migrates nothing."""
+"""The columns that a database has: reading takes an older or newer version's schema as it is, and migrates nothing."""
 
 from __future__ import annotations
 

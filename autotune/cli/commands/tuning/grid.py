@@ -52,7 +52,7 @@ class Row:
     entry: Entry | None
     """None where nothing could be measured."""
     before: Ratio | None
-    """How many times longer the winner of the size before takes, in the same finals; None where it was not in them."""
+    """The time of the size before's winner by this size's, in the same finals; None where it was not in them."""
     held_out: HeldOut | None = None
 
     def as_dict(self) -> dict[str, Any]:
