@@ -30,7 +30,7 @@ class Spent:
 
 
 @dataclass
-class Standing:
+class Progress:
     """Updated by the loop, read by a view. Nothing of it is stored."""
 
     phase: str = "starting the ranks"
