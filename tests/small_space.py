@@ -16,7 +16,7 @@ from autotune.environment import Machine
 from autotune.outcome import Evaluation, Latency, Outcome
 from autotune.problem import Problem, size
 from autotune.search_spaces import Constraint, Setting, Space, choices, numbers
-from autotune.tuning import Budget, Effort, Result, Progress, tune
+from autotune.tuning import Budget, Effort, Progress, Result, tune
 from autotune.tuning.screening import Screen
 from autotune.workloads import Tolerance, Workload
 

@@ -20,9 +20,9 @@ from autotune.ranks.evaluation import LONG_CALL, MeasurePlan, warm_from
 from autotune.tuning.effort import Budget, Effort
 from autotune.tuning.finals import CLOSE, FINAL, contested, finals_plan, merge, next_session, run_finals, winner
 from autotune.tuning.lease import claimed
+from autotune.tuning.progress import Progress
 from autotune.tuning.screening import Ahead, Screen
 from autotune.tuning.search import Candidate, Search
-from autotune.tuning.progress import Progress
 from autotune.tuning.warm_start import previous_winner, warm_starts
 from autotune.workloads import Workload, provenance_of
 

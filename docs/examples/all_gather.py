@@ -137,7 +137,8 @@ def plan(
     """The launches of one call."""
     block = config.integer("block")
     common = {
-        "x": x, "out": out, "elements": problem.elements, "rank": rank, "heap_bases": bases, "epoch_counter": scratch.epoch_counter,
+        "x": x, "out": out, "elements": problem.elements, "rank": rank, "heap_bases": bases,
+        "epoch_counter": scratch.epoch_counter,
         "status": scratch.status, "spin_limit": spin_limit, "WORLD": problem.world_size, "BLOCK": block,
     }  # fmt: skip
     programs, options = triton.cdiv(problem.elements, block), {"num_warps": config.integer("num_warps")}

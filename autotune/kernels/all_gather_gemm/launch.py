@@ -134,8 +134,8 @@ class _Builder:
             "bias": tensors.bias if tensors.bias is not None else tensors.c,
             "M": problem.m, "N": problem.n_local, "K": problem.k, "shard_rows": rows, "width": width,
             "rank": self.rank, "heap_bases": self.bases,
-            "epoch_counter": scratch.epoch_counter, "ready": scratch.ready, "done": scratch.done, "status": scratch.status,
-            "spin_limit": self.spin_limit,
+            "epoch_counter": scratch.epoch_counter, "ready": scratch.ready, "done": scratch.done,
+            "status": scratch.status, "spin_limit": self.spin_limit,
             "WORLD": problem.world_size, "ROWS": problem.rows_layout,
             "BIAS": tensors.bias is not None, "HINT": self.hint,
         }  # fmt: skip
@@ -172,7 +172,8 @@ class _Builder:
             head_start = config.integer("head_start") if same_launch else 0
         gathered = not self.aligned or knobs.splits > 1
         transfer = {
-            "inbox_pointer": scratch.inbox, "arrivals": scratch.arrivals, "transfer_rows": config.integer("transfer_rows"),
+            "inbox_pointer": scratch.inbox, "arrivals": scratch.arrivals,
+            "transfer_rows": config.integer("transfer_rows"),
             "finishing": programs + (0 if same_launch else communicating),
             "SLOTS": slots(config), "ROTATE": config["peer_order"] == "rotate", **self.step(),
             "GATHERED": gathered, "CHUNKS": config.integer("k_chunks"),
@@ -194,7 +195,8 @@ class _Builder:
         launches = [Launch(device.gather_gemm_kernel, programs, common | transfer | gemm, knobs.options, resident)]
         if not same_launch:
             names = (
-                "shard", "M", "K", "shard_rows", "width", "rank", "heap_bases", "epoch_counter", "WORLD", "ROWS", "HINT",
+                "shard", "M", "K", "shard_rows", "width", "rank", "heap_bases", "epoch_counter", "WORLD", "ROWS",
+                "HINT",
             )  # fmt: skip
             arguments = transfer | {name: common[name] for name in names}
             resident = communicating if beside else None

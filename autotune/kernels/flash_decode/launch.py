@@ -46,7 +46,7 @@ class Units:
 
     @classmethod
     def of(cls, problem: FlashDecode, config: Config) -> Units:
-        """A config without flags has units of one tile."""
+        """A config whose exchange is the library's has units of one tile."""
         heads, tile = config.integer("heads_per_program"), config.integer("combine_heads")
         transfer_heads = config.integer("transfer_heads") if "transfer_heads" in config else tile
         blocks = -(-problem.group // heads)
@@ -75,8 +75,8 @@ def allocate_scratch(problem: FlashDecode, config: Config, shared: Allocate, own
     ints, fp32, dtype = torch.int32, torch.float32, TORCH_DTYPES[problem.dtype]
     units, world = Units.of(problem, config), problem.world_size
     wire = dtype if config.get("wire") == "rounded" else fp32
-    words = config.get("protocol") == "ll"
-    sent, sent_lse = (torch.int64, torch.int64) if words else (wire, fp32)
+    ll = config.get("protocol") == "ll"
+    sent, sent_lse = (torch.int64, torch.int64) if ll else (wire, fp32)
     by_library = config["mode"] == "bsp"
     splits = config.integer("kv_splits")
     outbox_rows = 2 * problem.rows if config.get("exchange") == "two_shot" else 0
@@ -97,7 +97,7 @@ def allocate_scratch(problem: FlashDecode, config: Config, shared: Allocate, own
 
 
 def scratch_bytes(problem: FlashDecode) -> int:
-    """The most of the heap that any config of the problem allocates: words, or flags with an outbox."""
+    """The most of the heap that any config of the problem allocates: LL words, and an outbox."""
     inbox = 2 * problem.world_size * Records.source_bytes(problem, torch.int64, torch.int64)
     outbox = 2 * problem.rows * problem.head_dim * problem.element_size
     # Units of one head: padding a group to its program's heads at most doubles their number.
@@ -189,8 +189,8 @@ class Planner:
             "units": units.count, "total_rows": problem.rows, "heads_of_group": problem.group,
             "inbox": inbox.values, "inbox_lse": inbox.lse,
             "value_stride": inbox.value_stride, "lse_stride": inbox.lse_stride, "outbox": scratch.outbox,
-            "epoch_counter": scratch.epoch_counter, "arrivals": scratch.arrivals, "returns": scratch.returns, "rank": self.rank,
-            "heap_bases": self.bases, "status": scratch.status, "spin_limit": self.spin_limit,
+            "epoch_counter": scratch.epoch_counter, "arrivals": scratch.arrivals, "returns": scratch.returns,
+            "rank": self.rank, "heap_bases": self.bases, "status": scratch.status, "spin_limit": self.spin_limit,
             "D": problem.head_dim, "UNITS": units.of_group, "BLOCKS": units.blocks, "HPP": units.heads_per_program,
             "TRANSFER_HEADS": units.transfer_heads, "TILE": units.tile, "CHUNK": self.chunk(warps, problem.world_size),
             "WORLD": problem.world_size,

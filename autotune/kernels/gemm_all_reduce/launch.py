@@ -31,7 +31,7 @@ SMALLEST_TILE = (16, 32)
 
 
 def uses_ll(config: Config) -> bool:
-    """Whether parts carry their own flags."""
+    """Whether parts travel by the LL protocol."""
     return config.get("protocol") == "ll"
 
 
@@ -44,15 +44,15 @@ def allocate_scratch(
     wire = torch.int64 if uses_ll(config) else TORCH_DTYPES[problem.dtype]
     in_all = problem.inbox_bytes(mode, *tile, ll=uses_ll(config)) // wire.itemsize
     results = SLOTS * tiles if mode == "two_shot" else 0
-    words = results * math.prod(tile) * problem.element_size * (2 if uses_ll(config) else 1) // wire.itemsize
+    in_results = results * math.prod(tile) * problem.element_size * (2 if uses_ll(config) else 1) // wire.itemsize
     partials, tickets = knobs.partials(problem.m, problem.n, own)
     return Scratch(
         epoch_counter=share((1,), torch.int64),
         status=share((1,), ints),
         arrivals=share((SLOTS, tiles), ints),
         returns=share((results,), ints),
-        inbox=share((in_all - words,), wire),
-        results=share((words,), wire),
+        inbox=share((in_all - in_results,), wire),
+        results=share((in_results,), wire),
         partials=partials,
         tickets=tickets,
     )
@@ -91,8 +91,8 @@ def plan(
         "inbox": scratch.inbox, "results": scratch.results,
         "partials": scratch.partials, "tickets": scratch.tickets,
         "M": problem.m, "N": problem.n, "K": problem.k_local, "gemm_programs": programs, "rank": rank,
-        "heap_bases": bases, "epoch_counter": scratch.epoch_counter, "arrivals": scratch.arrivals, "returns": scratch.returns,
-        "status": scratch.status, "spin_limit": spin_limit,
+        "heap_bases": bases, "epoch_counter": scratch.epoch_counter, "arrivals": scratch.arrivals,
+        "returns": scratch.returns, "status": scratch.status, "spin_limit": spin_limit,
         "TYPE": TYPES[problem.dtype], "WORLD": problem.world_size, "MODE": MODES[str(config["mode"])].value,
         "LL": uses_ll(config), "SEPARATE": separate, "SPLITS": knobs.splits, "BIAS": tensors.bias is not None,
     }  # fmt: skip

@@ -118,8 +118,8 @@ class _Builder:
     def common(self) -> dict[str, Any]:
         """What every kernel of ours has."""
         return {
-            "rank": self.rank, "heap_bases": self.bases, "epoch_counter": self.scratch.epoch_counter, "status": self.scratch.status,
-            "spin_limit": self.spin_limit, "WORLD": self.problem.world_size,
+            "rank": self.rank, "heap_bases": self.bases, "epoch_counter": self.scratch.epoch_counter,
+            "status": self.scratch.status, "spin_limit": self.spin_limit, "WORLD": self.problem.world_size,
         }  # fmt: skip
 
     def bias(self) -> dict[str, Any]:
