@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
+import itertools
 import logging
 import os
 import warnings
 import weakref
-from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 
 import torch
@@ -86,20 +86,21 @@ class Replayed:
         self._patience = DIRECT_CALLS
         """Of them as many before there is a graph."""
         self._graphs = True
-        weakref.finalize(self, _GRAPHS.pop, id(self), None).atexit = False
+        self.graph: torch.cuda.CUDAGraph | None = None
+        self.last = 0
+        """When the graph was replayed last: the number of that replay among those of the process."""
 
     def __call__(self) -> None:
         """Enqueue one call on the current stream."""
         if torch.cuda.is_current_stream_capturing():
             self._run()
             return
-        graph = _GRAPHS.get(id(self)) or self._captured()
+        graph = self.graph or self._captured()
         if graph is None:
             self._directly()
             return
+        self.last = next(_REPLAYS)
         graph.replay()
-        with contextlib.suppress(KeyError):  # another thread has just given its place away
-            _GRAPHS.move_to_end(id(self))
 
     def _directly(self) -> None:
         self._direct += 1
@@ -122,9 +123,9 @@ class Replayed:
             self._graphs = False
             LOG.warning("calls are made launch by launch: capturing one failed: %s", error)
             return None
-        while len(_GRAPHS) >= MOST_GRAPHS:
-            _GRAPHS.popitem(last=False)
-        _GRAPHS[id(self)] = graph
+        _make_room()
+        self.graph = graph
+        _REPLAYED.add(self)
         self._direct, self._patience = 0, 8 * self._patience  # whose graph is taken away is one of too many
         return graph
 
@@ -161,16 +162,26 @@ def _mend(device: torch.device, pool: tuple[int, int]) -> None:
         _captured(lambda: None, torch.cuda.graph_pool_handle())
 
 
-_GRAPHS: OrderedDict[int, torch.cuda.CUDAGraph] = OrderedDict()
-"""By the identity of their ``Replayed``, the one that was replayed last at the end."""
+_REPLAYED: weakref.WeakSet[Replayed] = weakref.WeakSet()
+"""The calls that have a graph."""
+
+_REPLAYS = itertools.count(1)
+
+
+def _make_room() -> None:
+    """Take the graphs away that were not replayed for longest."""
+    while len(_REPLAYED) >= MOST_GRAPHS:
+        oldest = min(_REPLAYED, key=lambda call: call.last)
+        oldest.graph = None
+        _REPLAYED.discard(oldest)
 
 
 def _pool() -> tuple[int, int]:
     """Where temporaries lie that are allocated during a capture: where those of all graphs do, as no two of their calls
     overlap. A pool ends with its last graph, and torch refuses to begin it again; then it is a new one.
     """
-    graph = next(iter(_GRAPHS.values()), None)
-    return torch.cuda.graph_pool_handle() if graph is None else graph.pool()
+    alive = next((graph for call in list(_REPLAYED) if (graph := call.graph) is not None), None)
+    return torch.cuda.graph_pool_handle() if alive is None else alive.pool()
 
 
 @contextlib.contextmanager

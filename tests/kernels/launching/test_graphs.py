@@ -62,7 +62,7 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[Device]:
     monkeypatch.setattr(graphs, "_pool", lambda: (0, 1))
     monkeypatch.setattr(graphs, "_mend", lambda device, pool: found.mended.append(pool))
     yield found
-    graphs._GRAPHS.clear()
+    graphs._REPLAYED.clear()
 
 
 def a_call(device: Device, name: str = "a") -> Replayed:
@@ -94,7 +94,7 @@ def test_what_cannot_be_captured_is_direct_for_good_and_said_once(
         call()
     device.fails = False
     call()
-    assert device.done == ["a", "a", "a", "a"] and not graphs._GRAPHS and device.mended == [(0, 1)]
+    assert device.done == ["a", "a", "a", "a"] and not graphs._REPLAYED and device.mended == [(0, 1)]
     [said] = caplog.messages
     assert said.endswith("capturing one failed: operation not permitted when stream is capturing")
 
@@ -109,19 +109,19 @@ def test_only_so_many_graphs_are_kept_those_of_the_latest_calls(
     device.done.clear()
     for name in "ab":
         calls[name]()
-    assert device.done == ["replayed a", "b"] and len(graphs._GRAPHS) == 2
+    assert device.done == ["replayed a", "b"] and len(graphs._REPLAYED) == 2
     for _ in range(8 * graphs.DIRECT_CALLS):
         calls["b"]()
-    assert device.done[-1] == "replayed b" and len(graphs._GRAPHS) == 2  # only who is called often has one again
+    assert device.done[-1] == "replayed b" and len(graphs._REPLAYED) == 2  # only who is called often has one again
 
 
 def test_a_graph_goes_with_its_call(device: Device) -> None:
     call = a_call(device)
     for _ in range(3):
         call()
-    assert len(graphs._GRAPHS) == 1
+    assert len(graphs._REPLAYED) == 1
     del call
-    assert not graphs._GRAPHS
+    assert not graphs._REPLAYED
 
 
 def test_without_graphs_there_is_nothing_in_between() -> None:
@@ -142,9 +142,9 @@ class Heap:
 @pytest.fixture
 def counter() -> Iterator[torch.Tensor]:
     """On the device; no call replays before and after."""
-    graphs._GRAPHS.clear()
+    graphs._REPLAYED.clear()
     yield torch.zeros((), device="cuda")
-    graphs._GRAPHS.clear()
+    graphs._REPLAYED.clear()
 
 
 @pytest.mark.gpu(1)
@@ -153,9 +153,9 @@ def test_calls_replay_again_after_all_graphs_are_gone(counter: torch.Tensor, cap
         call = Replayed(lambda: counter.add_(torch.ones_like(counter)), Heap())  # type: ignore[arg-type]
         for _ in range(6):
             call()
-        assert len(graphs._GRAPHS) == 1
+        assert len(graphs._REPLAYED) == 1
         del call
-        assert not graphs._GRAPHS
+        assert not graphs._REPLAYED
     assert counter.item() == 18 and not caplog.messages
 
 
@@ -168,9 +168,9 @@ def test_a_failed_capture_spoils_nothing(counter: torch.Tensor, caplog: pytest.L
     call = Replayed(waits, Heap())  # type: ignore[arg-type]
     for _ in range(5):
         call()
-    assert counter.item() == 5 and len(caplog.messages) == 1 and not graphs._GRAPHS
+    assert counter.item() == 5 and len(caplog.messages) == 1 and not graphs._REPLAYED
     torch.randn(8, device="cuda")  # torch: "Offset increment outside graph capture"
     another = Replayed(lambda: counter.add_(torch.ones_like(counter)), Heap())  # type: ignore[arg-type]
     for _ in range(5):
         another()
-    assert counter.item() == 10 and len(graphs._GRAPHS) == 1 and len(caplog.messages) == 1
+    assert counter.item() == 10 and len(graphs._REPLAYED) == 1 and len(caplog.messages) == 1
