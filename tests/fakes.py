@@ -16,7 +16,7 @@ from typer.testing import CliRunner, Result
 
 from autotune.cli import app
 from autotune.config import Config
-from autotune.environment import INTERPRETER, Machine
+from autotune.machine import INTERPRETER, Machine
 from autotune.outcome import Evaluation, Latency, Outcome
 from autotune.problem import Problem
 from autotune.runtime import forget_lookups

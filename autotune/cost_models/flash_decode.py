@@ -6,8 +6,8 @@ import math
 
 from autotune.config import Config
 from autotune.cost_models.rates import rates_of
-from autotune.environment import Machine
 from autotune.kernels.flash_decode.problem import FlashDecode
+from autotune.machine import Machine
 
 RESIDENT = 2
 """Programs on a compute unit at a time."""

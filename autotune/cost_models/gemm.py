@@ -7,7 +7,7 @@ from typing import Any
 
 from autotune.config import Config
 from autotune.cost_models.rates import Rates, rates_of
-from autotune.environment import Machine
+from autotune.machine import Machine
 
 FULL_INTENSITY = 128 * 256 / (128 + 256)
 """Operations per loaded element of the tile that reaches the full rate."""

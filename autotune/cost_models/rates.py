@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from autotune.environment import Machine
+from autotune.machine import Machine
 
 
 @dataclass(frozen=True)

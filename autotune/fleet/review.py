@@ -10,8 +10,8 @@ from enum import StrEnum
 from typing import Self
 
 from autotune.db import CacheKey, Entry, Provenance, Store
-from autotune.environment import H100, INTERPRETED, MI300X, MI350X, Machine
 from autotune.errors import InvalidProblem, UnknownWorkload
+from autotune.machine import H100, INTERPRETED, MI300X, MI350X, Machine
 from autotune.search_spaces import Space
 from autotune.workloads import installed_workload, provenance_of
 

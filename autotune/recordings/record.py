@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 
 from autotune.config import Value
 from autotune.db import CacheKey, Store, TrialRecord
-from autotune.environment import Machine
 from autotune.errors import InputError
+from autotune.machine import Machine
 from autotune.outcome import Evaluation
 from autotune.problem import Problem
 from autotune.ranks.evaluation import MeasurePlan, warm_from

@@ -13,7 +13,7 @@ from typing import Any
 
 from autotune.config import Config
 from autotune.db import Entry, Store, TrialRecord, Winner
-from autotune.environment import INTERPRETER
+from autotune.machine import INTERPRETER
 from autotune.outcome import Latency, Outcome, Regime
 from autotune.ranks.evaluation import RESTART
 from autotune.report.figures import INTERPRETER_NOTE, fastest, ratio, slowest

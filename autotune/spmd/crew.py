@@ -11,10 +11,10 @@ from typing import Any, NoReturn, TypeVar
 import torch
 
 from autotune.config import Config
-from autotune.environment import HEAP_BYTES, Machine
 from autotune.errors import GangError
 from autotune.heap import open_heap
 from autotune.heap.arena import SymmetricHeap
+from autotune.machine import Machine
 from autotune.outcome import Evaluation, Latency
 from autotune.problem import Problem
 from autotune.ranks.agreement import Released, Votes
@@ -30,6 +30,7 @@ from autotune.ranks.evaluation import (
 from autotune.ranks.gang import SPIN_LIMITS
 from autotune.ranks.protocol import Done, Failed, Reply, Request, SetUp
 from autotune.ranks.rank import Rank
+from autotune.settings import HEAP_BYTES
 from autotune.workloads import Workload, reference_of
 
 T = TypeVar("T")

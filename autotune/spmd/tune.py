@@ -12,9 +12,9 @@ from typing import Any
 import torch.distributed as dist
 
 from autotune.db import Provenance, Store
-from autotune.environment import Machine
-from autotune.environment import machine as this_machine
 from autotune.errors import InputError, NotTuned
+from autotune.machine import Machine
+from autotune.machine import machine as this_machine
 from autotune.outcome import DEFAULT_REGIME, Regime, regime_of
 from autotune.problem import Problem
 from autotune.ranks.agreement import Votes

@@ -13,7 +13,7 @@ from typing import Protocol
 from autotune.config import Config
 from autotune.cost_models import roofline
 from autotune.db import CacheKey, Entry, Store, StudyRecord, TrialRecord, Winner
-from autotune.environment import Machine
+from autotune.machine import Machine
 from autotune.outcome import DEFAULT_REGIME, Evaluation, Latency, Outcome, Regime
 from autotune.problem import Problem
 from autotune.ranks.evaluation import LONG_CALL, MeasurePlan, warm_from

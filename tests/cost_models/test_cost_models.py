@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from autotune.environment import H100, INTERPRETED, MI300X
+from autotune.machine import H100, INTERPRETED, MI300X
 from autotune.workloads import workload
 
 BUILT_IN = ("all_gather_gemm", "gemm_reduce_scatter", "gemm_all_reduce", "flash_decode")

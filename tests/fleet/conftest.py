@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from autotune.db import CacheKey, Entry, Roofline, Winner
-from autotune.environment import Machine
+from autotune.machine import Machine
 from autotune.outcome import Latency
 from autotune.workloads import provenance_of, workload
 

@@ -14,9 +14,9 @@ from fakes import EIGHT_GPUS, LAPTOP
 
 from autotune.config import Config
 from autotune.db import Entry, Store
-from autotune.environment import MI300X, Machine
 from autotune.errors import StoreError
 from autotune.fleet import Here, Review, State, read, review, take, write
+from autotune.machine import MI300X, Machine
 from autotune.outcome import Evaluation, Outcome
 
 MakeEntry = Callable[..., Entry]

@@ -14,8 +14,8 @@ from fakes import EIGHT_GPUS, LAPTOP, latency_of
 import autotune
 from autotune.config import Config
 from autotune.db import CacheKey, Store, Winner
-from autotune.environment import Machine
 from autotune.errors import StoreError
+from autotune.machine import Machine
 from autotune.runtime import Found, forget_lookups, lookup
 from autotune.workloads import provenance_of, workload
 

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from autotune.config import Config
-from autotune.environment import Machine
+from autotune.machine import Machine
 from autotune.problem import Problem, choice, size
 from autotune.search_spaces import Space, choices, numbers
 from autotune.workloads import Tolerance, Workload

@@ -19,7 +19,7 @@ from ranks_of_functions import held
 
 import autotune
 from autotune.db import CacheKey, Lease, Store
-from autotune.environment import machine
+from autotune.machine import machine
 from autotune.workloads import provenance_of
 
 HERE = Path(__file__).parent

@@ -11,8 +11,8 @@ import pytest
 from fakes import Bench
 
 import autotune
-from autotune.environment import INTERPRETED
 from autotune.errors import InvalidConfig
+from autotune.machine import INTERPRETED
 from autotune.runtime import forget_lookups
 from autotune.workloads import workload
 

@@ -11,7 +11,6 @@ import torch.distributed as dist
 
 from autotune.config import Config
 from autotune.cost_models import flash_decode_latency
-from autotune.environment import Machine
 from autotune.heap.arena import SymmetricHeap
 from autotune.kernels.flash_decode import launch
 from autotune.kernels.flash_decode.problem import FlashDecode
@@ -19,6 +18,7 @@ from autotune.kernels.flash_decode.reference import attention, joined
 from autotune.kernels.flash_decode.tensors import Scratch, Tensors
 from autotune.kernels.launching.plan import Compiled, compile_all, run_all
 from autotune.kernels.launching.tensors import meta
+from autotune.machine import Machine
 from autotune.search_spaces.flash_decode import SEVERAL_KERNELS, SPACE, default_config
 from autotune.workloads.comparison import distance, drawn
 from autotune.workloads.input_sets import SETS, InputSets, poison

@@ -13,7 +13,7 @@ from markdown_it import MarkdownIt
 
 from autotune.config import Config
 from autotune.db import CacheKey, Lease, Store, TrialRecord, Winner
-from autotune.environment import Machine
+from autotune.machine import Machine
 from autotune.outcome import Evaluation, Outcome
 from autotune.text import HIDDEN
 from autotune.workloads import provenance_of, workload

@@ -9,20 +9,20 @@ from pathlib import Path
 
 import pytest
 
-from autotune import environment
-from autotune.environment import SETTINGS, Setting
+from autotune import settings
 from autotune.errors import InputError
+from autotune.settings import SETTINGS, Setting
 
 
 @pytest.mark.parametrize(
     ("setting", "text", "value"),
     [
-        (environment.HEAP_BYTES, "4096", 4096),
-        (environment.COMPILE_WORKERS, " 3 ", 3),
-        (environment.OFFLINE, "Yes", True),
-        (environment.OFFLINE, "0", False),
-        (environment.WORKLOADS, "a.py::b.py", ["a.py", "b.py"]),
-        (environment.DATABASE, "postgresql://host/db", "postgresql://host/db"),
+        (settings.HEAP_BYTES, "4096", 4096),
+        (settings.COMPILE_WORKERS, " 3 ", 3),
+        (settings.OFFLINE, "Yes", True),
+        (settings.OFFLINE, "0", False),
+        (settings.WORKLOADS, "a.py::b.py", ["a.py", "b.py"]),
+        (settings.DATABASE, "postgresql://host/db", "postgresql://host/db"),
     ],
 )
 def test_what_is_allowed(setting: Setting[object], text: str, value: object, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -36,9 +36,9 @@ def test_what_is_allowed(setting: Setting[object], text: str, value: object, mon
 @pytest.mark.parametrize(
     ("setting", "text"),
     [
-        *[(environment.HEAP_BYTES, text) for text in ("x", "0", "-1", "1e9", "4G", str(1 << 51))],
-        *[(environment.COMPILE_WORKERS, text) for text in ("abc", "0", "1025", "2.5")],
-        *[(environment.OFFLINE, text) for text in ("maybe", "2")],
+        *[(settings.HEAP_BYTES, text) for text in ("x", "0", "-1", "1e9", "4G", str(1 << 51))],
+        *[(settings.COMPILE_WORKERS, text) for text in ("abc", "0", "1025", "2.5")],
+        *[(settings.OFFLINE, text) for text in ("maybe", "2")],
     ],
 )
 def test_anything_else_is_refused(setting: Setting[object], text: str, monkeypatch: pytest.MonkeyPatch) -> None:
