@@ -17,9 +17,9 @@ from autotune.machine import Machine
 from autotune.outcome import DEFAULT_REGIME, Evaluation, Latency, Outcome, Regime
 from autotune.problem import Problem
 from autotune.ranks.evaluation import LONG_CALL, MeasurePlan, warm_from
+from autotune.tuning.claim import claimed
 from autotune.tuning.effort import Budget, Effort
 from autotune.tuning.finals import CLOSE, FINAL, contested, finals_plan, merge, next_session, run_finals, winner
-from autotune.tuning.lease import claimed
 from autotune.tuning.screening import Ahead, Screen
 from autotune.tuning.search import Candidate, Search
 from autotune.tuning.standing import Standing

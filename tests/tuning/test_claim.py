@@ -19,7 +19,7 @@ from small_space import PROBLEM, WORKLOAD, Ranks, kept, run, time_of
 from autotune.config import Config
 from autotune.db import CacheKey, Lease, Store
 from autotune.errors import GangError
-from autotune.tuning import Standing, lease
+from autotune.tuning import Standing, claim
 from autotune.workloads import provenance_of
 
 TESTS = Path(__file__).parents[1]
@@ -46,7 +46,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lease, "POLL_SECONDS", 0.02)
+    monkeypatch.setattr(claim, "POLL_SECONDS", 0.02)
 
 
 def study_of(store: Store) -> int:
@@ -156,7 +156,7 @@ def interrupting(seen: list[str]) -> Callable[[Standing], None]:
 
 
 def test_a_silent_holder_on_another_host_is_taken_over(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lease, "SILENT_SECONDS", 0.5)
+    monkeypatch.setattr(claim, "SILENT_SECONDS", 0.5)
     with Store.open(path) as store:
         store.take_lease(study_of(store), lease_there())
     seen: list[str] = []
@@ -165,7 +165,7 @@ def test_a_silent_holder_on_another_host_is_taken_over(path: Path, monkeypatch: 
 
 
 def test_a_holder_on_another_host_whose_heart_beats_is_waited_for(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lease, "SILENT_SECONDS", 2.0)
+    monkeypatch.setattr(claim, "SILENT_SECONDS", 2.0)
     theirs, over = lease_there(), threading.Event()
     with Store.open(path) as store:
         study = study_of(store)
@@ -191,7 +191,7 @@ def test_a_holder_on_another_host_whose_heart_beats_is_waited_for(path: Path, mo
 
 
 def test_a_run_keeps_its_heart_beating(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lease, "BEAT_SECONDS", 0.02)
+    monkeypatch.setattr(claim, "BEAT_SECONDS", 0.02)
     ranks = SlowRanks()
     with ThreadPoolExecutor(1) as pool, Store.open(path) as store:
         tuned = pool.submit(run, path, ranks)
