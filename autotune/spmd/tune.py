@@ -20,7 +20,7 @@ from autotune.problem import Problem
 from autotune.ranks.agreement import Votes
 from autotune.runtime.lookup import Found, forget_lookups, workload_for
 from autotune.spmd.crew import Crew
-from autotune.tuning import EFFORTS, Budget, Standing, limits_of
+from autotune.tuning import EFFORTS, Budget, Progress, limits_of
 from autotune.tuning import tune as search
 from autotune.tuning.screening import Screen
 from autotune.workloads import Workload, provenance_of
@@ -110,12 +110,12 @@ def _drive(workload: Workload, terms: _Terms, crew: Crew, url: str | None) -> Fo
     problem, machine = terms.problem, terms.machine
     said: set[str] = set()
 
-    def watch(standing: Standing) -> None:
-        if standing.waiting:
+    def watch(progress: Progress) -> None:
+        if progress.waiting:
             crew.keep_waiting()
-            if standing.phase not in said:
-                LOG.warning("%s: %s", problem, standing.phase)
-            said.add(standing.phase)
+            if progress.phase not in said:
+                LOG.warning("%s: %s", problem, progress.phase)
+            said.add(progress.phase)
 
     with Store.open(url) as store, Screen(workload, problem, machine) as screen:
         screen.start()

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from autotune.db import Held, Lease, Store, StudyRecord
 from autotune.db.lease import BEAT_SECONDS, SILENT_SECONDS
 from autotune.errors import StoreError
-from autotune.tuning.standing import Standing
+from autotune.tuning.progress import Progress
 
 LOG = logging.getLogger("autotune")
 
@@ -21,7 +21,7 @@ POLL_SECONDS = 0.5
 
 @contextmanager
 def claimed(
-    store: Store, begin: Callable[[], StudyRecord], watch: Callable[[Standing], None], *, anew: bool = False
+    store: Store, begin: Callable[[], StudyRecord], watch: Callable[[Progress], None], *, anew: bool = False
 ) -> Iterator[StudyRecord]:
     """The study that ``begin`` finds or makes: finished, or this process's to tune for as long as the context lasts.
 
@@ -46,11 +46,11 @@ def claimed(
 
 
 def _awaited(
-    store: Store, begin: Callable[[], StudyRecord], watch: Callable[[Standing], None], lease: Lease, anew: bool
+    store: Store, begin: Callable[[], StudyRecord], watch: Callable[[Progress], None], lease: Lease, anew: bool
 ) -> StudyRecord:
     """A finished study, or one whose lease is ours now."""
     silence = _Silence()
-    standing, since = Standing(), time.monotonic()
+    progress, since = Progress(), time.monotonic()
     while True:
         study = begin()
         if study.state == "finished" and not anew:
@@ -58,9 +58,9 @@ def _awaited(
         held = store.take_lease(study.id, lease, silence.over)
         if held is not None:
             silence.hear(held)
-            standing.phase = f"waiting: {held} is tuning this problem"
-            standing.waiting, standing.seconds = True, time.monotonic() - since
-            watch(standing)
+            progress.phase = f"waiting: {held} is tuning this problem"
+            progress.waiting, progress.seconds = True, time.monotonic() - since
+            watch(progress)
             time.sleep(POLL_SECONDS)
         elif anew and (study.state == "finished" or store.trials(study.id)):
             store.forget(study.id)

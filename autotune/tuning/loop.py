@@ -20,9 +20,9 @@ from autotune.ranks.evaluation import LONG_CALL, MeasurePlan, warm_from
 from autotune.tuning.claim import claimed
 from autotune.tuning.effort import Budget, Effort
 from autotune.tuning.finals import CLOSE, FINAL, contested, finals_plan, merge, next_session, run_finals, winner
+from autotune.tuning.progress import Progress
 from autotune.tuning.screening import Ahead, Screen
 from autotune.tuning.search import Candidate, Search
-from autotune.tuning.standing import Standing
 from autotune.tuning.warm_start import previous_winner, warm_starts
 from autotune.workloads import Workload, provenance_of
 
@@ -72,7 +72,7 @@ class Result:
     """
 
     study: StudyRecord
-    standing: Standing
+    progress: Progress
     entry: Entry | None
     from_cache: bool = False
     interrupted: bool = False
@@ -81,7 +81,7 @@ class Result:
 def tune(
     workload: Workload, problem: Problem, machine: Machine, store: Store, gang: Evaluator, screen: Screen,
     *, budget: Budget, effort: Effort, seed: int = 0, force: bool = False, extra_finalists: Sequence[Config] = (),
-    watch: Callable[[Standing], None] = lambda standing: None, regime: Regime = DEFAULT_REGIME,
+    watch: Callable[[Progress], None] = lambda progress: None, regime: Regime = DEFAULT_REGIME,
 ) -> Result:  # fmt: skip
     """Tune one problem, or answer from the cache. ``gang`` is started only if there is something to measure, and left
     running: the caller closes it. ``extra_finalists`` are measured in the finals whatever the search thinks of them.
@@ -96,15 +96,15 @@ def tune(
     begin = partial(store.study, key, provenance, seed=seed, space_size=size)
     with claimed(store, begin, watch, anew=force) as study:
         if study.state == "finished":
-            return Result(study, Standing("answered from the cache"), store.entry(key, provenance), from_cache=True)
+            return Result(study, Progress("answered from the cache"), store.entry(key, provenance), from_cache=True)
         run = _Run(workload, problem, machine, store, gang, screen, budget, effort, study, watch, regime)
         try:
             run.search_space()
             run.finish(extra_finalists)
         except KeyboardInterrupt:
             gang.close()  # in the middle of a request: what it answers now would be taken for the answer to another one
-            return Result(study, run.standing, None, interrupted=True)
-        return Result(study, run.standing, store.entry(key, provenance))
+            return Result(study, run.progress, None, interrupted=True)
+        return Result(study, run.progress, store.entry(key, provenance))
 
 
 class _Run:
@@ -112,14 +112,14 @@ class _Run:
 
     def __init__(
         self, workload: Workload, problem: Problem, machine: Machine, store: Store, gang: Evaluator, screen: Screen,
-        budget: Budget, effort: Effort, study: StudyRecord, watch: Callable[[Standing], None], regime: Regime,
+        budget: Budget, effort: Effort, study: StudyRecord, watch: Callable[[Progress], None], regime: Regime,
     ) -> None:  # fmt: skip
         self._problem, self._machine, self._workload = problem, machine, workload
         self._store, self._gang, self._screen = store, gang, screen
         self._budget, self._effort, self._study, self._watch = budget, effort, study, watch
         self._begin = time.monotonic()
         self._regime = regime
-        self.standing = Standing(regime=regime)
+        self.progress = Progress(regime=regime)
         self._baselines = workload.baselines(problem, machine)
         self._history = store.trials(study.id)
         first = [workload.default_config(problem, machine), *warm_starts(workload, problem, machine, store, regime)]
@@ -139,8 +139,8 @@ class _Run:
         for record in self._history:
             if record.source != FINAL:
                 self._search.remember(record.config, record.evaluation)
-                self.standing.count(record.config, record.evaluation)
-        self.standing.resumed = self.standing.trials
+                self.progress.count(record.config, record.evaluation)
+        self.progress.resumed = self.progress.trials
         self._incumbent: tuple[float, ...] = ()
         """Times of the fastest config of this run; of what was measured before, only medians are left."""
 
@@ -151,7 +151,7 @@ class _Run:
         ahead.fill(self._ask)  # compiles while the ranks start
         self._gang.start()
         self._measure_baselines()
-        spent, begin = self.standing.spent, time.monotonic()
+        spent, begin = self.progress.spent, time.monotonic()
         while self._used() < 1:
             ahead.fill(self._ask)
             if not ahead:
@@ -210,7 +210,7 @@ class _Run:
             roofline=roofline(self._problem, self._gang.measure_rates(self._problem.dtype)),
         )
         self._store.finish(self._study.id, found)
-        self.standing.best, self.standing.baselines = (best, found.latency), found.baselines
+        self.progress.best, self.progress.baselines = (best, found.latency), found.baselines
         self._show("done")
 
     def _leaders(self) -> list[Config]:
@@ -229,7 +229,7 @@ class _Run:
         """The winner, if it gets every result right in many calls back to back; who does not is out of ``rounds``."""
         while rounds:
             best = winner(rounds, baselines, incumbents, self._regime)
-            failed = self._gang.prove(best, self._seed(self.standing.trials), merge(rounds[best]).median)
+            failed = self._gang.prove(best, self._seed(self.progress.trials), merge(rounds[best]).median)
             if failed is None:
                 return best
             self._save(best, failed, PROOF)
@@ -248,7 +248,7 @@ class _Run:
                 self._search.remember(config, evaluation)
                 self._save(config, evaluation, BASELINE)
             if evaluation.latency is not None:
-                self.standing.baselines[name] = evaluation.latency
+                self.progress.baselines[name] = evaluation.latency
             self._show("baselines")
 
     def _evaluate(self, config: Config) -> Evaluation:
@@ -257,14 +257,14 @@ class _Run:
             warm_from=warm_from(self._machine),
             isolated=ISOLATED_TRIAL if self._regime is Regime.ISOLATED else 0, regime=self._regime,
         )  # fmt: skip
-        evaluation = self._gang.evaluate(config, self._seed(self.standing.trials), plan)
+        evaluation = self._gang.evaluate(config, self._seed(self.progress.trials), plan)
         self._incumbent = min(self._incumbent, evaluation.times, key=_median)
         return evaluation
 
     def _save(self, config: Config, evaluation: Evaluation, source: str) -> None:
-        number = self.standing.trials
+        number = self.progress.trials
         self._store.record(self._study.id, TrialRecord(config, evaluation, source, number, self._predicted(config)))
-        self.standing.count(config, evaluation)
+        self.progress.count(config, evaluation)
 
     def _predicted(self, config: Config) -> float | None:
         return self._workload.predict(self._problem, config, self._machine)
@@ -280,15 +280,15 @@ class _Run:
         return time.monotonic() - self._begin
 
     def _used(self) -> float:
-        return self._budget.used(self.standing.trials, self._elapsed())
+        return self._budget.used(self.progress.trials, self._elapsed())
 
     def _show(self, phase: str) -> None:
-        standing = self.standing
-        standing.phase, standing.seconds, standing.used = phase, self._elapsed(), self._used()
-        standing.restarts = self._gang.restarts
+        progress = self.progress
+        progress.phase, progress.seconds, progress.used = phase, self._elapsed(), self._used()
+        progress.restarts = self._gang.restarts
         if math.isfinite(self._budget.seconds):
-            standing.seconds_left = max(0.0, self._budget.seconds - standing.seconds)
-        self._watch(standing)
+            progress.seconds_left = max(0.0, self._budget.seconds - progress.seconds)
+        self._watch(progress)
 
 
 def _median(times: Sequence[float]) -> float:

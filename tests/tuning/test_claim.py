@@ -19,7 +19,7 @@ from small_space import PROBLEM, WORKLOAD, Ranks, kept, run, time_of
 from autotune.config import Config
 from autotune.db import CacheKey, Lease, Store
 from autotune.errors import GangError
-from autotune.tuning import Standing, claim
+from autotune.tuning import Progress, claim
 from autotune.workloads import provenance_of
 
 TESTS = Path(__file__).parents[1]
@@ -59,10 +59,10 @@ def lease_there() -> Lease:
     return dataclasses.replace(Lease.new(), host="far", system="another boot")
 
 
-def until_waiting(seen: list[str]) -> Callable[[Standing], None]:
-    def watch(standing: Standing) -> None:
-        if standing.waiting:
-            seen.append(standing.phase)
+def until_waiting(seen: list[str]) -> Callable[[Progress], None]:
+    def watch(progress: Progress) -> None:
+        if progress.waiting:
+            seen.append(progress.phase)
 
     return watch
 
@@ -144,12 +144,12 @@ def test_what_a_killed_process_left_is_taken_over_at_once(path: Path) -> None:
     assert not set(ranks.configs[:10]) & set(measured), "nothing measured is measured again"
 
 
-def interrupting(seen: list[str]) -> Callable[[Standing], None]:
+def interrupting(seen: list[str]) -> Callable[[Progress], None]:
     """Ctrl-C, as soon as it waits."""
 
-    def watch(standing: Standing) -> None:
-        if standing.waiting:
-            seen.append(standing.phase)
+    def watch(progress: Progress) -> None:
+        if progress.waiting:
+            seen.append(progress.phase)
             raise KeyboardInterrupt
 
     return watch
@@ -179,8 +179,8 @@ def test_a_holder_on_another_host_whose_heart_beats_is_waited_for(path: Path, mo
         heart.start()
         begin = time.monotonic()
 
-        def watch(standing: Standing) -> None:
-            if standing.waiting and time.monotonic() - begin > 5:
+        def watch(progress: Progress) -> None:
+            if progress.waiting and time.monotonic() - begin > 5:
                 raise KeyboardInterrupt
 
         with pytest.raises(KeyboardInterrupt):

@@ -1,4 +1,4 @@
-"""Where a tuning run stands: what a person watching it wants to see."""
+"""The progress of a tuning run, for a person who watches it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Spent:
 
 
 @dataclass
-class Standing:
+class Progress:
     """Updated by the loop, read by a view. Nothing of it is stored."""
 
     phase: str = "starting the ranks"
