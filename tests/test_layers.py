@@ -15,7 +15,6 @@ ROOMS = (
     "report",
     "fleet",
     "decorator",
-    "spmd",
     "runtime",
     "recordings",
     "tuning",

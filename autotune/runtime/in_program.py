@@ -18,8 +18,8 @@ from autotune.machine import machine as this_machine
 from autotune.outcome import DEFAULT_REGIME, Regime, regime_of
 from autotune.problem import Problem
 from autotune.ranks.agreement import Votes
+from autotune.ranks.crew import Crew
 from autotune.runtime.lookup import Found, forget_lookups, workload_for
-from autotune.spmd.crew import Crew
 from autotune.tuning import EFFORTS, Budget, Progress, limits_of
 from autotune.tuning import tune as search
 from autotune.tuning.screening import Screen
