@@ -13,7 +13,7 @@ ROOMS = (
     "cli",
     "doctor",
     "report",
-    "fleet",
+    "sharing",
     "decorator",
     "runtime",
     "recordings",

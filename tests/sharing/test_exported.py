@@ -11,7 +11,7 @@ import pytest
 
 from autotune.db import Entry
 from autotune.errors import InputError
-from autotune.fleet import read, schema, write
+from autotune.sharing import read, schema, write
 
 ROOT = Path(__file__).parents[2]
 

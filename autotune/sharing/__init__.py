@@ -1,8 +1,8 @@
 """Tuned configs on their way between machines: a reviewed file out and in, and the measurements in the T4 format."""
 
-from autotune.fleet.file import FORMAT, VERSION, read, schema, write
-from autotune.fleet.review import Here, Review, State, review, take
-from autotune.fleet.t4 import to_t4
+from autotune.sharing.exported import FORMAT, VERSION, read, schema, write
+from autotune.sharing.reviewed import Here, Review, State, review, take
+from autotune.sharing.t4 import to_t4
 
 __all__ = [
     "FORMAT",

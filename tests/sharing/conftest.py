@@ -1,4 +1,4 @@
-"""Fixtures of the fleet's tests: entries as the tuner makes them."""
+"""Fixtures of the tests of sharing: entries as the tuner makes them."""
 
 from __future__ import annotations
 

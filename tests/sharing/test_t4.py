@@ -13,8 +13,8 @@ import pytest
 
 from autotune.config import Config
 from autotune.db import Entry, TrialRecord
-from autotune.fleet import to_t4
 from autotune.outcome import Evaluation, Latency, Outcome
+from autotune.sharing import to_t4
 
 REQUIRED = {"configuration": dict, "times": dict, "invalidity": str, "correctness": (int, float)}
 OPTIONAL = {"timestamp": str, "objectives": list, "measurements": list}

@@ -19,7 +19,7 @@ from autotune.errors import InputError, NoDatabase
 from autotune.report.figures import dashed, microseconds, problem_text
 
 if TYPE_CHECKING:
-    from autotune.fleet import Here, Review
+    from autotune.sharing import Here, Review
 
 FORMATS = ("json", "t4")
 
@@ -54,7 +54,7 @@ def import_configs(
     json: Json = False,
 ) -> None:
     """Import tuned configs from a file. Nothing stored is lost; exit code 1 where an entry was left out."""
-    from autotune.fleet import Here, read, review, take
+    from autotune.sharing import Here, read, review, take
 
     try:
         entries = read(_text(file))
@@ -82,7 +82,7 @@ def _export(
 ) -> None:
     if format not in FORMATS:
         raise InputError(f"format {format!r}: allowed are {', '.join(FORMATS)}")
-    from autotune.fleet import to_t4, write
+    from autotune.sharing import to_t4, write
 
     with Store.open(db, create=False) as store:
         entries = selected(store, name, given, device)
@@ -114,7 +114,7 @@ def _text(file: Path) -> str:
 
 def _as_it_is(db: str | None) -> Here:
     """What the store has; a database that is not there is not made."""
-    from autotune.fleet import Here
+    from autotune.sharing import Here
 
     try:
         with Store.open(db, create=False) as store:

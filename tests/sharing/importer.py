@@ -9,8 +9,8 @@ from pathlib import Path
 
 from autotune.db import Store
 from autotune.db import store as module
-from autotune.fleet import Here, read, review, take
 from autotune.machine import INTERPRETED
+from autotune.sharing import Here, read, review, take
 
 
 def main(path: str, file: str, count: int) -> None:

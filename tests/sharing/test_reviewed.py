@@ -15,9 +15,9 @@ from fakes import EIGHT_GPUS, LAPTOP
 from autotune.config import Config
 from autotune.db import Entry, Store
 from autotune.errors import StoreError
-from autotune.fleet import Here, Review, State, read, review, take, write
 from autotune.machine import MI300X, Machine
 from autotune.outcome import Evaluation, Outcome
+from autotune.sharing import Here, Review, State, read, review, take, write
 
 MakeEntry = Callable[..., Entry]
 
