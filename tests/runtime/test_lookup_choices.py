@@ -16,7 +16,7 @@ from autotune.config import Config
 from autotune.db import CacheKey, Store, Winner
 from autotune.errors import StoreError
 from autotune.machine import Machine
-from autotune.runtime import Found, forget_lookups, lookup
+from autotune.runtime.lookup import Found, forget_lookups, lookup
 from autotune.workloads import provenance_of, workload
 
 FOUND = workload("all_gather_gemm")

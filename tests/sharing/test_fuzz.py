@@ -21,7 +21,7 @@ from autotune.config import Config
 from autotune.db import Entry, Store, TrialRecord
 from autotune.errors import InputError, StoreError
 from autotune.outcome import Evaluation, Outcome
-from autotune.runtime import forget_lookups, lookup
+from autotune.runtime.lookup import forget_lookups, lookup
 from autotune.sharing import Here, read, review, take, write
 from autotune.text import HIDDEN
 from autotune.workloads import workload

@@ -13,7 +13,7 @@ from fakes import Bench
 import autotune
 from autotune.errors import InvalidConfig
 from autotune.machine import INTERPRETED
-from autotune.runtime import forget_lookups
+from autotune.runtime.lookup import forget_lookups
 from autotune.workloads import workload
 
 TOY = Path(__file__).parents[1] / "cli" / "toy_workload.py"

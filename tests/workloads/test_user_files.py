@@ -14,7 +14,7 @@ import pytest
 import autotune
 from autotune.errors import AutotuneError, InputError, InvalidProblem, UnknownWorkload
 from autotune.problem import Problem
-from autotune.runtime import forget_lookups
+from autotune.runtime.lookup import forget_lookups
 from autotune.workloads import reference_of, registry, workload
 
 OWN = """

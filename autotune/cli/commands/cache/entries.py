@@ -86,7 +86,7 @@ def look_up(
     request: Request, regime: RegimeName = DEFAULT_REGIME.value, db: Database = None, json: Json = False
 ) -> None:
     """Print the config that a program would get for one problem on this machine, and where it came from."""
-    from autotune.runtime import lookup
+    from autotune.runtime.lookup import lookup
 
     machine = session.machine()
     problem = request.problem(machine)

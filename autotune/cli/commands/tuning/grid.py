@@ -25,7 +25,7 @@ from autotune.report.figures import Ratio, microseconds, options_text
 from autotune.workloads import Workload, provenance_of
 
 if TYPE_CHECKING:
-    from autotune.runtime import Found
+    from autotune.runtime.lookup import Found
     from autotune.tuning import Budget, Result, TurningEvaluator
     from autotune.tuning.screening import Screen
 

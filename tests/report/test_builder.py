@@ -13,7 +13,7 @@ from autotune.db import CacheKey, Entry, Provenance, Store, TrialRecord, Winner
 from autotune.outcome import Evaluation, Latency, Outcome
 from autotune.ranks.evaluation import RESTART
 from autotune.report import Report, build, to_markdown
-from autotune.report.build import rank_correlation
+from autotune.report.builder import rank_correlation
 from autotune.workloads import workload
 
 Tuned = Callable[..., Entry]
