@@ -20,7 +20,6 @@ ROOMS = (
     "tuning",
     "ranks",
     "workloads",
-    "cost_models",
     "search_spaces",
     "kernels",
     "heap",

@@ -11,7 +11,6 @@ from functools import partial
 from typing import Protocol
 
 from autotune.config import Config
-from autotune.cost_models import roofline
 from autotune.db import CacheKey, Entry, Store, StudyRecord, TrialRecord, Winner
 from autotune.machine import Machine
 from autotune.outcome import DEFAULT_REGIME, Evaluation, Latency, Outcome, Regime
@@ -25,6 +24,7 @@ from autotune.tuning.screening import Ahead, Screen
 from autotune.tuning.search import Candidate, Search
 from autotune.tuning.warm_start import previous_winner, warm_starts
 from autotune.workloads import Workload, provenance_of
+from autotune.workloads.roofline import roofline
 
 BASELINE = "baseline"
 PROOF = "proof"

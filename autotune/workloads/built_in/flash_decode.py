@@ -10,7 +10,6 @@ import torch
 import torch.distributed as dist
 
 from autotune.config import Config
-from autotune.cost_models import flash_decode_latency
 from autotune.heap.arena import SymmetricHeap
 from autotune.kernels.flash_decode import launch
 from autotune.kernels.flash_decode.problem import FlashDecode
@@ -22,6 +21,7 @@ from autotune.machine import Machine
 from autotune.search_spaces.flash_decode import SEVERAL_KERNELS, SPACE, default_config
 from autotune.workloads.comparison import distance, drawn
 from autotune.workloads.input_sets import SETS, InputSets, poison
+from autotune.workloads.roofline import flash_decode_latency
 from autotune.workloads.scratch import SPINS_OFFLINE, ScratchOperation
 from autotune.workloads.workload import Error, Run, Tolerance, Workload
 

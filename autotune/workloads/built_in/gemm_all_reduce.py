@@ -7,7 +7,6 @@ from typing import ClassVar
 import torch
 
 from autotune.config import Config
-from autotune.cost_models import gemm_latency
 from autotune.heap.arena import SymmetricHeap
 from autotune.kernels.gemm_all_reduce import launch
 from autotune.kernels.gemm_all_reduce.library import multiply
@@ -19,6 +18,7 @@ from autotune.machine import Machine
 from autotune.search_spaces.gemm_all_reduce import KERNELS, SPACE, default_config, untuned
 from autotune.workloads.built_in.gemm import GemmOperation, ring
 from autotune.workloads.comparison import rounded
+from autotune.workloads.roofline import gemm_latency
 from autotune.workloads.scratch import SPINS_OFFLINE
 from autotune.workloads.workload import Run, Tolerance, Workload
 

@@ -7,7 +7,6 @@ from typing import ClassVar
 import torch
 
 from autotune.config import Config
-from autotune.cost_models import gemm_latency
 from autotune.heap.arena import SymmetricHeap
 from autotune.kernels.gemm_reduce_scatter import launch
 from autotune.kernels.gemm_reduce_scatter.launch import LIBRARY_GEMM
@@ -20,6 +19,7 @@ from autotune.search_spaces.gemm_reduce_scatter import SPACE, default_config
 from autotune.workloads.built_in.gemm import OF_A_LIBRARY, GemmOperation, ring
 from autotune.workloads.comparison import rounded
 from autotune.workloads.input_sets import poison
+from autotune.workloads.roofline import gemm_latency
 from autotune.workloads.scratch import SPINS_OFFLINE
 from autotune.workloads.workload import Run, Tolerance, Workload
 

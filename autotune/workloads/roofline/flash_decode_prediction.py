@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 
 from autotune.config import Config
-from autotune.cost_models.rates import rates_of
 from autotune.kernels.flash_decode.problem import FlashDecode
 from autotune.machine import Machine
+from autotune.workloads.roofline.device_rates import rates_of
 
 RESIDENT = 2
 """Programs on a compute unit at a time."""

@@ -6,8 +6,8 @@ import math
 from typing import Any
 
 from autotune.config import Config
-from autotune.cost_models.rates import Rates, rates_of
 from autotune.machine import Machine
+from autotune.workloads.roofline.device_rates import Rates, rates_of
 
 FULL_INTENSITY = 128 * 256 / (128 + 256)
 """Operations per loaded element of the tile that reaches the full rate."""
