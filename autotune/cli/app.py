@@ -12,7 +12,7 @@ from typer.main import get_command
 
 from autotune.cli import output
 from autotune.cli.commands import health
-from autotune.cli.commands.cache import entries, fleet, report
+from autotune.cli.commands.cache import entries, report, sharing
 from autotune.cli.commands.tuning import grid, record, tune
 from autotune.cli.interrupts import exit_code, interruptible, requested
 from autotune.cli.options import with_problem_options
@@ -72,7 +72,7 @@ def build() -> typer.Typer:
     """The app. Loads no workload but those of the user's own files."""
     app = _group(Main)
     app.command("list")(entries.list_entries)
-    app.command("import")(fleet.import_configs)
+    app.command("import")(sharing.import_configs)
     app.command("doctor")(health.doctor)
     _add_workloads(app, tune.tune_workload, "Tune {}.", panel="Workloads")
     alone = ("report", "export")  # without a workload: of all
@@ -83,7 +83,7 @@ def build() -> typer.Typer:
         ("show", entries.show_entry, "Show what is stored of {}.", entries.show),
         ("lookup", entries.look_up, "Look {} up as a program would.", entries.lookup),
         ("report", report.report_workload, "Report what was found for {}.", report.report),
-        ("export", fleet.export_workload, "Export what is stored of {}.", fleet.export),
+        ("export", sharing.export_workload, "Export what is stored of {}.", sharing.export),
     ):
         group = _group(_commands_of(function, title))
         group.callback(invoke_without_command=name in alone, no_args_is_help=name not in alone)(callback)
