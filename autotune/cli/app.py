@@ -84,7 +84,11 @@ def build() -> typer.Typer:
     """The app. Loads no workload but those of the user's own files."""
     app = _group(Main)
     panel_of = {command: panel for panel, commands in PANELS.items() for command in commands}
-    for name, command in (("list", entries.list_entries), ("import", sharing.import_configs), ("doctor", health.doctor)):
+    for name, command in (
+        ("list", entries.list_entries),
+        ("import", sharing.import_configs),
+        ("doctor", health.doctor),
+    ):
         app.command(name, rich_help_panel=panel_of[name])(command)
     _add_workloads(app, tune.tune_workload, "Tune {}.")
     alone = ("report", "export")  # without a workload: of all
