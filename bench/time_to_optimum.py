@@ -54,7 +54,7 @@ def tuned(recording: Path, m: int | None, database: Path, budget: str) -> Run:
     from autotune import recordings
     from autotune.cli import session
     from autotune.db import Store
-    from autotune.environment import machine
+    from autotune.machine import machine
     from autotune.tuning import EFFORTS, Budget, tune
     from autotune.tuning.progress import Progress
     from autotune.workloads import workload

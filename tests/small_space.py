@@ -12,7 +12,7 @@ from fakes import LAPTOP, latency_of
 
 from autotune.config import Config
 from autotune.db import Store, TrialRecord
-from autotune.environment import Machine
+from autotune.machine import Machine
 from autotune.outcome import Evaluation, Latency, Outcome
 from autotune.problem import Problem, size
 from autotune.search_spaces import Constraint, Setting, Space, choices, numbers

@@ -12,7 +12,7 @@ from autotune.cli import output
 from autotune.cli.entries import entry_dict, title, winner_dict, winner_lines
 from autotune.cli.options import Request
 from autotune.db import Store, TrialRecord, Winner
-from autotune.environment import INTERPRETER
+from autotune.machine import INTERPRETER
 from autotune.outcome import Outcome, Regime
 from autotune.problem import Problem
 from autotune.report.figures import INTERPRETER_NOTE, config_text, device_text, regime_options

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from autotune.cli.summary import outcomes_text
-from autotune.environment import Machine
+from autotune.machine import Machine
 from autotune.problem import Problem
 from autotune.report.figures import config_text, dashed, fastest, latency_text, microseconds, problem_text
 from autotune.text import visible

@@ -1,4 +1,4 @@
-"""Where a tuning run stands: what a person watching it wants to see."""
+"""The progress of a tuning run, for a person who watches it."""
 
 from __future__ import annotations
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import math
 import random
-import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -207,7 +206,7 @@ def test_the_last_winner_stays_unless_it_is_beaten_by_more_than_the_noise(
     first = run(path, Ranks(), trials=30).entry
     assert first is not None and first.winner.config == BEST
     stale = dataclasses.replace(first.provenance, triton="another version")
-    monkeypatch.setattr(sys.modules["autotune.tuning.tune"], "provenance_of", lambda workload: stale)
+    monkeypatch.setattr("autotune.tuning.loop.provenance_of", lambda workload: stale)
     other = BEST.replace(tile=128)
     times = {BEST: 200.0, other: 200.0 * (1 - gain)}
     ranks = Ranks(time=noisy(lambda config: times.get(config, 400.0)))
