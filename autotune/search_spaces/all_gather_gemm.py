@@ -5,7 +5,7 @@ from __future__ import annotations
 from autotune.config import Config, Value
 from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
 from autotune.machine import Machine
-from autotune.search_spaces import Constraint, Setting, Space, choices, flags, numbers
+from autotune.search_spaces import Constraint, Setting, Space, choices, flags, numbers, renamed
 from autotune.search_spaces.gemm import (
     default_tile,
     gemm_constraints,
@@ -155,6 +155,7 @@ SPACE = Space(
         Constraint("CUDA graphs", ("launch",), _graphs_exist, "there are no CUDA graphs without a GPU"),
         Constraint("streams", ("gemm_streams",), _one_stream_on_cpu, "there are no streams without a GPU"),
     ),
+    renamed=renamed.ALL_GATHER_GEMM,
 )  # fmt: skip
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from autotune.config import Config
 from autotune.kernels.flash_decode.problem import FlashDecode
 from autotune.machine import Machine
-from autotune.search_spaces import Constraint, Setting, Space, choices, numbers
+from autotune.search_spaces import Constraint, Setting, Space, choices, numbers, renamed
 
 SEVERAL_KERNELS = ("bsp", "iris_all_gather", "fine_grained_wait")
 """Modes whose calls are several launches, always."""
@@ -169,6 +169,7 @@ SPACE = Space(
         Constraint("peers", ("exchange",), _peers_exist, "one rank has nobody to share the combination with"),
         Constraint("CUDA graphs", ("launch",), _graphs_exist, "there are no CUDA graphs without a GPU"),
     ),
+    renamed=renamed.FLASH_DECODE,
 )  # fmt: skip
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from autotune.config import Config, Value
 from autotune.kernels.gemm_reduce_scatter.problem import GemmReduceScatter
 from autotune.machine import Machine
-from autotune.search_spaces import Constraint, Setting, Space, choices, numbers
+from autotune.search_spaces import Constraint, Setting, Space, choices, numbers, renamed
 from autotune.search_spaces.gemm import (
     default_tile,
     gemm_constraints,
@@ -99,6 +99,7 @@ SPACE = Space(
         Constraint("CUDA graphs", ("launch",), _graphs_exist, "there are no CUDA graphs without a GPU"),
         Constraint("streams", ("gemm_streams",), _one_stream_on_cpu, "there are no streams without a GPU"),
     ),
+    renamed=renamed.GEMM_REDUCE_SCATTER,
 )  # fmt: skip
 
 

@@ -94,7 +94,8 @@ def test_other_versions_stand_beside_ours_and_that_is_said(store: Store, make_en
     other = make_entry(median=100.0)
     other = dataclasses.replace(other, provenance=dataclasses.replace(other.provenance, torch="1.0", driver=""))
     [found] = bring(store, other)
-    assert found.state is State.NEW and "serves where versions are the file's: torch 1.0 is " in found.reason
+    assert found.state is State.NEW
+    assert "stale here, serves where versions are the file's: torch 1.0 is now " in found.reason
     assert len(store.entries()) == 2
 
 

@@ -79,7 +79,7 @@ def show_entry(
     else:
         output.data(f"not in the cache: {problem}")
         if nearest is not None:
-            output.data(f"\n{_miss(nearest, differences, stale)}")
+            output.data(f"\n{_miss(nearest, differences, provenance)}")
         output.say(f"\nnext: {request.command(db=db)}{regime_options(regime)}")
     raise typer.Exit(1)
 
@@ -120,8 +120,9 @@ def _find(key: CacheKey, provenance: Provenance, db: str | None) -> tuple[Entry 
         return None, None
 
 
-def _miss(nearest: Entry, differences: Differences, stale: Differences) -> str:
+def _miss(nearest: Entry, differences: Differences, provenance: Provenance) -> str:
     """The nearest entry, and what differs, field by field."""
+    stale = nearest.provenance.differences(provenance)
     rows = [(name, then, now) for name, (then, now) in {**differences, **stale}.items()]
     latency = nearest.winner.latency.of(Regime(nearest.key.regime))
     lines = [
@@ -131,7 +132,7 @@ def _miss(nearest: Entry, differences: Differences, stale: Differences) -> str:
         output.columns(("differs in", "stored", "asked for"), rows),
     ]
     if not differences:
-        lines.append("\nIt is of the same problem and machine but stale: its versions are not today's.")
+        lines.append(f"\nIt is of the same problem and machine but stale: {nearest.provenance.changes(provenance)}.")
     return "\n".join(lines)
 
 
