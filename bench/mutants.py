@@ -215,7 +215,7 @@ MUTANTS: list[Mutant] = [
         ("waits for the launch before", "rs copies", ("ranks < WORLD, target, status", "ranks < WORLD, target - 1, status")),
         ("waits for rank 0 alone", "ag gather", ("ranks < WORLD, target, status", "ranks < 1, target, status")),
         ("leavers are not reset", "ag push", ("        tl.atomic_xchg(counter, 0)\n", "        pass\n")),
-        ("the last but one is the last", "rs push", ('scope="gpu") == programs - 1', 'scope="gpu") == programs - 2')),
+        ("the last but one is the last", "rs push", ('sem="acq_rel", scope="gpu") == programs - 1', 'sem="acq_rel", scope="gpu") == programs - 2')),
         ("the epoch stays", "ag push", ('tl.atomic_add(epoch_counter, 1, sem="release", scope="gpu")', "pass")),
         ("the epoch stays", "rs push", ('tl.atomic_add(epoch_counter, 1, sem="release", scope="gpu")', "pass")),
         ("the epoch stays", "ag copies", ('tl.atomic_add(epoch_counter, 1, sem="release", scope="gpu")', "pass")),
