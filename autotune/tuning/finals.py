@@ -24,7 +24,7 @@ clocks is a whole round. A GPU at its power limit falls behind for a tenth of a 
 for it: all-gather + GEMM, m=8192, four H200 of 700 W, pushes of 1264 to 1286 µs in their first 20 ms, 1296 to 1318
 after 120, and 1430 where one GPU had fallen from 1980 to 1560 MHz. The copy engines, at 530 W, stay at 1307."""
 
-ISOLATED_CALLS = 10
+ISOLATED_CALLS = 30
 """Single calls of each finalist in each round."""
 
 CLOSE = 1.02

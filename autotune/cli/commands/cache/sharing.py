@@ -24,15 +24,18 @@ if TYPE_CHECKING:
 FORMATS = ("json", "t4")
 
 Format = Annotated[
-    str, typer.Option("--format", metavar="|".join(FORMATS), help="Configs to import; or one study's trials as T4.")
+    str,
+    typer.Option(
+        "--format", metavar="|".join(FORMATS), help="json: configs for tune import; t4: the trials of one study."
+    ),
 ]
-Device = Annotated[str | None, typer.Option("--device", metavar="NAME", help="Only what was tuned on this device.")]
+Device = Annotated[str | None, typer.Option("--device", metavar="NAME", help="Only results of this device.")]
 
 
 def export(
     context: typer.Context, format: Format = "json", output: Output = None, device: Device = None, db: Database = None
 ) -> None:
-    """Export tuned configs as a file that tune import reads; without a workload, all of them."""
+    """Export tuned configs to a file for tune import; of all workloads if none is named."""
     if context.invoked_subcommand is None:
         _export(None, {}, format, output, device, db)
     elif (format, output, device, db) != ("json", None, None, None):
@@ -42,18 +45,20 @@ def export(
 def export_workload(
     request: Request, format: Format = "json", output: Output = None, device: Device = None, db: Database = None
 ) -> None:
-    """Export the workload's configs for problems that have the given dimensions; without any, all of them."""
+    """Exports every tuned problem that has the given dimensions; without any, all of them."""
     _export(request.workload.name, request.given, format, output, device, db)
 
 
 def import_configs(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="As tune export wrote it; - is stdin.")],
-    replace: Annotated[bool, typer.Option("--replace", help="Let the file's configs supersede others here.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would become of each.")] = False,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="File written by tune export; - reads stdin.")],
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Replace the database's config where the file has another.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be done; change nothing.")] = False,
     db: Database = None,
     json: Json = False,
 ) -> None:
-    """Import tuned configs from a file. Nothing stored is lost; exit code 1 where an entry was left out."""
+    """Import tuned configs from a file. Nothing stored is lost; exit code 1 if an entry was left out."""
     from autotune.sharing import Here, read, review, take
 
     try:

@@ -34,13 +34,15 @@ HEADER = ("sizes", "winner", "speedup", "limit", "mode", "with the config before
 Apart = Annotated[
     str | None,
     typer.Option(
-        "--held-out", metavar="N,N|N..N", help="Sizes to tune after the others: how far off is a neighbour's config?"
+        "--held-out",
+        metavar="N,N|N..N",
+        help="Sizes to tune last, to measure what they would lose with a neighbour's config.",
     ),
 ]
 
 
 def grid() -> None:
-    """Tune a workload for many sizes: 16,64,256 is a list, 1..1024 every doubling from one to the other."""
+    """Tune a workload for many sizes: a list (16,64,256) or a range that doubles (1..1024)."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +121,10 @@ def tune_grid(
     seed: Seed = 0, force: Force = False, regime: RegimeName = DEFAULT_REGIME.value, db: Database = None,
     json: Json = False,
 ) -> None:  # fmt: skip
-    """Tune every combination of sizes; budgets are for each. The same command continues what was interrupted."""
+    """Sizes are lists (16,64,256) or ranges that double (1..1024); every combination is tuned.
+
+    --budget and --trials apply to each problem. The same command continues an interrupted run.
+    """
     from autotune.tuning import limits_of
 
     machine, workload, wanted = session.machine(), request.workload, regime_of(regime)
