@@ -19,7 +19,7 @@ import time
 
 def start_gangs(ranks: int, gangs: int) -> None:
     """In a process of its own: start that many gangs, one after another, and print what each start took."""
-    from autotune.environment import INTERPRETED
+    from autotune.machine import INTERPRETED
     from autotune.ranks.gang import Gang
     from autotune.workloads import workload
 
