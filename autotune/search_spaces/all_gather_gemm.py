@@ -24,7 +24,7 @@ MOVING = ("own_collective", *STAGED)
 """Modes whose programs move data."""
 
 
-def _unit_within_shard(s: Setting, transfer_rows: int) -> bool:
+def _transfer_within_shard(s: Setting, transfer_rows: int) -> bool:
     return transfer_rows <= max(16, round_up(s.problem.shard[0]))
 
 
@@ -123,12 +123,12 @@ SPACE = Space(
         Constraint("TMA within a shard", ("loads", "block_k"), _tma_within_shard,
                    "a direct pull's step must not cross into the next shard's columns: block_k must divide them",
                    modes=("pull",)),
-        Constraint("unit within the shard", ("transfer_rows",), _unit_within_shard,
-                   "a unit may exceed the shard's rows only by rounding up to the next power of two"),
+        Constraint("transfer within the shard", ("transfer_rows",), _transfer_within_shard,
+                   "a transfer may exceed the shard's rows only by rounding up to the next power of two"),
         Constraint("room for the GEMM", ("comm_programs",), _leaves_room,
                    "at most half of the compute units may communicate"),
         Constraint("residency", ("push_site", "schedule"), _side_stream_resident,
-                   "a GEMM of one program a tile could fill the GPU before the push on the side stream is resident"),
+                   "a GEMM of one program per tile could fill the GPU before the push on the side stream is resident"),
         Constraint("sequential programs", ("comm_programs", "schedule"), _one_after_another,
                    "the interpreter runs programs one after another: one that waits before others have pushed hangs"),
         Constraint("head start without effect", ("head_start", "schedule", "push_site"), _head_start_used,

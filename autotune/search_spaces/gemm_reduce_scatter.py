@@ -30,7 +30,7 @@ def _tile_within_rows(s: Setting, block_m: int) -> bool:
     return block_m <= max(16, round_up(s.problem.rows))
 
 
-def _unit_within_tiles(s: Setting, transfer_tiles: int, block_m: int, block_n: int) -> bool:
+def _transfer_within_tiles(s: Setting, transfer_tiles: int, block_m: int, block_n: int) -> bool:
     return transfer_tiles == 1 or transfer_tiles <= -(-s.problem.rows // block_m) * -(-s.problem.n // block_n)
 
 
@@ -86,7 +86,7 @@ SPACE = Space(
         *split_constraints(),
         Constraint("tile within an owner's rows", ("block_m",), _tile_within_rows,
                    "a tile has one owner: it may exceed the owner's rows only by rounding up to the next power of two"),
-        Constraint("unit within an owner's tiles", ("transfer_tiles", "block_m", "block_n"), _unit_within_tiles,
+        Constraint("transfer within an owner's tiles", ("transfer_tiles", "block_m", "block_n"), _transfer_within_tiles,
                    "an owner has fewer tiles than that"),
         Constraint("flattening", ("split_k", "schedule"), _split_is_not_flattened,
                    "the programs of a split tile join at its end, which is not the next tile's loop"),

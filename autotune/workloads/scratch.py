@@ -42,5 +42,5 @@ class ScratchOperation(Operation):
         return self.bind(config)
 
     def timed_out(self) -> bool:
-        """Whether the kernels left a mark in the status word."""
+        """True if a wait has set the status word."""
         return self.scratch is not None and bool(self.scratch.status.item())

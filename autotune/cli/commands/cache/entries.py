@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from typing import Annotated
 
 import typer
@@ -11,11 +12,11 @@ from autotune.cli import output, session
 from autotune.cli.entries import entry_dict, entry_lines, entry_title, speedup_text, title
 from autotune.cli.options import Database, Json, RegimeName, Request
 from autotune.db import CacheKey, Differences, Entry, Provenance, Store
-from autotune.errors import NoDatabase
+from autotune.errors import NoDatabase, UnknownWorkload
 from autotune.outcome import DEFAULT_REGIME, Regime, regime_of
 from autotune.report.figures import config_text, dashed, microseconds, problem_text, regime_options
 from autotune.settings import default_database_url
-from autotune.workloads import provenance_of, workload
+from autotune.workloads import installed_workload, provenance_of, workload
 
 
 def list_entries(
@@ -38,6 +39,8 @@ def list_entries(
     elif entries:
         header = ("workload", "problem", "ranks", "device", "latency", "speedup", "mode", "trials", "tuned")
         output.data(output.columns(header, [_row(entry) for entry in entries]))
+        for why, count in Counter(filter(None, map(_stale, entries))).most_common():
+            output.say(f"stale, and not served: {count} of {len(entries)}: {why}")
     else:
         output.say("nothing is tuned yet; next: tune WORKLOAD, see tune --help")
 
@@ -134,6 +137,14 @@ def _miss(nearest: Entry, differences: Differences, provenance: Provenance) -> s
     if not differences:
         lines.append(f"\nIt is of the same problem and machine but stale: {nearest.provenance.changes(provenance)}.")
     return "\n".join(lines)
+
+
+def _stale(entry: Entry) -> str:
+    """Why the entry is stale here; empty where it is not, and for a workload that is not known here."""
+    try:
+        return entry.provenance.changes(provenance_of(installed_workload(entry.key.workload)))
+    except UnknownWorkload:
+        return ""
 
 
 def _row(entry: Entry) -> tuple[str, ...]:
