@@ -11,6 +11,7 @@ from typing import Any, Literal
 import torch.distributed as dist
 from triton.runtime.jit import JITFunction
 
+from autotune.agreement import Agreement
 from autotune.config import Config
 from autotune.db import CacheKey, Provenance
 from autotune.decorator.candidates import Candidates, Spaced
@@ -20,7 +21,6 @@ from autotune.decorator.triton_tuner import Arguments, TritonTuner
 from autotune.errors import NotTuned
 from autotune.machine import INTERPRETED, Machine
 from autotune.machine import machine as this_machine
-from autotune.ranks.agreement import Agreement
 from autotune.runtime.entries import read_entries, serve
 from autotune.runtime.lookup import Found
 from autotune.settings import default_database_url, offline
