@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from triton.runtime import driver
 
+from autotune.agreement import Agreement
 from autotune.config import Config
 from autotune.errors import InputError, InvalidConfig
 from autotune.heap import open_heap
 from autotune.machine import machine as this_machine
 from autotune.problem import Problem
-from autotune.ranks.agreement import Agreement
 from autotune.runtime.lookup import Found, lookup
 from autotune.runtime.workspace import Workspace
 from autotune.workloads import workload
