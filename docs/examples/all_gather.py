@@ -18,7 +18,7 @@ from autotune.heap import device as heap
 from autotune.heap.arena import SymmetricHeap
 from autotune.kernels.launching.plan import Compiled, Launch, compile_all, run_all
 from autotune.kernels.launching.tensors import TORCH_DTYPES, Allocate, Run, meta
-from autotune.kernels.primitives.counters import arrive, finish, wait_for_all
+from autotune.kernels.primitives.counters import arrive, finish, read_epoch, wait_for_all
 from autotune.machine import Machine
 from autotune.problem import Problem, size
 from autotune.search_spaces import Constraint, Setting, Space, choices, numbers
@@ -51,7 +51,7 @@ def push_kernel(
 ):  # fmt: skip
     """Store our block into every inbox, signal it, wait for everybody's, copy out. Two slots, used in turn."""
     pid, programs = tl.program_id(0), tl.num_programs(0)
-    epoch = tl.load(epoch_counter)
+    epoch = read_epoch(epoch_counter)
     place = pid * BLOCK + tl.arange(0, BLOCK)
     inside = place < elements
     wide = tl.cast(elements, tl.int64)  # all ranks' together may be more than an int32 counts
@@ -77,7 +77,7 @@ def pull_kernel(
 ):  # fmt: skip
     """Load every rank's block from where it lies. ``ready``: mine is in place; ``done``: I have read all of yours."""
     pid, programs = tl.program_id(0), tl.num_programs(0)
-    epoch = tl.load(epoch_counter)
+    epoch = read_epoch(epoch_counter)
     place = pid * BLOCK + tl.arange(0, BLOCK)
     inside = place < elements
     if pid == 0:
@@ -123,7 +123,7 @@ def scratch_of(problem: AllGather, config: Config, allocate: Allocate) -> Scratc
     pushes = config["mode"] == "push"
     blocks = triton.cdiv(problem.elements, config.integer("block"))
     return Scratch(
-        epoch_counter=allocate((2,), torch.int32),
+        epoch_counter=allocate((1,), torch.int64),
         status=allocate((1,), torch.int32),
         counters=allocate((problem.world_size, blocks) if pushes else (2, problem.world_size), torch.int32),
         inbox=allocate((2 * pushes, problem.world_size * problem.elements), TORCH_DTYPES[problem.dtype]),

@@ -7,6 +7,7 @@ docs/decorator.md walks through it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -22,7 +23,7 @@ from autotune.heap import device as heap
 from autotune.heap.arena import SymmetricHeap
 from autotune.kernels.launching.plan import Compiled, Launch, compile_all
 from autotune.kernels.launching.tensors import TORCH_DTYPES, meta
-from autotune.kernels.primitives.counters import arrive, finish, wait_for_all
+from autotune.kernels.primitives.counters import arrive, finish, read_epoch, wait_for_all
 from autotune.machine import Machine
 from autotune.problem import Problem, size
 from autotune.search_spaces import Constraint, Space, choices, numbers
@@ -59,7 +60,7 @@ def gather_multiply_tile(
 ):  # fmt: skip
     """The tutorial's tile, but the rows of A are loaded from the rank that has them, ours first."""
     pid, programs = tl.program_id(0), tl.num_programs(0)
-    epoch = tl.load(epoch_counter)
+    epoch = read_epoch(epoch_counter)
     if pid == 0:
         arrive(ready, rank, heap_bases, WORLD)
     tiles_n, tiles_m = tl.cdiv(N, BLOCK_N), tl.cdiv(shard, BLOCK_M)
@@ -94,12 +95,20 @@ SPACE = Space(
 
 @dataclass(frozen=True)
 class Shared:
-    """What the ranks share: int32, zero at the start."""
+    """What the ranks share, zero at the start."""
 
     epoch_counter: torch.Tensor
+    """int64"""
     status: torch.Tensor
+    """int32, like those that follow"""
     ready: torch.Tensor
     done: torch.Tensor
+
+    @classmethod
+    def allocate(cls, world: int, allocate: Callable[..., torch.Tensor]) -> Shared:
+        """From a heap's ``allocate``, or one that makes meta tensors."""
+        counters = (allocate((count,), torch.int32) for count in (1, world, world))
+        return cls(allocate((1,), torch.int64), *counters)
 
 
 def fused(problem: Gathered, config: Config, a: Any, b: Any, c: Any, shared: Shared, bases: Any, rank: int, spins: int
@@ -138,7 +147,7 @@ class Operation(ScratchOperation):
         if config["mode"] == "gather":
             return None
         world = self._problem.world_size
-        shared = Shared(*(self._heap.allocate((count,), torch.int32).zero_() for count in (2, 1, world, world)))
+        shared = Shared.allocate(world, lambda *of: self._heap.allocate(*of).zero_())
         self._heap.barrier()
         return shared
 
@@ -207,5 +216,5 @@ class FusedMatmul(Workload):
             return []
         dtype, world = TORCH_DTYPES[problem.dtype], problem.world_size
         a, b, c = (meta(shape, dtype) for shape in (problem.shard, (problem.k, problem.n), (problem.m, problem.n)))
-        shared = Shared(*(meta((count,), torch.int32) for count in (2, 1, world, world)))
+        shared = Shared.allocate(world, meta)
         return compile_all([fused(problem, config, a, b, c, shared, meta((world,), torch.int64), 0, SPINS_OFFLINE)])

@@ -55,7 +55,7 @@ def allocate_scratch(
     ints = torch.int32
     partials, tickets = GemmKnobs(config, machine).partials(problem.m, problem.n_local, own)
     return Scratch(
-        epoch_counter=share((2,), ints),
+        epoch_counter=share((1,), torch.int64),
         status=share((1,), ints),
         ready=share((problem.world_size,), ints),
         done=share((problem.world_size,), ints),

@@ -81,7 +81,7 @@ def allocate_scratch(problem: FlashDecode, config: Config, shared: Allocate, own
     splits = config.integer("kv_splits")
     outbox_rows = 2 * problem.rows if config.get("exchange") == "two_shot" else 0
     return Scratch(
-        epoch_counter=shared((2,), ints),
+        epoch_counter=shared((1,), torch.int64),
         status=shared((1,), ints),
         arrived=shared((units.groups,), ints),
         arrivals=shared((world, units.count), ints),

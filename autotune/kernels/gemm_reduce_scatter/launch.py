@@ -58,7 +58,7 @@ def allocate_scratch(
         partials, tickets = knobs.partials(rows_of_tiles * knobs.block_m, problem.n, own)
     dtype = TORCH_DTYPES[problem.dtype]
     return Scratch(
-        epoch_counter=share((2,), ints),
+        epoch_counter=share((1,), torch.int64),
         status=share((1,), ints),
         ready=share((world,), ints),
         done=share((world,), ints),
