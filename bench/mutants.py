@@ -205,8 +205,8 @@ FD_ANNOUNCE = "    announce_unit(unit, units, arrivals, rank, heap_bases, WORLD,
 FD_REDUCE = '    """Merge a unit\'s splits and deliver it."""\n'
 POLLING = "    while (missing > 0) & (spins < spin_limit):\n"
 TIMED_OUT = "    if missing > 0:\n        tl.atomic_xchg(status, 1)\n"
-EPOCH_STAYS = ("epoch_counter, EPOCH_STEP - programs,", "epoch_counter, -programs,")
-NOT_RESET = ("epoch_counter, EPOCH_STEP - programs,", "epoch_counter, EPOCH_STEP,")
+EPOCH_STAYS = ("-programs + EPOCH_STEP,", "-programs,")
+NOT_RESET = ("-programs + EPOCH_STEP,", "EPOCH_STEP,")
 ALIKE = ("flag = epoch.to(tl.int32) + 1", "flag = epoch.to(tl.int32) * 0 + 1")
 
 MUTANTS: list[Mutant] = [
@@ -223,7 +223,7 @@ MUTANTS: list[Mutant] = [
         ("the epoch stays", "ag push", EPOCH_STAYS),
         ("the epoch stays", "rs push", EPOCH_STAYS),
         ("the epoch stays", "ag copies", EPOCH_STAYS),
-        ("the epoch grows by two", "rs pull", ("epoch_counter, EPOCH_STEP - programs,", "epoch_counter, 2 * EPOCH_STEP - programs,")),
+        ("the epoch grows by two", "rs pull", ("-programs + EPOCH_STEP,", "-programs + 2 * EPOCH_STEP,")),
         ("the epoch stays", "fd signal", ("1 - programs + EPOCH_STEP, 1)", "1 - programs, 1)")),
         ("finished programs are not reset", "fd ll", ("1 - programs + EPOCH_STEP, 1)", "EPOCH_STEP, 1)")),
         ("the epoch stays", "ar one", ("1 - programs + EPOCH_STEP, 1)", "1 - programs, 1)")),

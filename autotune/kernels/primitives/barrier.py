@@ -20,4 +20,4 @@ def barrier_kernel(
     arrive(counters, rank, heap_bases, WORLD)
     wait_for_all(counters, epoch + 1, status, spin_limit, WORLD)
     if FINISH:
-        finish(epoch_counter, 1)
+        finish(epoch_counter, tl.num_programs(0))

@@ -68,7 +68,7 @@ def finish(epoch_counter, programs):
     before = tl.atomic_add(epoch_counter, 1, sem="acq_rel", scope="gpu")
     last = (before & (EPOCH_STEP - 1)) == programs - 1
     if last:
-        tl.atomic_add(epoch_counter, EPOCH_STEP - programs, sem="release", scope="gpu")
+        tl.atomic_add(epoch_counter, -programs + EPOCH_STEP, sem="release", scope="gpu")
     return last
 
 
