@@ -6,7 +6,7 @@ import functools
 import logging
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Literal
+from typing import Any
 
 import torch.distributed as dist
 from triton.runtime.jit import JITFunction
@@ -28,7 +28,7 @@ from autotune.settings import default_database_url, offline
 LOG = logging.getLogger("autotune")
 
 PATIENCE = timedelta(minutes=10)
-"""How long ranks wait for one that has not come to launch the kernel."""
+"""Ranks wait this long for one that has not come to launch the kernel."""
 
 
 class LaunchAgreement(Agreement):
@@ -81,7 +81,7 @@ class Question:
     """By rank, of those that have one: a rank whose database is empty takes another one's."""
     reason: str
     offline: bool
-    """Where one rank must not tune, none can."""
+    """True if any rank must not tune: then none can."""
 
     @property
     def exact(self) -> Found | None:
@@ -133,12 +133,8 @@ class Decider:
             read_entries(self._url, name, self.machine.device), key, provenance, self._options.free,
             lambda config: self._candidates.violation(config, call, self.machine),
         )  # fmt: skip
-        offer = None
-        if served.entry is not None:
-            source: Literal["exact", "nearest"] = "nearest" if served.reason else "exact"
-            offer = Found(served.entry.winner.config, source, served.entry, served.reason)
         identity = f"{name} {call} {provenance.source_hash} {provenance.space} {self.on_miss}"
-        return Asked(identity, call, key, offer, served.reason, offline())
+        return Asked(identity, call, key, Found.of(served), served.reason, offline())
 
     def _missed(self, key: TuningKey, question: Question, launch: Arguments) -> Found:
         """A config where no database has the exact one."""
