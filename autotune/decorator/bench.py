@@ -1,4 +1,4 @@
-"""The bench times one config on all ranks: as many calls on each, and of each call the slowest rank counts."""
+"""The bench: times one config on all ranks alike: as many calls on each, and of each call the slowest rank counts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ REFUSALS: dict[type[Exception], Outcome] = {
     PTXASError: Outcome.DID_NOT_COMPILE,
     CompilationError: Outcome.DID_NOT_COMPILE,
 }
-"""Failures of a config that tuning survives. Triton's own tuner lets most compilation errors end it."""
+"""What a config may fail with and the tuning goes on. Triton's own lets most compilation errors end it."""
 
 FAILED = (math.inf, math.inf, math.inf)
 
@@ -33,11 +33,11 @@ SECONDS = 0.1
 FEWEST, MOST = 5, 100
 
 Timing = Any
-"""A ``do_bench``'s result: the median, 20th and 80th percentile in milliseconds, or something else to compare."""
+"""What a ``do_bench`` gives: the median, 20th and 80th percentile in milliseconds, or something else to compare."""
 
 
 class Bench:
-    """Takes the place of ``do_bench`` in Triton's autotuner, and keeps the outcome of the last config."""
+    """Stands as ``do_bench`` of Triton's autotuner and keeps how the last config ended."""
 
     def __init__(self, agreement: Agreement, given: Callable[..., Timing] | None, machine: Machine) -> None:
         """``given`` is the user's own ``do_bench``."""
@@ -75,7 +75,7 @@ class Bench:
         return [latency.median / 1e3, latency.low / 1e3, latency.high / 1e3]
 
     def _on_all(self, action: Callable[[], Any]) -> list[Any] | None:
-        """Each rank's value; None, and the outcome kept, where one of them refused the config."""
+        """What came out on each rank; None, and the outcome kept, where one of them refused the config."""
         answers = self._agreement.gather(lambda: _refusable(action))
         refused = next((answer for answer in answers if isinstance(answer, Evaluation)), None)
         if refused is not None:
@@ -128,7 +128,7 @@ def _slowest(timings: Sequence[Timing]) -> Timing:
 
 
 def evaluation_of(timing: Timing) -> Evaluation:
-    """A ``do_bench``'s result as an evaluation."""
+    """What a ``do_bench`` gave, in our terms."""
     values = [float(value) * 1e3 for value in (timing if isinstance(timing, list | tuple) else [timing])]
     if not values or not all(math.isfinite(value) for value in values):
         return Evaluation(Outcome.CRASHED, f"do_bench gave {timing}")

@@ -1,4 +1,4 @@
-"""The candidates for a kernel, as ``Config``: those of a list of ``triton.Config``, or those of a joint space."""
+"""Candidates: what may be chosen for a kernel, a list of ``triton.Config`` or a joint space, as configs of ours."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from autotune.machine import Machine
 from autotune.search_spaces import Constraint, Dimension, Space, choices
 
 OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg")
-"""Dimensions of a space that go to the compiler rather than to the kernel."""
+"""Dimensions of a space that go to the compiler, not to the kernel."""
 
 NO_MODES = choices("mode", "kernel")
 """The mode of configs that have none."""
 
 NEXT_TO = 8
-"""Neighbours of a config in a list."""
+"""How many configs of a list count as a config's neighbours."""
 
 Default = Mapping[str, Value] | Callable[[Any], Mapping[str, Value]]
-"""A space's config where none is tuned, or a function that makes it from the call."""
+"""A space's config for want of a tuned one, or what makes it from the call."""
 
 
 class Listed:
@@ -38,7 +38,7 @@ class Listed:
         self.fingerprint = hashlib.sha256("\n".join(c.to_json() for c in self.add(configs)).encode()).hexdigest()[:16]
 
     def add(self, configs: Iterable[Any]) -> list[Config]:
-        """The configs in order, as ``Config``; pruning may have made some that are not in the list."""
+        """The configs as ours, in order; pruning may have made ones that are not in the list."""
         found = []
         for form in configs:
             values = {**dict.fromkeys(self._names, "none"), **_description(form)}
@@ -86,7 +86,7 @@ class Spaced:
         return self.space.violation(config, problem, machine)
 
     def default(self, call: Call, machine: Machine) -> Config:
-        """The user's default for this call, else the space's first valid config; raises InvalidConfig."""
+        """What the user gave for this call, else the space's first valid config; raises InvalidConfig."""
         problem: Any = call
         if self._default is None:
             first = next(self.space.enumerate(problem, machine), None)
@@ -102,9 +102,9 @@ class Spaced:
 
 
 Candidates = Listed | Spaced
-"""Both translate a ``Config`` into its form (a ``triton.Config``) and say which configs a call allows.
+"""What one kernel may run with: forms (``triton.Config``) of configs, and which of these a call allows.
 
-A cached result is stale once the ``fingerprint`` has changed.
+Their ``fingerprint`` is part of what makes a cached result stale.
 """
 
 
@@ -144,7 +144,7 @@ def _dimension(name: str, values: Iterable[Value]) -> Dimension:
 
 
 def _description(form: Any) -> dict[str, Value]:
-    """A ``triton.Config`` in values that JSON has."""
+    """A ``triton.Config`` in words and numbers that JSON has."""
     hook = form.pre_hook
     values = {**form.all_kwargs(), **({"pre_hook": getattr(hook, "__qualname__", "given")} if hook else {})}
     return {name: value if isinstance(value, str | int) else str(value) for name, value in values.items()}

@@ -28,7 +28,7 @@ from autotune.settings import default_database_url, offline
 LOG = logging.getLogger("autotune")
 
 PATIENCE = timedelta(minutes=10)
-"""Ranks wait this long for one that has not come to launch the kernel."""
+"""How long ranks wait for one that has not come to launch the kernel."""
 
 
 class LaunchAgreement(Agreement):
@@ -81,7 +81,7 @@ class Question:
     """By rank, of those that have one: a rank whose database is empty takes another one's."""
     reason: str
     offline: bool
-    """True if any rank must not tune: then none can."""
+    """Where one rank must not tune, none can."""
 
     @property
     def exact(self) -> Found | None:

@@ -1,4 +1,4 @@
-"""The cache key of a kernel's tuned config: its key arguments and dtypes; and the hash of its sources."""
+"""What a kernel's tuned config is kept under: its key arguments and dtypes, and a hash of its sources."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ VERSIONS = versions()
 
 
 class Call:
-    """A kernel's key arguments by name, as attributes, and its tensors' ``dtypes``: a config may depend on these.
+    """What a config may depend on: a kernel's key arguments by name, as attributes, and its tensors' ``dtypes``.
 
     Constraints of a space and a callable default see it as their problem: ``s.problem.M``.
     """
@@ -87,7 +87,7 @@ def cache_key(call: Call, world_size: int, machine: Machine) -> CacheKey:
 
 
 def provenance_of(kernel: Any, fingerprint: str) -> Provenance:
-    """The kernel's sources, the candidates' fingerprint and the versions: a change in any makes an entry stale."""
+    """What makes an entry stale: the kernel's sources, the candidates' fingerprint, the versions."""
     return Provenance(source_hash=source_hash(kernel), space=fingerprint, **VERSIONS)
 
 

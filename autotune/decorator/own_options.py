@@ -14,7 +14,7 @@ OnMiss = Literal["default", "nearest", "tune", "error"]
 MISSES: tuple[OnMiss, ...] = ("default", "nearest", "tune", "error")
 
 Ranks = Literal["all", "each"] | Callable[[], Any]
-"""The ranks that choose a config together: all of the default group, each for itself, or those of a group."""
+"""Who chooses a config together: all ranks of the default group, each for itself, or those of a group (made late)."""
 
 
 @dataclass(frozen=True)

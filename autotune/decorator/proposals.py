@@ -1,4 +1,4 @@
-"""Rank 0's side of a tuning session: it proposes configs and keeps their evaluations in the store."""
+"""Proposals: rank 0's side of tuning a kernel, what to try next and what came of it, kept in the store."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ class Task:
     trials: int | None
     """Configs to evaluate at most; None for all of a list, for a standard effort in a space."""
     anew: bool
-    """Measure again what has been measured; the old study stays in the store."""
+    """Whether to measure again what has been measured; the old study stays in the store."""
 
 
 class Proposals:
-    """Proposes all configs where ``trials`` allow, else searches; keeps every evaluation in the store."""
+    """Which config next, and every evaluation into the store. All configs where ``trials`` allow, else a search."""
 
     def __init__(
         self, task: Task, listed: Sequence[Config], space: Space | None, size: int, accepts: Callable[[Config], bool]
@@ -78,7 +78,7 @@ class Proposals:
         return cls(dataclasses.replace(task, trials=trials), [default], space, size, accepts)
 
     def finished(self) -> Config | None:
-        """The winner, if an earlier run or another process has finished the study."""
+        """The config that the study has come to already, in an earlier run or in another process."""
         study = self._study
         return study.winner.config if study is not None and study.winner is not None else None
 
@@ -130,7 +130,7 @@ class Proposals:
         return Candidate(config, "listed") if config is not None else None
 
     def _take(self, evaluation: Evaluation) -> None:
-        """Learn and keep the evaluation of the config proposed last."""
+        """How the config asked for ended."""
         asked = self._asked
         assert asked is not None
         self._learn(asked, evaluation)

@@ -1,4 +1,4 @@
-"""Triton's autotuner, the same over its versions, and the parts of it that a tuning session calls."""
+"""Triton's tuner: where its versions differ, as the newest has it; and the parts of it that a tuning session calls."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def _given(names: Sequence[str], named: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _count(top_k: Any, left: int) -> int:
-    """The number of configs that ``top_k`` keeps of those left: a share, at least one, or a number."""
+    """How many of the configs that are left ``top_k`` keeps: a share, of which one is the least, or a number."""
     if isinstance(top_k, float) and top_k <= 1.0:
         return max(1, int(left * top_k))
     if isinstance(top_k, int):

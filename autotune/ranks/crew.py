@@ -128,7 +128,7 @@ class Crew:
         return measure_parts(self._everyone, plan)
 
     def measure_rates(self, dtype: str) -> dict[str, float]:
-        """The rates of a device and its links per microsecond, by resource; empty where that failed."""
+        """What a device and its links do in a microsecond, by resource; empty where that failed."""
         return measure_rates(self._everyone, dtype)
 
     def _everyone(self, request: Request, phase: str) -> list[Done] | Failed:
@@ -185,4 +185,4 @@ def _raise(error: Exception) -> NoReturn:
 
 
 def _nothing() -> Any:
-    """The contribution of a rank that follows."""
+    """What a rank that follows has to say."""

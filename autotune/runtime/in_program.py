@@ -79,7 +79,7 @@ def tune(
 
 @dataclass(frozen=True)
 class _Terms:
-    """The checked arguments of the call: the same on all ranks."""
+    """What a rank is asked for, checked: the same on all of them."""
 
     workload: str
     problem: Problem
