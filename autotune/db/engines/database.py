@@ -13,12 +13,10 @@ from sqlalchemy.orm import Session
 
 from autotune.db.engines.failures import explained, is_lost, translated
 from autotune.db.engines.schema import Schema
+from autotune.db.engines.writing import WRITING
 from autotune.errors import StoreError
 
 LOG = logging.getLogger("autotune")
-
-WRITING = "autotune_writing"
-"""Execution option of a connection that writes: SQLite begins immediately, PostgreSQL takes the lock of our writers."""
 
 PATIENCE = 60.0
 """Seconds in which a server that was there and is gone is tried again."""
