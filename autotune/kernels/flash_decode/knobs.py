@@ -1,0 +1,34 @@
+"""The knobs of flash decode, as in its search space."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from autotune.kernels.launching.knobs import Knobs
+
+
+@dataclass(frozen=True, kw_only=True)
+class FlashDecodeKnobs(Knobs):
+    """Every mode has those without a default; where one lacks another, it has no effect as it is here."""
+
+    launch: str = "eager"
+    block_n: int
+    kv_splits: int
+    heads_per_program: int
+    num_warps: int
+    num_stages: int
+    table_reads: str
+    program_order: str
+    reducer: str
+    flag_heads: int = 0
+    """0: one flag for each tile."""
+    combine_heads: int
+    wire: str
+    combiner: str = "every_rank"
+    combine_site: str = "next_launch"
+    protocol: str = "flags"
+
+    @property
+    def words(self) -> bool:
+        """Whether partial results travel as words that carry a flag each."""
+        return self.protocol == "words"

@@ -1,0 +1,26 @@
+"""The knobs of GEMM + all-reduce, as in its search space."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from autotune.kernels.launching.gemm import GemmKnobs
+
+
+@dataclass(frozen=True, kw_only=True)
+class GemmAllReduceKnobs(GemmKnobs):
+    """Where a mode lacks one, it has no effect as it is here."""
+
+    residents: int = 1
+    combine: str = "sender"
+    protocol: str = "flag"
+
+    @property
+    def packed(self) -> bool:
+        """Whether parts carry their own flags."""
+        return self.protocol == "packed"
+
+    @property
+    def separate(self) -> bool:
+        """Whether programs of their own combine."""
+        return self.combine == "separate"
