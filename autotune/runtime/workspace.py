@@ -8,12 +8,12 @@ from typing import Any
 import torch
 
 from autotune.config import Config
-from autotune.environment import Machine
 from autotune.errors import GangError, HeapExhausted, InvalidProblem
 from autotune.heap.arena import SymmetricHeap
 from autotune.kernels.launching.contract import Kernels, Setup
 from autotune.kernels.launching.streams import capturing
 from autotune.kernels.launching.tensors import TORCH_DTYPES, Run
+from autotune.machine import Machine
 from autotune.problem import Problem
 
 Operands = Sequence[torch.Tensor | None]

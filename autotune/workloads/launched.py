@@ -9,10 +9,10 @@ from typing import Any, ClassVar, Generic
 import torch
 
 from autotune.config import Config
-from autotune.environment import Machine
 from autotune.heap.arena import SymmetricHeap
 from autotune.kernels.launching.contract import Kernels, P, S, Setup, T
 from autotune.kernels.launching.plan import Compiled, compile_all
+from autotune.machine import Machine
 from autotune.problem import Problem
 from autotune.workloads.workload import Operation, Run, Workload
 

@@ -16,7 +16,6 @@ import triton.language as tl
 from matmul import fits, multiply_tile
 
 from autotune.config import Config
-from autotune.environment import Machine
 from autotune.heap import device as heap
 from autotune.heap.arena import SymmetricHeap
 from autotune.kernels.launching.contract import Call, Kernels
@@ -24,6 +23,7 @@ from autotune.kernels.launching.knobs import Knobs
 from autotune.kernels.launching.plan import Launch
 from autotune.kernels.launching.tensors import TORCH_DTYPES, Allocate, Run
 from autotune.kernels.primitives.counters import announce_ready, leave, wait_for_all
+from autotune.machine import Machine
 from autotune.problem import Problem, size
 from autotune.search_spaces import Constraint, Space, choices, numbers
 from autotune.workloads.comparison import distance, drawn

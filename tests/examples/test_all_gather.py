@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 COMPILE = """
 import importlib.util, sys
-from autotune.environment import H100
+from autotune.machine import H100
 from autotune.kernels.launching.plan import compile_offline_for
 spec = importlib.util.spec_from_file_location("example", "docs/examples/all_gather.py")
 sys.modules["example"] = example = importlib.util.module_from_spec(spec)

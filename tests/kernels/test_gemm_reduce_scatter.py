@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from every_mode import check_all, few, on_cpu, ranks_a_gpu, variants
 
-from autotune.environment import machine
 from autotune.errors import InvalidProblem
 from autotune.kernels.gemm_reduce_scatter.copy_engine import chunks, parcels
+from autotune.machine import machine
 from autotune.workloads import workload
 
 WORKLOAD = workload("gemm_reduce_scatter")

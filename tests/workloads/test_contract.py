@@ -18,10 +18,10 @@ from ranks_of_functions import run_ranks
 
 import autotune
 from autotune.config import Config
-from autotune.environment import H100, MI300X, MI350X, Machine
 from autotune.errors import InvalidConfig
 from autotune.heap.arena import ALIGNMENT
 from autotune.kernels.launching.tensors import Allocate, meta
+from autotune.machine import H100, MI300X, MI350X, Machine
 from autotune.problem import Problem
 from autotune.search_spaces import Space
 from autotune.workloads import Workload, names, workload

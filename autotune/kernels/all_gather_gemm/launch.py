@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 
-from autotune.environment import Machine
 from autotune.heap.arena import SymmetricHeap
 from autotune.kernels.all_gather_gemm import device
 from autotune.kernels.all_gather_gemm.copy_engine import CopyEngine
@@ -26,6 +25,7 @@ from autotune.kernels.launching.plan import Launch
 from autotune.kernels.launching.streams import side_stream
 from autotune.kernels.launching.tensors import TORCH_DTYPES, Allocate, Run
 from autotune.kernels.primitives.meeting import meet_kernel
+from autotune.machine import Machine
 
 MOST_CHUNKS = 16
 """Of all values of ``k_chunks``; units have 16 rows at least."""

@@ -10,7 +10,6 @@ import math
 import torch
 import triton.language as tl
 
-from autotune.environment import Machine
 from autotune.kernels.gemm_all_reduce import device
 from autotune.kernels.gemm_all_reduce.knobs import GemmAllReduceKnobs
 from autotune.kernels.gemm_all_reduce.library import bulk_synchronous
@@ -21,6 +20,7 @@ from autotune.kernels.launching.gemm import GemmTensors
 from autotune.kernels.launching.graphs import graphed
 from autotune.kernels.launching.plan import Launch
 from autotune.kernels.launching.tensors import TORCH_DTYPES, Allocate, Run
+from autotune.machine import Machine
 
 MODES = {"one_shot": device.ONE_SHOT, "two_shot": device.TWO_SHOT}
 TYPES = {"bf16": tl.bfloat16, "fp16": tl.float16, "fp32": tl.float32}

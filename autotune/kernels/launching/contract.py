@@ -12,13 +12,13 @@ from typing import Any, Generic, Protocol, TypeVar
 import torch
 
 from autotune.config import Config
-from autotune.environment import Machine
 from autotune.heap.arena import SymmetricHeap
 from autotune.kernels.launching.graphs import enqueueing
 from autotune.kernels.launching.knobs import Knobs
 from autotune.kernels.launching.plan import Launch
 from autotune.kernels.launching.scratch import share
 from autotune.kernels.launching.tensors import Allocate, Run, meta
+from autotune.machine import Machine
 from autotune.problem import Problem
 
 SPINS_OFFLINE = 1 << 20

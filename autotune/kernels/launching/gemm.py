@@ -16,7 +16,7 @@ class HasGemm(Protocol):
     """A problem with a GEMM: each rank multiplies ``gemm``, rows by depth times depth by columns."""
 
     @property
-    def dtype(self) -> str: ...  # noqa: D102  # see ``Problem``
+    def dtype(self) -> str: ...  # see ``Problem``
     @property
     def b_order(self) -> str:
         """Storage of B: ``kn``, or ``nk``, transposed."""

@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 import torch
 
 from autotune.config import Config
-from autotune.environment import Machine
 from autotune.heap.arena import SymmetricHeap
 from autotune.kernels.all_gather_gemm.knobs import READ_BY_PEERS, AllGatherGemmKnobs
 from autotune.kernels.all_gather_gemm.launch import KERNELS
@@ -18,6 +17,7 @@ from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
 from autotune.kernels.all_gather_gemm.scratch import Scratch
 from autotune.kernels.launching.contract import Setup
 from autotune.kernels.launching.gemm import GemmTensors
+from autotune.machine import Machine
 from autotune.search_spaces.all_gather_gemm import SPACE, default_config
 from autotune.workloads.built_in.gemm import OF_A_LIBRARY, GemmOperation, GemmWorkload
 from autotune.workloads.comparison import rounded

@@ -10,8 +10,6 @@ import torch
 import torch.distributed as dist
 
 from autotune.config import Config
-from autotune.cost_models import flash_decode_latency
-from autotune.environment import Machine
 from autotune.errors import InvalidProblem
 from autotune.heap.arena import SymmetricHeap
 from autotune.kernels.flash_decode.launch import KERNELS, gather
@@ -21,10 +19,12 @@ from autotune.kernels.flash_decode.tensors import Scratch, Tensors
 from autotune.kernels.launching.contract import Call
 from autotune.kernels.launching.plan import run_all
 from autotune.kernels.launching.tensors import element_type
+from autotune.machine import Machine
 from autotune.search_spaces.flash_decode import SEVERAL_KERNELS, SPACE, default_config
 from autotune.workloads.comparison import distance, drawn
 from autotune.workloads.input_sets import SETS, InputSets, poison
 from autotune.workloads.launched import LaunchedOperation, LaunchedWorkload, Operands
+from autotune.workloads.roofline import flash_decode_latency
 from autotune.workloads.workload import Error, Run, Tolerance
 
 TOLERANCES = {

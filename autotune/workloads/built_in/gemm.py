@@ -9,16 +9,16 @@ from typing import Any
 import torch
 
 from autotune.config import Config
-from autotune.cost_models import gemm_latency
-from autotune.environment import Machine
 from autotune.errors import InvalidProblem
 from autotune.kernels.launching.contract import P, S
 from autotune.kernels.launching.gemm import GemmTensors
 from autotune.kernels.launching.tensors import TORCH_DTYPES, element_type
+from autotune.machine import Machine
 from autotune.problem import Problem
 from autotune.workloads.comparison import distance, drawn, drawn_bias, drawn_deep
 from autotune.workloads.input_sets import InputSets, poison
 from autotune.workloads.launched import LaunchedOperation, LaunchedWorkload, Operands
+from autotune.workloads.roofline import gemm_latency
 from autotune.workloads.workload import Error
 
 FACTORS = (1.0, -1.0, 2.0, -2.0)

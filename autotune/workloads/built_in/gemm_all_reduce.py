@@ -8,12 +8,12 @@ from typing import Any, ClassVar
 import torch
 
 from autotune.config import Config
-from autotune.environment import Machine
 from autotune.heap.arena import SymmetricHeap
 from autotune.kernels.gemm_all_reduce.launch import KERNELS
 from autotune.kernels.gemm_all_reduce.library import multiply
 from autotune.kernels.gemm_all_reduce.problem import GemmAllReduce
 from autotune.kernels.gemm_all_reduce.scratch import Scratch
+from autotune.machine import Machine
 from autotune.search_spaces.gemm_all_reduce import KERNELS as OUR_MODES
 from autotune.search_spaces.gemm_all_reduce import SPACE, default_config, untuned
 from autotune.workloads.built_in.gemm import GemmOperation, GemmWorkload, ring

@@ -8,12 +8,12 @@ from typing import Any, ClassVar
 import torch
 
 from autotune.config import Config
-from autotune.environment import Machine
 from autotune.heap.arena import SymmetricHeap
 from autotune.kernels.gemm_reduce_scatter.knobs import LIBRARY_GEMM
 from autotune.kernels.gemm_reduce_scatter.launch import KERNELS
 from autotune.kernels.gemm_reduce_scatter.problem import GemmReduceScatter
 from autotune.kernels.gemm_reduce_scatter.scratch import Scratch
+from autotune.machine import Machine
 from autotune.search_spaces.gemm_reduce_scatter import SPACE, default_config
 from autotune.workloads.built_in.gemm import OF_A_LIBRARY, GemmOperation, GemmWorkload, ring
 from autotune.workloads.comparison import rounded
