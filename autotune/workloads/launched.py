@@ -14,7 +14,7 @@ from autotune.kernels.launching.contract import Kernels, P, S, Setup, T
 from autotune.kernels.launching.plan import Compiled, compile_all
 from autotune.machine import Machine
 from autotune.problem import Problem
-from autotune.workloads.workload import Operation, Run, Workload
+from autotune.workloads.interface import Operation, Run, Workload
 
 SPARE_BYTES = 1 << 20
 """Of the heap, beside the scratch: the stopwatch's counters, and alignment."""

@@ -26,10 +26,9 @@ from autotune.kernels.primitives.counters import announce_ready, leave, wait_for
 from autotune.machine import Machine
 from autotune.problem import Problem, size
 from autotune.search_spaces import Constraint, Setting, Space, choices, numbers
-from autotune.workloads import Tolerance
+from autotune.workloads import Error, Tolerance
 from autotune.workloads.comparison import distance, drawn
 from autotune.workloads.launched import LaunchedOperation, LaunchedWorkload, Operands
-from autotune.workloads.workload import Error
 
 
 @dataclass(frozen=True, kw_only=True)

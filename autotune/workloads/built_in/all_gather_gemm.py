@@ -22,8 +22,9 @@ from autotune.search_spaces.all_gather_gemm import SPACE, default_config
 from autotune.workloads.built_in.gemm import OF_A_LIBRARY, GemmOperation, GemmWorkload
 from autotune.workloads.comparison import rounded
 from autotune.workloads.input_sets import poison
+from autotune.workloads.interface import Run
 from autotune.workloads.launched import Operands
-from autotune.workloads.workload import Run, Tolerance
+from autotune.workloads.tolerance import Tolerance
 
 
 class AllGatherGemmOperation(GemmOperation[AllGatherGemm, Scratch]):

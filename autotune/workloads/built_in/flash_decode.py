@@ -23,9 +23,10 @@ from autotune.machine import Machine
 from autotune.search_spaces.flash_decode import SEVERAL_KERNELS, SPACE, default_config
 from autotune.workloads.comparison import distance, drawn
 from autotune.workloads.input_sets import SETS, InputSets, poison
+from autotune.workloads.interface import Run
 from autotune.workloads.launched import LaunchedOperation, LaunchedWorkload, Operands
 from autotune.workloads.roofline import flash_decode_latency
-from autotune.workloads.workload import Error, Run, Tolerance
+from autotune.workloads.tolerance import Error, Tolerance
 
 TOLERANCES = {
     # Rounding of softmax weights, of what travels (wire=rounded) and of the output, 2**-9 each in bf16, 2**-12 in fp16;

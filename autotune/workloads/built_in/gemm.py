@@ -19,7 +19,7 @@ from autotune.workloads.comparison import distance, drawn, drawn_bias, drawn_dee
 from autotune.workloads.input_sets import InputSets, poison
 from autotune.workloads.launched import LaunchedOperation, LaunchedWorkload, Operands
 from autotune.workloads.roofline import gemm_latency
-from autotune.workloads.workload import Error
+from autotune.workloads.tolerance import Error
 
 FACTORS = (1.0, -1.0, 2.0, -2.0)
 """A is multiplied by one of these between calls back to back, on all ranks by the same: exact in every element type.

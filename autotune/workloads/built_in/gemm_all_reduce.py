@@ -18,8 +18,9 @@ from autotune.search_spaces.gemm_all_reduce import KERNELS as OUR_MODES
 from autotune.search_spaces.gemm_all_reduce import SPACE, default_config, untuned
 from autotune.workloads.built_in.gemm import GemmOperation, GemmWorkload, ring
 from autotune.workloads.comparison import rounded
+from autotune.workloads.interface import Run
 from autotune.workloads.launched import Operands
-from autotune.workloads.workload import Run, Tolerance
+from autotune.workloads.tolerance import Tolerance
 
 
 class GemmAllReduceOperation(GemmOperation[GemmAllReduce, Scratch]):

@@ -17,8 +17,9 @@ from autotune.machine import Machine
 from autotune.search_spaces.gemm_reduce_scatter import SPACE, default_config
 from autotune.workloads.built_in.gemm import OF_A_LIBRARY, GemmOperation, GemmWorkload, ring
 from autotune.workloads.comparison import rounded
+from autotune.workloads.interface import Run
 from autotune.workloads.launched import Operands
-from autotune.workloads.workload import Run, Tolerance
+from autotune.workloads.tolerance import Tolerance
 
 
 class GemmReduceScatterOperation(GemmOperation[GemmReduceScatter, Scratch]):

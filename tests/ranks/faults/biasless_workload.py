@@ -7,7 +7,7 @@ from typing import Any
 
 from autotune.kernels.gemm_reduce_scatter.problem import GemmReduceScatter
 from autotune.workloads.built_in.gemm_reduce_scatter import GemmReduceScatterOperation, GemmReduceScatterWorkload
-from autotune.workloads.workload import Run
+from autotune.workloads.interface import Run
 
 
 class BiaslessOperation(GemmReduceScatterOperation):
