@@ -10,10 +10,10 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 
-from autotune.errors import MissedMeeting
+from autotune.errors import MissedBarrier
 from autotune.heap.arena import SymmetricHeap
 from autotune.kernels.launching.plan import Launch
-from autotune.kernels.primitives.meeting import meet_kernel
+from autotune.kernels.primitives.barrier import barrier_kernel
 from autotune.machine import Machine
 from autotune.outcome import Latency
 from autotune.ranks.early_stop import slowest
@@ -60,11 +60,11 @@ class Stopwatch:
         self._status = self._counters[2:3]
         self._begin_anew()
         self._meet = Launch(
-            meet_kernel, 1,
+            barrier_kernel, 1,
             {
-                "counters": self._counters[3:], "state": self._counters[:2], "rank": heap.rank,
+                "counters": self._counters[3:], "epoch_counter": self._counters[:2], "rank": heap.rank,
                 "heap_bases": heap.bases, "status": self._status, "spin_limit": spin_limit,
-                "WORLD": heap.world_size, "LAST": True,
+                "WORLD": heap.world_size, "FINISH": True,
             },
             {"num_warps": 1},
         )  # fmt: skip
@@ -74,14 +74,14 @@ class Stopwatch:
     def time(self, call: Callable[[], None], *, warmup: int, iterations: int) -> Timed:
         """Times of ``iterations`` calls on this rank, after ``warmup`` that are not kept. Collective.
 
-        Raises MissedMeeting where another rank did not come to a meeting.
+        Raises MissedBarrier where another rank did not come to a meeting.
         """
         self._begin_anew()
         if self._machine.is_interpreter:
             return Timed([self._host_time(call) for _ in range(warmup + iterations)][warmup:], [])
         timed = self._device_times(call, warmup, iterations)
         if self._status.item():
-            raise MissedMeeting("the ranks did not meet before a timed call: one was stuck, or had failed")
+            raise MissedBarrier("the ranks did not meet before a timed call: one was stuck, or had failed")
         return timed
 
     def _begin_anew(self) -> None:

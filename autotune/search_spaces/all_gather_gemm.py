@@ -24,8 +24,8 @@ MOVING = ("own_collective", *STAGED)
 """Modes whose programs move data."""
 
 
-def _unit_within_shard(s: Setting, unit_rows: int) -> bool:
-    return unit_rows <= max(16, round_up(s.problem.shard[0]))
+def _unit_within_shard(s: Setting, transfer_rows: int) -> bool:
+    return transfer_rows <= max(16, round_up(s.problem.shard[0]))
 
 
 def _tma_within_shard(s: Setting, loads: str, block_k: int) -> bool:
@@ -105,7 +105,7 @@ SPACE = Space(
     flags("preload_b", modes=STAGED, help="load the first step of B before waiting for A"),
     choices("schedule", "tile", "persistent", "flattened", modes=KERNELS,
             help="one program a tile; persistent; persistent with tile and k loops made one"),
-    numbers("unit_rows", 16, 32, 64, 128, 256, 512, 1024, 2048, modes=(*STAGED, "copy_engine"),
+    numbers("transfer_rows", 16, 32, 64, 128, 256, 512, 1024, 2048, modes=(*STAGED, "copy_engine"),
             help="transfer granularity: rows of a shard that one signal covers"),
     numbers("k_chunks", 1, 2, 4, 8, 16, modes=STAGED,
             help="ranges of K that travel, and are waited for, one after the other"),
@@ -123,7 +123,7 @@ SPACE = Space(
         Constraint("TMA within a shard", ("loads", "block_k"), _tma_within_shard,
                    "a direct pull's step must not cross into the next shard's columns: block_k must divide them",
                    modes=("pull",)),
-        Constraint("unit within the shard", ("unit_rows",), _unit_within_shard,
+        Constraint("unit within the shard", ("transfer_rows",), _unit_within_shard,
                    "a unit may exceed the shard's rows only by rounding up to the next power of two"),
         Constraint("room for the GEMM", ("comm_programs",), _leaves_room,
                    "at most half of the compute units may communicate"),
@@ -170,7 +170,7 @@ def default_config(problem: AllGatherGemm, machine: Machine) -> Config:
         "k_chunks": 1,
         "loads": "tma" if tma else "pointer",
         "schedule": "tile",
-        "unit_rows": min(256, max(16, round_up(problem.shard[0]))),
+        "transfer_rows": min(256, max(16, round_up(problem.shard[0]))),
         "comm_programs": min(16, machine.compute_units // 4),
         "copy_kib": 4 if problem.m <= 64 else 8 if problem.m <= 512 else 16,
         "peer_order": "fanout" if problem.m <= 512 else "rotate",

@@ -32,12 +32,12 @@ def _heads_in_group(s: Setting, heads_per_program: int) -> bool:
     return heads_per_program <= _round_up(s.problem.group)
 
 
-def _tile_in_flag(s: Setting, combine_heads: int, flag_heads: int) -> bool:
-    return combine_heads <= flag_heads
+def _tile_in_flag(s: Setting, combine_heads: int, transfer_heads: int) -> bool:
+    return combine_heads <= transfer_heads
 
 
-def _flag_in_program(s: Setting, flag_heads: int, heads_per_program: int) -> bool:
-    return flag_heads <= heads_per_program
+def _flag_in_program(s: Setting, transfer_heads: int, heads_per_program: int) -> bool:
+    return transfer_heads <= heads_per_program
 
 
 def _tile_in_program(s: Setting, combine_heads: int, heads_per_program: int) -> bool:
@@ -53,17 +53,17 @@ def _merge_fits(s: Setting, combine_heads: int, num_warps: int) -> bool:
     return combine_heads * int(s.problem.head_dim) <= REGISTER_ELEMENTS * _merging_threads(s, num_warps)
 
 
-def _words_fit(s: Setting, protocol: str, combine_heads: int, num_warps: int) -> bool:
+def _ll_fit(s: Setting, protocol: str, combine_heads: int, num_warps: int) -> bool:
     words = _round_up(s.problem.world_size) * combine_heads * s.problem.head_dim
-    return protocol != "words" or words <= REGISTER_ELEMENTS * _merging_threads(s, num_warps)
+    return protocol != "ll" or words <= REGISTER_ELEMENTS * _merging_threads(s, num_warps)
 
 
-def _words_hold_fp32(s: Setting, protocol: str, wire: str, combiner: str) -> bool:
-    return protocol != "words" or (wire == "fp32" and combiner == "every_rank")
+def _ll_hold_fp32(s: Setting, protocol: str, wire: str, exchange: str) -> bool:
+    return protocol != "ll" or (wire == "fp32" and exchange == "one_shot")
 
 
-def _words_arrive(s: Setting, protocol: str) -> bool:
-    return protocol != "words" or s.machine.kind in ("cuda", "interpreter")
+def _ll_arrive(s: Setting, protocol: str) -> bool:
+    return protocol != "ll" or s.machine.kind in ("cuda", "interpreter")
 
 
 def _splits_have_steps(s: Setting, kv_splits: int, block_n: int) -> bool:
@@ -104,8 +104,8 @@ def _feeds_every_warp(s: Setting, block_n: int, num_warps: int) -> bool:
     return block_n >= 8 * num_warps
 
 
-def _peers_exist(s: Setting, combiner: str) -> bool:
-    return combiner != "owner" or s.problem.world_size > 1
+def _peers_exist(s: Setting, exchange: str) -> bool:
+    return exchange != "two_shot" or s.problem.world_size > 1
 
 
 def _graphs_exist(s: Setting, launch: str) -> bool:
@@ -125,31 +125,31 @@ SPACE = Space(
     choices("program_order", "heads", "splits", help="what neighbouring programs differ in"),
     choices("reducer", "last", "trailing", "kernel",
             help="who reduces the splits: the last one's program, programs behind the attention, a kernel of its own"),
-    numbers("flag_heads", 1, 2, 4, 8, 16, modes=FLAGGED, help="transfer granularity: heads that one signal covers"),
+    numbers("transfer_heads", 1, 2, 4, 8, 16, modes=FLAGGED, help="transfer granularity: heads that one signal covers"),
     numbers("combine_heads", 1, 2, 4, 8, 16, help="heads of one tile of the reduction and the combination"),
     choices("wire", "fp32", "rounded", help="partial results travel in fp32, or in the problem's element type"),
-    choices("combiner", "every_rank", "owner", modes=OVERLAPPING,
+    choices("exchange", "one_shot", "two_shot", modes=OVERLAPPING,
             help="every rank combines all heads, or each a share, whose output it then sends to all"),
     choices("combine_site", "same_launch", "next_launch", modes=("fused",),
             help="where the combination runs: behind the push in its launch, or in the next one"),
-    choices("protocol", "flags", "words", modes=("fused",),
+    choices("protocol", "signal", "ll", modes=("fused",),
             help="data and then a signal, or words that carry a flag each: twice the bytes, half the way"),
     constraints=(
         Constraint("heads of a group", ("heads_per_program",), _heads_in_group,
                    "a program takes query heads of one KV head; it may exceed the group only up to a power of two"),
-        Constraint("tile within the flag", ("combine_heads", "flag_heads"), _tile_in_flag,
+        Constraint("tile within the flag", ("combine_heads", "transfer_heads"), _tile_in_flag,
                    "a tile has no more heads than a flag covers", modes=FLAGGED),
-        Constraint("flag within the program", ("flag_heads", "heads_per_program"), _flag_in_program,
+        Constraint("flag within the program", ("transfer_heads", "heads_per_program"), _flag_in_program,
                    "a flag covers no more heads than one program has", modes=FLAGGED),
         Constraint("tile within the program", ("combine_heads", "heads_per_program"), _tile_in_program,
                    "a tile has no more heads than one program has", modes=("bsp",)),
         Constraint("registers of a merge", ("combine_heads", "num_warps"), _merge_fits,
                    "the tile of a merge would need more than 32 registers of each thread"),
-        Constraint("words in registers", ("protocol", "combine_heads", "num_warps"), _words_fit,
+        Constraint("words in registers", ("protocol", "combine_heads", "num_warps"), _ll_fit,
                    "all ranks' words of a tile are held at once, 32 a thread at most"),
-        Constraint("words", ("protocol", "wire", "combiner"), _words_hold_fp32,
+        Constraint("ll", ("protocol", "wire", "exchange"), _ll_hold_fp32,
                    "words carry fp32, to every rank"),
-        Constraint("words arrive", ("protocol",), _words_arrive,
+        Constraint("words arrive", ("protocol",), _ll_arrive,
                    "only on NVIDIA GPUs does an ordinary store reach a peer while its program goes on"),
         Constraint("no longer than the sequence", ("block_n",), _no_longer_than_sequence,
                    "a step may exceed the sequence only by rounding up to the next power of two"),
@@ -165,7 +165,7 @@ SPACE = Space(
                    "a warp would have less than 8 tokens of a step"),
         Constraint("shared memory", ("block_n", "num_stages", "heads_per_program"), _fits_shared_memory,
                    "the pipeline's stages would not fit into the shared memory of one program"),
-        Constraint("peers", ("combiner",), _peers_exist, "one rank has nobody to share the combination with"),
+        Constraint("peers", ("exchange",), _peers_exist, "one rank has nobody to share the combination with"),
         Constraint("CUDA graphs", ("launch",), _graphs_exist, "there are no CUDA graphs without a GPU"),
     ),
 )  # fmt: skip
@@ -174,7 +174,7 @@ SPACE = Space(
 def default_config(problem: FlashDecode, machine: Machine) -> Config:
     """One launch that does it all, with splits that fill the machine evenly: what one would write unmeasured."""
     heads = min(16, _round_up(problem.group))
-    flag_heads = _few_flags(problem, machine, heads)
+    transfer_heads = _few_flags(problem, machine, heads)
     config = Config(
         {
             "mode": "fused",
@@ -186,12 +186,12 @@ def default_config(problem: FlashDecode, machine: Machine) -> Config:
             "table_reads": "ahead",
             "program_order": "heads",
             "reducer": "trailing",
-            "flag_heads": flag_heads,
-            "combine_heads": min(4, flag_heads),
+            "transfer_heads": transfer_heads,
+            "combine_heads": min(4, transfer_heads),
             "wire": "fp32",
-            "combiner": "every_rank",
+            "exchange": "one_shot",
             "combine_site": "same_launch",
-            "protocol": "flags",
+            "protocol": "signal",
         }
     )
     for block_n, num_warps in ((64, 4), (32, 4), (16, 2)):
@@ -208,10 +208,10 @@ def _groups(problem: FlashDecode, heads: int) -> int:
 
 def _few_flags(problem: FlashDecode, machine: Machine, heads: int) -> int:
     """The fewest heads under one flag that leave at most two trailing programs for each compute unit."""
-    flag_heads = 1
-    while flag_heads < heads and _groups(problem, heads) * heads > 2 * machine.compute_units * flag_heads:
-        flag_heads *= 2
-    return flag_heads
+    transfer_heads = 1
+    while transfer_heads < heads and _groups(problem, heads) * heads > 2 * machine.compute_units * transfer_heads:
+        transfer_heads *= 2
+    return transfer_heads
 
 
 def _filling_splits(problem: FlashDecode, machine: Machine, heads: int) -> int:

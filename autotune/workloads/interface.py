@@ -60,8 +60,8 @@ class Operation(ABC):
     def error(self) -> Error:
         """The distance of the last call's output from the reference for the present inputs."""
 
-    def gave_up(self) -> bool:
-        """Whether a wait inside the kernels gave up since ``prepare``; never, where none waits for peers."""
+    def timed_out(self) -> bool:
+        """Whether a wait inside the kernels timed out since ``prepare``; never, where none waits for peers."""
         return False
 
     def parts(self) -> dict[str, Run]:

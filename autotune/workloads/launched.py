@@ -83,9 +83,9 @@ class LaunchedOperation(Operation, Generic[P, T, S]):
         """What enqueues one call of a config on this rank's tensors."""
         return setup.bind(self._tensors)
 
-    def gave_up(self) -> bool:
+    def timed_out(self) -> bool:
         """Whether a wait in the kernels timed out since ``prepare``."""
-        return self._setup is not None and self._setup.gave_up()
+        return self._setup is not None and self._setup.timed_out()
 
 
 def _empty(device: torch.device, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:

@@ -22,7 +22,7 @@ from autotune.kernels.launching.contract import Call, Kernels
 from autotune.kernels.launching.knobs import Knobs
 from autotune.kernels.launching.plan import Launch
 from autotune.kernels.launching.tensors import TORCH_DTYPES, Allocate, Run, element_type
-from autotune.kernels.primitives.counters import announce_ready, leave, wait_for_all
+from autotune.kernels.primitives.counters import arrive, finish, wait_for_all
 from autotune.machine import Machine
 from autotune.problem import Problem, size
 from autotune.search_spaces import Constraint, Setting, Space, choices, numbers
@@ -49,12 +49,12 @@ class AllGather(Problem):
 
 @triton.jit(do_not_specialize=["elements", "rank", "spin_limit"])
 def push_kernel(
-    x, inbox, out, elements, rank, heap_bases, state, arrivals, status, spin_limit,
+    x, inbox, out, elements, rank, heap_bases, epoch_counter, arrivals, status, spin_limit,
     WORLD: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Store our block into every inbox, signal it, wait for everybody's, copy out. Two slots, used in turn."""
     pid, programs = tl.program_id(0), tl.num_programs(0)
-    epoch = tl.load(state)
+    epoch = tl.load(epoch_counter)
     place = pid * BLOCK + tl.arange(0, BLOCK)
     inside = place < elements
     wide = tl.cast(elements, tl.int64)  # all ranks' together may be more than an int32 counts
@@ -69,28 +69,28 @@ def push_kernel(
     for source in range(WORLD):
         part = tl.load(box + source * wide + place + late, mask=inside)
         tl.store(out + source * wide + place, part, mask=inside)
-    leave(state, programs)
+    finish(epoch_counter, programs)
 
 
 # --- the mode that the guide adds: from here …
 @triton.jit(do_not_specialize=["elements", "rank", "spin_limit"])
 def pull_kernel(
-    x, out, elements, rank, heap_bases, state, ready, done, status, spin_limit,
+    x, out, elements, rank, heap_bases, epoch_counter, ready, done, status, spin_limit,
     WORLD: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Load every rank's block from where it lies. ``ready``: mine is in place; ``done``: I have read all of yours."""
     pid, programs = tl.program_id(0), tl.num_programs(0)
-    epoch = tl.load(state)
+    epoch = tl.load(epoch_counter)
     place = pid * BLOCK + tl.arange(0, BLOCK)
     inside = place < elements
     if pid == 0:
-        announce_ready(ready, rank, heap_bases, WORLD)
+        arrive(ready, rank, heap_bases, WORLD)
     for turn in range(WORLD):
         peer = (rank + turn) % WORLD
         late = heap.wait(ready + peer, epoch + 1, status, spin_limit)
         part = heap.load(x + place + late, rank, peer, heap_bases, mask=inside)
         tl.store(out + peer * tl.cast(elements, tl.int64) + place, part, mask=inside)
-    if leave(state, programs):
+    if finish(epoch_counter, programs):
         heap.signal_each(done + rank, rank, heap_bases, WORLD, 0)
         wait_for_all(done, epoch + 1, status, spin_limit, WORLD)
 
@@ -114,7 +114,7 @@ SPACE = Space(
 class Scratch:
     """What the ranks share, counters zero at the start."""
 
-    state: torch.Tensor
+    epoch_counter: torch.Tensor
     status: torch.Tensor
     counters: torch.Tensor
     """int32 [world_size, blocks] for the push; [2, world_size] for the pull."""
@@ -161,7 +161,7 @@ class AllGatherKernels(Kernels[AllGather, AllGatherKnobs, Tensors, Scratch]):
         pushes, world = knobs.mode == "push", problem.world_size
         blocks = triton.cdiv(problem.elements, knobs.block)
         return Scratch(
-            state=shared((2,), torch.int32),
+            epoch_counter=shared((2,), torch.int32),
             status=shared((1,), torch.int32),
             counters=shared((world, blocks) if pushes else (2, world), torch.int32),
             inbox=shared((2 * pushes, world * problem.elements), TORCH_DTYPES[problem.dtype]),
@@ -175,7 +175,7 @@ class AllGatherKernels(Kernels[AllGather, AllGatherKnobs, Tensors, Scratch]):
         problem, knobs, tensors, scratch = call.problem, call.knobs, call.tensors, call.scratch
         common = {
             "x": tensors.x, "out": tensors.out, "elements": problem.elements, "rank": call.rank,
-            "heap_bases": call.bases, "state": scratch.state, "status": scratch.status,
+            "heap_bases": call.bases, "epoch_counter": scratch.epoch_counter, "status": scratch.status,
             "spin_limit": call.spin_limit, "WORLD": problem.world_size, "BLOCK": knobs.block,
         }  # fmt: skip
         programs, options = triton.cdiv(problem.elements, knobs.block), {"num_warps": knobs.num_warps}

@@ -22,7 +22,7 @@ from autotune.kernels.launching.contract import Call, Kernels
 from autotune.kernels.launching.knobs import Knobs
 from autotune.kernels.launching.plan import Launch
 from autotune.kernels.launching.tensors import TORCH_DTYPES, Allocate, Run
-from autotune.kernels.primitives.counters import announce_ready, leave, wait_for_all
+from autotune.kernels.primitives.counters import arrive, finish, wait_for_all
 from autotune.machine import Machine
 from autotune.problem import Problem, size
 from autotune.search_spaces import Constraint, Space, choices, numbers
@@ -53,14 +53,14 @@ class Gathered(Problem):
 
 @triton.jit(do_not_specialize=["shard", "rank", "spin_limit"])
 def gather_multiply_tile(
-    a, b, c, shard, N, K, rank, heap_bases, state, ready, done, status, spin_limit,
+    a, b, c, shard, N, K, rank, heap_bases, epoch_counter, ready, done, status, spin_limit,
     WORLD: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     """The tutorial's tile, but the rows of A are loaded from the rank that has them, ours first."""
     pid, programs = tl.program_id(0), tl.num_programs(0)
-    epoch = tl.load(state)
+    epoch = tl.load(epoch_counter)
     if pid == 0:
-        announce_ready(ready, rank, heap_bases, WORLD)
+        arrive(ready, rank, heap_bases, WORLD)
     tiles_n, tiles_m = tl.cdiv(N, BLOCK_N), tl.cdiv(shard, BLOCK_M)
     row, column = pid // tiles_n, pid % tiles_n
     peer = (rank + row // tiles_m) % WORLD
@@ -76,7 +76,7 @@ def gather_multiply_tile(
         total += tl.dot(left, right)
     place = (peer * shard + rows[:, None]) * N + columns
     tl.store(c + place, total, mask=(rows[:, None] < shard) & (columns < N))
-    if leave(state, programs):
+    if finish(epoch_counter, programs):
         heap.signal_each(done + rank, rank, heap_bases, WORLD, 0)
         wait_for_all(done, epoch + 1, status, spin_limit, WORLD)
 
@@ -104,7 +104,7 @@ class Tensors:
 class Scratch:
     """What the ranks share: int32, zero at the start."""
 
-    state: torch.Tensor
+    epoch_counter: torch.Tensor
     status: torch.Tensor
     ready: torch.Tensor
     done: torch.Tensor
@@ -160,7 +160,7 @@ class FusedMatmulKernels(Kernels[Gathered, FusedMatmulKnobs, Tensors, Scratch]):
         tiles = triton.cdiv(shard, knobs.BLOCK_M) * triton.cdiv(problem.n, knobs.BLOCK_N)
         arguments = {
             "a": tensors.a, "b": tensors.b, "c": tensors.c, "shard": shard, "N": problem.n, "K": problem.k,
-            "rank": call.rank, "heap_bases": call.bases, "state": scratch.state, "ready": scratch.ready,
+            "rank": call.rank, "heap_bases": call.bases, "epoch_counter": scratch.epoch_counter, "ready": scratch.ready,
             "done": scratch.done, "status": scratch.status, "spin_limit": call.spin_limit,
             "WORLD": problem.world_size,
         }  # fmt: skip

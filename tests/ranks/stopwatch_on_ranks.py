@@ -7,7 +7,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from autotune.errors import MissedMeeting
+from autotune.errors import MissedBarrier
 from autotune.heap import open_heap
 from autotune.machine import machine
 from autotune.ranks.measure import Stopwatch
@@ -39,6 +39,6 @@ def missed_meanwhile(_: Any) -> str:
     watch._device_times = device_times  # type: ignore[method-assign]
     try:
         watch.time(lambda: None, warmup=0, iterations=1)
-    except MissedMeeting as error:
+    except MissedBarrier as error:
         return str(error)
     return "measured"

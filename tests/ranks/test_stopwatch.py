@@ -9,7 +9,7 @@ import pytest
 from ranks_of_functions import run_ranks
 
 from autotune.config import Config
-from autotune.errors import MissedMeeting
+from autotune.errors import MissedBarrier
 from autotune.machine import machine
 from autotune.outcome import Outcome
 from autotune.ranks.evaluation import MeasurePlan
@@ -38,14 +38,14 @@ def test_a_missed_meeting_is_an_outcome_and_no_number() -> None:
             pass
 
         def _carry_out(self, request: Request) -> Any:
-            raise MissedMeeting("the ranks did not meet")
+            raise MissedBarrier("the ranks did not meet")
 
     assert Missing().answer(Measure(0, 1)) == Failed(Outcome.TIMED_OUT, "the ranks did not meet")
 
 
 @pytest.mark.gpu
 def test_ranks_that_take_turns_on_a_gpu_are_timed() -> None:
-    """On one GPU its meetings end when the other rank gets its turn: slow, but no rank gives up."""
+    """On one GPU its meetings end when the other rank gets its turn: slow, but no rank times out."""
     found = workload("gemm_all_reduce")
     problem = found.problem_type(m=16, n=1024, k=1024, world_size=2)
     config = found.default_config(problem, machine())

@@ -26,7 +26,7 @@ class CopyEngine:
     ) -> None:  # fmt: skip
         problem, tensors, inbox = call.problem, call.tensors, call.scratch.inbox
         rows, _ = problem.shard
-        unit = call.knobs.unit_rows
+        unit = call.knobs.transfer_rows
         self._tensors = tensors
         self._enter, self._exit = launches
         own = slice(heap.rank * rows, (heap.rank + 1) * rows)

@@ -24,7 +24,7 @@ from autotune.kernels.launching.graphs import enqueueing, graphed, replayed
 from autotune.kernels.launching.plan import Launch
 from autotune.kernels.launching.streams import side_stream
 from autotune.kernels.launching.tensors import TORCH_DTYPES, Allocate, Run
-from autotune.kernels.primitives.meeting import meet_kernel
+from autotune.kernels.primitives.barrier import barrier_kernel
 from autotune.machine import Machine
 
 MOST_CHUNKS = 16
@@ -55,12 +55,12 @@ class AllGatherGemmKernels(Kernels[AllGatherGemm, AllGatherGemmKnobs, GemmTensor
         if knobs.mode == "bsp":
             return None
         whole = knobs.mode == "own_collective"
-        staged = whole or knobs.unit_rows > 0
-        units = 1 if whole else math.ceil(problem.shard[0] / knobs.unit_rows) if staged else 0
+        staged = whole or knobs.transfer_rows > 0
+        units = 1 if whole else math.ceil(problem.shard[0] / knobs.transfer_rows) if staged else 0
         ints = torch.int32
         partials, tickets = knobs.partials(problem.m, problem.n_local, own)
         return Scratch(
-            state=shared((2,), ints),
+            epoch_counter=shared((2,), ints),
             status=shared((1,), ints),
             ready=shared((problem.world_size,), ints),
             done=shared((problem.world_size,), ints),
@@ -86,7 +86,7 @@ class AllGatherGemmKernels(Kernels[AllGatherGemm, AllGatherGemmKnobs, GemmTensor
         if mode == "own_collective":
             return [_gather(call)]
         if mode == "copy_engine":
-            return [_meet(call, scratch.ready, last=False), _meet(call, scratch.done, last=True)]
+            return [_meet(call, scratch.ready, finish=False), _meet(call, scratch.done, finish=True)]
         return _gather_gemm(call)
 
     def run(self, call: GatherCall, launches: list[Launch], heap: SymmetricHeap) -> Run:
@@ -132,7 +132,7 @@ def _tiles(call: GatherCall) -> int:
 def _ranks(call: GatherCall) -> dict[str, Any]:
     """Arguments of every kernel that communicates."""
     return {
-        "rank": call.rank, "heap_bases": call.bases, "state": call.scratch.state, "status": call.scratch.status,
+        "rank": call.rank, "heap_bases": call.bases, "epoch_counter": call.scratch.epoch_counter, "status": call.scratch.status,
         "spin_limit": call.spin_limit, "WORLD": call.problem.world_size,
     }  # fmt: skip
 
@@ -190,8 +190,8 @@ def _gather_gemm(call: GatherCall) -> list[Launch]:
         head_start = knobs.head_start if same_launch else 0
     gathered = not _aligned(call) or knobs.split_k > 1
     transfer = {
-        "mail": scratch.inbox, "arrivals": scratch.arrivals, "unit_rows": knobs.unit_rows,
-        "leaving": programs + (0 if same_launch else communicating),
+        "inbox_pointer": scratch.inbox, "arrivals": scratch.arrivals, "transfer_rows": knobs.transfer_rows,
+        "finishing": programs + (0 if same_launch else communicating),
         "SLOTS": knobs.slots, "GATHERED": gathered, "CHUNKS": knobs.k_chunks, **_step(call),
     }  # fmt: skip
     kind = device.FETCH if knobs.mode == "pull_staged" else device.PUSH if same_launch else device.NONE
@@ -217,14 +217,14 @@ def _gather_gemm(call: GatherCall) -> list[Launch]:
 def _gather(call: GatherCall) -> Launch:
     """The all-gather in front of the library's GEMM."""
     scratch = call.scratch
-    boxes = {"mail": scratch.inbox, "arrivals": scratch.arrivals, "ready": scratch.ready}
+    boxes = {"inbox_pointer": scratch.inbox, "arrivals": scratch.arrivals, "ready": scratch.ready}
     arguments = _ranks(call) | _shard(call) | _step(call) | boxes
     return Launch(device.gather_kernel, call.knobs.comm_programs, arguments, {"num_warps": 8})
 
 
 def _meet(call: GatherCall, counters: torch.Tensor, last: bool) -> Launch:
     """All ranks wait for each other, on the device."""
-    return Launch(meet_kernel, 1, _ranks(call) | {"counters": counters, "LAST": last}, {"num_warps": 1})
+    return Launch(barrier_kernel, 1, _ranks(call) | {"counters": counters, "FINISH": finish}, {"num_warps": 1})
 
 
 class _SideStream:

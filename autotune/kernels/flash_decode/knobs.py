@@ -20,15 +20,15 @@ class FlashDecodeKnobs(Knobs):
     table_reads: str
     program_order: str
     reducer: str
-    flag_heads: int = 0
+    transfer_heads: int = 0
     """0: one flag for each tile."""
     combine_heads: int
     wire: str
     combiner: str = "every_rank"
     combine_site: str = "next_launch"
-    protocol: str = "flags"
+    protocol: str = "signal"
 
     @property
     def words(self) -> bool:
         """Whether partial results travel as words that carry a flag each."""
-        return self.protocol == "words"
+        return self.protocol == "ll"

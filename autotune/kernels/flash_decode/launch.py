@@ -40,7 +40,7 @@ class Units:
     """How a config cuts the output rows into groups, units and tiles (see ``device.py``)."""
 
     heads_per_program: int
-    flag_heads: int
+    transfer_heads: int
     tile: int
     blocks: int
     """Groups of one KV head of one sequence."""
@@ -51,12 +51,12 @@ class Units:
         """A config without flags has units of one tile."""
         heads, tile = knobs.heads_per_program, knobs.combine_heads
         blocks = math.ceil(problem.group / heads)
-        return cls(heads, knobs.flag_heads or tile, tile, blocks, problem.batch * problem.kv_heads * blocks)
+        return cls(heads, knobs.transfer_heads or tile, tile, blocks, problem.batch * problem.kv_heads * blocks)
 
     @property
     def of_group(self) -> int:
         """Units of one group."""
-        return self.heads_per_program // self.flag_heads
+        return self.heads_per_program // self.transfer_heads
 
     @property
     def count(self) -> int:
@@ -82,9 +82,9 @@ class FlashDecodeKernels(Kernels[FlashDecode, FlashDecodeKnobs, Tensors, Scratch
         units, world = Units.of(problem, knobs), problem.world_size
         wire = dtype if knobs.wire == "rounded" else fp32
         sent, sent_lse = (torch.int64, torch.int64) if knobs.words else (wire, fp32)
-        outbox_rows = 2 * problem.rows if knobs.combiner == "owner" else 0
+        outbox_rows = 2 * problem.rows if knobs.exchange == "two_shot" else 0
         return Scratch(
-            state=shared((2,), ints),
+            epoch_counter=shared((2,), ints),
             status=shared((1,), ints),
             arrived=shared((units.groups,), ints),
             arrivals=shared((world, units.count), ints),
@@ -134,9 +134,9 @@ def gather(scratch: Scratch) -> None:
 
 def _delivery(knobs: FlashDecodeKnobs) -> Any:
     """Where the partial results of a config that pushes go."""
-    if knobs.combiner == "owner":
-        return exchange.OWNER
-    return exchange.WORDS if knobs.words else exchange.EVERYONE
+    if knobs.exchange == "two_shot":
+        return exchange.TWO_SHOT
+    return exchange.ONE_SHOT_LL if knobs.words else exchange.ONE_SHOT
 
 
 @dataclass(frozen=True)
@@ -171,14 +171,14 @@ class _Planner:
             "HEADS": max(16, knobs.heads_per_program), "BLOCK_N": knobs.block_n, "PAGE": problem.page_size,
             "CAP": problem.soft_cap, "AHEAD": knobs.table_reads == "ahead",
             "HEADS_FIRST": knobs.program_order == "heads", "REDUCER": reducer.value, "DELIVERY": to.value,
-            "COMBINE": combine, "leaving": units.groups if reducer == device.LAST else units.count,
+            "COMBINE": combine, "finishing": units.groups if reducer == device.LAST else units.count,
         }  # fmt: skip
         options = {"num_warps": knobs.num_warps, "num_stages": knobs.num_stages}
         trailing = units.count if reducer == device.TRAILING else 0
         launches = [Launch(device.attend_kernel, attending + trailing, arguments, options)]
         if reducer == device.ELSEWHERE:
             arguments = self.common() | self.own_records | self.reduction | {
-                "out": tensors.out, "DELIVERY": to.value, "COMBINE": combine, "leaving": units.count
+                "out": tensors.out, "DELIVERY": to.value, "COMBINE": combine, "finishing": units.count
             }  # fmt: skip
             launches.append(self.small(device.reduce_kernel, arguments))
         return launches
@@ -193,7 +193,7 @@ class _Planner:
     def combine(self, wait: bool) -> Launch:
         """The combination, by itself; the last launch of a call."""
         arguments = self.common() | {
-            "out": self.call.tensors.out, "leaving": self.units.count, "DELIVERY": _delivery(self.call.knobs).value,
+            "out": self.call.tensors.out, "finishing": self.units.count, "DELIVERY": _delivery(self.call.knobs).value,
             "SLOTS": 1 if self.call.knobs.mode == "bsp" else 2, "WAIT": wait,
         }  # fmt: skip
         return self.small(device.combine_kernel, arguments)
@@ -215,11 +215,11 @@ class _Planner:
             "units": units.count, "total_rows": problem.rows, "heads_of_group": problem.group,
             "inbox": inbox.values, "inbox_lse": inbox.lse,
             "value_stride": inbox.value_stride, "lse_stride": inbox.lse_stride, "outbox": scratch.outbox,
-            "state": scratch.state, "arrivals": scratch.arrivals, "returns": scratch.returns,
+            "epoch_counter": scratch.epoch_counter, "arrivals": scratch.arrivals, "returns": scratch.returns,
             "rank": self.call.rank, "heap_bases": self.call.bases, "status": scratch.status,
             "spin_limit": self.call.spin_limit,
             "D": problem.head_dim, "UNITS": units.of_group, "BLOCKS": units.blocks, "HPP": units.heads_per_program,
-            "FLAG": units.flag_heads, "TILE": units.tile, "CHUNK": self.chunk(warps, problem.world_size),
+            "TRANSFER_HEADS": units.transfer_heads, "TILE": units.tile, "CHUNK": self.chunk(warps, problem.world_size),
             "WORLD": problem.world_size,
         }  # fmt: skip
 

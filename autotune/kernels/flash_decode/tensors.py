@@ -78,10 +78,10 @@ class Records:
 class Scratch:
     """What the kernels of one config share: counters (zero at the start), records, and splits."""
 
-    state: torch.Tensor
+    epoch_counter: torch.Tensor
     """int32 [2]: the epoch, and how many programs have left."""
     status: torch.Tensor
-    """int32 [1]: 1 once a wait gave up."""
+    """int32 [1]: 1 once a wait timed out."""
     arrived: torch.Tensor
     """int32 [groups]: splits that have been finished here."""
     arrivals: torch.Tensor

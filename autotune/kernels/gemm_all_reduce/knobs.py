@@ -11,14 +11,14 @@ from autotune.kernels.launching.gemm import GemmKnobs
 class GemmAllReduceKnobs(GemmKnobs):
     """Where a mode lacks one, it has no effect as it is here."""
 
-    residents: int = 1
+    programs_per_unit: int = 1
     combine: str = "sender"
-    protocol: str = "flag"
+    protocol: str = "signal"
 
     @property
-    def packed(self) -> bool:
+    def uses_ll(self) -> bool:
         """Whether parts carry their own flags."""
-        return self.protocol == "packed"
+        return self.protocol == "ll"
 
     @property
     def separate(self) -> bool:

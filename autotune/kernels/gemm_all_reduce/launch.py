@@ -49,18 +49,18 @@ class GemmAllReduceKernels(Kernels[GemmAllReduce, GemmAllReduceKnobs, GemmTensor
         if knobs.mode == "bsp":
             return None
         ints, tiles, tile = torch.int32, knobs.tiles(problem.m, problem.n), (knobs.block_m, knobs.block_n)
-        mail = torch.int64 if knobs.packed else TORCH_DTYPES[problem.dtype]
-        in_all = problem.inbox_bytes(knobs.mode, *tile, packed=knobs.packed) // mail.itemsize
+        wire = torch.int64 if knobs.packed else TORCH_DTYPES[problem.dtype]
+        in_all = problem.inbox_bytes(knobs.mode, *tile, ll=knobs.packed) // wire.itemsize
         results = SLOTS * tiles if knobs.mode == "two_shot" else 0
-        words = results * math.prod(tile) * problem.element_size * (2 if knobs.packed else 1) // mail.itemsize
+        words = results * math.prod(tile) * problem.element_size * (2 if knobs.packed else 1) // wire.itemsize
         partials, tickets = knobs.partials(problem.m, problem.n, own)
         return Scratch(
-            entries=shared((1,), torch.int64),
+            epoch_counter=shared((1,), torch.int64),
             status=shared((1,), ints),
             arrivals=shared((SLOTS, tiles), ints),
             returns=shared((results,), ints),
-            inbox=shared((in_all - words,), mail),
-            results=shared((words,), mail),
+            inbox=shared((in_all - words,), wire),
+            results=shared((words,), wire),
             partials=partials,
             tickets=tickets,
         )
@@ -72,7 +72,7 @@ class GemmAllReduceKernels(Kernels[GemmAllReduce, GemmAllReduceKnobs, GemmTensor
             min(LARGEST_TILE, max(smallest, 1 << (size - 1).bit_length()))
             for size, smallest in zip((problem.m, problem.n), SMALLEST_TILE, strict=True)
         )
-        inboxes = (problem.inbox_bytes(mode, block_m, block_n, packed=True) for mode in MODES)
+        inboxes = (problem.inbox_bytes(mode, block_m, block_n, ll=True) for mode in MODES)
         tiles = math.ceil(problem.m / SMALLEST_TILE[0]) * math.ceil(problem.n / SMALLEST_TILE[1])
         return min(max(inboxes), MOST_INBOX_BYTES) + 2 * SLOTS * tiles * torch.int32.itemsize + (64 << 10)
 
@@ -82,17 +82,17 @@ class GemmAllReduceKernels(Kernels[GemmAllReduce, GemmAllReduceKnobs, GemmTensor
         tiles = knobs.tiles(problem.m, problem.n)
         programs = tiles * knobs.split_k
         if knobs.schedule == "persistent":
-            programs = min(programs, call.machine.compute_units * knobs.residents)
+            programs = min(programs, call.machine.compute_units * knobs.programs_per_unit)
         blocking = knobs.schedule == "persistent" and knobs.split_k > 1 and not knobs.separate
         arguments = {
             **knobs.common(problem, tensors), "a": knobs.a_operand(tensors.a), "c": tensors.c,
             "inbox": scratch.inbox, "results": scratch.results,
             "partials": scratch.partials, "tickets": scratch.tickets,
             "M": problem.m, "N": problem.n, "K": problem.k_local, "gemm_programs": programs, "rank": call.rank,
-            "heap_bases": call.bases, "entries": scratch.entries, "arrivals": scratch.arrivals,
+            "heap_bases": call.bases, "epoch_counter": scratch.epoch_counter, "arrivals": scratch.arrivals,
             "returns": scratch.returns, "status": scratch.status, "spin_limit": call.spin_limit,
             "TYPE": TYPES[problem.dtype], "WORLD": problem.world_size, "MODE": MODES[knobs.mode].value,
-            "PACKED": knobs.packed, "SEPARATE": knobs.separate, "SPLITS": knobs.split_k,
+            "LL": knobs.packed, "SEPARATE": knobs.separate, "SPLITS": knobs.split_k,
         }  # fmt: skip
         resident = programs if blocking else None
         combining = tiles if knobs.separate else 0

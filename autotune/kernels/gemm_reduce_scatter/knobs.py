@@ -15,7 +15,7 @@ class GemmReduceScatterKnobs(GemmKnobs):
     """Where a mode lacks one, it has no effect as it is here."""
 
     peer_order: str = "rotate"
-    unit_tiles: int = 0
+    transfer_tiles: int = 0
     signals: str = "at_once"
     sum_block: int = 0
     sum_warps: int = 0

@@ -23,7 +23,7 @@ from autotune.kernels.launching.gemm import GemmTensors
 from autotune.kernels.launching.graphs import enqueueing, graphed, replayed
 from autotune.kernels.launching.plan import Launch
 from autotune.kernels.launching.tensors import TORCH_DTYPES, Allocate, Run
-from autotune.kernels.primitives.meeting import meet_kernel
+from autotune.kernels.primitives.barrier import barrier_kernel
 from autotune.machine import Machine
 
 LONGEST_VECTOR = 16
@@ -59,26 +59,26 @@ class GemmReduceScatterKernels(Kernels[GemmReduceScatter, GemmReduceScatterKnobs
             return None
         world, ints = problem.world_size, torch.int32
         product: tuple[int, ...] = (problem.m, problem.n)
-        mail: tuple[int, ...] = (0,)
+        inbox: tuple[int, ...] = (0,)
         if knobs.mode in LIBRARY_GEMM:
             units = 0
             if knobs.mode == "copy_engine":
-                mail = (world, problem.rows, problem.n)
+                inbox = (world, problem.rows, problem.n)
             partials, tickets = own((0,), torch.float32), own((0,), ints)
         else:
             tiles = knobs.tiles(problem.rows, problem.n)
-            units = math.ceil(tiles / knobs.unit_tiles)
-            mail, product = (SLOTS * world * tiles, knobs.block_m, knobs.block_n), (0, 0)
+            units = math.ceil(tiles / knobs.transfer_tiles)
+            inbox, product = (SLOTS * world * tiles, knobs.block_m, knobs.block_n), (0, 0)
             rows_of_tiles = world * math.ceil(problem.rows / knobs.block_m)
             partials, tickets = knobs.partials(rows_of_tiles * knobs.block_m, problem.n, own)
         dtype = TORCH_DTYPES[problem.dtype]
         return Scratch(
-            state=shared((2,), ints),
+            epoch_counter=shared((2,), ints),
             status=shared((1,), ints),
             ready=shared((world,), ints),
             done=shared((world,), ints),
             arrivals=shared((world, units), ints),
-            mail=shared(mail, dtype),
+            inbox=shared(inbox, dtype),
             sent=own((world, units), ints),
             product=(shared if knobs.mode == "own_collective" else own)(product, dtype),
             partials=partials,
@@ -88,9 +88,9 @@ class GemmReduceScatterKernels(Kernels[GemmReduceScatter, GemmReduceScatterKnobs
     def scratch_bytes(self, problem: GemmReduceScatter) -> int:
         """The inboxes of the tiles that stand out most, and the counters of the smallest."""
         rows, columns = _padded(problem.rows, 16), _padded(problem.n, 32)
-        mail = SLOTS * problem.world_size * rows * columns * problem.element_size
+        inbox = SLOTS * problem.world_size * rows * columns * problem.element_size
         arrivals = problem.world_size * math.ceil(rows / 16) * math.ceil(columns / 32) * 4
-        return mail + arrivals + (64 << 10)
+        return inbox + arrivals + (64 << 10)
 
     def plan(self, call: ScatterCall) -> list[Launch]:
         """``copy_engine``: the launch before its copies, the one after; ``own_collective``: the one after its GEMM."""
@@ -126,7 +126,7 @@ def _padded(size: int, smallest: int) -> int:
 def _common(call: ScatterCall) -> dict[str, Any]:
     """What every kernel of ours has."""
     return {
-        "rank": call.rank, "heap_bases": call.bases, "state": call.scratch.state, "status": call.scratch.status,
+        "rank": call.rank, "heap_bases": call.bases, "epoch_counter": call.scratch.epoch_counter, "status": call.scratch.status,
         "spin_limit": call.spin_limit, "WORLD": call.problem.world_size,
     }  # fmt: skip
 
@@ -142,9 +142,9 @@ def _gemm_scatter(call: ScatterCall) -> Launch:
     arguments = {
         **knobs.common(problem, call.tensors), **_common(call),
         "a": knobs.a_operand(call.tensors.a), "M": problem.m, "N": problem.n, "K": problem.k_local,
-        "rows": problem.rows, "mail": scratch.mail, "arrivals": scratch.arrivals, "sent": scratch.sent,
+        "rows": problem.rows, "inbox": scratch.inbox, "arrivals": scratch.arrivals, "sent": scratch.sent,
         "partials": scratch.partials, "tickets": scratch.tickets, "SPLITS": knobs.split_k,
-        "PULL": knobs.mode == "pull", "ROTATE": knobs.peer_order == "rotate", "UNIT_TILES": knobs.unit_tiles,
+        "PULL": knobs.mode == "pull", "ROTATE": knobs.peer_order == "rotate", "TRANSFER_TILES": knobs.transfer_tiles,
         "LATE": knobs.signals == "next_turn", "FLATTEN": knobs.schedule == "flattened",
     }  # fmt: skip
     return Launch(device.gemm_scatter_kernel, programs, arguments, knobs.options, resident)
@@ -152,15 +152,15 @@ def _gemm_scatter(call: ScatterCall) -> Launch:
 
 def _enter(call: ScatterCall) -> Launch:
     """All ranks wait for each other, on the device, until every inbox may be written to."""
-    arguments = _common(call) | {"counters": call.scratch.ready, "LAST": False}
-    return Launch(meet_kernel, 1, arguments, {"num_warps": 1})
+    arguments = _common(call) | {"counters": call.scratch.ready, "FINISH": False}
+    return Launch(barrier_kernel, 1, arguments, {"num_warps": 1})
 
 
 def _sum_inbox(call: ScatterCall) -> Launch:
     """The sum of all parts of our rows, in our inbox."""
     scratch, rows = call.scratch, call.problem.rows
     own = scratch.product[call.rank * rows : (call.rank + 1) * rows]
-    return _sum(call, device.sum_kernel, {"own": own, "inbox": scratch.mail, "done": scratch.done})
+    return _sum(call, device.sum_kernel, {"own": own, "inbox": scratch.inbox, "done": scratch.done})
 
 
 def _pull_sum(call: ScatterCall) -> Launch:

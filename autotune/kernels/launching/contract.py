@@ -56,7 +56,7 @@ class Call(Generic[P, K, T, MaybeS]):
     """The heap's base address on each rank, int64 [world_size]."""
     rank: int
     spin_limit: int
-    """Polls before a wait gives up."""
+    """Polls before a wait times out."""
 
 
 class Kernels(ABC, Generic[P, K, T, S]):
@@ -144,7 +144,7 @@ class Setup(Generic[P, K, T, S]):
                 launch.compile()
         return self._kernels.run(call, launches, self._heap)
 
-    def gave_up(self) -> bool:
+    def timed_out(self) -> bool:
         """Whether a wait has timed out since the scratch was allocated. Waits for the device."""
         return self.scratch is not None and bool(self.scratch.status.item())
 

@@ -72,7 +72,7 @@ class GemmKnobs(Knobs):
     loads: str = "pointer"
     split_k: int = 1
     schedule: str = "tile"
-    unit_rows: int = 0
+    transfer_rows: int = 0
     k_chunks: int = 1
     comm_programs: int = 0
     copy_kib: int = 0

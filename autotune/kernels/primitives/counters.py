@@ -1,6 +1,6 @@
 """Counters that only grow: ranks that are ready or done reading, programs that leave a launch.
 
-Launch number ``epoch`` (from 0, kept on the heap in ``state``) is the unit that they count in: nothing is ever reset,
+Launch number ``epoch`` (from 0, kept on the heap in ``epoch_counter``) is the unit that they count in: nothing is ever reset,
 so that launches follow each other without a host barrier and captured graphs can be replayed. They may wrap around.
 """
 
@@ -13,7 +13,7 @@ from autotune.heap import device as heap
 
 
 @triton.jit
-def announce_ready(ready, rank, heap_bases, WORLD: tl.constexpr):
+def arrive(ready, rank, heap_bases, WORLD: tl.constexpr):
     """Tell every rank that what this launch reads from us is in place (one program of the launch calls it)."""
     heap.signal_each(ready + rank, rank, heap_bases, WORLD, 0)
 
@@ -38,36 +38,36 @@ def last_of(counter, programs):
     return last
 
 
-LAUNCH_BITS = tl.constexpr(22)
-LAUNCH = tl.constexpr(1 << LAUNCH_BITS.value)
-"""A launch's programs together add 2**22 to ``entries``, and there are at most so many of them."""
+EPOCH_SHIFT = tl.constexpr(22)
+EPOCH_STEP = tl.constexpr(1 << EPOCH_SHIFT.value)
+"""A launch's programs together add 2**22 to ``epoch_counter``, and there are at most so many of them."""
 
 
 @triton.jit
-def launch_number(entries):
-    """The launch's number, from 0, int64, for a program that has not counted itself out yet (see ``count_out``).
+def wide_epoch(epoch_counter):
+    """The launch's number, from 0, int64, for a program that has not counted itself out yet (see ``finish_wide``).
 
-    ``entries``, int64 [1], holds it in its upper bits, which change when the last program counts itself out. In years
+    ``epoch_counter``, int64 [1], holds it in its upper bits, which change when the last program counts itself out. In years
     of use it does not wrap around.
     """
-    return tl.load(entries) >> LAUNCH_BITS
+    return tl.load(epoch_counter) >> EPOCH_SHIFT
 
 
 @triton.jit
-def count_out(entries, programs):
-    """Count this program out of the launch. Unlike ``leave`` it waits for nothing, and nobody learns who was last."""
+def finish_wide(epoch_counter, programs):
+    """Count this program out of the launch. Unlike ``finish`` it waits for nothing, and nobody learns who was last."""
     tl.debug_barrier()  # every thread has asked for the number before one counts
-    count = tl.where(tl.program_id(0) == 0, 1 - programs + LAUNCH, 1)
-    tl.atomic_add(entries, count.to(tl.int64), sem="relaxed", scope="gpu")
+    count = tl.where(tl.program_id(0) == 0, 1 - programs + EPOCH_STEP, 1)
+    tl.atomic_add(epoch_counter, count.to(tl.int64), sem="relaxed", scope="gpu")
 
 
 @triton.jit
-def leave(state, programs):
+def finish(epoch_counter, programs):
     """Count this program out of the launch; the last one opens the next epoch. Returns whether we were the last.
 
-    ``state`` is int32 [2]: the epoch, and how many of the launch's ``programs`` have left.
+    ``epoch_counter`` is int32 [2]: the epoch, and how many of the launch's ``programs`` have left.
     """
-    last = last_of(state + 1, programs)
+    last = last_of(epoch_counter + 1, programs)
     if last:
-        tl.atomic_add(state, 1, sem="release", scope="gpu")
+        tl.atomic_add(epoch_counter, 1, sem="release", scope="gpu")
     return last

@@ -54,7 +54,7 @@ def _computation(problem: Any, knobs: GemmKnobs, machine: Machine, rates: Rates)
     rows, columns, depth = map(int, problem.gemm)
     memory = int(problem.bytes_read) / rates.memory
     if not knobs.block_m:
-        chunks = max(1.0, rows / knobs.unit_rows) if knobs.unit_rows else 1.0
+        chunks = max(1.0, rows / knobs.transfer_rows) if knobs.transfer_rows else 1.0
         weights = columns * depth * int(problem.element_size) / rates.memory  # every chunk of rows reads all of B
         return max(2.0 * rows * columns * depth / rates.flops, memory, chunks * weights) + (chunks - 1) * rates.launch
     m, n, splits = knobs.block_m, knobs.block_n, knobs.split_k
@@ -92,7 +92,7 @@ def _saturation(knobs: GemmKnobs) -> float:
 
 def _pieces(problem: Any, knobs: GemmKnobs) -> float:
     """In how many parts what is sent arrives: only the first must be waited for."""
-    if knobs.unit_rows:
+    if knobs.transfer_rows:
         rows = int(problem.gemm[0]) / int(problem.world_size)
-        return max(1.0, rows / knobs.unit_rows) * knobs.k_chunks
+        return max(1.0, rows / knobs.transfer_rows) * knobs.k_chunks
     return 1.0 if knobs.mode == "bsp" else 4.0

@@ -22,14 +22,14 @@ from autotune.kernels.primitives.exchange import inside_tile
 
 
 @triton.jit
-def mark_of(epoch):
+def ll_flag(epoch):
     """A launch's flag in the upper half of a word of zeros, int64."""
     return (epoch % 0xFFFFFFFF + 1) << 32
 
 
 @triton.jit
-def send_words(
-    part, mark, inbox, index, first, rank, heap_bases, rows,
+def ll_send_tile(
+    part, flag, inbox, index, first, rank, heap_bases, rows,
     PEERS: tl.constexpr, WORLD: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """Store a tile, in C's type, as tile ``index`` of the inbox (int64) of PEERS ranks from ``first`` on."""
@@ -42,12 +42,12 @@ def send_words(
     pointers = inbox + tl.cast(index, tl.int64) * (BLOCK_M * WIDTH) + inside_tile(BLOCK_M, WIDTH)
     exists = (tl.arange(0, BLOCK_M) < rows)[:, None]
     for turn in tl.static_range(PEERS):
-        heap.store(pointers, data | mark, rank, (first + turn) % WORLD, heap_bases, mask=exists, hint=(1, 16))
+        heap.store(pointers, data | flag, rank, (first + turn) % WORLD, heap_bases, mask=exists, hint=(1, 16))
 
 
 @triton.jit
-def sum_words(
-    inbox, index, apart, mark, status, spin_limit, rows, TYPE: tl.constexpr,
+def ll_sum_tiles(
+    inbox, index, apart, flag, status, spin_limit, rows, TYPE: tl.constexpr,
     SOURCES: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """Wait for all parts of a tile and add them up: fp32 [BLOCK_M, BLOCK_N], in an order fixed by the compiler.
@@ -60,16 +60,16 @@ def sum_words(
     exists = (sources < SOURCES) & (tl.arange(0, BLOCK_M) < rows)[None, :, None]
     tiles = (index + sources * apart).to(tl.int64)
     pointers = inbox + tiles * (BLOCK_M * WIDTH) + inside_tile(BLOCK_M, WIDTH)[None, :, :]
-    words = tl.load(pointers, mask=exists, other=mark, volatile=True)
-    missing = tl.sum((((words ^ mark) >> 32) != 0).to(tl.int32))
+    words = tl.load(pointers, mask=exists, other=flag, volatile=True)
+    missing = tl.sum((((words ^ flag) >> 32) != 0).to(tl.int32))
     spins = 0
     while (missing > 0) & (spins < spin_limit):
         spins += 1
         if spins % 256 == 0:
             if tl.load(status, volatile=True) != 0:
                 spins = spin_limit
-        words = tl.load(pointers, mask=exists, other=mark, volatile=True)
-        missing = tl.sum((((words ^ mark) >> 32) != 0).to(tl.int32))
+        words = tl.load(pointers, mask=exists, other=flag, volatile=True)
+        missing = tl.sum((((words ^ flag) >> 32) != 0).to(tl.int32))
     if missing > 0:
         tl.atomic_xchg(status, 1)
     if WIDTH < BLOCK_N:
