@@ -1,4 +1,4 @@
-"""The one tree of errors: everything this package raises on purpose.
+"""The tree of errors that callers may catch; those that never reach a caller stand where they are handled.
 
     AutotuneError
     ├── InputError              what the caller gave is wrong; the command line exits with 2

@@ -71,7 +71,8 @@ LARGEST = {"block_m": 256, "block_k": 128, "transfer_rows": 256}
 ON_GPU: Mapping[str, tuple[Mapping[str, int], Mapping[str, int]]] = {
     "all_gather_gemm": (
         {"m": 32, "n": 64, "k": 32},
-        {"block_m": 8, "block_n": 4, "block_k": 2, "num_warps": 2, "transfer_rows": 8, "comm_programs": 8, "copy_kib": 4},
+        {"block_m": 8, "block_n": 4, "block_k": 2, "num_warps": 2, "transfer_rows": 8, "comm_programs": 8}
+        | {"copy_kib": 4},
     ),
     "gemm_reduce_scatter": (
         {"m": 32, "n": 64, "k": 32},
@@ -204,6 +205,7 @@ FD_ANNOUNCE = "    announce_unit(unit, units, arrivals, rank, heap_bases, WORLD,
 FD_REDUCE = '    """Merge a unit\'s splits and deliver it."""\n'
 POLLING = "    while (missing > 0) & (spins < spin_limit):\n"
 TIMED_OUT = "    if missing > 0:\n        tl.atomic_xchg(status, 1)\n"
+ALIKE = ("flag = epoch.to(tl.int32) + 1", "flag = epoch.to(tl.int32) * 0 + 1")
 
 MUTANTS: list[Mutant] = [
     *_in(
@@ -212,18 +214,20 @@ MUTANTS: list[Mutant] = [
         ("waits for nobody", "ag gather", ("heap.wait_each(counters + ranks, ranks < WORLD, target, status, spin_limit)", "pass")),
         ("waits for the launch before", "rs copies", ("ranks < WORLD, target, status", "ranks < WORLD, target - 1, status")),
         ("waits for rank 0 alone", "ag gather", ("ranks < WORLD, target, status", "ranks < 1, target, status")),
-        ("leavers are not reset", "ag push", ("        tl.atomic_xchg(counter, 0)\n", "        pass\n")),
-        ("the last but one is the last", "rs push", ('scope="gpu") == programs - 1', 'scope="gpu") == programs - 2')),
+        ("finished programs are not reset", "ag push", ("        tl.atomic_xchg(counter, 0)\n", "        pass\n")),
+        ("the last but one is the last", "rs push", ('sem="acq_rel", scope="gpu") == programs - 1', 'sem="acq_rel", scope="gpu") == programs - 2')),
         ("the epoch stays", "ag push", ('tl.atomic_add(epoch_counter, 1, sem="release", scope="gpu")', "pass")),
         ("the epoch stays", "rs push", ('tl.atomic_add(epoch_counter, 1, sem="release", scope="gpu")', "pass")),
         ("the epoch stays", "ag copies", ('tl.atomic_add(epoch_counter, 1, sem="release", scope="gpu")', "pass")),
-        ("the epoch grows by two", "rs pull", ("tl.atomic_add(epoch_counter, 1,", "tl.atomic_add(epoch_counter, 2,")),
-        ("the launch's number stays", "ar one", ("1 - programs + EPOCH_STEP, 1)", "1 - programs, 1)")),
-        ("the launch's number stays", "ar two ll", ("1 - programs + EPOCH_STEP, 1)", "1 - programs, 1)")),
-        ("two launches have one number", "ar one", (">> EPOCH_SHIFT\n", ">> (EPOCH_SHIFT + 1)\n")),
-        ("two launches have one number", "ar ll", (">> EPOCH_SHIFT\n", ">> (EPOCH_SHIFT + 1)\n")),
-        ("leavers count unordered", "rs split", ('tl.atomic_add(counter, 1, sem="acq_rel"', 'tl.atomic_add(counter, 1, sem="relaxed"'), GPU),
-        ("leavers do not wait for their threads", "rs split", ("    tl.debug_barrier()\n    last = ", "    last = "), GPU),
+        ("the epoch grows by two", "rs pull", ('tl.atomic_add(epoch_counter, 1, sem="release"', 'tl.atomic_add(epoch_counter, 2, sem="release"')),
+        ("the epoch stays", "fd signal", ('        tl.atomic_add(epoch_counter, 1, sem="relaxed", scope="gpu")\n', "        pass\n")),
+        ("finished programs are not reset", "fd ll", ('        tl.atomic_xchg(epoch_counter + 1, 0, sem="relaxed", scope="gpu")\n', "")),
+        ("the wide epoch stays", "ar one", ("1 - programs + EPOCH_STEP, 1)", "1 - programs, 1)")),
+        ("the wide epoch stays", "ar two ll", ("1 - programs + EPOCH_STEP, 1)", "1 - programs, 1)")),
+        ("two launches have one epoch", "ar one", (">> EPOCH_SHIFT\n", ">> (EPOCH_SHIFT + 1)\n")),
+        ("two launches have one epoch", "ar ll", (">> EPOCH_SHIFT\n", ">> (EPOCH_SHIFT + 1)\n")),
+        ("finished programs count unordered", "rs split", ('tl.atomic_add(counter, 1, sem="acq_rel"', 'tl.atomic_add(counter, 1, sem="relaxed"'), GPU),
+        ("finished programs do not wait for their threads", "rs split", ("    tl.debug_barrier()\n    last = ", "    last = "), GPU),
     ),
     *_in(
         "kernels/primitives/barrier.py",
@@ -360,19 +364,16 @@ MUTANTS: list[Mutant] = [
         ("the owner adds no bias", "ar two", ("                total = add_bias(total, bias, n * BLOCK_N, N, BLOCK_N)\n", "                total = total\n")),
         ("bias twice", "ar two", ("False, BIAS and MODE != TWO_SHOT)", "False, BIAS)")),
         ("rank 1 is an epoch ahead", "ar one", ("epoch = wide_epoch(epoch_counter)\n            share_part", "epoch = wide_epoch(epoch_counter) + rank\n            share_part")),
-        ("leaves before it has asked for the number", "ar one", ("    finish_wide(epoch_counter, tl.num_programs(0))\n", ""), ("    pid = tl.program_id(0)\n    # Fetched", "    pid = tl.program_id(0)\n    finish_wide(epoch_counter, tl.num_programs(0))\n    # Fetched")),
+        ("finishes before it has read the epoch", "ar one", ("    finish_wide(epoch_counter, tl.num_programs(0))\n", ""), ("    pid = tl.program_id(0)\n    # Fetched", "    pid = tl.program_id(0)\n    finish_wide(epoch_counter, tl.num_programs(0))\n    # Fetched")),
         ("results are sent to the wrong tile", "ar two", ("total, results, here, returns", "total, results, slot * tiles, returns")),
     ),
     *_in(
-        "kernels/gemm_all_reduce/ll_tiles.py",
-        ("words of every launch are alike", "ar ll", ("return (epoch % 0xFFFFFFFF + 1) << 32", "return (epoch * 0 + 1) << 32")),
-        ("words of every launch are alike", "ar two ll", ("return (epoch % 0xFFFFFFFF + 1) << 32", "return (epoch * 0 + 1) << 32")),
-        ("words are not waited for", "ar ll", (POLLING, POLLING.replace("missing > 0", "missing < 0")), (TIMED_OUT, "")),
-    ),
-    *_in(
         "kernels/primitives/ll.py",
+        ("words of every launch are alike", "ar ll", ALIKE),
+        ("words of every launch are alike", "ar two ll", ALIKE),
+        ("words are not waited for", "ar ll", (POLLING, POLLING.replace("missing > 0", "missing < 0")), (TIMED_OUT, "")),
         ("words are not waited for", "fd ll", (POLLING, POLLING.replace("missing > 0", "missing < 0")), (TIMED_OUT, "")),
-        ("words of every launch are alike", "fd ll", ("(number.to(tl.int64) << 32)", "((number * 0 + 1).to(tl.int64) << 32)"), ("(words >> 32).to(tl.int32) != number", "(words >> 32).to(tl.int32) != number * 0 + 1")),
+        ("words of every launch are alike", "fd ll", ALIKE),
     ),
     *_in(
         "kernels/flash_decode/exchange.py",
@@ -390,8 +391,6 @@ MUTANTS: list[Mutant] = [
     ),
     *_in(
         "kernels/flash_decode/device.py",
-        ("the epoch stays", "fd signal", ('        tl.atomic_add(epoch_counter, 1, sem="relaxed", scope="gpu")\n', "        pass\n")),
-        ("leavers are not reset", "fd ll", ('        tl.atomic_xchg(epoch_counter + 1, 0, sem="relaxed", scope="gpu")\n', "")),
         ("the last token counts twice", "fd signal", ("(start + tl.arange(0, BLOCK_N) < end)[None, :]", "(start + tl.arange(0, BLOCK_N) < end + 1)[None, :]")),
         ("the last token is lost", "fd signal", ("(start + tl.arange(0, BLOCK_N) < end)[None, :]", "(start + tl.arange(0, BLOCK_N) < end - 1)[None, :]")),
         ("sums are not rescaled", "fd signal", ("total = total * alpha + tl.sum(weights, axis=1)", "total = total + tl.sum(weights, axis=1)")),

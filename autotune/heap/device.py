@@ -3,8 +3,8 @@
 The protocol, in one place. A producer stores data to a peer, then ``signal``s a counter in that peer's heap: a
 barrier among the program's threads orders all their stores before one thread's release at system scope. A consumer
 ``wait``s on the counter in its own heap with an acquire at system scope, then reads. Data that it reads through TMA
-(the async proxy) needs a proxy fence in between. A wait is bounded: after ``spin_limit`` polls it times out and leaves a
-mark in ``status``; under the interpreter also once a peer's process has ended.
+(the async proxy) needs a proxy fence in between. A wait is bounded: after ``spin_limit`` polls it times out and sets
+``status`` to 1; under the interpreter also once a peer's process has ended.
 """
 
 from __future__ import annotations

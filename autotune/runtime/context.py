@@ -12,13 +12,13 @@ from typing import Any
 import torch
 from triton.runtime import driver
 
+from autotune.agreement import Agreement
 from autotune.config import Config
 from autotune.errors import InputError, InvalidConfig
 from autotune.heap import open_heap
 from autotune.kernels.launching.streams import capturing
 from autotune.machine import machine as this_machine
 from autotune.problem import Problem
-from autotune.ranks.agreement import Agreement
 from autotune.runtime.call import Prepared
 from autotune.runtime.lookup import Found, lookup, workload_for
 from autotune.runtime.workspace import Workspace

@@ -5,7 +5,7 @@ from __future__ import annotations
 from autotune.config import Config, Value
 from autotune.kernels.gemm_all_reduce.problem import MOST_INBOX_BYTES, GemmAllReduce
 from autotune.machine import Machine
-from autotune.search_spaces import Constraint, Setting, Space, choices, numbers
+from autotune.search_spaces import Constraint, Setting, Space, choices, numbers, renamed
 from autotune.search_spaces.gemm import (
     default_tile,
     gemm_constraints,
@@ -23,7 +23,7 @@ MOST_ROWS_ONE_SHOT = 32
 """Untuned, more rows than this take two shots: one would move world-size / 2 times as much."""
 
 MOST_LL_WORDS = 64
-"""Packed words that one thread may hold: 128 registers."""
+"""LL words that one thread may hold: 128 registers."""
 
 
 def _inbox_fits(s: Setting, mode: str, block_m: int, block_n: int, protocol: str) -> bool:
@@ -61,27 +61,29 @@ SPACE = Space(
     choices("launch", "eager", "graph", modes=("bsp",), help="library calls one by one, or as a CUDA graph"),
     *gemm_dimensions(KERNELS),
     split_dimension(KERNELS),
-    choices("schedule", "tile", "persistent", modes=KERNELS, help="one program a tile and split, or persistent ones"),
-    numbers("programs_per_unit", 1, 2, 4, modes=KERNELS, help="persistent programs for each compute unit"),
+    choices("schedule", "tile", "persistent", modes=KERNELS,
+            help="one program per tile and split, or persistent programs"),
+    numbers("programs_per_unit", 1, 2, 4, modes=KERNELS, help="persistent programs per compute unit"),
     choices("combine", "sender", "separate", modes=KERNELS,
             help="who waits for a tile's parts: the program that sent ours, or one of its own at the launch's end"),
     choices("protocol", "signal", "ll", modes=KERNELS,
-            help="a counter for each tile says that its parts are there, or every word of theirs does"),
+            help="data, then a signal; or LL: words of data and flag, twice the bytes, one trip instead of two"),
     constraints=(
         *gemm_constraints(),
         *split_constraints(),
         Constraint("size of the inbox", ("mode", "block_m", "block_n", "protocol"), _inbox_fits,
-                   "the inbox would need more memory than any gain is worth; packed parts need twice as much"),
+                   "the inbox would need more memory than any gain is worth; the LL protocol needs twice as much"),
         Constraint("LL words arrive", ("protocol",), _ll_arrive,
                    "only on NVIDIA GPUs does an ordinary store reach a peer while its program goes on"),
         Constraint("LL words fit", ("protocol", "block_m", "block_n", "num_warps"), _ll_fit_registers,
                    "all ranks' words of a tile are polled at once and would not fit into the registers"),
         Constraint("persistence", ("schedule", "programs_per_unit", "split_k", "block_m", "block_n"), _persists,
-                   "persistent programs need more tiles than there are of them; the others know no programs_per_unit"),
+                   "a persistent schedule needs more tiles than programs; the schedule tile has programs_per_unit=1"),
         Constraint("residency", ("schedule", "programs_per_unit", "split_k", "combine"), _all_resident,
                    "a program that combines split tiles could block the place of one that it waits for"),
         Constraint("CUDA graphs", ("launch",), _graphs_exist, "there are no CUDA graphs without a GPU"),
     ),
+    renamed=renamed.GEMM_ALL_REDUCE,
 )  # fmt: skip
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from autotune.config import Config, Value
 from autotune.kernels.gemm_reduce_scatter.problem import GemmReduceScatter
 from autotune.machine import Machine
-from autotune.search_spaces import Constraint, Setting, Space, choices, numbers
+from autotune.search_spaces import Constraint, Setting, Space, choices, numbers, renamed
 from autotune.search_spaces.gemm import (
     default_tile,
     gemm_constraints,
@@ -30,7 +30,7 @@ def _tile_within_rows(s: Setting, block_m: int) -> bool:
     return block_m <= max(16, round_up(s.problem.rows))
 
 
-def _unit_within_tiles(s: Setting, transfer_tiles: int, block_m: int, block_n: int) -> bool:
+def _transfer_within_tiles(s: Setting, transfer_tiles: int, block_m: int, block_n: int) -> bool:
     return transfer_tiles == 1 or transfer_tiles <= -(-s.problem.rows // block_m) * -(-s.problem.n // block_n)
 
 
@@ -68,7 +68,7 @@ SPACE = Space(
     *gemm_dimensions(KERNELS),
     split_dimension(KERNELS),
     choices("schedule", "tile", "persistent", "flattened", modes=KERNELS,
-            help="one program a tile; persistent; persistent with tile and k loops made one"),
+            help="one program per tile; persistent; persistent with tile and k loops made one"),
     choices("peer_order", "rotate", "interleaved", modes=KERNELS,
             help="peers' tiles one peer after the other, or in turn"),
     numbers("transfer_tiles", 1, 2, 4, 8, 16, 32, modes=KERNELS,
@@ -86,10 +86,10 @@ SPACE = Space(
         *split_constraints(),
         Constraint("tile within an owner's rows", ("block_m",), _tile_within_rows,
                    "a tile has one owner: it may exceed the owner's rows only by rounding up to the next power of two"),
-        Constraint("unit within an owner's tiles", ("transfer_tiles", "block_m", "block_n"), _unit_within_tiles,
+        Constraint("transfer within an owner's tiles", ("transfer_tiles", "block_m", "block_n"), _transfer_within_tiles,
                    "an owner has fewer tiles than that"),
         Constraint("flattening", ("split_k", "schedule"), _split_is_not_flattened,
-                   "a split tile ends in a meeting of its programs, not in the next tile's loop"),
+                   "the programs of a split tile join at its end, which is not the next tile's loop"),
         Constraint("next turn", ("signals", "schedule"), _next_turn_exists,
                    "only a persistent program has turns; in a flattened loop late signals came too soon on H200"),
         Constraint("order without effect", ("peer_order",), _peers_to_order, "with one peer at most there is no order"),
@@ -99,6 +99,7 @@ SPACE = Space(
         Constraint("CUDA graphs", ("launch",), _graphs_exist, "there are no CUDA graphs without a GPU"),
         Constraint("streams", ("gemm_streams",), _one_stream_on_cpu, "there are no streams without a GPU"),
     ),
+    renamed=renamed.GEMM_REDUCE_SCATTER,
 )  # fmt: skip
 
 

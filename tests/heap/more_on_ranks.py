@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import time
 from functools import partial
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -141,6 +144,13 @@ def too_large(argument: Any) -> str:
 def _expected(rank: int) -> list[list[float]]:
     rows: list[list[float]] = (torch.arange(24).view(4, 6) + 32 * rank).float().tolist()
     return rows
+
+
+def full_on_one_rank(argument: Any) -> str:
+    """The error on this rank where the memory of rank 1 is full."""
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) if dist.get_rank() == 1 else None
+    with mock.patch("os.posix_fallocate", side_effect=full):
+        return _message(lambda: open_heap(1 << 20, dist.new_group(backend="gloo")), HeapError)
 
 
 def _message(call: Any, kind: type[Exception]) -> str:

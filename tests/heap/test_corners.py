@@ -55,3 +55,8 @@ def test_a_heap_that_fits_nowhere_says_so_on_every_rank_and_leaves_nothing(tmp_p
     messages = run_ranks(ON_RANKS, "too_large", 2, tmp_path)
     assert all(f"{1 << 50} bytes" in message for message in messages)
     assert shared_memory() <= before
+
+
+def test_memory_that_is_full_on_one_rank_is_an_error_on_all(tmp_path: Path) -> None:
+    messages = run_ranks(ON_RANKS, "full_on_one_rank", 2, tmp_path)
+    assert messages == [f"shared memory of {1 << 20} bytes for rank 1: No space left on device"] * 2

@@ -41,7 +41,7 @@ def test_what_should_be_tried_is_valid(config: Config) -> None:
     ("name", "config", "fields", "machine"),
     [
         ("tile within an owner's rows", PUSH, {"m": 512}, H100),
-        ("unit within an owner's tiles", PUSH.replace(transfer_tiles=32), {"m": 1024, "n": 256}, H100),
+        ("transfer within an owner's tiles", PUSH.replace(transfer_tiles=32), {"m": 1024, "n": 256}, H100),
         ("next turn", PUSH.replace(schedule="flattened"), {}, H100),
         ("flattening", FLATTENED.replace(split_k=2), {"m": 1024, "n": 2048}, H100),
         ("next turn", PUSH.replace(schedule="tile"), {}, H100),

@@ -136,7 +136,7 @@ PULL = {name: value for name, value in PUSH.items() if FOUND.space.dimensions[na
         ),
         ("shared memory", {**PUSH, "num_stages": 6, "block_k": 128}, {}, H100),
         ("shared memory", {**PUSH, "num_stages": 4}, {}, MI300X),
-        ("unit within the shard", {**PUSH, "transfer_rows": 2048}, {}, H100),
+        ("transfer within the shard", {**PUSH, "transfer_rows": 2048}, {}, H100),
         ("room for the GEMM", {**PUSH, "block_m": 16, "comm_programs": 64, "num_warps": 4}, {}, LAPTOP),
         ("residency", {**PUSH, "push_site": "side_stream"}, {}, H100),
         ("sequential programs", {**PUSH, "schedule": "persistent", "comm_programs": 2}, {}, LAPTOP),

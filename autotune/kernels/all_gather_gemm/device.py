@@ -20,7 +20,7 @@ import triton.language as tl
 from autotune.heap import device as heap
 from autotune.kernels.primitives.counters import arrive, finish, wait_for_all
 from autotune.kernels.primitives.splits import join_splits, split_range
-from autotune.kernels.primitives.tiles import accumulate, swizzle, load_a, load_b, store_tile
+from autotune.kernels.primitives.tiles import accumulate, load_a, load_b, store_tile, swizzle
 from autotune.kernels.primitives.transfer import fetch_shards, push_shard, wait_for_rows, wait_for_rows_of_each
 
 NONE = tl.constexpr(0)
@@ -84,8 +84,8 @@ def gather_gemm_kernel(
 ):  # fmt: skip
     """C [M, N] = all_gather(A) @ B [K, N] + bias, reading remote rows from the inbox as their units arrive.
 
-    ``a`` and ``inbox`` are descriptors with TMA and the pointers ``shard`` and ``inbox_pointer`` without. TRANSFER says what the
-    first ``comm_programs`` programs do before they take tiles: push, fetch, or nothing (another kernel pushes).
+    ``a`` and ``inbox`` are descriptors with TMA and the pointers ``shard`` and ``inbox_pointer`` without. TRANSFER says
+    what the first ``comm_programs`` programs do before they take tiles: push, fetch, or nothing (another kernel does).
     ``finishing`` is the number of programs that share the epoch. GATHERED: our own shard goes through the inbox too, so
     that a tile may have several owners and its depth be split; otherwise (rows layout, tiles that divide the shard)
     each tile has one owner, and our own are read from the shard. A tile waits for A in CHUNKS ranges of K, one after
@@ -105,8 +105,8 @@ def gather_gemm_kernel(
     if pid < comm_programs:
         if TRANSFER == PUSH:
             push_shard(
-                shard, inbox_pointer, place_of(rank, slot, M, K, shard_rows, width, ROWS), arrivals, shard_rows, width, K,
-                transfer_rows, pid, comm_programs, rank, heap_bases,
+                shard, inbox_pointer, place_of(rank, slot, M, K, shard_rows, width, ROWS), arrivals, shard_rows, width,
+                K, transfer_rows, pid, comm_programs, rank, heap_bases,
                 WORLD, CHUNKS if ROWS else 1, STEP_ROWS, STEP_COLUMNS, VECTOR, HINT, ROTATE, first,
             )  # fmt: skip
         if TRANSFER == FETCH:
@@ -235,8 +235,8 @@ def push_kernel(
     """Push our shard to every peer's inbox, as a kernel of its own; shares the epoch with the GEMM's programs."""
     slot = tl.load(epoch_counter) & (SLOTS - 1)
     push_shard(
-        shard, inbox_pointer, place_of(rank, slot, M, K, shard_rows, width, ROWS), arrivals, shard_rows, width, K, transfer_rows,
-        tl.program_id(0), tl.num_programs(0), rank, heap_bases,
+        shard, inbox_pointer, place_of(rank, slot, M, K, shard_rows, width, ROWS), arrivals, shard_rows, width, K,
+        transfer_rows, tl.program_id(0), tl.num_programs(0), rank, heap_bases,
         WORLD, CHUNKS if ROWS else 1, STEP_ROWS, STEP_COLUMNS, VECTOR, HINT, ROTATE, 0 if GATHERED else 1,
     )  # fmt: skip
     finish(epoch_counter, finishing)

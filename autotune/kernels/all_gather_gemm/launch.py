@@ -86,7 +86,7 @@ class AllGatherGemmKernels(Kernels[AllGatherGemm, AllGatherGemmKnobs, GemmTensor
         if mode == "own_collective":
             return [_gather(call)]
         if mode == "copy_engine":
-            return [_meet(call, scratch.ready, finish=False), _meet(call, scratch.done, finish=True)]
+            return [_barrier(call, scratch.ready, finish=False), _barrier(call, scratch.done, finish=True)]
         return _gather_gemm(call)
 
     def run(self, call: GatherCall, launches: list[Launch], heap: SymmetricHeap) -> Run:
@@ -132,8 +132,8 @@ def _tiles(call: GatherCall) -> int:
 def _ranks(call: GatherCall) -> dict[str, Any]:
     """Arguments of every kernel that communicates."""
     return {
-        "rank": call.rank, "heap_bases": call.bases, "epoch_counter": call.scratch.epoch_counter, "status": call.scratch.status,
-        "spin_limit": call.spin_limit, "WORLD": call.problem.world_size,
+        "rank": call.rank, "heap_bases": call.bases, "epoch_counter": call.scratch.epoch_counter,
+        "status": call.scratch.status, "spin_limit": call.spin_limit, "WORLD": call.problem.world_size,
     }  # fmt: skip
 
 
@@ -222,7 +222,7 @@ def _gather(call: GatherCall) -> Launch:
     return Launch(device.gather_kernel, call.knobs.comm_programs, arguments, {"num_warps": 8})
 
 
-def _meet(call: GatherCall, counters: torch.Tensor, last: bool) -> Launch:
+def _barrier(call: GatherCall, counters: torch.Tensor, finish: bool) -> Launch:
     """All ranks wait for each other, on the device."""
     return Launch(barrier_kernel, 1, _ranks(call) | {"counters": counters, "FINISH": finish}, {"num_warps": 1})
 

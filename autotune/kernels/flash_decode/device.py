@@ -1,9 +1,9 @@
 """Device code of flash decode: split-KV attention, and the kernels.
 
 Rows are those of the output, row = sequence * q_heads + query head. A *group* is what one program attends to: up to
-HPP query heads of one KV head. A *unit* is TRANSFER_HEADS heads of a group: what one signal covers, and what one program reduces,
-delivers and combines, TILE heads at a time. Units have the same numbers on every rank. Why launches may follow each
-other without a barrier, and why no wait can starve its producer, stands at the top of ``exchange.py``.
+HPP query heads of one KV head. A *unit* is TRANSFER_HEADS heads of a group: what one signal covers, and what one
+program reduces, delivers and combines, TILE heads at a time. Units have the same numbers on every rank. Why launches
+may follow each other without a barrier, and why no wait can starve its producer, stands at the top of ``exchange.py``.
 """
 
 from __future__ import annotations
@@ -20,26 +20,13 @@ from autotune.kernels.flash_decode.exchange import (
     rows_of_unit,
     wait_for_unit,
 )
-from autotune.kernels.primitives.counters import finish
+from autotune.kernels.primitives.counters import finish, finish_unordered
 from autotune.kernels.primitives.softmax import finalize
 
 ELSEWHERE = tl.constexpr(0)
 """Who reduces splits: another kernel; or the program whose split came last; or programs behind the attending ones."""
 LAST = tl.constexpr(1)
 TRAILING = tl.constexpr(2)
-
-
-@triton.jit
-def finish_unordered(epoch_counter, programs):
-    """``finish`` for a program that has delivered, to be called while its data is on the way.
-
-    It orders nothing, and so waits for nothing: all threads have used the epoch to deliver, and only later launches
-    will look at ``epoch_counter``.
-    """
-    tl.debug_barrier()
-    if tl.atomic_add(epoch_counter + 1, 1, sem="relaxed", scope="gpu") == programs - 1:
-        tl.atomic_xchg(epoch_counter + 1, 0, sem="relaxed", scope="gpu")
-        tl.atomic_add(epoch_counter, 1, sem="relaxed", scope="gpu")
 
 
 @triton.jit
@@ -124,9 +111,9 @@ def attend_kernel(
 ):  # fmt: skip
     """Split-KV attention: groups * splits programs; and, unless REDUCER is ELSEWHERE, all that follows up to COMBINE.
 
-    HEADS_FIRST: neighbouring programs attend to one split of different heads, which lie side by side in the cache;
-    otherwise to different splits of the same heads. TRAILING: ``units`` more programs come behind. ``finishing`` programs
-    share the epoch where this kernel combines.
+    HEADS_FIRST: the head varies fastest across program ids, so that neighbouring programs attend to one split of heads
+    that lie side by side in the cache; otherwise the split does. TRAILING: ``units`` more programs come behind.
+    ``finishing`` programs share the epoch where this kernel combines.
     """
     pid = tl.program_id(0)
     epoch = tl.load(epoch_counter)

@@ -8,8 +8,8 @@ in epoch e has finished its launch e - 1, hence held every output row of it, hen
 rank's partial results of e - 1, hence every rank had begun e - 1 and finished e - 2, whose programs were the slot's
 last readers. Counters only grow, by one a launch (``arrived`` by the number of splits), and may wrap around; so may
 epochs. Every program reads the epoch before all else; the last of those that combine advances it, when all splits of
-all units have arrived, hence when nobody has still to read it. Words (``primitives/ll.py``) carry epoch + 1, and
-what a slot still holds is of e - 2.
+all units have arrived, hence when nobody has still to read it. What a slot still holds as LL words
+(``primitives/ll.py``) is of e - 2.
 
 No wait can starve its producer. Programs wait only for units of their own number, or for splits of it. What attends
 never waits, and its programs have lower ids than those that wait behind them, so are dispatched first; where the last
@@ -24,18 +24,20 @@ import triton
 import triton.language as tl
 
 from autotune.heap import device as heap
-from autotune.kernels.primitives.softmax import update, finalize, merge_parts
-from autotune.kernels.primitives.ll import ll_wait, ll_pack
+from autotune.kernels.primitives.ll import ll_flag, ll_pack, ll_unpack, ll_wait
+from autotune.kernels.primitives.softmax import finalize, merge_parts, update
 
 KEEP = tl.constexpr(0)
-"""Where a reduced unit goes: to our own records; to every rank; as words to every rank; to its owner."""
+"""Where a reduced unit goes: to our own records; to every rank; to every rank as LL words; to its owner."""
 ONE_SHOT = tl.constexpr(1)
 ONE_SHOT_LL = tl.constexpr(2)
 TWO_SHOT = tl.constexpr(3)
 
 
 @triton.jit
-def rows_of_unit(unit, heads_of_group, UNITS: tl.constexpr, BLOCKS: tl.constexpr, HPP: tl.constexpr, TRANSFER_HEADS: tl.constexpr):
+def rows_of_unit(
+    unit, heads_of_group, UNITS: tl.constexpr, BLOCKS: tl.constexpr, HPP: tl.constexpr, TRANSFER_HEADS: tl.constexpr
+):  # fmt: skip
     """First row of a unit, and the row after its last: none where the group's heads have been used up."""
     block = unit // UNITS
     head = block % BLOCKS * HPP + unit % UNITS * TRANSFER_HEADS
@@ -61,8 +63,8 @@ def deliver_tile(
         place = inbox + source * value_stride + within
         place_lse = inbox_lse + source * lse_stride + rows
         if DELIVERY == ONE_SHOT_LL:
-            sent = ll_pack(result, epoch + 1)
-            sent_lse = ll_pack(lse, epoch + 1)
+            sent = ll_pack(result, ll_flag(epoch))
+            sent_lse = ll_pack(lse, ll_flag(epoch))
         else:
             sent = result.to(inbox.dtype.element_ty)
             sent_lse = lse
@@ -115,18 +117,18 @@ def reduce_unit(
 
 @triton.jit
 def ll_merge(
-    inbox, inbox_lse, value_stride, lse_stride, rows, valid, number, status, spin_limit,
+    inbox, inbox_lse, value_stride, lse_stride, rows, valid, flag, status, spin_limit,
     D: tl.constexpr, WORLD: tl.constexpr,
 ):  # fmt: skip
-    """``merge_parts`` of all ranks' words, polled until they have come in."""
+    """``merge_parts`` of all ranks' LL words, polled until they have come in."""
     ROWS: tl.constexpr = rows.shape[0]
     source = tl.arange(0, triton.next_power_of_2(WORLD))
     columns = tl.arange(0, D)
     there = (source < WORLD)[:, None] & valid[None, :]
     place = inbox + source[:, None, None] * value_stride + rows[None, :, None] * D + columns[None, None, :]
-    tile = ll_wait(place, number, there[:, :, None], status, spin_limit)
+    tile = ll_unpack(ll_wait(place, flag, there[:, :, None], status, spin_limit))
     place_lse = inbox_lse + source[:, None] * lse_stride + rows[None, :]
-    lse = ll_wait(place_lse, number, there, status, spin_limit)
+    lse = ll_unpack(ll_wait(place_lse, flag, there, status, spin_limit))
     acc, total, running_max = update(
         tl.zeros((ROWS, D), dtype=tl.float32), tl.zeros((ROWS,), dtype=tl.float32),
         tl.full((ROWS,), float("-inf"), dtype=tl.float32), tile, tl.where(there, lse, float("-inf")),
@@ -163,7 +165,17 @@ def combine_unit(
             valid = rows < end
             if DELIVERY == ONE_SHOT_LL:
                 result, _ = ll_merge(
-                    inbox, inbox_lse, value_stride, lse_stride, rows, valid, epoch + 1, status, spin_limit, D, WORLD
+                    inbox,
+                    inbox_lse,
+                    value_stride,
+                    lse_stride,
+                    rows,
+                    valid,
+                    ll_flag(epoch),
+                    status,
+                    spin_limit,
+                    D,
+                    WORLD,
                 )
             else:
                 result, _ = merge_parts(inbox, inbox_lse, value_stride, lse_stride, rows, valid, WORLD, D, CHUNK)

@@ -21,14 +21,14 @@ class FlashDecodeKnobs(Knobs):
     program_order: str
     reducer: str
     transfer_heads: int = 0
-    """0: one flag for each tile."""
+    """0: the exchange is the library's, in units of one tile."""
     combine_heads: int
     wire: str
-    combiner: str = "every_rank"
+    exchange: str = "one_shot"
     combine_site: str = "next_launch"
     protocol: str = "signal"
 
     @property
-    def words(self) -> bool:
-        """Whether partial results travel as words that carry a flag each."""
+    def ll(self) -> bool:
+        """True if partial results travel by the LL protocol."""
         return self.protocol == "ll"

@@ -48,7 +48,7 @@ class Units:
 
     @classmethod
     def of(cls, problem: FlashDecode, knobs: FlashDecodeKnobs) -> Units:
-        """A config without flags has units of one tile."""
+        """A config whose exchange is the library's has units of one tile."""
         heads, tile = knobs.heads_per_program, knobs.combine_heads
         blocks = math.ceil(problem.group / heads)
         return cls(heads, knobs.transfer_heads or tile, tile, blocks, problem.batch * problem.kv_heads * blocks)
@@ -81,7 +81,7 @@ class FlashDecodeKernels(Kernels[FlashDecode, FlashDecodeKnobs, Tensors, Scratch
         ints, fp32, dtype = torch.int32, torch.float32, TORCH_DTYPES[problem.dtype]
         units, world = Units.of(problem, knobs), problem.world_size
         wire = dtype if knobs.wire == "rounded" else fp32
-        sent, sent_lse = (torch.int64, torch.int64) if knobs.words else (wire, fp32)
+        sent, sent_lse = (torch.int64, torch.int64) if knobs.ll else (wire, fp32)
         outbox_rows = 2 * problem.rows if knobs.exchange == "two_shot" else 0
         return Scratch(
             epoch_counter=shared((2,), ints),
@@ -99,7 +99,7 @@ class FlashDecodeKernels(Kernels[FlashDecode, FlashDecodeKnobs, Tensors, Scratch
         )
 
     def scratch_bytes(self, problem: FlashDecode) -> int:
-        """Words, or flags with an outbox."""
+        """LL words, and an outbox."""
         inbox = 2 * problem.world_size * Records.source_bytes(problem, torch.int64, torch.int64)
         outbox = 2 * problem.rows * problem.head_dim * problem.element_size
         # Units of one head: padding a group to its program's heads at most doubles their number.
@@ -136,7 +136,7 @@ def _delivery(knobs: FlashDecodeKnobs) -> Any:
     """Where the partial results of a config that pushes go."""
     if knobs.exchange == "two_shot":
         return exchange.TWO_SHOT
-    return exchange.ONE_SHOT_LL if knobs.words else exchange.ONE_SHOT
+    return exchange.ONE_SHOT_LL if knobs.ll else exchange.ONE_SHOT
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ Launch after launch. Inboxes and counters have two slots, used in turn, and no b
 launch e has finished e - 1, for which it needed something from every peer, sent in the peer's launch e - 1; so every
 peer has finished e - 2, the last reader of the slot. In ``two_shot`` it needed results alone; their owners had needed
 a part from every rank. A counter counts over all launches that used its slot: a fast peer may be one launch ahead, but
-not two, so what it adds early counts in the other slot. The launch's number (see ``finish_wide``) is an int64: it does
+not two, so what it adds early counts in the other slot. The epoch (see ``wide_epoch``) is an int64: it does
 not wrap around, and counters, which may, are compared with what follows from its lower half.
 
 No wait starves its producer. Programs are dispatched in the order of their ids, and tiles are in that order too, the
@@ -26,11 +26,12 @@ import triton
 import triton.language as tl
 
 from autotune.heap import device as heap
-from autotune.kernels.gemm_all_reduce.ll_tiles import ll_flag, ll_send_tile, ll_sum_tiles
+from autotune.kernels.gemm_all_reduce.ll_tiles import ll_send_tile, ll_sum_tiles
 from autotune.kernels.primitives.counters import finish_wide, wide_epoch
 from autotune.kernels.primitives.exchange import send_tile, sum_parts
+from autotune.kernels.primitives.ll import ll_flag
 from autotune.kernels.primitives.splits import join_splits, split_range
-from autotune.kernels.primitives.tiles import accumulate, add_bias, swizzle, store_tile
+from autotune.kernels.primitives.tiles import accumulate, add_bias, store_tile, swizzle
 
 ONE_SHOT = tl.constexpr(0)
 TWO_SHOT = tl.constexpr(1)

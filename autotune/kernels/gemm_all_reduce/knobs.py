@@ -16,11 +16,11 @@ class GemmAllReduceKnobs(GemmKnobs):
     protocol: str = "signal"
 
     @property
-    def uses_ll(self) -> bool:
-        """Whether parts carry their own flags."""
+    def ll(self) -> bool:
+        """True if parts travel by the LL protocol."""
         return self.protocol == "ll"
 
     @property
     def separate(self) -> bool:
-        """Whether programs of their own combine."""
+        """True if programs of their own combine."""
         return self.combine == "separate"

@@ -49,18 +49,18 @@ class GemmAllReduceKernels(Kernels[GemmAllReduce, GemmAllReduceKnobs, GemmTensor
         if knobs.mode == "bsp":
             return None
         ints, tiles, tile = torch.int32, knobs.tiles(problem.m, problem.n), (knobs.block_m, knobs.block_n)
-        wire = torch.int64 if knobs.packed else TORCH_DTYPES[problem.dtype]
-        in_all = problem.inbox_bytes(knobs.mode, *tile, ll=knobs.packed) // wire.itemsize
+        wire = torch.int64 if knobs.ll else TORCH_DTYPES[problem.dtype]
+        in_all = problem.inbox_bytes(knobs.mode, *tile, ll=knobs.ll) // wire.itemsize
         results = SLOTS * tiles if knobs.mode == "two_shot" else 0
-        words = results * math.prod(tile) * problem.element_size * (2 if knobs.packed else 1) // wire.itemsize
+        in_results = results * math.prod(tile) * problem.element_size * (2 if knobs.ll else 1) // wire.itemsize
         partials, tickets = knobs.partials(problem.m, problem.n, own)
         return Scratch(
             epoch_counter=shared((1,), torch.int64),
             status=shared((1,), ints),
             arrivals=shared((SLOTS, tiles), ints),
             returns=shared((results,), ints),
-            inbox=shared((in_all - words,), wire),
-            results=shared((words,), wire),
+            inbox=shared((in_all - in_results,), wire),
+            results=shared((in_results,), wire),
             partials=partials,
             tickets=tickets,
         )
@@ -92,7 +92,7 @@ class GemmAllReduceKernels(Kernels[GemmAllReduce, GemmAllReduceKnobs, GemmTensor
             "heap_bases": call.bases, "epoch_counter": scratch.epoch_counter, "arrivals": scratch.arrivals,
             "returns": scratch.returns, "status": scratch.status, "spin_limit": call.spin_limit,
             "TYPE": TYPES[problem.dtype], "WORLD": problem.world_size, "MODE": MODES[knobs.mode].value,
-            "LL": knobs.packed, "SEPARATE": knobs.separate, "SPLITS": knobs.split_k,
+            "LL": knobs.ll, "SEPARATE": knobs.separate, "SPLITS": knobs.split_k,
         }  # fmt: skip
         resident = programs if blocking else None
         combining = tiles if knobs.separate else 0

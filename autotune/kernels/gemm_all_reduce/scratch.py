@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 NAN_LL_WORD = 0x7FC07FC0
-"""A packed word whose data is NaN in every element type and whose flag, zero, no launch waits for."""
+"""An LL word whose data is NaN in every element type and whose flag, zero, no launch waits for."""
 
 
 @dataclass(frozen=True)
@@ -23,9 +23,9 @@ class Scratch:
     returns: torch.Tensor
     """int32 [2, tiles], ``two_shot``: results of a tile that have arrived."""
     inbox: torch.Tensor
-    """Parts of tiles, one after the other: in the element type; int64 where packed; fp32 where added to."""
+    """Parts of tiles, one after the other: in the element type, or int64 as LL words."""
     results: torch.Tensor
-    """Sums of tiles, ``two_shot``, 2 * tiles of them: in the element type; int64 where packed."""
+    """Sums of tiles, ``two_shot``, 2 * tiles of them: in the element type, or int64 as LL words."""
     partials: torch.Tensor
     """fp32 [tiles * splits, block_m, block_n], this rank's alone, like the tickets; see ``join_splits``."""
     tickets: torch.Tensor

@@ -3,7 +3,8 @@
 Rank r owns ``rows`` rows of C, from r * rows of A on. Tiles are cut owner by owner (the last row of an owner's tiles
 may hang over into the next owner's rows; what hangs over is not stored), so that each has one owner. A launch computes
 the peers' tiles first and its own last: peers' parts travel while it computes, and its own part of a tile is added to
-theirs from registers. Tiles of an owner are numbered down the columns, and TRANSFER_TILES of them share a flag.
+theirs from registers. Tiles of an owner are numbered down the columns, and one signal covers
+TRANSFER_TILES of them.
 
 Launch after launch. The tiles under way lie in two slots, used in turn. Pushing: a rank that stores into a slot for
 epoch e has finished epoch e - 1, hence waited for every peer's parts of e - 1, hence every peer has begun e - 1, hence
@@ -24,10 +25,10 @@ import triton
 import triton.language as tl
 
 from autotune.heap import device as heap
-from autotune.kernels.primitives.counters import arrive, last_of, finish, wait_for_all
+from autotune.kernels.primitives.counters import arrive, finish, last_of, wait_for_all
 from autotune.kernels.primitives.exchange import add_tiles, send_tile
 from autotune.kernels.primitives.splits import join_splits, split_range
-from autotune.kernels.primitives.tiles import accumulate, swizzle, store_tile
+from autotune.kernels.primitives.tiles import accumulate, store_tile, swizzle
 
 
 @triton.jit
@@ -35,12 +36,12 @@ def announce(index, tiles, sent, arrivals, owner, rank, heap_bases, TRANSFER_TIL
     """Signal the owner that our part of its tile ``index`` is there, once that is so of the whole unit."""
     units = tl.cdiv(tiles, TRANSFER_TILES)
     unit = index // TRANSFER_TILES
-    flag = arrivals + rank * units + unit
+    counter = arrivals + rank * units + unit
     if TRANSFER_TILES == 1:
-        heap.signal(flag, owner, rank, heap_bases)
+        heap.signal(counter, owner, rank, heap_bases)
     else:
         in_unit = tl.minimum(tiles - unit * TRANSFER_TILES, TRANSFER_TILES)
-        heap.signal(flag, owner, rank, heap_bases, last_of(sent + owner * units + unit, in_unit))
+        heap.signal(counter, owner, rank, heap_bases, last_of(sent + owner * units + unit, in_unit))
 
 
 @triton.jit
@@ -51,8 +52,8 @@ def collect(
     """Our own part of a tile of ours plus the peers', as they arrive: fp32 [BLOCK_M, BLOCK_N]."""
     box = slot * WORLD + (rank if PULL else 0)
     return add_tiles(
-        acc, inbox, box * tiles + index, tiles, arrivals, index // TRANSFER_TILES, tl.cdiv(tiles, TRANSFER_TILES), target,
-        rank, heap_bases, status, spin_limit, WORLD, PULL, BLOCK_M, BLOCK_N,
+        acc, inbox, box * tiles + index, tiles, arrivals, index // TRANSFER_TILES, tl.cdiv(tiles, TRANSFER_TILES),
+        target, rank, heap_bases, status, spin_limit, WORLD, PULL, BLOCK_M, BLOCK_N,
     )  # fmt: skip
 
 

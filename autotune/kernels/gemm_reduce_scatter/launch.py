@@ -126,8 +126,8 @@ def _padded(size: int, smallest: int) -> int:
 def _common(call: ScatterCall) -> dict[str, Any]:
     """What every kernel of ours has."""
     return {
-        "rank": call.rank, "heap_bases": call.bases, "epoch_counter": call.scratch.epoch_counter, "status": call.scratch.status,
-        "spin_limit": call.spin_limit, "WORLD": call.problem.world_size,
+        "rank": call.rank, "heap_bases": call.bases, "epoch_counter": call.scratch.epoch_counter,
+        "status": call.scratch.status, "spin_limit": call.spin_limit, "WORLD": call.problem.world_size,
     }  # fmt: skip
 
 

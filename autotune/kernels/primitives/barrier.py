@@ -1,4 +1,4 @@
-"""All ranks meet on the device: the barrier that lines them up before a measurement or a pull."""
+"""The barrier of all ranks, on the device: it lines them up before a measurement or a pull."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from autotune.kernels.primitives.counters import arrive, finish, wait_for_all
 
 
 @triton.jit(do_not_specialize=["rank", "spin_limit"])
-def barrier_kernel(counters, epoch_counter, rank, heap_bases, status, spin_limit, WORLD: tl.constexpr, FINISH: tl.constexpr):
-    """Signal everybody, wait for everybody. One program; ``counters`` int32 [world_size], ``epoch_counter`` as in ``finish``.
+def barrier_kernel(
+    counters, epoch_counter, rank, heap_bases, status, spin_limit, WORLD: tl.constexpr, FINISH: tl.constexpr
+):
+    """Arrive at every rank's counters, wait until all have. One program; ``counters`` is int32 [world_size].
 
-    FINISH closes the epoch; an earlier barrier in the same epoch uses other counters.
+    FINISH ends the epoch; an earlier barrier in the same epoch uses other counters.
     """
     epoch = tl.load(epoch_counter)
     arrive(counters, rank, heap_bases, WORLD)

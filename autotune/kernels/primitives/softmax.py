@@ -13,7 +13,7 @@ import triton.language as tl
 
 @triton.jit
 def update(acc, total, running_max, values, lse):
-    """Take ``values`` [parts, rows, D], ``lse`` [parts, rows] into the running acc [rows, D], total and top [rows]."""
+    """Take in ``values`` [parts, rows, D] and ``lse`` [parts, rows]; acc is [rows, D], total and running_max [rows]."""
     new_max = tl.maximum(running_max, tl.max(lse, axis=0))
     shift = tl.where(new_max == float("-inf"), 0.0, new_max)
     weights = tl.exp2(lse - shift[None, :])

@@ -4,7 +4,7 @@ A shard is [rows, width], contiguous; in an inbox its rows lie ``pitch`` element
 travels in units, the granularity: ``transfer_rows`` rows of one of CHUNKS equal ranges of columns, all rows of a range
 before the next range. All communicating programs share each unit step by step and each signals the unit once, so a
 unit has arrived when its counter has grown by their number (``parts``). Counters are never reset (see counters.py):
-launch number ``epoch`` waits for (epoch + 1) * parts. ``arrivals`` is int32 [CHUNKS, world_size, units], a row for each
+``epoch`` waits for (epoch + 1) * parts. ``arrivals`` is int32 [CHUNKS, world_size, units], a row for each
 source.
 
 A step is a block of STEP_ROWS x STEP_COLUMNS elements; the columns are a power of two that divides the range where

@@ -35,7 +35,7 @@ def flash_decode_latency(problem: FlashDecode, knobs: FlashDecodeKnobs, machine:
     memory = problem.bytes_read * math.sqrt(blocks) / rates.memory / max(busy, 0.05) * waves
     steps = math.ceil(problem.kv_len / splits / block) * math.ceil(programs / slots)
     attention = max(memory, steps * STEP_OVERHEAD)
-    words = 2 if knobs.words else 1
+    words = 2 if knobs.ll else 1
     exchange = problem.bytes_moved * words / rates.links + rates.signal / words
     launched = KERNELS.get(knobs.mode, 1) + (knobs.reducer == "kernel")
     gap = rates.launch / 2 if knobs.launch == "graph" else rates.launch
