@@ -9,7 +9,7 @@ from autotune.kernels.primitives.counters import EPOCH_SHIFT
 from autotune.workloads.built_in.all_gather_gemm import AllGatherGemmOperation, AllGatherGemmWorkload
 from autotune.workloads.built_in.flash_decode import FlashDecodeOperation, FlashDecodeWorkload
 from autotune.workloads.built_in.gemm_reduce_scatter import GemmReduceScatterOperation, GemmReduceScatterWorkload
-from autotune.workloads.workload import Run
+from autotune.workloads.interface import Run
 
 CALLS_LEFT = 4
 """Calls before the epoch, as an int32, becomes negative."""
