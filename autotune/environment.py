@@ -1,6 +1,6 @@
-"""Where we are: the machine, the versions on it, and the settings read from environment variables.
+"""The environment: the machine, the versions on it, and the settings from environment variables.
 
-This is the only module that reads ``os.environ`` for settings of ours; ``SETTINGS`` lists them for the docs.
+Only this module reads ``os.environ`` for AUTOTUNE_ settings; ``SETTINGS`` lists them for the docs.
 """
 
 from __future__ import annotations
@@ -25,26 +25,25 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Setting(Generic[T]):
-    """An environment variable of ours."""
+    """An AUTOTUNE_ environment variable."""
 
     name: str
     allowed: str
-    """What its text may be, in words."""
+    """The allowed texts, in words."""
     meaning: str
     read: Callable[[str], T]
     """Its value from its text; raises ValueError."""
 
     def value(self) -> T | None:
-        """None where it is unset or empty; raises InputError where the text is none of what is allowed."""
+        """The value; None if unset or empty. Raises InputError for a text that is not allowed."""
         text = os.environ.get(self.name)
         return self.parsed(text) if text else None
 
     def parsed(self, text: str) -> T:
-        """Raises InputError."""
         try:
             return self.read(text)
         except ValueError:
-            raise InputError(f"{self.name}={text!r}: {self.allowed} is needed, or nothing for the default") from None
+            raise InputError(f"{self.name}={text!r}: must be {self.allowed}, or unset for the default") from None
 
 
 def _whole_number(least: int, most: int) -> Callable[[str], int]:
@@ -63,13 +62,11 @@ def _yes_or_no(text: str) -> bool:
     return words[text.lower()]
 
 
-DATABASE = Setting(
-    "AUTOTUNE_DB", "a path or a URL", "the database; default: a SQLite file in the user's data folder", str
-)
+DATABASE = Setting("AUTOTUNE_DB", "a path or a URL", "database; default: a SQLite file in the user's data folder", str)
 WORKLOADS = Setting(
     "AUTOTUNE_WORKLOADS",
     "paths, separated by ':'",
-    "files with a user's own workloads, loaded beside the built-in ones",
+    "files with your own workloads, loaded beside the built-in ones",
     lambda text: [path for path in text.split(":") if path],
 )
 COMPILE_WORKERS = Setting(
@@ -81,7 +78,7 @@ COMPILE_WORKERS = Setting(
 OFFLINE = Setting(
     "AUTOTUNE_OFFLINE",
     "1 or 0",
-    "1: decorated kernels never tune in this process, whatever they were told to do on a miss",
+    "1: decorated kernels never tune in this process, whatever their on_miss says",
     _yes_or_no,
 )
 HEAP_BYTES = Setting(
@@ -95,7 +92,7 @@ SETTINGS: Sequence[Setting[Any]] = (DATABASE, WORKLOADS, COMPILE_WORKERS, OFFLIN
 
 @dataclass(frozen=True)
 class Machine:
-    """What the ranks run on. All ranks' devices are alike."""
+    """The machine of the ranks. All ranks' devices are alike."""
 
     kind: str
     """``cuda``, ``hip`` or ``interpreter``."""
@@ -116,26 +113,25 @@ class Machine:
 
     @property
     def is_interpreter(self) -> bool:
-        """Whether kernels run under Triton's interpreter."""
         return self.kind == "interpreter"
 
     @property
     def has_tma(self) -> bool:
-        """Whether tensor-memory-accelerator loads exist (NVIDIA Hopper and later; the interpreter imitates them)."""
+        """True if TMA loads exist (NVIDIA from Hopper on; the interpreter imitates them)."""
         return self.is_interpreter or (self.kind == "cuda" and int(self.arch.removeprefix("sm_")) >= 90)
 
 
 INTERPRETED = Machine("interpreter", INTERPRETER, "cpu", 0, 8, 1 << 30, 0, "shared-memory")
-"""What kernels run on under Triton's interpreter, whatever GPUs there are."""
+"""The machine of kernels under Triton's interpreter, whatever GPUs there are."""
 
 MI300X = Machine("hip", "AMD Instinct MI300X", "gfx942", 8, 304, 64 * 1024, 4 << 20, "xgmi", 64)
 MI350X = Machine("hip", "AMD Instinct MI350X", "gfx950", 8, 256, 160 * 1024, 4 << 20, "xgmi", 64)
 H100 = Machine("cuda", "NVIDIA H100 80GB HBM3", "sm_90", 8, 132, 227 * 1024, 50 << 20, "nvlink")
-"""Targets to compile for offline, where no such machine is at hand."""
+"""Targets for offline compilation on hosts without such GPUs."""
 
 
 def offline() -> bool:
-    """Whether AUTOTUNE_OFFLINE forbids this process to tune at a kernel's launch."""
+    """True if AUTOTUNE_OFFLINE forbids tuning at a kernel's launch."""
     return OFFLINE.value() or False
 
 
@@ -146,7 +142,7 @@ def default_database_url() -> str:
 
 @functools.cache
 def machine() -> Machine:
-    """This host's machine. GPUs where torch sees them, else the interpreter. Imports torch."""
+    """This host: its GPUs if torch sees any, else the interpreter. Imports torch."""
     import torch
 
     if not torch.cuda.is_available():
@@ -181,7 +177,7 @@ def _nvidia_interconnect(gpus: int) -> str:
 
 @functools.cache
 def versions() -> dict[str, str]:
-    """Versions of what a measurement depends on: triton, iris, torch and the driver. Empty string where unknown."""
+    """Versions that a measurement depends on: triton, iris, torch and the driver; empty if unknown."""
 
     def version(distribution: str) -> str:
         try:

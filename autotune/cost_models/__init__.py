@@ -1,4 +1,4 @@
-"""Cost models: what a config ought to take, by rooflines. They order the first trials and hide nothing."""
+"""Cost models: a config's predicted latency, by rooflines. They order the first trials and exclude nothing."""
 
 from autotune.cost_models.flash_decode import flash_decode_latency
 from autotune.cost_models.gemm import gemm_latency

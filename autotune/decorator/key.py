@@ -110,7 +110,7 @@ def _plain(name: str, value: Any) -> Any:
     if isinstance(value, tuple | list):
         return [_plain(name, each) for each in value]
     raise InvalidArguments(
-        f"key argument {name} is a {type(value).__name__}: allowed are numbers, strings, flags, None, dtypes and "
+        f"key argument {name} is a {type(value).__name__}: allowed: numbers, strings, flags, None, dtypes and "
         "tuples of these; take it out of key="
     )
 

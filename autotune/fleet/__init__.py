@@ -1,4 +1,4 @@
-"""Tuned configs on their way between machines: a reviewed file out and in, and the measurements in the T4 format."""
+"""Tuned configs between machines: export to a file, reviewed import, measurements in the T4 format."""
 
 from autotune.fleet.file import FORMAT, VERSION, read, schema, write
 from autotune.fleet.review import Here, Review, State, review, take

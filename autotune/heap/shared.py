@@ -24,12 +24,12 @@ MEMORY = Path("/dev/shm")
 class SharedMemoryHeap(SymmetricHeap):
     """Each rank maps its own file and its peers'. The files are unlinked before the constructor returns.
 
-    Nothing is therefore left behind, however a rank dies later; the memory goes when the last process does. What ranks
-    that are killed before leave is removed with the next heap.
+    So nothing is left behind, however a rank dies: the memory goes with the last process. The next heap removes the
+    files of ranks killed before that.
     """
 
     def __init__(self, size: int, group: dist.ProcessGroup | None = None) -> None:
-        """Collective: all ranks of ``group`` call it with the same ``size`` in bytes."""
+        """Collective over ``group``; ``size`` is in bytes."""
         mend_interpreter()
         rank, world_size = dist.get_rank(group), dist.get_world_size(group)
         with _common_folder(group) as folder:
@@ -47,7 +47,6 @@ class SharedMemoryHeap(SymmetricHeap):
         super().__init__(self._maps[rank], [part.data_ptr() for part in self._maps], group)
 
     def _borrow(self, tensor: torch.Tensor) -> torch.Tensor:
-        """By its address."""
         memory = (ctypes.c_byte * (tensor.numel() * tensor.element_size())).from_address(tensor.data_ptr())
         return torch.frombuffer(memory, dtype=tensor.dtype).view(tensor.shape)
 
@@ -57,14 +56,12 @@ class SharedMemoryHeap(SymmetricHeap):
         return part.view(like.dtype).view(like.shape)
 
     def close(self) -> None:
-        """Unmap the peers' memory and ours."""
         self._let_go()
         self._maps.clear()
         super().close()
 
 
 def _others(group: dist.ProcessGroup | None) -> list[int]:
-    """The peers' process ids. Collective."""
     pids: list[int] = [0] * dist.get_world_size(group)
     dist.all_gather_object(pids, os.getpid(), group=group)
     return [pid for pid in pids if pid != os.getpid()]
@@ -72,7 +69,7 @@ def _others(group: dist.ProcessGroup | None) -> list[int]:
 
 @contextlib.contextmanager
 def _common_folder(group: dist.ProcessGroup | None) -> Iterator[str]:
-    """A fresh folder that all ranks know and the first one removes; in memory where the host has such a place."""
+    """A fresh folder, known to all ranks and removed by the first; in memory if the host has such a place."""
     own = OwnFolder(MEMORY if MEMORY.is_dir() else None) if dist.get_rank(group) == 0 else None
     name = [str(own.path) if own else ""]
     dist.broadcast_object_list(name, group_src=0, group=group)

@@ -93,8 +93,8 @@ def test_a_changed_config_is_a_small_diff(make_entry: MakeEntry) -> None:
         ("", "not JSON: Expecting value: line 1 column 1"),
         ("{", "not JSON: "),
         ("[" * 100_000, "not JSON: "),
-        ("[]", 'an object with "format": "iris-autotune/configs" is needed'),
-        ('{"entries": []}', 'an object with "format": "iris-autotune/configs" is needed'),
+        ("[]", 'expected an object with "format": "iris-autotune/configs"'),
+        ('{"entries": []}', 'expected an object with "format": "iris-autotune/configs"'),
         (
             '{"format": "iris-autotune/configs", "version": 3, "entries": []}',
             "version 3 of the format; this iris-autotune reads version 1 and 2",

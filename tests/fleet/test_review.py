@@ -101,8 +101,8 @@ def test_other_versions_stand_beside_ours_and_that_is_said(store: Store, make_en
 @pytest.mark.parametrize(
     ("values", "told"),
     [
-        ({"block_m": 100}, "config: block_m=100: allowed are "),
-        ({"mode": "sneak"}, "config: mode='sneak': allowed are "),
+        ({"block_m": 100}, "config: block_m=100: allowed: "),
+        ({"mode": "sneak"}, "config: mode='sneak': allowed: "),
         ({"extra": 1}, "config: mode push has no extra"),
         ({"block_m": 256, "block_n": 256, "block_k": 128, "num_stages": 6}, "config: "),
     ],
@@ -193,7 +193,7 @@ def test_an_unknown_machines_config_is_taken_and_said_to_be_unchecked(make_entry
         "checked for names and values alone: nothing is known here of sm_170; a lookup there does"
     )
     [strange] = review([with_config(make_entry(machine), mode="sneak")], Here.of(None), LAPTOP)
-    assert strange.state is State.INVALID and strange.reason.startswith("config: mode='sneak': allowed are ")
+    assert strange.state is State.INVALID and strange.reason.startswith("config: mode='sneak': allowed: ")
     [there] = review([make_entry(machine)], Here.of(None), machine)
     assert there.reason == ""
 

@@ -94,7 +94,7 @@ def test_what_is_left_out_is_told_to_programs_too(gpus: Bench, tmp_path: Path, e
     result = gpus.tune("import", str(exported), "--json", *there)
     assert result.exit_code == 1
     first, second = json.loads(result.stdout)
-    assert first["state"] == "refused" and "block_m=100: allowed are" in first["reason"] and first["left_out"]
+    assert first["state"] == "refused" and "block_m=100: allowed:" in first["reason"] and first["left_out"]
     assert second["state"] == "unknown workload" and "no workload named 'mystery'" in second["reason"]
     assert gpus.json("list", *there) == []
 
@@ -136,7 +136,7 @@ def test_export_takes_a_workload_its_dimensions_and_a_device(gpus: Bench, export
 
 def test_export_says_what_it_cannot_do(gpus: Bench, tmp_path: Path, exported: Path) -> None:
     for words, told in (
-        (["--format", "xml"], "format 'xml': allowed are json, t4"),
+        (["--format", "xml"], "format 'xml': allowed: json, t4"),
         (["-o", str(tmp_path / "no" / "such")], "No such file or directory"),
         (["--device", "x", "all-gather-gemm"], "options of tune export go behind the workload's name"),
         (["--format", "t4"], "T4 holds one study; name its workload, dimensions and --device"),

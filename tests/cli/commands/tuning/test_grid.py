@@ -158,7 +158,7 @@ def test_interrupted_it_continues(bench: Bench) -> None:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["--width", "1..x"], "a list like 16,64,256 or a doubling range like 1..1024 is needed"),
+        (["--width", "1..x"], "write a list like 16,64,256 or a doubling range like 1..1024"),
         (["--width", "64..32"], "has its end before its beginning"),
         (["--width", "64,128", "--held-out", "96,128"], "128 is among --width 64,128 too"),
         (["--width", "64,128", "--held-out", "many"], "--held-out many: a list like"),

@@ -44,7 +44,7 @@ def test_interrupted_it_goes_on(gpus: Bench, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (("--values", "block_m=64,65"), "65; allowed are 16, 32, 64, 128, 256"),
+        (("--values", "block_m=64,65"), "65; allowed: 16, 32, 64, 128, 256"),
         (("--values", "tile=64"), "no dimension tile; there are mode"),
         (("--values", "block_m"), "write each dimension once"),
         (("--values", "block_m=64;block_m=128"), "write each dimension once"),

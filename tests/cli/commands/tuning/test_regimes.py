@@ -123,7 +123,7 @@ def test_a_resumed_search_knows_what_the_host_costs(gpus: Bench, tmp_path: Path)
 def test_an_unknown_regime_is_one_line_and_exit_code_2(gpus: Bench, words: tuple[str, ...]) -> None:
     result = gpus.tune(*words, "--regime", "warm")
     assert result.exit_code == 2 and result.stdout == ""
-    assert result.stderr == "tune: error: regime 'warm': allowed are graph, pipelined, isolated\n"
+    assert result.stderr == "tune: error: regime 'warm': allowed: graph, pipelined, isolated\n"
 
 
 def test_a_grid_tunes_for_the_regime_too(bench: Bench) -> None:

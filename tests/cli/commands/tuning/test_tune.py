@@ -48,12 +48,12 @@ def test_piped_the_view_is_plain_lines_on_stderr(gpus: Bench) -> None:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (("all-gather-gemm", "--seed", "-1"), "seed -1: allowed are 0 to 4294967295"),
-        (("grid", "all-gather-gemm", "--seed", str(2**32)), "seed 4294967296: allowed are 0 to 4294967295"),
+        (("all-gather-gemm", "--seed", "-1"), "seed -1: allowed: 0 to 4294967295"),
+        (("grid", "all-gather-gemm", "--seed", str(2**32)), "seed 4294967296: allowed: 0 to 4294967295"),
         (("all-gather-gemm", "--m", "16,64"), "several sizes are tuned"),
         (("all-gather-gemm", "--m", "16..64"), "several sizes are tuned"),
-        (("all-gather-gemm", "--dtype", "bfloat16"), "allowed are bf16, fp16, fp32; did you mean bf16?"),
-        (("all-gather-gemm", "--layout", "row"), "allowed are rows, k; did you mean rows?"),
+        (("all-gather-gemm", "--dtype", "bfloat16"), "allowed: bf16, fp16, fp32; did you mean bf16?"),
+        (("all-gather-gemm", "--layout", "row"), "allowed: rows, k; did you mean rows?"),
     ],
 )
 def test_what_cannot_be_is_said_with_what_can(gpus: Bench, words: tuple[str, ...], told: str) -> None:
@@ -209,11 +209,11 @@ def test_the_seed_is_kept(gpus: Bench) -> None:
         (["all-gather-gemm", "--m", "4100"], "take 4096 or 4104"),
         (["all-gather-gemm", "--world-size", "16"], "this machine has 8 GPUs, one for each rank; take 1 to 8"),
         (["all-gather-gemm", "--world-size", "0"], "world_size=0"),
-        (["all-gather-gemm", "--dtype", "int8"], "allowed are bf16, fp16, fp32"),
-        (["all-gather-gemm", "--budget", "1s"], "allowed are 5s to 168h"),
+        (["all-gather-gemm", "--dtype", "int8"], "allowed: bf16, fp16, fp32"),
+        (["all-gather-gemm", "--budget", "1s"], "allowed: 5s to 168h"),
         (["all-gather-gemm", "--budget", "soon"], "write it like 90s, 5m or 1.5h"),
-        (["all-gather-gemm", "--trials", "0"], "allowed are 1 to 100000"),
-        (["all-gather-gemm", "--effort", "huge"], "allowed are quick, standard, full"),
+        (["all-gather-gemm", "--trials", "0"], "allowed: 1 to 100000"),
+        (["all-gather-gemm", "--effort", "huge"], "allowed: quick, standard, full"),
         (
             ["scatter-gemm"],
             "no workload named 'scatter-gemm'; there are: all-gather-gemm, flash-decode, gemm-all-reduce, ",
