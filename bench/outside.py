@@ -41,7 +41,7 @@ from outside_cases import FAR, Case, Collectives, Way, distances, make
 from outside_clock import TOY, Clock, Plan, Ratio
 
 import autotune
-from autotune.environment import versions
+from autotune.machine import versions
 
 ALLOWED = 0.03
 """By which a ratio may differ from the tuner's."""

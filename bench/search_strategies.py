@@ -24,7 +24,7 @@ from typing import Any
 import optuna
 
 from autotune.config import Config, Value
-from autotune.environment import Machine
+from autotune.machine import Machine
 from autotune.outcome import Evaluation, Outcome
 from autotune.ranks.evaluation import MeasurePlan
 from autotune.recordings import Recording, Replay, read

@@ -12,7 +12,7 @@ from typer.main import get_command
 
 from autotune.cli import output
 from autotune.cli.commands import health
-from autotune.cli.commands.cache import entries, fleet, report
+from autotune.cli.commands.cache import entries, report, sharing
 from autotune.cli.commands.tuning import grid, record, tune
 from autotune.cli.interrupts import exit_code, interruptible, requested
 from autotune.cli.options import with_problem_options
@@ -84,7 +84,11 @@ def build() -> typer.Typer:
     """The app. Loads no workload but those of the user's own files."""
     app = _group(Main)
     panel_of = {command: panel for panel, commands in PANELS.items() for command in commands}
-    for name, command in (("list", entries.list_entries), ("import", fleet.import_configs), ("doctor", health.doctor)):
+    for name, command in (
+        ("list", entries.list_entries),
+        ("import", sharing.import_configs),
+        ("doctor", health.doctor),
+    ):
         app.command(name, rich_help_panel=panel_of[name])(command)
     _add_workloads(app, tune.tune_workload, "Tune {}.")
     alone = ("report", "export")  # without a workload: of all
@@ -95,7 +99,7 @@ def build() -> typer.Typer:
         ("show", entries.show_entry, "Show the cache entry of one problem of {}.", entries.show),
         ("lookup", entries.look_up, "Print the config a program would get for {}.", entries.lookup),
         ("report", report.report_workload, "Report on {}.", report.report),
-        ("export", fleet.export_workload, "Export the tuned configs of {}.", fleet.export),
+        ("export", sharing.export_workload, "Export the tuned configs of {}.", sharing.export),
     ):
         group = _group(_commands_of(function, title), subcommand_metavar="WORKLOAD [ARGS]...")
         group.callback(invoke_without_command=name in alone, no_args_is_help=name not in alone)(callback)
@@ -152,7 +156,7 @@ def _lazy(name: str, function: Callable[..., None], help: str) -> type[TyperComm
 def _command(found: Workload, function: Callable[..., None], help: str) -> Any:
     single = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     about = " ".join((found.problem_type.__doc__ or "").split("\n\n")[0].split())
-    filters = function in (report.report_workload, fleet.export_workload)
+    filters = function in (report.report_workload, sharing.export_workload)
     details = " ".join((function.__doc__ or "").split())
     text = " ".join([help, details, *([] if filters else [DEFAULTS])]) + f"\n\n{escape(about)}"
     several = function is grid.tune_grid

@@ -12,8 +12,8 @@ from typing import Annotated, Any
 
 import typer
 
-from autotune.environment import Machine
 from autotune.errors import InputError, InvalidProblem
+from autotune.machine import Machine
 from autotune.outcome import Regime
 from autotune.problem import Problem
 from autotune.report.figures import dashed, options_text

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 
-from autotune.environment import Machine
 from autotune.errors import MissedMeeting
 from autotune.heap.arena import SymmetricHeap
 from autotune.kernels.launching.plan import Launch
 from autotune.kernels.primitives.meeting import meet_kernel
+from autotune.machine import Machine
 from autotune.outcome import Latency
 from autotune.ranks.early_stop import slowest
 
@@ -32,7 +32,7 @@ HOST_CALLS = 30
 has to wait for the device.
 """
 
-AHEAD = 2e-3
+AHEAD = 1e-3
 """Seconds between the ranks' agreement on a start and the start, so that all of them know it in time."""
 
 

@@ -6,7 +6,7 @@ import typer
 
 from autotune.cli import output
 from autotune.cli.options import Database, Json
-from autotune.environment import default_database_url
+from autotune.settings import default_database_url
 
 
 def doctor(db: Database = None, json: Json = False) -> None:

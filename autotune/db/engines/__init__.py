@@ -1,9 +1,9 @@
 """Connects to a database by URL or path: SQLite files and PostgreSQL servers."""
 
-from autotune.db.engines.condition import Condition, condition
 from autotune.db.engines.database import Database
 from autotune.db.engines.engine import database_url, open_database, place_of
 from autotune.db.engines.failures import intact, translated
+from autotune.db.engines.inspection import Condition, condition
 from autotune.db.engines.schema import CURRENT, Schema
 
 __all__ = [

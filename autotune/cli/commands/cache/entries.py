@@ -11,10 +11,10 @@ from autotune.cli import output, session
 from autotune.cli.entries import entry_dict, entry_lines, entry_title, speedup_text, title
 from autotune.cli.options import Database, Json, RegimeName, Request
 from autotune.db import CacheKey, Differences, Entry, Provenance, Store
-from autotune.environment import default_database_url
 from autotune.errors import NoDatabase
 from autotune.outcome import DEFAULT_REGIME, Regime, regime_of
 from autotune.report.figures import config_text, dashed, microseconds, problem_text, regime_options
+from autotune.settings import default_database_url
 from autotune.workloads import provenance_of, workload
 
 
@@ -88,7 +88,7 @@ def look_up(
     request: Request, regime: RegimeName = DEFAULT_REGIME.value, db: Database = None, json: Json = False
 ) -> None:
     """The config goes to stdout, its source (exact, nearest or default) to stderr."""
-    from autotune.runtime import lookup
+    from autotune.runtime.lookup import lookup
 
     machine = session.machine()
     problem = request.problem(machine)

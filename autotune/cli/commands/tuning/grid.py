@@ -18,14 +18,14 @@ from autotune.cli.interrupts import exit_code
 from autotune.cli.options import Database, Json, RegimeName, Request
 from autotune.config import Config
 from autotune.db import CacheKey, Entry, Store
-from autotune.environment import Machine
+from autotune.machine import Machine
 from autotune.outcome import DEFAULT_REGIME, Regime, regime_of
 from autotune.problem import Problem
 from autotune.report.figures import Ratio, microseconds, options_text
 from autotune.workloads import Workload, provenance_of
 
 if TYPE_CHECKING:
-    from autotune.runtime import Found
+    from autotune.runtime.lookup import Found
     from autotune.tuning import Budget, Result, TurningEvaluator
     from autotune.tuning.screening import Screen
 

@@ -13,7 +13,7 @@ import typer
 from autotune.cli import output, session
 from autotune.cli.interrupts import exit_code
 from autotune.cli.options import Database, Json, RegimeName, Request
-from autotune.environment import Machine
+from autotune.machine import Machine
 from autotune.outcome import DEFAULT_REGIME, regime_of
 from autotune.problem import Problem
 
