@@ -150,8 +150,8 @@ def decode(**fields: Any) -> FlashDecode:
         ({"dtype": "fp32"}, "dtype='fp32': flash decode takes bf16 or fp16"),
         ({"head_dim": 96}, "head_dim=96: allowed: 64, 128, 256"),
         ({"kv_heads": 7}, "kv_heads=7 must divide q_heads=96"),
-        ({"page_size": 0}, "page_size=0: an integer from 1"),
-        ({"soft_cap": -1}, "soft_cap=-1: an integer from 0"),
+        ({"page_size": 0}, "page_size=0: must be an integer from 1"),
+        ({"soft_cap": -1}, "soft_cap=-1: must be an integer from 0"),
     ],
 )
 def test_a_cache_that_cannot_be_attended_to(fields: dict[str, Any], said: str) -> None:

@@ -54,7 +54,7 @@ def test_on_the_command_line_it_is_one_line_before_anything_is_started(name: str
     done = subprocess.run(
         [sys.executable, "-m", "autotune.cli", *small], capture_output=True, text=True, env={**os.environ, name: text}
     )
-    (line,) = [line for line in done.stderr.splitlines() if "no GPU here" not in line]
+    (line,) = [line for line in done.stderr.splitlines() if "no GPU found" not in line]
     allowed = next(setting.allowed for setting in SETTINGS if setting.name == name)
     assert (done.returncode, done.stdout) == (2, "")
     assert line == f"tune: error: {name}={text!r}: must be {allowed}, or unset for the default"

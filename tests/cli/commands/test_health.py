@@ -19,7 +19,7 @@ def test_doctor_on_this_machine(laptop: Bench, tmp_path: Path) -> None:
     assert (result.exit_code, values["fine"]) == (1 if broken else 0, not broken)
     assert all(each["found"] for each in found.values())
     assert all(bool(each["mend"]) == (each["verdict"] != "fine") for each in found.values())
-    assert f"there is no database at {tmp_path / 'cache.db'} yet" in found["database"]["found"]
+    assert f"no database at {tmp_path / 'cache.db'} yet" in found["database"]["found"]
     assert not (tmp_path / "cache.db").exists()
 
 
