@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from autotune.decorator.candidates import Default
+from autotune.decorator.question import Ranks
 from autotune.decorator.tuner import Extension, OnMiss, Tuner
-from autotune.decorator.votes import Ranks
 from autotune.search_spaces import Dimension, Space
 
 __all__ = ["Tuner", "autotune"]

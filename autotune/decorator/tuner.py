@@ -19,12 +19,12 @@ from autotune.db import Provenance
 from autotune.decorator.bench import FAILED, Bench, evaluation_of
 from autotune.decorator.candidates import Candidates, Default, Listed, Spaced
 from autotune.decorator.key import Call, Reader, TuningKey, cache_key, call_of, key_reader, provenance_of, tuning_key
+from autotune.decorator.question import Asked, Question, Ranks, agreed, agreement_of
 from autotune.decorator.steady import SteadyAutotuner
-from autotune.decorator.votes import Asked, Question, Ranks, agreed, votes_of
 from autotune.errors import InvalidArguments, NotTuned
 from autotune.machine import INTERPRETED, Machine
 from autotune.machine import machine as this_machine
-from autotune.ranks.agreement import Votes
+from autotune.ranks.agreement import Agreement
 from autotune.runtime.entries import forget_entries, read_entries, serve
 from autotune.runtime.lookup import Found
 from autotune.search_spaces import Dimension, Space
@@ -224,18 +224,18 @@ class Tuner(SteadyAutotuner):
         elif miss == "nearest" and offers:
             found = offers[0]
         else:
-            default = question.votes.same(lambda: self._default(question, kwargs))
+            default = question.agreement.same(lambda: self._default(question, kwargs))
             found = Found(default, "default", None, question.reason)
         self._settle(key, question, found)
 
     def _question(self, named: Mapping[str, Any]) -> Question:
         """What all ranks ask for, and what their databases offer. Collective."""
-        votes = votes_of(self._extension.ranks)
-        return agreed(votes, votes.each(lambda: self._ask(named, votes)))
+        agreement = agreement_of(self._extension.ranks)
+        return agreed(agreement, agreement.gather(lambda: self._ask(named, agreement)))
 
-    def _ask(self, named: Mapping[str, Any], votes: Votes) -> Asked:
+    def _ask(self, named: Mapping[str, Any], agreement: Agreement) -> Asked:
         call = call_of(self._name, named, self.keys)
-        key = cache_key(call, votes.world_size, self._machine)
+        key = cache_key(call, agreement.world_size, self._machine)
         entries = read_entries(self._url, self._name, self._machine.device)
         served = serve(entries, key, self._provenance, self._extension.free, lambda c: self._violation(c, call))
         offer = None
@@ -255,7 +255,7 @@ class Tuner(SteadyAutotuner):
     def _settle(self, key: TuningKey, question: Question, found: Found) -> None:
         self.cache[key] = self.best_config = self._candidates.form(found.config)
         self.decisions[key] = found
-        if question.votes.rank == 0:
+        if question.agreement.rank == 0:
             expected = found.source in ("exact", "tuned", "given")
             level = logging.INFO if expected else logging.WARNING
             because = f" ({found.reason})" if found.reason else ""
@@ -276,8 +276,8 @@ class Tuner(SteadyAutotuner):
         self, key: TuningKey, question: Question, args: tuple[Any, ...], kwargs: dict[str, Any], anew: bool = False
     ) -> Found:
         """Tune, all ranks in step: rank 0 says which config, all time it, rank 0 takes down what the slowest took."""
-        votes = question.votes
-        listed = votes.same(lambda: self._listed(kwargs)) if isinstance(self._candidates, Listed) else []
+        agreement = question.agreement
+        listed = agreement.same(lambda: self._listed(kwargs)) if isinstance(self._candidates, Listed) else []
         if len(listed) == 1:
             return Found(listed[0], "given", None, "pruning left one config")
         proposals: Any = None  # rank 0's; the others never look at it
@@ -288,41 +288,41 @@ class Tuner(SteadyAutotuner):
             return opened.finished()
 
         try:
-            finished = votes.leader(begin)
+            finished = agreement.broadcast(begin)
             if finished is not None and self._violation(finished, question.call) is None:
                 return Found(finished, "exact", None, "")
-            ran = self._measure(key, votes, proposals, listed, args, kwargs)
-            config, evaluation = votes.leader(lambda: proposals.finish())
+            ran = self._measure(key, agreement, proposals, listed, args, kwargs)
+            config, evaluation = agreement.broadcast(lambda: proposals.finish())
         finally:
             if proposals is not None:
                 proposals.close()
         forget_entries(self._name)
         best = self._candidates.form(config)
         if ran:
-            votes.each(lambda: self.pre_hook({**self.nargs, **kwargs, **best.all_kwargs()}, reset_only=True))
+            agreement.gather(lambda: self.pre_hook({**self.nargs, **kwargs, **best.all_kwargs()}, reset_only=True))
         if evaluation.latency is None:
             return Found(config, "default", None, f"no config could be timed; the first: {evaluation.reason}")
         self._report(key, best)
         return Found(config, "tuned", None, "")
 
     def _measure(
-        self, key: TuningKey, votes: Votes, proposals: Any, listed: list[Config], args: tuple[Any, ...],
+        self, key: TuningKey, agreement: Agreement, proposals: Any, listed: list[Config], args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> bool:  # fmt: skip
         """Time what is proposed, on every rank; whether anything ran. Sets ``configs_timings`` and ``bench_time``."""
         begin = time.perf_counter()
-        self.do_bench = bench = Bench(votes, self._given_bench, self._machine)
+        self.do_bench = bench = Bench(agreement, self._given_bench, self._machine)
         self.configs_timings: dict[Any, Any] = {}
 
         def search() -> None:
-            config = votes.leader(lambda: proposals.next())
+            config = agreement.broadcast(lambda: proposals.next())
             while config is not None:
                 form = self._candidates.form(config)
-                self.configs_timings[form] = self._time(bench, form, votes, args, kwargs)
-                config = votes.leader(lambda: proposals.next(bench.evaluation))
+                self.configs_timings[form] = self._time(bench, form, agreement, args, kwargs)
+                config = agreement.broadcast(lambda: proposals.next(bench.evaluation))
 
         known = False
-        if self.cache_results and listed and votes.world_size == 1:
+        if self.cache_results and listed and agreement.world_size == 1:
             known = self.check_disk_cache(key, [self._candidates.form(config) for config in listed], search)
         else:
             search()
@@ -332,8 +332,10 @@ class Tuner(SteadyAutotuner):
                 proposals.adopt(config, evaluation_of(timing))
         return bool(self.configs_timings) and not known
 
-    def _time(self, bench: Bench, form: Any, votes: Votes, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if votes.world_size > 1 and not bench.compile(lambda: self._compile(form, args, kwargs)):
+    def _time(
+        self, bench: Bench, form: Any, agreement: Agreement, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        if agreement.world_size > 1 and not bench.compile(lambda: self._compile(form, args, kwargs)):
             return list(FAILED)
         return self._bench(*args, config=form, **kwargs)
 

@@ -242,7 +242,7 @@ def test_what_happened_is_logged_once_per_key(caplog: pytest.LogCaptureFixture) 
 
 def test_a_warm_launch_asks_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     kernel = tuned(copy(), Clock(3, 1, 2))
-    for name in ("read_entries", "tuning_key", "call_of", "votes_of"):
+    for name in ("read_entries", "tuning_key", "call_of", "agreement_of"):
         monkeypatch.setattr(f"autotune.decorator.tuner.{name}", None)
     out, x = tensors()
     kernel[grid](out, x, 200)

@@ -1,4 +1,4 @@
-"""The votes of a launch: what ranks tell each other on the way to one config of a kernel."""
+"""The question of a launch: what ranks tell each other on the way to one config of a kernel."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from autotune.db import CacheKey
 from autotune.decorator.key import Call
-from autotune.ranks.agreement import Votes
+from autotune.ranks.agreement import Agreement
 from autotune.runtime.lookup import Found
 
 Ranks = Literal["all", "each"] | Callable[[], Any]
@@ -21,7 +21,7 @@ PATIENCE = timedelta(minutes=10)
 """How long ranks wait for one that has not come to launch the kernel."""
 
 
-class LaunchVotes(Votes):
+class LaunchAgreement(Agreement):
     """The ranks that launch a kernel, which is where they wait for each other."""
 
     left_alone = (
@@ -31,25 +31,22 @@ class LaunchVotes(Votes):
     disagree = 'the ranks launch different kernels, keys or configs ({seen}); where that is meant, give ranks="each"'
 
 
-ALONE = LaunchVotes()
+ALONE = LaunchAgreement()
 
 
-def votes_of(ranks: Ranks) -> Votes:
+def agreement_of(ranks: Ranks) -> Agreement:
     """The ranks that choose a kernel's config together, as of now. Collective the first time that a group comes."""
     if ranks == "each" or not dist.is_available() or not dist.is_initialized():
         return ALONE
     group = ranks() if callable(ranks) else dist.group.WORLD
     if dist.get_world_size(group) == 1:
         return ALONE
-    if group not in _VOTES:
-        members = dist.get_process_group_ranks(group)
-        with LaunchVotes.together():
-            gloo = dist.new_group(members, backend="gloo", timeout=PATIENCE, use_local_synchronization=True)
-        _VOTES[group] = LaunchVotes(gloo, group)
-    return _VOTES[group]
+    if group not in _AGREEMENTS:
+        _AGREEMENTS[group] = LaunchAgreement.among(group, PATIENCE)
+    return _AGREEMENTS[group]
 
 
-_VOTES: dict[Any, Votes] = {}
+_AGREEMENTS: dict[Any, Agreement] = {}
 
 
 @dataclass(frozen=True)
@@ -69,7 +66,7 @@ class Asked:
 class Question:
     """What all ranks ask for together."""
 
-    votes: Votes
+    agreement: Agreement
     call: Call
     key: CacheKey
     offers: list[Found]
@@ -79,8 +76,8 @@ class Question:
     """Where one rank must not tune, none can."""
 
 
-def agreed(votes: Votes, asked: Sequence[Asked]) -> Question:
+def agreed(agreement: Agreement, asked: Sequence[Asked]) -> Question:
     """The question that they all ask; raises RanksDisagree, on every rank, where they do not."""
-    votes.demand_same([each.identity for each in asked])
+    agreement.check_same([each.identity for each in asked])
     first, offers = asked[0], [each.offer for each in asked if each.offer is not None]
-    return Question(votes, first.call, first.key, offers, first.reason, any(each.offline for each in asked))
+    return Question(agreement, first.call, first.key, offers, first.reason, any(each.offline for each in asked))
