@@ -26,7 +26,7 @@ AT_MOST_EVERY = 1.0
 
 @contextmanager
 def watching(problem: Problem, machine: Machine) -> Iterator[Callable[[Progress], None]]:
-    """What the loop is to call with its progress, for as long as it runs."""
+    """Yields the function that the loop calls with its progress, for as long as it runs."""
     console = Console(stderr=True, highlight=False)
     if not console.is_terminal:
         yield PlainView(lambda line: console.print(visible(line), markup=False, soft_wrap=True))

@@ -94,7 +94,7 @@ SPACE = Space(
 
 @dataclass(frozen=True)
 class Shared:
-    """What the ranks share: int32, zero at the start."""
+    """Memory shared by the ranks: int32, zero at the start."""
 
     state: torch.Tensor
     status: torch.Tensor

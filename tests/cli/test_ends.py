@@ -1,4 +1,4 @@
-"""How the command ends where it is interrupted, or nobody takes what it has to say: a line and an exit code."""
+"""The end of an interrupted command, and of one whose output nobody takes: a line and an exit code."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_ctrl_c_while_modules_are_imported(name: str, way: str) -> None:
 
 
 def strike(number: signal.Signals) -> Callable[[FakeGang], None]:
-    """What makes a gang's sixth evaluation be struck by a signal."""
+    """A hook that sends a signal at a gang's sixth evaluation."""
 
     def prepare(gang: FakeGang) -> None:
         evaluate = gang.evaluate

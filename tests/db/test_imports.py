@@ -16,7 +16,7 @@ LONG_AGO = datetime(2025, 3, 4, 5, 6, 7, 890, tzinfo=UTC)
 
 @pytest.fixture
 def entry(key: CacheKey, provenance: Provenance, winner: Winner) -> Entry:
-    """As a file of another fleet's brings it."""
+    """An entry as another fleet's file would hold it."""
     return Entry(key, provenance, winner, study_id=77, finished_at=LONG_AGO, trials=250, seed=3, space_size=5832)
 
 

@@ -36,7 +36,7 @@ def begin(store: Store, key: CacheKey, provenance: Provenance) -> StudyRecord:
 
 
 TEXT = {bytes: "CAST(? AS TEXT)", str: "?", type(None): "?"}
-"""How a value gets into a column as it is."""
+"""SQL that stores a value without conversion."""
 
 
 def as_text(url: URL) -> str:

@@ -15,7 +15,7 @@ ON_RANKS = str(Path(__file__).parent / "on_ranks.py")
 
 
 def check(found: list[dict[str, Any]]) -> None:
-    """What the ranks saw is what the contract promises."""
+    """The ranks' findings fulfil the contract."""
     world_size = len(found)
     assert len({tuple(each["offsets"]) for each in found}) == 1
     for rank, each in enumerate(found):

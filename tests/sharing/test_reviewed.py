@@ -29,7 +29,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 def bring(store: Store, *entries: Entry, replace: bool = False) -> list[Review]:
-    """What tune import does with entries, on eight GPUs."""
+    """Review and take entries as tune import does, on eight GPUs."""
     reviews = review(entries, Here.of(store), EIGHT_GPUS, replace=replace)
     take(store, reviews)
     return reviews

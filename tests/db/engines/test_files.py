@@ -1,4 +1,4 @@
-"""Which files and URLs the store opens, which it refuses and leaves as they are."""
+"""Files and URLs that the store opens, and those that it refuses and leaves as they are."""
 
 from __future__ import annotations
 

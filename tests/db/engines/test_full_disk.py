@@ -1,4 +1,4 @@
-"""What cannot be written: a full disk, a limit on a file's size, a database at its limit. What was there is kept."""
+"""Failing writes: a full disk, a limit on a file's size, a database at its limit. Stored data is kept."""
 
 from __future__ import annotations
 

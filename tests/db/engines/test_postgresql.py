@@ -1,4 +1,4 @@
-"""What a PostgreSQL server adds to the store's contract: processes at once, waits with an end, its own refusals."""
+"""PostgreSQL's additions to the store's contract: concurrent processes, bounded waits, its own refusals."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from autotune.doctor.checks import gpus
 
 
 def told(finding: Finding, verdict: Verdict) -> str:
-    """What was found, and what to mend where there is something."""
+    """The finding, with its fix if it has one."""
     assert finding.verdict is verdict, finding
     assert bool(finding.mend) == (verdict is not Verdict.FINE)
     return f"{finding.found} → {finding.mend}"

@@ -163,7 +163,7 @@ def survive(gang: Sniper, case: Case) -> None:
 
 
 def check_restarts(gang: Gang, fault: str, before: int, pids: list[int]) -> None:
-    """What died or hung costs one restart, of which no process is left; what the ranks could say costs one at most."""
+    """A death or a hang costs one restart and leaves no process; a reported failure costs at most one."""
     restarted = gang.restarts - before
     assert restarted == 1 if ENDS[fault][1].startswith((SILENT, DIED)) else restarted <= 1
     if restarted:
