@@ -100,8 +100,8 @@ def test_element_sizes(dtype: str, size_: int) -> None:
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"n": 28670}, "n=28670 is sharded over world_size=4, which must divide it (layout rows): take 28668 or 28672"),
-        ({"n": 3}, "take 4"),
+        ({"n": 28670}, "n=28670 is sharded over world_size=4, which must divide it (layout rows); use 28668 or 28672"),
+        ({"n": 3}, "use 4"),
         ({"m": 4097}, "m=4097 is sharded"),
         ({"layout": "k", "k": 8190}, "k=8190 is sharded"),
         ({"layout": "columns"}, "layout='columns': allowed: rows, k"),

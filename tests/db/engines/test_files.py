@@ -126,7 +126,7 @@ def test_a_truncated_database_is_refused(
     for share in (0.9, 0.5, 0.1):
         path.write_bytes(whole[: int(len(whole) * share)])
         before = path.read_bytes()
-        assert "cache.db is damaged (truncated or overwritten); restore a copy" in refusal(path)
+        assert "cache.db is damaged (truncated or overwritten); restore a backup" in refusal(path)
         assert path.read_bytes() == before
 
 
@@ -287,9 +287,9 @@ def test_waiting_for_another_process_has_an_end(
         ("sqlite:cache.db", "use a file's path"),
         ("sqlite://", "would be lost at exit"),
         ("sqlite:///:memory:", "would be lost at exit"),
-        ("sqlite://host/cache.db", "given as sqlite:///FILE"),
-        ("sqlite:///cache.db?mode=ro", "given as sqlite:///FILE"),
-        ("sqlite+aiosqlite:///cache.db", "given as sqlite:///FILE"),
+        ("sqlite://host/cache.db", "write a SQLite database as sqlite:///FILE"),
+        ("sqlite:///cache.db?mode=ro", "write a SQLite database as sqlite:///FILE"),
+        ("sqlite+aiosqlite:///cache.db", "write a SQLite database as sqlite:///FILE"),
         ("nosuch://host/name", "nosuch://…: unknown kind of database; use "),
         ("mysql://me:secret@host/name", "mysql://…: unknown kind of database; use "),
         ("postgresql+asyncpg://me:secret@host/name", "unknown kind of database; use "),
