@@ -168,8 +168,8 @@ def test_warmup_compiles_what_a_launch_would_take() -> None:
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"space": BLOCKS, "configs": SIZES}, "does not go with a space"),
-        ({"space": BLOCKS, "prune_configs_by": {"perf_model": print}}, "does not go with a space"),
+        ({"space": BLOCKS, "configs": SIZES}, "a space excludes a list of configs"),
+        ({"space": BLOCKS, "prune_configs_by": {"perf_model": print}}, "a space excludes a list of configs"),
         ({"space": BLOCKS, "on_miss": "guess"}, "on_miss names guess; the words are default, nearest, tune, error"),
         ({"space": BLOCKS, "free": ["m"]}, "free names m; the key arguments are n"),
         ({"space": BLOCKS, "trials": 0}, "trials=0"),

@@ -52,7 +52,7 @@ ENDS: dict[str, tuple[Outcome | None, str]] = {
     "hangs in a kernel": (Outcome.TIMED_OUT, SILENT),
     "hangs with a child": (Outcome.TIMED_OUT, SILENT),
     "is stopped": (Outcome.TIMED_OUT, SILENT),
-    "raises": (None, r"rank {rank} failed in a way nobody expected \(phase {phase}\)(?s:.*)ZeroDivisionError: planted"),
+    "raises": (None, r"rank {rank} raised an unexpected error \(phase {phase}\)(?s:.*)ZeroDivisionError: planted"),
     "does not compile": (Outcome.DID_NOT_COMPILE, "rank {rank}: planted: ptxas said no"),
     "exhausts the heap": (Outcome.OUT_OF_RESOURCES, "rank {rank}: HeapExhausted: symmetric heap: .* bytes asked"),
     "exhausts the host": (Outcome.OUT_OF_RESOURCES, NO_MEMORY),

@@ -161,7 +161,7 @@ def test_interrupted_it_continues(bench: Bench) -> None:
         (["--width", "1..x"], "write a list like 16,64,256 or a doubling range like 1..1024"),
         (["--width", "64..32"], "ends below its start"),
         (["--width", "64,128", "--held-out", "96,128"], "128 is also in --width 64,128"),
-        (["--width", "64,128", "--held-out", "many"], "--held-out many: a list like"),
+        (["--width", "64,128", "--held-out", "many"], "--held-out many: write a list like"),
         (["--held-out", "96"], "needs sizes of exactly one dimension in which look-ups take a neighbour's config"),
     ],
 )

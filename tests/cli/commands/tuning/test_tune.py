@@ -93,7 +93,7 @@ def test_the_second_time_it_answers_from_the_cache(gpus: Bench) -> None:
     first = gpus.json(*SMALL)
     again = gpus.tune(*SMALL)
     assert again.exit_code == 0
-    assert "(from the cache)" in again.stdout and "Tune anew:  tune all-gather-gemm --force" in again.stdout
+    assert "(from the cache)" in again.stdout and "Tune again: tune all-gather-gemm --force" in again.stdout
     assert gpus.gangs[1].calls == [] and gpus.gangs[1].started == 0
     cached = gpus.json(*SMALL)
     assert cached["from_cache"] and cached["config"] == first["config"] and cached["outcomes"] == first["outcomes"]
