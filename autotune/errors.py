@@ -1,4 +1,4 @@
-"""The tree of errors that a caller of this package may catch.
+"""The tree of errors that callers may catch; those that never reach a caller stand where they are handled.
 
     AutotuneError
     ├── InputError              wrong input; the command line exits with 2
@@ -16,7 +16,7 @@
     │   └── HeapExhausted       an allocation that does not fit
     └── GangError               the ranks did not start, or a restart did not help
         ├── RanksDisagree       two ranks hold different configs or problems
-        └── MissedMeeting       a rank did not reach the stopwatch's barrier
+        └── MissedBarrier       a rank did not come to where the stopwatch lines them up
 
 A config that fails to compile or to run is an outcome, not an error (see outcome.py). A ValueError or TypeError from
 this package is a bug in it or in its caller.
@@ -95,5 +95,5 @@ class RanksDisagree(GangError):
     """Two ranks hold different configs or problems."""
 
 
-class MissedMeeting(GangError):
-    """A rank did not reach the stopwatch's barrier; times measured since then mean nothing."""
+class MissedBarrier(GangError):
+    """A rank did not come to where the stopwatch lines them up: times taken since then mean nothing."""

@@ -22,6 +22,9 @@ State = Literal["running", "finished", "superseded"]
 SHORTEST, LONGEST = 1e-3, 1e12
 """Bounds of a latency in microseconds: a nanosecond to eleven days."""
 
+HASHED = {"source_hash": "the kernels' sources have changed", "space": "the search space has changed"}
+"""Of a provenance: what it means that two hashes differ."""
+
 ABSENT = "absent"
 """Shown for a field that one side of a comparison lacks."""
 
@@ -91,6 +94,14 @@ class Provenance:
     def differences(self, other: Provenance) -> Differences:
         return _differences(dataclasses.asdict(self), dataclasses.asdict(other))
 
+    def changes(self, today: Provenance) -> str:
+        """Why a result of this provenance is stale today, in words; empty where it is not."""
+        found = []
+        for name, (then, now) in self.differences(today).items():
+            text = f"{name} {then or 'unknown'} is now {now or 'unknown'}"
+            found.append(f"{HASHED[name]} ({text})" if name in HASHED else text)
+        return "; ".join(found)
+
 
 @dataclass(frozen=True)
 class TrialRecord:
@@ -99,11 +110,9 @@ class TrialRecord:
     config: Config
     evaluation: Evaluation
     source: str = ""
-    """Proposed by: ``baseline``, ``first`` (the default, warm starts), ``sampler``, ``surrogate``, ``random``;
-    ``final`` in a round of the finals.
-    """
+    """Who proposed it: ``baseline``, ``first``, ``sampler``, ``surrogate``, ``listed``, ``final`` or ``recorded``."""
     number: int | None = None
-    """The round of the finals; the trial's number for a decorated kernel."""
+    """How many trials of the search came before it; of a final, its round."""
     predicted: float | None = None
     """Microseconds, predicted by the cost model before the measurement."""
     id: int | None = field(default=None, compare=False)

@@ -49,7 +49,7 @@ DYING = 20.0
 """Seconds for a process to end after its connection is closed; unmapping a large heap on a busy host takes time."""
 
 SPIN_LIMITS = {"gpu": 1 << 21, "interpreter": 1 << 18}
-"""Polls before a wait in a kernel times out: about 2 s on a GPU, 20 s under the interpreter."""
+"""Polls before a wait inside a kernel times out: about 2 s on a GPU, 20 s under the interpreter."""
 
 MOST_RESTARTS = 10
 """After this many in a row without a measured config, the machine is to blame, not the configs."""

@@ -1,6 +1,6 @@
 """Agreement: the ranks of a program exchange results and errors, so that none goes on alone and none is left waiting.
 
-Operators, decorated kernels and tuning within a program all use it.
+The one place for it: heap, operators, decorated kernels and tuning within a program all use it.
 """
 
 from __future__ import annotations
