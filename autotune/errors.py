@@ -16,7 +16,7 @@
     │   └── HeapExhausted       an allocation that does not fit
     └── GangError               the ranks did not start, or a restart did not help
         ├── RanksDisagree       two ranks hold different configs or problems
-        └── MissedBarrier       a rank did not come to where the stopwatch lines them up
+        └── MissedBarrier       a rank did not reach the stopwatch's barrier
 
 A config that fails to compile or to run is an outcome, not an error (see outcome.py). A ValueError or TypeError from
 this package is a bug in it or in its caller.
@@ -96,4 +96,4 @@ class RanksDisagree(GangError):
 
 
 class MissedBarrier(GangError):
-    """A rank did not come to where the stopwatch lines them up: times taken since then mean nothing."""
+    """A rank did not reach the stopwatch's barrier; times measured since then mean nothing."""

@@ -44,7 +44,6 @@ def selected(store: Store, name: str | None, given: Mapping[str, Any], device: s
 
 
 def entry_dict(entry: Entry) -> dict[str, Any]:
-    """All of an entry."""
     key = dataclasses.asdict(entry.key)
     return {
         **key,
@@ -131,7 +130,6 @@ def _limit_lines(winner: Winner) -> Lines:
 
 
 def entry_lines(entry: Entry) -> Lines:
-    """All of an entry."""
     provenance = ", ".join(f"{name} {value or 'none'}" for name, value in dataclasses.asdict(entry.provenance).items())
     lines = [("device", device_text(entry.key)), *winner_lines(entry.winner, regime=Regime(entry.key.regime))]
     lines += [

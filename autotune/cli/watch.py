@@ -81,7 +81,6 @@ class PlainView:
         self._said_best: float | None = None
 
     def __call__(self, progress: Progress) -> None:
-        """Take the progress in."""
         best = progress.best[1].of(progress.regime) if progress.best is not None else None
         news = best != self._said_best or progress.trials >= self._said_trials + EVERY_TRIALS
         due = self._clock() - self._said_at >= AT_MOST_EVERY
@@ -117,7 +116,6 @@ class LiveView:
         self._lines: list[tuple[str, str]] = []
 
     def __call__(self, progress: Progress) -> None:
-        """Take the progress in."""
         if self._used_before is None:
             self._used_before = progress.used
         self._seen_at = self._clock()

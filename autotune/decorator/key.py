@@ -80,7 +80,6 @@ def key_reader(names: Sequence[str], values: Sequence[Any], keys: Sequence[str])
 
 
 def cache_key(call: Call, world_size: int, machine: Machine) -> CacheKey:
-    """The call's key in the database."""
     graph = Regime.GRAPH.value  # candidates are ranked by the device's time
     return CacheKey(
         call.workload, call.to_json(), world_size, machine.device, machine.arch, machine.interconnect, graph

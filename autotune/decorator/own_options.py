@@ -21,8 +21,6 @@ late).
 
 @dataclass(frozen=True)
 class Options:
-    """See ``autotune``."""
-
     space: Space | Sequence[Dimension] | None = None
     default: Default | None = None
     config_hook: Callable[[dict[str, Any]], Any] | None = None

@@ -16,8 +16,6 @@ from triton.runtime.jit import JITFunction
 
 @dataclass(frozen=True)
 class Arguments:
-    """The arguments of one launch."""
-
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     """``grid`` and ``warmup`` among them."""

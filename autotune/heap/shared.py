@@ -67,13 +67,12 @@ def _allocate(file: str, size: int, rank: int) -> None:
 
 
 def _others(agreement: Agreement) -> list[int]:
-    """The peers' process ids. Collective."""
     return [pid for pid in agreement.gather(os.getpid) if pid != os.getpid()]
 
 
 @contextlib.contextmanager
 def _common_folder(agreement: Agreement) -> Iterator[str]:
-    """A fresh folder that all ranks know and the first one removes; in memory where the host has such a place."""
+    """A fresh folder, known to all ranks and removed by the first; in memory if the host has such a place."""
     with contextlib.ExitStack() as stack:
 
         def make() -> str:

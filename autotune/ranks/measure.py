@@ -49,9 +49,9 @@ class Timed:
 class Stopwatch:
     """Times calls on one rank. All ranks make the same calls in the same order with the same numbers.
 
-    On GPUs an iteration is: evict the L2; sleep on the device for as long as the host needs to enqueue the call;
-    pass a barrier of all ranks in a kernel; record; call; record. Nothing waits for the host between the two events,
-    so that the time is the device's. On CPUs the barrier is the host's and a host clock is read.
+    On GPUs an iteration is: evict the L2; sleep on the device for as long as the host needs to enqueue the call; pass
+    a barrier of all ranks in a kernel; record; call; record. Nothing between the two events waits for the host, so the
+    time is the device's. On CPUs the ranks pass a host barrier and read a host clock.
     """
 
     def __init__(self, heap: SymmetricHeap, machine: Machine, spin_limit: int) -> None:

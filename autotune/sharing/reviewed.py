@@ -106,7 +106,7 @@ def _current(entry: Entry, found: Workload) -> Entry:
 
 
 def _checked(entry: Entry, found: Workload, machine: Machine) -> tuple[str, str]:
-    """Why the entry cannot be taken, and what to know of it if it can."""
+    """The reason for refusing the entry, and a note on an accepted one. Raises UnknownWorkload."""
     try:
         problem = found.problem_type.from_dict(json.loads(entry.key.problem))
     except InvalidProblem as error:
@@ -121,7 +121,7 @@ def _checked(entry: Entry, found: Workload, machine: Machine) -> tuple[str, str]
     if violation is not None:
         return f"config: {violation}", ""
     if stands_in is None:
-        return "", f"checked for names and values alone: nothing is known here of {entry.key.arch}; a lookup there does"
+        return "", f"only names and values checked: {entry.key.arch} is unknown here; a look-up there checks the rest"
     changes = entry.provenance.changes(provenance_of(found))
     return "", f"stale here, serves where versions are the file's: {changes}" if changes else ""
 

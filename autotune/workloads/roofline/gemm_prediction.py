@@ -93,7 +93,7 @@ def _saturation(config: Config) -> float:
 
 
 def _pieces(problem: Any, config: Config) -> float:
-    """In how many parts what is sent arrives: only the first must be waited for."""
+    """Number of parts in which data arrives; only the first must be waited for."""
     if "transfer_rows" in config:
         chunks = config.integer("k_chunks") if "k_chunks" in config else 1
         return max(1.0, int(problem.gemm[0]) / int(problem.world_size) / config.integer("transfer_rows")) * chunks

@@ -124,7 +124,7 @@ def _find(key: CacheKey, provenance: Provenance, db: str | None) -> tuple[Entry 
 
 
 def _miss(nearest: Entry, differences: Differences, provenance: Provenance) -> str:
-    """The nearest entry, and what differs, field by field."""
+    """The nearest entry and the fields in which it differs."""
     stale = nearest.provenance.differences(provenance)
     rows = [(name, then, now) for name, (then, now) in {**differences, **stale}.items()]
     latency = nearest.winner.latency.of(Regime(nearest.key.regime))
