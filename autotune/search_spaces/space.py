@@ -193,7 +193,7 @@ class Space:
             strange = [value for value in values if not own.holds(value)]
             if strange or not values:
                 got = ", ".join(map(str, strange)) or "no value"
-                raise InputError(f"dimension {name}: {got}; allowed are {', '.join(map(str, own.values))}")
+                raise InputError(f"dimension {name}: {got}; allowed: {', '.join(map(str, own.values))}")
         kept = [d.only(allowed[d.name]) if d.name in allowed else d for d in self.dimensions.values()]
         constraints = tuple(c for c in self.constraints if c.name not in lifted)
         return Space(*kept, constraints=constraints, renamed=self.renamed)
