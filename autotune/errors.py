@@ -18,8 +18,7 @@
         ├── RanksDisagree       two ranks hold different configs or problems
         └── MissedBarrier       a rank did not reach the stopwatch's barrier
 
-A config that fails to compile or to run is an outcome, not an error (see outcome.py). A ValueError or TypeError from
-this package is a bug in it or in its caller.
+A config that fails to compile or to run is an outcome, not an error (see outcome.py).
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ class InputError(AutotuneError):
 
 
 class UnknownWorkload(InputError):
-    pass
+    """No workload has that name."""
 
 
 class InvalidProblem(InputError):
