@@ -1,4 +1,4 @@
-"""When a call is made directly, when captured, when replayed: with a stand-in for CUDA's graphs, and on a GPU."""
+"""Direct, captured and replayed calls: with a stand-in for CUDA's graphs, and on a GPU."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from autotune.kernels.launching.plan import Launch
 
 
 class Device:
-    """What was done, in order, and whether the caller captures."""
+    """The actions in order; True while the caller captures."""
 
     def __init__(self) -> None:
         self.done: list[str] = []

@@ -1,1 +1,1 @@
-"""Commands about what has been tuned: looking at it, reports, files for other machines."""
+"""Commands on tuned configs: list, show, look up, report, export, import."""

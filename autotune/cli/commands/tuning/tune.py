@@ -1,6 +1,6 @@
 """``tune WORKLOAD``, ``tune run FILE:CLASS``: the main job.
 
-Checks what was asked, runs the loop under a live view, prints what came of it.
+Checks the request, runs the loop under a live view, prints the result.
 """
 
 from __future__ import annotations
@@ -80,9 +80,8 @@ def tune_workload(
 
 
 def say_where(problem: Problem, machine: Machine) -> None:
-    """A word of caution where there is no GPU."""
+    """Warn on stderr if there is no GPU."""
     if machine.is_interpreter:
         output.say(
-            f"no GPU here: kernels run on {problem.world_size} ranks under Triton's interpreter, "
-            "whose times say nothing about GPUs"
+            f"no GPU found: {problem.world_size} ranks run under Triton's interpreter; its times say nothing about GPUs"
         )
