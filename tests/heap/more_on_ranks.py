@@ -25,7 +25,7 @@ ALMOST_FULL = (1 << 31) - TURNS // 2
 TICKETS = 32
 
 PATIENCE = 1 << 26
-"""Reads of a counter before a wait gives up: enough for another rank to compile meanwhile, on a busy host too."""
+"""Reads of a counter before a wait times out: enough for another rank to compile meanwhile, on a busy host too."""
 
 
 @triton.jit
@@ -58,7 +58,7 @@ def _zeros(heap: SymmetricHeap, *shape: int) -> torch.Tensor:
 
 
 def synchronisation(argument: Any) -> dict[str, Any]:
-    """Signals over many launches without a host barrier between them, waits that give up, contended atomics."""
+    """Signals over many launches without a host barrier between them, waits that time out, contended atomics."""
     heap = open_heap(1 << 20, dist.new_group(backend="gloo"))
     found: dict[str, Any] = {}
 
@@ -81,7 +81,7 @@ def synchronisation(argument: Any) -> dict[str, Any]:
     found["no wait"] = [results.tolist(), int(status.item())]
     waits_kernel[(1,)](flag, results, status, 6, 600, WAITS=4)
     heap.barrier()
-    found["gave up"] = [results.tolist(), int(status.item())]
+    found["timed out"] = [results.tolist(), int(status.item())]
     begin = time.monotonic()
     waits_kernel[(1,)](flag, results, status, 6, 1 << 30, WAITS=4)
     heap.barrier()
