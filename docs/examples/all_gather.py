@@ -112,7 +112,7 @@ SPACE = Space(
 
 @dataclass(frozen=True)
 class Scratch:
-    """What the ranks share, counters zero at the start."""
+    """Memory shared by the ranks; counters are zero at the start."""
 
     epoch_counter: torch.Tensor
     status: torch.Tensor

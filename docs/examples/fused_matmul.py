@@ -102,7 +102,7 @@ class Tensors:
 
 @dataclass(frozen=True)
 class Scratch:
-    """What the ranks share, zero at the start: an int64, and the others int32."""
+    """Memory shared by the ranks, zero at the start: one int64, the rest int32."""
 
     epoch_counter: torch.Tensor
     status: torch.Tensor
