@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 import triton.language as tl
 
+from autotune.dtypes import DTYPES
 from autotune.kernels.gemm_all_reduce import device
 from autotune.kernels.gemm_all_reduce.library import bulk_synchronous
 from autotune.kernels.gemm_all_reduce.problem import MOST_INBOX_BYTES, SLOTS, GemmAllReduce
@@ -23,7 +24,6 @@ from autotune.kernels.launching.tensors import TORCH_DTYPES, Allocate, Run
 from autotune.machine import Machine
 
 MODES = {"one_shot": device.ONE_SHOT, "two_shot": device.TWO_SHOT}
-TYPES = {"bf16": tl.bfloat16, "fp16": tl.float16, "fp32": tl.float32}
 LARGEST_TILE = 256
 SMALLEST_TILE = (16, 32)
 
@@ -111,7 +111,8 @@ class GemmAllReduceKernels(Kernels[GemmAllReduce, GemmAllReduceKnobs, GemmTensor
             "M": problem.m, "N": problem.n, "K": problem.k_local, "gemm_programs": programs, "rank": call.rank,
             "heap_bases": call.bases, "epoch_counter": scratch.epoch_counter, "arrivals": scratch.arrivals,
             "returns": scratch.returns, "status": scratch.status, "spin_limit": call.spin_limit,
-            "TYPE": TYPES[problem.dtype], "WORLD": problem.world_size, "MODE": MODES[knobs.mode].value,
+            "TYPE": getattr(tl, DTYPES[problem.dtype].triton), "WORLD": problem.world_size,
+            "MODE": MODES[knobs.mode].value,
             "LL": knobs.ll, "SEPARATE": knobs.separate, "SPLITS": knobs.split_k,
         }  # fmt: skip
         resident = programs if blocking else None

@@ -18,8 +18,8 @@ from autotune.kernels.launching.contract import Setup
 from autotune.kernels.launching.gemm import GemmTensors
 from autotune.machine import Machine
 from autotune.search_spaces.all_gather_gemm import SPACE, default_config, first_configs
-from autotune.workloads.built_in.gemm import OF_A_LIBRARY, GemmOperation, GemmWorkload
 from autotune.workloads.comparison import rounded
+from autotune.workloads.gemm import OF_A_LIBRARY, GemmOperation, GemmWorkload
 from autotune.workloads.input_sets import poison
 from autotune.workloads.interface import Run
 from autotune.workloads.launched import Operands
@@ -89,7 +89,7 @@ class AllGatherGemmWorkload(GemmWorkload):
     space = SPACE
     kernels = KERNELS
     options = ("layout", "in_place")
-    sources: ClassVar = ("autotune.kernels.all_gather_gemm", "autotune.workloads.built_in.gemm")
+    sources: ClassVar = ("autotune.kernels.all_gather_gemm", "autotune.workloads.gemm")
 
     def default_problem(self, machine: Machine, world_size: int) -> AllGatherGemm:
         """Llama-70B's MLP up-projection at 4096 tokens; a toy of the same form under the interpreter."""

@@ -15,8 +15,8 @@ from autotune.kernels.gemm_all_reduce.problem import GemmAllReduce
 from autotune.kernels.gemm_all_reduce.scratch import Scratch
 from autotune.machine import Machine
 from autotune.search_spaces.gemm_all_reduce import SPACE, default_config, first_configs
-from autotune.workloads.built_in.gemm import GemmOperation, GemmWorkload, ring
 from autotune.workloads.comparison import rounded
+from autotune.workloads.gemm import GemmOperation, GemmWorkload, ring
 from autotune.workloads.interface import Run
 from autotune.workloads.launched import Operands
 from autotune.workloads.tolerance import Tolerance
@@ -59,7 +59,7 @@ class GemmAllReduceWorkload(GemmWorkload):
     space = SPACE
     kernels = KERNELS
     options = ("deterministic",)
-    sources: ClassVar = ("autotune.kernels.gemm_all_reduce", "autotune.workloads.built_in.gemm")
+    sources: ClassVar = ("autotune.kernels.gemm_all_reduce", "autotune.workloads.gemm")
 
     def default_problem(self, machine: Machine, world_size: int) -> GemmAllReduce:
         """Llama-70B's MLP down-projection at 16 tokens; a toy of the same form under the interpreter."""

@@ -14,8 +14,8 @@ from autotune.kernels.gemm_reduce_scatter.problem import GemmReduceScatter
 from autotune.kernels.gemm_reduce_scatter.scratch import Scratch
 from autotune.machine import Machine
 from autotune.search_spaces.gemm_reduce_scatter import SPACE, default_config, first_configs
-from autotune.workloads.built_in.gemm import OF_A_LIBRARY, GemmOperation, GemmWorkload, ring
 from autotune.workloads.comparison import rounded
+from autotune.workloads.gemm import OF_A_LIBRARY, GemmOperation, GemmWorkload, ring
 from autotune.workloads.interface import Run
 from autotune.workloads.launched import Operands
 from autotune.workloads.tolerance import Tolerance
@@ -62,7 +62,7 @@ class GemmReduceScatterWorkload(GemmWorkload):
     problem_type = GemmReduceScatter
     space = SPACE
     kernels = KERNELS
-    sources: ClassVar = ("autotune.kernels.gemm_reduce_scatter", "autotune.workloads.built_in.gemm")
+    sources: ClassVar = ("autotune.kernels.gemm_reduce_scatter", "autotune.workloads.gemm")
 
     def default_problem(self, machine: Machine, world_size: int) -> GemmReduceScatter:
         """Llama-70B's MLP down-projection at 4096 tokens; a toy of the same form under the interpreter."""
