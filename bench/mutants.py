@@ -145,7 +145,7 @@ CASES: Mapping[str, Case] = {
 }
 
 Edit = tuple[str, str] | tuple[str, str, int]
-"""What stands there, what stands there instead, and how often it does, if not once."""
+"""The text, its replacement, and the number of its occurrences if not one."""
 
 
 @dataclass(frozen=True)

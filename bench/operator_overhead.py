@@ -1,4 +1,4 @@
-"""What a warm call of each operator costs the host, mode by mode, and how much of that is its launches.
+"""The host cost of a warm call of each operator, mode by mode, and the share of its launches.
 
     torchrun --nproc-per-node 2 bench/operator_overhead.py                           # on two GPUs
     CUDA_VISIBLE_DEVICES=0 torchrun --nproc-per-node 2 bench/operator_overhead.py    # taking turns on one, without bsp

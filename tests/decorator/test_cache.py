@@ -1,4 +1,4 @@
-"""What a decorated kernel finds and keeps: exact, nearest, default, tuned; told once; never by accident."""
+"""Results that a decorated kernel finds and stores: exact, nearest, default, tuned; logged once; never by accident."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the supervisor makes of the ranks' replies, and of their times: no process is started here."""
+"""The supervisor's verdicts on the ranks' replies and times; starts no process."""
 
 from __future__ import annotations
 
