@@ -14,6 +14,7 @@ from autotune.kernels.all_gather_gemm.library import multiply
 from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
 from autotune.kernels.all_gather_gemm.scratch import Scratch
 from autotune.machine import Machine
+from autotune.search_spaces.all_gather_gemm import KERNELS as OUR_GEMM
 from autotune.search_spaces.all_gather_gemm import SPACE, default_config, first_configs
 from autotune.workloads.comparison import rounded
 from autotune.workloads.gemm import OF_A_LIBRARY, GemmOperation, GemmWorkload
@@ -76,7 +77,7 @@ class AllGatherGemmWorkload(GemmWorkload):
 
     def tolerance_of(self, problem: AllGatherGemm, config: Config, machine: Machine) -> Tolerance:
         """The result alone is rounded, or what the library's GEMM rounds on its way there."""
-        roundings = 1.0 if self.kernels.knobs.of(config).block_m else 1.0 + OF_A_LIBRARY
+        roundings = 1.0 if self.kernels.knobs.of(config).mode in OUR_GEMM else 1.0 + OF_A_LIBRARY
         return rounded(problem.dtype, roundings, problem.k, problem.m * problem.n_local, machine)
 
     def heap_bytes(self, problem: AllGatherGemm) -> int:

@@ -13,6 +13,7 @@ from autotune.kernels.gemm_reduce_scatter.launch import KERNELS
 from autotune.kernels.gemm_reduce_scatter.problem import GemmReduceScatter
 from autotune.kernels.gemm_reduce_scatter.scratch import Scratch
 from autotune.machine import Machine
+from autotune.search_spaces.gemm_reduce_scatter import KERNELS as OUR_GEMM
 from autotune.search_spaces.gemm_reduce_scatter import SPACE, default_config, first_configs
 from autotune.workloads.comparison import rounded
 from autotune.workloads.gemm import OF_A_LIBRARY, GemmOperation, GemmWorkload, ring
@@ -80,9 +81,9 @@ class GemmReduceScatterWorkload(GemmWorkload):
 
     def tolerance_of(self, problem: GemmReduceScatter, config: Config, machine: Machine) -> Tolerance:
         """Each part is rounded, and the sum; see ``ring`` for the library's."""
-        knobs = self.kernels.knobs.of(config)
-        roundings = 2.0 if knobs.block_m else 2.0 + OF_A_LIBRARY
-        if knobs.mode == "bsp":
+        mode = self.kernels.knobs.of(config).mode
+        roundings = 2.0 if mode in OUR_GEMM else 2.0 + OF_A_LIBRARY
+        if mode == "bsp":
             roundings = ring(problem.world_size) + problem.bias
         return rounded(problem.dtype, roundings, problem.k, problem.rows * problem.n, machine)
 
