@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -14,6 +13,7 @@ from autotune.machine import Machine
 from autotune.problem import Problem
 from autotune.workloads.guard import guard
 from autotune.workloads.sources import SHARED, files_of, hash_of
+from autotune.workloads.tolerance import ROUNDED_ONCE, Error, Tolerance
 
 if TYPE_CHECKING:
     import torch
@@ -26,35 +26,14 @@ if TYPE_CHECKING:
 Run = Callable[[], None]
 
 
-@dataclass(frozen=True)
-class Tolerance:
-    """How far a right result may be from the reference."""
-
-    overall: float
-    """Largest ``|out - ref| / |ref|`` (Frobenius norms)."""
-    element: float
-    """Largest ``max|out - ref| / rms(ref)``: shows a single stale line that vanishes in the overall norm."""
-
-
-ROUNDED_ONCE = {
-    # The output's rounding: 2**-9 of each element in bf16 (the interpreter truncates: 2**-8), 2**-12 in fp16.
-    "bf16": Tolerance(overall=6e-3, element=0.06),
-    "fp16": Tolerance(overall=8e-4, element=0.01),
-    "fp32": Tolerance(overall=1e-5, element=1e-4),
-}
-"""By the element type of a result that was accumulated in fp32."""
-
-
-@dataclass(frozen=True)
-class Error:
-    """How far a result is from the reference; NaN where the result holds one."""
-
-    overall: float
-    element: float
-
-
 class Operation(ABC):
     """One problem set up on one rank: its tensors, and what can be done with them. All ranks make the same calls."""
+
+    def __init_subclass__(cls) -> None:
+        """Refuse a method's name of an earlier version: nobody would call it, and time-outs would go unseen."""
+        super().__init_subclass__()
+        if "gave_up" in vars(cls):
+            raise TypeError(f"{cls.__name__}.gave_up: it is called timed_out now")
 
     @abstractmethod
     def refresh(self, seed: int) -> None:
@@ -87,8 +66,8 @@ class Operation(ABC):
     def error(self) -> Error:
         """The distance of the last call's output from the reference for the present inputs."""
 
-    def gave_up(self) -> bool:
-        """Whether a wait inside the kernels gave up since ``prepare``; never, where none waits for peers."""
+    def timed_out(self) -> bool:
+        """True if a wait inside the kernels has timed out since ``prepare``; never, where none waits for peers."""
         return False
 
     def parts(self) -> dict[str, Run]:
