@@ -131,7 +131,7 @@ class Stopwatch:
         return value.item()
 
     def _host_time(self, call: Callable[[], None]) -> float:
-        self._heap.meet()
+        self._heap.host_barrier()
         begin = time.perf_counter()
         call()
         return (time.perf_counter() - begin) * 1e6
