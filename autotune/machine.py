@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import importlib.metadata
+import itertools
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +15,7 @@ INTERPRETER = "cpu-interpreter"
 
 @dataclass(frozen=True)
 class Machine:
-    """What the ranks run on. All ranks' devices are alike."""
+    """The machine of the ranks. All ranks' devices are alike."""
 
     kind: str
     """``cuda``, ``hip`` or ``interpreter``."""
@@ -29,32 +31,34 @@ class Machine:
     """Bytes of shared memory (LDS) that one program may use."""
     l2_bytes: int
     interconnect: str
-    """``nvlink``, ``xgmi``, ``pcie``, ``shared-memory``: the slowest link between two of the ranks' devices."""
+    """``nvlink``, ``xgmi``, ``pcie-peer``, ``pcie``, ``shared-memory``: the slowest link between two of the devices.
+
+    ``pcie-peer``: they reach each other's memory over PCIe; ``pcie``: they do not. One GPU alone counts as ``nvlink``.
+    """
     warp_size: int = 32
 
     @property
     def is_interpreter(self) -> bool:
-        """Whether kernels run under Triton's interpreter."""
         return self.kind == "interpreter"
 
     @property
     def has_tma(self) -> bool:
-        """Whether tensor-memory-accelerator loads exist (NVIDIA Hopper and later; the interpreter imitates them)."""
+        """True if TMA loads exist (NVIDIA from Hopper on; the interpreter imitates them)."""
         return self.is_interpreter or (self.kind == "cuda" and int(self.arch.removeprefix("sm_")) >= 90)
 
 
 INTERPRETED = Machine("interpreter", INTERPRETER, "cpu", 0, 8, 1 << 30, 0, "shared-memory")
-"""What kernels run on under Triton's interpreter, whatever GPUs there are."""
+"""The machine of kernels under Triton's interpreter, whatever GPUs there are."""
 
 MI300X = Machine("hip", "AMD Instinct MI300X", "gfx942", 8, 304, 64 * 1024, 4 << 20, "xgmi", 64)
 MI350X = Machine("hip", "AMD Instinct MI350X", "gfx950", 8, 256, 160 * 1024, 4 << 20, "xgmi", 64)
 H100 = Machine("cuda", "NVIDIA H100 80GB HBM3", "sm_90", 8, 132, 227 * 1024, 50 << 20, "nvlink")
-"""Targets to compile for offline, where no such machine is at hand."""
+"""Targets for offline compilation on hosts without such GPUs."""
 
 
 @functools.cache
 def machine() -> Machine:
-    """This host's machine. GPUs where torch sees them, else the interpreter. Imports torch."""
+    """This host: its GPUs if torch sees any, else the interpreter. Imports torch."""
     import torch
 
     if not torch.cuda.is_available():
@@ -83,13 +87,32 @@ def machine() -> Machine:
 def _nvidia_interconnect(gpus: int) -> str:
     import torch
 
-    peers = all(torch.cuda.can_device_access_peer(0, other) for other in range(1, gpus))
-    return "nvlink" if peers else "pcie"
+    pairs = list(itertools.permutations(range(gpus), 2))
+    if not all(torch.cuda.can_device_access_peer(one, other) for one, other in pairs):
+        return "pcie"
+    return "nvlink" if all(_native_atomics(one, other) for one, other in pairs) else "pcie-peer"
+
+
+NATIVE_ATOMICS = 3
+"""What CUDA's driver calls CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED."""
+
+
+def _native_atomics(one: int, other: int) -> bool:
+    """True if atomics of one GPU on another's memory go over the link, as NVLink's do and PCIe's do not.
+
+    The driver has been initialised before, by torch. Where it does not tell, the link is taken for NVLink.
+    """
+    driver, value = ctypes.CDLL("libcuda.so.1"), ctypes.c_int(1)
+    devices = [ctypes.c_int(), ctypes.c_int()]
+    failed = any(driver.cuDeviceGet(ctypes.byref(d), n) for d, n in zip(devices, (one, other), strict=True))
+    if failed or driver.cuDeviceGetP2PAttribute(ctypes.byref(value), NATIVE_ATOMICS, *devices):
+        return True
+    return bool(value.value)
 
 
 @functools.cache
 def versions() -> dict[str, str]:
-    """Versions of what a measurement depends on: triton, iris, torch and the driver. Empty string where unknown."""
+    """Versions that a measurement depends on: triton, iris, torch and the driver; empty if unknown."""
 
     def version(distribution: str) -> str:
         try:

@@ -1,4 +1,4 @@
-"""What the decorator's tests run on every rank."""
+"""Functions that the decorator's tests run on every rank."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from small_kernels import SIZES, Clock, copy, grid, tensors
 
 import autotune
 from autotune.db import Store
-from autotune.decorator import question
+from autotune.decorator import decision
 
 Answer = dict[str, Any]
 
@@ -96,7 +96,7 @@ def agreement(folder: str) -> dict[str, Answer]:
 
 
 def repeats(folder: str) -> dict[str, Any]:
-    """How often the kernel ran on this rank where ours is the bench and rank 1 is slow; and what came out."""
+    """Runs of the kernel on this rank, with our bench and a slow rank 1; and the result."""
     calls = []
 
     def before(named: dict[str, Any], reset_only: bool = False) -> None:
@@ -120,7 +120,7 @@ def repeats(folder: str) -> dict[str, Any]:
 
 def left_alone(how: str) -> Answer:
     """Rank 0 launches and rank 1 does not: from the start, or once there is a group."""
-    question.PATIENCE = timedelta(seconds=2)
+    decision.PATIENCE = timedelta(seconds=2)
     if how == "later":
         launch(Clock(1, 2, 3))
     return launch(Clock(), 300) if dist.get_rank() == 0 else {}

@@ -1,4 +1,4 @@
-"""What engineers know of ``triton.autotune`` holds for ours: every test here runs on both, unless versions differ."""
+"""The contract of ``triton.autotune`` holds for ours: every test here runs on both, unless versions differ."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ class Recorder(KernelInterface[Any]):
 
 @pytest.fixture(autouse=True)
 def no_source(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What ``Recorder`` makes has no source text."""
+    """``Recorder`` makes functions without source text."""
     monkeypatch.setattr("autotune.decorator.key.source_hash", lambda kernel: "0" * 16)
 
 

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
-import math
 from typing import Any
 
 import pytest
-import torch
 from every_mode import check_all, few, on_cpu, ranks_a_gpu, variants
 
-from autotune.config import Config
 from autotune.errors import InvalidProblem
-from autotune.heap.arena import ALIGNMENT
 from autotune.kernels.gemm_reduce_scatter.copy_engine import chunks, parcels
-from autotune.kernels.gemm_reduce_scatter.launch import allocate_scratch
-from autotune.kernels.launching.tensors import meta
-from autotune.machine import H100, machine
+from autotune.machine import machine
 from autotune.workloads import workload
 
 WORKLOAD = workload("gemm_reduce_scatter")
@@ -41,15 +34,15 @@ def problem_of(world_size: int, sizes: dict[str, Any]) -> Any:
 INTERPRETED_TILES = [
     {
         "block_m": 16, "block_n": 32, "block_k": 32, "group_m": 2, "num_warps": 4, "num_stages": 2, "split_k": 2,
-        "unit_tiles": 2, "unit_rows": 16, "gemm_streams": 1, "sum_block": 512, "sum_warps": 4,
+        "transfer_tiles": 2, "transfer_rows": 16, "gemm_streams": 1, "sum_block": 512, "sum_warps": 4,
     },
     {
         "block_m": 16, "block_n": 32, "block_k": 64, "group_m": 1, "num_warps": 4, "num_stages": 3, "split_k": 1,
-        "unit_tiles": 1, "unit_rows": 16, "gemm_streams": 1, "sum_block": 1024, "sum_warps": 4,
+        "transfer_tiles": 1, "transfer_rows": 16, "gemm_streams": 1, "sum_block": 1024, "sum_warps": 4,
     },
     {
         "block_m": 16, "block_n": 32, "block_k": 32, "group_m": 4, "num_warps": 4, "num_stages": 3, "split_k": 1,
-        "unit_tiles": 2, "unit_rows": 32, "gemm_streams": 1, "sum_block": 512, "sum_warps": 4,
+        "transfer_tiles": 2, "transfer_rows": 32, "gemm_streams": 1, "sum_block": 512, "sum_warps": 4,
     },
 ]  # fmt: skip
 
@@ -68,7 +61,7 @@ INTERPRETED_TILES = [
 def test_every_mode_is_right_under_the_interpreter(world_size: int, sizes: dict[str, Any]) -> None:
     here = on_cpu()
     problem = problem_of(world_size, sizes)
-    tiles = [tile for tile in INTERPRETED_TILES if tile["unit_tiles"] == 1 or sizes["n"] > 32 or sizes["rows"] > 16]
+    tiles = [tile for tile in INTERPRETED_TILES if tile["transfer_tiles"] == 1 or sizes["n"] > 32 or sizes["rows"] > 16]
     modes = ONE_OF_EACH | (EXCHANGED if world_size > 1 else set())
     check_all(WORKLOAD, problem, few(variants(WORKLOAD, problem, here, tiles), 4 if world_size == 2 else 1), modes)
 
@@ -76,23 +69,23 @@ def test_every_mode_is_right_under_the_interpreter(world_size: int, sizes: dict[
 GPU_TILES = [
     {
         "block_m": 128, "block_n": 256, "block_k": 64, "group_m": 8, "num_warps": 8, "num_stages": 3, "split_k": 1,
-        "unit_tiles": 4, "unit_rows": 512, "gemm_streams": 2, "sum_block": 2048, "sum_warps": 8,
+        "transfer_tiles": 4, "transfer_rows": 512, "gemm_streams": 2, "sum_block": 2048, "sum_warps": 8,
     },
     {
         "block_m": 64, "block_n": 64, "block_k": 64, "group_m": 4, "num_warps": 4, "num_stages": 4, "split_k": 2,
-        "unit_tiles": 2, "unit_rows": 64, "gemm_streams": 4, "sum_block": 512, "sum_warps": 4,
+        "transfer_tiles": 2, "transfer_rows": 64, "gemm_streams": 4, "sum_block": 512, "sum_warps": 4,
     },
     {
         "block_m": 16, "block_n": 128, "block_k": 64, "group_m": 1, "num_warps": 4, "num_stages": 4, "split_k": 4,
-        "unit_tiles": 1, "unit_rows": 16, "gemm_streams": 1, "sum_block": 8192, "sum_warps": 16,
+        "transfer_tiles": 1, "transfer_rows": 16, "gemm_streams": 1, "sum_block": 8192, "sum_warps": 16,
     },
     {
         "block_m": 64, "block_n": 128, "block_k": 64, "group_m": 2, "num_warps": 8, "num_stages": 3, "split_k": 1,
-        "unit_tiles": 1, "unit_rows": 128, "gemm_streams": 2, "sum_block": 1024, "sum_warps": 8,
+        "transfer_tiles": 1, "transfer_rows": 128, "gemm_streams": 2, "sum_block": 1024, "sum_warps": 8,
     },
     {
         "block_m": 16, "block_n": 32, "block_k": 32, "group_m": 2, "num_warps": 4, "num_stages": 2, "split_k": 1,
-        "unit_tiles": 1, "unit_rows": 32, "gemm_streams": 1, "sum_block": 512, "sum_warps": 4,
+        "transfer_tiles": 1, "transfer_rows": 32, "gemm_streams": 1, "sum_block": 512, "sum_warps": 4,
     },
 ]  # fmt: skip
 
@@ -121,44 +114,18 @@ def test_every_mode_is_right_on_gpus(ranks: int, sizes: dict[str, Any]) -> None:
     check_all(WORKLOAD, problem, few(variants(WORKLOAD, problem, here, GPU_TILES), 20), modes)
 
 
-@pytest.mark.parametrize(
-    "sizes", [{"rows": 1, "n": 8, "k": 32}, {"rows": 129, "n": 300, "k": 512}, {"rows": 1024, "n": 8192, "k": 3584}]
-)
-def test_the_heap_holds_the_scratch_of_every_config(sizes: dict[str, Any]) -> None:
-    problem, space = problem_of(8, sizes), WORKLOAD.space
-    default = WORKLOAD.default_config(problem, H100).replace(block_k=32, num_stages=2)
-    dimensions = [space.dimensions[name] for name in ("block_m", "block_n", "num_warps")]
-    tiles = itertools.product(*(dimension.values for dimension in dimensions))
-    fused = [default.replace(block_m=rows, block_n=columns, num_warps=warps) for rows, columns, warps in tiles]
-    valid = [config for config in fused if space.violation(config, problem, H100) is None]
-    taken = [heap_bytes_of(problem, config) for config in [*valid, *(Config({"mode": mode}) for mode in EXCHANGED)]]
-    assert len(taken) > 1 and max(taken) <= WORKLOAD.heap_bytes(problem)
-
-
-def heap_bytes_of(problem: Any, config: Config) -> int:
-    """What a config takes of the heap."""
-    taken = []
-
-    def share(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        taken.append(-(-math.prod(shape) * dtype.itemsize // ALIGNMENT) * ALIGNMENT)
-        return meta(shape, dtype)
-
-    allocate_scratch(problem, config, H100, share, meta)
-    return sum(taken)
-
-
 @pytest.mark.parametrize("world_size", [2, 3, 8])
 @pytest.mark.parametrize("rows", [1, 7, 64])
-@pytest.mark.parametrize("unit_rows", [16, 32, 100])
+@pytest.mark.parametrize("transfer_rows", [16, 32, 100])
 def test_chunks_send_every_row_once_to_its_owner_the_next_ranks_first(
-    world_size: int, rows: int, unit_rows: int
+    world_size: int, rows: int, transfer_rows: int
 ) -> None:
     for rank in range(world_size):
-        cut = list(chunks(rank, rows, world_size, unit_rows))
+        cut = list(chunks(rank, rows, world_size, transfer_rows))
         computed = [row for begin, end in cut for row in range(begin, end)]
         first = (rank + 1) * rows
         assert computed == [(first + row) % (world_size * rows) for row in range(world_size * rows)]
-        assert all(0 < end - begin <= unit_rows for begin, end in cut)
+        assert all(0 < end - begin <= transfer_rows for begin, end in cut)
         sent = {
             (owner, row)
             for begin, end in cut
@@ -168,7 +135,7 @@ def test_chunks_send_every_row_once_to_its_owner_the_next_ranks_first(
         assert sent == {(row // rows, row) for row in computed if row // rows != rank}
 
 
-@pytest.mark.parametrize(("name", "value", "told"), [("m", 30, "take 28 or 32"), ("k", 3, "take 4")])
+@pytest.mark.parametrize(("name", "value", "told"), [("m", 30, "use 28 or 32"), ("k", 3, "use 4")])
 def test_what_is_sharded_must_be_divisible(name: str, value: int, told: str) -> None:
     with pytest.raises(InvalidProblem, match=f"{name}={value} .* world_size=4.*{told}"):
         WORKLOAD.problem_type(**{"m": 32, "n": 5, "k": 64, "world_size": 4, name: value})

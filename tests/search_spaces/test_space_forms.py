@@ -1,4 +1,4 @@
-"""What is derived from a space: narrowing, neighbours, size, fingerprint, and the way to Optuna and back."""
+"""Everything derived from a space: narrowing, neighbours, size, fingerprint, and the way to Optuna and back."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_a_narrowed_space_proposes_no_value_that_the_machine_forbids() -> None:
     narrowed = FOUND.space.narrowed(SMALL, MI300X)
     assert narrowed.dimensions["loads"].values == ("pointer",)
     assert narrowed.dimensions["block_m"].values == (16,)
-    assert max(narrowed.dimensions["unit_rows"].values) == 16
+    assert max(narrowed.dimensions["transfer_rows"].values) == 16
 
 
 @pytest.mark.parametrize("machine", [H100, MI300X, LAPTOP], ids=lambda machine: machine.arch)

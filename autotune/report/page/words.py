@@ -1,4 +1,4 @@
-"""A config told in words: "push, tile 128×256×64, 12 programs send, 256 rows a signal"."""
+"""A config in words: "push: each rank sends …; 12 programs move data, 256 rows per signal, tile 128×256×64"."""
 
 from __future__ import annotations
 
@@ -43,22 +43,23 @@ GEMM = (
     Phrase(("block_m", "block_n", "block_k"), lambda m, n, k: f"tile {m}×{n}×{k}"),
     Phrase(("num_stages",), _counted("pipeline stage")),
     Phrase(("num_warps",), _counted("warp")),
-    Phrase(("loads",), _of({"tma": "loads by TMA", "pointer": "plain loads"})),
-    Phrase(("split_k",), lambda n: f"{n} programs share a tile's depth" if n != 1 else ""),
-    Phrase(("group_m",), lambda n: f"{n} rows of tiles walked together" if n != 1 else ""),
-    Phrase(("schedule",), _of({"tile": "one program a tile", "persistent": "persistent programs",
-                               "flattened": "persistent programs, tile and depth in one loop"})),
+    Phrase(("loads",), _of({"tma": "TMA loads", "pointer": "pointer loads"})),
+    Phrase(("split_k",), lambda n: f"split-K by {n}" if n != 1 else ""),
+    Phrase(("group_m",), lambda n: f"swizzled by {n} rows of tiles" if n != 1 else ""),
+    Phrase(("schedule",), _of({"tile": "one program per tile", "persistent": "persistent programs",
+                               "flattened": "persistent programs with one flattened loop"})),
 )  # fmt: skip
 
 LAUNCH = Phrase(("launch",), _of({"graph": "launched as a CUDA graph", "eager": "launched one by one"}))
-STREAMS = Phrase(("gemm_streams",), lambda n: f"GEMMs on {n} streams" if n != 1 else "GEMMs on one stream")
+STREAMS = Phrase(("gemm_streams",), lambda n: f"GEMMs on {_counted('stream')(n)}")
+PROTOCOL = Phrase(("protocol",), _of({"signal": "data, then a signal", "ll": "LL words of data and flag"}))
 
 PHRASES: dict[str, tuple[Phrase, ...]] = {
     "all_gather_gemm": (
         LAUNCH,
         Phrase(("comm_programs",), lambda n: f"{_counted('program')(n)} move{'s' * (n == 1)} data"),
-        Phrase(("unit_rows",), lambda n: f"{n} rows a signal"),
-        Phrase(("copy_kib",), lambda n: f"{n} KiB a step"),
+        Phrase(("transfer_rows",), lambda n: f"{n} rows per signal"),
+        Phrase(("copy_kib",), lambda n: f"{n} KiB per step"),
         Phrase(("peer_order",), _of({"rotate": "one peer after the other", "fanout": "all peers at each step"})),
         Phrase(
             ("push_site",),
@@ -70,39 +71,50 @@ PHRASES: dict[str, tuple[Phrase, ...]] = {
                 }
             ),
         ),
-        Phrase(("head_start",), lambda n: f"its programs compute too after {_counted('turn')(n)}" if n else ""),
-        Phrase(("k_chunks",), lambda n: f"K in {n} parts" if n != 1 else ""),
+        Phrase(("head_start",), lambda n: f"its programs join the GEMM after {_counted('tile')(n)}" if n else ""),
+        Phrase(("k_chunks",), lambda n: f"K in {n} chunks" if n != 1 else ""),
         *GEMM,
-        Phrase(("preload_b",), lambda yes: "B is loaded before the wait" if yes else ""),
+        Phrase(("preload_b",), lambda yes: "B loaded before the wait" if yes else ""),
         STREAMS,
     ),
     "gemm_reduce_scatter": (
         LAUNCH,
-        Phrase(("unit_tiles",), lambda n: f"{_counted('tile')(n)} a signal"),
-        Phrase(("unit_rows",), lambda n: f"{n} rows a transfer"),
+        Phrase(("transfer_tiles",), lambda n: f"{_counted('tile')(n)} per signal"),
+        Phrase(("transfer_rows",), lambda n: f"{n} rows per copy"),
         Phrase(("peer_order",), _of({"rotate": "one peer after the other", "interleaved": "peers in turn"})),
         Phrase(("signals",), _of({"at_once": "signalled at once", "next_turn": "signalled one tile later"})),
         *GEMM,
         STREAMS,
-        Phrase(("sum_block", "sum_warps"), lambda n, warps: f"summed by blocks of {n} with {_counted('warp')(warps)}"),
+        Phrase(("sum_block", "sum_warps"), lambda n, warps: f"summed in blocks of {n} by {_counted('warp')(warps)}"),
     ),
     "gemm_all_reduce": (
         LAUNCH,
-        Phrase(("protocol",), _of({"flag": "a counter for each tile", "packed": "a flag in every word"})),
-        Phrase(("combine",), _of({"sender": "the sender sums too", "separate": "programs of their own sum"})),
-        Phrase(("residents",), lambda n: f"{_counted('resident program')(n)} a compute unit"),
+        PROTOCOL,
+        Phrase(("combine",), _of({"sender": "the sender sums", "separate": "separate programs sum"})),
+        Phrase(("programs_per_unit",), lambda n: f"{_counted('program')(n)} per compute unit"),
         *GEMM,
     ),
     "flash_decode": (
         LAUNCH,
-        Phrase(("kv_splits",), lambda n: f"each sequence in {_counted('part')(n)}"),
-        Phrase(("block_n",), lambda n: f"{n} KV tokens a step"),
-        Phrase(("heads_per_program",), lambda n: f"{_counted('query head')(n)} a program"),
+        Phrase(("kv_splits",), lambda n: f"{_counted('KV split')(n)}"),
+        Phrase(("block_n",), lambda n: f"{n} KV tokens per step"),
+        Phrase(("heads_per_program",), lambda n: f"{_counted('query head')(n)} per program"),
         Phrase(("num_stages",), _counted("pipeline stage")),
         Phrase(("num_warps",), _counted("warp")),
-        Phrase(("flag_heads",), lambda n: f"{_counted('head')(n)} a signal"),
-        Phrase(("protocol",), _of({"flags": "data, then a signal", "words": "a flag in every word"})),
+        Phrase(("transfer_heads",), lambda n: f"{_counted('head')(n)} per signal"),
+        PROTOCOL,
         Phrase(("wire",), _of({"fp32": "partial results in fp32", "rounded": "partial results rounded"})),
+        Phrase(("exchange",), _of({"one_shot": "one-shot exchange", "two_shot": "two-shot exchange"})),
+        Phrase(
+            ("reducer",),
+            _of(
+                {
+                    "last": "the last split reduces",
+                    "trailing": "trailing programs reduce",
+                    "kernel": "a kernel of its own reduces",
+                }
+            ),
+        ),
     ),
 }
 """By workload, in the order in which they are said; what is not here is said by its name."""

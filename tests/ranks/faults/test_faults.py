@@ -39,7 +39,7 @@ SOME = [
     Case("leaves NaN", "check", victim=0),
     Case("hangs in a kernel", "measure"),
     Case("exhausts the host", "measure"),
-    Case("gives up", "measure"),
+    Case("times out", "measure"),
     Case("corrupts memory", "measure", victim=0),
     Case("corrupts memory", "measure"),
     Case("is killed", "recheck", victim=0),
@@ -49,7 +49,7 @@ SOME = [
 FAULTS = [
     "is killed", "exits", "hangs on the host", "hangs in a kernel", "hangs with a child", "raises", "does not compile",
     "exhausts the heap", "exhausts the host", "loses its device", "spoils the output", "leaves NaN", "corrupts memory",
-    "gives up",
+    "times out",
 ]  # fmt: skip
 
 ALL = [Case(*each) for each in itertools.product(FAULTS, ["check", "measure", "recheck"], [0, 1, EVERY_RANK])]
@@ -142,7 +142,7 @@ QUICK = ["is killed", "exhausts the host"]
 AT_START = {
     "is killed": "rank 1 died in phase start: SIGKILL",
     "hangs on the host": "no answer from rank 1 in phase start within 60 s",
-    "raises": r"rank 1 failed in a way nobody expected \(phase start\)(?s:.*)ZeroDivisionError: planted",
+    "raises": r"rank 1 raised an unexpected error \(phase start\)(?s:.*)ZeroDivisionError: planted",
     "exhausts the heap": "the ranks did not start: rank 1: HeapExhausted: symmetric heap: .* bytes asked",
     "exhausts the host": "the ranks did not start: rank 1: .*can't allocate memory",
 }

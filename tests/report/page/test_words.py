@@ -29,12 +29,12 @@ def test_every_mode_has_words() -> None:
 def test_a_default_in_words() -> None:
     found = workload("all_gather_gemm")
     config = found.default_config(found.default_problem(EIGHT_GPUS, 8), EIGHT_GPUS).replace(
-        block_m=128, block_n=256, block_k=64, comm_programs=12, unit_rows=256, split_k=1
+        block_m=128, block_n=256, block_k=64, comm_programs=12, transfer_rows=256, split_k=1
     )
     text = in_words("all_gather_gemm", config)
     assert text.startswith("push: each rank sends")
-    assert "12 programs move data, 256 rows a signal" in text and "tile 128×256×64" in text
-    assert "share a tile" not in text, "one program shares nothing"
+    assert "12 programs move data, 256 rows per signal" in text and "tile 128×256×64" in text
+    assert "split-K" not in text
 
 
 def test_dimensions_without_a_phrase_are_named() -> None:

@@ -71,7 +71,7 @@ def view(study: Study) -> View | None:
 
 
 def timeline(study: Study) -> list[Moment]:
-    """The trials on the clock of the work; where moments were not recorded, one second a trial."""
+    """The trials on the clock of the work; where moments were not recorded, one second per trial."""
     found: list[Moment] = []
     last, clock = study.record.created_at, 0.0
     for trial in study.trials:

@@ -1,0 +1,180 @@
+"""Agreement: the ranks of a program exchange results and errors, so that none goes on alone and none is left waiting.
+
+The one place for it: heap, operators, decorated kernels and tuning within a program all use it.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any, Generic, Self, TypeVar
+
+import torch
+import torch.distributed as dist
+
+from autotune.errors import GangError, RanksDisagree
+
+T = TypeVar("T")
+
+
+class Released(GangError):
+    """Another rank has failed, and nobody will come to where this one waits."""
+
+
+class Agreement:
+    """Ranks that act together. Every rank makes the same calls in the same order; one rank alone is a group too.
+
+    An error on one rank is raised on all, so that all are at the same place afterwards.
+    """
+
+    left_alone = "this rank was left alone: another one died, or did not come in time"
+    """The meaning of a collective that fails."""
+    disagree = "the ranks differ ({seen}); every rank has to make the same call"
+    """The meaning of a difference; ``seen`` holds each rank's value."""
+
+    def __init__(self, group: Any = None, device_group: Any = None) -> None:
+        """``group`` is a gloo group, None for one rank alone; ``device_group`` is the user's own."""
+        self.group = group
+        self.device_group = device_group
+        self.rank = dist.get_rank(group) if group is not None else 0
+        self.world_size = dist.get_world_size(group) if group is not None else 1
+
+    @classmethod
+    def among(cls, ranks: Any = None, timeout: timedelta | None = None) -> Self:
+        """The agreement of all ranks, or of those of a process group, over a group of its own. Collective.
+
+        ``timeout`` bounds their waits for each other, by default torch's own; after it the group is unusable.
+        """
+        members = dist.get_process_group_ranks(ranks) if ranks is not None else None
+        with cls.collective():
+            group = dist.new_group(
+                members, timeout=timeout, backend="gloo", use_local_synchronization=members is not None
+            )
+        return cls(group, ranks)
+
+    def close(self) -> None:
+        """Leave the group without waiting; ranks that still wait for this one get an error."""
+        if self.group is not None and dist.is_initialized():  # else the program has destroyed all groups itself
+            dist.destroy_process_group(self.group)
+
+    def gather(self, action: Callable[[], T]) -> list[T]:
+        """Run ``action`` on every rank; the results by rank, on all of them."""
+        if self.group is None:
+            return [action()]
+        mine = _attempt(action, self.rank)
+        everyone: list[Any] = [None] * self.world_size
+        with self.collective():
+            dist.all_gather_object(everyone, mine.portable(), group=self.group)
+        everyone[self.rank] = mine if mine.error is None else everyone[self.rank]
+        for answer in sorted(everyone, key=lambda answer: isinstance(answer.error, Released)):
+            answer.check(mine)  # the cause first, not those that it has released
+        return [answer.value for answer in everyone]
+
+    def broadcast(self, action: Callable[[], T]) -> T:
+        """Run ``action`` on rank 0 alone; its result, on all ranks."""
+        if self.group is None:
+            return action()
+        mine = _attempt(action, 0) if self.rank == 0 else _Answer(0)
+        told: list[Any] = [mine.portable()]
+        with self.collective():
+            dist.broadcast_object_list(told, group_src=0, group=self.group)
+        told[0].check(mine)
+        value: T = mine.value if self.rank == 0 else told[0].value
+        return value
+
+    def same(self, action: Callable[[], T]) -> T:
+        """Run ``action`` on every rank; raises RanksDisagree unless all results are the same."""
+        everyone = self.gather(action)
+        self.check_same(everyone)
+        return everyone[self.rank]
+
+    def check_same(self, values: Sequence[Any]) -> None:
+        """Raise RanksDisagree unless the ranks' values are all the same."""
+        if any(value != values[0] for value in values):
+            seen = "; ".join(f"rank {rank}: {value}" for rank, value in enumerate(values))
+            raise RanksDisagree(self.disagree.format(seen=seen))
+
+    def any(self, mine: bool) -> bool:
+        """True on all ranks if any rank says so. Waits for all of them."""
+        if self.group is None:
+            return mine
+        said = torch.tensor([mine], dtype=torch.uint8)
+        with self.collective():
+            dist.all_reduce(said, dist.ReduceOp.MAX, group=self.group)
+        return bool(said.item())
+
+    def barrier(self) -> None:
+        """Wait for all ranks. Raises Released if another one has failed on its way here."""
+        if self.any(False):
+            raise Released("another rank has failed")
+
+    def all_or_none(self, action: Callable[[], T]) -> T:
+        """Run ``action``, which may contain barriers, on every rank; this rank's own result.
+
+        If one rank fails, those that wait at a barrier are released, and all raise its error.
+        """
+        values: list[T] = []
+        self.gather(lambda: values.append(self.or_release(action)))
+        return values[0]
+
+    def or_release(self, action: Callable[[], T], failed: Callable[[T], bool] = lambda value: False) -> T:
+        """Run this rank's part of an action with barriers; on a failure, release the ranks that wait at one.
+
+        A failure is an error, or a value that says so. Raises Released if another rank has failed.
+        """
+        try:
+            value = action()
+        except GangError:
+            raise  # released, or the others cannot be reached
+        except Exception:  # whatever it is: the others wait at the next barrier
+            self.any(True)
+            raise
+        if failed(value):
+            self.any(True)
+        else:
+            self.barrier()
+        return value
+
+    @classmethod
+    @contextmanager
+    def collective(cls) -> Iterator[None]:
+        """Around a collective: turns its failure into a GangError that says what it means."""
+        try:
+            yield
+        except RuntimeError as error:
+            raise GangError(f"{cls.left_alone}: {error}") from error
+
+
+class _Answer(Generic[T]):
+    """One rank's outcome of an action: a value or an error."""
+
+    def __init__(self, rank: int, value: Any = None, error: Exception | None = None) -> None:
+        self.rank, self.value, self.error = rank, value, error
+
+    def portable(self) -> _Answer[T]:
+        """The answer itself if it can be pickled; otherwise its error as text."""
+        if self.error is None:
+            return self
+        try:
+            pickle.loads(pickle.dumps(self.error))
+        except Exception:  # noqa: BLE001  an exception's own constructor may raise anything
+            return _Answer(self.rank, error=GangError(f"rank {self.rank}: {type(self.error).__name__}: {self.error}"))
+        return self
+
+    def check(self, mine: _Answer[T]) -> None:
+        """Raise the error if it is one; on its own rank with the original traceback."""
+        if self.error is None:
+            return
+        if self.rank == mine.rank and mine.error is not None and type(mine.error) is type(self.error):
+            raise mine.error
+        self.error.add_note(f"raised on rank {self.rank}, and so on every rank")
+        raise self.error from mine.error
+
+
+def _attempt(action: Callable[[], T], rank: int) -> _Answer[T]:
+    try:
+        return _Answer(rank, action())
+    except Exception as error:  # noqa: BLE001  raised on every rank after the exchange: none may miss it
+        return _Answer(rank, error=error)
