@@ -144,7 +144,8 @@ def _copies(of: Sequence[tuple[str, str]]) -> str:
 
 
 def _origin(study: Study) -> str:
-    again = _copy_line("Makes it again, where the space has not changed:", origin.again(study))
+    command = origin.again(study)
+    again = _copy_line("Tune it again:", command) if command else ""
     return f'<section id="origin"><h2>How this was found</h2>{again}{table(origin.provenance(study))}</section>'
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import shlex
 
-from autotune.report.figures import dashed, device_text, options_text, regime_options
+from autotune.report.figures import device_text, options_text, regime_options
 from autotune.report.page.study import Study, last_moment
 from autotune.report.page.view import Table
 from autotune.report.regimes import CALLERS
@@ -14,11 +14,13 @@ from autotune.text import visible, visible_json
 
 def command(study: Study) -> str:
     """The problem on the command line."""
-    return visible(f"tune {dashed(study.record.key.workload)} {options_text(study.problem)}")
+    return visible(f"{study.command} {options_text(study.problem)}")
 
 
 def again(study: Study) -> str:
-    """What tunes it anew."""
+    """What tunes it anew; empty for a kernel that is tuned where it is called."""
+    if not study.command:
+        return ""
     return f"{command(study)} --seed {study.record.seed}{regime_options(study.record.key.regime)} --force"
 
 
@@ -28,11 +30,10 @@ def copies(study: Study) -> list[tuple[str, str]]:
         return []
     json = visible_json(study.winner.to_json())
     python = "Config({" + ", ".join(f"{name!a}: {value!a}" for name, value in study.winner.items()) + "})"
-    return [
-        ("JSON", json),
-        ("Python", f"from autotune.config import Config\nconfig = {python}"),
-        ("command line: check and measure it once", f"{command(study)} --config {shlex.quote(json)}"),
-    ]
+    found = [("JSON", json), ("Python", f"from autotune.config import Config\nconfig = {python}")]
+    if study.command:
+        found.append(("Command line: check and measure it once", f"{command(study)} --config {shlex.quote(json)}"))
+    return found
 
 
 def provenance(study: Study) -> Table:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -18,7 +19,7 @@ from autotune.report.knobs import knobs_of
 from autotune.report.model import Ending, Knob, Report
 from autotune.search_spaces import Space
 from autotune.tuning.finals import FINAL
-from autotune.workloads import Workload
+from autotune.workloads import Workload, is_reference, reference_of
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,8 @@ class Study:
     endings: tuple[Ending, ...]
     notes: tuple[str, ...] = ()
     knob_notes: tuple[str, ...] = ()
+    command: str = ""
+    """What tunes the workload on the command line; empty for a kernel that is tuned where it is called."""
 
     @property
     def regime(self) -> Regime:
@@ -130,6 +133,7 @@ def finished(store: Store, entry: Entry, workload: Workload | None = None) -> St
         endings=report.endings,
         notes=report.notes,
         knob_notes=report.knob_notes,
+        command=_command(workload),
     )
 
 
@@ -142,7 +146,16 @@ def unfinished(store: Store, record: StudyRecord, workload: Workload | None = No
     notes = ["Unfinished: there were no finals, so that nothing here is a winner. The same tune command goes on."]
     notes += [INTERPRETER_NOTE] if record.key.device == INTERPRETER else []
     return Study(
-        record, problem_of(record.key, workload), trials, space, None, knobs, endings_of(searched), tuple(notes), warned
+        record=record,
+        problem=problem_of(record.key, workload),
+        trials=trials,
+        space=space,
+        report=None,
+        knobs=knobs,
+        endings=endings_of(searched),
+        notes=tuple(notes),
+        knob_notes=warned,
+        command=_command(workload),
     )
 
 
@@ -151,6 +164,13 @@ def last_moment(study: Study) -> datetime | None:
     if study.report is not None:
         return study.report.finished_at
     return max((trial.created_at for trial in study.trials if trial.created_at is not None), default=None)
+
+
+def _command(workload: Workload | None) -> str:
+    if workload is None:
+        return ""
+    reference = reference_of(workload)
+    return f"tune run {shlex.quote(reference)}" if is_reference(reference) else f"tune {dashed(reference)}"
 
 
 def _space(workload: Workload | None, record: StudyRecord) -> Space | None:

@@ -80,6 +80,11 @@ def shown(value: Value | str) -> str:
     return visible(value) if isinstance(value, str) else plain(value)
 
 
+def cut(text: str, longest: int = 40) -> str:
+    """The text, or its beginning where it is longer."""
+    return text if len(text) <= longest else text[: longest - 1] + "…"
+
+
 def config_lines(config: Config, names: Sequence[str]) -> str:
     """A config for a tooltip, one dimension a line."""
     return "\n".join(f"{shown(name)} = {shown(config[name])}" for name in names if name in config)
@@ -94,6 +99,29 @@ def tooltip() -> Option:
 def base(**parts: Any) -> Option:
     """What all charts have in common."""
     return {"backgroundColor": "transparent", "animation": False, "tooltip": tooltip(), "color": list(COLOURS), **parts}
+
+
+def names_axis(data: Sequence[str | Option]) -> Option:
+    """An axis of names, the first at the top; long ones are cut."""
+    label = {"width": 190, "overflow": "truncate"}
+    return {"type": "category", "data": list(data), "inverse": True, "axisTick": {"show": False}, "axisLabel": label}
+
+
+def whiskers(rows: Sequence[tuple[int, float, float, int, int, str]]) -> Option:
+    """Intervals over horizontal bars, drawn by the page's script: row, low end, high end, which of how many bars of the
+    row, and the text at the high end.
+    """
+    dimensions = ["row", "low", "high", "slot", "slots", {"name": "text", "type": "ordinal"}]
+    return {
+        "type": "custom", "renderItem": "whisker", "silent": True, "z": 5, "dimensions": dimensions, "clip": False,
+        "data": [[row, round(low, 3), round(high, 3), *rest] for row, low, high, *rest in rows],
+        "encode": {"x": ["low", "high"], "y": "row"}, "tooltip": {"show": False},
+    }  # fmt: skip
+
+
+def legend(**parts: Any) -> Option:
+    """Above the chart; long names are cut."""
+    return {"type": "scroll", "top": 0, "textStyle": {"width": 190, "overflow": "truncate"}, **parts}
 
 
 def time_axis(name: str = "µs", **parts: Any) -> Option:
@@ -130,7 +158,7 @@ def line_at(value: float, text: str, *, vertical: bool = False, colour: str = GR
         "xAxis" if vertical else "yAxis": value,
         "name": f"{shown(text)}: {microseconds(value)}",
         "lineStyle": {"color": colour, "type": "dashed", "width": 1.5},
-        "label": {"formatter": shown(text), "position": place, "color": colour, "fontSize": 11},
+        "label": {"formatter": cut(shown(text)), "position": place, "color": colour, "fontSize": 11},
     }
 
 

@@ -97,7 +97,7 @@ def test_whiskers_hold_their_bars(study: Study) -> None:
     option = headline.options(report)
     for bars, whiskers in itertools.pairwise(option["series"]):
         if whiskers["type"] == "custom":
-            for row, low, high, slot, slots in whiskers["data"]:
+            for row, low, high, slot, slots, _ in whiskers["data"]:
                 assert low <= bars["data"][row]["value"] <= high and 0 <= slot < slots == 3
 
 

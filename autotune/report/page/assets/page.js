@@ -15,21 +15,24 @@
     return dark ? "dark" : "default";
   }
 
-  // A value of a whisker: row, low end, high end, which of how many bars of the row.
+  // A value of a whisker: row, low end, high end, which of how many bars of the row, text at the high end.
   function whisker(params, api) {
     const low = api.coord([api.value(1), api.value(0)]);
     const high = api.coord([api.value(2), api.value(0)]);
-    const bars = api.barLayout({ barGap: "15%", barCategoryGap: "30%", count: api.value(4) });
+    const bars = api.barLayout({ barGap: "15%", barCategoryGap: "30%", barMaxWidth: 16, count: api.value(4) });
     const y = low[1] + bars[api.value(3)].offsetCenter;
     const half = Math.min(4, bars[0].width / 3);
-    const style = { stroke: theme() === "dark" ? "#e4e8ee" : "#1b2430", lineWidth: 1.3 };
+    const colour = theme() === "dark" ? "#e4e8ee" : "#1b2430";
+    const style = { stroke: colour, lineWidth: 1.3 };
     const line = (x1, y1, x2, y2) => ({ type: "line", shape: { x1, y1, x2, y2 }, style });
+    const text = api.ordinalRawValue(5);
+    const x = Math.max(high[0], api.coord([0, api.value(0)])[0]) + 6;
+    const ends = [line(low[0], y - half, low[0], y + half), line(high[0], y - half, high[0], y + half)];
     return {
       type: "group",
       children: [
-        line(low[0], y, high[0], y),
-        line(low[0], y - half, low[0], y + half),
-        line(high[0], y - half, high[0], y + half),
+        ...(high[0] - low[0] > 1 ? [line(low[0], y, high[0], y), ...ends] : []),
+        { type: "text", style: { text, x, y, fill: colour, fontSize: 11, verticalAlign: "middle" } },
       ],
     };
   }

@@ -19,6 +19,7 @@ from autotune.report.page.view import (
     base,
     bounds,
     config_lines,
+    legend,
     shown,
     time_axis,
 )
@@ -100,7 +101,7 @@ def options(study: Study, found: list[Finalist]) -> Option:
         series.append({"type": "line", "name": each.name, "data": data, "lineStyle": style, "symbolSize": 6,
                        "symbol": "circle", "z": 4 if won else 2, **colour})  # fmt: skip
     return base(
-        legend={"type": "scroll", "top": 0},
+        legend=legend(),
         grid={"left": 8, "right": 16, "top": 54, "bottom": 30},
         xAxis={"type": "category", "data": [str(number + 1) for number in range(count)], "name": "round",
                "nameLocation": "middle", "nameGap": 24},

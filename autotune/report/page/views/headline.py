@@ -19,10 +19,13 @@ from autotune.report.page.view import (
     Table,
     View,
     base,
+    legend,
     line_at,
     mark_lines,
+    names_axis,
     shown,
     time_axis,
+    whiskers,
 )
 from autotune.report.regimes import TITLES, conclusion
 from autotune.rounds import mean_and_error
@@ -70,10 +73,10 @@ def options(report: Report) -> Option:
     names = [{"value": shown(row.name), "textStyle": {"fontWeight": "bold" if row.kind == "winner" else "normal"}}
              for row in rows]  # fmt: skip
     return base(
-        grid={"left": 8, "right": 70, "top": 40, "bottom": 24},
-        legend={"data": [TITLES[each] for each in measured], "selectedMode": False, "top": 0},
+        grid={"left": 8, "right": 90, "top": 40, "bottom": 24},
+        legend=legend(data=[TITLES[each] for each in measured], selectedMode=False),
         xAxis=time_axis(min=0),
-        yAxis={"type": "category", "data": names, "inverse": True, "axisTick": {"show": False}},
+        yAxis=names_axis(names),
         series=series,
     )
 
@@ -158,23 +161,19 @@ def _bars_in(rows: Sequence[Bar], regime: Regime, colour: str) -> Option:
                 "value": round(value, 3),
                 "name": f"{shown(bar.name)}, {TITLES[regime]}\n{_text(bar, regime)}",
                 "itemStyle": {"color": GREY} if bar.kind == "part" else {"opacity": 1 if bar.kind == "winner" else 0.6},
-                "label": {"formatter": microseconds(value)},
             }
         )
     return {
         "type": "bar", "name": TITLES[regime], "data": data, "itemStyle": {"color": colour, "borderRadius": 2},
-        "barGap": "15%", "barCategoryGap": "30%", "label": {"show": True, "position": "right", "distance": 10},
+        "barMaxWidth": 16, "barGap": "15%", "barCategoryGap": "30%",
     }  # fmt: skip
 
 
 def _whiskers_in(rows: Sequence[Bar], regime: Regime, slot: int, slots: int) -> Option:
-    """Drawn by the page's script: row, low end, high end, which of how many bars."""
-    data = [
-        [place, *(round(end, 3) for end in interval(bar.latency, regime)), slot, slots]
-        for place, bar in enumerate(rows)
-        if _drawn(bar, regime) and bar.latency.high > bar.latency.low
-    ]
-    return {
-        "type": "custom", "renderItem": "whisker", "silent": True, "data": data, "z": 5,
-        "encode": {"x": [1, 2], "y": 0}, "tooltip": {"show": False},
-    }  # fmt: skip
+    return whiskers(
+        [
+            (place, *interval(bar.latency, regime), slot, slots, microseconds(bar.latency.of(regime)))
+            for place, bar in enumerate(rows)
+            if _drawn(bar, regime)
+        ]
+    )

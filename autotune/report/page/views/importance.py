@@ -5,7 +5,7 @@ from __future__ import annotations
 from autotune.report.figures import microseconds
 from autotune.report.model import Knob
 from autotune.report.page.study import Study
-from autotune.report.page.view import COLOURS, Chart, Option, Table, View, base, shown
+from autotune.report.page.view import COLOURS, Chart, Option, Table, View, base, names_axis, shown
 
 EXPLAINED = (
     "Importance is Optuna's PED-ANOVA: how much a dimension separates the best tenth from the rest; shares of 1. "
@@ -42,8 +42,7 @@ def options(study: Study) -> Option:
     return base(
         grid={"left": 8, "right": 50, "top": 16, "bottom": 8},
         xAxis={"type": "value", "min": 0, "splitNumber": 4},
-        yAxis={"type": "category", "data": [shown(knob.name) for knob in ranked], "inverse": True,
-               "axisTick": {"show": False}},
+        yAxis=names_axis([shown(knob.name) for knob in ranked]),
         series=[{"type": "bar", "data": data, "color": COLOURS[0], "barMaxWidth": 14,
                  "label": {"show": True, "position": "right", "fontSize": 11}}],
     )  # fmt: skip

@@ -23,6 +23,7 @@ from autotune.report.page.view import (
     base,
     bounds,
     config_lines,
+    legend,
     line_at,
     mark_lines,
     mode_colours,
@@ -130,7 +131,7 @@ def options(study: Study) -> Option:
     series += [_rim(study, moments, kind, place) for place, kind in enumerate(kinds)]
     rim = 22 * len(kinds)
     return base(
-        legend={"type": "scroll", "top": 0, "data": ["best so far", *map(mode_name, _measured_modes(study))]},
+        legend=legend(data=["best so far", *map(mode_name, _measured_modes(study))]),
         grid=[
             {**SIDES, "top": 48, "bottom": 76 + rim + (12 if kinds else 0), "show": bool(latencies)},
             {**SIDES, "height": rim, "bottom": 76, "show": bool(kinds)},
@@ -211,7 +212,7 @@ def _clock(moments: Sequence[Moment], grid: int, *, shown: bool) -> Option:
 
 def _best(study: Study, moments: Sequence[Moment], lines: Sequence[tuple[str, float]]) -> Option:
     return {
-        "type": "line", "name": "best so far", "step": "end", "symbol": "none", "z": 4, "color": WINNER,
+        "type": "line", "name": "best so far", "step": "end", "silent": True, "symbol": "none", "z": 4, "color": WINNER,
         "lineStyle": {"width": 2}, "tooltip": {"show": False},
         "data": [[round(at, 2), round(value, 3)] for at, value in best_so_far(study, moments)],
         "markLine": mark_lines([line_at(value, name) for name, value in lines]),

@@ -20,8 +20,10 @@ from autotune.report.page.view import (
     base,
     bounds,
     config_lines,
+    names_axis,
     shown,
     time_axis,
+    whiskers,
 )
 
 FEWEST_IN_A_BOX = 5
@@ -156,26 +158,20 @@ def step_options(study: Study, steps: list[Step]) -> Option:
     names = [_step_name(winner, step) for step in steps]
     data = [
         {"value": round(100 * (step.ratio - 1), 2), "name": f"{name}\n{_percent(step)}, {_verdict(step)}",
-         "itemStyle": {"color": GREY if _tied(step) else COLOURS[0]},
-         "label": {"formatter": _percent(step)}}
+         "itemStyle": {"color": GREY if _tied(step) else COLOURS[0]}}
         for name, step in zip(names, steps, strict=True)
     ]  # fmt: skip
-    whiskers = [
-        [place, round(100 * (step.ratio - step.error - 1), 2), round(100 * (step.ratio + step.error - 1), 2), 0, 1]
+    intervals = [
+        (place, 100 * (step.ratio - step.error - 1), 100 * (step.ratio + step.error - 1), 0, 1, _percent(step))
         for place, step in enumerate(steps)
     ]
-    label: Option = {"show": True, "position": "right", "distance": 14, "fontSize": 11}
     return base(
         title={"text": "One step from the winner", "left": 8, "top": 0, "textStyle": {"fontSize": 13}},
-        grid={"left": 8, "right": 80, "top": 44, "bottom": 8},
+        grid={"left": 8, "right": 110, "top": 44, "bottom": 8},
         xAxis={"type": "value", "name": "%", "axisLabel": {"formatter": "{value} %", "hideOverlap": True},
                "nameLocation": "end", "splitNumber": 4},
-        yAxis={"type": "category", "data": names, "inverse": True, "axisTick": {"show": False}},
-        series=[
-            {"type": "bar", "data": data, "barMaxWidth": 14, "label": label},
-            {"type": "custom", "renderItem": "whisker", "silent": True, "data": whiskers, "z": 5,
-             "encode": {"x": [1, 2], "y": 0}, "tooltip": {"show": False}},
-        ],
+        yAxis=names_axis(names),
+        series=[{"type": "bar", "data": data, "barMaxWidth": 16}, whiskers(intervals)],
     )  # fmt: skip
 
 
