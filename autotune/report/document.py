@@ -53,16 +53,12 @@ def to_json(report: Report) -> str:
     return json_text(to_dict(report))
 
 
-class Code(str):
-    """Text that a table shows as code."""
-
-
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], align: str = "") -> str:
     """A Markdown table whose columns line up as plain text too; ``align`` has ``r`` per right-aligned column.
 
-    Cells are escaped as text, except for ``Code``.
+    Cells are escaped as text.
     """
-    cells = [[_cell(text) for text in row] for row in (header, *rows)]
+    cells = [[markdown(text) for text in row] for row in (header, *rows)]
     widths = [max(2, *(len(row[column]) for row in cells)) for column in range(len(header))]  # GFM takes no ":" alone
     right = [align[column : column + 1] == "r" for column in range(len(header))]
     rule = ["-" * (width - 1) + (":" if r else "-") for width, r in zip(widths, right, strict=True)]
@@ -71,10 +67,6 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], align: str = "")
         for row in cells
     ]
     return "\n".join("| " + " | ".join(row) + " |" for row in (padded[0], rule, *padded[1:]))
-
-
-def _cell(text: str) -> str:
-    return markdown_code(text) if isinstance(text, Code) else markdown(text)
 
 
 def _verdict(report: Report) -> str:
@@ -181,14 +173,14 @@ def _best(report: Report) -> str:
             whole.append(f"Number {place}: {markdown(config_text(each.config))}")
             change = f"another mode: {plain(mode)}, see below"
         else:
-            change = change_text(each.config, *firsts[mode])
-        rows.append([str(place), latency_text(each.latency, report.regime), final, each.source, change])
+            change = change_text(each.config, *firsts[mode]).removeprefix("the winner with ")
+        rows.append([str(place), latency_text(each.latency, report.regime), final, change])
     if not rows:
         return ""
     text = "Ordered by latency in the search, where ± is half the distance from the 20th to the 80th percentile of\n"
     text += "the iterations. The finals, where the best were measured again, chose the winner.\n\n"
     whole += [f"Failed in the finals: {markdown(config_text(each.config))}" for each in report.disqualified]
-    header = ["", "search", "finals", "proposed by", "config"]
+    header = ["", "search", "finals", "change from the winner"]
     return "\n\n".join([f"## The {len(rows)} best\n\n{text}{table(header, rows, 'rrr')}", *whole])
 
 
@@ -236,16 +228,15 @@ def _provenance(report: Report) -> str:
         ["study", f"{report.study_id}, seed {report.seed}"],
         *([name.replace("_", " "), value or "none"] for name, value in versions.items() if name != "space"),
         ["space fingerprint", versions["space"]],
-        ["to repeat", Code(again)],
     ]
-    return "## How this was found\n\n" + table(["", ""], rows)
+    return f"## How this was found\n\n{table(['', ''], rows)}\n\nTo repeat: {markdown_code(again)}"
 
 
 def _date(moment: datetime) -> str:
     return moment.strftime("%Y-%m-%d %H:%M UTC")
 
 
-def _short(reason: str, longest: int = 160) -> str:
+def _short(reason: str, longest: int = 90) -> str:
     line = " ".join(reason.split())
     return line if len(line) <= longest else line[: longest - 1] + "…"
 

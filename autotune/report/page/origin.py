@@ -50,10 +50,10 @@ def provenance(study: Study) -> Table:
         ["study", f"{record.id}, seed {record.seed}"],
     ]
     if report is not None:
-        spent = f"{report.seconds:.0f} s, {report.measuring:.0f} s of them measuring"
+        spent = f"{report.seconds:.0f} s, of which measuring {report.measuring:.0f} s"
         restarts = f"{report.restarts} times, {report.restarting:.0f} s" if report.restarts else "never"
         correlation = report.rank_correlation
-        model = "too few predictions" if correlation is None else f"{correlation:.2f} (Spearman; 1 orders all rightly)"
-        rows += [["time in evaluations", spent], ["ranks started again", restarts], ["cost model", model]]
+        model = "too few predictions" if correlation is None else f"{correlation:.2f} (Spearman; 1 is a perfect order)"
+        rows += [["time in evaluations", spent], ["ranks restarted", restarts], ["cost model", model]]
     rows += [[name.replace("_", " "), visible(value) or "none"] for name, value in versions.items()]
     return Table(["", ""], rows, "ll")
