@@ -78,7 +78,7 @@ class AllGatherGemmKernels(Kernels[AllGatherGemm, AllGatherGemmKnobs, GemmTensor
         ints = torch.int32
         partials, tickets = knobs.partials(problem.m, problem.n_local, own)
         return Scratch(
-            epoch_counter=shared((2,), ints),
+            epoch_counter=shared((1,), torch.int64),
             status=shared((1,), ints),
             ready=shared((problem.world_size,), ints),
             done=shared((problem.world_size,), ints),

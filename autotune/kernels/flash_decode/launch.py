@@ -112,7 +112,7 @@ class FlashDecodeKernels(Kernels[FlashDecode, FlashDecodeKnobs, Tensors, Scratch
         sent, sent_lse = (torch.int64, torch.int64) if knobs.ll else (wire, fp32)
         outbox_rows = 2 * problem.rows if knobs.exchange == "two_shot" else 0
         return Scratch(
-            epoch_counter=shared((2,), ints),
+            epoch_counter=shared((1,), torch.int64),
             status=shared((1,), ints),
             arrived=shared((units.groups,), ints),
             arrivals=shared((world, units.count), ints),

@@ -85,7 +85,7 @@ class GemmReduceScatterKernels(Kernels[GemmReduceScatter, GemmReduceScatterKnobs
             partials, tickets = knobs.partials(rows_of_tiles * knobs.block_m, problem.n, own)
         dtype = TORCH_DTYPES[problem.dtype]
         return Scratch(
-            epoch_counter=shared((2,), ints),
+            epoch_counter=shared((1,), torch.int64),
             status=shared((1,), ints),
             ready=shared((world,), ints),
             done=shared((world,), ints),
