@@ -322,7 +322,7 @@ MUTANTS: list[Mutant] = [
     *_in(
         "kernels/all_gather_gemm/copy_engine.py",
         ("copies before peers are ready", "ag copies", ("        self._enter.run()\n", "")),
-        ("a chunk is not copied", "ag copies", ("for begin in range(0, rows, unit):", "for begin in range(unit, rows, unit):")),
+        ("a chunk is not copied", "ag copies", ("for begin in range(0, rows, transfer_rows):", "for begin in range(transfer_rows, rows, transfer_rows):")),
     ),
     *_in(
         "kernels/primitives/exchange.py",
