@@ -122,6 +122,15 @@ class Space:
         """The config as Optuna's parameters: the index of each value."""
         return {name: self.dimensions[name].index(value) for name, value in config.items()}
 
+    def of_parameters(self, parameters: Mapping[str, int]) -> Config | None:
+        """The config of Optuna's parameters; None where they are not those of a config, valid or not."""
+        try:
+            config = Config({name: self.dimensions[name].values[at] for name, at in parameters.items()})
+        except (KeyError, IndexError):
+            return None
+        mode = config.get("mode")
+        return config if mode is not None and set(config) == {d.name for d in self.dimensions_of(str(mode))} else None
+
     def distributions(self, config: Config) -> dict[str, optuna.distributions.BaseDistribution]:
         """Optuna's distributions for ``parameters``."""
         return {name: self.dimensions[name].distribution() for name in config}
