@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from autotune.kernels.gemm_all_reduce.problem import GemmAllReduce
     from autotune.kernels.gemm_reduce_scatter.problem import GemmReduceScatter
     from autotune.runtime.context import Context
+    from autotune.runtime.in_program import tune
     from autotune.runtime.lookup import Found, forget_lookups, lookup
     from autotune.runtime.operators import (
         all_gather_gemm,
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
         gemm_all_reduce,
         gemm_reduce_scatter,
     )
-    from autotune.spmd.tune import tune
 
 __all__ = [
     "AllGatherGemm",
@@ -65,7 +65,7 @@ _HOMES = {
     "gemm_all_reduce": "autotune.runtime.operators",
     "gemm_reduce_scatter": "autotune.runtime.operators",
     "lookup": "autotune.runtime.lookup",
-    "tune": "autotune.spmd.tune",
+    "tune": "autotune.runtime.in_program",
 }
 
 

@@ -95,7 +95,7 @@ def applied(mutant: Mutant, package: Path = PACKAGE) -> str:
 def evaluated(case: Case, seed: int, gpu: bool) -> dict[str, Any]:
     """How a case's evaluation ends, and the proof where that passes; of the package that this process imports."""
     from autotune.config import Config
-    from autotune.environment import INTERPRETED, machine
+    from autotune.machine import INTERPRETED, machine
     from autotune.outcome import Outcome
     from autotune.ranks import gang as gangs
     from autotune.ranks.evaluation import MeasurePlan

@@ -17,8 +17,8 @@ from multiprocessing import get_context
 from typing import Any
 
 from autotune.config import Config
-from autotune.environment import H100, MI300X, MI350X, Machine
 from autotune.kernels.launching.plan import Compiled, CompileError, compile_offline_for
+from autotune.machine import H100, MI300X, MI350X, Machine
 from autotune.workloads import workload
 
 TARGETS = (H100, MI300X, MI350X)

@@ -22,7 +22,7 @@ from winners import tune
 
 from autotune.config import Config
 from autotune.db import Store
-from autotune.environment import machine
+from autotune.machine import machine
 from autotune.ranks.evaluation import MeasurePlan
 from autotune.ranks.gang import Gang
 from autotune.workloads import workload

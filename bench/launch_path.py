@@ -24,7 +24,7 @@ import triton.language as tl
 from triton.runtime.jit import KernelInterface
 
 import autotune
-from autotune.environment import machine
+from autotune.machine import machine
 
 CONFIGS = [triton.Config({"BLOCK": block}, num_warps=4) for block in (64, 128)]
 KEY = ["m", "n"]

@@ -14,8 +14,8 @@ from datetime import UTC, datetime
 from statistics import median
 
 from autotune.db import CacheKey, Entry, Winner
-from autotune.environment import H100
 from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
+from autotune.machine import H100
 from autotune.outcome import Latency
 from autotune.runtime.entries import Entries, serve
 from autotune.workloads import provenance_of, workload

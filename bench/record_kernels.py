@@ -35,8 +35,8 @@ from foreign_kernels import FOREIGN, Arguments, Foreign
 
 from autotune.config import Config
 from autotune.db import Provenance
-from autotune.environment import H100, Machine, machine, versions
 from autotune.kernels.launching.plan import compile_offline_for
+from autotune.machine import H100, Machine, machine, versions
 from autotune.outcome import Evaluation, Latency, Outcome
 from autotune.recordings import Recording, write
 

@@ -65,7 +65,7 @@ def comparison(sizes: Sizes, fields: dict[str, Any], seconds: int, configs: Sequ
 def together(workload: str, problem: dict[str, Any], configs: list[dict[str, Any]], rounds: int) -> dict[str, Any]:
     """Each config's and each baseline's latency in every round, µs, by one gang of ranks."""
     from autotune.config import Config
-    from autotune.environment import machine
+    from autotune.machine import machine
     from autotune.ranks.evaluation import MeasurePlan
     from autotune.ranks.gang import Gang
     from autotune.workloads import workload as named

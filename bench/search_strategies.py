@@ -26,7 +26,7 @@ from optuna.distributions import BaseDistribution
 from optuna.trial import FrozenTrial, TrialState
 
 from autotune.config import Config, Value
-from autotune.environment import Machine
+from autotune.machine import Machine
 from autotune.outcome import Evaluation
 from autotune.ranks.evaluation import MeasurePlan
 from autotune.recordings import Recording, Replay, read

@@ -32,7 +32,7 @@ GRACE = 20.0
 """Seconds between asking a step to end and killing it."""
 
 LOOK = """
-import json; from dataclasses import asdict; from autotune.environment import machine, versions
+import json; from dataclasses import asdict; from autotune.machine import machine, versions
 print(json.dumps({"machine": asdict(machine()), "versions": versions()}))
 """
 

@@ -54,9 +54,9 @@ def tuned(recording: Path, m: int | None, database: Path, budget: str) -> Run:
     from autotune import recordings
     from autotune.cli import session
     from autotune.db import Store
-    from autotune.environment import machine
+    from autotune.machine import machine
     from autotune.tuning import EFFORTS, Budget, tune
-    from autotune.tuning.standing import Standing
+    from autotune.tuning.progress import Progress
     from autotune.workloads import workload
 
     recorded = recordings.read(recording)
@@ -65,12 +65,12 @@ def tuned(recording: Path, m: int | None, database: Path, budget: str) -> Run:
     problem, here, effort = found.problem_type.from_dict(fields), machine(), EFFORTS["standard"]
     run = Run(recorded.optimum)
 
-    def watch(standing: Standing) -> None:
-        if standing.best is None or standing.phase != "searching":
+    def watch(progress: Progress) -> None:
+        if progress.best is None or progress.phase != "searching":
             return
         run.last = time.monotonic() - BEGIN
         run.first = run.first or run.last
-        run.trials, run.best = standing.trials, standing.best[1].median
+        run.trials, run.best = progress.trials, progress.best[1].median
         if run.reached is None and run.best <= NEAR * run.optimum:
             run.reached = run.last
 

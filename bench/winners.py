@@ -35,8 +35,8 @@ def tune(arguments: list[str]) -> list[dict[str, Any]]:
 def measure_rivals(rows: list[dict[str, Any]]) -> None:
     """Add to each row the median latencies, µs, of what others offer for the same operation."""
     os.environ["AUTOTUNE_WORKLOADS"] = str(RIVALS)
-    from autotune.environment import machine
     from autotune.errors import UnknownWorkload
+    from autotune.machine import machine
     from autotune.ranks.evaluation import MeasurePlan
     from autotune.ranks.gang import Gang
     from autotune.workloads import workload

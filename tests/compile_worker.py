@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from autotune.config import Config
-from autotune.environment import Machine
 from autotune.kernels.launching.plan import Compiled, compile_offline_for
+from autotune.machine import Machine
 from autotune.workloads import workload
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from autotune.config import Config
-from autotune.environment import Machine, machine
+from autotune.machine import Machine, machine
 from autotune.outcome import Outcome
 from autotune.ranks import evaluation
 from autotune.ranks.evaluation import MeasurePlan

@@ -16,10 +16,10 @@ from typer.testing import CliRunner, Result
 
 from autotune.cli import app
 from autotune.config import Config
-from autotune.environment import INTERPRETER, Machine
+from autotune.machine import INTERPRETER, Machine
 from autotune.outcome import Evaluation, Latency, Outcome
 from autotune.problem import Problem
-from autotune.runtime import forget_lookups
+from autotune.runtime.lookup import forget_lookups
 from autotune.workloads import Workload
 
 LAPTOP = Machine("interpreter", INTERPRETER, "cpu", 0, 8, 1 << 30, 0, "shared-memory")

@@ -12,11 +12,11 @@ from fakes import LAPTOP, latency_of
 
 from autotune.config import Config
 from autotune.db import Store, TrialRecord
-from autotune.environment import Machine
+from autotune.machine import Machine
 from autotune.outcome import Evaluation, Latency, Outcome
 from autotune.problem import Problem, size
 from autotune.search_spaces import Constraint, Setting, Space, choices, numbers
-from autotune.tuning import Budget, Effort, Result, Standing, tune
+from autotune.tuning import Budget, Effort, Progress, Result, tune
 from autotune.tuning.screening import Screen
 from autotune.workloads import Tolerance, Workload
 
@@ -136,7 +136,7 @@ class Ranks:
 
 def run(path: Path, ranks: Ranks, trials: int = 20, **options: Any) -> Result:
     """One run of the loop as a new process would make it, on a laptop, where nothing is compiled."""
-    watch: Callable[[Standing], None] = options.pop("watch", lambda standing: None)
+    watch: Callable[[Progress], None] = options.pop("watch", lambda progress: None)
     with Store.open(path) as store, Screen(WORKLOAD, PROBLEM, LAPTOP) as screen:
         return tune(
             WORKLOAD,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from autotune.environment import SETTINGS
+from autotune.settings import SETTINGS
 
 ROOT = Path(__file__).parents[1]
 
@@ -23,7 +23,7 @@ def test_only_one_module_reads_our_environment_variables() -> None:
         for path in (ROOT / "autotune").rglob("*.py")
         if re.search(r'os\.environ(\.get)?[\[(]"AUTOTUNE_', path.read_text())
     ]
-    assert "environment.py" in readers
+    assert "settings.py" in readers
     assert direct == []
 
 

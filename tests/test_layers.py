@@ -1,10 +1,15 @@
-"""Imports go downwards only: from a room to the rooms below it, never up and never sideways into an unknown one."""
+"""Imports go downwards only, from a room to those below it, and in no circle; the name of a module means the module."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+import importlib
+import pkgutil
+import sys
+from collections.abc import Iterator, Mapping
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -13,15 +18,13 @@ ROOMS = (
     "cli",
     "doctor",
     "report",
-    "fleet",
+    "sharing",
     "decorator",
-    "spmd",
     "runtime",
     "recordings",
     "tuning",
     "ranks",
     "workloads",
-    "cost_models",
     "search_spaces",
     "kernels",
     "heap",
@@ -33,6 +36,23 @@ ROOMS = (
 
 FACE = PACKAGE
 """The package's own ``__init__``: its lazy imports reach every room; nothing but the command line imports from it."""
+
+CIRCLES = {
+    ("autotune.runtime.context", "autotune.runtime.operators.operator"),
+    ("autotune.runtime.context", "autotune.runtime.workspace"),
+    ("autotune.runtime.operators.operator", "autotune.runtime.workspace"),
+    ("autotune.workloads.input_sets", "autotune.workloads.workload"),
+}
+"""Imports that close a circle and are to go."""
+
+SHADOWED = {
+    *(f"autotune.runtime.operators.{name}" for name in ("all_gather_gemm", "flash_decode")),
+    *(f"autotune.runtime.operators.{name}" for name in ("gemm_all_reduce", "gemm_reduce_scatter")),
+    "autotune.workloads.workload",
+}
+"""Modules whose name in their package is a function's, and are to get another one."""
+
+RUNS_WHEN_IMPORTED = ("__main__", "migrations.env")
 
 ROOT = Path(__file__).parent.parent
 
@@ -55,25 +75,22 @@ def is_module(name: str, tree: Path) -> bool:
     return path.is_dir() or path.with_suffix(".py").is_file()
 
 
-def never_runs_at_import(node: ast.AST) -> bool:
-    """A function's body, or an import for the type checker alone."""
-    if isinstance(node, ast.If):
-        return "TYPE_CHECKING" in ast.unparse(node.test)
-    return isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-
-
-def nodes(node: ast.AST, lazy_too: bool) -> Iterator[ast.AST]:
+def nodes(node: ast.AST, functions: bool, typing: bool) -> Iterator[ast.AST]:
+    """All below ``node``; bodies of functions, and imports for the type checker alone, where asked for."""
     for child in ast.iter_child_nodes(node):
-        if lazy_too or not never_runs_at_import(child):
-            yield child
-            yield from nodes(child, lazy_too)
+        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef) and not functions:
+            continue
+        if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test) and not typing:
+            continue
+        yield child
+        yield from nodes(child, functions, typing)
 
 
-def imported(file: Path, tree: Path) -> Iterator[tuple[int, str]]:
-    """Line and absolute name of every module of ours that ``file`` imports, wherever in the file it does so."""
+def imported(file: Path, tree: Path, *, functions: bool = True, typing: bool = True) -> Iterator[tuple[int, str]]:
+    """Line and absolute name of every module of ours that ``file`` imports, also late and for the type checker."""
     module = module_of(file, tree)
     package = module if file.name == "__init__.py" else module.rpartition(".")[0]
-    for node in nodes(ast.parse(file.read_text()), lazy_too=module != FACE):
+    for node in nodes(ast.parse(file.read_text()), functions, typing):
         match node:
             case ast.Import(names=names):
                 found = [alias.name for alias in names]
@@ -102,7 +119,8 @@ def violations(tree: Path) -> list[str]:
         if home not in height:
             wrong.append(f"{file.relative_to(tree)}: {home} is no room; the rooms are {', '.join(ROOMS)}")
             continue
-        for line, name in imported(file, tree):
+        whole = module_of(file, tree) != FACE
+        for line, name in imported(file, tree, functions=whole, typing=whole):
             target = room_of(name, tree)
             if target == FACE:
                 allowed = home == "cli"
@@ -113,9 +131,52 @@ def violations(tree: Path) -> list[str]:
     return wrong
 
 
+def imports(tree: Path) -> dict[str, set[str]]:
+    """By module, the modules that it imports at its top, also those for the type checker alone."""
+    files = [file for file in (tree / PACKAGE).rglob("*.py") if module_of(file, tree) != FACE]
+    return {module_of(file, tree): {name for _, name in imported(file, tree, functions=False)} for file in files}
+
+
+def circle(graph: Mapping[str, set[str]]) -> list[str]:
+    """Modules that import each other round a circle, the first one last again; empty where there is none."""
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        found: list[str] = error.args[1]
+        return found[::-1]
+    return []
+
+
+def shadowed(package: ModuleType) -> set[str]:
+    """Modules that the name by which one would import them does not mean: their package has a function of that name."""
+    found = set()
+    for each in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+        if not each.name.endswith(RUNS_WHEN_IMPORTED):
+            importlib.import_module(each.name)
+            parent, _, name = each.name.rpartition(".")
+            if getattr(sys.modules[parent], name) is not sys.modules[each.name]:
+                found.add(each.name)
+    return found
+
+
 def test_imports_go_downwards() -> None:
     assert (ROOT / PACKAGE / "errors.py").is_file(), "looked in the wrong place"
     assert violations(ROOT) == []
+
+
+def test_imports_close_no_circle() -> None:
+    graph = imports(ROOT)
+    assert len(graph) > 100, "looked in the wrong place"
+    for one, other in CIRCLES:
+        for module, away in ((one, other), (other, one)):
+            graph.get(module, set()).discard(away)
+    assert circle(graph) == []
+
+
+def test_the_name_of_a_module_means_the_module() -> None:
+    import autotune
+
+    assert shadowed(autotune) <= SHADOWED
 
 
 @pytest.fixture
@@ -174,3 +235,29 @@ def test_a_planted_violation_is_found(tree: Path, file: str, text: str, told: st
     path.write_text(text)
     (found,) = violations(tree)
     assert told in found
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import autotune.tuning.loop\n",
+        "from autotune.tuning import loop\n",
+        "from .loop import tune\n",
+        "if TYPE_CHECKING:\n    from autotune.tuning.loop import tune\n",
+    ],
+)
+def test_a_planted_circle_is_found(tree: Path, text: str) -> None:
+    assert circle(imports(tree)) == []
+    (tree / PACKAGE / "tuning/screening.py").write_text(text)
+    found = circle(imports(tree))
+    assert set(found) == {"autotune.tuning.loop", "autotune.tuning.screening"} and found[0] == found[-1]
+
+
+def test_a_planted_function_over_a_module_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = tmp_path / "package_of_a_test"
+    package.mkdir()
+    (package / "__init__.py").write_text("from package_of_a_test.build import build\n")
+    (package / "build.py").write_text("def build():\n    pass\n")
+    (package / "check.py").write_text("def check():\n    pass\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert shadowed(importlib.import_module("package_of_a_test")) == {"package_of_a_test.build"}

@@ -1,4 +1,4 @@
-"""The tree of commands: one for each workload, loaded when it is named, and those that look at the cache."""
+"""The tree of commands: one per workload, loaded when it is named, and those about results and the machine."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typer.main import get_command
 
 from autotune.cli import output
 from autotune.cli.commands import health
-from autotune.cli.commands.cache import entries, fleet, report
+from autotune.cli.commands.cache import entries, report, sharing
 from autotune.cli.commands.tuning import grid, record, tune
 from autotune.cli.interrupts import exit_code, interruptible, requested
 from autotune.cli.options import with_problem_options
@@ -21,14 +21,22 @@ from autotune.report.figures import dashed
 from autotune.suggestion import did_you_mean
 from autotune.workloads import Workload, is_reference, names, workload
 
-DEFAULTS = "Dimensions that are not given are those of the workload's default problem on this machine."
+DEFAULTS = "Dimensions left out are those of the workload's default problem on this machine."
+
+PANELS = {
+    "Workloads": (),
+    "More ways to tune": ("run", "grid", "record"),
+    "Results": ("list", "show", "lookup", "report", "export", "import"),
+    "This machine": ("doctor",),
+}
+"""Panels of the help page in order, with the commands in each; the first has the workloads."""
 
 
 class Commands(TyperGroup):
-    """A group whose commands are workloads, underscores or dashes, and who says which there are."""
+    """A group of workloads' commands: takes underscores for dashes, and names the workloads on an unknown name."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """As Typer does it, but an unknown name is an error that names what is known."""
+        """Typer's own, except that an unknown name raises UnknownWorkload, which names what is known."""
         name = dashed(args[0])
         if name in self.commands:
             args = [name, *args[1:]]
@@ -44,10 +52,14 @@ class Commands(TyperGroup):
 
 
 class Main(Commands):
-    """The outermost group: here errors become a line and an exit code."""
+    """The outermost group: turns errors into a line on stderr and an exit code."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """In the order of the panels."""
+        others = [name for commands in PANELS.values() for name in commands]
+        return [*(name for name in self.commands if name not in others), *others]
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command that was named."""
         with interruptible():
             try:
                 with output.telling_warnings():
@@ -71,52 +83,57 @@ def _interrupted() -> typer.Exit:
 def build() -> typer.Typer:
     """The app. Loads no workload but those of the user's own files."""
     app = _group(Main)
-    app.command("list")(entries.list_entries)
-    app.command("import")(fleet.import_configs)
-    app.command("doctor")(health.doctor)
-    _add_workloads(app, tune.tune_workload, "Tune {}.", panel="Workloads")
+    panel_of = {command: panel for panel, commands in PANELS.items() for command in commands}
+    for name, command in (
+        ("list", entries.list_entries),
+        ("import", sharing.import_configs),
+        ("doctor", health.doctor),
+    ):
+        app.command(name, rich_help_panel=panel_of[name])(command)
+    _add_workloads(app, tune.tune_workload, "Tune {}.")
     alone = ("report", "export")  # without a workload: of all
     for name, function, title, callback in (
         ("run", tune.tune_workload, "Tune {}.", tune.run),
         ("grid", grid.tune_grid, "Tune {} for many sizes.", grid.grid),
         ("record", record.record_workload, "Record a search space of {}.", record.record),
-        ("show", entries.show_entry, "Show what is stored of {}.", entries.show),
-        ("lookup", entries.look_up, "Look {} up as a program would.", entries.lookup),
-        ("report", report.report_workload, "Report what was found for {}.", report.report),
-        ("export", fleet.export_workload, "Export what is stored of {}.", fleet.export),
+        ("show", entries.show_entry, "Show the cache entry of one problem of {}.", entries.show),
+        ("lookup", entries.look_up, "Print the config a program would get for {}.", entries.lookup),
+        ("report", report.report_workload, "Report on {}.", report.report),
+        ("export", sharing.export_workload, "Export the tuned configs of {}.", sharing.export),
     ):
-        group = _group(_commands_of(function, title))
+        group = _group(_commands_of(function, title), subcommand_metavar="WORKLOAD [ARGS]...")
         group.callback(invoke_without_command=name in alone, no_args_is_help=name not in alone)(callback)
         _add_workloads(group, function, title)
-        app.add_typer(group, name=name)
+        app.add_typer(group, name=name, rich_help_panel=panel_of[name])
     app.callback()(_main)
     return app
 
 
 def _main() -> None:
-    """Tune fused multi-GPU kernels: compute and communication as one space, the best kept in a cache.
+    """Tune fused multi-GPU kernels: compute and communication in one search space, results in a cache.
 
-    tune WORKLOAD --help shows a workload's dimensions. Without GPUs, small problems run under Triton's interpreter.
+    tune WORKLOAD --help lists a workload's dimensions. Without GPUs, small problems run under Triton's interpreter.
     """
 
 
-def _group(kind: type[TyperGroup]) -> typer.Typer:
-    return typer.Typer(cls=kind, no_args_is_help=True, pretty_exceptions_enable=False)
+def _group(kind: type[TyperGroup], subcommand_metavar: str | None = None) -> typer.Typer:
+    return typer.Typer(
+        cls=kind, no_args_is_help=True, pretty_exceptions_enable=False, subcommand_metavar=subcommand_metavar
+    )
 
 
-def _add_workloads(group: typer.Typer, function: Callable[..., None], title: str, panel: str | None = None) -> None:
-    """A command for every workload: a name until it is called, for its options need the workload loaded."""
+def _add_workloads(group: typer.Typer, function: Callable[..., None], title: str) -> None:
+    """Add a command per workload; it loads the workload, which its options come from, when it is called."""
     for name in names():
         help = title.format(dashed(name))
-        group.command(dashed(name), cls=_lazy(name, function, help), help=help, rich_help_panel=panel)(_main)
+        group.command(dashed(name), cls=_lazy(name, function, help), help=help, rich_help_panel="Workloads")(_main)
 
 
 def _commands_of(function: Callable[..., None], title: str) -> type[Commands]:
     class CommandsOf(Commands):
-        """Takes a workload in a user's own file too, as FILE:CLASS."""
+        """Also takes FILE:CLASS, a workload in a user's own file."""
 
         def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-            """Load the file that is named."""
             if not is_reference(args[0]) or ctx.resilient_parsing:
                 return super().resolve_command(ctx, args)
             found = workload(args[0])
@@ -127,7 +144,7 @@ def _commands_of(function: Callable[..., None], title: str) -> type[Commands]:
 
 def _lazy(name: str, function: Callable[..., None], help: str) -> type[TyperCommand]:
     class Lazy(TyperCommand):
-        """Stands for a command until it is called or asked for its help."""
+        """Stands in for a command until it is called or asked for its help."""
 
         def make_context(self, *args: Any, **extra: Any) -> Any:
             """Load the workload and let the real command take over."""
@@ -137,10 +154,11 @@ def _lazy(name: str, function: Callable[..., None], help: str) -> type[TyperComm
 
 
 def _command(found: Workload, function: Callable[..., None], help: str) -> Any:
-    """The command of a workload that is loaded."""
     single = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     about = " ".join((found.problem_type.__doc__ or "").split("\n\n")[0].split())
-    text = f"{help} {DEFAULTS}\n\n{escape(about)}"
+    filters = function in (report.report_workload, sharing.export_workload)
+    details = " ".join((function.__doc__ or "").split())
+    text = " ".join([help, details, *([] if filters else [DEFAULTS])]) + f"\n\n{escape(about)}"
     several = function is grid.tune_grid
     single.command(dashed(found.name), help=text)(with_problem_options(found, function, several))
     return get_command(single)

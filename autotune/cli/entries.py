@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from autotune.db import Entry, Store, Winner
-from autotune.environment import INTERPRETER
 from autotune.errors import AutotuneError
+from autotune.machine import INTERPRETER
 from autotune.outcome import DEFAULT_REGIME, Latency, Regime
 from autotune.report.figures import (
     INTERPRETER_NOTE,

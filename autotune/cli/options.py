@@ -12,8 +12,8 @@ from typing import Annotated, Any
 
 import typer
 
-from autotune.environment import Machine
 from autotune.errors import InputError, InvalidProblem
+from autotune.machine import Machine
 from autotune.outcome import Regime
 from autotune.problem import Problem
 from autotune.report.figures import dashed, options_text
@@ -24,16 +24,23 @@ DEFAULT_RANKS = 2
 
 Database = Annotated[
     str | None,
-    typer.Option("--db", metavar="URL", help="Database: a path or a URL.", show_default="AUTOTUNE_DB, else your own"),
+    typer.Option(
+        "--db",
+        metavar="URL",
+        help="Database: a path or a URL.",
+        show_default="AUTOTUNE_DB, else a file in your data folder",
+    ),
 ]
-Output = Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write it there, not to stdout.")]
+Output = Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write to FILE instead of stdout.")]
 RegimeName = Annotated[
     str,
     typer.Option(
-        "--regime", metavar="|".join(Regime), help="How callers meet it: in a graph, pipelined, or one call at a time."
+        "--regime",
+        metavar="|".join(Regime),
+        help="How calls are made: replayed in a CUDA graph, eagerly back to back (pipelined), or one at a time.",
     ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON value, nothing else, on stdout.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout.")]
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from autotune import environment
-from autotune.environment import Machine
 from autotune.errors import MachineTooSmall
+from autotune.machine import Machine
+from autotune.machine import machine as this_machine
 from autotune.problem import Problem
 from autotune.workloads import Workload
 
@@ -22,7 +22,7 @@ MOST_INTERPRETED_RANKS = 8
 
 def machine() -> Machine:
     """This host."""
-    return environment.machine()
+    return this_machine()
 
 
 def make_gang(workload: Workload, problem: Problem, machine: Machine, heap_bytes: int = 0) -> TurningEvaluator:

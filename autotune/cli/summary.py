@@ -12,13 +12,13 @@ from autotune.cli import output
 from autotune.cli.entries import entry_dict, title, winner_dict, winner_lines
 from autotune.cli.options import Request
 from autotune.db import Store, TrialRecord, Winner
-from autotune.environment import INTERPRETER
+from autotune.machine import INTERPRETER
 from autotune.outcome import Outcome, Regime
 from autotune.problem import Problem
 from autotune.report.figures import INTERPRETER_NOTE, config_text, device_text, regime_options
 from autotune.tuning import Result
 from autotune.tuning.finals import FINAL, last_finals
-from autotune.tuning.standing import Spent
+from autotune.tuning.progress import Spent
 
 
 def present(result: Result, request: Request, problem: Problem, store: Store, *, db: str | None, json: bool) -> None:
@@ -52,10 +52,10 @@ def _best(result: Result) -> Winner | None:
     """What is known to be best: the winner, or where a run ended early the best so far."""
     if result.entry is not None:
         return result.entry.winner
-    if result.standing.best is None:
+    if result.progress.best is None:
         return None
-    config, latency = result.standing.best
-    return Winner(config, latency, baselines=dict(result.standing.baselines))
+    config, latency = result.progress.best
+    return Winner(config, latency, baselines=dict(result.progress.baselines))
 
 
 def _text(
@@ -68,14 +68,14 @@ def _text(
         name = "winner" if result.entry is not None else "best so far"
         lines += winner_lines(best, name, Regime(key.regime))
     outcomes = _outcomes(searched)
-    restarts = result.standing.restarts
+    restarts = result.progress.restarts
     again = f"; ranks restarted {restarts} time{'s' * (restarts > 1)}" if restarts else ""
     lines.append(("trials", (outcomes_text(outcomes) or "none") + again))
     for i, record in enumerate(failed):
         told = f"{record.evaluation.outcome}: {record.evaluation.reason} ({config_text(record.config)})"
         lines.append(("" if i else "out in the finals", told))
-    if result.standing.spent.trials:
-        lines.append(("search", spent_text(result.standing.spent)))
+    if result.progress.spent.trials:
+        lines.append(("search", spent_text(result.progress.spent)))
     if result.entry is not None:
         when = f"tuned {result.entry.finished_at:%Y-%m-%d %H:%M} UTC"
         lines.append(("stored", f"{store.place} (study {result.study.id}, {when})"))
@@ -102,9 +102,9 @@ def _values(result: Result, searched: list[TrialRecord], failed: list[TrialRecor
             {"config": dict(record.config), "outcome": record.evaluation.outcome, "reason": record.evaluation.reason}
             for record in failed
         ],
-        "resumed": result.standing.resumed,
-        "restarts": result.standing.restarts,
-        "spent": {**dataclasses.asdict(result.standing.spent), "trials_a_minute": result.standing.spent.rate},
+        "resumed": result.progress.resumed,
+        "restarts": result.progress.restarts,
+        "spent": {**dataclasses.asdict(result.progress.spent), "trials_a_minute": result.progress.spent.rate},
         "seed": result.study.seed,
         "database": store.place,
     }

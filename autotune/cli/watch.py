@@ -13,11 +13,11 @@ from rich.table import Table
 from rich.text import Text
 
 from autotune.cli.summary import outcomes_text
-from autotune.environment import Machine
+from autotune.machine import Machine
 from autotune.problem import Problem
 from autotune.report.figures import config_text, dashed, fastest, latency_text, microseconds, problem_text
 from autotune.text import visible
-from autotune.tuning import Standing
+from autotune.tuning import Progress
 
 EVERY_TRIALS = 10
 AT_MOST_EVERY = 1.0
@@ -25,8 +25,8 @@ AT_MOST_EVERY = 1.0
 
 
 @contextmanager
-def watching(problem: Problem, machine: Machine) -> Iterator[Callable[[Standing], None]]:
-    """What the loop is to call with its standing, for as long as it runs."""
+def watching(problem: Problem, machine: Machine) -> Iterator[Callable[[Progress], None]]:
+    """What the loop is to call with its progress, for as long as it runs."""
     console = Console(stderr=True, highlight=False)
     if not console.is_terminal:
         yield PlainView(lambda line: console.print(visible(line), markup=False, soft_wrap=True))
@@ -37,26 +37,26 @@ def watching(problem: Problem, machine: Machine) -> Iterator[Callable[[Standing]
         yield view
 
 
-def best_text(standing: Standing) -> str:
+def best_text(progress: Progress) -> str:
     """``best 408.2 µs, 1.30x bsp graph (530.0 µs)``."""
-    regime = standing.regime
-    name = fastest(standing.baselines, regime)
-    if standing.best is None:
+    regime = progress.regime
+    name = fastest(progress.baselines, regime)
+    if progress.best is None:
         return "nothing measured yet"
-    latency = standing.best[1]
+    latency = progress.best[1]
     text = f"best {latency_text(latency, regime)}"
     if name is None:
         return text
-    baseline = standing.baselines[name].of(regime)
+    baseline = progress.baselines[name].of(regime)
     return f"{text}, {baseline / latency.of(regime):.2f}x {name} ({microseconds(baseline)})"
 
 
-def seconds_left(standing: Standing, used_before: float) -> float | None:
+def seconds_left(progress: Progress, used_before: float) -> float | None:
     """As the budget has it; with a budget of trials alone, at the pace so far."""
-    if standing.seconds_left is not None:
-        return standing.seconds_left
-    gained = standing.used - used_before
-    return standing.seconds / gained * (1 - standing.used) if gained > 0 else None
+    if progress.seconds_left is not None:
+        return progress.seconds_left
+    gained = progress.used - used_before
+    return progress.seconds / gained * (1 - progress.used) if gained > 0 else None
 
 
 def clock_text(seconds: float) -> str:
@@ -80,27 +80,27 @@ class PlainView:
         self._said_trials = 0
         self._said_best: float | None = None
 
-    def __call__(self, standing: Standing) -> None:
-        """Take the standing in."""
-        best = standing.best[1].of(standing.regime) if standing.best is not None else None
-        news = best != self._said_best or standing.trials >= self._said_trials + EVERY_TRIALS
+    def __call__(self, progress: Progress) -> None:
+        """Take the progress in."""
+        best = progress.best[1].of(progress.regime) if progress.best is not None else None
+        news = best != self._said_best or progress.trials >= self._said_trials + EVERY_TRIALS
         due = self._clock() - self._said_at >= AT_MOST_EVERY
-        if standing.phase == self._phase and not (news and due):
+        if progress.phase == self._phase and not (news and due):
             return
-        self._phase, self._said_at = standing.phase, self._clock()
-        self._said_trials, self._said_best = standing.trials, best
-        self._write(self._line(standing))
+        self._phase, self._said_at = progress.phase, self._clock()
+        self._said_trials, self._said_best = progress.trials, best
+        self._write(self._line(progress))
 
-    def _line(self, standing: Standing) -> str:
-        line = f"[{clock_text(standing.seconds)}] {standing.phase}"
-        if not standing.trials:
+    def _line(self, progress: Progress) -> str:
+        line = f"[{clock_text(progress.seconds)}] {progress.phase}"
+        if not progress.trials:
             return line
-        line += f": {_plural(standing.trials, 'trial')} ({outcomes_text(standing.outcomes)})"
-        line += f", {standing.used:.0%} of the budget"
-        if standing.restarts:
-            line += f", {_plural(standing.restarts, 'restart')}"
-        mode = f", mode {standing.best[0].get('mode')}" if standing.best is not None else ""
-        return f"{line}; {best_text(standing)}{mode}"
+        line += f": {_plural(progress.trials, 'trial')} ({outcomes_text(progress.outcomes)})"
+        line += f", {progress.used:.0%} of the budget"
+        if progress.restarts:
+            line += f", {_plural(progress.restarts, 'restart')}"
+        mode = f", mode {progress.best[0].get('mode')}" if progress.best is not None else ""
+        return f"{line}; {best_text(progress)}{mode}"
 
 
 class LiveView:
@@ -116,14 +116,14 @@ class LiveView:
         self._phase = "preparing"
         self._lines: list[tuple[str, str]] = []
 
-    def __call__(self, standing: Standing) -> None:
-        """Take the standing in."""
+    def __call__(self, progress: Progress) -> None:
+        """Take the progress in."""
         if self._used_before is None:
-            self._used_before = standing.used
+            self._used_before = progress.used
         self._seen_at = self._clock()
-        self._used, self._phase = standing.used, standing.phase
-        self._left = seconds_left(standing, self._used_before)
-        self._lines = self._texts(standing)
+        self._used, self._phase = progress.used, progress.phase
+        self._left = seconds_left(progress, self._used_before)
+        self._lines = self._texts(progress)
 
     def render(self) -> RenderableType:
         """As it is now; called from the drawing thread."""
@@ -141,17 +141,17 @@ class LiveView:
             facts.add_row(Text(name, style="dim"), Text(visible(text)))
         return Group(Text(visible(self._title), overflow="ellipsis", no_wrap=True), bar, facts)
 
-    def _texts(self, standing: Standing) -> list[tuple[str, str]]:
+    def _texts(self, progress: Progress) -> list[tuple[str, str]]:
         lines = []
-        if standing.best is not None:
-            lines += [("best", best_text(standing).removeprefix("best ")), ("", config_text(standing.best[0]))]
-        if standing.trials:
-            resumed = f", {standing.resumed} of an earlier run" if standing.resumed else ""
-            lines.append(("trials", f"{standing.trials}{resumed}: {outcomes_text(standing.outcomes)}"))
-        if standing.restarts:
-            lines.append(("restarts", f"{standing.restarts} of the ranks"))
-        if standing.last is not None:
-            config, evaluation = standing.last
-            end = latency_text(evaluation.latency, standing.regime) if evaluation.latency else str(evaluation.outcome)
+        if progress.best is not None:
+            lines += [("best", best_text(progress).removeprefix("best ")), ("", config_text(progress.best[0]))]
+        if progress.trials:
+            resumed = f", {progress.resumed} of an earlier run" if progress.resumed else ""
+            lines.append(("trials", f"{progress.trials}{resumed}: {outcomes_text(progress.outcomes)}"))
+        if progress.restarts:
+            lines.append(("restarts", f"{progress.restarts} of the ranks"))
+        if progress.last is not None:
+            config, evaluation = progress.last
+            end = latency_text(evaluation.latency, progress.regime) if evaluation.latency else str(evaluation.outcome)
             lines.append(("last", f"{end}  {config_text(config)}"))
         return lines

@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any, Literal, Self
 
 from autotune.config import Config
-from autotune.environment import Machine
+from autotune.machine import Machine
 from autotune.outcome import DEFAULT_REGIME, Evaluation, Latency, Regime
 from autotune.problem import Problem
 

@@ -15,8 +15,8 @@ from autotune.db.engines import CURRENT, Database, database_url, intact, open_da
 from autotune.db.lease import Held, Lease
 from autotune.db.models import Study, Trial
 from autotune.db.records import CacheKey, Entry, Provenance, StudyRecord, TrialRecord, Winner
-from autotune.environment import default_database_url
 from autotune.errors import StoreError
+from autotune.settings import default_database_url
 
 
 class Store:

@@ -14,7 +14,7 @@ from triton.compiler.errors import CompilationError
 from triton.runtime import driver
 from triton.runtime.errors import OutOfResources, PTXASError
 
-from autotune.environment import Machine
+from autotune.machine import Machine
 from autotune.outcome import Evaluation, Latency, Outcome
 from autotune.ranks.agreement import Votes
 from autotune.ranks.measure import combine

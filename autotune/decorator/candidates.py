@@ -11,8 +11,8 @@ import triton
 
 from autotune.config import Config, Value
 from autotune.decorator.key import Call
-from autotune.environment import Machine
 from autotune.errors import InvalidArguments, InvalidConfig
+from autotune.machine import Machine
 from autotune.search_spaces import Constraint, Dimension, Space, choices
 
 OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg")

@@ -14,8 +14,8 @@ import triton
 from triton.runtime.jit import JITFunction
 
 from autotune.db import CacheKey, Provenance
-from autotune.environment import Machine, versions
 from autotune.errors import InvalidArguments
+from autotune.machine import Machine, versions
 from autotune.outcome import Regime
 
 TuningKey = tuple[Any, ...]

@@ -13,8 +13,8 @@ from autotune.config import Config
 from autotune.db import CacheKey, Provenance, Store, StudyRecord, TrialRecord, Winner
 from autotune.decorator.candidates import ListedSpace, Spaced
 from autotune.decorator.key import Call
-from autotune.environment import Machine
 from autotune.errors import StoreError
+from autotune.machine import Machine
 from autotune.outcome import Evaluation, Outcome
 from autotune.search_spaces import Space
 from autotune.tuning import EFFORTS

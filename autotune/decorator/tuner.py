@@ -21,13 +21,14 @@ from autotune.decorator.candidates import Candidates, Default, Listed, Spaced
 from autotune.decorator.key import Call, Reader, TuningKey, cache_key, call_of, key_reader, provenance_of, tuning_key
 from autotune.decorator.steady import SteadyAutotuner
 from autotune.decorator.votes import Asked, Question, Ranks, agreed, votes_of
-from autotune.environment import INTERPRETED, Machine, default_database_url, offline
-from autotune.environment import machine as this_machine
 from autotune.errors import InvalidArguments, NotTuned
+from autotune.machine import INTERPRETED, Machine
+from autotune.machine import machine as this_machine
 from autotune.ranks.agreement import Votes
 from autotune.runtime.entries import forget_entries, read_entries, serve
 from autotune.runtime.lookup import Found
 from autotune.search_spaces import Dimension, Space
+from autotune.settings import default_database_url, offline
 
 if TYPE_CHECKING:
     from autotune.decorator.proposals import Proposals

@@ -9,8 +9,8 @@ import torch
 import triton
 import triton.language as tl
 
-from autotune.environment import H100
 from autotune.kernels.launching.plan import Launch, compile_all, compile_offline_for
+from autotune.machine import H100
 
 
 @triton.jit

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from autotune.db.engines import Condition, condition
-from autotune.environment import Machine, machine, versions
+from autotune.machine import Machine, machine, versions
 
 COMMAND_SECONDS = 20
 COMPILE_SECONDS = 120

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import torch
 import torch.distributed as dist
 
@@ -31,6 +33,9 @@ class IrisHeap(SymmetricHeap):
             arena = self.context.empty(size, dtype=torch.uint8)
         except (RuntimeError, ValueError, OSError) as error:
             raise HeapError(f"Iris could not set up a symmetric heap of {size} bytes: {error}") from error
+        # Iris keeps the last error of its attempts to reach a peer in that error's own frame: a cycle, which would hold
+        # the callers' group, with its threads and sockets, until the collector comes.
+        gc.collect()
         self._view_of = iris.tensor_from_ptr
         super().__init__(arena, [int(base) for base in self.context.get_heap_bases().tolist()], group)
 

@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from autotune.config import Config
-from autotune.environment import Machine
 from autotune.errors import RanksDisagree
+from autotune.machine import Machine
 from autotune.outcome import DEFAULT_REGIME, Evaluation, Latency, Outcome, Regime
 from autotune.problem import Problem
 from autotune.ranks.early_stop import clearly_slower, in_parts, slowest

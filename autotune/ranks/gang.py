@@ -14,8 +14,8 @@ from pathlib import Path
 from types import TracebackType
 
 from autotune.config import Config
-from autotune.environment import HEAP_BYTES, Machine
 from autotune.errors import GangError
+from autotune.machine import Machine
 from autotune.outcome import Evaluation, Latency, Outcome
 from autotune.problem import Problem
 from autotune.processes.folder import OwnFolder
@@ -30,6 +30,7 @@ from autotune.ranks.evaluation import (
     prove,
 )
 from autotune.ranks.protocol import Bug, Done, Failed, Open, Reply, Request, SetUp
+from autotune.settings import HEAP_BYTES
 from autotune.workloads import Code, Workload, reference_of
 
 DEADLINES: Mapping[str, Mapping[str, float]] = {

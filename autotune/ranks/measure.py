@@ -10,11 +10,11 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 
-from autotune.environment import Machine
 from autotune.errors import MissedMeeting
 from autotune.heap.arena import SymmetricHeap
 from autotune.kernels.launching.plan import Launch
 from autotune.kernels.primitives.meeting import meet_kernel
+from autotune.machine import Machine
 from autotune.outcome import Latency
 from autotune.ranks.early_stop import slowest
 
@@ -30,7 +30,7 @@ HOST_CALLS = 30
 """Calls whose enqueueing the host times: the first ones, before the launches that wait fill the device's queue and the
 host waits for the device."""
 
-AHEAD = 2e-3
+AHEAD = 1e-3
 """Seconds from the moment at which the ranks agree on a start to the start: until then all have heard of it."""
 
 

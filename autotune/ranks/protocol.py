@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from autotune.config import Config
-from autotune.environment import Machine
+from autotune.machine import Machine
 from autotune.outcome import Outcome
 from autotune.workloads.provenance import Code
 

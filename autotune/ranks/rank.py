@@ -14,8 +14,8 @@ from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
 from autotune.config import Config
-from autotune.environment import Machine
 from autotune.errors import AutotuneError, HeapExhausted, MissedMeeting
+from autotune.machine import Machine
 from autotune.outcome import Outcome
 from autotune.processes.lifeline import die_with_parent
 from autotune.ranks.protocol import (

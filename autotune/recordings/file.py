@@ -14,8 +14,8 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationErro
 
 from autotune.config import Config, Value
 from autotune.db.records import Provenance
-from autotune.environment import Machine
 from autotune.errors import InputError
+from autotune.machine import Machine
 from autotune.outcome import Evaluation, Latency, Outcome
 from autotune.recordings.recording import Origin, Recording
 

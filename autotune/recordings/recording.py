@@ -10,8 +10,8 @@ from typing import Any, Literal
 
 from autotune.config import Config, Value
 from autotune.db.records import Provenance
-from autotune.environment import Machine
 from autotune.errors import InputError
+from autotune.machine import Machine
 from autotune.outcome import Evaluation, Latency
 from autotune.problem import Problem
 from autotune.search_spaces import Constraint, Dimension, Space

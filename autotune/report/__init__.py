@@ -1,6 +1,6 @@
 """Reports: what a finished study found, from the database alone, as Markdown and JSON."""
 
-from autotune.report.build import build
+from autotune.report.builder import build
 from autotune.report.document import to_dict, to_json, to_markdown
 from autotune.report.model import Report
 

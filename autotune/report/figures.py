@@ -11,7 +11,7 @@ from typing import Any
 
 from autotune.config import Config
 from autotune.db.records import CacheKey
-from autotune.environment import INTERPRETER
+from autotune.machine import INTERPRETER
 from autotune.outcome import DEFAULT_REGIME, Latency, Regime
 from autotune.rounds import log_ratios, mean_and_error
 from autotune.text import visible

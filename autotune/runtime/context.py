@@ -14,9 +14,9 @@ import torch.distributed as dist
 from triton.runtime import driver
 
 from autotune.config import Config
-from autotune.environment import machine as this_machine
 from autotune.errors import InputError, InvalidConfig
 from autotune.heap import open_heap
+from autotune.machine import machine as this_machine
 from autotune.problem import Problem
 from autotune.ranks.agreement import Votes
 from autotune.runtime.lookup import Found, lookup

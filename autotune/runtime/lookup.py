@@ -7,12 +7,13 @@ from typing import Literal
 
 from autotune.config import Config
 from autotune.db import CacheKey, Entry
-from autotune.environment import Machine, default_database_url, versions
-from autotune.environment import machine as this_machine
 from autotune.errors import InvalidProblem
+from autotune.machine import Machine, versions
+from autotune.machine import machine as this_machine
 from autotune.outcome import DEFAULT_REGIME, Regime, regime_of
 from autotune.problem import Problem
 from autotune.runtime.entries import GATE, Entries, forget_entries, read_entries, serve
+from autotune.settings import default_database_url
 from autotune.workloads import Workload, provenance_of, workload
 
 versions()  # read from the packages' metadata now, not in the first look-up of a program that is at work

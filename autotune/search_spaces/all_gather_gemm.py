@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from autotune.config import Config, Value
-from autotune.environment import Machine
 from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
+from autotune.machine import Machine
 from autotune.search_spaces import Constraint, Setting, Space, choices, flags, numbers
 from autotune.search_spaces.gemm import (
     default_tile,

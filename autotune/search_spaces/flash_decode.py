@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from autotune.config import Config
-from autotune.environment import Machine
 from autotune.kernels.flash_decode.problem import FlashDecode
+from autotune.machine import Machine
 from autotune.search_spaces import Constraint, Setting, Space, choices, numbers
 
 SEVERAL_KERNELS = ("bsp", "iris_all_gather", "fine_grained_wait")

@@ -5,7 +5,7 @@ A problem with a GEMM says what it is on one rank by its property ``gemm``: rows
 
 from __future__ import annotations
 
-from autotune.environment import Machine
+from autotune.machine import Machine
 from autotune.search_spaces.dimension import Dimension, choices, numbers
 from autotune.search_spaces.space import Constraint, Setting
 

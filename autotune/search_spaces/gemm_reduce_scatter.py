@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from autotune.config import Config, Value
-from autotune.environment import Machine
 from autotune.kernels.gemm_reduce_scatter.problem import GemmReduceScatter
+from autotune.machine import Machine
 from autotune.search_spaces import Constraint, Setting, Space, choices, numbers
 from autotune.search_spaces.gemm import (
     default_tile,

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from autotune.config import Config, Value
-from autotune.environment import Machine
 from autotune.errors import InputError, InvalidConfig
+from autotune.machine import Machine
 from autotune.problem import Problem
 from autotune.search_spaces import counting
 from autotune.search_spaces.dimension import Dimension

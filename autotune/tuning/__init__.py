@@ -1,9 +1,9 @@
 """The tuning loop: ask, evaluate, tell, save; and what it calls: screening, search, effort, finals."""
 
 from autotune.tuning.effort import EFFORTS, Budget, Effort, limits_of
+from autotune.tuning.loop import Evaluator, Result, TurningEvaluator, tune
+from autotune.tuning.progress import Progress
 from autotune.tuning.search import Given, JointSampler
-from autotune.tuning.standing import Standing
-from autotune.tuning.tune import Evaluator, Result, TurningEvaluator, tune
 
 __all__ = [
     "EFFORTS",
@@ -12,8 +12,8 @@ __all__ = [
     "Evaluator",
     "Given",
     "JointSampler",
+    "Progress",
     "Result",
-    "Standing",
     "TurningEvaluator",
     "limits_of",
     "tune",

@@ -7,8 +7,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from autotune.environment import Machine
 from autotune.errors import InputError, InvalidBudget
+from autotune.machine import Machine
 
 UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 MOST_TRIALS = 100_000

@@ -24,7 +24,7 @@ clocks is a whole round. A GPU at its power limit falls behind for a tenth of a 
 for it: all-gather + GEMM, m=8192, four H200 of 700 W, pushes of 1264 to 1286 µs in their first 20 ms, 1296 to 1318
 after 120, and 1430 where one GPU had fallen from 1980 to 1560 MHz. The copy engines, at 530 W, stay at 1307."""
 
-ISOLATED_CALLS = 10
+ISOLATED_CALLS = 30
 """Single calls of each finalist in each round."""
 
 CLOSE = 1.02
@@ -108,9 +108,9 @@ def contested(
     if not measured:
         return []
     median = {config: _median(latencies, regime) for config, latencies in measured.items()}
-    standing = winner(measured, baselines, incumbents, regime)
-    ahead = [config for config in measured if median[config] < (1 - WORTH_MORE_ROUNDS) * median[standing]]
-    return [standing, *ahead] if ahead else []
+    best = winner(measured, baselines, incumbents, regime)
+    ahead = [config for config in measured if median[config] < (1 - WORTH_MORE_ROUNDS) * median[best]]
+    return [best, *ahead] if ahead else []
 
 
 def merge(latencies: Sequence[Latency]) -> Latency:
@@ -149,13 +149,13 @@ def winner(
         return _median(measured[config], regime)
 
     ranked, known = sorted(measured, key=median), set(baselines)
-    standing = next((config for config in ranked if config in known), None)
+    incumbent = next((config for config in ranked if config in known), None)
     for challenger in incumbents:
-        if challenger in measured and (standing is None or beats(measured[challenger], measured[standing], regime)):
-            standing = challenger
-    if standing is None:
+        if challenger in measured and (incumbent is None or beats(measured[challenger], measured[incumbent], regime)):
+            incumbent = challenger
+    if incumbent is None:
         return ranked[0]
-    return next((config for config in ranked if beats(measured[config], measured[standing], regime)), standing)
+    return next((config for config in ranked if beats(measured[config], measured[incumbent], regime)), incumbent)
 
 
 def beats(challenger: Sequence[Latency], incumbent: Sequence[Latency], regime: Regime = DEFAULT_REGIME) -> bool:

@@ -14,10 +14,11 @@ from types import TracebackType
 from typing import Any
 
 from autotune.config import Config
-from autotune.environment import COMPILE_WORKERS, Machine
+from autotune.machine import Machine
 from autotune.outcome import Evaluation, Outcome
 from autotune.problem import Problem
 from autotune.processes.pool import HelperDied, HelperStuck, Pool
+from autotune.settings import COMPILE_WORKERS
 from autotune.tuning.search import Candidate
 from autotune.workloads import Workload, reference_of, workload
 

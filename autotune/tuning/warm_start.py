@@ -9,7 +9,7 @@ from typing import Any
 
 from autotune.config import Config
 from autotune.db import CacheKey, Entry, Store
-from autotune.environment import Machine
+from autotune.machine import Machine
 from autotune.outcome import DEFAULT_REGIME, Regime
 from autotune.problem import Problem
 from autotune.workloads import Workload

@@ -6,7 +6,7 @@ import math
 
 import torch
 
-from autotune.environment import Machine
+from autotune.machine import Machine
 from autotune.workloads.workload import Error, Tolerance
 
 HEAVY = 4

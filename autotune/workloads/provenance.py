@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from autotune.db.records import Provenance
-from autotune.environment import versions
+from autotune.machine import versions
 from autotune.workloads.workload import Workload
 
 

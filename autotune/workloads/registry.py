@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 import importlib.metadata
 
-from autotune.environment import WORKLOADS
 from autotune.errors import InputError, UnknownWorkload
+from autotune.settings import WORKLOADS
 from autotune.suggestion import did_you_mean
 from autotune.workloads.user_files import BUILT_IN, from_reference, instances, is_reference
 from autotune.workloads.workload import Workload

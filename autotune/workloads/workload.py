@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from autotune.config import Config
-from autotune.environment import Machine
+from autotune.machine import Machine
 from autotune.problem import Problem
 from autotune.workloads.guard import guard
 from autotune.workloads.sources import SHARED, files_of, hash_of

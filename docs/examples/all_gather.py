@@ -14,12 +14,12 @@ import triton
 import triton.language as tl
 
 from autotune.config import Config
-from autotune.environment import Machine
 from autotune.heap import device as heap
 from autotune.heap.arena import SymmetricHeap
 from autotune.kernels.launching.plan import Compiled, Launch, compile_all, run_all
 from autotune.kernels.launching.tensors import TORCH_DTYPES, Allocate, Run, meta
 from autotune.kernels.primitives.counters import announce_ready, leave, wait_for_all
+from autotune.machine import Machine
 from autotune.problem import Problem, size
 from autotune.search_spaces import Constraint, Setting, Space, choices, numbers
 from autotune.workloads import Tolerance, Workload

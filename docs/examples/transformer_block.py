@@ -30,7 +30,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 
 import autotune
-from autotune.environment import versions
+from autotune.machine import versions
 from autotune.problem import Problem
 
 Tensor = torch.Tensor

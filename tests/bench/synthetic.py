@@ -12,8 +12,8 @@ from pathlib import Path
 
 from autotune.config import Config, Value
 from autotune.db import Provenance
-from autotune.environment import Machine
 from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
+from autotune.machine import Machine
 from autotune.outcome import Evaluation, Latency, Outcome
 from autotune.recordings import Recording, write
 from autotune.workloads import workload

@@ -15,7 +15,7 @@ import mutants
 import pytest
 
 from autotune.config import Config
-from autotune.environment import INTERPRETED, Machine, machine
+from autotune.machine import INTERPRETED, Machine, machine
 from autotune.workloads import workload
 
 BENCH = Path(__file__).parents[2] / "bench"

@@ -269,7 +269,7 @@ def script(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_without_a_gpu_it_says_what_can_be_done(tmp_path: Path) -> None:
-    from autotune.environment import machine
+    from autotune.machine import machine
 
     if not machine().is_interpreter:
         pytest.skip("this machine has GPUs")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from autotune.cli import session
-from autotune.environment import Machine
+from autotune.machine import Machine
 from autotune.workloads import registry
 
 sys.path.insert(0, str(Path(__file__).parent.parent))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from autotune.config import Config
-from autotune.environment import Machine
+from autotune.machine import Machine
 from autotune.problem import Problem, choice, flag, size
 from autotune.search_spaces import Space, choices, numbers
 from autotune.workloads import Tolerance, Workload

@@ -17,8 +17,8 @@ from sqlalchemy import URL, event
 
 from autotune.config import Config
 from autotune.db import CacheKey, Provenance, Store, StudyRecord, TrialRecord, Winner, rows
-from autotune.environment import H100
 from autotune.errors import StoreError
+from autotune.machine import H100
 from autotune.outcome import Evaluation, Latency, Outcome
 from autotune.problem import Problem, size
 

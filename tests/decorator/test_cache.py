@@ -22,8 +22,8 @@ from small_kernels import SIZES, Clock, add_double, copy, grid, increment, tenso
 import autotune
 from autotune.db import Store
 from autotune.decorator.key import source_hash
-from autotune.environment import INTERPRETER
 from autotune.errors import InvalidArguments, NotTuned, StoreError
+from autotune.machine import INTERPRETER
 from autotune.outcome import Outcome
 
 NEVER = Clock()

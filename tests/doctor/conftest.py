@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.environment import H100, INTERPRETED, MI300X
+from autotune.machine import H100, INTERPRETED, MI300X
 
 sys.path.insert(0, str(Path(__file__).parent))
 from fake_host import KFD, STATUS, TOPOLOGY, FakeHost

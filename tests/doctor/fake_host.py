@@ -9,7 +9,7 @@ from pathlib import Path
 from autotune.db import migrations
 from autotune.db.engines import Condition
 from autotune.doctor.host import Mount
-from autotune.environment import Machine
+from autotune.machine import Machine
 
 GIB = 1 << 30
 

@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 COMPILE = """
 import importlib.util, sys, torch
-from autotune.environment import H100
+from autotune.machine import H100
 from autotune.kernels.launching.plan import compile_offline_for
 from autotune.kernels.launching.tensors import meta
 spec = importlib.util.spec_from_file_location("example", "docs/examples/all_gather.py")

@@ -9,8 +9,8 @@ import pytest
 from every_mode import check_all, few, on_cpu
 
 from autotune.config import Config
-from autotune.environment import H100, MI300X, Machine
 from autotune.errors import InvalidProblem
+from autotune.machine import H100, MI300X, Machine
 from autotune.tuning.screening import Screen
 from autotune.workloads import workload
 
@@ -28,7 +28,7 @@ def test_both_modes_are_right(world_size: int, m: int, n: int, k: int) -> None:
 
 @pytest.mark.gpu(2)
 def test_both_modes_are_right_on_gpus() -> None:
-    from autotune.environment import machine
+    from autotune.machine import machine
 
     problem = FOUND.problem_type(m=1030, n=520, k=1000, world_size=2)  # type: ignore[call-arg]
     check_all(FOUND, problem, few(FOUND.space.enumerate(problem, machine()), 12), {"gather", "pull"})

@@ -10,12 +10,12 @@ import torch
 import torch.distributed as dist
 
 from autotune.config import Config
-from autotune.environment import machine
 from autotune.heap import open_heap
 from autotune.kernels.gemm_all_reduce import launch
 from autotune.kernels.gemm_all_reduce.problem import GemmAllReduce
 from autotune.kernels.launching.gemm import GemmTensors
 from autotune.kernels.primitives.counters import LAUNCH_BITS
+from autotune.machine import machine
 
 TILE = {
     "block_m": 16, "block_n": 32, "block_k": 32, "group_m": 1, "num_warps": 4, "num_stages": 2, "loads": "pointer",

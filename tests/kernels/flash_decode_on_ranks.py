@@ -7,8 +7,8 @@ from typing import Any
 import torch.distributed as dist
 
 from autotune.config import Config
-from autotune.environment import machine
 from autotune.heap import open_heap
+from autotune.machine import machine
 from autotune.workloads import workload
 
 SPINS = 40

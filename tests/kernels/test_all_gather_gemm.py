@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from every_mode import check_all, few, on_cpu, ranks_a_gpu, variants
 
-from autotune.environment import machine
+from autotune.machine import machine
 from autotune.workloads import workload
 
 WORKLOAD = workload("all_gather_gemm")

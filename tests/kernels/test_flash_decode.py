@@ -14,9 +14,9 @@ from every_mode import RANKS, check_all, on_cpu, ranks_a_gpu
 from ranks_of_functions import run_ranks
 
 from autotune.config import Config
-from autotune.environment import Machine, machine
 from autotune.kernels.flash_decode import reference
 from autotune.kernels.flash_decode.tensors import Tensors
+from autotune.machine import Machine, machine
 from autotune.ranks.evaluation import MeasurePlan
 from autotune.workloads import Workload, registry, workload
 

@@ -9,8 +9,8 @@ import pytest
 from every_mode import check_all, few, on_cpu, ranks_a_gpu, variants
 from ranks_of_functions import run_ranks
 
-from autotune.environment import machine
 from autotune.errors import InvalidProblem
+from autotune.machine import machine
 from autotune.workloads import workload
 
 WORKLOAD = workload("gemm_all_reduce")

@@ -11,12 +11,12 @@ import torch
 from every_mode import check_all, few, on_cpu, ranks_a_gpu, variants
 
 from autotune.config import Config
-from autotune.environment import H100, machine
 from autotune.errors import InvalidProblem
 from autotune.heap.arena import ALIGNMENT
 from autotune.kernels.gemm_reduce_scatter.copy_engine import chunks, parcels
 from autotune.kernels.gemm_reduce_scatter.launch import allocate_scratch
 from autotune.kernels.launching.tensors import meta
+from autotune.machine import H100, machine
 from autotune.workloads import workload
 
 WORKLOAD = workload("gemm_reduce_scatter")

@@ -10,7 +10,7 @@ import pytest
 from every_mode import RANKS, check_all, on_cpu
 
 from autotune.config import Config
-from autotune.environment import H100, MI300X, MI350X, Machine
+from autotune.machine import H100, MI300X, MI350X, Machine
 from autotune.tuning.screening import Screen
 from autotune.workloads import Workload, registry, workload
 

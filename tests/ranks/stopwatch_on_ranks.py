@@ -7,9 +7,9 @@ from typing import Any
 
 import torch.distributed as dist
 
-from autotune.environment import machine
 from autotune.errors import MissedMeeting
 from autotune.heap import open_heap
+from autotune.machine import machine
 from autotune.ranks.measure import Stopwatch
 
 FEW_POLLS = 1 << 8

@@ -15,8 +15,8 @@ from process_ends import gone
 
 import autotune
 from autotune.config import Config
-from autotune.environment import machine
 from autotune.errors import GangError
+from autotune.machine import machine
 from autotune.ranks.evaluation import MeasurePlan
 from autotune.ranks.gang import Gang
 from autotune.ranks.measure import combine
@@ -102,7 +102,7 @@ def test_a_program_in_a_checkout_has_ranks_of_that_checkout(other_code: Path) ->
 
 DRIVER = """
 import sys, time
-from autotune.environment import machine
+from autotune.machine import machine
 from autotune.ranks.gang import Gang
 from autotune.workloads import workload
 found = workload("all_gather_gemm")

@@ -14,8 +14,8 @@ import pytest
 from process_ends import gone
 
 from autotune.config import Config
-from autotune.environment import machine
 from autotune.errors import GangError
+from autotune.machine import machine
 from autotune.outcome import Outcome
 from autotune.ranks import gang as gang_module
 from autotune.ranks.evaluation import MeasurePlan
@@ -91,7 +91,7 @@ DRIVER = """
 import signal
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it, and so would we
 from autotune.config import Config
-from autotune.environment import machine
+from autotune.machine import machine
 from autotune.ranks.evaluation import MeasurePlan
 from autotune.ranks.gang import Gang
 from autotune.workloads import workload

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from autotune.environment import machine
+from autotune.machine import machine
 from autotune.ranks.gang import Gang
 from autotune.tuning.finals import finals_plan
 from autotune.workloads import workload

@@ -9,8 +9,8 @@ import pytest
 from ranks_of_functions import run_ranks
 
 from autotune.config import Config
-from autotune.environment import machine
 from autotune.errors import MissedMeeting
+from autotune.machine import machine
 from autotune.outcome import Outcome
 from autotune.ranks.evaluation import MeasurePlan
 from autotune.ranks.gang import Gang

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from autotune.config import Config
-from autotune.environment import INTERPRETER, Machine
 from autotune.errors import GangError, RanksDisagree
+from autotune.machine import INTERPRETER, Machine
 from autotune.outcome import Outcome, Regime
 from autotune.ranks import gang as gang_module
 from autotune.ranks.evaluation import MeasurePlan

@@ -67,7 +67,7 @@ def test_an_interrupted_replay_measures_nothing_twice(recording: Recording, tmp_
     with Store.open(tmp_path / "interrupted.db") as store:
         assert run(store, first).interrupted
         result = run(store, second)
-    assert result.entry is not None and result.standing.resumed > 0
+    assert result.entry is not None and result.progress.resumed > 0
     searched = second.asked[: 60 - 17]
     assert searched and not set(first.asked) & set(searched)
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from autotune.db import Entry, Store
-from autotune.environment import Machine
+from autotune.machine import Machine
 from autotune.report import Report, build
 from autotune.tuning import Budget, Effort, tune
 from autotune.workloads import workload

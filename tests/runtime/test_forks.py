@@ -15,7 +15,7 @@ from fakes import EIGHT_GPUS, latency_of
 
 import autotune
 from autotune.db import CacheKey, Store, Winner
-from autotune.runtime import forget_lookups
+from autotune.runtime.lookup import forget_lookups
 from autotune.workloads import provenance_of, workload
 
 FOUND = workload("all_gather_gemm")

@@ -16,7 +16,7 @@ import autotune
 from autotune.config import Config
 from autotune.db import CacheKey, Store, Winner
 from autotune.errors import InvalidProblem, StoreError, UnknownWorkload
-from autotune.runtime import Found, forget_lookups
+from autotune.runtime.lookup import Found, forget_lookups
 from autotune.workloads import provenance_of, workload
 
 FOUND = workload("all_gather_gemm")

@@ -14,9 +14,9 @@ from fakes import EIGHT_GPUS, LAPTOP, latency_of
 import autotune
 from autotune.config import Config
 from autotune.db import CacheKey, Store, Winner
-from autotune.environment import Machine
 from autotune.errors import StoreError
-from autotune.runtime import Found, forget_lookups, lookup
+from autotune.machine import Machine
+from autotune.runtime.lookup import Found, forget_lookups, lookup
 from autotune.workloads import provenance_of, workload
 
 FOUND = workload("all_gather_gemm")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from autotune.environment import H100, MI300X, MI350X, Machine
+from autotune.machine import H100, MI300X, MI350X, Machine
 from autotune.workloads import workload
 
 LAPTOP = Machine("interpreter", "cpu-interpreter", "cpu", 0, 8, 1 << 30, 0, "shared-memory")

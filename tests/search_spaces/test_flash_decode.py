@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from autotune.config import Config
-from autotune.environment import H100, MI300X, MI350X, Machine
+from autotune.machine import H100, MI300X, MI350X, Machine
 from autotune.workloads import workload
 
 FOUND = workload("flash_decode")

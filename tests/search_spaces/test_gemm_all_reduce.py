@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from autotune.config import Config
-from autotune.environment import H100, MI300X, MI350X, Machine
 from autotune.kernels.gemm_all_reduce import launch
 from autotune.kernels.launching.tensors import meta
+from autotune.machine import H100, MI300X, MI350X, Machine
 from autotune.workloads import workload
 
 FOUND = workload("gemm_all_reduce")

@@ -9,8 +9,8 @@ import optuna
 import pytest
 
 from autotune.config import Config
-from autotune.environment import H100, MI300X, MI350X, Machine
 from autotune.errors import InvalidConfig
+from autotune.machine import H100, MI300X, MI350X, Machine
 from autotune.search_spaces import Constraint, Setting, Space, choices, flags, numbers
 from autotune.workloads import workload
 

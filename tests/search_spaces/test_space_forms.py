@@ -13,7 +13,7 @@ import optuna
 import pytest
 
 from autotune.config import Config
-from autotune.environment import H100, MI300X, Machine
+from autotune.machine import H100, MI300X, Machine
 from autotune.search_spaces import Constraint, Setting, Space, choices, flags, numbers
 from autotune.search_spaces import space as space_module
 from autotune.search_spaces.dimension import Dimension

@@ -6,8 +6,8 @@ import os
 from typing import Any
 
 from autotune.config import Config
-from autotune.environment import Machine
 from autotune.kernels.launching.plan import Compiled, CompileError
+from autotune.machine import Machine
 from autotune.workloads.built_in.all_gather_gemm import AllGatherGemmWorkload
 
 

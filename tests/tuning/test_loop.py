@@ -63,7 +63,7 @@ def test_trials_are_counted_and_every_outcome_is_stored_with_its_reason(tmp_path
         configs = searched(store, result.study.id)
     assert len(configs) == 60 and max(Counter(configs).values()) == 1
     outcomes = Counter(trial.evaluation.outcome for trial in trials if trial.source != "final")
-    assert outcomes == result.standing.outcomes
+    assert outcomes == result.progress.outcomes
     assert set(outcomes) == set(Outcome)
     assert all(trial.evaluation.reason for trial in trials if trial.evaluation.outcome is not Outcome.MEASURED)
     for trial in trials:
@@ -76,8 +76,8 @@ def test_what_the_ranks_did_with_the_time_is_told(tmp_path: Path) -> None:
     gang.seconds = 0.01
     with Store.open(tmp_path / "cache.db") as store:
         result = run(store, gang, trials=20)
-    spent = result.standing.spent
-    assert spent.trials == 20 - len(result.standing.baselines)
+    spent = result.progress.spent
+    assert spent.trials == 20 - len(result.progress.baselines)
     assert spent.trials * gang.seconds <= spent.evaluating <= spent.total
     assert spent.evaluating + spent.compilers <= spent.total
     assert spent.rate == pytest.approx(60 * spent.trials / spent.total)
@@ -98,10 +98,10 @@ def test_an_interrupted_run_goes_on_where_it_stopped_and_measures_nothing_twice(
     with Store.open(tmp_path / "cache.db") as store:
         stopped = run(store, first)
         assert stopped.interrupted and stopped.entry is None and first.closed
-        assert stopped.standing.best is not None
+        assert stopped.progress.best is not None
     with Store.open(tmp_path / "cache.db") as store:
         finished = run(store, second)
-        assert finished.standing.resumed == 23 and finished.entry is not None
+        assert finished.progress.resumed == 23 and finished.entry is not None
         configs = searched(store, finished.study.id)
     assert len(configs) == 60 and max(Counter(configs).values()) == 1
     assert not set(first.calls) & set(second.calls[: 60 - 23])
@@ -119,7 +119,7 @@ def test_a_bug_in_the_middle_loses_nothing_that_was_measured(tmp_path: Path) -> 
         with pytest.raises(RuntimeError, match="planted"):
             run(store, buggy)
         assert len(searched(store, store.studies()[0].id)) == 9
-        assert run(store, FakeGang(PROBLEM)).standing.resumed == 9
+        assert run(store, FakeGang(PROBLEM)).progress.resumed == 9
 
 
 def test_the_cache_answers_without_ranks_and_force_tunes_anew(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from planted import plant
 
 from autotune.config import Config
-from autotune.environment import H100
+from autotune.machine import H100
 from autotune.outcome import Outcome
 from autotune.tuning.screening import Screen
 from autotune.workloads import registry, workload
@@ -54,7 +54,7 @@ SCRIPT = """
 print("the script runs")
 import sys
 from autotune.config import Config
-from autotune.environment import H100
+from autotune.machine import H100
 from autotune.tuning.screening import Screen
 from autotune.workloads import workload
 found = workload("compiling")

@@ -12,7 +12,7 @@ import pytest
 from fakes import LAPTOP
 
 from autotune.config import Config
-from autotune.environment import H100
+from autotune.machine import H100
 from autotune.outcome import Evaluation, Outcome
 from autotune.tuning import screening
 from autotune.tuning.screening import Ahead, Screen

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import math
 import random
-import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +18,7 @@ from autotune.db import Store
 from autotune.errors import GangError
 from autotune.outcome import Evaluation, Outcome
 from autotune.report.figures import Ratio, ratio
-from autotune.tuning import Standing
+from autotune.tuning import Progress
 from autotune.tuning.search import Search
 
 
@@ -41,7 +40,7 @@ def test_it_ends_when_the_whole_space_is_known(path: Path) -> None:
     searched = ranks.configs[: len(EVERYTHING)]
     assert set(searched) == EVERYTHING
     assert len(ranks.calls) == len(EVERYTHING) + FINALS
-    assert result.standing.trials == len(EVERYTHING)
+    assert result.progress.trials == len(EVERYTHING)
 
 
 def test_a_winner_that_fails_its_proof_is_an_outcome_and_the_next_best_wins(path: Path) -> None:
@@ -59,7 +58,7 @@ def test_where_all_fail_their_proof_there_is_no_winner(path: Path) -> None:
     ranks = Ranks(flaky=EVERYTHING)
     result = run(path, ranks, trials=1000)
     assert result.entry is None and len(ranks.proved) > 1
-    assert result.standing.outcomes[Outcome.WRONG_RESULT] == len(ranks.proved)
+    assert result.progress.outcomes[Outcome.WRONG_RESULT] == len(ranks.proved)
 
 
 @pytest.mark.parametrize("trials", [1, 2, 7, 20])
@@ -67,7 +66,7 @@ def test_the_ranks_evaluate_as_many_configs_as_the_budget_says(path: Path, trial
     ranks = Ranks()
     result = run(path, ranks, trials=trials)
     trialled = [t for t in kept(path) if t.evaluation.outcome is not Outcome.INVALID]
-    assert len(trialled) == trials == result.standing.trials
+    assert len(trialled) == trials == result.progress.trials
     assert ranks.configs[:trials] == [t.config for t in trialled]
     assert ranks.configs[0] == BSP, "baselines come first"
     assert len(kept(path, finals=True)) == len(ranks.calls) - trials <= FINALS
@@ -122,7 +121,7 @@ def test_a_search_that_was_cut_off_measures_nothing_again(path: Path, stop: int,
     assert [trial.config for trial in kept(path) if trial.evaluation.outcome is not Outcome.INVALID] == first.configs
 
     finished = run(path, second)
-    assert finished.entry is not None and not finished.interrupted and finished.standing.resumed == stop
+    assert finished.entry is not None and not finished.interrupted and finished.progress.resumed == stop
     searched = [*first.configs, *second.configs[: 20 - stop]]
     assert len(searched) == 20 and max(Counter(searched).values()) == 1
     assert len(second.calls) == 20 - stop + FINALS
@@ -180,7 +179,7 @@ def test_force_measures_anew_and_keeps_what_was_measured(path: Path) -> None:
     before = kept(path)
     ranks = Ranks(time=lambda config: 2 * time_of(config))
     new = run(path, ranks, force=True)
-    assert new.study.id != old.study.id and new.standing.resumed == 0 and len(ranks.calls) == 20 + FINALS
+    assert new.study.id != old.study.id and new.progress.resumed == 0 and len(ranks.calls) == 20 + FINALS
     assert kept(path, study=old.study.id) == before
     assert new.entry is not None and old.entry is not None
     assert new.entry.winner.latency.median == 2 * old.entry.winner.latency.median
@@ -207,7 +206,7 @@ def test_the_last_winner_stays_unless_it_is_beaten_by_more_than_the_noise(
     first = run(path, Ranks(), trials=30).entry
     assert first is not None and first.winner.config == BEST
     stale = dataclasses.replace(first.provenance, triton="another version")
-    monkeypatch.setattr(sys.modules["autotune.tuning.tune"], "provenance_of", lambda workload: stale)
+    monkeypatch.setattr("autotune.tuning.loop.provenance_of", lambda workload: stale)
     other = BEST.replace(tile=128)
     times = {BEST: 200.0, other: 200.0 * (1 - gain)}
     ranks = Ranks(time=noisy(lambda config: times.get(config, 400.0)))
@@ -235,7 +234,7 @@ def test_no_winner_is_slower_than_the_baseline_and_noise_is_no_gain(path: Path, 
 def test_a_baseline_that_fails_is_no_obstacle(path: Path) -> None:
     result = run(path, Ranks(fails={BSP: Outcome.CRASHED}), trials=30)
     assert result.entry is not None and result.entry.winner.config == BEST
-    assert result.entry.winner.baselines == {} and result.standing.baseline is None
+    assert result.entry.winner.baselines == {} and result.progress.baseline is None
 
 
 def test_a_best_one_that_fails_in_the_finals_does_not_win(path: Path) -> None:
@@ -261,10 +260,10 @@ def test_a_watcher_sees_every_phase_and_the_counts_rise(path: Path) -> None:
     phases: dict[str, None] = {}
     trials: list[int] = []
 
-    def watch(standing: Standing) -> None:
-        phases[standing.phase] = None
-        trials.append(standing.trials)
-        assert 0 <= standing.used <= 1
+    def watch(progress: Progress) -> None:
+        phases[progress.phase] = None
+        trials.append(progress.trials)
+        assert 0 <= progress.used <= 1
 
     run(path, Ranks(), watch=watch)
     assert list(phases) == ["starting the ranks", "baselines", "searching", "finals", "done"]

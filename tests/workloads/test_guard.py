@@ -11,9 +11,9 @@ import pytest
 from fakes import Bench
 
 import autotune
-from autotune.environment import INTERPRETED
 from autotune.errors import InvalidConfig
-from autotune.runtime import forget_lookups
+from autotune.machine import INTERPRETED
+from autotune.runtime.lookup import forget_lookups
 from autotune.workloads import workload
 
 TOY = Path(__file__).parents[1] / "cli" / "toy_workload.py"

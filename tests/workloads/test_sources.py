@@ -20,13 +20,14 @@ PACKAGE = Path(__file__).parents[2] / "autotune"
 
 DECIDES_NOTHING = {
     "config": "a dictionary",
-    "cost_models": "orders the first trials; every one is measured",
-    "environment": "the machine and the versions are part of the key and of the provenance",
+    "machine": "the machine and the versions are part of the key and of the provenance",
     "errors": "words",
     "outcome": "dataclasses",
     "problem": "its fields are the key",
     "processes": "folders and how processes end",
+    "settings": "where things lie, and how many processes work",
     "search_spaces": "the space has a fingerprint of its own",
+    "workloads/roofline": "orders the first trials; every one is measured",
     "workloads/workload": "the contract; what it says by default, a workload's own file can say otherwise",
     "workloads/sources": "what is tested here",
     **dict.fromkeys(

@@ -14,8 +14,8 @@ import torch
 from fakes import EIGHT_GPUS
 
 from autotune.config import Config
-from autotune.environment import INTERPRETED, Machine
 from autotune.kernels.launching.tensors import TORCH_DTYPES
+from autotune.machine import INTERPRETED, Machine
 from autotune.workloads import Tolerance, workload
 from autotune.workloads.comparison import distance, drawn, drawn_bias, drawn_deep
 

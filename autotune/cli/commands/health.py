@@ -6,11 +6,11 @@ import typer
 
 from autotune.cli import output
 from autotune.cli.options import Database, Json
-from autotune.environment import default_database_url
+from autotune.settings import default_database_url
 
 
 def doctor(db: Database = None, json: Json = False) -> None:
-    """Check this machine: GPUs, links, clocks, compilers, disks, database. Exit code 1 where something is broken."""
+    """Check this machine: GPUs, links, clocks, compilers, disks, database. Exit code 1 if something is broken."""
     from autotune.doctor import Host, Verdict, examine
 
     findings = []

@@ -1,9 +1,9 @@
 """From a URL or a path to a connected database: SQLite files and PostgreSQL servers, with the manners of each."""
 
-from autotune.db.engines.condition import Condition, condition
 from autotune.db.engines.database import Database
 from autotune.db.engines.engine import database_url, open_database, place_of
 from autotune.db.engines.failures import intact, translated
+from autotune.db.engines.inspection import Condition, condition
 from autotune.db.engines.schema import CURRENT, Schema
 
 __all__ = [

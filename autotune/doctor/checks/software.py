@@ -6,8 +6,9 @@ import platform
 
 from autotune.doctor.finding import Finding, advice, broken, fine
 from autotune.doctor.host import Host
-from autotune.environment import H100, MI300X, SETTINGS
 from autotune.errors import InputError
+from autotune.machine import H100, MI300X
+from autotune.settings import SETTINGS
 
 DRIVERS = {"/proc/driver/nvidia/version": "CUDA", "/dev/kfd": "ROCm"}
 """Signs of a GPU driver, and what torch must be built for to use it."""

@@ -13,7 +13,6 @@ from typing import Any
 import torch
 
 from autotune.config import Config
-from autotune.environment import Machine
 from autotune.heap.arena import SymmetricHeap
 from autotune.kernels.all_gather_gemm import device
 from autotune.kernels.all_gather_gemm.copy_engine import CopyEngine
@@ -27,6 +26,7 @@ from autotune.kernels.launching.scratch import share
 from autotune.kernels.launching.streams import side_stream
 from autotune.kernels.launching.tensors import TORCH_DTYPES, Allocate, Run
 from autotune.kernels.primitives.meeting import meet_kernel
+from autotune.machine import Machine
 
 READ_BY_PEERS = ("pull", "pull_staged", "copy_engine")
 """Modes whose peers read our shard where it lies: at the same place on the symmetric heap on every rank."""

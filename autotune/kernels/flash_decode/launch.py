@@ -14,7 +14,6 @@ from typing import Any
 import torch
 
 from autotune.config import Config
-from autotune.environment import Machine
 from autotune.heap.arena import SymmetricHeap
 from autotune.kernels.flash_decode import device, exchange
 from autotune.kernels.flash_decode.problem import FlashDecode
@@ -23,6 +22,7 @@ from autotune.kernels.launching.graphs import enqueueing, graphed
 from autotune.kernels.launching.plan import Launch, run_all
 from autotune.kernels.launching.scratch import share
 from autotune.kernels.launching.tensors import TORCH_DTYPES, Allocate, Run
+from autotune.machine import Machine
 
 REDUCERS = {"kernel": device.ELSEWHERE, "last": device.LAST, "trailing": device.TRAILING}
 

@@ -12,7 +12,6 @@ import torch
 import triton.language as tl
 
 from autotune.config import Config
-from autotune.environment import Machine
 from autotune.heap.arena import SymmetricHeap
 from autotune.kernels.gemm_all_reduce import device
 from autotune.kernels.gemm_all_reduce.library import bulk_synchronous
@@ -23,6 +22,7 @@ from autotune.kernels.launching.graphs import enqueueing, graphed
 from autotune.kernels.launching.plan import Launch
 from autotune.kernels.launching.scratch import share
 from autotune.kernels.launching.tensors import TORCH_DTYPES, Allocate, Run
+from autotune.machine import Machine
 
 MODES = {"one_shot": device.ONE_SHOT, "two_shot": device.TWO_SHOT}
 TYPES = {"bf16": tl.bfloat16, "fp16": tl.float16, "fp32": tl.float32}

@@ -13,7 +13,6 @@ from typing import Any
 import torch
 
 from autotune.config import Config
-from autotune.environment import Machine
 from autotune.heap.arena import SymmetricHeap
 from autotune.kernels.gemm_reduce_scatter import device
 from autotune.kernels.gemm_reduce_scatter.copy_engine import CopyEngine
@@ -26,6 +25,7 @@ from autotune.kernels.launching.plan import Launch
 from autotune.kernels.launching.scratch import share
 from autotune.kernels.launching.tensors import TORCH_DTYPES, Allocate, Run
 from autotune.kernels.primitives.meeting import meet_kernel
+from autotune.machine import Machine
 
 LONGEST_VECTOR = 16
 """Elements that a thread loads at once, at most."""

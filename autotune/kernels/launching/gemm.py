@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from autotune.config import Config
-from autotune.environment import Machine
 from autotune.kernels.launching.tensors import Allocate
+from autotune.machine import Machine
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from autotune.environment import Machine
 from autotune.errors import AutotuneError
+from autotune.machine import Machine
 
 REGISTER_BYTES = 4
 

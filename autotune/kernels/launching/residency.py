@@ -10,8 +10,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from autotune.environment import Machine
 from autotune.kernels.launching.plan import Compiled
+from autotune.machine import Machine
 
 QUARTERS = 4
 """Sub-partitions of a multiprocessor, SIMD units of a compute unit."""

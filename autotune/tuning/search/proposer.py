@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from autotune.config import Config
-from autotune.environment import Machine
+from autotune.machine import Machine
 from autotune.outcome import Evaluation, Outcome
 from autotune.search_spaces import Space
 from autotune.tuning.search.second_opinion import SecondOpinion

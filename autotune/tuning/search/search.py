@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import optuna
 
 from autotune.config import Config
-from autotune.environment import Machine
+from autotune.machine import Machine
 from autotune.outcome import DEFAULT_REGIME, Evaluation, Outcome, Regime
 from autotune.problem import Problem
 from autotune.search_spaces import Space

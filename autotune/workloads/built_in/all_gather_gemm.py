@@ -9,8 +9,6 @@ from typing import Any, ClassVar
 import torch
 
 from autotune.config import Config
-from autotune.cost_models import gemm_latency
-from autotune.environment import Machine
 from autotune.heap.arena import SymmetricHeap
 from autotune.kernels.all_gather_gemm import launch
 from autotune.kernels.all_gather_gemm.library import multiply
@@ -18,10 +16,12 @@ from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
 from autotune.kernels.launching.gemm import GemmTensors
 from autotune.kernels.launching.plan import Compiled, compile_all
 from autotune.kernels.launching.tensors import TORCH_DTYPES, meta
+from autotune.machine import Machine
 from autotune.search_spaces.all_gather_gemm import SPACE, default_config
 from autotune.workloads.built_in.gemm import OF_A_LIBRARY, GemmOperation
 from autotune.workloads.comparison import rounded
 from autotune.workloads.input_sets import poison
+from autotune.workloads.roofline import gemm_latency
 from autotune.workloads.scratch import SPINS_OFFLINE
 from autotune.workloads.workload import Run, Tolerance, Workload
 

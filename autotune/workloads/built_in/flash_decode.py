@@ -10,8 +10,6 @@ import torch
 import torch.distributed as dist
 
 from autotune.config import Config
-from autotune.cost_models import flash_decode_latency
-from autotune.environment import Machine
 from autotune.heap.arena import SymmetricHeap
 from autotune.kernels.flash_decode import launch
 from autotune.kernels.flash_decode.problem import FlashDecode
@@ -19,9 +17,11 @@ from autotune.kernels.flash_decode.reference import attention, joined
 from autotune.kernels.flash_decode.tensors import Scratch, Tensors
 from autotune.kernels.launching.plan import Compiled, compile_all, run_all
 from autotune.kernels.launching.tensors import meta
+from autotune.machine import Machine
 from autotune.search_spaces.flash_decode import SEVERAL_KERNELS, SPACE, default_config
 from autotune.workloads.comparison import distance, drawn
 from autotune.workloads.input_sets import SETS, InputSets, poison
+from autotune.workloads.roofline import flash_decode_latency
 from autotune.workloads.scratch import SPINS_OFFLINE, ScratchOperation
 from autotune.workloads.workload import Error, Run, Tolerance, Workload
 

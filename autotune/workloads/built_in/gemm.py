@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 import torch
 
 from autotune.config import Config
-from autotune.environment import Machine
 from autotune.heap.arena import SymmetricHeap
+from autotune.machine import Machine
 from autotune.workloads.comparison import distance, drawn, drawn_bias, drawn_deep
 from autotune.workloads.input_sets import InputSets, poison
 from autotune.workloads.scratch import ScratchOperation

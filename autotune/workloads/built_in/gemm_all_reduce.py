@@ -7,8 +7,6 @@ from typing import ClassVar
 import torch
 
 from autotune.config import Config
-from autotune.cost_models import gemm_latency
-from autotune.environment import Machine
 from autotune.heap.arena import SymmetricHeap
 from autotune.kernels.gemm_all_reduce import launch
 from autotune.kernels.gemm_all_reduce.library import multiply
@@ -16,9 +14,11 @@ from autotune.kernels.gemm_all_reduce.problem import GemmAllReduce
 from autotune.kernels.launching.gemm import GemmTensors
 from autotune.kernels.launching.plan import Compiled, compile_all
 from autotune.kernels.launching.tensors import TORCH_DTYPES, meta
+from autotune.machine import Machine
 from autotune.search_spaces.gemm_all_reduce import KERNELS, SPACE, default_config, untuned
 from autotune.workloads.built_in.gemm import GemmOperation, ring
 from autotune.workloads.comparison import rounded
+from autotune.workloads.roofline import gemm_latency
 from autotune.workloads.scratch import SPINS_OFFLINE
 from autotune.workloads.workload import Run, Tolerance, Workload
 

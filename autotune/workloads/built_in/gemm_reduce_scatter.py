@@ -7,8 +7,6 @@ from typing import ClassVar
 import torch
 
 from autotune.config import Config
-from autotune.cost_models import gemm_latency
-from autotune.environment import Machine
 from autotune.heap.arena import SymmetricHeap
 from autotune.kernels.gemm_reduce_scatter import launch
 from autotune.kernels.gemm_reduce_scatter.launch import LIBRARY_GEMM
@@ -16,10 +14,12 @@ from autotune.kernels.gemm_reduce_scatter.problem import GemmReduceScatter
 from autotune.kernels.launching.gemm import GemmTensors
 from autotune.kernels.launching.plan import Compiled, compile_all
 from autotune.kernels.launching.tensors import TORCH_DTYPES, meta
+from autotune.machine import Machine
 from autotune.search_spaces.gemm_reduce_scatter import SPACE, default_config
 from autotune.workloads.built_in.gemm import OF_A_LIBRARY, GemmOperation, ring
 from autotune.workloads.comparison import rounded
 from autotune.workloads.input_sets import poison
+from autotune.workloads.roofline import gemm_latency
 from autotune.workloads.scratch import SPINS_OFFLINE
 from autotune.workloads.workload import Run, Tolerance, Workload
 

@@ -7,7 +7,7 @@ from fake_host import FakeHost
 
 from autotune.doctor import Host, Verdict
 from autotune.doctor.checks import software
-from autotune.environment import H100
+from autotune.machine import H100
 
 CHECKS = (software.settings, software.torch, software.iris, software.compiler, software.launcher)
 

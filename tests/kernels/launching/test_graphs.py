@@ -1,4 +1,4 @@
-"""When a call of several launches is made directly, when captured, when replayed: with a stand-in for CUDA's graphs."""
+"""When a call is made directly, when captured, when replayed: with a stand-in for CUDA's graphs, and on a GPU."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ class Device:
         self.done: list[str] = []
         self.capturing = False
         self.fails = False
+        self.mended: list[tuple[int, int]] = []
 
     def graph(self) -> Graph:
         return Graph(self)
@@ -58,13 +59,14 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[Device]:
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream)
     monkeypatch.setattr(graphs, "side_stream", lambda heap, name: stream)
     monkeypatch.setattr(graphs, "on", lambda stream: contextlib.nullcontext())
-    monkeypatch.setattr(graphs, "_pool", lambda: SimpleNamespace(id=(0, 1)))
+    monkeypatch.setattr(graphs, "_pool", lambda: (0, 1))
+    monkeypatch.setattr(graphs, "_mend", lambda device, pool: found.mended.append(pool))
     yield found
-    graphs._GRAPHS.clear()
+    graphs._REPLAYED.clear()
 
 
 def a_call(device: Device, name: str = "a") -> Replayed:
-    return Replayed(lambda: device.done.append(name), Any)  # type: ignore[arg-type]
+    return Replayed(lambda: device.done.append(name), SimpleNamespace(device=None))  # type: ignore[arg-type]
 
 
 def test_two_calls_are_direct_and_the_third_is_captured(device: Device) -> None:
@@ -92,7 +94,7 @@ def test_what_cannot_be_captured_is_direct_for_good_and_said_once(
         call()
     device.fails = False
     call()
-    assert device.done == ["a", "a", "a", "a"] and not graphs._GRAPHS
+    assert device.done == ["a", "a", "a", "a"] and not graphs._REPLAYED and device.mended == [(0, 1)]
     [said] = caplog.messages
     assert said.endswith("capturing one failed: operation not permitted when stream is capturing")
 
@@ -107,24 +109,68 @@ def test_only_so_many_graphs_are_kept_those_of_the_latest_calls(
     device.done.clear()
     for name in "ab":
         calls[name]()
-    assert device.done == ["replayed a", "b"] and len(graphs._GRAPHS) == 2
+    assert device.done == ["replayed a", "b"] and len(graphs._REPLAYED) == 2
     for _ in range(8 * graphs.DIRECT_CALLS):
         calls["b"]()
-    assert device.done[-1] == "replayed b" and len(graphs._GRAPHS) == 2  # only who is called often has one again
+    assert device.done[-1] == "replayed b" and len(graphs._REPLAYED) == 2  # only who is called often has one again
 
 
 def test_a_graph_goes_with_its_call(device: Device) -> None:
     call = a_call(device)
     for _ in range(3):
         call()
-    assert len(graphs._GRAPHS) == 1
+    assert len(graphs._REPLAYED) == 1
     del call
-    assert not graphs._GRAPHS
+    assert not graphs._REPLAYED
 
 
-def test_without_graphs_and_with_a_single_launch_there_is_nothing_in_between() -> None:
+def test_without_graphs_there_is_nothing_in_between() -> None:
     heap: Any = SimpleNamespace(device=torch.device("cpu"))
     run: Callable[[], None] = lambda: None  # noqa: E731
     assert replayed(run, heap) is run
     launch = Launch(None, 1, {})
     assert enqueueing([launch], heap) == launch.run
+
+
+class Heap:
+    """As much of a heap as a call that replays asks for."""
+
+    def __init__(self) -> None:
+        self.device = torch.device("cuda", torch.cuda.current_device())
+
+
+@pytest.fixture
+def counter() -> Iterator[torch.Tensor]:
+    """On the device; no call replays before and after."""
+    graphs._REPLAYED.clear()
+    yield torch.zeros((), device="cuda")
+    graphs._REPLAYED.clear()
+
+
+@pytest.mark.gpu(1)
+def test_calls_replay_again_after_all_graphs_are_gone(counter: torch.Tensor, caplog: pytest.LogCaptureFixture) -> None:
+    for _ in range(3):
+        call = Replayed(lambda: counter.add_(torch.ones_like(counter)), Heap())  # type: ignore[arg-type]
+        for _ in range(6):
+            call()
+        assert len(graphs._REPLAYED) == 1
+        del call
+        assert not graphs._REPLAYED
+    assert counter.item() == 18 and not caplog.messages
+
+
+@pytest.mark.gpu(1)
+def test_a_failed_capture_spoils_nothing(counter: torch.Tensor, caplog: pytest.LogCaptureFixture) -> None:
+    def waits() -> None:
+        counter.add_(torch.ones_like(counter))
+        torch.cuda.synchronize()  # which no capture takes
+
+    call = Replayed(waits, Heap())  # type: ignore[arg-type]
+    for _ in range(5):
+        call()
+    assert counter.item() == 5 and len(caplog.messages) == 1 and not graphs._REPLAYED
+    torch.randn(8, device="cuda")  # torch: "Offset increment outside graph capture"
+    another = Replayed(lambda: counter.add_(torch.ones_like(counter)), Heap())  # type: ignore[arg-type]
+    for _ in range(5):
+        another()
+    assert counter.item() == 10 and len(graphs._REPLAYED) == 1 and len(caplog.messages) == 1

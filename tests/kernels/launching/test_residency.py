@@ -10,9 +10,9 @@ import pytest
 from compile_worker import compile_one
 
 from autotune.config import Config
-from autotune.environment import H100, INTERPRETED, MI300X, MI350X, Machine
 from autotune.kernels.launching.plan import Compiled
 from autotune.kernels.launching.residency import programs_per_unit, starvation
+from autotune.machine import H100, INTERPRETED, MI300X, MI350X, Machine
 from autotune.workloads import workload
 
 

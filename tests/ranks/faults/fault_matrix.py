@@ -17,8 +17,8 @@ from faulty_workload import EVERY_RANK
 from process_ends import gone
 
 from autotune.config import Config
-from autotune.environment import machine
 from autotune.errors import GangError
+from autotune.machine import machine
 from autotune.outcome import Outcome
 from autotune.ranks import gang as gang_module
 from autotune.ranks.evaluation import RESTART, MeasurePlan

@@ -17,8 +17,8 @@ from fault_matrix import FILE, GOOD, ONCE, Case, Sniper, gang_of_victims, surviv
 from faulty_workload import EVERY_RANK, FAULT_AT_START
 from process_ends import gone, shared_memory
 
-from autotune.environment import machine
 from autotune.errors import GangError
+from autotune.machine import machine
 from autotune.outcome import Outcome
 from autotune.ranks import gang as gang_module
 from autotune.ranks.evaluation import MeasurePlan

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from autotune.config import Config
-from autotune.environment import machine
+from autotune.machine import machine
 from autotune.outcome import Evaluation, Outcome
 from autotune.problem import Problem
 from autotune.ranks.evaluation import MeasurePlan

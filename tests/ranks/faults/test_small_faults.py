@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from autotune.config import Config
-from autotune.environment import machine
+from autotune.machine import machine
 from autotune.outcome import Outcome
 from autotune.ranks.evaluation import MeasurePlan
 from autotune.ranks.gang import Gang

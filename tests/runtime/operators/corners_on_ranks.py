@@ -17,10 +17,10 @@ from ranks_of_functions import held
 from triton.runtime.errors import OutOfResources
 
 import autotune
-from autotune.environment import machine as this_machine
 from autotune.errors import AutotuneError
 from autotune.heap import open_heap
 from autotune.kernels.launching import scratch
+from autotune.machine import machine as this_machine
 from autotune.workloads import workload
 
 STALE = 0x0000_0001_0000_0001

@@ -11,19 +11,21 @@ from autotune.cli import output, session
 from autotune.cli.entries import entry_dict, entry_lines, entry_title, speedup_text, title
 from autotune.cli.options import Database, Json, RegimeName, Request
 from autotune.db import CacheKey, Differences, Entry, Provenance, Store
-from autotune.environment import default_database_url
 from autotune.errors import NoDatabase
 from autotune.outcome import DEFAULT_REGIME, Regime, regime_of
 from autotune.report.figures import config_text, dashed, microseconds, problem_text, regime_options
+from autotune.settings import default_database_url
 from autotune.workloads import provenance_of, workload
 
 
 def list_entries(
-    of: Annotated[str | None, typer.Argument(metavar="WORKLOAD", help="A name or FILE:CLASS; without it, all.")] = None,
+    of: Annotated[
+        str | None, typer.Argument(metavar="WORKLOAD", help="Name or FILE:CLASS; all workloads if left out.")
+    ] = None,
     db: Database = None,
     json: Json = False,
 ) -> None:
-    """List the cache: everything tuned, newest first."""
+    """List all tuned problems, newest first."""
     name = workload(of).name if of is not None else None
     try:
         with Store.open(db, create=False) as store:
@@ -41,17 +43,17 @@ def list_entries(
 
 
 def show() -> None:
-    """Show an entry of the cache in full; on a miss, which fields differ from the nearest."""
+    """Show one cache entry in full; on a miss, the fields in which the nearest entry differs."""
 
 
 def lookup() -> None:
-    """Look a config up as a program would: exact, nearest or default."""
+    """Print the config a program would get: exact, nearest or default."""
 
 
 def show_entry(
     request: Request, regime: RegimeName = DEFAULT_REGIME.value, db: Database = None, json: Json = False
 ) -> None:
-    """Show the entry of one problem on this machine."""
+    """On a miss, the nearest entry is shown with the fields in which it differs; exit code 1."""
     machine = session.machine()
     problem = request.problem(machine)
     key, provenance = CacheKey.of(problem, machine, regime_of(regime)), provenance_of(request.workload)
@@ -85,8 +87,8 @@ def show_entry(
 def look_up(
     request: Request, regime: RegimeName = DEFAULT_REGIME.value, db: Database = None, json: Json = False
 ) -> None:
-    """Print the config that a program would get for one problem on this machine, and where it came from."""
-    from autotune.runtime import lookup
+    """The config goes to stdout, its source (exact, nearest or default) to stderr."""
+    from autotune.runtime.lookup import lookup
 
     machine = session.machine()
     problem = request.problem(machine)

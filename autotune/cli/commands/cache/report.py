@@ -18,11 +18,11 @@ from autotune.workloads import Workload, installed_workload, names
 
 FORMATS = ("md", "json")
 
-Format = Annotated[str, typer.Option("--format", metavar="|".join(FORMATS), help="How it is written.")]
+Format = Annotated[str, typer.Option("--format", metavar="|".join(FORMATS), help="Markdown or JSON.")]
 
 
 def report(context: typer.Context, format: Format = "md", output: Output = None, db: Database = None) -> None:
-    """Report what finished studies found; without a workload, all of them."""
+    """Report on finished studies; on all workloads if none is named."""
     if context.invoked_subcommand is None:
         _report(None, {}, format, output, db)
     elif (format, output, db) != ("md", None, None):
@@ -30,7 +30,7 @@ def report(context: typer.Context, format: Format = "md", output: Output = None,
 
 
 def report_workload(request: Request, format: Format = "md", output: Output = None, db: Database = None) -> None:
-    """Report the workload's finished studies that have the given dimensions; without any, all of them."""
+    """Reports on every finished study that has the given dimensions; without any, on all of them."""
     _report(request.workload, request.given, format, output, db)
 
 

@@ -8,7 +8,7 @@ import typer
 
 from autotune.cli import output, session
 from autotune.config import Config
-from autotune.environment import Machine
+from autotune.machine import Machine
 from autotune.outcome import Regime
 from autotune.problem import Problem
 from autotune.report.figures import config_text, latency_text, microseconds

@@ -18,14 +18,14 @@ from autotune.cli.interrupts import exit_code
 from autotune.cli.options import Database, Json, RegimeName, Request
 from autotune.config import Config
 from autotune.db import CacheKey, Entry, Store
-from autotune.environment import Machine
+from autotune.machine import Machine
 from autotune.outcome import DEFAULT_REGIME, Regime, regime_of
 from autotune.problem import Problem
 from autotune.report.figures import Ratio, microseconds, options_text
 from autotune.workloads import Workload, provenance_of
 
 if TYPE_CHECKING:
-    from autotune.runtime import Found
+    from autotune.runtime.lookup import Found
     from autotune.tuning import Budget, Result, TurningEvaluator
     from autotune.tuning.screening import Screen
 
@@ -34,13 +34,15 @@ HEADER = ("sizes", "winner", "speedup", "limit", "mode", "with the config before
 Apart = Annotated[
     str | None,
     typer.Option(
-        "--held-out", metavar="N,N|N..N", help="Sizes to tune after the others: how far off is a neighbour's config?"
+        "--held-out",
+        metavar="N,N|N..N",
+        help="Sizes to tune last, to measure what they would lose with a neighbour's config.",
     ),
 ]
 
 
 def grid() -> None:
-    """Tune a workload for many sizes: 16,64,256 is a list, 1..1024 every doubling from one to the other."""
+    """Tune a workload for many sizes: a list (16,64,256) or a range that doubles (1..1024)."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +121,10 @@ def tune_grid(
     seed: Seed = 0, force: Force = False, regime: RegimeName = DEFAULT_REGIME.value, db: Database = None,
     json: Json = False,
 ) -> None:  # fmt: skip
-    """Tune every combination of sizes; budgets are for each. The same command continues what was interrupted."""
+    """Sizes are lists (16,64,256) or ranges that double (1..1024); every combination is tuned.
+
+    --budget and --trials apply to each problem. The same command continues an interrupted run.
+    """
     from autotune.tuning import limits_of
 
     machine, workload, wanted = session.machine(), request.workload, regime_of(regime)

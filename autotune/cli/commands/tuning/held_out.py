@@ -11,7 +11,7 @@ from autotune.config import Config
 from autotune.db import Entry, Store
 from autotune.outcome import Regime
 from autotune.report.figures import Ratio, ratio
-from autotune.runtime import Found
+from autotune.runtime.lookup import Found
 
 
 @dataclass(frozen=True)

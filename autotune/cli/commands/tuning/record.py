@@ -27,26 +27,30 @@ MOST_CONFIGS = 5000
 PLAIN_STEPS = 20
 """Lines of progress where stderr is no terminal."""
 
-Out = Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="The table, as gzipped JSON.")]
+Out = Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="File for the table, gzipped JSON.")]
 Values = Annotated[
-    str, typer.Option("--values", metavar="NAME=VALUES;…", help='What to keep: "block_m=64,128;num_warps=8".')
+    str, typer.Option("--values", metavar="NAME=VALUES;…", help='Values to keep: "block_m=64,128;num_warps=8".')
 ]
 Lift = Annotated[
     list[str] | None,
-    typer.Option("--lift", metavar="CONSTRAINT", help='One that configs may break, which then fail: "shared memory".'),
+    typer.Option(
+        "--lift",
+        metavar="CONSTRAINT",
+        help='Drop a constraint, such as "shared memory"; configs that break it are run.',
+    ),
 ]
-Limit = Annotated[int, typer.Option("--limit", metavar="N", min=1, help="Refuse a space of more configs than that.")]
+Limit = Annotated[int, typer.Option("--limit", metavar="N", min=1, help="Refuse a space of more than N configs.")]
 
 
 def record() -> None:
-    """Measure every config of a reduced space, failures kept, for bench/search_quality.py to replay without a GPU."""
+    """Measure every config of a reduced space into a table that bench/search_quality.py replays without a GPU."""
 
 
 def record_workload(
     request: Request, out: Out, values: Values = "", lift: Lift = None, limit: Limit = MOST_CONFIGS,
     effort: Effort = None, db: Database = None, json: Json = False,
 ) -> None:  # fmt: skip
-    """Record a space. The same command continues what was interrupted: the database holds what is done."""
+    """Failed configs are recorded too. The same command continues an interrupted recording."""
     from autotune import recordings
     from autotune.db import CacheKey, Store
     from autotune.tuning import EFFORTS, limits_of

@@ -13,38 +13,38 @@ import typer
 from autotune.cli import output, session
 from autotune.cli.interrupts import exit_code
 from autotune.cli.options import Database, Json, RegimeName, Request
-from autotune.environment import Machine
+from autotune.machine import Machine
 from autotune.outcome import DEFAULT_REGIME, regime_of
 from autotune.problem import Problem
 
-Seconds = Annotated[str | None, typer.Option("--budget", metavar="TIME", help="Stop after so long: 90s, 5m, 1.5h.")]
-Trials = Annotated[int | None, typer.Option("--trials", metavar="N", help="Stop after so many configs.")]
+Seconds = Annotated[str | None, typer.Option("--budget", metavar="TIME", help="Stop after this time: 90s, 5m, 1.5h.")]
+Trials = Annotated[int | None, typer.Option("--trials", metavar="N", help="Stop after N configs.")]
 Effort = Annotated[
     str | None,
     typer.Option(
         "--effort",
         metavar="quick|standard|full",
-        help="How thoroughly to search and to measure.",
+        help="How thoroughly to search and measure.",
         show_default="standard on GPUs, quick without",
     ),
 ]
-Seed = Annotated[int, typer.Option("--seed", metavar="N", help="Of the search and the inputs.")]
-Force = Annotated[bool, typer.Option("--force", help="Tune anew even if there is a result.")]
+Seed = Annotated[int, typer.Option("--seed", metavar="N", help="Seed of the search and of the inputs.")]
+Force = Annotated[bool, typer.Option("--force", help="Tune again even if the cache has a result.")]
 
 
 def run() -> None:
-    """Tune a workload of your own: FILE:CLASS, a class derived from autotune.workloads.Workload. Also those below."""
+    """Tune a workload of your own: tune run FILE:CLASS, CLASS derived from autotune.workloads.Workload."""
 
 
 def tune_workload(
     request: Request, budget: Seconds = None, trials: Trials = None, effort: Effort = None, seed: Seed = 0,
     force: Force = False, regime: RegimeName = DEFAULT_REGIME.value,
     config: Annotated[
-        str | None, typer.Option(metavar="JSON", help="Measure just this config, once; nothing is stored.")
+        str | None, typer.Option(metavar="JSON", help="Check and measure this one config; store nothing.")
     ] = None,
     db: Database = None, json: Json = False,
 ) -> None:  # fmt: skip
-    """Tune one problem, or answer from the cache. The same command continues what was interrupted."""
+    """A problem that is already tuned is answered from the cache; the same command continues an interrupted run."""
     from autotune.cli import summary
     from autotune.cli.commands.tuning.evaluate import evaluate
     from autotune.cli.watch import watching

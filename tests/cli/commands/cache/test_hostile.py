@@ -13,7 +13,7 @@ from markdown_it import MarkdownIt
 
 from autotune.config import Config
 from autotune.db import CacheKey, Lease, Store, TrialRecord, Winner
-from autotune.environment import Machine
+from autotune.machine import Machine
 from autotune.outcome import Evaluation, Outcome
 from autotune.text import HIDDEN
 from autotune.workloads import provenance_of, workload
@@ -96,7 +96,7 @@ def test_an_imported_file_is_reviewed_without_harm(gpus: Bench, tmp_path: Path, 
 
 
 def test_who_is_waited_for_cannot_act_either(hostile: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from autotune.tuning import lease
+    from autotune.tuning import claim
 
     with Store.open() as store:
         store.forget(2)
@@ -111,7 +111,7 @@ def test_who_is_waited_for_cannot_act_either(hostile: Bench, tmp_path: Path, mon
     def interrupt(seconds: float) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(lease.time, "sleep", interrupt)
+    monkeypatch.setattr(claim.time, "sleep", interrupt)
     result = hostile.tune("all-gather-gemm")
     assert result.exit_code == 130 and r"\x1b" in result.stderr and not HIDDEN.search(result.stderr.replace("\n", ""))
 

@@ -7,7 +7,7 @@ import pytest
 from fakes import Bench
 
 from autotune.db import Store
-from autotune.environment import H100
+from autotune.machine import H100
 from autotune.workloads import workload
 
 WORKLOAD = workload("all_gather_gemm")

@@ -14,7 +14,7 @@ from fakes import RATES, Bench, FakeGang
 from autotune.config import Config
 from autotune.db import Lease, Store
 from autotune.outcome import Evaluation, Outcome
-from autotune.tuning import lease
+from autotune.tuning import claim
 from autotune.workloads import workload
 
 SMALL = ("all-gather-gemm", "--trials", "12", "--effort", "quick")
@@ -282,7 +282,7 @@ def test_a_users_workload_gets_everything(toy: Bench) -> None:
 
 
 def test_the_command_says_who_tunes_and_ctrl_c_ends_the_wait(gpus: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lease.time, "sleep", lambda seconds: os.kill(os.getpid(), signal.SIGINT))
+    monkeypatch.setattr(claim.time, "sleep", lambda seconds: os.kill(os.getpid(), signal.SIGINT))
     gpus.prepare = lambda gang: setattr(gang, "interrupt_after", 3)
     assert gpus.tune("all-gather-gemm", "--trials", "9").exit_code == 130
     with Store.open() as store:

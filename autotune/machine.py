@@ -1,0 +1,116 @@
+"""The machine that ranks run on, and the versions of what a measurement depends on."""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+from dataclasses import dataclass
+from pathlib import Path
+
+INTERPRETER = "cpu-interpreter"
+"""Device name under which results of Triton's interpreter are kept, so that they never mix with a GPU's."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What the ranks run on. All ranks' devices are alike."""
+
+    kind: str
+    """``cuda``, ``hip`` or ``interpreter``."""
+    device: str
+    """Name as the driver gives it, or ``cpu-interpreter``."""
+    arch: str
+    """``sm_90``, ``gfx942``, … or ``cpu``."""
+    gpus: int
+    """Devices on this host; 0 for the interpreter, which takes as many ranks as the caller likes."""
+    compute_units: int
+    """Multiprocessors (NVIDIA) or compute units (AMD); for the interpreter the number of programs it runs."""
+    shared_memory: int
+    """Bytes of shared memory (LDS) that one program may use."""
+    l2_bytes: int
+    interconnect: str
+    """``nvlink``, ``xgmi``, ``pcie``, ``shared-memory``: the slowest link between two of the ranks' devices."""
+    warp_size: int = 32
+
+    @property
+    def is_interpreter(self) -> bool:
+        """Whether kernels run under Triton's interpreter."""
+        return self.kind == "interpreter"
+
+    @property
+    def has_tma(self) -> bool:
+        """Whether tensor-memory-accelerator loads exist (NVIDIA Hopper and later; the interpreter imitates them)."""
+        return self.is_interpreter or (self.kind == "cuda" and int(self.arch.removeprefix("sm_")) >= 90)
+
+
+INTERPRETED = Machine("interpreter", INTERPRETER, "cpu", 0, 8, 1 << 30, 0, "shared-memory")
+"""What kernels run on under Triton's interpreter, whatever GPUs there are."""
+
+MI300X = Machine("hip", "AMD Instinct MI300X", "gfx942", 8, 304, 64 * 1024, 4 << 20, "xgmi", 64)
+MI350X = Machine("hip", "AMD Instinct MI350X", "gfx950", 8, 256, 160 * 1024, 4 << 20, "xgmi", 64)
+H100 = Machine("cuda", "NVIDIA H100 80GB HBM3", "sm_90", 8, 132, 227 * 1024, 50 << 20, "nvlink")
+"""Targets to compile for offline, where no such machine is at hand."""
+
+
+@functools.cache
+def machine() -> Machine:
+    """This host's machine. GPUs where torch sees them, else the interpreter. Imports torch."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return INTERPRETED
+    properties = torch.cuda.get_device_properties(0)
+    gpus = torch.cuda.device_count()
+    if torch.version.hip:
+        arch = properties.gcnArchName.split(":")[0]
+        lds = 160 * 1024 if arch == "gfx950" else 64 * 1024
+        return Machine(
+            "hip", properties.name, arch, gpus, properties.multi_processor_count, lds, properties.L2_cache_size,
+            "xgmi", 64,
+        )  # fmt: skip
+    return Machine(
+        "cuda",
+        properties.name,
+        f"sm_{properties.major}{properties.minor}",
+        gpus,
+        properties.multi_processor_count,
+        properties.shared_memory_per_block_optin,  # type: ignore[attr-defined]
+        properties.L2_cache_size,
+        _nvidia_interconnect(gpus),
+    )
+
+
+def _nvidia_interconnect(gpus: int) -> str:
+    import torch
+
+    peers = all(torch.cuda.can_device_access_peer(0, other) for other in range(1, gpus))
+    return "nvlink" if peers else "pcie"
+
+
+@functools.cache
+def versions() -> dict[str, str]:
+    """Versions of what a measurement depends on: triton, iris, torch and the driver. Empty string where unknown."""
+
+    def version(distribution: str) -> str:
+        try:
+            return importlib.metadata.version(distribution)
+        except importlib.metadata.PackageNotFoundError:
+            return ""
+
+    return {
+        "triton": version("triton") or version("pytorch-triton-rocm"),
+        "iris": version("tokenspeed-iris") or version("iris"),
+        "torch": version("torch"),
+        "driver": _driver_version(),
+    }
+
+
+def _driver_version() -> str:
+    for path in (Path("/proc/driver/nvidia/version"), Path("/sys/module/amdgpu/version")):
+        try:
+            text = path.read_text()
+        except OSError:
+            continue
+        words = [word for word in text.split() if word[:1].isdigit() and "." in word]
+        return words[0] if words else text.strip()
+    return ""

@@ -1,0 +1,95 @@
+"""Recording: every config of a reduced space, compiled ahead, measured on the ranks, kept in the store until done."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+
+from autotune.config import Value
+from autotune.db import CacheKey, Store, TrialRecord
+from autotune.errors import InputError
+from autotune.machine import Machine
+from autotune.outcome import Evaluation
+from autotune.problem import Problem
+from autotune.ranks.evaluation import MeasurePlan, warm_from
+from autotune.recordings.recording import Recording
+from autotune.tuning import Evaluator
+from autotune.tuning.screening import Ahead, Screen
+from autotune.tuning.search import Candidate
+from autotune.workloads import Workload, provenance_of
+
+SOURCE = "recorded"
+
+WARMUP = 2
+
+
+def record(
+    workload: Workload, problem: Problem, machine: Machine, store: Store, gang: Evaluator, screen: Screen,
+    *, allowed: Mapping[str, Sequence[Value]], lifted: Sequence[str] = (), limit: int, iterations: int,
+    watch: Callable[[int, int], None] = lambda done, size: None,
+) -> Recording:  # fmt: skip
+    """Measure every valid config of the space reduced to ``allowed``, each with ``iterations`` iterations.
+
+    Valid but for the constraints ``lifted``, which are left to the compilers: so a recording gets what fails, as in the
+    space of a kernel whose author has written no such constraint.
+    The store's study of the reduced space holds what is done: the same call again goes on where one was interrupted.
+    Configs are measured in a random order, so that a drift of the clocks falls on no dimension. ``watch`` gets how
+    many are done and how many there are. Raises InputError for more than ``limit`` configs, GangError, StoreError.
+    """
+    space = workload.space.restricted(allowed, lifted)
+    size = space.size(problem, machine)
+    if not 0 < size <= limit:
+        what = "has no valid config: allow other values" if size == 0 else f"has {size} valid configs: allow fewer"
+        raise InputError(f"the reduced space {what} (the limit is {limit})")
+    provenance = dataclasses.replace(provenance_of(workload), space=f"{space.fingerprint()} {SOURCE}")
+    study = store.study(CacheKey.of(problem, machine), provenance, seed=0, space_size=size)
+    evaluations = {trial.config: trial.evaluation for trial in store.trials(study.id)}
+    configs = list(space.enumerate(problem, machine))
+    waiting = iter(random.Random(study.seed).sample(configs, size))
+
+    def next_one() -> Candidate | None:
+        config = next((config for config in waiting if config not in evaluations), None)
+        return Candidate(config, SOURCE) if config is not None else None
+
+    ahead = Ahead(screen)
+    ahead.fill(next_one)
+    gang.start()
+    plan = MeasurePlan(WARMUP, iterations, iterations, warm_from=warm_from(machine))
+    while ahead:
+        watch(len(evaluations), size)
+        candidate, refused = ahead.take()
+        evaluation = refused or gang.evaluate(candidate.config, len(evaluations), plan)
+        store.record(study.id, TrialRecord(candidate.config, evaluation, source=SOURCE))
+        evaluations[candidate.config] = evaluation
+        ahead.fill(next_one)
+    watch(len(evaluations), size)
+    return Recording(
+        workload=workload.name,
+        problem=problem.as_dict(),
+        machine=machine,
+        provenance=dataclasses.replace(provenance, space=space.fingerprint()),
+        recorded_at=datetime.now(UTC),
+        origin="measured",
+        restriction={name: tuple(values) for name, values in allowed.items()},
+        lifted=tuple(lifted),
+        dimensions={name: dimension.values for name, dimension in space.dimensions.items()},
+        evaluations={config: _kept(evaluations[config]) for config in configs},
+        parts=gang.measure_parts(plan),
+    )
+
+
+def _kept(evaluation: Evaluation) -> Evaluation:
+    """What a recording keeps of an evaluation."""
+    latency = evaluation.latency
+    return dataclasses.replace(
+        evaluation,
+        latency=None if latency is None else dataclasses.replace(latency, by_rank=()),
+        error=None,
+        seconds={
+            "total": sum(evaluation.seconds.values())
+            if "total" not in evaluation.seconds
+            else evaluation.seconds["total"]
+        },
+    )

@@ -1,0 +1,198 @@
+"""From the database to a report: one function for each of its parts."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import statistics
+from bisect import bisect_left, bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from autotune.config import Config
+from autotune.db import Entry, Store, TrialRecord, Winner
+from autotune.machine import INTERPRETER
+from autotune.outcome import Latency, Outcome, Regime
+from autotune.ranks.evaluation import RESTART
+from autotune.report.figures import INTERPRETER_NOTE, fastest, ratio, slowest
+from autotune.report.knobs import knobs_of
+from autotune.report.model import Ending, Limit, Ranked, Report, Speedup, Tax
+from autotune.report.regimes import WITHOUT_ROUNDS, in_regimes, verdicts
+from autotune.rounds import mean_and_error
+from autotune.workloads import Workload
+
+BEST = 10
+"""How many of the best configs a report lists."""
+
+FEWEST_RANKED = 10
+"""Predictions that were measured, below which a rank correlation would be noise."""
+
+
+def build(store: Store, entry: Entry, workload: Workload | None = None) -> Report:
+    """The report of a finished study.
+
+    From the workload, where it can be loaded, come the order of the fields, and the dimensions' order, help and
+    importance. A space that has changed since the study, by its fingerprint, is not used.
+    """
+    from autotune.tuning.finals import FINAL, last_finals  # loads Optuna, which the command line's help can do without
+
+    space = workload.space if workload is not None else None
+    records = store.trials(entry.study_id)
+    notes = [INTERPRETER_NOTE] if entry.key.device == INTERPRETER else []
+    if entry.imported_at is not None:
+        notes.append("Imported: its trials are in the database where it was tuned.")
+    if space is not None and space.fingerprint() != entry.provenance.space:
+        notes.append("The search space has changed since: dimensions are shown without importance.")
+        space = None
+    if not entry.winner.latency.rounds:
+        notes.append(WITHOUT_ROUNDS)
+    regime = Regime(entry.key.regime)
+    searched = [record for record in records if record.source != FINAL]
+    finals = last_finals(records)
+    best, disqualified = _ranked(searched, finals, entry.winner.config, regime)
+    knobs, warned = knobs_of(searched, space, regime)
+    restarts = [phases[RESTART] for record in records if RESTART in (phases := record.evaluation.seconds)]
+    return Report(
+        key=entry.key,
+        provenance=entry.provenance,
+        problem=_problem(entry, workload),
+        study_id=entry.study_id,
+        seed=entry.seed,
+        space_size=entry.space_size,
+        finished_at=entry.finished_at,
+        config=entry.winner.config,
+        latency=entry.winner.latency,
+        speedups=_speedups(entry.winner, regime),
+        limit=_limit(entry.winner),
+        roofline=entry.winner.roofline,
+        in_regimes=in_regimes(entry.winner),
+        verdicts=verdicts(entry.winner),
+        taxes=_taxes(entry.winner),
+        best=best[:BEST],
+        endings=_endings(searched),
+        disqualified=disqualified,
+        knobs=knobs,
+        searched=len({record.config for record in searched if record.evaluation.outcome is not Outcome.INVALID}),
+        remeasured=sum(record.source == FINAL for record in records),
+        seconds=sum(_seconds(record.evaluation.seconds) for record in records),
+        measuring=sum(record.evaluation.seconds.get("measure", 0.0) for record in records),
+        restarts=len(restarts),
+        restarting=sum(restarts),
+        rank_correlation=rank_correlation(searched),
+        notes=tuple(notes),
+        knob_notes=warned,
+    )
+
+
+def rank_correlation(searched: Sequence[TrialRecord]) -> float | None:
+    """Spearman's rank correlation of predicted with measured latencies; None for fewer than ``FEWEST_RANKED`` pairs."""
+    pairs = [
+        (record.predicted, record.evaluation.latency.median)
+        for record in searched
+        if record.predicted is not None and record.evaluation.latency is not None
+    ]
+    if len(pairs) < FEWEST_RANKED or any(len(set(side)) == 1 for side in zip(*pairs, strict=True)):
+        return None
+    predicted, measured = (_ranks(side) for side in zip(*pairs, strict=True))
+    return statistics.correlation(predicted, measured)
+
+
+def _ranks(values: Sequence[float]) -> list[float]:
+    """Equal values share the mean of their ranks."""
+    ordered = sorted(values)
+    return [(bisect_left(ordered, value) + bisect_right(ordered, value)) / 2 for value in values]
+
+
+def _problem(entry: Entry, workload: Workload | None) -> dict[str, Any]:
+    """The problem's fields, in the order of their declaration where that is known."""
+    values: dict[str, Any] = json.loads(entry.key.problem)
+    declared = [field.name for field in dataclasses.fields(workload.problem_type)] if workload is not None else []
+    return {name: values[name] for name in [*declared, *values] if name in values}
+
+
+def _speedups(winner: Winner, regime: Regime) -> tuple[Speedup, ...]:
+    ranked = sorted(winner.baselines.items(), key=lambda pair: pair[1].of(regime))
+    return tuple(Speedup(name, latency, ratio(latency, winner.latency, regime)) for name, latency in ranked)
+
+
+def _limit(winner: Winner) -> Limit | None:
+    name = slowest(winner.limits)
+    if name is None:
+        return None
+    shares = {part: ratio(latency, winner.latency, Regime.GRAPH) for part, latency in winner.limits.items()}
+    return Limit(dict(winner.limits), shares, name)
+
+
+def _taxes(winner: Winner) -> tuple[Tax, ...]:
+    """What baselines and parts tell: launches by eager against graph, the rest by BSP against its slowest part."""
+    taxes = []
+    eager = next((latency for name, latency in winner.baselines.items() if name.endswith("eager")), None)
+    graph = next((latency for name, latency in winner.baselines.items() if name.endswith("graph")), None)
+    if eager is not None and graph is not None:
+        taxes.append(_difference("kernel launch", eager, graph, "the eager baseline less the one launched as a graph"))
+    baseline, part = fastest(winner.baselines, Regime.GRAPH), slowest(winner.limits)
+    if baseline is not None and part is not None:
+        meaning = f"{baseline} less its slowest part ({part}): at most this is won by perfect overlap"
+        taxes.append(
+            _difference("bulk synchrony and locality", winner.baselines[baseline], winner.limits[part], meaning)
+        )
+        if winner.latency != winner.baselines[baseline]:
+            meaning = f"{baseline} less the winner"
+            taxes.append(_difference("won back by the winner", winner.baselines[baseline], winner.latency, meaning))
+    return tuple(taxes)
+
+
+def _difference(name: str, one: Latency, other: Latency, meaning: str) -> Tax:
+    """On the device, round by round where there are rounds."""
+    by_round = [ours - theirs for ours, theirs in zip(one.rounds, other.rounds, strict=False)]
+    if len(by_round) < 2:
+        error = math.hypot(one.spread * one.median, other.spread * other.median)
+        return Tax(name, one.median - other.median, error, meaning)
+    return Tax(name, *mean_and_error(by_round), meaning)
+
+
+def _ranked(
+    searched: Sequence[TrialRecord], finals: Sequence[TrialRecord], winner: Config, regime: Regime
+) -> tuple[tuple[Ranked, ...], tuple[Ranked, ...]]:
+    """The measured configs, best first, and those among them that failed in the finals."""
+    from autotune.tuning.finals import merge
+
+    rounds: dict[Config, list[Latency]] = defaultdict(list)
+    failed = {record.config for record in finals if record.evaluation.latency is None}
+    for record in finals:
+        if record.evaluation.latency is not None:
+            rounds[record.config].append(record.evaluation.latency)
+    merged = {config: merge(latencies) for config, latencies in rounds.items() if config not in failed}
+    found: dict[Config, Ranked] = {}
+    for record in searched:
+        latency = record.evaluation.latency
+        if latency is not None and record.config not in found:
+            found[record.config] = Ranked(
+                record.config, latency, merged.get(record.config), record.source, record.config == winner
+            )
+    ranked = sorted(found.values(), key=lambda each: each.latency.of(regime))
+    return (
+        tuple(each for each in ranked if each.config not in failed),
+        tuple(each for each in ranked if each.config in failed),
+    )
+
+
+def _endings(searched: Sequence[TrialRecord]) -> tuple[Ending, ...]:
+    """Every kind of outcome that occurred, the commonest first, with the first reason of its kind."""
+    counts = Counter(record.evaluation.outcome for record in searched)
+    examples: dict[Outcome, TrialRecord] = {}
+    for record in searched:
+        if record.evaluation.reason:
+            examples.setdefault(record.evaluation.outcome, record)
+    endings = []
+    for outcome, count in counts.most_common():
+        example = examples.get(outcome)
+        reason = example.evaluation.reason if example else ""
+        endings.append(Ending(outcome, count, reason, example.config if example else None))
+    return tuple(endings)
+
+
+def _seconds(phases: Mapping[str, float]) -> float:
+    return phases["total"] if "total" in phases else sum(phases.values())

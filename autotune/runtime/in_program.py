@@ -1,0 +1,151 @@
+"""Tuning within a running program, on its own ranks: ``autotune.tune``."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import torch.distributed as dist
+
+from autotune.db import Provenance, Store
+from autotune.errors import InputError, NotTuned
+from autotune.machine import Machine
+from autotune.machine import machine as this_machine
+from autotune.outcome import DEFAULT_REGIME, Regime, regime_of
+from autotune.problem import Problem
+from autotune.ranks.agreement import Votes
+from autotune.ranks.crew import Crew
+from autotune.runtime.lookup import Found, forget_lookups, workload_for
+from autotune.tuning import EFFORTS, Budget, Progress, limits_of
+from autotune.tuning import tune as search
+from autotune.tuning.screening import Screen
+from autotune.workloads import Workload, provenance_of
+
+LOG = logging.getLogger("autotune")
+
+PATIENCE = 300.0
+"""Seconds that ranks wait for each other: longer than a compiler may take, which the others wait for as well."""
+
+
+class TuningVotes(Votes):
+    """The ranks that tune together."""
+
+    left_alone = "this rank was left alone while the ranks tuned: another one died, or did not come within the time-out"
+    disagree = "the ranks do not tune the same ({seen}): give all of them the same workload, problem and options"
+
+
+def tune(
+    name: str | Workload, problem: Problem, *, trials: int | None = None, budget: str | None = None,
+    effort: str | None = None, seed: int = 0, force: bool = False, url: str | None = None, timeout: float = PATIENCE,
+    regime: str = DEFAULT_REGIME,
+) -> Found:  # fmt: skip
+    """Tune a problem on this program's own ranks, or answer from the cache: the same config on every rank.
+
+    Collective over the default process group (``cpu:gloo,cuda:nccl`` or ``gloo``), each rank on its current device.
+    ``name``, ``url``: as for ``lookup``, which finds the result from then on. ``trials``, ``budget`` (like 90s, 5m),
+    ``effort`` (quick, standard, full), ``seed``, ``force`` and ``regime`` (graph, pipelined, isolated): as for the
+    command. Rank 0 keeps the result.
+
+    While another process tunes the same problem into the same database, all ranks wait for it, however long it takes.
+    No rank is killed or started again here: what a config does to its rank, it does to the program. Ranks wait for
+    each other for ``timeout`` seconds. Raises on every rank alike: RanksDisagree where they do not tune the same,
+    GangError where one is not back in time or its device is lost, NotTuned where nothing could be measured, InputError
+    where the call makes no sense, and any rank's unexpected exception.
+    """
+    with _votes(timeout) as (votes, group):
+        terms = votes.same(
+            lambda: _Terms.of(name, problem, effort, trials, budget, seed, force, regime, world_size=votes.world_size)
+        )
+        workload = workload_for(name, problem)
+        crew = Crew(workload, problem, terms.machine, votes, group)
+        whole = False
+        try:
+            answer: Found
+            if votes.rank == 0:
+                answer = crew.lead(lambda: _drive(workload, terms, crew, url))
+            else:
+                answer = crew.follow()
+            whole = True
+        finally:
+            crew.release(together=whole)
+    forget_lookups()
+    return answer
+
+
+@dataclass(frozen=True)
+class _Terms:
+    """What a rank is asked for, checked: the same on all of them."""
+
+    workload: str
+    problem: Problem
+    effort: str
+    limits: Budget
+    seed: int
+    force: bool
+    regime: Regime
+    machine: Machine
+    provenance: Provenance
+
+    @classmethod
+    def of(
+        cls, name: str | Workload, problem: Problem, effort: str | None, trials: int | None, budget: str | None,
+        seed: int, force: bool, regime: str, *, world_size: int,
+    ) -> _Terms:  # fmt: skip
+        """Raises InputError."""
+        workload, machine = workload_for(name, problem), this_machine()
+        if problem.world_size != world_size:
+            raise InputError(f"{problem}: world_size={problem.world_size}, but this program has {world_size} ranks")
+        chosen, limits = limits_of(machine, effort, trials, budget, seed)
+        return cls(
+            workload.name, problem, chosen, limits, seed, force, regime_of(regime), machine, provenance_of(workload)
+        )
+
+
+def _drive(workload: Workload, terms: _Terms, crew: Crew, url: str | None) -> Found:
+    """On rank 0: the loop."""
+    problem, machine = terms.problem, terms.machine
+    said: set[str] = set()
+
+    def watch(progress: Progress) -> None:
+        if progress.waiting:
+            crew.keep_waiting()
+            if progress.phase not in said:
+                LOG.warning("%s: %s", problem, progress.phase)
+            said.add(progress.phase)
+
+    with Store.open(url) as store, Screen(workload, problem, machine) as screen:
+        screen.start()
+        result = search(
+            workload, problem, machine, store, crew, screen,
+            budget=terms.limits, effort=EFFORTS[terms.effort], seed=terms.seed, force=terms.force, regime=terms.regime,
+            watch=watch,
+        )  # fmt: skip
+        if result.interrupted:
+            raise KeyboardInterrupt
+        if result.entry is None:
+            last = next((r.evaluation for r in reversed(store.trials(result.study.id)) if r.evaluation.reason), None)
+            why = f"; the last: {last.outcome}, {last.reason}" if last is not None else ""
+            raise NotTuned(f"{problem}: nothing could be measured{why}")
+    return Found(result.entry.winner.config, "exact", result.entry, "")
+
+
+@contextmanager
+def _votes(timeout: float) -> Iterator[tuple[TuningVotes, Any]]:
+    """The votes, and a group for the heap; groups of our own, as a time-out leaves a group unusable."""
+    if not dist.is_available() or not dist.is_initialized():
+        raise InputError(
+            "tune is called by every rank of a program under torchrun: call torch.distributed.init_process_group "
+            '("cpu:gloo,cuda:nccl") first; from one process, use the command of the same name'
+        )
+    groups: list[Any] = []
+    try:
+        with TuningVotes.together():
+            groups += [dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout)) for _ in range(2)]
+        yield TuningVotes(groups[0]), groups[1]
+    finally:
+        for group in groups:
+            dist.destroy_process_group(group)

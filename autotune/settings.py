@@ -1,0 +1,98 @@
+"""Settings read from environment variables: the only module that reads ``os.environ`` for settings of ours.
+
+``SETTINGS`` lists them for the docs.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import platformdirs
+
+from autotune.errors import InputError
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Setting(Generic[T]):
+    """An environment variable of ours."""
+
+    name: str
+    allowed: str
+    """What its text may be, in words."""
+    meaning: str
+    read: Callable[[str], T]
+    """Its value from its text; raises ValueError."""
+
+    def value(self) -> T | None:
+        """None where it is unset or empty; raises InputError where the text is none of what is allowed."""
+        text = os.environ.get(self.name)
+        return self.parsed(text) if text else None
+
+    def parsed(self, text: str) -> T:
+        """Raises InputError."""
+        try:
+            return self.read(text)
+        except ValueError:
+            raise InputError(f"{self.name}={text!r}: {self.allowed} is needed, or nothing for the default") from None
+
+
+def _whole_number(least: int, most: int) -> Callable[[str], int]:
+    def read(text: str) -> int:
+        if not least <= int(text) <= most:
+            raise ValueError
+        return int(text)
+
+    return read
+
+
+def _yes_or_no(text: str) -> bool:
+    words = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
+    if text.lower() not in words:
+        raise ValueError
+    return words[text.lower()]
+
+
+DATABASE = Setting(
+    "AUTOTUNE_DB", "a path or a URL", "the database; default: a SQLite file in the user's data folder", str
+)
+WORKLOADS = Setting(
+    "AUTOTUNE_WORKLOADS",
+    "paths, separated by ':'",
+    "files with a user's own workloads, loaded beside the built-in ones",
+    lambda text: [path for path in text.split(":") if path],
+)
+COMPILE_WORKERS = Setting(
+    "AUTOTUNE_COMPILE_WORKERS",
+    "an integer from 1 to 1024",
+    "processes that compile ahead of the ranks; default: the cores less one per rank",
+    _whole_number(1, 1024),
+)
+OFFLINE = Setting(
+    "AUTOTUNE_OFFLINE",
+    "1 or 0",
+    "1: decorated kernels never tune in this process, whatever they were told to do on a miss",
+    _yes_or_no,
+)
+HEAP_BYTES = Setting(
+    "AUTOTUNE_HEAP_BYTES",
+    "an integer from 1 to 2**50",
+    "bytes of each rank's symmetric heap; default: what the problem needs",
+    _whole_number(1, 1 << 50),
+)
+SETTINGS: Sequence[Setting[Any]] = (DATABASE, WORKLOADS, COMPILE_WORKERS, OFFLINE, HEAP_BYTES)
+
+
+def offline() -> bool:
+    """Whether AUTOTUNE_OFFLINE forbids this process to tune at a kernel's launch."""
+    return OFFLINE.value() or False
+
+
+def default_database_url() -> str:
+    """``AUTOTUNE_DB``, else a SQLite file in the user's data folder (nothing is created here)."""
+    return DATABASE.value() or f"sqlite:///{Path(platformdirs.user_data_dir('iris-autotune')) / 'cache.db'}"

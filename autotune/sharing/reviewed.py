@@ -1,0 +1,139 @@
+"""What becomes of each entry of a file here: added, there already, in another's way, or refused, and why."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Self
+
+from autotune.db import CacheKey, Entry, Provenance, Store
+from autotune.errors import InvalidProblem, UnknownWorkload
+from autotune.machine import H100, INTERPRETED, MI300X, MI350X, Machine
+from autotune.search_spaces import Space
+from autotune.workloads import installed_workload, provenance_of
+
+KNOWN = {machine.arch: machine for machine in (H100, MI300X, MI350X, INTERPRETED)}
+"""Stand in for machines that are not this one, when a config is held against its space."""
+
+
+class State(StrEnum):
+    """What becomes of an entry."""
+
+    NEW = "new"
+    SAME = "there already"
+    REPLACES = "replaces"
+    CONFLICT = "needs --replace"
+    INVALID = "refused"
+    UNKNOWN = "unknown workload"
+
+    @property
+    def is_taken(self) -> bool:
+        """Whether it goes into the store."""
+        return self in (State.NEW, State.REPLACES)
+
+    @property
+    def is_left_out(self) -> bool:
+        """Whether the store will not have what the file has."""
+        return self in (State.CONFLICT, State.INVALID, State.UNKNOWN)
+
+
+@dataclass(frozen=True)
+class Review:
+    """One entry's fate, and why, in one line; empty where there is nothing to say."""
+
+    entry: Entry
+    state: State
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Here:
+    """What the store has by key and provenance: entries, and the ids of studies under way."""
+
+    entries: Mapping[tuple[CacheKey, Provenance], Entry]
+    running: Mapping[tuple[CacheKey, Provenance], int]
+
+    @classmethod
+    def of(cls, store: Store | None) -> Self:
+        """As it is now; None is a database that has not been made yet."""
+        if store is None:
+            return cls({}, {})
+        return cls(
+            {(entry.key, entry.provenance): entry for entry in store.entries()},
+            {(study.key, study.provenance): study.id for study in store.studies() if study.state == "running"},
+        )
+
+
+def review(entries: Sequence[Entry], here: Here, machine: Machine, *, replace: bool = False) -> list[Review]:
+    """What is to become of each entry on this machine; changes nothing."""
+    return [_review(entry, here, machine, replace) for entry in entries]
+
+
+def take(store: Store, reviews: Sequence[Review]) -> None:
+    """Put those that are to be taken into the store: all, or where that fails none. Raises StoreError."""
+    store.adopt_all([(each.entry, each.state is State.REPLACES) for each in reviews if each.state.is_taken])
+
+
+def _review(entry: Entry, here: Here, machine: Machine, replace: bool) -> Review:
+    try:
+        refusal, note = _checked(entry, machine)
+    except UnknownWorkload as error:
+        return Review(entry, State.UNKNOWN, str(error))
+    if refusal:
+        return Review(entry, State.INVALID, refusal)
+    identity = (entry.key, entry.provenance)
+    ours = here.entries.get(identity)
+    if ours is not None and _without_origin(ours) == _without_origin(entry):
+        return Review(entry, State.SAME)
+    in_the_way = ""
+    if identity in here.running:
+        in_the_way = f"study {here.running[identity]} of it is under way here"
+    elif ours is not None:
+        in_the_way = _compared(ours, entry)
+    if not in_the_way:
+        return Review(entry, State.NEW, note)
+    return Review(entry, State.REPLACES if replace else State.CONFLICT, "; ".join(filter(None, [in_the_way, note])))
+
+
+def _checked(entry: Entry, machine: Machine) -> tuple[str, str]:
+    """Why the entry cannot be taken, and what to know of it if it can. Raises UnknownWorkload."""
+    found = installed_workload(entry.key.workload)
+    try:
+        problem = found.problem_type.from_dict(json.loads(entry.key.problem))
+    except InvalidProblem as error:
+        return f"problem: {error}", ""
+    if problem.to_json() != entry.key.problem:
+        return f"problem: fields are missing, in full it is {problem.to_json()}", ""
+    if problem.world_size != entry.key.world_size:
+        return f"world_size={entry.key.world_size}, but the problem's is {problem.world_size}", ""
+    stands_in = _machine_of(entry.key, machine)
+    space = found.space if stands_in is not None else Space(*found.space.dimensions.values())
+    violation = space.violation(entry.winner.config, problem, stands_in or machine)
+    if violation is not None:
+        return f"config: {violation}", ""
+    if stands_in is None:
+        return "", f"checked for names and values alone: nothing is known here of {entry.key.arch}; a lookup there does"
+    stale = entry.provenance.differences(provenance_of(found))
+    changes = ", ".join(f"{name} {then or 'unknown'} is {now or 'unknown'} here" for name, (then, now) in stale.items())
+    return "", f"serves where versions are the file's: {changes}" if changes else ""
+
+
+def _machine_of(key: CacheKey, machine: Machine) -> Machine | None:
+    if (key.device, key.arch) == (machine.device, machine.arch):
+        return machine
+    return KNOWN.get(key.arch)
+
+
+def _compared(ours: Entry, theirs: Entry) -> str:
+    here, there = ours.winner.latency.median, theirs.winner.latency.median
+    if ours.winner.config == theirs.winner.config:
+        return f"the same config, measured here at {here:.1f} µs, in the file at {there:.1f} µs"
+    verdict = "better" if here < there else "another, not better"
+    return f"the config here is {verdict}: {here:.1f} µs, in the file {there:.1f} µs"
+
+
+def _without_origin(entry: Entry) -> Entry:
+    return dataclasses.replace(entry, study_id=0, imported_at=None)

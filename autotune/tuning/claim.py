@@ -1,0 +1,101 @@
+"""One process at a time tunes a study: a second one waits and joins its result, or takes over what a dead one left."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+
+from autotune.db import Held, Lease, Store, StudyRecord
+from autotune.db.lease import BEAT_SECONDS, SILENT_SECONDS
+from autotune.errors import StoreError
+from autotune.tuning.progress import Progress
+
+LOG = logging.getLogger("autotune")
+
+POLL_SECONDS = 0.5
+"""Between two looks at a study that another process is tuning."""
+
+
+@contextmanager
+def claimed(
+    store: Store, begin: Callable[[], StudyRecord], watch: Callable[[Progress], None], *, anew: bool = False
+) -> Iterator[StudyRecord]:
+    """The study that ``begin`` finds or makes: finished, or this process's to tune for as long as the context lasts.
+
+    While another process tunes it, wait, and tell ``watch`` who it is. ``anew`` supersedes what is there already, but
+    not before that process is done. Raises StoreError.
+    """
+    lease = Lease.new()
+    study = _awaited(store, begin, watch, lease, anew)
+    if study.state == "finished":
+        yield study
+        return
+    over = threading.Event()
+    heart = threading.Thread(target=_beat, args=(store, study.id, lease, over), name="lease", daemon=True)
+    heart.start()
+    try:
+        yield study
+    finally:
+        over.set()
+        heart.join()
+        with suppress(StoreError):  # who waits sees that this process is gone, or hears no heartbeat
+            store.release(study.id, lease)
+
+
+def _awaited(
+    store: Store, begin: Callable[[], StudyRecord], watch: Callable[[Progress], None], lease: Lease, anew: bool
+) -> StudyRecord:
+    """A finished study, or one whose lease is ours now."""
+    silence = _Silence()
+    progress, since = Progress(), time.monotonic()
+    while True:
+        study = begin()
+        if study.state == "finished" and not anew:
+            return study
+        held = store.take_lease(study.id, lease, silence.over)
+        if held is not None:
+            silence.hear(held)
+            progress.phase = f"waiting: {held} is tuning this problem"
+            progress.waiting, progress.seconds = True, time.monotonic() - since
+            watch(progress)
+            time.sleep(POLL_SECONDS)
+        elif anew and (study.state == "finished" or store.trials(study.id)):
+            store.forget(study.id)
+            store.release(study.id, lease)
+            anew = False
+        elif begin() == study:
+            return study
+        else:  # it was finished, or superseded, before the lease was ours
+            store.release(study.id, lease)
+
+
+class _Silence:
+    """How long a lease has not moved, by this process's own clock: those of other hosts are not asked."""
+
+    def __init__(self) -> None:
+        self._held: Held | None = None
+        self._since = 0.0
+
+    def hear(self, held: Held) -> None:
+        """Take in what the tables say now."""
+        if held != self._held:
+            self._held, self._since = held, time.monotonic()
+
+    @property
+    def over(self) -> Held | None:
+        """The lease that may be taken over, if there is one: its holder is gone, or on another host and silent."""
+        if self._held is None:
+            return None
+        silent = not self._held.is_here and time.monotonic() - self._since >= SILENT_SECONDS
+        return self._held if silent or self._held.is_gone else None
+
+
+def _beat(store: Store, study_id: int, lease: Lease, over: threading.Event) -> None:
+    while not over.wait(BEAT_SECONDS):
+        with suppress(StoreError):  # a server that restarts: the loop itself waits for it, and says so
+            if not store.beat(study_id, lease):
+                LOG.warning("study %d: another process took it over, for this one was not heard of", study_id)
+                return

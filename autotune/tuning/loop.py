@@ -1,0 +1,295 @@
+"""The tuning loop: ask, evaluate, tell, save."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
+
+from autotune.config import Config
+from autotune.db import CacheKey, Entry, Store, StudyRecord, TrialRecord, Winner
+from autotune.machine import Machine
+from autotune.outcome import DEFAULT_REGIME, Evaluation, Latency, Outcome, Regime
+from autotune.problem import Problem
+from autotune.ranks.evaluation import LONG_CALL, MeasurePlan, warm_from
+from autotune.tuning.claim import claimed
+from autotune.tuning.effort import Budget, Effort
+from autotune.tuning.finals import CLOSE, FINAL, contested, finals_plan, merge, next_session, run_finals, winner
+from autotune.tuning.progress import Progress
+from autotune.tuning.screening import Ahead, Screen
+from autotune.tuning.search import Candidate, Search
+from autotune.tuning.warm_start import previous_winner, warm_starts
+from autotune.workloads import Workload, provenance_of
+from autotune.workloads.roofline import roofline
+
+BASELINE = "baseline"
+PROOF = "proof"
+
+ISOLATED_TRIAL = 15
+"""Single calls of a config that is tuned for them."""
+
+
+class Evaluator(Protocol):
+    """What the loop asks of a gang. Another one, without ranks, serves the tests."""
+
+    restarts: int
+
+    def start(self) -> None:
+        """Start the ranks that are not running."""
+
+    def close(self) -> None:
+        """End them."""
+
+    def evaluate(self, config: Config, seed: int, plan: MeasurePlan) -> Evaluation:
+        """Compile, check and measure one config."""
+
+    def prove(self, config: Config, seed: int, latency: float) -> Evaluation | None:
+        """Check a winner of so many microseconds once more, for longer; None if every result is right."""
+
+    def measure_parts(self, plan: MeasurePlan) -> dict[str, Latency]:
+        """The operation's parts alone."""
+
+    def measure_rates(self, dtype: str) -> dict[str, float]:
+        """What a device and its links do in a microsecond, by resource; empty where that is not known."""
+
+
+class TurningEvaluator(Evaluator, Protocol):
+    """One that goes from problem to problem."""
+
+    def turn_to(self, workload: Workload, problem: Problem) -> None:
+        """Work on another problem from now on."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run came to.
+
+    ``entry`` is None where it was interrupted before the finals, or nothing could be measured.
+    """
+
+    study: StudyRecord
+    progress: Progress
+    entry: Entry | None
+    from_cache: bool = False
+    interrupted: bool = False
+
+
+def tune(
+    workload: Workload, problem: Problem, machine: Machine, store: Store, gang: Evaluator, screen: Screen,
+    *, budget: Budget, effort: Effort, seed: int = 0, force: bool = False, extra_finalists: Sequence[Config] = (),
+    watch: Callable[[Progress], None] = lambda progress: None, regime: Regime = DEFAULT_REGIME,
+) -> Result:  # fmt: skip
+    """Tune one problem, or answer from the cache. ``gang`` is started only if there is something to measure, and left
+    running: the caller closes it. ``extra_finalists`` are measured in the finals whatever the search thinks of them.
+    The winner is the fastest in the ``regime``.
+
+    A study that was left unfinished is continued: the search measures nothing again, the finals begin anew. While
+    another process tunes the same problem this one waits, then answers from the cache, or with ``force`` tunes anew.
+    Ctrl-C ends the run with what it has; while it waits, KeyboardInterrupt. Raises GangError, StoreError.
+    """
+    key, provenance = CacheKey.of(problem, machine, regime), provenance_of(workload)
+    size = workload.space.size(problem, machine)
+    begin = partial(store.study, key, provenance, seed=seed, space_size=size)
+    with claimed(store, begin, watch, anew=force) as study:
+        if study.state == "finished":
+            return Result(study, Progress("answered from the cache"), store.entry(key, provenance), from_cache=True)
+        run = _Run(workload, problem, machine, store, gang, screen, budget, effort, study, watch, regime)
+        try:
+            run.search_space()
+            run.finish(extra_finalists)
+        except KeyboardInterrupt:
+            gang.close()  # in the middle of a request: what it answers now would be taken for the answer to another one
+            return Result(study, run.progress, None, interrupted=True)
+        return Result(study, run.progress, store.entry(key, provenance))
+
+
+class _Run:
+    """One run of the loop: its parts, and the clock."""
+
+    def __init__(
+        self, workload: Workload, problem: Problem, machine: Machine, store: Store, gang: Evaluator, screen: Screen,
+        budget: Budget, effort: Effort, study: StudyRecord, watch: Callable[[Progress], None], regime: Regime,
+    ) -> None:  # fmt: skip
+        self._problem, self._machine, self._workload = problem, machine, workload
+        self._store, self._gang, self._screen = store, gang, screen
+        self._budget, self._effort, self._study, self._watch = budget, effort, study, watch
+        self._begin = time.monotonic()
+        self._regime = regime
+        self.progress = Progress(regime=regime)
+        self._baselines = workload.baselines(problem, machine)
+        self._history = store.trials(study.id)
+        first = [workload.default_config(problem, machine), *warm_starts(workload, problem, machine, store, regime)]
+        first += workload.first_configs(problem, machine)
+        reserved = self._baselines.values()
+        self._search = Search(
+            workload.space,
+            problem,
+            machine,
+            study.seed,
+            first,
+            reserved,
+            self._save_invalid,
+            self._predicted,
+            regime,
+        )
+        for record in self._history:
+            if record.source != FINAL:
+                self._search.remember(record.config, record.evaluation)
+                self.progress.count(record.config, record.evaluation)
+        self.progress.resumed = self.progress.trials
+        self._incumbent: tuple[float, ...] = ()
+        """Times of the fastest config of this run; of what was measured before, only medians are left."""
+
+    def search_space(self) -> None:
+        """Baselines first; then ask, screen ahead, evaluate, tell, save, until the budget is used up."""
+        self._show("starting the ranks")
+        ahead = Ahead(self._screen)
+        ahead.fill(self._ask)  # compiles while the ranks start
+        self._gang.start()
+        self._measure_baselines()
+        spent, begin = self.progress.spent, time.monotonic()
+        while self._used() < 1:
+            ahead.fill(self._ask)
+            if not ahead:
+                break  # every config of the space is known
+            asked = time.monotonic()
+            candidate, refused = ahead.take()
+            taken = time.monotonic()
+            evaluation = refused or self._evaluate(candidate.config)
+            spent.compilers += taken - asked
+            spent.evaluating += time.monotonic() - taken
+            spent.measuring += evaluation.seconds.get("measure", 0.0)
+            self._search.tell(candidate, evaluation)
+            self._save(candidate.config, evaluation, candidate.source)
+            spent.trials += 1
+            spent.total = time.monotonic() - begin
+            self._show("searching")
+
+    def finish(self, extra_finalists: Sequence[Config] = ()) -> None:
+        """The finals, the limits, and the winner into the store."""
+        self._show("finals")
+        baselines, regime = list(self._baselines.values()), self._regime
+        incumbents = previous_winner(self._workload, self._problem, self._machine, self._store, regime)
+        incumbents.append(self._workload.default_config(self._problem, self._machine))
+        finalists = list(dict.fromkeys([*baselines, *incumbents, *extra_finalists, *self._leaders()]))
+        first = next_session(self._history)
+        plan = finals_plan(self._effort.iterations * 2, regime)
+        parts: dict[str, list[Latency]] = {}
+
+        def evaluate(config: Config, number: int) -> Evaluation:
+            number += first
+            evaluation = self._gang.evaluate(config, self._seed(number), plan)
+            self._store.record(self._study.id, TrialRecord(config, evaluation, source=FINAL, number=number))
+            self._show("finals")
+            return evaluation
+
+        def measure_parts() -> None:
+            for name, latency in self._gang.measure_parts(plan).items():
+                parts.setdefault(name, []).append(latency)
+
+        rounds = run_finals(
+            finalists, self._effort.rounds, evaluate,
+            stop=lambda: self._elapsed() > self._budget.seconds,
+            undecided=lambda measured: contested(measured, baselines, incumbents, regime),
+            beside=measure_parts,
+        )  # fmt: skip
+        best = self._proven_winner(rounds, baselines, incumbents)
+        if best is None:
+            self._show("nothing could be measured")
+            return
+        measured = {config: merge(latencies) for config, latencies in rounds.items()}
+        found = Winner(
+            config=best,
+            latency=measured[best],
+            baselines={name: measured[config] for name, config in self._baselines.items() if config in measured},
+            limits={name: merge(latencies) for name, latencies in parts.items()},
+            roofline=roofline(self._problem, self._gang.measure_rates(self._problem.dtype)),
+        )
+        self._store.finish(self._study.id, found)
+        self.progress.best, self.progress.baselines = (best, found.latency), found.baselines
+        self._show("done")
+
+    def _leaders(self) -> list[Config]:
+        """The best of the search; where calls are long enough for power to matter, all that come close to the fastest,
+        up to twice as many.
+        """
+        count = self._effort.finalists
+        found = self._search.best(2 * count)
+        limit = CLOSE * self._search.latency(found[0]) if found else 0.0
+        close = [config for config in found[count:] if LONG_CALL <= self._search.latency(config) < limit]
+        return [*found[:count], *self._search.best_of_modes(), *close]
+
+    def _proven_winner(
+        self, rounds: dict[Config, list[Latency]], baselines: Sequence[Config], incumbents: Sequence[Config]
+    ) -> Config | None:
+        """The winner, if it gets every result right in many calls back to back; who does not is out of ``rounds``."""
+        while rounds:
+            best = winner(rounds, baselines, incumbents, self._regime)
+            failed = self._gang.prove(best, self._seed(self.progress.trials), merge(rounds[best]).median)
+            if failed is None:
+                return best
+            self._save(best, failed, PROOF)
+            del rounds[best]
+        return None
+
+    def _ask(self) -> Candidate | None:
+        return self._search.ask()
+
+    def _measure_baselines(self) -> None:
+        measured = {r.config: r.evaluation for r in self._history if r.source != FINAL}
+        for name, config in self._baselines.items():
+            evaluation = measured.get(config)
+            if evaluation is None:
+                evaluation = self._evaluate(config)
+                self._search.remember(config, evaluation)
+                self._save(config, evaluation, BASELINE)
+            if evaluation.latency is not None:
+                self.progress.baselines[name] = evaluation.latency
+            self._show("baselines")
+
+    def _evaluate(self, config: Config) -> Evaluation:
+        plan = MeasurePlan(
+            2, self._effort.screen, self._effort.iterations, self._incumbent,
+            warm_from=warm_from(self._machine),
+            isolated=ISOLATED_TRIAL if self._regime is Regime.ISOLATED else 0, regime=self._regime,
+        )  # fmt: skip
+        evaluation = self._gang.evaluate(config, self._seed(self.progress.trials), plan)
+        self._incumbent = min(self._incumbent, evaluation.times, key=_median)
+        return evaluation
+
+    def _save(self, config: Config, evaluation: Evaluation, source: str) -> None:
+        number = self.progress.trials
+        self._store.record(self._study.id, TrialRecord(config, evaluation, source, number, self._predicted(config)))
+        self.progress.count(config, evaluation)
+
+    def _predicted(self, config: Config) -> float | None:
+        return self._workload.predict(self._problem, config, self._machine)
+
+    def _save_invalid(self, config: Config, evaluation: Evaluation) -> None:
+        assert evaluation.outcome is Outcome.INVALID
+        self._save(config, evaluation, "sampler")
+
+    def _seed(self, number: int) -> int:
+        return self._study.seed * 10_000 + number
+
+    def _elapsed(self) -> float:
+        return time.monotonic() - self._begin
+
+    def _used(self) -> float:
+        return self._budget.used(self.progress.trials, self._elapsed())
+
+    def _show(self, phase: str) -> None:
+        progress = self.progress
+        progress.phase, progress.seconds, progress.used = phase, self._elapsed(), self._used()
+        progress.restarts = self._gang.restarts
+        if math.isfinite(self._budget.seconds):
+            progress.seconds_left = max(0.0, self._budget.seconds - progress.seconds)
+        self._watch(progress)
+
+
+def _median(times: Sequence[float]) -> float:
+    return statistics.median(times) if times else math.inf

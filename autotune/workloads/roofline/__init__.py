@@ -1,0 +1,7 @@
+"""Cost models: what a config ought to take, by rooflines. They order the first trials and hide nothing."""
+
+from autotune.workloads.roofline.flash_decode_prediction import flash_decode_latency
+from autotune.workloads.roofline.gemm_prediction import gemm_latency
+from autotune.workloads.roofline.limit import roofline
+
+__all__ = ["flash_decode_latency", "gemm_latency", "roofline"]

@@ -1,0 +1,37 @@
+"""What a GPU can do, each kernel's upper bounds: operations, memory, links, signals, launches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from autotune.machine import Machine
+
+
+@dataclass(frozen=True)
+class Rates:
+    """What one GPU reaches in practice, in a microsecond. Only ratios matter: predictions order configs."""
+
+    flops: float
+    """Floating-point operations in 16 bits."""
+    memory: float
+    """Bytes from HBM."""
+    links: float
+    """Bytes from all peers together."""
+    signal: float
+    """Microseconds for a signal to arrive."""
+    launch: float
+    """Microseconds between two kernels."""
+
+
+RATES: Mapping[str, Rates] = {
+    "sm_90": Rates(flops=800e6, memory=3.8e6, links=350e3, signal=2.0, launch=4.0),
+    "gfx942": Rates(flops=600e6, memory=4.0e6, links=280e3, signal=3.0, launch=6.0),
+    "gfx950": Rates(flops=1200e6, memory=6.0e6, links=330e3, signal=3.0, launch=6.0),
+}
+"""By architecture: sm_90 as measured on H200, the others from data sheets, at the same share of the peak."""
+
+
+def rates_of(machine: Machine) -> Rates | None:
+    """The rates of a machine's GPUs; None where nobody has written them down."""
+    return RATES.get(machine.arch)

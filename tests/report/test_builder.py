@@ -1,0 +1,170 @@
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections.abc import Callable
+
+import pytest
+from fakes import BASELINE, LAPTOP, LIMITS, evaluation_of, latency_of
+
+from autotune.config import Config
+from autotune.db import CacheKey, Entry, Provenance, Store, TrialRecord, Winner
+from autotune.outcome import Evaluation, Latency, Outcome
+from autotune.ranks.evaluation import RESTART
+from autotune.report import Report, build, to_markdown
+from autotune.report.builder import rank_correlation
+from autotune.workloads import workload
+
+Tuned = Callable[..., Entry]
+
+
+def test_the_winner_and_its_speedups(report: Report) -> None:
+    assert [each.baseline for each in report.speedups] == ["bsp graph", "bsp eager"]
+    first = report.speedups[0]
+    assert first.ratio.value == pytest.approx(BASELINE / report.latency.median)
+    assert first.ratio.error == pytest.approx(0.0) and first.ratio.rounds == 2, "the fake gang's rounds are all alike"
+
+
+def test_the_limit_is_the_slowest_part(report: Report) -> None:
+    assert report.limit is not None
+    assert report.limit.slowest == "gemm" and set(report.limit.parts) == {"gemm", "all_gather"}
+    assert report.limit.share.value == pytest.approx(LIMITS["gemm"] / report.latency.median)
+
+
+def test_the_taxes_are_what_baselines_and_parts_tell(report: Report) -> None:
+    taxes = {tax.name: tax.microseconds for tax in report.taxes}
+    assert taxes == {
+        "kernel launch": pytest.approx(20.0),
+        "bulk synchrony and locality": pytest.approx(BASELINE - LIMITS["gemm"]),
+        "won back by the winner": pytest.approx(BASELINE - report.latency.median),
+    }
+
+
+def test_the_ten_best_rise_and_the_winner_is_marked(report: Report) -> None:
+    medians = [each.latency.median for each in report.best]
+    assert len(medians) == 10 and medians == sorted(medians)
+    assert [each.config for each in report.best if each.winner] == [report.config]
+    assert sum(each.final is not None for each in report.best) >= 3
+    assert len({each.config for each in report.best}) == 10
+
+
+def test_every_outcome_is_counted_with_an_example(store: Store, tuned: Tuned) -> None:
+    report = build(store, tuned(), workload("all_gather_gemm"))
+    counts = {ending.outcome: ending.count for ending in report.endings}
+    searched = [record for record in store.trials(report.study_id) if record.source != "final"]
+    assert sum(counts.values()) == len(searched) and counts[Outcome.MEASURED] > 10
+    assert report.searched == 40
+    for ending in report.endings:
+        assert bool(ending.reason) == (ending.outcome is not Outcome.MEASURED)
+        assert (ending.example is not None) == bool(ending.reason)
+
+
+def test_how_each_dimension_mattered(report: Report) -> None:
+    knobs = {knob.name: knob for knob in report.knobs}
+    assert next(iter(knobs)) == "mode"
+    by_mode = {each.value: each for each in knobs["mode"].reached}
+    assert by_mode["push"].relative == 1.0 and by_mode["bsp"].best == BASELINE
+    assert by_mode["bsp"].configs == 2
+    for knob in knobs.values():
+        assert len(knob.reached) > 1 and min(each.relative for each in knob.reached) >= 1.0
+        assert knob.importance is not None
+    assert sum(knob.importance or 0.0 for knob in knobs.values()) == pytest.approx(1.0)
+    values = [each.value for each in knobs["comm_programs"].reached]
+    assert values == sorted(values, key=int)
+
+
+def test_with_few_trials_there_is_no_importance(store: Store, tuned: Tuned) -> None:
+    report = build(store, tuned(trials=12), workload("all_gather_gemm"))
+    assert all(knob.importance is None for knob in report.knobs)
+    assert any("needs 20 measured configs" in note for note in report.knob_notes)
+
+
+def test_without_the_workload_dimensions_are_those_of_the_configs(store: Store, tuned: Tuned) -> None:
+    entry = tuned(trials=25)
+    with_space, without = build(store, entry, workload("all_gather_gemm")), build(store, entry)
+    assert {knob.name for knob in without.knobs} == {knob.name for knob in with_space.knobs}
+    assert all(knob.importance is None and not knob.help for knob in without.knobs)
+    assert without.problem == with_space.problem
+
+
+def test_a_space_that_has_changed_since_is_not_used(store: Store, tuned: Tuned) -> None:
+    entry = tuned(trials=12)
+    entry = dataclasses.replace(entry, provenance=dataclasses.replace(entry.provenance, space="another"))
+    report = build(store, entry, workload("all_gather_gemm"))
+    assert any("search space has changed" in note for note in report.notes)
+    assert all(knob.importance is None for knob in report.knobs)
+
+
+def test_the_interpreters_times_are_called_what_they_are(store: Store, tuned: Tuned) -> None:
+    report = build(store, tuned(LAPTOP, trials=12, world_size=2), workload("all_gather_gemm"))
+    assert any("say nothing about GPUs" in note for note in report.notes)
+
+
+def test_a_study_with_next_to_nothing(store: Store, provenance: Provenance) -> None:
+    key = CacheKey("strange", '{"width":4}', 1, "GPU", "sm_90", "nvlink")
+    study = store.study(key, provenance, seed=3, space_size=2)
+    store.finish(study.id, Winner(Config({"mode": "only"}), latency_of(100.0)))
+    (entry,) = store.entries()
+    report = build(store, entry)
+    assert report.limit is None
+    assert report.speedups == report.taxes == report.best == report.endings == report.knobs == ()
+    assert report.seed == 3 and report.seconds == 0
+
+
+def test_a_finalist_that_failed_is_out_of_the_best(store: Store, provenance: Provenance) -> None:
+    key = CacheKey("strange", '{"width":4}', 1, "GPU", "sm_90", "nvlink")
+    study = store.study(key, provenance, seed=0, space_size=3)
+    good, racy = Config({"mode": "push", "block_m": 64}), Config({"mode": "push", "block_m": 128})
+    for config in (good, racy):
+        store.record(study.id, TrialRecord(config, evaluation_of(config), source="sampler"))
+    store.record(study.id, TrialRecord(good, evaluation_of(good), source="final", number=0))
+    wrong = Evaluation(Outcome.WRONG_RESULT, "rank 0: error 1.0")
+    store.record(study.id, TrialRecord(racy, wrong, source="final", number=0))
+    store.finish(study.id, Winner(good, latency_of(100.0)))
+    report = build(store, store.entries()[0])
+    assert [each.config for each in report.best] == [good]
+    assert [each.config for each in report.disqualified] == [racy]
+    assert report.remeasured == 2 and report.seconds == pytest.approx(3.0)
+
+
+def test_what_ranks_cost_that_had_to_be_started_again(store: Store, provenance: Provenance) -> None:
+    key = CacheKey("strange", '{"width":4}', 1, "GPU", "sm_90", "nvlink")
+    study = store.study(key, provenance, seed=0, space_size=3)
+    config = Config({"mode": "push"})
+    crashed = Evaluation(Outcome.CRASHED, "rank 1 died", seconds={"compile": 1.0, "measure": 2.0, RESTART: 9.5})
+    store.record(study.id, TrialRecord(config.replace(block_m=16), crashed, source="sampler"))
+    store.record(study.id, TrialRecord(config.replace(block_m=32), crashed, source="sampler"))
+    store.record(study.id, TrialRecord(config, evaluation_of(config), source="sampler"))
+    store.finish(study.id, Winner(config, latency_of(100.0)))
+    report = build(store, store.entries()[0])
+    assert (report.restarts, report.restarting) == (2, 19.0)
+    assert re.search(r"\| ranks started again +\| 2 times, 19 s +\|", to_markdown(report))
+    assert re.search(r"\| ranks started again +\| never +\|", to_markdown(dataclasses.replace(report, restarts=0)))
+
+
+@pytest.fixture
+def provenance() -> Provenance:
+    return Provenance("abc", "f00d", "3.6.0", "0.0.0", "2.11.0", "580.1")
+
+
+def test_the_cost_models_rank_correlation_is_that_of_spearman() -> None:
+    def records(pairs: list[tuple[float | None, float]]) -> list[TrialRecord]:
+        return [
+            TrialRecord(
+                Config({"mode": "push", "block_m": number}),
+                Evaluation(Outcome.MEASURED, latency=Latency(measured, measured, measured, 0.0, 15)),
+                predicted=predicted,
+            )
+            for number, (predicted, measured) in enumerate(pairs)
+        ]
+
+    rising = [(float(x), 100.0 + x**3) for x in range(12)]
+    assert rank_correlation(records(rising)) == pytest.approx(1.0)
+    assert rank_correlation(records([(-x, y) for x, y in rising])) == pytest.approx(-1.0)
+    tied = [(float(x // 4), 100.0 + x) for x in range(12)]
+    ties, every = 3 * (4**3 - 4), 12**3 - 12
+    assert rank_correlation(records(tied)) == pytest.approx(math.sqrt(1 - ties / every))
+    assert rank_correlation(records(rising[:9])) is None
+    assert rank_correlation(records([(None, y) for _, y in rising])) is None
+    assert rank_correlation(records([(5.0, y) for _, y in rising])) is None

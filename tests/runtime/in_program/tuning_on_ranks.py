@@ -1,0 +1,178 @@
+"""What the tests of ``autotune.tune`` run on every rank."""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+import time
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from ranks_of_functions import held
+
+import autotune
+from autotune.db import CacheKey, Lease, Store
+from autotune.machine import machine
+from autotune.workloads import provenance_of
+
+HERE = Path(__file__).parent
+TIMEOUT = 1.5
+PATIENCE = 10.0
+"""Of ranks that wait for another process, which takes longer."""
+
+Answer = dict[str, Any]
+
+
+def answer_of(action: Callable[[], Any]) -> Answer:
+    """How it went on this rank."""
+    begin = time.monotonic()
+    try:
+        found = action()
+    except Exception as error:  # noqa: BLE001  to be compared between the ranks
+        return {"error": type(error).__name__, "told": str(error), "seconds": time.monotonic() - begin}
+    return {"config": found.config.to_json(), "source": found.source, "entry": found.entry.study_id}
+
+
+def flawed() -> Any:
+    """The workload, by its name from now on."""
+    os.environ["AUTOTUNE_WORKLOADS"] = str(HERE / "flawed_workload.py")
+    from autotune.workloads import workload
+
+    return workload("flawed_sum")
+
+
+def tune(folder: str, width: int = 256, trouble: str = "none", **options: Any) -> Answer:
+    """Tune the sum."""
+    ranks = options.pop("world", dist.get_world_size())
+    problem = flawed().problem_type(width=width, trouble=trouble, world_size=ranks)
+    options = {"trials": 15, "url": f"sqlite:///{folder}/cache.db", **options}
+    return answer_of(lambda: autotune.tune("flawed_sum", problem, **options))
+
+
+def agreement(folder: str) -> dict[str, Any]:
+    """What comes of it where all is well."""
+    answers: dict[str, Any] = {"tuned": tune(folder)}
+    url, problem = f"sqlite:///{folder}/cache.db", flawed().problem_type(width=256, world_size=dist.get_world_size())
+    with Store.open(url) as store:
+        trials = store.trials(store.studies()[0].id)
+    answers["outcomes"] = Counter(trial.evaluation.outcome for trial in trials if trial.source != "final")
+    answers["reasons"] = sorted({trial.evaluation.reason for trial in trials} - {""})
+    answers["again"] = tune(folder)
+    answers["looked up"] = answer_of(lambda: autotune.lookup("flawed_sum", problem, url=url))
+    before = held()
+    answers["anew"] = tune(folder, force=True, seed=1, trials=2)
+    gc.collect()
+    answers["given back"] = held() == before
+    with tuned_by_another(url) as done:
+        answers["waited"] = tune(folder, width=512, trials=2, timeout=PATIENCE)
+        answers["by then the other was done"] = done.is_set()
+    answers["in a graph"] = tune(folder, regime="graph", trials=2)
+    answers["looked up for a graph"] = answer_of(
+        lambda: autotune.lookup("flawed_sum", problem, url=url, regime="graph")
+    )
+    return answers
+
+
+@contextmanager
+def tuned_by_another(url: str) -> Iterator[threading.Event]:
+    """For longer than ranks wait for each other, somebody else tunes the sum of width 512; rank 0 sees to it."""
+    problem = flawed().problem_type(width=512, world_size=dist.get_world_size())
+    done = threading.Event()
+
+    def let_go() -> None:
+        done.set()
+        store.release(study.id, lease)
+
+    with Store.open(url) as store:
+        key, provenance = CacheKey.of(problem, machine()), provenance_of(flawed())
+        study, lease = store.study(key, provenance, seed=0, space_size=1), Lease.new()
+        timer = threading.Timer(1.2 * PATIENCE, let_go)
+        if dist.get_rank() == 0:
+            assert store.take_lease(study.id, lease) is None
+            timer.start()
+        else:
+            done.set()
+        dist.barrier()
+        yield done
+        timer.cancel()
+
+
+def errors(folder: str) -> dict[str, Any]:
+    """All that raises on every rank, and that the program goes on."""
+    rank, world = dist.get_rank(), dist.get_world_size()
+    answers: dict[str, Any] = {
+        "other problems": tune(folder, width=256 + rank),
+        "other seeds": tune(folder, seed=rank),
+        "too many ranks": tune(folder, world=world + 1),
+        "other regimes": tune(folder, regime=("graph", "isolated")[min(rank, 1)]),
+        "no effort": tune(folder, effort="none"),
+        "no regime": tune(folder, regime="warm"),
+        "no database": tune(folder, url=f"sqlite:///{folder}"),
+    }
+    problem = flawed().default_problem(None, world)
+    answers["rank 0 knows no workload"] = answer_of(lambda: autotune.tune("flawed_sum" if rank else "none", problem))
+    answers["raises"] = tune(folder, trouble="raises")
+    answers["loses its device"] = tune(folder, trouble="loses its device")
+    answers["afterwards"] = tune(folder, trials=2)
+    numbers = torch.ones(1)
+    dist.all_reduce(numbers)
+    answers["the program's own group"] = numbers.item()
+    return answers
+
+
+def kernels(folder: str) -> Answer:
+    """A built-in workload, its kernels and all, while the program has a context open; and the operator afterwards."""
+    return tuned_and_used(folder, autotune.GemmAllReduce(m=16, n=32, k=64, world_size=dist.get_world_size()), trials=3)
+
+
+def kernels_on_gpus(folder: str) -> Answer:
+    """A size that is worth it; and what is left of the GPU memory that it took."""
+    problem = autotune.GemmAllReduce(m=64, n=4096, k=4096, world_size=dist.get_world_size())
+    answer = tuned_and_used(folder, problem, budget="20s")
+    torch._C._cuda_clearCublasWorkspaces()  # torch keeps 32 MiB for each stream that ever saw a matmul
+    return {**answer, "memory": torch.cuda.memory_allocated()}
+
+
+def tuned_and_used(folder: str, problem: autotune.GemmAllReduce, **options: Any) -> Answer:
+    """Tune; then what the operator is off by, and the config that it took."""
+    url = f"sqlite:///{folder}/cache.db"
+    with autotune.Context(heap_bytes=64 << 20, url=url) as context:
+        answer = answer_of(lambda: autotune.tune("gemm_all_reduce", problem, url=url, **options))
+        like = {"dtype": torch.bfloat16, "device": context.heap.device}
+        a = torch.ones(problem.m, problem.k_local, **like) * (dist.get_rank() + 1)
+        c = autotune.gemm_all_reduce(context, a, torch.ones(problem.k_local, problem.n, **like))
+        ranks = dist.get_world_size()
+        wanted = problem.k_local * ranks * (ranks + 1) / 2
+        return {**answer, "off": (c.float() / wanted - 1).abs().max().item()}
+
+
+def frame_let_go(folder: str) -> bool:
+    """Whether nothing of a function that tunes, the first in its process to do so, outlives its return."""
+    operand = torch.ones(1)
+    alive = weakref.ref(operand)
+
+    def layer(operand: torch.Tensor) -> None:
+        tune(folder, trials=2)
+
+    layer(operand)
+    del operand
+    gc.collect()
+    return alive() is None
+
+
+def left_alone(folder: str) -> dict[str, Answer]:
+    """Rank 1 hangs in the midst of a config; then it comes too late."""
+    answers = {"hangs": tune(folder, trouble="hangs", timeout=TIMEOUT)}
+    dist.barrier()
+    if dist.get_rank() == 1:
+        time.sleep(2 * TIMEOUT)
+    answers["late"] = tune(folder, timeout=TIMEOUT)
+    dist.barrier()
+    return {**answers, "afterwards": tune(folder, trials=2)}

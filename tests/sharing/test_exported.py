@@ -1,0 +1,195 @@
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autotune.db import Entry
+from autotune.errors import InputError
+from autotune.sharing import read, schema, write
+
+ROOT = Path(__file__).parents[2]
+
+MakeEntry = Callable[..., Entry]
+
+BEGINNING = '{"format": "iris-autotune/configs", "version": 1, '
+
+
+def without_study(entry: Entry) -> Entry:
+    return dataclasses.replace(entry, study_id=0, imported_at=None)
+
+
+def changed(text: str, *place: str | int, to: Any) -> str:
+    """The file with one value replaced; the last word of the place may be new."""
+    values = json.loads(text)
+    inner = values
+    for step in place[:-1]:
+        inner = inner[step]
+    inner[place[-1]] = to
+    return json.dumps(values)
+
+
+def refusal(text: str) -> str:
+    with pytest.raises(InputError) as caught:
+        read(text)
+    return str(caught.value)
+
+
+def test_entries_come_back_with_every_field(make_entry: MakeEntry) -> None:
+    entries = [make_entry(m=4096, median=1e-3), make_entry(m=1024, bias=True)]
+    assert read(write(entries)) == [without_study(entry) for entry in entries]
+
+
+def test_a_file_of_the_first_version_has_no_rounds_and_was_ranked_as_in_a_graph(make_entry: MakeEntry) -> None:
+    values = json.loads(write([make_entry()]))
+    [block] = values["entries"]
+    del block["regime"], block["roofline"]
+    for latency in (block["latency"], *block["baselines"].values(), *block["limits"].values()):
+        for name in ("host", "isolated", "rounds", "host_rounds", "isolated_rounds"):
+            del latency[name]
+    [entry] = read(json.dumps({**values, "version": 1}))
+    assert entry.key.regime == "graph" and entry.winner.roofline is None
+    assert entry.winner.latency.rounds == () and entry.winner.latency.host is None
+    assert entry.winner.latency.median == make_entry().winner.latency.median
+
+
+def test_an_unknown_regime_is_refused(make_entry: MakeEntry) -> None:
+    assert "entry 1" in refusal(changed(write([make_entry()]), "entries", 0, "regime", to="warm"))
+
+
+def test_no_entries_are_a_file_too() -> None:
+    assert read(write([])) == []
+
+
+def test_the_same_entries_are_the_same_bytes_in_whatever_order_they_come(make_entry: MakeEntry) -> None:
+    base = make_entry()
+    stale = dataclasses.replace(base, provenance=dataclasses.replace(base.provenance, torch="1.0"))
+    entries = [base, make_entry(m=16), make_entry(m=256), make_entry(m=256, world_size=4), stale]
+    texts = {write(order) for order in itertools.permutations(entries)}
+    assert len(texts) == 1
+    [text] = texts
+    assert [entry.key.problem.count('"m":256,') for entry in read(text)] == [1, 0, 1, 0, 0], "by ranks, then by size"
+    assert write(read(text)) == text
+
+
+def test_a_changed_config_is_a_small_diff(make_entry: MakeEntry) -> None:
+    one, other = make_entry(), make_entry(m=16)
+    better = dataclasses.replace(
+        one, winner=dataclasses.replace(one.winner, config=one.winner.config.replace(block_k=32))
+    )
+    before, after = write([one, other]).splitlines(), write([better, other]).splitlines()
+    assert len(before) == len(after)
+    assert [now.strip() for then, now in zip(before, after, strict=True) if then != now] == ['"block_k": 32,']
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", "not JSON: Expecting value: line 1 column 1"),
+        ("{", "not JSON: "),
+        ("[" * 100_000, "not JSON: "),
+        ("[]", 'an object with "format": "iris-autotune/configs" is needed'),
+        ('{"entries": []}', 'an object with "format": "iris-autotune/configs" is needed'),
+        (
+            '{"format": "iris-autotune/configs", "version": 3, "entries": []}',
+            "version 3 of the format; this iris-autotune reads version 1 and 2",
+        ),
+        (BEGINNING + '"entries": ["\\ud800"]}', "not a file of configs as it should be:\nInvalid JSON: "),
+        (BEGINNING + '"entries": ' + "[" * 300 + "]" * 300 + "}", "Invalid JSON: recursion limit exceeded"),
+        (BEGINNING + '"entries": ' + "9" * 5000 + "}", "not JSON: Exceeds the limit"),
+        ('{"format": "iris-autotune/configs", "entries": []}', "version None of the format"),
+        ('{"format": "iris-autotune/configs", "version": 1}', "entries: Field required"),
+        ('{"format": "iris-autotune/configs", "version": 1, "entries": {}}', "entries: Input should be a valid"),
+        ('{"format": "iris-autotune/configs", "version": 1, "entries": [7]}', "entry 1: Input should be"),
+        (
+            '{"format": "iris-autotune/configs", "version": 1, "entries": [], "x": 1}',
+            "x: Extra inputs are not permitted",
+        ),
+    ],
+)
+def test_another_file_is_refused(text: str, told: str) -> None:
+    assert told in refusal(text)
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "told"),
+    [
+        (("latency", "median"), -1, "latency.median: Input should be greater than or equal to 0.001; got -1"),
+        (("latency", "median"), "fast", 'latency.median: Input should be a valid number; got "fast"'),
+        (("latency", "median"), float("nan"), "latency.median: Input should be a finite number"),
+        (("latency", "iterations"), 2.5, "latency.iterations: Input should be a valid integer"),
+        (("baselines", "graph", "by_rank"), 3, "baselines.graph.by_rank: "),
+        (("config", "block_m"), 1.5, "config.block_m"),
+        (("config",), {}, "config: "),
+        (("problem", "m"), None, "problem.m"),
+        (("world_size",), 0, "world_size: Input should be greater than or equal to 1; got 0"),
+        (("provenance", "torch"), 2.11, "provenance.torch: Input should be a valid string; got 2.11"),
+        (("finished_at",), "yesterday", "finished_at: "),
+        (("finished_at",), "2026-01-02T03:04:05", "finished_at: Input should have timezone info"),
+        (("seed",), 2**63, "seed: Input should be less than"),
+        (("trials",), True, "trials: Input should be a valid integer; got true"),
+        (("note",), "mine", "note: Extra inputs are not permitted"),
+        (("device",), "", "device: String should have at least 1 character"),
+        (("device",), "H200\x1b]0;x\x07", "device: Value error, holds \\x1b, a character that cannot be shown"),
+        (("config", "mode"), "push\u202e", "config.mode: Value error, holds \\u202e"),
+        (("baselines", "a\nb"), {}, "Value error, holds \\n"),
+        (("arch",), "x" * 1001, "arch: String should have at most 1000 characters"),
+        (("config", "block_m"), 2**63, "config.block_m: Value error, is no integer of 64 bits"),
+        (("latency", "median"), 5e-324, "latency.median: Input should be greater than or equal to 0.001"),
+        (("latency", "high"), 1e13, "latency.high: Input should be less than or equal to 1"),
+        (("latency", "low"), 420.0, "latency: Value error, low is 420.0, above high, 419.125"),
+        (("latency", "by_rank"), [1.0] * 7, "latency.by_rank has 7 times, world_size is 8"),
+        (("limits", "gemm", "by_rank"), [1.0], "gemm.by_rank has 1 times, world_size is 8"),
+        (
+            ("finished_at",),
+            "0001-01-01T00:00:00+14:00",
+            "finished_at: Value error, the year 1 is not from 2000 to 2999",
+        ),
+        (("finished_at",), "9999-12-31T23:59:59-14:00", "finished_at: Value error, the year 9999 is not from"),
+    ],
+)
+def test_a_mistake_is_named_by_entry_and_field(
+    make_entry: MakeEntry, place: tuple[str, ...], value: Any, told: str
+) -> None:
+    message = refusal(changed(write([make_entry(m=16), make_entry()]), "entries", 1, *place, to=value))
+    assert 'entry 2 (all_gather_gemm {"b_order": ' in message
+    assert told in message
+    assert "entry 1" not in message
+
+
+def test_what_would_be_refused_again_is_not_exported(make_entry: MakeEntry, caplog: pytest.LogCaptureFixture) -> None:
+    good, bad = make_entry(m=16), make_entry()
+    bad = dataclasses.replace(bad, key=dataclasses.replace(bad.key, device="H200\x1b[2J"))
+    assert read(write([good, bad])) == [without_study(good)]
+    assert caplog.messages == [
+        r"study 7 is left out: device: Value error, holds \x1b, a character that cannot be shown"
+    ]
+
+
+def test_a_missing_field_is_named(make_entry: MakeEntry) -> None:
+    values = json.loads(write([make_entry()]))
+    del values["entries"][0]["latency"]["skew"]
+    assert "latency.skew: Field required" in refusal(json.dumps(values))
+
+
+def test_many_mistakes_are_cut_short(make_entry: MakeEntry) -> None:
+    values = json.loads(write([make_entry(m=8 * size) for size in range(1, 31)]))
+    for entry in values["entries"]:
+        entry["trials"] = -1
+    lines = refusal(json.dumps(values)).splitlines()
+    assert len(lines) == 12 and lines[-1] == "and 20 more"
+
+
+def test_the_same_key_twice_is_refused(make_entry: MakeEntry) -> None:
+    values = json.loads(write([make_entry(m=16), make_entry()]))
+    values["entries"].append(values["entries"][0])
+    assert refusal(json.dumps(values)).startswith("entries 1 and 3 are of the same problem, machine and provenance")
+
+
+def test_the_documented_schema_is_the_one_that_is_checked() -> None:
+    assert (ROOT / "docs/configs.schema.json").read_text() == schema()

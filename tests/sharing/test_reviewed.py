@@ -1,0 +1,208 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from fakes import EIGHT_GPUS, LAPTOP
+
+from autotune.config import Config
+from autotune.db import Entry, Store
+from autotune.errors import StoreError
+from autotune.machine import MI300X, Machine
+from autotune.outcome import Evaluation, Outcome
+from autotune.sharing import Here, Review, State, read, review, take, write
+
+MakeEntry = Callable[..., Entry]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with Store.open(tmp_path / "cache.db") as opened:
+        yield opened
+
+
+def bring(store: Store, *entries: Entry, replace: bool = False) -> list[Review]:
+    """What tune import does with entries, on eight GPUs."""
+    reviews = review(entries, Here.of(store), EIGHT_GPUS, replace=replace)
+    take(store, reviews)
+    return reviews
+
+
+def with_config(entry: Entry, **values: str | int | bool) -> Entry:
+    winner = dataclasses.replace(entry.winner, config=Config({**entry.winner.config, **values}))
+    return dataclasses.replace(entry, winner=winner)
+
+
+def with_problem(entry: Entry, **values: object) -> Entry:
+    problem = {**json.loads(entry.key.problem), **values}
+    text = json.dumps({k: v for k, v in problem.items() if v is not None}, sort_keys=True, separators=(",", ":"))
+    return dataclasses.replace(entry, key=dataclasses.replace(entry.key, problem=text))
+
+
+def test_a_new_entry_is_taken_and_then_there(store: Store, make_entry: MakeEntry) -> None:
+    assert [each.state for each in bring(store, make_entry(), make_entry(m=16))] == [State.NEW, State.NEW]
+    assert len(store.entries()) == 2
+    assert [each.state for each in bring(store, make_entry(), make_entry(m=16), replace=True)] == [State.SAME] * 2
+    assert len(store.studies()) == 2
+
+
+@pytest.mark.parametrize(
+    ("median", "told"),
+    [
+        (500.0, "the config here is better: 408.2 µs, in the file 500.0 µs"),
+        (300.0, "the config here is another, not better: 408.2 µs, in the file 300.0 µs"),
+    ],
+)
+def test_another_config_needs_replace(store: Store, make_entry: MakeEntry, median: float, told: str) -> None:
+    bring(store, make_entry())
+    theirs = with_config(make_entry(median=median), block_k=32)
+    [told_first] = bring(store, theirs)
+    assert (told_first.state, told_first.reason) == (State.CONFLICT, told)
+    assert store.entries()[0].winner == make_entry().winner
+    [then] = bring(store, theirs, replace=True)
+    assert (then.state, then.reason) == (State.REPLACES, told)
+    assert store.entries()[0].winner == theirs.winner
+    assert [study.state for study in store.studies()] == ["superseded", "finished"]
+
+
+def test_the_same_config_measured_again_needs_replace_too(store: Store, make_entry: MakeEntry) -> None:
+    bring(store, make_entry())
+    [found] = bring(store, make_entry(median=400.0))
+    assert found.state is State.CONFLICT
+    assert found.reason == "the same config, measured here at 408.2 µs, in the file at 400.0 µs"
+
+
+def test_a_study_under_way_is_not_pushed_aside_unasked(store: Store, make_entry: MakeEntry) -> None:
+    entry = make_entry()
+    study = store.study(entry.key, entry.provenance, seed=0, space_size=1)
+    [found] = bring(store, entry)
+    assert (found.state, found.reason) == (State.CONFLICT, f"study {study.id} of it is under way here")
+    assert store.studies() == [study]
+    [then] = bring(store, entry, replace=True)
+    assert then.state is State.REPLACES and len(store.entries()) == 1
+
+
+def test_other_versions_stand_beside_ours_and_that_is_said(store: Store, make_entry: MakeEntry) -> None:
+    bring(store, make_entry())
+    other = make_entry(median=100.0)
+    other = dataclasses.replace(other, provenance=dataclasses.replace(other.provenance, torch="1.0", driver=""))
+    [found] = bring(store, other)
+    assert found.state is State.NEW and "serves where versions are the file's: torch 1.0 is " in found.reason
+    assert len(store.entries()) == 2
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ({"block_m": 100}, "config: block_m=100: allowed are "),
+        ({"mode": "sneak"}, "config: mode='sneak': allowed are "),
+        ({"extra": 1}, "config: mode push has no extra"),
+        ({"block_m": 256, "block_n": 256, "block_k": 128, "num_stages": 6}, "config: "),
+    ],
+)
+def test_a_config_that_its_space_calls_invalid_is_refused(
+    store: Store, make_entry: MakeEntry, values: dict[str, str | int | bool], told: str
+) -> None:
+    good = make_entry(m=16)
+    found, other = bring(store, with_config(make_entry(), **values), good, replace=True)
+    assert found.state is State.INVALID and found.reason.startswith(told)
+    assert other.state is State.NEW
+    assert [entry.key for entry in store.entries()] == [good.key]
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ({"m": 0}, "problem: m=0: an integer from 1"),
+        ({"depth": 3}, "problem: all_gather_gemm has no field depth"),
+        ({"bias": None}, "problem: fields are missing, in full it is {"),
+        ({"k": None}, "problem: all_gather_gemm needs k"),
+        ({"world_size": 4}, "world_size=8, but the problem's is 4"),
+    ],
+)
+def test_a_problem_that_is_none_is_refused(
+    store: Store, make_entry: MakeEntry, values: dict[str, object], told: str
+) -> None:
+    [found] = bring(store, with_problem(make_entry(), **values))
+    assert found.state is State.INVALID and found.reason.startswith(told)
+    assert store.entries() == []
+
+
+def test_an_unknown_workload_is_reported(store: Store, make_entry: MakeEntry) -> None:
+    entry = make_entry()
+    [found] = bring(store, dataclasses.replace(entry, key=dataclasses.replace(entry.key, workload="mystery")))
+    assert found.state is State.UNKNOWN and "no workload named 'mystery'; there are: " in found.reason
+    assert found.state.is_left_out and store.studies() == []
+
+
+def test_a_workloads_name_loads_no_file(tmp_path: Path, make_entry: MakeEntry) -> None:
+    file = tmp_path / "theirs.py"
+    file.write_text(f"open({str(tmp_path / 'executed')!r}, 'w')")
+    entry = make_entry()
+    entry = dataclasses.replace(entry, key=dataclasses.replace(entry.key, workload=f"{file}:Theirs"))
+    [found] = review([entry], Here.of(None), LAPTOP)
+    assert found.state is State.UNKNOWN and "files are not loaded by what is stored" in found.reason
+    assert not (tmp_path / "executed").exists()
+
+
+def test_an_import_that_is_killed_half_way_leaves_nothing(tmp_path: Path, make_entry: MakeEntry) -> None:
+    file, path = tmp_path / "configs.json", tmp_path / "cache.db"
+    file.write_text(write([make_entry(m=8 * size) for size in range(1, 21)]))
+    importer = Path(__file__).with_name("importer.py")
+    words = [sys.executable, str(importer), str(path), str(file), "15"]
+    done = subprocess.run(words, env={**os.environ, "PYTHONPATH": str(importer.parents[2])}, check=False)
+    assert done.returncode == -signal.SIGKILL
+    with Store.open(path) as store:
+        assert store.studies() == []
+        take(store, review(read(file.read_text()), Here.of(store), LAPTOP))
+        assert len(store.entries()) == 20
+
+
+def test_where_one_cannot_be_taken_none_is(store: Store, make_entry: MakeEntry) -> None:
+    reviews = review([make_entry(m=16), make_entry()], Here.of(store), LAPTOP)
+    theirs = store.study(reviews[1].entry.key, reviews[1].entry.provenance, seed=0, space_size=1)  # begun meanwhile
+    with pytest.raises(StoreError, match=f"has a study of that key and provenance, {theirs.id}, running"):
+        take(store, reviews)
+    assert store.studies() == [theirs]
+
+
+def test_a_config_is_checked_for_the_machine_it_is_for(make_entry: MakeEntry) -> None:
+    with_tma = with_config(make_entry(), loads="tma")
+    there = dataclasses.replace(with_tma.key, device=MI300X.device, arch=MI300X.arch, interconnect="xgmi")
+    amd = dataclasses.replace(with_tma, key=there)
+    here = Here.of(None)
+    [nvidia_on_a_laptop, amd_on_nvidia] = [
+        review([with_tma], here, LAPTOP)[0],
+        review([amd], here, EIGHT_GPUS)[0],
+    ]
+    assert nvidia_on_a_laptop.state is State.NEW
+    assert amd_on_nvidia.state is State.INVALID and "tma" in amd_on_nvidia.reason
+
+
+def test_an_unknown_machines_config_is_taken_and_said_to_be_unchecked(make_entry: MakeEntry) -> None:
+    machine = Machine("cuda", "NVIDIA X1", "sm_170", 8, 200, 300 * 1024, 50 << 20, "nvlink")
+    [found] = review([make_entry(machine)], Here.of(None), LAPTOP)
+    assert found.state is State.NEW and found.reason == (
+        "checked for names and values alone: nothing is known here of sm_170; a lookup there does"
+    )
+    [strange] = review([with_config(make_entry(machine), mode="sneak")], Here.of(None), LAPTOP)
+    assert strange.state is State.INVALID and strange.reason.startswith("config: mode='sneak': allowed are ")
+    [there] = review([make_entry(machine)], Here.of(None), machine)
+    assert there.reason == ""
+
+
+def test_trials_of_what_was_replaced_are_kept(store: Store, make_entry: MakeEntry) -> None:
+    from autotune.db import TrialRecord
+
+    entry = make_entry()
+    ours = store.study(entry.key, entry.provenance, seed=0, space_size=1)
+    store.record(ours.id, TrialRecord(entry.winner.config, Evaluation(Outcome.CRASHED, "why")))
+    bring(store, entry, replace=True)
+    assert [trial.evaluation.reason for trial in store.trials(ours.id)] == ["why"]

@@ -1,0 +1,60 @@
+"""Settings: what is allowed, what is said of anything else, on the command line and in a program."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from autotune import settings
+from autotune.errors import InputError
+from autotune.settings import SETTINGS, Setting
+
+
+@pytest.mark.parametrize(
+    ("setting", "text", "value"),
+    [
+        (settings.HEAP_BYTES, "4096", 4096),
+        (settings.COMPILE_WORKERS, " 3 ", 3),
+        (settings.OFFLINE, "Yes", True),
+        (settings.OFFLINE, "0", False),
+        (settings.WORKLOADS, "a.py::b.py", ["a.py", "b.py"]),
+        (settings.DATABASE, "postgresql://host/db", "postgresql://host/db"),
+    ],
+)
+def test_what_is_allowed(setting: Setting[object], text: str, value: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert setting.value() is None
+    monkeypatch.setenv(setting.name, text)
+    assert setting.value() == value
+    monkeypatch.setenv(setting.name, "")
+    assert setting.value() is None
+
+
+@pytest.mark.parametrize(
+    ("setting", "text"),
+    [
+        *[(settings.HEAP_BYTES, text) for text in ("x", "0", "-1", "1e9", "4G", str(1 << 51))],
+        *[(settings.COMPILE_WORKERS, text) for text in ("abc", "0", "1025", "2.5")],
+        *[(settings.OFFLINE, text) for text in ("maybe", "2")],
+    ],
+)
+def test_anything_else_is_refused(setting: Setting[object], text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(setting.name, text)
+    with pytest.raises(InputError) as told:
+        setting.value()
+    assert str(told.value) == f"{setting.name}={text!r}: {setting.allowed} is needed, or nothing for the default"
+
+
+@pytest.mark.parametrize(("name", "text"), [("AUTOTUNE_HEAP_BYTES", "x"), ("AUTOTUNE_COMPILE_WORKERS", "abc")])
+def test_on_the_command_line_it_is_one_line_before_anything_is_started(name: str, text: str, tmp_path: Path) -> None:
+    small = ("all-gather-gemm", "--m", "32", "--n", "64", "--k", "64", "--db", str(tmp_path / "cache.db"))
+    done = subprocess.run(
+        [sys.executable, "-m", "autotune.cli", *small], capture_output=True, text=True, env={**os.environ, name: text}
+    )
+    (line,) = [line for line in done.stderr.splitlines() if "no GPU here" not in line]
+    allowed = next(setting.allowed for setting in SETTINGS if setting.name == name)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert line == f"tune: error: {name}={text!r}: {allowed} is needed, or nothing for the default"

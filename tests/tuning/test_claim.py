@@ -1,0 +1,206 @@
+"""Identical runs at once: one tunes, the others wait for it, and take over what a dead one left."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from fakes import LAPTOP
+from small_space import PROBLEM, WORKLOAD, Ranks, kept, run, time_of
+
+from autotune.config import Config
+from autotune.db import CacheKey, Lease, Store
+from autotune.errors import GangError
+from autotune.tuning import Progress, claim
+from autotune.workloads import provenance_of
+
+TESTS = Path(__file__).parents[1]
+HERE = f"process {os.getpid()} on "
+
+
+class SlowRanks(Ranks):
+    """Tell when they are asked for the first time, and answer once they may."""
+
+    def __init__(self) -> None:
+        super().__init__(time=self._when_allowed)
+        self.asked, self.allowed = threading.Event(), threading.Event()
+
+    def _when_allowed(self, config: Config) -> float:
+        self.asked.set()
+        assert self.allowed.wait(120)
+        return time_of(config)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "cache.db"
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(claim, "POLL_SECONDS", 0.02)
+
+
+def study_of(store: Store) -> int:
+    key, provenance = CacheKey.of(PROBLEM, LAPTOP), provenance_of(WORKLOAD)
+    size = WORKLOAD.space.size(PROBLEM, LAPTOP)
+    return store.study(key, provenance, seed=0, space_size=size).id
+
+
+def lease_there() -> Lease:
+    return dataclasses.replace(Lease.new(), host="far", system="another boot")
+
+
+def until_waiting(seen: list[str]) -> Callable[[Progress], None]:
+    def watch(progress: Progress) -> None:
+        if progress.waiting:
+            seen.append(progress.phase)
+
+    return watch
+
+
+def test_identical_runs_measure_everything_once(path: Path) -> None:
+    first, others = SlowRanks(), [Ranks() for _ in range(3)]
+    seen: list[list[str]] = [[] for _ in others]
+    with ThreadPoolExecutor(4) as pool:
+        tuned = pool.submit(run, path, first)
+        assert first.asked.wait(120)
+        joined = [
+            pool.submit(run, path, ranks, watch=until_waiting(phases))
+            for ranks, phases in zip(others, seen, strict=True)
+        ]
+        while not all(seen):
+            time.sleep(0.01)
+        first.allowed.set()
+        entry = tuned.result().entry
+        assert entry is not None
+        assert [each.result().entry for each in joined] == [entry] * 3
+        assert all(each.result().from_cache for each in joined)
+    assert all(phases[0].startswith(f"waiting: {HERE}") for phases in seen)
+    assert all(ranks.calls == ranks.log == [] for ranks in others), "the others' ranks are not even started"
+
+
+def test_force_waits_and_then_tunes_anew(path: Path) -> None:
+    first, second = SlowRanks(), Ranks()
+    seen: list[str] = []
+    with ThreadPoolExecutor(2) as pool:
+        tuned = pool.submit(run, path, first)
+        assert first.asked.wait(120)
+        anew = pool.submit(run, path, second, watch=until_waiting(seen), force=True)
+        while not seen:
+            time.sleep(0.01)
+        assert second.calls == []
+        first.allowed.set()
+        before, after = tuned.result().entry, anew.result().entry
+    assert before is not None and after is not None and before.study_id != after.study_id
+    assert len(second.calls) == len(first.calls)
+    with Store.open(path) as store:
+        assert [study.state for study in store.studies()] == ["superseded", "finished"]
+        assert store.entries() == [after]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, GangError, ZeroDivisionError])
+def test_a_run_that_ends_early_lets_go(path: Path, error: type[BaseException]) -> None:
+    ends = Ranks(raises={5: error})
+    if error is KeyboardInterrupt:
+        assert run(path, ends).interrupted
+    else:
+        with pytest.raises(error):
+            run(path, ends)
+    seen: list[str] = []
+    assert run(path, Ranks(), watch=until_waiting(seen)).entry is not None
+    assert seen == []
+
+
+def test_what_a_killed_process_left_is_taken_over_at_once(path: Path) -> None:
+    code = (
+        "import sys, time; from pathlib import Path; from small_space import *\n"
+        "def hang(config):\n"
+        "    if len(ranks.calls) == 6: print('tuning', flush=True); time.sleep(600)\n"
+        "    return time_of(config)\n"
+        "ranks = Ranks(time=hang); run(Path(sys.argv[1]), ranks)"
+    )
+    words = [sys.executable, "-c", code, str(path)]
+    places = f"{TESTS}{os.pathsep}{TESTS.parent}"
+    with subprocess.Popen(words, stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": places}) as process:
+        assert process.stdout is not None and process.stdout.readline() == b"tuning\n"
+        seen: list[str] = []
+        with pytest.raises(KeyboardInterrupt):
+            run(path, Ranks(), watch=interrupting(seen))
+        assert f"process {process.pid} on " in seen[0]
+        process.kill()
+    measured = [record.config for record in kept(path)]
+    assert len(measured) == 5
+    ranks = Ranks()
+    assert run(path, ranks).entry is not None
+    assert not set(ranks.configs[:10]) & set(measured), "nothing measured is measured again"
+
+
+def interrupting(seen: list[str]) -> Callable[[Progress], None]:
+    """Ctrl-C, as soon as it waits."""
+
+    def watch(progress: Progress) -> None:
+        if progress.waiting:
+            seen.append(progress.phase)
+            raise KeyboardInterrupt
+
+    return watch
+
+
+def test_a_silent_holder_on_another_host_is_taken_over(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(claim, "SILENT_SECONDS", 0.5)
+    with Store.open(path) as store:
+        store.take_lease(study_of(store), lease_there())
+    seen: list[str] = []
+    assert run(path, Ranks(), watch=until_waiting(seen)).entry is not None
+    assert "on far since" in seen[0]
+
+
+def test_a_holder_on_another_host_whose_heart_beats_is_waited_for(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(claim, "SILENT_SECONDS", 2.0)
+    theirs, over = lease_there(), threading.Event()
+    with Store.open(path) as store:
+        study = study_of(store)
+        store.take_lease(study, theirs)
+
+        def beats() -> None:
+            while not over.wait(0.1):
+                assert store.beat(study, theirs)
+
+        heart = threading.Thread(target=beats)
+        heart.start()
+        begin = time.monotonic()
+
+        def watch(progress: Progress) -> None:
+            if progress.waiting and time.monotonic() - begin > 5:
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            run(path, Ranks(), watch=watch)
+        over.set()
+        heart.join()
+        assert store.beat(study, theirs), "it is still theirs"
+
+
+def test_a_run_keeps_its_heart_beating(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(claim, "BEAT_SECONDS", 0.02)
+    ranks = SlowRanks()
+    with ThreadPoolExecutor(1) as pool, Store.open(path) as store:
+        tuned = pool.submit(run, path, ranks)
+        assert ranks.asked.wait(120)
+        beats = set()
+        while len(beats) < 4:
+            held = store.take_lease(study_of(store), lease_there())
+            assert held is not None
+            beats.add(held.heartbeat)
+        ranks.allowed.set()
+        assert tuned.result().entry is not None
+    assert not any(thread.name == "lease" for thread in threading.enumerate())
