@@ -132,9 +132,9 @@ def violations(tree: Path) -> list[str]:
 
 
 def imports(tree: Path) -> dict[str, set[str]]:
-    """By module, the modules that it imports at its top, also those for the type checker alone."""
+    """By module, the modules that it imports, also late and for the type checker alone."""
     files = [file for file in (tree / PACKAGE).rglob("*.py") if module_of(file, tree) != FACE]
-    return {module_of(file, tree): {name for _, name in imported(file, tree, functions=False)} for file in files}
+    return {module_of(file, tree): {name for _, name in imported(file, tree)} for file in files}
 
 
 def circle(graph: Mapping[str, set[str]]) -> list[str]:

@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from autotune.decorator.candidates import Default
-from autotune.decorator.tuner import Extension, OnMiss, Tuner
-from autotune.decorator.votes import Ranks
+from autotune.decorator.options import OnMiss, Options, Ranks
+from autotune.decorator.tuned_kernel import TunedKernel
 from autotune.search_spaces import Dimension, Space
 
-__all__ = ["Tuner", "autotune"]
+__all__ = ["TunedKernel", "autotune"]
 
 
 def autotune(
@@ -22,7 +22,7 @@ def autotune(
     *, space: Space | Sequence[Dimension] | None = None, default: Default | None = None,
     config_hook: Callable[[dict[str, Any]], Any] | None = None, free: Sequence[str] = (),
     on_miss: OnMiss | None = None, trials: int | None = None, ranks: Ranks = "all", db: str | None = None,
-) -> Callable[[Any], Tuner]:  # fmt: skip
+) -> Callable[[Any], TunedKernel]:  # fmt: skip
     """Tune a ``@triton.jit`` kernel, with or without ``@triton.heuristics`` between; a drop-in for ``triton.autotune``.
 
     The first arguments are Triton's, with Triton's meaning. Beyond them:
@@ -45,13 +45,13 @@ def autotune(
     Raises InvalidArguments, a ValueError, where the arguments do not fit the kernel or each other. A launch raises what
     Triton's raises, and at a key's first look-up NotTuned, InvalidConfig, RanksDisagree, GangError and StoreError.
     """
-    extension = Extension(space, default, config_hook, free, on_miss, trials, ranks, db)
+    options = Options(space, default, config_hook, free, on_miss, trials, ranks, db)
 
-    def decorator(fn: Any) -> Tuner:
-        return Tuner(
+    def decorator(fn: Any) -> TunedKernel:
+        return TunedKernel(
             fn, fn.arg_names, configs, key, reset_to_zero, restore_value, pre_hook=pre_hook, post_hook=post_hook,
             prune_configs_by=prune_configs_by, warmup=warmup, rep=rep, use_cuda_graph=use_cuda_graph, do_bench=do_bench,
-            cache_results=cache_results, extension=extension,
+            cache_results=cache_results, options=options,
         )  # fmt: skip
 
     return decorator

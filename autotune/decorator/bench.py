@@ -16,7 +16,7 @@ from triton.runtime.errors import OutOfResources, PTXASError
 
 from autotune.machine import Machine
 from autotune.outcome import Evaluation, Latency, Outcome
-from autotune.ranks.agreement import Votes
+from autotune.ranks.agreement import Agreement
 from autotune.ranks.measure import combine
 
 REFUSALS: dict[type[Exception], Outcome] = {
@@ -39,9 +39,9 @@ Timing = Any
 class Bench:
     """Stands as ``do_bench`` of Triton's autotuner and keeps how the last config ended."""
 
-    def __init__(self, votes: Votes, given: Callable[..., Timing] | None, machine: Machine) -> None:
+    def __init__(self, agreement: Agreement, given: Callable[..., Timing] | None, machine: Machine) -> None:
         """``given`` is the user's own ``do_bench``."""
-        self._votes, self._given, self._machine = votes, given, machine
+        self._agreement, self._given, self._machine = agreement, given, machine
         self.evaluation = Evaluation(Outcome.INVALID, "not timed yet")
 
     def compile(self, action: Callable[[], object]) -> bool:
@@ -50,7 +50,7 @@ class Bench:
 
     def __call__(self, kernel_call: Callable[[], object], quantiles: Sequence[float]) -> Timing:
         """Time ``kernel_call``; infinite where it fails on a rank in a way that is the config's own."""
-        if self._given is None and (self._votes.world_size > 1 or self._machine.is_interpreter):
+        if self._given is None and (self._agreement.world_size > 1 or self._machine.is_interpreter):
             return self._in_lockstep(kernel_call)
         # A function of the user's times as it likes; Triton's own stops its clock by this rank alone.
         do_bench = self._given or driver.active.get_benchmarker()
@@ -64,19 +64,19 @@ class Bench:
     def _in_lockstep(self, kernel_call: Callable[[], object]) -> Timing:
         if self._on_all(kernel_call) is None:
             return list(FAILED)
-        seconds = max(self._votes.each(lambda: self._seconds(kernel_call)))
+        seconds = max(self._agreement.gather(lambda: self._seconds(kernel_call)))
         iterations = int(min(max(SECONDS / seconds, FEWEST), MOST))
         if self._machine.is_interpreter:
-            rows = [self._votes.each(lambda: self._seconds(kernel_call) * 1e6) for _ in range(iterations)]
+            rows = [self._agreement.gather(lambda: self._seconds(kernel_call) * 1e6) for _ in range(iterations)]
             latency = combine(list(zip(*rows, strict=True)))
         else:
-            latency = combine(self._votes.each(lambda: self._device_times(kernel_call, iterations)))
+            latency = combine(self._agreement.gather(lambda: self._device_times(kernel_call, iterations)))
         self.evaluation = Evaluation(Outcome.MEASURED, latency=latency)
         return [latency.median / 1e3, latency.low / 1e3, latency.high / 1e3]
 
     def _on_all(self, action: Callable[[], Any]) -> list[Any] | None:
         """What came out on each rank; None, and the outcome kept, where one of them refused the config."""
-        answers = self._votes.each(lambda: _refusable(action))
+        answers = self._agreement.gather(lambda: _refusable(action))
         refused = next((answer for answer in answers if isinstance(answer, Evaluation)), None)
         if refused is not None:
             self.evaluation = refused
@@ -98,12 +98,12 @@ class Bench:
         """Microseconds of each call on the device, with a cold L2 and the ranks lined up by a small collective."""
         cache = driver.active.get_empty_cache_for_benchmark()
         flag = torch.zeros(1, device="cuda")
-        aligned = "nccl" in dist.get_backend_config(self._votes.device_group)
+        aligned = "nccl" in dist.get_backend_config(self._agreement.device_group)
         events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(iterations)]
         for before, after in events:
             driver.active.clear_cache(cache)
             if aligned:
-                dist.all_reduce(flag, group=self._votes.device_group)
+                dist.all_reduce(flag, group=self._agreement.device_group)
             before.record()
             call()
             after.record()

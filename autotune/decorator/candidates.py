@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -28,22 +27,7 @@ Default = Mapping[str, Value] | Callable[[Any], Mapping[str, Value]]
 """A space's config for want of a tuned one, or what makes it from the call."""
 
 
-class Candidates(ABC):
-    """What one kernel may run with."""
-
-    fingerprint: str
-    """Part of what makes a cached result stale."""
-
-    @abstractmethod
-    def form(self, config: Config) -> Any:
-        """The ``triton.Config`` that a config stands for."""
-
-    @abstractmethod
-    def violation(self, config: Config, call: Call, machine: Machine) -> str | None:
-        """Why the config cannot be used for the call, in one line; None where it can."""
-
-
-class Listed(Candidates):
+class Listed:
     """The configs of a plain list."""
 
     def __init__(self, configs: Sequence[Any]) -> None:
@@ -68,11 +52,11 @@ class Listed(Candidates):
         return self._forms[config]
 
     def violation(self, config: Config, call: Call, machine: Machine) -> str | None:
-        """Only what the list has, or pruning has made of it, can be used."""
+        """Why the config cannot be used: only what the list has, or pruning has made of it, can be."""
         return None if config in self._forms else "it is not in the list of configs"
 
 
-class Spaced(Candidates):
+class Spaced:
     """The configs of a joint space."""
 
     def __init__(
@@ -97,7 +81,7 @@ class Spaced(Candidates):
         return triton.Config(values, **options, pre_hook=self._hook)
 
     def violation(self, config: Config, call: Call, machine: Machine) -> str | None:
-        """What the space says."""
+        """Why the config cannot be used for the call, in one line; None where it can."""
         problem: Any = call
         return self.space.violation(config, problem, machine)
 
@@ -115,6 +99,13 @@ class Spaced(Candidates):
         if violation is not None:
             raise InvalidConfig(f"{call.workload}: the default is not valid for {call}: {violation}")
         return config
+
+
+Candidates = Listed | Spaced
+"""What one kernel may run with: forms (``triton.Config``) of configs, and which of these a call allows.
+
+Their ``fingerprint`` is part of what makes a cached result stale.
+"""
 
 
 class ListedSpace(Space):

@@ -30,11 +30,14 @@ class Pool:
     """At most ``workers`` helpers, started as they are needed. Safe to use from many threads.
 
     Each helper is served by a thread, which starts it, sends it one job after another, and starts another one where it
-    has died. (A thread, for the kernel kills a helper with the thread that started it, see ``die_with_parent``.)
+    has died. (A thread, for the kernel may kill a helper with the thread that started it, see ``die_with_parent``.)
     """
 
-    def __init__(self, workers: int, prepare: Callable[..., Any], *arguments: Any) -> None:
-        """``prepare(*arguments)`` is each helper's first job, for its imports; it may take ``START_SECONDS``."""
+    def __init__(self, workers: int, prepare: Callable[..., Any], *arguments: Any, imports: str | None = None) -> None:
+        """``prepare(*arguments)`` is each helper's first job, for its imports; it may take ``START_SECONDS``. What
+        ``imports`` imports is there before, see ``start_python``.
+        """
+        self._imports = imports
         self._threads = ThreadPoolExecutor(workers, thread_name_prefix="autotune-pool")
         self._prepare: Job = (prepare, arguments)
         self._mine = threading.local()
@@ -75,21 +78,22 @@ class Pool:
         return value
 
     def _started(self) -> _Helper:
+        helper = _Helper(self._imports)
         with self._lock:
-            if self._closed:
-                raise HelperDied("the pool was closed")
-            helper = _Helper()
-            self._helpers.add(helper)
-            return helper
+            if not self._closed:
+                self._helpers.add(helper)
+                return helper
+        helper.kill()
+        raise HelperDied("the pool was closed")
 
 
 class _Helper:
     """One process, and the connection to it."""
 
-    def __init__(self) -> None:
+    def __init__(self, imports: str | None) -> None:
         self._connection, theirs = Pipe()
         with theirs:
-            self._process = start_python("autotune.processes.helper", theirs)
+            self._process = start_python("autotune.processes.helper", theirs, imports=imports)
 
     def call(self, job: Job, seconds: float) -> Answer:
         """Raises HelperDied or HelperStuck; the helper is gone then."""

@@ -8,19 +8,45 @@ import sys
 from collections.abc import Mapping
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import IO
+from typing import IO, Protocol
+
+from autotune.processes.forked import server_with
 
 PACKAGE_ROOT = Path(__file__).parents[2]
 
 
+class Process(Protocol):
+    """A process that was started, as ``subprocess.Popen`` has it."""
+
+    pid: int
+    returncode: int | None
+
+    def poll(self) -> int | None:
+        """The exit code; None while it runs."""
+
+    def wait(self, timeout: float | None = None) -> int:
+        """The exit code, once it has ended. Raises subprocess.TimeoutExpired."""
+
+
 def start_python(
-    module: str, connection: Connection, *, environment: Mapping[str, str] | None = None, log: IO[bytes] | None = None
-) -> subprocess.Popen[bytes]:
-    """Run a module of ours as a process that talks over ``connection``, whose descriptor is its first argument and this
-    process's id its second (see ``die_with_parent``); stdout and stderr go to ``log``, if there is one.
+    module: str, connection: Connection, *, environment: Mapping[str, str] | None = None, log: IO[bytes] | None = None,
+    imports: str | None = None,
+) -> Process:  # fmt: skip
+    """Run a module of ours as a process that talks over ``connection``, whose descriptor is its first argument and its
+    parent's process id its second (see ``die_with_parent``); stdout and stderr go to ``log``, if there is one.
+
+    ``imports`` is a module that imports what takes long: a fork server does that once, and forks all such processes.
+    Where that fails the process imports it all itself, and says in its log what is wrong.
 
     It leads a session of its own: Ctrl-C is for the parent alone, and what the process starts can be killed with it.
     """
+    path = _search_path()
+    environment = {**(os.environ if environment is None else environment), "PYTHONPATH": os.pathsep.join(path)}
+    outputs = (1, 2) if log is None else (log.fileno(), log.fileno())
+    if imports is not None:
+        forked = server_with(imports, environment).start(module, connection, environment, path, outputs)
+        if forked is not None:
+            return forked
     return subprocess.Popen(
         # -P: otherwise -m puts the current folder before the standard library, and a gzip.py there would be run.
         [sys.executable, "-P", "-m", module, str(connection.fileno()), str(os.getpid())],
@@ -28,7 +54,7 @@ def start_python(
         stdin=subprocess.DEVNULL,
         stdout=log,
         stderr=log,
-        env={**(os.environ if environment is None else environment), "PYTHONPATH": os.pathsep.join(_search_path())},
+        env=environment,
         start_new_session=True,
     )
 

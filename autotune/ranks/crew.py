@@ -17,7 +17,7 @@ from autotune.heap.arena import SymmetricHeap
 from autotune.machine import Machine
 from autotune.outcome import Evaluation, Latency
 from autotune.problem import Problem
-from autotune.ranks.agreement import Released, Votes
+from autotune.ranks.agreement import Agreement, Released
 from autotune.ranks.evaluation import (
     MeasurePlan,
     check_same_work,
@@ -51,17 +51,19 @@ class _StillHere:
 class Crew:
     """Rank 0 calls ``lead`` and the others ``follow``; what the first one asks, all of them carry out.
 
-    Nobody can be killed here. A rank that fails as configs do says so at the next place where the ranks meet, which
+    Nobody can be killed here. A rank that fails as configs do says so at the next barrier, which
     releases the others, and the config has its outcome. An unexpected error is raised on every rank; so is GangError
     where a rank's device is lost, or where it is not back in time.
     """
 
     restarts = 0
 
-    def __init__(self, workload: Workload, problem: Problem, machine: Machine, votes: Votes, group: Any) -> None:
+    def __init__(
+        self, workload: Workload, problem: Problem, machine: Machine, agreement: Agreement, group: Any
+    ) -> None:
         """``group``, a gloo group over all ranks, is for the heap alone. Nothing is allocated before a request."""
         self._workload, self._problem, self._machine = workload, problem, machine
-        self._votes, self._group = votes, group
+        self._agreement, self._group = agreement, group
         self._heap: SymmetricHeap | None = None
         self._rank: Rank | None = None
         self._over = False
@@ -73,16 +75,16 @@ class Crew:
             value = action()
         except Exception as error:  # whatever it is: the others raise the same, instead of waiting for a request
             if not self._over:
-                self._votes.leader(partial(_raise, error))
+                self._agreement.broadcast(partial(_raise, error))
             raise
-        message: _Over = self._votes.leader(lambda: _Over(value))
+        message: _Over = self._agreement.broadcast(lambda: _Over(value))
         result: T = message.value
         return result
 
     def follow(self) -> Any:
         """On the other ranks: carry out what is asked, until it is over."""
         while True:
-            message: _Over | _StillHere | Request = self._votes.leader(_nothing)
+            message: _Over | _StillHere | Request = self._agreement.broadcast(_nothing)
             if isinstance(message, _Over):
                 return message.value
             if not isinstance(message, _StillHere):
@@ -90,12 +92,12 @@ class Crew:
 
     def keep_waiting(self) -> None:
         """On rank 0: a sign of life for the others, between two requests."""
-        self._votes.leader(_StillHere)
+        self._agreement.broadcast(_StillHere)
 
     def release(self, *, together: bool) -> None:
         """Give heap and memory back; ``together``, all ranks being here, only once none of them uses it any more."""
         if self._heap is not None and together:
-            self._votes.any(False)
+            self._agreement.any(False)
         self._rank = None
         gc.collect()  # a captured graph and the operation that it calls hold each other
         torch.cuda.empty_cache()
@@ -131,7 +133,7 @@ class Crew:
 
     def _everyone(self, request: Request, phase: str) -> list[Done] | Failed:
         try:
-            self._votes.leader(lambda: request)
+            self._agreement.broadcast(lambda: request)
         except GangError:
             self._over = True
             raise
@@ -140,7 +142,7 @@ class Crew:
     def _carry_out(self, request: Request) -> list[Done] | Failed:
         """This rank's part of a request, and every rank's replies: from the same ones all conclude the same."""
         try:
-            replies = self._votes.each(lambda: self._answer(request))
+            replies = self._agreement.gather(lambda: self._answer(request))
             for rank, reply in enumerate(replies):
                 if isinstance(reply, Failed):
                     return _failure(reply, rank)
@@ -154,22 +156,17 @@ class Crew:
     def _answer(self, request: Request) -> Reply | None:
         """None where another rank's failure has released this one."""
         try:
-            reply = self._opened().answer(request)
+            return self._agreement.or_release(
+                lambda: self._opened().answer(request), failed=lambda reply: isinstance(reply, Failed)
+            )
         except Released:
             return None
-        except GangError:
-            raise  # the others cannot be reached
-        except Exception:  # whatever it is: the others wait at the next place where the ranks meet
-            self._votes.any(True)
-            raise
-        self._votes.any(isinstance(reply, Failed))
-        return reply
 
     def _opened(self) -> Rank:
         if self._rank is None:
             wanted = HEAP_BYTES.value() or self._workload.heap_bytes(self._problem)
             self._heap = open_heap(wanted, self._group)
-            self._heap.meet = self._votes.meet
+            self._heap.meet = self._agreement.barrier
             self._rank = Rank(self._heap, self._machine, SPIN_LIMITS[kind_of(self._machine)])
         return self._rank
 

@@ -19,7 +19,7 @@ from autotune.machine import Machine
 from autotune.outcome import Evaluation, Latency, Outcome
 from autotune.problem import Problem
 from autotune.processes.folder import OwnFolder
-from autotune.processes.python import start_python
+from autotune.processes.python import Process, start_python
 from autotune.ranks.evaluation import (
     MeasurePlan,
     check_same_work,
@@ -38,6 +38,9 @@ DEADLINES: Mapping[str, Mapping[str, float]] = {
     "interpreter": {"start": 120.0, "compile": 10.0, "check": 60.0, "measure": 120.0},
 }
 """Seconds that all ranks together may take for a phase."""
+
+IMPORTS = "autotune.ranks.imports"
+"""What ranks and compilers find imported, see ``start_python``."""
 
 GRACE = 3.0
 """Seconds that the other ranks get once one has failed: they may be waiting for it in a collective for ever."""
@@ -89,7 +92,7 @@ class Gang:
         self._heap_setting = HEAP_BYTES.value()
         self._kind = kind_of(machine)
         self._deadlines = {**DEADLINES[self._kind], **(deadlines or {})}
-        self._processes: list[subprocess.Popen[bytes]] = []
+        self._processes: list[Process] = []
         self._connections: list[Connection] = []
         self._folder: OwnFolder | None = None
         self._starts = 0
@@ -118,7 +121,9 @@ class Gang:
         for rank in range(self.problem.world_size):
             ours, theirs = Pipe()
             with theirs, open(self._log(rank), "wb") as log:
-                process = start_python("autotune.ranks.rank", theirs, environment=self._environment(), log=log)
+                process = start_python(
+                    "autotune.ranks.rank", theirs, environment=self._environment(), log=log, imports=IMPORTS
+                )
             self._processes.append(process)
             self._connections.append(ours)
         heap_bytes = self._heap_setting or self._heap_bytes

@@ -10,7 +10,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.distributed as dist
 from triton.runtime import driver
 
 from autotune.config import Config
@@ -18,7 +17,7 @@ from autotune.errors import InputError, InvalidConfig
 from autotune.heap import open_heap
 from autotune.machine import machine as this_machine
 from autotune.problem import Problem
-from autotune.ranks.agreement import Votes
+from autotune.ranks.agreement import Agreement
 from autotune.runtime.lookup import Found, lookup
 from autotune.runtime.workspace import Workspace
 from autotune.workloads import workload
@@ -41,7 +40,7 @@ def open_context(handle: int) -> Context:
     return found
 
 
-class FirstCallVotes(Votes):
+class FirstCallAgreement(Agreement):
     """The ranks of a context."""
 
     left_alone = (
@@ -65,13 +64,13 @@ class Context:
         gathered or exchanged. ``url`` names the database of tuned configs, by default the user's.
         """
         self.machine = this_machine()
-        self._votes = FirstCallVotes(dist.new_group(backend="gloo"))
+        self._agreement = FirstCallAgreement.among()
         try:
-            self.heap = open_heap(heap_bytes, self._votes.group)
+            self.heap = open_heap(heap_bytes, self._agreement.group)
         except BaseException:  # Ctrl-C too: nothing is left half-way
             self._leave_group()
             raise
-        self.heap.meet = self._votes.meet
+        self.heap.meet = self._agreement.barrier
         self.spin_limit = SPIN_LIMITS[self.machine.is_interpreter]
         self.calls: dict[Any, Prepared] = {}
         """Forms of calls that have been checked, see ``Operator``."""
@@ -117,10 +116,8 @@ class Context:
             self._leave_group()
 
     def _leave_group(self) -> None:
-        """Waits for nobody; whoever of the others still waits for us is told so."""
-        group, self._votes = self._votes.group, FirstCallVotes()
-        if dist.is_initialized():  # else the program has destroyed all groups itself
-            dist.destroy_process_group(group)
+        agreement, self._agreement = self._agreement, FirstCallAgreement()
+        agreement.close()
 
     def release(self) -> None:
         """Give all workspaces back; the next call of each problem makes its own anew. Collective; waits for the device.
@@ -203,7 +200,7 @@ class Context:
             key = problem, self.choose(problem, config).config
             mark = self.heap.mark()
             try:
-                made = self._votes.all_or_none(lambda: self._used(operator, key, use))
+                made = self._agreement.all_or_none(lambda: self._used(operator, key, use))
             except BaseException:
                 self.heap.release(mark)  # on every rank alike: the next workspace lies at the same place on all
                 raise
@@ -230,15 +227,15 @@ class Context:
         if config is not None:
             return self._given(problem, config)
         if problem not in self._choices:
-            self._votes.same(lambda: f"{problem.workload} {problem.to_json()}")
-            self._choices[problem] = self._votes.leader(
+            self._agreement.same(lambda: f"{problem.workload} {problem.to_json()}")
+            self._choices[problem] = self._agreement.broadcast(
                 lambda: lookup(problem.workload, problem, machine=self.machine, url=self._url)
             )
         return self._choices[problem]
 
     def _given(self, problem: Problem, config: Config) -> Found:
         if (problem, config) not in self._workspaces:
-            self._votes.same(lambda: self._checked(problem, config))
+            self._agreement.same(lambda: self._checked(problem, config))
         return Found(config, "given", None, "given by the caller")
 
     def _checked(self, problem: Problem, config: Config) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -17,7 +17,7 @@ from autotune.machine import Machine
 from autotune.machine import machine as this_machine
 from autotune.outcome import DEFAULT_REGIME, Regime, regime_of
 from autotune.problem import Problem
-from autotune.ranks.agreement import Votes
+from autotune.ranks.agreement import Agreement
 from autotune.ranks.crew import Crew
 from autotune.runtime.lookup import Found, forget_lookups, workload_for
 from autotune.tuning import EFFORTS, Budget, Progress, limits_of
@@ -31,7 +31,7 @@ PATIENCE = 300.0
 """Seconds that ranks wait for each other: longer than a compiler may take, which the others wait for as well."""
 
 
-class TuningVotes(Votes):
+class TuningAgreement(Agreement):
     """The ranks that tune together."""
 
     left_alone = "this rank was left alone while the ranks tuned: another one died, or did not come within the time-out"
@@ -56,16 +56,17 @@ def tune(
     GangError where one is not back in time or its device is lost, NotTuned where nothing could be measured, InputError
     where the call makes no sense, and any rank's unexpected exception.
     """
-    with _votes(timeout) as (votes, group):
-        terms = votes.same(
-            lambda: _Terms.of(name, problem, effort, trials, budget, seed, force, regime, world_size=votes.world_size)
+    with _agreement(timeout) as (agreement, heap_group):
+        world_size = agreement.world_size
+        terms = agreement.same(
+            lambda: _Terms.of(name, problem, effort, trials, budget, seed, force, regime, world_size=world_size)
         )
         workload = workload_for(name, problem)
-        crew = Crew(workload, problem, terms.machine, votes, group)
+        crew = Crew(workload, problem, terms.machine, agreement, heap_group)
         whole = False
         try:
             answer: Found
-            if votes.rank == 0:
+            if agreement.rank == 0:
                 answer = crew.lead(lambda: _drive(workload, terms, crew, url))
             else:
                 answer = crew.follow()
@@ -134,18 +135,16 @@ def _drive(workload: Workload, terms: _Terms, crew: Crew, url: str | None) -> Fo
 
 
 @contextmanager
-def _votes(timeout: float) -> Iterator[tuple[TuningVotes, Any]]:
-    """The votes, and a group for the heap; groups of our own, as a time-out leaves a group unusable."""
+def _agreement(timeout: float) -> Iterator[tuple[TuningAgreement, Any]]:
+    """The agreement, and a group for the heap; over groups of our own, as a time-out leaves a group unusable."""
     if not dist.is_available() or not dist.is_initialized():
         raise InputError(
             "tune is called by every rank of a program under torchrun: call torch.distributed.init_process_group "
             '("cpu:gloo,cuda:nccl") first; from one process, use the command of the same name'
         )
-    groups: list[Any] = []
-    try:
-        with TuningVotes.together():
-            groups += [dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout)) for _ in range(2)]
-        yield TuningVotes(groups[0]), groups[1]
-    finally:
-        for group in groups:
-            dist.destroy_process_group(group)
+    patience = timedelta(seconds=timeout)
+    with (
+        closing(TuningAgreement.among(timeout=patience)) as agreement,
+        closing(TuningAgreement.among(timeout=patience)) as of_heap,
+    ):
+        yield agreement, of_heap.group

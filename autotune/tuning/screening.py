@@ -18,6 +18,7 @@ from autotune.machine import Machine
 from autotune.outcome import Evaluation, Outcome
 from autotune.problem import Problem
 from autotune.processes.pool import HelperDied, HelperStuck, Pool
+from autotune.ranks.gang import IMPORTS
 from autotune.settings import COMPILE_WORKERS
 from autotune.tuning.search import Candidate
 from autotune.workloads import Workload, reference_of, workload
@@ -96,7 +97,7 @@ class Screen:
 
     def _submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
         if self._pool is None:
-            self._pool = Pool(self.workers, _import, self._job[0])
+            self._pool = Pool(self.workers, _import, self._job[0], imports=IMPORTS)
         return self._pool.submit(COMPILE_SECONDS, function, *arguments)
 
 

@@ -15,7 +15,7 @@ from small_kernels import SIZES, Clock, copy, grid, tensors
 
 import autotune
 from autotune.db import Store
-from autotune.decorator import votes
+from autotune.decorator import decision
 
 Answer = dict[str, Any]
 
@@ -120,7 +120,7 @@ def repeats(folder: str) -> dict[str, Any]:
 
 def left_alone(how: str) -> Answer:
     """Rank 0 launches and rank 1 does not: from the start, or once there is a group."""
-    votes.PATIENCE = timedelta(seconds=2)
+    decision.PATIENCE = timedelta(seconds=2)
     if how == "later":
         launch(Clock(1, 2, 3))
     return launch(Clock(), 300) if dist.get_rank() == 0 else {}

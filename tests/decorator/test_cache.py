@@ -230,7 +230,7 @@ def test_what_happened_is_logged_once_per_key(caplog: pytest.LogCaptureFixture) 
     caplog.set_level(logging.INFO, "autotune")
     kernel = tuned(copy(), Clock(3, 1, 2))
     for n in (200, 200, 300):
-        kernel._on_miss = "default"
+        kernel._decider.on_miss = "default"
         kernel[grid](*tensors(n), n)
     said = [(record.levelname, record.getMessage()) for record in caplog.records if record.name == "autotune"]
     assert [level for level, _ in said] == ["INFO", "WARNING"]
@@ -242,8 +242,9 @@ def test_what_happened_is_logged_once_per_key(caplog: pytest.LogCaptureFixture) 
 
 def test_a_warm_launch_asks_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     kernel = tuned(copy(), Clock(3, 1, 2))
-    for name in ("read_entries", "tuning_key", "call_of", "votes_of"):
-        monkeypatch.setattr(f"autotune.decorator.tuner.{name}", None)
+    monkeypatch.setattr("autotune.decorator.tuned_kernel.tuning_key", None)
+    for name in ("read_entries", "call_of", "agreement_of"):
+        monkeypatch.setattr(f"autotune.decorator.decision.{name}", None)
     out, x = tensors()
     kernel[grid](out, x, 200)
     assert torch.equal(out, x)
@@ -329,6 +330,6 @@ def test_reset_and_restore_do_not_touch_anything_at_a_hit() -> None:
 def test_an_entry_of_another_machine_is_not_served(monkeypatch: pytest.MonkeyPatch) -> None:
     tuned(copy(), Clock(3, 1, 2))
     kernel = autotune.autotune(SIZES, key=["n"], on_miss="default")(copy())
-    kernel._machine = dataclasses.replace(kernel._machine, device="NVIDIA H200")
+    kernel._decider.machine = dataclasses.replace(kernel._decider.machine, device="NVIDIA H200")
     kernel[grid](*tensors(), 200)
     assert found(kernel).source == "default"

@@ -1,0 +1,180 @@
+"""The decision on a key's config, the same on all ranks: from the database, or as ``on_miss`` says."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Literal
+
+import torch.distributed as dist
+from triton.runtime.jit import JITFunction
+
+from autotune.config import Config
+from autotune.db import CacheKey, Provenance
+from autotune.decorator.candidates import Candidates, Spaced
+from autotune.decorator.key import Call, TuningKey, cache_key, call_of, provenance_of
+from autotune.decorator.options import Options, Ranks
+from autotune.decorator.triton_tuner import Arguments, TritonTuner
+from autotune.errors import NotTuned
+from autotune.machine import INTERPRETED, Machine
+from autotune.machine import machine as this_machine
+from autotune.ranks.agreement import Agreement
+from autotune.runtime.entries import read_entries, serve
+from autotune.runtime.lookup import Found
+from autotune.settings import default_database_url, offline
+
+LOG = logging.getLogger("autotune")
+
+PATIENCE = timedelta(minutes=10)
+"""How long ranks wait for one that has not come to launch the kernel."""
+
+
+class LaunchAgreement(Agreement):
+    """The ranks that launch a kernel, which is where they wait for each other."""
+
+    left_alone = (
+        "this rank was left alone while the ranks chose a config: another one died, or did not launch the kernel "
+        '(ranks="each" lets every rank choose for itself)'
+    )
+    disagree = 'the ranks launch different kernels, keys or configs ({seen}); where that is meant, give ranks="each"'
+
+
+ALONE = LaunchAgreement()
+_AGREEMENTS: dict[Any, LaunchAgreement] = {}
+
+
+def agreement_of(ranks: Ranks) -> LaunchAgreement:
+    """The ranks that choose a kernel's config together, as of now. Collective the first time that a group comes."""
+    if ranks == "each" or not dist.is_available() or not dist.is_initialized():
+        return ALONE
+    group = ranks() if callable(ranks) else dist.group.WORLD
+    if dist.get_world_size(group) == 1:
+        return ALONE
+    if group not in _AGREEMENTS:
+        _AGREEMENTS[group] = LaunchAgreement.among(group, PATIENCE)
+    return _AGREEMENTS[group]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One rank's question, and the offer of its database."""
+
+    identity: str
+    """Kernel, key arguments, sources, candidates, and what to do on a miss: the same on all ranks."""
+    call: Call
+    key: CacheKey
+    offer: Found | None
+    reason: str
+    offline: bool
+
+
+@dataclass(frozen=True)
+class Question:
+    """The question of all ranks together, and the offers of their databases."""
+
+    agreement: Agreement
+    call: Call
+    key: CacheKey
+    offers: list[Found]
+    """By rank, of those that have one: a rank whose database is empty takes another one's."""
+    reason: str
+    offline: bool
+    """Where one rank must not tune, none can."""
+
+    @property
+    def exact(self) -> Found | None:
+        """The offer for this very key, where a rank has one."""
+        return next((offer for offer in self.offers if offer.source == "exact"), None)
+
+
+class Decider:
+    """Decides on the configs of one kernel. Every method is collective: the ranks make the same calls."""
+
+    def __init__(self, tuner: TritonTuner, candidates: Candidates, options: Options) -> None:
+        self._tuner, self._candidates, self._options = tuner, candidates, options
+        self.on_miss = options.what_on_miss
+
+    @functools.cached_property
+    def machine(self) -> Machine:
+        """Asked for at the first launch: a decorator runs before a program has chosen its device."""
+        return this_machine() if isinstance(self._tuner.jitted, JITFunction) else INTERPRETED
+
+    @functools.cached_property
+    def _provenance(self) -> Provenance:
+        return provenance_of(self._tuner.fn, self._candidates.fingerprint)
+
+    def decide(self, key: TuningKey, launch: Arguments) -> Found:
+        """The config for a key that is new here. Raises NotTuned, and what look-up and tuning raise."""
+        question = self._ask_together(launch)
+        return self._logged(question, question.exact or self._missed(key, question, launch))
+
+    def tune(self, key: TuningKey, launch: Arguments) -> Found:
+        """Tune now, whatever is known. Raises NotTuned when offline."""
+        question = self._ask_together(launch)
+        if question.offline:
+            raise NotTuned(f"{self._tuner.kernel_name}: AUTOTUNE_OFFLINE, set on some rank, forbids tuning; unset it")
+        return self._logged(question, self._tuned(key, question, launch, anew=True))
+
+    def _ask_together(self, launch: Arguments) -> Question:
+        """Raises RanksDisagree, on every rank, where they do not all ask the same."""
+        agreement = agreement_of(self._options.ranks)
+        asked = agreement.gather(lambda: self._ask(launch, agreement.world_size))
+        agreement.check_same([each.identity for each in asked])
+        first, offers = asked[0], [each.offer for each in asked if each.offer is not None]
+        return Question(agreement, first.call, first.key, offers, first.reason, any(each.offline for each in asked))
+
+    def _ask(self, launch: Arguments, world_size: int) -> Asked:
+        name, provenance = self._tuner.kernel_name, self._provenance
+        call = call_of(name, launch.named, self._tuner.keys)
+        key = cache_key(call, world_size, self.machine)
+        served = serve(
+            read_entries(self._url, name, self.machine.device), key, provenance, self._options.free,
+            lambda config: self._candidates.violation(config, call, self.machine),
+        )  # fmt: skip
+        offer = None
+        if served.entry is not None:
+            source: Literal["exact", "nearest"] = "nearest" if served.reason else "exact"
+            offer = Found(served.entry.winner.config, source, served.entry, served.reason)
+        identity = f"{name} {call} {provenance.source_hash} {provenance.space} {self.on_miss}"
+        return Asked(identity, call, key, offer, served.reason, offline())
+
+    def _missed(self, key: TuningKey, question: Question, launch: Arguments) -> Found:
+        """A config where no database has the exact one."""
+        on_miss = "nearest" if question.offline and self.on_miss == "tune" else self.on_miss
+        if on_miss == "tune":
+            return self._tuned(key, question, launch)
+        if on_miss == "error":
+            raise NotTuned(
+                f'{self._tuner.kernel_name} {question.call}: {question.reason}; tune it: on_miss="tune", or kernel.tune'
+            )
+        if on_miss == "nearest" and question.offers:
+            return question.offers[0]
+        default = question.agreement.same(lambda: self._default(question.call, launch))
+        return Found(default, "default", None, question.reason)
+
+    def _default(self, call: Call, launch: Arguments) -> Config:
+        if isinstance(self._candidates, Spaced):
+            return self._candidates.default(call, self.machine)
+        return self._candidates.add(self._tuner.prune_configs(launch.kwargs))[0]
+
+    def _tuned(self, key: TuningKey, question: Question, launch: Arguments, anew: bool = False) -> Found:
+        from autotune.decorator.proposals import Task
+        from autotune.decorator.session import Session  # Optuna takes a second to import
+
+        task = Task(question.call, self.machine, question.key, self._provenance, self._url, self._options.trials, anew)
+        return Session(self._tuner, self._candidates, question.agreement, task, key, launch).run()
+
+    @property
+    def _url(self) -> str:
+        return self._options.db or default_database_url()
+
+    def _logged(self, question: Question, found: Found) -> Found:
+        if question.agreement.rank == 0:
+            expected = found.source in ("exact", "tuned", "given")
+            level = logging.INFO if expected else logging.WARNING
+            because = f" ({found.reason})" if found.reason else ""
+            config = found.config.to_json()
+            LOG.log(level, "%s %s: %s%s, %s", self._tuner.kernel_name, question.call, found.source, because, config)
+        return found

@@ -1,0 +1,52 @@
+"""The decorator's options beyond Triton's, and the words that they may have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from autotune.decorator.candidates import Default
+from autotune.errors import InvalidArguments
+from autotune.search_spaces import Dimension, Space
+
+OnMiss = Literal["default", "nearest", "tune", "error"]
+MISSES: tuple[OnMiss, ...] = ("default", "nearest", "tune", "error")
+
+Ranks = Literal["all", "each"] | Callable[[], Any]
+"""Who chooses a config together: all ranks of the default group, each for itself, or those of a group (made late)."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """See ``autotune``."""
+
+    space: Space | Sequence[Dimension] | None = None
+    default: Default | None = None
+    config_hook: Callable[[dict[str, Any]], Any] | None = None
+    free: Sequence[str] = ()
+    on_miss: OnMiss | None = None
+    trials: int | None = None
+    ranks: Ranks = "all"
+    db: str | None = None
+
+    @property
+    def what_on_miss(self) -> OnMiss:
+        """If not given: a list is tuned, as by Triton; of a space the nearest is taken."""
+        return self.on_miss or ("tune" if self.space is None else "nearest")
+
+    def check(self, key: Sequence[str], configs: Sequence[Any] | None, prune: dict[str, Any] | None) -> None:
+        """Raise InvalidArguments where they do not fit Triton's arguments, or each other."""
+        check_names("free", self.free, "the key arguments", key)
+        check_names("on_miss", [self.what_on_miss], "the words", MISSES)
+        if self.trials is not None and self.trials < 1:
+            raise InvalidArguments(f"trials={self.trials}: at least 1, or None")
+        if self.space is not None and (configs or (prune or {}).get("perf_model")):
+            raise InvalidArguments("a list of configs, or a perf_model that ranks one, does not go with a space")
+
+
+def check_names(what: str, names: Iterable[str], of: str, allowed: Sequence[str]) -> None:
+    """Raise InvalidArguments for names that are not among those ``allowed``."""
+    unknown = [name for name in names if name not in allowed]
+    if unknown:
+        raise InvalidArguments(f"{what} names {', '.join(unknown)}; {of} are {', '.join(allowed)}")

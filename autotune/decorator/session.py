@@ -1,0 +1,110 @@
+"""The tuning session of one key: rank 0 proposes configs, all ranks time each of them, rank 0 keeps the results."""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack, closing
+from typing import Any
+
+from autotune.config import Config
+from autotune.decorator.bench import FAILED, Bench, evaluation_of
+from autotune.decorator.candidates import Candidates, Listed, Spaced
+from autotune.decorator.key import TuningKey
+from autotune.decorator.proposals import Proposals, Task
+from autotune.decorator.triton_tuner import Arguments, TritonTuner
+from autotune.ranks.agreement import Agreement
+from autotune.runtime.entries import forget_entries
+from autotune.runtime.lookup import Found
+
+
+class Session:
+    """The ranks are in step: each makes the same calls of the agreement, whatever a config does to one of them."""
+
+    _proposals: Proposals
+    """On rank 0 alone."""
+
+    def __init__(
+        self, tuner: TritonTuner, candidates: Candidates, agreement: Agreement, task: Task, key: TuningKey,
+        launch: Arguments,
+    ) -> None:  # fmt: skip
+        """``key`` is Triton's for what ``task`` describes; ``launch`` the arguments to time with."""
+        self._tuner, self._candidates, self._agreement = tuner, candidates, agreement
+        self._task, self._key, self._launch = task, key, launch
+        self._bench = Bench(agreement, tuner.given_bench, task.machine)
+
+    def run(self) -> Found:
+        """The winner on every rank; without times where one is left, or none can be timed. Collective."""
+        listed = self._agreement.same(self._listed)
+        if len(listed) == 1:
+            return Found(listed[0], "given", None, "pruning left one config")
+        with ExitStack() as stack:
+            finished = self._agreement.broadcast(lambda: self._begin(listed, stack))
+            if finished is not None and self._allows(finished):
+                return Found(finished, "exact", None, "")
+            ran = self._measure(listed)
+            config, evaluation = self._agreement.broadcast(lambda: self._proposals.finish())
+        forget_entries(self._tuner.kernel_name)
+        best = self._candidates.form(config)
+        if ran:
+            self._agreement.gather(lambda: self._tuner.reset_tensors(best, self._launch))
+        if evaluation.latency is None:
+            return Found(config, "default", None, f"no config could be timed; the first: {evaluation.reason}")
+        self._tuner.announce_best(self._key, best)
+        return Found(config, "tuned", None, "")
+
+    def _listed(self) -> list[Config]:
+        """The list as pruning leaves it; empty for a space."""
+        if isinstance(self._candidates, Spaced):
+            return []
+        return self._candidates.add(self._tuner.prune_configs(self._launch.kwargs))
+
+    def _begin(self, listed: list[Config], stack: ExitStack) -> Config | None:
+        """On rank 0: open the proposals; the config that the study has come to already."""
+        if isinstance(self._candidates, Spaced):
+            proposals = Proposals.of_space(self._task, self._candidates, self._survives)
+        else:
+            proposals = Proposals.of_list(self._task, listed)
+        self._proposals = stack.enter_context(closing(proposals))
+        return proposals.finished()
+
+    def _measure(self, listed: list[Config]) -> bool:
+        """Time what is proposed; whether anything ran."""
+        begin = time.perf_counter()
+        self._tuner.configs_timings = {}
+        known = False
+        if isinstance(self._candidates, Listed) and self._tuner.cache_results and self._agreement.world_size == 1:
+            known = self._search_unless_cached(self._candidates, listed)
+        else:
+            self._search()
+        self._tuner.bench_time = time.perf_counter() - begin
+        return bool(self._tuner.configs_timings) and not known
+
+    def _search_unless_cached(self, candidates: Listed, listed: list[Config]) -> bool:
+        """Take over what Triton's own cache on disk has, if it has something, else search."""
+        forms = [candidates.form(config) for config in listed]
+        known: bool = self._tuner.check_disk_cache(self._key, forms, self._search)
+        if known:
+            for form, timing in self._tuner.configs_timings.items():
+                (config,) = candidates.add([form])
+                self._proposals.adopt(config, evaluation_of(timing))
+        return known
+
+    def _search(self) -> None:
+        """Ask rank 0, time on all ranks, tell rank 0, until it has enough."""
+        config = self._agreement.broadcast(lambda: self._proposals.next())
+        while config is not None:
+            form = self._candidates.form(config)
+            self._tuner.configs_timings[form] = self._time(form)
+            config = self._agreement.broadcast(lambda: self._proposals.next(self._bench.evaluation))
+
+    def _time(self, form: Any) -> Any:
+        alone = self._agreement.world_size == 1
+        if alone or self._bench.compile(lambda: self._tuner.compile_config(form, self._launch)):
+            return self._tuner.time_config(form, self._launch, self._bench)
+        return list(FAILED)
+
+    def _allows(self, config: Config) -> bool:
+        return self._candidates.violation(config, self._task.call, self._task.machine) is None
+
+    def _survives(self, config: Config) -> bool:
+        return self._tuner.survives_pruning(self._candidates.form(config), self._launch)

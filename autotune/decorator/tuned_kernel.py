@@ -1,0 +1,139 @@
+"""A decorated kernel's hot path: a launch is a dictionary look-up, but for the first with its arguments."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from autotune.decorator.candidates import Candidates, Listed, Spaced
+from autotune.decorator.decision import Decider
+from autotune.decorator.key import Reader, TuningKey, key_reader, tuning_key
+from autotune.decorator.options import Options, check_names
+from autotune.decorator.triton_tuner import TritonTuner
+from autotune.errors import InvalidArguments
+from autotune.runtime.entries import forget_entries
+from autotune.runtime.lookup import Found
+
+
+class Chosen:
+    """A config as a launch needs it."""
+
+    __slots__ = ("config", "options", "pre_hook")
+
+    def __init__(self, config: Any) -> None:
+        """``config`` is a ``triton.Config``."""
+        self.config, self.options, self.pre_hook = config, config.all_kwargs(), config.pre_hook
+
+
+class Signature:
+    """Calls that pass the same arguments in the same way: how to read their keys, and the config of each key."""
+
+    __slots__ = ("chosen", "read_key")
+
+    def __init__(self, read_key: Reader) -> None:
+        self.read_key = read_key
+        self.chosen: dict[TuningKey, Chosen] = {}
+
+
+class TunedKernel(TritonTuner):
+    """A kernel decorated with ``autotune``. Safe to launch from many threads.
+
+    ``decisions`` holds, by Triton's tuning key, where each config in use came from: ``found.source``, ``found.reason``.
+    """
+
+    def __init__(
+        self, fn: Any, arg_names: Sequence[str], configs: Sequence[Any] | None, key: Sequence[str],
+        reset_to_zero: Sequence[str] | None, restore_value: Sequence[str] | None, *,
+        options: Options, **named: Any,
+    ) -> None:  # fmt: skip
+        """Arguments as Triton's; raises InvalidArguments."""
+        for what, names in (("key", key), ("reset_to_zero", reset_to_zero), ("restore_value", restore_value)):
+            check_names(what, names or (), "the kernel's arguments", arg_names)
+        options.check(key, configs, named.get("prune_configs_by"))
+        super().__init__(fn, arg_names, configs, key, reset_to_zero, restore_value, **named)
+        self._candidates: Candidates = Listed(self.configs)
+        if options.space is not None:
+            self._candidates = Spaced(options.space, options.default, self.arg_names, options.config_hook)
+        self._decider = Decider(self, self._candidates, options)
+        self.decisions: dict[TuningKey, Found] = {}
+        self._signatures: dict[Any, Signature] = {}
+        self._lock = threading.RLock()
+
+    def __getitem__(self, grid: Any) -> Callable[..., Any]:
+        """``kernel[grid](…)`` launches; a frame less than Triton's."""
+        return functools.partial(self.run, grid=grid)
+
+    def run(self, *args: Any, grid: Any = None, warmup: bool = False, **kwargs: Any) -> Any:
+        """Launch with the config for these arguments."""
+        signature = self._signatures.get((len(args), *kwargs) if kwargs else len(args))
+        chosen = None
+        if signature is not None:
+            chosen = signature.chosen.get(signature.read_key((*args, *kwargs.values()) if kwargs else args))
+        if chosen is None:
+            chosen = self._choose(args, {"grid": grid, "warmup": warmup, **kwargs})
+        self.best_config = chosen.config
+        if chosen.pre_hook is not None:
+            given = {**kwargs, "grid": grid, "warmup": warmup}
+            chosen.pre_hook({**dict(zip(self.arg_names, args, strict=False)), **given, **chosen.options})
+        return self.fn.run(*args, grid=grid, warmup=warmup, **kwargs, **chosen.options)
+
+    def warmup(self, *args: Any, **kwargs: Any) -> Any:
+        """Compile without launching: all configs of a list, of a space the one that a launch would take."""
+        if isinstance(self._candidates, Listed):
+            return super().warmup(*args, **kwargs)
+        chosen = self._choose(args, kwargs)
+        return [self.fn.warmup(*args, **kwargs, **chosen.options)]
+
+    def tune(self, *args: Any, grid: Any, **kwargs: Any) -> Found:
+        """Tune for these arguments now, whatever is known already. Collective. Raises NotTuned when offline."""
+        kwargs = {"grid": grid, "warmup": False, **kwargs}
+        with self._lock, self.launched_with(args, kwargs) as launch:
+            key = tuning_key(launch.named, self.keys)
+            self._keep(key, self._decider.tune(key, launch))
+            self._signatures.clear()
+            return self.decisions[key]
+
+    def forget(self) -> None:
+        """Look every key up again, in a database that is read again; to be called on every rank that takes part."""
+        with self._lock:
+            self._signatures.clear()
+            self.cache.clear()
+            self.decisions.clear()
+            forget_entries(self.kernel_name)
+
+    def _choose(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Chosen:
+        """The config for arguments that no launch in this way has had before."""
+        with self._lock, self.launched_with(args, kwargs) as launch:
+            passed = {name: value for name, value in kwargs.items() if name not in ("grid", "warmup")}
+            signature = self._signature(args, passed)
+            if isinstance(self._candidates, Listed) and len(self.configs) == 1:
+                signature.read_key = lambda values: ()
+                return signature.chosen.setdefault((), Chosen(self.configs[0]))
+            key = tuning_key(launch.named, self.keys)
+            if key not in self.cache:
+                self._keep(key, self._decider.decide(key, launch))
+            chosen = Chosen(self.cache[key])
+            _refuse_conflicts(chosen.options, kwargs)
+            signature.chosen[signature.read_key((*args, *passed.values()))] = chosen
+            return chosen
+
+    def _signature(self, args: tuple[Any, ...], passed: Mapping[str, Any]) -> Signature:
+        names, values = [*self.arg_names[: len(args)], *passed], [*args, *passed.values()]
+        way = (len(args), *passed) if passed else len(args)
+        if way not in self._signatures:
+            self._signatures[way] = Signature(key_reader(names, values, self.keys))
+        return self._signatures[way]
+
+    def _keep(self, key: TuningKey, found: Found) -> None:
+        self.cache[key] = self.best_config = self._candidates.form(found.config)
+        self.decisions[key] = found
+
+
+def _refuse_conflicts(options: Mapping[str, Any], kwargs: Mapping[str, Any]) -> None:
+    conflicts = sorted(set(options) & set(kwargs))
+    if conflicts:
+        raise InvalidArguments(
+            f"Conflicting meta-parameters: {', '.join(conflicts)}. The tuner chooses them: do not pass them."
+        )

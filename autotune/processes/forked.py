@@ -1,0 +1,139 @@
+"""The driver's side of the fork servers: which one forks a process, and the process that it has forked."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from multiprocessing.connection import Connection, Pipe
+from pathlib import Path
+
+SERVER = Path(__file__).with_name("fork_server.py")
+
+START_SECONDS = 300.0
+"""How long a server may take for its imports, which is a second or two; on a host that is busy, minutes."""
+
+ENDING = 20.0
+"""How long it may take to end when it is told to; it kills what it has forked first."""
+
+READ_AT_IMPORT = (
+    "AMD", "ATEN", "CUDA", "GOMP", "HIP", "HSA", "IRIS", "KMP", "LD_", "MALLOC", "MKL", "NCCL", "NPY", "NUMPY",
+    "NVIDIA", "OMP", "OPENBLAS", "PYTHON", "PYTORCH", "RCCL", "ROC", "TORCH", "TRITON",
+)  # fmt: skip
+"""Environment variables that begin so are read by what a server imports, or by the libraries that it loads."""
+
+
+class Forked:
+    """A process that a server has forked; the interface is ``subprocess.Popen``'s, as far as it is used."""
+
+    def __init__(self, pid: int, reports: Connection) -> None:
+        """``reports`` brings its exit code."""
+        self.pid = pid
+        self.returncode: int | None = None
+        self._reports = reports
+
+    def poll(self) -> int | None:
+        """The exit code; None while it runs."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.wait(timeout=0)
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """The exit code, once it has ended. Raises subprocess.TimeoutExpired."""
+        if self.returncode is None:
+            if not self._reports.poll(timeout):
+                raise subprocess.TimeoutExpired(f"process {self.pid}", timeout or 0.0)
+            try:
+                self.returncode = self._reports.recv()
+            except (EOFError, OSError):
+                self.returncode = -signal.SIGKILL  # the server has ended, and its processes with it
+            self._reports.close()
+        return self.returncode
+
+
+class ForkServer:
+    """A process that has imported a module, and forks others that have, too. They end with it, and it with its driver.
+
+    Safe to use from many threads: a request is one message, and each process's answers have a connection of their own.
+    """
+
+    def __init__(self, imports: str, environment: Mapping[str, str]) -> None:
+        """Returns at once, while it still imports."""
+        self._served = False
+        self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", str(SERVER), str(theirs.fileno()), str(os.getpid()), imports],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                env=environment,
+                start_new_session=True,
+            )
+
+    def start(
+        self, module: str, connection: Connection, environment: Mapping[str, str], path: Sequence[str],
+        outputs: tuple[int, int],
+    ) -> Forked | None:  # fmt: skip
+        """Run ``module`` in a forked process; None where this server cannot."""
+        reports, theirs = Pipe()
+        try:
+            with theirs:
+                socket.send_fds(self._requests, [b"+"], [connection.fileno(), theirs.fileno(), *outputs])
+            if reports.poll(START_SECONDS):
+                pid = reports.recv()
+                self._served = True
+                reports.send((module, dict(environment), list(path), os.getcwd()))
+                return Forked(pid, reports)
+            self.close()
+        except (OSError, EOFError):
+            pass  # it has died of its imports; or this process has no stdout, which cannot be sent
+        reports.close()
+        return None
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether it has ended although its imports went well."""
+        return self._served and self._process.poll() is not None
+
+    def close(self) -> None:
+        """End it, and whatever it has forked."""
+        with contextlib.suppress(OSError):
+            self._requests.shutdown(socket.SHUT_RDWR)  # a fork of this process may hold it open, too
+        self._requests.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(ENDING if self._served else 0)
+        self._process.kill()
+        self._process.wait()
+
+
+_servers: dict[tuple[object, ...], ForkServer] = {}
+_lock = threading.Lock()
+
+
+def server_with(imports: str, environment: Mapping[str, str]) -> ForkServer:
+    """This process's server that has imported what ``imports`` imports, from the same places and as the environment
+    has it. It is started where there is none, and ends with this process.
+    """
+    read = sorted((name, value) for name, value in environment.items() if name.startswith(READ_AT_IMPORT))
+    key = (os.getpid(), imports, *read)  # a process that this one forks gets servers of its own
+    with _lock:
+        if key in _servers and _servers[key].is_lost:
+            _servers.pop(key).close()
+        if key not in _servers:
+            _servers[key] = ForkServer(imports, environment)
+        return _servers[key]
+
+
+@atexit.register
+def _close_servers() -> None:
+    for (pid, *_), server in _servers.items():
+        if pid == os.getpid():
+            server.close()

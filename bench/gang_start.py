@@ -1,0 +1,60 @@
+"""How long four ranks take to start under the interpreter: a program's first gang, and the next one.
+
+    python bench/gang_start.py                  seconds on the clock by stage, and CPU seconds of all processes
+    python bench/gang_start.py --ranks 8
+
+The first waits for the fork server's imports; the next ones, and ranks that are started again, do not. CPU seconds tell
+more than the clock where the cores are not this program's alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+import time
+
+
+def start_gangs(ranks: int, gangs: int) -> None:
+    """In a process of its own: start that many gangs, one after another, and print what each start took."""
+    from autotune.machine import INTERPRETED
+    from autotune.ranks.gang import Gang
+    from autotune.workloads import workload
+
+    found = workload("all_gather_gemm")
+    problem = found.problem_type(m=32, n=16 * ranks, k=64, world_size=ranks)
+    for _ in range(gangs):
+        begun = time.monotonic()
+        with Gang(found, problem, INTERPRETED) as gang:
+            print(json.dumps({"start": time.monotonic() - begun, **gang.start_seconds}), flush=True)
+
+
+def cpu_seconds(ranks: int, gangs: int) -> tuple[float, list[dict[str, float]]]:
+    """Of that process and all that it has started; and what it has printed."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    command = [sys.executable, __file__, "--ranks", str(ranks), "--gangs", str(gangs)]
+    printed = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return spent, [json.loads(line) for line in printed.splitlines()]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--ranks", type=int, default=4)
+    parser.add_argument("--gangs", type=int, help=argparse.SUPPRESS)
+    words = parser.parse_args()
+    if words.gangs is not None:
+        start_gangs(words.ranks, words.gangs)
+        return
+    spent = [cpu_seconds(words.ranks, gangs)[0] for gangs in (0, 1)]
+    two, (first, second) = cpu_seconds(words.ranks, 2)
+    for name, seconds, cpu in (("first", first, spent[1] - spent[0]), ("next", second, two - spent[1])):
+        stages = ", ".join(f"{stage} {value:.2f}" for stage, value in seconds.items() if stage != "start")
+        print(f"{name:5}  {seconds['start']:.2f} s ({stages}), {cpu:.2f} CPU seconds")
+
+
+if __name__ == "__main__":
+    main()
