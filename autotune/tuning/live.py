@@ -167,7 +167,8 @@ class LiveStudy:
             user_attrs=_attributes(record),
         )
         trial.datetime_complete = ended.astimezone().replace(tzinfo=None)
-        trial.datetime_start = trial.datetime_complete - timedelta(seconds=sum(evaluation.seconds.values()))
+        phases = evaluation.seconds
+        trial.datetime_start = trial.datetime_complete - timedelta(seconds=phases.get("total", sum(phases.values())))
         return trial
 
 
