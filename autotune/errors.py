@@ -1,4 +1,4 @@
-"""The one tree of errors: everything this package raises on purpose.
+"""The tree of errors that callers may catch; those that never reach a caller stand where they are handled.
 
     AutotuneError
     ├── InputError              what the caller gave is wrong; the command line exits with 2
@@ -16,7 +16,7 @@
     │   └── HeapExhausted       an allocation that does not fit
     └── GangError               the ranks: did not start, or died beyond what a restart mends
         ├── RanksDisagree       two ranks hold different configs or problems
-        └── MissedMeeting       a rank did not come to where the stopwatch lines them up
+        └── MissedBarrier       a rank did not come to where the stopwatch lines them up
 
 A config that fails to compile or to run is no error: it is an outcome (see outcome.py).
 """
@@ -94,5 +94,5 @@ class RanksDisagree(GangError):
     """Two ranks hold different configs or problems."""
 
 
-class MissedMeeting(GangError):
+class MissedBarrier(GangError):
     """A rank did not come to where the stopwatch lines them up: times taken since then mean nothing."""

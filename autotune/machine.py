@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import importlib.metadata
+import itertools
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,7 +31,10 @@ class Machine:
     """Bytes of shared memory (LDS) that one program may use."""
     l2_bytes: int
     interconnect: str
-    """``nvlink``, ``xgmi``, ``pcie``, ``shared-memory``: the slowest link between two of the ranks' devices."""
+    """``nvlink``, ``xgmi``, ``pcie-peer``, ``pcie``, ``shared-memory``: the slowest link between two of the devices.
+
+    ``pcie-peer``: they reach each other's memory over PCIe; ``pcie``: they do not. One GPU alone counts as ``nvlink``.
+    """
     warp_size: int = 32
 
     @property
@@ -83,8 +88,27 @@ def machine() -> Machine:
 def _nvidia_interconnect(gpus: int) -> str:
     import torch
 
-    peers = all(torch.cuda.can_device_access_peer(0, other) for other in range(1, gpus))
-    return "nvlink" if peers else "pcie"
+    pairs = list(itertools.permutations(range(gpus), 2))
+    if not all(torch.cuda.can_device_access_peer(one, other) for one, other in pairs):
+        return "pcie"
+    return "nvlink" if all(_native_atomics(one, other) for one, other in pairs) else "pcie-peer"
+
+
+NATIVE_ATOMICS = 3
+"""What CUDA's driver calls CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED."""
+
+
+def _native_atomics(one: int, other: int) -> bool:
+    """True if atomics of one GPU on another's memory go over the link, as NVLink's do and PCIe's do not.
+
+    The driver has been initialised before, by torch. Where it does not tell, the link is taken for NVLink.
+    """
+    driver, value = ctypes.CDLL("libcuda.so.1"), ctypes.c_int(1)
+    devices = [ctypes.c_int(), ctypes.c_int()]
+    failed = any(driver.cuDeviceGet(ctypes.byref(d), n) for d, n in zip(devices, (one, other), strict=True))
+    if failed or driver.cuDeviceGetP2PAttribute(ctypes.byref(value), NATIVE_ATOMICS, *devices):
+        return True
+    return bool(value.value)
 
 
 @functools.cache

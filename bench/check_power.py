@@ -34,7 +34,7 @@ from mutants import CASES, MUTANTS, Case, Mutant
 PACKAGE = Path(__file__).parent.parent / "autotune"
 RANKS = 2
 POLLS = 1 << 14
-"""Before a wait gives up under the interpreter: about a second, where the tuner waits for twenty."""
+"""Before a wait times out under the interpreter: about a second, where the tuner waits for twenty."""
 DEADLINE = 150.0
 """Seconds that ranks may take for a phase."""
 LIMIT = 1200.0

@@ -14,7 +14,7 @@ TILE = {
     "block_m": 16, "block_n": 32, "block_k": 32, "group_m": 1, "num_warps": 4, "num_stages": 2, "loads": "pointer",
 }  # fmt: skip
 PUSH = {
-    **TILE, "mode": "push", "schedule": "tile", "unit_rows": 16, "comm_programs": 1, "copy_kib": 2,
+    **TILE, "mode": "push", "schedule": "tile", "transfer_rows": 16, "comm_programs": 1, "copy_kib": 2,
     "peer_order": "rotate", "push_site": "same_launch", "head_start": 0, "split_k": 1, "preload_b": False,
     "k_chunks": 1,
 }  # fmt: skip
@@ -22,20 +22,20 @@ STAGED = {name: value for name, value in PUSH.items() if name != "push_site"} | 
 GATHER = {"mode": "own_collective", "comm_programs": 2, "copy_kib": 2, "peer_order": "rotate"}
 SCATTER = {
     **TILE, "mode": "push", "schedule": "tile", "peer_order": "rotate", "signals": "at_once", "split_k": 1,
-    "unit_tiles": 1,
+    "transfer_tiles": 1,
 }  # fmt: skip
 SUM = {"sum_block": 512, "sum_warps": 4}
 REDUCE = {
-    **TILE, "mode": "one_shot", "schedule": "tile", "residents": 1, "combine": "sender", "protocol": "flag",
+    **TILE, "mode": "one_shot", "schedule": "tile", "programs_per_unit": 1, "combine": "sender", "protocol": "signal",
     "split_k": 1,
 }  # fmt: skip
 DECODE = {
     "mode": "fused", "block_n": 16, "kv_splits": 2, "heads_per_program": 2, "num_warps": 2, "num_stages": 2,
-    "table_reads": "ahead", "program_order": "heads", "reducer": "trailing", "flag_heads": 1, "combine_heads": 1,
-    "wire": "fp32", "combiner": "every_rank", "combine_site": "same_launch", "protocol": "flags",
+    "table_reads": "ahead", "program_order": "heads", "reducer": "trailing", "transfer_heads": 1, "combine_heads": 1,
+    "wire": "fp32", "exchange": "one_shot", "combine_site": "same_launch", "protocol": "signal",
 }  # fmt: skip
 BARE = ("mode", "block_n", "kv_splits", "heads_per_program", "num_warps", "num_stages", "table_reads", "program_order")
-ALL_GATHER = {name: DECODE[name] for name in (*BARE, "reducer", "flag_heads", "combine_heads", "wire")}
+ALL_GATHER = {name: DECODE[name] for name in (*BARE, "reducer", "transfer_heads", "combine_heads", "wire")}
 
 AG = {"m": 64, "n": 128, "k": 64, "bias": True}
 RS = {"m": 64, "n": 64, "k": 128, "bias": True}
@@ -66,16 +66,17 @@ class Case:
 
 
 GEMM = ("m", "n", "k")
-LARGEST = {"block_m": 256, "block_k": 128, "unit_rows": 256}
+LARGEST = {"block_m": 256, "block_k": 128, "transfer_rows": 256}
 
 ON_GPU: Mapping[str, tuple[Mapping[str, int], Mapping[str, int]]] = {
     "all_gather_gemm": (
         {"m": 32, "n": 64, "k": 32},
-        {"block_m": 8, "block_n": 4, "block_k": 2, "num_warps": 2, "unit_rows": 8, "comm_programs": 8, "copy_kib": 4},
+        {"block_m": 8, "block_n": 4, "block_k": 2, "num_warps": 2, "transfer_rows": 8, "comm_programs": 8}
+        | {"copy_kib": 4},
     ),
     "gemm_reduce_scatter": (
         {"m": 32, "n": 64, "k": 32},
-        {"block_m": 8, "block_n": 4, "block_k": 2, "num_warps": 2, "unit_rows": 16, "sum_block": 4, "sum_warps": 2},
+        {"block_m": 8, "block_n": 4, "block_k": 2, "num_warps": 2, "transfer_rows": 16, "sum_block": 4, "sum_warps": 2},
     ),
     "gemm_all_reduce": ({"n": 128, "k": 64}, {"block_n": 2, "block_k": 4}),
     "flash_decode": ({"q_heads": 8, "kv_heads": 4, "kv_len": 128}, {"block_n": 4, "kv_splits": 8, "num_warps": 2}),
@@ -115,28 +116,28 @@ CASES: Mapping[str, Case] = {
     "ag K": _gather(PUSH, {"layout": "k"}),
     "ag own stream": _gather(PUSH, push_site="same_stream"),
     "ag staged": _gather(STAGED),
-    "ag staged deep": _gather(STAGED, {"m": 256, "k": 256, "n": 64}, block_m=128, block_k=256, unit_rows=128),
+    "ag staged deep": _gather(STAGED, {"m": 256, "k": 256, "n": 64}, block_m=128, block_k=256, transfer_rows=128),
     "ag pull": _gather(PULL),
     "ag pull ragged": _gather(PULL, RAGGED),
     "ag gather": _gather(GATHER),
     "ag gather wide": _gather(GATHER, {"n": 512, "k": 512}),
-    "ag copies": _gather({"mode": "copy_engine", "unit_rows": 16, "gemm_streams": 1}),
+    "ag copies": _gather({"mode": "copy_engine", "transfer_rows": 16, "gemm_streams": 1}),
     "rs push": _scatter(SCATTER),
-    "rs units": _scatter(SCATTER, unit_tiles=2),
+    "rs units": _scatter(SCATTER, transfer_tiles=2),
     "rs late": _scatter(SCATTER, schedule="persistent", signals="next_turn"),
     "rs pull": _scatter(SCATTER, mode="pull"),
     "rs split": _scatter(SCATTER, split_k=2),
     "rs gather": _scatter({"mode": "own_collective", **SUM}),
-    "rs copies": _scatter({"mode": "copy_engine", "unit_rows": 16, "gemm_streams": 1, **SUM}),
+    "rs copies": _scatter({"mode": "copy_engine", "transfer_rows": 16, "gemm_streams": 1, **SUM}),
     "ar one": _reduce(),
     "ar two": _reduce(mode="two_shot"),
-    "ar packed": _reduce(protocol="packed"),
-    "ar two packed": _reduce(mode="two_shot", protocol="packed"),
+    "ar ll": _reduce(protocol="ll"),
+    "ar two ll": _reduce(mode="two_shot", protocol="ll"),
     "ar separate": _reduce(combine="separate"),
     "ar split": _reduce(split_k=2),
-    "fd flags": _decode(),
-    "fd words": _decode(protocol="words"),
-    "fd owner": _decode(combiner="owner"),
+    "fd signal": _decode(),
+    "fd ll": _decode(protocol="ll"),
+    "fd two shot": _decode(exchange="two_shot"),
     "fd last": _decode(reducer="last"),
     "fd kernel": _decode(reducer="kernel", combine_site="next_launch"),
     "fd cap": _decode({"batch": 2, "soft_cap": 3, "ragged": True}),
@@ -189,9 +190,9 @@ PUSHED = """        if ROTATE:
 PUSH_LOOP = "        for step in range(part, tl.cdiv(end - first, STEP_ROWS) * across, parts):\n"
 FETCH_LOOP = "        for step in range(part + late, tl.cdiv(end - first, STEP_ROWS) * across, parts):\n"
 FETCHED = "        heap.signal(arrivals + (chunk * WORLD + peer) * units + unit, rank, rank, heap_bases)\n"
-RS_SEND = "            send_tile(acc, mail, place, rank if PULL else owner, rank, heap_bases, BLOCK_M, BLOCK_N)\n"
-RS_SIGNAL = "                announce(index, tiles, sent, arrivals, owner, rank, heap_bases, UNIT_TILES)\n"
-RS_LATE = "        announce(stored_index, tiles, sent, arrivals, stored_owner, rank, heap_bases, UNIT_TILES)\n\n"
+RS_SEND = "            send_tile(acc, inbox, place, rank if PULL else owner, rank, heap_bases, BLOCK_M, BLOCK_N)\n"
+RS_SIGNAL = "                announce(index, tiles, sent, arrivals, owner, rank, heap_bases, TRANSFER_TILES)\n"
+RS_LATE = "        announce(stored_index, tiles, sent, arrivals, stored_owner, rank, heap_bases, TRANSFER_TILES)\n\n"
 AR_SENT = """        for turn in tl.static_range(PEERS):
             send_tile(part, inbox, index, (first + turn) % WORLD, rank, heap_bases, BLOCK_M, BLOCK_N, rows)
 """
@@ -203,7 +204,8 @@ AR_SIGNAL = """        if PEERS == 1:
 FD_ANNOUNCE = "    announce_unit(unit, units, arrivals, rank, heap_bases, WORLD, DELIVERY)\n"
 FD_REDUCE = '    """Merge a unit\'s splits and deliver it."""\n'
 POLLING = "    while (missing > 0) & (spins < spin_limit):\n"
-GAVE_UP = "    if missing > 0:\n        tl.atomic_xchg(status, 1)\n"
+TIMED_OUT = "    if missing > 0:\n        tl.atomic_xchg(status, 1)\n"
+ALIKE = ("flag = epoch.to(tl.int32) + 1", "flag = epoch.to(tl.int32) * 0 + 1")
 
 MUTANTS: list[Mutant] = [
     *_in(
@@ -212,24 +214,26 @@ MUTANTS: list[Mutant] = [
         ("waits for nobody", "ag gather", ("heap.wait_each(counters + ranks, ranks < WORLD, target, status, spin_limit)", "pass")),
         ("waits for the launch before", "rs copies", ("ranks < WORLD, target, status", "ranks < WORLD, target - 1, status")),
         ("waits for rank 0 alone", "ag gather", ("ranks < WORLD, target, status", "ranks < 1, target, status")),
-        ("leavers are not reset", "ag push", ("        tl.atomic_xchg(counter, 0)\n", "        pass\n")),
-        ("the last but one is the last", "rs push", ('scope="gpu") == programs - 1', 'scope="gpu") == programs - 2')),
-        ("the epoch stays", "ag push", ('tl.atomic_add(state, 1, sem="release", scope="gpu")', "pass")),
-        ("the epoch stays", "rs push", ('tl.atomic_add(state, 1, sem="release", scope="gpu")', "pass")),
-        ("the epoch stays", "ag copies", ('tl.atomic_add(state, 1, sem="release", scope="gpu")', "pass")),
-        ("the epoch grows by two", "rs pull", ("tl.atomic_add(state, 1,", "tl.atomic_add(state, 2,")),
-        ("the launch's number stays", "ar one", ("1 - programs + LAUNCH, 1)", "1 - programs, 1)")),
-        ("the launch's number stays", "ar two packed", ("1 - programs + LAUNCH, 1)", "1 - programs, 1)")),
-        ("two launches have one number", "ar one", (">> LAUNCH_BITS\n", ">> (LAUNCH_BITS + 1)\n")),
-        ("two launches have one number", "ar packed", (">> LAUNCH_BITS\n", ">> (LAUNCH_BITS + 1)\n")),
-        ("leavers count unordered", "rs split", ('tl.atomic_add(counter, 1, sem="acq_rel"', 'tl.atomic_add(counter, 1, sem="relaxed"'), GPU),
-        ("leavers do not wait for their threads", "rs split", ("    tl.debug_barrier()\n    last = ", "    last = "), GPU),
+        ("finished programs are not reset", "ag push", ("        tl.atomic_xchg(counter, 0)\n", "        pass\n")),
+        ("the last but one is the last", "rs push", ('sem="acq_rel", scope="gpu") == programs - 1', 'sem="acq_rel", scope="gpu") == programs - 2')),
+        ("the epoch stays", "ag push", ('tl.atomic_add(epoch_counter, 1, sem="release", scope="gpu")', "pass")),
+        ("the epoch stays", "rs push", ('tl.atomic_add(epoch_counter, 1, sem="release", scope="gpu")', "pass")),
+        ("the epoch stays", "ag copies", ('tl.atomic_add(epoch_counter, 1, sem="release", scope="gpu")', "pass")),
+        ("the epoch grows by two", "rs pull", ('tl.atomic_add(epoch_counter, 1, sem="release"', 'tl.atomic_add(epoch_counter, 2, sem="release"')),
+        ("the epoch stays", "fd signal", ('        tl.atomic_add(epoch_counter, 1, sem="relaxed", scope="gpu")\n', "        pass\n")),
+        ("finished programs are not reset", "fd ll", ('        tl.atomic_xchg(epoch_counter + 1, 0, sem="relaxed", scope="gpu")\n', "")),
+        ("the wide epoch stays", "ar one", ("1 - programs + EPOCH_STEP, 1)", "1 - programs, 1)")),
+        ("the wide epoch stays", "ar two ll", ("1 - programs + EPOCH_STEP, 1)", "1 - programs, 1)")),
+        ("two launches have one epoch", "ar one", (">> EPOCH_SHIFT\n", ">> (EPOCH_SHIFT + 1)\n")),
+        ("two launches have one epoch", "ar ll", (">> EPOCH_SHIFT\n", ">> (EPOCH_SHIFT + 1)\n")),
+        ("finished programs count unordered", "rs split", ('tl.atomic_add(counter, 1, sem="acq_rel"', 'tl.atomic_add(counter, 1, sem="relaxed"'), GPU),
+        ("finished programs do not wait for their threads", "rs split", ("    tl.debug_barrier()\n    last = ", "    last = "), GPU),
     ),
     *_in(
-        "kernels/primitives/meeting.py",
-        ("ranks pass the meeting by", "ag copies", ("    wait_for_all(counters, epoch + 1, status, spin_limit, WORLD)\n", "")),
-        ("the first meeting ends the epoch", "ag copies", ("    if LAST:\n", "    if True:\n")),
-        ("the last meeting does not end the epoch", "ag copies", ("    if LAST:\n", "    if LAST and WORLD == 1:\n")),
+        "kernels/primitives/barrier.py",
+        ("ranks pass the barrier by", "ag copies", ("    wait_for_all(counters, epoch + 1, status, spin_limit, WORLD)\n", "")),
+        ("the first barrier ends the epoch", "ag copies", ("    if FINISH:\n", "    if True:\n")),
+        ("the last barrier does not end the epoch", "ag copies", ("    if FINISH:\n", "    if FINISH and WORLD == 1:\n")),
     ),
     *_in(
         "heap/device.py",
@@ -238,14 +242,14 @@ MUTANTS: list[Mutant] = [
         ("signals itself", "ag push", ("iris.atomic_add(counter, 1, rank, peer,", "iris.atomic_add(counter, 1, rank, rank,")),
         ("leaves the last rank out", "ag pull", ("(lanes >= FIRST) & (lanes < WORLD)", "(lanes >= FIRST) & (lanes < WORLD - 1)")),
         ("signals each rank twice", "ag pull", ("iris.atomic_add(counter + lanes * 0, 1,", "iris.atomic_add(counter + lanes * 0, 2,")),
-        ("signals each rank twice", "fd flags", ("iris.atomic_add(counter + lanes * 0, 1,", "iris.atomic_add(counter + lanes * 0, 2,")),
+        ("signals each rank twice", "fd signal", ("iris.atomic_add(counter + lanes * 0, 1,", "iris.atomic_add(counter + lanes * 0, 2,")),
         ("waits for one less", "rs push", ("    spins = 0\n    behind = target -", "    spins = 0\n    target -= 1\n    behind = target -")),
         ("waits for one less", "ag push", ("    spins = 0\n    behind = target -", "    spins = 0\n    target -= 1\n    behind = target -")),
-        ("waits for the first to come", "fd flags", ("tl.max(tl.where(mask, target - reached, 0), axis=0)", "tl.min(tl.where(mask, target - reached, 1 << 30), axis=0)")),
+        ("waits for the first to come", "fd signal", ("tl.max(tl.where(mask, target - reached, 0), axis=0)", "tl.min(tl.where(mask, target - reached, 1 << 30), axis=0)")),
         ("waits for the first to come", "rs gather", ("tl.max(tl.where(mask, target - reached, 0), axis=0)", "tl.min(tl.where(mask, target - reached, 1 << 30), axis=0)")),
-        ("gives up at once", "ar one", ("    while (behind > 0) & (spins < spin_limit):\n", "    while (behind > 0) & (spins < 1):\n", 2)),
-        ("gives up without a mark", "rs push", ("        tl.atomic_xchg(status, 1)\n    return late", "        pass\n    return late"),
-         {"equivalent": "no wait of a right kernel gives up; the check of a wrong one sees the result"}),
+        ("times out at once", "ar one", ("    while (behind > 0) & (spins < spin_limit):\n", "    while (behind > 0) & (spins < 1):\n", 2)),
+        ("times out without a mark", "rs push", ("        tl.atomic_xchg(status, 1)\n    return late", "        pass\n    return late"),
+         {"equivalent": "no wait of a right kernel times out; the check of a wrong one sees the result"}),
         ("signals before its threads have stored", "rs push", ('    tl.debug_barrier()\n    iris.atomic_add(counter, 1,', '    iris.atomic_add(counter, 1,'), GPU),
         ("signals unordered", "rs push", ('mask=mask, sem="release", scope="sys")', 'mask=mask, sem="relaxed", scope="sys")', 2), GPU),
         ("signals for this GPU alone", "rs push", ('mask=mask, sem="release", scope="sys")', 'mask=mask, sem="release", scope="gpu")', 2), GPU),
@@ -285,7 +289,7 @@ MUTANTS: list[Mutant] = [
         ("units are signalled before they are stored", "ag fanout", (PUSHED, ""), (PUSH_LOOP, PUSHED + PUSH_LOOP)),
         ("a unit's last step is not sent", "ag push", (PUSH_LOOP, PUSH_LOOP.replace(" * across, parts", " * across - 1, parts"))),
         ("a step beyond the unit's rows", "ag ragged", ("inside = (rows < end_row) & ", "inside = (rows < end_row + STEP_ROWS) & ")),
-        ("a tile does not wait for its last unit", "ag units", ("tl.minimum(last, rows - 1) // unit_rows + 1):", "tl.minimum(last, rows - 1) // unit_rows):")),
+        ("a tile does not wait for its last unit", "ag units", ("tl.minimum(last, rows - 1) // transfer_rows + 1):", "tl.minimum(last, rows - 1) // transfer_rows):")),
         ("units of the launch before will do", "ag push", ("late += heap.wait(arrivals + source * units + unit, target,", "late += heap.wait(arrivals + source * units + unit, target - 1,")),
         ("does not wait for the last source", "ag K", ("(sources <= last_source)", "(sources < last_source)")),
         ("does not wait for the first source", "ag ragged", ("(sources >= first_source)", "(sources > first_source)")),
@@ -296,11 +300,11 @@ MUTANTS: list[Mutant] = [
     *_in(
         "kernels/all_gather_gemm/device.py",
         ("one slot", "ag push", ("slot = epoch & (SLOTS - 1)", "slot = epoch & 0")),
-        ("one slot", "ag own stream", ("slot = epoch & (SLOTS - 1)", "slot = epoch & 0"), ("slot = tl.load(state) & (SLOTS - 1)", "slot = tl.load(state) & 0")),
+        ("one slot", "ag own stream", ("slot = epoch & (SLOTS - 1)", "slot = epoch & 0"), ("slot = tl.load(epoch_counter) & (SLOTS - 1)", "slot = tl.load(epoch_counter) & 0")),
         ("one slot", "ag split", ("slot = epoch & (SLOTS - 1)", "slot = epoch & 0")),
         ("one slot", "ag K", ("slot = epoch & (SLOTS - 1)", "slot = epoch & 0")),
         ("rank 1 is in the other slot", "ag push", ("slot = epoch & (SLOTS - 1)", "slot = (epoch + rank) & (SLOTS - 1)")),
-        ("rank 1 is an epoch ahead", "ag push", ("epoch = tl.load(state)\n    slot", "epoch = tl.load(state) + rank\n    slot")),
+        ("rank 1 is an epoch ahead", "ag push", ("epoch = tl.load(epoch_counter)\n    slot", "epoch = tl.load(epoch_counter) + rank\n    slot")),
         ("waits for the launch before", "ag push", ("target = (epoch + 1) * comm_programs", "target = epoch * comm_programs")),
         ("peers are read before they are ready", "ag pull", ("late = heap.wait_each(ready + peers, peers < WORLD, epoch + 1, status, spin_limit)", "late = 0")),
         ("A is overwritten while peers read it", "ag pull", ("        heap.signal_each(done + rank, rank, heap_bases, WORLD, 0)\n    " + DONE, "        pass\n")),
@@ -308,7 +312,7 @@ MUTANTS: list[Mutant] = [
         ("inboxes are overwritten while they are read", "ag gather wide", ("    wait_for_all(ready, epoch + 1, status, spin_limit, WORLD)\n", "")),
         ("the GEMM begins before all is there", "ag gather", ("        wait_for_all(arrivals, (epoch + 1) * programs, status, spin_limit, WORLD)\n", "        pass\n")),
         ("a chunk of K is lost", "ag chunks", ("            for chunk in range(CHUNKS):\n                low, high = chunk_of(chunk, rank, K, WORLD, CHUNKS, ROWS)\n                late", "            for chunk in range(1, CHUNKS):\n                low, high = chunk_of(chunk, rank, K, WORLD, CHUNKS, ROWS)\n                late")),
-        ("chunks wait for the first one's units", "ag chunks", ("arrivals + chunk * WORLD * tl.cdiv(shard_rows, unit_rows), source", "arrivals, source")),
+        ("chunks wait for the first one's units", "ag chunks", ("arrivals + chunk * WORLD * tl.cdiv(shard_rows, transfer_rows), source", "arrivals, source")),
         ("a tile waits for its first row alone", "ag units", ("row_in_shard + BLOCK_M - 1, shard_rows", "row_in_shard, shard_rows")),
         ("the last of K is lost", "ag pull ragged", ("mask=ks[None, :] < width - k, other=0.0, hint", "mask=ks[None, :] < width - k - 1, other=0.0, hint")),
     ),
@@ -338,20 +342,20 @@ MUTANTS: list[Mutant] = [
         ("sums before the copies have come", "rs copies", (DONE + "    for back", "    for back")),
         ("no bias", "rs copies", ("        acc += tl.load(bias + place % N, mask=inside, other=0.0).to(tl.float32)\n", "        pass\n", 2)),
         ("products are read before they are whole", "rs gather", ("    wait_for_all(ready, epoch + 1, status, spin_limit, WORLD)\n", "")),
-        ("the product is overwritten while peers read it", "rs gather", ("        announce_ready(done, rank, heap_bases, WORLD)\n    " + DONE, "        pass\n")),
+        ("the product is overwritten while peers read it", "rs gather", ("        arrive(done, rank, heap_bases, WORLD)\n    " + DONE, "        pass\n")),
         ("a peer's part is not added", "rs gather", ("    for back in tl.static_range(1, WORLD):\n        source = (rank + WORLD - back) % WORLD\n        acc +=", "    for back in tl.static_range(2, WORLD):\n        source = (rank + WORLD - back) % WORLD\n        acc +=")),
     ),
     *_in(
         "kernels/gemm_reduce_scatter/copy_engine.py",
         ("inboxes are overwritten while they are summed", "rs copies", ("            self._enter.run()\n", "            pass\n")),
-        ("a chunk is not multiplied", "rs copies", ("    for begin in range(0, m, unit_rows):", "    for begin in range(unit_rows, m, unit_rows):")),
+        ("a chunk is not multiplied", "rs copies", ("    for begin in range(0, m, transfer_rows):", "    for begin in range(transfer_rows, m, transfer_rows):")),
     ),
     *_in(
         "kernels/gemm_all_reduce/device.py",
         ("one slot", "ar one", ("slot = (epoch & 1).to(tl.int32)", "slot = (epoch & 0).to(tl.int32)", 2)),
         ("one slot", "ar two", ("slot = (epoch & 1).to(tl.int32)", "slot = (epoch & 0).to(tl.int32)", 2)),
-        ("one slot", "ar packed", ("slot = (epoch & 1).to(tl.int32)", "slot = (epoch & 0).to(tl.int32)", 2), SLOT),
-        ("one slot", "ar two packed", ("slot = (epoch & 1).to(tl.int32)", "slot = (epoch & 0).to(tl.int32)", 2), SLOT),
+        ("one slot", "ar ll", ("slot = (epoch & 1).to(tl.int32)", "slot = (epoch & 0).to(tl.int32)", 2), SLOT),
+        ("one slot", "ar two ll", ("slot = (epoch & 1).to(tl.int32)", "slot = (epoch & 0).to(tl.int32)", 2), SLOT),
         ("parts are not waited for", "ar one", ("    heap.wait(counter, (((epoch >> 1) + 1) * SOURCES).to(tl.int32), status, spin_limit)\n", "    pass\n")),
         ("waits for all parts but one", "ar one", ("+ 1) * SOURCES).to", "+ 1) * SOURCES - 1).to")),
         ("waits for the slot's launch before", "ar two", ("(((epoch >> 1) + 1) * SOURCES)", "((epoch >> 1) * SOURCES)")),
@@ -359,51 +363,46 @@ MUTANTS: list[Mutant] = [
         ("tiles are signalled before they are stored", "ar one", (AR_SENT + AR_SIGNAL, AR_SIGNAL + AR_SENT)),
         ("the owner adds no bias", "ar two", ("                total = add_bias(total, bias, n * BLOCK_N, N, BLOCK_N)\n", "                total = total\n")),
         ("bias twice", "ar two", ("False, BIAS and MODE != TWO_SHOT)", "False, BIAS)")),
-        ("rank 1 is an epoch ahead", "ar one", ("epoch = launch_number(entries)\n            share_part", "epoch = launch_number(entries) + rank\n            share_part")),
-        ("leaves before it has asked for the number", "ar one", ("    count_out(entries, tl.num_programs(0))\n", ""), ("    pid = tl.program_id(0)\n    # Fetched", "    pid = tl.program_id(0)\n    count_out(entries, tl.num_programs(0))\n    # Fetched")),
+        ("rank 1 is an epoch ahead", "ar one", ("epoch = wide_epoch(epoch_counter)\n            share_part", "epoch = wide_epoch(epoch_counter) + rank\n            share_part")),
+        ("finishes before it has read the epoch", "ar one", ("    finish_wide(epoch_counter, tl.num_programs(0))\n", ""), ("    pid = tl.program_id(0)\n    # Fetched", "    pid = tl.program_id(0)\n    finish_wide(epoch_counter, tl.num_programs(0))\n    # Fetched")),
         ("results are sent to the wrong tile", "ar two", ("total, results, here, returns", "total, results, slot * tiles, returns")),
     ),
     *_in(
-        "kernels/gemm_all_reduce/packed.py",
-        ("words of every launch are alike", "ar packed", ("return (epoch % 0xFFFFFFFF + 1) << 32", "return (epoch * 0 + 1) << 32")),
-        ("words of every launch are alike", "ar two packed", ("return (epoch % 0xFFFFFFFF + 1) << 32", "return (epoch * 0 + 1) << 32")),
-        ("words are not waited for", "ar packed", (POLLING, POLLING.replace("missing > 0", "missing < 0")), (GAVE_UP, "")),
-    ),
-    *_in(
-        "kernels/primitives/words.py",
-        ("words are not waited for", "fd words", (POLLING, POLLING.replace("missing > 0", "missing < 0")), (GAVE_UP, "")),
-        ("words of every launch are alike", "fd words", ("(number.to(tl.int64) << 32)", "((number * 0 + 1).to(tl.int64) << 32)"), ("(words >> 32).to(tl.int32) != number", "(words >> 32).to(tl.int32) != number * 0 + 1")),
+        "kernels/primitives/ll.py",
+        ("words of every launch are alike", "ar ll", ALIKE),
+        ("words of every launch are alike", "ar two ll", ALIKE),
+        ("words are not waited for", "ar ll", (POLLING, POLLING.replace("missing > 0", "missing < 0")), (TIMED_OUT, "")),
+        ("words are not waited for", "fd ll", (POLLING, POLLING.replace("missing > 0", "missing < 0")), (TIMED_OUT, "")),
+        ("words of every launch are alike", "fd ll", ALIKE),
     ),
     *_in(
         "kernels/flash_decode/exchange.py",
-        ("one slot", "fd flags", ("(epoch & 1) * WORLD + rank", "(epoch & 0) * WORLD + rank"), ("slot = epoch & (SLOTS - 1)", "slot = epoch & 0"), SLOT),
-        ("one slot", "fd owner", ("(epoch & 1) * WORLD + rank", "(epoch & 0) * WORLD + rank"), ("slot = epoch & (SLOTS - 1)", "slot = epoch & 0"), SLOT),
-        ("one slot", "fd words", ("(epoch & 1) * WORLD + rank", "(epoch & 0) * WORLD + rank"), ("slot = epoch & (SLOTS - 1)", "slot = epoch & 0"), SLOT),
-        ("results are read from the other slot", "fd flags", ("slot = epoch & (SLOTS - 1)", "slot = (epoch + 1) & (SLOTS - 1)")),
-        ("units are not waited for", "fd flags", ("    heap.wait_each(arrivals + unit + sources * units, sources < WORLD, epoch + 1, status, spin_limit)\n", "    pass\n")),
+        ("one slot", "fd signal", ("(epoch & 1) * WORLD + rank", "(epoch & 0) * WORLD + rank"), ("slot = epoch & (SLOTS - 1)", "slot = epoch & 0"), SLOT),
+        ("one slot", "fd two shot", ("(epoch & 1) * WORLD + rank", "(epoch & 0) * WORLD + rank"), ("slot = epoch & (SLOTS - 1)", "slot = epoch & 0"), SLOT),
+        ("one slot", "fd ll", ("(epoch & 1) * WORLD + rank", "(epoch & 0) * WORLD + rank"), ("slot = epoch & (SLOTS - 1)", "slot = epoch & 0"), SLOT),
+        ("results are read from the other slot", "fd signal", ("slot = epoch & (SLOTS - 1)", "slot = (epoch + 1) & (SLOTS - 1)")),
+        ("units are not waited for", "fd signal", ("    heap.wait_each(arrivals + unit + sources * units, sources < WORLD, epoch + 1, status, spin_limit)\n", "    pass\n")),
         ("waits for the launch before", "fd kernel", ("sources < WORLD, epoch + 1, status", "sources < WORLD, epoch, status")),
         ("units are announced before they are delivered", "fd kernel", (FD_ANNOUNCE, ""), (FD_REDUCE, FD_REDUCE + FD_ANNOUNCE)),
-        ("outputs are read before they have come back", "fd owner", ("        heap.wait(returns + unit, epoch + 1, status, spin_limit)\n", "        pass\n")),
-        ("a rank's part is left out", "fd flags", ("rows, valid, WORLD, D, CHUNK)", "rows, valid, WORLD - 1, D, CHUNK)")),
-        ("a split is left out", "fd flags", ("valid, splits, D, CHUNK)", "valid, splits - 1, D, CHUNK)")),
-        ("log-sum-exps are not sent", "fd flags", ("                heap.store(place_lse, sent_lse, rank, peer, heap_bases, mask=valid)\n", "                pass\n")),
+        ("outputs are read before they have come back", "fd two shot", ("        heap.wait(returns + unit, epoch + 1, status, spin_limit)\n", "        pass\n")),
+        ("a rank's part is left out", "fd signal", ("rows, valid, WORLD, D, CHUNK)", "rows, valid, WORLD - 1, D, CHUNK)")),
+        ("a split is left out", "fd signal", ("valid, splits, D, CHUNK)", "valid, splits - 1, D, CHUNK)")),
+        ("log-sum-exps are not sent", "fd signal", ("                heap.store(place_lse, sent_lse, rank, peer, heap_bases, mask=valid)\n", "                pass\n")),
     ),
     *_in(
         "kernels/flash_decode/device.py",
-        ("the epoch stays", "fd flags", ('        tl.atomic_add(state, 1, sem="relaxed", scope="gpu")\n', "        pass\n")),
-        ("leavers are not reset", "fd words", ('        tl.atomic_xchg(state + 1, 0, sem="relaxed", scope="gpu")\n', "")),
-        ("the last token counts twice", "fd flags", ("(start + tl.arange(0, BLOCK_N) < end)[None, :]", "(start + tl.arange(0, BLOCK_N) < end + 1)[None, :]")),
-        ("the last token is lost", "fd flags", ("(start + tl.arange(0, BLOCK_N) < end)[None, :]", "(start + tl.arange(0, BLOCK_N) < end - 1)[None, :]")),
-        ("sums are not rescaled", "fd flags", ("total = total * fade + tl.sum(weights, axis=1)", "total = total + tl.sum(weights, axis=1)")),
+        ("the last token counts twice", "fd signal", ("(start + tl.arange(0, BLOCK_N) < end)[None, :]", "(start + tl.arange(0, BLOCK_N) < end + 1)[None, :]")),
+        ("the last token is lost", "fd signal", ("(start + tl.arange(0, BLOCK_N) < end)[None, :]", "(start + tl.arange(0, BLOCK_N) < end - 1)[None, :]")),
+        ("sums are not rescaled", "fd signal", ("total = total * alpha + tl.sum(weights, axis=1)", "total = total + tl.sum(weights, axis=1)")),
         ("no soft cap", "fd cap", ("if CAP > 0:", "if CAP > 1000:")),
         ("the last split but one reduces", "fd last", ("if before + 1 == target:", "if before + 2 == target:")),
-        ("splits are reduced before they are there", "fd flags", ("        heap.wait(arrived + first_unit // UNITS, target, status, spin_limit)\n", "        pass\n"), GPU),
+        ("splits are reduced before they are there", "fd signal", ("        heap.wait(arrived + first_unit // UNITS, target, status, spin_limit)\n", "        pass\n"), GPU),
         ("records are combined before they have come", "fd gather", ("    if WAIT:\n        wait_for_unit(unit", "    if WAIT and WORLD == 1:\n        wait_for_unit(unit")),
     ),
     *_in(
         "kernels/primitives/softmax.py",
-        ("weights ignore the other's size", "fd flags", ("weights = tl.exp2(lse - shift[None, :])", "weights = tl.exp2(lse * 0.0)")),
-        ("a merged part keeps its own size", "fd flags", ("return acc, total * fade + tl.sum(weights, axis=0), highest", "return acc, total + tl.sum(weights, axis=0), highest"),
+        ("weights ignore the other's size", "fd signal", ("weights = tl.exp2(lse - shift[None, :])", "weights = tl.exp2(lse * 0.0)")),
+        ("a merged part keeps its own size", "fd signal", ("return acc, total * alpha + tl.sum(weights, axis=0), new_max", "return acc, total + tl.sum(weights, axis=0), new_max"),
          {"equivalent": "at two ranks and two splits all parts are taken in at once: what fades is zero"}),
     ),
 ]  # fmt: skip

@@ -47,7 +47,7 @@ PAPER = {
 """Warps and stages are Triton's defaults, as there."""
 
 PUSHING = {
-    "mode": "push", "schedule": "tile", "split_k": 1, "preload_b": False, "unit_rows": 256, "k_chunks": 1,
+    "mode": "push", "schedule": "tile", "split_k": 1, "preload_b": False, "transfer_rows": 256, "k_chunks": 1,
     "comm_programs": 16, "copy_kib": 16, "peer_order": "rotate", "push_site": "side_stream", "head_start": 0,
 }  # fmt: skip
 """The push is a kernel of its own on another stream there, of as many programs as there are row blocks or so."""

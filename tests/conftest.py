@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import functools
 import os
+import sys
 from pathlib import Path
 
 import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))  # for the helpers beside this file
 
 RANKS_PER_GPU = int(os.environ.get("RANKS_PER_GPU", "1"))
 """Ranks that take turns on a GPU show that kernels are right at a world size that the machine has no GPUs for. NCCL

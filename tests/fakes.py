@@ -33,7 +33,7 @@ RATES = {"links": 350e3, "memory": 4e6, "flops": 750e6}
 FAILURES: dict[Outcome, Callable[[Config], bool]] = {
     Outcome.DID_NOT_COMPILE: lambda c: c.get("block_k") == 128 and c.get("block_n") == 256,
     Outcome.OUT_OF_RESOURCES: lambda c: c.get("num_stages") == 6,
-    Outcome.WRONG_RESULT: lambda c: c.get("peer_order") == "fanout" and c.get("unit_rows") == 16,
+    Outcome.WRONG_RESULT: lambda c: c.get("peer_order") == "fanout" and c.get("transfer_rows") == 16,
     Outcome.TIMED_OUT: lambda c: c.get("copy_kib") == 2 and c.get("group_m") == 16,
     Outcome.CRASHED: lambda c: c.get("push_site") == "same_stream" and c.get("num_stages") == 1,
 }

@@ -22,6 +22,9 @@ State = Literal["running", "finished", "superseded"]
 SHORTEST, LONGEST = 1e-3, 1e12
 """Microseconds that a latency can have: from a nanosecond to eleven days."""
 
+HASHED = {"source_hash": "the kernels' sources have changed", "space": "the search space has changed"}
+"""Of a provenance: what it means that two hashes differ."""
+
 ABSENT = "absent"
 """Shown where one side of a comparison lacks a field."""
 
@@ -90,6 +93,14 @@ class Provenance:
         """The fields that differ."""
         return _differences(dataclasses.asdict(self), dataclasses.asdict(other))
 
+    def changes(self, today: Provenance) -> str:
+        """Why a result of this provenance is stale today, in words; empty where it is not."""
+        found = []
+        for name, (then, now) in self.differences(today).items():
+            text = f"{name} {then or 'unknown'} is now {now or 'unknown'}"
+            found.append(f"{HASHED[name]} ({text})" if name in HASHED else text)
+        return "; ".join(found)
+
 
 @dataclass(frozen=True)
 class TrialRecord:
@@ -98,9 +109,9 @@ class TrialRecord:
     config: Config
     evaluation: Evaluation
     source: str = ""
-    """Who proposed it: ``default``, ``sampler``, ``baseline``, ``finalist``, …"""
+    """Who proposed it: ``baseline``, ``first``, ``sampler``, ``surrogate``, ``listed``, ``final`` or ``recorded``."""
     number: int | None = None
-    """The sampler's own number of the trial."""
+    """How many trials of the search came before it; of a final, its round."""
     predicted: float | None = None
     """Microseconds, as the cost model had it before the measurement."""
     id: int | None = field(default=None, compare=False)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from autotune.decorator.candidates import Default
-from autotune.decorator.options import OnMiss, Options, Ranks
+from autotune.decorator.own_options import OnMiss, Options, Ranks
 from autotune.decorator.tuned_kernel import TunedKernel
 from autotune.search_spaces import Dimension, Space
 

@@ -14,9 +14,9 @@ from triton.compiler.errors import CompilationError
 from triton.runtime import driver
 from triton.runtime.errors import OutOfResources, PTXASError
 
+from autotune.agreement import Agreement
 from autotune.machine import Machine
 from autotune.outcome import Evaluation, Latency, Outcome
-from autotune.ranks.agreement import Agreement
 from autotune.ranks.measure import combine
 
 REFUSALS: dict[type[Exception], Outcome] = {

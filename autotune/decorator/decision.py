@@ -11,16 +11,16 @@ from typing import Any, Literal
 import torch.distributed as dist
 from triton.runtime.jit import JITFunction
 
+from autotune.agreement import Agreement
 from autotune.config import Config
 from autotune.db import CacheKey, Provenance
 from autotune.decorator.candidates import Candidates, Spaced
 from autotune.decorator.key import Call, TuningKey, cache_key, call_of, provenance_of
-from autotune.decorator.options import Options, Ranks
+from autotune.decorator.own_options import Options, Ranks
 from autotune.decorator.triton_tuner import Arguments, TritonTuner
 from autotune.errors import NotTuned
 from autotune.machine import INTERPRETED, Machine
 from autotune.machine import machine as this_machine
-from autotune.ranks.agreement import Agreement
 from autotune.runtime.entries import read_entries, serve
 from autotune.runtime.lookup import Found
 from autotune.settings import default_database_url, offline
@@ -161,7 +161,7 @@ class Decider:
 
     def _tuned(self, key: TuningKey, question: Question, launch: Arguments, anew: bool = False) -> Found:
         from autotune.decorator.proposals import Task
-        from autotune.decorator.session import Session  # Optuna takes a second to import
+        from autotune.decorator.tuning_session import Session  # Optuna takes a second to import
 
         task = Task(question.call, self.machine, question.key, self._provenance, self._url, self._options.trials, anew)
         return Session(self._tuner, self._candidates, question.agreement, task, key, launch).run()

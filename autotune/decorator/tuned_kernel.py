@@ -10,7 +10,7 @@ from typing import Any
 from autotune.decorator.candidates import Candidates, Listed, Spaced
 from autotune.decorator.decision import Decider
 from autotune.decorator.key import Reader, TuningKey, key_reader, tuning_key
-from autotune.decorator.options import Options, check_names
+from autotune.decorator.own_options import Options, check_names
 from autotune.decorator.triton_tuner import TritonTuner
 from autotune.errors import InvalidArguments
 from autotune.runtime.entries import forget_entries

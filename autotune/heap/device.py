@@ -3,8 +3,8 @@
 The protocol, in one place. A producer stores data to a peer, then ``signal``s a counter in that peer's heap: a
 barrier among the program's threads orders all their stores before one thread's release at system scope. A consumer
 ``wait``s on the counter in its own heap with an acquire at system scope, then reads. Data that it reads through TMA
-(the async proxy) needs a proxy fence in between. A wait is bounded: after ``spin_limit`` polls it gives up and leaves a
-mark in ``status``; under the interpreter also once a peer's process has ended.
+(the async proxy) needs a proxy fence in between. A wait is bounded: after ``spin_limit`` polls it times out and sets
+``status`` to 1; under the interpreter also once a peer's process has ended.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ def signal_each(counter, rank, heap_bases, WORLD: tl.constexpr, FIRST: tl.conste
 
 @triton.jit
 def wait(counter, target, status, spin_limit):
-    """Poll ``counter`` in our own heap until it has reached ``target``; returns 0, or 1 where it gave up.
+    """Poll ``counter`` in our own heap until it has reached ``target``; returns 0, or 1 where it timed out.
 
     Counters only grow and may wrap around, hence the signed difference. Every 256 polls it looks whether another wait
-    has given up already, so that a broken launch ends after one time-out and not after one for each of its waits.
+    has timed out already, so that a broken launch ends after one time-out and not after one for each of its waits.
     """
     spins = 0
     behind = target - tl.atomic_add(counter, 0, sem="acquire", scope="sys")

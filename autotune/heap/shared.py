@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
+from autotune.agreement import Agreement
 from autotune.errors import HeapError
 from autotune.heap.arena import SymmetricHeap
 from autotune.heap.interpreter import mend_interpreter
@@ -31,19 +32,14 @@ class SharedMemoryHeap(SymmetricHeap):
     def __init__(self, size: int, group: dist.ProcessGroup | None = None) -> None:
         """Collective: all ranks of ``group`` call it with the same ``size`` in bytes."""
         mend_interpreter()
-        rank, world_size = dist.get_rank(group), dist.get_world_size(group)
-        with _common_folder(group) as folder:
-            files = [os.path.join(folder, f"rank{peer}") for peer in range(world_size)]
-            # Written, not just sized: a full /dev/shm or /tmp then says so here and not as a SIGBUS in a kernel.
-            try:
-                with open(files[rank], "wb") as file:
-                    os.posix_fallocate(file.fileno(), 0, size)
-            except OSError as error:
-                raise HeapError(f"shared memory of {size} bytes for rank {rank}: {error.strerror}") from error
-            dist.barrier(group=group)
+        agreement = Agreement(group if group is not None else dist.group.WORLD)
+        rank = agreement.rank
+        with _common_folder(agreement) as folder:
+            files = [os.path.join(folder, f"rank{peer}") for peer in range(agreement.world_size)]
+            agreement.gather(lambda: _allocate(files[rank], size, rank))
             self._maps = [torch.from_file(file, shared=True, size=size, dtype=torch.uint8) for file in files]
-            dist.barrier(group=group)
-        self._let_go = weakref.finalize(self, PEERS.watch(_others(group)))
+            agreement.barrier()
+        self._let_go = weakref.finalize(self, PEERS.watch(_others(agreement)))
         super().__init__(self._maps[rank], [part.data_ptr() for part in self._maps], group)
 
     def _borrow(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -63,21 +59,27 @@ class SharedMemoryHeap(SymmetricHeap):
         super().close()
 
 
-def _others(group: dist.ProcessGroup | None) -> list[int]:
+def _allocate(file: str, size: int, rank: int) -> None:
+    """Written, not just sized: a full /dev/shm or /tmp then says so here and not as a SIGBUS in a kernel."""
+    try:
+        with open(file, "wb") as opened:
+            os.posix_fallocate(opened.fileno(), 0, size)
+    except OSError as error:
+        raise HeapError(f"shared memory of {size} bytes for rank {rank}: {error.strerror}") from error
+
+
+def _others(agreement: Agreement) -> list[int]:
     """The peers' process ids. Collective."""
-    pids: list[int] = [0] * dist.get_world_size(group)
-    dist.all_gather_object(pids, os.getpid(), group=group)
-    return [pid for pid in pids if pid != os.getpid()]
+    return [pid for pid in agreement.gather(os.getpid) if pid != os.getpid()]
 
 
 @contextlib.contextmanager
-def _common_folder(group: dist.ProcessGroup | None) -> Iterator[str]:
+def _common_folder(agreement: Agreement) -> Iterator[str]:
     """A fresh folder that all ranks know and the first one removes; in memory where the host has such a place."""
-    own = OwnFolder(MEMORY if MEMORY.is_dir() else None) if dist.get_rank(group) == 0 else None
-    name = [str(own.path) if own else ""]
-    dist.broadcast_object_list(name, group_src=0, group=group)
-    try:
-        yield name[0]
-    finally:
-        if own:
-            own.close()
+    with contextlib.ExitStack() as stack:
+
+        def make() -> str:
+            own = stack.enter_context(contextlib.closing(OwnFolder(MEMORY if MEMORY.is_dir() else None)))
+            return str(own.path)
+
+        yield agreement.broadcast(make)

@@ -10,6 +10,7 @@ from typing import Any, NoReturn, TypeVar
 
 import torch
 
+from autotune.agreement import Agreement, Released
 from autotune.config import Config
 from autotune.errors import GangError
 from autotune.heap import open_heap
@@ -17,7 +18,6 @@ from autotune.heap.arena import SymmetricHeap
 from autotune.machine import Machine
 from autotune.outcome import Evaluation, Latency
 from autotune.problem import Problem
-from autotune.ranks.agreement import Agreement, Released
 from autotune.ranks.evaluation import (
     MeasurePlan,
     check_same_work,

@@ -33,7 +33,7 @@ STAGGER = {"gpu": 2e-3, "interpreter": 0.15}
 call, so that what one does not wait for is not there by chance; more on CPUs, which ranks share with others."""
 
 LONGEST_STAGGER = {"gpu": 0.5, "interpreter": 5.0}
-"""Seconds by which the last rank is late at most: a right kernel's wait for it must not give up."""
+"""Seconds by which the last rank is late at most: a right kernel's wait for it must not time out."""
 
 PAUSE = {"gpu": 1e-4, "interpreter": 0.02}
 """Seconds by which a rank is late to each call of a burst; at least the time of a call, as above."""

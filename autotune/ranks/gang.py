@@ -49,7 +49,7 @@ DYING = 20.0
 """Seconds that a process may take to end once its connection is closed: to unmap a large heap on a busy host, say."""
 
 SPIN_LIMITS = {"gpu": 1 << 21, "interpreter": 1 << 18}
-"""Polls before a wait inside a kernel gives up: about 2 s on a GPU, 20 s under the interpreter."""
+"""Polls before a wait inside a kernel times out: about 2 s on a GPU, 20 s under the interpreter."""
 
 MOST_RESTARTS = 10
 """After so many in a row, no config measured in between, the machine is to blame and not the configs."""

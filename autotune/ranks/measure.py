@@ -10,10 +10,10 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 
-from autotune.errors import MissedMeeting
+from autotune.errors import MissedBarrier
 from autotune.heap.arena import SymmetricHeap
 from autotune.kernels.launching.plan import Launch
-from autotune.kernels.primitives.meeting import meet_kernel
+from autotune.kernels.primitives.barrier import barrier_kernel
 from autotune.machine import Machine
 from autotune.outcome import Latency
 from autotune.ranks.early_stop import slowest
@@ -48,8 +48,8 @@ class Stopwatch:
     """Times calls on one rank. All ranks make the same calls, in the same order, with the same numbers.
 
     On GPUs an iteration is: evict the L2; sleep on the device for as long as the host needs to enqueue the call;
-    meet the other ranks in a kernel; record; call; record. Nothing waits for the host between the two events, so that
-    the time is the device's. On CPUs the ranks meet in a host barrier and a host clock is read.
+    pass a barrier of all ranks in a kernel; record; call; record. Nothing waits for the host between the two events,
+    so that the time is the device's. On CPUs the barrier is the host's and a host clock is read.
     """
 
     def __init__(self, heap: SymmetricHeap, machine: Machine, spin_limit: int) -> None:
@@ -59,12 +59,12 @@ class Stopwatch:
         self._counters = heap.allocate((heap.world_size + 3,), torch.int32)
         self._status = self._counters[2:3]
         self._begin_anew()
-        self._meet = Launch(
-            meet_kernel, 1,
+        self._barrier = Launch(
+            barrier_kernel, 1,
             {
-                "counters": self._counters[3:], "state": self._counters[:2], "rank": heap.rank,
+                "counters": self._counters[3:], "epoch_counter": self._counters[:2], "rank": heap.rank,
                 "heap_bases": heap.bases, "status": self._status, "spin_limit": spin_limit,
-                "WORLD": heap.world_size, "LAST": True,
+                "WORLD": heap.world_size, "FINISH": True,
             },
             {"num_warps": 1},
         )  # fmt: skip
@@ -74,18 +74,18 @@ class Stopwatch:
     def time(self, call: Callable[[], None], *, warmup: int, iterations: int) -> Timed:
         """Times of ``iterations`` calls on this rank, after ``warmup`` that are not kept. Collective.
 
-        Raises MissedMeeting where another rank did not come to a meeting.
+        Raises MissedBarrier where another rank did not come to a barrier.
         """
         self._begin_anew()
         if self._machine.is_interpreter:
             return Timed([self._host_time(call) for _ in range(warmup + iterations)][warmup:], [])
         timed = self._device_times(call, warmup, iterations)
         if self._status.item():
-            raise MissedMeeting("the ranks did not meet before a timed call: one was stuck, or had failed")
+            raise MissedBarrier("a rank missed the barrier before a timed call: it was stuck, or had failed")
         return timed
 
     def _begin_anew(self) -> None:
-        """Forget meetings that a rank has missed, as one does that raised while it was timed."""
+        """Forget barriers that a rank has missed, as one does that raised while it was timed."""
         self._heap.barrier()
         self._counters.zero_()
         self._heap.barrier()
@@ -129,7 +129,7 @@ class Stopwatch:
         for before, after in events:
             torch.sum(self._flush, dim=0, out=self._sink)
             torch.cuda._sleep(cycles)
-            self._meet.run()
+            self._barrier.run()
             before.record()
             begin = time.perf_counter()
             call()

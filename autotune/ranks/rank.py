@@ -14,7 +14,7 @@ from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
 from autotune.config import Config
-from autotune.errors import AutotuneError, HeapExhausted, MissedMeeting
+from autotune.errors import AutotuneError, HeapExhausted, MissedBarrier
 from autotune.machine import Machine
 from autotune.outcome import Outcome
 from autotune.processes.lifeline import die_with_parent
@@ -88,7 +88,7 @@ class Rank:
             return self._carry_out(request)
         except CompileError as error:
             return Failed(Outcome.DID_NOT_COMPILE, str(error))
-        except MissedMeeting as error:
+        except MissedBarrier as error:
             return Failed(Outcome.TIMED_OUT, str(error))
         except (OutOfResources, HeapExhausted, MemoryError) as error:
             return Failed(Outcome.OUT_OF_RESOURCES, _first_line(error))
@@ -131,8 +131,8 @@ class Rank:
         return Done(self.fingerprint)
 
     def _measured(self, times: Sequence[float], host: Sequence[float] = ()) -> Reply:
-        if self._operation.gave_up():
-            return Failed(Outcome.TIMED_OUT, "a wait in the kernel gave up while being timed")
+        if self._operation.timed_out():
+            return Failed(Outcome.TIMED_OUT, "a wait in the kernel timed out while being timed")
         return Done(self.fingerprint, times=tuple(times), host=tuple(host))
 
     def _parts(self, request: MeasureParts) -> dict[str, tuple[float, ...]]:
@@ -173,8 +173,8 @@ class Rank:
         return self._compared(list(bursts.errors(request.bursts, request.calls)))
 
     def _compared(self, errors: Sequence[Error]) -> Reply:
-        if self._operation.gave_up():
-            return Failed(Outcome.TIMED_OUT, "a wait in the kernel gave up: what it waited for never arrived")
+        if self._operation.timed_out():
+            return Failed(Outcome.TIMED_OUT, "a wait in the kernel timed out: what it waited for never arrived")
         overall, element = _worst(error.overall for error in errors), _worst(error.element for error in errors)
         return Done(self.fingerprint, overall=overall, element=element)
 

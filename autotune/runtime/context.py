@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from triton.runtime import driver
 
+from autotune.agreement import Agreement
 from autotune.config import Config
 from autotune.errors import InputError, InvalidConfig
 from autotune.heap import open_heap
 from autotune.machine import machine as this_machine
 from autotune.problem import Problem
-from autotune.ranks.agreement import Agreement
 from autotune.runtime.lookup import Found, lookup
 from autotune.runtime.workspace import Workspace
 from autotune.workloads import workload
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from autotune.runtime.operators.operator import Operator, Prepared
 
 SPIN_LIMITS = {True: 1 << 18, False: 1 << 23}
-"""Polls before a wait gives up, under the interpreter and on GPUs: about 20 s and 8 s; peers may well be late."""
+"""Polls before a wait times out, under the interpreter and on GPUs: about 20 s and 8 s; peers may well be late."""
 
 _HANDLES = itertools.count(1)
 _OPEN: weakref.WeakValueDictionary[int, Context] = weakref.WeakValueDictionary()
@@ -134,7 +134,7 @@ class Context:
         self._workspaces.clear()
 
     def check(self) -> None:
-        """Raise GangError where a wait in any operator's kernel has given up. Waits for the device, all streams of it.
+        """Raise GangError where a wait in any operator's kernel has timed out. Waits for the device, all streams of it.
 
         On a GPU a call returns before it is known whether all ranks came: check now and then, and before results
         count. (Under the interpreter every call checks itself.) While a graph is captured it raises InputError.

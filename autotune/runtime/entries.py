@@ -124,12 +124,11 @@ def serve(
     """
     reason = "nothing tuned for this problem here"
     for entry in sorted(entries.of(key), key=lambda entry: entry.provenance != provenance)[:1]:
-        stale = entry.provenance.differences(provenance)
+        stale = entry.provenance.changes(provenance)
         refused = violation(entry.winner.config)
         if not stale and refused is None:
             return Served(entry, "")
-        changes = ", ".join(f"{name} {then} is now {now}" for name, (then, now) in stale.items())
-        reason = f"the tuned entry is stale: {changes}" if stale else f"the tuned config is not valid here: {refused}"
+        reason = f"the tuned entry is stale: {stale}" if stale else f"the tuned config is not valid here: {refused}"
     near = entries.near(key, provenance, free)
     return Served(next((entry for entry in near if violation(entry.winner.config) is None), None), reason)
 

@@ -11,13 +11,13 @@ from typing import Any
 
 import torch.distributed as dist
 
+from autotune.agreement import Agreement
 from autotune.db import Provenance, Store
 from autotune.errors import InputError, NotTuned
 from autotune.machine import Machine
 from autotune.machine import machine as this_machine
 from autotune.outcome import DEFAULT_REGIME, Regime, regime_of
 from autotune.problem import Problem
-from autotune.ranks.agreement import Agreement
 from autotune.ranks.crew import Crew
 from autotune.runtime.lookup import Found, forget_lookups, workload_for
 from autotune.tuning import EFFORTS, Budget, Progress, limits_of

@@ -49,7 +49,7 @@ class Workspace:
     def prepare(self, operands: Operands, out: torch.Tensor) -> None:
         """What can fail at a first call, without the launches. Every rank is here, unless it is ``bound`` already.
 
-        So no rank launches, and waits for its peers, while one still compiles or has to give up.
+        So no rank launches, and waits for its peers, while one still compiles or has to time out.
         """
         if self.bound:
             return
@@ -65,7 +65,7 @@ class Workspace:
         self.bound = True
 
     def run(self, operands: Operands, out: torch.Tensor) -> None:
-        """Enqueue one call on the current stream. Under the interpreter raises GangError where a wait gave up."""
+        """Enqueue one call on the current stream. Under the interpreter raises GangError where a wait timed out."""
         shard = self.shard
         if shard is not None:
             first = operands[0]
@@ -81,10 +81,10 @@ class Workspace:
             self.check()
 
     def check(self) -> None:
-        """Raise GangError where a wait in a kernel has given up since the workspace was made; waits for the device."""
+        """Raise GangError where a wait in a kernel has timed out since the workspace was made; waits for the device."""
         if self._scratch is not None and self._scratch.status.item():
             raise GangError(
-                f"{self.problem.workload} ({self.problem}): a wait in the kernel gave up, and results since then are "
+                f"{self.problem.workload} ({self.problem}): a wait in the kernel timed out, and results since then are "
                 "wrong. Not all ranks made this call, or one came far too late. To go on, call context.release() on "
                 "every rank"
             )

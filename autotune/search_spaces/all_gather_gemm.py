@@ -5,7 +5,7 @@ from __future__ import annotations
 from autotune.config import Config, Value
 from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
 from autotune.machine import Machine
-from autotune.search_spaces import Constraint, Setting, Space, choices, flags, numbers
+from autotune.search_spaces import Constraint, Setting, Space, choices, flags, numbers, renamed
 from autotune.search_spaces.gemm import (
     default_tile,
     gemm_constraints,
@@ -24,8 +24,8 @@ MOVING = ("own_collective", *STAGED)
 """Modes whose programs move data."""
 
 
-def _unit_within_shard(s: Setting, unit_rows: int) -> bool:
-    return unit_rows <= max(16, round_up(s.problem.shard[0]))
+def _transfer_within_shard(s: Setting, transfer_rows: int) -> bool:
+    return transfer_rows <= max(16, round_up(s.problem.shard[0]))
 
 
 def _tma_within_shard(s: Setting, loads: str, block_k: int) -> bool:
@@ -104,8 +104,8 @@ SPACE = Space(
     split_dimension(STAGED),
     flags("preload_b", modes=STAGED, help="load the first step of B before waiting for A"),
     choices("schedule", "tile", "persistent", "flattened", modes=KERNELS,
-            help="one program a tile; persistent; persistent with tile and k loops made one"),
-    numbers("unit_rows", 16, 32, 64, 128, 256, 512, 1024, 2048, modes=(*STAGED, "copy_engine"),
+            help="one program per tile; persistent; persistent with tile and k loops made one"),
+    numbers("transfer_rows", 16, 32, 64, 128, 256, 512, 1024, 2048, modes=(*STAGED, "copy_engine"),
             help="transfer granularity: rows of a shard that one signal covers"),
     numbers("k_chunks", 1, 2, 4, 8, 16, modes=STAGED,
             help="ranges of K that travel, and are waited for, one after the other"),
@@ -115,7 +115,7 @@ SPACE = Space(
     choices("push_site", "same_launch", "same_stream", "side_stream", modes=("push",),
             help="where the push runs: in the GEMM's launch, before it, or beside it"),
     numbers("head_start", 0, 1, 2, 3, 4, 6, 8, modes=STAGED,
-            help="turns of tiles that communicating programs leave to the others before they join in"),
+            help="tiles the GEMM programs take before the communicating programs join them"),
     numbers("gemm_streams", 1, 2, modes=("copy_engine",), help="streams over which the chunks' GEMMs alternate"),
     constraints=(
         *gemm_constraints(),
@@ -123,12 +123,12 @@ SPACE = Space(
         Constraint("TMA within a shard", ("loads", "block_k"), _tma_within_shard,
                    "a direct pull's step must not cross into the next shard's columns: block_k must divide them",
                    modes=("pull",)),
-        Constraint("unit within the shard", ("unit_rows",), _unit_within_shard,
-                   "a unit may exceed the shard's rows only by rounding up to the next power of two"),
+        Constraint("transfer within the shard", ("transfer_rows",), _transfer_within_shard,
+                   "a transfer may exceed the shard's rows only by rounding up to the next power of two"),
         Constraint("room for the GEMM", ("comm_programs",), _leaves_room,
                    "at most half of the compute units may communicate"),
         Constraint("residency", ("push_site", "schedule"), _side_stream_resident,
-                   "a GEMM of one program a tile could fill the GPU before the push on the side stream is resident"),
+                   "a GEMM of one program per tile could fill the GPU before the push on the side stream is resident"),
         Constraint("sequential programs", ("comm_programs", "schedule"), _one_after_another,
                    "the interpreter runs programs one after another: one that waits before others have pushed hangs"),
         Constraint("head start without effect", ("head_start", "schedule", "push_site"), _head_start_used,
@@ -144,7 +144,7 @@ SPACE = Space(
         Constraint("preload", ("preload_b", "split_k", "block_k"), _preload_has_a_step,
                    "every split needs a first step to preload"),
         Constraint("flattening", ("split_k", "schedule"), _split_is_not_flattened,
-                   "a split tile ends in a meeting of its programs, not in the next tile's loop"),
+                   "the programs of a split tile join at its end, which is not the next tile's loop"),
         Constraint("flattening", ("schedule",), _pull_is_not_flattened,
                    "the direct pull has no flattened form", modes=("pull",)),
         Constraint("parts of peers", ("mode",), _peers_exist, "one rank has nothing to exchange",
@@ -155,6 +155,7 @@ SPACE = Space(
         Constraint("CUDA graphs", ("launch",), _graphs_exist, "there are no CUDA graphs without a GPU"),
         Constraint("streams", ("gemm_streams",), _one_stream_on_cpu, "there are no streams without a GPU"),
     ),
+    renamed=renamed.ALL_GATHER_GEMM,
 )  # fmt: skip
 
 
@@ -170,7 +171,7 @@ def default_config(problem: AllGatherGemm, machine: Machine) -> Config:
         "k_chunks": 1,
         "loads": "tma" if tma else "pointer",
         "schedule": "tile",
-        "unit_rows": min(256, max(16, round_up(problem.shard[0]))),
+        "transfer_rows": min(256, max(16, round_up(problem.shard[0]))),
         "comm_programs": min(16, machine.compute_units // 4),
         "copy_kib": 4 if problem.m <= 64 else 8 if problem.m <= 512 else 16,
         "peer_order": "fanout" if problem.m <= 512 else "rotate",

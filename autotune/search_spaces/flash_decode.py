@@ -5,11 +5,11 @@ from __future__ import annotations
 from autotune.config import Config
 from autotune.kernels.flash_decode.problem import FlashDecode
 from autotune.machine import Machine
-from autotune.search_spaces import Constraint, Setting, Space, choices, numbers
+from autotune.search_spaces import Constraint, Setting, Space, choices, numbers, renamed
 
 SEVERAL_KERNELS = ("bsp", "iris_all_gather", "fine_grained_wait")
 """Modes whose calls are several launches, always."""
-FLAGGED = ("iris_all_gather", "fine_grained_wait", "fused")
+OWN_EXCHANGE = ("iris_all_gather", "fine_grained_wait", "fused")
 """Modes whose exchange is ours."""
 OVERLAPPING = ("fine_grained_wait", "fused")
 """Modes whose combination waits block by block."""
@@ -21,7 +21,7 @@ MOST_IDLE = 0.05
 """Share of the machine that the default's splits may leave idle at the end."""
 
 REGISTER_ELEMENTS = 32
-"""fp32 elements of a tile, or 64-bit words, that a thread may hold while it merges."""
+"""fp32 elements of a tile, or LL words of 64 bits, that a thread may hold while it merges."""
 
 
 def _round_up(value: int) -> int:
@@ -32,12 +32,12 @@ def _heads_in_group(s: Setting, heads_per_program: int) -> bool:
     return heads_per_program <= _round_up(s.problem.group)
 
 
-def _tile_in_flag(s: Setting, combine_heads: int, flag_heads: int) -> bool:
-    return combine_heads <= flag_heads
+def _tile_in_transfer(s: Setting, combine_heads: int, transfer_heads: int) -> bool:
+    return combine_heads <= transfer_heads
 
 
-def _flag_in_program(s: Setting, flag_heads: int, heads_per_program: int) -> bool:
-    return flag_heads <= heads_per_program
+def _transfer_in_program(s: Setting, transfer_heads: int, heads_per_program: int) -> bool:
+    return transfer_heads <= heads_per_program
 
 
 def _tile_in_program(s: Setting, combine_heads: int, heads_per_program: int) -> bool:
@@ -53,17 +53,17 @@ def _merge_fits(s: Setting, combine_heads: int, num_warps: int) -> bool:
     return combine_heads * int(s.problem.head_dim) <= REGISTER_ELEMENTS * _merging_threads(s, num_warps)
 
 
-def _words_fit(s: Setting, protocol: str, combine_heads: int, num_warps: int) -> bool:
+def _ll_fit(s: Setting, protocol: str, combine_heads: int, num_warps: int) -> bool:
     words = _round_up(s.problem.world_size) * combine_heads * s.problem.head_dim
-    return protocol != "words" or words <= REGISTER_ELEMENTS * _merging_threads(s, num_warps)
+    return protocol != "ll" or words <= REGISTER_ELEMENTS * _merging_threads(s, num_warps)
 
 
-def _words_hold_fp32(s: Setting, protocol: str, wire: str, combiner: str) -> bool:
-    return protocol != "words" or (wire == "fp32" and combiner == "every_rank")
+def _ll_hold_fp32(s: Setting, protocol: str, wire: str, exchange: str) -> bool:
+    return protocol != "ll" or (wire == "fp32" and exchange == "one_shot")
 
 
-def _words_arrive(s: Setting, protocol: str) -> bool:
-    return protocol != "words" or s.machine.kind in ("cuda", "interpreter")
+def _ll_arrive(s: Setting, protocol: str) -> bool:
+    return protocol != "ll" or s.machine.kind in ("cuda", "interpreter")
 
 
 def _splits_have_steps(s: Setting, kv_splits: int, block_n: int) -> bool:
@@ -104,8 +104,8 @@ def _feeds_every_warp(s: Setting, block_n: int, num_warps: int) -> bool:
     return block_n >= 8 * num_warps
 
 
-def _peers_exist(s: Setting, combiner: str) -> bool:
-    return combiner != "owner" or s.problem.world_size > 1
+def _peers_exist(s: Setting, exchange: str) -> bool:
+    return exchange != "two_shot" or s.problem.world_size > 1
 
 
 def _graphs_exist(s: Setting, launch: str) -> bool:
@@ -122,34 +122,35 @@ SPACE = Space(
     numbers("num_warps", 2, 4, 8, help="warps of an attending program"),
     numbers("num_stages", 1, 2, 3, 4, 5, help="depth of the software pipeline"),
     choices("table_reads", "in_step", "ahead", help="block table read with the pages' step, or one step before it"),
-    choices("program_order", "heads", "splits", help="what neighbouring programs differ in"),
+    choices("program_order", "heads", "splits", help="which dimension varies fastest across program ids"),
     choices("reducer", "last", "trailing", "kernel",
             help="who reduces the splits: the last one's program, programs behind the attention, a kernel of its own"),
-    numbers("flag_heads", 1, 2, 4, 8, 16, modes=FLAGGED, help="transfer granularity: heads that one signal covers"),
+    numbers("transfer_heads", 1, 2, 4, 8, 16, modes=OWN_EXCHANGE,
+            help="transfer granularity: heads that one signal covers"),
     numbers("combine_heads", 1, 2, 4, 8, 16, help="heads of one tile of the reduction and the combination"),
     choices("wire", "fp32", "rounded", help="partial results travel in fp32, or in the problem's element type"),
-    choices("combiner", "every_rank", "owner", modes=OVERLAPPING,
-            help="every rank combines all heads, or each a share, whose output it then sends to all"),
+    choices("exchange", "one_shot", "two_shot", modes=OVERLAPPING,
+            help="every rank combines all heads, or each rank a share, whose output it then sends to all"),
     choices("combine_site", "same_launch", "next_launch", modes=("fused",),
             help="where the combination runs: behind the push in its launch, or in the next one"),
-    choices("protocol", "flags", "words", modes=("fused",),
-            help="data and then a signal, or words that carry a flag each: twice the bytes, half the way"),
+    choices("protocol", "signal", "ll", modes=("fused",),
+            help="data, then a signal; or LL: words of data and flag, twice the bytes, one trip instead of two"),
     constraints=(
         Constraint("heads of a group", ("heads_per_program",), _heads_in_group,
                    "a program takes query heads of one KV head; it may exceed the group only up to a power of two"),
-        Constraint("tile within the flag", ("combine_heads", "flag_heads"), _tile_in_flag,
-                   "a tile has no more heads than a flag covers", modes=FLAGGED),
-        Constraint("flag within the program", ("flag_heads", "heads_per_program"), _flag_in_program,
-                   "a flag covers no more heads than one program has", modes=FLAGGED),
+        Constraint("tile within the transfer", ("combine_heads", "transfer_heads"), _tile_in_transfer,
+                   "a tile has no more heads than one transfer", modes=OWN_EXCHANGE),
+        Constraint("transfer within the program", ("transfer_heads", "heads_per_program"), _transfer_in_program,
+                   "a transfer has no more heads than one program", modes=OWN_EXCHANGE),
         Constraint("tile within the program", ("combine_heads", "heads_per_program"), _tile_in_program,
-                   "a tile has no more heads than one program has", modes=("bsp",)),
+                   "a tile has no more heads than one program", modes=("bsp",)),
         Constraint("registers of a merge", ("combine_heads", "num_warps"), _merge_fits,
                    "the tile of a merge would need more than 32 registers of each thread"),
-        Constraint("words in registers", ("protocol", "combine_heads", "num_warps"), _words_fit,
-                   "all ranks' words of a tile are held at once, 32 a thread at most"),
-        Constraint("words", ("protocol", "wire", "combiner"), _words_hold_fp32,
-                   "words carry fp32, to every rank"),
-        Constraint("words arrive", ("protocol",), _words_arrive,
+        Constraint("LL words in registers", ("protocol", "combine_heads", "num_warps"), _ll_fit,
+                   "all ranks' LL words of a tile are held at once, 32 per thread at most"),
+        Constraint("LL words hold fp32", ("protocol", "wire", "exchange"), _ll_hold_fp32,
+                   "LL words carry fp32, and go to every rank"),
+        Constraint("LL words arrive", ("protocol",), _ll_arrive,
                    "only on NVIDIA GPUs does an ordinary store reach a peer while its program goes on"),
         Constraint("no longer than the sequence", ("block_n",), _no_longer_than_sequence,
                    "a step may exceed the sequence only by rounding up to the next power of two"),
@@ -165,16 +166,17 @@ SPACE = Space(
                    "a warp would have less than 8 tokens of a step"),
         Constraint("shared memory", ("block_n", "num_stages", "heads_per_program"), _fits_shared_memory,
                    "the pipeline's stages would not fit into the shared memory of one program"),
-        Constraint("peers", ("combiner",), _peers_exist, "one rank has nobody to share the combination with"),
+        Constraint("peers", ("exchange",), _peers_exist, "one rank has nobody to share the combination with"),
         Constraint("CUDA graphs", ("launch",), _graphs_exist, "there are no CUDA graphs without a GPU"),
     ),
+    renamed=renamed.FLASH_DECODE,
 )  # fmt: skip
 
 
 def default_config(problem: FlashDecode, machine: Machine) -> Config:
     """One launch that does it all, with splits that fill the machine evenly: what one would write unmeasured."""
     heads = min(16, _round_up(problem.group))
-    flag_heads = _few_flags(problem, machine, heads)
+    transfer_heads = _few_transfers(problem, machine, heads)
     config = Config(
         {
             "mode": "fused",
@@ -186,12 +188,12 @@ def default_config(problem: FlashDecode, machine: Machine) -> Config:
             "table_reads": "ahead",
             "program_order": "heads",
             "reducer": "trailing",
-            "flag_heads": flag_heads,
-            "combine_heads": min(4, flag_heads),
+            "transfer_heads": transfer_heads,
+            "combine_heads": min(4, transfer_heads),
             "wire": "fp32",
-            "combiner": "every_rank",
+            "exchange": "one_shot",
             "combine_site": "same_launch",
-            "protocol": "flags",
+            "protocol": "signal",
         }
     )
     for block_n, num_warps in ((64, 4), (32, 4), (16, 2)):
@@ -206,12 +208,12 @@ def _groups(problem: FlashDecode, heads: int) -> int:
     return problem.batch * problem.kv_heads * -(-problem.group // heads)
 
 
-def _few_flags(problem: FlashDecode, machine: Machine, heads: int) -> int:
-    """The fewest heads under one flag that leave at most two trailing programs for each compute unit."""
-    flag_heads = 1
-    while flag_heads < heads and _groups(problem, heads) * heads > 2 * machine.compute_units * flag_heads:
-        flag_heads *= 2
-    return flag_heads
+def _few_transfers(problem: FlashDecode, machine: Machine, heads: int) -> int:
+    """The fewest heads per transfer that leave at most two trailing programs for each compute unit."""
+    transfer_heads = 1
+    while transfer_heads < heads and _groups(problem, heads) * heads > 2 * machine.compute_units * transfer_heads:
+        transfer_heads *= 2
+    return transfer_heads
 
 
 def _filling_splits(problem: FlashDecode, machine: Machine, heads: int) -> int:

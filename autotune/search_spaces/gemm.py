@@ -27,7 +27,7 @@ def gemm_dimensions(modes: tuple[str, ...]) -> tuple[Dimension, ...]:
         numbers("block_m", 16, 32, 64, 128, 256, modes=modes, help="rows of an output tile"),
         numbers("block_n", 32, 64, 128, 256, modes=modes, help="columns of an output tile"),
         numbers("block_k", 32, 64, 128, 256, 512, modes=modes, help="depth of one step of the dot product"),
-        numbers("group_m", 1, 2, 4, 8, 16, modes=modes, help="rows of tiles walked together, for the L2"),
+        numbers("group_m", 1, 2, 4, 8, 16, modes=modes, help="swizzle: rows of tiles walked together, for the L2"),
         numbers("num_warps", 4, 8, modes=modes, help="warps of a GEMM program"),
         numbers("num_stages", 1, 2, 3, 4, 5, 6, modes=modes, help="depth of the software pipeline"),
         choices("loads", "pointer", "tma", modes=modes, help="how operands are loaded and the result stored"),

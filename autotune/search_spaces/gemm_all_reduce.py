@@ -5,7 +5,7 @@ from __future__ import annotations
 from autotune.config import Config, Value
 from autotune.kernels.gemm_all_reduce.problem import MOST_INBOX_BYTES, GemmAllReduce
 from autotune.machine import Machine
-from autotune.search_spaces import Constraint, Setting, Space, choices, numbers
+from autotune.search_spaces import Constraint, Setting, Space, choices, numbers, renamed
 from autotune.search_spaces.gemm import (
     default_tile,
     gemm_constraints,
@@ -22,34 +22,34 @@ KERNELS = ("one_shot", "two_shot")
 MOST_ROWS_ONE_SHOT = 32
 """Untuned, more rows than this take two shots: one would move world-size / 2 times as much."""
 
-MOST_WORDS = 64
-"""Packed words that one thread may hold: 128 registers."""
+MOST_LL_WORDS = 64
+"""LL words that one thread may hold: 128 registers."""
 
 
 def _inbox_fits(s: Setting, mode: str, block_m: int, block_n: int, protocol: str) -> bool:
-    wanted = s.problem.inbox_bytes(mode, block_m, block_n, packed=protocol == "packed")
+    wanted = s.problem.inbox_bytes(mode, block_m, block_n, ll=protocol == "ll")
     return bool(wanted <= MOST_INBOX_BYTES)
 
 
-def _words_arrive(s: Setting, protocol: str) -> bool:
-    return protocol == "flag" or s.machine.kind in ("cuda", "interpreter")
+def _ll_arrive(s: Setting, protocol: str) -> bool:
+    return protocol == "signal" or s.machine.kind in ("cuda", "interpreter")
 
 
-def _words_fit_registers(s: Setting, protocol: str, block_m: int, block_n: int, num_warps: int) -> bool:
+def _ll_fit_registers(s: Setting, protocol: str, block_m: int, block_n: int, num_warps: int) -> bool:
     words = round_up(s.problem.world_size) * block_m * block_n * int(s.problem.element_size) // 4
-    return protocol == "flag" or words <= MOST_WORDS * 32 * num_warps
+    return protocol == "signal" or words <= MOST_LL_WORDS * 32 * num_warps
 
 
-def _persists(s: Setting, schedule: str, residents: int, split_k: int, block_m: int, block_n: int) -> bool:
+def _persists(s: Setting, schedule: str, programs_per_unit: int, split_k: int, block_m: int, block_n: int) -> bool:
     if schedule == "tile":
-        return residents == 1
+        return programs_per_unit == 1
     rows, columns, _ = s.problem.gemm
     tiles = -(-rows // block_m) * -(-columns // block_n)
-    return bool(residents * s.machine.compute_units < tiles * split_k)
+    return bool(programs_per_unit * s.machine.compute_units < tiles * split_k)
 
 
-def _all_resident(s: Setting, schedule: str, residents: int, split_k: int, combine: str) -> bool:
-    return schedule == "tile" or residents == 1 or split_k == 1 or combine == "separate"
+def _all_resident(s: Setting, schedule: str, programs_per_unit: int, split_k: int, combine: str) -> bool:
+    return schedule == "tile" or programs_per_unit == 1 or split_k == 1 or combine == "separate"
 
 
 def _graphs_exist(s: Setting, launch: str) -> bool:
@@ -61,27 +61,29 @@ SPACE = Space(
     choices("launch", "eager", "graph", modes=("bsp",), help="library calls one by one, or as a CUDA graph"),
     *gemm_dimensions(KERNELS),
     split_dimension(KERNELS),
-    choices("schedule", "tile", "persistent", modes=KERNELS, help="one program a tile and split, or persistent ones"),
-    numbers("residents", 1, 2, 4, modes=KERNELS, help="persistent programs for each compute unit"),
+    choices("schedule", "tile", "persistent", modes=KERNELS,
+            help="one program per tile and split, or persistent programs"),
+    numbers("programs_per_unit", 1, 2, 4, modes=KERNELS, help="persistent programs per compute unit"),
     choices("combine", "sender", "separate", modes=KERNELS,
             help="who waits for a tile's parts: the program that sent ours, or one of its own at the launch's end"),
-    choices("protocol", "flag", "packed", modes=KERNELS,
-            help="a counter for each tile says that its parts are there, or every word of theirs does"),
+    choices("protocol", "signal", "ll", modes=KERNELS,
+            help="data, then a signal; or LL: words of data and flag, twice the bytes, one trip instead of two"),
     constraints=(
         *gemm_constraints(),
         *split_constraints(),
         Constraint("size of the inbox", ("mode", "block_m", "block_n", "protocol"), _inbox_fits,
-                   "the inbox would need more memory than any gain is worth; packed parts need twice as much"),
-        Constraint("packed words arrive", ("protocol",), _words_arrive,
+                   "the inbox would need more memory than any gain is worth; the LL protocol needs twice as much"),
+        Constraint("LL words arrive", ("protocol",), _ll_arrive,
                    "only on NVIDIA GPUs does an ordinary store reach a peer while its program goes on"),
-        Constraint("packed words fit", ("protocol", "block_m", "block_n", "num_warps"), _words_fit_registers,
+        Constraint("LL words fit", ("protocol", "block_m", "block_n", "num_warps"), _ll_fit_registers,
                    "all ranks' words of a tile are polled at once and would not fit into the registers"),
-        Constraint("persistence", ("schedule", "residents", "split_k", "block_m", "block_n"), _persists,
-                   "persistent programs need more tiles than there are of them; the others know no residents"),
-        Constraint("residency", ("schedule", "residents", "split_k", "combine"), _all_resident,
+        Constraint("persistence", ("schedule", "programs_per_unit", "split_k", "block_m", "block_n"), _persists,
+                   "a persistent schedule needs more tiles than programs; the schedule tile has programs_per_unit=1"),
+        Constraint("residency", ("schedule", "programs_per_unit", "split_k", "combine"), _all_resident,
                    "a program that combines split tiles could block the place of one that it waits for"),
         Constraint("CUDA graphs", ("launch",), _graphs_exist, "there are no CUDA graphs without a GPU"),
     ),
+    renamed=renamed.GEMM_ALL_REDUCE,
 )  # fmt: skip
 
 
@@ -95,9 +97,9 @@ def untuned(mode: str, problem: GemmAllReduce, machine: Machine) -> Config | Non
         "split_k": 1,
         "loads": "tma" if tma else "pointer",
         "schedule": "tile",
-        "residents": 1,
+        "programs_per_unit": 1,
         "combine": "sender",
-        "protocol": "flag",
+        "protocol": "signal",
     }
     found = Config(config)
     while SPACE.violation(found, problem, machine) is not None and found.integer("block_n") > 32:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from autotune.config import Config, Value
 from autotune.kernels.gemm_reduce_scatter.problem import GemmReduceScatter
 from autotune.machine import Machine
-from autotune.search_spaces import Constraint, Setting, Space, choices, numbers
+from autotune.search_spaces import Constraint, Setting, Space, choices, numbers, renamed
 from autotune.search_spaces.gemm import (
     default_tile,
     gemm_constraints,
@@ -30,8 +30,8 @@ def _tile_within_rows(s: Setting, block_m: int) -> bool:
     return block_m <= max(16, round_up(s.problem.rows))
 
 
-def _unit_within_tiles(s: Setting, unit_tiles: int, block_m: int, block_n: int) -> bool:
-    return unit_tiles == 1 or unit_tiles <= -(-s.problem.rows // block_m) * -(-s.problem.n // block_n)
+def _transfer_within_tiles(s: Setting, transfer_tiles: int, block_m: int, block_n: int) -> bool:
+    return transfer_tiles == 1 or transfer_tiles <= -(-s.problem.rows // block_m) * -(-s.problem.n // block_n)
 
 
 def _split_is_not_flattened(s: Setting, split_k: int, schedule: str) -> bool:
@@ -50,8 +50,8 @@ def _peers_exist(s: Setting, mode: str) -> bool:
     return int(s.problem.world_size) > 1
 
 
-def _chunk_of_sensible_size(s: Setting, unit_rows: int) -> bool:
-    return unit_rows <= max(16, round_up(s.problem.m)) and unit_rows * MOST_CHUNKS >= s.problem.rows
+def _chunk_of_sensible_size(s: Setting, transfer_rows: int) -> bool:
+    return transfer_rows <= max(16, round_up(s.problem.m)) and transfer_rows * MOST_CHUNKS >= s.problem.rows
 
 
 def _graphs_exist(s: Setting, launch: str) -> bool:
@@ -68,14 +68,14 @@ SPACE = Space(
     *gemm_dimensions(KERNELS),
     split_dimension(KERNELS),
     choices("schedule", "tile", "persistent", "flattened", modes=KERNELS,
-            help="one program a tile; persistent; persistent with tile and k loops made one"),
+            help="one program per tile; persistent; persistent with tile and k loops made one"),
     choices("peer_order", "rotate", "interleaved", modes=KERNELS,
             help="peers' tiles one peer after the other, or in turn"),
-    numbers("unit_tiles", 1, 2, 4, 8, 16, 32, modes=KERNELS,
+    numbers("transfer_tiles", 1, 2, 4, 8, 16, 32, modes=KERNELS,
             help="transfer granularity: tiles of an owner that one signal covers"),
     choices("signals", "at_once", "next_turn", modes=KERNELS,
             help="when a program signals a tile: once stored, or after its next one, when the stores have arrived"),
-    numbers("unit_rows", 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, modes=("copy_engine",),
+    numbers("transfer_rows", 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, modes=("copy_engine",),
             help="transfer granularity: rows of A, of several owners maybe, that one GEMM takes before they are sent"),
     numbers("gemm_streams", 1, 2, 4, modes=("copy_engine",), help="streams over which the chunks' GEMMs alternate"),
     numbers("sum_block", 512, 1024, 2048, 4096, 8192, modes=SUMMING,
@@ -86,19 +86,20 @@ SPACE = Space(
         *split_constraints(),
         Constraint("tile within an owner's rows", ("block_m",), _tile_within_rows,
                    "a tile has one owner: it may exceed the owner's rows only by rounding up to the next power of two"),
-        Constraint("unit within an owner's tiles", ("unit_tiles", "block_m", "block_n"), _unit_within_tiles,
+        Constraint("transfer within an owner's tiles", ("transfer_tiles", "block_m", "block_n"), _transfer_within_tiles,
                    "an owner has fewer tiles than that"),
         Constraint("flattening", ("split_k", "schedule"), _split_is_not_flattened,
-                   "a split tile ends in a meeting of its programs, not in the next tile's loop"),
+                   "the programs of a split tile join at its end, which is not the next tile's loop"),
         Constraint("next turn", ("signals", "schedule"), _next_turn_exists,
                    "only a persistent program has turns; in a flattened loop late signals came too soon on H200"),
         Constraint("order without effect", ("peer_order",), _peers_to_order, "with one peer at most there is no order"),
         Constraint("parts of peers", ("mode",), _peers_exist, "one rank has nothing to exchange", modes=SUMMING),
-        Constraint("chunks", ("unit_rows",), _chunk_of_sensible_size,
+        Constraint("chunks", ("transfer_rows",), _chunk_of_sensible_size,
                    f"at most all of A's rows, and at least {MOST_CHUNKS}th of an owner's"),
         Constraint("CUDA graphs", ("launch",), _graphs_exist, "there are no CUDA graphs without a GPU"),
         Constraint("streams", ("gemm_streams",), _one_stream_on_cpu, "there are no streams without a GPU"),
     ),
+    renamed=renamed.GEMM_REDUCE_SCATTER,
 )  # fmt: skip
 
 
@@ -116,7 +117,7 @@ def default_config(problem: GemmReduceScatter, machine: Machine) -> Config:
         "loads": "tma" if tma else "pointer",
         "schedule": "tile",
         "peer_order": "rotate",
-        "unit_tiles": 1,
+        "transfer_tiles": 1,
         "signals": "at_once",
     }
     found = Config(config)

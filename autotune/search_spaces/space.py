@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import inspect
 import itertools
@@ -20,9 +19,13 @@ from autotune.machine import Machine
 from autotune.problem import Problem
 from autotune.search_spaces import counting
 from autotune.search_spaces.dimension import Dimension
+from autotune.search_spaces.renamed import Renamed
 
 if TYPE_CHECKING:
     import optuna
+
+UNCHANGED = Renamed()
+"""Of a space whose names are those of its first version."""
 
 
 @dataclass(frozen=True)
@@ -57,15 +60,22 @@ class Space:
     Validity is stated here once: ``violation`` serves the sampler, the command line, the store and the launcher.
     """
 
-    def __init__(self, *dimensions: Dimension, constraints: tuple[Constraint, ...] = ()) -> None:
+    def __init__(
+        self, *dimensions: Dimension, constraints: tuple[Constraint, ...] = (), renamed: Renamed = UNCHANGED
+    ) -> None:
         """Dimensions in the order in which they are searched and shown; one must be named ``mode``."""
         self.dimensions = {dimension.name: dimension for dimension in dimensions}
         self.constraints = constraints
+        self.renamed = renamed
         if "mode" not in self.dimensions or len(self.dimensions) != len(dimensions):
             raise ValueError("a space needs a dimension named mode, and no name twice")
         unknown = {name for constraint in constraints for name in constraint.uses} - set(self.dimensions)
         if unknown:
             raise ValueError(f"constraints use unknown dimensions {sorted(unknown)}")
+        reused = set(renamed.dimensions) & set(self.dimensions)
+        reused |= {d.name for d in dimensions if any(d.holds(old) for old in renamed.values.get(d.name, ()))}
+        if reused:
+            raise ValueError(f"names of earlier versions are in use again: {sorted(reused)}")
         names = {mode: frozenset(d.name for d in self.dimensions_of(mode)) for mode in self.modes}
         self._constraints_of = {
             mode: [c for c in constraints if c.applies_to(mode, names[mode])] for mode in self.modes
@@ -79,6 +89,12 @@ class Space:
     def dimensions_of(self, mode: str) -> list[Dimension]:
         """The dimensions that configs of a mode carry, ``mode`` first."""
         return [dimension for dimension in self.dimensions.values() if dimension.belongs_to(mode)]
+
+    def current(self, config: Config) -> Config:
+        """A config of an earlier version in today's words, with the defaults of dimensions that it is older than."""
+        values = self.renamed.config(config)
+        newer = [d for d in self.dimensions_of(str(values.get("mode"))) if d.name not in values]
+        return Config(values | {d.name: d.default for d in newer if d.default is not None})
 
     def violation(self, config: Config, problem: Problem, machine: Machine) -> str | None:
         """Why the config is invalid for the problem on the machine, in one line; None where it is valid."""
@@ -165,13 +181,10 @@ class Space:
             for name, counts in counting.by_value(*self._factors(mode, setting)).items():
                 values = (mode,) if name == "mode" else self.dimensions[name].values
                 living[name].update(value for value, count in zip(values, counts, strict=True) if count)
-        kept = [
-            dataclasses.replace(d, values=tuple(value for value in d.values if value in living[d.name]))
-            for d in self.dimensions.values()
-            if living[d.name]
-        ]
+        kept = [d.only(living[d.name]) for d in self.dimensions.values() if living[d.name]]
         names = {dimension.name for dimension in kept}
-        return Space(*kept, constraints=tuple(c for c in self.constraints if names.issuperset(c.uses)))
+        constraints = tuple(c for c in self.constraints if names.issuperset(c.uses))
+        return Space(*kept, constraints=constraints, renamed=self.renamed)
 
     def restricted(self, allowed: Mapping[str, Sequence[Value]], lifted: Sequence[str] = ()) -> Space:
         """The same space with only ``allowed`` of some dimensions' values, and without the constraints ``lifted``.
@@ -190,13 +203,9 @@ class Space:
             if strange or not values:
                 got = ", ".join(map(str, strange)) or "no value"
                 raise InputError(f"dimension {name}: {got}; allowed are {', '.join(map(str, own.values))}")
-        kept = [
-            dataclasses.replace(d, values=tuple(value for value in d.values if value in allowed[d.name]))
-            if d.name in allowed
-            else d
-            for d in self.dimensions.values()
-        ]
-        return Space(*kept, constraints=tuple(c for c in self.constraints if c.name not in lifted))
+        kept = [d.only(allowed[d.name]) if d.name in allowed else d for d in self.dimensions.values()]
+        constraints = tuple(c for c in self.constraints if c.name not in lifted)
+        return Space(*kept, constraints=constraints, renamed=self.renamed)
 
     def fingerprint(self) -> str:
         """A hash of dimensions and constraints: part of what makes a cached result stale."""

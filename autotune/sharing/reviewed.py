@@ -13,7 +13,7 @@ from autotune.db import CacheKey, Entry, Provenance, Store
 from autotune.errors import InvalidProblem, UnknownWorkload
 from autotune.machine import H100, INTERPRETED, MI300X, MI350X, Machine
 from autotune.search_spaces import Space
-from autotune.workloads import installed_workload, provenance_of
+from autotune.workloads import Workload, installed_workload, provenance_of
 
 KNOWN = {machine.arch: machine for machine in (H100, MI300X, MI350X, INTERPRETED)}
 """Stand in for machines that are not this one, when a config is held against its space."""
@@ -79,14 +79,16 @@ def take(store: Store, reviews: Sequence[Review]) -> None:
 
 def _review(entry: Entry, here: Here, machine: Machine, replace: bool) -> Review:
     try:
-        refusal, note = _checked(entry, machine)
+        found = installed_workload(entry.key.workload)
     except UnknownWorkload as error:
         return Review(entry, State.UNKNOWN, str(error))
+    entry = _current(entry, found)
+    refusal, note = _checked(entry, found, machine)
     if refusal:
         return Review(entry, State.INVALID, refusal)
     identity = (entry.key, entry.provenance)
     ours = here.entries.get(identity)
-    if ours is not None and _without_origin(ours) == _without_origin(entry):
+    if ours is not None and _without_origin(_current(ours, found)) == _without_origin(entry):
         return Review(entry, State.SAME)
     in_the_way = ""
     if identity in here.running:
@@ -98,9 +100,15 @@ def _review(entry: Entry, here: Here, machine: Machine, replace: bool) -> Review
     return Review(entry, State.REPLACES if replace else State.CONFLICT, "; ".join(filter(None, [in_the_way, note])))
 
 
-def _checked(entry: Entry, machine: Machine) -> tuple[str, str]:
-    """Why the entry cannot be taken, and what to know of it if it can. Raises UnknownWorkload."""
-    found = installed_workload(entry.key.workload)
+def _current(entry: Entry, found: Workload) -> Entry:
+    """The entry with its config in today's words: a file may be older than some names and dimensions."""
+    return dataclasses.replace(
+        entry, winner=dataclasses.replace(entry.winner, config=found.space.current(entry.winner.config))
+    )
+
+
+def _checked(entry: Entry, found: Workload, machine: Machine) -> tuple[str, str]:
+    """Why the entry cannot be taken, and what to know of it if it can."""
     try:
         problem = found.problem_type.from_dict(json.loads(entry.key.problem))
     except InvalidProblem as error:
@@ -116,9 +124,8 @@ def _checked(entry: Entry, machine: Machine) -> tuple[str, str]:
         return f"config: {violation}", ""
     if stands_in is None:
         return "", f"checked for names and values alone: nothing is known here of {entry.key.arch}; a lookup there does"
-    stale = entry.provenance.differences(provenance_of(found))
-    changes = ", ".join(f"{name} {then or 'unknown'} is {now or 'unknown'} here" for name, (then, now) in stale.items())
-    return "", f"serves where versions are the file's: {changes}" if changes else ""
+    changes = entry.provenance.changes(provenance_of(found))
+    return "", f"stale here, serves where versions are the file's: {changes}" if changes else ""
 
 
 def _machine_of(key: CacheKey, machine: Machine) -> Machine | None:

@@ -41,7 +41,7 @@ def warm_starts(
     configs = [entry.winner.config for entry in near]
     if near:
         configs += _fastest(store, near[0])
-    return [config for config in dict.fromkeys(configs) if workload.space.violation(config, problem, machine) is None]
+    return _valid(workload, problem, machine, configs)
 
 
 def previous_winner(
@@ -50,7 +50,13 @@ def previous_winner(
     """The newest winner of the very same key, whatever versions it was tuned with; none where it is invalid today."""
     key = CacheKey.of(problem, machine, regime)
     same = [entry.winner.config for entry in store.entries(workload.name, machine.device) if entry.key == key]
-    return [config for config in same[:1] if workload.space.violation(config, problem, machine) is None]
+    return _valid(workload, problem, machine, same[:1])
+
+
+def _valid(workload: Workload, problem: Problem, machine: Machine, configs: Iterable[Config]) -> list[Config]:
+    """In today's words, each once: those that the space allows for the problem."""
+    current = dict.fromkeys(map(workload.space.current, configs))
+    return [config for config in current if workload.space.violation(config, problem, machine) is None]
 
 
 def _fastest(store: Store, entry: Entry) -> Iterable[Config]:

@@ -16,7 +16,7 @@ SPINS_OFFLINE = 1 << 20
 class ScratchOperation(Operation):
     """Takes care of the scratch; what is left to say is what a config shares, and what enqueues one call of it.
 
-    ``scratch`` is None where a config has none, else it has a ``status`` word: int32 [1], 1 once a wait gave up.
+    ``scratch`` is None where a config has none, else it has a ``status`` word: int32 [1], 1 once a wait timed out.
     """
 
     def __init__(self, heap: SymmetricHeap) -> None:
@@ -41,6 +41,6 @@ class ScratchOperation(Operation):
         self.scratch = self.share(config)
         return self.bind(config)
 
-    def gave_up(self) -> bool:
-        """Whether the kernels left a mark in the status word."""
+    def timed_out(self) -> bool:
+        """True if a wait has set the status word."""
         return self.scratch is not None and bool(self.scratch.status.item())

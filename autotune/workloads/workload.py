@@ -56,6 +56,12 @@ class Error:
 class Operation(ABC):
     """One problem set up on one rank: its tensors, and what can be done with them. All ranks make the same calls."""
 
+    def __init_subclass__(cls) -> None:
+        """Refuse a method's name of an earlier version: nobody would call it, and time-outs would go unseen."""
+        super().__init_subclass__()
+        if "gave_up" in vars(cls):
+            raise TypeError(f"{cls.__name__}.gave_up: it is called timed_out now")
+
     @abstractmethod
     def refresh(self, seed: int) -> None:
         """Fresh random inputs from ``seed``, the same for the same seed; outputs and everything that kernels write to
@@ -87,8 +93,8 @@ class Operation(ABC):
     def error(self) -> Error:
         """The distance of the last call's output from the reference for the present inputs."""
 
-    def gave_up(self) -> bool:
-        """Whether a wait inside the kernels gave up since ``prepare``; never, where none waits for peers."""
+    def timed_out(self) -> bool:
+        """True if a wait inside the kernels has timed out since ``prepare``; never, where none waits for peers."""
         return False
 
     def parts(self) -> dict[str, Run]:

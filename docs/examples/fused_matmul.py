@@ -22,7 +22,7 @@ from autotune.heap import device as heap
 from autotune.heap.arena import SymmetricHeap
 from autotune.kernels.launching.plan import Compiled, Launch, compile_all
 from autotune.kernels.launching.tensors import TORCH_DTYPES, meta
-from autotune.kernels.primitives.counters import announce_ready, leave, wait_for_all
+from autotune.kernels.primitives.counters import arrive, finish, wait_for_all
 from autotune.machine import Machine
 from autotune.problem import Problem, size
 from autotune.search_spaces import Constraint, Space, choices, numbers
@@ -54,14 +54,14 @@ class Gathered(Problem):
 
 @triton.jit(do_not_specialize=["shard", "rank", "spin_limit"])
 def gather_multiply_tile(
-    a, b, c, shard, N, K, rank, heap_bases, state, ready, done, status, spin_limit,
+    a, b, c, shard, N, K, rank, heap_bases, epoch_counter, ready, done, status, spin_limit,
     WORLD: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     """The tutorial's tile, but the rows of A are loaded from the rank that has them, ours first."""
     pid, programs = tl.program_id(0), tl.num_programs(0)
-    epoch = tl.load(state)
+    epoch = tl.load(epoch_counter)
     if pid == 0:
-        announce_ready(ready, rank, heap_bases, WORLD)
+        arrive(ready, rank, heap_bases, WORLD)
     tiles_n, tiles_m = tl.cdiv(N, BLOCK_N), tl.cdiv(shard, BLOCK_M)
     row, column = pid // tiles_n, pid % tiles_n
     peer = (rank + row // tiles_m) % WORLD
@@ -77,7 +77,7 @@ def gather_multiply_tile(
         total += tl.dot(left, right)
     place = (peer * shard + rows[:, None]) * N + columns
     tl.store(c + place, total, mask=(rows[:, None] < shard) & (columns < N))
-    if leave(state, programs):
+    if finish(epoch_counter, programs):
         heap.signal_each(done + rank, rank, heap_bases, WORLD, 0)
         wait_for_all(done, epoch + 1, status, spin_limit, WORLD)
 
@@ -96,7 +96,7 @@ SPACE = Space(
 class Shared:
     """What the ranks share: int32, zero at the start."""
 
-    state: torch.Tensor
+    epoch_counter: torch.Tensor
     status: torch.Tensor
     ready: torch.Tensor
     done: torch.Tensor
@@ -110,7 +110,7 @@ def fused(problem: Gathered, config: Config, a: Any, b: Any, c: Any, shared: Sha
     tiles = triton.cdiv(shard, blocks["BLOCK_M"]) * triton.cdiv(problem.n, blocks["BLOCK_N"])
     arguments = {
         "a": a, "b": b, "c": c, "shard": shard, "N": problem.n, "K": problem.k, "rank": rank, "heap_bases": bases,
-        "state": shared.state, "ready": shared.ready, "done": shared.done, "status": shared.status,
+        "epoch_counter": shared.epoch_counter, "ready": shared.ready, "done": shared.done, "status": shared.status,
         "spin_limit": spins, "WORLD": problem.world_size, **blocks,
     }  # fmt: skip
     return Launch(gather_multiply_tile, problem.world_size * tiles, arguments, launch_options(config))

@@ -26,7 +26,7 @@ ALLOWED: dict[str, list[Value]] = {
     "mode": ["bsp", "pull", "pull_staged", "push", "copy_engine"],
     "block_m": [64, 128, 256], "block_n": [128, 256], "block_k": [64, 128], "group_m": [8], "num_warps": [8],
     "num_stages": [3, 4], "loads": ["pointer", "tma"], "split_k": [1], "preload_b": [False],
-    "schedule": ["tile", "persistent"], "unit_rows": [64, 256, 512], "k_chunks": [1],
+    "schedule": ["tile", "persistent"], "transfer_rows": [64, 256, 512], "k_chunks": [1],
     "comm_programs": [8, 16, 32], "copy_kib": [8, 16], "peer_order": ["rotate", "fanout"],
     "push_site": ["same_launch", "side_stream"], "head_start": [0, 2],
 }  # fmt: skip
@@ -57,7 +57,7 @@ def microseconds(config: Config) -> float:
     if config["mode"] == "bsp":
         return gemm + transfer + (0 if config["launch"] == "graph" else 15)
     if config["mode"] == "copy_engine":
-        chunks = PROBLEM.m / 8 / config.integer("unit_rows")
+        chunks = PROBLEM.m / 8 / config.integer("transfer_rows")
         return max(gemm * (1.25 + 0.03 * chunks), transfer * 1.4) + transfer / chunks
     m, n, k, stages = (config.integer(name) for name in ("block_m", "block_n", "block_k", "num_stages"))
     programs = config.integer("comm_programs") if "comm_programs" in config else 0
@@ -71,7 +71,7 @@ def microseconds(config: Config) -> float:
     gemm *= 0.97 if config["schedule"] == "persistent" else 1.0
     if config["mode"] == "pull":
         return gemm + transfer * PROBLEM.n_local / n / 8
-    unit, step = config.integer("unit_rows"), config.integer("copy_kib")
+    unit, step = config.integer("transfer_rows"), config.integer("copy_kib")
     pulls = config["mode"] == "pull_staged"
     transfer /= min(1.0, programs * (1 if pulls else 3) / 32) * (1.0 if step == 16 else 0.9)
     transfer *= 1.1 if config["peer_order"] == "rotate" and unit > 256 else 1.0

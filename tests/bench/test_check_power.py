@@ -25,7 +25,7 @@ A_FEW = (
     "ag push: one slot",
     "ag ragged: the last of K is lost",
     "rs push: no bias",
-    "ar packed: words of every launch are alike",
+    "ar ll: words of every launch are alike",
 )
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import time
 from functools import partial
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -22,7 +25,7 @@ ALMOST_FULL = (1 << 31) - TURNS // 2
 TICKETS = 32
 
 PATIENCE = 1 << 26
-"""Reads of a counter before a wait gives up: enough for another rank to compile meanwhile, on a busy host too."""
+"""Reads of a counter before a wait times out: enough for another rank to compile meanwhile, on a busy host too."""
 
 
 @triton.jit
@@ -55,7 +58,7 @@ def _zeros(heap: SymmetricHeap, *shape: int) -> torch.Tensor:
 
 
 def synchronisation(argument: Any) -> dict[str, Any]:
-    """Signals over many launches without a host barrier between them, waits that give up, contended atomics."""
+    """Signals over many launches without a host barrier between them, waits that time out, contended atomics."""
     heap = open_heap(1 << 20, dist.new_group(backend="gloo"))
     found: dict[str, Any] = {}
 
@@ -78,7 +81,7 @@ def synchronisation(argument: Any) -> dict[str, Any]:
     found["no wait"] = [results.tolist(), int(status.item())]
     waits_kernel[(1,)](flag, results, status, 6, 600, WAITS=4)
     heap.barrier()
-    found["gave up"] = [results.tolist(), int(status.item())]
+    found["timed out"] = [results.tolist(), int(status.item())]
     begin = time.monotonic()
     waits_kernel[(1,)](flag, results, status, 6, 1 << 30, WAITS=4)
     heap.barrier()
@@ -141,6 +144,13 @@ def too_large(argument: Any) -> str:
 def _expected(rank: int) -> list[list[float]]:
     rows: list[list[float]] = (torch.arange(24).view(4, 6) + 32 * rank).float().tolist()
     return rows
+
+
+def full_on_one_rank(argument: Any) -> str:
+    """The error on this rank where the memory of rank 1 is full."""
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) if dist.get_rank() == 1 else None
+    with mock.patch("os.posix_fallocate", side_effect=full):
+        return _message(lambda: open_heap(1 << 20, dist.new_group(backend="gloo")), HeapError)
 
 
 def _message(call: Any, kind: type[Exception]) -> str:

@@ -1,4 +1,4 @@
-"""Corners of the heap's contract: counters that wrap around, waits that give up, memory to the last byte."""
+"""Corners of the heap's contract: counters that wrap around, waits that time out, memory to the last byte."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def test_signals_hand_over_data_and_waits_end(gpu: bool, tmp_path: Path) -> None
         assert found["ring status"] == 0
         assert found["ring counter"] == -(1 << 31) + TURNS // 2, "the counter has wrapped around"
         assert found["no wait"] == [[0, 0, 0, 0], 0], "what is there already is not waited for"
-        assert found["gave up"] == [[1, 1, 1, 1], 1]
+        assert found["timed out"] == [[1, 1, 1, 1], 1]
         assert found["hopeless"] == [1, 1, 1, 1]
-        assert found["hopeless seconds"] < 300, "once one wait has given up, the others do not spin to their limit"
+        assert found["hopeless seconds"] < 300, "once one wait has timed out, the others do not spin to their limit"
     assert ranks[0]["counted"] == ranks[1]["counted"] == 2 * TICKETS
     taken = [ticket for found in ranks for ticket in found["tickets"]]
     assert sorted(taken) == list(range(2 * TICKETS)), "atomic between the processes: every number once"
@@ -55,3 +55,8 @@ def test_a_heap_that_fits_nowhere_says_so_on_every_rank_and_leaves_nothing(tmp_p
     messages = run_ranks(ON_RANKS, "too_large", 2, tmp_path)
     assert all(f"{1 << 50} bytes" in message for message in messages)
     assert shared_memory() <= before
+
+
+def test_memory_that_is_full_on_one_rank_is_an_error_on_all(tmp_path: Path) -> None:
+    messages = run_ranks(ON_RANKS, "full_on_one_rank", 2, tmp_path)
+    assert messages == [f"shared memory of {1 << 20} bytes for rank 1: No space left on device"] * 2

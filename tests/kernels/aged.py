@@ -30,7 +30,7 @@ class AgedOperation(AllGatherGemmOperation):
             parts = int(config.get("comm_programs", 1))
             # Each communicating program of pull_staged says that it has read; in the other modes one does for all.
             done = epoch * parts if config["mode"] == "pull_staged" else epoch
-            self.scratch.state[0] = epoch
+            self.scratch.epoch_counter[0] = epoch
             self.scratch.ready.fill_(epoch)
             self.scratch.done.fill_(wrapped(done))
             self.scratch.arrivals.fill_(wrapped(epoch * parts))
@@ -45,7 +45,7 @@ class AgedScatterOperation(GemmReduceScatterOperation):
         run = super().prepare(config)
         if self.scratch is not None:
             epoch = (1 << 31) - CALLS_LEFT
-            self.scratch.state[0] = epoch
+            self.scratch.epoch_counter[0] = epoch
             for counters in (self.scratch.ready, self.scratch.done, self.scratch.arrivals):
                 counters.fill_(epoch)
         return run
@@ -82,7 +82,7 @@ class AgedFlashDecodeOperation(FlashDecodeOperation):
         """Age the scratch once it is there."""
         run = super().prepare(config)
         epoch = (1 << 31) - CALLS_LEFT
-        self.scratch.state[0] = epoch
+        self.scratch.epoch_counter[0] = epoch
         self.scratch.arrivals.fill_(epoch)
         self.scratch.returns.fill_(epoch)
         self.scratch.arrived.fill_(wrapped(epoch * config.integer("kv_splits")))

@@ -14,19 +14,19 @@ from autotune.heap import open_heap
 from autotune.kernels.gemm_all_reduce import launch
 from autotune.kernels.gemm_all_reduce.problem import GemmAllReduce
 from autotune.kernels.launching.gemm import GemmTensors
-from autotune.kernels.primitives.counters import LAUNCH_BITS
+from autotune.kernels.primitives.counters import EPOCH_SHIFT
 from autotune.machine import machine
 
 TILE = {
     "block_m": 16, "block_n": 32, "block_k": 32, "group_m": 1, "num_warps": 4, "num_stages": 2, "loads": "pointer",
-    "split_k": 2, "schedule": "tile", "residents": 1,
+    "split_k": 2, "schedule": "tile", "programs_per_unit": 1,
 }  # fmt: skip
-FLAG = Config({**TILE, "mode": "one_shot", "combine": "sender", "protocol": "flag"})
-PACKED = Config({**TILE, "mode": "one_shot", "combine": "separate", "protocol": "packed"})
-TWO_SHOT = Config({**TILE, "mode": "two_shot", "combine": "sender", "protocol": "flag"})
-TWO_PACKED = TWO_SHOT.replace(protocol="packed")
+SIGNAL = Config({**TILE, "mode": "one_shot", "combine": "sender", "protocol": "signal"})
+LL = Config({**TILE, "mode": "one_shot", "combine": "separate", "protocol": "ll"})
+TWO_SHOT = Config({**TILE, "mode": "two_shot", "combine": "sender", "protocol": "signal"})
+TWO_LL = TWO_SHOT.replace(protocol="ll")
 BSP = Config({"mode": "bsp", "launch": "eager"})
-CONFIGS = {"flag": FLAG, "packed": PACKED, "two_shot": TWO_SHOT, "two_packed": TWO_PACKED}
+CONFIGS = {"signal": SIGNAL, "ll": LL, "two_shot": TWO_SHOT, "two_ll": TWO_LL}
 
 SPINS = {True: 1 << 30, False: 1 << 16}
 """By whether there is a GPU, whose polls are far faster."""
@@ -77,7 +77,7 @@ def bits_of_calls(_: None) -> dict[str, list[str]]:
     """By config the digests of three calls' results on the same inputs; bf16, in which rounding shows the order."""
     calls = Calls(deterministic=True)
     found = {}
-    for config in (FLAG, PACKED, TWO_SHOT, TWO_PACKED, BSP):
+    for config in (SIGNAL, LL, TWO_SHOT, TWO_LL, BSP):
         out = calls.out()
         run, _ = calls.bind(config, out)
         digests = []
@@ -96,7 +96,7 @@ def grow_old(scratch: Any, epoch: int, world_size: int) -> None:
     def wrapped(value: int) -> int:
         return (value + (1 << 31)) % (1 << 32) - (1 << 31)
 
-    scratch.entries.fill_(epoch << LAUNCH_BITS.value)
+    scratch.epoch_counter.fill_(epoch << EPOCH_SHIFT.value)
     scratch.arrivals.fill_(wrapped(epoch // 2 * world_size))
     scratch.returns.fill_(wrapped(epoch // 2))
 
@@ -128,10 +128,10 @@ def back_to_back(epochs: dict[str, int]) -> dict[str, list[float]]:
 
 
 def missed(_: None) -> dict[str, bool]:
-    """By config whether a wait gave up in a call that the second rank never makes."""
+    """By config whether a wait timed out in a call that the second rank never makes."""
     calls = Calls(dtype="fp32")
     found = {}
-    for config in (FLAG, PACKED, TWO_SHOT, TWO_PACKED):
+    for config in (SIGNAL, LL, TWO_SHOT, TWO_LL):
         run, scratch = calls.bind(config, calls.out(), spins=300)
         if calls.heap.rank == 0:
             run()
@@ -144,7 +144,7 @@ def replayed(_: None) -> dict[str, list[float]]:
     """By config the errors of a call and of five replays of the same call, captured."""
     calls = Calls(dtype="fp32")
     found = {}
-    for config in (FLAG, PACKED, TWO_SHOT, TWO_PACKED):
+    for config in (SIGNAL, LL, TWO_SHOT, TWO_LL):
         out = calls.out()
         run, _ = calls.bind(config, out)
         run()  # compiles

@@ -15,12 +15,12 @@ SPINS = 40
 
 
 def call_alone(configs: list[dict[str, Any]]) -> list[bool]:
-    """Whether rank 0 gave up, for each config: the others set it up and do not call."""
+    """Whether rank 0 timed out, for each config: the others set it up and do not call."""
     found = workload("flash_decode")
     problem = found.problem_type(batch=1, q_heads=2, kv_heads=1, head_dim=64, kv_len=40, world_size=2)
     heap = open_heap(found.heap_bytes(problem))
     operation = found.operation(problem, heap, machine(), SPINS)
-    gave_up = []
+    timed_out = []
     for values in configs:
         run = operation.prepare(Config(values))
         operation.refresh(1)
@@ -28,5 +28,5 @@ def call_alone(configs: list[dict[str, Any]]) -> list[bool]:
         if dist.get_rank() == 0:
             run()
         heap.barrier()
-        gave_up.append(operation.gave_up())
-    return gave_up
+        timed_out.append(operation.timed_out())
+    return timed_out

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(not machine().is_interpreter, reason="the counte
 PUSH = Config(
     {
         "mode": "push", "block_m": 16, "block_n": 32, "block_k": 32, "split_k": 1, "preload_b": False, "group_m": 2,
-        "num_warps": 4, "num_stages": 2, "loads": "pointer", "schedule": "tile", "unit_rows": 16, "k_chunks": 1,
+        "num_warps": 4, "num_stages": 2, "loads": "pointer", "schedule": "tile", "transfer_rows": 16, "k_chunks": 1,
         "comm_programs": 4, "copy_kib": 2, "peer_order": "rotate", "push_site": "same_launch", "head_start": 0,
     }
 )  # fmt: skip
@@ -32,11 +32,11 @@ CALLS = MeasurePlan(warmup=1, screen=1, iterations=1)
 SCATTER = Config(
     {
         "mode": "push", "block_m": 16, "block_n": 32, "block_k": 32, "split_k": 1, "group_m": 2, "num_warps": 4,
-        "num_stages": 2, "loads": "pointer", "schedule": "tile", "peer_order": "rotate", "unit_tiles": 2,
+        "num_stages": 2, "loads": "pointer", "schedule": "tile", "peer_order": "rotate", "transfer_tiles": 2,
         "signals": "at_once",
     }
 )  # fmt: skip
-COPIES = Config({"mode": "copy_engine", "unit_rows": 16, "gemm_streams": 1, "sum_block": 512, "sum_warps": 4})
+COPIES = Config({"mode": "copy_engine", "transfer_rows": 16, "gemm_streams": 1, "sum_block": 512, "sum_warps": 4})
 OWN = Config({"mode": "own_collective", "sum_block": 512, "sum_warps": 4})
 
 

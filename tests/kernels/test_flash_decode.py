@@ -50,7 +50,7 @@ def few_configs(problem: Any, here: Machine, knobs: Knobs, count: int) -> list[C
 
 SMALL: Knobs = {
     "block_n": (16, 32), "kv_splits": (1, 2, 3), "heads_per_program": (1, 2, 4, 8), "num_warps": (2, 4),
-    "num_stages": (1, 3), "flag_heads": (1, 2, 4), "combine_heads": (1, 2),
+    "num_stages": (1, 3), "transfer_heads": (1, 2, 4), "combine_heads": (1, 2),
 }  # fmt: skip
 
 
@@ -85,7 +85,7 @@ def test_results_are_right_before_and_after_the_counters_wrap_around(aged: Workl
     here = on_cpu()
     problem = aged.problem_type(batch=1, q_heads=2, kv_heads=1, head_dim=64, kv_len=40, world_size=2)
     default = aged.default_config(problem, here).replace(block_n=16, kv_splits=3, num_warps=2)
-    fused = [default.replace(reducer="last"), default.replace(protocol="words"), default.replace(combiner="owner")]
+    fused = [default.replace(reducer="last"), default.replace(protocol="ll"), default.replace(exchange="two_shot")]
     waiting = next(c for c in aged.first_configs(problem, here) if c["mode"] == "fine_grained_wait")
     # With the two checks six calls: three before the counters wrap around, three after.
     check_all(aged, problem, [*fused, waiting], {"fused"}, MeasurePlan(warmup=1, screen=1, iterations=1))
@@ -95,7 +95,7 @@ def test_a_rank_that_calls_alone_gives_up_and_says_so(tmp_path: Path) -> None:
     here = on_cpu()
     problem = WORKLOAD.problem_type(batch=1, q_heads=2, kv_heads=1, head_dim=64, kv_len=40, world_size=2)
     default = WORKLOAD.default_config(problem, here)
-    calls = [dict(default), dict(default.replace(protocol="words")), dict(default.replace(combiner="owner"))]
+    calls = [dict(default), dict(default.replace(protocol="ll")), dict(default.replace(exchange="two_shot"))]
     file = Path(__file__).parent / "flash_decode_on_ranks.py"
     alone, other = run_ranks(str(file), "call_alone", 2, tmp_path, argument=calls)
     assert alone == [True, True, True]
@@ -132,7 +132,7 @@ def test_the_reference_is_the_textbooks_attention(soft_cap: int, monkeypatch: py
 
 LARGE: Knobs = {
     "block_n": (16, 32, 64, 128), "kv_splits": (1, 3, 8, 22, 64), "heads_per_program": (1, 4, 8, 16),
-    "num_warps": (2, 4, 8), "num_stages": (1, 2, 3, 4, 5), "flag_heads": (1, 2, 4, 8), "combine_heads": (1, 2, 4),
+    "num_warps": (2, 4, 8), "num_stages": (1, 2, 3, 4, 5), "transfer_heads": (1, 2, 4, 8), "combine_heads": (1, 2, 4),
 }  # fmt: skip
 
 PAPER = {"q_heads": 96, "kv_heads": 12, "head_dim": 128, "dtype": "fp16"}

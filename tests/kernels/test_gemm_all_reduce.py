@@ -28,7 +28,7 @@ def problem_of(world_size: int, sizes: dict[str, Any]) -> Any:
     return WORKLOAD.problem_type(world_size=world_size, **{**sizes, "k": sizes["k"] * world_size})
 
 
-TILES = {"group_m": 2, "num_warps": 4, "num_stages": 2, "residents": 1}
+TILES = {"group_m": 2, "num_warps": 4, "num_stages": 2, "programs_per_unit": 1}
 INTERPRETED_TILES = [
     {**TILES, "block_m": 16, "block_n": 32, "block_k": 32, "split_k": 2},
     {**TILES, "block_m": 16, "block_n": 32, "block_k": 64, "split_k": 1},
@@ -75,8 +75,8 @@ def test_all_ranks_get_the_same_bits_in_every_call(tmp_path: Path) -> None:
 
 
 OLD = {
-    "flag": 2 * 715827882 - 2,
-    **dict.fromkeys(("packed", "two_shot", "two_packed"), (1 << 32) - 2),
+    "signal": 2 * 715827882 - 2,
+    **dict.fromkeys(("ll", "two_shot", "two_ll"), (1 << 32) - 2),
 }
 """Launches after which, with three ranks, the next calls make counters and flags wrap around: 3 * 715827882 + 2 is
 2**31, at which an int32 becomes negative; flags, and counters of results in either slot, come there after 2**32."""
@@ -107,23 +107,23 @@ def test_a_k_that_the_ranks_cannot_share_is_refused() -> None:
 GPU_TILES = [
     {
         "block_m": 16, "block_n": 64, "block_k": 128, "group_m": 1, "num_warps": 4, "num_stages": 4, "split_k": 1,
-        "residents": 1,
+        "programs_per_unit": 1,
     },
     {
         "block_m": 16, "block_n": 32, "block_k": 128, "group_m": 1, "num_warps": 4, "num_stages": 3, "split_k": 4,
-        "residents": 1,
+        "programs_per_unit": 1,
     },
     {
         "block_m": 64, "block_n": 64, "block_k": 64, "group_m": 4, "num_warps": 4, "num_stages": 4, "split_k": 2,
-        "residents": 1,
+        "programs_per_unit": 1,
     },
     {
         "block_m": 128, "block_n": 128, "block_k": 64, "group_m": 8, "num_warps": 8, "num_stages": 3, "split_k": 1,
-        "residents": 1,
+        "programs_per_unit": 1,
     },
     {
         "block_m": 16, "block_n": 32, "block_k": 32, "group_m": 1, "num_warps": 4, "num_stages": 2, "split_k": 1,
-        "residents": 1,
+        "programs_per_unit": 1,
     },
 ]  # fmt: skip
 

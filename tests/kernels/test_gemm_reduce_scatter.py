@@ -41,15 +41,15 @@ def problem_of(world_size: int, sizes: dict[str, Any]) -> Any:
 INTERPRETED_TILES = [
     {
         "block_m": 16, "block_n": 32, "block_k": 32, "group_m": 2, "num_warps": 4, "num_stages": 2, "split_k": 2,
-        "unit_tiles": 2, "unit_rows": 16, "gemm_streams": 1, "sum_block": 512, "sum_warps": 4,
+        "transfer_tiles": 2, "transfer_rows": 16, "gemm_streams": 1, "sum_block": 512, "sum_warps": 4,
     },
     {
         "block_m": 16, "block_n": 32, "block_k": 64, "group_m": 1, "num_warps": 4, "num_stages": 3, "split_k": 1,
-        "unit_tiles": 1, "unit_rows": 16, "gemm_streams": 1, "sum_block": 1024, "sum_warps": 4,
+        "transfer_tiles": 1, "transfer_rows": 16, "gemm_streams": 1, "sum_block": 1024, "sum_warps": 4,
     },
     {
         "block_m": 16, "block_n": 32, "block_k": 32, "group_m": 4, "num_warps": 4, "num_stages": 3, "split_k": 1,
-        "unit_tiles": 2, "unit_rows": 32, "gemm_streams": 1, "sum_block": 512, "sum_warps": 4,
+        "transfer_tiles": 2, "transfer_rows": 32, "gemm_streams": 1, "sum_block": 512, "sum_warps": 4,
     },
 ]  # fmt: skip
 
@@ -68,7 +68,7 @@ INTERPRETED_TILES = [
 def test_every_mode_is_right_under_the_interpreter(world_size: int, sizes: dict[str, Any]) -> None:
     here = on_cpu()
     problem = problem_of(world_size, sizes)
-    tiles = [tile for tile in INTERPRETED_TILES if tile["unit_tiles"] == 1 or sizes["n"] > 32 or sizes["rows"] > 16]
+    tiles = [tile for tile in INTERPRETED_TILES if tile["transfer_tiles"] == 1 or sizes["n"] > 32 or sizes["rows"] > 16]
     modes = ONE_OF_EACH | (EXCHANGED if world_size > 1 else set())
     check_all(WORKLOAD, problem, few(variants(WORKLOAD, problem, here, tiles), 4 if world_size == 2 else 1), modes)
 
@@ -76,23 +76,23 @@ def test_every_mode_is_right_under_the_interpreter(world_size: int, sizes: dict[
 GPU_TILES = [
     {
         "block_m": 128, "block_n": 256, "block_k": 64, "group_m": 8, "num_warps": 8, "num_stages": 3, "split_k": 1,
-        "unit_tiles": 4, "unit_rows": 512, "gemm_streams": 2, "sum_block": 2048, "sum_warps": 8,
+        "transfer_tiles": 4, "transfer_rows": 512, "gemm_streams": 2, "sum_block": 2048, "sum_warps": 8,
     },
     {
         "block_m": 64, "block_n": 64, "block_k": 64, "group_m": 4, "num_warps": 4, "num_stages": 4, "split_k": 2,
-        "unit_tiles": 2, "unit_rows": 64, "gemm_streams": 4, "sum_block": 512, "sum_warps": 4,
+        "transfer_tiles": 2, "transfer_rows": 64, "gemm_streams": 4, "sum_block": 512, "sum_warps": 4,
     },
     {
         "block_m": 16, "block_n": 128, "block_k": 64, "group_m": 1, "num_warps": 4, "num_stages": 4, "split_k": 4,
-        "unit_tiles": 1, "unit_rows": 16, "gemm_streams": 1, "sum_block": 8192, "sum_warps": 16,
+        "transfer_tiles": 1, "transfer_rows": 16, "gemm_streams": 1, "sum_block": 8192, "sum_warps": 16,
     },
     {
         "block_m": 64, "block_n": 128, "block_k": 64, "group_m": 2, "num_warps": 8, "num_stages": 3, "split_k": 1,
-        "unit_tiles": 1, "unit_rows": 128, "gemm_streams": 2, "sum_block": 1024, "sum_warps": 8,
+        "transfer_tiles": 1, "transfer_rows": 128, "gemm_streams": 2, "sum_block": 1024, "sum_warps": 8,
     },
     {
         "block_m": 16, "block_n": 32, "block_k": 32, "group_m": 2, "num_warps": 4, "num_stages": 2, "split_k": 1,
-        "unit_tiles": 1, "unit_rows": 32, "gemm_streams": 1, "sum_block": 512, "sum_warps": 4,
+        "transfer_tiles": 1, "transfer_rows": 32, "gemm_streams": 1, "sum_block": 512, "sum_warps": 4,
     },
 ]  # fmt: skip
 
@@ -149,16 +149,16 @@ def heap_bytes_of(problem: Any, config: Config) -> int:
 
 @pytest.mark.parametrize("world_size", [2, 3, 8])
 @pytest.mark.parametrize("rows", [1, 7, 64])
-@pytest.mark.parametrize("unit_rows", [16, 32, 100])
+@pytest.mark.parametrize("transfer_rows", [16, 32, 100])
 def test_chunks_send_every_row_once_to_its_owner_the_next_ranks_first(
-    world_size: int, rows: int, unit_rows: int
+    world_size: int, rows: int, transfer_rows: int
 ) -> None:
     for rank in range(world_size):
-        cut = list(chunks(rank, rows, world_size, unit_rows))
+        cut = list(chunks(rank, rows, world_size, transfer_rows))
         computed = [row for begin, end in cut for row in range(begin, end)]
         first = (rank + 1) * rows
         assert computed == [(first + row) % (world_size * rows) for row in range(world_size * rows)]
-        assert all(0 < end - begin <= unit_rows for begin, end in cut)
+        assert all(0 < end - begin <= transfer_rows for begin, end in cut)
         sent = {
             (owner, row)
             for begin, end in cut

@@ -26,7 +26,7 @@ from autotune.workloads import workload
 CONFIG = Config(
     {
         "mode": "push", "block_m": 16, "block_n": 32, "block_k": 32, "group_m": 1, "num_warps": 4, "num_stages": 2,
-        "loads": "pointer", "schedule": "tile", "unit_rows": 16, "comm_programs": 1, "copy_kib": 2,
+        "loads": "pointer", "schedule": "tile", "transfer_rows": 16, "comm_programs": 1, "copy_kib": 2,
         "peer_order": "rotate", "push_site": "same_launch", "head_start": 0, "split_k": 1,
         "preload_b": False, "k_chunks": 1,
     }

@@ -1,4 +1,4 @@
-"""The stopwatch: meetings that a rank has missed spoil no later measurement, and are never taken for a time."""
+"""The stopwatch: barriers that a rank has missed spoil no later measurement, and are never taken for a time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from ranks_of_functions import run_ranks
 
 from autotune.config import Config
-from autotune.errors import MissedMeeting
+from autotune.errors import MissedBarrier
 from autotune.machine import machine
 from autotune.outcome import Outcome
 from autotune.ranks.evaluation import MeasurePlan
@@ -21,31 +21,31 @@ from autotune.workloads import workload
 ON_RANKS = str(Path(__file__).parent / "stopwatch_on_ranks.py")
 
 
-def test_a_timing_starts_clean_after_missed_meetings(tmp_path: Path) -> None:
+def test_a_timing_starts_clean_after_missed_barriers(tmp_path: Path) -> None:
     for counters in run_ranks(ON_RANKS, "missed_before", 2, tmp_path, seconds=270):
         assert counters == [0] * 5
 
 
 def test_a_timing_in_which_a_rank_did_not_come_says_so(tmp_path: Path) -> None:
     first, second = run_ranks(ON_RANKS, "missed_meanwhile", 2, tmp_path, seconds=270)
-    assert "did not meet" in first
-    assert second == "measured", "it came to all meetings that it knew of"
+    assert "missed the barrier" in first
+    assert second == "measured", "it came to all barriers that it knew of"
 
 
-def test_a_missed_meeting_is_an_outcome_and_no_number() -> None:
+def test_a_missed_barrier_is_an_outcome_and_no_number() -> None:
     class Missing(Rank):
         def __init__(self) -> None:
             pass
 
         def _carry_out(self, request: Request) -> Any:
-            raise MissedMeeting("the ranks did not meet")
+            raise MissedBarrier("a rank missed the barrier")
 
-    assert Missing().answer(Measure(0, 1)) == Failed(Outcome.TIMED_OUT, "the ranks did not meet")
+    assert Missing().answer(Measure(0, 1)) == Failed(Outcome.TIMED_OUT, "a rank missed the barrier")
 
 
 @pytest.mark.gpu
 def test_ranks_that_take_turns_on_a_gpu_are_timed() -> None:
-    """On one GPU its meetings end when the other rank gets its turn: slow, but no rank gives up."""
+    """On one GPU its barriers end when the other rank gets its turn: slow, but no rank times out."""
     found = workload("gemm_all_reduce")
     problem = found.problem_type(m=16, n=1024, k=1024, world_size=2)
     config = found.default_config(problem, machine())

@@ -76,8 +76,8 @@ def test_a_failed_rank_is_the_reason_and_a_silent_one_its_victim() -> None:
 
 
 def test_one_broken_rank_breaks_the_gang() -> None:
-    found = verdict(Failed(Outcome.TIMED_OUT, "gave up"), Failed(Outcome.CRASHED, "CUDA error", broken=True))
-    assert found == Failed(Outcome.TIMED_OUT, "rank 0: gave up", broken=True)
+    found = verdict(Failed(Outcome.TIMED_OUT, "timed out"), Failed(Outcome.CRASHED, "CUDA error", broken=True))
+    assert found == Failed(Outcome.TIMED_OUT, "rank 0: timed out", broken=True)
 
 
 def test_where_a_rank_died_the_others_complaints_are_no_bugs() -> None:

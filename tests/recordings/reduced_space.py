@@ -18,7 +18,7 @@ PROBLEM = FOUND.problem_type(m=4096, n=28672, k=8192, world_size=8)
 ALLOWED: dict[str, list[Value]] = {
     "mode": ["bsp", "push", "copy_engine"], "block_m": [64, 128], "block_n": [128, 256], "block_k": [64, 128],
     "group_m": [8], "num_warps": [8], "num_stages": [3, 4, 6], "loads": ["pointer"], "split_k": [1],
-    "preload_b": [False], "schedule": ["tile"], "unit_rows": [16, 128], "k_chunks": [1], "comm_programs": [8, 16],
+    "preload_b": [False], "schedule": ["tile"], "transfer_rows": [16, 128], "k_chunks": [1], "comm_programs": [8, 16],
     "copy_kib": [8], "peer_order": ["rotate", "fanout"], "push_site": ["same_launch"], "head_start": [0],
 }  # fmt: skip
 

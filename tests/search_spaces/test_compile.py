@@ -17,7 +17,7 @@ from autotune.workloads import workload
 SAMPLE = int(os.environ.get("COMPILE_SAMPLE", "12"))
 """Configs of each workload, over all targets; 12 take about 6 s on two cores, from an empty compiler cache."""
 
-WITHOUT_SHARED_MEMORY = {"push_kernel", "sum_kernel", "meet_kernel"}
+WITHOUT_SHARED_MEMORY = {"push_kernel", "sum_kernel", "barrier_kernel"}
 LAUNCH_NOTHING_OF_OURS = {"bsp"}
 
 

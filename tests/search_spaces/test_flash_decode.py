@@ -57,11 +57,11 @@ def test_the_space_holds_the_papers_config() -> None:
 @pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)
 def test_words_are_tried_only_where_ordinary_stores_arrive(machine: Machine) -> None:
     problem = FOUND.default_problem(machine, 2)
-    words = FOUND.default_config(problem, machine).replace(protocol="words")
+    words = FOUND.default_config(problem, machine).replace(protocol="ll")
     refused = FOUND.space.violation(words, problem, machine)
     assert (refused is not None and "NVIDIA" in refused) == (machine.kind == "hip")
     tried = {config.get("protocol") for config in FOUND.first_configs(problem, machine)}
-    assert ("words" in tried) == (machine.kind != "hip")
+    assert ("ll" in tried) == (machine.kind != "hip")
 
 
 def test_the_heap_has_room_for_every_config() -> None:

@@ -25,8 +25,8 @@ DECODE = FOUND.problem_type(m=16, n=8192, k=28672, world_size=8)
 PUSH = Config(
     {
         "mode": "one_shot", "block_m": 16, "block_n": 64, "block_k": 128, "split_k": 2, "group_m": 1, "num_warps": 4,
-        "num_stages": 4, "loads": "pointer", "schedule": "tile", "residents": 1, "combine": "sender",
-        "protocol": "flag",
+        "num_stages": 4, "loads": "pointer", "schedule": "tile", "programs_per_unit": 1, "combine": "sender",
+        "protocol": "signal",
     }
 )  # fmt: skip
 
@@ -56,14 +56,14 @@ def test_what_is_tried_first_is_valid_and_has_every_mode(machine: Machine, world
     ("config", "machine", "told"),
     [
         (PUSH, H100, None),
-        (PUSH.replace(protocol="packed"), H100, None),
-        (PUSH.replace(protocol="packed"), MI300X, "packed words arrive"),
-        (PUSH.replace(protocol="packed", block_n=256, num_stages=2), H100, "packed words fit"),
-        (PUSH.replace(residents=2), H100, "persistence"),
+        (PUSH.replace(protocol="ll"), H100, None),
+        (PUSH.replace(protocol="ll"), MI300X, "LL words arrive"),
+        (PUSH.replace(protocol="ll", block_n=256, num_stages=2), H100, "LL words fit"),
+        (PUSH.replace(programs_per_unit=2), H100, "persistence"),
         (PUSH.replace(schedule="persistent"), H100, None),
         (PUSH.replace(schedule="persistent", block_n=128), H100, "persistence"),
-        (PUSH.replace(schedule="persistent", residents=2, split_k=4), H100, "residency"),
-        (PUSH.replace(schedule="persistent", residents=2, split_k=4, combine="separate"), H100, None),
+        (PUSH.replace(schedule="persistent", programs_per_unit=2, split_k=4), H100, "residency"),
+        (PUSH.replace(schedule="persistent", programs_per_unit=2, split_k=4, combine="separate"), H100, None),
     ],
 )
 def test_what_cannot_work_is_refused(config: Config, machine: Machine, told: str | None) -> None:

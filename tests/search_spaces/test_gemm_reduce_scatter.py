@@ -15,11 +15,11 @@ FOUND = workload("gemm_reduce_scatter")
 PUSH = Config(
     {
         "mode": "push", "block_m": 128, "block_n": 256, "block_k": 64, "group_m": 8, "num_warps": 8, "num_stages": 4,
-        "loads": "tma", "split_k": 1, "schedule": "persistent", "peer_order": "rotate", "unit_tiles": 4,
+        "loads": "tma", "split_k": 1, "schedule": "persistent", "peer_order": "rotate", "transfer_tiles": 4,
         "signals": "next_turn",
     }
 )  # fmt: skip
-COPIES = Config({"mode": "copy_engine", "unit_rows": 1024, "gemm_streams": 2, "sum_block": 2048, "sum_warps": 8})
+COPIES = Config({"mode": "copy_engine", "transfer_rows": 1024, "gemm_streams": 2, "sum_block": 2048, "sum_warps": 8})
 
 
 def broken(config: Config, machine: Machine, **fields: Any) -> str | None:
@@ -41,14 +41,14 @@ def test_what_should_be_tried_is_valid(config: Config) -> None:
     ("name", "config", "fields", "machine"),
     [
         ("tile within an owner's rows", PUSH, {"m": 512}, H100),
-        ("unit within an owner's tiles", PUSH.replace(unit_tiles=32), {"m": 1024, "n": 256}, H100),
+        ("transfer within an owner's tiles", PUSH.replace(transfer_tiles=32), {"m": 1024, "n": 256}, H100),
         ("next turn", PUSH.replace(schedule="flattened"), {}, H100),
         ("flattening", FLATTENED.replace(split_k=2), {"m": 1024, "n": 2048}, H100),
         ("next turn", PUSH.replace(schedule="tile"), {}, H100),
         ("order without effect", PUSH.replace(peer_order="interleaved"), {"world_size": 2}, H100),
         ("parts of peers", COPIES, {"world_size": 1}, H100),
         ("chunks", COPIES, {"m": 512}, H100),
-        ("chunks", COPIES.replace(unit_rows=64), {}, H100),
+        ("chunks", COPIES.replace(transfer_rows=64), {}, H100),
         ("streams", COPIES, {}, LAPTOP),
     ],
 )

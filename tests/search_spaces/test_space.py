@@ -106,7 +106,7 @@ def test_optunas_parameters_lead_back_to_the_config() -> None:
 
 PUSH = {
     "mode": "push", "block_m": 128, "block_n": 128, "block_k": 64, "group_m": 8, "num_warps": 8, "num_stages": 3,
-    "loads": "pointer", "schedule": "tile", "unit_rows": 128, "comm_programs": 16, "copy_kib": 16,
+    "loads": "pointer", "schedule": "tile", "transfer_rows": 128, "comm_programs": 16, "copy_kib": 16,
     "peer_order": "rotate", "push_site": "same_launch", "head_start": 0, "split_k": 1, "preload_b": False,
     "k_chunks": 1,
 }  # fmt: skip
@@ -130,22 +130,22 @@ PULL = {name: value for name, value in PUSH.items() if FOUND.space.dimensions[na
         ("preload without effect", {**PUSH, "preload_b": True}, {}, H100),
         (
             "preload",
-            {**PUSH, "preload_b": True, "block_m": 64, "unit_rows": 16, "split_k": 4},
+            {**PUSH, "preload_b": True, "block_m": 64, "transfer_rows": 16, "split_k": 4},
             {"m": 64, "k": 64 * 9},
             H100,
         ),
         ("shared memory", {**PUSH, "num_stages": 6, "block_k": 128}, {}, H100),
         ("shared memory", {**PUSH, "num_stages": 4}, {}, MI300X),
-        ("unit within the shard", {**PUSH, "unit_rows": 2048}, {}, H100),
+        ("transfer within the shard", {**PUSH, "transfer_rows": 2048}, {}, H100),
         ("room for the GEMM", {**PUSH, "block_m": 16, "comm_programs": 64, "num_warps": 4}, {}, LAPTOP),
         ("residency", {**PUSH, "push_site": "side_stream"}, {}, H100),
         ("sequential programs", {**PUSH, "schedule": "persistent", "comm_programs": 2}, {}, LAPTOP),
         ("head start without effect", {**PUSH, "head_start": 2}, {}, H100),
-        ("flattening", {**PUSH, "schedule": "flattened", "split_k": 2, "unit_rows": 64}, {"m": 256}, H100),
+        ("flattening", {**PUSH, "schedule": "flattened", "split_k": 2, "transfer_rows": 64}, {"m": 256}, H100),
         ("flattening", {**PULL, "mode": "pull", "schedule": "flattened"}, {}, H100),
-        ("copies by rows", {"mode": "copy_engine", "unit_rows": 128, "gemm_streams": 1}, {"layout": "k"}, H100),
+        ("copies by rows", {"mode": "copy_engine", "transfer_rows": 128, "gemm_streams": 1}, {"layout": "k"}, H100),
         ("CUDA graphs", {"mode": "bsp", "launch": "graph"}, {}, LAPTOP),
-        ("streams", {"mode": "copy_engine", "unit_rows": 128, "gemm_streams": 2}, {}, LAPTOP),
+        ("streams", {"mode": "copy_engine", "transfer_rows": 128, "gemm_streams": 2}, {}, LAPTOP),
     ],
 )
 def test_each_constraint_refuses_what_it_is_for(

@@ -130,7 +130,7 @@ def test_a_narrowed_space_proposes_no_value_that_the_machine_forbids() -> None:
     narrowed = FOUND.space.narrowed(SMALL, MI300X)
     assert narrowed.dimensions["loads"].values == ("pointer",)
     assert narrowed.dimensions["block_m"].values == (16,)
-    assert max(narrowed.dimensions["unit_rows"].values) == 16
+    assert max(narrowed.dimensions["transfer_rows"].values) == 16
 
 
 @pytest.mark.parametrize("machine", [H100, MI300X, LAPTOP], ids=lambda machine: machine.arch)

@@ -19,6 +19,7 @@ from autotune.workloads.registry import BUILT_IN
 PACKAGE = Path(__file__).parents[2] / "autotune"
 
 DECIDES_NOTHING = {
+    "agreement": "how ranks wait for each other, and share their errors",
     "config": "a dictionary",
     "machine": "the machine and the versions are part of the key and of the provenance",
     "errors": "words",

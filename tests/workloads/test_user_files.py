@@ -15,7 +15,7 @@ import autotune
 from autotune.errors import AutotuneError, InputError, InvalidProblem, UnknownWorkload
 from autotune.problem import Problem
 from autotune.runtime.lookup import forget_lookups
-from autotune.workloads import reference_of, registry, workload
+from autotune.workloads import Operation, reference_of, registry, workload
 
 OWN = """
 from dataclasses import dataclass
@@ -240,6 +240,11 @@ def test_a_file_that_raises_when_it_is_loaded_says_where_and_may_be_mended(
     assert said.startswith(f"workload file {file}") and told in said
     write(tmp_path)
     assert workload(f"{file}:Own").name == "own_rows"
+
+
+def test_a_methods_name_of_an_earlier_version_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"Old.gave_up: it is called timed_out now"):
+        type("Old", (Operation,), {"gave_up": lambda self: True})
 
 
 def test_names_say_that_files_do_too() -> None:

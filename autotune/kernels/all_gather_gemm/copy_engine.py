@@ -24,7 +24,7 @@ class CopyEngine:
         launches: list[Launch],
     ) -> None:  # fmt: skip
         rows, _ = problem.shard
-        unit = config.integer("unit_rows")
+        unit = config.integer("transfer_rows")
         self._tensors = tensors
         self._enter, self._exit = launches
         own = slice(heap.rank * rows, (heap.rank + 1) * rows)

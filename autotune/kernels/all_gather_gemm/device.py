@@ -18,9 +18,9 @@ import triton
 import triton.language as tl
 
 from autotune.heap import device as heap
-from autotune.kernels.primitives.counters import announce_ready, leave, wait_for_all
+from autotune.kernels.primitives.counters import arrive, finish, wait_for_all
 from autotune.kernels.primitives.splits import join_splits, split_range
-from autotune.kernels.primitives.tiles import accumulate, grouped, load_a, load_b, store_tile
+from autotune.kernels.primitives.tiles import accumulate, load_a, load_b, store_tile, swizzle
 from autotune.kernels.primitives.transfer import fetch_shards, push_shard, wait_for_rows, wait_for_rows_of_each
 
 NONE = tl.constexpr(0)
@@ -66,14 +66,14 @@ def place_of(rank, slot, M, K, shard_rows, width, ROWS: tl.constexpr):
 
 @triton.jit(
     do_not_specialize=[
-        "M", "shard_rows", "unit_rows", "comm_programs", "head_start", "group_m", "leaving", "rank", "spin_limit",
+        "M", "shard_rows", "transfer_rows", "comm_programs", "head_start", "group_m", "finishing", "rank", "spin_limit",
     ]
 )  # fmt: skip
 def gather_gemm_kernel(
-    a, inbox, b, c, shard, mail, bias, partials, tickets,
+    a, inbox, b, c, shard, inbox_pointer, bias, partials, tickets,
     M, N, K, shard_rows, width, stride_bk, stride_bn,
-    unit_rows, comm_programs, head_start, group_m, leaving, rank,
-    heap_bases, state, arrivals, ready, done, status, spin_limit,
+    transfer_rows, comm_programs, head_start, group_m, finishing, rank,
+    heap_bases, epoch_counter, arrivals, ready, done, status, spin_limit,
     WORLD: tl.constexpr, ROWS: tl.constexpr, GATHERED: tl.constexpr, SLOTS: tl.constexpr, TRANSFER: tl.constexpr,
     ROTATE: tl.constexpr, STEP_ROWS: tl.constexpr, STEP_COLUMNS: tl.constexpr, VECTOR: tl.constexpr,
     HINT: tl.constexpr, SPLITS: tl.constexpr, PRELOAD: tl.constexpr,
@@ -84,9 +84,9 @@ def gather_gemm_kernel(
 ):  # fmt: skip
     """C [M, N] = all_gather(A) @ B [K, N] + bias, reading remote rows from the inbox as their units arrive.
 
-    ``a`` and ``inbox`` are descriptors with TMA and the pointers ``shard`` and ``mail`` without. TRANSFER says what the
-    first ``comm_programs`` programs do before they take tiles: push, fetch, or nothing (another kernel pushes).
-    ``leaving`` is the number of programs that share the epoch. GATHERED: our own shard goes through the inbox too, so
+    ``a`` and ``inbox`` are descriptors with TMA and the pointers ``shard`` and ``inbox_pointer`` without. TRANSFER says
+    what the first ``comm_programs`` programs do before they take tiles: push, fetch, or nothing (another kernel does).
+    ``finishing`` is the number of programs that share the epoch. GATHERED: our own shard goes through the inbox too, so
     that a tile may have several owners and its depth be split; otherwise (rows layout, tiles that divide the shard)
     each tile has one owner, and our own are read from the shard. A tile waits for A in CHUNKS ranges of K, one after
     the other: in rows layout they are units of their own, in K layout the shards of some ranks each.
@@ -95,25 +95,25 @@ def gather_gemm_kernel(
     programs = tl.num_programs(0)
     workers = programs - comm_programs
     worker = pid - comm_programs
-    epoch = tl.load(state)
+    epoch = tl.load(epoch_counter)
     slot = epoch & (SLOTS - 1)  # not %: the epoch wraps around and is then negative
     first: tl.constexpr = 0 if GATHERED else 1
 
     if TRANSFER == FETCH:
         if pid == 0:
-            announce_ready(ready, rank, heap_bases, WORLD)
+            arrive(ready, rank, heap_bases, WORLD)
     if pid < comm_programs:
         if TRANSFER == PUSH:
             push_shard(
-                shard, mail, place_of(rank, slot, M, K, shard_rows, width, ROWS), arrivals, shard_rows, width, K,
-                unit_rows, pid, comm_programs, rank, heap_bases,
+                shard, inbox_pointer, place_of(rank, slot, M, K, shard_rows, width, ROWS), arrivals, shard_rows, width,
+                K, transfer_rows, pid, comm_programs, rank, heap_bases,
                 WORLD, CHUNKS if ROWS else 1, STEP_ROWS, STEP_COLUMNS, VECTOR, HINT, ROTATE, first,
             )  # fmt: skip
         if TRANSFER == FETCH:
             fetch_shards(
-                shard, mail, place_of(0, slot, M, K, shard_rows, width, ROWS),
+                shard, inbox_pointer, place_of(0, slot, M, K, shard_rows, width, ROWS),
                 place_of(1, 0, M, K, shard_rows, width, ROWS), arrivals, shard_rows, width, K,
-                unit_rows, pid, comm_programs, rank, heap_bases, ready, done, epoch, status, spin_limit,
+                transfer_rows, pid, comm_programs, rank, heap_bases, ready, done, epoch, status, spin_limit,
                 WORLD, CHUNKS if ROWS else 1, STEP_ROWS, STEP_COLUMNS, VECTOR, HINT, ROTATE, first,
             )  # fmt: skip
     if TRANSFER == NONE:
@@ -137,7 +137,7 @@ def gather_gemm_kernel(
             item = tile_of(turn, worker, pid, early, head_start, workers, programs)
             tile = item // SPLITS
             split = item % SPLITS
-            m, n = grouped(tile, tiles_m, tiles_n, group_m)
+            m, n = swizzle(tile, tiles_m, tiles_n, group_m)
             if ROWS:
                 m = (own_m + tiles_m - m) % tiles_m
             row = m * BLOCK_M
@@ -160,10 +160,10 @@ def gather_gemm_kernel(
                     else:
                         first_source = low // width
                         last_source = (high - 1) // width
-                    counters = arrivals + (chunk * WORLD * tl.cdiv(shard_rows, unit_rows) if ROWS else 0)
+                    counters = arrivals + (chunk * WORLD * tl.cdiv(shard_rows, transfer_rows) if ROWS else 0)
                     late = wait_for_rows_of_each(
                         counters, first_source, last_source, shard_rows if ROWS else 0, row, last, shard_rows,
-                        unit_rows, target, status, spin_limit, WORLD, PROXY_FENCE,
+                        transfer_rows, target, status, spin_limit, WORLD, PROXY_FENCE,
                     )  # fmt: skip
                     if PRELOAD:
                         a_tile = load_a(
@@ -187,7 +187,7 @@ def gather_gemm_kernel(
         middle = tl.maximum(turn_of(own, worker, pid, early, head_start, workers, programs), begin)
         for turn in tl.range(begin, middle, flatten=FLATTEN):
             tile = tile_of(turn, worker, pid, early, head_start, workers, programs)
-            m, n = grouped(tile, own_m, tiles_n, group_m)
+            m, n = swizzle(tile, own_m, tiles_n, group_m)
             acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
             acc = accumulate(
                 acc, a, m * BLOCK_M, shard_rows, K, b, N, n * BLOCK_N, stride_bk, stride_bn,
@@ -196,7 +196,7 @@ def gather_gemm_kernel(
             store_tile(acc, c, rank * shard_rows + m * BLOCK_M, n * BLOCK_N, M, N, bias, BLOCK_M, BLOCK_N, TMA, BIAS)
         for turn in tl.range(middle, end, flatten=FLATTEN):
             tile = tile_of(turn, worker, pid, early, head_start, workers, programs) - own
-            m, n = grouped(tile, tiles_m - own_m, tiles_n, group_m)
+            m, n = swizzle(tile, tiles_m - own_m, tiles_n, group_m)
             if ROTATE:
                 back = 1 + m // own_m
                 m_in_shard = m % own_m
@@ -210,8 +210,8 @@ def gather_gemm_kernel(
             for chunk in range(CHUNKS):
                 low, high = chunk_of(chunk, rank, K, WORLD, CHUNKS, ROWS)
                 late = wait_for_rows(
-                    arrivals + chunk * WORLD * tl.cdiv(shard_rows, unit_rows), source, row_in_shard,
-                    row_in_shard + BLOCK_M - 1, shard_rows, unit_rows, target, status, spin_limit, PROXY_FENCE,
+                    arrivals + chunk * WORLD * tl.cdiv(shard_rows, transfer_rows), source, row_in_shard,
+                    row_in_shard + BLOCK_M - 1, shard_rows, transfer_rows, target, status, spin_limit, PROXY_FENCE,
                 )  # fmt: skip
                 acc = accumulate(
                     acc, inbox, base_row + row + late, SLOTS * M, K, b, N, n * BLOCK_N, stride_bk, stride_bn,
@@ -219,54 +219,54 @@ def gather_gemm_kernel(
                 )  # fmt: skip
             store_tile(acc, c, row, n * BLOCK_N, M, N, bias, BLOCK_M, BLOCK_N, TMA, BIAS)
 
-    last_out = leave(state, leaving)
+    last_out = finish(epoch_counter, finishing)
     if TRANSFER == FETCH:
         if last_out:
             wait_for_all(done, target, status, spin_limit, WORLD)
 
 
-@triton.jit(do_not_specialize=["M", "shard_rows", "unit_rows", "leaving", "rank"])
+@triton.jit(do_not_specialize=["M", "shard_rows", "transfer_rows", "finishing", "rank"])
 def push_kernel(
-    shard, mail, M, K, shard_rows, width, unit_rows, leaving, rank, heap_bases, state, arrivals,
+    shard, inbox_pointer, M, K, shard_rows, width, transfer_rows, finishing, rank, heap_bases, epoch_counter, arrivals,
     WORLD: tl.constexpr, ROWS: tl.constexpr, GATHERED: tl.constexpr, SLOTS: tl.constexpr, ROTATE: tl.constexpr,
     STEP_ROWS: tl.constexpr, STEP_COLUMNS: tl.constexpr, VECTOR: tl.constexpr, HINT: tl.constexpr,
     CHUNKS: tl.constexpr,
 ):  # fmt: skip
     """Push our shard to every peer's inbox, as a kernel of its own; shares the epoch with the GEMM's programs."""
-    slot = tl.load(state) & (SLOTS - 1)
+    slot = tl.load(epoch_counter) & (SLOTS - 1)
     push_shard(
-        shard, mail, place_of(rank, slot, M, K, shard_rows, width, ROWS), arrivals, shard_rows, width, K, unit_rows,
-        tl.program_id(0), tl.num_programs(0), rank, heap_bases,
+        shard, inbox_pointer, place_of(rank, slot, M, K, shard_rows, width, ROWS), arrivals, shard_rows, width, K,
+        transfer_rows, tl.program_id(0), tl.num_programs(0), rank, heap_bases,
         WORLD, CHUNKS if ROWS else 1, STEP_ROWS, STEP_COLUMNS, VECTOR, HINT, ROTATE, 0 if GATHERED else 1,
     )  # fmt: skip
-    leave(state, leaving)
+    finish(epoch_counter, finishing)
 
 
 @triton.jit(do_not_specialize=["M", "shard_rows", "rank", "spin_limit"])
 def gather_kernel(
-    shard, mail, M, K, shard_rows, width, rank, heap_bases, state, arrivals, ready, status, spin_limit,
+    shard, inbox_pointer, M, K, shard_rows, width, rank, heap_bases, epoch_counter, arrivals, ready, status, spin_limit,
     WORLD: tl.constexpr, ROWS: tl.constexpr, ROTATE: tl.constexpr,
     STEP_ROWS: tl.constexpr, STEP_COLUMNS: tl.constexpr, VECTOR: tl.constexpr, HINT: tl.constexpr,
 ):  # fmt: skip
     """An all-gather: our shard into every rank's inbox, and the launch ends when everybody's is in ours."""
     pid = tl.program_id(0)
     programs = tl.num_programs(0)
-    epoch = tl.load(state)
+    epoch = tl.load(epoch_counter)
     if pid == 0:
-        announce_ready(ready, rank, heap_bases, WORLD)
+        arrive(ready, rank, heap_bases, WORLD)
     wait_for_all(ready, epoch + 1, status, spin_limit, WORLD)
     push_shard(
-        shard, mail, place_of(rank, 0, M, K, shard_rows, width, ROWS), arrivals, shard_rows, width, K,
+        shard, inbox_pointer, place_of(rank, 0, M, K, shard_rows, width, ROWS), arrivals, shard_rows, width, K,
         shard_rows, pid, programs, rank, heap_bases, WORLD, 1, STEP_ROWS, STEP_COLUMNS, VECTOR, HINT, ROTATE, 0,
     )  # fmt: skip
-    if leave(state, programs):
+    if finish(epoch_counter, programs):
         wait_for_all(arrivals, (epoch + 1) * programs, status, spin_limit, WORLD)
 
 
 @triton.jit(do_not_specialize=["M", "shard_rows", "group_m", "rank", "spin_limit"])
 def pull_gemm_kernel(
     b, c, shard, bias, M, N, K, shard_rows, width, stride_bk, stride_bn, group_m, rank,
-    heap_bases, state, ready, done, status, spin_limit,
+    heap_bases, epoch_counter, ready, done, status, spin_limit,
     WORLD: tl.constexpr, ROWS: tl.constexpr, ALIGNED: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     TMA: tl.constexpr, B_TRANSPOSED: tl.constexpr, EVEN_K: tl.constexpr,
@@ -278,9 +278,9 @@ def pull_gemm_kernel(
     """
     pid = tl.program_id(0)
     programs = tl.num_programs(0)
-    epoch = tl.load(state)
+    epoch = tl.load(epoch_counter)
     if pid == 0:
-        announce_ready(ready, rank, heap_bases, WORLD)
+        arrive(ready, rank, heap_bases, WORLD)
     tiles_m = tl.cdiv(M, BLOCK_M)
     tiles_n = tl.cdiv(N, BLOCK_N)
     # Start at our own shard, so that no two ranks read from one peer at a time.
@@ -289,7 +289,7 @@ def pull_gemm_kernel(
     peers = tl.arange(0, triton.next_power_of_2(WORLD))
     late = heap.wait_each(ready + peers, peers < WORLD, epoch + 1, status, spin_limit)
     for tile in range(pid, tiles_m * tiles_n, programs):
-        m, n = grouped(tile, tiles_m, tiles_n, group_m)
+        m, n = swizzle(tile, tiles_m, tiles_n, group_m)
         row = (m + own_m) % tiles_m * BLOCK_M
         rows = tl.minimum(row + tl.arange(0, BLOCK_M), M - 1)
         columns = (n * BLOCK_N + tl.arange(0, BLOCK_N)) % N
@@ -334,6 +334,6 @@ def pull_gemm_kernel(
                 acc = tl.dot(a_tile, b_tile, acc, input_precision="ieee")
                 a_pointers += BLOCK_K
         store_tile(acc, c, row, n * BLOCK_N, M, N, bias, BLOCK_M, BLOCK_N, TMA, BIAS)
-    if leave(state, programs):
+    if finish(epoch_counter, programs):
         heap.signal_each(done + rank, rank, heap_bases, WORLD, 0)
         wait_for_all(done, epoch + 1, status, spin_limit, WORLD)

@@ -25,7 +25,7 @@ from autotune.kernels.launching.plan import Launch
 from autotune.kernels.launching.scratch import share
 from autotune.kernels.launching.streams import side_stream
 from autotune.kernels.launching.tensors import TORCH_DTYPES, Allocate, Run
-from autotune.kernels.primitives.meeting import meet_kernel
+from autotune.kernels.primitives.barrier import barrier_kernel
 from autotune.machine import Machine
 
 READ_BY_PEERS = ("pull", "pull_staged", "copy_engine")
@@ -49,13 +49,13 @@ def allocate_scratch(
     """The scratch of one config: ``share`` allocates on the heap, ``own`` on this rank's device alone."""
     rows, _ = problem.shard
     whole = config["mode"] == "own_collective"
-    staged = "unit_rows" in config or whole
-    units = 1 if whole else -(-rows // config.integer("unit_rows")) if staged else 0
+    staged = "transfer_rows" in config or whole
+    units = 1 if whole else -(-rows // config.integer("transfer_rows")) if staged else 0
     chunks = config.integer("k_chunks") if "k_chunks" in config else 1
     ints = torch.int32
     partials, tickets = GemmKnobs(config, machine).partials(problem.m, problem.n_local, own)
     return Scratch(
-        state=share((2,), ints),
+        epoch_counter=share((2,), ints),
         status=share((1,), ints),
         ready=share((problem.world_size,), ints),
         done=share((problem.world_size,), ints),
@@ -90,7 +90,7 @@ def plan(
     if mode == "own_collective":
         return [builder.gather()]
     if mode == "copy_engine":
-        return [builder.meet(scratch.ready, last=False), builder.meet(scratch.done, last=True)]
+        return [builder.barrier(scratch.ready, finish=False), builder.barrier(scratch.done, finish=True)]
     return []
 
 
@@ -134,8 +134,8 @@ class _Builder:
             "bias": tensors.bias if tensors.bias is not None else tensors.c,
             "M": problem.m, "N": problem.n_local, "K": problem.k, "shard_rows": rows, "width": width,
             "rank": self.rank, "heap_bases": self.bases,
-            "state": scratch.state, "ready": scratch.ready, "done": scratch.done, "status": scratch.status,
-            "spin_limit": self.spin_limit,
+            "epoch_counter": scratch.epoch_counter, "ready": scratch.ready, "done": scratch.done,
+            "status": scratch.status, "spin_limit": self.spin_limit,
             "WORLD": problem.world_size, "ROWS": problem.rows_layout,
             "BIAS": tensors.bias is not None, "HINT": self.hint,
         }  # fmt: skip
@@ -172,8 +172,9 @@ class _Builder:
             head_start = config.integer("head_start") if same_launch else 0
         gathered = not self.aligned or knobs.splits > 1
         transfer = {
-            "mail": scratch.inbox, "arrivals": scratch.arrivals, "unit_rows": config.integer("unit_rows"),
-            "leaving": programs + (0 if same_launch else communicating),
+            "inbox_pointer": scratch.inbox, "arrivals": scratch.arrivals,
+            "transfer_rows": config.integer("transfer_rows"),
+            "finishing": programs + (0 if same_launch else communicating),
             "SLOTS": slots(config), "ROTATE": config["peer_order"] == "rotate", **self.step(),
             "GATHERED": gathered, "CHUNKS": config.integer("k_chunks"),
             "VECTOR": max(1, self.hint // problem.element_size),
@@ -194,7 +195,8 @@ class _Builder:
         launches = [Launch(device.gather_gemm_kernel, programs, common | transfer | gemm, knobs.options, resident)]
         if not same_launch:
             names = (
-                "shard", "M", "K", "shard_rows", "width", "rank", "heap_bases", "state", "WORLD", "ROWS", "HINT",
+                "shard", "M", "K", "shard_rows", "width", "rank", "heap_bases", "epoch_counter", "WORLD", "ROWS",
+                "HINT",
             )  # fmt: skip
             arguments = transfer | {name: common[name] for name in names}
             resident = communicating if beside else None
@@ -206,8 +208,8 @@ class _Builder:
         problem, scratch = self.problem, self.scratch
         rows, width = problem.shard
         arguments = {
-            "shard": self.tensors.a, "mail": scratch.inbox, "M": problem.m, "K": problem.k, "shard_rows": rows,
-            "width": width, "rank": self.rank, "heap_bases": self.bases, "state": scratch.state,
+            "shard": self.tensors.a, "inbox_pointer": scratch.inbox, "M": problem.m, "K": problem.k, "shard_rows": rows,
+            "width": width, "rank": self.rank, "heap_bases": self.bases, "epoch_counter": scratch.epoch_counter,
             "arrivals": scratch.arrivals, "ready": scratch.ready, "status": scratch.status,
             "spin_limit": self.spin_limit, "WORLD": problem.world_size, "ROWS": problem.rows_layout,
             "ROTATE": self.config["peer_order"] == "rotate", **self.step(),
@@ -215,14 +217,14 @@ class _Builder:
         }  # fmt: skip
         return Launch(device.gather_kernel, self.config.integer("comm_programs"), arguments, {"num_warps": 8})
 
-    def meet(self, counters: torch.Tensor, last: bool) -> Launch:
+    def barrier(self, counters: torch.Tensor, finish: bool) -> Launch:
         """All ranks wait for each other, on the device."""
         scratch = self.scratch
         arguments = {
-            "counters": counters, "state": scratch.state, "rank": self.rank, "heap_bases": self.bases,
-            "status": scratch.status, "spin_limit": self.spin_limit, "WORLD": self.problem.world_size, "LAST": last,
+            "counters": counters, "epoch_counter": scratch.epoch_counter, "rank": self.rank, "heap_bases": self.bases,
+            "status": scratch.status, "spin_limit": self.spin_limit, "WORLD": self.problem.world_size, "FINISH": finish,
         }  # fmt: skip
-        return Launch(meet_kernel, 1, arguments, {"num_warps": 1})
+        return Launch(barrier_kernel, 1, arguments, {"num_warps": 1})
 
 
 def share_scratch(

@@ -11,10 +11,10 @@ import torch
 class Scratch:
     """What the kernels of one config share across ranks: on the symmetric heap, counters zero at the start."""
 
-    state: torch.Tensor
-    """int32 [2]: the epoch, and how many programs have left."""
+    epoch_counter: torch.Tensor
+    """int32 [2]: the epoch, and how many programs have finished it."""
     status: torch.Tensor
-    """int32 [1]: 1 once a wait gave up."""
+    """int32 [1]: 1 once a wait timed out."""
     ready: torch.Tensor
     done: torch.Tensor
     arrivals: torch.Tensor

@@ -1,9 +1,9 @@
 """Device code of flash decode: split-KV attention, and the kernels.
 
 Rows are those of the output, row = sequence * q_heads + query head. A *group* is what one program attends to: up to
-HPP query heads of one KV head. A *unit* is FLAG heads of a group: what one signal covers, and what one program reduces,
-delivers and combines, TILE heads at a time. Units have the same numbers on every rank. Why launches may follow each
-other without a barrier, and why no wait can starve its producer, stands at the top of ``exchange.py``.
+HPP query heads of one KV head. A *unit* is TRANSFER_HEADS heads of a group: what one signal covers, and what one
+program reduces, delivers and combines, TILE heads at a time. Units have the same numbers on every rank. Why launches
+may follow each other without a barrier, and why no wait can starve its producer, stands at the top of ``exchange.py``.
 """
 
 from __future__ import annotations
@@ -17,29 +17,16 @@ from autotune.kernels.flash_decode.exchange import (
     combine_unit,
     deliver_tile,
     reduce_unit,
-    unit_rows,
+    rows_of_unit,
     wait_for_unit,
 )
-from autotune.kernels.primitives.counters import leave
-from autotune.kernels.primitives.softmax import close
+from autotune.kernels.primitives.counters import finish, finish_unordered
+from autotune.kernels.primitives.softmax import finalize
 
 ELSEWHERE = tl.constexpr(0)
 """Who reduces splits: another kernel; or the program whose split came last; or programs behind the attending ones."""
 LAST = tl.constexpr(1)
 TRAILING = tl.constexpr(2)
-
-
-@triton.jit
-def count_out(state, programs):
-    """``leave`` for a program that has delivered, to be called while its data is on the way.
-
-    It orders nothing, and so waits for nothing: all threads have used the epoch to deliver, and only later launches
-    will look at ``state``.
-    """
-    tl.debug_barrier()
-    if tl.atomic_add(state + 1, 1, sem="relaxed", scope="gpu") == programs - 1:
-        tl.atomic_xchg(state + 1, 0, sem="relaxed", scope="gpu")
-        tl.atomic_add(state, 1, sem="relaxed", scope="gpu")
 
 
 @triton.jit
@@ -77,7 +64,7 @@ def attend(
     )
     acc = tl.zeros((HEADS, D), dtype=tl.float32)
     total = tl.zeros((HEADS,), dtype=tl.float32)
-    top = tl.full((HEADS,), float("-inf"), dtype=tl.float32)
+    running_max = tl.full((HEADS,), float("-inf"), dtype=tl.float32)
     width = kv_heads * D
     keys += kv_head * D
     values += kv_head * D
@@ -96,18 +83,18 @@ def attend(
                 bound: tl.constexpr = CAP * 1.4426950408889634
                 logits = bound - 2 * bound / (1.0 + tl.exp2(logits * (2.0 / CAP)))
             logits = tl.where((start + tl.arange(0, BLOCK_N) < end)[None, :], logits, float("-inf"))
-            highest = tl.maximum(top, tl.max(logits, axis=1))
-            weights = tl.exp2(logits - highest[:, None])
-            fade = tl.exp2(top - highest)
-            total = total * fade + tl.sum(weights, axis=1)
-            acc = tl.dot(weights.to(value.dtype), value, acc * fade[:, None])
-            top = highest
-    return close(acc, total, top)
+            new_max = tl.maximum(running_max, tl.max(logits, axis=1))
+            weights = tl.exp2(logits - new_max[:, None])
+            alpha = tl.exp2(running_max - new_max)
+            total = total * alpha + tl.sum(weights, axis=1)
+            acc = tl.dot(weights.to(value.dtype), value, acc * alpha[:, None])
+            running_max = new_max
+    return finalize(acc, total, running_max)
 
 
 @triton.jit(
     do_not_specialize=[
-        "groups", "units", "total_rows", "heads_of_group", "kv_heads", "splits", "table_width", "leaving", "rank",
+        "groups", "units", "total_rows", "heads_of_group", "kv_heads", "splits", "table_width", "finishing", "rank",
         "spin_limit",
     ]
 )  # fmt: skip
@@ -115,21 +102,21 @@ def attend_kernel(
     q, keys, values, table, lengths, out, scale,
     groups, units, total_rows, heads_of_group, kv_heads, splits, table_width,
     parts, part_lse, mine, mine_lse, inbox, inbox_lse, value_stride, lse_stride, outbox,
-    state, arrived, arrivals, returns, leaving, rank, heap_bases, status, spin_limit,
+    epoch_counter, arrived, arrivals, returns, finishing, rank, heap_bases, status, spin_limit,
     D: tl.constexpr, HEADS: tl.constexpr, BLOCK_N: tl.constexpr, PAGE: tl.constexpr, CAP: tl.constexpr,
     AHEAD: tl.constexpr, HEADS_FIRST: tl.constexpr,
-    UNITS: tl.constexpr, BLOCKS: tl.constexpr, HPP: tl.constexpr, FLAG: tl.constexpr, TILE: tl.constexpr,
+    UNITS: tl.constexpr, BLOCKS: tl.constexpr, HPP: tl.constexpr, TRANSFER_HEADS: tl.constexpr, TILE: tl.constexpr,
     PART_CHUNK: tl.constexpr, CHUNK: tl.constexpr, WORLD: tl.constexpr, REDUCER: tl.constexpr, DELIVERY: tl.constexpr,
     COMBINE: tl.constexpr,
 ):  # fmt: skip
     """Split-KV attention: groups * splits programs; and, unless REDUCER is ELSEWHERE, all that follows up to COMBINE.
 
-    HEADS_FIRST: neighbouring programs attend to one split of different heads, which lie side by side in the cache;
-    otherwise to different splits of the same heads. TRAILING: ``units`` more programs come behind. ``leaving`` programs
-    share the epoch where this kernel combines.
+    HEADS_FIRST: the head varies fastest across program ids, so that neighbouring programs attend to one split of heads
+    that lie side by side in the cache; otherwise the split does. TRAILING: ``units`` more programs come behind.
+    ``finishing`` programs share the epoch where this kernel combines.
     """
     pid = tl.program_id(0)
-    epoch = tl.load(state)
+    epoch = tl.load(epoch_counter)
     target = (epoch + 1) * splits
     first_unit = 0
     last_unit = 0
@@ -175,60 +162,60 @@ def attend_kernel(
             reduce_unit(
                 unit, units, heads_of_group, splits, total_rows, parts, part_lse, epoch,
                 mine, mine_lse, inbox, inbox_lse, value_stride, lse_stride, arrivals, rank, heap_bases,
-                D, UNITS, BLOCKS, HPP, FLAG, TILE, PART_CHUNK, WORLD, DELIVERY,
+                D, UNITS, BLOCKS, HPP, TRANSFER_HEADS, TILE, PART_CHUNK, WORLD, DELIVERY,
             )  # fmt: skip
         if COMBINE:
             if first_unit < last_unit:
-                count_out(state, leaving)
+                finish_unordered(epoch_counter, finishing)
             for unit in range(first_unit, last_unit):
                 combine_unit(
                     unit, units, total_rows, heads_of_group, epoch, inbox, inbox_lse, value_stride, lse_stride,
                     outbox, out, arrivals, returns, rank, heap_bases, status, spin_limit,
-                    D, UNITS, BLOCKS, HPP, FLAG, TILE, CHUNK, WORLD, DELIVERY, 2, True,
+                    D, UNITS, BLOCKS, HPP, TRANSFER_HEADS, TILE, CHUNK, WORLD, DELIVERY, 2, True,
                 )  # fmt: skip
 
 
 @triton.jit(
-    do_not_specialize=["units", "total_rows", "heads_of_group", "splits", "leaving", "rank", "spin_limit"]
+    do_not_specialize=["units", "total_rows", "heads_of_group", "splits", "finishing", "rank", "spin_limit"]
 )  # fmt: skip
 def reduce_kernel(
     out, units, total_rows, heads_of_group, splits,
     parts, part_lse, mine, mine_lse, inbox, inbox_lse, value_stride, lse_stride, outbox,
-    state, arrivals, returns, leaving, rank, heap_bases, status, spin_limit,
-    D: tl.constexpr, UNITS: tl.constexpr, BLOCKS: tl.constexpr, HPP: tl.constexpr, FLAG: tl.constexpr,
+    epoch_counter, arrivals, returns, finishing, rank, heap_bases, status, spin_limit,
+    D: tl.constexpr, UNITS: tl.constexpr, BLOCKS: tl.constexpr, HPP: tl.constexpr, TRANSFER_HEADS: tl.constexpr,
     TILE: tl.constexpr, PART_CHUNK: tl.constexpr, CHUNK: tl.constexpr, WORLD: tl.constexpr, DELIVERY: tl.constexpr,
     COMBINE: tl.constexpr,
 ):  # fmt: skip
     """What follows the attention, one program a unit, as a kernel of its own."""
     unit = tl.program_id(0)
-    epoch = tl.load(state)
+    epoch = tl.load(epoch_counter)
     reduce_unit(
         unit, units, heads_of_group, splits, total_rows, parts, part_lse, epoch,
         mine, mine_lse, inbox, inbox_lse, value_stride, lse_stride, arrivals, rank, heap_bases,
-        D, UNITS, BLOCKS, HPP, FLAG, TILE, PART_CHUNK, WORLD, DELIVERY,
+        D, UNITS, BLOCKS, HPP, TRANSFER_HEADS, TILE, PART_CHUNK, WORLD, DELIVERY,
     )  # fmt: skip
     if COMBINE:
-        count_out(state, leaving)
+        finish_unordered(epoch_counter, finishing)
         combine_unit(
             unit, units, total_rows, heads_of_group, epoch, inbox, inbox_lse, value_stride, lse_stride, outbox, out,
             arrivals, returns, rank, heap_bases, status, spin_limit,
-            D, UNITS, BLOCKS, HPP, FLAG, TILE, CHUNK, WORLD, DELIVERY, 2, True,
+            D, UNITS, BLOCKS, HPP, TRANSFER_HEADS, TILE, CHUNK, WORLD, DELIVERY, 2, True,
         )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["units", "heads_of_group", "rank", "spin_limit"])
 def push_kernel(
     units, heads_of_group, mine, mine_lse, inbox, inbox_lse, value_stride, lse_stride,
-    state, arrivals, rank, heap_bases, status, spin_limit,
-    D: tl.constexpr, UNITS: tl.constexpr, BLOCKS: tl.constexpr, HPP: tl.constexpr, FLAG: tl.constexpr,
+    epoch_counter, arrivals, rank, heap_bases, status, spin_limit,
+    D: tl.constexpr, UNITS: tl.constexpr, BLOCKS: tl.constexpr, HPP: tl.constexpr, TRANSFER_HEADS: tl.constexpr,
     TILE: tl.constexpr, WORLD: tl.constexpr, DELIVERY: tl.constexpr, WAIT: tl.constexpr,
 ):  # fmt: skip
     """Our records to who combines them, one program a unit. WAIT: until all ranks' are here too: an all-gather."""
     unit = tl.program_id(0)
-    epoch = tl.load(state)
-    first, end = unit_rows(unit, heads_of_group, UNITS, BLOCKS, HPP, FLAG)
+    epoch = tl.load(epoch_counter)
+    first, end = rows_of_unit(unit, heads_of_group, UNITS, BLOCKS, HPP, TRANSFER_HEADS)
     columns = tl.arange(0, D)
-    for tile in range(FLAG // TILE):
+    for tile in range(TRANSFER_HEADS // TILE):
         rows = first + tile * TILE + tl.arange(0, TILE)
         valid = rows < end
         mask = valid[:, None]
@@ -243,19 +230,19 @@ def push_kernel(
         wait_for_unit(unit, units, arrivals, epoch, status, spin_limit, WORLD)
 
 
-@triton.jit(do_not_specialize=["units", "total_rows", "heads_of_group", "leaving", "rank", "spin_limit"])
+@triton.jit(do_not_specialize=["units", "total_rows", "heads_of_group", "finishing", "rank", "spin_limit"])
 def combine_kernel(
     out, units, total_rows, heads_of_group, inbox, inbox_lse, value_stride, lse_stride, outbox,
-    state, arrivals, returns, leaving, rank, heap_bases, status, spin_limit,
-    D: tl.constexpr, UNITS: tl.constexpr, BLOCKS: tl.constexpr, HPP: tl.constexpr, FLAG: tl.constexpr,
+    epoch_counter, arrivals, returns, finishing, rank, heap_bases, status, spin_limit,
+    D: tl.constexpr, UNITS: tl.constexpr, BLOCKS: tl.constexpr, HPP: tl.constexpr, TRANSFER_HEADS: tl.constexpr,
     TILE: tl.constexpr, CHUNK: tl.constexpr, WORLD: tl.constexpr, DELIVERY: tl.constexpr, SLOTS: tl.constexpr,
     WAIT: tl.constexpr,
 ):  # fmt: skip
     """The combination, one program a unit, as the last kernel of a call. The library gathers into one slot only."""
-    epoch = tl.load(state)
-    leave(state, leaving)  # first, for it takes a while; what it orders is our reading of the epoch
+    epoch = tl.load(epoch_counter)
+    finish(epoch_counter, finishing)  # first, for it takes a while; what it orders is our reading of the epoch
     combine_unit(
         tl.program_id(0), units, total_rows, heads_of_group, epoch, inbox, inbox_lse, value_stride, lse_stride,
         outbox, out, arrivals, returns, rank, heap_bases, status, spin_limit,
-        D, UNITS, BLOCKS, HPP, FLAG, TILE, CHUNK, WORLD, DELIVERY, SLOTS, WAIT,
+        D, UNITS, BLOCKS, HPP, TRANSFER_HEADS, TILE, CHUNK, WORLD, DELIVERY, SLOTS, WAIT,
     )  # fmt: skip

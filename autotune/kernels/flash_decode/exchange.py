@@ -8,8 +8,8 @@ in epoch e has finished its launch e - 1, hence held every output row of it, hen
 rank's partial results of e - 1, hence every rank had begun e - 1 and finished e - 2, whose programs were the slot's
 last readers. Counters only grow, by one a launch (``arrived`` by the number of splits), and may wrap around; so may
 epochs. Every program reads the epoch before all else; the last of those that combine advances it, when all splits of
-all units have arrived, hence when nobody has still to read it. Words (``primitives/words.py``) carry epoch + 1, and
-what a slot still holds is of e - 2.
+all units have arrived, hence when nobody has still to read it. What a slot still holds as LL words
+(``primitives/ll.py``) is of e - 2.
 
 No wait can starve its producer. Programs wait only for units of their own number, or for splits of it. What attends
 never waits, and its programs have lower ids than those that wait behind them, so are dispatched first; where the last
@@ -24,23 +24,25 @@ import triton
 import triton.language as tl
 
 from autotune.heap import device as heap
-from autotune.kernels.primitives.softmax import absorb, close, merge_parts
-from autotune.kernels.primitives.words import await_words, sealed
+from autotune.kernels.primitives.ll import ll_flag, ll_pack, ll_unpack, ll_wait
+from autotune.kernels.primitives.softmax import finalize, merge_parts, update
 
 KEEP = tl.constexpr(0)
-"""Where a reduced unit goes: to our own records; to every rank; as words to every rank; to its owner."""
-EVERYONE = tl.constexpr(1)
-WORDS = tl.constexpr(2)
-OWNER = tl.constexpr(3)
+"""Where a reduced unit goes: to our own records; to every rank; to every rank as LL words; to its owner."""
+ONE_SHOT = tl.constexpr(1)
+ONE_SHOT_LL = tl.constexpr(2)
+TWO_SHOT = tl.constexpr(3)
 
 
 @triton.jit
-def unit_rows(unit, heads_of_group, UNITS: tl.constexpr, BLOCKS: tl.constexpr, HPP: tl.constexpr, FLAG: tl.constexpr):
+def rows_of_unit(
+    unit, heads_of_group, UNITS: tl.constexpr, BLOCKS: tl.constexpr, HPP: tl.constexpr, TRANSFER_HEADS: tl.constexpr
+):  # fmt: skip
     """First row of a unit, and the row after its last: none where the group's heads have been used up."""
     block = unit // UNITS
-    head = block % BLOCKS * HPP + unit % UNITS * FLAG
+    head = block % BLOCKS * HPP + unit % UNITS * TRANSFER_HEADS
     first = block // BLOCKS * heads_of_group
-    end = tl.minimum(tl.minimum(heads_of_group, (block % BLOCKS + 1) * HPP), head + FLAG)
+    end = tl.minimum(tl.minimum(heads_of_group, (block % BLOCKS + 1) * HPP), head + TRANSFER_HEADS)
     return first + head, first + end
 
 
@@ -60,13 +62,13 @@ def deliver_tile(
         source = tl.cast((epoch & 1) * WORLD + rank, tl.int64)
         place = inbox + source * value_stride + within
         place_lse = inbox_lse + source * lse_stride + rows
-        if DELIVERY == WORDS:
-            sent = sealed(result, epoch + 1)
-            sent_lse = sealed(lse, epoch + 1)
+        if DELIVERY == ONE_SHOT_LL:
+            sent = ll_pack(result, ll_flag(epoch))
+            sent_lse = ll_pack(lse, ll_flag(epoch))
         else:
             sent = result.to(inbox.dtype.element_ty)
             sent_lse = lse
-        if DELIVERY == OWNER:
+        if DELIVERY == TWO_SHOT:
             heap.store(place, sent, rank, unit % WORLD, heap_bases, mask=mask, hint=(1, 16))
             heap.store(place_lse, sent_lse, rank, unit % WORLD, heap_bases, mask=valid)
         else:
@@ -80,9 +82,9 @@ def deliver_tile(
 def announce_unit(unit, units, arrivals, rank, heap_bases, WORLD: tl.constexpr, DELIVERY: tl.constexpr):
     """Signal a delivered unit to who combines it."""
     counter = arrivals + rank * units + unit
-    if DELIVERY == OWNER:
+    if DELIVERY == TWO_SHOT:
         heap.signal(counter, unit % WORLD, rank, heap_bases)
-    if DELIVERY == EVERYONE:
+    if DELIVERY == ONE_SHOT:
         heap.signal_each(counter, rank, heap_bases, WORLD, 0)
 
 
@@ -97,12 +99,12 @@ def wait_for_unit(unit, units, arrivals, epoch, status, spin_limit, WORLD: tl.co
 def reduce_unit(
     unit, units, heads_of_group, splits, part_stride, parts, part_lse, epoch,
     mine, mine_lse, inbox, inbox_lse, value_stride, lse_stride, arrivals, rank, heap_bases,
-    D: tl.constexpr, UNITS: tl.constexpr, BLOCKS: tl.constexpr, HPP: tl.constexpr, FLAG: tl.constexpr,
+    D: tl.constexpr, UNITS: tl.constexpr, BLOCKS: tl.constexpr, HPP: tl.constexpr, TRANSFER_HEADS: tl.constexpr,
     TILE: tl.constexpr, CHUNK: tl.constexpr, WORLD: tl.constexpr, DELIVERY: tl.constexpr,
 ):  # fmt: skip
     """Merge a unit's splits and deliver it."""
-    first, end = unit_rows(unit, heads_of_group, UNITS, BLOCKS, HPP, FLAG)
-    for tile in range(FLAG // TILE):
+    first, end = rows_of_unit(unit, heads_of_group, UNITS, BLOCKS, HPP, TRANSFER_HEADS)
+    for tile in range(TRANSFER_HEADS // TILE):
         rows = first + tile * TILE + tl.arange(0, TILE)
         valid = rows < end
         result, lse = merge_parts(parts, part_lse, part_stride * D, part_stride, rows, valid, splits, D, CHUNK)
@@ -114,73 +116,83 @@ def reduce_unit(
 
 
 @triton.jit
-def merge_words(
-    inbox, inbox_lse, value_stride, lse_stride, rows, valid, number, status, spin_limit,
+def ll_merge(
+    inbox, inbox_lse, value_stride, lse_stride, rows, valid, flag, status, spin_limit,
     D: tl.constexpr, WORLD: tl.constexpr,
 ):  # fmt: skip
-    """``merge_parts`` of all ranks' words, polled until they have come in."""
+    """``merge_parts`` of all ranks' LL words, polled until they have come in."""
     ROWS: tl.constexpr = rows.shape[0]
     source = tl.arange(0, triton.next_power_of_2(WORLD))
     columns = tl.arange(0, D)
     there = (source < WORLD)[:, None] & valid[None, :]
     place = inbox + source[:, None, None] * value_stride + rows[None, :, None] * D + columns[None, None, :]
-    tile = await_words(place, number, there[:, :, None], status, spin_limit)
+    tile = ll_unpack(ll_wait(place, flag, there[:, :, None], status, spin_limit))
     place_lse = inbox_lse + source[:, None] * lse_stride + rows[None, :]
-    lse = await_words(place_lse, number, there, status, spin_limit)
-    acc, total, top = absorb(
+    lse = ll_unpack(ll_wait(place_lse, flag, there, status, spin_limit))
+    acc, total, running_max = update(
         tl.zeros((ROWS, D), dtype=tl.float32), tl.zeros((ROWS,), dtype=tl.float32),
         tl.full((ROWS,), float("-inf"), dtype=tl.float32), tile, tl.where(there, lse, float("-inf")),
     )  # fmt: skip
-    return close(acc, total, top)
+    return finalize(acc, total, running_max)
 
 
 @triton.jit
 def combine_unit(
     unit, units, total_rows, heads_of_group, epoch, inbox, inbox_lse, value_stride, lse_stride, outbox, out,
     arrivals, returns, rank, heap_bases, status, spin_limit,
-    D: tl.constexpr, UNITS: tl.constexpr, BLOCKS: tl.constexpr, HPP: tl.constexpr, FLAG: tl.constexpr,
+    D: tl.constexpr, UNITS: tl.constexpr, BLOCKS: tl.constexpr, HPP: tl.constexpr, TRANSFER_HEADS: tl.constexpr,
     TILE: tl.constexpr, CHUNK: tl.constexpr, WORLD: tl.constexpr, DELIVERY: tl.constexpr, SLOTS: tl.constexpr,
     WAIT: tl.constexpr,
 ):  # fmt: skip
     """Merge all ranks' parts of a unit, in the order of the ranks so that all get the same bits, into ``out``.
 
-    WAIT: until they have come in. OWNER: only the unit's owner merges, and returns the output to every rank.
+    WAIT: until they have come in. TWO_SHOT: only the unit's owner merges, and returns the output to every rank.
     """
-    first, end = unit_rows(unit, heads_of_group, UNITS, BLOCKS, HPP, FLAG)
+    first, end = rows_of_unit(unit, heads_of_group, UNITS, BLOCKS, HPP, TRANSFER_HEADS)
     columns = tl.arange(0, D)
     slot = epoch & (SLOTS - 1)
     inbox += tl.cast(slot * WORLD, tl.int64) * value_stride
     inbox_lse += tl.cast(slot * WORLD, tl.int64) * lse_stride
     outbox += tl.cast(slot * total_rows, tl.int64) * D
     combines = True
-    if DELIVERY == OWNER:
+    if DELIVERY == TWO_SHOT:
         combines = unit % WORLD == rank
     if combines:
-        if WAIT and DELIVERY != WORDS:
+        if WAIT and DELIVERY != ONE_SHOT_LL:
             wait_for_unit(unit, units, arrivals, epoch, status, spin_limit, WORLD)
-        for tile in range(FLAG // TILE):
+        for tile in range(TRANSFER_HEADS // TILE):
             rows = first + tile * TILE + tl.arange(0, TILE)
             valid = rows < end
-            if DELIVERY == WORDS:
-                result, _ = merge_words(
-                    inbox, inbox_lse, value_stride, lse_stride, rows, valid, epoch + 1, status, spin_limit, D, WORLD
+            if DELIVERY == ONE_SHOT_LL:
+                result, _ = ll_merge(
+                    inbox,
+                    inbox_lse,
+                    value_stride,
+                    lse_stride,
+                    rows,
+                    valid,
+                    ll_flag(epoch),
+                    status,
+                    spin_limit,
+                    D,
+                    WORLD,
                 )
             else:
                 result, _ = merge_parts(inbox, inbox_lse, value_stride, lse_stride, rows, valid, WORLD, D, CHUNK)
             within = rows[:, None] * D + columns[None, :]
             mask = valid[:, None]
             result = result.to(out.dtype.element_ty)
-            if DELIVERY == OWNER:
+            if DELIVERY == TWO_SHOT:
                 for turn in tl.static_range(1, WORLD + 1):
                     peer = (rank + turn) % WORLD
                     heap.store(outbox + within, result, rank, peer, heap_bases, mask=mask, hint=(1, 16))
             else:
                 tl.store(out + within, result, mask=mask)
-        if DELIVERY == OWNER:
+        if DELIVERY == TWO_SHOT:
             heap.signal_each(returns + unit, rank, heap_bases, WORLD, 0)
-    if DELIVERY == OWNER:
+    if DELIVERY == TWO_SHOT:
         heap.wait(returns + unit, epoch + 1, status, spin_limit)
-        for tile in range(FLAG // TILE):
+        for tile in range(TRANSFER_HEADS // TILE):
             rows = first + tile * TILE + tl.arange(0, TILE)
             within = rows[:, None] * D + columns[None, :]
             mask = (rows < end)[:, None]

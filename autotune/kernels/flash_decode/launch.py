@@ -38,7 +38,7 @@ class Units:
     """How a config cuts the output rows into groups, units and tiles (see ``device.py``)."""
 
     heads_per_program: int
-    flag_heads: int
+    transfer_heads: int
     tile: int
     blocks: int
     """Groups of one KV head of one sequence."""
@@ -46,16 +46,16 @@ class Units:
 
     @classmethod
     def of(cls, problem: FlashDecode, config: Config) -> Units:
-        """A config without flags has units of one tile."""
+        """A config whose exchange is the library's has units of one tile."""
         heads, tile = config.integer("heads_per_program"), config.integer("combine_heads")
-        flag_heads = config.integer("flag_heads") if "flag_heads" in config else tile
+        transfer_heads = config.integer("transfer_heads") if "transfer_heads" in config else tile
         blocks = -(-problem.group // heads)
-        return cls(heads, flag_heads, tile, blocks, problem.batch * problem.kv_heads * blocks)
+        return cls(heads, transfer_heads, tile, blocks, problem.batch * problem.kv_heads * blocks)
 
     @property
     def of_group(self) -> int:
         """Units of one group."""
-        return self.heads_per_program // self.flag_heads
+        return self.heads_per_program // self.transfer_heads
 
     @property
     def count(self) -> int:
@@ -65,9 +65,9 @@ class Units:
 
 def delivery(config: Config) -> Any:
     """Where the partial results of a config that pushes go."""
-    if config.get("combiner") == "owner":
-        return exchange.OWNER
-    return exchange.WORDS if config.get("protocol") == "words" else exchange.EVERYONE
+    if config.get("exchange") == "two_shot":
+        return exchange.TWO_SHOT
+    return exchange.ONE_SHOT_LL if config.get("protocol") == "ll" else exchange.ONE_SHOT
 
 
 def allocate_scratch(problem: FlashDecode, config: Config, shared: Allocate, own: Allocate) -> Scratch:
@@ -75,13 +75,13 @@ def allocate_scratch(problem: FlashDecode, config: Config, shared: Allocate, own
     ints, fp32, dtype = torch.int32, torch.float32, TORCH_DTYPES[problem.dtype]
     units, world = Units.of(problem, config), problem.world_size
     wire = dtype if config.get("wire") == "rounded" else fp32
-    words = config.get("protocol") == "words"
-    sent, sent_lse = (torch.int64, torch.int64) if words else (wire, fp32)
+    ll = config.get("protocol") == "ll"
+    sent, sent_lse = (torch.int64, torch.int64) if ll else (wire, fp32)
     by_library = config["mode"] == "bsp"
     splits = config.integer("kv_splits")
-    outbox_rows = 2 * problem.rows if config.get("combiner") == "owner" else 0
+    outbox_rows = 2 * problem.rows if config.get("exchange") == "two_shot" else 0
     return Scratch(
-        state=shared((2,), ints),
+        epoch_counter=shared((2,), ints),
         status=shared((1,), ints),
         arrived=shared((units.groups,), ints),
         arrivals=shared((world, units.count), ints),
@@ -97,7 +97,7 @@ def allocate_scratch(problem: FlashDecode, config: Config, shared: Allocate, own
 
 
 def scratch_bytes(problem: FlashDecode) -> int:
-    """The most of the heap that any config of the problem allocates: words, or flags with an outbox."""
+    """The most of the heap that any config of the problem allocates: LL words, and an outbox."""
     inbox = 2 * problem.world_size * Records.source_bytes(problem, torch.int64, torch.int64)
     outbox = 2 * problem.rows * problem.head_dim * problem.element_size
     # Units of one head: padding a group to its program's heads at most doubles their number.
@@ -145,14 +145,14 @@ class Planner:
             "HEADS": max(16, heads), "BLOCK_N": config.integer("block_n"), "PAGE": problem.page_size,
             "CAP": problem.soft_cap, "AHEAD": config["table_reads"] == "ahead",
             "HEADS_FIRST": config["program_order"] == "heads", "REDUCER": reducer.value, "DELIVERY": to.value,
-            "COMBINE": combine, "leaving": units.groups if reducer == device.LAST else units.count,
+            "COMBINE": combine, "finishing": units.groups if reducer == device.LAST else units.count,
         }  # fmt: skip
         options = {name: config.integer(name) for name in ("num_warps", "num_stages")}
         trailing = units.count if reducer == device.TRAILING else 0
         launches = [Launch(device.attend_kernel, attending + trailing, arguments, options)]
         if reducer == device.ELSEWHERE:
             arguments = self.common() | self.own_records | self.reduction | {
-                "out": tensors.out, "DELIVERY": to.value, "COMBINE": combine, "leaving": units.count
+                "out": tensors.out, "DELIVERY": to.value, "COMBINE": combine, "finishing": units.count
             }  # fmt: skip
             launches.append(self.small(device.reduce_kernel, arguments))
         return launches
@@ -167,7 +167,7 @@ class Planner:
     def combine(self, wait: bool) -> Launch:
         """The combination, by itself; the last launch of a call."""
         arguments = self.common() | {
-            "out": self.tensors.out, "leaving": self.units.count, "DELIVERY": delivery(self.config).value,
+            "out": self.tensors.out, "finishing": self.units.count, "DELIVERY": delivery(self.config).value,
             "SLOTS": 1 if self.config["mode"] == "bsp" else 2, "WAIT": wait,
         }  # fmt: skip
         return self.small(device.combine_kernel, arguments)
@@ -189,10 +189,10 @@ class Planner:
             "units": units.count, "total_rows": problem.rows, "heads_of_group": problem.group,
             "inbox": inbox.values, "inbox_lse": inbox.lse,
             "value_stride": inbox.value_stride, "lse_stride": inbox.lse_stride, "outbox": scratch.outbox,
-            "state": scratch.state, "arrivals": scratch.arrivals, "returns": scratch.returns, "rank": self.rank,
-            "heap_bases": self.bases, "status": scratch.status, "spin_limit": self.spin_limit,
+            "epoch_counter": scratch.epoch_counter, "arrivals": scratch.arrivals, "returns": scratch.returns,
+            "rank": self.rank, "heap_bases": self.bases, "status": scratch.status, "spin_limit": self.spin_limit,
             "D": problem.head_dim, "UNITS": units.of_group, "BLOCKS": units.blocks, "HPP": units.heads_per_program,
-            "FLAG": units.flag_heads, "TILE": units.tile, "CHUNK": self.chunk(warps, problem.world_size),
+            "TRANSFER_HEADS": units.transfer_heads, "TILE": units.tile, "CHUNK": self.chunk(warps, problem.world_size),
             "WORLD": problem.world_size,
         }  # fmt: skip
 

@@ -65,7 +65,7 @@ class Records:
     def allocate(
         cls, problem: FlashDecode, count: int, element: torch.dtype, lse: torch.dtype, allocate: Allocate
     ) -> Records:
-        """``element`` and ``lse`` are fp32, the problem's type, or int64 for words that carry their own flag."""
+        """``element`` and ``lse`` are fp32, the problem's type, or int64 for LL words."""
         size = cls.source_bytes(problem, element, lse)
         buffer = allocate((count * size,), torch.uint8)
         begin = problem.rows * problem.head_dim * element.itemsize
@@ -78,10 +78,10 @@ class Records:
 class Scratch:
     """What the kernels of one config share: counters (zero at the start), records, and splits."""
 
-    state: torch.Tensor
-    """int32 [2]: the epoch, and how many programs have left."""
+    epoch_counter: torch.Tensor
+    """int32 [2]: the epoch, and how many programs have finished it."""
     status: torch.Tensor
-    """int32 [1]: 1 once a wait gave up."""
+    """int32 [1]: 1 once a wait timed out."""
     arrived: torch.Tensor
     """int32 [groups]: splits that have been finished here."""
     arrivals: torch.Tensor

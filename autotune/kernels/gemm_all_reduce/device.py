@@ -9,7 +9,7 @@ Launch after launch. Inboxes and counters have two slots, used in turn, and no b
 launch e has finished e - 1, for which it needed something from every peer, sent in the peer's launch e - 1; so every
 peer has finished e - 2, the last reader of the slot. In ``two_shot`` it needed results alone; their owners had needed
 a part from every rank. A counter counts over all launches that used its slot: a fast peer may be one launch ahead, but
-not two, so what it adds early counts in the other slot. The launch's number (see ``count_out``) is an int64: it does
+not two, so what it adds early counts in the other slot. The epoch (see ``wide_epoch``) is an int64: it does
 not wrap around, and counters, which may, are compared with what follows from its lower half.
 
 No wait starves its producer. Programs are dispatched in the order of their ids, and tiles are in that order too, the
@@ -26,11 +26,12 @@ import triton
 import triton.language as tl
 
 from autotune.heap import device as heap
-from autotune.kernels.gemm_all_reduce.packed import mark_of, send_words, sum_words
-from autotune.kernels.primitives.counters import count_out, launch_number
+from autotune.kernels.gemm_all_reduce.ll_tiles import ll_send_tile, ll_sum_tiles
+from autotune.kernels.primitives.counters import finish_wide, wide_epoch
 from autotune.kernels.primitives.exchange import send_tile, sum_parts
+from autotune.kernels.primitives.ll import ll_flag
 from autotune.kernels.primitives.splits import join_splits, split_range
-from autotune.kernels.primitives.tiles import accumulate, add_bias, grouped, store_tile
+from autotune.kernels.primitives.tiles import accumulate, add_bias, store_tile, swizzle
 
 ONE_SHOT = tl.constexpr(0)
 TWO_SHOT = tl.constexpr(1)
@@ -39,12 +40,12 @@ TWO_SHOT = tl.constexpr(1)
 @triton.jit
 def deliver(
     part, inbox, index, counter, first, epoch, rank, heap_bases, rows, TYPE: tl.constexpr, PEERS: tl.constexpr,
-    WORLD: tl.constexpr, PACKED: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    WORLD: tl.constexpr, LL: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """Send a tile, rounded to TYPE, as tile ``index`` of the inbox of PEERS ranks from ``first`` on: one, or all."""
-    if PACKED:
-        send_words(
-            part.to(TYPE), mark_of(epoch), inbox, index, first, rank, heap_bases, rows, PEERS, WORLD, BLOCK_M, BLOCK_N
+    if LL:
+        ll_send_tile(
+            part.to(TYPE), ll_flag(epoch), inbox, index, first, rank, heap_bases, rows, PEERS, WORLD, BLOCK_M, BLOCK_N
         )  # fmt: skip
     else:
         for turn in tl.static_range(PEERS):
@@ -58,15 +59,15 @@ def deliver(
 @triton.jit
 def collect(
     inbox, index, apart, counter, epoch, status, spin_limit, rows, TYPE: tl.constexpr, SOURCES: tl.constexpr,
-    PACKED: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    LL: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """Wait for what SOURCES ranks delivered of a tile and add it up: fp32 [BLOCK_M, BLOCK_N].
 
     What source number s sent is tile ``index`` + s * ``apart`` of our inbox.
     """
-    if PACKED:
-        acc = sum_words(
-            inbox, index, apart, mark_of(epoch), status, spin_limit, rows, TYPE, SOURCES, BLOCK_M, BLOCK_N
+    if LL:
+        acc = ll_sum_tiles(
+            inbox, index, apart, ll_flag(epoch), status, spin_limit, rows, TYPE, SOURCES, BLOCK_M, BLOCK_N
         )  # fmt: skip
     else:
         wait_for(counter, epoch, SOURCES, status, spin_limit)
@@ -83,7 +84,7 @@ def wait_for(counter, epoch, SOURCES: tl.constexpr, status, spin_limit):
 @triton.jit
 def share_part(
     acc, tile, tiles, rows, epoch, rank, inbox, arrivals, heap_bases, TYPE: tl.constexpr,
-    WORLD: tl.constexpr, MODE: tl.constexpr, PACKED: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    WORLD: tl.constexpr, MODE: tl.constexpr, LL: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """Send our part of a tile, fp32 with ``rows`` rows that exist, to those who sum it."""
     slot = (epoch & 1).to(tl.int32)
@@ -93,20 +94,20 @@ def share_part(
         index = (slot * WORLD + rank) * tiles + tile
         deliver(
             acc, inbox, index, counter, rank, epoch, rank, heap_bases, rows, TYPE,
-            WORLD, WORLD, PACKED, BLOCK_M, BLOCK_N,
+            WORLD, WORLD, LL, BLOCK_M, BLOCK_N,
         )  # fmt: skip
     else:
         index = (slot * WORLD + rank) * tl.cdiv(tiles, WORLD) + tile // WORLD
         deliver(
             acc, inbox, index, counter, tile % WORLD, epoch, rank, heap_bases, rows, TYPE,
-            1, WORLD, PACKED, BLOCK_M, BLOCK_N,
+            1, WORLD, LL, BLOCK_M, BLOCK_N,
         )  # fmt: skip
 
 
 @triton.jit
 def combine(
     c, bias, m, n, M, N, tile, tiles, epoch, rank, inbox, results, arrivals, returns, heap_bases, status, spin_limit,
-    TYPE: tl.constexpr, WORLD: tl.constexpr, MODE: tl.constexpr, PACKED: tl.constexpr,
+    TYPE: tl.constexpr, WORLD: tl.constexpr, MODE: tl.constexpr, LL: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BIAS: tl.constexpr,
 ):  # fmt: skip
     """Wait for the parts of tile (m, n), number ``tile``, and store their sum + bias into our C, rounded once more.
@@ -119,23 +120,23 @@ def combine(
     if MODE == ONE_SHOT:
         acc = collect(
             inbox, slot * WORLD * tiles + tile, tiles, arrivals + here, epoch, status, spin_limit, rows, TYPE,
-            WORLD, PACKED, BLOCK_M, BLOCK_N,
+            WORLD, LL, BLOCK_M, BLOCK_N,
         )  # fmt: skip
     else:
         if tile % WORLD == rank:
             owned = tl.cdiv(tiles, WORLD)
             total = collect(
                 inbox, slot * WORLD * owned + tile // WORLD, owned, arrivals + here, epoch, status, spin_limit, rows,
-                TYPE, WORLD, PACKED, BLOCK_M, BLOCK_N,
+                TYPE, WORLD, LL, BLOCK_M, BLOCK_N,
             )  # fmt: skip
             if BIAS:
                 total = add_bias(total, bias, n * BLOCK_N, N, BLOCK_N)
             deliver(
                 total, results, here, returns + here, rank, epoch, rank, heap_bases, rows, TYPE,
-                WORLD, WORLD, PACKED, BLOCK_M, BLOCK_N,
+                WORLD, WORLD, LL, BLOCK_M, BLOCK_N,
             )  # fmt: skip
         acc = collect(
-            results, here, 0, returns + here, epoch, status, spin_limit, rows, TYPE, 1, PACKED, BLOCK_M, BLOCK_N
+            results, here, 0, returns + here, epoch, status, spin_limit, rows, TYPE, 1, LL, BLOCK_M, BLOCK_N
         )  # fmt: skip
     store_tile(acc, c, m * BLOCK_M, n * BLOCK_N, M, N, bias, BLOCK_M, BLOCK_N, False, BIAS and MODE != TWO_SHOT)
 
@@ -144,8 +145,8 @@ def combine(
 def gemm_all_reduce_kernel(
     a, b, c, bias, inbox, results, partials, tickets,
     M, N, K, stride_bk, stride_bn, group_m, gemm_programs, rank,
-    heap_bases, entries, arrivals, returns, status, spin_limit, TYPE: tl.constexpr,
-    WORLD: tl.constexpr, MODE: tl.constexpr, PACKED: tl.constexpr, SEPARATE: tl.constexpr, SPLITS: tl.constexpr,
+    heap_bases, epoch_counter, arrivals, returns, status, spin_limit, TYPE: tl.constexpr,
+    WORLD: tl.constexpr, MODE: tl.constexpr, LL: tl.constexpr, SEPARATE: tl.constexpr, SPLITS: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     TMA: tl.constexpr, B_TRANSPOSED: tl.constexpr, EVEN_K: tl.constexpr, BIAS: tl.constexpr,
 ):  # fmt: skip
@@ -155,7 +156,7 @@ def gemm_all_reduce_kernel(
     """
     pid = tl.program_id(0)
     # Fetched into the L2 now, for nobody waits for it: after the GEMM both would have to come from memory.
-    tl.load(entries, volatile=True)
+    tl.load(epoch_counter, volatile=True)
     tl.load(heap_bases, volatile=True)
     tiles_m = tl.cdiv(M, BLOCK_M)
     tiles_n = tl.cdiv(N, BLOCK_N)
@@ -165,7 +166,7 @@ def gemm_all_reduce_kernel(
         items = tl.where(pid < gemm_programs, items, 0)
     for item in range(pid, items, gemm_programs):
         tile = item // SPLITS
-        m, n = grouped(tile, tiles_m, tiles_n, group_m)
+        m, n = swizzle(tile, tiles_m, tiles_n, group_m)
         first_k, end_k = split_range(item % SPLITS, K, SPLITS, BLOCK_K)
         acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
         acc = accumulate(
@@ -176,23 +177,23 @@ def gemm_all_reduce_kernel(
         if SPLITS > 1:
             acc, whole = join_splits(acc, partials, tickets, tile, item % SPLITS, SPLITS, BLOCK_M, BLOCK_N)
         if whole:
-            epoch = launch_number(entries)
+            epoch = wide_epoch(epoch_counter)
             share_part(
                 acc, tile, tiles, M - m * BLOCK_M, epoch, rank, inbox, arrivals, heap_bases, TYPE,
-                WORLD, MODE, PACKED, BLOCK_M, BLOCK_N,
+                WORLD, MODE, LL, BLOCK_M, BLOCK_N,
             )  # fmt: skip
             if not SEPARATE:
                 combine(
                     c, bias, m, n, M, N, tile, tiles, epoch, rank, inbox, results, arrivals, returns, heap_bases,
-                    status, spin_limit, TYPE, WORLD, MODE, PACKED, BLOCK_M, BLOCK_N, BIAS,
+                    status, spin_limit, TYPE, WORLD, MODE, LL, BLOCK_M, BLOCK_N, BIAS,
                 )  # fmt: skip
     if SEPARATE:
         if pid >= gemm_programs:
             tile = pid - gemm_programs
-            epoch = launch_number(entries)
-            m, n = grouped(tile, tiles_m, tiles_n, group_m)
+            epoch = wide_epoch(epoch_counter)
+            m, n = swizzle(tile, tiles_m, tiles_n, group_m)
             combine(
                 c, bias, m, n, M, N, tile, tiles, epoch, rank, inbox, results, arrivals, returns, heap_bases,
-                status, spin_limit, TYPE, WORLD, MODE, PACKED, BLOCK_M, BLOCK_N, BIAS,
+                status, spin_limit, TYPE, WORLD, MODE, LL, BLOCK_M, BLOCK_N, BIAS,
             )  # fmt: skip
-    count_out(entries, tl.num_programs(0))
+    finish_wide(epoch_counter, tl.num_programs(0))

@@ -30,9 +30,9 @@ LARGEST_TILE = 256
 SMALLEST_TILE = (16, 32)
 
 
-def packed(config: Config) -> bool:
-    """Whether parts carry their own flags."""
-    return config.get("protocol") == "packed"
+def uses_ll(config: Config) -> bool:
+    """Whether parts travel by the LL protocol."""
+    return config.get("protocol") == "ll"
 
 
 def allocate_scratch(
@@ -41,18 +41,18 @@ def allocate_scratch(
     """The scratch of one config: ``share`` allocates on the heap, ``own`` on this rank's device alone."""
     knobs, mode, ints = GemmKnobs(config, machine), str(config["mode"]), torch.int32
     tiles, tile = knobs.tiles(problem.m, problem.n), (knobs.block_m, knobs.block_n)
-    mail = torch.int64 if packed(config) else TORCH_DTYPES[problem.dtype]
-    in_all = problem.inbox_bytes(mode, *tile, packed=packed(config)) // mail.itemsize
+    wire = torch.int64 if uses_ll(config) else TORCH_DTYPES[problem.dtype]
+    in_all = problem.inbox_bytes(mode, *tile, ll=uses_ll(config)) // wire.itemsize
     results = SLOTS * tiles if mode == "two_shot" else 0
-    words = results * math.prod(tile) * problem.element_size * (2 if packed(config) else 1) // mail.itemsize
+    in_results = results * math.prod(tile) * problem.element_size * (2 if uses_ll(config) else 1) // wire.itemsize
     partials, tickets = knobs.partials(problem.m, problem.n, own)
     return Scratch(
-        entries=share((1,), torch.int64),
+        epoch_counter=share((1,), torch.int64),
         status=share((1,), ints),
         arrivals=share((SLOTS, tiles), ints),
         returns=share((results,), ints),
-        inbox=share((in_all - words,), mail),
-        results=share((words,), mail),
+        inbox=share((in_all - in_results,), wire),
+        results=share((in_results,), wire),
         partials=partials,
         tickets=tickets,
     )
@@ -65,7 +65,7 @@ def scratch_bytes(problem: GemmAllReduce) -> int:
         min(LARGEST_TILE, max(smallest, 1 << (size - 1).bit_length()))
         for size, smallest in zip((problem.m, problem.n), SMALLEST_TILE, strict=True)
     )
-    inboxes = (problem.inbox_bytes(mode, block_m, block_n, packed=True) for mode in MODES)
+    inboxes = (problem.inbox_bytes(mode, block_m, block_n, ll=True) for mode in MODES)
     tiles = math.ceil(problem.m / SMALLEST_TILE[0]) * math.ceil(problem.n / SMALLEST_TILE[1])
     return min(max(inboxes), MOST_INBOX_BYTES) + 2 * SLOTS * tiles * torch.int32.itemsize + (64 << 10)
 
@@ -81,7 +81,7 @@ def plan(
     tiles = knobs.tiles(problem.m, problem.n)
     programs = tiles * knobs.splits
     if config["schedule"] == "persistent":
-        programs = min(programs, machine.compute_units * config.integer("residents"))
+        programs = min(programs, machine.compute_units * config.integer("programs_per_unit"))
     separate = config["combine"] == "separate"
     blocking = config["schedule"] == "persistent" and knobs.splits > 1 and not separate
     arguments = {
@@ -91,10 +91,10 @@ def plan(
         "inbox": scratch.inbox, "results": scratch.results,
         "partials": scratch.partials, "tickets": scratch.tickets,
         "M": problem.m, "N": problem.n, "K": problem.k_local, "gemm_programs": programs, "rank": rank,
-        "heap_bases": bases, "entries": scratch.entries, "arrivals": scratch.arrivals, "returns": scratch.returns,
-        "status": scratch.status, "spin_limit": spin_limit,
+        "heap_bases": bases, "epoch_counter": scratch.epoch_counter, "arrivals": scratch.arrivals,
+        "returns": scratch.returns, "status": scratch.status, "spin_limit": spin_limit,
         "TYPE": TYPES[problem.dtype], "WORLD": problem.world_size, "MODE": MODES[str(config["mode"])].value,
-        "PACKED": packed(config), "SEPARATE": separate, "SPLITS": knobs.splits, "BIAS": tensors.bias is not None,
+        "LL": uses_ll(config), "SEPARATE": separate, "SPLITS": knobs.splits, "BIAS": tensors.bias is not None,
     }  # fmt: skip
     resident = programs if blocking else None
     return [Launch(device.gemm_all_reduce_kernel, programs + tiles * separate, arguments, knobs.options, resident)]

@@ -64,10 +64,10 @@ class GemmAllReduce(Problem):
         """Bytes that one rank reads from its memory at least: its A and its B."""
         return (self.m + self.n) * self.k_local * self.element_size
 
-    def inbox_bytes(self, mode: str, block_m: int, block_n: int, *, packed: bool = False) -> int:
+    def inbox_bytes(self, mode: str, block_m: int, block_n: int, *, ll: bool = False) -> int:
         """Bytes of the inboxes that a mode needs on each rank, with C in tiles of ``block_m`` x ``block_n``."""
         tiles = math.ceil(self.m / block_m) * math.ceil(self.n / block_n)
-        element = self.element_size * (2 if packed else 1)
+        element = self.element_size * (2 if ll else 1)
         if mode == "two_shot":  # parts of the tiles that we own, and every tile's result
             whole = self.world_size * math.ceil(tiles / self.world_size) + tiles
         else:

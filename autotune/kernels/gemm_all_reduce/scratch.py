@@ -6,26 +6,26 @@ from dataclasses import dataclass
 
 import torch
 
-NAN_WORD = 0x7FC07FC0
-"""A packed word whose data is NaN in every element type and whose flag, zero, no launch waits for."""
+NAN_LL_WORD = 0x7FC07FC0
+"""An LL word whose data is NaN in every element type and whose flag, zero, no launch waits for."""
 
 
 @dataclass(frozen=True)
 class Scratch:
     """What one config keeps between launches. All of it but the last two lies on the heap; all is zero at the start."""
 
-    entries: torch.Tensor
-    """int64 [1]: see ``launch_number``."""
+    epoch_counter: torch.Tensor
+    """int64 [1]: see ``wide_epoch``."""
     status: torch.Tensor
-    """int32 [1]: 1 once a wait gave up."""
+    """int32 [1]: 1 once a wait timed out."""
     arrivals: torch.Tensor
     """int32 [2, tiles]: parts of a tile that have arrived, over all launches that used the slot."""
     returns: torch.Tensor
     """int32 [2, tiles], ``two_shot``: results of a tile that have arrived."""
     inbox: torch.Tensor
-    """Parts of tiles, one after the other: in the element type; int64 where packed; fp32 where added to."""
+    """Parts of tiles, one after the other: in the element type, or int64 as LL words."""
     results: torch.Tensor
-    """Sums of tiles, ``two_shot``, 2 * tiles of them: in the element type; int64 where packed."""
+    """Sums of tiles, ``two_shot``, 2 * tiles of them: in the element type, or int64 as LL words."""
     partials: torch.Tensor
     """fp32 [tiles * splits, block_m, block_n], this rank's alone, like the tickets; see ``join_splits``."""
     tickets: torch.Tensor
@@ -33,5 +33,5 @@ class Scratch:
 
     def poison(self) -> None:
         """Fill with NaN what a right launch writes before it reads it."""
-        for mail in (self.inbox, self.results):
-            mail.fill_(float("nan") if mail.dtype.is_floating_point else NAN_WORD)
+        for inbox in (self.inbox, self.results):
+            inbox.fill_(float("nan") if inbox.dtype.is_floating_point else NAN_LL_WORD)

@@ -16,12 +16,12 @@ from autotune.kernels.launching.plan import Launch
 from autotune.kernels.launching.streams import on, side_stream, wait
 
 
-def chunks(rank: int, rows: int, world_size: int, unit_rows: int) -> Iterator[tuple[int, int]]:
-    """First and end row of each chunk of A, at most ``unit_rows`` rows: rank + 1's first, ``rank``'s own last."""
+def chunks(rank: int, rows: int, world_size: int, transfer_rows: int) -> Iterator[tuple[int, int]]:
+    """First and end row of each chunk of A, at most ``transfer_rows`` rows: rank + 1's first, ``rank``'s own last."""
     m = rows * world_size
     first = (rank + 1) * rows
-    for begin in range(0, m, unit_rows):
-        at, length = (first + begin) % m, min(unit_rows, m - begin)
+    for begin in range(0, m, transfer_rows):
+        at, length = (first + begin) % m, min(transfer_rows, m - begin)
         yield at, min(at + length, m)
         if at + length > m:
             yield 0, at + length - m
@@ -58,9 +58,9 @@ class CopyEngine:
         self._b = tensors.b
         self._enter, self._sum = launches
         rank, rows = heap.rank, problem.rows
-        inboxes = [heap.peer(scratch.mail, owner)[rank] for owner in range(problem.world_size)]
+        inboxes = [heap.peer(scratch.inbox, owner)[rank] for owner in range(problem.world_size)]
         self._chunks = []
-        for begin, end in chunks(rank, rows, problem.world_size, config.integer("unit_rows")):
+        for begin, end in chunks(rank, rows, problem.world_size, config.integer("transfer_rows")):
             copies = [
                 (inboxes[owner][low - owner * rows : high - owner * rows], scratch.product[low:high])
                 for owner, low, high in parcels(begin, end, rank, rows)

@@ -3,7 +3,8 @@
 Rank r owns ``rows`` rows of C, from r * rows of A on. Tiles are cut owner by owner (the last row of an owner's tiles
 may hang over into the next owner's rows; what hangs over is not stored), so that each has one owner. A launch computes
 the peers' tiles first and its own last: peers' parts travel while it computes, and its own part of a tile is added to
-theirs from registers. Tiles of an owner are numbered down the columns, and UNIT_TILES of them share a flag.
+theirs from registers. Tiles of an owner are numbered down the columns, and one signal covers
+TRANSFER_TILES of them.
 
 Launch after launch. The tiles under way lie in two slots, used in turn. Pushing: a rank that stores into a slot for
 epoch e has finished epoch e - 1, hence waited for every peer's parts of e - 1, hence every peer has begun e - 1, hence
@@ -24,44 +25,44 @@ import triton
 import triton.language as tl
 
 from autotune.heap import device as heap
-from autotune.kernels.primitives.counters import announce_ready, last_of, leave, wait_for_all
+from autotune.kernels.primitives.counters import arrive, finish, last_of, wait_for_all
 from autotune.kernels.primitives.exchange import add_tiles, send_tile
 from autotune.kernels.primitives.splits import join_splits, split_range
-from autotune.kernels.primitives.tiles import accumulate, grouped, store_tile
+from autotune.kernels.primitives.tiles import accumulate, store_tile, swizzle
 
 
 @triton.jit
-def announce(index, tiles, sent, arrivals, owner, rank, heap_bases, UNIT_TILES: tl.constexpr):
+def announce(index, tiles, sent, arrivals, owner, rank, heap_bases, TRANSFER_TILES: tl.constexpr):
     """Signal the owner that our part of its tile ``index`` is there, once that is so of the whole unit."""
-    units = tl.cdiv(tiles, UNIT_TILES)
-    unit = index // UNIT_TILES
-    flag = arrivals + rank * units + unit
-    if UNIT_TILES == 1:
-        heap.signal(flag, owner, rank, heap_bases)
+    units = tl.cdiv(tiles, TRANSFER_TILES)
+    unit = index // TRANSFER_TILES
+    counter = arrivals + rank * units + unit
+    if TRANSFER_TILES == 1:
+        heap.signal(counter, owner, rank, heap_bases)
     else:
-        in_unit = tl.minimum(tiles - unit * UNIT_TILES, UNIT_TILES)
-        heap.signal(flag, owner, rank, heap_bases, last_of(sent + owner * units + unit, in_unit))
+        in_unit = tl.minimum(tiles - unit * TRANSFER_TILES, TRANSFER_TILES)
+        heap.signal(counter, owner, rank, heap_bases, last_of(sent + owner * units + unit, in_unit))
 
 
 @triton.jit
 def collect(
-    acc, mail, slot, index, tiles, arrivals, target, rank, heap_bases, status, spin_limit,
-    WORLD: tl.constexpr, PULL: tl.constexpr, UNIT_TILES: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    acc, inbox, slot, index, tiles, arrivals, target, rank, heap_bases, status, spin_limit,
+    WORLD: tl.constexpr, PULL: tl.constexpr, TRANSFER_TILES: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """Our own part of a tile of ours plus the peers', as they arrive: fp32 [BLOCK_M, BLOCK_N]."""
     box = slot * WORLD + (rank if PULL else 0)
     return add_tiles(
-        acc, mail, box * tiles + index, tiles, arrivals, index // UNIT_TILES, tl.cdiv(tiles, UNIT_TILES), target,
-        rank, heap_bases, status, spin_limit, WORLD, PULL, BLOCK_M, BLOCK_N,
+        acc, inbox, box * tiles + index, tiles, arrivals, index // TRANSFER_TILES, tl.cdiv(tiles, TRANSFER_TILES),
+        target, rank, heap_bases, status, spin_limit, WORLD, PULL, BLOCK_M, BLOCK_N,
     )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["M", "rows", "group_m", "rank", "spin_limit"])
 def gemm_scatter_kernel(
-    a, b, c, bias, mail, partials, tickets, sent,
+    a, b, c, bias, inbox, partials, tickets, sent,
     M, N, K, rows, stride_bk, stride_bn, group_m, rank,
-    heap_bases, state, arrivals, status, spin_limit,
-    WORLD: tl.constexpr, PULL: tl.constexpr, ROTATE: tl.constexpr, UNIT_TILES: tl.constexpr, LATE: tl.constexpr,
+    heap_bases, epoch_counter, arrivals, status, spin_limit,
+    WORLD: tl.constexpr, PULL: tl.constexpr, ROTATE: tl.constexpr, TRANSFER_TILES: tl.constexpr, LATE: tl.constexpr,
     SPLITS: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     TMA: tl.constexpr, B_TRANSPOSED: tl.constexpr, EVEN_K: tl.constexpr, BIAS: tl.constexpr, FLATTEN: tl.constexpr,
@@ -75,7 +76,7 @@ def gemm_scatter_kernel(
     """
     pid = tl.program_id(0)
     programs = tl.num_programs(0)
-    epoch = tl.load(state)
+    epoch = tl.load(epoch_counter)
     slot = epoch & 1  # not %: the epoch wraps around and is then negative
     peers: tl.constexpr = WORLD - 1 + (WORLD == 1)
     tiles_m = tl.cdiv(rows, BLOCK_M)
@@ -87,7 +88,7 @@ def gemm_scatter_kernel(
     stored_owner = rank
     stored_index = 0
     for item in tl.range(pid, remote, programs, flatten=FLATTEN):
-        m, n = grouped(item // SPLITS, peers * tiles_m, tiles_n, group_m)
+        m, n = swizzle(item // SPLITS, peers * tiles_m, tiles_n, group_m)
         if ROTATE:
             ahead = 1 + m // tiles_m
             m = m % tiles_m
@@ -109,20 +110,20 @@ def gemm_scatter_kernel(
             )
         if whole:
             if LATE:
-                announce(stored_index, tiles, sent, arrivals, stored_owner, rank, heap_bases, UNIT_TILES)
+                announce(stored_index, tiles, sent, arrivals, stored_owner, rank, heap_bases, TRANSFER_TILES)
             place = (slot * WORLD + (owner if PULL else rank)) * tiles + index
-            send_tile(acc, mail, place, rank if PULL else owner, rank, heap_bases, BLOCK_M, BLOCK_N)
+            send_tile(acc, inbox, place, rank if PULL else owner, rank, heap_bases, BLOCK_M, BLOCK_N)
             if LATE:
                 stored_owner = owner
                 stored_index = index
             else:
-                announce(index, tiles, sent, arrivals, owner, rank, heap_bases, UNIT_TILES)
+                announce(index, tiles, sent, arrivals, owner, rank, heap_bases, TRANSFER_TILES)
     if LATE:
-        announce(stored_index, tiles, sent, arrivals, stored_owner, rank, heap_bases, UNIT_TILES)
+        announce(stored_index, tiles, sent, arrivals, stored_owner, rank, heap_bases, TRANSFER_TILES)
 
     first_own = pid + tl.cdiv(tl.maximum(remote - pid, 0), programs) * programs
     for item in tl.range(first_own, WORLD * tiles * SPLITS, programs, flatten=FLATTEN):
-        m, n = grouped((item - remote) // SPLITS, tiles_m, tiles_n, group_m)
+        m, n = swizzle((item - remote) // SPLITS, tiles_m, tiles_n, group_m)
         index = n * tiles_m + m
         first_k, end_k = split_range(item % SPLITS, K, SPLITS, BLOCK_K)
         acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
@@ -137,17 +138,17 @@ def gemm_scatter_kernel(
             )
         if whole:
             acc = collect(
-                acc, mail, slot, index, tiles, arrivals, epoch + 1, rank, heap_bases, status, spin_limit,
-                WORLD, PULL, UNIT_TILES, BLOCK_M, BLOCK_N,
+                acc, inbox, slot, index, tiles, arrivals, epoch + 1, rank, heap_bases, status, spin_limit,
+                WORLD, PULL, TRANSFER_TILES, BLOCK_M, BLOCK_N,
             )  # fmt: skip
             store_tile(acc, c, m * BLOCK_M, n * BLOCK_N, rows, N, bias, BLOCK_M, BLOCK_N, TMA, BIAS)
 
-    leave(state, programs)
+    finish(epoch_counter, programs)
 
 
 @triton.jit(do_not_specialize=["rank", "spin_limit"])
 def sum_kernel(
-    own, inbox, c, bias, elements, N, rank, heap_bases, state, done, status, spin_limit,
+    own, inbox, c, bias, elements, N, rank, heap_bases, epoch_counter, done, status, spin_limit,
     WORLD: tl.constexpr, BLOCK: tl.constexpr, BIAS: tl.constexpr,
 ):  # fmt: skip
     """C [elements / N, N] = own + the peers' parts in ``inbox`` [WORLD, elements] + bias, each program BLOCK elements.
@@ -156,9 +157,9 @@ def sum_kernel(
     have. The order of the sum is that of ``add_tiles``.
     """
     pid = tl.program_id(0)
-    epoch = tl.load(state)
+    epoch = tl.load(epoch_counter)
     if pid == 0:
-        announce_ready(done, rank, heap_bases, WORLD)
+        arrive(done, rank, heap_bases, WORLD)
     place = pid.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = place < elements
     acc = tl.load(own + place, mask=inside, other=0.0).to(tl.float32)
@@ -170,12 +171,12 @@ def sum_kernel(
     if BIAS:
         acc += tl.load(bias + place % N, mask=inside, other=0.0).to(tl.float32)
     tl.store(c + place, acc.to(c.dtype.element_ty), mask=inside)
-    leave(state, tl.num_programs(0))
+    finish(epoch_counter, tl.num_programs(0))
 
 
 @triton.jit(do_not_specialize=["rank", "spin_limit"])
 def pull_sum_kernel(
-    product, c, bias, elements, N, rank, heap_bases, state, ready, done, status, spin_limit,
+    product, c, bias, elements, N, rank, heap_bases, epoch_counter, ready, done, status, spin_limit,
     WORLD: tl.constexpr, BLOCK: tl.constexpr, BIAS: tl.constexpr, HINT: tl.constexpr,
 ):  # fmt: skip
     """C [elements / N, N] = our rows of every rank's ``product`` [WORLD, elements], + bias; BLOCK elements a program.
@@ -186,9 +187,9 @@ def pull_sum_kernel(
     """
     pid = tl.program_id(0)
     programs = tl.num_programs(0)
-    epoch = tl.load(state)
+    epoch = tl.load(epoch_counter)
     if pid == 0:
-        announce_ready(ready, rank, heap_bases, WORLD)
+        arrive(ready, rank, heap_bases, WORLD)
     place = pid.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = place < elements
     ours = product + tl.cast(rank, tl.int64) * elements + place
@@ -200,6 +201,6 @@ def pull_sum_kernel(
     if BIAS:
         acc += tl.load(bias + place % N, mask=inside, other=0.0).to(tl.float32)
     tl.store(c + place, acc.to(c.dtype.element_ty), mask=inside)
-    if leave(state, programs):
-        announce_ready(done, rank, heap_bases, WORLD)
+    if finish(epoch_counter, programs):
+        arrive(done, rank, heap_bases, WORLD)
         wait_for_all(done, epoch + 1, status, spin_limit, WORLD)

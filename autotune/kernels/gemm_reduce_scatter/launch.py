@@ -24,7 +24,7 @@ from autotune.kernels.launching.graphs import enqueueing, graphed, replayed
 from autotune.kernels.launching.plan import Launch
 from autotune.kernels.launching.scratch import share
 from autotune.kernels.launching.tensors import TORCH_DTYPES, Allocate, Run
-from autotune.kernels.primitives.meeting import meet_kernel
+from autotune.kernels.primitives.barrier import barrier_kernel
 from autotune.machine import Machine
 
 LONGEST_VECTOR = 16
@@ -47,23 +47,23 @@ def allocate_scratch(
     world, ints = problem.world_size, torch.int32
     mode, product = config["mode"], (problem.m, problem.n)
     if mode in LIBRARY_GEMM:
-        units, mail = 0, (world, problem.rows, problem.n) if mode == "copy_engine" else (0,)
+        units, inbox = 0, (world, problem.rows, problem.n) if mode == "copy_engine" else (0,)
         partials, tickets = own((0,), torch.float32), own((0,), ints)
     else:
         knobs = GemmKnobs(config, machine)
         tiles = knobs.tiles(problem.rows, problem.n)
-        units = math.ceil(tiles / config.integer("unit_tiles"))
-        mail, product = (SLOTS * world * tiles, knobs.block_m, knobs.block_n), (0, 0)
+        units = math.ceil(tiles / config.integer("transfer_tiles"))
+        inbox, product = (SLOTS * world * tiles, knobs.block_m, knobs.block_n), (0, 0)
         rows_of_tiles = world * math.ceil(problem.rows / knobs.block_m)
         partials, tickets = knobs.partials(rows_of_tiles * knobs.block_m, problem.n, own)
     dtype = TORCH_DTYPES[problem.dtype]
     return Scratch(
-        state=share((2,), ints),
+        epoch_counter=share((2,), ints),
         status=share((1,), ints),
         ready=share((world,), ints),
         done=share((world,), ints),
         arrivals=share((world, units), ints),
-        mail=share(mail, dtype),
+        inbox=share(inbox, dtype),
         sent=own((world, units), ints),
         product=(share if mode == "own_collective" else own)(product, dtype),
         partials=partials,
@@ -74,9 +74,9 @@ def allocate_scratch(
 def scratch_bytes(problem: GemmReduceScatter) -> int:
     """The most that any config of the problem allocates on the heap as scratch, with room for alignment."""
     rows, columns = _padded(problem.rows, 16), _padded(problem.n, 32)
-    mail = SLOTS * problem.world_size * rows * columns * problem.element_size
+    inbox = SLOTS * problem.world_size * rows * columns * problem.element_size
     arrivals = problem.world_size * math.ceil(rows / 16) * math.ceil(columns / 32) * 4
-    return mail + arrivals + (64 << 10)
+    return inbox + arrivals + (64 << 10)
 
 
 def _padded(size: int, smallest: int) -> int:
@@ -118,8 +118,8 @@ class _Builder:
     def common(self) -> dict[str, Any]:
         """What every kernel of ours has."""
         return {
-            "rank": self.rank, "heap_bases": self.bases, "state": self.scratch.state, "status": self.scratch.status,
-            "spin_limit": self.spin_limit, "WORLD": self.problem.world_size,
+            "rank": self.rank, "heap_bases": self.bases, "epoch_counter": self.scratch.epoch_counter,
+            "status": self.scratch.status, "spin_limit": self.spin_limit, "WORLD": self.problem.world_size,
         }  # fmt: skip
 
     def bias(self) -> dict[str, Any]:
@@ -140,24 +140,24 @@ class _Builder:
             **knobs.common(self.tensors.b, self.tensors.c, problem.b_order == "nk", problem.k_local),
             **self.common(), **self.bias(),
             "a": knobs.a_operand(self.tensors.a), "M": problem.m, "N": problem.n, "K": problem.k_local,
-            "rows": problem.rows, "mail": scratch.mail, "arrivals": scratch.arrivals, "sent": scratch.sent,
+            "rows": problem.rows, "inbox": scratch.inbox, "arrivals": scratch.arrivals, "sent": scratch.sent,
             "partials": scratch.partials, "tickets": scratch.tickets, "SPLITS": knobs.splits,
             "PULL": config["mode"] == "pull", "ROTATE": config["peer_order"] == "rotate",
-            "UNIT_TILES": config.integer("unit_tiles"), "LATE": config["signals"] == "next_turn",
+            "TRANSFER_TILES": config.integer("transfer_tiles"), "LATE": config["signals"] == "next_turn",
             "FLATTEN": config["schedule"] == "flattened",
         }  # fmt: skip
         return Launch(device.gemm_scatter_kernel, programs, arguments, knobs.options, resident)
 
     def enter(self) -> Launch:
         """All ranks wait for each other, on the device, until every inbox may be written to."""
-        arguments = self.common() | {"counters": self.scratch.ready, "LAST": False}
-        return Launch(meet_kernel, 1, arguments, {"num_warps": 1})
+        arguments = self.common() | {"counters": self.scratch.ready, "FINISH": False}
+        return Launch(barrier_kernel, 1, arguments, {"num_warps": 1})
 
     def sum(self) -> Launch:
         """The sum of all parts of our rows, in our inbox."""
         scratch, rows = self.scratch, self.problem.rows
         own = scratch.product[self.rank * rows : (self.rank + 1) * rows]
-        return self._sum(device.sum_kernel, {"own": own, "inbox": scratch.mail, "done": scratch.done})
+        return self._sum(device.sum_kernel, {"own": own, "inbox": scratch.inbox, "done": scratch.done})
 
     def pull_sum(self) -> Launch:
         """The sum of all parts of our rows, where the library's GEMMs left them."""

@@ -11,17 +11,17 @@ import torch
 class Scratch:
     """What one config needs besides the operands. The first six lie on the symmetric heap; counters begin at zero."""
 
-    state: torch.Tensor
-    """int32 [2]: the epoch, and how many programs have left."""
+    epoch_counter: torch.Tensor
+    """int32 [2]: the epoch, and how many programs have finished it."""
     status: torch.Tensor
-    """int32 [1]: 1 once a wait gave up."""
+    """int32 [1]: 1 once a wait timed out."""
     ready: torch.Tensor
     """int32 [world_size], library's GEMMs: ranks whose inbox may be written to, whose product may be read."""
     done: torch.Tensor
     """int32 [world_size], library's GEMMs: ranks whose copies have been made, who have read our product."""
     arrivals: torch.Tensor
     """int32 [world_size, units]: launches in which a rank's unit of our rows was there."""
-    mail: torch.Tensor
+    inbox: torch.Tensor
     """Parts on their way, in the element type. Tiles: [2 slots, world_size, tiles, block_m, block_n], the second index
     being the source where parts are pushed, the owner where they are pulled. ``copy_engine``: [world_size, rows, n]."""
     sent: torch.Tensor

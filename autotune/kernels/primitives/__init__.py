@@ -1,1 +1,1 @@
-"""Device code that the workloads' kernels share: tiles, transfers, counters, splits, and the meeting of all ranks."""
+"""Device code that the workloads' kernels share: tiles, transfers, counters, splits, the LL protocol, the barrier."""

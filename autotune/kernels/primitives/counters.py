@@ -1,7 +1,11 @@
-"""Counters that only grow: ranks that are ready or done reading, programs that leave a launch.
+"""Counters that only grow: ranks that have arrived or have read, programs that have finished the launch.
 
-Launch number ``epoch`` (from 0, kept on the heap in ``state``) is the unit that they count in: nothing is ever reset,
-so that launches follow each other without a host barrier and captured graphs can be replayed. They may wrap around.
+The epoch is the launch's number, from 0: counters count in it, and nothing is ever reset, so that launches follow each
+other without a host barrier and captured graphs can be replayed. Counters may wrap around.
+
+``epoch_counter`` lies on the heap, and the last program to finish a launch advances it. It has two forms. In int32 [2],
+the epoch and how many programs have finished, ``finish`` tells the last program so. In int64 [1], one word with both,
+a program finishes by a single add (``wide_epoch``, ``finish_wide``): for launches of a few microseconds.
 """
 
 from __future__ import annotations
@@ -13,8 +17,8 @@ from autotune.heap import device as heap
 
 
 @triton.jit
-def announce_ready(ready, rank, heap_bases, WORLD: tl.constexpr):
-    """Tell every rank that what this launch reads from us is in place (one program of the launch calls it)."""
+def arrive(ready, rank, heap_bases, WORLD: tl.constexpr):
+    """Arrive at ``ready`` on every rank: what peers read from us in this launch is in place. One program calls it."""
     heap.signal_each(ready + rank, rank, heap_bases, WORLD, 0)
 
 
@@ -38,36 +42,49 @@ def last_of(counter, programs):
     return last
 
 
-LAUNCH_BITS = tl.constexpr(22)
-LAUNCH = tl.constexpr(1 << LAUNCH_BITS.value)
-"""A launch's programs together add 2**22 to ``entries``, and there are at most so many of them."""
-
-
 @triton.jit
-def launch_number(entries):
-    """The launch's number, from 0, int64, for a program that has not counted itself out yet (see ``count_out``).
+def finish(epoch_counter, programs):
+    """This program has finished its part of the launch; the last of ``programs`` advances the epoch.
 
-    ``entries``, int64 [1], holds it in its upper bits, which change when the last program counts itself out. In years
-    of use it does not wrap around.
+    Returns whether we were the last. ``epoch_counter`` is int32 [2]: the epoch, and how many programs have finished.
     """
-    return tl.load(entries) >> LAUNCH_BITS
-
-
-@triton.jit
-def count_out(entries, programs):
-    """Count this program out of the launch. Unlike ``leave`` it waits for nothing, and nobody learns who was last."""
-    tl.debug_barrier()  # every thread has asked for the number before one counts
-    count = tl.where(tl.program_id(0) == 0, 1 - programs + LAUNCH, 1)
-    tl.atomic_add(entries, count.to(tl.int64), sem="relaxed", scope="gpu")
-
-
-@triton.jit
-def leave(state, programs):
-    """Count this program out of the launch; the last one opens the next epoch. Returns whether we were the last.
-
-    ``state`` is int32 [2]: the epoch, and how many of the launch's ``programs`` have left.
-    """
-    last = last_of(state + 1, programs)
+    last = last_of(epoch_counter + 1, programs)
     if last:
-        tl.atomic_add(state, 1, sem="release", scope="gpu")
+        tl.atomic_add(epoch_counter, 1, sem="release", scope="gpu")
     return last
+
+
+@triton.jit
+def finish_unordered(epoch_counter, programs):
+    """``finish`` for a program that has delivered, to be called while its data is on the way.
+
+    It orders nothing, and so waits for nothing: all threads have used the epoch to deliver, and only later launches
+    will look at ``epoch_counter``.
+    """
+    tl.debug_barrier()
+    if tl.atomic_add(epoch_counter + 1, 1, sem="relaxed", scope="gpu") == programs - 1:
+        tl.atomic_xchg(epoch_counter + 1, 0, sem="relaxed", scope="gpu")
+        tl.atomic_add(epoch_counter, 1, sem="relaxed", scope="gpu")
+
+
+EPOCH_SHIFT = tl.constexpr(22)
+EPOCH_STEP = tl.constexpr(1 << EPOCH_SHIFT.value)
+"""A launch's programs together add 2**22 to the int64 ``epoch_counter``, and are no more than that."""
+
+
+@triton.jit
+def wide_epoch(epoch_counter):
+    """The epoch, int64, for a program that has not finished yet (see ``finish_wide``).
+
+    ``epoch_counter``, int64 [1], holds it in its upper bits, which change when the last program finishes. In years of
+    use it does not wrap around.
+    """
+    return tl.load(epoch_counter) >> EPOCH_SHIFT
+
+
+@triton.jit
+def finish_wide(epoch_counter, programs):
+    """This program has finished its part of the launch: one add, which waits for nothing; nobody learns who is last."""
+    tl.debug_barrier()  # every thread has read the epoch before one adds
+    count = tl.where(tl.program_id(0) == 0, 1 - programs + EPOCH_STEP, 1)
+    tl.atomic_add(epoch_counter, count.to(tl.int64), sem="relaxed", scope="gpu")

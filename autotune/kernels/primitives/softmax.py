@@ -12,22 +12,22 @@ import triton.language as tl
 
 
 @triton.jit
-def absorb(acc, total, top, values, lse):
-    """Take ``values`` [parts, rows, D], ``lse`` [parts, rows] into the running acc [rows, D], total and top [rows]."""
-    highest = tl.maximum(top, tl.max(lse, axis=0))
-    shift = tl.where(highest == float("-inf"), 0.0, highest)
+def update(acc, total, running_max, values, lse):
+    """Take in ``values`` [parts, rows, D] and ``lse`` [parts, rows]; acc is [rows, D], total and running_max [rows]."""
+    new_max = tl.maximum(running_max, tl.max(lse, axis=0))
+    shift = tl.where(new_max == float("-inf"), 0.0, new_max)
     weights = tl.exp2(lse - shift[None, :])
-    fade = tl.exp2(top - shift)
-    acc = acc * fade[:, None] + tl.sum(values * weights[:, :, None], axis=0)
-    return acc, total * fade + tl.sum(weights, axis=0), highest
+    alpha = tl.exp2(running_max - shift)
+    acc = acc * alpha[:, None] + tl.sum(values * weights[:, :, None], axis=0)
+    return acc, total * alpha + tl.sum(weights, axis=0), new_max
 
 
 @triton.jit
-def close(acc, total, top):
-    """The part (values, lse) that acc = sum(p v), total = sum(p), both relative to exp2(top), stand for."""
+def finalize(acc, total, running_max):
+    """The part (values, lse) that acc = sum(p v), total = sum(p), both relative to exp2(running_max), stand for."""
     empty = total == 0.0
     divisor = tl.where(empty, 1.0, total)
-    return acc / divisor[:, None], tl.where(empty, float("-inf"), top + tl.log2(divisor))
+    return acc / divisor[:, None], tl.where(empty, float("-inf"), running_max + tl.log2(divisor))
 
 
 @triton.jit
@@ -40,7 +40,7 @@ def merge_parts(values, lse, value_stride, lse_stride, rows, valid, parts, D: tl
     columns = tl.arange(0, D)
     acc = tl.zeros((ROWS, D), dtype=tl.float32)
     total = tl.zeros((ROWS,), dtype=tl.float32)
-    top = tl.full((ROWS,), float("-inf"), dtype=tl.float32)
+    running_max = tl.full((ROWS,), float("-inf"), dtype=tl.float32)
     for first in range(0, parts, CHUNK):
         part = first + tl.arange(0, CHUNK)
         there = (part < parts)[:, None] & valid[None, :]
@@ -48,5 +48,5 @@ def merge_parts(values, lse, value_stride, lse_stride, rows, valid, parts, D: tl
         part_lse = tl.load(place, mask=there, other=float("-inf"))
         place = values + part.to(tl.int64)[:, None, None] * value_stride + rows[None, :, None] * D
         tile = tl.load(place + columns[None, None, :], mask=there[:, :, None], other=0.0).to(tl.float32)
-        acc, total, top = absorb(acc, total, top, tile, part_lse)
-    return close(acc, total, top)
+        acc, total, running_max = update(acc, total, running_max, tile, part_lse)
+    return finalize(acc, total, running_max)

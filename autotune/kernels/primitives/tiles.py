@@ -7,7 +7,7 @@ import triton.language as tl
 
 
 @triton.jit
-def grouped(tile, tiles_m, tiles_n, GROUP_M: tl.constexpr):
+def swizzle(tile, tiles_m, tiles_n, GROUP_M: tl.constexpr):
     """Tile number to (m, n): GROUP_M rows of tiles are walked column by column, so that B's columns stay in the L2."""
     in_group = GROUP_M * tiles_n
     group = tile // in_group

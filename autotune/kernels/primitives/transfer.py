@@ -1,10 +1,10 @@
 """Moving a shard between ranks in units: pushing, fetching, and waiting for what has arrived.
 
 A shard is [rows, width], contiguous; in an inbox its rows lie ``pitch`` elements apart, from element ``place`` on. It
-travels in units, the granularity: ``unit_rows`` rows of one of CHUNKS equal ranges of columns, all rows of a range
+travels in units, the granularity: ``transfer_rows`` rows of one of CHUNKS equal ranges of columns, all rows of a range
 before the next range. All communicating programs share each unit step by step and each signals the unit once, so a
 unit has arrived when its counter has grown by their number (``parts``). Counters are never reset (see counters.py):
-launch number ``epoch`` waits for (epoch + 1) * parts. ``arrivals`` is int32 [CHUNKS, world_size, units], a row for each
+``epoch`` waits for (epoch + 1) * parts. ``arrivals`` is int32 [CHUNKS, world_size, units], a row for each
 source.
 
 A step is a block of STEP_ROWS x STEP_COLUMNS elements; the columns are a power of two that divides the range where
@@ -35,7 +35,7 @@ def _step(
 
 @triton.jit
 def push_shard(
-    shard, inbox, place, arrivals, rows, width, pitch, unit_rows, part, parts, rank, heap_bases,
+    shard, inbox, place, arrivals, rows, width, pitch, transfer_rows, part, parts, rank, heap_bases,
     WORLD: tl.constexpr, CHUNKS: tl.constexpr, STEP_ROWS: tl.constexpr, STEP_COLUMNS: tl.constexpr,
     VECTOR: tl.constexpr, HINT: tl.constexpr, ROTATE: tl.constexpr, FIRST: tl.constexpr,
 ):  # fmt: skip
@@ -45,15 +45,15 @@ def push_shard(
     otherwise each step is loaded once and stored to all. ``part`` of ``parts`` are the communicating programs. FIRST
     is 0 to include our own inbox, 1 to leave it out.
     """
-    units = tl.cdiv(rows, unit_rows)
+    units = tl.cdiv(rows, transfer_rows)
     across = tl.cdiv(width // CHUNKS, STEP_COLUMNS)
     turns: tl.constexpr = WORLD - FIRST if ROTATE else 1
     for number in range(CHUNKS * turns * units):
         chunk = number // (turns * units)
         turn = number // units % turns
         unit = number % units
-        first = unit * unit_rows
-        end = tl.minimum(first + unit_rows, rows)
+        first = unit * transfer_rows
+        end = tl.minimum(first + transfer_rows, rows)
         left = chunk * (width // CHUNKS)
         counter = arrivals + (chunk * WORLD + rank) * units + unit
         for step in range(part, tl.cdiv(end - first, STEP_ROWS) * across, parts):
@@ -76,7 +76,7 @@ def push_shard(
 
 @triton.jit
 def fetch_shards(
-    shard, inbox, place, apart, arrivals, rows, width, pitch, unit_rows, part, parts, rank, heap_bases,
+    shard, inbox, place, apart, arrivals, rows, width, pitch, transfer_rows, part, parts, rank, heap_bases,
     ready, done, epoch, status, spin_limit,
     WORLD: tl.constexpr, CHUNKS: tl.constexpr, STEP_ROWS: tl.constexpr, STEP_COLUMNS: tl.constexpr,
     VECTOR: tl.constexpr, HINT: tl.constexpr, ROTATE: tl.constexpr, FIRST: tl.constexpr,
@@ -85,9 +85,9 @@ def fetch_shards(
 
     The shard of rank r goes to element ``place`` + r * ``apart``. ROTATE: one peer after the other, rank r starting
     with r - 1; otherwise unit 0 of every peer, then unit 1, …. ``ready`` and ``done``, int32 [world_size], are the
-    counters of ``announce_ready`` and ``wait_for_all``.
+    counters of ``arrive`` and ``wait_for_all``.
     """
-    units = tl.cdiv(rows, unit_rows)
+    units = tl.cdiv(rows, transfer_rows)
     across = tl.cdiv(width // CHUNKS, STEP_COLUMNS)
     peers: tl.constexpr = WORLD - FIRST
     for number in range(CHUNKS * peers * units):
@@ -100,8 +100,8 @@ def fetch_shards(
             peer = (rank + WORLD - FIRST - turn % peers) % WORLD
             unit = turn // peers
         late = heap.wait(ready + peer, epoch + 1, status, spin_limit)
-        first = unit * unit_rows
-        end = tl.minimum(first + unit_rows, rows)
+        first = unit * transfer_rows
+        end = tl.minimum(first + transfer_rows, rows)
         left = chunk * (width // CHUNKS)
         target = inbox + place + peer * tl.cast(apart, tl.int64)
         for step in range(part + late, tl.cdiv(end - first, STEP_ROWS) * across, parts):
@@ -116,23 +116,23 @@ def fetch_shards(
 
 @triton.jit
 def wait_for_rows(
-    arrivals, source, first, last, rows, unit_rows, target, status, spin_limit, PROXY_FENCE: tl.constexpr
+    arrivals, source, first, last, rows, transfer_rows, target, status, spin_limit, PROXY_FENCE: tl.constexpr
 ):
     """Wait for the units of ``source``'s shard that hold its rows ``first`` to ``last`` (both included).
 
-    Returns an int32 that is zero unless the wait gave up, for the caller to add to the coordinates of its loads: they
+    Returns an int32 that is zero unless the wait timed out, for the caller to add to the coordinates of its loads: they
     must not be moved above the wait.
     """
-    units = tl.cdiv(rows, unit_rows)
+    units = tl.cdiv(rows, transfer_rows)
     late = 0
-    for unit in range(first // unit_rows, tl.minimum(last, rows - 1) // unit_rows + 1):
+    for unit in range(first // transfer_rows, tl.minimum(last, rows - 1) // transfer_rows + 1):
         late += heap.wait(arrivals + source * units + unit, target, status, spin_limit)
     return late + heap.fence_async_proxy(PROXY_FENCE)
 
 
 @triton.jit
 def wait_for_rows_of_each(
-    arrivals, first_source, last_source, apart, first, last, rows, unit_rows, target, status, spin_limit,
+    arrivals, first_source, last_source, apart, first, last, rows, transfer_rows, target, status, spin_limit,
     WORLD: tl.constexpr, PROXY_FENCE: tl.constexpr,
 ):  # fmt: skip
     """Wait for the rows ``first`` to ``last`` of the gathered matrix in the shards of several sources at once.
@@ -140,11 +140,11 @@ def wait_for_rows_of_each(
     The shard of source s begins at row s * ``apart``: ``rows`` in rows layout, 0 where every shard has all rows.
     Returns what ``wait_for_rows`` does.
     """
-    units = tl.cdiv(rows, unit_rows)
+    units = tl.cdiv(rows, transfer_rows)
     sources = tl.arange(0, triton.next_power_of_2(WORLD))
     wanted = (sources >= first_source) & (sources <= last_source)
-    first_unit = tl.maximum(first - sources * apart, 0) // unit_rows
-    last_unit = tl.minimum(last - sources * apart, rows - 1) // unit_rows
+    first_unit = tl.maximum(first - sources * apart, 0) // transfer_rows
+    last_unit = tl.minimum(last - sources * apart, rows - 1) // transfer_rows
     late = 0
     for step in range(tl.max(tl.where(wanted, last_unit - first_unit, -1), axis=0) + 1):
         unit = first_unit + step

@@ -125,7 +125,7 @@ class AllGatherGemmWorkload(Workload):
         persistent = {"schedule": "persistent", "comm_programs": 1 if machine.is_interpreter else 12, "head_start": 2}
         gathering = {name: default[name] for name in ("copy_kib", "peer_order")}
         rows = problem.shard[0]
-        unit = max((v for v in SPACE.dimensions["unit_rows"].values if int(v) <= rows), default=16)
+        unit = max((v for v in SPACE.dimensions["transfer_rows"].values if int(v) <= rows), default=16)
         found = [
             default,
             *self._streaming(default, machine),
@@ -134,7 +134,7 @@ class AllGatherGemmWorkload(Workload):
             default.replace(schedule="persistent", push_site="side_stream"),
             default.replace(loads="pointer"),
             Config({"mode": "own_collective", "comm_programs": min(32, machine.compute_units // 4), **gathering}),
-            Config({"mode": "copy_engine", "unit_rows": unit, "gemm_streams": 1}),
+            Config({"mode": "copy_engine", "transfer_rows": unit, "gemm_streams": 1}),
             Config({"mode": "pull_staged", **staged}),
             Config({"mode": "pull", **tile}),
             Config({"mode": "pull", **tile, "loads": "pointer"}),

@@ -206,10 +206,10 @@ class FlashDecodeWorkload(Workload):
         default = default_config(problem, machine)
         found = [
             default,
-            default.replace(protocol="words"),
+            default.replace(protocol="ll"),
             default.replace(reducer="last"),
             default.replace(reducer="kernel", combine_site="next_launch"),
-            default.replace(combiner="owner", wire="rounded"),
+            default.replace(exchange="two_shot", wire="rounded"),
         ]
         for mode in SEVERAL_KERNELS:
             launched = "eager" if machine.is_interpreter else "graph"

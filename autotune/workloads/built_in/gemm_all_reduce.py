@@ -83,7 +83,7 @@ class GemmAllReduceWorkload(Workload):
         for base in filter(None, (untuned(mode, problem, machine) for mode in KERNELS)):
             found += [base, base.replace(combine="separate"), base.replace(split_k=2), base.replace(split_k=4)]
             if "protocol" in base:
-                found += [base.replace(protocol="packed"), base.replace(protocol="packed", split_k=2)]
+                found += [base.replace(protocol="ll"), base.replace(protocol="ll", split_k=2)]
         return [config for config in dict.fromkeys(found) if SPACE.violation(config, problem, machine) is None]
 
     def baselines(self, problem: GemmAllReduce, machine: Machine) -> dict[str, Config]:

@@ -59,7 +59,7 @@ class GemmReduceScatterOperation(GemmOperation):
 
     def poison_scratch(self) -> None:
         """Inboxes, and the library's product."""
-        poison(self.scratch.mail)
+        poison(self.scratch.inbox)
         poison(self.scratch.product)
 
     def parts(self) -> dict[str, Run]:
@@ -100,18 +100,18 @@ class GemmReduceScatterWorkload(Workload):
         found = [
             default,
             default.replace(schedule="persistent", signals="next_turn"),
-            default.replace(schedule="flattened", unit_tiles=2),
+            default.replace(schedule="flattened", transfer_tiles=2),
             default.replace(peer_order="interleaved"),
-            default.replace(unit_tiles=4),
+            default.replace(transfer_tiles=4),
             default.replace(split_k=2),
             default.replace(mode="pull"),
         ]
         total = {"sum_block": 2048, "sum_warps": 8}
         found.append(Config({"mode": "own_collective", **total}))
-        units = [int(value) for value in SPACE.dimensions["unit_rows"].values]
+        units = [int(value) for value in SPACE.dimensions["transfer_rows"].values]
         for owners in (1, 2, 4):
             unit = next((rows for rows in units if rows >= owners * problem.rows), units[-1])
-            copies = {"unit_rows": unit, "gemm_streams": 1 if machine.is_interpreter else 2}
+            copies = {"transfer_rows": unit, "gemm_streams": 1 if machine.is_interpreter else 2}
             found.append(Config({"mode": "copy_engine", **copies, **total}))
         return [c for c in dict.fromkeys(found) if SPACE.violation(c, problem, machine) is None]
 

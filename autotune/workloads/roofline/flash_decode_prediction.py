@@ -35,7 +35,7 @@ def flash_decode_latency(problem: FlashDecode, config: Config, machine: Machine)
     memory = problem.bytes_read * math.sqrt(blocks) / rates.memory / max(busy, 0.05) * waves
     steps = math.ceil(problem.kv_len / splits / block) * math.ceil(programs / slots)
     attention = max(memory, steps * STEP_OVERHEAD)
-    words = 2 if config.get("protocol") == "words" else 1
+    words = 2 if config.get("protocol") == "ll" else 1
     exchange = problem.bytes_moved * words / rates.links + rates.signal / words
     launched = KERNELS.get(str(config["mode"]), 1) + (config["reducer"] == "kernel")
     gap = rates.launch / 2 if config.get("launch") == "graph" else rates.launch

@@ -54,7 +54,7 @@ def _computation(problem: Any, config: Config, machine: Machine, rates: Rates) -
     rows, columns, depth = map(int, problem.gemm)
     memory = int(problem.bytes_read) / rates.memory
     if "block_m" not in config:
-        chunks = max(1.0, rows / config.integer("unit_rows")) if "unit_rows" in config else 1.0
+        chunks = max(1.0, rows / config.integer("transfer_rows")) if "transfer_rows" in config else 1.0
         weights = columns * depth * int(problem.element_size) / rates.memory  # every chunk of rows reads all of B
         return max(2.0 * rows * columns * depth / rates.flops, memory, chunks * weights) + (chunks - 1) * rates.launch
     m, n = config.integer("block_m"), config.integer("block_n")
@@ -94,7 +94,7 @@ def _saturation(config: Config) -> float:
 
 def _pieces(problem: Any, config: Config) -> float:
     """In how many parts what is sent arrives: only the first must be waited for."""
-    if "unit_rows" in config:
+    if "transfer_rows" in config:
         chunks = config.integer("k_chunks") if "k_chunks" in config else 1
-        return max(1.0, int(problem.gemm[0]) / int(problem.world_size) / config.integer("unit_rows")) * chunks
+        return max(1.0, int(problem.gemm[0]) / int(problem.world_size) / config.integer("transfer_rows")) * chunks
     return 1.0 if config["mode"] == "bsp" else 4.0

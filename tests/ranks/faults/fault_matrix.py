@@ -61,7 +61,7 @@ ENDS: dict[str, tuple[Outcome | None, str]] = {
     "spoils the output": (Outcome.WRONG_RESULT, WRONG),
     "leaves NaN": (Outcome.WRONG_RESULT, "rank {rank}: error nan"),
     "corrupts memory": (Outcome.WRONG_RESULT, WRONG),
-    "gives up": (Outcome.TIMED_OUT, "rank {rank}: a wait in the kernel gave up"),
+    "times out": (Outcome.TIMED_OUT, "rank {rank}: a wait in the kernel timed out"),
 }
 """The outcome and the reason, a pattern; without an outcome, the message with which the run stops."""
 

@@ -52,7 +52,7 @@ class FaultyOperation(AllGatherGemmOperation):
 
     config = Config({})
     refreshes = calls = 0
-    says_it_gave_up = False
+    says_it_timed_out = False
 
     def refresh(self, seed: int) -> None:
         """Once for the check, once more for the recheck."""
@@ -61,7 +61,7 @@ class FaultyOperation(AllGatherGemmOperation):
 
     def prepare(self, config: Config) -> Run:
         """As the config says."""
-        self.config, self.refreshes, self.calls, self.says_it_gave_up = config, 0, 0, False
+        self.config, self.refreshes, self.calls, self.says_it_timed_out = config, 0, 0, False
         run = super().prepare(config)
 
         def faulty() -> None:
@@ -78,9 +78,9 @@ class FaultyOperation(AllGatherGemmOperation):
         now = "recheck" if self.refreshes > 1 else "measure" if self.calls else "check"
         return victimised(self.config) and PHASES.index(now) >= PHASES.index(str(self.config["phase"]))
 
-    def gave_up(self) -> bool:
+    def timed_out(self) -> bool:
         """Or so it says."""
-        return super().gave_up() or self.says_it_gave_up
+        return super().timed_out() or self.says_it_timed_out
 
 
 def victimised(config: Config) -> bool:
@@ -151,8 +151,8 @@ def _corrupt_memory(operation: Any) -> None:
     operation._tensors.a.add_(1.0)  # every rank's next result is wrong
 
 
-def _give_up(operation: Any) -> None:
-    operation.says_it_gave_up = True
+def _time_out(operation: Any) -> None:
+    operation.says_it_timed_out = True
 
 
 STRIKES: dict[str, Callable[[Any], None]] = {
@@ -170,7 +170,7 @@ STRIKES: dict[str, Callable[[Any], None]] = {
     "spoils the output": _spoil_output,
     "leaves NaN": _leave_nan,
     "corrupts memory": _corrupt_memory,
-    "gives up": _give_up,
+    "times out": _time_out,
 }
 
 

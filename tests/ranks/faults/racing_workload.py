@@ -12,14 +12,14 @@ from autotune.workloads.built_in.all_gather_gemm import AllGatherGemmOperation, 
 
 
 @triton.jit
-def pass_by(arrivals, source, first, last, rows, unit_rows, target, status, spin_limit, PROXY_FENCE: tl.constexpr):
+def pass_by(arrivals, source, first, last, rows, transfer_rows, target, status, spin_limit, PROXY_FENCE: tl.constexpr):
     """In place of ``wait_for_rows``."""
     return target * 0
 
 
 @triton.jit
 def pass_each_by(
-    arrivals, first_source, last_source, apart, first, last, rows, unit_rows, target, status, spin_limit,
+    arrivals, first_source, last_source, apart, first, last, rows, transfer_rows, target, status, spin_limit,
     WORLD: tl.constexpr, PROXY_FENCE: tl.constexpr,
 ):  # fmt: skip
     """In place of ``wait_for_rows_of_each``."""

@@ -39,7 +39,7 @@ SOME = [
     Case("leaves NaN", "check", victim=0),
     Case("hangs in a kernel", "measure"),
     Case("exhausts the host", "measure"),
-    Case("gives up", "measure"),
+    Case("times out", "measure"),
     Case("corrupts memory", "measure", victim=0),
     Case("corrupts memory", "measure"),
     Case("is killed", "recheck", victim=0),
@@ -49,7 +49,7 @@ SOME = [
 FAULTS = [
     "is killed", "exits", "hangs on the host", "hangs in a kernel", "hangs with a child", "raises", "does not compile",
     "exhausts the heap", "exhausts the host", "loses its device", "spoils the output", "leaves NaN", "corrupts memory",
-    "gives up",
+    "times out",
 ]  # fmt: skip
 
 ALL = [Case(*each) for each in itertools.product(FAULTS, ["check", "measure", "recheck"], [0, 1, EVERY_RANK])]

@@ -20,7 +20,7 @@ RUNS, CAUGHT = 20, 19
 PUSH = Config(
     {
         "mode": "push", "block_m": 16, "block_n": 16, "block_k": 16, "group_m": 1, "num_warps": 4, "num_stages": 2,
-        "loads": "pointer", "schedule": "tile", "unit_rows": 16, "comm_programs": 1, "copy_kib": 2,
+        "loads": "pointer", "schedule": "tile", "transfer_rows": 16, "comm_programs": 1, "copy_kib": 2,
         "peer_order": "rotate", "push_site": "same_launch", "head_start": 0, "split_k": 1,
         "preload_b": False, "k_chunks": 1,
     }
@@ -61,7 +61,7 @@ def test_a_missing_wait_is_caught_on_interpreted_ranks() -> None:
 def test_a_missing_wait_is_caught_on_gpus() -> None:
     racing, sound = workload("racing"), workload("all_gather_gemm")
     problem = racing.problem_type(m=1024, n=4096, k=2048, world_size=2)
-    config = PUSH.replace(block_m=128, block_n=128, block_k=64, unit_rows=128, comm_programs=8, num_warps=8)
+    config = PUSH.replace(block_m=128, block_n=128, block_k=64, transfer_rows=128, comm_programs=8, num_warps=8)
     plan = MeasurePlan(warmup=2, screen=5, iterations=5)
     assert racing.space.violation(config, problem, machine()) is None
     check_caught(evaluations(racing, problem, config, plan))

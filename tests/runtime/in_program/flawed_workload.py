@@ -18,7 +18,7 @@ from autotune.search_spaces import Space, choices, numbers
 from autotune.workloads import Tolerance, Workload
 from autotune.workloads.workload import Error, Operation, Run
 
-FLAWS = ("none", "too much", "too much later", "gives up", "wrong")
+FLAWS = ("none", "too much", "too much later", "times out", "wrong")
 TROUBLES = ("none", "raises", "hangs", "loses its device")
 LATE = 3.0
 """Seconds for which a rank hangs: longer than the time-out of the tests."""
@@ -93,8 +93,8 @@ class FlawedOperation(Operation):
         difference = (self._sum - self._reference).abs().max()
         return Error(float(difference), float(difference))
 
-    def gave_up(self) -> bool:
-        return self._flaw == "gives up"
+    def timed_out(self) -> bool:
+        return self._flaw == "times out"
 
 
 class FlawedWorkload(Workload):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from typing import Annotated
 
 import typer
@@ -11,11 +12,11 @@ from autotune.cli import output, session
 from autotune.cli.entries import entry_dict, entry_lines, entry_title, speedup_text, title
 from autotune.cli.options import Database, Json, RegimeName, Request
 from autotune.db import CacheKey, Differences, Entry, Provenance, Store
-from autotune.errors import NoDatabase
+from autotune.errors import NoDatabase, UnknownWorkload
 from autotune.outcome import DEFAULT_REGIME, Regime, regime_of
 from autotune.report.figures import config_text, dashed, microseconds, problem_text, regime_options
 from autotune.settings import default_database_url
-from autotune.workloads import provenance_of, workload
+from autotune.workloads import installed_workload, provenance_of, workload
 
 
 def list_entries(
@@ -38,6 +39,8 @@ def list_entries(
     elif entries:
         header = ("workload", "problem", "ranks", "device", "latency", "speedup", "mode", "trials", "tuned")
         output.data(output.columns(header, [_row(entry) for entry in entries]))
+        for why, count in Counter(filter(None, map(_stale, entries))).most_common():
+            output.say(f"stale, and not served: {count} of {len(entries)}: {why}")
     else:
         output.say("nothing is tuned yet; next: tune WORKLOAD, see tune --help")
 
@@ -79,7 +82,7 @@ def show_entry(
     else:
         output.data(f"not in the cache: {problem}")
         if nearest is not None:
-            output.data(f"\n{_miss(nearest, differences, stale)}")
+            output.data(f"\n{_miss(nearest, differences, provenance)}")
         output.say(f"\nnext: {request.command(db=db)}{regime_options(regime)}")
     raise typer.Exit(1)
 
@@ -120,8 +123,9 @@ def _find(key: CacheKey, provenance: Provenance, db: str | None) -> tuple[Entry 
         return None, None
 
 
-def _miss(nearest: Entry, differences: Differences, stale: Differences) -> str:
+def _miss(nearest: Entry, differences: Differences, provenance: Provenance) -> str:
     """The nearest entry, and what differs, field by field."""
+    stale = nearest.provenance.differences(provenance)
     rows = [(name, then, now) for name, (then, now) in {**differences, **stale}.items()]
     latency = nearest.winner.latency.of(Regime(nearest.key.regime))
     lines = [
@@ -131,8 +135,16 @@ def _miss(nearest: Entry, differences: Differences, stale: Differences) -> str:
         output.columns(("differs in", "stored", "asked for"), rows),
     ]
     if not differences:
-        lines.append("\nIt is of the same problem and machine but stale: its versions are not today's.")
+        lines.append(f"\nIt is of the same problem and machine but stale: {nearest.provenance.changes(provenance)}.")
     return "\n".join(lines)
+
+
+def _stale(entry: Entry) -> str:
+    """Why the entry is stale here; empty where it is not, and for a workload that is not known here."""
+    try:
+        return entry.provenance.changes(provenance_of(installed_workload(entry.key.workload)))
+    except UnknownWorkload:
+        return ""
 
 
 def _row(entry: Entry) -> tuple[str, ...]:

@@ -64,7 +64,22 @@ def test_show_explains_a_stale_entry(gpus: Bench, tmp_path: Path) -> None:
         store.finish(study.id, Winner(entry.winner.config, Latency(1.0, 1.0, 1.0, 0.0, 1)))
     result = gpus.tune("show", "all-gather-gemm", "--m", "2048")
     assert result.exit_code == 1
-    assert "triton" in result.stdout and "2.0.0" in result.stdout and "stale" in result.stdout
+    assert "triton" in result.stdout and "2.0.0" in result.stdout
+    assert "stale: triton 2.0.0 is now " in result.stdout
+
+
+def test_list_counts_stale_entries_and_says_why(gpus: Bench, tmp_path: Path) -> None:
+    gpus.tune(*SMALL)
+    assert "stale" not in gpus.tune("list").stderr
+    with Store.open(tmp_path / "cache.db") as store:
+        (entry,) = store.entries()
+        stale = dataclasses.replace(entry.provenance, source_hash="abc", space="f00d")
+        for m in (2048, 1024):
+            other = dataclasses.replace(entry.key, problem=entry.key.problem.replace('"m":4096', f'"m":{m}'))
+            store.finish(store.study(other, stale, seed=0, space_size=1).id, entry.winner)
+    told = gpus.tune("list").stderr
+    assert "stale, and not served: 2 of 3: the kernels' sources have changed (source_hash abc is now " in told
+    assert "the search space has changed (space f00d is now " in told
 
 
 def test_show_where_there_is_nothing(gpus: Bench) -> None:

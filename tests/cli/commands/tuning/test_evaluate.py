@@ -29,7 +29,7 @@ def test_its_end_as_json(gpus: Bench) -> None:
 
 
 def test_a_config_that_fails_says_how(gpus: Bench) -> None:
-    config = DEFAULT.replace(unit_rows=16, peer_order="fanout")
+    config = DEFAULT.replace(transfer_rows=16, peer_order="fanout")
     result = gpus.tune("all-gather-gemm", "--config", config.to_json())
     assert result.exit_code == 1
     assert "wrong result" in result.stdout and "made to end as" in result.stdout

@@ -12,7 +12,7 @@ from autotune.recordings import read
 WORDS = ("record", "all-gather-gemm", "--m", "4096", "--n", "28672", "--k", "8192", "--world-size", "8")
 VALUES = (
     "mode=bsp,push; block_m=64,128; block_n=128,256; block_k=64; group_m=8; num_warps=8; num_stages=3,6; loads=tma;"
-    "split_k=1; preload_b=false; schedule=tile; unit_rows=128,256; k_chunks=1; comm_programs=8,16; copy_kib=16;"
+    "split_k=1; preload_b=false; schedule=tile; transfer_rows=128,256; k_chunks=1; comm_programs=8,16; copy_kib=16;"
     "peer_order=rotate; push_site=same_launch; head_start=0"
 )
 

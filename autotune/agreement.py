@@ -1,6 +1,6 @@
 """Agreement: what the ranks of a program tell each other, so that none goes on alone and none is left waiting.
 
-The one place for it: operators, decorated kernels and tuning within a program all use it.
+The one place for it: heap, operators, decorated kernels and tuning within a program all use it.
 """
 
 from __future__ import annotations

@@ -6,13 +6,13 @@ import time
 from contextlib import ExitStack, closing
 from typing import Any
 
+from autotune.agreement import Agreement
 from autotune.config import Config
 from autotune.decorator.bench import FAILED, Bench, evaluation_of
 from autotune.decorator.candidates import Candidates, Listed, Spaced
 from autotune.decorator.key import TuningKey
 from autotune.decorator.proposals import Proposals, Task
 from autotune.decorator.triton_tuner import Arguments, TritonTuner
-from autotune.ranks.agreement import Agreement
 from autotune.runtime.entries import forget_entries
 from autotune.runtime.lookup import Found
 

@@ -1,0 +1,53 @@
+"""Tiles by the LL protocol (``primitives/ll.py``): two elements of 16 bits, or one of 32, in each word."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from autotune.heap import device as heap
+from autotune.kernels.primitives.exchange import inside_tile
+from autotune.kernels.primitives.ll import ll_wait, ll_words
+
+
+@triton.jit
+def ll_send_tile(
+    part, flag, inbox, index, first, rank, heap_bases, rows,
+    PEERS: tl.constexpr, WORLD: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """Store a tile, in C's type, as tile ``index`` of the inbox (int64) of PEERS ranks from ``first`` on."""
+    WIDTH: tl.constexpr = BLOCK_N // 2 if part.dtype.primitive_bitwidth == 16 else BLOCK_N
+    if WIDTH < BLOCK_N:
+        low, high = tl.split(tl.reshape(part.to(tl.uint16, bitcast=True), (BLOCK_M, BLOCK_N // 2, 2)))
+        data = low.to(tl.int64) | (high.to(tl.int64) << 16)
+    else:
+        data = part.to(tl.uint32, bitcast=True).to(tl.int64)
+    pointers = inbox + tl.cast(index, tl.int64) * (BLOCK_M * WIDTH) + inside_tile(BLOCK_M, WIDTH)
+    exists = (tl.arange(0, BLOCK_M) < rows)[:, None]
+    for turn in tl.static_range(PEERS):
+        peer = (first + turn) % WORLD
+        heap.store(pointers, ll_words(data, flag), rank, peer, heap_bases, mask=exists, hint=(1, 16))
+
+
+@triton.jit
+def ll_sum_tiles(
+    inbox, index, apart, flag, status, spin_limit, rows, TYPE: tl.constexpr,
+    SOURCES: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """Wait for all parts of a tile and add them up: fp32 [BLOCK_M, BLOCK_N], in an order fixed by the compiler.
+
+    Part number s is tile ``index`` + s * ``apart`` of our inbox. All parts are polled at once. TYPE is C's.
+    """
+    WIDTH: tl.constexpr = BLOCK_N // 2 if TYPE.primitive_bitwidth == 16 else BLOCK_N
+    sources = tl.arange(0, triton.next_power_of_2(SOURCES))[:, None, None]
+    exists = (sources < SOURCES) & (tl.arange(0, BLOCK_M) < rows)[None, :, None]
+    tiles = (index + sources * apart).to(tl.int64)
+    pointers = inbox + tiles * (BLOCK_M * WIDTH) + inside_tile(BLOCK_M, WIDTH)[None, :, :]
+    words = ll_wait(pointers, flag, exists, status, spin_limit)
+    if WIDTH < BLOCK_N:
+        low = (words & 0xFFFF).to(tl.uint16).to(TYPE, bitcast=True).to(tl.float32)
+        high = ((words >> 16) & 0xFFFF).to(tl.uint16).to(TYPE, bitcast=True).to(tl.float32)
+        acc = tl.reshape(tl.join(tl.sum(low, axis=0), tl.sum(high, axis=0)), (BLOCK_M, BLOCK_N))
+    else:
+        acc = tl.sum((words & 0xFFFFFFFF).to(tl.uint32).to(TYPE, bitcast=True), axis=0)
+    return acc

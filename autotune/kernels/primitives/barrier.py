@@ -1,0 +1,23 @@
+"""The barrier of all ranks, on the device: it lines them up before a measurement or a pull."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from autotune.kernels.primitives.counters import arrive, finish, wait_for_all
+
+
+@triton.jit(do_not_specialize=["rank", "spin_limit"])
+def barrier_kernel(
+    counters, epoch_counter, rank, heap_bases, status, spin_limit, WORLD: tl.constexpr, FINISH: tl.constexpr
+):
+    """Arrive at every rank's counters, wait until all have. One program; ``counters`` is int32 [world_size].
+
+    FINISH ends the epoch; an earlier barrier in the same epoch uses other counters.
+    """
+    epoch = tl.load(epoch_counter)
+    arrive(counters, rank, heap_bases, WORLD)
+    wait_for_all(counters, epoch + 1, status, spin_limit, WORLD)
+    if FINISH:
+        finish(epoch_counter, 1)

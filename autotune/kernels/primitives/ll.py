@@ -1,0 +1,72 @@
+"""The LL protocol: data travels in words of eight bytes, four of data and four of flag, and the reader polls the words.
+
+The way to a peer is then a single store: nothing is signalled, and nothing waits for a store to be acknowledged. What
+is sent is there after one trip instead of two, at twice the bytes. It rests on one property of the hardware alone: an
+aligned store of eight bytes becomes visible whole, data and flag at once. No order among words is needed, because every
+word is looked at for itself, again and again, until its flag is this launch's; a volatile load goes to the L2, where
+peers' stores arrive. NVIDIA's GPUs have both properties (NCCL's low-latency protocol rests on them); on AMD's an
+ordinary store may stay in the sender's L2.
+
+The flag is the epoch, counted so that it is never zero. A word of the slot holds zero at first, later the flag of two
+launches ago: never the one that is waited for. That nobody overwrites a word before it has been read is the inbox's
+argument (see the workloads' device code); what it needs is weaker than an acquire: a load whose value decided that the
+launch may end is over.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def ll_flag(epoch):
+    """The flag of a launch, int32, from its epoch, int32 or int64."""
+    flag = epoch.to(tl.int32) + 1
+    return tl.where(flag == 0, 1, flag)
+
+
+@triton.jit
+def ll_words(data, flag):
+    """Words with ``data``, int64 of which only the lower half may be set."""
+    return data | (flag.to(tl.int64) << 32)
+
+
+@triton.jit
+def ll_pack(value, flag):
+    """The fp32 ``value`` as words."""
+    return ll_words(value.to(tl.int32, bitcast=True).to(tl.int64) & 0xFFFFFFFF, flag)
+
+
+@triton.jit
+def ll_unpack(words):
+    """The fp32 values of words."""
+    return words.to(tl.int32).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def ll_missing(words, flag):
+    """How many of the words do not carry ``flag`` yet."""
+    return tl.sum(((words >> 32).to(tl.int32) != flag).to(tl.int32))
+
+
+@triton.jit
+def ll_wait(place, flag, mask, status, spin_limit):
+    """Poll words [any shape] in our own heap until all that ``mask`` asks for carry ``flag``; the others' data is 0.
+
+    Bounded as ``wait`` in ``heap/device.py`` is; where it times out, the words are what was there.
+    """
+    empty = flag.to(tl.int64) << 32
+    words = tl.load(place, mask=mask, other=empty, volatile=True)
+    missing = ll_missing(words, flag)
+    spins = 0
+    while (missing > 0) & (spins < spin_limit):
+        spins += 1
+        if spins % 256 == 0:
+            if tl.load(status, volatile=True) != 0:
+                spins = spin_limit
+        words = tl.load(place, mask=mask, other=empty, volatile=True)
+        missing = ll_missing(words, flag)
+    if missing > 0:
+        tl.atomic_xchg(status, 1)
+    return words

@@ -1,0 +1,74 @@
+"""Recordings that are older than names, dimensions and modes of today stay usable, with the very same latencies."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from autotune.config import Config
+from autotune.errors import InputError
+from autotune.ranks.evaluation import MeasurePlan
+from autotune.recordings import Recording, Replay, read
+from autotune.search_spaces import Dimension, Space, numbers
+from autotune.workloads import Workload, workload
+
+ROOT = Path(__file__).parents[2]
+TABLES = sorted((ROOT / "bench" / "recordings").glob("*.json.gz")) + sorted((ROOT / "tests" / "data").glob("*.json.gz"))
+PLAN = MeasurePlan()
+
+
+def with_space(found: Workload, *more: Dimension) -> Workload:
+    """The workload with a new mode, ``ring``, a knob that it alone has, and ``more``."""
+    old = found.space
+    first, *others = old.dimensions.values()
+    mode = dataclasses.replace(first, values=(*first.values, "ring"))
+    space = Space(
+        mode, *others, numbers("ring_width", 2, 4, modes=("ring",)), *more,
+        constraints=old.constraints, renamed=old.renamed,
+    )  # fmt: skip
+    grown = copy.copy(found)
+    vars(grown)["space"] = space
+    return grown
+
+
+@pytest.fixture(params=TABLES, ids=lambda path: path.name.split(".")[0])
+def table(request: pytest.FixtureRequest) -> Recording:
+    return read(request.param)
+
+
+def test_there_are_seven_measured_tables() -> None:
+    assert sum(read(path).origin == "measured" for path in TABLES) == 7
+
+
+def test_every_config_replays_as_it_was_recorded(table: Recording) -> None:
+    found = workload(table.workload)
+    fitted = table.fitted(found)
+    problem, machine = fitted.problem_of(found), fitted.machine
+    replay, space = Replay(fitted), fitted.space_of(found)
+    assert len(fitted.evaluations) == len(table.evaluations) and fitted.optimum == table.optimum
+    for now, (old, evaluation) in zip(fitted.evaluations, table.evaluations.items(), strict=True):
+        assert sorted(map(str, now.values())) == sorted(map(str, space.renamed.config(old).values()))
+        assert replay.evaluate(now, 0, PLAN) is evaluation
+    forbidden = sum(space.violation(config, problem, machine) is not None for config in fitted.evaluations)
+    assert forbidden < 0.1 * len(fitted.evaluations), "a constraint that is newer forbids a few at most"
+
+
+def test_a_new_dimension_with_a_default_and_a_new_mode_change_nothing(table: Recording) -> None:
+    found = workload(table.workload)
+    grown = with_space(found, numbers("prefetch", 0, 1, 2, default=0))
+    before, after = table.fitted(found), table.fitted(grown)
+    assert after.dimensions["prefetch"] == (0,) and "ring_width" not in after.dimensions
+    for (old, was), (now, found_now) in zip(before.evaluations.items(), after.evaluations.items(), strict=True):
+        assert now == Config({**old, "prefetch": 0}) and found_now is was
+    problem, reduced = table.problem_of(found), table.reduced(grown).space
+    assert reduced.size(problem, table.machine) == table.space_of(found).size(problem, table.machine)
+    assert "ring" not in reduced.modes
+
+
+def test_a_new_dimension_without_a_default_is_named(table: Recording) -> None:
+    grown = with_space(workload(table.workload), numbers("prefetch", 0, 1, 2))
+    with pytest.raises(InputError, match="dimensions prefetch are not in both; record it again"):
+        table.fitted(grown)
