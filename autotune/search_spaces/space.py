@@ -115,7 +115,7 @@ class Space:
         got = ", ".join(f"{name}={config[name]}" for name in broken.uses)
         return f"{broken.name} ({got}): {broken.reason}"
 
-    def broken(self, config: Config, problem: Problem, machine: Machine) -> Constraint | None:
+    def broken(self, config: Mapping[str, Value], problem: Problem, machine: Machine) -> Constraint | None:
         """The first constraint that the config breaks; its dimensions and values are those of its mode."""
         setting = Setting(problem, machine)
         for constraint in self._constraints_of[str(config["mode"])]:

@@ -33,7 +33,7 @@ LOG = logging.getLogger("autotune")
 LOCKED_SECONDS = 30
 CONNECT_SECONDS = 10
 
-LAST_SECONDS = 10.0
+LAST_SECONDS = 30.0
 """For what is still to be written when a command ends."""
 
 LONGEST_NAME = 512

@@ -36,6 +36,12 @@ def url(tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path / 'optuna.db'}"
 
 
+@pytest.fixture(autouse=True)
+def _on_any_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A storage on a busy disk is waited for."""
+    monkeypatch.setattr(live_module, "LAST_SECONDS", 600.0)
+
+
 def tuned(path: Path, url: str, ranks: Ranks, **options: Any) -> Any:
     """As the command does it: the database first, for both may be one file."""
     Store.open(path).close()

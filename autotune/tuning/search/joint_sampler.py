@@ -48,6 +48,8 @@ class JointSampler(BaseSampler):
         """Nothing is known of any trial."""
         self._random, self._independent = random.Random(self._seed), RandomSampler(seed=self._seed)
         self._seen: set[int] = set()
+        self._settled = 0
+        """All trials with a lower number have been seen."""
         self._claims: dict[int, Proposal] = {}
         self._next: Proposal | None = None
         self._shape: Shape | None = None
@@ -137,9 +139,12 @@ class JointSampler(BaseSampler):
                 if self._study is not None:
                     self._begin()
                 self._study = study.study_name
-            for trial in study.get_trials(deepcopy=False):
+            trials = study.get_trials(deepcopy=False)
+            for trial in trials[self._settled :]:
                 if trial.state.is_finished() and trial.number not in self._seen:
                     self._take_in(study, trial, trial.state, trial.values)
+            while self._settled < len(trials) and self._settled in self._seen:
+                self._settled += 1
 
     def _take_in(self, study: Study, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None) -> None:
         self._seen.add(trial.number)
@@ -187,7 +192,8 @@ class JointSampler(BaseSampler):
         """Configs under way that were not proposed here: enqueued ones, those of other processes."""
         if self._shape is None:
             return []
-        running = study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
+        late = study.get_trials(deepcopy=False)[self._settled :]
+        running = (trial for trial in late if trial.state is TrialState.RUNNING)
         others = (trial for trial in running if trial.number != number and trial.number not in self._claims)
         configs = (self._shape.config(trial) for trial in others)
         return [config for config in configs if config is not None]

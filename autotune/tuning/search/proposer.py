@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from autotune.config import Config
+from autotune.config import Config, Value
 from autotune.machine import Machine
 from autotune.outcome import Evaluation, Outcome
 from autotune.search_spaces import Space
@@ -215,20 +215,21 @@ class Proposer:
                 return Proposal(beside, "sampler")
         return None
 
-    def _mended(self, config: Config) -> Config | None:
+    def _mended(self, values: Mapping[str, Value]) -> Config | None:
         """A valid config near an invalid one: dimensions of broken constraints are drawn anew until none is broken.
 
         A proposal of the sampler costs some 50 ms, this costs one.
         """
+        mended = dict(values)
         for _ in range(MENDING_STEPS):
-            broken = self._space.broken(config, self._problem, self._machine)
+            broken = self._space.broken(mended, self._problem, self._machine)
             if broken is None:
-                return config
+                return Config(mended)
             changeable = [name for name in broken.uses if name != "mode"]
             if not changeable:
                 return None
             name = self._random.choice(changeable)
-            config = config.replace(**{name: self._random.choice(self._space.dimensions[name].values)})
+            mended[name] = self._random.choice(self._space.dimensions[name].values)
         return None
 
     def _guided(self, pending: Sequence[Config]) -> Proposal | None:
@@ -256,9 +257,12 @@ class Proposer:
                 break  # beyond them only where they have nothing new beside them
             pool.update((other, None) for other in self._beside(leader) if other not in self._known)
         for _ in range(WALKS if ranked else 0):
-            walked = self._walked(self._random.choice(ranked[:LEADERS]))
-            if walked not in self._known and self._space.broken(walked, self._problem, self._machine) is None:
-                pool[walked] = None
+            values = self._walked(self._random.choice(ranked[:LEADERS]))
+            # As plain values, for most break a constraint, and to make a config takes longer than to see that.
+            if self._space.broken(values, self._problem, self._machine) is None:
+                walked = Config(values)
+                if walked not in self._known:
+                    pool[walked] = None
         if measured is self._measured and ranked:
             pool.update((drawn, None) for _ in range(STRANGERS) if (drawn := self._stranger()) is not None)
         return list(pool)
@@ -272,7 +276,7 @@ class Proposer:
         for _ in range(DRAWS):
             mode = self._random.choice(self._space.modes)
             values = {d.name: self._random.choice(d.values) for d in self._space.dimensions_of(mode)}
-            config = self._mended(Config({**values, "mode": mode}))
+            config = self._mended({**values, "mode": mode})
             if config is not None and config not in self._known:
                 return config
         return None
@@ -288,14 +292,14 @@ class Proposer:
             found[drawn] = predicted
         return sorted(found, key=lambda config: found[config])[:PREDICTED]
 
-    def _walked(self, config: Config) -> Config:
-        """A config some steps away, each in a dimension drawn at random; valid or not."""
+    def _walked(self, config: Config) -> dict[str, Value]:
+        """The values of a config some steps away, each in a dimension drawn at random; valid or not."""
         steps = self._steps[str(config["mode"])]
         values = dict(config)
         for _ in range(self._random.randint(2, MOST_STEPS) if steps else 0):
             name, beside = self._random.choice(steps)
             values[name] = self._random.choice(beside[values[name]])
-        return Config(values)
+        return values
 
     def _step_from(self, config: Config) -> Config | None:
         """An unknown config that differs in one dimension by one step."""

@@ -16,7 +16,7 @@ from fakes import RATES, Bench, FakeGang
 from autotune.config import Config
 from autotune.db import Lease, Store
 from autotune.outcome import Evaluation, Outcome
-from autotune.tuning import claim
+from autotune.tuning import claim, live
 from autotune.workloads import workload
 
 SMALL = ("all-gather-gemm", "--trials", "12", "--effort", "quick")
@@ -297,7 +297,10 @@ def test_the_command_says_who_tunes_and_ctrl_c_ends_the_wait(gpus: Bench, monkey
         assert store.take_lease(study.id, Lease.new()) is not None, "it is still the other's"
 
 
-def test_a_run_is_written_into_an_optuna_storage_too(gpus: Bench, tmp_path: Path) -> None:
+def test_a_run_is_written_into_an_optuna_storage_too(
+    gpus: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live, "LAST_SECONDS", 600.0)
     url = f"sqlite:///{tmp_path / 'optuna.db'}"
     result = gpus.tune(*SMALL, "--optuna-storage", url)
     assert result.exit_code == 0, result.output
