@@ -53,7 +53,7 @@ def run_ranks(
 
 
 def held() -> dict[str, int]:
-    """What a process has of the system that it should give back."""
+    """System resources of a process that it should give back."""
     return {"descriptors": len(os.listdir("/proc/self/fd")), "threads": len(os.listdir("/proc/self/task"))}
 
 

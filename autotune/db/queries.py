@@ -1,4 +1,4 @@
-"""What the store asks for: studies by their identity, and those that finished, in the order in which they did."""
+"""The store's queries: studies by identity, and finished studies in order."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def trials(schema: Schema, study_id: int) -> Select[*tuple[Any, ...]]:
 
 
 def finished(schema: Schema, *conditions: ColumnElement[bool]) -> Select[*tuple[Any, ...]]:
-    """Studies that have a winner, the last to finish first, each with the number of its trials.
+    """Studies with a winner, the last finished first, each with its number of trials.
 
-    The moments decide only among studies of a schema that did not count yet.
+    Times decide only among studies of a schema without the count.
     """
     study, trial = schema.table(Study), schema.table(Trial)
     count = select(func.count()).where(trial.c.study_id == study.c.id).scalar_subquery()
@@ -39,16 +39,16 @@ def finished(schema: Schema, *conditions: ColumnElement[bool]) -> Select[*tuple[
 
 
 def cache(schema: Schema) -> Executable:
-    """Finished studies; parameters ``workload`` and ``device`` choose among them, where they are not None."""
+    """Finished studies; the parameters ``workload`` and ``device`` filter them unless None."""
     if schema is CURRENT:
         return _CACHE
     return finished(schema, *_chosen(schema))
 
 
 def newest(found: Iterable[Row[Any]]) -> list[Row[Any]]:
-    """Of each key and provenance the study that is served: the live one, else the one that was started last.
+    """The served study of each key and provenance: the live one, else the one started last.
 
-    When a superseded study finished makes no difference: another took its place before.
+    A superseded study's time of finishing does not matter: another one took its place before.
     """
     rows = list(found)
     served: dict[tuple[Any, ...], Row[Any]] = {}
@@ -68,7 +68,7 @@ def identity(schema: Schema, key: CacheKey, provenance: Provenance) -> list[Colu
 
 
 def live(schema: Schema, key: CacheKey, provenance: Provenance) -> list[ColumnElement[bool]]:
-    """Conditions for the one that is under way or finished; the tables allow no second."""
+    """Conditions for the running or finished study; the tables allow only one."""
     return [schema.table(Study).c.state != "superseded", *identity(schema, key, provenance)]
 
 
@@ -82,4 +82,4 @@ def _chosen(schema: Schema) -> list[ColumnElement[bool]]:
 
 
 _CACHE = text(str(finished(CURRENT, *_chosen(CURRENT))))
-"""As text: SQLAlchemy takes 2 ms to compile the query, for each engine anew, and the first look-up would wait."""
+"""As text: SQLAlchemy compiles the query in 2 ms per engine, and the first look-up would wait."""

@@ -1,4 +1,4 @@
-"""The lookup: which config to use for a problem here, and where it came from. It never tunes."""
+"""The look-up: the config for a problem here, and its source. It never tunes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from autotune.machine import Machine, versions
 from autotune.machine import machine as this_machine
 from autotune.outcome import DEFAULT_REGIME, Regime, regime_of
 from autotune.problem import Problem
-from autotune.runtime.entries import GATE, Entries, forget_entries, read_entries, serve
+from autotune.runtime.entries import GATE, Entries, Served, forget_entries, read_entries, serve
 from autotune.settings import default_database_url
 from autotune.workloads import Workload, provenance_of, workload
 
@@ -24,13 +24,21 @@ Source = Literal["exact", "nearest", "default", "given", "tuned"]
 
 @dataclass(frozen=True)
 class Found:
-    """What a lookup found. ``entry`` is the cache entry behind it, None for the default."""
+    """The result of a look-up. ``entry`` is its cache entry, None for the default."""
 
     config: Config
     source: Source
     entry: Entry | None
     reason: str
-    """Why it is not exact, in one line; empty where it is."""
+    """The reason why it is not exact, in one line; empty if it is."""
+
+    @classmethod
+    def of(cls, served: Served) -> Found | None:
+        """The entry served, if there is one: exact or nearest."""
+        entry = served.entry
+        if entry is None:
+            return None
+        return cls(entry.winner.config, "nearest" if served.reason else "exact", entry, served.reason)
 
 
 def lookup(
@@ -56,7 +64,7 @@ def lookup(
 
 
 def workload_for(name: str | Workload, problem: Problem) -> Workload:
-    """The workload that ``name`` means to ``lookup``; raises UnknownWorkload, and InvalidProblem for another one's."""
+    """The workload for a look-up's ``name``. Raises UnknownWorkload, and InvalidProblem for another one's problem."""
     found = workload(name) if isinstance(name, str) else name
     if not isinstance(problem, found.problem_type):
         raise InvalidProblem(f"{found.name} takes a {found.problem_type.__name__}, not a {type(problem).__name__}")
@@ -64,7 +72,7 @@ def workload_for(name: str | Workload, problem: Problem) -> Workload:
 
 
 def forget_lookups() -> None:
-    """Read the database again at the next lookup."""
+    """Read the database again at the next look-up."""
     forget_entries()
     _ANSWERS.clear()
 
@@ -94,11 +102,9 @@ _ANSWERS = _Answers()
 def choose(
     found: Workload, problem: Problem, machine: Machine, entries: Entries, regime: Regime = DEFAULT_REGIME
 ) -> Found:
-    """What these entries have for a problem: as ``lookup`` does, which takes all there are in a database."""
+    """The result for a problem among these entries; ``lookup`` takes all entries of a database."""
     served = serve(
         entries, CacheKey.of(problem, machine, regime), provenance_of(found), problem.free,
         lambda config: found.space.violation(config, problem, machine),
     )  # fmt: skip
-    if served.entry is None:
-        return Found(found.default_config(problem, machine), "default", None, served.reason)
-    return Found(served.entry.winner.config, "nearest" if served.reason else "exact", served.entry, served.reason)
+    return Found.of(served) or Found(found.default_config(problem, machine), "default", None, served.reason)

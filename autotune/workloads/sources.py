@@ -11,6 +11,7 @@ from pathlib import Path
 from autotune.errors import InputError
 
 SHARED = (
+    "autotune.dtypes",
     "autotune.heap",
     "autotune.kernels.launching",
     "autotune.kernels.primitives",
@@ -18,7 +19,7 @@ SHARED = (
     "autotune.ranks.measure",
     "autotune.workloads.comparison",
     "autotune.workloads.input_sets",
-    "autotune.workloads.scratch",
+    "autotune.workloads.launched",
 )
 """What runs and times every workload: the heap, the launchers, the stopwatch."""
 

@@ -1,4 +1,4 @@
-"""The tables that a database has: reading takes an older or newer version's schema as it is, and migrates nothing."""
+"""The tables of a database: readers take an older or newer schema as it is and migrate nothing."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from autotune.errors import StoreError
 
 @dataclass(frozen=True)
 class Schema:
-    """A database's schema, as far as it is not the one that this package writes."""
+    """A database's schema, by its differences from the one that this package writes."""
 
     revision: str
     lacking: frozenset[str] = frozenset()
-    """``table.column`` of this package's that an older schema does not have; they read as their default, or NULL."""
+    """``table.column`` missing from an older schema; read as its default, or NULL."""
     _read_as: dict[type[Base], FromClause] = field(default_factory=dict, init=False, repr=False, compare=False)
     """One for each model: parts of a query that name another one would join the two."""
 
@@ -57,7 +57,7 @@ CURRENT = Schema(migrations.HEAD)
 
 
 def schema_of(connection: Connection, revision: str) -> Schema:
-    """The schema of a database that has tables of ours; raises StoreError where a newer one cannot be read."""
+    """The schema of a database with our tables; raises StoreError for a newer one that cannot be read."""
     if revision == migrations.HEAD:
         return CURRENT
     schema = Schema(revision)
@@ -75,7 +75,7 @@ def _default(own: Any) -> Any:
 
 
 def newer(connection: Connection, revision: str) -> str:
-    """What to say of a schema that is of a newer version of this package."""
+    """The message on a schema from a newer version of this package."""
     return (
         f"database {connection.engine.url.database} has schema {revision!r}, of a newer iris-autotune; this one "
         f"knows up to {migrations.HEAD!r}: upgrade iris-autotune, or name another database"

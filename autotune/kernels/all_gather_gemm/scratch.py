@@ -12,7 +12,7 @@ class Scratch:
     """What the kernels of one config share across ranks: on the symmetric heap, counters zero at the start."""
 
     epoch_counter: torch.Tensor
-    """int32 [2]: the epoch, and how many programs have finished it."""
+    """int64 [1]: see ``primitives/counters.py``."""
     status: torch.Tensor
     """int32 [1]: 1 once a wait timed out."""
     ready: torch.Tensor
@@ -25,3 +25,7 @@ class Scratch:
     """fp32 [tiles * splits, block_m, block_n], this rank's alone, like the tickets; see ``join_splits``."""
     tickets: torch.Tensor
     """int32 [tiles]"""
+
+    def poison(self) -> None:
+        """Fill with NaN what a right launch writes before it reads it."""
+        self.inbox.fill_(float("nan"))

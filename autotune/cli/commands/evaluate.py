@@ -1,0 +1,53 @@
+"""``tune WORKLOAD --config``: check and measure one config written by hand; store nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import typer
+
+from autotune.cli import output, session
+from autotune.config import Config
+from autotune.machine import Machine
+from autotune.outcome import Regime
+from autotune.problem import Problem
+from autotune.report.figures import config_text, latency_text, microseconds
+from autotune.tuning import Effort
+from autotune.workloads import Workload
+
+
+def evaluate(
+    workload: Workload, problem: Problem, machine: Machine, text: str, *, effort: Effort, seed: int, json: bool
+) -> None:
+    """Run one config and print its outcome; exit with 1 unless it was measured. Raises InvalidConfig."""
+    from autotune.ranks.evaluation import MeasurePlan, warm_from
+    from autotune.tuning.finals import ISOLATED_CALLS
+
+    config = Config.from_json(text)
+    workload.space.check(config, problem, machine)
+    gang = session.make_gang(workload, problem, machine)
+    output.say("starting the ranks")
+    try:
+        gang.start()
+        count, warm = effort.iterations, warm_from(machine)
+        plan = MeasurePlan(screen=count, iterations=count, isolated=ISOLATED_CALLS, warm_from=warm)
+        evaluation = gang.evaluate(config, seed, plan)
+    finally:
+        gang.close()
+    latency = evaluation.latency
+    if json:
+        output.data_json({"config": dict(config), "problem": problem.as_dict(), **dataclasses.asdict(evaluation)})
+    else:
+        lines = [("config", config_text(config)), ("outcome", evaluation.outcome.value)]
+        if latency is not None:
+            lines.append(("latency", f"{latency_text(latency, Regime.GRAPH)}, skew {microseconds(latency.skew)}"))
+            if latency.host is not None:
+                lines.append(("host", f"{microseconds(latency.host)} to enqueue a call"))
+            if latency.isolated is not None:
+                lines.append(("isolated", f"{microseconds(latency.isolated)}, one call on an idle GPU"))
+            lines.append(("error", f"{evaluation.error:.1e} of the reference's norm"))
+        if evaluation.reason:
+            lines.append(("reason", evaluation.reason))
+        output.data(output.named(lines))
+    if latency is None:
+        raise typer.Exit(1)

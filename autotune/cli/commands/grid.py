@@ -1,0 +1,208 @@
+"""``tune grid WORKLOAD``: many sizes on one gang; each search starts from its neighbours' winners."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from autotune.cli import output, session
+from autotune.cli.commands.held_out import HeldOut, compared
+from autotune.cli.commands.sizes import Sizes
+from autotune.cli.commands.tune import Effort, Force, OptunaStorage, Seconds, Seed, Trials, say_where
+from autotune.cli.entry_text import entry_dict, speedup_text
+from autotune.cli.interrupts import exit_code
+from autotune.cli.options import Database, Json, RegimeName, Request
+from autotune.config import Config
+from autotune.db import CacheKey, Entry, Store
+from autotune.machine import Machine
+from autotune.outcome import DEFAULT_REGIME, Regime, regime_of
+from autotune.problem import Problem
+from autotune.report.figures import Ratio, microseconds, options_text
+from autotune.workloads import Workload, provenance_of
+
+if TYPE_CHECKING:
+    from autotune.runtime.lookup import Found
+    from autotune.tuning import Budget, Result, TurningEvaluator
+    from autotune.tuning.live import LiveStorage
+    from autotune.tuning.screening import Screen
+
+HEADER = ("sizes", "winner", "speedup", "limit", "mode", "with previous config")
+
+Apart = Annotated[
+    str | None,
+    typer.Option(
+        "--held-out",
+        metavar="N,N|N..N",
+        help="Sizes to tune last, to measure what they would lose with a neighbour's config.",
+    ),
+]
+
+
+def grid() -> None:
+    """Tune a workload for many sizes: a list (16,64,256) or a range that doubles (1..1024)."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """The result of one size."""
+
+    sizes: dict[str, int]
+    """The dimensions that vary."""
+    entry: Entry | None
+    """None if no config could be measured."""
+    before: Ratio | None
+    """The latency here of the previous size's winner over this winner's, in the same finals; None if it was not in
+    them.
+    """
+    held_out: HeldOut | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        found = entry_dict(self.entry) if self.entry is not None else {"latency": None}
+        apart = {"held_out": self.held_out.as_dict()} if self.held_out is not None else {}
+        return {"sizes": self.sizes, "with_neighbour": self.before and self.before.value, **found, **apart}
+
+    def cells(self) -> list[str]:
+        """The columns of ``HEADER``."""
+        sizes = " ".join(f"{name}={value}" for name, value in self.sizes.items())
+        if self.entry is None:
+            return [sizes, "no config could be measured"]
+        winner, share = self.entry.winner, entry_dict(self.entry)["limit_share"]
+        regime = Regime(self.entry.key.regime)
+        before = f"{self.before.value:.2f} times as long" if self.before is not None else ""
+        limit = f"{share:.2f}" if share is not None else ""
+        latency, speedup = microseconds(winner.latency.of(regime)), speedup_text(winner, regime)
+        return [sizes, latency, speedup, limit, str(winner.config["mode"]), before]
+
+
+@dataclass(frozen=True)
+class Bench:
+    workload: Workload
+    machine: Machine
+    store: Store
+    gang: TurningEvaluator
+    screen: Screen
+    limits: Budget
+    effort: str
+    seed: int
+    force: bool
+    regime: Regime
+    live: LiveStorage | None
+
+    def start(self, problems: Sequence[Problem]) -> None:
+        """Start the ranks if any size is to be tuned; outside its budget, or the first size would lose that time."""
+        provenance = provenance_of(self.workload)
+        keys = [CacheKey.of(problem, self.machine, self.regime) for problem in problems]
+        if self.force or any(self.store.entry(key, provenance) is None for key in keys):
+            output.say("starting the ranks")
+            self.screen.start()
+            self.gang.start()
+
+    def tune(self, problem: Problem, lent: Sequence[Config]) -> Result:
+        """Tune one size; valid configs in ``lent`` are measured in its finals too."""
+        from autotune.cli.watch import watching
+        from autotune.tuning import EFFORTS, tune
+
+        self.gang.turn_to(self.workload, problem)
+        self.screen.turn_to(self.workload, problem)
+        valid = [config for config in lent if self.workload.space.violation(config, problem, self.machine) is None]
+        with watching(problem, self.machine) as watch:
+            return tune(
+                self.workload, problem, self.machine, self.store, self.gang, self.screen, budget=self.limits,
+                effort=EFFORTS[self.effort], seed=self.seed, force=self.force, watch=watch,
+                extra_finalists=valid, regime=self.regime, live=self.live,
+            )  # fmt: skip
+
+
+def tune_grid(
+    request: Request, held_out: Apart = None, budget: Seconds = None, trials: Trials = None, effort: Effort = None,
+    seed: Seed = 0, force: Force = False, regime: RegimeName = DEFAULT_REGIME.value,
+    optuna_storage: OptunaStorage = None, db: Database = None, json: Json = False,
+) -> None:  # fmt: skip
+    """Sizes are lists (16,64,256) or ranges that double (1..1024); every combination is tuned.
+
+    --budget and --trials apply to each problem. The same command continues an interrupted run.
+    """
+    from autotune.tuning import limits_of
+    from autotune.tuning.live import live_storage
+
+    machine, workload, wanted = session.machine(), request.workload, regime_of(regime)
+    chosen, limits = limits_of(machine, effort, trials, budget, seed)
+    session.check_ranks(request.world_size(machine), machine)
+    sizes = Sizes.of(request, held_out)
+    problems = [Request(workload, {**request.given, **each}).problem(machine) for each in (*sizes.every, *sizes.apart)]
+    for problem in problems:
+        session.check_work(problem, machine)
+    say_where(problems[0], machine)
+    rows: list[Row] = []
+    interrupted = False
+    heap_bytes = max(workload.heap_bytes(problem) for problem in problems)
+    try:
+        with (
+            Store.open(db) as store,
+            live_storage(optuna_storage) as live,
+            session.make_screen(workload, problems[0], machine) as screen,
+            closing(session.make_gang(workload, problems[0], machine, heap_bytes)) as gang,
+        ):  # fmt: skip
+            bench = Bench(workload, machine, store, gang, screen, limits, chosen, seed, force, wanted, live)
+            bench.start(problems)
+            for problem in problems:
+                rows.append(_row(bench, problem, sizes, rows))
+                if not json:
+                    _print(rows)
+    except KeyboardInterrupt:
+        interrupted = True
+    if json:
+        output.data_json([row.as_dict() for row in rows])
+    if interrupted:
+        output.say("interrupted; the same command continues the run")
+        raise typer.Exit(exit_code())
+    if any(row.entry is None for row in rows):
+        raise typer.Exit(1)
+
+
+def _row(bench: Bench, problem: Problem, sizes: Sizes, before: list[Row]) -> Row:
+    """Tune one size; raises KeyboardInterrupt if the user interrupts it."""
+    here = {name: getattr(problem, name) for name in sizes.varied}
+    if here:
+        output.say(options_text(here))
+    lent = _lent(bench, problem, before) if len(before) >= len(sizes.every) else None
+    last = before[-1].entry if before else None
+    tried = [lent.config] if lent is not None else []
+    if last is not None:
+        tried.append(last.winner.config)
+    result = bench.tune(problem, tried)
+    if result.interrupted:
+        raise KeyboardInterrupt
+    entry = result.entry
+    quotient = compared(entry, last.winner.config, bench.store) if entry is not None and last is not None else None
+    apart = None
+    if lent is not None:
+        times = compared(entry, lent.config, bench.store) if entry is not None else None
+        apart = HeldOut(sizes.dimension, getattr(problem, sizes.dimension), lent, times)
+    return Row(here, entry, quotient, apart)
+
+
+def _lent(bench: Bench, problem: Problem, others: list[Row]) -> Found:
+    """The config that a look-up would serve if only the sizes that are not held out were tuned."""
+    from autotune.runtime.entries import Entries
+    from autotune.runtime.lookup import choose
+
+    entries = [row.entry for row in others if row.entry is not None and row.held_out is None]
+    return choose(bench.workload, problem, bench.machine, Entries(entries), bench.regime)
+
+
+def _print(rows: list[Row]) -> None:
+    """Print the last row; before the first one, the header."""
+    if len(rows) == 1:
+        output.data(_line(HEADER))
+    output.data(_line(rows[-1].cells()))
+    if rows[-1].held_out is not None:
+        output.data(rows[-1].held_out.line())
+
+
+def _line(cells: Sequence[str]) -> str:
+    return "  ".join(f"{cell:<22}" for cell in cells).rstrip()

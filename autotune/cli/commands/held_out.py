@@ -1,0 +1,68 @@
+"""Held-out sizes of a grid: what each loses with the config that a look-up from the other sizes serves."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from autotune.config import Config
+from autotune.db import Entry, Store
+from autotune.outcome import Regime
+from autotune.report.figures import Ratio, ratio
+from autotune.runtime.lookup import Found
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """A size tuned to know its optimum, and the config it would get untuned."""
+
+    dimension: str
+    size: int
+    lent: Found
+    """The result of a look-up from the other sizes: a neighbour's config, else the default."""
+    times_as_long: Ratio | None
+    """Latency of the lent config over the size's own winner, in the same finals; None if it was not in them or failed
+    there.
+    """
+
+    def line(self) -> str:
+        """``held-out m=96: neighbour's config (m=128) takes 1.03 ± 0.01 times the optimum``."""
+        what = "no neighbour within a factor of two; the default"
+        if self.neighbour is not None:
+            what = f"neighbour's config ({self.dimension}={self.neighbour})"
+        how = f"takes {self.times_as_long} times the optimum"
+        if self.times_as_long is None:
+            how = "was not measured in its finals, or failed there; --force tunes anew"
+        return f"held-out {self.dimension}={self.size}: {what} {how}"
+
+    @property
+    def neighbour(self) -> int | None:
+        """The tuned size that lends its config."""
+        if self.lent.entry is None:
+            return None
+        found: int = json.loads(self.lent.entry.key.problem)[self.dimension]
+        return found
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "source": self.lent.source,
+            "neighbour": self.neighbour,
+            "config": dict(self.lent.config),
+            "times_as_long": dataclasses.asdict(self.times_as_long) if self.times_as_long else None,
+        }
+
+
+def compared(entry: Entry, config: Config, store: Store) -> Ratio | None:
+    """Latency of a config over an entry's winner, by the rounds of its finals; None if it was not in them or failed
+    there.
+    """
+    from autotune.tuning.finals import last_finals, merge
+
+    trials = last_finals(store.trials(entry.study_id))
+    rounds = [trial.evaluation.latency for trial in trials if trial.config == config]
+    latencies = [latency for latency in rounds if latency is not None]
+    if not latencies or len(latencies) < len(rounds):
+        return None
+    return ratio(merge(latencies), entry.winner.latency, Regime(entry.key.regime))

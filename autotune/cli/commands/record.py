@@ -1,0 +1,138 @@
+"""``tune record WORKLOAD``: measure a whole reduced space into a table on which searches are compared without a GPU."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import Progress
+
+from autotune.cli import output, session
+from autotune.cli.commands.tune import Effort, say_where
+from autotune.cli.interrupts import exit_code
+from autotune.cli.options import Database, Json, Request
+from autotune.config import Value
+from autotune.errors import InputError
+from autotune.report.figures import config_text, device_text, latency_text, plain
+from autotune.search_spaces import Space
+
+MOST_CONFIGS = 5000
+"""Default limit on the configs of a recording: some 20 minutes on GPUs."""
+
+PLAIN_STEPS = 20
+"""Lines of progress if stderr is not a terminal."""
+
+Out = Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="File for the table, gzipped JSON.")]
+Values = Annotated[
+    str, typer.Option("--values", metavar="NAME=VALUES;…", help='Values to keep: "block_m=64,128;num_warps=8".')
+]
+Lift = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--lift",
+        metavar="CONSTRAINT",
+        help='Drop a constraint, such as "shared memory"; configs that break it are run.',
+    ),
+]
+Limit = Annotated[int, typer.Option("--limit", metavar="N", min=1, help="Refuse a space of more than N configs.")]
+
+
+def record() -> None:
+    """Measure every config of a reduced space into a table that bench/search_quality.py replays without a GPU."""
+
+
+def record_workload(
+    request: Request, out: Out, values: Values = "", lift: Lift = None, limit: Limit = MOST_CONFIGS,
+    effort: Effort = None, db: Database = None, json: Json = False,
+) -> None:  # fmt: skip
+    """Failed configs are recorded too. The same command continues an interrupted recording."""
+    from autotune import recordings
+    from autotune.db import CacheKey, Store
+    from autotune.tuning import EFFORTS, limits_of
+
+    machine, workload = session.machine(), request.workload
+    chosen, _ = limits_of(machine, effort, None, None)
+    session.check_ranks(request.world_size(machine), machine)
+    problem = request.problem(machine)
+    session.check_work(problem, machine)
+    allowed = parse_values(values, workload.space)
+    if not out.parent.is_dir():
+        raise InputError(f"file {out}: folder {out.parent} does not exist")
+    say_where(problem, machine)
+    default = workload.default_config(problem, machine)
+    if workload.space.restricted(allowed, lift or ()).violation(default, problem, machine) is not None:
+        output.say(f"note: the reduced space does not hold the default config: {config_text(default)}")
+    try:
+        with (
+            Store.open(db) as store,
+            session.make_screen(workload, problem, machine) as screen, _watching() as watch,
+            closing(session.make_gang(workload, problem, machine)) as gang,
+        ):  # fmt: skip
+            found = recordings.record(
+                workload, problem, machine, store, gang, screen,
+                allowed=allowed, lifted=lift or (), limit=limit, iterations=EFFORTS[chosen].iterations, watch=watch,
+            )  # fmt: skip
+    except KeyboardInterrupt:
+        output.say("interrupted; the same command continues the recording")
+        raise typer.Exit(exit_code()) from None
+    recordings.write(found, out)
+    outcomes = Counter(evaluation.outcome.value for evaluation in found.evaluations.values())
+    measured = {config: e.latency for config, e in found.evaluations.items() if e.latency is not None}
+    fastest = min(measured, key=lambda config: measured[config].median, default=None)
+    if json:
+        best = None if fastest is None else {"config": dict(fastest), "median": measured[fastest].median}
+        output.data_json({"file": str(out), "configs": outcomes.total(), "outcomes": outcomes, "best": best})
+        return
+    lines = [
+        ("device", device_text(CacheKey.of(problem, machine))),
+        ("configs", f"{outcomes.total()}: {', '.join(f'{count} {name}' for name, count in outcomes.most_common())}"),
+    ]
+    if fastest is not None:
+        lines += [("best", latency_text(measured[fastest])), ("config", config_text(fastest))]
+    output.data(output.named(lines))
+    output.say(f"wrote {out}; next: python bench/search_quality.py {out}")
+
+
+def parse_values(text: str, space: Space) -> dict[str, list[Value]]:
+    """``block_m=64,128;num_warps=8``: the values to keep of some dimensions. Raises InputError."""
+    allowed: dict[str, list[Value]] = {}
+    for part in filter(None, (part.strip() for part in text.split(";"))):
+        name, equals, listed = (word.strip() for word in part.partition("="))
+        if not equals or not listed or name in allowed:
+            raise InputError(f'--values {part!r}: write each dimension once, like "block_m=64,128;num_warps=8"')
+        if name not in space.dimensions:
+            raise InputError(f"--values {part!r}: no dimension {name}; dimensions: {', '.join(space.dimensions)}")
+        own = {plain(value): value for value in space.dimensions[name].values}
+        words = [word.strip() for word in listed.split(",")]
+        strange = [word for word in words if word not in own]
+        if strange:
+            raise InputError(f"--values {part!r}: {', '.join(strange)}; allowed: {', '.join(own)}")
+        allowed[name] = [own[word] for word in words]
+    return allowed
+
+
+@contextmanager
+def _watching() -> Iterator[Callable[[int, int], None]]:
+    """Yields a function of configs done and configs in all, which draws a bar in a terminal and prints some lines
+    elsewhere.
+    """
+    console = Console(stderr=True, highlight=False)
+    if console.is_terminal:
+        with Progress(console=console, transient=True) as progress:
+            task = progress.add_task("recording", total=None)
+            yield lambda done, size: progress.update(task, completed=done, total=size)
+        return
+    said = -1
+
+    def say(done: int, size: int) -> None:
+        nonlocal said
+        if done * PLAIN_STEPS // size > said:
+            said = done * PLAIN_STEPS // size
+            output.say(f"recording: {done} of {size} configs")
+
+    yield say

@@ -1,0 +1,59 @@
+"""``tune report``: what finished studies found, as Markdown or JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from autotune.cli import output
+from autotune.cli.entry_text import selected
+from autotune.cli.options import Database, Output, Request
+from autotune.db import Store
+from autotune.errors import InputError, UnknownWorkload
+from autotune.text import json_text
+from autotune.workloads import Workload, installed_workload, names
+
+FORMATS = ("md", "json")
+
+Format = Annotated[str, typer.Option("--format", metavar="|".join(FORMATS), help="Markdown or JSON.")]
+
+
+def report(context: typer.Context, format: Format = "md", output: Output = None, db: Database = None) -> None:
+    """Report on finished studies; on all workloads if none is named."""
+    if context.invoked_subcommand is None:
+        _report(None, {}, format, output, db)
+    elif (format, output, db) != ("md", None, None):
+        raise InputError("options of tune report go after the workload's name")
+
+
+def report_workload(request: Request, format: Format = "md", output: Output = None, db: Database = None) -> None:
+    """Reports on every finished study that has the given dimensions; without any, on all of them."""
+    _report(request.workload, request.given, format, output, db)
+
+
+def _report(of: Workload | None, given: Mapping[str, Any], format: str, file: Path | None, db: str | None) -> None:
+    """Build the reports and write them, the newest first."""
+    if format not in FORMATS:
+        raise InputError(f"format {format!r}: allowed: {', '.join(FORMATS)}")
+    from autotune.report import build, to_dict, to_markdown
+
+    with Store.open(db, create=False) as store:
+        entries = selected(store, of.name if of is not None else None, given)
+        reports = [build(store, entry, of or _loaded(entry.key.workload)) for entry in entries]
+    if format == "json":
+        text = json_text([to_dict(each) for each in reports])
+    else:
+        text = "\n\n".join(to_markdown(each) for each in reports).rstrip()
+    output.write(text + "\n", file, f"{len(reports)} report{'s' * (len(reports) > 1)}")
+
+
+def _loaded(name: str) -> Workload | None:
+    """The installed workload; None where a database holds studies of a workload that is not installed."""
+    try:
+        return installed_workload(name)
+    except UnknownWorkload:
+        output.say(f"{name} is no workload here (there are: {', '.join(names())}): reported without its space")
+        return None

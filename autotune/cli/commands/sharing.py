@@ -1,0 +1,163 @@
+"""``tune export`` and ``tune import``: tuned configs as a file for other machines, reviewed on the way in."""
+
+from __future__ import annotations
+
+import json as jsonlib
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from autotune.cli import output, session
+from autotune.cli.entry_text import entry_title, selected
+from autotune.cli.options import Database, Json, Output, Request
+from autotune.db import Entry, Store
+from autotune.errors import InputError, NoDatabase
+from autotune.report.figures import dashed, microseconds, problem_text
+
+if TYPE_CHECKING:
+    from autotune.sharing import Here, Review
+
+FORMATS = ("json", "t4")
+
+Format = Annotated[
+    str,
+    typer.Option(
+        "--format", metavar="|".join(FORMATS), help="json: configs for tune import; t4: the trials of one study."
+    ),
+]
+Device = Annotated[str | None, typer.Option("--device", metavar="NAME", help="Only results of this device.")]
+
+
+def export(
+    context: typer.Context, format: Format = "json", output: Output = None, device: Device = None, db: Database = None
+) -> None:
+    """Export tuned configs to a file for tune import; of all workloads if none is named."""
+    if context.invoked_subcommand is None:
+        _export(None, {}, format, output, device, db)
+    elif (format, output, device, db) != ("json", None, None, None):
+        raise InputError("options of tune export go after the workload's name")
+
+
+def export_workload(
+    request: Request, format: Format = "json", output: Output = None, device: Device = None, db: Database = None
+) -> None:
+    """Exports every tuned problem that has the given dimensions; without any, all of them."""
+    _export(request.workload.name, request.given, format, output, device, db)
+
+
+def import_configs(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="File written by tune export; - reads stdin.")],
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Replace the database's config where the file has another.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be done; change nothing.")] = False,
+    db: Database = None,
+    json: Json = False,
+) -> None:
+    """Import tuned configs from a file. Nothing stored is lost; exit code 1 if an entry was left out."""
+    from autotune.sharing import Here, read, review, take
+
+    try:
+        entries = read(_text(file))
+    except InputError as error:
+        raise InputError(f"{file}: {error}; nothing was imported") from error
+    machine = session.machine()
+    if dry_run:
+        reviews = review(entries, _as_it_is(db), machine, replace=replace)
+    else:
+        with Store.open(db) as store:
+            reviews = review(entries, Here.of(store), machine, replace=replace)
+            take(store, reviews)
+    if json:
+        output.data_json([_values(number, each) for number, each in enumerate(reviews, 1)])
+    elif reviews:
+        header = ("entry", "workload", "problem", "device", "latency", "action", "reason")
+        output.data(output.columns(header, [_row(number, each) for number, each in enumerate(reviews, 1)]))
+    output.say(_summary(reviews, dry_run))
+    if any(each.state.is_left_out for each in reviews):
+        raise typer.Exit(1)
+
+
+def _export(
+    name: str | None, given: Mapping[str, Any], format: str, file: Path | None, device: str | None, db: str | None
+) -> None:
+    if format not in FORMATS:
+        raise InputError(f"format {format!r}: allowed: {', '.join(FORMATS)}")
+    from autotune.sharing import to_t4, write
+
+    with Store.open(db, create=False) as store:
+        entries = selected(store, name, given, device)
+        if format == "json":
+            output.write(write(entries), file, _counted(len(entries), "config"))
+            return
+        entry = _only(entries)
+        trials = store.trials(entry.study_id)
+    if not trials:
+        raise InputError(f"{entry_title(entry)} was imported; its trials are in the database it was tuned in")
+    output.write(to_t4(entry, trials), file, _counted(len(trials), "trial"))
+
+
+def _only(entries: Sequence[Entry]) -> Entry:
+    if len(entries) == 1:
+        return entries[0]
+    titles = [f"{entry_title(entry)} on {entry.key.device}, study {entry.study_id}" for entry in entries]
+    raise InputError(
+        "\n".join(["a T4 file holds one study; name its workload, dimensions and --device. Matching studies:", *titles])
+    )
+
+
+def _text(file: Path) -> str:
+    try:
+        return sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
+    except OSError as error:
+        raise InputError(str(error.strerror)) from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"not UTF-8 text ({error.reason} at byte {error.start})") from error
+
+
+def _as_it_is(db: str | None) -> Here:
+    """The store's content; no database is made where there is none."""
+    from autotune.sharing import Here
+
+    try:
+        with Store.open(db, create=False) as store:
+            return Here.of(store)
+    except NoDatabase:
+        return Here.of(None)
+
+
+def _values(number: int, review: Review) -> dict[str, Any]:
+    key, winner = review.entry.key, review.entry.winner
+    return {
+        "entry": number,
+        "workload": key.workload,
+        "problem": jsonlib.loads(key.problem),
+        "device": key.device,
+        "config": dict(winner.config),
+        "latency": winner.latency.median,
+        "state": review.state.value,
+        "reason": review.reason,
+        "left_out": review.state.is_left_out,
+    }
+
+
+def _row(number: int, review: Review) -> tuple[str, ...]:
+    key = review.entry.key
+    return (
+        str(number), dashed(key.workload), problem_text(jsonlib.loads(key.problem)), f"{key.world_size} × {key.device}",
+        microseconds(review.entry.winner.latency.median), review.state.value, review.reason,
+    )  # fmt: skip
+
+
+def _summary(reviews: Sequence[Review], dry_run: bool) -> str:
+    counts = Counter(each.state for each in reviews)
+    told = ", ".join(f"{count} {state}" for state, count in counts.items()) or "no entries"
+    return f"{told}{'; dry run, nothing changed' if dry_run else ''}"
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}{'s' * (count != 1)}"

@@ -1,0 +1,97 @@
+"""``tune WORKLOAD``, ``tune run FILE:CLASS``: the main job.
+
+Checks the request, runs the loop under a live view, prints the result.
+"""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import Annotated
+
+import typer
+
+from autotune.cli import output, session
+from autotune.cli.interrupts import exit_code
+from autotune.cli.options import Database, Json, RegimeName, Request
+from autotune.machine import Machine
+from autotune.outcome import DEFAULT_REGIME, regime_of
+from autotune.problem import Problem
+
+Seconds = Annotated[str | None, typer.Option("--budget", metavar="TIME", help="Stop after this time: 90s, 5m, 1.5h.")]
+Trials = Annotated[int | None, typer.Option("--trials", metavar="N", help="Stop after N configs.")]
+Effort = Annotated[
+    str | None,
+    typer.Option(
+        "--effort",
+        metavar="quick|standard|full",
+        help="How thoroughly to search and measure.",
+        show_default="standard on GPUs, quick without",
+    ),
+]
+Seed = Annotated[int, typer.Option("--seed", metavar="N", help="Seed of the search and of the inputs.")]
+OptunaStorage = Annotated[
+    str | None,
+    typer.Option(
+        "--optuna-storage",
+        metavar="URL",
+        help="Also write the run live into this Optuna storage, for optuna-dashboard.",
+    ),
+]
+Force = Annotated[bool, typer.Option("--force", help="Tune again even if the cache has a result.")]
+
+
+def run() -> None:
+    """Tune a workload of your own: tune run FILE:CLASS, CLASS derived from autotune.workloads.Workload."""
+
+
+def tune_workload(
+    request: Request, budget: Seconds = None, trials: Trials = None, effort: Effort = None, seed: Seed = 0,
+    force: Force = False, regime: RegimeName = DEFAULT_REGIME.value,
+    config: Annotated[
+        str | None, typer.Option(metavar="JSON", help="Check and measure this one config; store nothing.")
+    ] = None,
+    optuna_storage: OptunaStorage = None, db: Database = None, json: Json = False,
+) -> None:  # fmt: skip
+    """A problem that is already tuned is answered from the cache; the same command continues an interrupted run."""
+    from autotune.cli import summary
+    from autotune.cli.commands.evaluate import evaluate
+    from autotune.cli.watch import watching
+    from autotune.db import Store
+    from autotune.tuning import EFFORTS, limits_of, tune
+    from autotune.tuning.live import live_storage
+
+    machine, wanted = session.machine(), regime_of(regime)
+    chosen, limits = limits_of(machine, effort, trials, budget, seed)
+    session.check_ranks(request.world_size(machine), machine)
+    problem = request.problem(machine)
+    session.check_work(problem, machine)
+    say_where(problem, machine)
+    workload = request.workload
+    if config is not None:
+        evaluate(workload, problem, machine, config, effort=EFFORTS[chosen], seed=seed, json=json)
+        return
+    with Store.open(db) as store:
+        with (
+            live_storage(optuna_storage) as live,
+            session.make_screen(workload, problem, machine) as screen,
+            watching(problem, machine) as watch,
+            closing(session.make_gang(workload, problem, machine)) as gang,
+        ):
+            result = tune(
+                workload, problem, machine, store, gang, screen,
+                budget=limits, effort=EFFORTS[chosen], seed=seed, force=force, watch=watch,
+                regime=wanted, live=live,
+            )  # fmt: skip
+        summary.present(result, request, problem, store, db=db, json=json)
+    if result.interrupted:
+        raise typer.Exit(exit_code())
+    if result.entry is None:
+        raise typer.Exit(1)
+
+
+def say_where(problem: Problem, machine: Machine) -> None:
+    """Warn on stderr if there is no GPU."""
+    if machine.is_interpreter:
+        output.say(
+            f"no GPU found: {problem.world_size} ranks run under Triton's interpreter; its times say nothing about GPUs"
+        )

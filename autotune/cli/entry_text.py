@@ -1,0 +1,163 @@
+"""An entry of the cache, as lines for people and as values for programs."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from autotune.db import Entry, Store, Winner
+from autotune.errors import AutotuneError
+from autotune.machine import INTERPRETER
+from autotune.outcome import DEFAULT_REGIME, Latency, Regime
+from autotune.report.figures import (
+    INTERPRETER_NOTE,
+    config_text,
+    dashed,
+    device_text,
+    fastest,
+    latency_text,
+    microseconds,
+    options_text,
+    problem_text,
+    ratio,
+    regime_options,
+    resource_text,
+    slowest,
+)
+from autotune.report.regimes import TITLES, WITHOUT_ROUNDS, conclusion, in_regimes, verdicts
+
+Lines = list[tuple[str, str]]
+
+
+def selected(store: Store, name: str | None, given: Mapping[str, Any], device: str | None = None) -> list[Entry]:
+    """The entries of a workload (None: of all) whose problems have the given fields, newest first. Raises AutotuneError
+    if there is none.
+    """
+    found = [entry for entry in store.entries(name, device) if _matches(entry, given)]
+    if not found:
+        wanted = f"{dashed(name)} {options_text(given)}".strip() if name else "any workload"
+        where = f" on {device}" if device else ""
+        raise AutotuneError(f"no finished study of {wanted}{where} in {store.place}; tune list shows all entries")
+    return found
+
+
+def entry_dict(entry: Entry) -> dict[str, Any]:
+    key = dataclasses.asdict(entry.key)
+    return {
+        **key,
+        "problem": json.loads(entry.key.problem),
+        **winner_dict(entry.winner, Regime(entry.key.regime)),
+        "provenance": dataclasses.asdict(entry.provenance),
+        "study": entry.study_id,
+        "trials": entry.trials,
+        "finished_at": entry.finished_at.isoformat(),
+        "imported_at": entry.imported_at.isoformat() if entry.imported_at is not None else None,
+    }
+
+
+def winner_dict(winner: Winner, regime: Regime = DEFAULT_REGIME) -> dict[str, Any]:
+    """A config with its latency, its baselines and how it compares with them."""
+    limit = slowest(winner.limits)
+    share = ratio(winner.limits[limit], winner.latency, Regime.GRAPH).value if limit is not None else None
+    roofline = winner.roofline
+    return {
+        "config": dict(winner.config),
+        "latency": dataclasses.asdict(winner.latency),
+        "microseconds": winner.latency.of(regime),
+        "baselines": {name: dataclasses.asdict(latency) for name, latency in winner.baselines.items()},
+        "speedups": {
+            name: dataclasses.asdict(ratio(latency, winner.latency, regime))
+            for name, latency in winner.baselines.items()
+        },
+        "in_regimes": in_regimes(winner),
+        "slower_than": {each.regime.value: each.baseline for each in verdicts(winner) if each.ratio.is_less},
+        "limits": {name: dataclasses.asdict(latency) for name, latency in winner.limits.items()},
+        "limit_share": share,
+        "roofline": dataclasses.asdict(roofline) if roofline is not None else None,
+        "roofline_share": roofline.limit / winner.latency.median if roofline is not None else None,
+    }
+
+
+def title(workload: str, problem: Mapping[str, Any]) -> str:
+    return f"{dashed(workload)}  {problem_text(problem)}"
+
+
+def entry_title(entry: Entry) -> str:
+    """Workload, problem and regime of an entry in one line."""
+    return title(entry.key.workload, json.loads(entry.key.problem)) + regime_options(entry.key.regime)
+
+
+def winner_lines(winner: Winner, name: str = "winner", regime: Regime = DEFAULT_REGIME) -> Lines:
+    """The config, its latency, its speedups, the regimes, its share of the limits."""
+    tuned_for = "" if regime is DEFAULT_REGIME else f", {TITLES[regime]}"
+    lines = [(name, f"{latency_text(winner.latency, regime)}{tuned_for}, skew {microseconds(winner.latency.skew)}")]
+    lines += [("config", config_text(winner.config))]
+    for i, (baseline, latency) in enumerate(_fastest_first(winner.baselines, regime)):
+        text = f"{ratio(latency, winner.latency, regime)} times as fast as {baseline} ({latency_text(latency, regime)})"
+        if latency == winner.latency:
+            text = f"none: no config beat {baseline} by more than the noise"
+        lines.append(("" if i else "speedup", text))
+    return [*lines, *_regime_lines(winner), *_limit_lines(winner)]
+
+
+def _regime_lines(winner: Winner) -> Lines:
+    """Empty if only one regime was measured, as under the interpreter."""
+    found = in_regimes(winner)
+    if all(len(known) < 2 for known in found.values()):
+        return []
+    texts = [
+        f"{name}: " + ", ".join(f"{TITLES[Regime(each)]} {microseconds(value)}" for each, value in known.items())
+        for name, known in found.items()
+    ]
+    texts += filter(None, [conclusion(verdicts(winner))])
+    return [("" if i else "regimes", text) for i, text in enumerate(texts)]
+
+
+def _limit_lines(winner: Winner) -> Lines:
+    lines = []
+    limit, roofline = slowest(winner.limits), winner.roofline
+    if limit is not None:
+        share = ratio(winner.limits[limit], winner.latency, Regime.GRAPH).value
+        parts = ", ".join(f"{part} alone {microseconds(latency.median)}" for part, latency in winner.limits.items())
+        lines.append(("limit", f"{share:.2f} of the limit: {parts}"))
+    if roofline is not None:
+        share = roofline.limit / winner.latency.median
+        what = f"{resource_text(roofline.slowest)} busy for {microseconds(roofline.limit)} at this device's rates"
+        lines.append(("roofline", f"{share:.2f} of the roofline: {what}"))
+    return lines
+
+
+def entry_lines(entry: Entry) -> Lines:
+    provenance = ", ".join(f"{name} {value or 'none'}" for name, value in dataclasses.asdict(entry.provenance).items())
+    lines = [("device", device_text(entry.key)), *winner_lines(entry.winner, regime=Regime(entry.key.regime))]
+    lines += [
+        ("trials", f"{entry.trials}, finals included"),
+        ("tuned", f"{entry.finished_at:%Y-%m-%d %H:%M} UTC, study {entry.study_id}{_origin(entry)}"),
+        ("with", provenance),
+    ]
+    if entry.key.device == INTERPRETER:
+        lines.append(("note", INTERPRETER_NOTE))
+    if not entry.winner.latency.rounds:
+        lines.append(("note", WITHOUT_ROUNDS))
+    return lines
+
+
+def speedup_text(winner: Winner, regime: Regime) -> str:
+    """Speedup over the fastest baseline: ``1.30x bsp graph``; empty without a baseline."""
+    name = fastest(winner.baselines, regime)
+    return f"{ratio(winner.baselines[name], winner.latency, regime).value:.2f}x {name}" if name is not None else ""
+
+
+def _origin(entry: Entry) -> str:
+    return f", imported {entry.imported_at:%Y-%m-%d %H:%M} UTC" if entry.imported_at is not None else ""
+
+
+def _matches(entry: Entry, given: Mapping[str, Any]) -> bool:
+    problem = json.loads(entry.key.problem)
+    return all(problem.get(name) == value for name, value in given.items())
+
+
+def _fastest_first(latencies: dict[str, Latency], regime: Regime) -> list[tuple[str, Latency]]:
+    return sorted(latencies.items(), key=lambda pair: pair[1].of(regime))

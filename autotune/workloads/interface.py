@@ -1,0 +1,152 @@
+"""The contract of a workload: built-in ones and a user's own give the same answers and get the same treatment."""
+
+from __future__ import annotations
+
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from autotune.config import Config
+from autotune.machine import Machine
+from autotune.problem import Problem
+from autotune.workloads.guard import guard
+from autotune.workloads.sources import SHARED, files_of, hash_of
+from autotune.workloads.tolerance import ROUNDED_ONCE, Error, Tolerance
+
+if TYPE_CHECKING:
+    import torch
+
+    from autotune.heap.arena import SymmetricHeap
+    from autotune.kernels.launching.plan import Compiled
+    from autotune.search_spaces import Space
+    from autotune.workloads.input_sets import InputSets
+
+Run = Callable[[], None]
+
+
+class Operation(ABC):
+    """One problem set up on one rank: its tensors, and what can be done with them. All ranks make the same calls."""
+
+    def __init_subclass__(cls) -> None:
+        """Refuse a method's name of an earlier version: nobody would call it, and time-outs would go unseen."""
+        super().__init_subclass__()
+        if "gave_up" in vars(cls):
+            raise TypeError(f"{cls.__name__}.gave_up: it is called timed_out now")
+
+    @abstractmethod
+    def refresh(self, seed: int) -> None:
+        """Fresh random inputs from ``seed``, the same for the same seed; outputs and everything that kernels write to
+        are poisoned with NaN.
+        """
+
+    @abstractmethod
+    def inputs(self) -> Sequence[torch.Tensor]:
+        """The tensors that ``refresh`` fills and a call reads, always in the same memory."""
+
+    @abstractmethod
+    def outputs(self) -> Sequence[torch.Tensor]:
+        """The tensors that a call fills and ``error`` compares, always in the same memory."""
+
+    def input_sets(self, seed: int) -> InputSets:
+        """Sets of inputs for calls back to back, drawn afresh; everything else is left as ``refresh`` does.
+
+        By default what ``refresh`` draws from several seeds. Override it where one reference can serve several sets.
+        """
+        from autotune.workloads.input_sets import Refreshed
+
+        return Refreshed(self, seed)
+
+    @abstractmethod
+    def prepare(self, config: Config) -> Run:
+        """Set up one config, in place of the one before, and return what enqueues one call of it. Collective."""
+
+    @abstractmethod
+    def error(self) -> Error:
+        """The distance of the last call's output from the reference for the present inputs."""
+
+    def timed_out(self) -> bool:
+        """True if a wait inside the kernels has timed out since ``prepare``; never, where none waits for peers."""
+        return False
+
+    def parts(self) -> dict[str, Run]:
+        """The operation's parts alone (communication, computation), by name: the slowest of them is the limit."""
+        return {}
+
+
+class Workload(ABC):
+    """A distributed operation that can be tuned."""
+
+    name: ClassVar[str]
+    """The problem's ``workload``, unless it is said."""
+    problem_type: ClassVar[type[Problem]]
+    space: ClassVar[Space]
+    sources: ClassVar[Sequence[str]] = ()
+    """Modules besides the class's own whose source text decides what a config does; of a package all modules below it.
+
+    Their hash tells a stale entry. What runs and times every workload is hashed for all (``sources.SHARED``).
+    """
+
+    def __init_subclass__(cls) -> None:
+        """Take the problem's name, and guard the methods of a user's class."""
+        super().__init_subclass__()
+        if not cls.__module__.startswith("autotune."):
+            guard(cls)
+        if "problem_type" in vars(cls) and "name" not in vars(cls):
+            cls.name = getattr(cls.problem_type, "workload", "")
+
+    @abstractmethod
+    def default_problem(self, machine: Machine, world_size: int) -> Any:
+        """A problem worth tuning on this machine, where the user names none."""
+
+    @abstractmethod
+    def default_config(self, problem: Any, machine: Machine) -> Config:
+        """What a sensible engineer would use untuned; valid for the problem on the machine."""
+
+    def first_configs(self, problem: Any, machine: Machine) -> list[Config]:
+        """Configs to try before the sampler takes over, one of each mode at least; all valid."""
+        return [self.default_config(problem, machine)]
+
+    def baselines(self, problem: Any, machine: Machine) -> dict[str, Config]:
+        """The bulk-synchronous ways, by name: configs of the space, so that the winner is never slower than they.
+
+        Without any, a report has nothing to compare the winner with.
+        """
+        return {}
+
+    def tolerance(self, problem: Any) -> Tolerance:
+        """How far a right result may be from the reference."""
+        return ROUNDED_ONCE[problem.dtype]
+
+    def tolerance_of(self, problem: Any, config: Config, machine: Machine) -> Tolerance:
+        """The same for one config, where configs round differently: by default they do not."""
+        return self.tolerance(problem)
+
+    def heap_bytes(self, problem: Any) -> int:
+        """Symmetric heap that tuning the problem needs on each rank, in bytes."""
+        return 64 << 20
+
+    @abstractmethod
+    def operation(self, problem: Any, heap: SymmetricHeap, machine: Machine, spin_limit: int) -> Operation:
+        """Set the problem up on this rank. Collective."""
+
+    def compile(self, problem: Any, config: Config, machine: Machine) -> list[Compiled]:
+        """Compile the config's kernels in this process, which has been set to compile for the machine.
+
+        Raises CompileError. Where it compiles nothing, the ranks do so at a config's first launch, one at a time.
+        """
+        return []
+
+    def predict(self, problem: Any, config: Config, machine: Machine) -> float | None:
+        """Microseconds that a cost model expects of a config, None where there is none.
+
+        It orders the first trials and stands beside what was measured; it never keeps a config from being tried. What
+        is no positive number counts as None.
+        """
+        return None
+
+    def source_hash(self) -> str:
+        """A hash of the source files of the class itself, of ``sources``, and of what runs and times every workload."""
+        own = inspect.getsourcefile(type(self))
+        return hash_of([*([Path(own)] if own else []), *files_of([*self.sources, *SHARED])])

@@ -1,0 +1,177 @@
+"""``tune grid``: every size, one after the other, and what a held-out size loses with a neighbour's config."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes import Bench, FakeGang, latency_of
+
+from autotune.config import Config
+from autotune.outcome import Evaluation, Outcome
+
+TOY = f"{Path(__file__).parents[1] / 'toy_workload.py'}:ToyWorkload"
+GRID = ("grid", TOY, "--trials", "8", "--effort", "quick")
+
+
+def sized(gang: FakeGang) -> None:
+    """The best block is an eighth of the width: each step away from it costs 10 %."""
+
+    def evaluate(config: Config, seed: int, plan: Any) -> Evaluation:
+        gang.calls.append(config)
+        median = 500.0
+        if config["mode"] == "push":
+            width = gang.problems[-1].width
+            median = 100.0 * (1 + 0.1 * abs(math.log2(8 * config.integer("block_m") / width)))
+        return Evaluation(Outcome.MEASURED, latency=latency_of(median), error=1e-3)
+
+    gang.evaluate = evaluate  # type: ignore[method-assign]
+
+
+@pytest.fixture
+def bench(laptop: Bench) -> Bench:
+    laptop.prepare = sized
+    return laptop
+
+
+def test_lists_and_ranges_and_a_line_for_each_size(bench: Bench) -> None:
+    result = bench.tune(*GRID, "--width", "100,128..512")
+    assert result.exit_code == 0, result.output
+    heading, *lines = result.stdout.splitlines()
+    assert heading.split()[:2] == ["sizes", "winner"]
+    assert [line.split()[0] for line in lines] == ["width=100", "width=128", "width=256", "width=512"]
+    assert "x bsp" in lines[0] and "times as long" in lines[2]
+    assert len(bench.gangs) == 1 and bench.gangs[0].started
+
+
+def test_json_has_the_whole_entries(bench: Bench) -> None:
+    rows = bench.json(*GRID, "--width", "128,256")
+    assert [row["sizes"] for row in rows] == [{"width": 128}, {"width": 256}]
+    assert [row["config"]["block_m"] for row in rows] == [16, 32]
+    assert "held_out" not in rows[0] and rows[1]["with_neighbour"] == pytest.approx(1.1)
+
+
+def test_the_config_before_is_measured_in_the_same_finals_as_the_winner(bench: Bench) -> None:
+    def prepare(gang: FakeGang) -> None:
+        sized(gang)
+        burst: Callable[..., Evaluation] = gang.evaluate
+
+        def evaluate(config: Config, seed: int, plan: Any) -> Evaluation:
+            found = burst(config, seed, plan)
+            assert found.latency is not None
+            return Evaluation(
+                Outcome.MEASURED, latency=latency_of(found.latency.median * (1.2 if plan.measured else 1))
+            )
+
+        gang.evaluate = evaluate  # type: ignore[method-assign]
+
+    bench.prepare = prepare
+    rows = bench.json(*GRID, "--width", "128,256")
+    assert rows[1]["with_neighbour"] == pytest.approx(1.1), "not 1.1 / 1.2, as a burst against what lasts"
+
+
+def test_a_held_out_size_is_compared_with_what_its_neighbours_would_lend(bench: Bench) -> None:
+    result = bench.tune(*GRID, "--width", "128,512", "--held-out", "384,1024")
+    assert result.exit_code == 0, result.output
+    *_, before, first, between, second = result.stdout.splitlines()
+    assert before.startswith("width=384") and between.startswith("width=1024")
+    own = 1 + 0.1 * abs(math.log2(8 * 64 / 384))
+    assert own < 1 + 0.1 * abs(math.log2(8 * 32 / 384)) < 1.1
+    assert first == "held-out width=384: neighbour's config (width=512) takes 1.00 ± 0.00 times the optimum"
+    assert second == "held-out width=1024: neighbour's config (width=512) takes 1.10 ± 0.00 times the optimum"
+
+
+def test_held_out_sizes_learn_nothing_from_each_other(bench: Bench) -> None:
+    rows = bench.json(*GRID, "--width", "128", "--held-out", "256,512")
+    assert [row.get("held_out", {}).get("source") for row in rows] == [None, "nearest", "default"]
+    assert [row["held_out"]["neighbour"] for row in rows[1:]] == [128, None]
+    assert rows[1]["held_out"]["config"] == {"mode": "push", "block_m": 16}
+    assert rows[1]["held_out"]["times_as_long"]["value"] == pytest.approx(1.1)
+    assert rows[2]["held_out"]["times_as_long"]["value"] == pytest.approx(1.2), "the default, two steps away"
+
+
+def test_what_a_lookup_finds_in_the_cache_already_is_not_taken_for_a_neighbour(bench: Bench) -> None:
+    bench.tune(*GRID, "--width", "384")
+    (_, row) = bench.json(*GRID, "--width", "512", "--held-out", "384", "--force")
+    assert row["held_out"]["neighbour"] == 512
+
+
+def test_answered_from_the_cache_the_comparison_is_that_of_its_finals(bench: Bench) -> None:
+    first = bench.json(*GRID, "--width", "128,256", "--held-out", "512")
+    again = bench.json(*GRID, "--width", "128,256", "--held-out", "512")
+    assert again == first and not bench.gangs[1].calls and not bench.gangs[1].started
+    bench.tune(*GRID, "--width", "1024", "--trials", "2")
+    late = bench.tune(*GRID, "--width", "512", "--held-out", "1024", "--seed", "3").stdout
+    assert "1024: neighbour's config (width=512) 1." in late or "--force tunes anew" in late
+
+
+def test_where_what_is_lent_fails_in_the_finals_it_says_so(bench: Bench) -> None:
+    def prepare(gang: FakeGang) -> None:
+        sized(gang)
+        works: Callable[..., Evaluation] = gang.evaluate
+
+        def evaluate(config: Config, seed: int, plan: Any) -> Evaluation:
+            if gang.problems[-1].width == 256 and config.get("block_m") == 16:
+                return Evaluation(Outcome.WRONG_RESULT, "planted")
+            return works(config, seed, plan)
+
+        gang.evaluate = evaluate  # type: ignore[method-assign]
+
+    bench.prepare = prepare
+    result = bench.tune(*GRID, "--width", "128", "--held-out", "256")
+    assert result.exit_code == 0
+    assert result.stdout.splitlines()[-1] == (
+        "held-out width=256: neighbour's config (width=128) was not measured in its finals, or failed there; "
+        "--force tunes anew"
+    )
+
+
+def test_the_ranks_start_before_the_clock_of_the_first_size(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = time.monotonic
+
+    def slow(gang: FakeGang) -> None:
+        sized(gang)
+        gang.start = lambda: monkeypatch.setattr(time, "monotonic", lambda: clock() + 36_000)  # type: ignore[method-assign]
+
+    bench.prepare = slow
+    result = bench.tune(*GRID, "--width", "128")
+    times = [line[1:] for line in result.stderr.splitlines() if line.startswith("[")]
+    assert times and not any(each.startswith("10:") for each in times), "ten hours for the start"
+
+
+def test_interrupted_it_continues(bench: Bench) -> None:
+    bench.prepare = lambda gang: setattr(gang, "interrupt_after", 20)
+    first = bench.tune(*GRID, "--width", "128..1024", "--json")
+    assert first.exit_code == 130 and "the same command continues" in first.stderr
+    done = len(json.loads(first.stdout))
+    assert 0 < done < 4
+    bench.prepare = lambda gang: None
+    assert len(bench.json(*GRID, "--width", "128..1024")) == 4
+    assert len(bench.gangs[1].calls) < 4 * 20
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--width", "1..x"], "write a list like 16,64,256 or a doubling range like 1..1024"),
+        (["--width", "64..32"], "ends below its start"),
+        (["--width", "64,128", "--held-out", "96,128"], "128 is also in --width 64,128"),
+        (["--width", "64,128", "--held-out", "many"], "--held-out many: write a list like"),
+        (["--held-out", "96"], "needs sizes of exactly one dimension in which look-ups take a neighbour's config"),
+    ],
+)
+def test_bad_sizes_are_one_line_and_exit_code_2(bench: Bench, words: list[str], told: str) -> None:
+    result = bench.tune(*GRID, *words)
+    assert result.exit_code == 2 and result.stdout == ""
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("tune: error: ") and told in line
+
+
+def test_only_a_free_dimension_can_be_held_out(gpus: Bench) -> None:
+    result = gpus.tune("grid", "all-gather-gemm", "--n", "4096,8192", "--held-out", "2048")
+    assert result.exit_code == 2 and result.stderr.rstrip().endswith("a neighbour's config: --m")

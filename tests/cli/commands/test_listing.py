@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+from fakes import Bench
+
+from autotune.db import Store, Winner
+from autotune.outcome import Latency
+
+SMALL = ("all-gather-gemm", "--trials", "12", "--effort", "quick")
+
+
+def test_list_of_nothing(gpus: Bench, tmp_path: Path) -> None:
+    result = gpus.tune("list")
+    assert result.exit_code == 0 and result.stdout == "" and "nothing is tuned yet" in result.stderr
+    assert gpus.json("list") == []
+    assert not (tmp_path / "cache.db").exists(), "listing makes no database"
+
+
+def test_list(gpus: Bench) -> None:
+    gpus.tune(*SMALL)
+    gpus.tune(*SMALL, "--m", "1024")
+    heading, newest, oldest = gpus.tune("list").stdout.splitlines()
+    assert heading.split()[:3] == ["workload", "problem", "ranks"]
+    assert "m=1024" in newest and "m=4096" in oldest
+    assert "NVIDIA H200" in newest and "x bsp graph" in newest and "push" in newest
+    assert [entry["problem"]["m"] for entry in gpus.json("list")] == [1024, 4096]
+
+
+def test_show(gpus: Bench) -> None:
+    gpus.tune(*SMALL)
+    result = gpus.tune("show", "all-gather-gemm")
+    assert result.exit_code == 0
+    for text in ("winner", "bsp graph", "bsp eager", "all_gather alone 209.0 µs", "torch", "source_hash", "driver"):
+        assert text in result.stdout
+    values = gpus.json("show", "all-gather-gemm")
+    assert values["found"] and values["config"]["mode"] == "push"
+    assert set(values["provenance"]) == {"source_hash", "space", "triton", "iris", "torch", "driver"}
+    assert set(values["limits"]) == {"all_gather", "gemm"}
+
+
+def test_show_explains_a_miss_field_by_field(gpus: Bench) -> None:
+    gpus.tune(*SMALL)
+    result = gpus.tune("show", "all-gather-gemm", "--m", "8192", "--bias")
+    assert result.exit_code == 1
+    table = [line.split() for line in result.stdout.splitlines()[-3:]]
+    assert table == [["field", "stored", "requested"], ["bias", "false", "true"], ["m", "4096", "8192"]]
+    assert "next: tune all-gather-gemm --m 8192 --bias" in result.stderr
+    values = json.loads(gpus.tune("show", "all-gather-gemm", "--m", "8192", "--json").stdout)
+    assert not values["found"] and values["key_differences"] == {"m": ["4096", "8192"]}
+    assert values["provenance_differences"] == {} and values["nearest"]["problem"]["m"] == 4096
+
+
+def test_show_explains_a_stale_entry(gpus: Bench, tmp_path: Path) -> None:
+    gpus.tune(*SMALL)
+    with Store.open(tmp_path / "cache.db") as store:
+        (entry,) = store.entries()
+        stale = dataclasses.replace(entry.provenance, triton="2.0.0")
+        other = dataclasses.replace(entry.key, problem=entry.key.problem.replace('"m":4096', '"m":2048'))
+        study = store.study(other, stale, seed=0, space_size=1)
+        store.finish(study.id, Winner(entry.winner.config, Latency(1.0, 1.0, 1.0, 0.0, 1)))
+    result = gpus.tune("show", "all-gather-gemm", "--m", "2048")
+    assert result.exit_code == 1
+    assert "triton" in result.stdout and "2.0.0" in result.stdout
+    assert "stale: triton 2.0.0 is now " in result.stdout
+
+
+def test_list_counts_stale_entries_and_says_why(gpus: Bench, tmp_path: Path) -> None:
+    gpus.tune(*SMALL)
+    assert "stale" not in gpus.tune("list").stderr
+    with Store.open(tmp_path / "cache.db") as store:
+        (entry,) = store.entries()
+        stale = dataclasses.replace(entry.provenance, source_hash="abc", space="f00d")
+        for m in (2048, 1024):
+            other = dataclasses.replace(entry.key, problem=entry.key.problem.replace('"m":4096', f'"m":{m}'))
+            store.finish(store.study(other, stale, seed=0, space_size=1).id, entry.winner)
+    told = gpus.tune("list").stderr
+    assert "stale, and not served: 2 of 3: the kernels' sources have changed (source_hash abc is now " in told
+    assert "the search space has changed (space f00d is now " in told
+
+
+def test_show_where_there_is_nothing(gpus: Bench) -> None:
+    result = gpus.tune("show", "all-gather-gemm")
+    assert result.exit_code == 1 and "not in the cache" in result.stdout and "no database" in result.stderr
+    assert json.loads(gpus.tune("show", "all-gather-gemm", "--json").stdout)["nearest"] is None
+
+
+def test_lookup_says_where_it_came_from(gpus: Bench) -> None:
+    tuned = gpus.json(*SMALL)["config"]
+    exact = gpus.tune("lookup", "all-gather-gemm")
+    assert exact.exit_code == 0 and json.loads(exact.stdout) == tuned and exact.stderr == "exact\n"
+    near = gpus.json("lookup", "all-gather-gemm", "--m", "3072")
+    assert near["source"] == "nearest" and near["config"] == tuned and near["entry"]["problem"]["m"] == 4096
+    far = gpus.tune("lookup", "all-gather-gemm", "--m", "16")
+    assert json.loads(far.stdout)["mode"] and far.stderr.startswith("default: ")
+    assert "next: tune all-gather-gemm --m 16" in far.stderr
+
+
+@pytest.mark.parametrize("words", [["list"], ["show", "all-gather-gemm"], ["lookup", "all-gather-gemm"], ["report"]])
+def test_a_foreign_database(gpus: Bench, tmp_path: Path, words: list[str]) -> None:
+    foreign = tmp_path / "notes.txt"
+    foreign.write_text("somebody's notes\n" * 50)
+    result = gpus.tune(*words, "--db", str(foreign))
+    assert result.exit_code == 2 and result.stdout == ""
+    assert result.stderr.startswith("tune: error: ") and "is not a SQLite database" in result.stderr

@@ -1,0 +1,131 @@
+"""``--regime``: what is the fastest depends on how it is called, and so does what is served."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes import Bench, FakeGang
+
+from autotune.config import Config
+from autotune.db import Store
+from autotune.report import build, to_markdown
+
+SMALL = ("all-gather-gemm", "--trials", "16", "--effort", "quick")
+
+
+def host(config: Config) -> float:
+    """Every fused kernel costs the host more than the baselines' 530 µs on the device; pulls are cheap."""
+    mode = str(config["mode"])
+    return {"bsp": 10.0 if config.get("launch") == "graph" else 140.0, "pull": 5.0}.get(mode, 900.0)
+
+
+def dear_baselines(config: Config) -> float:
+    """Host times with which pulls win whenever the host counts."""
+    return 2000.0 if config["mode"] == "bsp" else host(config)
+
+
+@pytest.fixture
+def bench(gpus: Bench) -> Bench:
+    gpus.prepare = lambda gang: setattr(gang, "host", host)
+    return gpus
+
+
+@pytest.fixture
+def other(gpus: Bench) -> Bench:
+    gpus.prepare = lambda gang: setattr(gang, "host", dear_baselines)
+    return gpus
+
+
+def tuned(bench: Bench, regime: str) -> Any:
+    return bench.json(*SMALL, "--regime", regime)
+
+
+def test_the_winner_is_the_fastest_in_the_regime_asked_for(other: Bench) -> None:
+    modes = {name: tuned(other, name)["config"]["mode"] for name in ("graph", "pipelined", "isolated")}
+    assert modes == {"graph": "push", "pipelined": "pull", "isolated": "pull"}
+
+
+def test_the_host_counts_where_no_regime_is_named(other: Bench) -> None:
+    values = other.json(*SMALL)
+    assert values["regime"] == "pipelined" and values["config"]["mode"] == "pull"
+    assert values["microseconds"] == max(values["latency"]["median"], values["latency"]["host"])
+
+
+def test_what_is_slower_than_a_baseline_somewhere_is_called_so(bench: Bench, tmp_path: Path) -> None:
+    values = tuned(bench, "graph")
+    assert values["slower_than"] == {"pipelined": "bsp graph", "isolated": "bsp graph"}
+    winner = values["in_regimes"]["winner"]
+    assert winner["pipelined"] == 900.0 and winner["isolated"] == pytest.approx(900.0 + winner["graph"])
+    assert values["in_regimes"]["bsp eager"] == {"graph": 550.0, "pipelined": 550.0, "isolated": 690.0}
+    told = "The winner is slower pipelined than bsp graph and isolated than bsp graph."
+    shown = bench.tune("show", "all-gather-gemm", "--regime", "graph")
+    assert shown.exit_code == 0 and told in shown.stdout and "in a graph 530.0 µs" in shown.stdout
+    assert told in bench.tune(*SMALL, "--regime", "graph").stdout, "from the cache"
+    with Store.open(tmp_path / "cache.db") as store:
+        text = to_markdown(build(store, store.entries()[0]))
+    assert f"**{told}**" in text.split("```")[0] and "for callers that replay it in a graph" in text
+    assert "slower (900.0 µs vs 530.0 µs)" in text
+
+
+def test_what_is_slower_nowhere_is_called_so(gpus: Bench) -> None:
+    gpus.prepare = lambda gang: setattr(gang, "host", lambda config: 10.0)
+    result = gpus.tune(*SMALL)
+    told = "not slower than any baseline beyond the noise (measured: in a graph, pipelined, isolated)"
+    assert told in result.stdout
+
+
+def test_where_the_host_means_nothing_there_is_one_number(laptop: Bench) -> None:
+    result = laptop.tune(*SMALL)
+    assert result.exit_code == 0 and "regimes" not in result.stdout and "slower" not in result.stdout
+    assert all(set(found) == {"graph"} for found in laptop.json(*SMALL)["in_regimes"].values())
+
+
+def test_a_look_up_gets_what_was_tuned_for_its_regime_alone(bench: Bench) -> None:
+    config = tuned(bench, "graph")["config"]
+    assert bench.json("lookup", "all-gather-gemm")["source"] == "default"
+    found = bench.json("lookup", "all-gather-gemm", "--regime", "graph")
+    assert found["source"] == "exact" and found["config"] == config
+    missed = bench.tune("show", "all-gather-gemm")
+    assert missed.exit_code == 1 and ["regime", "graph", "pipelined"] in [
+        line.split() for line in missed.stdout.splitlines()
+    ]
+    near = bench.json("lookup", "all-gather-gemm", "--regime", "graph", "--m", "3072")
+    assert near["source"] == "nearest" and near["config"] == config
+
+
+def test_the_search_begins_with_what_won_in_another_regime(bench: Bench) -> None:
+    won = Config(tuned(bench, "isolated")["config"])
+    tuned(bench, "pipelined")
+    assert won in bench.gangs[-1].calls
+
+
+def test_a_resumed_search_knows_what_the_host_costs(gpus: Bench, tmp_path: Path) -> None:
+    def interrupted(gang: FakeGang) -> None:
+        gang.host, gang.interrupt_after = dear_baselines, 12
+
+    gpus.prepare = interrupted
+    assert gpus.tune(*SMALL, "--regime", "isolated").exit_code == 130
+    with Store.open(tmp_path / "cache.db") as store:
+        latencies = [trial.evaluation.latency for trial in store.trials(1)]
+    known = [latency for latency in latencies if latency is not None]
+    assert known and all(latency.host is not None and latency.isolated is not None for latency in known)
+    gpus.prepare = lambda gang: setattr(gang, "host", dear_baselines)
+    finished = tuned(gpus, "isolated")
+    assert finished["resumed"] and finished["config"]["mode"] == "pull"
+
+
+@pytest.mark.parametrize(
+    "words", [SMALL, ("grid", *SMALL), ("show", "all-gather-gemm"), ("lookup", "all-gather-gemm")], ids=" ".join
+)
+def test_an_unknown_regime_is_one_line_and_exit_code_2(gpus: Bench, words: tuple[str, ...]) -> None:
+    result = gpus.tune(*words, "--regime", "warm")
+    assert result.exit_code == 2 and result.stdout == ""
+    assert result.stderr == "tune: error: regime 'warm': allowed: graph, pipelined, isolated\n"
+
+
+def test_a_grid_tunes_for_the_regime_too(bench: Bench) -> None:
+    rows = json.loads(bench.tune("grid", *SMALL, "--m", "2048,4096", "--regime", "graph", "--json").stdout)
+    assert [(row["regime"], row["config"]["mode"]) for row in rows] == [("graph", "push")] * 2

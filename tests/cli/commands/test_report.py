@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from fakes import Bench
+
+SMALL = ("--trials", "12", "--effort", "quick")
+
+
+@pytest.fixture
+def tuned(gpus: Bench) -> Bench:
+    for m in ("4096", "1024"):
+        assert gpus.tune("all-gather-gemm", *SMALL, "--m", m).exit_code == 0
+    return gpus
+
+
+def test_without_dimensions_every_study_is_reported(tuned: Bench) -> None:
+    for words in (["report"], ["report", "all-gather-gemm"]):
+        text = tuned.tune(*words).stdout
+        assert text.count("# all-gather-gemm: m=") == 2
+    assert len(json.loads(tuned.tune("report", "--format", "json").stdout)) == 2
+
+
+def test_with_dimensions_those_that_have_them(tuned: Bench) -> None:
+    (only,) = json.loads(tuned.tune("report", "all-gather-gemm", "--m", "1024", "--format", "json").stdout)
+    assert only["problem"]["m"] == 1024
+
+
+def test_into_a_file(tuned: Bench, tmp_path: Path) -> None:
+    file = tmp_path / "report.md"
+    result = tuned.tune("report", "all-gather-gemm", "--m", "1024", "-o", str(file))
+    assert result.exit_code == 0 and result.stdout == "" and f"wrote 1 report to {file}" in result.stderr
+    assert file.read_text().startswith("# all-gather-gemm: m=1024")
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "told"),
+    [
+        (["report", "--format", "pdf"], 2, "allowed: md, json"),
+        (["report", "-o", "/no/such/folder/x.md"], 2, "No such file or directory"),
+        (["report", "--format", "json", "all-gather-gemm"], 2, "after the workload's name"),
+        (["report", "all-gather-gemm", "--m", "7"], 1, "no finished study of all-gather-gemm --m 7"),
+        (["report", "--db", "nowhere.db"], 2, "no database at"),
+    ],
+)
+def test_bad_input(tuned: Bench, words: list[str], code: int, told: str) -> None:
+    result = tuned.tune(*words)
+    assert result.exit_code == code and result.stdout == "" and told in result.stderr
+
+
+def test_a_workload_that_is_not_here_is_reported_without_its_space(toy: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert toy.tune("toy-sum", "--trials", "5").exit_code == 0
+    monkeypatch.delenv("AUTOTUNE_WORKLOADS")
+    result = toy.tune("report")
+    assert result.exit_code == 0 and "toy-sum" in result.stdout
+    assert "toy_sum is no workload here" in result.stderr

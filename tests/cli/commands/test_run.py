@@ -1,0 +1,75 @@
+"""``tune run FILE:CLASS``: a workload in a file of one's own gets what the built-in ones get, by every command."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from fakes import Bench
+
+TOY = f"{Path(__file__).parents[1] / 'toy_workload.py'}:ToyWorkload"
+
+
+def test_it_is_tuned_kept_found_and_reported_by_its_file_and_class(laptop: Bench) -> None:
+    page = laptop.tune("run", TOY, "--help").stdout
+    assert "--round-to" in page and "--in-place" in page and "--budget" in page
+    assert "Adds up [width] numbers" in page
+    first = laptop.tune("run", TOY, "--width", "64", "--trials", "5")
+    assert first.exit_code == 0, first.output
+    assert "ToyWorkload --width 64" in first.stdout.splitlines()[-1]
+    assert 'toy_workload.py:ToyWorkload", problem).config' in first.stdout
+    again = laptop.tune("run", TOY, "--width", "64")
+    assert "(from the cache)" in again.stdout
+    laptop.tune("all-gather-gemm", "--trials", "2", "--effort", "quick")
+    assert len(laptop.json("list")) == 2 and len(laptop.json("list", "all-gather-gemm")) == 1
+    (listed,) = laptop.json("list", TOY)
+    assert (listed["workload"], listed["config"]) == ("toy_sum", {"mode": "push", "block_m": 64})
+    assert laptop.json("show", TOY, "--width", "64")["found"]
+    assert laptop.json("lookup", TOY, "--width", "64")["source"] == "exact"
+    assert json.loads(laptop.tune("export", TOY).stdout)
+    report = laptop.tune("report", TOY)
+    assert "# toy-sum: width=64" in report.stdout and "without its space" not in report.stderr
+    assert [row["sizes"] for row in laptop.json("grid", TOY, "--width", "64,128", "--trials", "3")] == [
+        {"width": 64}, {"width": 128},
+    ]  # fmt: skip
+
+
+def test_a_hint_can_be_typed_as_it_is(laptop: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(Path(__file__).parents[1])
+    missed = laptop.tune("show", "toy_workload.py:ToyWorkload", "--width", "32")
+    assert missed.exit_code == 1
+    assert missed.stderr.splitlines()[-1] == "next: tune run toy_workload.py:ToyWorkload --width 32"
+
+
+def test_the_built_in_ones_can_be_run_too(gpus: Bench) -> None:
+    assert gpus.json("run", "all-gather-gemm", "--trials", "4", "--effort", "quick")["finished"]
+
+
+@pytest.mark.parametrize("verb", ["run", "list", "show", "lookup", "report", "grid", "export", "record"])
+@pytest.mark.parametrize(
+    ("reference", "told"),
+    [
+        ("missing.py:MyOp", "missing.py: no such file"),
+        (TOY.replace("ToyWorkload", "Toy"), "has no Toy; write toy_workload.py:ToyWorkload"),
+        (TOY.replace("ToyWorkload", "ToyProblem"), "a class derived from autotune.workloads.Workload is needed"),
+        (TOY.removesuffix(":ToyWorkload"), "needs a class behind it"),
+    ],
+)
+def test_what_is_no_workload_is_one_line_and_exit_code_2(laptop: Bench, verb: str, reference: str, told: str) -> None:
+    result = laptop.tune(verb, reference)
+    assert result.exit_code == 2 and result.stdout == ""
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("tune: error: ") and told in line
+
+
+def test_a_file_that_raises(laptop: Bench, tmp_path: Path) -> None:
+    (tmp_path / "bad.py").write_text("import os\nraise OSError('no such device')\n")
+    result = laptop.tune("run", f"{tmp_path / 'bad.py'}:MyOp")
+    assert result.exit_code == 2
+    assert result.stderr == f"tune: error: workload file {tmp_path / 'bad.py'}, line 2: OSError: no such device\n"
+
+
+def test_without_run_it_says_how(laptop: Bench) -> None:
+    result = laptop.tune(TOY, "--width", "64")
+    assert result.exit_code == 2 and f"tune run {TOY}" in result.stderr

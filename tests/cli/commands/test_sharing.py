@@ -1,0 +1,157 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from fakes import EIGHT_GPUS, Bench, evaluation_of, latency_of
+from typer.testing import CliRunner
+
+from autotune.cli import app
+from autotune.db import CacheKey, Store, TrialRecord, Winner
+from autotune.workloads import provenance_of, workload
+
+PROBLEMS = (4096, 1024)
+
+
+@pytest.fixture
+def exported(gpus: Bench, tmp_path: Path) -> Path:
+    """The file of two tuned problems."""
+    found = workload("all_gather_gemm")
+    with Store.open() as store:
+        for m in PROBLEMS:
+            problem = found.problem_type.from_dict({"m": m, "n": 28672, "k": 8192, "world_size": 8})
+            key = CacheKey.of(problem, EIGHT_GPUS)
+            study = store.study(key, provenance_of(found), seed=0, space_size=1000)
+            configs = [*found.first_configs(problem, EIGHT_GPUS), *found.baselines(problem, EIGHT_GPUS).values()]
+            for config in configs:
+                store.record(study.id, TrialRecord(config, evaluation_of(config, 8)))
+            winner = found.default_config(problem, EIGHT_GPUS)
+            store.finish(study.id, Winner(winner, latency_of(400.0, 8), {"bsp graph": latency_of(530.0, 8)}))
+    file = tmp_path / "configs.json"
+    result = gpus.tune("export", "-o", str(file))
+    assert result.exit_code == 0 and result.stderr == f"wrote 2 configs to {file}\n" and result.stdout == ""
+    return file
+
+
+def test_configs_travel_to_another_database_and_are_served_there(gpus: Bench, tmp_path: Path, exported: Path) -> None:
+    there = ("--db", str(tmp_path / "there.db"))
+    result = gpus.tune("import", str(exported), *there)
+    assert result.exit_code == 0, result.output
+    assert [line.split()[0] for line in result.stdout.splitlines()] == ["entry", "1", "2"]
+    assert result.stderr == "2 new\n"
+    here, found = gpus.json("lookup", "all-gather-gemm"), gpus.json("lookup", "all-gather-gemm", *there)
+    assert found["source"] == here["source"] == "exact" and found["config"] == here["config"]
+    assert found["entry"]["imported_at"] is not None and found["entry"]["trials"] == here["entry"]["trials"]
+    assert "imported 20" in gpus.tune("show", "all-gather-gemm", *there).stdout
+    assert gpus.json("all-gather-gemm", *there)["from_cache"], "nothing is tuned again"
+    assert "Imported: its trials are" in gpus.tune("report", "all-gather-gemm", *there).stdout
+    assert gpus.tune("export", *there).stdout == exported.read_text()
+
+
+def test_what_comes_without_rounds_is_called_so(gpus: Bench, tmp_path: Path, exported: Path) -> None:
+    there = ("--db", str(tmp_path / "there.db"))
+    gpus.tune("import", str(exported), *there)
+    for words in (("show", "all-gather-gemm", *there), ("report", "all-gather-gemm", *there)):
+        text = gpus.tune(*words).stdout
+        assert "stored no rounds" in text and "(by spread)" in text
+
+
+def test_the_same_file_again_changes_nothing(gpus: Bench, exported: Path) -> None:
+    result = gpus.tune("import", str(exported), "--replace")
+    assert result.exit_code == 0 and result.stderr == "2 there already\n"
+    assert gpus.tune("export").stdout == exported.read_text()
+
+
+def test_what_would_replace_ours_is_reported_and_needs_the_flag(gpus: Bench, exported: Path) -> None:
+    before = gpus.tune("export").stdout
+    values = json.loads(exported.read_text())
+    values["entries"][0]["latency"]["median"] = 1000.0
+    exported.write_text(json.dumps(values))
+    result = gpus.tune("import", str(exported))
+    assert result.exit_code == 1 and result.stderr == "1 needs --replace, 1 there already\n"
+    assert "same config; " in result.stdout
+    assert gpus.tune("export").stdout == before
+    tried = gpus.tune("import", str(exported), "--replace", "--dry-run")
+    assert tried.exit_code == 0 and tried.stderr == "1 replaces, 1 there already; dry run, nothing changed\n"
+    assert gpus.tune("export").stdout == before
+    assert gpus.tune("import", str(exported), "--replace").exit_code == 0
+    assert json.loads(gpus.tune("export").stdout) == values
+
+
+def test_a_dry_run_makes_no_database(gpus: Bench, tmp_path: Path, exported: Path) -> None:
+    result = gpus.tune("import", str(exported), "--dry-run", "--db", str(tmp_path / "there.db"))
+    assert result.exit_code == 0 and result.stderr == "2 new; dry run, nothing changed\n"
+    assert not (tmp_path / "there.db").exists()
+
+
+def test_what_is_left_out_is_told_to_programs_too(gpus: Bench, tmp_path: Path, exported: Path) -> None:
+    values = json.loads(exported.read_text())
+    values["entries"][0]["config"]["block_m"] = 100
+    values["entries"][1]["workload"] = "mystery"
+    exported.write_text(json.dumps(values))
+    there = ("--db", str(tmp_path / "there.db"))
+    result = gpus.tune("import", str(exported), "--json", *there)
+    assert result.exit_code == 1
+    first, second = json.loads(result.stdout)
+    assert first["state"] == "refused" and "block_m=100: allowed:" in first["reason"] and first["left_out"]
+    assert second["state"] == "unknown workload" and "no workload named 'mystery'" in second["reason"]
+    assert gpus.json("list", *there) == []
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (None, "No such file"),
+        (b"\xff\xfe\x00", "not UTF-8 text"),
+        (b"{}", "not a file of configs"),
+        (b'{"format": "iris-autotune/configs", "version": 1, "entries": [{}]}', "workload: Field required"),
+    ],
+)
+def test_a_file_of_no_use_imports_nothing(gpus: Bench, tmp_path: Path, content: bytes | None, told: str) -> None:
+    file = tmp_path / "file.json"
+    if content is not None:
+        file.write_bytes(content)
+    result = gpus.tune("import", str(file))
+    assert result.exit_code == 2 and result.stdout == ""
+    assert result.stderr.startswith(f"tune: error: {file}: ") and told in result.stderr
+    assert result.stderr.endswith("; nothing was imported\n")
+    assert not (tmp_path / "cache.db").exists()
+
+
+def test_import_reads_standard_input(gpus: Bench, tmp_path: Path, exported: Path) -> None:
+    words = ["import", "-", "--db", str(tmp_path / "there.db")]
+    result = CliRunner().invoke(app.build(), words, input=exported.read_text())
+    assert result.exit_code == 0 and result.stderr == "2 new\n"
+
+
+def test_export_takes_a_workload_its_dimensions_and_a_device(gpus: Bench, exported: Path) -> None:
+    [entry] = json.loads(gpus.tune("export", "all-gather-gemm", "--m", "1024").stdout)["entries"]
+    assert entry["problem"]["m"] == 1024
+    assert len(json.loads(gpus.tune("export", "all-gather-gemm", "--device", "NVIDIA H200").stdout)["entries"]) == 2
+    for words in (["all-gather-gemm", "--m", "77"], ["--device", "MI300X"]):
+        result = gpus.tune("export", *words)
+        assert result.exit_code == 1 and "no finished study of" in result.stderr
+
+
+def test_export_says_what_it_cannot_do(gpus: Bench, tmp_path: Path, exported: Path) -> None:
+    for words, told in (
+        (["--format", "xml"], "format 'xml': allowed: json, t4"),
+        (["-o", str(tmp_path / "no" / "such")], "No such file or directory"),
+        (["--device", "x", "all-gather-gemm"], "options of tune export go after the workload's name"),
+        (["--format", "t4"], "a T4 file holds one study; name its workload, dimensions and --device"),
+    ):
+        result = gpus.tune("export", *words)
+        assert result.exit_code == 2 and told in result.stderr, words
+
+
+def test_export_of_one_study_as_t4(gpus: Bench, tmp_path: Path, exported: Path) -> None:
+    result = gpus.tune("export", "all-gather-gemm", "--m", "1024", "--format", "t4")
+    values = json.loads(result.stdout)
+    assert values["schema_version"] == "1.0.0" and len(values["results"]) >= 7
+    assert {each["invalidity"] for each in values["results"]} >= {"correct"}
+    gpus.tune("import", str(exported), "--db", str(tmp_path / "there.db"))
+    elsewhere = gpus.tune(
+        "export", "all-gather-gemm", "--m", "1024", "--format", "t4", "--db", str(tmp_path / "there.db")
+    )
+    assert elsewhere.exit_code == 2 and "its trials are in the database it was tuned in" in elsewhere.stderr
