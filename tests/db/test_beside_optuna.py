@@ -49,5 +49,5 @@ def test_whichever_comes_first(
 
 def test_a_file_that_optuna_made_is_left_as_it_is(path: Path) -> None:
     fill_theirs(f"sqlite:///{path}")
-    with pytest.raises(StoreError, match="is a SQLite database of another program, left as it is"):
+    with pytest.raises(StoreError, match="is another program.s SQLite database"):
         Store.open(path)
