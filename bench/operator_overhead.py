@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import functools
-import importlib
 import os
 import platform
 import time
@@ -29,11 +28,11 @@ import torch.distributed as dist
 
 import autotune
 from autotune.config import Config
-from autotune.kernels.all_gather_gemm.launch import READ_BY_PEERS
-from autotune.kernels.flash_decode.tensors import Tensors
-from autotune.kernels.launching.gemm import GemmTensors
+from autotune.kernels.all_gather_gemm.knobs import READ_BY_PEERS
+from autotune.kernels.launching.contract import Setup
 from autotune.kernels.launching.plan import Launch
-from autotune.workloads import workload
+from autotune.workloads.built_in import all_gather_gemm, flash_decode, gemm_all_reduce, gemm_reduce_scatter
+from autotune.workloads.launched import LaunchedWorkload
 
 ROUNDS, CALLS = 30, 20
 SETTLING = 5
@@ -42,26 +41,23 @@ SETTLING = 5
 
 @dataclass(frozen=True)
 class Case:
-    """An operator, its problem, and the names of its operands as its launcher's tensors have them."""
+    """An operator, its problem, and its operands by their names."""
 
+    workload: LaunchedWorkload
     problem: Any
     operands: dict[str, torch.Tensor]
     note: str = ""
 
     @property
     def name(self) -> str:
-        return str(self.problem.workload)
+        return self.workload.name
 
     def by_hand(self, context: autotune.Context, config: Config, out: torch.Tensor) -> Callable[[], object]:
         """The launches of one call, bound to the operands once. Collective."""
-        launch, heap = importlib.import_module(f"autotune.kernels.{self.name}.launch"), context.heap
-        scratch = launch.share_scratch(self.problem, config, context.machine, heap)
-        decodes = self.name == "flash_decode"
-        bound = Tensors(**self.operands, out=out) if decodes else GemmTensors(**self.operands, c=out)
-        run: Callable[[], object] = launch.bind(
-            self.problem, config, context.machine, bound, scratch, heap, context.spin_limit
-        )
-        return run
+        kernels = self.workload.kernels
+        setup = Setup(kernels, self.problem, config, context.machine, context.heap, context.spin_limit)
+        operands = [self.operands.get(name) for name in kernels.operands]
+        return setup.bind(kernels.bound(operands, out))
 
 
 def cases(device: torch.device, ranks: int) -> Iterator[Case]:
@@ -70,24 +66,24 @@ def cases(device: torch.device, ranks: int) -> Iterator[Case]:
     zeros = functools.partial(torch.zeros, device=device, dtype=torch.bfloat16)
     sizes = {"m": rows, "k": depth * ranks, "world_size": ranks}
     gathering = autotune.AllGatherGemm(**sizes, n=columns * ranks)
-    yield Case(gathering, {"a": zeros(gathering.shard), "b": zeros(gathering.k, columns)})
-    for kind in (autotune.GemmReduceScatter, autotune.GemmAllReduce):
-        yield Case(kind(**sizes, n=columns), {"a": zeros(rows, depth), "b": zeros(depth, columns)})
+    yield Case(all_gather_gemm.WORKLOAD, gathering, {"a": zeros(gathering.shard), "b": zeros(gathering.k, columns)})
+    for found in (gemm_reduce_scatter.WORKLOAD, gemm_all_reduce.WORKLOAD):
+        yield Case(found, found.problem_type(**sizes, n=columns), {"a": zeros(rows, depth), "b": zeros(depth, columns)})
     decode = autotune.FlashDecode(
         batch=2, q_heads=4, kv_heads=2, head_dim=64, kv_len=256, page_size=16, world_size=ranks
     )
     cache = zeros(decode.cache_shape)
     operands = {
-        "q": zeros(decode.batch, decode.q_heads, decode.head_dim), "keys": cache, "values": cache,
-        "table": torch.arange(cache.shape[0], dtype=torch.int32, device=device).view(decode.batch, -1),
+        "q": zeros(decode.batch, decode.q_heads, decode.head_dim), "k_cache": cache, "v_cache": cache,
+        "block_table": torch.arange(cache.shape[0], dtype=torch.int32, device=device).view(decode.batch, -1),
         "lengths": torch.full((decode.batch,), decode.kv_len, dtype=torch.int32, device=device),
     }  # fmt: skip
-    yield Case(decode, operands)
+    yield Case(flash_decode.WORKLOAD, decode, operands)
 
 
 def rows_of(case: Case, context: autotune.Context) -> Iterator[tuple[Case, Config]]:
     """One config of each mode; where peers read A, also with A in place. Ranks that share a GPU have no ``bsp``."""
-    plugin = workload(case.name)
+    plugin = case.workload
     sharing = context.heap.device.type == "cuda" and context.heap.world_size > torch.cuda.device_count()
     tried = plugin.first_configs(case.problem, context.machine)
     baselines = plugin.baselines(case.problem, context.machine)

@@ -25,7 +25,7 @@ from autotune.workloads.built_in.gemm_all_reduce import WORKLOAD as REDUCE
 from autotune.workloads.built_in.gemm_all_reduce import GemmAllReduceOperation
 from autotune.workloads.built_in.gemm_reduce_scatter import WORKLOAD as SCATTER
 from autotune.workloads.built_in.gemm_reduce_scatter import GemmReduceScatterOperation
-from autotune.workloads.workload import Run
+from autotune.workloads.interface import Run
 
 Rival = Callable[[Any], Callable[[], torch.Tensor]]
 """Gets an operation, returns what makes one call and gives its result."""

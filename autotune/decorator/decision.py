@@ -6,7 +6,7 @@ import functools
 import logging
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Literal
+from typing import Any
 
 import torch.distributed as dist
 from triton.runtime.jit import JITFunction
@@ -133,12 +133,8 @@ class Decider:
             read_entries(self._url, name, self.machine.device), key, provenance, self._options.free,
             lambda config: self._candidates.violation(config, call, self.machine),
         )  # fmt: skip
-        offer = None
-        if served.entry is not None:
-            source: Literal["exact", "nearest"] = "nearest" if served.reason else "exact"
-            offer = Found(served.entry.winner.config, source, served.entry, served.reason)
         identity = f"{name} {call} {provenance.source_hash} {provenance.space} {self.on_miss}"
-        return Asked(identity, call, key, offer, served.reason, offline())
+        return Asked(identity, call, key, Found.of(served), served.reason, offline())
 
     def _missed(self, key: TuningKey, question: Question, launch: Arguments) -> Found:
         """The config if no database has the exact one."""

@@ -12,7 +12,8 @@ import torch
 from autotune.heap.arena import SymmetricHeap
 from autotune.ranks.measure import SLOWEST_CLOCK_GHZ
 from autotune.workloads.input_sets import InputSets, poison
-from autotune.workloads.workload import Error, Operation
+from autotune.workloads.interface import Operation
+from autotune.workloads.tolerance import Error
 
 ONE_BY_ONE, ONE_LATE, ONE_EARLY = range(3)
 """Three ways to set ranks apart: they start one after the other and then run freely; one of them is late to every call,

@@ -38,7 +38,7 @@ from autotune.ranks.protocol import (
 if TYPE_CHECKING:
     from autotune.heap.arena import SymmetricHeap
     from autotune.workloads.provenance import Code
-    from autotune.workloads.workload import Error
+    from autotune.workloads.tolerance import Error
 
 
 class Rank:

@@ -7,7 +7,7 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from triton.runtime import driver
@@ -16,14 +16,14 @@ from autotune.agreement import Agreement
 from autotune.config import Config
 from autotune.errors import InputError, InvalidConfig
 from autotune.heap import open_heap
+from autotune.kernels.launching.streams import capturing
 from autotune.machine import machine as this_machine
 from autotune.problem import Problem
-from autotune.runtime.lookup import Found, lookup
+from autotune.runtime.call import Prepared
+from autotune.runtime.lookup import Found, lookup, workload_for
 from autotune.runtime.workspace import Workspace
-from autotune.workloads import workload
-
-if TYPE_CHECKING:
-    from autotune.runtime.operators.operator import Operator, Prepared
+from autotune.workloads import Workload
+from autotune.workloads.launched import LaunchedWorkload
 
 SPIN_LIMITS = {True: 1 << 18, False: 1 << 23}
 """Polls before a wait times out, under the interpreter and on GPUs: about 20 s and 8 s; peers may well be late."""
@@ -155,7 +155,7 @@ class Context:
     @property
     def capturing(self) -> bool:
         """Whether the current stream is being captured into a CUDA graph."""
-        return self.heap.device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+        return capturing(self.heap.device)
 
     def enqueue(self, workspace: Workspace, operands: Sequence[torch.Tensor | None], out: torch.Tensor) -> None:
         """One call of a workspace on the current stream, after the call before on whatever stream."""
@@ -178,7 +178,7 @@ class Context:
         self._stream, self._raw_stream = stream, raw
 
     def workspace(
-        self, operator: Operator, problem: Problem, config: Config | None, use: Callable[[Workspace], None]
+        self, workload: LaunchedWorkload, problem: Problem, config: Config | None, use: Callable[[Workspace], None]
     ) -> Workspace:  # fmt: skip
         """The workspace of a problem, with its tuned config or the given one, after ``use`` of it.
 
@@ -197,10 +197,10 @@ class Context:
                 raise InputError(
                     f"first call of {problem.workload} ({problem}) within a CUDA graph: make one before it"
                 )
-            key = problem, self.choose(problem, config).config
+            key = problem, self.choose(problem, config, workload).config
             mark = self.heap.mark()
             try:
-                made = self._agreement.all_or_none(lambda: self._used(operator, key, use))
+                made = self._agreement.all_or_none(lambda: self._used(workload, key, use))
             except BaseException:
                 self.heap.release(mark)  # on every rank alike: the next workspace lies at the same place on all
                 raise
@@ -213,33 +213,39 @@ class Context:
             return None if found is None else self._workspaces.get((problem, found.config))
         return self._workspaces.get((problem, config))
 
-    def _used(self, operator: Operator, key: tuple[Problem, Config], use: Callable[[Workspace], None]) -> Workspace:
-        workspace = self._workspaces.get(key) or Workspace(operator, self, *key)
+    def _used(
+        self, workload: LaunchedWorkload, key: tuple[Problem, Config], use: Callable[[Workspace], None]
+    ) -> Workspace:
+        workspace = self._workspaces.get(key)
+        if workspace is None:
+            workspace = Workspace(workload.kernels, *key, self.machine, self.heap, self.spin_limit)
         use(workspace)
         return workspace
 
-    def choose(self, problem: Problem, config: Config | None = None) -> Found:
+    def choose(self, problem: Problem, config: Config | None = None, workload: Workload | None = None) -> Found:
         """The config for a problem, the same on every rank: rank 0 looks it up, the others take its word.
 
         Collective at a problem's first call, a dictionary look-up afterwards. A ``config`` given by the caller is
-        checked against the space and has to be the same on all ranks: raises InvalidConfig, RanksDisagree.
+        checked against the space and has to be the same on all ranks: raises InvalidConfig, RanksDisagree. ``workload``
+        is found by the problem's name where it is not given.
         """
         if config is not None:
-            return self._given(problem, config)
+            return self._given(problem, config, workload)
         if problem not in self._choices:
             self._agreement.same(lambda: f"{problem.workload} {problem.to_json()}")
             self._choices[problem] = self._agreement.broadcast(
-                lambda: lookup(problem.workload, problem, machine=self.machine, url=self._url)
+                lambda: lookup(workload or problem.workload, problem, machine=self.machine, url=self._url)
             )
         return self._choices[problem]
 
-    def _given(self, problem: Problem, config: Config) -> Found:
+    def _given(self, problem: Problem, config: Config, workload: Workload | None) -> Found:
         if (problem, config) not in self._workspaces:
-            self._agreement.same(lambda: self._checked(problem, config))
+            self._agreement.same(lambda: self._checked(problem, config, workload))
         return Found(config, "given", None, "given by the caller")
 
-    def _checked(self, problem: Problem, config: Config) -> str:
-        violation = workload(problem.workload).space.violation(config, problem, self.machine)
+    def _checked(self, problem: Problem, config: Config, workload: Workload | None) -> str:
+        space = workload_for(workload or problem.workload, problem).space
+        violation = space.violation(config, problem, self.machine)
         if violation is not None:
             raise InvalidConfig(f"config not valid for {problem}: {violation}")
         return f"{problem.workload} {problem.to_json()} {config.to_json()}"

@@ -12,7 +12,7 @@ from autotune.machine import Machine, versions
 from autotune.machine import machine as this_machine
 from autotune.outcome import DEFAULT_REGIME, Regime, regime_of
 from autotune.problem import Problem
-from autotune.runtime.entries import GATE, Entries, forget_entries, read_entries, serve
+from autotune.runtime.entries import GATE, Entries, Served, forget_entries, read_entries, serve
 from autotune.settings import default_database_url
 from autotune.workloads import Workload, provenance_of, workload
 
@@ -31,6 +31,14 @@ class Found:
     entry: Entry | None
     reason: str
     """The reason why it is not exact, in one line; empty if it is."""
+
+    @classmethod
+    def of(cls, served: Served) -> Found | None:
+        """The entry served, if there is one: exact or nearest."""
+        entry = served.entry
+        if entry is None:
+            return None
+        return cls(entry.winner.config, "nearest" if served.reason else "exact", entry, served.reason)
 
 
 def lookup(
@@ -99,6 +107,4 @@ def choose(
         entries, CacheKey.of(problem, machine, regime), provenance_of(found), problem.free,
         lambda config: found.space.violation(config, problem, machine),
     )  # fmt: skip
-    if served.entry is None:
-        return Found(found.default_config(problem, machine), "default", None, served.reason)
-    return Found(served.entry.winner.config, "nearest" if served.reason else "exact", served.entry, served.reason)
+    return Found.of(served) or Found(found.default_config(problem, machine), "default", None, served.reason)

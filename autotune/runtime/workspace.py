@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from autotune.config import Config
 from autotune.errors import GangError, HeapExhausted, InvalidProblem
+from autotune.heap.arena import SymmetricHeap
+from autotune.kernels.launching.contract import Kernels, Setup
+from autotune.kernels.launching.streams import capturing
 from autotune.kernels.launching.tensors import TORCH_DTYPES, Run
+from autotune.machine import Machine
 from autotune.problem import Problem
-
-if TYPE_CHECKING:
-    from autotune.runtime.context import Context
-    from autotune.runtime.operators.operator import Operator
 
 Operands = Sequence[torch.Tensor | None]
 
@@ -28,19 +28,22 @@ ALIGNMENT = 16
 class Workspace:
     """One config's scratch, allocated once. All calls of it come one after another, in the same order on all ranks."""
 
-    def __init__(self, operator: Operator, context: Context, problem: Problem, config: Config) -> None:
+    def __init__(
+        self, kernels: Kernels[Any, Any, Any, Any], problem: Problem, config: Config, machine: Machine,
+        heap: SymmetricHeap, spin_limit: int,
+    ) -> None:  # fmt: skip
         """Collective. Raises HeapExhausted, on every rank alike."""
         # A graph would be bound to fixed addresses; callers who capture graphs capture the eager calls.
-        self._config = config.replace(launch="eager") if "launch" in config else config
-        self._operator, self._context, self.problem = operator, context, problem
+        config = config.replace(launch="eager") if "launch" in config else config
+        self._kernels, self._machine, self._heap, self.problem = kernels, machine, heap, problem
         self._runs: dict[tuple[int, ...], Run] = {}
         self.bound = False
         """Whether it has been compiled, and bound to tensors, on every rank."""
         self.shard: torch.Tensor | None = None
         """Where peers read our first operand from, in the modes in which they do."""
-        heap, shape = context.heap, operator.read_by_peers(problem, config)
         try:
-            self._scratch = operator.launcher.share_scratch(problem, self._config, context.machine, heap)
+            self._setup = Setup(kernels, problem, config, machine, heap, spin_limit)
+            shape = kernels.read_by_peers(problem, self._setup.knobs)
             if shape is not None:
                 self.shard = heap.allocate(shape, TORCH_DTYPES[problem.dtype])
         except HeapExhausted as error:
@@ -59,9 +62,7 @@ class Workspace:
             if first.data_ptr() != self.shard.data_ptr():
                 self._check_copied(first, out)
             operands = (self.shard, *operands[1:])
-        operands, out = _checked(operands, out)
-        self._compile(operands, out)
-        self._bind(operands, out)
+        self._bound(operands, out, _addresses(operands, out))
         self.bound = True
 
     def run(self, operands: Operands, out: torch.Tensor) -> None:
@@ -77,12 +78,12 @@ class Workspace:
         addresses = tuple([0 if tensor is None else tensor.data_ptr() for tensor in (out, *operands)])
         run = self._runs.get(addresses) or self._bound(operands, out, addresses)
         run()
-        if self._context.machine.is_interpreter:
+        if self._machine.is_interpreter:
             self.check()
 
     def check(self) -> None:
         """Raise GangError where a wait in a kernel has timed out since the workspace was made; waits for the device."""
-        if self._scratch is not None and self._scratch.status.item():
+        if self._setup.timed_out():
             raise GangError(
                 f"{self.problem.workload} ({self.problem}): a wait in the kernel timed out, and results since then are "
                 "wrong. Not all ranks made this call, or one came far too late. To go on, call context.release() on "
@@ -98,35 +99,21 @@ class Workspace:
     def _bound(self, operands: Operands, out: torch.Tensor, addresses: tuple[int, ...]) -> Run:
         """The launches on these addresses. They own none of the memory: what callers free is free."""
         operands, out = _checked(operands, out)
-        if self._scratch is None:
+        if self._setup.scratch is None or capturing(self._heap.device):
             # The library's way takes buffers of its own, from torch's allocator at each call: nothing to remember.
-            return self._bind(operands, out)
-        if self._context.capturing:
-            return self._bind(operands, out)  # the graph keeps the addresses
-        borrowed = [_borrow(self._context, tensor) for tensor in operands]
-        run = self._bind(borrowed, self._context.heap.borrow(out))
+            # Where a graph is captured, it keeps the addresses.
+            return self._setup.bind(self._kernels.bound(operands, out))
+        borrowed = [_borrow(self._heap, tensor) for tensor in operands]
+        tensors = self._kernels.bound(borrowed, self._heap.borrow(out))
+        run = self._setup.bind(tensors, ahead=not self.bound)
         if len(self._runs) >= MOST_BINDINGS:
             self._runs.clear()
         self._runs[addresses] = run
         return run
 
-    def _bind(self, operands: Operands, out: torch.Tensor) -> Run:
-        operator, context = self._operator, self._context
-        run: Run = operator.launcher.bind(
-            self.problem, self._config, context.machine, operator.tensors(operands, out), self._scratch, context.heap,
-            context.spin_limit,
-        )  # fmt: skip
-        return run
 
-    def _compile(self, operands: Operands, out: torch.Tensor) -> None:
-        operator, context = self._operator, self._context
-        if context.machine.is_interpreter or self._scratch is None:
-            return
-        for launch in operator.launcher.plan(
-            self.problem, self._config, context.machine, operator.tensors(operands, out), self._scratch,
-            context.heap.bases, context.heap.rank, context.spin_limit,
-        ):  # fmt: skip
-            launch.compile()
+def _addresses(operands: Operands, out: torch.Tensor) -> tuple[int, ...]:
+    return tuple([0 if tensor is None else tensor.data_ptr() for tensor in (out, *operands)])
 
 
 def _checked(operands: Operands, out: torch.Tensor) -> tuple[Operands, torch.Tensor]:
@@ -169,7 +156,7 @@ def _plain(tensor: torch.Tensor | None) -> Any:
     return _plain(tensor.t()).t()
 
 
-def _borrow(context: Context, tensor: torch.Tensor | None) -> torch.Tensor | None:
+def _borrow(heap: SymmetricHeap, tensor: torch.Tensor | None) -> torch.Tensor | None:
     if tensor is None:
         return None
-    return context.heap.borrow(tensor) if tensor.is_contiguous() else context.heap.borrow(tensor.t()).t()
+    return heap.borrow(tensor) if tensor.is_contiguous() else heap.borrow(tensor.t()).t()

@@ -1,12 +1,14 @@
 """Workloads: what joins a problem, its kernels and its space into something that can be tuned, and where they are."""
 
+from autotune.workloads.interface import Operation, Workload
 from autotune.workloads.provenance import Code, provenance_of
 from autotune.workloads.registry import installed_workload, names, workload
+from autotune.workloads.tolerance import Error, Tolerance
 from autotune.workloads.user_files import from_reference, is_reference, reference_of
-from autotune.workloads.workload import Operation, Tolerance, Workload
 
 __all__ = [
     "Code",
+    "Error",
     "Operation",
     "Tolerance",
     "Workload",

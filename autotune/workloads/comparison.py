@@ -7,7 +7,7 @@ import math
 import torch
 
 from autotune.machine import Machine
-from autotune.workloads.workload import Error, Tolerance
+from autotune.workloads.tolerance import Error, Tolerance
 
 HEAVY = 4
 """Columns at the end of a matrix's depth that ``drawn_deep`` makes heavy."""

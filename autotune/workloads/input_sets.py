@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import torch
 
-if TYPE_CHECKING:
-    from autotune.workloads.workload import Error, Operation
+from autotune.workloads.tolerance import Error
 
 SETS = 3
 """Sets that calls take in turn: data of the call before, of the one before that, or of the next, is then wrong data."""
@@ -29,12 +28,28 @@ class InputSets(ABC):
         """The distance of ``outputs`` from the reference for set ``number``. Every rank calls it, none is running."""
 
 
+class Drawing(Protocol):
+    """What an operation does with its inputs, see ``Operation``."""
+
+    def refresh(self, seed: int) -> None:
+        """Draw inputs."""
+
+    def inputs(self) -> Sequence[torch.Tensor]:
+        """Where they lie."""
+
+    def outputs(self) -> Sequence[torch.Tensor]:
+        """Where results lie."""
+
+    def error(self) -> Error:
+        """Compare these with the reference."""
+
+
 class Refreshed(InputSets):
     """What ``refresh`` draws from several seeds, kept: for any operation, at the price of memory and references."""
 
     count = SETS
 
-    def __init__(self, operation: Operation, seed: int) -> None:
+    def __init__(self, operation: Drawing, seed: int) -> None:
         """Draws them; every rank calls it."""
         self._operation = operation
         # Far apart, for an evaluation's own seeds follow each other.

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from autotune.db.records import Provenance
 from autotune.machine import versions
-from autotune.workloads.workload import Workload
+from autotune.workloads.interface import Workload
 
 
 @functools.cache

@@ -8,8 +8,8 @@ import importlib.metadata
 from autotune.errors import InputError, UnknownWorkload
 from autotune.settings import WORKLOADS
 from autotune.suggestion import did_you_mean
+from autotune.workloads.interface import Workload
 from autotune.workloads.user_files import BUILT_IN, from_reference, instances, is_reference
-from autotune.workloads.workload import Workload
 
 ENTRY_POINTS = "autotune.workloads"
 

@@ -18,7 +18,7 @@ SHARED = (
     "autotune.ranks.measure",
     "autotune.workloads.comparison",
     "autotune.workloads.input_sets",
-    "autotune.workloads.scratch",
+    "autotune.workloads.launched",
 )
 """What runs and times every workload: the heap, the launchers, the stopwatch."""
 

@@ -14,7 +14,7 @@ from types import ModuleType
 
 from autotune.errors import InputError
 from autotune.problem import Problem
-from autotune.workloads.workload import Workload
+from autotune.workloads.interface import Workload
 
 BUILT_IN = {
     "all_gather_gemm": "autotune.workloads.built_in.all_gather_gemm:WORKLOAD",

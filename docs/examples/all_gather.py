@@ -5,27 +5,30 @@ AUTOTUNE_WORKLOADS=docs/examples/all_gather.py tune all-gather --rows 64 --colum
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 import triton
 import triton.language as tl
 
 from autotune.config import Config
+from autotune.errors import InvalidProblem
 from autotune.heap import device as heap
 from autotune.heap.arena import SymmetricHeap
-from autotune.kernels.launching.plan import Compiled, Launch, compile_all, run_all
-from autotune.kernels.launching.tensors import TORCH_DTYPES, Allocate, Run, meta
+from autotune.kernels.launching.contract import Call, Kernels
+from autotune.kernels.launching.knobs import Knobs
+from autotune.kernels.launching.plan import Launch
+from autotune.kernels.launching.tensors import TORCH_DTYPES, Allocate, Run, element_type
 from autotune.kernels.primitives.counters import arrive, finish, wait_for_all
 from autotune.machine import Machine
 from autotune.problem import Problem, size
 from autotune.search_spaces import Constraint, Setting, Space, choices, numbers
-from autotune.workloads import Tolerance, Workload
+from autotune.workloads import Error, Tolerance
 from autotune.workloads.comparison import distance, drawn
-from autotune.workloads.scratch import ScratchOperation
-from autotune.workloads.workload import Error
+from autotune.workloads.launched import LaunchedOperation, LaunchedWorkload, Operands
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,94 +120,121 @@ class Scratch:
     """int32 [world_size, blocks] for the push; [2, world_size] for the pull."""
     inbox: torch.Tensor
 
-
-def scratch_of(problem: AllGather, config: Config, allocate: Allocate) -> Scratch:
-    """From a heap's ``allocate``, or one that makes meta tensors."""
-    pushes = config["mode"] == "push"
-    blocks = triton.cdiv(problem.elements, config.integer("block"))
-    return Scratch(
-        epoch_counter=allocate((2,), torch.int32),
-        status=allocate((1,), torch.int32),
-        counters=allocate((problem.world_size, blocks) if pushes else (2, problem.world_size), torch.int32),
-        inbox=allocate((2 * pushes, problem.world_size * problem.elements), TORCH_DTYPES[problem.dtype]),
-    )
+    def poison(self) -> None:
+        self.inbox.fill_(float("nan"))
 
 
-def plan(
-    problem: AllGather, config: Config, x: torch.Tensor, out: torch.Tensor, scratch: Scratch, bases: torch.Tensor,
-    rank: int, spin_limit: int,
-) -> list[Launch]:  # fmt: skip
-    """The launches of one call."""
-    block = config.integer("block")
-    common = {
-        "x": x, "out": out, "elements": problem.elements, "rank": rank, "heap_bases": bases,
-        "epoch_counter": scratch.epoch_counter,
-        "status": scratch.status, "spin_limit": spin_limit, "WORLD": problem.world_size, "BLOCK": block,
-    }  # fmt: skip
-    programs, options = triton.cdiv(problem.elements, block), {"num_warps": config.integer("num_warps")}
-    if config["mode"] == "pull":
-        counters = {"ready": scratch.counters[0], "done": scratch.counters[1]}
-        return [Launch(pull_kernel, programs, common | counters, options)]
-    boxes = {"inbox": scratch.inbox, "arrivals": scratch.counters}
-    return [Launch(push_kernel, programs, common | boxes, options)]
+@dataclass(frozen=True)
+class Tensors:
+    """One rank's block, and everybody's."""
+
+    x: torch.Tensor
+    out: torch.Tensor
 
 
-class Operation(ScratchOperation):
+@dataclass(frozen=True, kw_only=True)
+class AllGatherKnobs(Knobs):
+    """The dimensions of the space; ``bsp`` has the mode alone."""
+
+    block: int = 0
+    num_warps: int = 0
+
+
+PushCall = Call[AllGather, AllGatherKnobs, Tensors, Scratch]
+
+
+class AllGatherKernels(Kernels[AllGather, AllGatherKnobs, Tensors, Scratch]):
+    """How a config is launched."""
+
+    knobs = AllGatherKnobs
+    tensors_type = Tensors
+
+    def tensors(self, problem: AllGather, shared: Allocate, own: Allocate) -> Tensors:
+        dtype, (rows, columns) = TORCH_DTYPES[problem.dtype], (problem.rows, problem.columns)
+        return Tensors(x=shared((rows, columns), dtype), out=own((problem.world_size * rows, columns), dtype))
+
+    def scratch(
+        self, problem: AllGather, knobs: AllGatherKnobs, machine: Machine, shared: Allocate, own: Allocate
+    ) -> Scratch | None:
+        if knobs.mode == "bsp":
+            return None
+        pushes, world = knobs.mode == "push", problem.world_size
+        blocks = triton.cdiv(problem.elements, knobs.block)
+        return Scratch(
+            epoch_counter=shared((2,), torch.int32),
+            status=shared((1,), torch.int32),
+            counters=shared((world, blocks) if pushes else (2, world), torch.int32),
+            inbox=shared((2 * pushes, world * problem.elements), TORCH_DTYPES[problem.dtype]),
+        )
+
+    def scratch_bytes(self, problem: AllGather) -> int:
+        blocks = triton.cdiv(problem.elements, 256)
+        return problem.world_size * (2 * problem.elements * problem.element_size + 4 * blocks) + (8 << 10)
+
+    def plan(self, call: PushCall) -> list[Launch]:
+        problem, knobs, tensors, scratch = call.problem, call.knobs, call.tensors, call.scratch
+        common = {
+            "x": tensors.x, "out": tensors.out, "elements": problem.elements, "rank": call.rank,
+            "heap_bases": call.bases, "epoch_counter": scratch.epoch_counter, "status": scratch.status,
+            "spin_limit": call.spin_limit, "WORLD": problem.world_size, "BLOCK": knobs.block,
+        }  # fmt: skip
+        programs, options = triton.cdiv(problem.elements, knobs.block), {"num_warps": knobs.num_warps}
+        if knobs.mode == "pull":
+            counters = {"ready": scratch.counters[0], "done": scratch.counters[1]}
+            return [Launch(pull_kernel, programs, common | counters, options)]
+        boxes = {"inbox": scratch.inbox, "arrivals": scratch.counters}
+        return [Launch(push_kernel, programs, common | boxes, options)]
+
+    def library(self, call: Call[AllGather, AllGatherKnobs, Tensors, None]) -> Run:
+        return partial(gather, call.tensors)
+
+    def read_by_peers(self, problem: AllGather, knobs: AllGatherKnobs) -> tuple[int, int] | None:
+        return (problem.rows, problem.columns) if knobs.mode == "pull" else None
+
+
+def gather(tensors: Tensors) -> None:
+    """The library's way."""
+    torch.distributed.all_gather_into_tensor(tensors.out, tensors.x)
+
+
+KERNELS = AllGatherKernels()
+
+
+class Operation(LaunchedOperation[AllGather, Tensors, Scratch]):
     """One rank's tensors."""
 
     def __init__(self, problem: AllGather, heap: SymmetricHeap, machine: Machine, spin_limit: int) -> None:
-        self._problem, self._spin_limit = problem, spin_limit
-        self._x = heap.allocate((problem.rows, problem.columns), TORCH_DTYPES[problem.dtype])
-        self._out = torch.empty_like(self._x).repeat(problem.world_size, 1)
-        self._expected = self._out
-        super().__init__(heap)
-
-    def share(self, config: Config) -> Scratch | None:
-        if config["mode"] == "bsp":
-            return None
-        scratch = scratch_of(self._problem, config, self._heap.allocate)
-        for counters in (scratch.epoch_counter, scratch.status, scratch.counters):
-            counters.zero_()
-        self._heap.barrier()
-        return scratch
-
-    def bind(self, config: Config) -> Run:
-        if self.scratch is None:
-            return lambda: torch.distributed.all_gather_into_tensor(self._out, self._x) and None
-        heap = self._heap
-        launches = plan(
-            self._problem, config, self._x, self._out, self.scratch, heap.bases, heap.rank, self._spin_limit
-        )
-        return partial(run_all, launches)
+        super().__init__(KERNELS, problem, heap, machine, spin_limit)
+        self._expected = self._tensors.out
 
     def refresh(self, seed: int) -> None:
-        parts = [drawn(tuple(self._x.shape), self._x.dtype, self._x.device, 1000 * seed + rank)
-                 for rank in range(self._heap.world_size)]  # fmt: skip
-        self._x.copy_(parts[self._heap.rank])
+        x = self._tensors.x
+        parts = [drawn(tuple(x.shape), x.dtype, x.device, 1000 * seed + rank) for rank in range(self._heap.world_size)]
+        x.copy_(parts[self._heap.rank])
         self._expected = torch.cat(parts).float()
-        self._out.fill_(float("nan"))
+        self._tensors.out.fill_(float("nan"))
         if self.scratch is not None:
-            self.scratch.inbox.fill_(float("nan"))
+            self.scratch.poison()
 
     def inputs(self) -> list[torch.Tensor]:
-        return [self._x]
+        return [self._tensors.x]
 
     def outputs(self) -> list[torch.Tensor]:
-        return [self._out]
+        return [self._tensors.out]
 
     def error(self) -> Error:
-        return distance(self._out, self._expected)
+        return distance(self._tensors.out, self._expected)
 
     def parts(self) -> dict[str, Run]:
-        return {"all_gather": lambda: torch.distributed.all_gather_into_tensor(self._out, self._x) and None}
+        return {"all_gather": partial(gather, self._tensors)}
 
 
-class AllGatherWorkload(Workload):
-    """The plug-in."""
+class AllGatherWorkload(LaunchedWorkload):
+    """What joins problem, kernels and space."""
 
-    name = "all_gather"
     problem_type = AllGather
     space = SPACE
+    kernels = KERNELS
     sources: ClassVar = ("autotune.heap.device", "autotune.kernels.primitives.counters")
 
     def default_problem(self, machine: Machine, world_size: int) -> AllGather:
@@ -224,18 +254,24 @@ class AllGatherWorkload(Workload):
         return Tolerance(overall=0.0, element=0.0)  # copies are exact
 
     def heap_bytes(self, problem: AllGather) -> int:
-        return (2 * problem.world_size + 1) * problem.elements * problem.element_size + (1 << 20)
+        return problem.elements * problem.element_size + super().heap_bytes(problem)
 
     def operation(self, problem: AllGather, heap: SymmetricHeap, machine: Machine, spin_limit: int) -> Operation:
         return Operation(problem, heap, machine, spin_limit)
 
-    def compile(self, problem: AllGather, config: Config, machine: Machine) -> list[Compiled]:
-        if config["mode"] == "bsp":
-            return []
-        dtype, shape = TORCH_DTYPES[problem.dtype], (problem.rows, problem.columns)
-        scratch, bases = scratch_of(problem, config, meta), meta((problem.world_size,), torch.int64)
-        out = meta((problem.world_size * problem.rows, problem.columns), dtype)
-        return compile_all(plan(problem, config, meta(shape, dtype), out, scratch, bases, 0, 1 << 20))
+    # What follows is for programs that call it, by ``autotune.runtime.operator.Operator(WORKLOAD)``.
+
+    def problem_of(self, world_size: int, operands: Operands, options: Sequence[Any]) -> AllGather:
+        (x,) = operands
+        if x is None or x.dim() != 2 or not x.is_contiguous():
+            raise InvalidProblem("x has to be a matrix, and contiguous")
+        dtype = element_type({"x": x}, TORCH_DTYPES)
+        return AllGather(rows=x.shape[0], columns=x.shape[1], dtype=dtype, world_size=world_size)
+
+    def out_shape(self, world_size: int, operands: Operands, options: Sequence[Any]) -> tuple[int, int]:
+        (x,) = operands
+        assert x is not None
+        return world_size * x.shape[0], x.shape[1]
 
 
 WORKLOAD = AllGatherWorkload()

@@ -8,8 +8,6 @@ docs/decorator.md walks through it.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -20,16 +18,17 @@ from matmul import fits, multiply_tile
 from autotune.config import Config
 from autotune.heap import device as heap
 from autotune.heap.arena import SymmetricHeap
-from autotune.kernels.launching.plan import Compiled, Launch, compile_all
-from autotune.kernels.launching.tensors import TORCH_DTYPES, meta
+from autotune.kernels.launching.contract import Call, Kernels
+from autotune.kernels.launching.knobs import Knobs
+from autotune.kernels.launching.plan import Launch
+from autotune.kernels.launching.tensors import TORCH_DTYPES, Allocate, Run
 from autotune.kernels.primitives.counters import arrive, finish, wait_for_all
 from autotune.machine import Machine
 from autotune.problem import Problem, size
 from autotune.search_spaces import Constraint, Space, choices, numbers
-from autotune.workloads import Workload
+from autotune.workloads import Error
 from autotune.workloads.comparison import distance, drawn
-from autotune.workloads.scratch import SPINS_OFFLINE, ScratchOperation
-from autotune.workloads.workload import Error, Run
+from autotune.workloads.launched import LaunchedOperation, LaunchedWorkload
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,95 +92,132 @@ SPACE = Space(
 
 
 @dataclass(frozen=True)
-class Shared:
-    """Memory shared by the ranks: int32, zero at the start."""
+class Tensors:
+    """One rank's operands and result."""
+
+    a: torch.Tensor
+    b: torch.Tensor
+    c: torch.Tensor
+
+
+@dataclass(frozen=True)
+class Scratch:
+    """What the ranks share: int32, zero at the start."""
 
     epoch_counter: torch.Tensor
     status: torch.Tensor
     ready: torch.Tensor
     done: torch.Tensor
 
-
-def fused(problem: Gathered, config: Config, a: Any, b: Any, c: Any, shared: Shared, bases: Any, rank: int, spins: int
-) -> Launch:  # fmt: skip
-    """The one launch of mode pull."""
-    blocks = {name: config.integer(name) for name in ("BLOCK_M", "BLOCK_N", "BLOCK_K")}
-    shard, _ = problem.shard
-    tiles = triton.cdiv(shard, blocks["BLOCK_M"]) * triton.cdiv(problem.n, blocks["BLOCK_N"])
-    arguments = {
-        "a": a, "b": b, "c": c, "shard": shard, "N": problem.n, "K": problem.k, "rank": rank, "heap_bases": bases,
-        "epoch_counter": shared.epoch_counter, "ready": shared.ready, "done": shared.done, "status": shared.status,
-        "spin_limit": spins, "WORLD": problem.world_size, **blocks,
-    }  # fmt: skip
-    return Launch(gather_multiply_tile, problem.world_size * tiles, arguments, launch_options(config))
+    def poison(self) -> None:
+        """There are counters alone."""
 
 
-def launch_options(config: Config) -> dict[str, int]:
-    """What goes to the compiler."""
-    return {name: config.integer(name) for name in ("num_warps", "num_stages")}
+@dataclass(frozen=True, kw_only=True)
+class FusedMatmulKnobs(Knobs):
+    """The dimensions of the space, which both modes have."""
+
+    BLOCK_M: int
+    BLOCK_N: int
+    BLOCK_K: int
+    num_warps: int
+    num_stages: int
+
+    @property
+    def options(self) -> dict[str, int]:
+        """Of the kernel, and for the compiler."""
+        blocks = {"BLOCK_M": self.BLOCK_M, "BLOCK_N": self.BLOCK_N, "BLOCK_K": self.BLOCK_K}
+        return {**blocks, "num_warps": self.num_warps, "num_stages": self.num_stages}
 
 
-class Operation(ScratchOperation):
+class FusedMatmulKernels(Kernels[Gathered, FusedMatmulKnobs, Tensors, Scratch]):
+    """How a config is launched."""
+
+    knobs = FusedMatmulKnobs
+    tensors_type = Tensors
+    result = "c"
+
+    def tensors(self, problem: Gathered, shared: Allocate, own: Allocate) -> Tensors:
+        dtype = TORCH_DTYPES[problem.dtype]
+        b, c = own((problem.k, problem.n), dtype), own((problem.m, problem.n), dtype)
+        return Tensors(shared(problem.shard, dtype), b, c)
+
+    def scratch(
+        self, problem: Gathered, knobs: FusedMatmulKnobs, machine: Machine, shared: Allocate, own: Allocate
+    ) -> Scratch | None:
+        if knobs.mode == "gather":
+            return None
+        world = problem.world_size
+        return Scratch(*(shared((count,), torch.int32) for count in (2, 1, world, world)))
+
+    def scratch_bytes(self, problem: Gathered) -> int:
+        return 4 << 10
+
+    def plan(self, call: Call[Gathered, FusedMatmulKnobs, Tensors, Scratch]) -> list[Launch]:
+        """The one launch of mode pull."""
+        problem, knobs, tensors, scratch = call.problem, call.knobs, call.tensors, call.scratch
+        shard, _ = problem.shard
+        tiles = triton.cdiv(shard, knobs.BLOCK_M) * triton.cdiv(problem.n, knobs.BLOCK_N)
+        arguments = {
+            "a": tensors.a, "b": tensors.b, "c": tensors.c, "shard": shard, "N": problem.n, "K": problem.k,
+            "rank": call.rank, "heap_bases": call.bases, "epoch_counter": scratch.epoch_counter, "ready": scratch.ready,
+            "done": scratch.done, "status": scratch.status, "spin_limit": call.spin_limit,
+            "WORLD": problem.world_size,
+        }  # fmt: skip
+        return [Launch(gather_multiply_tile, problem.world_size * tiles, arguments, knobs.options)]
+
+    def library(self, call: Call[Gathered, FusedMatmulKnobs, Tensors, None]) -> Run:
+        """The two launches of mode gather."""
+        problem, knobs, tensors = call.problem, call.knobs, call.tensors
+        m, n, k = problem.m, problem.n, problem.k
+        gathered = torch.empty((m, k), dtype=tensors.a.dtype, device=tensors.a.device)
+        grid = triton.cdiv(m, knobs.BLOCK_M), triton.cdiv(n, knobs.BLOCK_N)
+
+        def gather_then_multiply() -> None:
+            dist.all_gather_into_tensor(gathered, tensors.a)
+            multiply_tile[grid](gathered, tensors.b, tensors.c, m, n, k, **knobs.options)
+
+        return gather_then_multiply
+
+    def read_by_peers(self, problem: Gathered, knobs: FusedMatmulKnobs) -> tuple[int, int] | None:
+        return problem.shard if knobs.mode == "pull" else None
+
+
+KERNELS = FusedMatmulKernels()
+
+
+class Operation(LaunchedOperation[Gathered, Tensors, Scratch]):
     """One rank's tensors."""
 
     def __init__(self, problem: Gathered, heap: SymmetricHeap, machine: Machine, spin_limit: int) -> None:
-        dtype = TORCH_DTYPES[problem.dtype]
-        self._problem, self._spin_limit = problem, spin_limit
-        self._a = heap.allocate(problem.shard, dtype)
-        self._b = torch.empty(problem.k, problem.n, dtype=dtype, device=heap.device)
-        self._c = torch.empty(problem.m, problem.n, dtype=dtype, device=heap.device)
-        self._gathered = torch.empty(problem.m, problem.k, dtype=dtype, device=heap.device)
-        self._expected = self._c
-        super().__init__(heap)
-
-    def share(self, config: Config) -> Shared | None:
-        if config["mode"] == "gather":
-            return None
-        world = self._problem.world_size
-        shared = Shared(*(self._heap.allocate((count,), torch.int32).zero_() for count in (2, 1, world, world)))
-        self._heap.barrier()
-        return shared
-
-    def bind(self, config: Config) -> Run:
-        if self.scratch is None:
-            return partial(self._gather_then_multiply, config)
-        heap = self._heap
-        launch = fused(
-            self._problem, config, self._a, self._b, self._c, self.scratch, heap.bases, heap.rank, self._spin_limit
-        )
-        return launch.run
-
-    def _gather_then_multiply(self, config: Config) -> None:
-        m, n, k = self._problem.m, self._problem.n, self._problem.k
-        blocks = {name: config.integer(name) for name in ("BLOCK_M", "BLOCK_N", "BLOCK_K")}
-        dist.all_gather_into_tensor(self._gathered, self._a)
-        grid = triton.cdiv(m, blocks["BLOCK_M"]), triton.cdiv(n, blocks["BLOCK_N"])
-        multiply_tile[grid](self._gathered, self._b, self._c, m, n, k, **blocks, **launch_options(config))
+        super().__init__(KERNELS, problem, heap, machine, spin_limit)
+        self._expected = self._tensors.c
 
     def refresh(self, seed: int) -> None:
-        a = drawn((self._problem.m, self._problem.k), self._a.dtype, self._a.device, 2 * seed)
-        self._a.copy_(a.chunk(self._problem.world_size)[self._heap.rank])
-        self._b.copy_(drawn(tuple(self._b.shape), self._b.dtype, self._b.device, 2 * seed + 1))
-        wide = torch.float64 if self._problem.dtype == "fp32" else torch.float32
-        self._expected = a.to(wide) @ self._b.to(wide)
-        self._c.fill_(float("nan"))
-        self._gathered.fill_(float("nan"))
+        problem, tensors = self._problem, self._tensors
+        a = drawn((problem.m, problem.k), tensors.a.dtype, tensors.a.device, 2 * seed)
+        tensors.a.copy_(a.chunk(problem.world_size)[self._heap.rank])
+        tensors.b.copy_(drawn((problem.k, problem.n), tensors.b.dtype, tensors.b.device, 2 * seed + 1))
+        wide = torch.float64 if problem.dtype == "fp32" else torch.float32
+        self._expected = a.to(wide) @ tensors.b.to(wide)
+        tensors.c.fill_(float("nan"))
 
     def inputs(self) -> list[torch.Tensor]:
-        return [self._a, self._b]
+        return [self._tensors.a, self._tensors.b]
 
     def outputs(self) -> list[torch.Tensor]:
-        return [self._c]
+        return [self._tensors.c]
 
     def error(self) -> Error:
-        return distance(self._c, self._expected)
+        return distance(self._tensors.c, self._expected)
 
 
-class FusedMatmul(Workload):
+class FusedMatmul(LaunchedWorkload):
     """The operator, for `tune run`."""
 
     problem_type = Gathered
     space = SPACE
+    kernels = KERNELS
     sources = ("matmul", "autotune.heap.device", "autotune.kernels.primitives.counters")
 
     def default_problem(self, machine: Machine, world_size: int) -> Gathered:
@@ -200,12 +236,4 @@ class FusedMatmul(Workload):
 
     def heap_bytes(self, problem: Gathered) -> int:
         rows, k = problem.shard
-        return rows * k * problem.element_size + (1 << 20)
-
-    def compile(self, problem: Gathered, config: Config, machine: Machine) -> list[Compiled]:
-        if config["mode"] == "gather":
-            return []
-        dtype, world = TORCH_DTYPES[problem.dtype], problem.world_size
-        a, b, c = (meta(shape, dtype) for shape in (problem.shard, (problem.k, problem.n), (problem.m, problem.n)))
-        shared = Shared(*(meta((count,), torch.int32) for count in (2, 1, world, world)))
-        return compile_all([fused(problem, config, a, b, c, shared, meta((world,), torch.int64), 0, SPINS_OFFLINE)])
+        return rows * k * problem.element_size + super().heap_bytes(problem)

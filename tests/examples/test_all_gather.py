@@ -11,20 +11,16 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 COMPILE = """
-import importlib.util, sys, torch
+import importlib.util, sys
 from autotune.machine import H100
 from autotune.kernels.launching.plan import compile_offline_for
-from autotune.kernels.launching.tensors import meta
 spec = importlib.util.spec_from_file_location("example", "docs/examples/all_gather.py")
 sys.modules["example"] = example = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(example)
 compile_offline_for(H100)
 problem = example.AllGather(rows=64, columns=8192, world_size=8)
 config = example.WORKLOAD.default_config(problem, H100).replace(mode=sys.argv[1])
-shape, whole = (64, 8192), (512, 8192)
-scratch, bases = example.scratch_of(problem, config, meta), meta((8,), torch.int64)
-tensors = meta(shape, torch.bfloat16), meta(whole, torch.bfloat16)
-(launch,) = example.plan(problem, config, *tensors, scratch, bases, 0, 1 << 20)
+(launch,) = example.KERNELS.offline(problem, config, H100)
 print(launch.compile().asm["ttir"])
 """
 

@@ -10,7 +10,7 @@ from every_mode import check_all, few, on_cpu
 
 from autotune.config import Config
 from autotune.errors import InvalidProblem
-from autotune.machine import H100, MI300X, Machine
+from autotune.machine import H100, MI300X, MI350X, Machine
 from autotune.tuning.screening import Screen
 from autotune.workloads import workload
 
@@ -34,7 +34,7 @@ def test_both_modes_are_right_on_gpus() -> None:
     check_all(FOUND, problem, few(FOUND.space.enumerate(problem, machine()), 12), {"gather", "pull"})
 
 
-@pytest.mark.parametrize("target", [H100, MI300X], ids=lambda target: target.arch)
+@pytest.mark.parametrize("target", [H100, MI300X, MI350X], ids=lambda target: target.arch)
 def test_it_compiles_ahead_of_the_ranks(target: Machine) -> None:
     problem = FOUND.problem_type(m=4096, n=4096, k=4096, world_size=8)  # type: ignore[call-arg]
     blocks = {"BLOCK_M": 64, "BLOCK_N": 128, "BLOCK_K": 32, "num_warps": 4, "num_stages": 2}

@@ -8,7 +8,7 @@ from autotune.config import Config
 from autotune.workloads.built_in.all_gather_gemm import AllGatherGemmOperation, AllGatherGemmWorkload
 from autotune.workloads.built_in.flash_decode import FlashDecodeOperation, FlashDecodeWorkload
 from autotune.workloads.built_in.gemm_reduce_scatter import GemmReduceScatterOperation, GemmReduceScatterWorkload
-from autotune.workloads.workload import Run
+from autotune.workloads.interface import Run
 
 CALLS_LEFT = 4
 """Calls before the epoch, an int32, becomes negative."""

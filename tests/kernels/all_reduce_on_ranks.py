@@ -11,8 +11,9 @@ import torch.distributed as dist
 
 from autotune.config import Config
 from autotune.heap import open_heap
-from autotune.kernels.gemm_all_reduce import launch
+from autotune.kernels.gemm_all_reduce.launch import KERNELS
 from autotune.kernels.gemm_all_reduce.problem import GemmAllReduce
+from autotune.kernels.launching.contract import Setup
 from autotune.kernels.launching.gemm import GemmTensors
 from autotune.kernels.primitives.counters import EPOCH_SHIFT
 from autotune.machine import machine
@@ -51,10 +52,8 @@ class Calls:
 
     def bind(self, config: Config, out: torch.Tensor, spins: int | None = None) -> tuple[Any, Any]:
         """The call that writes to ``out``, and its scratch."""
-        scratch = launch.share_scratch(self.problem, config, machine(), self.heap)
-        tensors = GemmTensors(self.a, self.b, out)
-        limit = spins or SPINS[self.gpu]
-        return launch.bind(self.problem, config, machine(), tensors, scratch, self.heap, limit), scratch
+        setup = Setup(KERNELS, self.problem, config, machine(), self.heap, spins or SPINS[self.gpu])
+        return setup.bind(GemmTensors(self.a, self.b, out)), setup.scratch
 
     def out(self) -> torch.Tensor:
         return torch.full((self.problem.m, self.problem.n), float("nan"), dtype=self.dtype, device=self.device)

@@ -113,13 +113,13 @@ def test_the_reference_is_the_textbooks_attention(soft_cap: int, monkeypatch: py
     parts, keys, values = [], [[], [], []], [[], [], []]
     for lengths in ([23, 7, 0], [11, 0, 0]):
         tensors = Tensors.allocate(problem, lambda shape, dtype: torch.randn(shape).to(dtype))
-        tensors.table.copy_(torch.randperm(15).view(3, 5))
+        tensors.block_table.copy_(torch.randperm(15).view(3, 5))
         tensors.lengths.copy_(torch.tensor(lengths))
         parts.append(reference.attention(problem, tensors, queries))
         for sequence, length in enumerate(lengths):
-            pages = tensors.table[sequence].long()
-            keys[sequence].append(tensors.keys[pages].flatten(0, 1)[:length].double())
-            values[sequence].append(tensors.values[pages].flatten(0, 1)[:length].double())
+            pages = tensors.block_table[sequence].long()
+            keys[sequence].append(tensors.k_cache[pages].flatten(0, 1)[:length].double())
+            values[sequence].append(tensors.v_cache[pages].flatten(0, 1)[:length].double())
     out, _ = reference.joined(*parts[0], *parts[1])
     for number, sequence, head in itertools.product(range(2), range(2), range(6)):
         logits = torch.cat(keys[sequence])[:, head // 3] @ queries[number, sequence, head].double() / 8

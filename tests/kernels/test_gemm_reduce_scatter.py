@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
-import math
 from typing import Any
 
 import pytest
-import torch
 from every_mode import check_all, few, on_cpu, ranks_a_gpu, variants
 
-from autotune.config import Config
 from autotune.errors import InvalidProblem
-from autotune.heap.arena import ALIGNMENT
 from autotune.kernels.gemm_reduce_scatter.copy_engine import chunks, parcels
-from autotune.kernels.gemm_reduce_scatter.launch import allocate_scratch
-from autotune.kernels.launching.tensors import meta
-from autotune.machine import H100, machine
+from autotune.machine import machine
 from autotune.workloads import workload
 
 WORKLOAD = workload("gemm_reduce_scatter")
@@ -119,32 +112,6 @@ def test_every_mode_is_right_on_gpus(ranks: int, sizes: dict[str, Any]) -> None:
     problem = problem_of(ranks * here.gpus, sizes)
     modes = ONE_OF_EACH | EXCHANGED
     check_all(WORKLOAD, problem, few(variants(WORKLOAD, problem, here, GPU_TILES), 20), modes)
-
-
-@pytest.mark.parametrize(
-    "sizes", [{"rows": 1, "n": 8, "k": 32}, {"rows": 129, "n": 300, "k": 512}, {"rows": 1024, "n": 8192, "k": 3584}]
-)
-def test_the_heap_holds_the_scratch_of_every_config(sizes: dict[str, Any]) -> None:
-    problem, space = problem_of(8, sizes), WORKLOAD.space
-    default = WORKLOAD.default_config(problem, H100).replace(block_k=32, num_stages=2)
-    dimensions = [space.dimensions[name] for name in ("block_m", "block_n", "num_warps")]
-    tiles = itertools.product(*(dimension.values for dimension in dimensions))
-    fused = [default.replace(block_m=rows, block_n=columns, num_warps=warps) for rows, columns, warps in tiles]
-    valid = [config for config in fused if space.violation(config, problem, H100) is None]
-    taken = [heap_bytes_of(problem, config) for config in [*valid, *(Config({"mode": mode}) for mode in EXCHANGED)]]
-    assert len(taken) > 1 and max(taken) <= WORKLOAD.heap_bytes(problem)
-
-
-def heap_bytes_of(problem: Any, config: Config) -> int:
-    """What a config takes of the heap."""
-    taken = []
-
-    def share(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        taken.append(-(-math.prod(shape) * dtype.itemsize // ALIGNMENT) * ALIGNMENT)
-        return meta(shape, dtype)
-
-    allocate_scratch(problem, config, H100, share, meta)
-    return sum(taken)
 
 
 @pytest.mark.parametrize("world_size", [2, 3, 8])

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import itertools
-import math
-import random
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import torch
 
 from autotune.config import Config
-from autotune.kernels.gemm_all_reduce import launch
-from autotune.kernels.launching.tensors import meta
 from autotune.machine import H100, MI300X, MI350X, Machine
 from autotune.workloads import workload
 
@@ -76,23 +71,3 @@ def test_one_shot_is_for_problems_whose_inbox_fits() -> None:
     tile = PUSH.replace(block_m=128, block_n=128, num_warps=8, block_k=64, split_k=1)
     assert (SPACE.violation(tile, large, H100) or "").startswith("size of the inbox")
     assert FOUND.default_config(large, H100)["mode"] == "two_shot"
-
-
-@pytest.mark.parametrize("sizes", [{"m": 1, "n": 8192}, {"m": 40, "n": 360}, {"m": 2000, "n": 8192}, {"m": 3, "n": 24}])
-def test_the_heap_has_room_for_every_config(sizes: dict[str, int]) -> None:
-    problem = FOUND.problem_type(k=8192, world_size=8, **sizes)
-    rng = random.Random(3)
-    most = 0
-    for _ in range(4000):
-        mode = rng.choice(SPACE.modes[1:])
-        config = Config({d.name: rng.choice(d.values) for d in SPACE.dimensions_of(mode)} | {"mode": mode})
-        if SPACE.violation(config, problem, H100) is None:
-            taken: list[int] = []
-
-            def share(shape: tuple[int, ...], dtype: torch.dtype, taken: list[int] = taken) -> torch.Tensor:
-                taken.append(-(-math.prod(shape) * dtype.itemsize // 1024) * 1024)
-                return meta(shape, dtype)
-
-            launch.allocate_scratch(problem, config, H100, share, meta)
-            most = max(most, sum(taken))
-    assert 0 < most <= FOUND.heap_bytes(problem)

@@ -29,8 +29,9 @@ DECIDES_NOTHING = {
     "settings": "where things lie, and how many processes work",
     "search_spaces": "the space has a fingerprint of its own",
     "workloads/roofline": "orders the first trials; every one is measured",
-    "workloads/workload": "the contract; what it says by default, a workload's own file can say otherwise",
+    "workloads/interface": "the contract; what it says by default, a workload's own file can say otherwise",
     "workloads/sources": "what is tested here",
+    "workloads/tolerance": "what a right result may be off by; a workload's own file says how much that is",
     **dict.fromkeys(
         ("kernels/__init__", "ranks/__init__", "workloads/__init__", "workloads/built_in/__init__"), "names"
     ),

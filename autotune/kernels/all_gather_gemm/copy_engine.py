@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import torch
 
-from autotune.config import Config
 from autotune.heap.arena import SymmetricHeap
+from autotune.kernels.all_gather_gemm.knobs import AllGatherGemmKnobs
 from autotune.kernels.all_gather_gemm.library import multiply
 from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
 from autotune.kernels.all_gather_gemm.scratch import Scratch
+from autotune.kernels.launching.contract import Call
 from autotune.kernels.launching.gemm import GemmTensors
 from autotune.kernels.launching.plan import Launch
 from autotune.kernels.launching.streams import on, side_stream, wait
@@ -20,11 +21,12 @@ class CopyEngine:
     """
 
     def __init__(
-        self, problem: AllGatherGemm, config: Config, tensors: GemmTensors, scratch: Scratch, heap: SymmetricHeap,
-        launches: list[Launch],
+        self, call: Call[AllGatherGemm, AllGatherGemmKnobs, GemmTensors, Scratch], launches: list[Launch],
+        heap: SymmetricHeap,
     ) -> None:  # fmt: skip
+        problem, tensors, inbox = call.problem, call.tensors, call.scratch.inbox
         rows, _ = problem.shard
-        unit = config.integer("transfer_rows")
+        unit = call.knobs.transfer_rows
         self._tensors = tensors
         self._enter, self._exit = launches
         own = slice(heap.rank * rows, (heap.rank + 1) * rows)
@@ -36,10 +38,10 @@ class CopyEngine:
             for begin in range(0, rows, unit):
                 end = min(begin + unit, rows)
                 here = slice(source * rows + begin, source * rows + end)
-                self._chunks.append((remote[begin:end], scratch.inbox[here], tensors.c[here]))
+                self._chunks.append((remote[begin:end], inbox[here], tensors.c[here]))
         self._cuda = heap.device.type == "cuda"
         self._copying = side_stream(heap, "copies")
-        self._multiplying = [side_stream(heap, f"gemm {each}") for each in range(config.integer("gemm_streams"))]
+        self._multiplying = [side_stream(heap, f"gemm {each}") for each in range(call.knobs.gemm_streams)]
 
     def __call__(self) -> None:
         """Enqueue one call; what the caller enqueues next on its stream comes after all of it."""

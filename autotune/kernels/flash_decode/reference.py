@@ -40,11 +40,11 @@ def _of_tokens(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Attention of one sequence's queries [sets, q_heads, head_dim] over some of its tokens."""
     tokens = tokens.to(queries.device)
-    pages = tensors.table[sequence, tokens // problem.page_size].long()
+    pages = tensors.block_table[sequence, tokens // problem.page_size].long()
     rows = pages * problem.page_size + tokens % problem.page_size
     keys, values = (
         cache.view(-1, problem.kv_heads, problem.head_dim)[rows].float().transpose(0, 1)
-        for cache in (tensors.keys, tensors.values)
+        for cache in (tensors.k_cache, tensors.v_cache)
     )
     sets = queries.shape[0]
     # A KV head's queries of all sets side by side: [kv_heads, sets * group, head_dim].

@@ -16,10 +16,10 @@ class Tensors:
 
     q: torch.Tensor
     """[batch, q_heads, head_dim], the same on every rank"""
-    keys: torch.Tensor
+    k_cache: torch.Tensor
     """[pages, page_size, kv_heads, head_dim]"""
-    values: torch.Tensor
-    table: torch.Tensor
+    v_cache: torch.Tensor
+    block_table: torch.Tensor
     """int32 [batch, pages of a sequence]: which page holds a sequence's tokens"""
     lengths: torch.Tensor
     """int32 [batch]: tokens of each sequence on this rank, 0 to kv_len"""
@@ -33,9 +33,9 @@ class Tensors:
         heads = (problem.batch, problem.q_heads, problem.head_dim)
         return cls(
             q=allocate(heads, dtype),
-            keys=allocate(problem.cache_shape, dtype),
-            values=allocate(problem.cache_shape, dtype),
-            table=allocate((problem.batch, problem.pages), torch.int32),
+            k_cache=allocate(problem.cache_shape, dtype),
+            v_cache=allocate(problem.cache_shape, dtype),
+            block_table=allocate((problem.batch, problem.pages), torch.int32),
             lengths=allocate((problem.batch,), torch.int32),
             out=allocate(heads, dtype),
         )

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 import torch
 
-from autotune.config import Config
 from autotune.heap.arena import SymmetricHeap
+from autotune.kernels.gemm_reduce_scatter.knobs import GemmReduceScatterKnobs
 from autotune.kernels.gemm_reduce_scatter.problem import GemmReduceScatter
 from autotune.kernels.gemm_reduce_scatter.scratch import Scratch
+from autotune.kernels.launching.contract import Call
 from autotune.kernels.launching.gemm import GemmTensors
 from autotune.kernels.launching.plan import Launch
 from autotune.kernels.launching.streams import on, side_stream, wait
@@ -52,15 +53,16 @@ class CopyEngine:
     """
 
     def __init__(
-        self, problem: GemmReduceScatter, config: Config, tensors: GemmTensors, scratch: Scratch, heap: SymmetricHeap,
-        launches: list[Launch],
+        self, call: Call[GemmReduceScatter, GemmReduceScatterKnobs, GemmTensors, Scratch], launches: list[Launch],
+        heap: SymmetricHeap,
     ) -> None:  # fmt: skip
+        problem, knobs, tensors, scratch = call.problem, call.knobs, call.tensors, call.scratch
         self._b = tensors.b
         self._enter, self._sum = launches
         rank, rows = heap.rank, problem.rows
         inboxes = [heap.peer(scratch.inbox, owner)[rank] for owner in range(problem.world_size)]
         self._chunks = []
-        for begin, end in chunks(rank, rows, problem.world_size, config.integer("transfer_rows")):
+        for begin, end in chunks(rank, rows, problem.world_size, knobs.transfer_rows):
             copies = [
                 (inboxes[owner][low - owner * rows : high - owner * rows], scratch.product[low:high])
                 for owner, low, high in parcels(begin, end, rank, rows)
@@ -68,7 +70,7 @@ class CopyEngine:
             self._chunks.append(_Chunk(tensors.a[begin:end], scratch.product[begin:end], copies))
         self._cuda = heap.device.type == "cuda"
         self._copying = side_stream(heap, "copies")
-        self._multiplying = [side_stream(heap, f"gemm {each}") for each in range(config.integer("gemm_streams"))]
+        self._multiplying = [side_stream(heap, f"gemm {each}") for each in range(knobs.gemm_streams)]
 
     def __call__(self) -> None:
         """Enqueue one call; what the caller enqueues next on its stream comes after all of it."""

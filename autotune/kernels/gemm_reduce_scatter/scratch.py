@@ -32,3 +32,8 @@ class Scratch:
     """fp32 [tiles * splits, block_m, block_n], this rank's alone, like the tickets; see ``join_splits``."""
     tickets: torch.Tensor
     """int32 [tiles]"""
+
+    def poison(self) -> None:
+        """Fill with NaN what a right launch writes before it reads it."""
+        self.inbox.fill_(float("nan"))
+        self.product.fill_(float("nan"))

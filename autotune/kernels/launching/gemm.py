@@ -1,16 +1,33 @@
-"""A GEMM's operands, and its part of a config as kernels take it: tile, pipeline, splits."""
+"""What launchers with a GEMM share: its operands, its knobs, and its part of a kernel's arguments."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
-from autotune.config import Config
-from autotune.kernels.launching.tensors import Allocate
-from autotune.machine import Machine
+from autotune.kernels.launching.knobs import Knobs
+from autotune.kernels.launching.tensors import TORCH_DTYPES, Allocate
+
+
+class HasGemm(Protocol):
+    """A problem with a GEMM: each rank multiplies ``gemm``, rows by depth times depth by columns."""
+
+    @property
+    def dtype(self) -> str: ...  # see ``Problem``
+    @property
+    def b_order(self) -> str:
+        """Storage of B: ``kn``, or ``nk``, transposed."""
+
+    @property
+    def bias(self) -> bool:
+        """Whether a bias is added."""
+
+    @property
+    def gemm(self) -> tuple[int, int, int]:
+        """Rows, columns and depth."""
 
 
 @dataclass(frozen=True)
@@ -22,43 +39,55 @@ class GemmTensors:
     c: torch.Tensor
     bias: torch.Tensor | None = None
 
+    @classmethod
+    def allocate(
+        cls, problem: HasGemm, a: torch.Tensor, c_shape: tuple[int, int], allocate: Allocate
+    ) -> GemmTensors:  # fmt: skip
+        """Everything beside ``a``, with undefined contents."""
+        dtype, (_, columns, depth) = TORCH_DTYPES[problem.dtype], problem.gemm
+        transposed = problem.b_order == "nk"
+        b = allocate((columns, depth) if transposed else (depth, columns), dtype)
+        return cls(
+            a=a,
+            b=b.t() if transposed else b,
+            c=allocate(c_shape, dtype),
+            bias=allocate((columns,), dtype) if problem.bias else None,
+        )
 
-@dataclass(frozen=True)
-class GemmKnobs:
-    """Reads a config that has block_m, block_n, block_k, group_m, num_warps, num_stages and loads, maybe split_k."""
 
-    config: Config
-    machine: Machine
+@dataclass(frozen=True, kw_only=True)
+class GemmKnobs(Knobs):
+    """The knobs that several GEMM workloads have. A knob that a workload or a mode lacks has no effect as it is here.
 
-    @property
-    def block_m(self) -> int:
-        """Rows of a tile."""
-        return self.config.integer("block_m")
+    ``block_m`` is 0 where the GEMM is the library's.
+    """
 
-    @property
-    def block_n(self) -> int:
-        """Columns of a tile."""
-        return self.config.integer("block_n")
-
-    @property
-    def block_k(self) -> int:
-        """Depth of one step."""
-        return self.config.integer("block_k")
-
-    @property
-    def splits(self) -> int:
-        """Programs that share a tile's depth."""
-        return self.config.integer("split_k") if "split_k" in self.config else 1
+    launch: str = "eager"
+    block_m: int = 0
+    block_n: int = 0
+    block_k: int = 0
+    group_m: int = 1
+    num_warps: int = 0
+    num_stages: int = 0
+    loads: str = "pointer"
+    split_k: int = 1
+    schedule: str = "tile"
+    transfer_rows: int = 0
+    k_chunks: int = 1
+    comm_programs: int = 0
+    copy_kib: int = 0
+    head_start: int = 0
+    gemm_streams: int = 1
 
     @property
     def tma(self) -> bool:
         """Whether operands are loaded, and C stored, through tensor descriptors."""
-        return self.config["loads"] == "tma"
+        return self.loads == "tma"
 
     @property
     def options(self) -> dict[str, int]:
         """What the compiler is told."""
-        return {name: self.config.integer(name) for name in ("num_warps", "num_stages")}
+        return {"num_warps": self.num_warps, "num_stages": self.num_stages}
 
     def tiles(self, rows: int, columns: int) -> int:
         """Tiles of a matrix."""
@@ -76,22 +105,24 @@ class GemmKnobs:
         """A, or an inbox that stands in for it: row-major."""
         return self.operand(a, (self.block_m, self.block_k))
 
-    def common(self, b: torch.Tensor, c: torch.Tensor, transposed: bool, depth: int) -> dict[str, Any]:
-        """Arguments that every GEMM kernel has. ``b`` is [depth, n], ``transposed`` where its storage is [n, depth]."""
+    def common(self, problem: HasGemm, tensors: GemmTensors) -> dict[str, Any]:
+        """Arguments that every GEMM kernel has."""
+        b, transposed = tensors.b, problem.b_order == "nk"
         block = (self.block_n, self.block_k) if transposed else (self.block_k, self.block_n)
         c_columns = self.block_n // 2 if self.block_n >= 64 else self.block_n  # see ``store_tile``
         return {
             "b": self.operand(b.t() if transposed else b, block),
-            "c": self.operand(c, (self.block_m, c_columns)),
-            "stride_bk": b.stride(0), "stride_bn": b.stride(1), "group_m": self.config.integer("group_m"),
+            "c": self.operand(tensors.c, (self.block_m, c_columns)),
+            "bias": tensors.bias if tensors.bias is not None else tensors.c, "BIAS": tensors.bias is not None,
+            "stride_bk": b.stride(0), "stride_bn": b.stride(1), "group_m": self.group_m,
             "BLOCK_M": self.block_m, "BLOCK_N": self.block_n, "BLOCK_K": self.block_k,
-            "TMA": self.tma, "B_TRANSPOSED": transposed, "EVEN_K": depth % self.block_k == 0,
+            "TMA": self.tma, "B_TRANSPOSED": transposed, "EVEN_K": problem.gemm[2] % self.block_k == 0,
         }  # fmt: skip
 
     def partials(self, rows: int, columns: int, allocate: Allocate) -> tuple[torch.Tensor, torch.Tensor]:
         """Scratch of ``join_splits`` for a matrix: fp32 partials and int32 tickets; empty where nothing is split."""
-        if self.splits == 1:
+        if self.split_k == 1:
             return allocate((0,), torch.float32), allocate((0,), torch.int32)
         tiles = self.tiles(rows, columns)
-        partials = allocate((tiles * self.splits, self.block_m, self.block_n), torch.float32)
+        partials = allocate((tiles * self.split_k, self.block_m, self.block_n), torch.float32)
         return partials, allocate((tiles,), torch.int32)

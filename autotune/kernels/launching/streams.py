@@ -39,3 +39,8 @@ def wait(waiting: Iterable[Any], for_these: Iterable[Any]) -> None:
     for stream in waiting:
         for other in others:
             stream.wait_stream(other)
+
+
+def capturing(device: torch.device) -> bool:
+    """Whether the current stream is being captured into a CUDA graph."""
+    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import torch
+
+from autotune.errors import InvalidProblem
 
 TORCH_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
@@ -18,3 +20,14 @@ Allocate = Callable[[tuple[int, ...], torch.dtype], torch.Tensor]
 def meta(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
     """A tensor without memory: stands in for an operand where kernels are only compiled."""
     return torch.empty(shape, dtype=dtype, device="meta")
+
+
+def element_type(tensors: dict[str, torch.Tensor | None], allowed: Collection[str]) -> str:
+    """Our name of the element type that all tensors have; raises InvalidProblem where it is none of ``allowed``."""
+    found = {name: tensor.dtype for name, tensor in tensors.items() if tensor is not None}
+    names = {TORCH_DTYPES[name]: name for name in allowed}
+    types = set(found.values())
+    if len(types) != 1 or not types <= set(names):
+        said = ", ".join(f"{name} is {dtype}" for name, dtype in found.items())
+        raise InvalidProblem(f"{said}: allowed is one of {', '.join(map(str, names))} for all")
+    return names[types.pop()]

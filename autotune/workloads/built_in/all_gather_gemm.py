@@ -2,68 +2,52 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, ClassVar
 
 import torch
 
 from autotune.config import Config
 from autotune.heap.arena import SymmetricHeap
-from autotune.kernels.all_gather_gemm import launch
+from autotune.kernels.all_gather_gemm.knobs import READ_BY_PEERS, AllGatherGemmKnobs
+from autotune.kernels.all_gather_gemm.launch import KERNELS
 from autotune.kernels.all_gather_gemm.library import multiply
 from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
+from autotune.kernels.all_gather_gemm.scratch import Scratch
+from autotune.kernels.launching.contract import Setup
 from autotune.kernels.launching.gemm import GemmTensors
-from autotune.kernels.launching.plan import Compiled, compile_all
-from autotune.kernels.launching.tensors import TORCH_DTYPES, meta
 from autotune.machine import Machine
 from autotune.search_spaces.all_gather_gemm import SPACE, default_config
-from autotune.workloads.built_in.gemm import OF_A_LIBRARY, GemmOperation
+from autotune.workloads.built_in.gemm import OF_A_LIBRARY, GemmOperation, GemmWorkload
 from autotune.workloads.comparison import rounded
 from autotune.workloads.input_sets import poison
-from autotune.workloads.roofline import gemm_latency
-from autotune.workloads.scratch import SPINS_OFFLINE
-from autotune.workloads.workload import Run, Tolerance, Workload
+from autotune.workloads.interface import Run
+from autotune.workloads.launched import Operands
+from autotune.workloads.tolerance import Tolerance
 
 
-class AllGatherGemmOperation(GemmOperation):
+class AllGatherGemmOperation(GemmOperation[AllGatherGemm, Scratch]):
     """Operands lie in ordinary memory, A's shard on the heap where the problem says so.
 
     Where peers read the shard, a call copies A to the heap first, as the operator does, unless it lies there already.
     """
 
-    launcher: ClassVar = launch
+    _shard: torch.Tensor | None = None
+    """What peers read A from, where that is not A itself."""
 
     def __init__(self, problem: AllGatherGemm, heap: SymmetricHeap, machine: Machine, spin_limit: int) -> None:
         """Inputs are undefined until ``refresh``."""
-        dtype = TORCH_DTYPES[problem.dtype]
-        ordinary = partial(torch.empty, dtype=dtype, device=heap.device)
-        transposed = problem.b_order == "nk"
-        b = ordinary((problem.n_local, problem.k) if transposed else (problem.k, problem.n_local))
-        tensors = GemmTensors(
-            a=heap.allocate(problem.shard, dtype) if problem.in_place else ordinary(problem.shard),
-            b=b.t() if transposed else b,
-            c=ordinary((problem.m, problem.n_local)),
-            bias=ordinary(problem.n_local) if problem.bias else None,
-        )
-        self._shard: torch.Tensor | None = None
-        """What peers read A from, where that is not A itself."""
-        super().__init__(problem, tensors, heap, machine, spin_limit)
+        super().__init__(KERNELS, problem, heap, machine, spin_limit)
 
-    def share(self, config: Config) -> Any:
-        """Counters and inboxes; and a place for A that peers can read, where they do."""
-        scratch, self._shard = super().share(config), None
-        if config["mode"] in launch.READ_BY_PEERS and not self._problem.in_place:
-            self._shard = self._heap.allocate(self._problem.shard, self._tensors.a.dtype)
-        return scratch
-
-    def bind(self, config: Config) -> Run:
-        """On this rank's tensors, or on A's copy."""
-        a, shard = self._tensors.a, self._shard
-        if shard is None:
-            return super().bind(config)
-        tensors = replace(self._tensors, a=shard)
-        run = launch.bind(self._problem, config, self._machine, tensors, self.scratch, self._heap, self._spin_limit)
+    def bind(self, setup: Setup[AllGatherGemm, AllGatherGemmKnobs, GemmTensors, Scratch]) -> Run:
+        """On this rank's tensors, or on a copy of A that peers can read, where they do."""
+        self._shard = None
+        if self._problem.in_place or setup.knobs.mode not in READ_BY_PEERS:
+            return super().bind(setup)
+        a = self._tensors.a
+        shard = self._shard = self._heap.allocate(self._problem.shard, a.dtype)
+        run = setup.bind(replace(self._tensors, a=shard))
 
         def copy_and_run() -> None:
             shard.copy_(a)  # safe to overwrite: these modes end only when every peer has read
@@ -71,22 +55,22 @@ class AllGatherGemmOperation(GemmOperation):
 
         return copy_and_run
 
+    def refresh(self, seed: int) -> None:
+        """What peers read A from is poisoned, too."""
+        super().refresh(seed)
+        if self._shard is not None:
+            poison(self._shard)
+
     def draw_operands(self, seed: int) -> torch.Tensor:
         """Every rank draws every rank's shard, and multiplies the whole A by its own B."""
         tensors, rank, wide = self._tensors, self._heap.rank, self.wide
         shards = [self.draw_a(seed * 1000 + other) for other in range(self._heap.world_size)]
         tensors.a.copy_(shards[rank])
         tensors.b.copy_(self.draw_b(seed * 1000 + 500 + rank))
-        self.draw_bias(seed * 1000 + 750 + rank)
+        self.draw_bias(seed * 1000 + 750 + rank, self._problem.k)
         whole = torch.cat(shards, dim=0 if self._problem.rows_layout else 1)
         product: torch.Tensor = whole.to(wide) @ tensors.b.to(wide)
         return product
-
-    def poison_scratch(self) -> None:
-        """The inbox, and what peers read A from."""
-        poison(self.scratch.inbox)
-        if self._shard is not None:
-            poison(self._shard)
 
     def parts(self) -> dict[str, Run]:
         """The library's all-gather of A alone, and its GEMM alone."""
@@ -99,12 +83,13 @@ class AllGatherGemmOperation(GemmOperation):
         }
 
 
-class AllGatherGemmWorkload(Workload):
-    """The plug-in."""
+class AllGatherGemmWorkload(GemmWorkload):
+    """What joins problem, kernels and space."""
 
-    name = "all_gather_gemm"
     problem_type = AllGatherGemm
     space = SPACE
+    kernels = KERNELS
+    options = ("layout", "in_place")
     sources: ClassVar = ("autotune.kernels.all_gather_gemm", "autotune.workloads.built_in.gemm")
 
     def default_problem(self, machine: Machine, world_size: int) -> AllGatherGemm:
@@ -156,18 +141,6 @@ class AllGatherGemmWorkload(Workload):
             deep.replace(block_n=128, block_k=128, split_k=4, num_stages=4),
         ]
 
-    def baselines(self, problem: AllGatherGemm, machine: Machine) -> dict[str, Config]:
-        """The library's all-gather, then its GEMM: eager, and as a CUDA graph where there are graphs."""
-        both = {
-            "bsp eager": Config({"mode": "bsp", "launch": "eager"}),
-            "bsp graph": Config({"mode": "bsp", "launch": "graph"}),
-        }
-        return {name: c for name, c in both.items() if SPACE.violation(c, problem, machine) is None}
-
-    def predict(self, problem: AllGatherGemm, config: Config, machine: Machine) -> float | None:
-        """By rooflines."""
-        return gemm_latency(problem, config, machine)
-
     def tolerance_of(self, problem: AllGatherGemm, config: Config, machine: Machine) -> Tolerance:
         """The result alone is rounded, or what the library's GEMM rounds on its way there."""
         ours = config["mode"] in ("push", "pull", "pull_staged")
@@ -177,7 +150,7 @@ class AllGatherGemmWorkload(Workload):
     def heap_bytes(self, problem: AllGatherGemm) -> int:
         """A's shard and the largest scratch."""
         rows, width = problem.shard
-        return rows * width * problem.element_size + launch.scratch_bytes(problem) + (1 << 20)
+        return rows * width * problem.element_size + super().heap_bytes(problem)
 
     def operation(
         self, problem: AllGatherGemm, heap: SymmetricHeap, machine: Machine, spin_limit: int
@@ -185,20 +158,17 @@ class AllGatherGemmWorkload(Workload):
         """Set up on this rank."""
         return AllGatherGemmOperation(problem, heap, machine, spin_limit)
 
-    def compile(self, problem: AllGatherGemm, config: Config, machine: Machine) -> list[Compiled]:
-        """From meta tensors: no memory, no device."""
-        dtype = TORCH_DTYPES[problem.dtype]
-        transposed = problem.b_order == "nk"
-        b = meta((problem.n_local, problem.k) if transposed else (problem.k, problem.n_local), dtype)
-        tensors = GemmTensors(
-            a=meta(problem.shard, dtype),
-            b=b.t() if transposed else b,
-            c=meta((problem.m, problem.n_local), dtype),
-            bias=meta((problem.n_local,), dtype) if problem.bias else None,
-        )
-        scratch = launch.allocate_scratch(problem, config, machine, meta, meta)
-        bases = meta((problem.world_size,), torch.int64)
-        return compile_all(launch.plan(problem, config, machine, tensors, scratch, bases, 0, SPINS_OFFLINE))
+    def sizes(self, world_size: int, a: torch.Tensor, b: torch.Tensor, options: Mapping[str, Any]) -> dict[str, int]:
+        """The shard's sizes make A's by the layout."""
+        m, k = a.shape
+        m, k = (m * world_size, k) if options["layout"] == "rows" else (m, k * world_size)
+        return {"m": m, "n": b.shape[1] * world_size, "k": k}
+
+    def out_shape(self, world_size: int, operands: Operands, options: Sequence[Any]) -> tuple[int, int]:
+        """[m, n_local]"""
+        (a, b, _), (layout, _) = operands, options
+        assert a is not None and b is not None
+        return a.shape[0] * world_size if layout == "rows" else a.shape[0], b.shape[1]
 
 
 WORKLOAD = AllGatherGemmWorkload()

@@ -4,26 +4,29 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 import torch.distributed as dist
 
 from autotune.config import Config
+from autotune.errors import InvalidProblem
 from autotune.heap.arena import SymmetricHeap
-from autotune.kernels.flash_decode import launch
-from autotune.kernels.flash_decode.problem import FlashDecode
+from autotune.kernels.flash_decode.launch import KERNELS, gather
+from autotune.kernels.flash_decode.problem import DTYPES, FlashDecode
 from autotune.kernels.flash_decode.reference import attention, joined
 from autotune.kernels.flash_decode.tensors import Scratch, Tensors
-from autotune.kernels.launching.plan import Compiled, compile_all, run_all
-from autotune.kernels.launching.tensors import meta
+from autotune.kernels.launching.contract import Call
+from autotune.kernels.launching.plan import run_all
+from autotune.kernels.launching.tensors import element_type
 from autotune.machine import Machine
 from autotune.search_spaces.flash_decode import SEVERAL_KERNELS, SPACE, default_config
 from autotune.workloads.comparison import distance, drawn
 from autotune.workloads.input_sets import SETS, InputSets, poison
+from autotune.workloads.interface import Run
+from autotune.workloads.launched import LaunchedOperation, LaunchedWorkload, Operands
 from autotune.workloads.roofline import flash_decode_latency
-from autotune.workloads.scratch import SPINS_OFFLINE, ScratchOperation
-from autotune.workloads.workload import Error, Run, Tolerance, Workload
+from autotune.workloads.tolerance import Error, Tolerance
 
 TOLERANCES = {
     # Rounding of softmax weights, of what travels (wire=rounded) and of the output, 2**-9 each in bf16, 2**-12 in fp16;
@@ -33,31 +36,20 @@ TOLERANCES = {
 }
 
 
+DIMENSIONS = {"q": 3, "k_cache": 4, "v_cache": 4, "block_table": 2, "lengths": 1}
+"""Of each operand."""
+
 SHARPNESS = 4.0
 """Standard deviation of the queries, hence of the logits: parts then differ widely in their log-sum-exps."""
 
 
-class FlashDecodeOperation(ScratchOperation):
+class FlashDecodeOperation(LaunchedOperation[FlashDecode, Tensors, Scratch]):
     """The tensors of one rank, and the config prepared last."""
 
     def __init__(self, problem: FlashDecode, heap: SymmetricHeap, machine: Machine, spin_limit: int) -> None:
         """Allocates the operands in ordinary memory and draws them, for capturing a graph runs it before any check."""
-        self._problem, self._machine, self._spin_limit = problem, machine, spin_limit
-        self._tensors = Tensors.allocate(
-            problem, lambda shape, dtype: torch.empty(shape, dtype=dtype, device=heap.device)
-        )
-        super().__init__(heap)
+        super().__init__(KERNELS, problem, heap, machine, spin_limit)
         self.refresh(seed=0)
-
-    def share(self, config: Config) -> Scratch:
-        """Counters, inbox and splits."""
-        return launch.share_scratch(self._problem, config, self._machine, self._heap)
-
-    def bind(self, config: Config) -> Run:
-        """On this rank's tensors."""
-        return launch.bind(
-            self._problem, config, self._machine, self._tensors, self.scratch, self._heap, self._spin_limit
-        )
 
     def refresh(self, seed: int) -> None:
         """Draw the queries, the same on every rank, and this rank's cache in place; gather the references on the host.
@@ -69,10 +61,10 @@ class FlashDecodeOperation(ScratchOperation):
         shape = (SETS, *tensors.q.shape)
         self._queries = (drawn(shape, torch.float32, device, seed * 1000) * SHARPNESS).to(tensors.q.dtype)
         tensors.q.copy_(self._queries[0])
-        for cache in (tensors.keys, tensors.values):
+        for cache in (tensors.k_cache, tensors.v_cache):
             cache.normal_(generator=generator)
-        pages = torch.randperm(tensors.table.numel(), generator=generator, device=device)
-        tensors.table.copy_(pages.view(tensors.table.shape))
+        pages = torch.randperm(tensors.block_table.numel(), generator=generator, device=device)
+        tensors.block_table.copy_(pages.view(tensors.block_table.shape))
         tensors.lengths.copy_(self._lengths(seed))
         self._references = self._gathered_references()
         self._number = 0
@@ -83,7 +75,7 @@ class FlashDecodeOperation(ScratchOperation):
     def inputs(self) -> Sequence[torch.Tensor]:
         """Queries, cache, block table and lengths."""
         tensors = self._tensors
-        return [tensors.q, tensors.keys, tensors.values, tensors.table, tensors.lengths]
+        return [tensors.q, tensors.k_cache, tensors.v_cache, tensors.block_table, tensors.lengths]
 
     def outputs(self) -> Sequence[torch.Tensor]:
         """The attention's."""
@@ -135,21 +127,24 @@ class FlashDecodeOperation(ScratchOperation):
 
     def parts(self) -> dict[str, Run]:
         """The attention alone, the library's all-gather of its partial results alone, their combination alone."""
-        config = part_config(self._problem, self._machine)
-        own = functools.partial(torch.zeros, device=self._heap.device)
-        scratch = launch.allocate_scratch(
-            self._problem, config, lambda s, d: own(s, dtype=d), lambda s, d: own(s, dtype=d)
-        )
-        planner = launch.Planner(
-            self._problem, config, self._machine, self._tensors, scratch, self._heap.bases, self._heap.rank,
-            self._spin_limit,
+        own = functools.partial(_zeros, self._heap.device)
+        knobs = KERNELS.knobs.of(part_config(self._problem, self._machine))
+        scratch = KERNELS.scratch(self._problem, knobs, self._machine, own, own)
+        *local, combine = KERNELS.plan(
+            Call(
+                self._problem, knobs, self._machine, self._tensors, scratch, self._heap.bases, self._heap.rank,
+                self._spin_limit,
+            )
         )  # fmt: skip
-        *local, combine = planner.launches()
         return {
             "attention": lambda: run_all(local),
-            "all_gather": lambda: launch.gather(scratch),
+            "all_gather": lambda: gather(scratch),
             "combine": combine.run,
         }
+
+
+def _zeros(device: torch.device, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    return torch.zeros(shape, dtype=dtype, device=device)
 
 
 class _Queries(InputSets):
@@ -179,12 +174,13 @@ def bulk_synchronous(problem: FlashDecode, machine: Machine, launch_as: str) -> 
     return Config({**shared, "mode": "bsp", "launch": launch_as})
 
 
-class FlashDecodeWorkload(Workload):
-    """The plug-in."""
+class FlashDecodeWorkload(LaunchedWorkload):
+    """What joins problem, kernels and space."""
 
-    name = "flash_decode"
     problem_type = FlashDecode
     space = SPACE
+    kernels = KERNELS
+    options = ("soft_cap", "ragged")
     sources: ClassVar = ("autotune.kernels.flash_decode",)
 
     def default_problem(self, machine: Machine, world_size: int) -> FlashDecode:
@@ -225,15 +221,11 @@ class FlashDecodeWorkload(Workload):
 
     def predict(self, problem: FlashDecode, config: Config, machine: Machine) -> float | None:
         """By rooflines."""
-        return flash_decode_latency(problem, config, machine)
+        return flash_decode_latency(problem, KERNELS.knobs.of(config), machine)
 
     def tolerance(self, problem: FlashDecode) -> Tolerance:
         """By element type."""
         return TOLERANCES[problem.dtype]
-
-    def heap_bytes(self, problem: FlashDecode) -> int:
-        """The largest scratch, and the stopwatch's counters; operands are in ordinary memory."""
-        return launch.scratch_bytes(problem) + (1 << 20)
 
     def operation(
         self, problem: FlashDecode, heap: SymmetricHeap, machine: Machine, spin_limit: int
@@ -241,13 +233,41 @@ class FlashDecodeWorkload(Workload):
         """Set up on this rank."""
         return FlashDecodeOperation(problem, heap, machine, spin_limit)
 
-    def compile(self, problem: FlashDecode, config: Config, machine: Machine) -> list[Compiled]:
-        """From meta tensors: no memory, no device."""
-        tensors = Tensors.allocate(problem, meta)
-        scratch = launch.allocate_scratch(problem, config, meta, meta)
-        bases = meta((problem.world_size,), torch.int64)
-        planner = launch.Planner(problem, config, machine, tensors, scratch, bases, 0, SPINS_OFFLINE)
-        return compile_all(planner.launches())
+    def problem_of(self, world_size: int, operands: Operands, options: Sequence[Any]) -> FlashDecode:
+        """From q, one cache and the block table, which the others have to fit: its row is the longest sequence."""
+        named = dict(zip(DIMENSIONS, operands, strict=True))
+        for name, tensor in named.items():
+            assert tensor is not None
+            if tensor.dim() != DIMENSIONS[name] or not tensor.is_contiguous():
+                raise InvalidProblem(
+                    f"{name} is {list(tensor.shape)}, strides {tensor.stride()}: {DIMENSIONS[name]} dimensions, "
+                    "contiguous, are needed"
+                )
+        q, keys, values, table, lengths = (tensor for tensor in operands if tensor is not None)
+        dtype = element_type({"q": q, "k_cache": keys, "v_cache": values}, DTYPES)
+        batch, q_heads, head_dim = q.shape
+        _, page_size, kv_heads, _ = keys.shape
+        fits = (
+            values.shape == keys.shape and keys.shape[3] == head_dim and table.dtype == lengths.dtype == torch.int32
+            and table.shape[0] == batch and lengths.shape == (batch,)
+        )  # fmt: skip
+        if not fits:
+            raise InvalidProblem(
+                f"q is {list(q.shape)}, k_cache {list(keys.shape)}, v_cache {list(values.shape)}, block_table "
+                f"{list(table.shape)} {table.dtype}, lengths {list(lengths.shape)} {lengths.dtype}: needed are both "
+                f"caches [pages, page_size, kv_heads, {head_dim}], block_table [{batch}, pages of a sequence] and "
+                f"lengths [{batch}], both int32"
+            )
+        soft_cap, ragged = options
+        return FlashDecode(
+            batch=batch, q_heads=q_heads, kv_heads=kv_heads, head_dim=head_dim, kv_len=table.shape[1] * page_size,
+            page_size=page_size, soft_cap=soft_cap, ragged=ragged, dtype=dtype, world_size=world_size,
+        )  # fmt: skip
+
+    def out_shape(self, world_size: int, operands: Operands, options: Sequence[Any]) -> tuple[int, ...]:
+        """That of q."""
+        assert operands[0] is not None
+        return tuple(operands[0].shape)
 
 
 WORKLOAD = FlashDecodeWorkload()

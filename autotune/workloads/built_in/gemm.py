@@ -1,20 +1,25 @@
-"""What the workloads with a GEMM have in common on a rank: a launcher on operands, random inputs, a distance."""
+"""What the workloads with a GEMM share: operands that a caller gives, random inputs, a reference, baselines."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
-from typing import Any, ClassVar
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 
 from autotune.config import Config
-from autotune.heap.arena import SymmetricHeap
+from autotune.errors import InvalidProblem
+from autotune.kernels.launching.contract import P, S
+from autotune.kernels.launching.gemm import GemmTensors
+from autotune.kernels.launching.tensors import TORCH_DTYPES, element_type
 from autotune.machine import Machine
+from autotune.problem import Problem
 from autotune.workloads.comparison import distance, drawn, drawn_bias, drawn_deep
 from autotune.workloads.input_sets import InputSets, poison
-from autotune.workloads.scratch import ScratchOperation
-from autotune.workloads.workload import Error, Run
+from autotune.workloads.launched import LaunchedOperation, LaunchedWorkload, Operands
+from autotune.workloads.roofline import gemm_latency
+from autotune.workloads.tolerance import Error
 
 FACTORS = (1.0, -1.0, 2.0, -2.0)
 """A is multiplied by one of these between calls back to back, on all ranks by the same: exact in every element type.
@@ -32,47 +37,76 @@ def ring(world_size: int) -> float:
     return 1 + (world_size + 1) / 2 + OF_A_LIBRARY
 
 
-class GemmOperation(ScratchOperation):
+class GemmWorkload(LaunchedWorkload):
+    """A subclass says how the sizes of A and B make a problem, which has ``gemm``: rows, columns, depth on a rank."""
+
+    @abstractmethod
+    def sizes(self, world_size: int, a: torch.Tensor, b: torch.Tensor, options: Mapping[str, Any]) -> dict[str, int]:
+        """The problem's fields that come from two matrices."""
+
+    def problem_of(self, world_size: int, operands: Operands, options: Sequence[Any]) -> Problem:
+        """A is contiguous, B too or the transpose of such a matrix; B's depth and the bias fit the problem."""
+        a, b, bias = operands
+        assert a is not None and b is not None
+        dtype = element_type({"a": a, "b": b, "bias": bias}, TORCH_DTYPES)
+        _check_storage(a, b)
+        given = dict(zip(self.options, options, strict=True))
+        kind: type[Any] = self.problem_type
+        problem = kind(
+            **self.sizes(world_size, a, b, given), **given, dtype=dtype, world_size=world_size,
+            b_order="kn" if b.is_contiguous() else "nk", bias=bias is not None,
+        )  # fmt: skip
+        _, columns, depth = problem.gemm
+        if b.shape[0] != depth or (bias is not None and bias.shape != (columns,)):
+            raise InvalidProblem(
+                f"b is {list(b.shape)}, bias {None if bias is None else list(bias.shape)}; with a {list(a.shape)} on "
+                f"{world_size} ranks, b [{depth}, {columns}] and bias [{columns}] are needed ({problem})"
+            )
+        made: Problem = problem
+        return made
+
+    def baselines(self, problem: Any, machine: Machine) -> dict[str, Config]:
+        """The library's GEMM and its collective: eager, and as a CUDA graph where there are graphs."""
+        both = {
+            "bsp eager": Config({"mode": "bsp", "launch": "eager"}),
+            "bsp graph": Config({"mode": "bsp", "launch": "graph"}),
+        }
+        return {name: c for name, c in both.items() if self.space.violation(c, problem, machine) is None}
+
+    def predict(self, problem: Any, config: Config, machine: Machine) -> float | None:
+        """By rooflines."""
+        return gemm_latency(problem, self.kernels.knobs.of(config), machine)
+
+
+def _check_storage(a: torch.Tensor, b: torch.Tensor) -> None:
+    if a.dim() != 2 or b.dim() != 2 or not a.is_contiguous():
+        raise InvalidProblem(
+            f"a {list(a.shape)}, strides {a.stride()}, and b {list(b.shape)} must be matrices, and a contiguous"
+        )
+    if not b.is_contiguous() and not b.t().is_contiguous():
+        raise InvalidProblem(
+            f"b has strides {b.stride()}: it must be contiguous, or the transpose of a contiguous matrix"
+        )
+
+
+class GemmOperation(LaunchedOperation[P, GemmTensors, S]):
     """The tensors of one rank, and the config prepared last. A subclass draws the inputs and knows the parts."""
 
-    launcher: ClassVar[Any]
-    """The module with ``share_scratch`` and ``bind``."""
-
-    def __init__(self, problem: Any, tensors: Any, heap: SymmetricHeap, machine: Machine, spin_limit: int) -> None:
-        """``tensors`` has ``a``, ``b``, ``c`` and maybe ``bias``; inputs are undefined until ``refresh``."""
-        self._problem, self._tensors = problem, tensors
-        self._machine, self._spin_limit = machine, spin_limit
-        self._product: torch.Tensor | None = None
-        """The reference without its bias, for A as it was drawn."""
-        self._factor = 1.0
-        """What A has been multiplied by since."""
-        super().__init__(heap)
+    _product: torch.Tensor | None = None
+    """The reference without its bias, for A as it was drawn."""
+    _factor = 1.0
+    """What A has been multiplied by since."""
 
     @abstractmethod
     def draw_operands(self, seed: int) -> torch.Tensor:
         """Fill A, B and the bias; the product that the kernels owe this rank, without the bias, in type ``wide``."""
-
-    @abstractmethod
-    def poison_scratch(self) -> None:
-        """Fill what the kernels of the config prepared last write to, the counters apart, with NaN."""
-
-    def share(self, config: Config) -> Any:
-        """Counters and inboxes."""
-        return self.launcher.share_scratch(self._problem, config, self._machine, self._heap)
-
-    def bind(self, config: Config) -> Run:
-        """On this rank's tensors."""
-        run: Run = self.launcher.bind(
-            self._problem, config, self._machine, self._tensors, self.scratch, self._heap, self._spin_limit
-        )
-        return run
 
     def refresh(self, seed: int) -> None:
         """Every rank draws what it needs of every rank's operands, so that the reference needs no communication."""
         self._product, self._factor = self.draw_operands(seed), 1.0
         poison(self._tensors.c)
         if self.scratch is not None:
-            self.poison_scratch()
+            self.scratch.poison()
 
     def inputs(self) -> Sequence[torch.Tensor]:
         """A, B and the bias."""
@@ -100,17 +134,18 @@ class GemmOperation(ScratchOperation):
 
     def draw_a(self, seed: int) -> torch.Tensor:
         """A like this rank's, the same on every rank for the same seed."""
-        return drawn_deep(tuple(self._tensors.a.shape), self._tensors.a.dtype, self._heap.device, seed)
+        rows, depth = self._tensors.a.shape
+        return drawn_deep((rows, depth), self._tensors.a.dtype, self._heap.device, seed)
 
     def draw_b(self, seed: int) -> torch.Tensor:
         """A B like this rank's, likewise."""
         return drawn(tuple(self._tensors.b.shape), self._tensors.b.dtype, self._heap.device, seed)
 
-    def draw_bias(self, seed: int) -> None:
-        """Fill the bias, where there is one."""
+    def draw_bias(self, seed: int, depth: int) -> None:
+        """Fill the bias, where there is one, of a product of that depth."""
         bias = self._tensors.bias
         if bias is not None:
-            bias.copy_(drawn_bias(tuple(bias.shape), bias.dtype, self._heap.device, seed, self._problem.k))
+            bias.copy_(drawn_bias(tuple(bias.shape), bias.dtype, self._heap.device, seed, depth))
 
     def error(self) -> Error:
         """Distance of C from the reference."""
@@ -132,7 +167,7 @@ class _Multiples(InputSets):
 
     count = len(FACTORS)
 
-    def __init__(self, operation: GemmOperation) -> None:
+    def __init__(self, operation: GemmOperation[Any, Any]) -> None:
         self._operation = operation
 
     def put(self, number: int) -> None:

@@ -2,35 +2,33 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 import torch
 
 from autotune.config import Config
 from autotune.heap.arena import SymmetricHeap
-from autotune.kernels.gemm_all_reduce import launch
+from autotune.kernels.gemm_all_reduce.launch import KERNELS
 from autotune.kernels.gemm_all_reduce.library import multiply
 from autotune.kernels.gemm_all_reduce.problem import GemmAllReduce
-from autotune.kernels.launching.gemm import GemmTensors
-from autotune.kernels.launching.plan import Compiled, compile_all
-from autotune.kernels.launching.tensors import TORCH_DTYPES, meta
+from autotune.kernels.gemm_all_reduce.scratch import Scratch
 from autotune.machine import Machine
-from autotune.search_spaces.gemm_all_reduce import KERNELS, SPACE, default_config, untuned
-from autotune.workloads.built_in.gemm import GemmOperation, ring
+from autotune.search_spaces.gemm_all_reduce import KERNELS as OUR_MODES
+from autotune.search_spaces.gemm_all_reduce import SPACE, default_config, untuned
+from autotune.workloads.built_in.gemm import GemmOperation, GemmWorkload, ring
 from autotune.workloads.comparison import rounded
-from autotune.workloads.roofline import gemm_latency
-from autotune.workloads.scratch import SPINS_OFFLINE
-from autotune.workloads.workload import Run, Tolerance, Workload
+from autotune.workloads.interface import Run
+from autotune.workloads.launched import Operands
+from autotune.workloads.tolerance import Tolerance
 
 
-class GemmAllReduceOperation(GemmOperation):
+class GemmAllReduceOperation(GemmOperation[GemmAllReduce, Scratch]):
     """Operands in ordinary memory."""
-
-    launcher: ClassVar = launch
 
     def __init__(self, problem: GemmAllReduce, heap: SymmetricHeap, machine: Machine, spin_limit: int) -> None:
         """Inputs are undefined until ``refresh``."""
-        super().__init__(problem, _tensors(problem, heap.device), heap, machine, spin_limit)
+        super().__init__(KERNELS, problem, heap, machine, spin_limit)
 
     def draw_operands(self, seed: int) -> torch.Tensor:
         """Every rank draws every rank's operands, one rank's at a time: a large B is there only once more."""
@@ -42,12 +40,8 @@ class GemmAllReduceOperation(GemmOperation):
             if other == rank:
                 tensors.a.copy_(a)
                 tensors.b.copy_(b)
-        self.draw_bias(seed * 1000 + 999)
+        self.draw_bias(seed * 1000 + 999, self._problem.k)
         return product
-
-    def poison_scratch(self) -> None:
-        """Inboxes and results."""
-        self.scratch.poison()
 
     def parts(self) -> dict[str, Run]:
         """The library's GEMM alone, and its all-reduce of C alone."""
@@ -59,12 +53,13 @@ class GemmAllReduceOperation(GemmOperation):
         }
 
 
-class GemmAllReduceWorkload(Workload):
-    """The plug-in."""
+class GemmAllReduceWorkload(GemmWorkload):
+    """What joins problem, kernels and space."""
 
-    name = "gemm_all_reduce"
     problem_type = GemmAllReduce
     space = SPACE
+    kernels = KERNELS
+    options = ("deterministic",)
     sources: ClassVar = ("autotune.kernels.gemm_all_reduce", "autotune.workloads.built_in.gemm")
 
     def default_problem(self, machine: Machine, world_size: int) -> GemmAllReduce:
@@ -80,32 +75,16 @@ class GemmAllReduceWorkload(Workload):
     def first_configs(self, problem: GemmAllReduce, machine: Machine) -> list[Config]:
         """The default, then each mode as one would write it down, as it is and with its words and splits changed."""
         found = [default_config(problem, machine)]
-        for base in filter(None, (untuned(mode, problem, machine) for mode in KERNELS)):
+        for base in filter(None, (untuned(mode, problem, machine) for mode in OUR_MODES)):
             found += [base, base.replace(combine="separate"), base.replace(split_k=2), base.replace(split_k=4)]
             if "protocol" in base:
                 found += [base.replace(protocol="ll"), base.replace(protocol="ll", split_k=2)]
         return [config for config in dict.fromkeys(found) if SPACE.violation(config, problem, machine) is None]
 
-    def baselines(self, problem: GemmAllReduce, machine: Machine) -> dict[str, Config]:
-        """The library's GEMM, then its all-reduce: eager, and as a CUDA graph where there are graphs."""
-        both = {
-            "bsp eager": Config({"mode": "bsp", "launch": "eager"}),
-            "bsp graph": Config({"mode": "bsp", "launch": "graph"}),
-        }
-        return {name: c for name, c in both.items() if SPACE.violation(c, problem, machine) is None}
-
-    def predict(self, problem: GemmAllReduce, config: Config, machine: Machine) -> float | None:
-        """By rooflines."""
-        return gemm_latency(problem, config, machine)
-
     def tolerance_of(self, problem: GemmAllReduce, config: Config, machine: Machine) -> Tolerance:
         """Each part is rounded, and the sum; see ``ring`` for the library's."""
         roundings = ring(problem.world_size) if config["mode"] == "bsp" else 2.0
         return rounded(problem.dtype, roundings, problem.k, problem.m * problem.n, machine)
-
-    def heap_bytes(self, problem: GemmAllReduce) -> int:
-        """The largest scratch; operands lie elsewhere."""
-        return launch.scratch_bytes(problem) + (1 << 20)
 
     def operation(
         self, problem: GemmAllReduce, heap: SymmetricHeap, machine: Machine, spin_limit: int
@@ -113,26 +92,15 @@ class GemmAllReduceWorkload(Workload):
         """Set up on this rank."""
         return GemmAllReduceOperation(problem, heap, machine, spin_limit)
 
-    def compile(self, problem: GemmAllReduce, config: Config, machine: Machine) -> list[Compiled]:
-        """From meta tensors: no memory, no device."""
-        if config["mode"] == "bsp":
-            return []
-        tensors = _tensors(problem, torch.device("meta"))
-        scratch = launch.allocate_scratch(problem, config, machine, meta, meta)
-        bases = meta((problem.world_size,), torch.int64)
-        return compile_all(launch.plan(problem, config, machine, tensors, scratch, bases, 0, SPINS_OFFLINE))
+    def sizes(self, world_size: int, a: torch.Tensor, b: torch.Tensor, options: Mapping[str, Any]) -> dict[str, int]:
+        """The depth is that of all ranks together."""
+        return {"m": a.shape[0], "n": b.shape[1], "k": a.shape[1] * world_size}
 
-
-def _tensors(problem: GemmAllReduce, device: torch.device) -> GemmTensors:
-    dtype, transposed = TORCH_DTYPES[problem.dtype], problem.b_order == "nk"
-    b_shape = (problem.n, problem.k_local) if transposed else (problem.k_local, problem.n)
-    b = torch.empty(b_shape, dtype=dtype, device=device)
-    return GemmTensors(
-        a=torch.empty((problem.m, problem.k_local), dtype=dtype, device=device),
-        b=b.t() if transposed else b,
-        c=torch.empty((problem.m, problem.n), dtype=dtype, device=device),
-        bias=torch.empty(problem.n, dtype=dtype, device=device) if problem.bias else None,
-    )
+    def out_shape(self, world_size: int, operands: Operands, options: Sequence[Any]) -> tuple[int, int]:
+        """[m, n]"""
+        a, b, _ = operands
+        assert a is not None and b is not None
+        return a.shape[0], b.shape[1]
 
 
 WORKLOAD = GemmAllReduceWorkload()

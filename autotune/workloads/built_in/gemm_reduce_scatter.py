@@ -2,46 +2,32 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 import torch
 
 from autotune.config import Config
 from autotune.heap.arena import SymmetricHeap
-from autotune.kernels.gemm_reduce_scatter import launch
-from autotune.kernels.gemm_reduce_scatter.launch import LIBRARY_GEMM
+from autotune.kernels.gemm_reduce_scatter.knobs import LIBRARY_GEMM
+from autotune.kernels.gemm_reduce_scatter.launch import KERNELS
 from autotune.kernels.gemm_reduce_scatter.problem import GemmReduceScatter
-from autotune.kernels.launching.gemm import GemmTensors
-from autotune.kernels.launching.plan import Compiled, compile_all
-from autotune.kernels.launching.tensors import TORCH_DTYPES, meta
+from autotune.kernels.gemm_reduce_scatter.scratch import Scratch
 from autotune.machine import Machine
 from autotune.search_spaces.gemm_reduce_scatter import SPACE, default_config
-from autotune.workloads.built_in.gemm import OF_A_LIBRARY, GemmOperation, ring
+from autotune.workloads.built_in.gemm import OF_A_LIBRARY, GemmOperation, GemmWorkload, ring
 from autotune.workloads.comparison import rounded
-from autotune.workloads.input_sets import poison
-from autotune.workloads.roofline import gemm_latency
-from autotune.workloads.scratch import SPINS_OFFLINE
-from autotune.workloads.workload import Run, Tolerance, Workload
+from autotune.workloads.interface import Run
+from autotune.workloads.launched import Operands
+from autotune.workloads.tolerance import Tolerance
 
 
-class GemmReduceScatterOperation(GemmOperation):
+class GemmReduceScatterOperation(GemmOperation[GemmReduceScatter, Scratch]):
     """Operands in ordinary memory."""
-
-    launcher: ClassVar = launch
 
     def __init__(self, problem: GemmReduceScatter, heap: SymmetricHeap, machine: Machine, spin_limit: int) -> None:
         """Inputs are undefined until ``refresh``."""
-        dtype, device = TORCH_DTYPES[problem.dtype], heap.device
-        transposed = problem.b_order == "nk"
-        b_shape = (problem.n, problem.k_local) if transposed else (problem.k_local, problem.n)
-        b = torch.empty(b_shape, dtype=dtype, device=device)
-        tensors = GemmTensors(
-            a=torch.empty((problem.m, problem.k_local), dtype=dtype, device=device),
-            b=b.t() if transposed else b,
-            c=torch.empty((problem.rows, problem.n), dtype=dtype, device=device),
-            bias=torch.empty(problem.n, dtype=dtype, device=device) if problem.bias else None,
-        )
-        super().__init__(problem, tensors, heap, machine, spin_limit)
+        super().__init__(KERNELS, problem, heap, machine, spin_limit)
 
     def draw_operands(self, seed: int) -> torch.Tensor:
         """Every rank draws every rank's operands, one rank's at a time, and multiplies its own rows."""
@@ -54,13 +40,8 @@ class GemmReduceScatterOperation(GemmOperation):
             if source == rank:
                 tensors.a.copy_(a)
                 tensors.b.copy_(b)
-        self.draw_bias(seed * 1000 + 750)
+        self.draw_bias(seed * 1000 + 750, self._problem.k)
         return product
-
-    def poison_scratch(self) -> None:
-        """Inboxes, and the library's product."""
-        poison(self.scratch.inbox)
-        poison(self.scratch.product)
 
     def parts(self) -> dict[str, Run]:
         """The library's GEMM alone, and its reduce-scatter of such a product alone."""
@@ -76,12 +57,12 @@ class GemmReduceScatterOperation(GemmOperation):
         }
 
 
-class GemmReduceScatterWorkload(Workload):
-    """The plug-in."""
+class GemmReduceScatterWorkload(GemmWorkload):
+    """What joins problem, kernels and space."""
 
-    name = "gemm_reduce_scatter"
     problem_type = GemmReduceScatter
     space = SPACE
+    kernels = KERNELS
     sources: ClassVar = ("autotune.kernels.gemm_reduce_scatter", "autotune.workloads.built_in.gemm")
 
     def default_problem(self, machine: Machine, world_size: int) -> GemmReduceScatter:
@@ -115,18 +96,6 @@ class GemmReduceScatterWorkload(Workload):
             found.append(Config({"mode": "copy_engine", **copies, **total}))
         return [c for c in dict.fromkeys(found) if SPACE.violation(c, problem, machine) is None]
 
-    def baselines(self, problem: GemmReduceScatter, machine: Machine) -> dict[str, Config]:
-        """The library's GEMM, then its reduce-scatter: eager, and as a CUDA graph where there are graphs."""
-        both = {
-            "bsp eager": Config({"mode": "bsp", "launch": "eager"}),
-            "bsp graph": Config({"mode": "bsp", "launch": "graph"}),
-        }
-        return {name: c for name, c in both.items() if SPACE.violation(c, problem, machine) is None}
-
-    def predict(self, problem: GemmReduceScatter, config: Config, machine: Machine) -> float | None:
-        """By rooflines."""
-        return gemm_latency(problem, config, machine)
-
     def tolerance_of(self, problem: GemmReduceScatter, config: Config, machine: Machine) -> Tolerance:
         """Each part is rounded, and the sum; see ``ring`` for the library's."""
         roundings = 2.0
@@ -136,32 +105,21 @@ class GemmReduceScatterWorkload(Workload):
             roundings = ring(problem.world_size) + problem.bias
         return rounded(problem.dtype, roundings, problem.k, problem.rows * problem.n, machine)
 
-    def heap_bytes(self, problem: GemmReduceScatter) -> int:
-        """The largest scratch."""
-        return launch.scratch_bytes(problem) + (1 << 20)
-
     def operation(
         self, problem: GemmReduceScatter, heap: SymmetricHeap, machine: Machine, spin_limit: int
     ) -> GemmReduceScatterOperation:
         """Set up on this rank."""
         return GemmReduceScatterOperation(problem, heap, machine, spin_limit)
 
-    def compile(self, problem: GemmReduceScatter, config: Config, machine: Machine) -> list[Compiled]:
-        """From meta tensors: no memory, no device."""
-        if config["mode"] == "bsp":
-            return []
-        dtype = TORCH_DTYPES[problem.dtype]
-        transposed = problem.b_order == "nk"
-        b = meta((problem.n, problem.k_local) if transposed else (problem.k_local, problem.n), dtype)
-        tensors = GemmTensors(
-            a=meta((problem.m, problem.k_local), dtype),
-            b=b.t() if transposed else b,
-            c=meta((problem.rows, problem.n), dtype),
-            bias=meta((problem.n,), dtype) if problem.bias else None,
-        )
-        scratch = launch.allocate_scratch(problem, config, machine, meta, meta)
-        bases = meta((problem.world_size,), torch.int64)
-        return compile_all(launch.plan(problem, config, machine, tensors, scratch, bases, 0, SPINS_OFFLINE))
+    def sizes(self, world_size: int, a: torch.Tensor, b: torch.Tensor, options: Mapping[str, Any]) -> dict[str, int]:
+        """The depth is that of all ranks together."""
+        return {"m": a.shape[0], "n": b.shape[1], "k": a.shape[1] * world_size}
+
+    def out_shape(self, world_size: int, operands: Operands, options: Sequence[Any]) -> tuple[int, int]:
+        """[m / world_size, n]"""
+        a, b, _ = operands
+        assert a is not None and b is not None
+        return a.shape[0] // world_size, b.shape[1]
 
 
 WORKLOAD = GemmReduceScatterWorkload()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from autotune.config import Config
+from autotune.kernels.flash_decode.knobs import FlashDecodeKnobs
 from autotune.kernels.flash_decode.problem import FlashDecode
 from autotune.machine import Machine
 from autotune.workloads.roofline.device_rates import rates_of
@@ -21,12 +21,12 @@ REDUCTION = 0.02
 KERNELS = {"bsp": 4, "iris_all_gather": 3, "fine_grained_wait": 2, "fused": 1}
 
 
-def flash_decode_latency(problem: FlashDecode, config: Config, machine: Machine) -> float | None:
+def flash_decode_latency(problem: FlashDecode, knobs: FlashDecodeKnobs, machine: Machine) -> float | None:
     """Predicted microseconds; None on a machine without known rates."""
     rates = rates_of(machine)
     if rates is None:
         return None
-    splits, heads, block = (config.integer(name) for name in ("kv_splits", "heads_per_program", "block_n"))
+    splits, heads, block = knobs.kv_splits, knobs.heads_per_program, knobs.block_n
     blocks = math.ceil(problem.group / heads)
     programs = problem.batch * problem.kv_heads * blocks * splits
     slots = machine.compute_units * RESIDENT
@@ -35,8 +35,8 @@ def flash_decode_latency(problem: FlashDecode, config: Config, machine: Machine)
     memory = problem.bytes_read * math.sqrt(blocks) / rates.memory / max(busy, 0.05) * waves
     steps = math.ceil(problem.kv_len / splits / block) * math.ceil(programs / slots)
     attention = max(memory, steps * STEP_OVERHEAD)
-    words = 2 if config.get("protocol") == "ll" else 1
+    words = 2 if knobs.ll else 1
     exchange = problem.bytes_moved * words / rates.links + rates.signal / words
-    launched = KERNELS.get(str(config["mode"]), 1) + (config["reducer"] == "kernel")
-    gap = rates.launch / 2 if config.get("launch") == "graph" else rates.launch
+    launched = KERNELS.get(knobs.mode, 1) + (knobs.reducer == "kernel")
+    gap = rates.launch / 2 if knobs.launch == "graph" else rates.launch
     return attention + exchange + REDUCTION * splits + launched * gap

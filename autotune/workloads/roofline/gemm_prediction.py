@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from autotune.config import Config
+from autotune.kernels.launching.gemm import GemmKnobs
 from autotune.machine import Machine
 from autotune.workloads.roofline.device_rates import Rates, rates_of
 
@@ -31,42 +31,41 @@ OVERLAP_LEFT = 0.1
 """Share of the shorter part that remains visible under full overlap."""
 
 
-def gemm_latency(problem: Any, config: Config, machine: Machine) -> float | None:
+def gemm_latency(problem: Any, knobs: GemmKnobs, machine: Machine) -> float | None:
     """Predicted microseconds of a config of a workload with a ``gemm``; None on a machine without known rates."""
     rates = rates_of(machine)
     if rates is None:
         return None
-    communication = int(problem.bytes_moved) * _times_read(problem, config) / (rates.links * _saturation(config))
-    computation = _computation(problem, config, machine, rates)
-    if config["mode"] == "bsp":
-        launches = 0.0 if config.get("launch") == "graph" else 2 * rates.launch
+    communication = int(problem.bytes_moved) * _times_read(problem, knobs) / (rates.links * _saturation(knobs))
+    computation = _computation(problem, knobs, machine, rates)
+    if knobs.mode == "bsp":
+        launches = 0.0 if knobs.launch == "graph" else 2 * rates.launch
         return computation + communication + rates.launch + launches
-    if config["mode"] == "own_collective":
+    if knobs.mode == "own_collective":
         return computation + communication + 2 * rates.signal + rates.launch
-    pieces = _pieces(problem, config)
+    pieces = _pieces(problem, knobs)
     longer, shorter = max(computation, communication), min(computation, communication)
     exposed = communication / pieces + OVERLAP_LEFT * shorter
     return longer + exposed + rates.signal * (1 + math.log2(pieces)) + rates.launch
 
 
-def _computation(problem: Any, config: Config, machine: Machine, rates: Rates) -> float:
+def _computation(problem: Any, knobs: GemmKnobs, machine: Machine, rates: Rates) -> float:
     """The slower of the waves' arithmetic and the bytes from memory; the library's GEMM where no tile is ours."""
     rows, columns, depth = map(int, problem.gemm)
     memory = int(problem.bytes_read) / rates.memory
-    if "block_m" not in config:
-        chunks = max(1.0, rows / config.integer("transfer_rows")) if "transfer_rows" in config else 1.0
+    if not knobs.block_m:
+        chunks = max(1.0, rows / knobs.transfer_rows) if knobs.transfer_rows else 1.0
         weights = columns * depth * int(problem.element_size) / rates.memory  # every chunk of rows reads all of B
         return max(2.0 * rows * columns * depth / rates.flops, memory, chunks * weights) + (chunks - 1) * rates.launch
-    m, n = config.integer("block_m"), config.integer("block_n")
-    splits = config.integer("split_k") if "split_k" in config else 1
-    tiles = math.ceil(rows / m) * math.ceil(columns / n) * splits
+    m, n, splits = knobs.block_m, knobs.block_n, knobs.split_k
+    tiles = knobs.tiles(rows, columns) * splits
     units = machine.compute_units
-    if config.get("schedule") != "tile" and config.get("head_start") == 0 and "comm_programs" in config:
-        units -= config.integer("comm_programs") // 2
+    if knobs.schedule != "tile" and knobs.head_start == 0:
+        units -= knobs.comm_programs // 2
     share = min(1.0, 0.4 + 0.6 * m * n / (m + n) / FULL_INTENSITY)
-    if config.get("loads") == "pointer" and machine.has_tma:
+    if not knobs.tma and machine.has_tma:
         share *= POINTER_SHARE
-    if config.integer("num_stages") < 3 and machine.kind == "cuda":
+    if knobs.num_stages < 3 and machine.kind == "cuda":
         share *= 0.7
     tile = 2.0 * m * n * depth / splits / (rates.flops / machine.compute_units * share)
     busy = min(1.0, tiles / (ENOUGH_UNITS * units))
@@ -76,25 +75,24 @@ def _computation(problem: Any, config: Config, machine: Machine, rates: Rates) -
     return max(math.ceil(tiles / units) * tile, max(memory, loaded) / max(busy, 0.25)) + joining
 
 
-def _times_read(problem: Any, config: Config) -> int:
-    """Times that a peer's data crosses the links: once, unless every column of tiles reads its operand there."""
-    reads_there = problem.workload == "all_gather_gemm" and config["mode"] == "pull"
-    return math.ceil(problem.gemm[1] / config.integer("block_n")) if reads_there else 1
+def _times_read(problem: Any, knobs: GemmKnobs) -> int:
+    """How often what is a peer's crosses the links: once, unless every column of tiles reads its operand there."""
+    reads_there = problem.workload == "all_gather_gemm" and knobs.mode == "pull"
+    return math.ceil(problem.gemm[1] / knobs.block_n) if reads_there else 1
 
 
-def _saturation(config: Config) -> float:
+def _saturation(knobs: GemmKnobs) -> float:
     """The share of the links that a config can use."""
-    programs = config.integer("comm_programs") if "comm_programs" in config else 0
-    enough = SATURATING.get(str(config["mode"]))
+    programs, enough = knobs.comm_programs, SATURATING.get(knobs.mode)
     share = min(1.0, programs / enough) if enough and programs else 1.0
-    if str(config["mode"]).startswith("pull"):
+    if knobs.mode.startswith("pull"):
         share *= PULL_SHARE
-    return share * (0.7 if config.get("copy_kib") == 2 else 1.0)
+    return share * (0.7 if knobs.copy_kib == 2 else 1.0)
 
 
-def _pieces(problem: Any, config: Config) -> float:
-    """Number of parts in which data arrives; only the first must be waited for."""
-    if "transfer_rows" in config:
-        chunks = config.integer("k_chunks") if "k_chunks" in config else 1
-        return max(1.0, int(problem.gemm[0]) / int(problem.world_size) / config.integer("transfer_rows")) * chunks
-    return 1.0 if config["mode"] == "bsp" else 4.0
+def _pieces(problem: Any, knobs: GemmKnobs) -> float:
+    """In how many parts what is sent arrives: only the first must be waited for."""
+    if knobs.transfer_rows:
+        rows = int(problem.gemm[0]) / int(problem.world_size)
+        return max(1.0, rows / knobs.transfer_rows) * knobs.k_chunks
+    return 1.0 if knobs.mode == "bsp" else 4.0

@@ -23,7 +23,7 @@ import triton.language as tl
 from autotune.config import Config
 from autotune.kernels.launching.plan import CompileError
 from autotune.workloads.built_in.all_gather_gemm import AllGatherGemmOperation, AllGatherGemmWorkload
-from autotune.workloads.workload import Run
+from autotune.workloads.interface import Run
 
 PHASES = ("compile", "check", "measure", "recheck")
 

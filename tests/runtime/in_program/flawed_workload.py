@@ -16,7 +16,8 @@ from autotune.machine import Machine
 from autotune.problem import Problem, choice, size
 from autotune.search_spaces import Space, choices, numbers
 from autotune.workloads import Tolerance, Workload
-from autotune.workloads.workload import Error, Operation, Run
+from autotune.workloads.interface import Operation, Run
+from autotune.workloads.tolerance import Error
 
 FLAWS = ("none", "too much", "too much later", "times out", "wrong")
 TROUBLES = ("none", "raises", "hangs", "loses its device")

@@ -1,0 +1,24 @@
+"""The knobs of all-gather + GEMM, as in its search space."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from autotune.kernels.launching.gemm import GemmKnobs
+
+READ_BY_PEERS = ("pull", "pull_staged", "copy_engine")
+"""Modes whose peers read our shard where it lies: at the same place on the symmetric heap on every rank."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AllGatherGemmKnobs(GemmKnobs):
+    """Where a mode lacks one, it has no effect as it is here."""
+
+    preload_b: bool = False
+    peer_order: str = "rotate"
+    push_site: str = "same_launch"
+
+    @property
+    def slots(self) -> int:
+        """Inboxes used in turn, a power of two: two where peers push into them, one where only we write."""
+        return 2 if self.mode == "push" else 1

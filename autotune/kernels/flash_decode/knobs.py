@@ -1,0 +1,34 @@
+"""The knobs of flash decode, as in its search space."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from autotune.kernels.launching.knobs import Knobs
+
+
+@dataclass(frozen=True, kw_only=True)
+class FlashDecodeKnobs(Knobs):
+    """Every mode has those without a default; where one lacks another, it has no effect as it is here."""
+
+    launch: str = "eager"
+    block_n: int
+    kv_splits: int
+    heads_per_program: int
+    num_warps: int
+    num_stages: int
+    table_reads: str
+    program_order: str
+    reducer: str
+    transfer_heads: int = 0
+    """0: the exchange is the library's, in units of one tile."""
+    combine_heads: int
+    wire: str
+    exchange: str = "one_shot"
+    combine_site: str = "next_launch"
+    protocol: str = "signal"
+
+    @property
+    def ll(self) -> bool:
+        """True if partial results travel by the LL protocol."""
+        return self.protocol == "ll"

@@ -1,0 +1,153 @@
+"""The contract of a workload's kernels: the tensors of a call, its scratch, its launches, and how they are enqueued."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
+
+import torch
+
+from autotune.config import Config
+from autotune.heap.arena import SymmetricHeap
+from autotune.kernels.launching.graphs import enqueueing
+from autotune.kernels.launching.knobs import Knobs
+from autotune.kernels.launching.plan import Launch
+from autotune.kernels.launching.scratch import share
+from autotune.kernels.launching.tensors import Allocate, Run, meta
+from autotune.machine import Machine
+from autotune.problem import Problem
+
+SPINS_OFFLINE = 1 << 20
+"""Stands for the limit of a wait where kernels are only compiled."""
+
+
+class Shared(Protocol):
+    """The scratch of a config: tensors that its kernels keep between calls, all zero at the start."""
+
+    @property
+    def status(self) -> torch.Tensor:
+        """int32 [1]: 1 once a wait has timed out."""
+
+    def poison(self) -> None:
+        """Fill with NaN what a right call writes before it reads it: inboxes, not counters."""
+
+
+P = TypeVar("P", bound=Problem)
+K = TypeVar("K", bound=Knobs)
+T = TypeVar("T")
+S = TypeVar("S", bound=Shared)
+MaybeS = TypeVar("MaybeS", bound=Shared | None)
+
+
+@dataclass(frozen=True)
+class Call(Generic[P, K, T, MaybeS]):
+    """One call of a config on one rank: all that its launches are made from."""
+
+    problem: P
+    knobs: K
+    machine: Machine
+    tensors: T
+    scratch: MaybeS
+    bases: torch.Tensor
+    """The heap's base address on each rank, int64 [world_size]."""
+    rank: int
+    spin_limit: int
+    """Polls before a wait times out."""
+
+
+class Kernels(ABC, Generic[P, K, T, S]):
+    """How one workload is launched: a subclass beside the device code, the same for our workloads and for users'."""
+
+    knobs: type[K]
+    tensors_type: type[T]
+    """A dataclass of tensors: the operands in the order in which an operator takes them, and the result."""
+    result: str = "out"
+    """Its field that a call writes."""
+
+    @abstractmethod
+    def tensors(self, problem: P, shared: Allocate, own: Allocate) -> T:
+        """Operands and result with undefined contents. ``shared`` allocates on the heap, ``own`` on this device."""
+
+    @abstractmethod
+    def scratch(self, problem: P, knobs: K, machine: Machine, shared: Allocate, own: Allocate) -> S | None:
+        """The scratch of a config; None in a mode that launches none of our kernels."""
+
+    @abstractmethod
+    def scratch_bytes(self, problem: P) -> int:
+        """The most that the scratch of any config of the problem takes on the heap, with room for alignment."""
+
+    @abstractmethod
+    def plan(self, call: Call[P, K, T, S]) -> list[Launch]:
+        """The launches of one call, in order. They are compiled offline too, from tensors without memory."""
+
+    def run(self, call: Call[P, K, T, S], launches: list[Launch], heap: SymmetricHeap) -> Run:
+        """Enqueue a call whose plan is ``launches``: by default one after the other. Collective if it captures."""
+        return enqueueing(launches, heap)
+
+    def library(self, call: Call[P, K, T, None]) -> Run:
+        """Enqueue a call in a mode without scratch. Collective if it captures."""
+        raise NotImplementedError(f"{call.knobs.mode}: a mode without scratch is the library's own way")
+
+    def read_by_peers(self, problem: P, knobs: K) -> tuple[int, ...] | None:
+        """Shape of the first operand where peers read it, so that it must lie on the heap; else None."""
+        return None
+
+    @property
+    def operands(self) -> tuple[str, ...]:
+        """Names of the tensors that a caller gives, in their order."""
+        fields = dataclasses.fields(self.tensors_type)  # type: ignore[arg-type]  # it is a dataclass
+        return tuple(field.name for field in fields if field.name != self.result)
+
+    def bound(self, operands: Sequence[torch.Tensor | None], out: torch.Tensor) -> T:
+        """A caller's operands and result as ``plan`` takes them."""
+        named: dict[str, Any] = {**dict(zip(self.operands, operands, strict=True)), self.result: out}
+        return self.tensors_type(**named)
+
+    def offline(self, problem: P, config: Config, machine: Machine) -> list[Launch]:
+        """The launches of one call on tensors without memory, to be compiled for a machine that is not here."""
+        knobs = self.knobs.of(config)
+        scratch = self.scratch(problem, knobs, machine, meta, meta)
+        if scratch is None:
+            return []
+        tensors, bases = self.tensors(problem, meta, meta), meta((problem.world_size,), torch.int64)
+        return self.plan(Call(problem, knobs, machine, tensors, scratch, bases, 0, SPINS_OFFLINE))
+
+
+class Setup(Generic[P, K, T, S]):
+    """One config set up on one rank: its scratch, on which calls bound to several sets of tensors may take turns."""
+
+    def __init__(
+        self, kernels: Kernels[P, K, T, S], problem: P, config: Config, machine: Machine, heap: SymmetricHeap,
+        spin_limit: int,
+    ) -> None:  # fmt: skip
+        """Allocate the scratch, all of it zero. Collective. Raises HeapExhausted."""
+        self.knobs = kernels.knobs.of(config)
+        self._kernels, self._problem, self._machine = kernels, problem, machine
+        self._heap, self._spin_limit = heap, spin_limit
+        self.scratch: S | None = share(heap, functools.partial(kernels.scratch, problem, self.knobs, machine))
+
+    def bind(self, tensors: T, *, ahead: bool = False) -> Run:
+        """What enqueues one call on these tensors; ``ahead`` compiles its kernels now, not at its first launch.
+
+        Collective in modes that capture a CUDA graph.
+        """
+        if self.scratch is None:
+            return self._kernels.library(self._call(tensors, None))
+        call = self._call(tensors, self.scratch)
+        launches = self._kernels.plan(call)
+        if ahead and not self._machine.is_interpreter:
+            for launch in launches:
+                launch.compile()
+        return self._kernels.run(call, launches, self._heap)
+
+    def timed_out(self) -> bool:
+        """Whether a wait has timed out since the scratch was allocated. Waits for the device."""
+        return self.scratch is not None and bool(self.scratch.status.item())
+
+    def _call(self, tensors: T, scratch: MaybeS) -> Call[P, K, T, MaybeS]:
+        heap = self._heap
+        return Call(self._problem, self.knobs, self._machine, tensors, scratch, heap.bases, heap.rank, self._spin_limit)

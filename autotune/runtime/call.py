@@ -1,0 +1,58 @@
+"""A checked form of call: what an operator looks up before it launches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from autotune.errors import InvalidProblem
+from autotune.runtime.workspace import Workspace
+
+NO_BACKWARD = (
+    "a tensor requires a gradient, and the operators have no backward: call them within torch.no_grad() or "
+    "torch.inference_mode(), or give tensor.detach()"
+)
+
+
+@dataclass(frozen=True)
+class Form:
+    """What the checks of a tensor depend on, its address apart."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+
+    def fitting(self, given: torch.Tensor | None) -> torch.Tensor:
+        """A tensor of this form: the one that is given, or a new one. Raises InvalidProblem."""
+        if given is None:
+            return torch.empty(self.shape, dtype=self.dtype, device=self.device)
+        fits = given.shape == self.shape and given.dtype == self.dtype and given.device == self.device
+        if not fits or not given.is_contiguous():
+            raise InvalidProblem(
+                f"out is {list(given.shape)} {given.dtype} on {given.device}, strides {given.stride()}; "
+                f"{list(self.shape)} {self.dtype} on {self.device}, contiguous, is needed"
+            )
+        if given.requires_grad:
+            demand_no_gradient((given,))
+        return given
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A form of call that has been checked: where it runs, and what it returns."""
+
+    workspace: Workspace
+    out: Form
+
+
+def needs_gradient(tensors: Sequence[torch.Tensor | None]) -> bool:
+    """Whether autograd would have to go through a call."""
+    return torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors)
+
+
+def demand_no_gradient(tensors: Sequence[torch.Tensor | None]) -> None:
+    """Raise InvalidProblem where autograd would have to go through a call."""
+    if needs_gradient(tensors):
+        raise InvalidProblem(NO_BACKWARD)

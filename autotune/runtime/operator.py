@@ -1,0 +1,163 @@
+"""A call's way, the same for all operators: checked once for each form of its tensors, then straight to a launch."""
+
+from __future__ import annotations
+
+import functools
+import typing
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from autotune.config import Config
+from autotune.errors import InvalidProblem
+from autotune.runtime.call import NO_BACKWARD, Form, Prepared, demand_no_gradient, needs_gradient
+from autotune.runtime.context import Context, open_context
+from autotune.runtime.workspace import Operands, Workspace
+from autotune.workloads.launched import LaunchedWorkload
+
+LIBRARY = torch.library.Library("iris_autotune", "DEF")
+"""``torch.ops.iris_autotune``: what a compiled graph calls, see ``Operator``."""
+
+REFUSED = "a gradient"
+"""In a graph, in the place of a config: a call that autograd would have to go through."""
+
+SCHEMA_TYPES = {torch.Tensor: "Tensor", torch.Tensor | None: "Tensor?", int: "int", bool: "bool", str: "str"}
+
+
+class Operator:
+    """One workload as a function of tensors: what its launches take, then what its problem leaves to the caller.
+
+    Twice in ``torch.ops.iris_autotune``, by the workload's name: one that returns a new tensor, and its overload
+    ``out``. There a context is its ``handle``, an absent config the empty text, and a given one its canonical JSON.
+    """
+
+    def __init__(self, workload: LaunchedWorkload) -> None:
+        """Registers the operator with torch."""
+        self.workload = workload
+        name, arguments = workload.name, ", ".join(["int context", *_parameters(workload), "str config"])
+        tags = (torch.Tag.needs_exact_strides, torch.Tag.pt2_compliant_tag)
+        LIBRARY.define(f"{name}({arguments}) -> Tensor", tags=tags)
+        LIBRARY.define(f"{name}.out({arguments}, *, Tensor(a!) out) -> ()", tags=tags)
+        LIBRARY.impl(name, self._from_graph, "CompositeExplicitAutograd")
+        LIBRARY.impl(f"{name}.out", self._from_graph_into, "CompositeExplicitAutograd")
+        LIBRARY.impl(name, self._below_autograd, "Autograd")
+        LIBRARY.impl(f"{name}.out", self._below_autograd_into, "Autograd")
+        torch.library.register_fake(f"iris_autotune::{name}", self._fake, lib=LIBRARY)
+        torch.library.register_fake(f"iris_autotune::{name}.out", _returns_nothing, lib=LIBRARY)
+        packet = getattr(torch.ops.iris_autotune, name)
+        self._op, self._op_out = packet.default, packet.out
+        self._tensors = len(workload.kernels.operands)
+
+    def __call__(
+        self, context: Context, operands: Operands, options: tuple[Any, ...], out: torch.Tensor | None,
+        config: Config | None,
+    ) -> torch.Tensor:  # fmt: skip
+        """Enqueue one call, or, under ``torch.compile``, put one into the graph."""
+        way = self._into_graph if torch.compiler.is_compiling() else self._enqueue
+        return way(context, operands, options, out, config)
+
+    def _enqueue(
+        self, context: Context, operands: Operands, options: tuple[Any, ...], out: torch.Tensor | None,
+        config: Config | None,
+    ) -> torch.Tensor:  # fmt: skip
+        # The operands' forms with their strides, and no object of ours: this is every call's way.
+        key = (
+            self, options, config, needs_gradient(operands),
+            *[x if x is None else (x.shape, x.stride(), x.dtype, x.device) for x in operands],
+        )  # fmt: skip
+        prepared = context.calls.get(key)
+        if prepared is None:
+            prepared, result = self._prepare(context, operands, options, out, config)
+            context.calls[key] = prepared
+        else:
+            result = prepared.out.fitting(out)
+        context.enqueue(prepared.workspace, operands, result)
+        if out is not None:
+            torch.autograd.graph.increment_version(out)
+        return result
+
+    def _prepare(
+        self, context: Context, operands: Operands, options: tuple[Any, ...], out: torch.Tensor | None,
+        config: Config | None,
+    ) -> tuple[Prepared, torch.Tensor]:  # fmt: skip
+        """A form of call, checked and set up, and the result that its first call has been bound to."""
+        heap, workload = context.heap, self.workload
+        problem = workload.problem_of(heap.world_size, operands, options)
+        first = operands[0]
+        assert first is not None
+        form = Form(workload.out_shape(heap.world_size, operands, options), first.dtype, heap.device)
+        results = []
+
+        def use(workspace: Workspace) -> None:
+            """What one rank's tensors alone can be wrong in."""
+            for tensor in operands:
+                if tensor is not None and tensor.device != heap.device:
+                    raise InvalidProblem(f"an operand {list(tensor.shape)} is on {tensor.device}, not on {heap.device}")
+            demand_no_gradient(operands)
+            results.append(form.fitting(out))
+            workspace.prepare(operands, results[0])
+
+        workspace = context.workspace(workload, problem, config, use)
+        return Prepared(workspace, form), results[0]
+
+    def _into_graph(
+        self, context: Context, operands: Operands, options: tuple[Any, ...], out: torch.Tensor | None,
+        config: Config | None,
+    ) -> torch.Tensor:  # fmt: skip
+        text = "" if config is None else config.to_json()
+        if needs_gradient(operands):
+            # An error while a graph is traced would be the compiler's; so the graph has one that is ours.
+            text, operands = REFUSED, [x if x is None else x.detach() for x in operands]
+        if out is None:
+            made: torch.Tensor = self._op(context.handle, *operands, *options, text)
+            return made
+        self._op_out(context.handle, *operands, *options, text, out=out)
+        return out
+
+    def _below_autograd(self, *arguments: Any) -> torch.Tensor:
+        demand_no_gradient(arguments[1 : 1 + self._tensors])
+        with torch._C._AutoDispatchBelowAutograd():
+            made: torch.Tensor = self._op(*arguments)
+        return made
+
+    def _below_autograd_into(self, *arguments: Any, out: torch.Tensor) -> None:
+        demand_no_gradient((*arguments[1 : 1 + self._tensors], out))
+        with torch._C._AutoDispatchBelowAutograd():
+            self._op_out(*arguments, out=out)
+
+    def _from_graph(self, handle: int, *arguments: Any) -> torch.Tensor:
+        return self._called(handle, arguments, None)
+
+    def _from_graph_into(self, handle: int, *arguments: Any, out: torch.Tensor) -> None:
+        self._called(handle, arguments, out)
+
+    def _called(self, handle: int, arguments: tuple[Any, ...], out: torch.Tensor | None) -> torch.Tensor:
+        *options, text = arguments[self._tensors :]
+        if text == REFUSED:
+            raise InvalidProblem(NO_BACKWARD)
+        return self._enqueue(open_context(handle), arguments[: self._tensors], tuple(options), out, _config(text))
+
+    def _fake(self, handle: int, *arguments: Any) -> torch.Tensor:
+        operands, options = arguments[: self._tensors], arguments[self._tensors : -1]
+        shape = self.workload.out_shape(open_context(handle).heap.world_size, operands, options)
+        made: torch.Tensor = operands[0].new_empty(shape)
+        return made
+
+
+def _parameters(workload: LaunchedWorkload) -> Iterator[str]:
+    """An operator's parameters as in a torch schema, by the types of its tensors and of its problem's fields."""
+    tensors, fields = (typing.get_type_hints(kind) for kind in (workload.kernels.tensors_type, workload.problem_type))
+    for name in workload.kernels.operands:
+        yield f"{SCHEMA_TYPES[tensors[name]]} {name}"
+    for name in workload.options:
+        yield f"{SCHEMA_TYPES[fields[name]]} {name}"
+
+
+def _returns_nothing(*_: Any, out: torch.Tensor) -> None:
+    """An operator with an ``out`` has no result to describe."""
+
+
+@functools.cache
+def _config(text: str) -> Config | None:
+    return Config.from_json(text) if text else None

@@ -1,0 +1,108 @@
+"""Operators: one call runs a tuned kernel; the caller needs no knowledge of modes."""
+
+from __future__ import annotations
+
+import torch
+
+from autotune.config import Config
+from autotune.errors import InvalidProblem
+from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
+from autotune.runtime.context import Context
+from autotune.runtime.operator import Operator
+from autotune.workloads.built_in import all_gather_gemm as gathering
+from autotune.workloads.built_in import flash_decode as decoding
+from autotune.workloads.built_in import gemm_all_reduce as reducing
+from autotune.workloads.built_in import gemm_reduce_scatter as scattering
+
+_ALL_GATHER_GEMM = Operator(gathering.WORKLOAD)
+_GEMM_REDUCE_SCATTER = Operator(scattering.WORKLOAD)
+_GEMM_ALL_REDUCE = Operator(reducing.WORKLOAD)
+_FLASH_DECODE = Operator(decoding.WORKLOAD)
+
+
+def all_gather_gemm(
+    context: Context, a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None = None,
+    *, layout: str = "rows", in_place: bool = False, out: torch.Tensor | None = None, config: Config | None = None,
+) -> torch.Tensor:  # fmt: skip
+    """C = all_gather(A) @ B (+ bias) with the tuned config for this problem, on the current stream. Collective.
+
+    ``a`` is this rank's shard: [m / world_size, k] for layout ``rows``, [m, k / world_size] for ``k``; contiguous,
+    bf16, fp16 or fp32. ``b`` is [k, n_local], contiguous or the transpose of a contiguous [n_local, k]; ``bias``
+    [n_local].
+    Returns C [m, n_local], ``out`` where one is given. In the modes in which peers read the shard it is copied first.
+    With ``in_place`` it never is: ``a`` is the tensor of ``all_gather_shard``. That is another problem, with a tuned
+    config of its own.
+
+    Raises InvalidProblem where shapes, strides or types do not fit or ``a`` is not that tensor, HeapExhausted where the
+    context's heap is too small, and on the first call of a problem what ``lookup`` raises.
+    """
+    return _ALL_GATHER_GEMM(context, (a, b, bias), (layout, in_place), out, config)
+
+
+def all_gather_shard(context: Context, problem: AllGatherGemm, *, config: Config | None = None) -> torch.Tensor:
+    """The tensor for this rank's shard of A that ``all_gather_gemm`` with ``in_place`` takes. Collective.
+
+    The problem has ``in_place``, too. It is the same memory every time; what comes after a call of the operator on its
+    stream may write it anew. Its contents are undefined. Raises what the operator's first call raises.
+    """
+    if problem.world_size != context.heap.world_size:
+        raise InvalidProblem(f"the problem has {problem.world_size} ranks, the context {context.heap.world_size}")
+    if not problem.in_place:
+        raise InvalidProblem(f"{problem}: say in_place=True here and in all_gather_gemm, which copies A otherwise")
+    shard = context.workspace(gathering.WORKLOAD, problem, config, lambda workspace: None).shard
+    assert shard is not None
+    return shard
+
+
+def gemm_reduce_scatter(
+    context: Context, a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None = None,
+    *, out: torch.Tensor | None = None, config: Config | None = None,
+) -> torch.Tensor:  # fmt: skip
+    """This rank's rows of C = sum over ranks of A @ B (+ bias), by the tuned config, on the current stream. Collective.
+
+    ``a`` [m, k_local], contiguous, bf16, fp16 or fp32, and ``b`` [k_local, n], contiguous or the transpose of a
+    contiguous [n, k_local], are this rank's slices of the depth; ``bias`` [n], the same on all ranks, is added once.
+    Returns [m / world_size, n], rows rank * m / world_size and so on of C; ``out`` where one is given.
+
+    Raises InvalidProblem where shapes, strides or types do not fit or the ranks do not divide m, HeapExhausted where
+    the context's heap is too small, and on the first call of a problem what ``lookup`` raises.
+    """
+    return _GEMM_REDUCE_SCATTER(context, (a, b, bias), (), out, config)
+
+
+def gemm_all_reduce(
+    context: Context, a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None = None,
+    *, deterministic: bool = False, out: torch.Tensor | None = None, config: Config | None = None,
+) -> torch.Tensor:  # fmt: skip
+    """C = sum over ranks of A @ B (+ bias), on every rank, by the tuned config, on the current stream. Collective.
+
+    ``a`` [m, k_local], contiguous, bf16, fp16 or fp32, and ``b`` [k_local, n], contiguous or the transpose of a
+    contiguous [n, k_local], are this rank's slices of the depth; ``bias`` [n], the same on all ranks, is added once.
+    ``deterministic`` demands the same bits on every rank and in every call with the same inputs. Returns C [m, n],
+    ``out`` where one is given.
+
+    Raises InvalidProblem where shapes, strides or types do not fit, HeapExhausted where the context's heap is too
+    small, and on the first call of a problem what ``lookup`` raises.
+    """
+    return _GEMM_ALL_REDUCE(context, (a, b, bias), (deterministic,), out, config)
+
+
+def flash_decode(
+    context: Context, q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, block_table: torch.Tensor,
+    lengths: torch.Tensor, *, soft_cap: int = 0, ragged: bool = False, out: torch.Tensor | None = None,
+    config: Config | None = None,
+) -> torch.Tensor:  # fmt: skip
+    """softmax(q K^T / sqrt(head_dim)) V over the tokens of all ranks, by the tuned config, on the current stream.
+
+    Collective. All are contiguous: ``q`` [batch, q_heads, head_dim], bf16 or fp16, the same on every rank; this rank's
+    ``k_cache`` and ``v_cache`` [pages, page_size, kv_heads, head_dim], of any number of pages; ``block_table`` int32
+    [batch, pages of a sequence]: which page holds a sequence's tokens; ``lengths`` int32 [batch]: tokens of each
+    sequence on this rank, at most as many as a row of the table has room for, which nobody checks. ``soft_cap``
+    bounds the logits, 0 does not. ``ragged`` asks for what was tuned with different lengths; the result does not
+    depend on it.
+    Returns [batch, q_heads, head_dim] on every rank, ``out`` where one is given; zeros for a sequence without tokens.
+
+    Raises InvalidProblem where shapes, strides or types do not fit, HeapExhausted where the context's heap is too
+    small, and on the first call of a problem what ``lookup`` raises.
+    """
+    return _FLASH_DECODE(context, (q, k_cache, v_cache, block_table, lengths), (soft_cap, ragged), out, config)

@@ -1,0 +1,92 @@
+"""Workloads that have ``Kernels``, and what follows from these: on a rank, offline, for an operator."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any, ClassVar, Generic
+
+import torch
+
+from autotune.config import Config
+from autotune.heap.arena import SymmetricHeap
+from autotune.kernels.launching.contract import Kernels, P, S, Setup, T
+from autotune.kernels.launching.plan import Compiled, compile_all
+from autotune.machine import Machine
+from autotune.problem import Problem
+from autotune.workloads.interface import Operation, Run, Workload
+
+SPARE_BYTES = 1 << 20
+"""Of the heap, beside the scratch: the stopwatch's counters, and alignment."""
+
+Operands = Sequence[torch.Tensor | None]
+
+
+class LaunchedWorkload(Workload):
+    """A workload with ``kernels``: they compile it, and bound its heap; ``Operator`` makes a function of it.
+
+    For that it says which fields of its problem a caller gives, and how the others follow from the tensors.
+    """
+
+    kernels: ClassVar[Kernels[Any, Any, Any, Any]]
+    options: ClassVar[tuple[str, ...]] = ()
+    """Fields of the problem that an operator's caller gives beside the tensors, in their order."""
+
+    def problem_of(self, world_size: int, operands: Operands, options: Sequence[Any]) -> Problem:
+        """The problem that a call is an instance of. Raises InvalidProblem where shapes, strides, types do not fit."""
+        raise NotImplementedError(f"{self.name} has no operator")
+
+    def out_shape(self, world_size: int, operands: Operands, options: Sequence[Any]) -> tuple[int, ...]:
+        """The result's shape, of operands that fit each other; dimensions may be symbolic."""
+        raise NotImplementedError(f"{self.name} has no operator")
+
+    def heap_bytes(self, problem: Any) -> int:
+        """The largest scratch; operands lie elsewhere."""
+        return self.kernels.scratch_bytes(problem) + SPARE_BYTES
+
+    def compile(self, problem: Any, config: Config, machine: Machine) -> list[Compiled]:
+        """The launches of one call, on tensors without memory: no device is needed."""
+        return compile_all(self.kernels.offline(problem, config, machine))
+
+
+class LaunchedOperation(Operation, Generic[P, T, S]):
+    """A problem's tensors on one rank, and one config's scratch at a time, in place of the last one's.
+
+    A subclass draws inputs, poisons what kernels write to, and compares.
+    """
+
+    def __init__(
+        self, kernels: Kernels[P, Any, T, S], problem: P, heap: SymmetricHeap, machine: Machine, spin_limit: int
+    ) -> None:
+        """Allocate the tensors. Their contents are undefined until ``refresh``."""
+        self._kernels, self._problem = kernels, problem
+        self._heap, self._machine, self._spin_limit = heap, machine, spin_limit
+        ordinary = functools.partial(_empty, heap.device)
+        self._tensors: T = kernels.tensors(problem, heap.allocate, ordinary)
+        self._mark = heap.mark()
+        self._setup: Setup[P, Any, T, S] | None = None
+
+    @property
+    def scratch(self) -> S | None:
+        """That of the config prepared last; None where it has none."""
+        return None if self._setup is None else self._setup.scratch
+
+    def prepare(self, config: Config) -> Run:
+        """Give the last config's scratch back, take this one's, and return what enqueues one call. Collective."""
+        self._heap.barrier()
+        self._setup = None
+        self._heap.release(self._mark)
+        self._setup = Setup(self._kernels, self._problem, config, self._machine, self._heap, self._spin_limit)
+        return self.bind(self._setup)
+
+    def bind(self, setup: Setup[P, Any, T, S]) -> Run:
+        """What enqueues one call of a config on this rank's tensors."""
+        return setup.bind(self._tensors)
+
+    def timed_out(self) -> bool:
+        """Whether a wait in the kernels timed out since ``prepare``."""
+        return self._setup is not None and self._setup.timed_out()
+
+
+def _empty(device: torch.device, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    return torch.empty(shape, dtype=dtype, device=device)

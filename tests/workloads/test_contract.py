@@ -1,0 +1,219 @@
+"""What every workload keeps, whoever wrote it: the built-in ones, the guides' examples, and one without kernels."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import math
+import random
+import typing
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from ranks_of_functions import run_ranks
+
+import autotune
+from autotune.config import Config
+from autotune.errors import InvalidConfig
+from autotune.heap.arena import ALIGNMENT
+from autotune.kernels.launching.tensors import Allocate, meta
+from autotune.machine import H100, MI300X, MI350X, Machine
+from autotune.problem import Problem
+from autotune.search_spaces import Space
+from autotune.workloads import Workload, names, workload
+from autotune.workloads.launched import LaunchedWorkload
+
+ROOT = Path(__file__).parents[2]
+USERS = {
+    "all_gather": f"{ROOT}/docs/examples/all_gather.py:AllGatherWorkload",
+    "fused_matmul": f"{ROOT}/docs/examples/fused_matmul.py:FusedMatmul",
+    "toy_sum": f"{ROOT}/tests/cli/toy_workload.py:ToyWorkload",
+}
+WORKLOADS = {**{name: workload(name) for name in names()}, **{name: workload(path) for name, path in USERS.items()}}
+LAUNCHED = {name: found for name, found in WORKLOADS.items() if isinstance(found, LaunchedWorkload)}
+
+LAPTOP = Machine("interpreter", "cpu-interpreter", "cpu", 0, 8, 1 << 30, 0, "shared-memory")
+MACHINES = {"h100": H100, "mi300x": MI300X, "mi350x": MI350X, "laptop": LAPTOP}
+
+each = pytest.mark.parametrize("found", WORKLOADS.values(), ids=WORKLOADS)
+each_launched = pytest.mark.parametrize("found", LAUNCHED.values(), ids=LAUNCHED)
+
+
+def test_the_built_in_ones_and_the_examples_are_here() -> None:
+    assert set(WORKLOADS) >= {"all_gather_gemm", "gemm_reduce_scatter", "gemm_all_reduce", "flash_decode", *USERS}
+    assert set(WORKLOADS) - set(LAUNCHED) == {"toy_sum"}
+
+
+@each
+@pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)
+@pytest.mark.parametrize("world_size", [1, 2, 4, 8])
+def test_defaults_are_valid_everywhere(found: Workload, machine: Machine, world_size: int) -> None:
+    problem = found.default_problem(machine, world_size)
+    assert problem.world_size == world_size and problem.workload == found.name
+    default, first = found.default_config(problem, machine), found.first_configs(problem, machine)
+    assert first[0] == default
+    for config in (*first, *found.baselines(problem, machine).values()):
+        found.space.check(config, problem, machine)
+        assert found.predict(problem, config, machine) is None or machine.kind != "interpreter"
+
+
+@each
+def test_problems_and_configs_come_back_from_json(found: Workload) -> None:
+    problem = found.default_problem(H100, 4)
+    again = type(problem).from_dict(json.loads(problem.to_json()))
+    assert again == problem and hash(again) == hash(problem) and again.to_json() == problem.to_json()
+    for config in sampled(found.space, problem, H100, 20):
+        back = Config.from_json(config.to_json())
+        assert back == config and found.space.violation(back, problem, H100) is None
+
+
+@each_launched
+def test_knobs_are_the_dimensions_of_the_space(found: LaunchedWorkload) -> None:
+    """Each dimension has a knob of its type, and a config of each mode can be read and says the same."""
+    kinds = typing.get_type_hints(found.kernels.knobs)
+    for name, dimension in found.space.dimensions.items():
+        assert {type(value) for value in dimension.values} == {kinds[name]}, name
+    for machine in (H100, LAPTOP):
+        for config in sampled(found.space, found.default_problem(machine, 2), machine, 10):
+            knobs = dataclasses.asdict(found.kernels.knobs.of(config))
+            assert {name: knobs[name] for name in config} == dict(config)
+
+
+@each_launched
+def test_what_is_no_knob_is_refused(found: LaunchedWorkload) -> None:
+    config = found.default_config(found.default_problem(H100, 2), H100)
+    number = next(d.name for d in found.space.dimensions_of(str(config["mode"])) if d.ordinal)
+    wrong = {"no such knob": config.replace(of_others=1), "is needed": config.replace(**{number: "4"})}
+    wrong["has a mode"] = Config({})
+    for told, each in wrong.items():
+        with pytest.raises(InvalidConfig, match=told):
+            found.kernels.knobs.of(each)
+
+
+SHAPES: dict[str, list[dict[str, Any]]] = {
+    "all_gather_gemm": [
+        {"m": 8, "n": 512, "k": 8192}, {"m": 4096, "n": 28672, "k": 8192, "layout": "k", "dtype": "fp32"},
+        {"m": 8 * 129, "n": 8 * 360, "k": 72, "bias": True},
+    ],
+    "gemm_reduce_scatter": [
+        {"m": 8, "n": 8, "k": 8 * 32}, {"m": 8 * 129, "n": 300, "k": 8 * 512}, {"m": 8 * 1024, "n": 8192, "k": 28672},
+    ],
+    "gemm_all_reduce": [
+        {"m": 1, "n": 8192, "k": 8192}, {"m": 40, "n": 360, "k": 8192}, {"m": 2000, "n": 8192, "k": 8192},
+        {"m": 3, "n": 24, "k": 8192},
+    ],
+    "flash_decode": [
+        {"batch": batch, "q_heads": q_heads, "kv_heads": kv_heads, "head_dim": head_dim, "kv_len": 1000}
+        for batch, q_heads, kv_heads, head_dim in ((1, 96, 12, 128), (16, 96, 12, 128), (3, 3, 1, 64), (2, 5, 1, 256))
+    ],
+    "all_gather": [{"rows": 1, "columns": 7}, {"rows": 1000, "columns": 8191, "dtype": "fp32"}],
+    "fused_matmul": [{"m": 8, "n": 16, "k": 16}],
+}  # fmt: skip
+"""Problems for eight ranks whose tiles and units stand out in their own ways."""
+
+
+@each_launched
+def test_the_heap_holds_the_operands_and_the_scratch_of_every_config(found: LaunchedWorkload) -> None:
+    for fields in SHAPES[found.name]:
+        problem = found.problem_type.from_dict({**fields, "world_size": 8})
+        operands = taken(lambda shared, problem=problem: found.kernels.tensors(problem, shared, meta))
+        most = 0
+        for config in sampled(found.space, problem, H100, 240):
+            knobs = found.kernels.knobs.of(config)
+            of_config = taken(
+                lambda shared, problem=problem, knobs=knobs: found.kernels.scratch(problem, knobs, H100, shared, meta)
+            )
+            assert of_config <= found.kernels.scratch_bytes(problem), f"{problem} {config}"
+            copied = found.kernels.read_by_peers(problem, knobs)
+            room = 0 if copied is None else math.prod(copied) * problem.element_size
+            most = max(most, operands + of_config + room * (operands == 0))
+        assert 0 < most <= found.heap_bytes(problem), problem
+
+
+def taken(allocate: Callable[[Allocate], object]) -> int:
+    """Bytes of the heap that are allocated, each tensor aligned."""
+    sizes = []
+
+    def shared(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        sizes.append(-(-math.prod(shape) * dtype.itemsize // ALIGNMENT) * ALIGNMENT)
+        return meta(shape, dtype)
+
+    allocate(shared)
+    return sum(sizes)
+
+
+def sampled(space: Space, problem: Problem, machine: Machine, count: int) -> list[Config]:
+    """Valid configs drawn at random, the same ones each time; the modes in turn, as far as a mode has any."""
+    rng, narrowed = random.Random(7), space.narrowed(problem, machine)
+    found = []
+    for number in range(count):
+        mode = narrowed.modes[number % len(narrowed.modes)]
+        for _ in range(200):
+            drawn = {d.name: rng.choice(d.values) for d in narrowed.dimensions_of(mode)}
+            config = Config({**drawn, "mode": mode})
+            if narrowed.violation(config, problem, machine) is None:
+                found.append(config)
+                break
+    assert len({config["mode"] for config in found}) > 1 or len(narrowed.modes) == 1
+    return found
+
+
+CALLED = {name: found for name, found in LAUNCHED.items() if type(found).problem_of is not LaunchedWorkload.problem_of}
+
+
+def test_operators_agree_with_the_reference(tmp_path: Path) -> None:
+    """By the default config, and in every mode of a user's workload; the tests of operators have the others' modes."""
+    answers = run_ranks(__file__, "operators_on_ranks", 2, tmp_path, argument={n: USERS.get(n, n) for n in CALLED})
+    expected = [[name, mode] for name in CALLED if name in USERS for mode in LAUNCHED[name].space.modes]
+    expected += [[name, CALLED[name].default_config(CALLED[name].default_problem(LAPTOP, 2), LAPTOP)["mode"]]
+                 for name in CALLED if name not in USERS]  # fmt: skip
+    for answer in answers:
+        assert sorted(answer) == sorted(expected)
+
+
+def operators_on_ranks(references: dict[str, str]) -> list[list[str]]:
+    """Workload and mode of each call whose result was as near to the reference as the workload says."""
+    right = []
+    with autotune.Context(64 << 20, url="sqlite:///no-such-file.db") as context, torch.no_grad():
+        for name, reference in references.items():
+            found = workload(reference)
+            assert isinstance(found, LaunchedWorkload)
+            problem = found.default_problem(context.machine, context.heap.world_size)
+            configs = [found.default_config(problem, context.machine)]
+            if name in USERS:
+                configs += found.first_configs(problem, context.machine)[1:]
+                configs += found.baselines(problem, context.machine).values()
+            for config in configs:
+                right += [[name, str(config["mode"])]] * is_right(context, found, problem, config)
+                context.release()
+    return right
+
+
+def is_right(context: autotune.Context, found: LaunchedWorkload, problem: Problem, config: Config) -> bool:
+    """Whether the operator, on the inputs of the tuner's operation, gives what that compares with."""
+    kernels = found.kernels
+    operation: Any = found.operation(problem, context.heap, context.machine, context.spin_limit)
+    operation.refresh(3)
+    tensors = operation._tensors
+    given = [getattr(tensors, name) for name in kernels.operands]
+    operands = [None if tensor is None else tensor.clone() for tensor in given]  # nowhere on the heap
+    options = tuple(getattr(problem, name) for name in found.options)
+    assert found.problem_of(context.heap.world_size, operands, options) == problem
+    result = operator_of(found)(context, operands, options, None, config)
+    getattr(tensors, kernels.result).copy_(result)
+    error, allowed = operation.error(), found.tolerance_of(problem, config, context.machine)
+    return bool(error.overall <= allowed.overall and error.element <= allowed.element)
+
+
+@functools.cache
+def operator_of(found: LaunchedWorkload) -> Any:
+    """The one that the package has for a workload of ours, a new one for a user's."""
+    from autotune.runtime import operators
+    from autotune.runtime.operator import Operator
+
+    ours = {each.workload: each for each in vars(operators).values() if isinstance(each, Operator)}
+    return ours.get(found) or Operator(found)
