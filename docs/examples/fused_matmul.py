@@ -102,7 +102,7 @@ class Tensors:
 
 @dataclass(frozen=True)
 class Scratch:
-    """What the ranks share: int32, zero at the start."""
+    """Memory shared by the ranks: int32, zero at the start."""
 
     epoch_counter: torch.Tensor
     status: torch.Tensor

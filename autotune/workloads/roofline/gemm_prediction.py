@@ -76,7 +76,7 @@ def _computation(problem: Any, knobs: GemmKnobs, machine: Machine, rates: Rates)
 
 
 def _times_read(problem: Any, knobs: GemmKnobs) -> int:
-    """How often what is a peer's crosses the links: once, unless every column of tiles reads its operand there."""
+    """Times that a peer's data crosses the links: once, unless every column of tiles reads its operand there."""
     reads_there = problem.workload == "all_gather_gemm" and knobs.mode == "pull"
     return math.ceil(problem.gemm[1] / knobs.block_n) if reads_there else 1
 
@@ -91,7 +91,7 @@ def _saturation(knobs: GemmKnobs) -> float:
 
 
 def _pieces(problem: Any, knobs: GemmKnobs) -> float:
-    """In how many parts what is sent arrives: only the first must be waited for."""
+    """Number of parts in which data arrives; only the first must be waited for."""
     if knobs.transfer_rows:
         rows = int(problem.gemm[0]) / int(problem.world_size)
         return max(1.0, rows / knobs.transfer_rows) * knobs.k_chunks
