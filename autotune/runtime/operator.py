@@ -90,7 +90,7 @@ class Operator:
         results = []
 
         def use(workspace: Workspace) -> None:
-            """What one rank's tensors alone can be wrong in."""
+            """Checks of one rank's tensors alone."""
             for tensor in operands:
                 if tensor is not None and tensor.device != heap.device:
                     raise InvalidProblem(f"an operand {list(tensor.shape)} is on {tensor.device}, not on {heap.device}")

@@ -22,13 +22,13 @@ HALF_UNIT = {"bf16": 2**-8, "fp16": 2**-11}
 """Half a unit in the last place of a number, at most, as a share of it."""
 
 MARGIN = 1.5
-"""What a right result's error may be of the one that the roundings lead to expect."""
+"""Tolerance over the error expected from the roundings."""
 
 PEAK = 8
 """The largest element of a product, in units of the root of the mean square: none of 10^9 is larger."""
 
 DEEP_FP32 = (1e-5, 1e-4)
-"""What fp32 allows, overall and for an element, before depth counts."""
+"""Tolerance of fp32, overall and per element, before depth counts."""
 
 
 def drawn(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, seed: int) -> torch.Tensor:
@@ -65,7 +65,7 @@ def distance(result: torch.Tensor, reference: torch.Tensor) -> Error:
 
 
 def rounded(dtype: str, roundings: float, depth: int, elements: int, machine: Machine) -> Tolerance:
-    """What a product of ``depth``, accumulated in fp32, may be off by after ``roundings`` to ``dtype`` on the way.
+    """Tolerance of a product of ``depth``, accumulated in fp32, after ``roundings`` to ``dtype`` on the way.
 
     ``roundings`` counts each in units of one that rounds the whole result: rounding eight parts of it is one, as each
     has an eighth of the variance. They add up like noise. Triton's interpreter cuts bf16 off instead: twice the error,

@@ -80,11 +80,11 @@ class LaunchedOperation(Operation, Generic[P, T, S]):
         return self.bind(self._setup)
 
     def bind(self, setup: Setup[P, Any, T, S]) -> Run:
-        """What enqueues one call of a config on this rank's tensors."""
+        """The function that enqueues one call of a config on this rank's tensors."""
         return setup.bind(self._tensors)
 
     def timed_out(self) -> bool:
-        """Whether a wait in the kernels timed out since ``prepare``."""
+        """True if a wait in the kernels timed out since ``prepare``."""
         return self._setup is not None and self._setup.timed_out()
 
 

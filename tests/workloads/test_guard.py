@@ -53,8 +53,8 @@ INVALID = [
 ]
 WRONG = [
     ("default_config", "return {'mode': 'bsp'}", "default_config gave {'mode': 'bsp'}", "autotune.config.Config"),
-    ("first_configs", "return None", "first_configs gave None", "a list of Config is needed"),
-    ("baselines", "return [1]", "baselines gave [1]", "a dictionary of Config is needed"),
+    ("first_configs", "return None", "first_configs gave None", "it must return a list of Config"),
+    ("baselines", "return [1]", "baselines gave [1]", "it must return a dictionary of Config"),
 ]
 
 

@@ -37,8 +37,6 @@ GatherCall = Call[AllGatherGemm, AllGatherGemmKnobs, GemmTensors, Scratch]
 
 
 class AllGatherGemmKernels(Kernels[AllGatherGemm, AllGatherGemmKnobs, GemmTensors, Scratch]):
-    """All-gather + GEMM."""
-
     knobs = AllGatherGemmKnobs
     tensors_type = GemmTensors
     result = "c"
@@ -77,8 +75,8 @@ class AllGatherGemmKernels(Kernels[AllGatherGemm, AllGatherGemmKnobs, GemmTensor
         return 2 * problem.m * problem.k * problem.element_size + arrivals + (64 << 10)
 
     def plan(self, call: GatherCall) -> list[Launch]:
-        """Where the push is a launch of its own it comes before the GEMM. ``copy_engine``: the launch before its
-        copies, and the one after. ``own_collective``: the launch before its GEMM.
+        """A push in its own launch comes before the GEMM. ``copy_engine``: the launch before its copies, and the one
+        after. ``own_collective``: the launch before its GEMM.
         """
         mode, scratch = call.knobs.mode, call.scratch
         if mode == "pull":
@@ -120,12 +118,11 @@ def _hint(problem: AllGatherGemm) -> int:
 
 
 def _aligned(call: GatherCall) -> bool:
-    """Whether a tile's rows have one owner."""
+    """True if a tile's rows have one owner."""
     return call.problem.rows_layout and call.problem.shard[0] % call.knobs.block_m == 0
 
 
 def _tiles(call: GatherCall) -> int:
-    """Tiles, or splits of them."""
     return call.knobs.tiles(call.problem.m, call.problem.n_local) * call.knobs.split_k
 
 
@@ -147,7 +144,7 @@ def _shard(call: GatherCall) -> dict[str, Any]:
 
 
 def _step(call: GatherCall) -> dict[str, Any]:
-    """How a communicating program goes through a shard: the block that it moves at once, see ``transfer``."""
+    """A communicating program's steps through a shard: the block that it moves at once, see ``transfer``."""
     problem, knobs = call.problem, call.knobs
     width = problem.shard[1]
     if problem.rows_layout:

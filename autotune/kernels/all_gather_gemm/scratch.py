@@ -1,4 +1,4 @@
-"""What the kernels of one config keep between launches and share across ranks."""
+"""Memory of one config's kernels, kept between launches and shared across ranks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 @dataclass(frozen=True)
 class Scratch:
-    """What the kernels of one config share across ranks: on the symmetric heap, counters zero at the start."""
+    """Memory that one config's kernels share across ranks: on the symmetric heap, counters zero at the start."""
 
     epoch_counter: torch.Tensor
     """int32 [2]: the epoch, and how many programs have finished it."""

@@ -37,7 +37,7 @@ DecodeCall = Call[FlashDecode, FlashDecodeKnobs, Tensors, Scratch]
 
 @dataclass(frozen=True)
 class Units:
-    """How a config cuts the output rows into groups, units and tiles (see ``device.py``)."""
+    """A config's partition of the output rows into groups, units and tiles (see ``device.py``)."""
 
     heads_per_program: int
     transfer_heads: int
@@ -55,23 +55,18 @@ class Units:
 
     @property
     def of_group(self) -> int:
-        """Units of one group."""
         return self.heads_per_program // self.transfer_heads
 
     @property
     def count(self) -> int:
-        """Units of the problem."""
         return self.groups * self.of_group
 
 
 class FlashDecodeKernels(Kernels[FlashDecode, FlashDecodeKnobs, Tensors, Scratch]):
-    """Flash decode."""
-
     knobs = FlashDecodeKnobs
     tensors_type = Tensors
 
     def tensors(self, problem: FlashDecode, shared: Allocate, own: Allocate) -> Tensors:
-        """In ordinary memory."""
         return Tensors.allocate(problem, own)
 
     def scratch(
@@ -99,7 +94,6 @@ class FlashDecodeKernels(Kernels[FlashDecode, FlashDecodeKnobs, Tensors, Scratch
         )
 
     def scratch_bytes(self, problem: FlashDecode) -> int:
-        """LL words, and an outbox."""
         inbox = 2 * problem.world_size * Records.source_bytes(problem, torch.int64, torch.int64)
         outbox = 2 * problem.rows * problem.head_dim * problem.element_size
         # Units of one head: padding a group to its program's heads at most doubles their number.
@@ -133,7 +127,7 @@ def gather(scratch: Scratch) -> None:
 
 
 def _delivery(knobs: FlashDecodeKnobs) -> Any:
-    """Where the partial results of a config that pushes go."""
+    """The destination of a pushing config's partial results."""
     if knobs.exchange == "two_shot":
         return exchange.TWO_SHOT
     return exchange.ONE_SHOT_LL if knobs.ll else exchange.ONE_SHOT
@@ -146,7 +140,6 @@ class _Planner:
     call: DecodeCall
 
     def launches(self) -> list[Launch]:
-        """In order."""
         knobs = self.call.knobs
         if knobs.mode == "bsp":
             return [*self.local(exchange.KEEP), self.combine(wait=False)]
@@ -199,12 +192,10 @@ class _Planner:
         return self.small(device.combine_kernel, arguments)
 
     def small(self, kernel: Any, arguments: dict[str, Any]) -> Launch:
-        """One program a unit."""
         return Launch(kernel, self.units.count, arguments, {"num_warps": SMALL_KERNEL_WARPS})
 
     @property
     def units(self) -> Units:
-        """How the rows are cut."""
         return Units.of(self.call.problem, self.call.knobs)
 
     def common(self, warps: int = SMALL_KERNEL_WARPS) -> dict[str, Any]:

@@ -27,13 +27,13 @@ class FlashDecode(Problem):
     q_heads: int = size("query heads")
     kv_heads: int = size("KV heads; a divisor of the query heads")
     head_dim: int = size("elements of a head: 64, 128 or 256")
-    kv_len: int = size("tokens of a sequence on each rank, at most")
+    kv_len: int = size("most tokens of a sequence on each rank")
     page_size: int = size("tokens in a page of the KV cache", default=1)
-    soft_cap: int = size("bound on the logits, by a tanh; 0 for none", default=0, least=0)
-    ragged: bool = flag("sequences of different lengths, empty ones among them")
+    soft_cap: int = size("soft cap on the logits, by a tanh; 0 for none", default=0, least=0)
+    ragged: bool = flag("sequences of different lengths, some of them empty")
 
     def check(self) -> None:
-        """Raise InvalidProblem where dimensions do not fit each other or our kernels."""
+        """Raise InvalidProblem if dimensions do not fit each other or our kernels."""
         if self.dtype not in DTYPES:
             raise InvalidProblem(f"dtype={self.dtype!r}: flash decode takes {' or '.join(DTYPES)}")
         if self.head_dim not in HEAD_DIMS:
@@ -70,7 +70,7 @@ class FlashDecode(Problem):
 
     @property
     def bytes_read(self) -> int:
-        """Bytes that one rank reads from its memory at least, at full length: keys and values."""
+        """Lower bound on the bytes that one rank reads from its memory, at full length: keys and values."""
         return 2 * self.batch * self.kv_len * self.kv_heads * self.head_dim * self.element_size
 
     @property

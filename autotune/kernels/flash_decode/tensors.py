@@ -1,4 +1,4 @@
-"""What a call works on: one rank's operands, and the scratch that the kernels of one config share across ranks."""
+"""The tensors of a call: one rank's operands, and the scratch that the kernels of one config share across ranks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,6 @@ class Tensors:
 
     @classmethod
     def allocate(cls, problem: FlashDecode, allocate: Allocate) -> Tensors:
-        """Undefined contents."""
         dtype = TORCH_DTYPES[problem.dtype]
         heads = (problem.batch, problem.q_heads, problem.head_dim)
         return cls(
@@ -76,7 +75,7 @@ class Records:
 
 @dataclass(frozen=True)
 class Scratch:
-    """What the kernels of one config share: counters (zero at the start), records, and splits."""
+    """Memory that one config's kernels share: counters (zero at the start), records, and splits."""
 
     epoch_counter: torch.Tensor
     """int32 [2]: the epoch, and how many programs have finished it."""

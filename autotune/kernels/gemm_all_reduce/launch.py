@@ -31,14 +31,11 @@ ReduceCall = Call[GemmAllReduce, GemmAllReduceKnobs, GemmTensors, Scratch]
 
 
 class GemmAllReduceKernels(Kernels[GemmAllReduce, GemmAllReduceKnobs, GemmTensors, Scratch]):
-    """GEMM + all-reduce."""
-
     knobs = GemmAllReduceKnobs
     tensors_type = GemmTensors
     result = "c"
 
     def tensors(self, problem: GemmAllReduce, shared: Allocate, own: Allocate) -> GemmTensors:
-        """In ordinary memory."""
         a = own((problem.m, problem.k_local), TORCH_DTYPES[problem.dtype])
         return GemmTensors.allocate(problem, a, (problem.m, problem.n), own)
 
@@ -77,7 +74,6 @@ class GemmAllReduceKernels(Kernels[GemmAllReduce, GemmAllReduceKnobs, GemmTensor
         return min(max(inboxes), MOST_INBOX_BYTES) + 2 * SLOTS * tiles * torch.int32.itemsize + (64 << 10)
 
     def plan(self, call: ReduceCall) -> list[Launch]:
-        """A single one."""
         problem, knobs, tensors, scratch = call.problem, call.knobs, call.tensors, call.scratch
         tiles = knobs.tiles(problem.m, problem.n)
         programs = tiles * knobs.split_k
@@ -99,7 +95,6 @@ class GemmAllReduceKernels(Kernels[GemmAllReduce, GemmAllReduceKnobs, GemmTensor
         return [Launch(device.gemm_all_reduce_kernel, programs + combining, arguments, knobs.options, resident)]
 
     def library(self, call: Call[GemmAllReduce, GemmAllReduceKnobs, GemmTensors, None]) -> Run:
-        """``bsp``"""
         run = bulk_synchronous(call.problem, call.tensors, call.rank)
         return graphed(run) if call.knobs.launch == "graph" else run
 

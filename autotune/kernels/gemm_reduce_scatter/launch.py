@@ -39,14 +39,11 @@ ScatterCall = Call[GemmReduceScatter, GemmReduceScatterKnobs, GemmTensors, Scrat
 
 
 class GemmReduceScatterKernels(Kernels[GemmReduceScatter, GemmReduceScatterKnobs, GemmTensors, Scratch]):
-    """GEMM + reduce-scatter."""
-
     knobs = GemmReduceScatterKnobs
     tensors_type = GemmTensors
     result = "c"
 
     def tensors(self, problem: GemmReduceScatter, shared: Allocate, own: Allocate) -> GemmTensors:
-        """In ordinary memory."""
         a = own((problem.m, problem.k_local), TORCH_DTYPES[problem.dtype])
         return GemmTensors.allocate(problem, a, (problem.rows, problem.n), own)
 
@@ -110,7 +107,6 @@ class GemmReduceScatterKernels(Kernels[GemmReduceScatter, GemmReduceScatterKnobs
         return enqueueing(launches, heap)
 
     def library(self, call: Call[GemmReduceScatter, GemmReduceScatterKnobs, GemmTensors, None]) -> Run:
-        """``bsp``"""
         run = bulk_synchronous(call.problem, call.tensors)
         return graphed(run) if call.knobs.launch == "graph" else run
 
@@ -124,7 +120,7 @@ def _padded(size: int, smallest: int) -> int:
 
 
 def _common(call: ScatterCall) -> dict[str, Any]:
-    """What every kernel of ours has."""
+    """Arguments of all kernels."""
     return {
         "rank": call.rank, "heap_bases": call.bases, "epoch_counter": call.scratch.epoch_counter,
         "status": call.scratch.status, "spin_limit": call.spin_limit, "WORLD": call.problem.world_size,

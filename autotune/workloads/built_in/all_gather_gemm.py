@@ -34,7 +34,7 @@ class AllGatherGemmOperation(GemmOperation[AllGatherGemm, Scratch]):
     """
 
     _shard: torch.Tensor | None = None
-    """What peers read A from, where that is not A itself."""
+    """The shard that peers read, if that is not A itself."""
 
     def __init__(self, problem: AllGatherGemm, heap: SymmetricHeap, machine: Machine, spin_limit: int) -> None:
         """Inputs are undefined until ``refresh``."""
@@ -56,7 +56,7 @@ class AllGatherGemmOperation(GemmOperation[AllGatherGemm, Scratch]):
         return copy_and_run
 
     def refresh(self, seed: int) -> None:
-        """What peers read A from is poisoned, too."""
+        """Poisons the shard that peers read, too."""
         super().refresh(seed)
         if self._shard is not None:
             poison(self._shard)
@@ -84,7 +84,7 @@ class AllGatherGemmOperation(GemmOperation[AllGatherGemm, Scratch]):
 
 
 class AllGatherGemmWorkload(GemmWorkload):
-    """What joins problem, kernels and space."""
+    """Joins problem, kernels and space."""
 
     problem_type = AllGatherGemm
     space = SPACE
@@ -99,7 +99,6 @@ class AllGatherGemmWorkload(GemmWorkload):
         return AllGatherGemm(m=4096, n=28672, k=8192, world_size=world_size)
 
     def default_config(self, problem: AllGatherGemm, machine: Machine) -> Config:
-        """See the search space."""
         return default_config(problem, machine)
 
     def first_configs(self, problem: AllGatherGemm, machine: Machine) -> list[Config]:
@@ -128,7 +127,7 @@ class AllGatherGemmWorkload(GemmWorkload):
 
     @staticmethod
     def _streaming(default: Config, machine: Machine) -> list[Config]:
-        """For few rows: deep steps of B, many splits, all of them loading before A is there."""
+        """For few rows: deep steps of B and many splits, all of them loading before A has arrived."""
         deep = default.replace(
             block_n=64, block_k=512, split_k=16, preload_b=True, num_stages=1, num_warps=8, loads="pointer",
             comm_programs=min(8, machine.compute_units // 4), copy_kib=2,
@@ -155,7 +154,6 @@ class AllGatherGemmWorkload(GemmWorkload):
     def operation(
         self, problem: AllGatherGemm, heap: SymmetricHeap, machine: Machine, spin_limit: int
     ) -> AllGatherGemmOperation:
-        """Set up on this rank."""
         return AllGatherGemmOperation(problem, heap, machine, spin_limit)
 
     def sizes(self, world_size: int, a: torch.Tensor, b: torch.Tensor, options: Mapping[str, Any]) -> dict[str, int]:
@@ -165,7 +163,6 @@ class AllGatherGemmWorkload(GemmWorkload):
         return {"m": m, "n": b.shape[1] * world_size, "k": k}
 
     def out_shape(self, world_size: int, operands: Operands, options: Sequence[Any]) -> tuple[int, int]:
-        """[m, n_local]"""
         (a, b, _), (layout, _) = operands, options
         assert a is not None and b is not None
         return a.shape[0] * world_size if layout == "rows" else a.shape[0], b.shape[1]

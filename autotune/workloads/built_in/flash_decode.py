@@ -78,7 +78,6 @@ class FlashDecodeOperation(LaunchedOperation[FlashDecode, Tensors, Scratch]):
         return [tensors.q, tensors.k_cache, tensors.v_cache, tensors.block_table, tensors.lengths]
 
     def outputs(self) -> Sequence[torch.Tensor]:
-        """The attention's."""
         return [self._tensors.out]
 
     def input_sets(self, seed: int) -> InputSets:
@@ -175,7 +174,7 @@ def bulk_synchronous(problem: FlashDecode, machine: Machine, launch_as: str) -> 
 
 
 class FlashDecodeWorkload(LaunchedWorkload):
-    """What joins problem, kernels and space."""
+    """Joins problem, kernels and space."""
 
     problem_type = FlashDecode
     space = SPACE
@@ -194,7 +193,6 @@ class FlashDecodeWorkload(LaunchedWorkload):
         )
 
     def default_config(self, problem: FlashDecode, machine: Machine) -> Config:
-        """See the search space."""
         return default_config(problem, machine)
 
     def first_configs(self, problem: FlashDecode, machine: Machine) -> list[Config]:
@@ -220,17 +218,14 @@ class FlashDecodeWorkload(LaunchedWorkload):
         return {name: c for name, c in both.items() if SPACE.violation(c, problem, machine) is None}
 
     def predict(self, problem: FlashDecode, config: Config, machine: Machine) -> float | None:
-        """By rooflines."""
         return flash_decode_latency(problem, KERNELS.knobs.of(config), machine)
 
     def tolerance(self, problem: FlashDecode) -> Tolerance:
-        """By element type."""
         return TOLERANCES[problem.dtype]
 
     def operation(
         self, problem: FlashDecode, heap: SymmetricHeap, machine: Machine, spin_limit: int
     ) -> FlashDecodeOperation:
-        """Set up on this rank."""
         return FlashDecodeOperation(problem, heap, machine, spin_limit)
 
     def problem_of(self, world_size: int, operands: Operands, options: Sequence[Any]) -> FlashDecode:
@@ -265,7 +260,6 @@ class FlashDecodeWorkload(LaunchedWorkload):
         )  # fmt: skip
 
     def out_shape(self, world_size: int, operands: Operands, options: Sequence[Any]) -> tuple[int, ...]:
-        """That of q."""
         assert operands[0] is not None
         return tuple(operands[0].shape)
 
