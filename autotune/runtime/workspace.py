@@ -101,7 +101,7 @@ class Workspace:
         """The launches on these addresses. They own none of the memory: what callers free is free."""
         operands, out = _checked(operands, out)
         if self._setup.scratch is None or capturing(self._heap.device):
-            # The library's way takes buffers of its own, from torch's allocator at each call: nothing to remember.
+            # The library's way takes its own buffers from torch's allocator at each call: nothing to remember.
             # Where a graph is captured, it keeps the addresses.
             return self._setup.bind(self._kernels.bound(operands, out))
         borrowed = [_borrow(self._heap, tensor) for tensor in operands]

@@ -17,7 +17,7 @@ from autotune.search_spaces.gemm import (
 )
 
 KERNELS = ("pull", "pull_staged", "push")
-"""Modes whose GEMM is ours."""
+"""Modes with our own GEMM."""
 STAGED = ("pull_staged", "push")
 """Modes that move units into a local buffer and signal them."""
 MOVING = ("own_collective", *STAGED)

@@ -1,4 +1,4 @@
-"""The GEMM's part of a joint space: dimensions and constraints shared by every workload with a GEMM of its own.
+"""The GEMM's part of a joint space: dimensions and constraints shared by every workload with our GEMM.
 
 A problem describes one rank's GEMM by its property ``gemm``: rows, columns and depth.
 """

@@ -17,7 +17,7 @@ from autotune.search_spaces.gemm import (
 )
 
 KERNELS = ("one_shot", "two_shot")
-"""Modes that are a kernel of ours."""
+"""Modes with our own kernel."""
 
 MOST_ROWS_ONE_SHOT = 32
 """Untuned, more rows than this take two shots: one would move world-size / 2 times as much."""

@@ -74,7 +74,7 @@ def _config(workload: Any, where: str, found: Any, problem: Any, machine: Any) -
 
 
 def _prediction(workload: Any, found: Any, *_: Any) -> float | None:
-    """None where it is no time: a model that has no answer orders nothing, and ends no run."""
+    """None unless it is a time: a model without an answer orders nothing, and ends no run."""
     fits = isinstance(found, int | float) and math.isfinite(found) and found > 0
     return float(found) if fits else None
 

@@ -142,7 +142,7 @@ class Workload(ABC):
         """Microseconds that a cost model expects of a config, None where there is none.
 
         It orders the first trials and stands beside what was measured; it never keeps a config from being tried. What
-        is no positive number counts as None.
+        is not a positive number counts as None.
         """
         return None
 

@@ -34,7 +34,7 @@ def hash_of(files: Iterable[Path]) -> str:
 def files_of(names: Iterable[str]) -> list[Path]:
     """The files of modules and, for packages, of all modules below, in the same order on every machine.
 
-    Imports nothing but the packages that the modules lie in. Raises InputError for what is no module.
+    Imports nothing but the packages that the modules lie in. Raises InputError for a name that is not a module.
     """
     found: dict[str, Path] = {}
     for name in names:

@@ -232,7 +232,7 @@ def push_kernel(
     STEP_ROWS: tl.constexpr, STEP_COLUMNS: tl.constexpr, VECTOR: tl.constexpr, HINT: tl.constexpr,
     CHUNKS: tl.constexpr,
 ):  # fmt: skip
-    """Push our shard to every peer's inbox, as a kernel of its own; shares the epoch with the GEMM's programs."""
+    """Push our shard to every peer's inbox, as a separate kernel; shares the epoch with the GEMM's programs."""
     slot = tl.load(epoch_counter) & (SLOTS - 1)
     push_shard(
         shard, inbox_pointer, place_of(rank, slot, M, K, shard_rows, width, ROWS), arrivals, shard_rows, width, K,

@@ -176,7 +176,7 @@ def _pull(call: GatherCall) -> Launch:
 
 
 def _gather_gemm(call: GatherCall) -> list[Launch]:
-    """The GEMM over an inbox, and the push kernel before it where that is a kernel of its own."""
+    """The GEMM over an inbox, after the push kernel if that is separate."""
     knobs, scratch = call.knobs, call.scratch
     communicating = knobs.comm_programs
     same_launch, beside = knobs.push_site == "same_launch", knobs.push_site == "side_stream"
@@ -225,7 +225,7 @@ def _barrier(call: GatherCall, counters: torch.Tensor, finish: bool) -> Launch:
 
 
 class _SideStream:
-    """The push on a stream of its own, the GEMM on the caller's; both are done before what the caller enqueues next."""
+    """The push on its own stream, the GEMM on the caller's; both are done before the caller's next work."""
 
     def __init__(self, push: Launch, gemm: Launch, side: torch.cuda.Stream) -> None:
         self._push, self._gemm, self._side = push, gemm, side

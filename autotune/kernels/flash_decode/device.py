@@ -186,7 +186,7 @@ def reduce_kernel(
     TILE: tl.constexpr, PART_CHUNK: tl.constexpr, CHUNK: tl.constexpr, WORLD: tl.constexpr, DELIVERY: tl.constexpr,
     COMBINE: tl.constexpr,
 ):  # fmt: skip
-    """What follows the attention, one program a unit, as a kernel of its own."""
+    """The work after the attention, one program per unit, as a separate kernel."""
     unit = tl.program_id(0)
     epoch = tl.load(epoch_counter)
     reduce_unit(

@@ -199,7 +199,7 @@ class _Planner:
         return Units.of(self.call.problem, self.call.knobs)
 
     def common(self, warps: int = SMALL_KERNEL_WARPS) -> dict[str, Any]:
-        """Arguments of all kernels that combine, in programs of so many warps."""
+        """Arguments of all combining kernels, with ``warps`` per program."""
         problem, scratch, units = self.call.problem, self.call.scratch, self.units
         inbox = scratch.inbox
         return {

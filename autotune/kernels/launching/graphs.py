@@ -33,7 +33,7 @@ CAPTURING = "graphs"
 
 
 def graphed(run: Run) -> Run:
-    """``run`` captured as a CUDA graph; itself where there are no graphs (CPU). Collective if ``run`` is."""
+    """``run`` captured as a CUDA graph; ``run`` itself without graphs (CPU). Collective if ``run`` is."""
     if not torch.cuda.is_available():
         return run
     side = torch.cuda.Stream()

@@ -23,7 +23,7 @@ class Knobs:
 
     @classmethod
     def of(cls, config: Config) -> Self:
-        """Read a config. Raises InvalidConfig for a name that is no knob, and for a value of another type."""
+        """Read a config. Raises InvalidConfig for an unknown knob or a value of another type."""
         kinds = _kinds(cls)  # type: ignore[arg-type]  # a class is hashable
         for name, value in config.items():
             if name not in kinds:

@@ -69,7 +69,7 @@ def finish_unordered(epoch_counter, programs):
 
 EPOCH_SHIFT = tl.constexpr(22)
 EPOCH_STEP = tl.constexpr(1 << EPOCH_SHIFT.value)
-"""A launch's programs together add 2**22 to the int64 ``epoch_counter``, and are no more than that."""
+"""A launch's programs together add 2**22 to the int64 ``epoch_counter``, and are never more."""
 
 
 @triton.jit

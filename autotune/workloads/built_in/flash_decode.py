@@ -91,7 +91,7 @@ class FlashDecodeOperation(LaunchedOperation[FlashDecode, Tensors, Scratch]):
         self._number = number
 
     def _lengths(self, seed: int) -> torch.Tensor:
-        """Ragged: one sequence is empty everywhere unless it is the only one, every other one on a rank of its own."""
+        """Ragged: one sequence is empty everywhere unless it is the only one; every other one is empty on one rank."""
         problem, rank = self._problem, self._heap.rank
         full = torch.full((problem.batch,), problem.kv_len)
         if not problem.ragged:
@@ -162,7 +162,7 @@ class _Queries(InputSets):
 
 
 def part_config(problem: FlashDecode, machine: Machine) -> Config:
-    """The default's local kernels as launches that each make sense alone: the reduction is a kernel of its own."""
+    """The default's local kernels as separate launches that each make sense alone, the reduction included."""
     return bulk_synchronous(problem, machine, launch_as="eager").replace(reducer="kernel")
 
 

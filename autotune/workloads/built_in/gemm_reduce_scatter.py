@@ -75,7 +75,7 @@ class GemmReduceScatterWorkload(GemmWorkload):
         return default_config(problem, machine)
 
     def first_configs(self, problem: GemmReduceScatter, machine: Machine) -> list[Config]:
-        """The default, its tile in the other schedules and in the pull; the library's GEMM with either sum of ours."""
+        """The default, its tile in the other schedules and in the pull; the library's GEMM with either of our sums."""
         default = default_config(problem, machine)
         found = [
             default,
