@@ -153,7 +153,10 @@ def test_a_class_that_does_not_say_everything(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("after", "told"),
     [
-        ("class Bad(Own):\n    problem_type = dict", "problem_type is <class 'dict'>; a class derived from Problem"),
+        (
+            "class Bad(Own):\n    problem_type = dict",
+            "problem_type is <class 'dict'>; it must be a class derived from Problem",
+        ),
         ("class Bad(Own):\n    problem_type = PlainRows", "rows of PlainRows is a plain field; declare it with size()"),
         ("class Bad(Own):\n    problem_type = BareRows", "BareRows lacks @dataclass(frozen=True, kw_only=True)"),
         (

@@ -49,7 +49,7 @@ def tile_of(turn, worker, pid, early, head_start, workers, programs):
 
 @triton.jit
 def chunk_of(turn, rank, K, WORLD: tl.constexpr, CHUNKS: tl.constexpr, ROWS: tl.constexpr):
-    """The range of K that is waited for in a turn: in order, or in K layout our own first and the others' backwards."""
+    """The range of K awaited in a turn: in order, or in K layout our own first and the others' backwards."""
     chunk = turn
     if not ROWS:
         chunk = (rank * CHUNKS // WORLD + CHUNKS - turn) % CHUNKS

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from autotune.kernels.launching.gemm import GemmKnobs
 
 READ_BY_PEERS = ("pull", "pull_staged", "copy_engine")
-"""Modes whose peers read our shard where it lies: at the same place on the symmetric heap on every rank."""
+"""Modes whose peers read our shard in place: at the same place on the symmetric heap on every rank."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,5 +20,5 @@ class AllGatherGemmKnobs(GemmKnobs):
 
     @property
     def slots(self) -> int:
-        """Inboxes used in turn, a power of two: two where peers push into them, one where only we write."""
+        """Inboxes used in turn, a power of two: two if peers push into them, one if only we write."""
         return 2 if self.mode == "push" else 1

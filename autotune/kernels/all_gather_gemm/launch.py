@@ -1,4 +1,4 @@
-"""Launching all-gather + GEMM: the scratch of each mode, its launches, and how they are enqueued.
+"""Launches all-gather + GEMM: the scratch of each mode, its launches, and their order.
 
 ``bsp``, ``own_collective`` and ``copy_engine`` call the library's GEMM; ``pull``, ``pull_staged`` and ``push`` ours.
 """
@@ -28,10 +28,10 @@ from autotune.kernels.primitives.barrier import barrier_kernel
 from autotune.machine import Machine
 
 MOST_CHUNKS = 16
-"""Of all values of ``k_chunks``; units have 16 rows at least."""
+"""The largest value of ``k_chunks``; units have at least 16 rows."""
 
 MOST_SPLIT_ROW = 64
-"""Elements: a row whose largest power of two is at least this is moved in such pieces, another one whole."""
+"""Elements: a row whose largest power-of-two factor is at least this is moved in such pieces, another one whole."""
 
 GatherCall = Call[AllGatherGemm, AllGatherGemmKnobs, GemmTensors, Scratch]
 
@@ -42,7 +42,7 @@ class AllGatherGemmKernels(Kernels[AllGatherGemm, AllGatherGemmKnobs, GemmTensor
     result = "c"
 
     def tensors(self, problem: AllGatherGemm, shared: Allocate, own: Allocate) -> GemmTensors:
-        """A's shard lies on the heap where the problem says so."""
+        """A's shard lies on the heap if the problem says so."""
         a = (shared if problem.in_place else own)(problem.shard, TORCH_DTYPES[problem.dtype])
         return GemmTensors.allocate(problem, a, (problem.m, problem.n_local), own)
 
@@ -105,7 +105,7 @@ class AllGatherGemmKernels(Kernels[AllGatherGemm, AllGatherGemmKnobs, GemmTensor
         return graphed(run) if call.knobs.launch == "graph" else run
 
     def read_by_peers(self, problem: AllGatherGemm, knobs: AllGatherGemmKnobs) -> tuple[int, int] | None:
-        """The shard, where peers pull or copy it; and wherever the caller writes it in place."""
+        """The shard, if peers pull or copy it, and whenever the caller writes it in place."""
         return problem.shard if problem.in_place or knobs.mode in READ_BY_PEERS else None
 
 
@@ -113,7 +113,7 @@ KERNELS = AllGatherGemmKernels()
 
 
 def _hint(problem: AllGatherGemm) -> int:
-    """Bytes by which every row of a shard is aligned, at most 16: what Iris's translation is told."""
+    """Alignment of every row of a shard in bytes, at most 16: a hint for Iris's translation."""
     return math.gcd(problem.shard[1] * problem.element_size, 16)
 
 
@@ -167,7 +167,7 @@ def _gemm(call: GatherCall) -> dict[str, Any]:
 
 
 def _pull(call: GatherCall) -> Launch:
-    """The direct pull, one program a tile or persistent."""
+    """The direct pull, one program per tile or persistent."""
     programs, knobs = _tiles(call), call.knobs
     if knobs.schedule != "tile":
         programs = min(programs, call.machine.compute_units)

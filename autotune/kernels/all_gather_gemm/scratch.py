@@ -12,7 +12,7 @@ class Scratch:
     """Memory that one config's kernels share across ranks: on the symmetric heap, counters zero at the start."""
 
     epoch_counter: torch.Tensor
-    """int32 [2]: the epoch, and how many programs have finished it."""
+    """int32 [2]: the epoch, and the number of programs that have finished it."""
     status: torch.Tensor
     """int32 [1]: 1 once a wait timed out."""
     ready: torch.Tensor
@@ -27,5 +27,5 @@ class Scratch:
     """int32 [tiles]"""
 
     def poison(self) -> None:
-        """Fill with NaN what a right launch writes before it reads it."""
+        """Fill with NaN everything that a right launch writes before it reads it."""
         self.inbox.fill_(float("nan"))

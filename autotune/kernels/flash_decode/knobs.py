@@ -9,7 +9,9 @@ from autotune.kernels.launching.knobs import Knobs
 
 @dataclass(frozen=True, kw_only=True)
 class FlashDecodeKnobs(Knobs):
-    """Every mode has those without a default; where one lacks another, it has no effect as it is here."""
+    """Every mode has the knobs without a default. Defaults stand for knobs that a mode lacks; they have no effect
+    there.
+    """
 
     launch: str = "eager"
     block_n: int
@@ -21,7 +23,7 @@ class FlashDecodeKnobs(Knobs):
     program_order: str
     reducer: str
     transfer_heads: int = 0
-    """0: the exchange is the library's, in units of one tile."""
+    """0 for the library's exchange, in units of one tile."""
     combine_heads: int
     wire: str
     exchange: str = "one_shot"

@@ -1,4 +1,4 @@
-"""Launching flash decode: its scratch, the launches of each mode, and how they are enqueued.
+"""Launches flash decode: its scratch, the launches of each mode, and their order.
 
 Every mode is made of the same kernels: attention, the reduction of its splits (in the attention's launch or after it),
 the exchange (the library's, a push kernel, or the reduction itself) and the combination.
@@ -27,10 +27,10 @@ from autotune.machine import Machine
 REDUCERS = {"kernel": device.ELSEWHERE, "last": device.LAST, "trailing": device.TRAILING}
 
 MERGED_ELEMENTS = 32
-"""Elements of the parts that a thread of a merge holds at a time."""
+"""Elements of parts that a merging thread holds at a time."""
 
 SMALL_KERNEL_WARPS = 4
-"""Of the kernels that only reduce, push or combine."""
+"""Warps of the kernels that only reduce, push or combine."""
 
 DecodeCall = Call[FlashDecode, FlashDecodeKnobs, Tensors, Scratch]
 
@@ -177,14 +177,14 @@ class _Planner:
         return launches
 
     def push(self, wait: bool) -> Launch:
-        """The all-gather of our own, by itself; without ``wait`` only its sending half."""
+        """Our own all-gather as a separate launch; without ``wait`` only its sending half."""
         arguments = self.common() | self.own_records | {"DELIVERY": _delivery(self.call.knobs).value, "WAIT": wait}
         for name in ("total_rows", "outbox", "returns", "CHUNK"):
             del arguments[name]
         return self.small(device.push_kernel, arguments)
 
     def combine(self, wait: bool) -> Launch:
-        """The combination, by itself; the last launch of a call."""
+        """The combination as a separate launch, the last of a call."""
         arguments = self.common() | {
             "out": self.call.tensors.out, "finishing": self.units.count, "DELIVERY": _delivery(self.call.knobs).value,
             "SLOTS": 1 if self.call.knobs.mode == "bsp" else 2, "WAIT": wait,
@@ -230,7 +230,7 @@ class _Planner:
         }  # fmt: skip
 
     def chunk(self, warps: int, most: int) -> int:
-        """Parts that a merge loads at a time: a power of two, no more than all of ``most`` and than registers allow."""
+        """Parts that a merge loads at a time: a power of two, limited by ``most`` and the registers."""
         threads = warps * self.call.machine.warp_size
         fitting = MERGED_ELEMENTS * threads // (self.units.tile * self.call.problem.head_dim)
         return 1 << max(0, min(fitting.bit_length() - 1, (most - 1).bit_length()))

@@ -50,7 +50,7 @@ class FlashDecode(Problem):
 
     @property
     def rows(self) -> int:
-        """Rows of the output, one for each sequence and query head."""
+        """Rows of the output, one per sequence and query head."""
         return self.batch * self.q_heads
 
     @property
@@ -75,5 +75,5 @@ class FlashDecode(Problem):
 
     @property
     def bytes_moved(self) -> int:
-        """Bytes that one rank receives from its peers where every rank combines: partial results and LSEs in fp32."""
+        """Bytes that one rank receives from its peers if every rank combines: partial results and LSEs in fp32."""
         return (self.world_size - 1) * self.rows * (self.head_dim + 1) * 4

@@ -42,7 +42,7 @@ class Tensors:
 
 @dataclass(frozen=True)
 class Records:
-    """Partial results: for each of ``count`` sources a row of head_dim elements and an LSE for each output row.
+    """Partial results: per source (``count`` of them) a row of head_dim elements and an LSE for each output row.
 
     One flat tensor, so that the library can gather it in one call; ``values`` and ``lse`` are views of it.
     """
@@ -78,21 +78,21 @@ class Scratch:
     """Memory that one config's kernels share: counters (zero at the start), records, and splits."""
 
     epoch_counter: torch.Tensor
-    """int32 [2]: the epoch, and how many programs have finished it."""
+    """int32 [2]: the epoch, and the number of programs that have finished it."""
     status: torch.Tensor
     """int32 [1]: 1 once a wait timed out."""
     arrived: torch.Tensor
     """int32 [groups]: splits that have been finished here."""
     arrivals: torch.Tensor
-    """int32 [world_size, units]: partial results that have come in."""
+    """int32 [world_size, units]: partial results that have arrived."""
     returns: torch.Tensor
-    """int32 [units]: finished outputs that have come in from who combined them."""
+    """int32 [units]: finished outputs that have arrived from their combiners."""
     inbox: Records
-    """[2 slots, world_size] on the symmetric heap; for ``bsp`` what the library gathers into, one slot."""
+    """[2 slots, world_size] on the symmetric heap; for ``bsp`` one slot, into which the library gathers."""
     outbox: torch.Tensor
-    """[2 slots, rows, head_dim] on the symmetric heap: finished outputs from who combined them."""
+    """[2 slots, rows, head_dim] on the symmetric heap: finished outputs from their combiners."""
     mine: Records
-    """This rank's records, where another kernel or the library moves them."""
+    """This rank's records, which another kernel or the library moves."""
     parts: torch.Tensor
     """fp32 [kv_splits, rows, head_dim]"""
     part_lse: torch.Tensor
