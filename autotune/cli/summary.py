@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from autotune.cli import output
-from autotune.cli.entries import entry_dict, title, winner_dict, winner_lines
+from autotune.cli.entry_text import entry_dict, title, winner_dict, winner_lines
 from autotune.cli.options import Request
 from autotune.db import Store, TrialRecord, Winner
 from autotune.machine import INTERPRETER

@@ -213,8 +213,7 @@ class Operation(LaunchedOperation[AllGather, Tensors, Scratch]):
         x.copy_(parts[self._heap.rank])
         self._expected = torch.cat(parts).float()
         self._tensors.out.fill_(float("nan"))
-        if self.scratch is not None:
-            self.scratch.poison()
+        self.poison()
 
     def inputs(self) -> list[torch.Tensor]:
         return [self._tensors.x]

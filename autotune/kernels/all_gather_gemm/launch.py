@@ -20,8 +20,8 @@ from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
 from autotune.kernels.all_gather_gemm.scratch import Scratch
 from autotune.kernels.launching.contract import Call, Kernels
 from autotune.kernels.launching.gemm import GemmTensors
-from autotune.kernels.launching.graphs import enqueueing, graphed, replayed
-from autotune.kernels.launching.plan import Launch
+from autotune.kernels.launching.graphs import graphed
+from autotune.kernels.launching.plan import Launch, in_order
 from autotune.kernels.launching.streams import side_stream
 from autotune.kernels.launching.tensors import TORCH_DTYPES, Allocate, Run
 from autotune.kernels.primitives.barrier import barrier_kernel
@@ -91,13 +91,13 @@ class AllGatherGemmKernels(Kernels[AllGatherGemm, AllGatherGemmKnobs, GemmTensor
         """The library's GEMM after our launch, or between them; or the push on a stream beside the GEMM."""
         knobs = call.knobs
         if knobs.mode == "copy_engine":
-            return replayed(CopyEngine(call, launches, heap), heap)
+            return CopyEngine(call, launches, heap)
         if knobs.mode == "own_collective":
-            return replayed(functools.partial(gather_and_multiply, launches[0], call.tensors, call.scratch.inbox), heap)
+            return functools.partial(gather_and_multiply, launches[0], call.tensors, call.scratch.inbox)
         if knobs.push_site == "side_stream" and heap.device.type == "cuda":
             push, gemm = launches
-            return replayed(_SideStream(push, gemm, side_stream(heap, "push")), heap)
-        return enqueueing(launches, heap)
+            return _SideStream(push, gemm, side_stream(heap, "push"))
+        return in_order(launches)
 
     def library(self, call: Call[AllGatherGemm, AllGatherGemmKnobs, GemmTensors, None]) -> Run:
         """``bsp``"""

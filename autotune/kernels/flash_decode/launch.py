@@ -19,8 +19,8 @@ from autotune.kernels.flash_decode.knobs import FlashDecodeKnobs
 from autotune.kernels.flash_decode.problem import FlashDecode
 from autotune.kernels.flash_decode.tensors import Records, Scratch, Tensors
 from autotune.kernels.launching.contract import Call, Kernels
-from autotune.kernels.launching.graphs import enqueueing, graphed
-from autotune.kernels.launching.plan import Launch, run_all
+from autotune.kernels.launching.graphs import graphed
+from autotune.kernels.launching.plan import Launch, in_order
 from autotune.kernels.launching.tensors import TORCH_DTYPES, Allocate, Run
 from autotune.machine import Machine
 
@@ -107,16 +107,20 @@ class FlashDecodeKernels(Kernels[FlashDecode, FlashDecodeKnobs, Tensors, Scratch
     def run(self, call: DecodeCall, launches: list[Launch], heap: SymmetricHeap) -> Run:
         """Collective for ``bsp`` as a CUDA graph."""
         if call.knobs.mode != "bsp":
-            return enqueueing(launches, heap)
+            return in_order(launches)
         run: Run = functools.partial(_bulk_synchronous, launches, call.scratch)
         return graphed(run) if call.knobs.launch == "graph" else run
+
+    def has_collective(self, knobs: FlashDecodeKnobs) -> bool:
+        """``bsp``"""
+        return knobs.mode == "bsp"
 
 
 KERNELS = FlashDecodeKernels()
 
 
 def _bulk_synchronous(launches: list[Launch], scratch: Scratch) -> None:
-    run_all(launches[:-1])
+    in_order(launches[:-1])()
     gather(scratch)
     launches[-1].run()
 

@@ -20,8 +20,8 @@ from autotune.kernels.gemm_reduce_scatter.problem import GemmReduceScatter
 from autotune.kernels.gemm_reduce_scatter.scratch import Scratch
 from autotune.kernels.launching.contract import Call, Kernels
 from autotune.kernels.launching.gemm import GemmTensors
-from autotune.kernels.launching.graphs import enqueueing, graphed, replayed
-from autotune.kernels.launching.plan import Launch
+from autotune.kernels.launching.graphs import graphed
+from autotune.kernels.launching.plan import Launch, in_order
 from autotune.kernels.launching.tensors import TORCH_DTYPES, Allocate, Run
 from autotune.kernels.primitives.barrier import barrier_kernel
 from autotune.machine import Machine
@@ -100,11 +100,10 @@ class GemmReduceScatterKernels(Kernels[GemmReduceScatter, GemmReduceScatterKnobs
     def run(self, call: ScatterCall, launches: list[Launch], heap: SymmetricHeap) -> Run:
         """Around the library's GEMM, or our kernel alone."""
         if call.knobs.mode == "copy_engine":
-            return replayed(CopyEngine(call, launches, heap), heap)
+            return CopyEngine(call, launches, heap)
         if call.knobs.mode == "own_collective":
-            whole = functools.partial(multiply_and_pull, call.tensors, call.scratch.product, launches[0])
-            return replayed(whole, heap)
-        return enqueueing(launches, heap)
+            return functools.partial(multiply_and_pull, call.tensors, call.scratch.product, launches[0])
+        return in_order(launches)
 
     def library(self, call: Call[GemmReduceScatter, GemmReduceScatterKnobs, GemmTensors, None]) -> Run:
         run = bulk_synchronous(call.problem, call.tensors)

@@ -3,63 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
 
 from autotune.config import Config
 from autotune.heap.arena import SymmetricHeap
-from autotune.kernels.all_gather_gemm.knobs import READ_BY_PEERS, AllGatherGemmKnobs
 from autotune.kernels.all_gather_gemm.launch import KERNELS
 from autotune.kernels.all_gather_gemm.library import multiply
 from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
 from autotune.kernels.all_gather_gemm.scratch import Scratch
-from autotune.kernels.launching.contract import Setup
-from autotune.kernels.launching.gemm import GemmTensors
 from autotune.machine import Machine
 from autotune.search_spaces.all_gather_gemm import SPACE, default_config
 from autotune.workloads.built_in.gemm import OF_A_LIBRARY, GemmOperation, GemmWorkload
 from autotune.workloads.comparison import rounded
-from autotune.workloads.input_sets import poison
 from autotune.workloads.interface import Run
 from autotune.workloads.launched import Operands
 from autotune.workloads.tolerance import Tolerance
 
 
 class AllGatherGemmOperation(GemmOperation[AllGatherGemm, Scratch]):
-    """Operands lie in ordinary memory, A's shard on the heap where the problem says so.
-
-    Where peers read the shard, a call copies A to the heap first, as the operator does, unless it lies there already.
-    """
-
-    _shard: torch.Tensor | None = None
-    """The shard that peers read, if that is not A itself."""
+    """Operands lie in ordinary memory, A's shard on the heap where the problem says so."""
 
     def __init__(self, problem: AllGatherGemm, heap: SymmetricHeap, machine: Machine, spin_limit: int) -> None:
         """Inputs are undefined until ``refresh``."""
         super().__init__(KERNELS, problem, heap, machine, spin_limit)
-
-    def bind(self, setup: Setup[AllGatherGemm, AllGatherGemmKnobs, GemmTensors, Scratch]) -> Run:
-        """On this rank's tensors, or on a copy of A that peers can read, where they do."""
-        self._shard = None
-        if self._problem.in_place or setup.knobs.mode not in READ_BY_PEERS:
-            return super().bind(setup)
-        a = self._tensors.a
-        shard = self._shard = self._heap.allocate(self._problem.shard, a.dtype)
-        run = setup.bind(replace(self._tensors, a=shard))
-
-        def copy_and_run() -> None:
-            shard.copy_(a)  # safe to overwrite: these modes end only when every peer has read
-            run()
-
-        return copy_and_run
-
-    def refresh(self, seed: int) -> None:
-        """Poisons the shard that peers read, too."""
-        super().refresh(seed)
-        if self._shard is not None:
-            poison(self._shard)
 
     def draw_operands(self, seed: int) -> torch.Tensor:
         """Every rank draws every rank's shard, and multiplies the whole A by its own B."""

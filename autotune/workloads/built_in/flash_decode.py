@@ -17,7 +17,7 @@ from autotune.kernels.flash_decode.problem import DTYPES, FlashDecode
 from autotune.kernels.flash_decode.reference import attention, joined
 from autotune.kernels.flash_decode.tensors import Scratch, Tensors
 from autotune.kernels.launching.contract import Call
-from autotune.kernels.launching.plan import run_all
+from autotune.kernels.launching.plan import in_order
 from autotune.kernels.launching.tensors import element_type
 from autotune.machine import Machine
 from autotune.search_spaces.flash_decode import SEVERAL_KERNELS, SPACE, default_config
@@ -69,8 +69,7 @@ class FlashDecodeOperation(LaunchedOperation[FlashDecode, Tensors, Scratch]):
         self._references = self._gathered_references()
         self._number = 0
         poison(tensors.out)
-        if self.scratch is not None:
-            self.scratch.poison()
+        self.poison()
 
     def inputs(self) -> Sequence[torch.Tensor]:
         """Queries, cache, block table and lengths."""
@@ -136,7 +135,7 @@ class FlashDecodeOperation(LaunchedOperation[FlashDecode, Tensors, Scratch]):
             )
         )  # fmt: skip
         return {
-            "attention": lambda: run_all(local),
+            "attention": in_order(local),
             "all_gather": lambda: gather(scratch),
             "combine": combine.run,
         }

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from autotune.kernels.launching import graphs
-from autotune.kernels.launching.graphs import Replayed, enqueueing, replayed
-from autotune.kernels.launching.plan import Launch
+from autotune.kernels.launching.graphs import Replayed, replayed
+from autotune.kernels.launching.plan import Launch, in_order
 
 
 class Device:
@@ -129,7 +129,7 @@ def test_without_graphs_there_is_nothing_in_between() -> None:
     run: Callable[[], None] = lambda: None  # noqa: E731
     assert replayed(run, heap) is run
     launch = Launch(None, 1, {})
-    assert enqueueing([launch], heap) == launch.run
+    assert in_order([launch]) == launch.run
 
 
 class Heap:

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from autotune.cli import output, session
-from autotune.cli.commands.tuning.held_out import HeldOut, compared
-from autotune.cli.commands.tuning.sizes import Sizes
-from autotune.cli.commands.tuning.tune import Effort, Force, Seconds, Seed, Trials, say_where
-from autotune.cli.entries import entry_dict, speedup_text
+from autotune.cli.commands.held_out import HeldOut, compared
+from autotune.cli.commands.sizes import Sizes
+from autotune.cli.commands.tune import Effort, Force, Seconds, Seed, Trials, say_where
+from autotune.cli.entry_text import entry_dict, speedup_text
 from autotune.cli.interrupts import exit_code
 from autotune.cli.options import Database, Json, RegimeName, Request
 from autotune.config import Config

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from autotune.cli import output, session
-from autotune.cli.entries import entry_dict, entry_lines, entry_title, speedup_text, title
+from autotune.cli.entry_text import entry_dict, entry_lines, entry_title, speedup_text, title
 from autotune.cli.options import Database, Json, RegimeName, Request
 from autotune.db import CacheKey, Differences, Entry, Provenance, Store
 from autotune.errors import NoDatabase, UnknownWorkload

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from autotune.cli import output, session
-from autotune.cli.commands.tuning.tune import Effort, say_where
+from autotune.cli.commands.tune import Effort, say_where
 from autotune.cli.interrupts import exit_code
 from autotune.cli.options import Database, Json, Request
 from autotune.config import Value

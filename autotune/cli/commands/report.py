@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from autotune.cli import output
-from autotune.cli.entries import selected
+from autotune.cli.entry_text import selected
 from autotune.cli.options import Database, Output, Request
 from autotune.db import Store
 from autotune.errors import InputError, UnknownWorkload

@@ -15,7 +15,7 @@ from fakes import Bench, FakeGang, latency_of
 from autotune.config import Config
 from autotune.outcome import Evaluation, Outcome
 
-TOY = f"{Path(__file__).parents[2] / 'toy_workload.py'}:ToyWorkload"
+TOY = f"{Path(__file__).parents[1] / 'toy_workload.py'}:ToyWorkload"
 GRID = ("grid", TOY, "--trials", "8", "--effort", "quick")
 
 

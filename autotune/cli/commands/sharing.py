@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from autotune.cli import output, session
-from autotune.cli.entries import entry_title, selected
+from autotune.cli.entry_text import entry_title, selected
 from autotune.cli.options import Database, Json, Output, Request
 from autotune.db import Entry, Store
 from autotune.errors import InputError, NoDatabase

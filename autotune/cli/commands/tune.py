@@ -46,7 +46,7 @@ def tune_workload(
 ) -> None:  # fmt: skip
     """A problem that is already tuned is answered from the cache; the same command continues an interrupted run."""
     from autotune.cli import summary
-    from autotune.cli.commands.tuning.evaluate import evaluate
+    from autotune.cli.commands.evaluate import evaluate
     from autotune.cli.watch import watching
     from autotune.db import Store
     from autotune.tuning import EFFORTS, limits_of, tune

@@ -1,1 +1,0 @@
-"""Commands on tuned configs: list, show, look up, report, export, import."""
