@@ -38,7 +38,7 @@ class Workspace:
         self._kernels, self._machine, self._heap, self.problem = kernels, machine, heap, problem
         self._runs: dict[tuple[int, ...], Run] = {}
         self.bound = False
-        """Whether it has been compiled, and bound to tensors, on every rank."""
+        """True once it is compiled, and bound to tensors, on every rank."""
         try:
             self._setup = Setup(kernels, problem, config, machine, heap, spin_limit)
         except HeapExhausted as error:
@@ -74,7 +74,7 @@ class Workspace:
 
     @property
     def shard(self) -> torch.Tensor | None:
-        """Where peers read our first operand from, in the modes in which they do."""
+        """The shard from which peers read our first operand, in the modes in which they do."""
         return self._setup.shard
 
     def _bound(self, operands: Operands, out: torch.Tensor, addresses: tuple[int, ...]) -> Run:
@@ -97,7 +97,7 @@ class Workspace:
         if first is not self.shard and getattr(self.problem, "in_place", False):
             assert first is not None and self.shard is not None
             if first.data_ptr() != self.shard.data_ptr():
-                raise InvalidProblem("in_place=True: a is to be the tensor of all_gather_shard, and this is not")
+                raise InvalidProblem("in_place=True: a must be the tensor of all_gather_shard")
 
 
 def _addresses(operands: Operands, out: torch.Tensor) -> tuple[int, ...]:
