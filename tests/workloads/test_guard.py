@@ -91,4 +91,4 @@ def test_what_raises_on_a_rank_names_the_workload(tmp_path: Path) -> None:
     environment = {**os.environ, "AUTOTUNE_DB": str(tmp_path / "cache.db"), "CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert done.returncode == 1 and "Traceback" not in done.stderr.partition("tune: error: ")[0]
-    assert f"tune: error: workload {reference}: rank 0 failed" in done.stderr and "NotImplementedError" in done.stderr
+    assert f"tune: error: workload {reference}: rank 0 raised" in done.stderr and "NotImplementedError" in done.stderr
