@@ -181,7 +181,7 @@ def main() -> None:
         return
     place = here()
     if place["machine"]["kind"] == "interpreter" and not options.toy:
-        sys.exit("no GPU here; --toy runs tiny problems under Triton's interpreter, whose times say nothing")
+        sys.exit("no GPU found; --toy runs tiny problems under Triton's interpreter, whose times say nothing")
     folder, found = Folder(options.folder, place), []
     chosen = [sizes for sizes in REPEATED if options.only is None or sizes.name in options.only]
     for sizes in chosen:

@@ -86,7 +86,7 @@ def default_tile(rows: int, columns: int, depth: int, machine: Machine) -> dict[
 
 
 def tma_aligned(s: Setting, loads: str) -> bool:
-    """Whether the rows of A, B and C are multiples of 16 bytes."""
+    """True if the rows of A, B and C are multiples of 16 bytes."""
     _, columns, depth = s.problem.gemm
     return loads != "tma" or all(size * s.problem.element_size % 16 == 0 for size in (columns, depth))
 

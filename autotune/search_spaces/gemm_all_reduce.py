@@ -88,7 +88,7 @@ SPACE = Space(
 
 
 def untuned(mode: str, problem: GemmAllReduce, machine: Machine) -> Config | None:
-    """What one would write down for a mode of ``KERNELS`` without measuring; None where no tile fits."""
+    """The config that one would write down for a mode of ``KERNELS`` without measuring; None if no tile fits."""
     tma = machine.has_tma and not machine.is_interpreter and tma_aligned(Setting(problem, machine), "tma")
     tile = default_tile(*problem.gemm, machine)
     config: dict[str, Value] = {
