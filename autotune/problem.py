@@ -8,13 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
+from autotune.dtypes import DTYPES
 from autotune.errors import InvalidProblem
 from autotune.suggestion import did_you_mean
 
-DTYPES: Mapping[str, int] = {"bf16": 2, "fp16": 2, "fp32": 4}
-"""Element types and their size in bytes."""
-
-TORCH_NAMES = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float32": "fp32", "float": "fp32"}
+OTHER_NAMES = {alias: name for name, each in DTYPES.items() for alias in each.aliases}
+"""Of element types, that people give in place of ours."""
 
 LARGEST_DIMENSION = 2**24
 """Beyond any layer in use; a typing error does not allocate terabytes."""
@@ -74,7 +73,7 @@ class Problem:
 
     @property
     def element_size(self) -> int:
-        return DTYPES[self.dtype]
+        return DTYPES[self.dtype].size
 
     def as_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
@@ -113,7 +112,7 @@ def _check_field(name: str, value: Any, metadata: Mapping[str, Any]) -> None:
             raise InvalidProblem(f"{name}={value!r}: must be an integer from {least} to {LARGEST_DIMENSION}")
     elif kind == "choice":
         if value not in metadata["allowed"]:
-            meant = did_you_mean(value, metadata["allowed"], TORCH_NAMES)
+            meant = did_you_mean(value, metadata["allowed"], OTHER_NAMES)
             raise InvalidProblem(f"{name}={value!r}: allowed: {', '.join(metadata['allowed'])}{meant}")
     elif not isinstance(value, bool):
         raise InvalidProblem(f"{name}={value!r}: must be true or false")

@@ -28,7 +28,7 @@ import torch.distributed as dist
 
 import autotune
 from autotune.config import Config
-from autotune.kernels.all_gather_gemm.knobs import READ_BY_PEERS
+from autotune.kernels.all_gather_gemm.launch import READ_BY_PEERS
 from autotune.kernels.launching.contract import Setup
 from autotune.kernels.launching.plan import Launch
 from autotune.workloads.built_in import all_gather_gemm, flash_decode, gemm_all_reduce, gemm_reduce_scatter

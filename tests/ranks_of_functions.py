@@ -1,15 +1,25 @@
-"""Runs a function of a test module in several rank processes, as torchrun would, and returns what each one returned."""
+"""Runs a function of a test module in several rank processes, as torchrun would, and returns what each one returned.
+
+The processes are forked like a gang's: they find torch, Triton and Iris imported.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-import subprocess
+import signal
 import sys
 import time
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
+from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from typing import Any
+
+from autotune.processes.lifeline import die_with_parent
+from autotune.processes.python import Process, start_python
+from autotune.ranks.gang import IMPORTS
 
 DEADLINE = 900.0
 """Seconds; only a real hang takes as long. A rank that dies is seen at once."""
@@ -27,29 +37,48 @@ def run_ranks(
 
     ``gpu``: each on a GPU of its own, or, with ``one``, all on the first one; they take turns.
     """
-    environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
-    environment["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), *filter(None, sys.path)])
-    without_gpus = {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""}
-    environment |= {} if gpu else without_gpus
-    environment |= {"CUDA_VISIBLE_DEVICES": "0"} if gpu == "one" else {}
-    call = json.dumps([file, function, world_size, str(folder), bool(gpu), argument, seconds])
-    ranks = []
-    for rank in range(world_size):
-        with open(folder / f"log{rank}", "wb") as log:
-            ranks.append(subprocess.Popen([sys.executable, __file__, str(rank), call], env=environment, stderr=log))
-    deadline = time.monotonic() + seconds
+    ranks: list[Process] = []
     try:
+        for rank in range(world_size):
+            process, connection = start_rank("ranks_of_functions", folder / f"log{rank}", gpu)
+            ranks.append(process)
+            connection.send((rank, file, function, world_size, str(folder), bool(gpu), argument, seconds))
+            connection.close()
+        deadline = time.monotonic() + seconds
         while any(rank.poll() is None for rank in ranks):
             if time.monotonic() > deadline or any(rank.poll() for rank in ranks):
                 raise RankDied(_logs(folder, world_size))
-            time.sleep(0.05)
+            time.sleep(0.02)
     finally:
-        for rank in ranks:
-            rank.kill()
-            rank.wait()
+        kill(ranks)
     if any(rank.returncode for rank in ranks):
         raise RankDied(_logs(folder, world_size))
     return [json.loads((folder / f"answer{rank}").read_text()) for rank in range(world_size)]
+
+
+def start_rank(module: str, log: Path, gpu: bool | str) -> tuple[Process, Connection]:
+    """A process that runs the module, and the connection to it; what it prints goes to the log."""
+    without_gpus = {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""}
+    devices: Mapping[str, str] = without_gpus if not gpu else {"CUDA_VISIBLE_DEVICES": "0"} if gpu == "one" else {}
+    environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", **devices}
+    ours, theirs = Pipe()
+    with theirs, open(log, "wb") as file:
+        return start_python(module, theirs, environment=environment, log=file, imports=IMPORTS), ours
+
+
+def kill(ranks: Iterable[Process]) -> None:
+    """End them, and what they have started, if they have not ended already."""
+    for rank in ranks:
+        if rank.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(rank.pid, signal.SIGKILL)
+        rank.wait()
+
+
+def drivers_connection() -> Connection:
+    """In a rank's process: the connection to the driver, with which it dies."""
+    die_with_parent(int(sys.argv[2]))
+    return Connection(int(sys.argv[1]))
 
 
 def held() -> dict[str, int]:
@@ -67,8 +96,8 @@ def _main() -> None:
     import torch
     import torch.distributed as dist
 
-    rank = int(sys.argv[1])
-    file, function, world_size, folder, gpu, argument, seconds = json.loads(sys.argv[2])
+    with drivers_connection() as driver:
+        rank, file, function, world_size, folder, gpu, argument, seconds = driver.recv()
     # More ranks than GPUs take turns on them, which NCCL does not; so there the library's collectives are missing.
     alone = gpu and world_size <= torch.cuda.device_count()
     if gpu:

@@ -19,6 +19,7 @@ from autotune.machine import Machine
 from autotune.outcome import Evaluation, Latency
 from autotune.problem import Problem
 from autotune.ranks.evaluation import (
+    SPIN_LIMITS,
     MeasurePlan,
     check_same_work,
     evaluate,
@@ -27,7 +28,6 @@ from autotune.ranks.evaluation import (
     measure_rates,
     prove,
 )
-from autotune.ranks.gang import SPIN_LIMITS
 from autotune.ranks.protocol import Done, Failed, Reply, Request, SetUp
 from autotune.ranks.rank import Rank
 from autotune.settings import HEAP_BYTES

@@ -28,6 +28,9 @@ from autotune.ranks.protocol import (
 )
 from autotune.workloads import Tolerance, Workload
 
+SPIN_LIMITS = {"gpu": 1 << 21, "interpreter": 1 << 18}
+"""Polls before a wait inside a kernel times out: about 2 s on a GPU, 20 s under the interpreter."""
+
 STAGGER = {"gpu": 2e-3, "interpreter": 0.15}
 """Seconds between the starts of two ranks when results are checked again; at least the time of a call, so that missing
 waits show; more on CPUs, which ranks share with others.

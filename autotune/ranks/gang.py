@@ -21,6 +21,7 @@ from autotune.problem import Problem
 from autotune.processes.folder import OwnFolder
 from autotune.processes.python import Process, start_python
 from autotune.ranks.evaluation import (
+    SPIN_LIMITS,
     MeasurePlan,
     check_same_work,
     evaluate,
@@ -47,9 +48,6 @@ GRACE = 3.0
 
 DYING = 20.0
 """Seconds for a process to end after its connection is closed; unmapping a large heap on a busy host takes time."""
-
-SPIN_LIMITS = {"gpu": 1 << 21, "interpreter": 1 << 18}
-"""Polls before a wait inside a kernel times out: about 2 s on a GPU, 20 s under the interpreter."""
 
 MOST_RESTARTS = 10
 """After this many in a row without a measured config, the machine is to blame, not the configs."""

@@ -58,13 +58,14 @@ class Stopwatch:
         """Allocates a few counters on ``heap``; collective."""
         self._heap = heap
         self._machine = machine
-        self._counters = heap.allocate((heap.world_size + 3,), torch.int32)
-        self._status = self._counters[2:3]
+        self._epoch_counter = heap.allocate((1,), torch.int64)
+        self._counters = heap.allocate((heap.world_size + 1,), torch.int32)
+        self._status = self._counters[:1]
         self._begin_anew()
         self._barrier = Launch(
             barrier_kernel, 1,
             {
-                "counters": self._counters[3:], "epoch_counter": self._counters[:2], "rank": heap.rank,
+                "counters": self._counters[1:], "epoch_counter": self._epoch_counter, "rank": heap.rank,
                 "heap_bases": heap.bases, "status": self._status, "spin_limit": spin_limit,
                 "WORLD": heap.world_size, "FINISH": True,
             },
@@ -89,6 +90,7 @@ class Stopwatch:
     def _begin_anew(self) -> None:
         """Forget barriers that a rank has missed, as one does that raised while it was timed."""
         self._heap.barrier()
+        self._epoch_counter.zero_()
         self._counters.zero_()
         self._heap.barrier()
 

@@ -186,3 +186,43 @@ def default_config(problem: AllGatherGemm, machine: Machine) -> Config:
             block_n=found.integer("block_n") // 2, block_k=min(64, tile["block_k"]), num_stages=stages
         )
     return found
+
+
+def first_configs(problem: AllGatherGemm, machine: Machine) -> list[Config]:
+    """The default's tile in every mode, and with the transfer beside or around it."""
+    default = default_config(problem, machine)
+    tile = {d.name: default[d.name] for d in SPACE.dimensions_of("pull") if d.name != "mode"}
+    staged = {d.name: default[d.name] for d in SPACE.dimensions_of("pull_staged") if d.name != "mode"}
+    persistent = {"schedule": "persistent", "comm_programs": 1 if machine.is_interpreter else 12, "head_start": 2}
+    gathering = {name: default[name] for name in ("copy_kib", "peer_order")}
+    rows = problem.shard[0]
+    unit = max((v for v in SPACE.dimensions["transfer_rows"].values if int(v) <= rows), default=16)
+    found = [
+        default,
+        *_streaming(default, machine),
+        *(default.replace(k_chunks=chunks) for chunks in (4, 8)),
+        default.replace(**persistent),
+        default.replace(schedule="persistent", push_site="side_stream"),
+        default.replace(loads="pointer"),
+        Config({"mode": "own_collective", "comm_programs": min(32, machine.compute_units // 4), **gathering}),
+        Config({"mode": "copy_engine", "transfer_rows": unit, "gemm_streams": 1}),
+        Config({"mode": "pull_staged", **staged}),
+        Config({"mode": "pull", **tile}),
+        Config({"mode": "pull", **tile, "loads": "pointer"}),
+    ]
+    return [config for config in found if SPACE.violation(config, problem, machine) is None]
+
+
+def _streaming(default: Config, machine: Machine) -> list[Config]:
+    """For few rows: deep steps of B, many splits, all of them loading before A is there."""
+    deep = default.replace(
+        block_n=64, block_k=512, split_k=16, preload_b=True, num_stages=1, num_warps=8, loads="pointer",
+        comm_programs=min(8, machine.compute_units // 4), copy_kib=2,
+    )  # fmt: skip
+    return [
+        deep,
+        deep.replace(block_k=256, comm_programs=4),
+        deep.replace(block_k=128, split_k=8, num_stages=4, num_warps=4),
+        deep.replace(block_n=32, num_warps=4),
+        deep.replace(block_n=128, block_k=128, split_k=4, num_stages=4),
+    ]

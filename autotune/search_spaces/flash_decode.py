@@ -231,3 +231,21 @@ def _filling_splits(problem: FlashDecode, machine: Machine, heads: int) -> int:
 def _idle(programs: int, units: int) -> float:
     """The share of the units' time that is nobody's, if all programs take as long and every unit takes its turn."""
     return 1 - programs / (-(-programs // units) * units)
+
+
+def first_configs(problem: FlashDecode, machine: Machine) -> list[Config]:
+    """The default's local kernels in every mode, and the other ways to fuse."""
+    default = default_config(problem, machine)
+    found = [
+        default,
+        default.replace(protocol="ll"),
+        default.replace(reducer="last"),
+        default.replace(reducer="kernel", combine_site="next_launch"),
+        default.replace(exchange="two_shot", wire="rounded"),
+    ]
+    for mode in SEVERAL_KERNELS:
+        launched = "eager" if machine.is_interpreter else "graph"
+        values = {**default, "mode": mode, "launch": launched}
+        names = {d.name for d in SPACE.dimensions_of(mode)}
+        found.append(Config({name: value for name, value in values.items() if name in names}))
+    return [config for config in found if SPACE.violation(config, problem, machine) is None]

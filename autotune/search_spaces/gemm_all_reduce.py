@@ -116,3 +116,13 @@ def default_config(problem: GemmAllReduce, machine: Machine) -> Config:
     order = ("one_shot", "two_shot") if problem.m <= MOST_ROWS_ONE_SHOT else ("two_shot", "one_shot")
     found = (untuned(mode, problem, machine) for mode in order)
     return next((config for config in found if config), Config({"mode": "bsp", "launch": "eager"}))
+
+
+def first_configs(problem: GemmAllReduce, machine: Machine) -> list[Config]:
+    """The default, then each mode as one would write it down, as it is and with its words and splits changed."""
+    found = [default_config(problem, machine)]
+    for base in filter(None, (untuned(mode, problem, machine) for mode in KERNELS)):
+        found += [base, base.replace(combine="separate"), base.replace(split_k=2), base.replace(split_k=4)]
+        if "protocol" in base:
+            found += [base.replace(protocol="ll"), base.replace(protocol="ll", split_k=2)]
+    return [config for config in dict.fromkeys(found) if SPACE.violation(config, problem, machine) is None]

@@ -128,3 +128,25 @@ def default_config(problem: GemmReduceScatter, machine: Machine) -> Config:
             block_n=found.integer("block_n") // 2, block_k=min(64, tile["block_k"]), num_stages=stages
         )
     return found
+
+
+def first_configs(problem: GemmReduceScatter, machine: Machine) -> list[Config]:
+    """The default, its tile in the other schedules and in the pull; the library's GEMM with either sum of ours."""
+    default = default_config(problem, machine)
+    found = [
+        default,
+        default.replace(schedule="persistent", signals="next_turn"),
+        default.replace(schedule="flattened", transfer_tiles=2),
+        default.replace(peer_order="interleaved"),
+        default.replace(transfer_tiles=4),
+        default.replace(split_k=2),
+        default.replace(mode="pull"),
+    ]
+    total = {"sum_block": 2048, "sum_warps": 8}
+    found.append(Config({"mode": "own_collective", **total}))
+    units = [int(value) for value in SPACE.dimensions["transfer_rows"].values]
+    for owners in (1, 2, 4):
+        unit = next((rows for rows in units if rows >= owners * problem.rows), units[-1])
+        copies = {"transfer_rows": unit, "gemm_streams": 1 if machine.is_interpreter else 2}
+        found.append(Config({"mode": "copy_engine", **copies, **total}))
+    return [c for c in dict.fromkeys(found) if SPACE.violation(c, problem, machine) is None]

@@ -23,7 +23,7 @@ def missed_before(_: Any) -> list[int]:
             watch._barrier.run()
     watch.time(lambda: None, warmup=0, iterations=2)
     counters: list[int] = watch._counters.tolist()
-    return counters
+    return [*watch._epoch_counter.tolist(), *counters]
 
 
 def missed_meanwhile(_: Any) -> str:

@@ -13,10 +13,12 @@ from sqlalchemy.orm import Session
 
 from autotune.db.engines.failures import explained, is_lost, translated
 from autotune.db.engines.schema import Schema
-from autotune.db.engines.writing import WRITING
 from autotune.errors import StoreError
 
 LOG = logging.getLogger("autotune")
+
+WRITING = "autotune_writing"
+"""Execution option of a connection that will write: SQLite begins immediately, PostgreSQL takes the writers' lock."""
 
 PATIENCE = 60.0
 """Seconds of retries after a server went away."""

@@ -10,11 +10,10 @@ from sqlalchemy import URL, Connection, Engine, make_url
 from sqlalchemy.exc import ArgumentError
 
 from autotune.db import migrations
-from autotune.db.engines.database import Database
+from autotune.db.engines.database import WRITING, Database
 from autotune.db.engines.postgresql import postgresql_engine
 from autotune.db.engines.schema import CURRENT, newer, schema_of
 from autotune.db.engines.sqlite import file_is_writable, locked, sqlite_engine
-from autotune.db.engines.writing import WRITING
 from autotune.errors import NoDatabase, StoreError
 
 ALLOWED = "use a file's path, sqlite:///FILE or postgresql+psycopg://USER@HOST/NAME"

@@ -8,8 +8,8 @@ from typing import Any
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event
 
+from autotune.db.engines.database import WRITING
 from autotune.db.engines.failures import BUSY_SECONDS
-from autotune.db.engines.writing import WRITING
 from autotune.errors import StoreError
 
 EXTRA = "pip install 'iris-autotune[postgresql]'"

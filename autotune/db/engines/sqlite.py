@@ -21,8 +21,8 @@ from urllib.parse import quote
 from sqlalchemy import URL, Connection, Engine, NullPool, QueuePool, create_engine, event
 
 from autotune.db import migrations
+from autotune.db.engines.database import WRITING
 from autotune.db.engines.failures import ANOTHER, BUSY_SECONDS
-from autotune.db.engines.writing import WRITING
 from autotune.errors import NoDatabase, StoreError
 
 APPLICATION_ID = int.from_bytes(b"irat")

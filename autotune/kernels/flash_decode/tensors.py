@@ -78,7 +78,7 @@ class Scratch:
     """Memory that one config's kernels share: counters (zero at the start), records, and splits."""
 
     epoch_counter: torch.Tensor
-    """int32 [2]: the epoch, and the number of programs that have finished it."""
+    """int64 [1]: see ``primitives/counters.py``."""
     status: torch.Tensor
     """int32 [1]: 1 once a wait timed out."""
     arrived: torch.Tensor

@@ -15,7 +15,7 @@ class Scratch:
     """One config's memory between launches, zero at the start. All but the last two tensors lie on the heap."""
 
     epoch_counter: torch.Tensor
-    """int64 [1]: see ``wide_epoch``."""
+    """int64 [1]: see ``primitives/counters.py``."""
     status: torch.Tensor
     """int32 [1]: 1 once a wait timed out."""
     arrivals: torch.Tensor

@@ -20,7 +20,7 @@ from autotune.kernels.launching.contract import Call
 from autotune.kernels.launching.plan import in_order
 from autotune.kernels.launching.tensors import element_type
 from autotune.machine import Machine
-from autotune.search_spaces.flash_decode import SEVERAL_KERNELS, SPACE, default_config
+from autotune.search_spaces.flash_decode import SPACE, default_config, first_configs
 from autotune.workloads.comparison import distance, drawn
 from autotune.workloads.input_sets import SETS, InputSets, poison
 from autotune.workloads.interface import Run
@@ -195,21 +195,7 @@ class FlashDecodeWorkload(LaunchedWorkload):
         return default_config(problem, machine)
 
     def first_configs(self, problem: FlashDecode, machine: Machine) -> list[Config]:
-        """The default's local kernels in every mode, and the other ways to fuse."""
-        default = default_config(problem, machine)
-        found = [
-            default,
-            default.replace(protocol="ll"),
-            default.replace(reducer="last"),
-            default.replace(reducer="kernel", combine_site="next_launch"),
-            default.replace(exchange="two_shot", wire="rounded"),
-        ]
-        for mode in SEVERAL_KERNELS:
-            launched = "eager" if machine.is_interpreter else "graph"
-            values = {**default, "mode": mode, "launch": launched}
-            names = {d.name for d in SPACE.dimensions_of(mode)}
-            found.append(Config({name: value for name, value in values.items() if name in names}))
-        return [config for config in found if SPACE.violation(config, problem, machine) is None]
+        return first_configs(problem, machine)
 
     def baselines(self, problem: FlashDecode, machine: Machine) -> dict[str, Config]:
         """The default's local kernels and the library's all-gather: eager, and as a CUDA graph where there are any."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from autotune.kernels.flash_decode.knobs import FlashDecodeKnobs
+from autotune.kernels.flash_decode.launch import FlashDecodeKnobs
 from autotune.kernels.flash_decode.problem import FlashDecode
 from autotune.machine import Machine
 from autotune.workloads.roofline.device_rates import rates_of

@@ -16,7 +16,7 @@ from writers import heard, started, tell
 
 from autotune.db import CacheKey, Entry, Provenance, Store, TrialRecord, Winner
 from autotune.db.engines import condition, postgresql
-from autotune.db.engines.writing import WRITING
+from autotune.db.engines.database import WRITING
 from autotune.errors import NoDatabase, StoreError
 
 

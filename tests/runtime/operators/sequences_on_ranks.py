@@ -1,18 +1,17 @@
-"""A rank that carries out sequences of calls, one a line of its standard input, in lockstep with the other ranks."""
+"""A rank that carries out the sequences of calls that it is sent, in lockstep with the other ranks."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import os
-import sys
 import time
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from calls import HEAP, call, drawn, error, problems
+from ranks_of_functions import drivers_connection
 
 import autotune
 from autotune.config import Config
@@ -128,10 +127,9 @@ def _chosen(problem: Problem, context: autotune.Context, number: int) -> Config 
 
 
 def main() -> None:
-    rank, world_size, folder = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+    driver = drivers_connection()
+    rank, world_size, folder = driver.recv()
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    answers = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)  # what anybody prints is no answer
     if gpus:
         torch.cuda.set_device(rank % gpus)
     backend = "gloo" if not gpus else "cpu:gloo,cuda:nccl" if world_size <= gpus else "cpu:gloo,cuda:gloo"
@@ -140,10 +138,12 @@ def main() -> None:
         backend, init_method=f"file://{folder}/rendezvous", rank=rank, world_size=world_size, device_id=device
     )
     player = Rank()
-    print("ready", file=answers)
-    for line in sys.stdin:
-        print(json.dumps(player.play(json.loads(line))), file=answers)
-    os._exit(0)
+    driver.send("ready")
+    try:
+        while True:
+            driver.send(player.play(driver.recv()))
+    except EOFError:
+        os._exit(0)
 
 
 if __name__ == "__main__":

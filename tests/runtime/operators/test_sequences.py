@@ -5,22 +5,21 @@ What once failed is kept: by Hypothesis, in ``.hypothesis``, and below as an exa
 
 from __future__ import annotations
 
-import json
-import os
-import select
-import subprocess
-import sys
 from collections.abc import Iterator
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from ranks_of_functions import kill, start_rank
 from two_ranks import EVERYWHERE
 
-FILE = str(Path(__file__).with_name("sequences_on_ranks.py"))
-DEADLINE = 300.0
+from autotune.processes.python import Process
+
+DEADLINE = 1200.0
+"""Seconds; only a real hang takes as long. A rank that dies is seen at once."""
 
 Sequence = list[dict[str, Any]]
 
@@ -30,55 +29,42 @@ class Pair:
 
     def __init__(self, folder: Path, gpu: str) -> None:
         self._folder, self._gpu, self._starts = folder, gpu, 0
-        self._ranks: list[subprocess.Popen[bytes]] = []
+        self._ranks: list[tuple[Process, Connection]] = []
 
     def play(self, sequence: Sequence) -> None:
         """Raises AssertionError that says what was wrong."""
         if not self._ranks:
             self._start()
-        line = json.dumps(sequence).encode() + b"\n"
-        for rank in self._ranks:
-            assert rank.stdin is not None
-            rank.stdin.write(line)
-            rank.stdin.flush()
-        for number, rank in enumerate(self._ranks):
-            wrong = json.loads(self._line(rank))
-            assert not wrong, f"rank {number}: {wrong}"
+        for _, connection in self._ranks:
+            connection.send(sequence)
+        wrong = [self._answer(connection) for _, connection in self._ranks]
+        assert not any(wrong), "; ".join(f"rank {number}: {words}" for number, words in enumerate(wrong) if words)
 
     def _start(self) -> None:
         self._starts += 1
         here = self._folder / str(self._starts)
         here.mkdir()
-        without_gpus = {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""}
-        choice = {"": without_gpus, "one": {"CUDA_VISIBLE_DEVICES": "0"}, "each": {}}[self._gpu]
-        environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", **choice}
-        environment["PYTHONPATH"] = os.pathsep.join([str(Path(FILE).parent), *filter(None, sys.path)])
-        for rank in range(2):
-            command = [sys.executable, FILE, str(rank), "2", str(here)]
-            with open(here / f"log{rank}", "wb") as log:
-                self._ranks.append(
-                    subprocess.Popen(
-                        command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, bufsize=0
-                    )
-                )
-        for process in self._ranks:
-            assert self._line(process) == b"ready\n"
+        for number in range(2):
+            self._ranks.append(start_rank("sequences_on_ranks", here / f"log{number}", self._gpu))
+            self._ranks[-1][1].send((number, 2, str(here)))
+        assert [self._answer(connection) for _, connection in self._ranks] == ["ready", "ready"]
 
-    def _line(self, rank: subprocess.Popen[bytes]) -> bytes:
-        """The next line that a rank says."""
-        assert rank.stdout is not None
-        if select.select([rank.stdout], [], [], DEADLINE)[0]:
-            line: bytes = rank.stdout.readline()
-            if line:
-                return line
+    def _answer(self, rank: Connection) -> str:
+        """The next answer of a rank: what was wrong, or nothing."""
+        try:
+            if rank.poll(DEADLINE):
+                answer: str = rank.recv()
+                return answer
+        except (EOFError, OSError):
+            pass
         logs = "\n".join((self._folder / str(self._starts) / f"log{number}").read_text()[-2000:] for number in range(2))
         self.end()
         raise AssertionError(f"a rank died, or has not answered within {DEADLINE:.0f} s:\n{logs}")
 
     def end(self) -> None:
-        for rank in self._ranks:
-            rank.kill()
-            rank.communicate()
+        kill(process for process, _ in self._ranks)
+        for _, connection in self._ranks:
+            connection.close()
         self._ranks.clear()
 
 
