@@ -39,7 +39,7 @@ READ_BY_PEERS = ("pull", "pull_staged", "copy_engine")
 
 @dataclass(frozen=True, kw_only=True)
 class AllGatherGemmKnobs(GemmKnobs):
-    """Where a mode lacks one, it has no effect as it is here."""
+    """Defaults stand for knobs that a mode lacks; they have no effect there."""
 
     preload_b: bool = False
     peer_order: str = "rotate"

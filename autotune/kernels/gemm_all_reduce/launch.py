@@ -30,7 +30,7 @@ SMALLEST_TILE = (16, 32)
 
 @dataclass(frozen=True, kw_only=True)
 class GemmAllReduceKnobs(GemmKnobs):
-    """Where a mode lacks one, it has no effect as it is here."""
+    """Defaults stand for knobs that a mode lacks; they have no effect there."""
 
     programs_per_unit: int = 1
     combine: str = "sender"

@@ -38,7 +38,7 @@ LARGEST_BLOCK = 256
 
 @dataclass(frozen=True, kw_only=True)
 class GemmReduceScatterKnobs(GemmKnobs):
-    """Where a mode lacks one, it has no effect as it is here."""
+    """Defaults stand for knobs that a mode lacks; they have no effect there."""
 
     peer_order: str = "rotate"
     transfer_tiles: int = 0

@@ -1,0 +1,41 @@
+"""Knobs: a config with a type for each dimension, as launchers and cost models read it."""
+
+from __future__ import annotations
+
+import functools
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+from autotune.config import Config
+from autotune.errors import InvalidConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class Knobs:
+    """Base of a workload's knobs: one field for each dimension of its space, under the same name.
+
+    A config carries only the dimensions of its mode. The others have a default here, one that has no effect.
+    """
+
+    mode: str
+
+    @classmethod
+    def of(cls, config: Config) -> Self:
+        """Read a config. Raises InvalidConfig for an unknown knob or a value of another type."""
+        kinds = _kinds(cls)  # type: ignore[arg-type]  # a class is hashable
+        for name, value in config.items():
+            if name not in kinds:
+                raise InvalidConfig(f"{name}={value!r}: {cls.__name__} has no such knob; it has {', '.join(kinds)}")
+            if type(value) is not kinds[name]:
+                raise InvalidConfig(f"{name}={value!r}: must be of type {kinds[name].__name__}")
+        if "mode" not in config:
+            raise InvalidConfig(f"{config}: the mode is missing")
+        values: dict[str, Any] = dict(config)
+        return cls(**values)
+
+
+@functools.cache
+def _kinds(kind: Any) -> Mapping[str, type]:
+    return typing.get_type_hints(kind)
