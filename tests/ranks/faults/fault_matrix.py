@@ -85,12 +85,10 @@ class Case:
 
     @property
     def named_phase(self) -> str:
-        """As the gang calls it."""
         return "check" if self.phase == "recheck" else self.phase
 
     @property
     def reason(self) -> str:
-        """A pattern."""
         outcome, reason = ENDS[self.fault]
         rank = "." if self.victim == EVERY_RANK else str(self.victim)
         told = reason.replace("{rank}", rank).replace("{phase}", self.named_phase)
