@@ -32,13 +32,13 @@ def start_python(
     module: str, connection: Connection, *, environment: Mapping[str, str] | None = None, log: IO[bytes] | None = None,
     imports: str | None = None,
 ) -> Process:  # fmt: skip
-    """Run a module of ours as a process that talks over ``connection``, whose descriptor is its first argument and its
-    parent's process id its second (see ``die_with_parent``); stdout and stderr go to ``log``, if there is one.
+    """Run a module of this package as a process that talks over ``connection``, whose descriptor is its first argument
+    and its parent's process id its second (see ``die_with_parent``); stdout and stderr go to ``log``, if there is one.
 
     ``imports`` is a module that imports what takes long: a fork server does that once, and forks all such processes.
     Where that fails the process imports it all itself, and says in its log what is wrong.
 
-    It leads a session of its own: Ctrl-C is for the parent alone, and what the process starts can be killed with it.
+    It leads its own session: Ctrl-C reaches only the parent, and a kill of the session includes the process's children.
     """
     path = _search_path()
     environment = {**(os.environ if environment is None else environment), "PYTHONPATH": os.pathsep.join(path)}

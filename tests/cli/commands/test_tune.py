@@ -218,9 +218,9 @@ def test_the_seed_is_kept(gpus: Bench) -> None:
         (["all-gather-gemm", "--effort", "huge"], "allowed: quick, standard, full"),
         (
             ["scatter-gemm"],
-            "no workload named 'scatter-gemm'; there are: all-gather-gemm, flash-decode, gemm-all-reduce, ",
+            "no workload named 'scatter-gemm'; workloads: all-gather-gemm, flash-decode, gemm-all-reduce, ",
         ),
-        (["show", "scatter-gemm"], "there are: all-gather-gemm"),
+        (["show", "scatter-gemm"], "workloads: all-gather-gemm"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(gpus: Bench, words: list[str], told: str) -> None:

@@ -60,7 +60,6 @@ class FaultyOperation(AllGatherGemmOperation):
         self.refreshes += 1
 
     def prepare(self, config: Config) -> Run:
-        """As the config says."""
         self.config, self.refreshes, self.calls, self.says_it_timed_out = config, 0, 0, False
         run = super().prepare(config)
 
@@ -79,7 +78,6 @@ class FaultyOperation(AllGatherGemmOperation):
         return victimised(self.config) and PHASES.index(now) >= PHASES.index(str(self.config["phase"]))
 
     def timed_out(self) -> bool:
-        """Or so it says."""
         return super().timed_out() or self.says_it_timed_out
 
 
@@ -180,7 +178,6 @@ class FaultyWorkload(AllGatherGemmWorkload):
     name = "faulty"
 
     def operation(self, *arguments: Any) -> FaultyOperation:
-        """Set up on this rank."""
         fault, _, victim = os.environ.get(FAULT_AT_START, "").partition(", ")
         operation = FaultyOperation(*arguments)
         if fault and int(victim) in (EVERY_RANK, dist.get_rank()):
