@@ -41,7 +41,7 @@ def start_python(
     It leads a session of its own: Ctrl-C is for the parent alone, and what the process starts can be killed with it.
     """
     path = _search_path()
-    environment = {**(os.environ if environment is None else environment), "PYTHONPATH": os.pathsep.join(path)}
+    environment = _with_path(os.environ if environment is None else environment, path)
     outputs = (1, 2) if log is None else (log.fileno(), log.fileno())
     if imports is not None:
         forked = server_with(imports, environment).start(module, connection, environment, path, outputs)
@@ -57,6 +57,15 @@ def start_python(
         env=environment,
         start_new_session=True,
     )
+
+
+def import_ahead(imports: str, environment: Mapping[str, str]) -> None:
+    """Have the fork server ready that ``start_python`` will ask for; returns at once."""
+    server_with(imports, _with_path(environment, _search_path()))
+
+
+def _with_path(environment: Mapping[str, str], path: list[str]) -> dict[str, str]:
+    return {**environment, "PYTHONPATH": os.pathsep.join(path)}
 
 
 def _search_path() -> list[str]:
