@@ -70,7 +70,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Load a public name from its home when it is first used."""
+    """Load a public name's module on first use."""
     import importlib
 
     if name not in _HOMES:

@@ -1,4 +1,4 @@
-"""Agreement: what the ranks of a program tell each other, so that none goes on alone and none is left waiting.
+"""Agreement: the ranks of a program exchange results and errors, so that none goes on alone and none is left waiting.
 
 The one place for it: heap, operators, decorated kernels and tuning within a program all use it.
 """
@@ -20,22 +20,22 @@ T = TypeVar("T")
 
 
 class Released(GangError):
-    """Another rank has failed in the midst of something, and nobody will come to where this one waits."""
+    """Another rank has failed, and nobody will come to where this one waits."""
 
 
 class Agreement:
     """Ranks that act together. Every rank makes the same calls in the same order; one rank alone is a group too.
 
-    What raises on one rank raises on all, so that all of them are at the same place afterwards.
+    An error on one rank is raised on all, so that all are at the same place afterwards.
     """
 
-    left_alone = "this rank was left alone by the others: one of them died, or has not come in time"
+    left_alone = "this rank was left alone: another one died, or did not come in time"
     """The meaning of a collective that fails."""
-    disagree = "the ranks do not do the same ({seen}): every rank has to make the same call"
-    """The meaning of a difference; ``seen`` is what each rank says."""
+    disagree = "the ranks differ ({seen}); every rank has to make the same call"
+    """The meaning of a difference; ``seen`` holds each rank's value."""
 
     def __init__(self, group: Any = None, device_group: Any = None) -> None:
-        """``group`` is a gloo group, None for one rank alone; ``device_group`` the one that the user has."""
+        """``group`` is a gloo group, None for one rank alone; ``device_group`` is the user's own."""
         self.group = group
         self.device_group = device_group
         self.rank = dist.get_rank(group) if group is not None else 0
@@ -45,7 +45,7 @@ class Agreement:
     def among(cls, ranks: Any = None, timeout: timedelta | None = None) -> Self:
         """The agreement of all ranks, or of those of a process group, over a group of its own. Collective.
 
-        ``timeout`` is how long they wait for each other, by default torch's own; after it the group is unusable.
+        ``timeout`` bounds their waits for each other, by default torch's own; after it the group is unusable.
         """
         members = dist.get_process_group_ranks(ranks) if ranks is not None else None
         with cls.collective():
@@ -55,12 +55,12 @@ class Agreement:
         return cls(group, ranks)
 
     def close(self) -> None:
-        """Leave the group. Waits for nobody; whoever of the others still waits for this rank is told so."""
+        """Leave the group without waiting; ranks that still wait for this one get an error."""
         if self.group is not None and dist.is_initialized():  # else the program has destroyed all groups itself
             dist.destroy_process_group(self.group)
 
     def gather(self, action: Callable[[], T]) -> list[T]:
-        """Do something on every rank; what came out, by rank, on all of them."""
+        """Run ``action`` on every rank; the results by rank, on all of them."""
         if self.group is None:
             return [action()]
         mine = _attempt(action, self.rank)
@@ -73,7 +73,7 @@ class Agreement:
         return [answer.value for answer in everyone]
 
     def broadcast(self, action: Callable[[], T]) -> T:
-        """Do something on rank 0 alone; what came out, on all ranks."""
+        """Run ``action`` on rank 0 alone; its result, on all ranks."""
         if self.group is None:
             return action()
         mine = _attempt(action, 0) if self.rank == 0 else _Answer(0)
@@ -85,13 +85,13 @@ class Agreement:
         return value
 
     def same(self, action: Callable[[], T]) -> T:
-        """Do something on every rank that has to come out alike; raises RanksDisagree where it does not."""
+        """Run ``action`` on every rank; raises RanksDisagree unless all results are the same."""
         everyone = self.gather(action)
         self.check_same(everyone)
         return everyone[self.rank]
 
     def check_same(self, values: Sequence[Any]) -> None:
-        """Raise RanksDisagree where the ranks' values are not all the same."""
+        """Raise RanksDisagree unless the ranks' values are all the same."""
         if any(value != values[0] for value in values):
             seen = "; ".join(f"rank {rank}: {value}" for rank, value in enumerate(values))
             raise RanksDisagree(self.disagree.format(seen=seen))
@@ -106,23 +106,23 @@ class Agreement:
         return bool(said.item())
 
     def barrier(self) -> None:
-        """Wait for all ranks. Raises Released where another one has failed on its way here."""
+        """Wait for all ranks. Raises Released if another one has failed on its way here."""
         if self.any(False):
             raise Released("another rank has failed")
 
     def all_or_none(self, action: Callable[[], T]) -> T:
-        """Do something on every rank; what came out here, and stays here. On the way there may be barriers.
+        """Run ``action``, which may contain barriers, on every rank; this rank's own result.
 
-        Where one fails, those that wait for it at a barrier are released, and all raise its error.
+        If one rank fails, those that wait at a barrier are released, and all raise its error.
         """
         values: list[T] = []
         self.gather(lambda: values.append(self.or_release(action)))
         return values[0]
 
     def or_release(self, action: Callable[[], T], failed: Callable[[T], bool] = lambda value: False) -> T:
-        """Do this rank's part of something with barriers in it; where it fails, release those that wait at one.
+        """Run this rank's part of an action with barriers; on a failure, release the ranks that wait at one.
 
-        It fails by an error, or by a value that says so. Raises Released where another rank has failed.
+        A failure is an error, or a value that says so. Raises Released if another rank has failed.
         """
         try:
             value = action()
@@ -140,7 +140,7 @@ class Agreement:
     @classmethod
     @contextmanager
     def collective(cls) -> Iterator[None]:
-        """Around what needs all ranks: where it fails, raise GangError that says what it means."""
+        """Around a collective: turns its failure into a GangError that says what it means."""
         try:
             yield
         except RuntimeError as error:
@@ -154,7 +154,7 @@ class _Answer(Generic[T]):
         self.rank, self.value, self.error = rank, value, error
 
     def portable(self) -> _Answer[T]:
-        """Itself where it survives the way to another process; an error that does not is told in words."""
+        """The answer itself if it can be pickled; otherwise its error as text."""
         if self.error is None:
             return self
         try:
@@ -164,7 +164,7 @@ class _Answer(Generic[T]):
         return self
 
     def check(self, mine: _Answer[T]) -> None:
-        """Raise the error, where it is one: on the rank that had it with its own traceback, if it is the same."""
+        """Raise the error if it is one; on its own rank with the original traceback."""
         if self.error is None:
             return
         if self.rank == mine.rank and mine.error is not None and type(mine.error) is type(self.error):

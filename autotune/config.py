@@ -21,22 +21,22 @@ class Config(Mapping[str, Value]):
     __slots__ = ("_text", "_values")
 
     def __init__(self, values: Mapping[str, Value]) -> None:
-        """Copy ``values``; raises InvalidConfig where a value is not a string, an integer or a flag."""
+        """Copy ``values``; raises InvalidConfig unless all are strings, integers or flags."""
         for name, value in values.items():
             if not isinstance(name, str) or not isinstance(value, (str, int, bool)):
-                raise InvalidConfig(f"config value {name}={value!r}: allowed are strings, integers, true and false")
+                raise InvalidConfig(f"config value {name}={value!r}: allowed: strings, integers, true and false")
         self._values = dict(values)
         self._text = json.dumps(self._values, sort_keys=True, separators=(",", ":"))
 
     @classmethod
     def from_json(cls, text: str) -> Config:
-        """Read the canonical form back; raises InvalidConfig with what was got where it is not an object."""
+        """Parse the canonical form; raises InvalidConfig with the text's type or error."""
         try:
             values: Any = json.loads(text)
         except (ValueError, RecursionError) as error:
             raise InvalidConfig(f'config is not JSON ({error}); write it as {{"mode": "push", …}}') from error
         if not isinstance(values, dict):
-            raise InvalidConfig(f"config is a JSON {type(values).__name__}; an object of dimension names is needed")
+            raise InvalidConfig(f"config is a JSON {type(values).__name__}; expected an object of dimension names")
         return cls(values)
 
     def to_json(self) -> str:
@@ -44,14 +44,13 @@ class Config(Mapping[str, Value]):
         return self._text
 
     def replace(self, **changes: Value) -> Config:
-        """A copy with some values changed."""
         return Config({**self._values, **changes})
 
     def integer(self, name: str) -> int:
-        """The value of an integer dimension; raises InvalidConfig where it is something else."""
+        """The value of an integer dimension; raises InvalidConfig for another type."""
         value = self._values[name]
         if isinstance(value, bool) or not isinstance(value, int):
-            raise InvalidConfig(f"{name}={value!r}: an integer is needed")
+            raise InvalidConfig(f"{name}={value!r}: must be an integer")
         return value
 
     def __getitem__(self, name: str) -> Value:

@@ -1,37 +1,37 @@
 """The tree of errors that callers may catch; those that never reach a caller stand where they are handled.
 
     AutotuneError
-    ├── InputError              what the caller gave is wrong; the command line exits with 2
+    ├── InputError              wrong input; the command line exits with 2
     │   ├── UnknownWorkload     no such workload
     │   ├── InvalidProblem      dimensions that do not fit each other
-    │   ├── InvalidConfig       a config that its search space calls invalid
+    │   ├── InvalidConfig       a config outside its search space
     │   ├── InvalidArguments    a decorated kernel's arguments; a ValueError too, as Triton's own autotuner raises
-    │   ├── InvalidBudget       a budget nobody can keep
+    │   ├── InvalidBudget       a budget that cannot be kept
     │   └── MachineTooSmall     more ranks, or more work, than this machine has
-    ├── WorkloadError           a user's own workload raised, or gave what it must not
-    ├── NotTuned                no tuned config, and neither another one nor tuning was allowed
-    ├── StoreError              the database cannot be used as it is
-    │   └── NoDatabase          there is none yet
+    ├── WorkloadError           a user's workload raised, or returned a wrong value
+    ├── NotTuned                no tuned config, and neither a substitute nor tuning is allowed
+    ├── StoreError              the database cannot be used
+    │   └── NoDatabase          there is no database yet
     ├── HeapError               the symmetric heap
     │   └── HeapExhausted       an allocation that does not fit
-    └── GangError               the ranks: did not start, or died beyond what a restart mends
+    └── GangError               the ranks did not start, or a restart did not help
         ├── RanksDisagree       two ranks hold different configs or problems
-        └── MissedBarrier       a rank did not come to where the stopwatch lines them up
+        └── MissedBarrier       a rank did not reach the stopwatch's barrier
 
-A config that fails to compile or to run is no error: it is an outcome (see outcome.py).
+A config that fails to compile or to run is an outcome, not an error (see outcome.py).
 """
 
 from __future__ import annotations
 
 
 class AutotuneError(Exception):
-    """Base of every error this package raises on purpose."""
+    """Base of the tree."""
 
     exit_code = 1
 
 
 class InputError(AutotuneError):
-    """What the caller gave is wrong; the message says what is allowed."""
+    """The caller's input is wrong; the message says what is allowed."""
 
     exit_code = 2
 
@@ -45,11 +45,11 @@ class InvalidProblem(InputError):
 
 
 class InvalidConfig(InputError):
-    """A config that its search space calls invalid for the problem on this machine."""
+    """A config outside its search space for the problem on this machine."""
 
 
 class InvalidArguments(InputError, ValueError):
-    """A decorated kernel has no such argument, or a launch gives it what the tuner is to choose."""
+    """A decorated kernel lacks the named argument, or a launch passes a value that the tuner chooses."""
 
 
 class InvalidBudget(InputError):
@@ -61,21 +61,21 @@ class MachineTooSmall(InputError):
 
 
 class WorkloadError(AutotuneError):
-    """A method of a user's workload raised, or gave something else than it must."""
+    """A method of a user's workload raised, or returned a wrong value."""
 
 
 class NotTuned(AutotuneError):
-    """There is no tuned config, and neither another one nor tuning was allowed."""
+    """There is no tuned config, and neither a substitute nor tuning is allowed."""
 
 
 class StoreError(AutotuneError):
-    """The database cannot be opened, read or written as it is."""
+    """The database cannot be opened, read or written."""
 
     exit_code = 2
 
 
 class NoDatabase(StoreError):
-    """There is no database yet, and none was to be made."""
+    """There is no database yet, and the caller asked to make none."""
 
 
 class HeapError(AutotuneError):
@@ -87,7 +87,7 @@ class HeapExhausted(HeapError):
 
 
 class GangError(AutotuneError):
-    """The ranks could not be started, or died beyond what a restart mends."""
+    """The ranks did not start, or died and a restart did not help."""
 
 
 class RanksDisagree(GangError):
@@ -95,4 +95,4 @@ class RanksDisagree(GangError):
 
 
 class MissedBarrier(GangError):
-    """A rank did not come to where the stopwatch lines them up: times taken since then mean nothing."""
+    """A rank did not reach the stopwatch's barrier; times measured since then mean nothing."""

@@ -15,7 +15,7 @@ INTERPRETER = "cpu-interpreter"
 
 @dataclass(frozen=True)
 class Machine:
-    """What the ranks run on. All ranks' devices are alike."""
+    """The machine of the ranks. All ranks' devices are alike."""
 
     kind: str
     """``cuda``, ``hip`` or ``interpreter``."""
@@ -39,27 +39,26 @@ class Machine:
 
     @property
     def is_interpreter(self) -> bool:
-        """Whether kernels run under Triton's interpreter."""
         return self.kind == "interpreter"
 
     @property
     def has_tma(self) -> bool:
-        """Whether tensor-memory-accelerator loads exist (NVIDIA Hopper and later; the interpreter imitates them)."""
+        """True if TMA loads exist (NVIDIA from Hopper on; the interpreter imitates them)."""
         return self.is_interpreter or (self.kind == "cuda" and int(self.arch.removeprefix("sm_")) >= 90)
 
 
 INTERPRETED = Machine("interpreter", INTERPRETER, "cpu", 0, 8, 1 << 30, 0, "shared-memory")
-"""What kernels run on under Triton's interpreter, whatever GPUs there are."""
+"""The machine of kernels under Triton's interpreter, whatever GPUs there are."""
 
 MI300X = Machine("hip", "AMD Instinct MI300X", "gfx942", 8, 304, 64 * 1024, 4 << 20, "xgmi", 64)
 MI350X = Machine("hip", "AMD Instinct MI350X", "gfx950", 8, 256, 160 * 1024, 4 << 20, "xgmi", 64)
 H100 = Machine("cuda", "NVIDIA H100 80GB HBM3", "sm_90", 8, 132, 227 * 1024, 50 << 20, "nvlink")
-"""Targets to compile for offline, where no such machine is at hand."""
+"""Targets for offline compilation on hosts without such GPUs."""
 
 
 @functools.cache
 def machine() -> Machine:
-    """This host's machine. GPUs where torch sees them, else the interpreter. Imports torch."""
+    """This host: its GPUs if torch sees any, else the interpreter. Imports torch."""
     import torch
 
     if not torch.cuda.is_available():
@@ -113,7 +112,7 @@ def _native_atomics(one: int, other: int) -> bool:
 
 @functools.cache
 def versions() -> dict[str, str]:
-    """Versions of what a measurement depends on: triton, iris, torch and the driver. Empty string where unknown."""
+    """Versions that a measurement depends on: triton, iris, torch and the driver; empty if unknown."""
 
     def version(distribution: str) -> str:
         try:

@@ -8,20 +8,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
+from autotune.dtypes import DTYPES
 from autotune.errors import InvalidProblem
 from autotune.suggestion import did_you_mean
 
-DTYPES: Mapping[str, int] = {"bf16": 2, "fp16": 2, "fp32": 4}
-"""Element types by our name, with their size in bytes."""
-
-TORCH_NAMES = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float32": "fp32", "float": "fp32"}
+OTHER_NAMES = {alias: name for name, each in DTYPES.items() for alias in each.aliases}
+"""Of element types, that people give in place of ours."""
 
 LARGEST_DIMENSION = 2**24
-"""Beyond any layer in use; keeps a typing error from becoming an allocation of terabytes."""
+"""Beyond any layer in use; a typing error does not allocate terabytes."""
 
 
 def size(help: str, *, default: Any = dataclasses.MISSING, least: int = 1) -> Any:
-    """A dataclass field for a dimension: an integer from ``least``, given by the user unless it has a default."""
+    """A dataclass field for a dimension: an integer from ``least``, required unless it has a default."""
     return dataclasses.field(default=default, metadata={"help": help, "kind": "size", "least": least})
 
 
@@ -57,26 +56,26 @@ class Problem:
         self.check()
 
     def check(self) -> None:
-        """Raise InvalidProblem where the dimensions do not fit each other."""
+        """Raise InvalidProblem if the dimensions do not fit each other."""
 
     def check_sharded(self, *names: str, note: str = "") -> None:
-        """Raise InvalidProblem, with the values nearby, where the ranks do not divide a dimension; ``note`` follows."""
+        """Raise InvalidProblem, with the nearest valid values, if the ranks do not divide a dimension; ``note`` follows
+        the reason.
+        """
         for name in names:
             value, world = getattr(self, name), self.world_size
             if value % world:
                 low = value // world * world
                 nearest = f"{low} or {low + world}" if low else f"{world}"
                 raise InvalidProblem(
-                    f"{name}={value} is sharded over world_size={world}, which must divide it{note}: take {nearest}"
+                    f"{name}={value} is sharded over world_size={world}, which must divide it{note}; use {nearest}"
                 )
 
     @property
     def element_size(self) -> int:
-        """Bytes of one element."""
-        return DTYPES[self.dtype]
+        return DTYPES[self.dtype].size
 
     def as_dict(self) -> dict[str, Any]:
-        """The fields by name, JSON-able."""
         return dataclasses.asdict(self)
 
     def to_json(self) -> str:
@@ -85,7 +84,7 @@ class Problem:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Build and check a problem; raises InvalidProblem naming an unknown or a missing field."""
+        """Build and check a problem; raises InvalidProblem that names an unknown or missing field."""
         fields = {field.name: field for field in dataclasses.fields(cls)}
         unknown = sorted(set(values) - set(fields))
         if unknown:
@@ -104,14 +103,16 @@ class Problem:
 def _check_field(name: str, value: Any, metadata: Mapping[str, Any]) -> None:
     kind = metadata.get("kind")
     if kind is None:
-        raise InvalidProblem(f"{name} is a plain field: make it with size(), choice() or flag() of autotune.problem")
+        raise InvalidProblem(
+            f"{name} is a plain field; declare it with size(), choice() or flag() from autotune.problem"
+        )
     if kind == "size":
         least = metadata["least"]
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= LARGEST_DIMENSION:
-            raise InvalidProblem(f"{name}={value!r}: an integer from {least} to {LARGEST_DIMENSION} is needed")
+            raise InvalidProblem(f"{name}={value!r}: must be an integer from {least} to {LARGEST_DIMENSION}")
     elif kind == "choice":
         if value not in metadata["allowed"]:
-            meant = did_you_mean(value, metadata["allowed"], TORCH_NAMES)
-            raise InvalidProblem(f"{name}={value!r}: allowed are {', '.join(metadata['allowed'])}{meant}")
+            meant = did_you_mean(value, metadata["allowed"], OTHER_NAMES)
+            raise InvalidProblem(f"{name}={value!r}: allowed: {', '.join(metadata['allowed'])}{meant}")
     elif not isinstance(value, bool):
-        raise InvalidProblem(f"{name}={value!r}: true or false is needed")
+        raise InvalidProblem(f"{name}={value!r}: must be true or false")

@@ -20,26 +20,25 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Setting(Generic[T]):
-    """An environment variable of ours."""
+    """An AUTOTUNE_ environment variable."""
 
     name: str
     allowed: str
-    """What its text may be, in words."""
+    """The allowed texts, in words."""
     meaning: str
     read: Callable[[str], T]
     """Its value from its text; raises ValueError."""
 
     def value(self) -> T | None:
-        """None where it is unset or empty; raises InputError where the text is none of what is allowed."""
+        """The value; None if unset or empty. Raises InputError for a text that is not allowed."""
         text = os.environ.get(self.name)
         return self.parsed(text) if text else None
 
     def parsed(self, text: str) -> T:
-        """Raises InputError."""
         try:
             return self.read(text)
         except ValueError:
-            raise InputError(f"{self.name}={text!r}: {self.allowed} is needed, or nothing for the default") from None
+            raise InputError(f"{self.name}={text!r}: must be {self.allowed}, or unset for the default") from None
 
 
 def _whole_number(least: int, most: int) -> Callable[[str], int]:
@@ -58,13 +57,11 @@ def _yes_or_no(text: str) -> bool:
     return words[text.lower()]
 
 
-DATABASE = Setting(
-    "AUTOTUNE_DB", "a path or a URL", "the database; default: a SQLite file in the user's data folder", str
-)
+DATABASE = Setting("AUTOTUNE_DB", "a path or a URL", "database; default: a SQLite file in the user's data folder", str)
 WORKLOADS = Setting(
     "AUTOTUNE_WORKLOADS",
     "paths, separated by ':'",
-    "files with a user's own workloads, loaded beside the built-in ones",
+    "files with your own workloads, loaded beside the built-in ones",
     lambda text: [path for path in text.split(":") if path],
 )
 COMPILE_WORKERS = Setting(
@@ -76,7 +73,7 @@ COMPILE_WORKERS = Setting(
 OFFLINE = Setting(
     "AUTOTUNE_OFFLINE",
     "1 or 0",
-    "1: decorated kernels never tune in this process, whatever they were told to do on a miss",
+    "1: decorated kernels never tune in this process, whatever their on_miss says",
     _yes_or_no,
 )
 HEAP_BYTES = Setting(
@@ -89,7 +86,7 @@ SETTINGS: Sequence[Setting[Any]] = (DATABASE, WORKLOADS, COMPILE_WORKERS, OFFLIN
 
 
 def offline() -> bool:
-    """Whether AUTOTUNE_OFFLINE forbids this process to tune at a kernel's launch."""
+    """True if AUTOTUNE_OFFLINE forbids tuning at a kernel's launch."""
     return OFFLINE.value() or False
 
 

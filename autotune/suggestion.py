@@ -1,4 +1,4 @@
-"""What somebody may have meant who wrote a word that is none of those that are known."""
+"""Suggestions for a mistyped word."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 
 def did_you_mean(word: object, known: Iterable[str], synonyms: Mapping[str, str] | None = None) -> str:
-    """``; did you mean list?``, or nothing where no known word is near. ``synonyms`` lead to known words."""
+    """``; did you mean list?``, or nothing without a similar known word. ``synonyms`` map to known words."""
     import difflib  # only where something is wrong already
 
     text = str(word)

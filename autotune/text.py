@@ -1,4 +1,4 @@
-"""Text from databases, files and users on its way to a reader: what would act there is shown instead."""
+"""Text from databases, files and users, made safe to print: control and hidden characters become escapes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _HIDDEN = (
     "\ud800-\udfff\U000e0000-\U000e007f"  # halves of characters, which cannot be encoded; tags, which nobody sees
 )
 HIDDEN = re.compile(f"[{_HIDDEN}]")
-"""Characters that a reader cannot see, or that do something else than stand there."""
+"""Characters that a reader cannot see, or that act on a terminal."""
 
 _OF_LINES = re.compile(f"(?![\n\t])[{_HIDDEN}]")
 _MARKUP = re.compile(r"[\\`*\[\]|~]")
@@ -20,23 +20,23 @@ _RUN_OF_BACKTICKS = re.compile("`+")
 
 
 def visible(text: str) -> str:
-    r"""One line of text with everything that is hidden as an escape: ``\x1b``, ``\n``, ``\u202e``."""
+    r"""One line of text with hidden characters as escapes: ``\x1b``, ``\n``, ``\u202e``."""
     return HIDDEN.sub(_escape, text)
 
 
 def visible_lines(text: str) -> str:
-    """The same for text of several lines: newlines and tabs stay."""
+    """Several lines of text with hidden characters as escapes, newlines and tabs kept."""
     return _OF_LINES.sub(_escape, text)
 
 
 def markdown(text: str) -> str:
-    """One line of text that Markdown shows as it is: no markup, no HTML, no end of a table's cell."""
+    """One line of text escaped for Markdown, table cells included."""
     plain = visible(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return _MARKUP.sub(r"\\\g<0>", plain)
 
 
 def markdown_code(text: str) -> str:
-    """One line of text as code within a line of Markdown, also within a table's cell."""
+    """One line of text as Markdown code, table cells included."""
     plain = visible(text).replace("|", "\\|")
     fence = "`" * (1 + max(map(len, _RUN_OF_BACKTICKS.findall(plain)), default=0))
     pad = " " if "`" in plain else ""
@@ -44,12 +44,12 @@ def markdown_code(text: str) -> str:
 
 
 def json_text(value: Any, indent: int | None = 2) -> str:
-    """A value as JSON whose strings hold nothing hidden: escapes stand for it, and mean the same to a program."""
+    """A value as JSON whose hidden characters are JSON escapes."""
     return visible_json(json.dumps(value, indent=indent, ensure_ascii=False))
 
 
 def visible_json(text: str) -> str:
-    """JSON text with everything hidden as JSON's own escapes."""
+    """JSON text with hidden characters as JSON escapes."""
     return _OF_LINES.sub(_escape_in_json, text)
 
 

@@ -92,7 +92,7 @@ def applied(mutant: Mutant, package: Path = PACKAGE) -> str:
 
 
 def evaluated(case: Case, seed: int, gpu: bool) -> dict[str, Any]:
-    """How a case's evaluation ends, and the proof where that passes; of the package that this process imports."""
+    """The end of a case's evaluation and, if that passes, of its proof; by the package that this process imports."""
     from autotune.config import Config
     from autotune.machine import INTERPRETED, machine
     from autotune.outcome import Outcome
@@ -176,7 +176,7 @@ def in_parallel(work: Sequence[tuple[str, Mutant | None, Case]], jobs: int, seed
 
 
 def chosen(only: str, gpu: bool) -> list[tuple[str, Mutant | None, Case]]:
-    """What is to be evaluated: every case unbroken, then the mutants that can show here."""
+    """The evaluations to run: every case unbroken, then the mutants that can show here."""
     mutants = [each for each in MUTANTS if not each.equivalent and (gpu or not each.hardware)]
     mutants = [each for each in mutants if re.search(only, each.name)]
     cases = dict.fromkeys(each.case for each in mutants)

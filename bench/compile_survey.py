@@ -1,4 +1,5 @@
-"""What the compiler makes of each space: a random sample of valid configs, compiled for GPUs that need not be here.
+"""A survey of the compiler's results on each space: a random sample of valid configs, compiled for GPUs that need not
+be here.
 
     python bench/compile_survey.py --sample 30
 

@@ -57,7 +57,7 @@ def fastest_by_mode(database: str, study: int) -> dict[str, float]:
 
 
 def others(rows: list[dict[str, Any]]) -> list[dict[str, float]]:
-    """What else is measured for every row's problem, medians in µs by name; without what cannot be run there."""
+    """Further measurements of every row's problem, medians in µs by name; without those that cannot run there."""
     found = []
     kind, here = workload("flash_decode"), machine()
     problems = [kind.problem_type.from_dict(row["problem"]) for row in rows]
@@ -130,7 +130,7 @@ def row(found: dict[str, Any]) -> str:
 
 
 def mode_map(points: list[dict[str, Any]]) -> str:
-    """Which mode wins where: a line for each batch, a column for each length."""
+    """The winning modes: a line per batch, a column per length."""
     modes = {(each["problem"]["batch"], each["problem"]["kv_len"]): each["mode"] for each in points}
     batches, lengths = (sorted({key[axis] for key in modes}) for axis in (0, 1))
     lines = ["| batch | " + " | ".join(f"{length // 1024}K" for length in lengths) + " |"]

@@ -294,7 +294,7 @@ TOKENS, EXPERTS, CHOSEN, WIDTH, INNER = 2048, 16, 2, 2048, 1024
 
 
 def _tiles(counts: list[int], block: int, device: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """Where each tile of rows begins, and its expert: no tile has rows of two experts."""
+    """The first row and the expert of each tile of rows; no tile has rows of two experts."""
     begins = [sum(counts[:expert]) for expert in range(len(counts))]
     tiles = [(begins[e] + row, e) for e, count in enumerate(counts) for row in range(0, count, block)]
     rows, experts = (torch.tensor(column, dtype=torch.int32, device=device) for column in zip(*tiles, strict=True))

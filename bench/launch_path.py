@@ -1,4 +1,4 @@
-"""What a warm launch costs the host: by hand, by our decorator and by Triton's, with 5 and with 22 arguments.
+"""The host cost of a warm launch: by hand, by our decorator and by Triton's, with 5 and with 22 arguments.
 
     python bench/launch_path.py [--kernel stand-in]
 

@@ -21,13 +21,13 @@ class Sizes:
     name: str
     workload: str
     title: str
-    """As README has it: what is worth saying beside the workload's name."""
+    """The title in README, beside the workload's name."""
     fixed: Mapping[str, Any]
     varied: Mapping[str, tuple[int, ...]]
     seconds: int
     """Of search for each size."""
     toy_fixed: Mapping[str, Any]
-    """What the interpreter can do in a second or so."""
+    """A problem that the interpreter runs in a second or so."""
     toy_varied: Mapping[str, tuple[int, ...]]
 
     def shared(self, toy: bool = False) -> dict[str, Any]:

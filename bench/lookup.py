@@ -1,4 +1,4 @@
-"""What a look-up costs the host, by the number of tuned sizes: a size seen for the first time, and one seen before.
+"""The host cost of a look-up, by the number of tuned sizes: for a new size, and for one seen before.
 
     python bench/lookup.py
 
@@ -33,7 +33,7 @@ def problem_of(rows: int) -> AllGatherGemm:
 
 
 def table_of(count: int) -> list[Entry]:
-    """As if every even number of rows had been tuned."""
+    """A table in which every even number of rows is tuned."""
     winner = Winner(FOUND.default_config(problem_of(1), H100), Latency(1.0, 1.0, 1.0, 0.0, 1))
     when, today = datetime.now(UTC), provenance_of(FOUND)
     keys = [CacheKey.of(problem_of(2 * number), H100) for number in range(1, count + 1)]

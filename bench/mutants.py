@@ -145,7 +145,7 @@ CASES: Mapping[str, Case] = {
 }
 
 Edit = tuple[str, str] | tuple[str, str, int]
-"""What stands there, what stands there instead, and how often it does, if not once."""
+"""The text, its replacement, and the number of its occurrences if not one."""
 
 
 @dataclass(frozen=True)
@@ -205,6 +205,8 @@ FD_ANNOUNCE = "    announce_unit(unit, units, arrivals, rank, heap_bases, WORLD,
 FD_REDUCE = '    """Merge a unit\'s splits and deliver it."""\n'
 POLLING = "    while (missing > 0) & (spins < spin_limit):\n"
 TIMED_OUT = "    if missing > 0:\n        tl.atomic_xchg(status, 1)\n"
+EPOCH_STAYS = ("-programs + EPOCH_STEP,", "-programs,")
+NOT_RESET = ("-programs + EPOCH_STEP,", "EPOCH_STEP,")
 ALIKE = ("flag = epoch.to(tl.int32) + 1", "flag = epoch.to(tl.int32) * 0 + 1")
 
 MUTANTS: list[Mutant] = [
@@ -214,16 +216,18 @@ MUTANTS: list[Mutant] = [
         ("waits for nobody", "ag gather", ("heap.wait_each(counters + ranks, ranks < WORLD, target, status, spin_limit)", "pass")),
         ("waits for the launch before", "rs copies", ("ranks < WORLD, target, status", "ranks < WORLD, target - 1, status")),
         ("waits for rank 0 alone", "ag gather", ("ranks < WORLD, target, status", "ranks < 1, target, status")),
-        ("finished programs are not reset", "ag push", ("        tl.atomic_xchg(counter, 0)\n", "        pass\n")),
-        ("the last but one is the last", "rs push", ('sem="acq_rel", scope="gpu") == programs - 1', 'sem="acq_rel", scope="gpu") == programs - 2')),
-        ("the epoch stays", "ag push", ('tl.atomic_add(epoch_counter, 1, sem="release", scope="gpu")', "pass")),
-        ("the epoch stays", "rs push", ('tl.atomic_add(epoch_counter, 1, sem="release", scope="gpu")', "pass")),
-        ("the epoch stays", "ag copies", ('tl.atomic_add(epoch_counter, 1, sem="release", scope="gpu")', "pass")),
-        ("the epoch grows by two", "rs pull", ('tl.atomic_add(epoch_counter, 1, sem="release"', 'tl.atomic_add(epoch_counter, 2, sem="release"')),
-        ("the epoch stays", "fd signal", ('        tl.atomic_add(epoch_counter, 1, sem="relaxed", scope="gpu")\n', "        pass\n")),
-        ("finished programs are not reset", "fd ll", ('        tl.atomic_xchg(epoch_counter + 1, 0, sem="relaxed", scope="gpu")\n', "")),
-        ("the wide epoch stays", "ar one", ("1 - programs + EPOCH_STEP, 1)", "1 - programs, 1)")),
-        ("the wide epoch stays", "ar two ll", ("1 - programs + EPOCH_STEP, 1)", "1 - programs, 1)")),
+        ("finished programs are not reset", "ag push", NOT_RESET),
+        ("the last but one is the last", "rs push", ("(EPOCH_STEP - 1)) == programs - 1", "(EPOCH_STEP - 1)) == programs - 2")),
+        ("tiles of a unit are not reset", "rs units", ("        tl.atomic_xchg(counter, 0)\n", "        pass\n")),
+        ("the last tile but one signals the unit", "rs units", ('scope="gpu") == programs - 1', 'scope="gpu") == programs - 2')),
+        ("the epoch stays", "ag push", EPOCH_STAYS),
+        ("the epoch stays", "rs push", EPOCH_STAYS),
+        ("the epoch stays", "ag copies", EPOCH_STAYS),
+        ("the epoch grows by two", "rs pull", ("-programs + EPOCH_STEP,", "-programs + 2 * EPOCH_STEP,")),
+        ("the epoch stays", "fd signal", ("1 - programs + EPOCH_STEP, 1)", "1 - programs, 1)")),
+        ("finished programs are not reset", "fd ll", ("1 - programs + EPOCH_STEP, 1)", "EPOCH_STEP, 1)")),
+        ("the epoch stays", "ar one", ("1 - programs + EPOCH_STEP, 1)", "1 - programs, 1)")),
+        ("the epoch stays", "ar two ll", ("1 - programs + EPOCH_STEP, 1)", "1 - programs, 1)")),
         ("two launches have one epoch", "ar one", (">> EPOCH_SHIFT\n", ">> (EPOCH_SHIFT + 1)\n")),
         ("two launches have one epoch", "ar ll", (">> EPOCH_SHIFT\n", ">> (EPOCH_SHIFT + 1)\n")),
         ("finished programs count unordered", "rs split", ('tl.atomic_add(counter, 1, sem="acq_rel"', 'tl.atomic_add(counter, 1, sem="relaxed"'), GPU),
@@ -300,11 +304,11 @@ MUTANTS: list[Mutant] = [
     *_in(
         "kernels/all_gather_gemm/device.py",
         ("one slot", "ag push", ("slot = epoch & (SLOTS - 1)", "slot = epoch & 0")),
-        ("one slot", "ag own stream", ("slot = epoch & (SLOTS - 1)", "slot = epoch & 0"), ("slot = tl.load(epoch_counter) & (SLOTS - 1)", "slot = tl.load(epoch_counter) & 0")),
+        ("one slot", "ag own stream", ("slot = epoch & (SLOTS - 1)", "slot = epoch & 0"), ("slot = read_epoch(epoch_counter) & (SLOTS - 1)", "slot = read_epoch(epoch_counter) & 0")),
         ("one slot", "ag split", ("slot = epoch & (SLOTS - 1)", "slot = epoch & 0")),
         ("one slot", "ag K", ("slot = epoch & (SLOTS - 1)", "slot = epoch & 0")),
         ("rank 1 is in the other slot", "ag push", ("slot = epoch & (SLOTS - 1)", "slot = (epoch + rank) & (SLOTS - 1)")),
-        ("rank 1 is an epoch ahead", "ag push", ("epoch = tl.load(epoch_counter)\n    slot", "epoch = tl.load(epoch_counter) + rank\n    slot")),
+        ("rank 1 is an epoch ahead", "ag push", ("epoch = read_epoch(epoch_counter)\n    slot", "epoch = read_epoch(epoch_counter) + rank\n    slot")),
         ("waits for the launch before", "ag push", ("target = (epoch + 1) * comm_programs", "target = epoch * comm_programs")),
         ("peers are read before they are ready", "ag pull", ("late = heap.wait_each(ready + peers, peers < WORLD, epoch + 1, status, spin_limit)", "late = 0")),
         ("A is overwritten while peers read it", "ag pull", ("        heap.signal_each(done + rank, rank, heap_bases, WORLD, 0)\n    " + DONE, "        pass\n")),
@@ -364,7 +368,7 @@ MUTANTS: list[Mutant] = [
         ("the owner adds no bias", "ar two", ("                total = add_bias(total, bias, n * BLOCK_N, N, BLOCK_N)\n", "                total = total\n")),
         ("bias twice", "ar two", ("False, BIAS and MODE != TWO_SHOT)", "False, BIAS)")),
         ("rank 1 is an epoch ahead", "ar one", ("epoch = wide_epoch(epoch_counter)\n            share_part", "epoch = wide_epoch(epoch_counter) + rank\n            share_part")),
-        ("finishes before it has read the epoch", "ar one", ("    finish_wide(epoch_counter, tl.num_programs(0))\n", ""), ("    pid = tl.program_id(0)\n    # Fetched", "    pid = tl.program_id(0)\n    finish_wide(epoch_counter, tl.num_programs(0))\n    # Fetched")),
+        ("finishes before it has read the epoch", "ar one", ("    finish_unordered(epoch_counter, tl.num_programs(0), pid == 0)\n", ""), ("    pid = tl.program_id(0)\n    # Fetched", "    pid = tl.program_id(0)\n    finish_unordered(epoch_counter, tl.num_programs(0), pid == 0)\n    # Fetched")),
         ("results are sent to the wrong tile", "ar two", ("total, results, here, returns", "total, results, slot * tiles, returns")),
     ),
     *_in(

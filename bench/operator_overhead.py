@@ -1,4 +1,4 @@
-"""What a warm call of each operator costs the host, mode by mode, and how much of that is its launches.
+"""The host cost of a warm call of each operator, mode by mode, and the share of its launches.
 
     torchrun --nproc-per-node 2 bench/operator_overhead.py                           # on two GPUs
     CUDA_VISIBLE_DEVICES=0 torchrun --nproc-per-node 2 bench/operator_overhead.py    # taking turns on one, without bsp
@@ -28,7 +28,7 @@ import torch.distributed as dist
 
 import autotune
 from autotune.config import Config
-from autotune.kernels.all_gather_gemm.knobs import READ_BY_PEERS
+from autotune.kernels.all_gather_gemm.launch import READ_BY_PEERS
 from autotune.kernels.launching.contract import Setup
 from autotune.kernels.launching.plan import Launch
 from autotune.workloads.built_in import all_gather_gemm, flash_decode, gemm_all_reduce, gemm_reduce_scatter

@@ -241,7 +241,7 @@ def arguments() -> argparse.Namespace:
     given = parser.parse_args()
     given.regimes = given.regimes.split(",")
     if unknown := set(given.regimes) - set(REGIMES):
-        parser.error(f"--regimes {','.join(sorted(unknown))}: allowed are {', '.join(REGIMES)}")
+        parser.error(f"--regimes {','.join(sorted(unknown))}: allowed: {', '.join(REGIMES)}")
     if given.rounds < 2:
         parser.error(f"--rounds {given.rounds}: at least 2 are needed for a ratio's ±")
     try:

@@ -42,7 +42,7 @@ from autotune.recordings import Recording, write
 
 WARMUP, ITERATIONS = 2, 10
 FEW_ITERATIONS = 3
-"""For what takes more than so many times the fastest."""
+"""Iterations of kernels that take more than a multiple of the fastest."""
 SLOW = 5.0
 
 EVICTED_BYTES = 256 << 20

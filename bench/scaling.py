@@ -22,7 +22,7 @@ HEADER = "| GPUs | winner, µs | speedup | efficiency | bsp, µs | its speedup |
 
 
 def rows(workload: str, world_sizes: list[int], divided: dict[str, int], rest: list[str]) -> list[dict[str, Any]]:
-    """What ``tune grid`` found for each world size."""
+    """The results of ``tune grid`` per world size."""
     found = []
     for world_size in world_sizes:
         parts = [f"--{name}={total // world_size}" for name, total in divided.items()]

@@ -68,7 +68,7 @@ def opened(file: Path, _cache: dict[Path, Table] = {}) -> Table:  # noqa: B006
 def shares(
     files: Sequence[Path], names: Sequence[str], trials: Sequence[int], seeds: int, workers: int
 ) -> dict[tuple[Path, str, int], list[float]]:
-    """For each table, strategy and number of trials, the share of the optimum by seed."""
+    """Shares of the optimum by seed, per table, strategy and number of trials."""
     runs = {name: [(n,) for n in trials] if name.startswith(BUDGETED) else [tuple(trials)] for name in names}
     jobs = [(f, name, ns, seed) for f in files for name in names for ns in runs[name] for seed in range(seeds)]
     if workers == 1:
@@ -141,7 +141,7 @@ def going_ahead(
     text: list[str], files: Sequence[Path], names: Sequence[str], trials: Sequence[int],
     found: dict[tuple[Path, str, int], list[float]],
 ) -> None:  # fmt: skip
-    """What proposing ahead of knowledge costs, paired by seed."""
+    """The cost of proposing ahead of knowledge, paired by seed."""
     if not {AHEAD, ONE_AT_A_TIME} <= set(names):
         return
     text.append("How much faster than one at a time the config is that was found proposing ahead:")
@@ -154,7 +154,7 @@ def going_ahead(
 
 
 def milliseconds(table: Table, trials: int) -> float:
-    """What our search takes to ask and tell, a trial: wall time, replay and all."""
+    """Milliseconds per trial for our search to ask and tell: wall time, replay included."""
     begin = time.perf_counter()
     ours(table, trials, 0)
     return (time.perf_counter() - begin) / trials * 1e3

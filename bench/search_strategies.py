@@ -76,7 +76,7 @@ class Table:
 
     @functools.cached_property
     def first(self) -> list[Config]:
-        """What the tuning loop tries before it searches: of the reduced space, what is nearest to it."""
+        """The configs that the tuning loop tries first; in the reduced space, the nearest ones."""
         if self.workload is None:
             return []
         default = self.workload.default_config(self.problem, self.machine)
@@ -107,7 +107,7 @@ Strategy = Callable[[Table, int, int], list[float]]
 """The latencies, in µs, of so many trials with a seed, in their order; infinite where there was none."""
 
 BUDGETED = ("compute, then communication", "Kernel Tuner")
-"""How the names begin of those that divide what they are given: the first trials of a longer run are no shorter run."""
+"""Prefixes of strategies that divide their budget: the first trials of a longer run are not a shorter run."""
 
 
 def ours(table: Table, trials: int, seed: int) -> list[float]:
@@ -254,7 +254,7 @@ def _indices(table: Table, config: Config) -> tuple[int, ...]:
 
 
 def _recorded(names: Sequence[str], keys: Iterable[tuple[int, ...]]) -> Any:
-    """What was recorded, as a constraint for Kernel Tuner's solver that prunes as soon as a beginning is unknown."""
+    """The recorded configs as a constraint for Kernel Tuner's solver, which prunes unknown prefixes."""
     from constraint import Constraint
 
     projections: dict[tuple[int, ...], set[tuple[int, ...]]] = {}

@@ -48,7 +48,7 @@ class Step:
     name: str
     words: tuple[str, ...]
     seconds: float = 420.0
-    """What it takes, by estimate, and some more."""
+    """Estimated time, with a margin."""
 
 
 def here() -> dict[str, Any]:
@@ -93,7 +93,7 @@ class Folder:
         partial.replace(self.path / f"{step.name}.json")
 
     def _process(self, step: Step, command: Sequence[str], limit: float) -> str:
-        """What the command prints. It gets a process group, which ends with it."""
+        """The command's output. It gets a process group, which ends with it."""
         path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
         environment = {"GLOO_SOCKET_IFNAME": "lo", **os.environ, "AUTOTUNE_DB": self.database, "PYTHONPATH": path}
         if self.place.get("machine", {}).get("kind") == "interpreter":

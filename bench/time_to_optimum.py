@@ -1,4 +1,4 @@
-"""How long a new problem takes until its best config is near the recorded optimum: wall time, from nothing.
+"""The time until a new problem's best config is near the recorded optimum: wall time, from nothing.
 
     python bench/time_to_optimum.py bench/recordings/ag-rows-1024.json.gz --budget 60s
 

@@ -1,4 +1,4 @@
-"""What the workers of the compilation test run; a module of its own, for they import it by name."""
+"""Functions for the workers of the compilation test, which import this module by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every test gets: a user's folders of its own, and GPU tests only where there are GPUs."""
+"""For every test: its own user folders, and GPU tests only on machines with GPUs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ takes one rank a GPU, so the library's collectives are left out then."""
 
 @functools.cache
 def gpus() -> int:
-    """How many ranks this machine has GPUs for, CUDA or ROCm: ``RANKS_PER_GPU`` of them (1 if not set) share each."""
+    """The number of ranks that this machine's GPUs (CUDA or ROCm) can run: ``RANKS_PER_GPU`` of them (1 if not set)
+    share each.
+    """
     import torch
 
     return torch.cuda.device_count() * RANKS_PER_GPU if torch.cuda.is_available() else 0

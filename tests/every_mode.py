@@ -1,4 +1,4 @@
-"""What the workloads' tests share: every combination of a mode's words, run on ranks, before and after it is timed."""
+"""Shared by the workloads' tests: every combination of a mode's words, run on ranks, before and after it is timed."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ HEAP = 64 << 20
 
 
 ranks_a_gpu = pytest.mark.parametrize("ranks", [1, 2], ids=["one rank a GPU", "two ranks a GPU"])
-"""What eight ranks do to each other can be seen on four GPUs, but for the library's collectives."""
+"""Eight ranks on four GPUs show all interactions, except those of the library's collectives."""
 
 
 def check_all(

@@ -28,7 +28,7 @@ EIGHT_GPUS = Machine("cuda", "NVIDIA H200", "sm_90", 8, 132, 227 * 1024, 50 << 2
 BASELINE = 530.0
 LIMITS = {"all_gather": 209.0, "gemm": 330.0}
 RATES = {"links": 350e3, "memory": 4e6, "flops": 750e6}
-"""What a device does in a microsecond."""
+"""Rates of a device per microsecond."""
 
 FAILURES: dict[Outcome, Callable[[Config], bool]] = {
     Outcome.DID_NOT_COMPILE: lambda c: c.get("block_k") == 128 and c.get("block_n") == 256,
@@ -37,7 +37,7 @@ FAILURES: dict[Outcome, Callable[[Config], bool]] = {
     Outcome.TIMED_OUT: lambda c: c.get("copy_kib") == 2 and c.get("group_m") == 16,
     Outcome.CRASHED: lambda c: c.get("push_site") == "same_stream" and c.get("num_stages") == 1,
 }
-"""Which configs of all-gather + GEMM fail, and how."""
+"""Failing configs of all-gather + GEMM, by outcome."""
 
 
 def latency_of(median: float, ranks: int = 2, host: float | None = None, isolated: float | None = None) -> Latency:
@@ -58,7 +58,6 @@ def formula(config: Config) -> float:
 
 
 def evaluation_of(config: Config, ranks: int = 2) -> Evaluation:
-    """How a config ends."""
     seconds = {"compile": 0.5, "check": 0.1, "measure": 0.4}
     for outcome, fails in FAILURES.items():
         if fails(config):
@@ -81,7 +80,7 @@ class FakeGang:
         self.seconds = 0.0
         self.broken = False
         self.host: Callable[[Config], float] | None = None
-        """What enqueueing a config takes; an isolated call takes so much longer than the device's time."""
+        """Host time to enqueue a config; an isolated call takes that much longer than the device's time."""
 
     def start(self) -> None:
         self.started += 1

@@ -1,4 +1,4 @@
-"""Whether processes have ended, and what they have left."""
+"""Ends of processes, and their left-overs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ SHARED_MEMORY = Path("/dev/shm")
 
 
 def gone(pid: int, within: float = 0.0) -> bool:
-    """Whether the process ends in so many seconds; a zombie that nobody has waited for counts."""
+    """True if the process ends within ``seconds``; an unreaped zombie counts."""
     deadline = time.monotonic() + within
     while True:
         try:

@@ -82,7 +82,7 @@ def drivers_connection() -> Connection:
 
 
 def held() -> dict[str, int]:
-    """What a process has of the system that it should give back."""
+    """System resources of a process that it should give back."""
     return {"descriptors": len(os.listdir("/proc/self/fd")), "threads": len(os.listdir("/proc/self/task"))}
 
 

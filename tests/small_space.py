@@ -153,7 +153,7 @@ def run(path: Path, ranks: Ranks, trials: int = 20, **options: Any) -> Result:
 
 
 def kept(path: Path, *, finals: bool = False, study: int | None = None) -> list[TrialRecord]:
-    """What the store holds of the search, or of the finals."""
+    """The stored trials of the search, or of the finals."""
     with Store.open(path) as store:
         trials = store.trials(study or store.studies()[-1].id)
     return [trial for trial in trials if (trial.source == "final") == finals]

@@ -60,13 +60,13 @@ def test_replace_leaves_the_original() -> None:
 @pytest.mark.parametrize("name", ["mode", "tma"])
 def test_integer_takes_no_words_and_no_flags(name: str) -> None:
     assert Config(PUSH).integer("tile") == 64
-    with pytest.raises(InvalidConfig, match="an integer is needed"):
+    with pytest.raises(InvalidConfig, match="must be an integer"):
         Config(PUSH).integer(name)
 
 
 @pytest.mark.parametrize("value", [None, 1.5, [1], {"a": 1}])
 def test_other_values_are_refused(value: Any) -> None:
-    with pytest.raises(InvalidConfig, match="allowed are strings, integers, true and false"):
+    with pytest.raises(InvalidConfig, match="allowed: strings, integers, true and false"):
         Config({"mode": value})
 
 

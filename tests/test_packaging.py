@@ -1,4 +1,4 @@
-"""What is shipped and what it needs: the wheel's contents, the symlinks, a light import, the locked versions."""
+"""The package: the wheel's contents, the symlinks, a light import, the locked versions."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def test_anything_else_is_refused(setting: Setting[object], text: str, monkeypat
     monkeypatch.setenv(setting.name, text)
     with pytest.raises(InputError) as told:
         setting.value()
-    assert str(told.value) == f"{setting.name}={text!r}: {setting.allowed} is needed, or nothing for the default"
+    assert str(told.value) == f"{setting.name}={text!r}: must be {setting.allowed}, or unset for the default"
 
 
 @pytest.mark.parametrize(("name", "text"), [("AUTOTUNE_HEAP_BYTES", "x"), ("AUTOTUNE_COMPILE_WORKERS", "abc")])
@@ -54,7 +54,7 @@ def test_on_the_command_line_it_is_one_line_before_anything_is_started(name: str
     done = subprocess.run(
         [sys.executable, "-m", "autotune.cli", *small], capture_output=True, text=True, env={**os.environ, name: text}
     )
-    (line,) = [line for line in done.stderr.splitlines() if "no GPU here" not in line]
+    (line,) = [line for line in done.stderr.splitlines() if "no GPU found" not in line]
     allowed = next(setting.allowed for setting in SETTINGS if setting.name == name)
     assert (done.returncode, done.stdout) == (2, "")
-    assert line == f"tune: error: {name}={text!r}: {allowed} is needed, or nothing for the default"
+    assert line == f"tune: error: {name}={text!r}: must be {allowed}, or unset for the default"

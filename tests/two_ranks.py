@@ -1,4 +1,4 @@
-"""Where tests run two ranks, as ``run_ranks`` takes it: under the interpreter, on two GPUs, taking turns on one."""
+"""Ways to run two ranks, for ``run_ranks``: under the interpreter, on two GPUs, taking turns on one."""
 
 from __future__ import annotations
 

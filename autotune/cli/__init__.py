@@ -7,7 +7,7 @@ import sys
 
 
 def main() -> None:
-    """The command ``tune``: whatever happens, it ends with a line on stderr and an exit code."""
+    """Run the command ``tune``; it always ends with a line on stderr and an exit code."""
     from autotune.cli.interrupts import exit_code, interruptible
 
     with interruptible():

@@ -11,9 +11,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from autotune.cli import output
-from autotune.cli.commands import health
-from autotune.cli.commands.cache import entries, report, sharing
-from autotune.cli.commands.tuning import grid, record, tune
+from autotune.cli.commands import grid, health, listing, record, report, sharing, tune
 from autotune.cli.interrupts import exit_code, interruptible, requested
 from autotune.cli.options import with_problem_options
 from autotune.errors import AutotuneError, UnknownWorkload
@@ -85,7 +83,7 @@ def build() -> typer.Typer:
     app = _group(Main)
     panel_of = {command: panel for panel, commands in PANELS.items() for command in commands}
     for name, command in (
-        ("list", entries.list_entries),
+        ("list", listing.list_entries),
         ("import", sharing.import_configs),
         ("doctor", health.doctor),
     ):
@@ -96,8 +94,8 @@ def build() -> typer.Typer:
         ("run", tune.tune_workload, "Tune {}.", tune.run),
         ("grid", grid.tune_grid, "Tune {} for many sizes.", grid.grid),
         ("record", record.record_workload, "Record a search space of {}.", record.record),
-        ("show", entries.show_entry, "Show the cache entry of one problem of {}.", entries.show),
-        ("lookup", entries.look_up, "Print the config a program would get for {}.", entries.lookup),
+        ("show", listing.show_entry, "Show the cache entry of one problem of {}.", listing.show),
+        ("lookup", listing.look_up, "Print the config a program would get for {}.", listing.lookup),
         ("report", report.report_workload, "Report on {}.", report.report),
         ("export", sharing.export_workload, "Export the tuned configs of {}.", sharing.export),
     ):

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM end a command alike, keeping what was measured; the exit code tells which of them it was."""
+"""Ctrl-C and SIGTERM both end a command and keep its measurements; the exit code tells them apart."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ _received: list[int] = []
 
 
 def exit_code() -> int:
-    """As shells have it, 128 and the signal's number: 143 after SIGTERM, else 130."""
+    """128 plus the signal's number, as in shells: 143 after SIGTERM, else 130."""
     return 128 + (_received[-1] if _received else signal.SIGINT)
 
 
 def requested() -> bool:
-    """True once a signal came: what is raised then may be its KeyboardInterrupt, turned over by a library."""
+    """True once a signal came; a library may have turned its KeyboardInterrupt into another exception."""
     return bool(_received)
 
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Within it both signals raise KeyboardInterrupt, unless this process was started to ignore them."""
+    """While it lasts, both signals raise KeyboardInterrupt, unless this process was started to ignore them."""
     if threading.current_thread() is not threading.main_thread():
         yield  # only the main thread gets signals
         return

@@ -1,4 +1,4 @@
-"""A workload's command line, made from its problem's fields; what is allowed, the problem itself says."""
+"""Builds a workload's command line from its problem's fields; the problem itself checks their values."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from autotune.report.figures import dashed, options_text
 from autotune.workloads import Workload, is_reference, reference_of
 
 DEFAULT_RANKS = 2
-"""World size under the interpreter, where the user names none."""
+"""World size under the interpreter if the user gives none."""
 
 Database = Annotated[
     str | None,
@@ -45,24 +45,24 @@ Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on 
 
 @dataclass(frozen=True)
 class Request:
-    """A workload, and those of its problem's fields that the user gave."""
+    """A workload and the problem fields that the user gave."""
 
     workload: Workload
     given: Mapping[str, Any]
 
     @property
     def size_names(self) -> list[str]:
-        """Fields that are dimensions, world size apart."""
+        """Dimensions of the problem, without the world size."""
         fields = dataclasses.fields(self.workload.problem_type)
         return [f.name for f in fields if f.metadata["kind"] == "size" and f.name != "world_size"]
 
     def world_size(self, machine: Machine) -> int:
-        """As given, else all GPUs, else two ranks."""
+        """The given one, else all GPUs, else two ranks."""
         given: int | None = self.given.get("world_size")
         return given if given is not None else machine.gpus or DEFAULT_RANKS
 
     def problem(self, machine: Machine) -> Problem:
-        """The workload's default problem on the machine with what the user gave in its place."""
+        """The workload's default problem on the machine, with the user's fields in place of its own."""
         ranks = self.world_size(machine)
         try:
             default = self.workload.default_problem(machine, ranks)
@@ -73,7 +73,7 @@ class Request:
         return self.workload.problem_type.from_dict(values)
 
     def command(self, verb: str = "", db: str | None = None) -> str:
-        """The command line that asks for the same problem again, for hints."""
+        """The command line for the same problem, for hints."""
         if self.is_of_a_file:
             verb = verb or "run"
         words = ["tune", verb, self.word, options_text(self.given)]
@@ -81,12 +81,12 @@ class Request:
 
     @property
     def is_of_a_file(self) -> bool:
-        """Whether the workload was named FILE:CLASS."""
+        """True for a workload that was named as FILE:CLASS."""
         return is_reference(reference_of(self.workload))
 
     @property
     def word(self) -> str:
-        """What names the workload on a command line run in this folder."""
+        """The workload's name for a command line in this folder."""
         reference = reference_of(self.workload)
         return os.path.relpath(reference) if self.is_of_a_file else dashed(reference)
 
@@ -94,9 +94,9 @@ class Request:
 def with_problem_options(
     workload: Workload, function: Callable[..., None], several: bool = False
 ) -> Callable[..., None]:
-    """``function(request, …)`` as a command whose options are the problem's fields and its own other parameters.
+    """Turn ``function(request, …)`` into a command whose options are the problem's fields and its own other parameters.
 
-    ``several``: dimensions are taken as text, for lists and ranges; the function makes problems of the request.
+    With ``several``, dimensions are text (lists and ranges), and the function makes the problems.
     """
     own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
     fields = dataclasses.fields(workload.problem_type)
@@ -104,7 +104,7 @@ def with_problem_options(
     taken = sorted({parameter.name for parameter in own} & set(names))
     if taken:
         raise InputError(
-            f"workload {workload.name}: the command line has an option {taken[0]} already; rename the field"
+            f"workload {workload.name}: field {taken[0]} clashes with an option of the command line; rename it"
         )
     options = [
         inspect.Parameter(f.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_annotation(f, several))
@@ -124,7 +124,7 @@ def with_problem_options(
 
 
 def _annotation(field: dataclasses.Field[Any], several: bool) -> Any:
-    """The option of one field. Words are not checked here: the problem does that, and says what is allowed."""
+    """The option of one field. The problem checks words, and names those that are allowed."""
     option = f"--{dashed(field.name)}"
     text = field.metadata.get("help", "")
     panel = "Problem"

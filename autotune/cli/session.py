@@ -1,4 +1,4 @@
-"""The gang and the screen that a command works with, and what fits this machine."""
+"""The gang and the screen of a command, and limits on what this machine can run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from autotune.tuning.screening import Screen
 
 MOST_INTERPRETED_FLOPS = 2e8
-"""On each rank; takes the interpreter some ten seconds a run."""
+"""Per rank; the interpreter takes some ten seconds per run."""
 
 MOST_INTERPRETED_RANKS = 8
 
@@ -36,19 +36,18 @@ def machine_to_measure_on() -> Machine:
 
 
 def machine() -> Machine:
-    """This host."""
     return this_machine()
 
 
 def make_gang(workload: Workload, problem: Problem, machine: Machine, heap_bytes: int = 0) -> TurningEvaluator:
-    """The ranks, not yet started, with a heap of ``heap_bytes`` at least. Tests put another gang here."""
+    """The ranks, not yet started, each with a heap of at least ``heap_bytes``. Tests replace this function."""
     from autotune.ranks.gang import Gang
 
     return Gang(workload, problem, machine, heap_bytes)
 
 
 def make_screen(workload: Workload, problem: Problem, machine: Machine) -> Screen:
-    """The compilers ahead of the ranks."""
+    """The compilers that run ahead of the ranks. Tests replace this function."""
     from autotune.tuning.screening import Screen
 
     return Screen(workload, problem, machine)
@@ -58,21 +57,21 @@ def check_ranks(world_size: int, machine: Machine) -> None:
     """Raise MachineTooSmall for more ranks than the machine has."""
     if machine.is_interpreter and world_size > MOST_INTERPRETED_RANKS:
         raise MachineTooSmall(
-            f"world_size={world_size}: without GPUs at most {MOST_INTERPRETED_RANKS} ranks are run under Triton's "
-            f"interpreter; take 1 to {MOST_INTERPRETED_RANKS}"
+            f"world_size={world_size}: without GPUs at most {MOST_INTERPRETED_RANKS} ranks run, under Triton's "
+            f"interpreter; use 1 to {MOST_INTERPRETED_RANKS}"
         )
     if not machine.is_interpreter and world_size > machine.gpus:
         raise MachineTooSmall(
-            f"world_size={world_size}: this machine has {machine.gpus} GPU{'s' * (machine.gpus > 1)}, one for each "
-            f"rank; take {'1 to ' * (machine.gpus > 1)}{machine.gpus}"
+            f"world_size={world_size}: this machine has {machine.gpus} GPU{'s' * (machine.gpus > 1)}, one per "
+            f"rank; use {'1 to ' * (machine.gpus > 1)}{machine.gpus}"
         )
 
 
 def check_work(problem: Problem, machine: Machine) -> None:
-    """Raise MachineTooSmall for a problem that the interpreter would take hours for."""
+    """Raise MachineTooSmall for a problem that would take the interpreter hours."""
     flops = getattr(problem, "flops", None)
     if machine.is_interpreter and flops is not None and flops > MOST_INTERPRETED_FLOPS:
         raise MachineTooSmall(
-            f"{problem}: {flops:.1e} flops on each rank; without GPUs Triton's interpreter is given up to "
-            f"{MOST_INTERPRETED_FLOPS:.0e}: take smaller dimensions, or none for a default that fits"
+            f"{problem}: {flops:.1e} flops per rank; without GPUs Triton's interpreter runs at most "
+            f"{MOST_INTERPRETED_FLOPS:.0e}; use smaller dimensions, or leave them out for a default that fits"
         )

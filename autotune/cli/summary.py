@@ -1,4 +1,4 @@
-"""What came of a tuning run: for people with what to do next, for programs as JSON."""
+"""The result of a tuning run: as text with the next step, or as JSON."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from autotune.cli import output
-from autotune.cli.entries import entry_dict, title, winner_dict, winner_lines
+from autotune.cli.entry_text import entry_dict, title, winner_dict, winner_lines
 from autotune.cli.options import Request
 from autotune.db import Store, TrialRecord, Winner
 from autotune.machine import INTERPRETER
@@ -22,7 +22,7 @@ from autotune.tuning.progress import Spent
 
 
 def present(result: Result, request: Request, problem: Problem, store: Store, *, db: str | None, json: bool) -> None:
-    """Print the result; what to do about it goes to stderr where stdout is for a program."""
+    """Print the result. Next steps go to stderr if stdout holds JSON."""
     records = store.trials(result.study.id)
     searched = [record for record in records if record.source != FINAL]
     failed = [record for record in last_finals(records) if record.evaluation.latency is None]
@@ -36,20 +36,20 @@ def present(result: Result, request: Request, problem: Problem, store: Store, *,
 
 
 def outcomes_text(outcomes: Counter[Outcome]) -> str:
-    """How often each occurred, the commonest first."""
+    """Outcomes with their counts, the commonest first."""
     return ", ".join(f"{count} {outcome}" for outcome, count in outcomes.most_common())
 
 
 def spent_text(spent: Spent) -> str:
-    """``41.2 s, 312 trials a minute; the ranks evaluated 88 % of it (measured 52 %), waited for compilers 3 %``."""
+    """``41.2 s, 312 trials/min; evaluating 88 % of the time (measuring 52 %), waiting for compilers 3 %``."""
     shares = (f"{100 * part / spent.total:.0f} %" for part in (spent.evaluating, spent.measuring, spent.compilers))
     evaluated, measured, waited = shares
-    rate = f"{spent.total:.1f} s, {spent.rate:.0f} trials a minute"
-    return f"{rate}; the ranks evaluated {evaluated} of it (measured {measured}), waited for compilers {waited}"
+    rate = f"{spent.total:.1f} s, {spent.rate:.0f} trials/min"
+    return f"{rate}; evaluating {evaluated} of the time (measuring {measured}), waiting for compilers {waited}"
 
 
 def _best(result: Result) -> Winner | None:
-    """What is known to be best: the winner, or where a run ended early the best so far."""
+    """The winner; the best config so far if the run ended early."""
     if result.entry is not None:
         return result.entry.winner
     if result.progress.best is None:
@@ -61,7 +61,6 @@ def _best(result: Result) -> Winner | None:
 def _text(
     result: Result, problem: Mapping[str, Any], searched: list[TrialRecord], failed: list[TrialRecord], store: Store
 ) -> str:
-    """What people read."""
     key, best = result.study.key, _best(result)
     lines = [("device", device_text(key))]
     if best is not None:
@@ -73,7 +72,7 @@ def _text(
     lines.append(("trials", (outcomes_text(outcomes) or "none") + again))
     for i, record in enumerate(failed):
         told = f"{record.evaluation.outcome}: {record.evaluation.reason} ({config_text(record.config)})"
-        lines.append(("" if i else "out in the finals", told))
+        lines.append(("" if i else "failed in finals", told))
     if result.progress.spent.trials:
         lines.append(("search", spent_text(result.progress.spent)))
     if result.entry is not None:
@@ -111,19 +110,19 @@ def _values(result: Result, searched: list[TrialRecord], failed: list[TrialRecor
 
 
 def _next(result: Result, request: Request, searched: list[TrialRecord], db: str | None) -> list[str]:
-    """What to do next; the last line is a command."""
+    """The next steps; the last line is a command."""
     if result.interrupted:
-        return ["", "Interrupted; nothing measured is lost. The same command again continues where it stopped."]
+        return ["", "Interrupted. All measurements are kept; the same command continues the run."]
     if result.entry is None:
         failed = next((r.evaluation for r in reversed(searched) if r.evaluation.reason), None)
-        why = f" The last: {failed.outcome}, {failed.reason}" if failed is not None else ""
-        return ["", f"Nothing could be measured.{why}"]
+        why = f" The last one: {failed.outcome}, {failed.reason}" if failed is not None else ""
+        return ["", f"No config could be measured.{why}"]
     name = request.word if request.is_of_a_file else request.workload.name
     regime = result.study.key.regime
     named = f', regime="{regime}"' if regime_options(regime) else ""
     lines = ["", f'In Python:  autotune.lookup("{name}", problem{named}).config']
     if result.from_cache:
-        lines.append(f"Tune anew:  {request.command(db=db)}{regime_options(regime)} --force")
+        lines.append(f"Tune again: {request.command(db=db)}{regime_options(regime)} --force")
     return [*lines, f"Next:       {request.command('report', db=db)}"]
 
 

@@ -1,4 +1,4 @@
-"""The view of a running search, on stderr: live in a terminal, now and then a line where it is piped."""
+"""The view of a running search on stderr: live in a terminal, single lines in a pipe."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ AT_MOST_EVERY = 1.0
 
 @contextmanager
 def watching(problem: Problem, machine: Machine) -> Iterator[Callable[[Progress], None]]:
-    """What the loop is to call with its progress, for as long as it runs."""
+    """Yields the function that the loop calls with its progress, for as long as it runs."""
     console = Console(stderr=True, highlight=False)
     if not console.is_terminal:
         yield PlainView(lambda line: console.print(visible(line), markup=False, soft_wrap=True))
@@ -52,7 +52,7 @@ def best_text(progress: Progress) -> str:
 
 
 def seconds_left(progress: Progress, used_before: float) -> float | None:
-    """As the budget has it; with a budget of trials alone, at the pace so far."""
+    """By the budget; with a budget of trials alone, extrapolated from the pace so far."""
     if progress.seconds_left is not None:
         return progress.seconds_left
     gained = progress.used - used_before
@@ -71,7 +71,7 @@ def _plural(count: int, noun: str) -> str:
 
 
 class PlainView:
-    """A line at every new phase; within one, at every tenth trial or new best, at most once a second."""
+    """Prints a line per new phase; within a phase, one per ten trials or new best, at most one per second."""
 
     def __init__(self, write: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
         self._write, self._clock = write, clock
@@ -81,7 +81,6 @@ class PlainView:
         self._said_best: float | None = None
 
     def __call__(self, progress: Progress) -> None:
-        """Take the progress in."""
         best = progress.best[1].of(progress.regime) if progress.best is not None else None
         news = best != self._said_best or progress.trials >= self._said_trials + EVERY_TRIALS
         due = self._clock() - self._said_at >= AT_MOST_EVERY
@@ -104,7 +103,7 @@ class PlainView:
 
 
 class LiveView:
-    """A few lines that are drawn again and again. Texts are made when the loop calls; only the clock runs between."""
+    """A few lines, redrawn four times per second. The loop's calls make the texts; in between only the clock runs."""
 
     def __init__(self, title: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._title, self._clock = title, clock
@@ -117,7 +116,6 @@ class LiveView:
         self._lines: list[tuple[str, str]] = []
 
     def __call__(self, progress: Progress) -> None:
-        """Take the progress in."""
         if self._used_before is None:
             self._used_before = progress.used
         self._seen_at = self._clock()
@@ -126,9 +124,9 @@ class LiveView:
         self._lines = self._texts(progress)
 
     def render(self) -> RenderableType:
-        """As it is now; called from the drawing thread."""
+        """Called from the drawing thread."""
         now = self._clock()
-        times = f"{clock_text(now - self._begin)} gone"
+        times = f"{clock_text(now - self._begin)} elapsed"
         if self._left is not None and self._used < 1:
             times += f", {clock_text(max(0.0, self._left - (now - self._seen_at)))} left"
         bar = Table.grid(padding=(0, 2))

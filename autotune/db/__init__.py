@@ -1,4 +1,4 @@
-"""The database: every evaluation ever made, and the tuned configs that lookups find. Knows no kernel."""
+"""The database: every evaluation, and the tuned configs that look-ups find. Knows no kernel."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +35,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Load the store when it is first used: it brings SQLAlchemy, and ranks and compilers ask for records alone."""
+    """Load the store on first use: it imports SQLAlchemy, and ranks and compilers need only the records."""
     if name != "Store":
         raise AttributeError(f"module 'autotune.db' has no attribute {name!r}; it has {', '.join(__all__)}")
     from autotune.db.store import Store

@@ -1,7 +1,7 @@
-"""A study's lease: which process is tuning it, so that a second one waits instead of measuring beside it.
+"""A study's lease: the process that tunes it, so that a second process waits instead of measuring too.
 
-No host trusts another's clock: on the holder's own host the process itself is looked for; elsewhere a heartbeat is
-counted up in the database, and who waits watches by its own clock that it stands still.
+Clocks of other hosts are not trusted. On the holder's own host its process is looked up; elsewhere the waiter watches,
+by its own clock, whether the holder's heartbeat in the database still counts up.
 """
 
 from __future__ import annotations
@@ -19,38 +19,37 @@ from typing import Self
 from autotune.text import visible
 
 BEAT_SECONDS = 5.0
-"""Between two heartbeats."""
+"""Seconds between two heartbeats."""
 
 SILENT_SECONDS = 60.0
-"""A heartbeat that has not moved for so long is a dead holder's, or that of a holder cut off from the database."""
+"""A heartbeat silent for this long belongs to a dead holder, or to one cut off from the database."""
 
 
 @dataclass(frozen=True)
 class Lease:
-    """Who is tuning a study."""
+    """The process that tunes a study."""
 
     host: str
-    """Its name, for people."""
+    """Host name, for people."""
     system: str
     """Boot and process namespace in which ``pid`` means something."""
     pid: int
     started: str
-    """When the process started, in the system's ticks: another process may have the same number later."""
+    """Start of the process in the system's ticks: process ids are reused."""
     since: str
     """UTC, by the holder's clock; for people."""
     token: str
-    """Tells two leases of one process apart."""
+    """Distinguishes two leases of one process."""
 
     @classmethod
     def new(cls) -> Self:
-        """A lease for this process."""
         pid = os.getpid()
         since = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
         return cls(socket.gethostname(), _system(), pid, _started(pid), since, uuid.uuid4().hex)
 
     @property
     def text(self) -> str:
-        """As the tables keep it."""
+        """The text in the tables."""
         return json.dumps(dataclasses.asdict(self), sort_keys=True)
 
     def __str__(self) -> str:
@@ -59,14 +58,14 @@ class Lease:
 
 @dataclass(frozen=True)
 class Held:
-    """A lease as a second process finds it in the tables, and its heartbeat then."""
+    """A lease and its heartbeat, as a second process reads them from the tables."""
 
     text: str
     heartbeat: int
 
     @property
     def lease(self) -> Lease | None:
-        """None where the text is damaged: only the heartbeat tells whether such a holder lives."""
+        """None if the text is damaged; then only the heartbeat tells whether the holder lives."""
         try:
             lease = Lease(**json.loads(self.text))
         except (ValueError, TypeError, RecursionError):
@@ -75,12 +74,12 @@ class Held:
 
     @property
     def is_here(self) -> bool:
-        """True where the holder is a process of this system, or was one."""
+        """True if the holder is or was a process of this system."""
         return self.lease is not None and self.lease.system == _system()
 
     @property
     def is_gone(self) -> bool:
-        """True where the holder was a process of this system and is no more. Of other systems nothing is known."""
+        """True if the holder was a process of this system and has ended. Nothing is known of other systems."""
         return self.is_here and self.lease is not None and _started(self.lease.pid) != self.lease.started
 
     def __str__(self) -> str:
@@ -88,7 +87,7 @@ class Held:
 
 
 def _system() -> str:
-    """This boot of this host, and the namespace of its processes; containers have their own, and may share a name."""
+    """This boot of this host and its process namespace; containers have their own and may share host names."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot} {os.readlink('/proc/self/ns/pid')}"
@@ -97,7 +96,7 @@ def _system() -> str:
 
 
 def _started(pid: int) -> str:
-    """The process's start in ticks since boot; empty where there is no such process."""
+    """The process's start in ticks since boot; empty without such a process."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:

@@ -1,6 +1,6 @@
 """The tables: studies and their trials.
 
-Times are ISO 8601 text in UTC, and JSON is text, so that a damaged value is reported by its row when it is read.
+Times are ISO 8601 text in UTC, JSON is text: a damaged value is then reported with its row.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from autotune.db.records import CacheKey, Provenance, State
 
 KEY = tuple(field.name for field in dataclasses.fields(CacheKey))
 PROVENANCE = tuple(field.name for field in dataclasses.fields(Provenance))
-"""Columns of ``studies`` that carry the fields of the two records."""
+"""Columns of ``studies`` that hold the fields of the two records."""
 
 LIVE = text("state <> 'superseded'")
 
@@ -29,7 +29,7 @@ class Base(DeclarativeBase):
 
 
 class Study(Base):
-    """One tuning of one key with one provenance; at most one that is not superseded."""
+    """One tuning of one key with one provenance; at most one is not superseded."""
 
     __tablename__ = "studies"
     __table_args__ = (
@@ -70,13 +70,13 @@ class Study(Base):
     imported_trials: Mapped[int | None]
 
     finished_order: Mapped[int | None] = mapped_column(BigInteger)
-    """Counts every finish and import in this database: clocks of hosts differ, and may be set back."""
+    """Counts every finish and import in this database; hosts' clocks differ and may be set back."""
     lease: Mapped[str | None] = mapped_column(Text)
-    """Who is tuning it, as JSON; see ``autotune.db.lease``."""
+    """The process that tunes it, as JSON; see ``autotune.db.lease``."""
     heartbeat: Mapped[int | None] = mapped_column(BigInteger)
-    """Counted up by who is tuning it, as long as they live."""
+    """Counted up by the tuning process while it lives."""
     record_key: Mapped[str | None] = mapped_column(Text)
-    """Made by the writer, so that a write whose acknowledgement was lost is not made twice; of imported studies."""
+    """Made by the writer of an imported study: a write whose acknowledgement was lost is not repeated."""
 
 
 class Trial(Base):
@@ -101,12 +101,12 @@ class Trial(Base):
     host: Mapped[float | None] = mapped_column(Double)
     isolated: Mapped[float | None] = mapped_column(Double)
     error: Mapped[str | None] = mapped_column(Text)
-    """A number as text: a wrong result's error may be NaN, which SQLite would turn into NULL."""
+    """A number as text: a wrong result's error may be NaN, which SQLite would store as NULL."""
     predicted: Mapped[float | None] = mapped_column(Double)
     seconds: Mapped[str] = mapped_column(Text)
     created_at: Mapped[str] = mapped_column(Text)
     record_key: Mapped[str | None] = mapped_column(Text)
-    """As that of a study."""
+    """As in ``Study``."""
 
 
 configure_mappers()  # now, not in the first look-up of a program that is at work

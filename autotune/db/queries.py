@@ -1,4 +1,4 @@
-"""What the store asks for: studies by their identity, and those that finished, in the order in which they did."""
+"""The store's queries: studies by identity, and finished studies in order."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def trials(schema: Schema, study_id: int) -> Select[*tuple[Any, ...]]:
 
 
 def finished(schema: Schema, *conditions: ColumnElement[bool]) -> Select[*tuple[Any, ...]]:
-    """Studies that have a winner, the last to finish first, each with the number of its trials.
+    """Studies with a winner, the last finished first, each with its number of trials.
 
-    The moments decide only among studies of a schema that did not count yet.
+    Times decide only among studies of a schema without the count.
     """
     count = select(func.count()).where(Trial.study_id == Study.id).scalar_subquery()
     columns = {column.key: column for column in schema.columns(Study)}
@@ -37,16 +37,16 @@ def finished(schema: Schema, *conditions: ColumnElement[bool]) -> Select[*tuple[
 
 
 def cache(schema: Schema) -> Executable:
-    """Finished studies; parameters ``workload`` and ``device`` choose among them, where they are not None."""
+    """Finished studies; the parameters ``workload`` and ``device`` filter them unless None."""
     if schema is CURRENT:
         return _CACHE
     return finished(schema, *_chosen())
 
 
 def newest(found: Iterable[Row[Any]]) -> list[Row[Any]]:
-    """Of each key and provenance the study that is served: the live one, else the one that was started last.
+    """The served study of each key and provenance: the live one, else the one started last.
 
-    When a superseded study finished makes no difference: another took its place before.
+    A superseded study's time of finishing does not matter: another one took its place before.
     """
     rows = list(found)
     served: dict[tuple[Any, ...], Row[Any]] = {}
@@ -66,7 +66,7 @@ def identity(schema: Schema, key: CacheKey, provenance: Provenance) -> list[Colu
 
 
 def live(schema: Schema, key: CacheKey, provenance: Provenance) -> list[ColumnElement[bool]]:
-    """Conditions for the one that is under way or finished; the tables allow no second."""
+    """Conditions for the running or finished study; the tables allow only one."""
     return [Study.state != "superseded", *identity(schema, key, provenance)]
 
 
@@ -79,4 +79,4 @@ def _chosen() -> list[ColumnElement[bool]]:
 
 
 _CACHE = text(str(finished(CURRENT, *_chosen())))
-"""As text: SQLAlchemy takes 2 ms to compile the query, for each engine anew, and the first look-up would wait."""
+"""As text: SQLAlchemy compiles the query in 2 ms per engine, and the first look-up would wait."""

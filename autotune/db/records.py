@@ -1,4 +1,4 @@
-"""What the store keeps, as frozen dataclasses: cache keys, provenance, trials, winners, entries and studies."""
+"""The store's records as frozen dataclasses: cache keys, provenance, trials, winners, entries and studies."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from autotune.outcome import DEFAULT_REGIME, Evaluation, Latency, Regime
 from autotune.problem import Problem
 
 Differences = dict[str, tuple[str, str]]
-"""Field names with both sides' values, for the fields that differ."""
+"""Differing fields by name, with both sides' values."""
 
 State = Literal["running", "finished", "superseded"]
 
 SHORTEST, LONGEST = 1e-3, 1e12
-"""Microseconds that a latency can have: from a nanosecond to eleven days."""
+"""Bounds of a latency in microseconds: a nanosecond to eleven days."""
 
 HASHED = {"source_hash": "the kernels' sources have changed", "space": "the search space has changed"}
 """Of a provenance: what it means that two hashes differ."""
 
 ABSENT = "absent"
-"""Shown where one side of a comparison lacks a field."""
+"""Shown for a field that one side of a comparison lacks."""
 
 
 @dataclass(frozen=True)
 class CacheKey:
-    """What a tuned config is valid for."""
+    """The key of a tuned config: problem, ranks, device, interconnect, regime."""
 
     workload: str
     problem: str
@@ -41,18 +41,20 @@ class CacheKey:
     arch: str
     interconnect: str
     regime: str = DEFAULT_REGIME.value
-    """The regime in which the config was the fastest."""
+    """The regime in which the config is the fastest."""
 
     def __post_init__(self) -> None:
-        """Refuse a problem that is not canonical JSON, which would never be found again, and an unknown regime."""
+        """Raise ValueError for a problem that is not canonical JSON, which no look-up would find, and for an unknown
+        regime.
+        """
         Regime(self.regime)
         values = json.loads(self.problem)
         if not isinstance(values, dict) or json.dumps(values, sort_keys=True, separators=(",", ":")) != self.problem:
-            raise ValueError(f"problem {self.problem}: the canonical JSON of Problem.to_json() is needed")
+            raise ValueError(f"problem {self.problem}: expected the canonical JSON of Problem.to_json()")
 
     @classmethod
     def of(cls, problem: Problem, machine: Machine, regime: Regime = DEFAULT_REGIME) -> Self:
-        """The key of a problem on a machine, for callers in a regime."""
+        """The key of a problem on a machine in a regime."""
         return cls(
             workload=problem.workload,
             problem=problem.to_json(),
@@ -64,11 +66,11 @@ class CacheKey:
         )
 
     def differences(self, other: CacheKey) -> Differences:
-        """The fields that differ, the problem's own among them by their names: ``{"m": ("4096", "8192")}``."""
+        """The fields that differ, the problem's fields by their names: ``{"m": ("4096", "8192")}``."""
         return _differences(self._flat(), other._flat())
 
     def besides(self, names: Collection[str]) -> frozenset[tuple[str, str]]:
-        """All fields but ``names``: equal for two keys that differ in nothing else."""
+        """All fields but ``names``; equal for two keys that differ in nothing else."""
         return frozenset((name, _text(value)) for name, value in self._flat().items() if name not in names)
 
     def _flat(self) -> dict[str, Any]:
@@ -78,10 +80,10 @@ class CacheKey:
 
 @dataclass(frozen=True)
 class Provenance:
-    """What a measurement was made with; an entry whose provenance differs from today's has gone stale."""
+    """The software of a measurement; an entry with other provenance than today's is stale."""
 
     source_hash: str
-    """Of the kernel's source files."""
+    """Hash of the kernel's source files."""
     space: str
     """Fingerprint of the search space."""
     triton: str
@@ -90,7 +92,6 @@ class Provenance:
     driver: str
 
     def differences(self, other: Provenance) -> Differences:
-        """The fields that differ."""
         return _differences(dataclasses.asdict(self), dataclasses.asdict(other))
 
     def changes(self, today: Provenance) -> str:
@@ -113,36 +114,36 @@ class TrialRecord:
     number: int | None = None
     """How many trials of the search came before it; of a final, its round."""
     predicted: float | None = None
-    """Microseconds, as the cost model had it before the measurement."""
+    """Microseconds, predicted by the cost model before the measurement."""
     id: int | None = field(default=None, compare=False)
-    """Given by the store; the order of recording."""
+    """Set by the store; the order of recording."""
     created_at: datetime | None = field(default=None, compare=False)
-    """Given by the store; UTC."""
+    """Set by the store; UTC."""
 
 
 @dataclass(frozen=True)
 class Roofline:
-    """What a problem takes at least on this device: no kernel is faster than the slowest resource."""
+    """Lower bounds on the problem's time on this device: no kernel beats the slowest resource."""
 
     rates: dict[str, float]
-    """What one device was measured to do in a microsecond: ``flops``, bytes of ``memory``, bytes over the ``links``."""
+    """Measured rates of one device per microsecond: ``flops``, bytes of ``memory``, bytes over the ``links``."""
     times: dict[str, float]
-    """Microseconds that the problem keeps each resource busy."""
+    """Microseconds for which the problem keeps each resource busy."""
 
     @property
     def slowest(self) -> str:
-        """The resource that is busy the longest."""
+        """The resource that is busy longest."""
         return max(self.times, key=lambda resource: self.times[resource])
 
     @property
     def limit(self) -> float:
-        """Microseconds for which it is."""
+        """Microseconds for which the slowest resource is busy."""
         return self.times[self.slowest]
 
 
 @dataclass(frozen=True)
 class Winner:
-    """What a study chose, beside what it was compared with."""
+    """The config that a study chose, with the baselines and limits of the same run."""
 
     config: Config
     latency: Latency
@@ -150,7 +151,7 @@ class Winner:
     limits: dict[str, Latency] = field(default_factory=dict)
     """The operation's parts alone, by name."""
     roofline: Roofline | None = None
-    """None under the interpreter, and where the work or the rates are not known."""
+    """None under the interpreter, or if work or rates are unknown."""
 
 
 @dataclass(frozen=True)
@@ -164,16 +165,16 @@ class Entry:
     finished_at: datetime
     """UTC."""
     trials: int
-    """Evaluations recorded, here or where it was imported from; remeasured finalists counted each time."""
+    """Evaluations recorded, here or where it was tuned; every round of the finals counts."""
     seed: int
     space_size: int
     imported_at: datetime | None = None
-    """UTC; None where it was tuned into this database."""
+    """UTC; None if it was tuned into this database."""
 
 
 @dataclass(frozen=True)
 class StudyRecord:
-    """One tuning of one key with one provenance, under way or done."""
+    """One tuning of one key with one provenance, running or finished."""
 
     id: int
     key: CacheKey

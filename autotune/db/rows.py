@@ -1,4 +1,4 @@
-"""Between rows and records. Reading a damaged row raises one of ``autotune.db.engines.failures.DAMAGE``."""
+"""Converts between rows and records. Reading a damaged row raises one of ``autotune.db.engines.failures.DAMAGE``."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from autotune.outcome import Evaluation, Latency, Outcome
 
 
 def now() -> str:
-    """This moment as the tables keep it; sorts as text in the order of time."""
+    """The current time as text for the tables; sorts in order of time."""
     return as_text(datetime.now(UTC))
 
 
 def as_text(moment: datetime) -> str:
-    """A moment as the tables keep it, whatever its time zone."""
+    """A time as text for the tables, in UTC."""
     return moment.astimezone(UTC).isoformat(timespec="microseconds")
 
 
@@ -52,7 +52,6 @@ def trial_row(study_id: int, record: TrialRecord, record_key: str) -> Trial:
 
 
 def trial_record(row: Row[Any]) -> TrialRecord:
-    """The record of a stored trial."""
     outcome = Outcome(row.outcome)
     latency = None
     if outcome is Outcome.MEASURED:
@@ -77,13 +76,11 @@ def trial_record(row: Row[Any]) -> TrialRecord:
 
 
 def study_row(key: CacheKey, provenance: Provenance, *, seed: int, space_size: int) -> Study:
-    """The row of a new study."""
     fields = dataclasses.asdict(key) | dataclasses.asdict(provenance)
     return Study(**fields, seed=seed, space_size=space_size, state="running", created_at=now())
 
 
 def write_winner(row: Study, winner: Winner) -> None:
-    """Put a winner into its study's row."""
     row.winner_config = winner.config.to_json()
     row.winner_latency = json.dumps(_latency_values(winner.latency))
     row.winner_baselines = json.dumps({name: _latency_values(latency) for name, latency in winner.baselines.items()})
@@ -93,7 +90,7 @@ def write_winner(row: Study, winner: Winner) -> None:
 
 
 def imported_row(entry: Entry) -> Study:
-    """The row of a study that was tuned elsewhere."""
+    """The row of an imported study."""
     row = study_row(entry.key, entry.provenance, seed=entry.seed, space_size=entry.space_size)
     write_winner(row, entry.winner)
     row.state = "finished"
@@ -103,7 +100,6 @@ def imported_row(entry: Entry) -> Study:
 
 
 def study_record(row: Study | Row[Any]) -> StudyRecord:
-    """The record of a stored study."""
     _check(row)
     return StudyRecord(
         id=row.id,
@@ -118,7 +114,7 @@ def study_record(row: Study | Row[Any]) -> StudyRecord:
 
 
 def entry(row: Row[Any]) -> Entry:
-    """The cache's entry: the columns of a study that has a winner, and ``trials``, how many it has."""
+    """The cache entry from a finished study's columns and ``trials``, its number of trials."""
     _check(row)
     return Entry(
         key=_key(row),
@@ -160,7 +156,7 @@ def _roofline(values: dict[str, Any]) -> Roofline:
 
 
 def _check(row: Study | Row[Any]) -> None:
-    """Raise ValueError for what neither an entry nor a study may have, so that both are damaged, or none is."""
+    """Raise ValueError for values that are damaged in an entry as in a study, so that both readers agree."""
     if row.state not in get_args(State):
         raise ValueError(f"state {row.state!r}")
     if row.finished_at is None and row.state == "finished":
@@ -184,7 +180,7 @@ def _latency_values(latency: Latency) -> dict[str, Any]:
 
 
 def _number(value: float) -> float:
-    """SQLite would keep a NaN as NULL."""
+    """SQLite would store a NaN as NULL."""
     if math.isnan(value):
         raise ValueError(f"{value} microseconds is not a number")
     return value
@@ -241,5 +237,5 @@ def _integer(value: Any) -> int:
 
 
 def _encodable(text: str) -> str:
-    """Compilers' messages may hold bytes that are no text; keep them legible instead of failing on them."""
+    """Compilers' messages may hold bytes that are not text; they stay legible."""
     return text.encode("utf-8", "backslashreplace").decode("utf-8").replace("\0", "\\x00")

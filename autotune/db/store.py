@@ -22,30 +22,28 @@ from autotune.settings import default_database_url
 class Store:
     """An open database. Every write is one transaction, on disk when the call returns; nothing measured is deleted.
 
-    Safe to share between threads, and the file between processes. A damaged row is left out of what is read, with one
-    warning that names it. A server that restarts meanwhile is waited for, and no write is made twice.
+    Threads may share a store, and processes its file. A damaged row is skipped with one warning that names it. The
+    store waits for a restarting server and repeats no write.
     """
 
     def __init__(self, database: Database) -> None:
-        """Use ``Store.open`` instead."""
+        """Internal; use ``Store.open``."""
         self._database = database
         self.place = database.place
         """The file's path, or the URL without its password; for messages."""
 
     @classmethod
     def open(cls, url: str | os.PathLike[str] | None = None, *, create: bool = True) -> Self:
-        """Open a database by its URL or path; by default that of ``AUTOTUNE_DB`` or the user's data folder.
+        """Open a database by URL or path; by default ``AUTOTUNE_DB`` or a file in the user's data folder.
 
-        With ``create`` one is made where there is none yet, and one of an older version is brought up to date. Without,
-        it is for reading: NoDatabase where there is none, and nothing is changed. A file that cannot be written opens
-        for reading.
+        With ``create`` a missing database is made and an older one migrated. Without, it opens for reading: NoDatabase
+        if it is missing, and nothing is changed. A read-only file opens for reading.
         """
         target = database_url(default_database_url() if url is None else url)
         with translated(place_of(target)):
             return cls(open_database(target, create=create))
 
     def close(self) -> None:
-        """Let go of the database."""
         self._database.close()
 
     def __enter__(self) -> Self:
@@ -55,13 +53,13 @@ class Store:
         self.close()
 
     def study(self, key: CacheKey, provenance: Provenance, *, seed: int, space_size: int) -> StudyRecord:
-        """The study of this key and provenance: the one under way or finished, else a new one.
+        """The study of this key and provenance: the running or finished one, else a new one.
 
-        A study that is found keeps the seed it was made with; one whose row is damaged is superseded by a new one.
+        A study found keeps its own seed; one with a damaged row is superseded by a new one.
         """
         for name, value in (("seed", seed), ("space_size", space_size)):
             if not -(2**63) <= value < 2**63:
-                raise StoreError(f"{name}={value}: an integer of 64 bits is needed")
+                raise StoreError(f"{name}={value}: must be a 64-bit integer")
 
         def find(session: Session) -> StudyRecord | None:
             return self._studies(session, *queries.live(self._database.schema, key, provenance))
@@ -79,7 +77,6 @@ class Store:
         return self._database.read(find) or self._database.write(begin)
 
     def record(self, study_id: int, trial: TrialRecord) -> None:
-        """Add one evaluation to a study."""
         key = uuid.uuid4().hex
 
         def add(session: Session) -> None:
@@ -90,7 +87,7 @@ class Store:
         self._database.write(add)
 
     def trials(self, study_id: int) -> list[TrialRecord]:
-        """A study's evaluations in the order in which they were recorded."""
+        """A study's evaluations in the order of recording."""
 
         def ask(session: Session) -> Sequence[Row[Any]]:
             if session.scalar(select(Study.id).where(Study.id == study_id)) is None:
@@ -101,9 +98,9 @@ class Store:
         return [record for record in records if record is not None]
 
     def finish(self, study_id: int, winner: Winner) -> None:
-        """Keep the study's winner: from now on the cache serves it. A study that goes on may finish again.
+        """Store the study's winner; the cache serves it from now on. A study that continues may finish again.
 
-        One that was superseded meanwhile keeps its winner too, but is not served over the one in its place.
+        A study superseded meanwhile keeps its winner too, but its successor is served.
         """
 
         def finish(session: Session) -> None:
@@ -118,7 +115,7 @@ class Store:
     def forget(self, study_id: int) -> None:
         """Supersede a study: the next ``study`` with its key and provenance starts afresh.
 
-        Its trials stay, and so does its winner, which the cache serves until a newer study finishes.
+        Its trials and its winner stay; the cache serves the winner until a newer study finishes.
         """
 
         def forget(session: Session) -> None:
@@ -127,16 +124,16 @@ class Store:
         self._database.write(forget)
 
     def adopt(self, entry: Entry, *, replace: bool = False) -> StudyRecord:
-        """Add an entry that was tuned elsewhere: from now on the cache serves it.
+        """Add an entry tuned elsewhere; the cache serves it from now on.
 
-        Where there is a study of its key and provenance, StoreError, or with ``replace`` that study is superseded. The
-        entry's ``study_id`` and ``imported_at`` are not kept; the store gives its own.
+        If a study has its key and provenance: StoreError, or with ``replace`` that study is superseded. The store sets
+        its own ``study_id`` and ``imported_at``.
         """
         [study] = self.adopt_all([(entry, replace)])
         return study
 
     def adopt_all(self, entries: Sequence[tuple[Entry, bool]]) -> list[StudyRecord]:
-        """Adopt several, each with its ``replace``: all of them, or where one cannot be adopted none."""
+        """Adopt several, each with its ``replace``: all of them, or none if one cannot be adopted."""
         keys = [uuid.uuid4().hex for _ in entries]
 
         def adopt(session: Session) -> list[Study]:
@@ -150,33 +147,33 @@ class Store:
         return [rows.study_record(row) for row in self._database.write(adopt)]
 
     def studies(self) -> list[StudyRecord]:
-        """All studies, superseded ones too, in the order in which they were started."""
+        """All studies, superseded ones included, in the order of their start."""
         query = queries.studies(self._database.schema)
         found = self._database.read(lambda session: session.execute(query).all())
         records = (self._intact(Study, row, rows.study_record) for row in found)
         return [record for record in records if record is not None]
 
     def entries(self, workload: str | None = None, device: str | None = None) -> list[Entry]:
-        """The cache: for each key and provenance the live study's winner, else that of the newest superseded one.
+        """The cache: per key and provenance the live study's winner, else the newest superseded one's.
 
-        The last to finish come first, by the database's own count. One query.
+        The last finished come first, by the database's own count. One query.
         """
         return self._entries(queries.cache(self._database.schema), {"workload": workload, "device": device})
 
     def entry(self, key: CacheKey, provenance: Provenance) -> Entry | None:
-        """The cache's entry of exactly this key and provenance."""
+        """The cache entry of exactly this key and provenance."""
         schema = self._database.schema
         found = self._entries(queries.finished(schema, *queries.identity(schema, key, provenance)), None)
         return found[0] if found else None
 
     def nearest(self, key: CacheKey) -> Entry | None:
-        """The entry of the same workload whose key differs in the fewest fields; the newest among equals."""
+        """The entry of the same workload whose key differs in the fewest fields; the newest of several."""
         return min(self.entries(key.workload), key=lambda entry: len(key.differences(entry.key)), default=None)
 
     def take_lease(self, study_id: int, lease: Lease, over: Held | None = None) -> Held | None:
-        """Say that a study is being tuned: None where it is ``lease`` that holds it from now on, else who does.
+        """Claim a study for tuning: None if ``lease`` holds it now, else the present holder.
 
-        ``over`` is a lease whose holder is gone: it is taken where its heartbeat is still what was seen then.
+        ``over`` is the lease of a dead holder: it is taken over if its heartbeat has not moved since.
         """
 
         def take(session: Session) -> Held | None:
@@ -190,20 +187,24 @@ class Store:
         return self._database.write(take)
 
     def beat(self, study_id: int, lease: Lease) -> bool:
-        """Count a lease's heartbeat up; False where it is another's by now. Waits for no restarting server."""
+        """Count a lease's heartbeat up; False if the study has another lease now. Does not wait for a restarting
+        server.
+        """
         held = update(Study).where(Study.id == study_id, Study.lease == lease.text)
         query = held.values(heartbeat=func.coalesce(Study.heartbeat, 0) + 1).returning(Study.id)
         return self._database.write(lambda session: session.scalar(query), patient=False) is not None
 
     def release(self, study_id: int, lease: Lease) -> None:
-        """End a lease, where it is still this one. Waits for no restarting server."""
+        """End a lease if it is still this one. Does not wait for a restarting server."""
         query = update(Study).where(Study.id == study_id, Study.lease == lease.text).values(lease=None)
         self._database.write(lambda session: session.execute(query), patient=False)
 
     def _adopted(self, session: Session, entry: Entry, replace: bool, record_key: str) -> Study:
         live = self._studies(session, *queries.live(CURRENT, entry.key, entry.provenance))
         if live is not None and not replace:
-            raise StoreError(f"database {self.place} has a study of that key and provenance, {live.id}, {live.state}")
+            raise StoreError(
+                f"database {self.place} already has study {live.id} ({live.state}) of that key and provenance"
+            )
         _supersede(session, entry.key, entry.provenance)
         row = rows.imported_row(entry)
         row.record_key, row.finished_order = record_key, _next_in_order(session)
@@ -217,7 +218,7 @@ class Store:
         return [entry for entry in entries if entry is not None]
 
     def _studies(self, session: Session, *conditions: Any) -> StudyRecord | None:
-        """The last of the studies that meet the conditions; None where its row is damaged, too."""
+        """The last study that meets the conditions; None if its row is damaged."""
         found = session.execute(queries.studies(self._database.schema, *conditions)).all()
         return self._intact(Study, found[-1], rows.study_record) if found else None
 
@@ -235,11 +236,11 @@ class Store:
 
 
 def _supersede(session: Session, key: CacheKey, provenance: Provenance) -> None:
-    """The live study of an identity, were its row damaged."""
+    """Supersede the live study of an identity, even if its row is damaged."""
     session.execute(update(Study).where(*queries.live(CURRENT, key, provenance)).values(state="superseded"))
 
 
 def _next_in_order(session: Session) -> int:
-    """One more than any study has; writers take turns, so no two get the same."""
+    """One more than the highest so far; writers take turns, so no two get the same."""
     highest = session.scalar(select(func.max(cast(Study.finished_order, BigInteger)))) or 0  # a damaged one may be text
     return min(highest, 2**63 - 2) + 1

@@ -1,4 +1,4 @@
-"""The bench: times one config on all ranks alike: as many calls on each, and of each call the slowest rank counts."""
+"""The bench: times one config with the same number of calls on every rank; per call the slowest rank counts."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ REFUSALS: dict[type[Exception], Outcome] = {
     PTXASError: Outcome.DID_NOT_COMPILE,
     CompilationError: Outcome.DID_NOT_COMPILE,
 }
-"""What a config may fail with and the tuning goes on. Triton's own lets most compilation errors end it."""
+"""Errors of a config after which tuning goes on. Triton's own tuner ends at most compilation errors."""
 
 FAILED = (math.inf, math.inf, math.inf)
 
 SECONDS = 0.1
-"""Spent on the timed calls of one config, between these numbers of calls."""
+"""Seconds spent on the timed calls of one config, within these numbers of calls."""
 FEWEST, MOST = 5, 100
 
 Timing = Any
-"""What a ``do_bench`` gives: the median, 20th and 80th percentile in milliseconds, or something else to compare."""
+"""The result of a ``do_bench``: median, 20th and 80th percentile in milliseconds, or another comparable value."""
 
 
 class Bench:
-    """Stands as ``do_bench`` of Triton's autotuner and keeps how the last config ended."""
+    """The ``do_bench`` of Triton's autotuner; keeps the outcome of the last config."""
 
     def __init__(self, agreement: Agreement, given: Callable[..., Timing] | None, machine: Machine) -> None:
         """``given`` is the user's own ``do_bench``."""
@@ -45,11 +45,11 @@ class Bench:
         self.evaluation = Evaluation(Outcome.INVALID, "not timed yet")
 
     def compile(self, action: Callable[[], object]) -> bool:
-        """Compile on every rank before any launches: where one cannot, another would wait for it in the kernel."""
+        """Compile on every rank before any launches: if one cannot, another would wait for it in the kernel."""
         return self._on_all(action) is not None
 
     def __call__(self, kernel_call: Callable[[], object], quantiles: Sequence[float]) -> Timing:
-        """Time ``kernel_call``; infinite where it fails on a rank in a way that is the config's own."""
+        """Time ``kernel_call``; infinite if it fails on a rank because of the config."""
         if self._given is None and (self._agreement.world_size > 1 or self._machine.is_interpreter):
             return self._in_lockstep(kernel_call)
         # A function of the user's times as it likes; Triton's own stops its clock by this rank alone.
@@ -75,7 +75,7 @@ class Bench:
         return [latency.median / 1e3, latency.low / 1e3, latency.high / 1e3]
 
     def _on_all(self, action: Callable[[], Any]) -> list[Any] | None:
-        """What came out on each rank; None, and the outcome kept, where one of them refused the config."""
+        """Every rank's result; None, with the outcome kept, if one of them refused the config."""
         answers = self._agreement.gather(lambda: _refusable(action))
         refused = next((answer for answer in answers if isinstance(answer, Evaluation)), None)
         if refused is not None:
@@ -128,7 +128,7 @@ def _slowest(timings: Sequence[Timing]) -> Timing:
 
 
 def evaluation_of(timing: Timing) -> Evaluation:
-    """What a ``do_bench`` gave, in our terms."""
+    """The evaluation for a result of ``do_bench``."""
     values = [float(value) * 1e3 for value in (timing if isinstance(timing, list | tuple) else [timing])]
     if not values or not all(math.isfinite(value) for value in values):
         return Evaluation(Outcome.CRASHED, f"do_bench gave {timing}")

@@ -1,4 +1,4 @@
-"""Candidates: what may be chosen for a kernel, a list of ``triton.Config`` or a joint space, as configs of ours."""
+"""Candidates: the configs of a kernel, from a list of ``triton.Config`` or a joint space, in our form."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg")
 """Dimensions of a space that go to the compiler, not to the kernel."""
 
 NO_MODES = choices("mode", "kernel")
-"""The mode of configs that have none."""
+"""The mode of configs without one."""
 
 NEXT_TO = 8
-"""How many configs of a list count as a config's neighbours."""
+"""Number of configs of a list that count as a config's neighbours."""
 
 Default = Mapping[str, Value] | Callable[[Any], Mapping[str, Value]]
-"""A space's config for want of a tuned one, or what makes it from the call."""
+"""A space's config without a tuned one, or a function of the call that makes it."""
 
 
 class Listed:
@@ -38,7 +38,7 @@ class Listed:
         self.fingerprint = hashlib.sha256("\n".join(c.to_json() for c in self.add(configs)).encode()).hexdigest()[:16]
 
     def add(self, configs: Iterable[Any]) -> list[Config]:
-        """The configs as ours, in order; pruning may have made ones that are not in the list."""
+        """The configs in our form, in order; pruning may have made configs that are not in the list."""
         found = []
         for form in configs:
             values = {**dict.fromkeys(self._names, "none"), **_description(form)}
@@ -52,7 +52,7 @@ class Listed:
         return self._forms[config]
 
     def violation(self, config: Config, call: Call, machine: Machine) -> str | None:
-        """Why the config cannot be used: only what the list has, or pruning has made of it, can be."""
+        """The reason why the config cannot be used: it is neither in the list nor made by pruning. None if it can."""
         return None if config in self._forms else "it is not in the list of configs"
 
 
@@ -73,7 +73,7 @@ class Spaced:
         self._pass_mode = "mode" in arg_names
 
     def form(self, config: Config) -> Any:
-        """Options to the compiler, all else to the kernel; ``mode`` only where the kernel has such an argument."""
+        """Options go to the compiler, all else to the kernel; ``mode`` only if the kernel has such an argument."""
         options = {name: config[name] for name in OPTIONS if name in config}
         values = {name: value for name, value in config.items() if name not in OPTIONS}
         if not self._pass_mode:
@@ -81,12 +81,12 @@ class Spaced:
         return triton.Config(values, **options, pre_hook=self._hook)
 
     def violation(self, config: Config, call: Call, machine: Machine) -> str | None:
-        """Why the config cannot be used for the call, in one line; None where it can."""
+        """The reason why the config cannot be used for the call, in one line; None if it can."""
         problem: Any = call
         return self.space.violation(config, problem, machine)
 
     def default(self, call: Call, machine: Machine) -> Config:
-        """What the user gave for this call, else the space's first valid config; raises InvalidConfig."""
+        """The user's config for this call, else the space's first valid one; raises InvalidConfig."""
         problem: Any = call
         if self._default is None:
             first = next(self.space.enumerate(problem, machine), None)
@@ -102,17 +102,17 @@ class Spaced:
 
 
 Candidates = Listed | Spaced
-"""What one kernel may run with: forms (``triton.Config``) of configs, and which of these a call allows.
+"""The candidates of one kernel: their forms (``triton.Config``), and those that a call allows.
 
-Their ``fingerprint`` is part of what makes a cached result stale.
+Their ``fingerprint`` is part of an entry's provenance.
 """
 
 
 class ListedSpace(Space):
-    """A list of configs as a space: the values that occur in it, in the combinations that occur in it."""
+    """A list of configs as a space: the values and combinations that occur in it."""
 
     def __init__(self, configs: Sequence[Config]) -> None:
-        """Raises InvalidArguments where the configs do not all name the same parameters."""
+        """Raises InvalidArguments unless all configs name the same parameters."""
         names = list(configs[0])
         if any(set(config) != set(names) for config in configs):
             raise InvalidArguments("configs with different parameters cannot be searched; give trials=None")
@@ -126,11 +126,11 @@ class ListedSpace(Space):
         )
 
     def narrowed(self, problem: Any, machine: Machine) -> Space:
-        """Itself: each value occurs."""
+        """The space itself, as each value occurs."""
         return self
 
     def neighbours(self, config: Config, problem: Any, machine: Machine) -> Iterator[Config]:
-        """The configs that differ in the fewest values: a single step may well lead out of the list."""
+        """The configs that differ in the fewest values: a single step might lead out of the list."""
         others = (other for other in self._configs if other != config)
         yield from sorted(others, key=lambda other: sum(other[name] != config[name] for name in config))[:NEXT_TO]
 
@@ -144,7 +144,7 @@ def _dimension(name: str, values: Iterable[Value]) -> Dimension:
 
 
 def _description(form: Any) -> dict[str, Value]:
-    """A ``triton.Config`` in words and numbers that JSON has."""
+    """A ``triton.Config`` as JSON-able values."""
     hook = form.pre_hook
     values = {**form.all_kwargs(), **({"pre_hook": getattr(hook, "__qualname__", "given")} if hook else {})}
     return {name: value if isinstance(value, str | int) else str(value) for name, value in values.items()}

@@ -1,4 +1,4 @@
-"""The decision on a key's config, the same on all ranks: from the database, or as ``on_miss`` says."""
+"""The decision on a key's config, the same on all ranks: from the database, or by ``on_miss``."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from autotune.settings import default_database_url, offline
 LOG = logging.getLogger("autotune")
 
 PATIENCE = timedelta(minutes=10)
-"""How long ranks wait for one that has not come to launch the kernel."""
+"""The time for which ranks wait for one that has not launched the kernel."""
 
 
 class LaunchAgreement(Agreement):
-    """The ranks that launch a kernel, which is where they wait for each other."""
+    """The ranks that launch a kernel; at the launch they wait for each other."""
 
     left_alone = (
         "this rank was left alone while the ranks chose a config: another one died, or did not launch the kernel "
@@ -46,7 +46,7 @@ _AGREEMENTS: dict[Any, LaunchAgreement] = {}
 
 
 def agreement_of(ranks: Ranks) -> LaunchAgreement:
-    """The ranks that choose a kernel's config together, as of now. Collective the first time that a group comes."""
+    """The ranks that choose a kernel's config together now. Collective on a group's first use."""
     if ranks == "each" or not dist.is_available() or not dist.is_initialized():
         return ALONE
     group = ranks() if callable(ranks) else dist.group.WORLD
@@ -59,10 +59,10 @@ def agreement_of(ranks: Ranks) -> LaunchAgreement:
 
 @dataclass(frozen=True)
 class Asked:
-    """One rank's question, and the offer of its database."""
+    """One rank's question, and its database's offer."""
 
     identity: str
-    """Kernel, key arguments, sources, candidates, and what to do on a miss: the same on all ranks."""
+    """Kernel, key arguments, sources, candidates, and ``on_miss``: the same on all ranks."""
     call: Call
     key: CacheKey
     offer: Found | None
@@ -78,14 +78,14 @@ class Question:
     call: Call
     key: CacheKey
     offers: list[Found]
-    """By rank, of those that have one: a rank whose database is empty takes another one's."""
+    """By rank, without the ranks that have none: a rank with an empty database takes another one's offer."""
     reason: str
     offline: bool
-    """Where one rank must not tune, none can."""
+    """True if any rank must not tune; then none can."""
 
     @property
     def exact(self) -> Found | None:
-        """The offer for this very key, where a rank has one."""
+        """The offer for this very key, if a rank has one."""
         return next((offer for offer in self.offers if offer.source == "exact"), None)
 
 
@@ -98,7 +98,7 @@ class Decider:
 
     @functools.cached_property
     def machine(self) -> Machine:
-        """Asked for at the first launch: a decorator runs before a program has chosen its device."""
+        """Read at the first launch: a decorator runs before a program has chosen its device."""
         return this_machine() if isinstance(self._tuner.jitted, JITFunction) else INTERPRETED
 
     @functools.cached_property
@@ -106,19 +106,19 @@ class Decider:
         return provenance_of(self._tuner.fn, self._candidates.fingerprint)
 
     def decide(self, key: TuningKey, launch: Arguments) -> Found:
-        """The config for a key that is new here. Raises NotTuned, and what look-up and tuning raise."""
+        """The config for a key that is new here. Raises NotTuned, and the errors of look-up and tuning."""
         question = self._ask_together(launch)
         return self._logged(question, question.exact or self._missed(key, question, launch))
 
     def tune(self, key: TuningKey, launch: Arguments) -> Found:
-        """Tune now, whatever is known. Raises NotTuned when offline."""
+        """Tune now in any case. Raises NotTuned when offline."""
         question = self._ask_together(launch)
         if question.offline:
-            raise NotTuned(f"{self._tuner.kernel_name}: AUTOTUNE_OFFLINE, set on some rank, forbids tuning; unset it")
+            raise NotTuned(f"{self._tuner.kernel_name}: AUTOTUNE_OFFLINE forbids tuning on some rank; unset it")
         return self._logged(question, self._tuned(key, question, launch, anew=True))
 
     def _ask_together(self, launch: Arguments) -> Question:
-        """Raises RanksDisagree, on every rank, where they do not all ask the same."""
+        """Raises RanksDisagree on every rank unless all ask the same."""
         agreement = agreement_of(self._options.ranks)
         asked = agreement.gather(lambda: self._ask(launch, agreement.world_size))
         agreement.check_same([each.identity for each in asked])
@@ -137,7 +137,7 @@ class Decider:
         return Asked(identity, call, key, Found.of(served), served.reason, offline())
 
     def _missed(self, key: TuningKey, question: Question, launch: Arguments) -> Found:
-        """A config where no database has the exact one."""
+        """The config if no database has the exact one."""
         on_miss = "nearest" if question.offline and self.on_miss == "tune" else self.on_miss
         if on_miss == "tune":
             return self._tuned(key, question, launch)

@@ -1,4 +1,4 @@
-"""What a kernel's tuned config is kept under: its key arguments and dtypes, and a hash of its sources."""
+"""The key of a kernel's tuned config: its key arguments and dtypes, and a hash of its sources."""
 
 from __future__ import annotations
 
@@ -19,22 +19,23 @@ from autotune.machine import Machine, versions
 from autotune.outcome import Regime
 
 TuningKey = tuple[Any, ...]
-"""As Triton's autotuner has it: the key arguments' values, then the dtype of every argument that has one."""
+"""Triton's own key: the key arguments' values, then the dtype of every argument that has one."""
 
 Reader = Callable[[tuple[Any, ...]], TuningKey]
 
 VERSIONS = versions()
-"""Read when this is imported: it takes as long as all else of a first look-up."""
+"""Read on import: it takes as long as the rest of a first look-up."""
 
 
 class Call:
-    """What a config may depend on: a kernel's key arguments by name, as attributes, and its tensors' ``dtypes``.
+    """A call, as far as a config may depend on it: a kernel's key arguments by name, as attributes, and its tensors'
+    ``dtypes``.
 
     Constraints of a space and a callable default see it as their problem: ``s.problem.M``.
     """
 
     def __init__(self, kernel: str, values: Mapping[str, Any], dtypes: Mapping[str, str]) -> None:
-        """``dtypes`` by argument name, such as ``torch.float16``; raises InvalidArguments for values that are none."""
+        """``dtypes`` by argument name, such as ``torch.float16``; raises InvalidArguments for unsupported values."""
         self.workload = kernel
         self.values = {name: _plain(name, value) for name, value in values.items()}
         self.dtypes = dict(dtypes)
@@ -42,7 +43,7 @@ class Call:
     def __getattr__(self, name: str) -> Any:
         values: dict[str, Any] = self.__dict__.get("values", {})
         if name not in values:
-            raise AttributeError(f"{name} is no key argument of this kernel; those given are {', '.join(values)}")
+            raise AttributeError(f"{name} is not a key argument of this kernel; key arguments: {', '.join(values)}")
         return values[name]
 
     def to_json(self) -> str:
@@ -67,9 +68,9 @@ def tuning_key(named: Mapping[str, Any], keys: Sequence[str]) -> TuningKey:
 
 
 def key_reader(names: Sequence[str], values: Sequence[Any], keys: Sequence[str]) -> Reader:
-    """A fast reader of keys for calls that pass the same arguments in the same way; it gets their values in order.
+    """A fast reader of keys for calls that pass the same arguments in the same way; it takes their values in order.
 
-    A number stays a number, so that only the key arguments, and the dtypes of what is none, are read.
+    Numbers are assumed to stay numbers: only the key arguments, and the dtypes of the other arguments, are read.
     """
     parts = [f"v[{at}]" for at, name in enumerate(names) if name in keys]
     parts += [f"getattr(v[{at}], 'dtype', None)" for at, v in enumerate(values) if not isinstance(v, int | float | str)]
@@ -79,7 +80,6 @@ def key_reader(names: Sequence[str], values: Sequence[Any], keys: Sequence[str])
 
 
 def cache_key(call: Call, world_size: int, machine: Machine) -> CacheKey:
-    """The call's key in the database."""
     graph = Regime.GRAPH.value  # candidates are ranked by the device's time
     return CacheKey(
         call.workload, call.to_json(), world_size, machine.device, machine.arch, machine.interconnect, graph
@@ -87,12 +87,12 @@ def cache_key(call: Call, world_size: int, machine: Machine) -> CacheKey:
 
 
 def provenance_of(kernel: Any, fingerprint: str) -> Provenance:
-    """What makes an entry stale: the kernel's sources, the candidates' fingerprint, the versions."""
+    """The provenance of an entry: the kernel's sources, the candidates' fingerprint, the versions."""
     return Provenance(source_hash=source_hash(kernel), space=fingerprint, **VERSIONS)
 
 
 def source_hash(kernel: Any) -> str:
-    """A hash of the source of a kernel, of the device functions that it calls, and of heuristics around it."""
+    """A hash of the sources of a kernel, of the device functions that it calls, and of heuristics around it."""
     digest = hashlib.sha256()
     for part in _sources(kernel):
         digest.update(part.encode())
@@ -100,7 +100,7 @@ def source_hash(kernel: Any) -> str:
 
 
 def _plain(name: str, value: Any) -> Any:
-    """A key argument as JSON has it."""
+    """A key argument as a JSON value."""
     if isinstance(value, triton.language.constexpr):
         value = value.value
     if value is None or isinstance(value, bool | int | float | str):
@@ -110,7 +110,7 @@ def _plain(name: str, value: Any) -> Any:
     if isinstance(value, tuple | list):
         return [_plain(name, each) for each in value]
     raise InvalidArguments(
-        f"key argument {name} is a {type(value).__name__}: allowed are numbers, strings, flags, None, dtypes and "
+        f"key argument {name} is a {type(value).__name__}: allowed: numbers, strings, flags, None, dtypes and "
         "tuples of these; take it out of key="
     )
 
@@ -127,7 +127,7 @@ def _sources(kernel: Any) -> Iterator[str]:
 
 
 def _heuristic_source(heuristic: Callable[..., Any]) -> str:
-    """Any callable will do for a heuristic; one without a source file is known by its name."""
+    """A heuristic's source; a callable without a source file is identified by its name."""
     try:
         return inspect.getsource(heuristic)
     except (OSError, TypeError):
@@ -135,7 +135,7 @@ def _heuristic_source(heuristic: Callable[..., Any]) -> str:
 
 
 def _interpreted_sources(function: Any, seen: set[Any]) -> Iterator[str]:
-    """Under the interpreter nothing is compiled, so that Triton keeps no hash: the sources of all that is called."""
+    """Sources of all called functions. Under the interpreter nothing is compiled, and Triton keeps no hash."""
     if function in seen:
         return
     seen.add(function)
@@ -148,7 +148,7 @@ def _interpreted_sources(function: Any, seen: set[Any]) -> Iterator[str]:
 
 
 def _referenced(function: Any) -> list[tuple[str, Any]]:
-    """The globals and free variables that a function names, and what it names of modules."""
+    """The globals and free variables that a function names, including names in modules."""
     scope = inspect.getclosurevars(function)
     found = [*scope.globals.items(), *scope.nonlocals.items()]
     for module in [value for _, value in found if isinstance(value, ModuleType)]:

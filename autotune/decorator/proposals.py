@@ -1,4 +1,4 @@
-"""Proposals: rank 0's side of tuning a kernel, what to try next and what came of it, kept in the store."""
+"""Proposals: rank 0's part in tuning a kernel: proposes configs and stores their evaluations."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ class Task:
     provenance: Provenance
     url: str
     trials: int | None
-    """Configs to evaluate at most; None for all of a list, for a standard effort in a space."""
+    """Limit on the evaluated configs; None for all of a list, or a standard effort in a space."""
     anew: bool
-    """Whether to measure again what has been measured; the old study stays in the store."""
+    """True to measure again; the old study stays in the store."""
 
 
 class Proposals:
-    """Which config next, and every evaluation into the store. All configs where ``trials`` allow, else a search."""
+    """Proposes the next config and stores every evaluation. All configs if ``trials`` allow, else a search."""
 
     def __init__(
         self, task: Task, listed: Sequence[Config], space: Space | None, size: int, accepts: Callable[[Config], bool]
     ) -> None:
-        """``listed`` is tried in this order; where there is a ``space`` it is searched after the first of them.
+        """``listed`` is tried in this order; a ``space`` is searched after the first of them.
 
-        ``accepts`` may refuse configs; ``size`` is the number of all that there are.
+        ``accepts`` may refuse configs; ``size`` is the number of all configs.
         """
         self._task, self._accepts = task, accepts
         self._evaluations: dict[Config, Evaluation] = {}
@@ -62,13 +62,13 @@ class Proposals:
 
     @classmethod
     def of_list(cls, task: Task, listed: Sequence[Config]) -> Proposals:
-        """Those of a list: every one, or a search among them."""
+        """The proposals of a list: every config, or a search among them."""
         few = task.trials is None or len(listed) <= task.trials
         return cls(task, listed, None if few else ListedSpace(listed), len(listed), lambda config: True)
 
     @classmethod
     def of_space(cls, task: Task, candidates: Spaced, accepts: Callable[[Config], bool]) -> Proposals:
-        """Those of a joint space: every one where there are few, else a search that begins with the default."""
+        """The proposals of a joint space: every config of a small one, else a search that begins with the default."""
         space, problem = candidates.space, _problem(task)
         default = candidates.default(task.call, task.machine)
         size = space.size(problem, task.machine)
@@ -78,17 +78,17 @@ class Proposals:
         return cls(dataclasses.replace(task, trials=trials), [default], space, size, accepts)
 
     def finished(self) -> Config | None:
-        """The config that the study has come to already, in an earlier run or in another process."""
+        """The study's winner, if an earlier run or another process has finished it."""
         study = self._study
         return study.winner.config if study is not None and study.winner is not None else None
 
     def adopt(self, config: Config, evaluation: Evaluation) -> None:
-        """Take in and keep what somebody else has measured."""
+        """Adopt and store a measurement from elsewhere."""
         self._asked = Candidate(config, "adopted")
         self._take(evaluation)
 
     def next(self, last: Evaluation | None = None) -> Config | None:
-        """The next config to evaluate, given how the last one ended; None when it is enough."""
+        """The next config to evaluate, after the result of the last one; None at the end."""
         if last is not None:
             self._take(last)
         while self._left():
@@ -104,7 +104,7 @@ class Proposals:
         return None
 
     def finish(self) -> tuple[Config, Evaluation]:
-        """The winner, kept in the store where it could be measured: by median, 20th and 80th percentile, then order."""
+        """Store and return the winner: by median, 20th and 80th percentile, then order."""
         best = min(self._evaluations, key=lambda config: _rank(self._evaluations[config]))
         evaluation = self._evaluations[best]
         if evaluation.latency is not None:
@@ -113,7 +113,6 @@ class Proposals:
         return best, evaluation
 
     def close(self) -> None:
-        """Let go of the store."""
         if self._store is not None:
             self._store.close()
 
@@ -130,7 +129,7 @@ class Proposals:
         return Candidate(config, "listed") if config is not None else None
 
     def _take(self, evaluation: Evaluation) -> None:
-        """How the config asked for ended."""
+        """Take the evaluation of the proposed config."""
         asked = self._asked
         assert asked is not None
         self._learn(asked, evaluation)
@@ -157,7 +156,7 @@ class Proposals:
 
 
 def _open(task: Task, size: int) -> tuple[Store | None, StudyRecord | None]:
-    """A program must not die because its results cannot be kept: it goes on without, and says so."""
+    """Open the store; if that fails, warn and go on without, since a program must not die of it."""
     store = None
     try:
         store = Store.open(task.url)
@@ -174,7 +173,7 @@ def _open(task: Task, size: int) -> tuple[Store | None, StudyRecord | None]:
 
 
 def _warn(error: StoreError) -> None:
-    LOG.warning("tuned configs are kept for this process only: %s", error)
+    LOG.warning("tuned configs are kept only in this process: %s", error)
 
 
 def _search(space: Space, task: Task) -> Search:
@@ -182,7 +181,7 @@ def _search(space: Space, task: Task) -> Search:
 
 
 def _problem(task: Task) -> Any:
-    """A space asks nothing of a problem but what its constraints read."""
+    """A stand-in problem: a space reads only what its constraints read."""
     return task.call
 
 

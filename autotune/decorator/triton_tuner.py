@@ -1,4 +1,4 @@
-"""Triton's tuner: where its versions differ, as the newest has it; and the parts of it that a tuning session calls."""
+"""Triton's tuner with the newest version's behaviour, and the parts of it that a tuning session calls."""
 
 from __future__ import annotations
 
@@ -16,17 +16,15 @@ from triton.runtime.jit import JITFunction
 
 @dataclass(frozen=True)
 class Arguments:
-    """The arguments of one launch."""
-
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     """``grid`` and ``warmup`` among them."""
     named: dict[str, Any]
-    """Those of the kernel, by name."""
+    """The kernel's arguments, by name."""
 
 
 class TritonTuner(Autotuner):  # type: ignore[misc]  # Triton ships no types
-    """Arguments that are None are neither reset nor restored; a fractional ``top_k`` is of what early pruning left."""
+    """Arguments that are None are neither reset nor restored; a fractional ``top_k`` counts after early pruning."""
 
     nargs: Any
     """Positional arguments of the launch at hand by name, for hooks and pruning; None between launches."""
@@ -35,7 +33,6 @@ class TritonTuner(Autotuner):  # type: ignore[misc]  # Triton ships no types
     configs_timings: dict[Any, Any]
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
-        """As Triton's."""
         super().__init__(*arguments, **named)
         self.given_bench = self._do_bench
         self.restore_copies: dict[str, Any] = {}
@@ -46,12 +43,11 @@ class TritonTuner(Autotuner):  # type: ignore[misc]  # Triton ships no types
 
     @property
     def kernel_name(self) -> str:
-        """The kernel's."""
         return str(self.base_fn.__name__)
 
     @property
     def jitted(self) -> Any:
-        """The jitted function itself, or what stands for it under the interpreter."""
+        """The jitted function, or its stand-in under the interpreter."""
         kernel = self.fn
         while not isinstance(kernel, JITFunction) and not inspect.isfunction(kernel.fn):
             kernel = kernel.fn
@@ -59,7 +55,7 @@ class TritonTuner(Autotuner):  # type: ignore[misc]  # Triton ships no types
 
     @contextmanager
     def launched_with(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Arguments]:
-        """While a launch is prepared: its arguments, kept where hooks and pruning look for them."""
+        """While it lasts, the launch's arguments are kept where hooks and pruning look for them."""
         self.nargs = dict(zip(self.arg_names, args, strict=False))
         named = {name: value for name, value in {**self.nargs, **kwargs}.items() if name in self.arg_names}
         try:
@@ -68,12 +64,12 @@ class TritonTuner(Autotuner):  # type: ignore[misc]  # Triton ships no types
             self.nargs = None
 
     def prune_configs(self, kwargs: dict[str, Any]) -> list[Any]:
-        """The configs that are to be timed for this call, the most promising first where a model ranks them."""
+        """The configs to time for this call; the most promising first if a model ranks them."""
         left: list[Any] = self.configs
         if self.early_config_prune:
             left = self.early_config_prune(self.configs, self.nargs, **kwargs)
             if not left:
-                raise AutotunerError("early_config_prune left no config; it should return at least one")
+                raise AutotunerError("early_config_prune left no config; it must return at least one")
         if not self.perf_model:
             return left
         count = _count(self.configs_top_k, len(left))
@@ -88,7 +84,7 @@ class TritonTuner(Autotuner):  # type: ignore[misc]  # Triton ships no types
         return not self.early_config_prune or bool(self.early_config_prune([config], self.nargs, **launch.kwargs))
 
     def compile_config(self, config: Any, launch: Arguments) -> None:
-        """Compile a ``triton.Config`` and load it: here it shows if the device lacks the resources."""
+        """Compile and load a ``triton.Config``; loading shows if the device lacks the resources."""
         options = {**launch.kwargs, **config.all_kwargs(), "warmup": True}
         if config.pre_hook is not None:
             config.pre_hook({**self.nargs, **options})  # shapes of tensor descriptors, say
@@ -97,16 +93,16 @@ class TritonTuner(Autotuner):  # type: ignore[misc]  # Triton ships no types
             kernel._init_handles()
 
     def time_config(self, config: Any, launch: Arguments, bench: Callable[..., Any]) -> Any:
-        """Time a ``triton.Config`` with all hooks around each call: what ``bench`` gives, infinite where it fails."""
+        """Time a ``triton.Config`` with all hooks around each call: the result of ``bench``, infinite on a failure."""
         self.do_bench = bench
         return self._bench(*launch.args, config=config, **launch.kwargs)
 
     def reset_tensors(self, config: Any, launch: Arguments) -> None:
-        """Leave tensors as the launch that comes after the timing has to find them."""
+        """Leave the tensors as the launch after the timing has to find them."""
         self.pre_hook({**self.nargs, **launch.kwargs, **config.all_kwargs()}, reset_only=True)
 
     def announce_best(self, key: tuple[Any, ...], best: Any) -> None:
-        """Tell who listens to Triton's tuner, in Triton's words."""
+        """Notify the listeners of Triton's tuner, in Triton's form."""
         if knobs.autotuning.print:
             print(
                 f"Triton autotuning for function {self.kernel_name},\nwith key as {key},\n"
@@ -132,14 +128,14 @@ class TritonTuner(Autotuner):  # type: ignore[misc]  # Triton ships no types
 
 
 def _given(names: Sequence[str], named: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of the arguments that are there and not None."""
+    """The arguments that are present and not None."""
     return {name: named[name] for name in names if named.get(name) is not None}
 
 
 def _count(top_k: Any, left: int) -> int:
-    """How many of the configs that are left ``top_k`` keeps: a share, of which one is the least, or a number."""
+    """The number of remaining configs that ``top_k`` keeps: a share, at least one, or a number."""
     if isinstance(top_k, float) and top_k <= 1.0:
         return max(1, int(left * top_k))
     if isinstance(top_k, int):
         return top_k
-    raise TypeError(f"top_k={top_k!r}: a share up to 1.0, or a number of configs, is needed")
+    raise TypeError(f"top_k={top_k!r}: must be a share up to 1.0, or a number of configs")

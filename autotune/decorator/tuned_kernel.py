@@ -1,4 +1,4 @@
-"""A decorated kernel's hot path: a launch is a dictionary look-up, but for the first with its arguments."""
+"""A decorated kernel's hot path: every launch but the first with its arguments is a dictionary look-up."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from autotune.runtime.lookup import Found
 
 
 class Chosen:
-    """A config as a launch needs it."""
+    """A config in the form for a launch."""
 
     __slots__ = ("config", "options", "pre_hook")
 
@@ -28,7 +28,7 @@ class Chosen:
 
 
 class Signature:
-    """Calls that pass the same arguments in the same way: how to read their keys, and the config of each key."""
+    """Calls that pass the same arguments in the same way: the reader of their keys, and the config per key."""
 
     __slots__ = ("chosen", "read_key")
 
@@ -40,7 +40,7 @@ class Signature:
 class TunedKernel(TritonTuner):
     """A kernel decorated with ``autotune``. Safe to launch from many threads.
 
-    ``decisions`` holds, by Triton's tuning key, where each config in use came from: ``found.source``, ``found.reason``.
+    ``decisions`` holds the source of each config in use, by Triton's tuning key: ``found.source``, ``found.reason``.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class TunedKernel(TritonTuner):
         reset_to_zero: Sequence[str] | None, restore_value: Sequence[str] | None, *,
         options: Options, **named: Any,
     ) -> None:  # fmt: skip
-        """Arguments as Triton's; raises InvalidArguments."""
+        """Arguments as in Triton; raises InvalidArguments."""
         for what, names in (("key", key), ("reset_to_zero", reset_to_zero), ("restore_value", restore_value)):
             check_names(what, names or (), "the kernel's arguments", arg_names)
         options.check(key, configs, named.get("prune_configs_by"))
@@ -62,7 +62,7 @@ class TunedKernel(TritonTuner):
         self._lock = threading.RLock()
 
     def __getitem__(self, grid: Any) -> Callable[..., Any]:
-        """``kernel[grid](…)`` launches; a frame less than Triton's."""
+        """``kernel[grid](…)`` launches, with one frame less than in Triton."""
         return functools.partial(self.run, grid=grid)
 
     def run(self, *args: Any, grid: Any = None, warmup: bool = False, **kwargs: Any) -> Any:
@@ -80,14 +80,14 @@ class TunedKernel(TritonTuner):
         return self.fn.run(*args, grid=grid, warmup=warmup, **kwargs, **chosen.options)
 
     def warmup(self, *args: Any, **kwargs: Any) -> Any:
-        """Compile without launching: all configs of a list, of a space the one that a launch would take."""
+        """Compile without launching: all configs of a list; of a space the one that a launch would take."""
         if isinstance(self._candidates, Listed):
             return super().warmup(*args, **kwargs)
         chosen = self._choose(args, kwargs)
         return [self.fn.warmup(*args, **kwargs, **chosen.options)]
 
     def tune(self, *args: Any, grid: Any, **kwargs: Any) -> Found:
-        """Tune for these arguments now, whatever is known already. Collective. Raises NotTuned when offline."""
+        """Tune for these arguments now in any case. Collective. Raises NotTuned when offline."""
         kwargs = {"grid": grid, "warmup": False, **kwargs}
         with self._lock, self.launched_with(args, kwargs) as launch:
             key = tuning_key(launch.named, self.keys)
@@ -96,7 +96,7 @@ class TunedKernel(TritonTuner):
             return self.decisions[key]
 
     def forget(self) -> None:
-        """Look every key up again, in a database that is read again; to be called on every rank that takes part."""
+        """Look every key up again in a freshly read database; every participating rank calls it."""
         with self._lock:
             self._signatures.clear()
             self.cache.clear()
@@ -104,7 +104,7 @@ class TunedKernel(TritonTuner):
             forget_entries(self.kernel_name)
 
     def _choose(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Chosen:
-        """The config for arguments that no launch in this way has had before."""
+        """The config for arguments new to this signature."""
         with self._lock, self.launched_with(args, kwargs) as launch:
             passed = {name: value for name, value in kwargs.items() if name not in ("grid", "warmup")}
             signature = self._signature(args, passed)
@@ -135,5 +135,5 @@ def _refuse_conflicts(options: Mapping[str, Any], kwargs: Mapping[str, Any]) -> 
     conflicts = sorted(set(options) & set(kwargs))
     if conflicts:
         raise InvalidArguments(
-            f"Conflicting meta-parameters: {', '.join(conflicts)}. The tuner chooses them: do not pass them."
+            f"Conflicting meta-parameters: {', '.join(conflicts)}. The tuner chooses them; do not pass them."
         )

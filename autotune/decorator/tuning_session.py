@@ -1,4 +1,4 @@
-"""The tuning session of one key: rank 0 proposes configs, all ranks time each of them, rank 0 keeps the results."""
+"""The tuning session of one key: rank 0 proposes configs, all ranks time each of them, rank 0 stores the results."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from autotune.runtime.lookup import Found
 
 
 class Session:
-    """The ranks are in step: each makes the same calls of the agreement, whatever a config does to one of them."""
+    """Keeps the ranks in step: each makes the same calls of the agreement, whatever a config does to one of them."""
 
     _proposals: Proposals
-    """On rank 0 alone."""
+    """Set on rank 0 only."""
 
     def __init__(
         self, tuner: TritonTuner, candidates: Candidates, agreement: Agreement, task: Task, key: TuningKey,
         launch: Arguments,
     ) -> None:  # fmt: skip
-        """``key`` is Triton's for what ``task`` describes; ``launch`` the arguments to time with."""
+        """``key`` is Triton's key of ``task``; ``launch`` the arguments for timing."""
         self._tuner, self._candidates, self._agreement = tuner, candidates, agreement
         self._task, self._key, self._launch = task, key, launch
         self._bench = Bench(agreement, tuner.given_bench, task.machine)
 
     def run(self) -> Found:
-        """The winner on every rank; without times where one is left, or none can be timed. Collective."""
+        """The winner on every rank; without times if only one config is left, or none can be timed. Collective."""
         listed = self._agreement.same(self._listed)
         if len(listed) == 1:
             return Found(listed[0], "given", None, "pruning left one config")
@@ -53,13 +53,13 @@ class Session:
         return Found(config, "tuned", None, "")
 
     def _listed(self) -> list[Config]:
-        """The list as pruning leaves it; empty for a space."""
+        """The list after pruning; empty for a space."""
         if isinstance(self._candidates, Spaced):
             return []
         return self._candidates.add(self._tuner.prune_configs(self._launch.kwargs))
 
     def _begin(self, listed: list[Config], stack: ExitStack) -> Config | None:
-        """On rank 0: open the proposals; the config that the study has come to already."""
+        """On rank 0: open the proposals; returns the study's winner if it is finished."""
         if isinstance(self._candidates, Spaced):
             proposals = Proposals.of_space(self._task, self._candidates, self._survives)
         else:
@@ -68,7 +68,7 @@ class Session:
         return proposals.finished()
 
     def _measure(self, listed: list[Config]) -> bool:
-        """Time what is proposed; whether anything ran."""
+        """Time the proposed configs; True if anything ran."""
         begin = time.perf_counter()
         self._tuner.configs_timings = {}
         known = False
@@ -80,7 +80,7 @@ class Session:
         return bool(self._tuner.configs_timings) and not known
 
     def _search_unless_cached(self, candidates: Listed, listed: list[Config]) -> bool:
-        """Take over what Triton's own cache on disk has, if it has something, else search."""
+        """Adopt the result of Triton's own cache on disk if there is one, else search."""
         forms = [candidates.form(config) for config in listed]
         known: bool = self._tuner.check_disk_cache(self._key, forms, self._search)
         if known:
@@ -90,7 +90,7 @@ class Session:
         return known
 
     def _search(self) -> None:
-        """Ask rank 0, time on all ranks, tell rank 0, until it has enough."""
+        """Ask rank 0, time on all ranks, tell rank 0, until rank 0 ends it."""
         config = self._agreement.broadcast(lambda: self._proposals.next())
         while config is not None:
             form = self._candidates.form(config)

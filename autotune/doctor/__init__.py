@@ -1,4 +1,4 @@
-"""What is wrong with this machine, and what to do about it: one small check for each thing that tuning needs."""
+"""The doctor: one small check per thing that tuning needs, each with its fix."""
 
 from autotune.doctor.examination import examine
 from autotune.doctor.finding import Finding, Verdict

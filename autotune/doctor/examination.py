@@ -1,4 +1,4 @@
-"""The examination: every check in turn, none of which can end it."""
+"""Runs every check in turn; a check that raises becomes a finding."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from autotune.errors import AutotuneError
 
 EXPECTED = (AutotuneError, ArithmeticError, AttributeError, ImportError, LookupError, OSError, RuntimeError, ValueError,
             subprocess.SubprocessError)  # fmt: skip
-"""What a machine that nobody has foreseen may raise inside a check."""
+"""Errors that a check may raise on a machine nobody has foreseen."""
 
 
 def examine(host: Host, url: str) -> Iterator[tuple[str, Finding]]:
-    """Every check's name and finding, as they are made."""
+    """Yields every check's name and finding as it is made."""
     for name, check in checks(url).items():
         yield name, _made(check, host)
 
@@ -27,6 +27,6 @@ def _made(check: Check, host: Host) -> Finding:
     except EXPECTED as error:
         first_line = (str(error).splitlines() or [""])[0]
         return broken(
-            f"could not be checked: {type(error).__name__}: {first_line}",
-            "mend what it names; if it is nothing of yours, report it with this line",
+            f"check failed: {type(error).__name__}: {first_line}",
+            "fix what it names; if it is not yours to fix, report it with this line",
         )

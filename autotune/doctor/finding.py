@@ -1,4 +1,4 @@
-"""A finding: what a check found, whether that is fine, and what to mend."""
+"""A finding: the fact, a verdict, and the fix."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from enum import StrEnum
 
 
 class Verdict(StrEnum):
-    """Whether what was found is fine."""
-
     FINE = "fine"
     ADVICE = "could be better"
     BROKEN = "broken"
@@ -16,24 +14,21 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True)
 class Finding:
-    """What a check found on this machine."""
-
     found: str
     verdict: Verdict = Verdict.FINE
     mend: str = ""
-    """What to do about it; empty where all is fine."""
+    """The fix, as an instruction; empty if all is fine."""
 
 
 def fine(found: str) -> Finding:
-    """All is well."""
     return Finding(found)
 
 
 def advice(found: str, mend: str) -> Finding:
-    """It works, but slower, or with noisier times."""
+    """A finding with which tuning works, but slower or with noisier times."""
     return Finding(found, Verdict.ADVICE, mend)
 
 
 def broken(found: str, mend: str) -> Finding:
-    """Tuning fails, or measures the wrong thing, until this is mended."""
+    """A finding with which tuning fails or measures the wrong thing until it is fixed."""
     return Finding(found, Verdict.BROKEN, mend)

@@ -1,4 +1,4 @@
-"""The host as the checks see it, and the only module of this room that touches it. Tests put another in its place."""
+"""The host as the checks see it; the only module of this room that touches it. Tests replace it."""
 
 from __future__ import annotations
 
@@ -19,55 +19,53 @@ COMMAND_SECONDS = 20
 COMPILE_SECONDS = 120
 
 PROBE_BYTES = 16 << 20
-"""Written to learn how fast a disk is."""
+"""Bytes written to measure a disk's speed."""
 
 
 @dataclass(frozen=True)
 class Mount:
-    """The file system that a folder is on."""
+    """The file system of a folder."""
 
     kind: str
     """``ext4``, ``nfs4``, …"""
     free: int
-    """Bytes that this user may still write."""
+    """Bytes that this user can still write."""
 
 
 class Host:
-    """This machine."""
-
     def machine(self) -> Machine:
-        """As the tuner sees it. Raises ImportError, OSError or RuntimeError where torch cannot be used."""
+        """The machine as the tuner sees it. Raises ImportError, OSError or RuntimeError if torch is unusable."""
         return machine()
 
     def versions(self) -> dict[str, str]:
-        """Of triton, iris, torch and the driver; empty where unknown."""
+        """Versions of triton, iris, torch and the driver; empty if unknown."""
         return versions()
 
     def settings(self) -> dict[str, str]:
-        """Environment variables that begin as ours do."""
+        """Environment variables that begin with AUTOTUNE_."""
         return {name: text for name, text in os.environ.items() if name.startswith("AUTOTUNE_")}
 
     def devices(self) -> list[str]:
-        """Each GPU's name, in torch's order."""
+        """The GPUs' names in torch's order."""
         import torch
 
         return [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
 
     def reaches(self, one: int, other: int) -> bool:
-        """Whether the first GPU can read the second one's memory."""
+        """True if the first GPU can read the second one's memory."""
         import torch
 
         return torch.cuda.can_device_access_peer(one, other)
 
     def iris(self) -> str:
-        """Iris's version, once it has been imported. Raises ImportError or OSError."""
+        """Import Iris and return its version. Raises ImportError or OSError."""
         from autotune.heap.loading import import_iris
 
         import_iris()
         return versions()["iris"]
 
     def command(self, *words: str) -> str | None:
-        """What a program prints; None where there is no such program, or it fails."""
+        """A program's stdout; None if the program is missing or fails."""
         try:
             done = subprocess.run(words, capture_output=True, text=True, timeout=COMMAND_SECONDS)
         except (OSError, subprocess.TimeoutExpired):
@@ -75,11 +73,10 @@ class Host:
         return done.stdout if done.returncode == 0 else None
 
     def exists(self, path: str) -> bool:
-        """Whether there is a file."""
         return os.path.exists(path)
 
     def read(self, pattern: str) -> dict[str, str]:
-        """The text of every readable file that a pattern from the root names, by its path, in order."""
+        """The texts of all readable files that match a pattern from the root, by path, in order."""
         texts = {}
         for path in sorted(Path("/").glob(pattern.removeprefix("/"))):
             try:
@@ -89,30 +86,30 @@ class Host:
         return texts
 
     def compiler(self) -> str | None:
-        """The C compiler with which Triton builds its launchers."""
+        """The C compiler with which Triton builds its launchers; None if there is none."""
         named = os.environ.get("CC")
         return next((found for name in (named, "gcc", "clang", "cc") if name and (found := shutil.which(name))), None)
 
     def has_python_headers(self) -> bool:
-        """Whether C code can include Python.h."""
+        """True if C code can include Python.h."""
         return Path(sysconfig.get_path("include"), "Python.h").is_file()
 
     def compile_kernel(self, target: Machine) -> str:
-        """Compile a small kernel for a target in a process of its own, from scratch; what went wrong, or nothing."""
+        """Compile a small kernel for a target in a process of its own with an empty cache; returns the error, or ""."""
         with tempfile.TemporaryDirectory() as cache:
             environment = {**os.environ, "TRITON_CACHE_DIR": cache, "TRITON_INTERPRET": "0"}
             words = [sys.executable, "-m", "autotune.doctor.compiling", target.kind, target.arch, str(target.warp_size)]
             try:
                 done = subprocess.run(words, capture_output=True, text=True, timeout=COMPILE_SECONDS, env=environment)
             except subprocess.TimeoutExpired:
-                return f"not done after {COMPILE_SECONDS} s"
+                return f"timed out after {COMPILE_SECONDS} s"
         if done.returncode == 0:
             return ""
         lines = done.stderr.strip().splitlines()
         return lines[-1][:300] if lines else f"the compiler died (exit code {done.returncode})"
 
     def mount(self, folder: Path) -> Mount:
-        """The file system of a folder, or of where it would be made. Raises OSError."""
+        """The file system of a folder, or of its nearest existing parent. Raises OSError."""
         folder = existing(folder)
         space = os.statvfs(folder)
         kinds = [line.split()[1:3] for line in Path("/proc/mounts").read_text().splitlines()]
@@ -121,7 +118,7 @@ class Host:
         return Mount(kind=max(holding)[1] if holding else "unknown", free=space.f_bavail * space.f_frsize)
 
     def write_speed(self, folder: Path) -> float:
-        """Bytes a second that reach the disk. Raises OSError."""
+        """Bytes per second written to the disk. Raises OSError."""
         block = os.urandom(1 << 20)
         with tempfile.TemporaryFile(dir=existing(folder)) as file:
             begin = time.perf_counter()
@@ -132,15 +129,15 @@ class Host:
             return PROBE_BYTES / (time.perf_counter() - begin)
 
     def kernel_cache(self) -> Path:
-        """Where Triton keeps compiled kernels."""
+        """The folder in which Triton keeps compiled kernels."""
         return Path(os.environ.get("TRITON_CACHE_DIR") or Path.home() / ".triton" / "cache")
 
     def database(self, url: str) -> Condition:
-        """A look at the database. Raises StoreError."""
+        """The database's condition. Raises StoreError."""
         return condition(url)
 
 
 def existing(folder: Path) -> Path:
-    """The folder, or the nearest one above it that is there."""
+    """The folder, or its nearest existing parent."""
     folder = folder.expanduser().absolute()
     return next(each for each in (folder, *folder.parents) if each.is_dir()).resolve()

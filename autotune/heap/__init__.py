@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def open_heap(size: int, group: dist.ProcessGroup | None = None) -> SymmetricHeap:
-    """Set up a symmetric heap of ``size`` bytes a rank: on GPUs if there are any, else in shared memory.
+    """Set up a symmetric heap of ``size`` bytes per rank: on GPUs if there are any, else in shared memory.
 
     Collective. ``group`` is a CPU (gloo) process group over all ranks. Raises HeapError.
     """

@@ -1,4 +1,4 @@
-"""The contract of every symmetric heap, and the arena that hands out its memory."""
+"""The contract of a symmetric heap, and the arena that allocates from it."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ ALIGNMENT = 1024
 
 
 class SymmetricHeap(ABC):
-    """Memory that every rank allocates alike, so that a peer's address is its base plus the same offset.
+    """Memory that all ranks allocate in the same order: a peer's address is its base plus the same offset.
 
-    Every rank makes the same calls in the same order; ``allocate`` is therefore bookkeeping alone and never talks to
-    the peers. ``bases`` holds the ranks' base addresses as this process sees them, int64 [world_size], on the device:
-    it is what Iris's device functions take as ``heap_bases``.
+    All ranks make the same calls in the same order, so ``allocate`` is bookkeeping and never talks to the peers.
+    ``bases`` holds the ranks' base addresses as this process sees them, int64 [world_size] on the device; Iris's device
+    functions take it as ``heap_bases``.
     """
 
     def __init__(self, arena: torch.Tensor, bases: list[int], group: dist.ProcessGroup | None) -> None:
@@ -32,80 +32,79 @@ class SymmetricHeap(ABC):
         self.world_size = dist.get_world_size(group)
         self.group = group
         self.meet: Callable[[], None] = functools.partial(dist.barrier, group=group)
-        """Waits on the host until every rank is here. Who supervises the ranks may put another way in its place."""
+        """Waits on the host until every rank is here. The ranks' supervisor may replace it."""
         self.bases = torch.tensor(bases, dtype=torch.int64, device=arena.device)
         self._addresses = bases
         self._used = 0
         self._peers: dict[tuple[int, torch.dtype, torch.Size, int], torch.Tensor] = {}
         if bases[self.rank] > arena.data_ptr():
-            raise HeapError("the arena does not lie in this rank's heap")
+            raise HeapError("the arena is not in this rank's heap")
 
     @property
     def size(self) -> int:
-        """Bytes in all."""
         return self.arena.numel()
 
     @property
     def left(self) -> int:
-        """Bytes not handed out yet."""
+        """Free bytes."""
         return self.size - self._used
 
     def allocate(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        """A contiguous tensor at the same offset on every rank; its contents are what was there before.
+        """A contiguous, uninitialised tensor at the same offset on every rank.
 
-        Raises HeapExhausted with the size asked and the size left.
+        Raises HeapExhausted that names the requested and the free bytes.
         """
         wanted = math.prod(shape) * dtype.itemsize
         begin = self._used
         if begin + wanted > self.size:
             raise HeapExhausted(
-                f"symmetric heap: {wanted} bytes asked for {list(shape)} {dtype}, {self.left} of {self.size} left; "
+                f"symmetric heap: {wanted} bytes requested for {list(shape)} {dtype}, {self.left} of {self.size} free; "
                 "open it with more bytes (AUTOTUNE_HEAP_BYTES)"
             )
         self._used = -(-(begin + wanted) // ALIGNMENT) * ALIGNMENT
         return self.arena[begin : begin + wanted].view(dtype).view(shape)
 
     def mark(self) -> int:
-        """The present fill, to be given to ``release`` later."""
+        """The present fill, for ``release``."""
         return self._used
 
     def release(self, mark: int) -> None:
-        """Take back everything allocated since ``mark``. The caller has seen to it that no rank still uses it."""
+        """Free everything allocated since ``mark``. The caller makes sure that no rank still uses it."""
         if not 0 <= mark <= self._used:
-            raise HeapError(f"release({mark}): allowed are the marks from 0 to {self._used}")
+            raise HeapError(f"release({mark}): marks go from 0 to {self._used}")
         self._used = mark
 
     def offset(self, tensor: torch.Tensor) -> int:
-        """Bytes from the heap's base; raises HeapError where the tensor does not lie on the heap."""
+        """A tensor's offset from the heap's base in bytes; raises HeapError if it is not on the heap."""
         begin = tensor.data_ptr() - self.arena.data_ptr()
         if not 0 <= begin < self.size:
-            raise HeapError("the tensor does not lie on the symmetric heap; allocate it with heap.allocate(…)")
+            raise HeapError("the tensor is not on the symmetric heap; allocate it with heap.allocate(…)")
         return tensor.data_ptr() - self._addresses[self.rank]
 
     def owns(self, tensor: torch.Tensor) -> bool:
-        """Whether the tensor lies on this heap."""
+        """True if the tensor lies on this heap."""
         return 0 <= tensor.data_ptr() - self.arena.data_ptr() < self.size
 
     def peer(self, tensor: torch.Tensor, rank: int) -> torch.Tensor:
-        """The same tensor in another rank's heap, as memory that this process can read and write."""
+        """The same tensor in another rank's heap; this process can read and write it."""
         if rank == self.rank:
             return tensor
         if not tensor.is_contiguous():
-            raise HeapError("a peer's view is contiguous, and this tensor is not: ask for the whole, then slice")
+            raise HeapError("a peer's view needs a contiguous tensor: take the view of the whole tensor, then slice it")
         key = self.offset(tensor), tensor.dtype, tensor.shape, rank
         if key not in self._peers:  # made once: a capture of a CUDA graph is no time to ask the driver about addresses
             self._peers[key] = self._view(self._addresses[rank] + self.offset(tensor), rank, tensor)
         return self._peers[key]
 
     def borrow(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The memory of a contiguous tensor on the heap's device, wherever it lies, as one that does not keep it."""
+        """A second tensor over the memory of a contiguous one, which does not keep that memory alive."""
         if tensor.numel() == 0:  # an empty KV cache, say: there is no memory, and an address means nothing
             return torch.empty_like(tensor)
         return self._borrow(tensor)
 
     @abstractmethod
     def _borrow(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The same, of a tensor that has elements."""
+        """``borrow`` for a tensor with elements."""
 
     @abstractmethod
     def _view(self, address: int, rank: int, like: torch.Tensor) -> torch.Tensor:
@@ -118,7 +117,7 @@ class SymmetricHeap(ABC):
         self.meet()
 
     def close(self) -> None:
-        """Give the memory back at once. The tensors handed out must not be used any more."""
+        """Free the memory at once. Its tensors must not be used any more."""
         self._peers.clear()
         self.arena = torch.empty(0, dtype=torch.uint8)
         self.group, self.meet = None, _closed  # a group that nobody holds gives its sockets and threads back

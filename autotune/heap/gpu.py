@@ -12,18 +12,18 @@ from autotune.heap.arena import SymmetricHeap
 from autotune.heap.loading import import_iris
 
 ALLOCATORS = {"cuda": "vmem_chunked", "hip": "torch"}
-"""Iris's allocator by kind of machine: its default does not serve NVIDIA and is the proven one on AMD."""
+"""Iris's allocator by kind of machine: the default does not work on NVIDIA, and is the proven one on AMD."""
 
 
 SMALLEST = 256 << 20
-"""One chunk of ``vmem_chunked``: of a smaller heap it makes a chunk whose size it then refuses."""
+"""Bytes; one chunk of ``vmem_chunked``, which refuses smaller heaps."""
 
 
 class IrisHeap(SymmetricHeap):
-    """One allocation of Iris's heap, handed out by our arena; addresses come from Iris."""
+    """One allocation on Iris's heap, divided by our arena; addresses come from Iris."""
 
     def __init__(self, size: int, group: dist.ProcessGroup | None = None) -> None:
-        """Collective over the default process group, on which Iris starts; at least ``size`` bytes. Takes about 1 s."""
+        """Collective over the default process group, which Iris uses; ``size`` is a minimum. Takes about 1 s."""
         iris = import_iris()
         kind = "hip" if torch.version.hip else "cuda"
         # Iris rounds an allocation up to a power of two in any case; so we may as well have all of it.
@@ -40,7 +40,6 @@ class IrisHeap(SymmetricHeap):
         super().__init__(arena, [int(base) for base in self.context.get_heap_bases().tolist()], group)
 
     def _borrow(self, tensor: torch.Tensor) -> torch.Tensor:
-        """As a peer's memory is made a tensor."""
         return self._view(tensor.data_ptr(), self.rank, tensor)
 
     def _view(self, address: int, rank: int, like: torch.Tensor) -> torch.Tensor:
@@ -49,7 +48,7 @@ class IrisHeap(SymmetricHeap):
         return flat.view(like.dtype).view(like.shape)
 
     def close(self) -> None:
-        """Unmap all of it, ours and the peers'; waits for this device."""
+        """Unmap the own heap and the peers'; waits for this device."""
         super().close()
         self.context.heap.close()
         # Iris's objects hold each other. Left to the collector they would synchronise the device whenever it comes,

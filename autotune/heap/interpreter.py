@@ -1,4 +1,4 @@
-"""Two gaps of Triton's interpreter, closed for rank processes that share memory; and most of its time saved."""
+"""Patches two gaps of Triton's interpreter for rank processes that share memory, and saves most of its time."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from typing import Any
 
 @functools.cache
 def mend_interpreter() -> None:
-    """Replace the interpreter's write-back and let its ``dot`` multiply bf16. There is no switch for either.
+    """Replace the interpreter's write-back, and let its ``dot`` multiply bf16. Triton has no switch for either.
 
-    Write-back: the interpreter copies arguments to the host and back after a launch. Host tensors it copies onto
-    themselves; on memory that peers write to meanwhile, that would undo their stores.
+    Write-back: the interpreter copies arguments to the host and back after a launch. It copies host tensors onto
+    themselves, which would undo the stores of peers into them.
 
-    bf16: NumPy has no such type, the interpreter keeps the bits as uint16 and its ``dot`` multiplies those integers.
+    bf16: NumPy has no such type; the interpreter keeps the bits as uint16, and its ``dot`` would multiply those
+    integers.
     """
     import triton.language as tl
     from triton.runtime import interpreter

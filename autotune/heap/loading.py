@@ -1,7 +1,7 @@
-"""Importing Iris on a machine that has no CUDA or ROCm installation of its own.
+"""Imports Iris on machines without a CUDA or ROCm installation.
 
-Iris opens ``libcudart.so`` (or ROCm's ``libamdhip64.so``) by that bare name while it is imported. pip's torch brings
-the CUDA runtime as ``libcudart.so.<major>`` in a package folder, where the loader does not look; a laptop has none.
+On import Iris opens ``libcudart.so`` (or ROCm's ``libamdhip64.so``) by that bare name. pip's torch ships the CUDA
+runtime as ``libcudart.so.<major>`` in a package folder, where the loader does not look; a laptop has none.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ RUNTIMES = ("libcudart.so", "libamdhip64.so")
 
 @functools.cache
 def import_iris() -> types.ModuleType:
-    """Import Iris, wherever the GPU runtime is, and even where there is none.
+    """Import Iris, wherever the GPU runtime is, also without one.
 
-    Without a GPU runtime the host side of Iris is unusable but its device functions run under Triton's interpreter and
-    compile offline, which is all that is asked of it there.
+    Without a GPU runtime the host side of Iris is unusable, but its device functions still run under Triton's
+    interpreter and compile offline.
     """
     import torch  # noqa: F401  maps torch's own runtime first: Iris then takes that copy on ROCm
 
@@ -34,7 +34,7 @@ def import_iris() -> types.ModuleType:
 
 
 class _NoRuntime:
-    """Stands for the GPU runtime where there is none: using it says so."""
+    """Stands in for a missing GPU runtime: using it raises an error that says so."""
 
     def __getattr__(self, name: str) -> Any:
         raise OSError(f"{name}: this machine has neither the CUDA nor the HIP runtime")
@@ -42,7 +42,7 @@ class _NoRuntime:
 
 @contextlib.contextmanager
 def _bare_names_resolved() -> Iterator[None]:
-    """While Iris is imported, let the loader find the runtimes by their bare names."""
+    """While it lasts, the loader finds the runtimes by their bare names."""
     loader = ctypes.cdll
     original = loader.LoadLibrary
 

@@ -1,4 +1,4 @@
-"""The processes that share a heap on CPUs: a wait for one that is gone need not go on."""
+"""The processes that share a heap on CPUs: a wait for a dead peer need not go on."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ from collections.abc import Callable, Iterable
 
 
 class Peers:
-    """Watches processes by descriptors of them (Linux 5.3), which become readable when their process has ended."""
+    """Watches processes through pidfds (Linux 5.3), which become readable when their process ends."""
 
     def __init__(self) -> None:
         self._descriptors: frozenset[int] = frozenset()
 
     def watch(self, pids: Iterable[int]) -> Callable[[], None]:
-        """Watch processes of this host, until what is returned is called. Where the kernel cannot, nobody is gone."""
+        """Watch processes of this host until the returned function is called. On kernels without pidfds no process
+        counts as gone.
+        """
         added = []
         with contextlib.suppress(OSError):
             for pid in pids:
@@ -31,7 +33,7 @@ class Peers:
 
     @property
     def gone(self) -> bool:
-        """Whether any of them has ended. A property: Triton's hash of a device function takes no calls of others."""
+        """True if any of them has ended. A property, since Triton's hash of a device function takes no calls."""
         poll = select.poll()  # a new one: threads may not share it
         for descriptor in self._descriptors:
             poll.register(descriptor, select.POLLIN)
@@ -39,4 +41,4 @@ class Peers:
 
 
 PEERS = Peers()
-"""Of this process."""
+"""The peers of this process."""

@@ -25,12 +25,12 @@ MEMORY = Path("/dev/shm")
 class SharedMemoryHeap(SymmetricHeap):
     """Each rank maps its own file and its peers'. The files are unlinked before the constructor returns.
 
-    Nothing is therefore left behind, however a rank dies later; the memory goes when the last process does. What ranks
-    that are killed before leave is removed with the next heap.
+    So nothing is left behind, however a rank dies: the memory goes with the last process. The next heap removes the
+    files of ranks killed before that.
     """
 
     def __init__(self, size: int, group: dist.ProcessGroup | None = None) -> None:
-        """Collective: all ranks of ``group`` call it with the same ``size`` in bytes."""
+        """Collective over ``group``; ``size`` is in bytes."""
         mend_interpreter()
         agreement = Agreement(group if group is not None else dist.group.WORLD)
         rank = agreement.rank
@@ -43,7 +43,6 @@ class SharedMemoryHeap(SymmetricHeap):
         super().__init__(self._maps[rank], [part.data_ptr() for part in self._maps], group)
 
     def _borrow(self, tensor: torch.Tensor) -> torch.Tensor:
-        """By its address."""
         memory = (ctypes.c_byte * (tensor.numel() * tensor.element_size())).from_address(tensor.data_ptr())
         return torch.frombuffer(memory, dtype=tensor.dtype).view(tensor.shape)
 
@@ -53,7 +52,6 @@ class SharedMemoryHeap(SymmetricHeap):
         return part.view(like.dtype).view(like.shape)
 
     def close(self) -> None:
-        """Unmap the peers' memory and ours."""
         self._let_go()
         self._maps.clear()
         super().close()
@@ -69,13 +67,12 @@ def _allocate(file: str, size: int, rank: int) -> None:
 
 
 def _others(agreement: Agreement) -> list[int]:
-    """The peers' process ids. Collective."""
     return [pid for pid in agreement.gather(os.getpid) if pid != os.getpid()]
 
 
 @contextlib.contextmanager
 def _common_folder(agreement: Agreement) -> Iterator[str]:
-    """A fresh folder that all ranks know and the first one removes; in memory where the host has such a place."""
+    """A fresh folder, known to all ranks and removed by the first; in memory if the host has such a place."""
     with contextlib.ExitStack() as stack:
 
         def make() -> str:

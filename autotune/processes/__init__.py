@@ -1,1 +1,1 @@
-"""Child processes: how they are started, that they end with their parent, and what they leave is swept."""
+"""Child processes: they start quickly, die with their parent, and their temporary folders are swept."""

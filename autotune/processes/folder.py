@@ -1,4 +1,4 @@
-"""A folder for temporary files that does not outlive its process for long, however that ends."""
+"""A folder for temporary files that is swept if its process dies."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ LOCK = "lock"
 
 
 class OwnFolder:
-    """Removed by ``close``. Where its process was killed before, the next one to make such a folder removes it.
+    """Removed by ``close``, or, after a kill, by the next process that makes such a folder.
 
-    Its process holds a lock on a file in it, which the kernel releases with the process: a process id would not tell,
-    as containers that share a disk have the same ones.
+    Its process holds a lock on a file in it, which the kernel releases with the process. Process ids would not do:
+    containers that share a disk have the same ones.
     """
 
     def __init__(self, place: Path | None = None) -> None:
-        """Sweep what killed processes have left in ``place``, and make one there; else among the temporary files."""
+        """Sweep left-overs of killed processes in ``place`` (default: the temporary files), and make a folder there."""
         place = place or Path(tempfile.gettempdir())
         _sweep(place)
         self.path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=place))
@@ -32,13 +32,12 @@ class OwnFolder:
         os.rename(self._lock.name, self.path / LOCK)  # what has this name is locked, unless its process is gone
 
     def close(self) -> None:
-        """Remove it."""
         shutil.rmtree(self.path, ignore_errors=True)
         self._lock.close()
 
 
 def _sweep(place: Path) -> None:
-    """Remove this user's folders whose processes are gone. Everybody may write there: nothing else is touched."""
+    """Remove this user's folders whose processes are gone. The place is shared with others: nothing else is touched."""
     with contextlib.suppress(OSError), os.scandir(place) as entries:
         for entry in entries:
             # Not ours, held by a process that lives, or removed meanwhile by another one that sweeps.
@@ -56,7 +55,7 @@ def _remove_if_left(folder: str) -> None:
 
 @contextlib.contextmanager
 def _opened(path: str) -> Iterator[int]:
-    """A descriptor, at once: not that of a symlink's target, and waiting for nobody where it is a FIFO."""
+    """Open a file at once: no symlink's target, and no waiting on a FIFO."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         yield descriptor

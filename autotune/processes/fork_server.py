@@ -1,4 +1,4 @@
-"""The fork server: a process that has imported what takes seconds to import, and forks a Python process per request.
+"""The fork server: a process that has done the slow imports, and forks a Python process per request.
 
 ``python.py`` runs this file as a script. It imports nothing of the package that it keeps: what it forks imports the
 package as it then lies on the disk. (The standard library's fork server would import the driver's ``__main__``, takes
@@ -21,7 +21,7 @@ from multiprocessing.connection import Connection
 from typing import NoReturn
 
 LOOK = 1.0
-"""Seconds between two looks at the driver: what it has forked may hold its end of the socket open when it is gone."""
+"""Seconds between two looks at the driver: a forked process may hold its end of the socket open after it has gone."""
 
 
 def main() -> None:
@@ -38,7 +38,7 @@ def main() -> None:
 
 
 class _Server:
-    """The processes that were forked, each with the connection over which the driver hears of its end."""
+    """The forked processes, each with the connection on which the driver hears of its end."""
 
     def __init__(self, requests: socket.socket, driver: int) -> None:
         self._requests, self._driver = requests, driver
@@ -50,7 +50,7 @@ class _Server:
         self._children: dict[int, Connection] = {}
 
     def serve(self) -> None:
-        """Fork as asked and report ends until the driver is gone; then end what is left."""
+        """Fork on request and report ends until the driver is gone; then end the remaining processes."""
         while os.getppid() == self._driver:
             ready, _, _ = select.select([self._requests.fileno(), self._ended], [], [], LOOK)
             if self._ended in ready:
@@ -91,7 +91,7 @@ class _Server:
 
 
 def _become(driver: Connection, connection: int, server: int) -> NoReturn:
-    """In the new process: hear from the driver what to be, and be it, as ``python -m`` would."""
+    """In the new process: receive the module to run, and run it, as ``python -m`` would."""
     code = 1
     try:
         os.setsid()

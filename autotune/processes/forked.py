@@ -1,4 +1,4 @@
-"""The driver's side of the fork servers: which one forks a process, and the process that it has forked."""
+"""The driver's side of the fork servers: chooses a server, and handles the processes that it forks."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from pathlib import Path
 SERVER = Path(__file__).with_name("fork_server.py")
 
 START_SECONDS = 300.0
-"""How long a server may take for its imports, which is a second or two; on a host that is busy, minutes."""
+"""Seconds for a server's imports: a second or two normally, minutes on a busy host."""
 
 ENDING = 20.0
-"""How long it may take to end when it is told to; it kills what it has forked first."""
+"""Seconds for a server to end on request; it kills its forked processes first."""
 
 READ_AT_IMPORT = (
     "AMD", "ATEN", "CUDA", "GOMP", "HIP", "HSA", "IRIS", "KMP", "LD_", "MALLOC", "MKL", "NCCL", "NPY", "NUMPY",
     "NVIDIA", "OMP", "OPENBLAS", "PYTHON", "PYTORCH", "RCCL", "ROC", "TORCH", "TRITON",
 )  # fmt: skip
-"""Environment variables that begin so are read by what a server imports, or by the libraries that it loads."""
+"""Prefixes of environment variables that a server's imports, or the libraries that they load, read."""
 
 
 class Forked:
-    """A process that a server has forked; the interface is ``subprocess.Popen``'s, as far as it is used."""
+    """A forked process, with the used part of ``subprocess.Popen``'s interface."""
 
     def __init__(self, pid: int, reports: Connection) -> None:
-        """``reports`` brings its exit code."""
+        """``reports`` delivers its exit code."""
         self.pid = pid
         self.returncode: int | None = None
         self._reports = reports
@@ -58,13 +58,14 @@ class Forked:
 
 
 class ForkServer:
-    """A process that has imported a module, and forks others that have, too. They end with it, and it with its driver.
+    """A process that has imported a module, and forks others that have it too. They end with it, and it with its
+    driver.
 
-    Safe to use from many threads: a request is one message, and each process's answers have a connection of their own.
+    Safe to use from many threads: a request is one message, and each process has its own connection for answers.
     """
 
     def __init__(self, imports: str, environment: Mapping[str, str]) -> None:
-        """Returns at once, while it still imports."""
+        """Returns at once, before the imports are done."""
         self._served = False
         self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
@@ -82,7 +83,7 @@ class ForkServer:
         self, module: str, connection: Connection, environment: Mapping[str, str], path: Sequence[str],
         outputs: tuple[int, int],
     ) -> Forked | None:  # fmt: skip
-        """Run ``module`` in a forked process; None where this server cannot."""
+        """Run ``module`` in a forked process; None if this server cannot."""
         reports, theirs = Pipe()
         try:
             with theirs:
@@ -100,11 +101,11 @@ class ForkServer:
 
     @property
     def is_lost(self) -> bool:
-        """Whether it has ended although its imports went well."""
+        """True if it has ended although its imports went well."""
         return self._served and self._process.poll() is not None
 
     def close(self) -> None:
-        """End it, and whatever it has forked."""
+        """End the server and all processes that it forked."""
         with contextlib.suppress(OSError):
             self._requests.shutdown(socket.SHUT_RDWR)  # a fork of this process may hold it open, too
         self._requests.close()

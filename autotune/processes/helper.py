@@ -1,4 +1,4 @@
-"""A helper's process: carries out the jobs that it is sent, one at a time, and sends back what came of each."""
+"""A helper's process: carries out jobs one at a time and sends back their results."""
 
 from __future__ import annotations
 
@@ -12,14 +12,13 @@ from typing import Any
 from autotune.processes.lifeline import die_with_parent
 
 Job = tuple[Callable[..., Any], tuple[Any, ...]]
-"""A function of a module, and what to call it with."""
+"""A module's function and its arguments."""
 
 Answer = tuple[Any, BaseException | None]
-"""What a job returned, or raised."""
+"""A job's result, or its error."""
 
 
 def answer_to(received: bytes) -> bytes:
-    """Carry a pickled job out."""
     try:
         function, arguments = pickle.loads(received)  # from our own parent; imports the function's module
         return pickle.dumps((function(*arguments), None))
@@ -28,7 +27,7 @@ def answer_to(received: bytes) -> bytes:
 
 
 def _packed(error: Exception) -> bytes:
-    """An answer with the error; with its text, where a user's exception holds what cannot travel."""
+    """The pickled answer; only the error's text if a user's exception cannot be pickled."""
     try:
         return pickle.dumps((None, error))
     except Exception:  # noqa: BLE001  an exception's own pickling may raise anything

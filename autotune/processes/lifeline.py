@@ -1,4 +1,4 @@
-"""A process that goes when its parent goes, however that happens."""
+"""Ends a process with its parent, however the parent ends."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PR_SET_PDEATHSIG = 1
 def die_with_parent(parent: int) -> None:
     """Have the kernel kill this process when ``parent``, its parent's process id, is gone (Linux).
 
-    The kernel watches the thread that started this process: a gang is to be started by one that lives as long as it.
+    The kernel watches the thread that started this process, so that thread has to live as long as the gang.
     """
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:

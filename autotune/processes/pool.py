@@ -1,4 +1,4 @@
-"""A pool of helper processes. One that crashes or is stuck ends alone, with the job that it was at."""
+"""A pool of helper processes. A helper that crashes or hangs ends alone, with its job."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from autotune.processes.helper import Answer, Job
 from autotune.processes.python import start_python
 
 START_SECONDS = 300.0
-"""How long a new helper may take for its imports, which is seconds; on a host that is busy, minutes."""
+"""Seconds for a new helper's imports: seconds normally, minutes on a busy host."""
 
 
 class HelperDied(Exception):
-    """A helper ended in the midst of a job."""
+    """A helper ended during a job."""
 
 
 class HelperStuck(Exception):
@@ -27,15 +27,16 @@ class HelperStuck(Exception):
 
 
 class Pool:
-    """At most ``workers`` helpers, started as they are needed. Safe to use from many threads.
+    """At most ``workers`` helpers, started on demand. Safe to use from many threads.
 
-    Each helper is served by a thread, which starts it, sends it one job after another, and starts another one where it
-    has died. (A thread, for the kernel may kill a helper with the thread that started it, see ``die_with_parent``.)
+    A thread serves each helper: it starts the helper, sends it one job after another, and replaces a dead one. (The
+    same thread throughout, since the kernel may kill a helper with the thread that started it, see
+    ``die_with_parent``.)
     """
 
     def __init__(self, workers: int, prepare: Callable[..., Any], *arguments: Any, imports: str | None = None) -> None:
-        """``prepare(*arguments)`` is each helper's first job, for its imports; it may take ``START_SECONDS``. What
-        ``imports`` imports is there before, see ``start_python``.
+        """``prepare(*arguments)`` is each helper's first job, for its imports; it may take ``START_SECONDS``. The
+        imports of ``imports`` are there before, see ``start_python``.
         """
         self._imports = imports
         self._threads = ThreadPoolExecutor(workers, thread_name_prefix="autotune-pool")
@@ -46,13 +47,13 @@ class Pool:
         self._closed = False
 
     def submit(self, seconds: float, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
-        """Let a helper call a module's function. The future raises what that raises, HelperDied, or HelperStuck after
-        ``seconds``, which count from when a helper has begun.
+        """Let a helper call a module's function. The future raises the function's error, HelperDied, or HelperStuck
+        after ``seconds`` from the job's start.
         """
         return self._threads.submit(self._call, (function, arguments), seconds)
 
     def close(self) -> None:
-        """Kill every helper, whatever it is at, and cancel what none has begun."""
+        """Kill every helper and cancel the jobs that none has begun."""
         with self._lock:
             self._closed = True
             self._threads.shutdown(wait=False, cancel_futures=True)
@@ -60,7 +61,7 @@ class Pool:
                 helper.kill()
 
     def _call(self, job: Job, seconds: float) -> Any:
-        """On a thread: have its helper do the job."""
+        """On a thread: run the job on its helper."""
         helper: _Helper | None = getattr(self._mine, "helper", None)
         first = helper is None
         helper = self._mine.helper = helper or self._started()
@@ -88,7 +89,7 @@ class Pool:
 
 
 class _Helper:
-    """One process, and the connection to it."""
+    """One process and the connection to it."""
 
     def __init__(self, imports: str | None) -> None:
         self._connection, theirs = Pipe()
@@ -96,7 +97,7 @@ class _Helper:
             self._process = start_python("autotune.processes.helper", theirs, imports=imports)
 
     def call(self, job: Job, seconds: float) -> Answer:
-        """Raises HelperDied or HelperStuck; the helper is gone then."""
+        """Call a function; raises HelperDied or HelperStuck, after which the helper is gone."""
         try:
             self._connection.send(job)
             if self._connection.poll(seconds):
@@ -109,7 +110,7 @@ class _Helper:
         raise HelperStuck(f"no answer within {seconds:.0f} s")
 
     def kill(self) -> int:
-        """End it, with whatever it has started; its exit code, which is its own where it has ended already."""
+        """Kill the helper and its children; returns its exit code, its own if it had ended already."""
         if self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""Starting our own Python processes: they import what their parent does, and nothing from the current folder."""
+"""Starts our own Python processes: they import what their parent does, and nothing from the current folder."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PACKAGE_ROOT = Path(__file__).parents[2]
 
 
 class Process(Protocol):
-    """A process that was started, as ``subprocess.Popen`` has it."""
+    """A started process, with the interface of ``subprocess.Popen``."""
 
     pid: int
     returncode: int | None
@@ -69,7 +69,9 @@ def _with_path(environment: Mapping[str, str], path: list[str]) -> dict[str, str
 
 
 def _search_path() -> list[str]:
-    """This process's. An empty entry, the current folder, stays only where this package was imported from there."""
+    """This process's search path. An empty entry, the current folder, stays only if this package was imported from
+    there.
+    """
     here = Path.cwd() if "" in sys.path else None
     root = str(PACKAGE_ROOT) if here == PACKAGE_ROOT else ""
     return [path or root for path in sys.path if path or root]

@@ -1,1 +1,1 @@
-"""The gang: rank processes that evaluate one config together, and their supervisor outside of them."""
+"""The gang: rank processes that evaluate one config together, and their supervisor."""

@@ -1,4 +1,4 @@
-"""Calls back to back on inputs that change from one to the next, ranks apart in time: every result is compared."""
+"""Bursts: calls back to back on changing inputs, ranks apart in time, every result compared."""
 
 from __future__ import annotations
 
@@ -16,21 +16,22 @@ from autotune.workloads.interface import Operation
 from autotune.workloads.tolerance import Error
 
 ONE_BY_ONE, ONE_LATE, ONE_EARLY = range(3)
-"""How the ranks of a burst are apart: they start one after the other, and then nothing holds them; or one of them is
-late to every call, so that the others are as far ahead as the kernels let them; or it is as far ahead of the others.
-Interpreted ranks that are late are slow, too."""
+"""Three ways to set ranks apart: they start one after the other and then run freely; one of them is late to every call,
+so that the others run ahead as far as the kernels let them; or one of them runs ahead of the others. Late interpreted
+ranks are slow, too.
+"""
 
 
 class Bursts:
-    """Runs bursts on one rank. All ranks make the same calls. Within a burst nothing waits for the host or lines the
-    ranks up: only what the kernels themselves wait for keeps one from running into another.
+    """Runs bursts on one rank; all ranks make the same calls. Within a burst nothing waits for the host or lines the
+    ranks up: only the kernels' own waits keep one call from running into another.
     """
 
     def __init__(
         self, heap: SymmetricHeap, operation: Operation, run: Callable[[], None], sets: InputSets, seed: int,
         stagger: float, pause: float,
     ) -> None:  # fmt: skip
-        """Who starts one by one does so ``stagger`` seconds apart; who is late is so by ``pause`` seconds a call."""
+        """Ranks that start one by one are ``stagger`` seconds apart; a late rank is ``pause`` seconds late per call."""
         self._heap, self._operation, self._run, self._sets = heap, operation, run, sets
         self._seed, self._stagger, self._pause = seed, stagger, pause
 
@@ -45,7 +46,7 @@ class Bursts:
                 yield self._sets.error(number, outputs)
 
     def _results(self, burst: int, numbers: list[int]) -> list[list[torch.Tensor]]:
-        """What the calls of a burst have left in the outputs."""
+        """The outputs of the calls of a burst."""
         pattern, rank, world = burst % 3, self._heap.rank, self._heap.world_size
         chosen = (self._seed + burst // 3) % world == rank
         late = pattern == ONE_LATE and chosen or pattern == ONE_EARLY and not chosen
@@ -64,7 +65,7 @@ class Bursts:
         return results
 
     def _sleep(self) -> None:
-        """On the device where there is one: the host goes on enqueueing."""
+        """Sleep on the GPU if there is one, so that the host goes on enqueueing."""
         if self._heap.device.type == "cuda":
             torch.cuda._sleep(int(self._pause * SLOWEST_CLOCK_GHZ * 1e9))
         else:
@@ -75,8 +76,8 @@ class Bursts:
 def _slowed() -> Iterator[None]:
     """A thread beside the interpreter takes half of its time.
 
-    Interpreted ranks that have what they wait for go on at the same speed, to the end of the call: whatever one may
-    overwrite, the other has just read. GPUs differ by themselves.
+    Interpreted ranks whose waits are over run at the same speed to the end of the call: whatever one might overwrite,
+    the other has just read. GPUs differ by themselves.
     """
     over = threading.Event()
 

@@ -19,6 +19,7 @@ from autotune.machine import Machine
 from autotune.outcome import Evaluation, Latency
 from autotune.problem import Problem
 from autotune.ranks.evaluation import (
+    SPIN_LIMITS,
     MeasurePlan,
     check_same_work,
     evaluate,
@@ -27,7 +28,6 @@ from autotune.ranks.evaluation import (
     measure_rates,
     prove,
 )
-from autotune.ranks.gang import SPIN_LIMITS
 from autotune.ranks.protocol import Done, Failed, Reply, Request, SetUp
 from autotune.ranks.rank import Rank
 from autotune.settings import HEAP_BYTES
@@ -38,22 +38,22 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class _Over:
-    """The last message of rank 0: there are no more requests, and this is what came of them."""
+    """The last message of rank 0: no more requests, and the result."""
 
     value: Any
 
 
 @dataclass(frozen=True)
 class _StillHere:
-    """Rank 0 has nothing to ask yet; the others wait on, without running into their time-out."""
+    """Rank 0 has no request yet; the others keep waiting without a time-out."""
 
 
 class Crew:
-    """Rank 0 calls ``lead`` and the others ``follow``; what the first one asks, all of them carry out.
+    """Rank 0 calls ``lead`` and the others ``follow``; all ranks carry out rank 0's requests.
 
-    Nobody can be killed here. A rank that fails as configs do says so at the next barrier, which
-    releases the others, and the config has its outcome. An unexpected error is raised on every rank; so is GangError
-    where a rank's device is lost, or where it is not back in time.
+    No process can be killed here. A rank that fails in an expected way reports at the next barrier, which releases the
+    others, and the config has its outcome. An unexpected error is raised on every rank, and so is GangError if a rank
+    loses its device or does not come back in time.
     """
 
     restarts = 0
@@ -61,16 +61,16 @@ class Crew:
     def __init__(
         self, workload: Workload, problem: Problem, machine: Machine, agreement: Agreement, group: Any
     ) -> None:
-        """``group``, a gloo group over all ranks, is for the heap alone. Nothing is allocated before a request."""
+        """``group``, a gloo group over all ranks, serves the heap alone. Nothing is allocated before a request."""
         self._workload, self._problem, self._machine = workload, problem, machine
         self._agreement, self._group = agreement, group
         self._heap: SymmetricHeap | None = None
         self._rank: Rank | None = None
         self._over = False
-        """The ranks no longer are at the same place, or all have raised: there is nothing more to say to them."""
+        """True once the ranks are out of step, or all have raised: no more messages."""
 
     def lead(self, action: Callable[[], T]) -> T:
-        """On rank 0: do what makes the requests. What comes of it, or the error, is what ``follow`` ends with."""
+        """On rank 0: run the function that makes the requests. ``follow`` ends with its result or error."""
         try:
             value = action()
         except Exception as error:  # whatever it is: the others raise the same, instead of waiting for a request
@@ -82,7 +82,7 @@ class Crew:
         return result
 
     def follow(self) -> Any:
-        """On the other ranks: carry out what is asked, until it is over."""
+        """On the other ranks: carry out the requests until the end."""
         while True:
             message: _Over | _StillHere | Request = self._agreement.broadcast(_nothing)
             if isinstance(message, _Over):
@@ -95,7 +95,7 @@ class Crew:
         self._agreement.broadcast(_StillHere)
 
     def release(self, *, together: bool) -> None:
-        """Give heap and memory back; ``together``, all ranks being here, only once none of them uses it any more."""
+        """Free heap and memory; with ``together``, all ranks being here, only once none of them uses it."""
         if self._heap is not None and together:
             self._agreement.any(False)
         self._rank = None
@@ -106,17 +106,15 @@ class Crew:
             self._heap = None
 
     def start(self) -> None:
-        """Set the problem up on all ranks."""
         failed = self._everyone(SetUp(reference_of(self._workload), self._problem.as_dict()), "start")
         if isinstance(failed, Failed):
             raise GangError(f"the problem could not be set up: {failed.reason}")
 
     def close(self) -> None:
-        """Ask for nothing more: the loop was interrupted, maybe in the midst of a request."""
+        """Send no more requests: the loop was interrupted, perhaps within a request."""
         self._over = True
 
     def evaluate(self, config: Config, seed: int, plan: MeasurePlan) -> Evaluation:
-        """Compile, check and measure one config."""
         return evaluate(self._everyone, self._workload, self._problem, self._machine, config, seed, plan)
 
     def prove(self, config: Config, seed: int, latency: float) -> Evaluation | None:
@@ -124,11 +122,11 @@ class Crew:
         return prove(self._everyone, self._workload, self._problem, self._machine, config, seed, latency)
 
     def measure_parts(self, plan: MeasurePlan) -> dict[str, Latency]:
-        """The operation's parts alone; empty where that failed."""
+        """Latencies of the operation's parts alone; empty on a failure."""
         return measure_parts(self._everyone, plan)
 
     def measure_rates(self, dtype: str) -> dict[str, float]:
-        """What a device and its links do in a microsecond, by resource; empty where that failed."""
+        """Rates of a device and its links per microsecond, by resource; empty on a failure."""
         return measure_rates(self._everyone, dtype)
 
     def _everyone(self, request: Request, phase: str) -> list[Done] | Failed:
@@ -140,7 +138,7 @@ class Crew:
         return self._carry_out(request)
 
     def _carry_out(self, request: Request) -> list[Done] | Failed:
-        """This rank's part of a request, and every rank's replies: from the same ones all conclude the same."""
+        """This rank's part of a request, and every rank's replies, from which all draw the same conclusion."""
         try:
             replies = self._agreement.gather(lambda: self._answer(request))
             for rank, reply in enumerate(replies):
@@ -154,7 +152,7 @@ class Crew:
             raise
 
     def _answer(self, request: Request) -> Reply | None:
-        """None where another rank's failure has released this one."""
+        """None if another rank's failure released this one."""
         try:
             return self._agreement.or_release(
                 lambda: self._opened().answer(request), failed=lambda reply: isinstance(reply, Failed)
@@ -185,4 +183,4 @@ def _raise(error: Exception) -> NoReturn:
 
 
 def _nothing() -> Any:
-    """What a rank that follows has to say."""
+    """The empty answer of a following rank."""

@@ -1,4 +1,4 @@
-"""The early stop: whether a config's first iterations already show that it is slower than the incumbent."""
+"""The early stop: drops a config whose first iterations show that it is slower than the incumbent."""
 
 from __future__ import annotations
 
@@ -7,16 +7,18 @@ import math
 from collections.abc import Sequence
 
 ERROR_RATE = 0.01
-"""How often, at most, a config is dropped that is no slower than the incumbent by ``LEAST_INTERESTING``, all looks
-together."""
+"""Highest probability of dropping a config that is not slower than the incumbent by ``LEAST_INTERESTING``, all looks
+together.
+"""
 
 LEAST_INTERESTING = 0.03
-"""Share of the incumbent's latency. A config slower by less goes on to the end: clocks drift by as much between two
-evaluations, and the incumbent, the best of many, was lucky."""
+"""Share of the incumbent's latency. A config slower by less runs to the end: clocks drift by as much between two
+evaluations, and the incumbent, the best of many, was lucky.
+"""
 
 
 def in_parts(screen: int, iterations: int) -> list[int]:
-    """Iterations to run from one look to the next: ``screen`` first, then each time as many as are known already."""
+    """Iterations between two looks: ``screen`` first, then as many as are known already."""
     parts: list[int] = []
     while (done := sum(parts)) < iterations:
         parts.append(min(done or screen, iterations - done))
@@ -24,11 +26,11 @@ def in_parts(screen: int, iterations: int) -> list[int]:
 
 
 def clearly_slower(times: Sequence[float], incumbent: Sequence[float], looks: int) -> bool:
-    """Whether ``times`` are slower than the incumbent's by more than ``LEAST_INTERESTING``; microseconds both.
+    """True if ``times`` are slower than the incumbent's by more than ``LEAST_INTERESTING``; both in microseconds.
 
     One-sided rank-sum test (Mann and Whitney, 1947), exact, against the incumbent's times made slower by that share.
-    Each of so many ``looks`` gets an equal part of ``ERROR_RATE``, so that together they keep to it (Bonferroni). It
-    takes both configs' noise to be of one kind. Without an incumbent nothing is slower.
+    Each of the ``looks`` gets an equal part of ``ERROR_RATE``, so that together they keep to it (Bonferroni). The test
+    assumes the same kind of noise in both configs. Without an incumbent nothing is slower.
     """
     if not times or not incumbent:
         return False
@@ -40,13 +42,13 @@ def clearly_slower(times: Sequence[float], incumbent: Sequence[float], looks: in
 
 
 def slowest(by_rank: Sequence[Sequence[float]]) -> tuple[float, ...]:
-    """Of each iteration the slowest rank's time; raises ValueError where the ranks counted differently."""
+    """The slowest rank's time per iteration; raises ValueError if the ranks counted differently."""
     return tuple(max(times) for times in zip(*by_rank, strict=True))
 
 
 @functools.cache
 def _orders(n: int, m: int, pairs: int) -> int:
-    """In how many orders of n + m times so many pairs have the one of the n above the one of the m."""
+    """Number of orders of n + m times, by the number of pairs in which the one of the n is above the one of the m."""
     if pairs < 0 or n == 0 or m == 0:
         return int(pairs == 0)
     # The slowest is either one of the n, above all of the m, or one of the m, above none.

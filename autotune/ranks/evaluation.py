@@ -1,4 +1,4 @@
-"""One config's evaluation: its phases one after the other on all ranks, and the one outcome that they come to."""
+"""One config's evaluation: its phases in order on all ranks, and their one outcome."""
 
 from __future__ import annotations
 
@@ -28,81 +28,87 @@ from autotune.ranks.protocol import (
 )
 from autotune.workloads import Tolerance, Workload
 
+SPIN_LIMITS = {"gpu": 1 << 21, "interpreter": 1 << 18}
+"""Polls before a wait inside a kernel times out: about 2 s on a GPU, 20 s under the interpreter."""
+
 STAGGER = {"gpu": 2e-3, "interpreter": 0.15}
-"""Seconds by which each rank starts after the one before it when results are checked again; at least the time of a
-call, so that what one does not wait for is not there by chance; more on CPUs, which ranks share with others."""
+"""Seconds between the starts of two ranks when results are checked again; at least the time of a call, so that missing
+waits show; more on CPUs, which ranks share with others.
+"""
 
 LONGEST_STAGGER = {"gpu": 0.5, "interpreter": 5.0}
 """Seconds by which the last rank is late at most: a right kernel's wait for it must not time out."""
 
 PAUSE = {"gpu": 1e-4, "interpreter": 0.02}
-"""Seconds by which a rank is late to each call of a burst; at least the time of a call, as above."""
+"""Seconds by which a rank is late to each call of a burst; at least the time of a call."""
 
 BURSTS, CALLS = 3, 3
-"""Bursts before a result counts, one of each kind (see ``bursts``), and calls back to back in each: the third is the
-first to use a slot for the second time."""
+"""Bursts before a result counts, one of each kind (see ``bursts``), and calls back to back in each: the third call is
+the first to use a slot for the second time.
+"""
 
 PROOF_CALLS = {"gpu": 200, "interpreter": 6}
-"""Calls that a winner has to get right before it is stored, and how many of them come back to back."""
+"""Calls that a winner has to get right before it is stored, and the number of them back to back."""
 PROOF_BURST = {"gpu": 8, "interpreter": 2}
 
 RESTART = "restart"
-"""Beside the phases' names: what a failure has cost after its deadline."""
+"""A further phase: the time that a failure costs after its deadline."""
 
 Everyone = Callable[[Request, str], list[Done] | Failed]
-"""Puts one request to all ranks, for a named phase: what each of them did, or the one failure that stands for all."""
+"""Sends one request to all ranks in a named phase: their replies, or the one failure that stands for all."""
 
 
 QUICK_CALLS = 2
-"""Calls of the quick measurement that tells how many a plan's microseconds are."""
+"""Calls of the quick measurement that turns a plan's microseconds into calls."""
 
 WARM_UP = 60e3
-"""Microseconds for which what is measured at the clocks that last runs before: whatever ran before, clocks and caches
-are its own."""
+"""Microseconds of warm-up for measurements at the clocks that last: clocks and caches are then the config's own."""
 
 MOST_WARM_UP = 400
-"""Calls that WARM_UP may ask for: with what lies between two calls, they take a tenth of a second."""
+"""Limit on the calls of a WARM_UP: with the time between two calls, they take a tenth of a second."""
 
 LONG_CALL = 500.0
-"""Microseconds of a call from which on power may matter to its latency. At the power limit, what takes less than a
-millisecond was seen to slow down by 2 % at most."""
+"""Microseconds of a call from which on power may affect its latency. At the power limit, calls below a millisecond
+slowed down by 2 % at most.
+"""
 
 MOST_MEASURED = 120
-"""Calls that a plan's ``measured`` may ask for."""
+"""Limit on the calls for a plan's ``measured``."""
 
 LONGEST = 3e6
-"""Microseconds that warm-up or measurement of a plan by time may take, FEWEST calls apart: what takes longer is calls
-under the interpreter, of a second and more, and more of them would tell nothing."""
+"""Microseconds that the warm-up or measurement of a plan by time may take, FEWEST calls excepted: longer ones are
+interpreted calls of a second and more, and more of them would tell nothing.
+"""
 
 FEWEST = 3
-"""Calls, however long each takes."""
+"""Calls at least, however long each takes."""
 
 
 @dataclass(frozen=True)
 class MeasurePlan:
-    """How often a config is run. ``screen`` iterations first; the rest only while it is not clearly slower."""
+    """The iterations of a config: ``screen`` first; the rest only while it is not clearly slower."""
 
     warmup: int = 2
     screen: int = 5
     iterations: int = 15
     incumbent: tuple[float, ...] = ()
-    """Microseconds of the incumbent's iterations: a config that is clearly slower keeps the latency it has by then."""
+    """Microseconds of the incumbent's iterations; a clearly slower config keeps its latency up to that point."""
     warm_from: float = math.inf
-    """Microseconds of a call from which on WARM_UP passes before anything is measured; a quick measurement tells."""
+    """Microseconds of a call from which on a WARM_UP precedes every measurement; a quick measurement decides."""
     measured: float = 0.0
-    """Microseconds for which to measure at least, where that takes more than ``iterations``."""
+    """Microseconds for which to measure at least, if that takes more than ``iterations``."""
     isolated: int = 0
-    """Single calls on an idle device, besides."""
+    """Further isolated calls."""
     regime: Regime = DEFAULT_REGIME
-    """In which the config is compared with the incumbent."""
+    """The regime in which the config is compared with the incumbent."""
 
     @property
     def by_time(self) -> bool:
-        """True where the numbers of calls depend on how long one takes."""
+        """True if the numbers of calls depend on the time of a call."""
         return self.measured > 0 or math.isfinite(self.warm_from)
 
     def for_calls_of(self, latency: float) -> MeasurePlan:
-        """The same in numbers of calls, for calls that take ``latency`` microseconds."""
+        """The plan in numbers of calls, for calls of ``latency`` microseconds."""
         warmup, most = self.warmup, max(FEWEST, int(LONGEST / latency))
         if latency >= self.warm_from:
             warmup = max(FEWEST, warmup, min(MOST_WARM_UP, math.ceil(WARM_UP / latency)))
@@ -113,12 +119,12 @@ class MeasurePlan:
 
 
 def warm_from(machine: Machine) -> float:
-    """A plan's ``warm_from`` on a machine: no interpreter slows down."""
+    """A plan's ``warm_from`` on a machine; interpreters do not slow down."""
     return math.inf if machine.is_interpreter else LONG_CALL
 
 
 def kind_of(machine: Machine) -> str:
-    """``gpu`` or ``interpreter``: what time limits go by."""
+    """``gpu`` or ``interpreter``, the key of time limits."""
     return "interpreter" if machine.is_interpreter else "gpu"
 
 
@@ -145,9 +151,9 @@ def prove(
     everyone: Everyone, workload: Workload, problem: Problem, machine: Machine, config: Config, seed: int,
     latency: float,
 ) -> Evaluation | None:  # fmt: skip
-    """Check a config once more, for far longer than an evaluation does; None if every result is right.
+    """Check a config once more, for far longer than in an evaluation; None if every result is right.
 
-    ``latency``: what a call takes, in microseconds.
+    ``latency``: of a call, in microseconds.
     """
     course, kind = _Course(everyone, workload, problem, machine, config), kind_of(machine)
     at_once = BURSTS * PROOF_BURST[kind]
@@ -161,7 +167,7 @@ def prove(
 
 
 class _Ended(Exception):
-    """The evaluation is over before its time."""
+    """The evaluation has ended early."""
 
     def __init__(self, outcome: Outcome, reason: str) -> None:
         super().__init__(reason)
@@ -169,7 +175,7 @@ class _Ended(Exception):
 
 
 class _Course:
-    """One evaluation's requests, and the time that each phase has taken so far."""
+    """One evaluation's requests, and the time per phase so far."""
 
     def __init__(
         self, everyone: Everyone, workload: Workload, problem: Problem, machine: Machine, config: Config
@@ -181,7 +187,7 @@ class _Course:
         self.seconds: dict[str, float] = {}
 
     def ask(self, request: Request, phase: str) -> list[Done]:
-        """What each rank has done; raises _Ended."""
+        """Send a request; the ranks' replies. Raises _Ended."""
         asked = time.perf_counter()
         result = self._everyone(request, phase)
         self.seconds[phase] = self.seconds.get(phase, 0.0) + time.perf_counter() - asked
@@ -193,26 +199,26 @@ class _Course:
         return result
 
     def prepare(self, seed: int) -> float:
-        """Compile the config, make it the ranks', compare a first result; the largest error over the ranks."""
+        """Compile the config, prepare it on the ranks, compare a first result; the largest error over the ranks."""
         self.ask(Compile(self._config), "compile")
         return self._compare(self.ask(Check(self._config, seed), "check"))
 
     def recheck(self, seed: int, latency: float, bursts: int, calls: int) -> float:
-        """The largest error over the ranks and over calls back to back, each on other inputs."""
+        """The largest error over the ranks, in calls back to back, each on other inputs."""
         most = LONGEST_STAGGER[self._kind] / self._world_size
         stagger, pause = (min(max(least[self._kind], latency * 1e-6), most) for least in (STAGGER, PAUSE))
         answers = self.ask(Recheck(seed, stagger, pause, bursts, calls), "check")
         return self._compare(answers, "calls back to back, inputs changing, ranks apart: ")
 
     def _compare(self, answers: Sequence[Done], when: str = "") -> float:
-        """The largest error over the ranks; raises _Ended where it is too large."""
+        """The largest error over the ranks; raises _Ended if it is too large."""
         wrong = _wrong(answers, self._tolerance)
         if wrong is not None:
             raise _Ended(Outcome.WRONG_RESULT, when + wrong)
         return max(answer.overall for answer in answers)
 
     def measure(self, plan: MeasurePlan) -> tuple[_Measured, bool]:
-        """The ranks' times, and whether they are complete: not where the first of them are clearly slower."""
+        """The ranks' times, and True if complete: clearly slower configs are cut short."""
         if plan.by_time:
             quick = self.ask(Measure(1, QUICK_CALLS), "measure")
             plan = plan.for_calls_of(statistics.median(slowest([answer.times for answer in quick])))
@@ -248,7 +254,7 @@ class _Measured:
         return _combine(self.device, self.host, self.isolated)
 
     def in_regime(self, regime: Regime) -> tuple[float, ...]:
-        """Of each iteration the slowest rank's time as a caller in that regime meets it."""
+        """The slowest rank's time per iteration in a regime."""
         times = slowest(self.device)
         if regime is Regime.ISOLATED and self.isolated[0]:
             return slowest(self.isolated)
@@ -259,7 +265,7 @@ class _Measured:
 
 
 def measure_parts(everyone: Everyone, plan: MeasurePlan) -> dict[str, Latency]:
-    """The operation's parts alone, each as the plan says; empty where that failed."""
+    """Latencies of the operation's parts alone, each measured by the plan; empty on a failure."""
     quick = everyone(MeasureParts(1, QUICK_CALLS), "measure")
     if isinstance(quick, Failed):
         return {}
@@ -274,7 +280,7 @@ def measure_parts(everyone: Everyone, plan: MeasurePlan) -> dict[str, Latency]:
 
 
 def measure_rates(everyone: Everyone, dtype: str) -> dict[str, float]:
-    """What the slowest rank's device and its links do in a microsecond, by resource; empty where that failed."""
+    """Rates of the slowest rank's device and links per microsecond, by resource; empty on a failure."""
     answers = everyone(MeasureRates(dtype), "measure")
     if isinstance(answers, Failed):
         return {}
@@ -282,7 +288,7 @@ def measure_rates(everyone: Everyone, dtype: str) -> dict[str, float]:
 
 
 def check_same_work(answers: Sequence[Done]) -> None:
-    """Raise RanksDisagree where the ranks do not all work on the same."""
+    """Raise RanksDisagree unless all ranks work on the same problem and config."""
     if len({answer.fingerprint for answer in answers}) != 1:
         raise RanksDisagree("; ".join(f"rank {i}: {answer.fingerprint}" for i, answer in enumerate(answers)))
 

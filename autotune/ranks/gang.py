@@ -1,4 +1,4 @@
-"""The gang's supervisor: starts the ranks, keeps deadlines, kills what hangs and starts it again."""
+"""The gang's supervisor: starts the ranks, enforces deadlines, kills and restarts hung ranks."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from autotune.problem import Problem
 from autotune.processes.folder import OwnFolder
 from autotune.processes.python import Process, import_ahead, start_python
 from autotune.ranks.evaluation import (
+    SPIN_LIMITS,
     MeasurePlan,
     check_same_work,
     evaluate,
@@ -37,27 +38,24 @@ DEADLINES: Mapping[str, Mapping[str, float]] = {
     "gpu": {"start": 180.0, "compile": 120.0, "check": 30.0, "measure": 30.0},
     "interpreter": {"start": 120.0, "compile": 10.0, "check": 60.0, "measure": 120.0},
 }
-"""Seconds that all ranks together may take for a phase."""
+"""Deadlines of the phases, in seconds, for all ranks together."""
 
 IMPORTS = "autotune.ranks.imports"
-"""What ranks and compilers find imported, see ``start_python``."""
+"""The module that ranks and compilers find imported, see ``start_python``."""
 
 GRACE = 3.0
-"""Seconds that the other ranks get once one has failed: they may be waiting for it in a collective for ever."""
+"""Seconds for the other ranks after one has failed: they may wait for it in a collective forever."""
 
 DYING = 20.0
-"""Seconds that a process may take to end once its connection is closed: to unmap a large heap on a busy host, say."""
-
-SPIN_LIMITS = {"gpu": 1 << 21, "interpreter": 1 << 18}
-"""Polls before a wait inside a kernel times out: about 2 s on a GPU, 20 s under the interpreter."""
+"""Seconds for a process to end after its connection is closed; unmapping a large heap on a busy host takes time."""
 
 MOST_RESTARTS = 10
-"""After so many in a row, no config measured in between, the machine is to blame and not the configs."""
+"""After this many in a row without a measured config, the machine is to blame, not the configs."""
 
 
 @dataclass
 class _Phase:
-    """What became of one request to all ranks."""
+    """The replies to one request to all ranks."""
 
     replies: list[Reply | None]
     silent: list[int] = field(default_factory=list)
@@ -65,27 +63,27 @@ class _Phase:
 
     @property
     def done(self) -> list[Done]:
-        """The replies of those that carried it out."""
+        """The replies of the ranks that carried it out."""
         return [reply for reply in self.replies if isinstance(reply, Done)]
 
 
 class Gang:
-    """The rank processes, and the problem that they work on. A context manager; ``evaluate`` never hangs and never
-    raises for a config.
+    """The rank processes and their problem, as a context manager; ``evaluate`` never hangs and never raises for a
+    config.
     """
 
     def __init__(
         self, workload: Workload, problem: Problem, machine: Machine, heap_bytes: int = 0,
         deadlines: Mapping[str, float] | None = None,
     ) -> None:  # fmt: skip
-        """Nothing is started before ``start`` or ``with``. ``heap_bytes``: at least so much, for problems to come.
+        """Nothing is started before ``start`` or ``with``. ``heap_bytes`` is a minimum, for later problems.
 
-        ``deadlines`` are seconds by phase, in place of those of ``DEADLINES``.
+        ``deadlines`` are seconds by phase instead of ``DEADLINES``.
         """
         self.workload, self.problem, self.machine = workload, problem, machine
         self.restarts = 0
         self.start_seconds: dict[str, float] = {}
-        """What the last start took: until the slowest rank had its imports, had joined, had its heap; the set-up."""
+        """Seconds of the last start: until the slowest rank had its imports, had joined, had its heap; the set-up."""
         self._in_vain = 0
         self._rates: dict[str, dict[str, float]] = {}
         self._heap_bytes = max(heap_bytes, workload.heap_bytes(problem))
@@ -139,7 +137,7 @@ class Gang:
         self.start_seconds["set-up"] = time.monotonic() - set_up
 
     def turn_to(self, workload: Workload, problem: Problem) -> None:
-        """Work on another problem from now on. Running ranks stay, where they are as many and their heap suffices."""
+        """Switch to another problem. Running ranks stay if their number fits and their heap suffices."""
         stay = self._alive() and problem.world_size == self.problem.world_size
         stay = stay and workload.heap_bytes(problem) <= self._heap_bytes
         self.workload, self.problem = workload, problem
@@ -150,16 +148,16 @@ class Gang:
             self._kill()
 
     def _set_up(self) -> None:
-        """Have the ranks set the problem up; raises GangError where they do it with other code than the driver's."""
+        """Have the ranks set the problem up; raises GangError if their code differs from the driver's."""
         request = SetUp(reference_of(self.workload), self.problem.as_dict())
         ours = Code.here(self.workload)
         for rank, done in enumerate(self._begin([request] * self.problem.world_size)):
-            difference = ours.difference(done.code) if done.code is not None else "nothing is known of it"
+            difference = ours.difference(done.code) if done.code is not None else "it did not report its code"
             if difference is not None:
                 self.close()
                 raise GangError(
-                    f"rank {rank} runs other code than this process, under whose sources results are kept: "
-                    f"{difference}. If files were changed meanwhile, start again; else let both import the same package"
+                    f"rank {rank} runs other code than this process, whose sources are the key of results: "
+                    f"{difference}. If files changed meanwhile, start again; otherwise let both import the same package"
                 )
 
     def _begin(self, requests: Sequence[Request]) -> list[Done]:
@@ -194,11 +192,11 @@ class Gang:
         return prove(self._everyone, self.workload, self.problem, self.machine, config, seed, latency)
 
     def measure_parts(self, plan: MeasurePlan) -> dict[str, Latency]:
-        """The operation's parts alone; empty where that failed."""
+        """Latencies of the operation's parts alone; empty on a failure."""
         return measure_parts(self._everyone, plan)
 
     def measure_rates(self, dtype: str) -> dict[str, float]:
-        """What a device and its links do in a microsecond, by resource; measured once for each element type."""
+        """Rates of a device and its links per microsecond, by resource; measured once per element type."""
         if not self._rates.get(dtype):
             self._rates[dtype] = measure_rates(self._everyone, dtype)
         return self._rates[dtype]
@@ -212,7 +210,7 @@ class Gang:
         return "".join(words)
 
     def _everyone(self, request: Request, phase: str) -> list[Done] | Failed:
-        """Send one request to all ranks. Where one fails beyond use, or is silent, the gang is restarted."""
+        """Send one request to all ranks. If one breaks or is silent, the gang is restarted."""
         if not self._processes:
             self._restart()
         result = self._ask([request] * self.problem.world_size, phase)
@@ -223,7 +221,7 @@ class Gang:
         return result.done
 
     def _ask(self, requests: Sequence[Request], phase: str) -> _Phase:
-        """Send each rank its request and gather what comes back before the deadline."""
+        """Send each rank its request and collect the replies until the deadline."""
         result = _Phase([None] * len(requests))
         for rank, request in enumerate(requests):
             try:
@@ -250,13 +248,13 @@ class Gang:
         return result
 
     def _failure(self, phase: _Phase, name: str) -> Failed | None:
-        """The one outcome that stands for what the ranks did, or None if all went well. Raises GangError for a bug."""
+        """The one outcome that stands for all ranks' replies, or None if all went well. Raises GangError for a bug."""
         for rank, reply in enumerate(phase.replies):
             # Where a rank died, the others fail in whatever they were waiting for it: that is no bug.
             if isinstance(reply, Bug) and not phase.dead:
                 self.close()
                 raise GangError(
-                    f"workload {reference_of(self.workload)}: rank {rank} failed in a way nobody expected (phase "
+                    f"workload {reference_of(self.workload)}: rank {rank} raised an unexpected error (phase "
                     f"{name}):\n{reply.traceback}"
                 )
         failed = [(rank, reply) for rank, reply in enumerate(phase.replies) if isinstance(reply, Failed)]
@@ -276,15 +274,15 @@ class Gang:
         return None
 
     def _restart(self) -> float:
-        """Kill what is left and start anew; the seconds that took. Raises GangError where it has been in vain."""
+        """Kill the remaining ranks and start again; returns the seconds. Raises GangError after too many restarts."""
         begun = time.monotonic()
         self.restarts += 1
         self._in_vain += 1
         if self._in_vain > MOST_RESTARTS:
             self.close()
             raise GangError(
-                f"the ranks were restarted {MOST_RESTARTS} times with no config measured in between; the machine seems "
-                "to be at fault"
+                f"the ranks were restarted {MOST_RESTARTS} times without measuring a config in between; the machine "
+                "seems to be at fault: run tune doctor"
             )
         self._kill()
         self.start()

@@ -1,4 +1,4 @@
-"""The stopwatch: what every rank sees of one operator call, with cold caches and all ranks lined up."""
+"""The stopwatch: times operator calls on every rank, with cold caches and all ranks lined up."""
 
 from __future__ import annotations
 
@@ -19,50 +19,53 @@ from autotune.outcome import Latency
 from autotune.ranks.early_stop import slowest
 
 FLUSH_OVER_L2 = 2
-"""The L2 is evicted by reading this many times its size. Reading, not writing: what is written stays behind as dirty
-lines, and their way out costs a memory-bound kernel that comes next up to the time of writing a whole L2."""
+"""The L2 is evicted by reading this many times its size. Reading, not writing: written lines stay dirty, and writing
+them back would slow a following memory-bound kernel by up to a whole L2's write time.
+"""
 
 SLOWEST_CLOCK_GHZ = 2.0
-"""Cycles a nanosecond that ``torch.cuda._sleep`` is told; GPUs clock lower, so that it sleeps rather longer."""
+"""Cycles per nanosecond assumed for ``torch.cuda._sleep``; GPUs clock lower, so that it sleeps somewhat longer."""
 
 
 HOST_CALLS = 30
-"""Calls whose enqueueing the host times: the first ones, before the launches that wait fill the device's queue and the
-host waits for the device."""
+"""Calls whose enqueueing the host times: the first ones, before waiting launches fill the device's queue and the host
+has to wait for the device.
+"""
 
 AHEAD = 1e-3
-"""Seconds from the moment at which the ranks agree on a start to the start: until then all have heard of it."""
+"""Seconds between the ranks' agreement on a start and the start, so that all of them know it in time."""
 
 
 @dataclass(frozen=True)
 class Timed:
-    """Microseconds of some calls on one rank."""
+    """Times of some calls on one rank, in microseconds."""
 
     device: list[float]
-    """Of each call; under the interpreter wall time."""
+    """Device time per call; wall time under the interpreter."""
     host: list[float]
-    """What enqueueing took, for some of the calls; none under the interpreter, where calls are not enqueued."""
+    """Time to enqueue, for some of the calls; none under the interpreter, which does not enqueue."""
 
 
 class Stopwatch:
-    """Times calls on one rank. All ranks make the same calls, in the same order, with the same numbers.
+    """Times calls on one rank. All ranks make the same calls in the same order with the same numbers.
 
-    On GPUs an iteration is: evict the L2; sleep on the device for as long as the host needs to enqueue the call;
-    pass a barrier of all ranks in a kernel; record; call; record. Nothing waits for the host between the two events,
-    so that the time is the device's. On CPUs the barrier is the host's and a host clock is read.
+    On GPUs an iteration is: evict the L2; sleep on the device for as long as the host needs to enqueue the call; pass
+    a barrier of all ranks in a kernel; record; call; record. Nothing between the two events waits for the host, so the
+    time is the device's. On CPUs the ranks pass a host barrier and read a host clock.
     """
 
     def __init__(self, heap: SymmetricHeap, machine: Machine, spin_limit: int) -> None:
-        """Takes a few counters from ``heap``; collective."""
+        """Allocates a few counters on ``heap``; collective."""
         self._heap = heap
         self._machine = machine
-        self._counters = heap.allocate((heap.world_size + 3,), torch.int32)
-        self._status = self._counters[2:3]
+        self._epoch_counter = heap.allocate((1,), torch.int64)
+        self._counters = heap.allocate((heap.world_size + 1,), torch.int32)
+        self._status = self._counters[:1]
         self._begin_anew()
         self._barrier = Launch(
             barrier_kernel, 1,
             {
-                "counters": self._counters[3:], "epoch_counter": self._counters[:2], "rank": heap.rank,
+                "counters": self._counters[1:], "epoch_counter": self._epoch_counter, "rank": heap.rank,
                 "heap_bases": heap.bases, "status": self._status, "spin_limit": spin_limit,
                 "WORLD": heap.world_size, "FINISH": True,
             },
@@ -72,7 +75,7 @@ class Stopwatch:
         self._sink = torch.zeros((), device=heap.device)
 
     def time(self, call: Callable[[], None], *, warmup: int, iterations: int) -> Timed:
-        """Times of ``iterations`` calls on this rank, after ``warmup`` that are not kept. Collective.
+        """Times of ``iterations`` calls on this rank, after ``warmup`` uncounted ones. Collective.
 
         Raises MissedBarrier where another rank did not come to a barrier.
         """
@@ -87,12 +90,13 @@ class Stopwatch:
     def _begin_anew(self) -> None:
         """Forget barriers that a rank has missed, as one does that raised while it was timed."""
         self._heap.barrier()
+        self._epoch_counter.zero_()
         self._counters.zero_()
         self._heap.barrier()
 
     def time_isolated(self, call: Callable[[], None], calls: int) -> list[float]:
-        """Microseconds of each of ``calls`` single calls on an idle device, from the ranks' common start to this rank's
-        end; none under the interpreter, where it would be the same time again.
+        """Microseconds of each of ``calls`` isolated calls, from the ranks' common start to this rank's end; none under
+        the interpreter, where it would be the same time again.
         """
         if self._machine.is_interpreter:
             return []
@@ -143,9 +147,10 @@ class Stopwatch:
 def combine(
     by_rank: Sequence[Sequence[float]], host: Sequence[Sequence[float]] = (), isolated: Sequence[Sequence[float]] = ()
 ) -> Latency:
-    """One latency from every rank's times of the same iterations: of each iteration the slowest rank counts.
+    """Combine all ranks' times of the same iterations into one latency: per iteration the slowest rank counts.
 
-    Of the host's times the slowest rank's median, of the isolated calls the median of each one's slowest rank.
+    Of the host's times the slowest rank's median counts, of the isolated calls the median over each call's slowest
+    rank.
     """
     counted = slowest(by_rank)
     skews = [max(times) - min(times) for times in zip(*by_rank, strict=True)]

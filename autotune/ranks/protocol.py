@@ -1,4 +1,4 @@
-"""What driver and ranks say to each other: a rank answers every request with exactly one reply."""
+"""The protocol of driver and ranks: a rank answers every request with exactly one reply."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ class Open:
     heap_bytes: int
     spin_limit: int
     begun: float = 0.0
-    """When the driver began to start the ranks, on the monotonic clock that all processes of a host share."""
+    """Time at which the driver began to start the ranks, on the host's monotonic clock."""
 
 
 @dataclass(frozen=True)
 class SetUp:
-    """Set a problem up, in place of the one before. The second request, and whenever the gang turns to another one."""
+    """Set a problem up in place of the one before: the second request, and whenever the gang switches problems."""
 
     workload: str
-    """Its name, or FILE:CLASS."""
+    """Name or FILE:CLASS."""
     problem: dict[str, Any]
 
 
@@ -52,8 +52,6 @@ class Check:
 
 @dataclass(frozen=True)
 class Measure:
-    """Time the prepared config."""
-
     warmup: int
     iterations: int
 
@@ -61,7 +59,7 @@ class Measure:
 @dataclass(frozen=True)
 class Recheck:
     """Run the prepared config in ``bursts`` of ``calls`` back to back, each call on other inputs, ranks apart in time;
-    compare what every call has left. See ``ranks/bursts.py`` for ``stagger`` and ``pause``, in seconds.
+    compare every call's result. See ``ranks/bursts.py`` for ``stagger`` and ``pause``, in seconds.
     """
 
     seed: int
@@ -73,7 +71,7 @@ class Recheck:
 
 @dataclass(frozen=True)
 class MeasureIsolated:
-    """Time single calls of the prepared config, each on an idle device."""
+    """Time isolated calls of the prepared config."""
 
     calls: int
 
@@ -89,10 +87,10 @@ class MeasureParts:
 
 @dataclass(frozen=True)
 class MeasureRates:
-    """Find out what the devices and their links can do."""
+    """Measure the rates of the devices and their links."""
 
     dtype: str
-    """Of the GEMM, as problems name it."""
+    """The GEMM's element type, by the problems' names."""
 
 
 Request = Open | SetUp | Compile | Check | Measure | Recheck | MeasureIsolated | MeasureParts | MeasureRates
@@ -100,23 +98,21 @@ Request = Open | SetUp | Compile | Check | Measure | Recheck | MeasureIsolated |
 
 @dataclass(frozen=True)
 class Done:
-    """The request was carried out."""
-
     fingerprint: str
-    """What the rank believes it works on; the driver compares them."""
+    """Problem and config that the rank works on; the driver compares them."""
     overall: float = 0.0
     element: float = 0.0
     times: tuple[float, ...] = ()
     """Microseconds of each call."""
     host: tuple[float, ...] = ()
-    """Microseconds that the host needed to enqueue some of them."""
+    """Microseconds in which the host enqueued some of them."""
     parts: dict[str, tuple[float, ...]] = field(default_factory=dict)
     rates: dict[str, float] = field(default_factory=dict)
-    """By resource, per microsecond."""
+    """Rates per microsecond, by resource."""
     seconds: dict[str, float] = field(default_factory=dict)
-    """What opening took, by stage."""
+    """Seconds of the start, by stage."""
     code: Code | None = None
-    """What the rank has set the problem up with."""
+    """The code with which the rank set the problem up."""
 
 
 @dataclass(frozen=True)
@@ -126,14 +122,14 @@ class Failed:
     outcome: Outcome
     reason: str
     broken: bool = False
-    """The rank's device can no longer be used: the gang has to be restarted."""
+    """The rank's device is unusable: the gang has to be restarted."""
     restart: float = 0.0
-    """Seconds that it took to start the ranks again."""
+    """Seconds for restarting the ranks."""
 
 
 @dataclass(frozen=True)
 class Bug:
-    """Something nobody expected. It stops the run."""
+    """An unexpected exception; it stops the run."""
 
     traceback: str
 

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 class Rank:
-    """What a rank holds between requests."""
+    """The state of a rank between requests."""
 
     def __init__(self, heap: SymmetricHeap, machine: Machine, spin_limit: int) -> None:
         """A rank of those that share the heap. Collective."""
@@ -72,13 +72,13 @@ class Rank:
         self._operation = self._workload.operation(self._problem, self._heap, self._machine, self._spin_limit)
 
     def code(self) -> Code:
-        """What this rank runs the problem with."""
+        """The code with which this rank runs the problem."""
         from autotune.workloads.provenance import Code
 
         return Code.here(self._workload)
 
     def answer(self, request: Request) -> Reply:
-        """Carry a request out; the expected ways to fail become outcomes."""
+        """Carry a request out; expected failures become outcomes."""
         import torch
         from triton.runtime.errors import OutOfResources
 
@@ -180,7 +180,7 @@ class Rank:
 
     @property
     def fingerprint(self) -> str:
-        """Problem and config: ranks that differ in it must not go on."""
+        """Problem and config; ranks that differ in it must not go on."""
         return f"{self._problem.to_json()} {self._config.to_json() if self._config else ''}"
 
 
@@ -194,10 +194,10 @@ def _first_line(error: BaseException) -> str:
 
 
 def _backend(opening: Open) -> dict[str, Any]:
-    """What the process group is made of; makes this rank's GPU the current one.
+    """The process group's backend; makes this rank's GPU the current one.
 
-    More ranks than GPUs take turns on them, which times nothing but shows that kernels are right at a world size that
-    the machine has no GPUs for. NCCL takes one rank a GPU, so there the library's collectives are missing.
+    More ranks than GPUs take turns on them, which measures nothing but shows that kernels are right at that world size.
+    NCCL takes one rank per GPU, so the library's collectives are missing there.
     """
     import torch
 
@@ -211,7 +211,7 @@ def _backend(opening: Open) -> dict[str, Any]:
 
 
 def open_rank(opening: Open) -> tuple[Rank, dict[str, float]]:
-    """Join the others and open the heap; and the seconds that took, by stage. Collective."""
+    """Join the others and open the heap; returns the seconds by stage too. Collective."""
     import torch.distributed as dist
     import triton  # noqa: F401  its time belongs to the imports
 

@@ -1,4 +1,4 @@
-"""What the GPUs and the links between them can do, measured: the ground that a roofline stands on."""
+"""Measures the rates of the GPUs and their links, for the roofline."""
 
 from __future__ import annotations
 
@@ -16,21 +16,23 @@ SIDE = 8192
 """Rows, columns and depth of the GEMM."""
 
 COPIED = 512 << 20
-"""Bytes copied within the memory: far more than any L2 holds."""
+"""Bytes copied within device memory, far more than any L2 holds."""
 
 MOST_SENT, LEAST_SENT = 64 << 20, 1 << 20
-"""Bytes to each peer: what start-up costs does not show at the most, and is too much of the time below the least."""
+"""Bytes sent to each peer: with the most, start-up costs do not show; below the least they would take too large a
+share.
+"""
 
 WINDOW = 0.06
-"""Seconds for which each call runs before it is timed, and for which it is timed: the clocks are those that last."""
+"""Seconds of warm-up and of timing per call, so that the clocks are those that last."""
 
 FEWEST, MOST = 3, 200
 """Calls in a window."""
 
 
 def measured_rates(heap: SymmetricHeap, dtype: str) -> dict[str, float]:
-    """What one GPU does in a microsecond: ``flops`` of a large GEMM, bytes of ``memory`` read and written by a copy,
-    bytes that come over the ``links`` from all peers at once (none for one rank, or where the heap is full).
+    """Rates of one GPU per microsecond: ``flops`` of a large GEMM, bytes of ``memory`` read and written by a copy,
+    bytes over the ``links`` from all peers at once (missing for one rank, or with a full heap).
 
     Collective; takes half a second or so.
     """
@@ -58,7 +60,7 @@ def _gemm_time(device: torch.device, dtype: torch.dtype) -> float:
 
 
 def _exchange_time(heap: SymmetricHeap, piece: int) -> float:
-    """Microseconds in which every rank sends ``piece`` bytes to every other one, by the copy engines."""
+    """Microseconds for every rank to send ``piece`` bytes to every other one, by the copy engines."""
     mark = heap.mark()
     inboxes = heap.allocate((heap.world_size, piece), torch.uint8)
     source = heap.allocate((piece,), torch.uint8)

@@ -1,4 +1,4 @@
-"""The file of a recording: gzipped JSON, a column of small integers for each dimension; and how it is checked."""
+"""The file of a recording: gzipped JSON with a column of small integers per dimension, and its checks."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ FORMAT: Final = "iris-autotune/recording"
 VERSION: Final = 1
 
 ABSENT: Final = -1
-"""In a dimension's column: the config's mode does not have the dimension."""
+"""In a dimension's column: the config's mode lacks the dimension."""
 
 DIGITS = 3
-"""Of a microsecond, and of a second: far below what can be measured."""
+"""Decimal digits of microseconds and of seconds: far below what can be measured."""
 
 MOST_BYTES = 1 << 28
-"""Unpacked; a file that unpacks to more is no recording."""
+"""Limit on the unpacked size."""
 
 T = TypeVar("T")
 Index = Annotated[int, Field(ge=ABSENT)]
@@ -37,13 +37,13 @@ Microseconds = Annotated[float, Field(gt=0)]
 
 
 class Block(BaseModel):
-    """Base: nothing unknown, nothing converted, no NaN."""
+    """Base of all blocks: no unknown fields, no conversion, no NaN."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
 
 class Columns(Block):
-    """One entry for each config."""
+    """One entry per config."""
 
     dimensions: Annotated[dict[str, list[Index]], Field(description="index of the value; -1 where the mode has none")]
     outcome: Annotated[list[Index], Field(description="index into outcomes")]
@@ -77,7 +77,7 @@ class RecordingFile(Block):
 
 
 def write(recording: Recording, file: Path) -> None:
-    """Write the file; the same recording gives the same bytes. Raises InputError where it cannot be written."""
+    """Write the file; the same recording gives the same bytes. Raises InputError if it cannot be written."""
     outcomes = [outcome.value for outcome in Outcome]
     evaluations = list(recording.evaluations.values())
     reasons = sorted({evaluation.reason for evaluation in evaluations})
@@ -121,7 +121,7 @@ def write(recording: Recording, file: Path) -> None:
 
 
 def read(file: Path) -> Recording:
-    """Read and check a file; raises InputError that says what is wrong with it."""
+    """Read and check a file; raises InputError that names the mistake."""
     values = _loaded(file)
     try:
         content = RecordingFile.model_validate_json(json.dumps(values))
@@ -135,7 +135,7 @@ def read(file: Path) -> Recording:
 
 
 def _loaded(file: Path) -> dict[str, Any]:
-    """The JSON object, of our format and version."""
+    """The JSON object, format and version checked."""
     try:
         with gzip.open(file) as packed:
             text = packed.read(MOST_BYTES + 1)
@@ -216,7 +216,7 @@ def _tupled(value: Any) -> Any:
 
 
 def _typed(value: Value) -> tuple[type, Value]:
-    """So that 1 is not true."""
+    """Distinguishes 1 from true."""
     return type(value), value
 
 

@@ -1,4 +1,4 @@
-"""Recording: every config of a reduced space, compiled ahead, measured on the ranks, kept in the store until done."""
+"""Recording: every config of a reduced space is compiled ahead, measured on the ranks, and kept in the store."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ def record(
 ) -> Recording:  # fmt: skip
     """Measure every valid config of the space reduced to ``allowed``, each with ``iterations`` iterations.
 
-    Valid but for the constraints ``lifted``, which are left to the compilers: so a recording gets what fails, as in the
-    space of a kernel whose author has written no such constraint.
-    The store's study of the reduced space holds what is done: the same call again goes on where one was interrupted.
-    Configs are measured in a random order, so that a drift of the clocks falls on no dimension. ``watch`` gets how
-    many are done and how many there are. Raises InputError for more than ``limit`` configs, GangError, StoreError.
+    The constraints in ``lifted`` are dropped and left to the compilers: so a recording also holds failures, as in the
+    space of a kernel whose author wrote no such constraint. The store's study of the reduced space holds the finished
+    configs: the same call continues an interrupted recording. Configs are measured in a random order, so that a drift
+    of the clocks affects no dimension. ``watch`` gets the numbers of finished and of all configs. Raises InputError for
+    more than ``limit`` configs, GangError, StoreError.
     """
     space = workload.space.restricted(allowed, lifted)
     size = space.size(problem, machine)
@@ -81,7 +81,7 @@ def record(
 
 
 def _kept(evaluation: Evaluation) -> Evaluation:
-    """What a recording keeps of an evaluation."""
+    """The part of an evaluation that a recording keeps."""
     latency = evaluation.latency
     return dataclasses.replace(
         evaluation,

@@ -1,4 +1,4 @@
-"""A recording: how every config of a reduced space ended on one machine, failures among them."""
+"""A recording: the outcomes of every config of a reduced space on one machine, failures included."""
 
 from __future__ import annotations
 
@@ -35,30 +35,30 @@ class Recording:
     """UTC."""
     origin: Origin
     restriction: Mapping[str, Sequence[Value]]
-    """Dimensions that were reduced, and the values that they were reduced to."""
+    """The reduced dimensions with their remaining values."""
     dimensions: Mapping[str, Sequence[Value]]
     """Every dimension of the reduced space with its values, in the space's order."""
     evaluations: Mapping[Config, Evaluation]
     """In the order of the space's enumeration; by-rank latencies are not kept."""
     lifted: Sequence[str] = ()
-    """Constraints of the workload's space that were not held against the configs."""
+    """Constraints of the workload's space that were dropped for the recording."""
     parts: Mapping[str, Latency] = field(default_factory=dict)
     """The operation's parts alone."""
 
     @property
     def optimum(self) -> float:
-        """The lowest latency of all, in microseconds; raises InputError where nothing was measured."""
+        """The lowest latency, in microseconds; raises InputError if nothing was measured."""
         found = [e.latency.median for e in self.evaluations.values() if e.latency is not None]
         if not found:
             raise InputError("the recording has no config that could be measured: record it again")
         return min(found)
 
     def problem_of(self, workload: Workload) -> Problem:
-        """The problem as the workload's own type; raises InvalidProblem where its fields have changed since."""
+        """The problem as the workload's own type; raises InvalidProblem if its fields have changed since."""
         return workload.problem_type.from_dict(self.problem)
 
     def space_of(self, workload: Workload) -> Space:
-        """The reduced space, from the workload's own; raises InputError where that has changed too much since.
+        """The reduced space, from the workload's own; raises InputError if that has changed too much since.
 
         Dimensions may have been renamed since, or be new and have a default (``fitted``); modes may be new.
         A constraint that is new forbids some recorded configs, one that is gone allows some that were not recorded:
@@ -93,9 +93,9 @@ class Recording:
         )
 
     def own_space(self) -> Space:
-        """The space by what is recorded alone, for a kernel that is no workload here: what was recorded is valid.
+        """The space from the recording alone, for a kernel that is no workload here: every recorded config is valid.
 
-        Dimensions of numbers are taken to be ordered.
+        Numeric dimensions count as ordered.
         """
         recorded = {tuple(config[name] for name in self.dimensions) for config in self.evaluations}
         dimensions = [
@@ -109,7 +109,7 @@ class Recording:
         return Space(*dimensions, constraints=(valid,))
 
     def reduced(self, workload: Workload) -> Workload:
-        """The workload with the reduced space in place of its own, for the tuning loop over a ``Replay``."""
+        """The workload with the reduced space instead of its own, for the tuning loop over a ``Replay``."""
         found = copy.copy(workload)
         vars(found)["space"] = self.space_of(workload)
         return found

@@ -1,4 +1,4 @@
-"""A replay: stands in for the ranks, and answers from a recording how each config ended."""
+"""A replay: replaces the ranks, and answers from a recording."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class Replay:
         self.asked: list[Config] = []
 
     def start(self) -> None:
-        """Nothing to start."""
+        """No ranks to start."""
 
     def close(self) -> None:
-        """Nothing to end."""
+        """No ranks to end."""
 
     def turn_to(self, workload: Workload, problem: Problem) -> None:
         """Raise InputError for any other problem than the recorded one."""
@@ -37,17 +37,16 @@ class Replay:
             )
 
     def evaluate(self, config: Config, seed: int, plan: MeasurePlan) -> Evaluation:
-        """As recorded, whatever the seed and the plan; invalid where the reduced space does not have the config."""
+        """The recorded evaluation, whatever the seed and the plan; invalid for configs outside the reduced space."""
         self.asked.append(config)
         found = self.recording.evaluations.get(config)
         return found or Evaluation(Outcome.INVALID, "not in the recording: outside of the reduced space")
 
     def prove(self, config: Config, seed: int, latency: float) -> Evaluation | None:
-        """What was recorded as measured was right."""
+        """Always right: the recording's measured configs were checked."""
         return None
 
     def measure_parts(self, plan: MeasurePlan) -> dict[str, Latency]:
-        """As recorded."""
         return dict(self.recording.parts)
 
     def measure_rates(self, dtype: str) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""From the database to a report: one function for each of its parts."""
+"""Builds a report from the database, one function per part."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from autotune.rounds import mean_and_error
 from autotune.workloads import Workload
 
 BEST = 10
-"""How many of the best configs a report lists."""
+"""The number of best configs in a report."""
 
 FEWEST_RANKED = 10
-"""Predictions that were measured, below which a rank correlation would be noise."""
+"""Below this number of measured predictions, a rank correlation would be noise."""
 
 
 def build(store: Store, entry: Entry, workload: Workload | None = None) -> Report:
     """The report of a finished study.
 
-    From the workload, where it can be loaded, come the order of the fields, and the dimensions' order, help and
-    importance. A space that has changed since the study, by its fingerprint, is not used.
+    The workload, if it can be loaded, gives the order of the fields, and the dimensions' order, help and importance. A
+    space whose fingerprint has changed since the study is not used.
     """
     from autotune.tuning.finals import FINAL, last_finals  # loads Optuna, which the command line's help can do without
 
@@ -42,9 +42,9 @@ def build(store: Store, entry: Entry, workload: Workload | None = None) -> Repor
     records = store.trials(entry.study_id)
     notes = [INTERPRETER_NOTE] if entry.key.device == INTERPRETER else []
     if entry.imported_at is not None:
-        notes.append("Imported: its trials are in the database where it was tuned.")
+        notes.append("Imported: its trials are in the database it was tuned in.")
     if space is not None and space.fingerprint() != entry.provenance.space:
-        notes.append("The search space has changed since: dimensions are shown without importance.")
+        notes.append("The search space has changed since; dimensions are shown without importance.")
         space = None
     if not entry.winner.latency.rounds:
         notes.append(WITHOUT_ROUNDS)
@@ -87,7 +87,7 @@ def build(store: Store, entry: Entry, workload: Workload | None = None) -> Repor
 
 
 def rank_correlation(searched: Sequence[TrialRecord]) -> float | None:
-    """Spearman's rank correlation of predicted with measured latencies; None for fewer than ``FEWEST_RANKED`` pairs."""
+    """Spearman's rank correlation of predicted and measured latencies; None below ``FEWEST_RANKED`` pairs."""
     pairs = [
         (record.predicted, record.evaluation.latency.median)
         for record in searched
@@ -106,7 +106,7 @@ def _ranks(values: Sequence[float]) -> list[float]:
 
 
 def _problem(entry: Entry, workload: Workload | None) -> dict[str, Any]:
-    """The problem's fields, in the order of their declaration where that is known."""
+    """The problem's fields, in the order of their declaration if that is known."""
     values: dict[str, Any] = json.loads(entry.key.problem)
     declared = [field.name for field in dataclasses.fields(workload.problem_type)] if workload is not None else []
     return {name: values[name] for name in [*declared, *values] if name in values}
@@ -126,26 +126,26 @@ def _limit(winner: Winner) -> Limit | None:
 
 
 def _taxes(winner: Winner) -> tuple[Tax, ...]:
-    """What baselines and parts tell: launches by eager against graph, the rest by BSP against its slowest part."""
+    """The taxes as far as measured: kernel launch is eager minus graph, the rest BSP minus its slowest part."""
     taxes = []
     eager = next((latency for name, latency in winner.baselines.items() if name.endswith("eager")), None)
     graph = next((latency for name, latency in winner.baselines.items() if name.endswith("graph")), None)
     if eager is not None and graph is not None:
-        taxes.append(_difference("kernel launch", eager, graph, "the eager baseline less the one launched as a graph"))
+        taxes.append(_difference("kernel launch", eager, graph, "eager baseline minus graph baseline"))
     baseline, part = fastest(winner.baselines, Regime.GRAPH), slowest(winner.limits)
     if baseline is not None and part is not None:
-        meaning = f"{baseline} less its slowest part ({part}): at most this is won by perfect overlap"
+        meaning = f"{baseline} minus its slowest part ({part}): the most that perfect overlap can win"
         taxes.append(
             _difference("bulk synchrony and locality", winner.baselines[baseline], winner.limits[part], meaning)
         )
         if winner.latency != winner.baselines[baseline]:
-            meaning = f"{baseline} less the winner"
+            meaning = f"{baseline} minus the winner"
             taxes.append(_difference("won back by the winner", winner.baselines[baseline], winner.latency, meaning))
     return tuple(taxes)
 
 
 def _difference(name: str, one: Latency, other: Latency, meaning: str) -> Tax:
-    """On the device, round by round where there are rounds."""
+    """The difference on the device, round by round if there are rounds."""
     by_round = [ours - theirs for ours, theirs in zip(one.rounds, other.rounds, strict=False)]
     if len(by_round) < 2:
         error = math.hypot(one.spread * one.median, other.spread * other.median)
@@ -156,7 +156,7 @@ def _difference(name: str, one: Latency, other: Latency, meaning: str) -> Tax:
 def _ranked(
     searched: Sequence[TrialRecord], finals: Sequence[TrialRecord], winner: Config, regime: Regime
 ) -> tuple[tuple[Ranked, ...], tuple[Ranked, ...]]:
-    """The measured configs, best first, and those among them that failed in the finals."""
+    """The measured configs, best first, and those of them that failed in the finals."""
     from autotune.tuning.finals import merge
 
     rounds: dict[Config, list[Latency]] = defaultdict(list)
@@ -180,7 +180,7 @@ def _ranked(
 
 
 def _endings(searched: Sequence[TrialRecord]) -> tuple[Ending, ...]:
-    """Every kind of outcome that occurred, the commonest first, with the first reason of its kind."""
+    """Every kind of outcome that occurred, the commonest first, each with its first reason."""
     counts = Counter(record.evaluation.outcome for record in searched)
     examples: dict[Outcome, TrialRecord] = {}
     for record in searched:

@@ -1,4 +1,4 @@
-"""A report written down: as Markdown for people, as JSON for programs."""
+"""Writes a report as Markdown or JSON."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from autotune.text import json_text, markdown, markdown_code, visible_json
 
 
 def to_markdown(report: Report) -> str:
-    """The whole report, its verdict first."""
+    """The report as Markdown, its verdict first."""
     sections = [
         _verdict(report),
         _baselines(report),
@@ -44,24 +44,23 @@ def to_markdown(report: Report) -> str:
 
 
 def to_dict(report: Report) -> dict[str, Any]:
-    """The report as plain JSON-able values, its fields under their own names."""
+    """The report as JSON-able values, under the names of its fields."""
     values: dict[str, Any] = _plain(report)
     return values
 
 
 def to_json(report: Report) -> str:
-    """The report as indented JSON."""
     return json_text(to_dict(report))
 
 
 class Code(str):
-    """Text that stands as code."""
+    """Text that a table shows as code."""
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], align: str = "") -> str:
-    """A Markdown table whose columns line up as plain text too; ``align`` has ``r`` for each right-aligned column.
+    """A Markdown table whose columns line up as plain text too; ``align`` has ``r`` per right-aligned column.
 
-    Cells are text, whatever is in them, but for those that are ``Code``.
+    Cells are escaped as text, except for ``Code``.
     """
     cells = [[_cell(text) for text in row] for row in (header, *rows)]
     widths = [max(len(row[column]) for row in cells) for column in range(len(header))]
@@ -84,7 +83,7 @@ def _verdict(report: Report) -> str:
     if report.speedups:
         first = report.speedups[0]
         own = first.latency == report.latency
-        verdict += f": {markdown(first.baseline)} itself, which nothing beat beyond the noise" if own else ""
+        verdict += f": {markdown(first.baseline)} itself, which no config beat by more than the noise" if own else ""
         verdict += "" if own else f", **{first.ratio} times** as fast as {markdown(first.baseline)}"
     if report.limit is not None:
         alone = f"{report.limit.slowest} alone takes {report.limit.share.value:.2f} of that time on the device"
@@ -105,16 +104,16 @@ def _baselines(report: Report) -> str:
         [each.baseline, latency_text(each.latency, regime), microseconds(each.latency.skew), str(each.ratio)]
         for each in report.speedups
     ]
-    text = f"What the slowest rank saw, {TITLES[regime]}: the median over the rounds of the finals, in which all took\n"
-    text += (
-        "turns. ± is the 95 % interval from round to round; that of a ratio comes from the ratios of the same rounds,\n"
+    text = (
+        f"Latency of the slowest rank, {TITLES[regime]}: the median over the rounds of the finals, in which all took\n"
     )
-    text += "so that what changes for both alike cancels. Skew is slowest less fastest rank.\n\n"
+    text += "turns. ± is a 95 % interval over the rounds; for a ratio it comes from the ratios within each round,\n"
+    text += "so changes that hit both alike cancel. Skew is slowest minus fastest rank.\n\n"
     return "## Against the baselines\n\n" + text + table(["", "latency", "skew", "times as fast"], rows, "lrrr")
 
 
 def _regimes(report: Report) -> str:
-    """Nothing where only one was measured, as under the interpreter."""
+    """Empty if only one regime was measured, as under the interpreter."""
     regimes = [each for each in Regime if any(each in found for found in report.in_regimes.values())]
     if len(regimes) < 2:
         return ""
@@ -122,11 +121,9 @@ def _regimes(report: Report) -> str:
         [name, *(microseconds(found[each]) if each in found else "not measured" for each in regimes)]
         for name, found in report.in_regimes.items()
     ]
-    text = "In a graph: the device's time, as where the caller captured the call. Pipelined: eager, the host running\n"
-    text += (
-        "ahead, so the larger of the device's time and the host's to enqueue a call. Isolated: one eager call on an\n"
-    )
-    text += "idle GPU, from the start, common to all ranks, to the slowest rank's end, caches cold.\n\n"
+    text = "In a graph: the device's time of a captured call. Pipelined: eager calls, the host running ahead; the\n"
+    text += "larger of the device's time and the host's time to enqueue a call. Isolated: one eager call on an idle\n"
+    text += "GPU with cold caches, from the ranks' common start to the slowest rank's end.\n\n"
     lines = "\n".join(f"- {markdown(each.text)}" for each in report.verdicts)
     told = f"\n\n{lines}\n\n{markdown(conclusion(report.verdicts))}" if report.verdicts else ""
     header = ["", *(TITLES[each] for each in regimes)]
@@ -140,8 +137,8 @@ def _limit(report: Report) -> str:
             [name, latency_text(part, Regime.GRAPH), str(report.limit.shares[name])]
             for name, part in report.limit.parts.items()
         ]
-        text = "As the library does it: the operation's parts alone, measured in turns with the finalists. Perfect\n"
-        text += "overlap of such parts would take as long as the slowest of them.\n\n"
+        text = "The operation's parts alone, as the library does them, measured in turns with the finalists. Perfect\n"
+        text += "overlap of these parts would take as long as the slowest one.\n\n"
         tables.append(text + table(["part", "on the device", "share of the winner's time"], rows, "lrr"))
     if report.roofline is not None:
         device = report.latency.of(Regime.GRAPH)
@@ -151,9 +148,9 @@ def _limit(report: Report) -> str:
             if (taken := report.roofline.times.get(resource)) is not None
         ]
         text = (
-            "The roofline: what the problem asks of each resource, at the rate that this device was measured to have\n"
+            "The roofline: the problem's demand on each resource, at the rate measured on this device (a large square\n"
         )
-        text += "(a large square GEMM of the same type, a large copy, copies from all peers at once).\n\n"
+        text += "GEMM of the same type, a large copy, copies from all peers at once).\n\n"
         header = ["resource", "rate", "busy for at least", "share of the winner's time"]
         tables.append(text + table(header, rows, "lrrr"))
     return "\n\n".join(["## The limits", *tables]) if tables else ""
@@ -178,11 +175,9 @@ def _best(report: Report) -> str:
         rows.append([str(place), latency_text(each.latency, report.regime), final, each.source, change])
     if not rows:
         return ""
-    text = "By their latency in the search, where ± is half the way from the 20th to the 80th percentile over the\n"
-    text += "iterations. The winner is chosen by the finals, where the best were measured again.\n\n"
-    out = "".join(
-        f"\n\nOut in the finals, where it failed: {markdown(config_text(each.config))}" for each in report.disqualified
-    )
+    text = "Ordered by latency in the search, where ± is half the distance from the 20th to the 80th percentile of\n"
+    text += "the iterations. The finals, where the best were measured again, chose the winner.\n\n"
+    out = "".join(f"\n\nFailed in the finals: {markdown(config_text(each.config))}" for each in report.disqualified)
     header = ["", "search", "finals", "proposed by", "config"]
     return f"## The {len(rows)} best\n\n" + text + table(header, rows, "rrr") + out
 
@@ -195,8 +190,8 @@ def _endings(report: Report) -> str:
 def _knobs(report: Report) -> str:
     if not report.knobs:
         return ""
-    text = "The best latency that any config with a value reached, over the best of all: 1.00 costs nothing. In\n"
-    text += "brackets, how many were measured. Importance is Optuna's PED-ANOVA for reaching the best tenth.\n\n"
+    text = "For each value, the best latency of any config with it, over the best of all: 1.00 costs nothing. In\n"
+    text += "brackets, the number of such configs measured. Importance: Optuna's PED-ANOVA for the best tenth.\n\n"
     ranked = sorted(report.knobs, key=lambda knob: -(knob.importance or 0.0))
     rows = [[knob.name, "" if knob.importance is None else f"{knob.importance:.2f}", _reached(knob)] for knob in ranked]
     notes = "".join(f"\n\n> {markdown(note)}" for note in report.knob_notes)
@@ -211,8 +206,8 @@ def _reached(knob: Knob) -> str:
 def _provenance(report: Report) -> str:
     versions = dataclasses.asdict(report.provenance)
     correlation = report.rank_correlation
-    model = "too few predictions" if correlation is None else f"{correlation:.2f} (Spearman; 1 orders all rightly)"
-    spent = f"{report.seconds:.0f} s, {report.measuring:.0f} s of them measuring"
+    model = "too few predictions" if correlation is None else f"{correlation:.2f} (Spearman; 1 is a perfect order)"
+    spent = f"{report.seconds:.0f} s, of which measuring {report.measuring:.0f} s"
     asked = f"{options_text(report.problem)} --seed {report.seed}{regime_options(report.key.regime)}"
     again = f"tune {dashed(report.key.workload)} {asked} --force"
     rows = [
@@ -224,11 +219,11 @@ def _provenance(report: Report) -> str:
         ["finals", f"{report.remeasured} evaluations"],
         ["cost model", model],
         ["time in evaluations", spent],
-        ["ranks started again", f"{report.restarts} times, {report.restarting:.0f} s" if report.restarts else "never"],
+        ["ranks restarted", f"{report.restarts} times, {report.restarting:.0f} s" if report.restarts else "never"],
         ["study", f"{report.study_id}, seed {report.seed}"],
         *([name.replace("_", " "), value or "none"] for name, value in versions.items() if name != "space"),
         ["space fingerprint", versions["space"]],
-        ["again", Code(again)],
+        ["to repeat", Code(again)],
     ]
     return "## How this was found\n\n" + table(["", ""], rows)
 

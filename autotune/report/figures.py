@@ -1,4 +1,4 @@
-"""Figures and how they are written: latencies with their spread, ratios with theirs, problems and configs as text."""
+"""Figures and their text: latencies with their spread, ratios with their error, problems and configs."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from autotune.outcome import DEFAULT_REGIME, Latency, Regime
 from autotune.rounds import log_ratios, mean_and_error
 from autotune.text import visible
 
-INTERPRETER_NOTE = "These are times of Triton's interpreter on CPUs: they say nothing about GPUs."
+INTERPRETER_NOTE = "Times are from Triton's interpreter on CPUs; they say nothing about GPUs."
 
 
 @dataclass(frozen=True)
 class Ratio:
-    """A quotient of two measured times. The error is half of a 95 % interval where both have rounds, else it is what
-    the spreads of their iterations bring, which tells nothing of what differs between rounds.
+    """A quotient of two measured times. Its error is half of a 95 % interval if both have rounds; else it comes from
+    the spreads of their iterations, which do not cover changes between rounds.
     """
 
     value: float
     error: float
     rounds: int = 0
-    """In which both were measured in turns; 0 where that is not known."""
+    """The number of rounds in which both were measured in turns; 0 if unknown."""
 
     def __str__(self) -> str:
         digits = 2 if self.error >= 0.005 or self.error == 0 else 3
@@ -36,12 +36,12 @@ class Ratio:
 
     @property
     def is_less(self) -> bool:
-        """True where it is below 1 beyond its error."""
+        """True if the value is below 1 by more than its error."""
         return self.value + self.error < 1
 
 
 def ratio(numerator: Latency, denominator: Latency, regime: Regime = DEFAULT_REGIME) -> Ratio:
-    """How many times longer the first takes, round by round; with fewer than two rounds, by the medians and spreads."""
+    """Time of the first over the second, round by round; with fewer than two rounds, by medians and spreads."""
     pairs = log_ratios(numerator.in_rounds(regime), denominator.in_rounds(regime))
     if len(pairs) < 2:
         value = numerator.of(regime) / denominator.of(regime)
@@ -51,24 +51,24 @@ def ratio(numerator: Latency, denominator: Latency, regime: Regime = DEFAULT_REG
 
 
 def slowest(parts: Mapping[str, Latency]) -> str | None:
-    """The name of the part that takes longest; None where there is none."""
+    """The name of the slowest part; None if there is none."""
     return max(parts, key=lambda name: parts[name].median, default=None)
 
 
 def fastest(latencies: Mapping[str, Latency], regime: Regime = DEFAULT_REGIME) -> str | None:
-    """The name of the one that takes least time; None where there is none."""
+    """The name of the fastest one; None if there is none."""
     return min(latencies, key=lambda name: latencies[name].of(regime), default=None)
 
 
 def microseconds(value: float) -> str:
-    """A time in µs, to four digits or so: 4.08, 408.2, 12345."""
+    """A time in µs with about four digits: 4.08, 408.2, 12345."""
     if value >= 10_000:
         return f"{value:.0f} µs"
     return f"{value:.1f} µs" if value >= 100 else f"{value:.2f} µs"
 
 
 def latency_text(latency: Latency, regime: Regime = DEFAULT_REGIME) -> str:
-    """The latency with its uncertainty: ``408.2 µs ± 1.2 %``; by its rounds, else by the spread of its iterations."""
+    """The latency with its error, ``408.2 µs ± 1.2 %``: from the rounds, else the spread of the iterations."""
     rounds = latency.in_rounds(regime)
     error = latency.spread if len(rounds) < 2 else mean_and_error([math.log(each) for each in rounds])[1]
     percent = f"{100 * error:.1f} %" if error < 1 else "over 100 %"  # two rounds that differ much
@@ -76,7 +76,7 @@ def latency_text(latency: Latency, regime: Regime = DEFAULT_REGIME) -> str:
 
 
 def problem_text(problem: Mapping[str, Any]) -> str:
-    """A problem in one line, its sizes first; its world size is left out, for that stands beside the device."""
+    """A problem in one line, sizes first; without the world size, which stands beside the device."""
     names = [name for name in problem if name != "world_size"]
     names.sort(key=lambda name: not isinstance(problem[name], int) or isinstance(problem[name], bool))
     return " ".join(f"{plain(name)}={plain(problem[name])}" for name in names)
@@ -89,7 +89,7 @@ def config_text(config: Config) -> str:
 
 
 def change_text(config: Config, winner: Config) -> str:
-    """A config in one line, by what it changes in the winner where it is of the same mode."""
+    """A config in one line, as its difference from the winner if both have the same mode."""
     if config == winner:
         return "the winner"
     if set(config) != set(winner) or config.get("mode") != winner.get("mode"):
@@ -99,34 +99,34 @@ def change_text(config: Config, winner: Config) -> str:
 
 
 def plain(value: Any) -> str:
-    """A value as JSON has it, strings without their quotes; in one line, nothing hidden."""
+    """A value as in JSON, strings without quotes; one line, hidden characters escaped."""
     return visible(value) if isinstance(value, str) else json.dumps(value)
 
 
 def device_text(key: CacheKey) -> str:
-    """What a key's measurements ran on."""
+    """The ranks and the device of a key."""
     if key.device == INTERPRETER:
         return f"{key.world_size} ranks under Triton's interpreter ({INTERPRETER})"
     return visible(f"{key.world_size} × {key.device} ({key.arch}, {key.interconnect})")
 
 
 def regime_options(regime: str) -> str:
-    """The command line's option for a regime; nothing for the one that it takes by itself."""
+    """The command line's option for a regime; empty for the default."""
     return "" if regime == DEFAULT_REGIME else f" --regime {regime}"
 
 
 def resource_text(resource: str) -> str:
-    """What a resource of the roofline is called."""
+    """The name of a roofline's resource in texts."""
     return "arithmetic" if resource == "flops" else resource
 
 
 def dashed(name: str) -> str:
-    """A name as the command line has it."""
+    """A name as on the command line."""
     return visible(name).replace("_", "-")
 
 
 def options_text(fields: Mapping[str, Any]) -> str:
-    """A problem's fields as command-line options, quoted where a shell would take a value for something else."""
+    """A problem's fields as command-line options, quoted for a shell."""
     words = []
     for name, value in fields.items():
         option = shlex.quote(dashed(name))

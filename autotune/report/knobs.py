@@ -1,4 +1,4 @@
-"""How each dimension mattered: the best latency reached with each value, and Optuna's importance of the dimension."""
+"""Importance of each dimension: the best latency per value, and Optuna's importance."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from autotune.report.model import Knob, Reached
 from autotune.search_spaces import Space
 
 FEWEST = 20
-"""Measured configs below which an importance would be noise."""
+"""Below this number of measured configs, an importance would be noise."""
 
 
 def knobs_of(
     searched: Sequence[TrialRecord], space: Space | None, regime: Regime = DEFAULT_REGIME
 ) -> tuple[tuple[Knob, ...], tuple[str, ...]]:
-    """The dimensions that took more than one value, with what Optuna warned of, as notes.
+    """The dimensions that took more than one value, and Optuna's warnings as notes.
 
-    Without a space they come in the order in which configs name them, and without importance.
+    Without a space, dimensions keep the order of the configs and have no importance.
     """
     measured: dict[Config, float] = {}
     for record in searched:
@@ -39,7 +39,7 @@ def knobs_of(
 
 
 def _reached(name: str, measured: dict[Config, float], space: Space | None) -> tuple[Reached, ...]:
-    """For each value the best of the configs that carry it, in the dimension's own order."""
+    """The best of the configs with each value, in the dimension's own order."""
     groups: dict[Value, list[float]] = {}
     for config, median in measured.items():
         if name in config:
@@ -53,8 +53,8 @@ def _reached(name: str, measured: dict[Config, float], space: Space | None) -> t
 
 
 def _importance(measured: dict[Config, float], space: Space) -> tuple[dict[str, float], tuple[str, ...]]:
-    """PED-ANOVA over the measured configs, for the dimensions that took several values, summing to 1; it knows those
-    that only some modes have.
+    """PED-ANOVA over the measured configs, for the dimensions that took several values, summing to 1; it handles
+    dimensions that only some modes have.
     """
     if len(measured) < FEWEST:
         return {}, (f"Importance of dimensions needs {FEWEST} measured configs; there are {len(measured)}.",)

@@ -1,4 +1,4 @@
-"""A report as a frozen dataclass: everything that is said about one finished study, before it is written down."""
+"""A report as frozen dataclasses: all facts about one finished study, before they are written."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Speedup:
 
 @dataclass(frozen=True)
 class Limit:
-    """The operation's parts alone, as the library does them: perfect overlap takes as long as the slowest of them."""
+    """The operation's parts alone, as the library does them; perfect overlap takes as long as the slowest."""
 
     parts: dict[str, Latency]
     shares: dict[str, Ratio]
@@ -33,13 +33,13 @@ class Limit:
 
     @property
     def share(self) -> Ratio:
-        """Of the slowest part: 1 is perfect overlap."""
+        """The slowest part's; 1 is perfect overlap."""
         return self.shares[self.slowest]
 
 
 @dataclass(frozen=True)
 class Tax:
-    """What the bulk-synchronous way loses, as far as the measurements can tell it apart."""
+    """A cost of the bulk-synchronous way, as far as measurements can separate it."""
 
     name: str
     microseconds: float
@@ -49,7 +49,7 @@ class Tax:
 
 @dataclass(frozen=True)
 class Ranked:
-    """One of the best configs: its latency in the search, and in the finals where it was in them."""
+    """One of the best configs, with its latency in the search and, if it was there, in the finals."""
 
     config: Config
     latency: Latency
@@ -60,7 +60,7 @@ class Ranked:
 
 @dataclass(frozen=True)
 class Ending:
-    """How often evaluations ended in one way, with one example."""
+    """The number of evaluations with one outcome, and an example."""
 
     outcome: Outcome
     count: int
@@ -70,20 +70,18 @@ class Ending:
 
 @dataclass(frozen=True)
 class Reached:
-    """The best latency that any config with a value reached."""
+    """The best latency among configs with one value."""
 
     value: Value
     best: float
     relative: float
-    """Over the best of all configs: 1 is as good as any."""
+    """Over the best of all configs; 1 is as good as any."""
     configs: int
-    """Measured configs with the value."""
+    """The number of measured configs with the value."""
 
 
 @dataclass(frozen=True)
 class Knob:
-    """How one dimension mattered."""
-
     name: str
     help: str
     reached: tuple[Reached, ...]
@@ -92,8 +90,6 @@ class Knob:
 
 @dataclass(frozen=True)
 class Report:
-    """One finished study."""
-
     key: CacheKey
     provenance: Provenance
     problem: dict[str, Any]
@@ -104,12 +100,12 @@ class Report:
     config: Config
     latency: Latency
     speedups: tuple[Speedup, ...]
-    """Against the fastest baseline first."""
+    """The fastest baseline first."""
     limit: Limit | None
     roofline: Roofline | None
     """A second limit, which no kernel passes: from the problem's flops and bytes at this device's measured rates."""
     in_regimes: dict[str, dict[str, float]]
-    """Microseconds of winner and baselines, by name and regime, as far as they were measured."""
+    """Microseconds of winner and baselines, by name and measured regime."""
     verdicts: tuple[Verdict, ...]
     """The winner against the fastest baseline of each regime."""
     taxes: tuple[Tax, ...]
@@ -125,19 +121,18 @@ class Report:
     seconds: float
     """Spent in evaluations, search and finals."""
     measuring: float
-    """So much of them the ranks measured; else they compiled and checked."""
+    """The part of ``seconds`` in which the ranks measured; in the rest they compiled and checked."""
     restarts: int = 0
-    """How often a config cost the ranks their lives, …"""
+    """Configs that killed the ranks, …"""
     restarting: float = 0.0
-    """… and the seconds of ``seconds`` that it took to start them again."""
+    """… and the part of ``seconds`` spent on restarting them."""
     rank_correlation: float | None = None
-    """Spearman's, of the cost model's predictions with the latencies of the search; None where too few have both."""
+    """Spearman's, between the cost model's predictions and the search's latencies; None if too few have both."""
     notes: tuple[str, ...] = ()
-    """What a reader must know first."""
+    """Caveats that come first in the report."""
     knob_notes: tuple[str, ...] = ()
-    """What Optuna says of its importances."""
+    """Optuna's warnings about its importances."""
 
     @property
     def regime(self) -> Regime:
-        """That the study was tuned for."""
         return Regime(self.key.regime)

@@ -1,4 +1,4 @@
-"""The regimes: what winner and baselines take in each, and whether the winner is slower than a baseline anywhere."""
+"""The regimes: latencies of winner and baselines in each, and baselines that beat the winner anywhere."""
 
 from __future__ import annotations
 
@@ -20,37 +20,35 @@ CALLERS = {
 }
 
 WITHOUT_ROUNDS = (
-    "No rounds are known, as of what an older version tuned: ± is the spread of iterations, and says nothing of what "
-    "differs between rounds."
+    "Tuned by a version that stored no rounds: ± is the spread over iterations and does not cover changes "
+    "between rounds."
 )
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """The winner against the fastest baseline of a regime."""
-
     regime: Regime
     baseline: str
     ratio: Ratio
-    """How many times as fast the winner is."""
+    """Baseline's time over the winner's."""
     winner_microseconds: float
     baseline_microseconds: float
 
     @property
     def text(self) -> str:
-        """``isolated: 0.93 ± 0.01 times as fast as bsp graph, slower than it (98.0 µs against 91.0 µs)``."""
-        against = f"({microseconds(self.winner_microseconds)} against {microseconds(self.baseline_microseconds)})"
-        slower = ", slower than it" if self.ratio.is_less else ""
-        return f"{TITLES[self.regime]}: {self.ratio} times as fast as {self.baseline}{slower} {against}"
+        """``isolated: 0.93 ± 0.01 times as fast as bsp graph, slower (98.0 µs vs 91.0 µs)``."""
+        times = f"({microseconds(self.winner_microseconds)} vs {microseconds(self.baseline_microseconds)})"
+        slower = ", slower" if self.ratio.is_less else ""
+        return f"{TITLES[self.regime]}: {self.ratio} times as fast as {self.baseline}{slower} {times}"
 
 
 def in_regimes(winner: Winner) -> dict[str, dict[str, float]]:
-    """Microseconds of the winner and every baseline, by name and regime, as far as they were measured."""
+    """Microseconds of the winner and every baseline, by name and measured regime."""
     return {name: _known(latency) for name, latency in {WINNER: winner.latency, **winner.baselines}.items()}
 
 
 def verdicts(winner: Winner) -> tuple[Verdict, ...]:
-    """For each regime in which the winner and a baseline were measured."""
+    """One verdict per regime in which the winner and a baseline were measured."""
     found = []
     for regime in Regime:
         there = {name: latency for name, latency in winner.baselines.items() if latency.knows(regime)}
@@ -62,14 +60,14 @@ def verdicts(winner: Winner) -> tuple[Verdict, ...]:
 
 
 def conclusion(of: Sequence[Verdict]) -> str:
-    """In plain words, where the winner is slower than a baseline; empty where there is nothing to compare."""
+    """One sentence on where the winner is slower than a baseline; empty if there is nothing to compare."""
     if not of:
         return ""
     slower = [f"{TITLES[each.regime]} than {each.baseline}" for each in of if each.ratio.is_less]
     if slower:
         return f"The winner is slower {' and '.join(slower)}."
     measured = ", ".join(TITLES[each.regime] for each in of)
-    return f"The winner is nowhere slower than a baseline beyond the noise (measured: {measured})."
+    return f"The winner is not slower than any baseline beyond the noise (measured: {measured})."
 
 
 def _known(latency: Latency) -> dict[str, float]:

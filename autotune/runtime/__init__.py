@@ -1,1 +1,1 @@
-"""Run time: the cached lookup, and operators that use it."""
+"""Run time: the cached look-up, and the operators that use it."""

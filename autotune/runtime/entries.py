@@ -1,4 +1,4 @@
-"""Entries of the cache for one key: which of them may be served, exactly or as the nearest, and why others may not."""
+"""Cache entries for one key: those that may be served, exactly or as the nearest, and the reasons for the others."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ from autotune.errors import NoDatabase
 from autotune.runtime.gate import Gate
 
 GATE = Gate()
-"""Held over the one query of a workload, so that threads which look up at once ask once."""
+"""Held over the one query of a workload, so that concurrent look-ups query once."""
 
 NEAREST_RATIO = 2.0
-"""A tuned problem stands in for another one whose free dimensions are at most this many times larger or smaller."""
+"""A tuned problem may replace another one whose free dimensions are at most this many times larger or smaller."""
 
 Sizes = tuple[float, ...]
-"""Of the free dimensions, in their order."""
+"""Sizes of the free dimensions, in their order."""
 
 
 @dataclass(frozen=True)
 class Served:
-    """The entry to use, if there is one, and why it is not exact, in one line; empty where it is."""
+    """The entry to use, if any, and the reason why it is not exact, in one line; empty if it is."""
 
     entry: Entry | None
     reason: str
 
 
 class Entries:
-    """A workload's entries on a device: by key, and once somebody asks for neighbours, sorted by the free sizes."""
+    """A workload's entries on a device: by key and, on the first search for neighbours, sorted by the free sizes."""
 
     def __init__(self, entries: Iterable[Entry]) -> None:
-        """From the newest to the oldest."""
+        """``entries`` go from the newest to the oldest."""
         self._entries = tuple(entries)
         self._by_key: dict[CacheKey, list[Entry]] = {}
         for entry in self._entries:
@@ -45,13 +45,14 @@ class Entries:
         self._families: dict[tuple[str, ...], dict[object, _Family]] = {}
 
     def of(self, key: CacheKey) -> Sequence[Entry]:
-        """Those of a key, one for each provenance."""
+        """The entries of a key, one per provenance."""
         return self._by_key.get(key, ())
 
     def near(self, key: CacheKey, provenance: Provenance, free: Sequence[str]) -> Iterator[Entry]:
-        """Those of a provenance that differ from the key in the dimensions ``free`` alone, and little; nearest first.
+        """The entries of a provenance that differ from the key only in the dimensions ``free``, and little; nearest
+        first.
 
-        One free dimension costs a bisection, several cost a scan of those that differ in nothing else.
+        One free dimension costs a bisection, several a scan of the entries that differ in nothing else.
         """
         names = tuple(free)
         families = self._families.get(names)
@@ -64,13 +65,13 @@ class Entries:
 
 
 class _Family:
-    """Entries that differ in their free sizes alone."""
+    """Entries that differ only in their free sizes."""
 
     def __init__(self) -> None:
         self.sizes: list[Sizes] = []
-        """In ascending order, each once."""
+        """In ascending order, without duplicates."""
         self.at: dict[Sizes, list[Entry]] = {}
-        """By the text of their problems, where several have the same sizes."""
+        """Ordered by the text of their problems if several have the same sizes."""
 
     def add(self, sizes: Sizes, entry: Entry) -> None:
         if sizes not in self.at:
@@ -78,7 +79,7 @@ class _Family:
         self.at.setdefault(sizes, []).append(entry)
 
     def outwards(self, here: Sizes) -> Iterator[Entry]:
-        """Along the one dimension, from where ``here`` belongs up and down."""
+        """Along the one dimension, up and down from the place of ``here``."""
         middle = bisect_left(self.sizes, here)
         up = (self.sizes[place] for place in range(middle, len(self.sizes)))
         down = (self.sizes[place] for place in reversed(range(middle)))
@@ -87,7 +88,7 @@ class _Family:
         return chain.from_iterable(self.at[sizes] for sizes in ordered)
 
     def scanned(self, here: Sizes) -> Iterator[Entry]:
-        """All that are near, sorted."""
+        """All near ones, sorted."""
         near = [(_distance(here, sizes), sizes) for sizes in self.sizes if _near(here, sizes)]
         found = [(distance, entry) for distance, sizes in near for entry in self.at[sizes]]
         found.sort(key=lambda pair: (pair[0], pair[1].key.problem))
@@ -95,9 +96,9 @@ class _Family:
 
 
 def read_entries(url: str, workload: str, device: str) -> Entries:
-    """A workload's entries on a device: one query per process. None where there is no database.
+    """A workload's entries on a device: one query per process. None without a database.
 
-    Raises StoreError where it cannot be read.
+    Raises StoreError if it cannot be read.
     """
     key = (url, workload, device)
     with GATE:
@@ -107,7 +108,7 @@ def read_entries(url: str, workload: str, device: str) -> Entries:
 
 
 def forget_entries(workload: str | None = None) -> None:
-    """Ask the database again at the next ``read_entries``: of one workload, or of all."""
+    """Query the database again at the next ``read_entries``: for one workload, or for all."""
     with GATE:
         for key in [key for key in _ENTRIES if workload in (None, key[1])]:
             del _ENTRIES[key]
@@ -119,8 +120,8 @@ def serve(
 ) -> Served:  # fmt: skip
     """The exact entry, else the nearest; never a stale one, never one whose config ``violation`` refuses.
 
-    Nearest: the same key but for the problem's dimensions ``free``, each within a factor of two; the smallest sum of
-    their log ratios, smaller sizes first.
+    Nearest: the same key except for the dimensions ``free``, each within a factor of two; the smallest sum of their log
+    ratios, smaller sizes first.
     """
     reason = "nothing tuned for this problem here"
     for entry in sorted(entries.of(key), key=lambda entry: entry.provenance != provenance)[:1]:
@@ -145,7 +146,7 @@ def _query(url: str, workload: str, device: str) -> list[Entry]:
 
 
 def _families(entries: Iterable[Entry], free: tuple[str, ...]) -> dict[object, _Family]:
-    """By provenance, and all of the key besides the free dimensions."""
+    """Families by provenance and the key without the free dimensions."""
     sized = [(sizes, entry) for entry in entries if (sizes := _sizes(entry.key, free)) is not None]
     sized.sort(key=lambda pair: (pair[0], pair[1].key.problem))
     found: dict[object, _Family] = {}
@@ -155,7 +156,7 @@ def _families(entries: Iterable[Entry], free: tuple[str, ...]) -> dict[object, _
 
 
 def _sizes(key: CacheKey, free: Sequence[str]) -> Sizes | None:
-    """The free dimensions' sizes; None where one of them is no size."""
+    """The free dimensions' sizes; None if one of them is not a size."""
     problem = json.loads(key.problem)
     sizes = tuple(problem.get(name) for name in free)
     return sizes if all(_is_size(size) for size in sizes) else None

@@ -1,4 +1,4 @@
-"""A lock that does not hang a forked child: data loaders fork while other threads of their program look configs up."""
+"""A lock that does not hang a forked child: data loaders fork while other threads of their program do look-ups."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import threading
 from types import TracebackType
 
 FORK_SECONDS = 5.0
-"""How long a fork waits for the holder: long beside a query, short beside one that waits for its database."""
+"""Seconds for which a fork waits for the holder: long for a query, short for one that waits for its database."""
 
 
 class Gate:
-    """A lock that a thread may take again. A fork waits until it is free, and in the child it is free.
+    """A re-entrant lock. A fork waits until it is free, and in the child it is free.
 
-    What its holder does to libraries with locks of their own (SQLite has some) is thereby done when the child begins.
+    So the holder's work in libraries with their own locks (such as SQLite) is done when the child begins.
     """
 
     def __init__(self) -> None:

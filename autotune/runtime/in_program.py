@@ -28,7 +28,7 @@ from autotune.workloads import Workload, provenance_of
 LOG = logging.getLogger("autotune")
 
 PATIENCE = 300.0
-"""Seconds that ranks wait for each other: longer than a compiler may take, which the others wait for as well."""
+"""Seconds for which ranks wait for each other: longer than a compiler may take, which they wait for as well."""
 
 
 class TuningAgreement(Agreement):
@@ -79,7 +79,7 @@ def tune(
 
 @dataclass(frozen=True)
 class _Terms:
-    """What a rank is asked for, checked: the same on all of them."""
+    """A rank's checked arguments; the same on all ranks."""
 
     workload: str
     problem: Problem
@@ -96,7 +96,6 @@ class _Terms:
         cls, name: str | Workload, problem: Problem, effort: str | None, trials: int | None, budget: str | None,
         seed: int, force: bool, regime: str, *, world_size: int,
     ) -> _Terms:  # fmt: skip
-        """Raises InputError."""
         workload, machine = workload_for(name, problem), this_machine()
         if problem.world_size != world_size:
             raise InputError(f"{problem}: world_size={problem.world_size}, but this program has {world_size} ranks")
@@ -107,7 +106,7 @@ class _Terms:
 
 
 def _drive(workload: Workload, terms: _Terms, crew: Crew, url: str | None) -> Found:
-    """On rank 0: the loop."""
+    """Run the loop, on rank 0."""
     problem, machine = terms.problem, terms.machine
     said: set[str] = set()
 
@@ -130,17 +129,17 @@ def _drive(workload: Workload, terms: _Terms, crew: Crew, url: str | None) -> Fo
         if result.entry is None:
             last = next((r.evaluation for r in reversed(store.trials(result.study.id)) if r.evaluation.reason), None)
             why = f"; the last: {last.outcome}, {last.reason}" if last is not None else ""
-            raise NotTuned(f"{problem}: nothing could be measured{why}")
+            raise NotTuned(f"{problem}: no config could be measured{why}")
     return Found(result.entry.winner.config, "exact", result.entry, "")
 
 
 @contextmanager
 def _agreement(timeout: float) -> Iterator[tuple[TuningAgreement, Any]]:
-    """The agreement, and a group for the heap; over groups of our own, as a time-out leaves a group unusable."""
+    """The agreement, and a group for the heap; both separate, as a time-out leaves a group unusable."""
     if not dist.is_available() or not dist.is_initialized():
         raise InputError(
-            "tune is called by every rank of a program under torchrun: call torch.distributed.init_process_group "
-            '("cpu:gloo,cuda:nccl") first; from one process, use the command of the same name'
+            "autotune.tune needs every rank of a program under torchrun: call torch.distributed.init_process_group "
+            '("cpu:gloo,cuda:nccl") first; in a single process use the command tune'
         )
     patience = timedelta(seconds=timeout)
     with (

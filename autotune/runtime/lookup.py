@@ -1,4 +1,4 @@
-"""The lookup: which config to use for a problem here, and where it came from. It never tunes."""
+"""The look-up: the config for a problem here, and its source. It never tunes."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ Source = Literal["exact", "nearest", "default", "given", "tuned"]
 
 @dataclass(frozen=True)
 class Found:
-    """What a lookup found. ``entry`` is the cache entry behind it, None for the default."""
+    """The result of a look-up. ``entry`` is its cache entry, None for the default."""
 
     config: Config
     source: Source
     entry: Entry | None
     reason: str
-    """Why it is not exact, in one line; empty where it is."""
+    """The reason why it is not exact, in one line; empty if it is."""
 
     @classmethod
     def of(cls, served: Served) -> Found | None:
@@ -64,7 +64,7 @@ def lookup(
 
 
 def workload_for(name: str | Workload, problem: Problem) -> Workload:
-    """The workload that ``name`` means to ``lookup``; raises UnknownWorkload, and InvalidProblem for another one's."""
+    """The workload for a look-up's ``name``. Raises UnknownWorkload, and InvalidProblem for another one's problem."""
     found = workload(name) if isinstance(name, str) else name
     if not isinstance(problem, found.problem_type):
         raise InvalidProblem(f"{found.name} takes a {found.problem_type.__name__}, not a {type(problem).__name__}")
@@ -72,7 +72,7 @@ def workload_for(name: str | Workload, problem: Problem) -> Workload:
 
 
 def forget_lookups() -> None:
-    """Read the database again at the next lookup."""
+    """Read the database again at the next look-up."""
     forget_entries()
     _ANSWERS.clear()
 
@@ -102,7 +102,7 @@ _ANSWERS = _Answers()
 def choose(
     found: Workload, problem: Problem, machine: Machine, entries: Entries, regime: Regime = DEFAULT_REGIME
 ) -> Found:
-    """What these entries have for a problem: as ``lookup`` does, which takes all there are in a database."""
+    """The result for a problem among these entries; ``lookup`` takes all entries of a database."""
     served = serve(
         entries, CacheKey.of(problem, machine, regime), provenance_of(found), problem.free,
         lambda config: found.space.violation(config, problem, machine),

@@ -12,7 +12,7 @@ from autotune.errors import GangError, HeapExhausted, InvalidProblem
 from autotune.heap.arena import SymmetricHeap
 from autotune.kernels.launching.contract import Kernels, Setup
 from autotune.kernels.launching.streams import capturing
-from autotune.kernels.launching.tensors import TORCH_DTYPES, Run
+from autotune.kernels.launching.tensors import Run
 from autotune.machine import Machine
 from autotune.problem import Problem
 
@@ -39,13 +39,8 @@ class Workspace:
         self._runs: dict[tuple[int, ...], Run] = {}
         self.bound = False
         """Whether it has been compiled, and bound to tensors, on every rank."""
-        self.shard: torch.Tensor | None = None
-        """Where peers read our first operand from, in the modes in which they do."""
         try:
             self._setup = Setup(kernels, problem, config, machine, heap, spin_limit)
-            shape = kernels.read_by_peers(problem, self._setup.knobs)
-            if shape is not None:
-                self.shard = heap.allocate(shape, TORCH_DTYPES[problem.dtype])
         except HeapExhausted as error:
             raise HeapExhausted(f"{error}; or give back what other problems hold, by context.release()") from error
 
@@ -56,26 +51,12 @@ class Workspace:
         """
         if self.bound:
             return
-        if self.shard is not None:
-            first = operands[0]
-            assert first is not None
-            if first.data_ptr() != self.shard.data_ptr():
-                self._check_copied(first, out)
-            operands = (self.shard, *operands[1:])
         self._bound(operands, out, _addresses(operands, out))
         self.bound = True
 
     def run(self, operands: Operands, out: torch.Tensor) -> None:
         """Enqueue one call on the current stream. Under the interpreter raises GangError where a wait timed out."""
-        shard = self.shard
-        if shard is not None:
-            first = operands[0]
-            assert first is not None
-            if first.data_ptr() != shard.data_ptr():
-                self._check_copied(first, out)
-                shard.copy_(first.detach())  # safe to overwrite: these modes end only when every peer has read
-            operands = (shard, *operands[1:])
-        addresses = tuple([0 if tensor is None else tensor.data_ptr() for tensor in (out, *operands)])
+        addresses = _addresses(operands, out)
         run = self._runs.get(addresses) or self._bound(operands, out, addresses)
         run()
         if self._machine.is_interpreter:
@@ -90,14 +71,14 @@ class Workspace:
                 "every rank"
             )
 
-    def _check_copied(self, first: torch.Tensor, out: torch.Tensor) -> None:
-        """Raise InvalidProblem where a first operand outside the shard may not be, or overlaps ``out``."""
-        if getattr(self.problem, "in_place", False):
-            raise InvalidProblem("in_place=True: a is to be the tensor of all_gather_shard, and this is not")
-        _check_apart(first, out)  # harmless here, but not with the next config
+    @property
+    def shard(self) -> torch.Tensor | None:
+        """Where peers read our first operand from, in the modes in which they do."""
+        return self._setup.shard
 
     def _bound(self, operands: Operands, out: torch.Tensor, addresses: tuple[int, ...]) -> Run:
         """The launches on these addresses. They own none of the memory: what callers free is free."""
+        self._check_in_place(operands[0])
         operands, out = _checked(operands, out)
         if self._setup.scratch is None or capturing(self._heap.device):
             # The library's way takes buffers of its own, from torch's allocator at each call: nothing to remember.
@@ -110,6 +91,12 @@ class Workspace:
             self._runs.clear()
         self._runs[addresses] = run
         return run
+
+    def _check_in_place(self, first: torch.Tensor | None) -> None:
+        if first is not self.shard and getattr(self.problem, "in_place", False):
+            assert first is not None and self.shard is not None
+            if first.data_ptr() != self.shard.data_ptr():
+                raise InvalidProblem("in_place=True: a is to be the tensor of all_gather_shard, and this is not")
 
 
 def _addresses(operands: Operands, out: torch.Tensor) -> tuple[int, ...]:

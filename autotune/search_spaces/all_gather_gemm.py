@@ -104,16 +104,16 @@ SPACE = Space(
     split_dimension(STAGED),
     flags("preload_b", modes=STAGED, help="load the first step of B before waiting for A"),
     choices("schedule", "tile", "persistent", "flattened", modes=KERNELS,
-            help="one program per tile; persistent; persistent with tile and k loops made one"),
+            help="one program per tile; persistent; persistent with tile and k loops flattened into one"),
     numbers("transfer_rows", 16, 32, 64, 128, 256, 512, 1024, 2048, modes=(*STAGED, "copy_engine"),
             help="transfer granularity: rows of a shard that one signal covers"),
     numbers("k_chunks", 1, 2, 4, 8, 16, modes=STAGED,
-            help="ranges of K that travel, and are waited for, one after the other"),
+            help="ranges of K that are sent and awaited one after the other"),
     numbers("comm_programs", 1, 2, 4, 8, 12, 16, 20, 24, 32, 48, 64, modes=MOVING, help="programs that move data"),
-    numbers("copy_kib", 2, 4, 8, 16, 32, modes=MOVING, help="KiB that a communicating program moves at a step"),
+    numbers("copy_kib", 2, 4, 8, 16, 32, modes=MOVING, help="KiB that a communicating program moves per step"),
     choices("peer_order", "rotate", "fanout", modes=MOVING, help="one peer after the other, or all at each step"),
     choices("push_site", "same_launch", "same_stream", "side_stream", modes=("push",),
-            help="where the push runs: in the GEMM's launch, before it, or beside it"),
+            help="place of the push: in the GEMM's launch, before it, or on a stream beside it"),
     numbers("head_start", 0, 1, 2, 3, 4, 6, 8, modes=STAGED,
             help="tiles the GEMM programs take before the communicating programs join them"),
     numbers("gemm_streams", 1, 2, modes=("copy_engine",), help="streams over which the chunks' GEMMs alternate"),
@@ -121,39 +121,39 @@ SPACE = Space(
         *gemm_constraints(),
         *split_constraints(),
         Constraint("TMA within a shard", ("loads", "block_k"), _tma_within_shard,
-                   "a direct pull's step must not cross into the next shard's columns: block_k must divide them",
+                   "a direct pull's step must not cross into the next shard: block_k must divide the shard's columns",
                    modes=("pull",)),
         Constraint("transfer within the shard", ("transfer_rows",), _transfer_within_shard,
-                   "a transfer may exceed the shard's rows only by rounding up to the next power of two"),
+                   "a transfer may exceed the shard's rows only by rounding up to a power of two"),
         Constraint("room for the GEMM", ("comm_programs",), _leaves_room,
                    "at most half of the compute units may communicate"),
         Constraint("residency", ("push_site", "schedule"), _side_stream_resident,
-                   "a GEMM of one program per tile could fill the GPU before the push on the side stream is resident"),
+                   "one program per tile could fill the GPU before the push on the side stream is resident"),
         Constraint("sequential programs", ("comm_programs", "schedule"), _one_after_another,
-                   "the interpreter runs programs one after another: one that waits before others have pushed hangs"),
+                   "the interpreter runs programs one by one: a program that waits before others have pushed hangs"),
         Constraint("head start without effect", ("head_start", "schedule", "push_site"), _head_start_used,
-                   "only communicating programs of a persistent GEMM's own launch can join in later", modes=("push",)),
+                   "only communicating programs in a persistent GEMM's own launch can join it later", modes=("push",)),
         Constraint("head start without effect", ("head_start", "schedule"), _staged_head_start_used,
-                   "only a persistent GEMM has turns", modes=("pull_staged",)),
+                   "only a persistent GEMM gives a head start", modes=("pull_staged",)),
         Constraint("even chunks", ("k_chunks", "block_k"), _chunks_are_even,
-                   "every chunk must be whole steps of block_k, and in K layout the shards of as many ranks"),
+                   "every chunk must be whole steps of block_k, and in K layout hold the shards of equally many ranks"),
         Constraint("chunks and loops", ("k_chunks", "preload_b", "schedule"), _chunks_start_a_loop,
-                   "each chunk is a loop of its own: nothing to preload for the tile or to flatten"),
+                   "each chunk has its own loop, which neither preloads nor flattens"),
         Constraint("preload without effect", ("preload_b", "split_k", "block_m"), _preload_waits,
-                   "tiles of one owner walk their own rows first and wait for others only later"),
+                   "if tiles have one owner, programs start with their own rank's rows and need not wait"),
         Constraint("preload", ("preload_b", "split_k", "block_k"), _preload_has_a_step,
                    "every split needs a first step to preload"),
         Constraint("flattening", ("split_k", "schedule"), _split_is_not_flattened,
-                   "the programs of a split tile join at its end, which is not the next tile's loop"),
+                   "the programs of a split tile join at its end, so its loop cannot run on into the next tile"),
         Constraint("flattening", ("schedule",), _pull_is_not_flattened,
                    "the direct pull has no flattened form", modes=("pull",)),
-        Constraint("parts of peers", ("mode",), _peers_exist, "one rank has nothing to exchange",
+        Constraint("parts of peers", ("mode",), _peers_exist, "a single rank has nothing to exchange",
                    modes=("own_collective",)),
         Constraint("copies by rows", ("mode",), _copies_rows,
-                   "chunks of C are independent only in rows layout, and one rank has nothing to copy",
+                   "chunks of C are independent only in rows layout, and a single rank has nothing to copy",
                    modes=("copy_engine",)),
-        Constraint("CUDA graphs", ("launch",), _graphs_exist, "there are no CUDA graphs without a GPU"),
-        Constraint("streams", ("gemm_streams",), _one_stream_on_cpu, "there are no streams without a GPU"),
+        Constraint("CUDA graphs", ("launch",), _graphs_exist, "CUDA graphs need a GPU"),
+        Constraint("streams", ("gemm_streams",), _one_stream_on_cpu, "streams need a GPU"),
     ),
     renamed=renamed.ALL_GATHER_GEMM,
 )  # fmt: skip
@@ -186,3 +186,43 @@ def default_config(problem: AllGatherGemm, machine: Machine) -> Config:
             block_n=found.integer("block_n") // 2, block_k=min(64, tile["block_k"]), num_stages=stages
         )
     return found
+
+
+def first_configs(problem: AllGatherGemm, machine: Machine) -> list[Config]:
+    """The default's tile in every mode, and with the transfer beside or around it."""
+    default = default_config(problem, machine)
+    tile = {d.name: default[d.name] for d in SPACE.dimensions_of("pull") if d.name != "mode"}
+    staged = {d.name: default[d.name] for d in SPACE.dimensions_of("pull_staged") if d.name != "mode"}
+    persistent = {"schedule": "persistent", "comm_programs": 1 if machine.is_interpreter else 12, "head_start": 2}
+    gathering = {name: default[name] for name in ("copy_kib", "peer_order")}
+    rows = problem.shard[0]
+    unit = max((v for v in SPACE.dimensions["transfer_rows"].values if int(v) <= rows), default=16)
+    found = [
+        default,
+        *_streaming(default, machine),
+        *(default.replace(k_chunks=chunks) for chunks in (4, 8)),
+        default.replace(**persistent),
+        default.replace(schedule="persistent", push_site="side_stream"),
+        default.replace(loads="pointer"),
+        Config({"mode": "own_collective", "comm_programs": min(32, machine.compute_units // 4), **gathering}),
+        Config({"mode": "copy_engine", "transfer_rows": unit, "gemm_streams": 1}),
+        Config({"mode": "pull_staged", **staged}),
+        Config({"mode": "pull", **tile}),
+        Config({"mode": "pull", **tile, "loads": "pointer"}),
+    ]
+    return [config for config in found if SPACE.violation(config, problem, machine) is None]
+
+
+def _streaming(default: Config, machine: Machine) -> list[Config]:
+    """For few rows: deep steps of B, many splits, all of them loading before A is there."""
+    deep = default.replace(
+        block_n=64, block_k=512, split_k=16, preload_b=True, num_stages=1, num_warps=8, loads="pointer",
+        comm_programs=min(8, machine.compute_units // 4), copy_kib=2,
+    )  # fmt: skip
+    return [
+        deep,
+        deep.replace(block_k=256, comm_programs=4),
+        deep.replace(block_k=128, split_k=8, num_stages=4, num_warps=4),
+        deep.replace(block_n=32, num_warps=4),
+        deep.replace(block_n=128, block_k=128, split_k=4, num_stages=4),
+    ]

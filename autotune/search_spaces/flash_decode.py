@@ -117,27 +117,27 @@ SPACE = Space(
     choices("launch", "eager", "graph", modes=SEVERAL_KERNELS, help="one by one, or as a CUDA graph"),
     numbers("block_n", 16, 32, 64, 128, 256, help="KV tokens of one step"),
     numbers("kv_splits", 1, 2, 3, 4, 5, 6, 8, 11, 12, 16, 22, 24, 32, 33, 44, 48, 64, 88, 96, 128,
-            help="parts of a sequence that are attended to side by side"),
+            help="parts of a sequence that are processed in parallel"),
     numbers("heads_per_program", 1, 2, 4, 8, 16, 32, 64, help="query heads of one KV head that a program takes"),
     numbers("num_warps", 2, 4, 8, help="warps of an attending program"),
     numbers("num_stages", 1, 2, 3, 4, 5, help="depth of the software pipeline"),
-    choices("table_reads", "in_step", "ahead", help="block table read with the pages' step, or one step before it"),
+    choices("table_reads", "in_step", "ahead", help="block table read in the step of its pages, or one step ahead"),
     choices("program_order", "heads", "splits", help="which dimension varies fastest across program ids"),
     choices("reducer", "last", "trailing", "kernel",
-            help="who reduces the splits: the last one's program, programs behind the attention, a kernel of its own"),
+            help="reduction of the splits: by the last split's program, by trailing ones, or by a kernel"),
     numbers("transfer_heads", 1, 2, 4, 8, 16, modes=OWN_EXCHANGE,
             help="transfer granularity: heads that one signal covers"),
-    numbers("combine_heads", 1, 2, 4, 8, 16, help="heads of one tile of the reduction and the combination"),
-    choices("wire", "fp32", "rounded", help="partial results travel in fp32, or in the problem's element type"),
+    numbers("combine_heads", 1, 2, 4, 8, 16, help="heads per tile of the reduction and the combination"),
+    choices("wire", "fp32", "rounded", help="partial results are sent in fp32, or rounded to the problem's type"),
     choices("exchange", "one_shot", "two_shot", modes=OVERLAPPING,
             help="every rank combines all heads, or each rank a share, whose output it then sends to all"),
     choices("combine_site", "same_launch", "next_launch", modes=("fused",),
-            help="where the combination runs: behind the push in its launch, or in the next one"),
+            help="place of the combination: after the push in its launch, or in the next launch"),
     choices("protocol", "signal", "ll", modes=("fused",),
             help="data, then a signal; or LL: words of data and flag, twice the bytes, one trip instead of two"),
     constraints=(
         Constraint("heads of a group", ("heads_per_program",), _heads_in_group,
-                   "a program takes query heads of one KV head; it may exceed the group only up to a power of two"),
+                   "a program's query heads share one KV head; rounding to a power of two may exceed the group"),
         Constraint("tile within the transfer", ("combine_heads", "transfer_heads"), _tile_in_transfer,
                    "a tile has no more heads than one transfer", modes=OWN_EXCHANGE),
         Constraint("transfer within the program", ("transfer_heads", "heads_per_program"), _transfer_in_program,
@@ -145,29 +145,29 @@ SPACE = Space(
         Constraint("tile within the program", ("combine_heads", "heads_per_program"), _tile_in_program,
                    "a tile has no more heads than one program", modes=("bsp",)),
         Constraint("registers of a merge", ("combine_heads", "num_warps"), _merge_fits,
-                   "the tile of a merge would need more than 32 registers of each thread"),
+                   "the tile of a merge needs more than 32 registers per thread"),
         Constraint("LL words in registers", ("protocol", "combine_heads", "num_warps"), _ll_fit,
                    "all ranks' LL words of a tile are held at once, 32 per thread at most"),
         Constraint("LL words hold fp32", ("protocol", "wire", "exchange"), _ll_hold_fp32,
                    "LL words carry fp32, and go to every rank"),
         Constraint("LL words arrive", ("protocol",), _ll_arrive,
-                   "only on NVIDIA GPUs does an ordinary store reach a peer while its program goes on"),
+                   "only on NVIDIA GPUs do ordinary stores reach a peer while their program is running"),
         Constraint("no longer than the sequence", ("block_n",), _no_longer_than_sequence,
-                   "a step may exceed the sequence only by rounding up to the next power of two"),
+                   "a step may exceed the sequence only by rounding up to a power of two"),
         Constraint("steps for each split", ("kv_splits", "block_n"), _splits_have_steps,
-                   "a split would have no token even of the longest sequence"),
+                   "a split gets no token even of the longest sequence"),
         Constraint("waves", ("kv_splits", "heads_per_program"), _few_waves,
-                   "more than 32 programs for each compute unit only add to the reduction"),
+                   "more than 32 programs per compute unit only add to the reduction"),
         Constraint("registers", ("heads_per_program", "block_n", "num_warps"), _fits_registers,
-                   "the fp32 accumulator or the logits would need more than 128 registers of each thread"),
+                   "the fp32 accumulator or the logits need more than 128 registers per thread"),
         Constraint("registers of a step", ("block_n", "num_warps"), _loads_fit_registers,
-                   "on AMD the keys and values of a step would need more than 32 registers of each thread"),
+                   "on AMD the keys and values of a step need more than 32 registers per thread"),
         Constraint("a warp's share", ("block_n", "num_warps"), _feeds_every_warp,
-                   "a warp would have less than 8 tokens of a step"),
+                   "a warp gets less than 8 tokens of a step"),
         Constraint("shared memory", ("block_n", "num_stages", "heads_per_program"), _fits_shared_memory,
-                   "the pipeline's stages would not fit into the shared memory of one program"),
-        Constraint("peers", ("exchange",), _peers_exist, "one rank has nobody to share the combination with"),
-        Constraint("CUDA graphs", ("launch",), _graphs_exist, "there are no CUDA graphs without a GPU"),
+                   "the pipeline's stages do not fit into a program's shared memory"),
+        Constraint("peers", ("exchange",), _peers_exist, "a single rank has no peer to share the combination with"),
+        Constraint("CUDA graphs", ("launch",), _graphs_exist, "CUDA graphs need a GPU"),
     ),
     renamed=renamed.FLASH_DECODE,
 )  # fmt: skip
@@ -231,3 +231,21 @@ def _filling_splits(problem: FlashDecode, machine: Machine, heads: int) -> int:
 def _idle(programs: int, units: int) -> float:
     """The share of the units' time that is nobody's, if all programs take as long and every unit takes its turn."""
     return 1 - programs / (-(-programs // units) * units)
+
+
+def first_configs(problem: FlashDecode, machine: Machine) -> list[Config]:
+    """The default's local kernels in every mode, and the other ways to fuse."""
+    default = default_config(problem, machine)
+    found = [
+        default,
+        default.replace(protocol="ll"),
+        default.replace(reducer="last"),
+        default.replace(reducer="kernel", combine_site="next_launch"),
+        default.replace(exchange="two_shot", wire="rounded"),
+    ]
+    for mode in SEVERAL_KERNELS:
+        launched = "eager" if machine.is_interpreter else "graph"
+        values = {**default, "mode": mode, "launch": launched}
+        names = {d.name for d in SPACE.dimensions_of(mode)}
+        found.append(Config({name: value for name, value in values.items() if name in names}))
+    return [config for config in found if SPACE.violation(config, problem, machine) is None]

@@ -1,6 +1,6 @@
-"""The GEMM's part of a joint space: the dimensions and constraints that every workload with a GEMM of ours shares.
+"""The GEMM's part of a joint space: dimensions and constraints shared by every workload with a GEMM of its own.
 
-A problem with a GEMM says what it is on one rank by its property ``gemm``: rows, columns and depth.
+A problem describes one rank's GEMM by its property ``gemm``: rows, columns and depth.
 """
 
 from __future__ import annotations
@@ -10,14 +10,13 @@ from autotune.search_spaces.dimension import Dimension, choices, numbers
 from autotune.search_spaces.space import Constraint, Setting
 
 MOST_SPLIT_PROGRAMS = 8
-"""Programs for each compute unit up to which a tile's depth may be split: beyond, their joining costs more."""
+"""Programs per compute unit up to which a tile's depth may be split; beyond, joining costs more."""
 
 WGMMA_ROWS = 64
 """Rows of a tile from which on sm_90's matrix unit reads both operands from shared memory."""
 
 
 def round_up(value: int) -> int:
-    """The next power of two."""
     return 1 << max(0, value - 1).bit_length()
 
 
@@ -30,38 +29,38 @@ def gemm_dimensions(modes: tuple[str, ...]) -> tuple[Dimension, ...]:
         numbers("group_m", 1, 2, 4, 8, 16, modes=modes, help="swizzle: rows of tiles walked together, for the L2"),
         numbers("num_warps", 4, 8, modes=modes, help="warps of a GEMM program"),
         numbers("num_stages", 1, 2, 3, 4, 5, 6, modes=modes, help="depth of the software pipeline"),
-        choices("loads", "pointer", "tma", modes=modes, help="how operands are loaded and the result stored"),
+        choices("loads", "pointer", "tma", modes=modes, help="loads and stores by pointers, or by TMA"),
     )
 
 
 def split_dimension(modes: tuple[str, ...]) -> Dimension:
-    """How many programs share a tile's depth, for the modes that can."""
+    """The number of programs that share a tile's depth, for the modes that can split it."""
     return numbers("split_k", 1, 2, 4, 8, 16, modes=modes, help="programs that share the depth of a tile")
 
 
 def gemm_constraints() -> tuple[Constraint, ...]:
-    """What makes a GEMM's config invalid, whatever surrounds it."""
+    """Constraints of every GEMM's config."""
     return (
         Constraint("no larger than the problem", ("block_m", "block_n", "block_k"), _no_larger_than_problem,
-                   "a tile may exceed the problem only by rounding up to the next power of two"),
+                   "a tile may exceed the problem only by rounding up to a power of two"),
         Constraint("registers", ("block_m", "block_n", "num_warps"), _fits_registers,
-                   "the fp32 accumulator would need more than 128 registers of each thread"),
+                   "the fp32 accumulator needs more than 128 registers per thread"),
         Constraint("a warp's share", ("block_m", "block_n", "num_warps"), _feeds_every_warp,
-                   "a warp would have less than 128 elements of the tile"),
-        Constraint("TMA exists", ("loads",), _tma_available, "only NVIDIA GPUs from sm_90 have TMA"),
-        Constraint("TMA alignment", ("loads",), tma_aligned, "TMA needs rows of 16-byte multiples"),
+                   "a warp gets less than 128 elements of the tile"),
+        Constraint("TMA exists", ("loads",), _tma_available, "only NVIDIA GPUs from sm_90 on have TMA"),
+        Constraint("TMA alignment", ("loads",), tma_aligned, "TMA needs rows that are multiples of 16 bytes"),
         Constraint("shared memory", ("block_m", "block_n", "block_k", "num_stages", "loads"), _fits_shared_memory,
-                   "the pipeline's stages would not fit into the shared memory of one program"),
+                   "the pipeline's stages do not fit into a program's shared memory"),
     )  # fmt: skip
 
 
 def split_constraints() -> tuple[Constraint, ...]:
-    """What makes a split of the depth invalid."""
+    """Constraints of a split of the depth."""
     return (
         Constraint("depth of a split", ("split_k", "block_k"), _split_is_deep,
-                   "each split needs a step of block_k at least"),
+                   "each split needs at least one step of block_k"),
         Constraint("splits needed", ("split_k", "block_m", "block_n"), _split_is_needed,
-                   "there are programs enough for every compute unit without so many splits"),
+                   "fewer splits already give every compute unit enough programs"),
     )  # fmt: skip
 
 

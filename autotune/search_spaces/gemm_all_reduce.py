@@ -65,23 +65,23 @@ SPACE = Space(
             help="one program per tile and split, or persistent programs"),
     numbers("programs_per_unit", 1, 2, 4, modes=KERNELS, help="persistent programs per compute unit"),
     choices("combine", "sender", "separate", modes=KERNELS,
-            help="who waits for a tile's parts: the program that sent ours, or one of its own at the launch's end"),
+            help="who waits for a tile's parts: the sender of ours, or a separate program at the launch's end"),
     choices("protocol", "signal", "ll", modes=KERNELS,
             help="data, then a signal; or LL: words of data and flag, twice the bytes, one trip instead of two"),
     constraints=(
         *gemm_constraints(),
         *split_constraints(),
         Constraint("size of the inbox", ("mode", "block_m", "block_n", "protocol"), _inbox_fits,
-                   "the inbox would need more memory than any gain is worth; the LL protocol needs twice as much"),
+                   "the inbox needs too much memory; the LL protocol needs twice as much"),
         Constraint("LL words arrive", ("protocol",), _ll_arrive,
-                   "only on NVIDIA GPUs does an ordinary store reach a peer while its program goes on"),
+                   "only on NVIDIA GPUs do ordinary stores reach a peer while their program is running"),
         Constraint("LL words fit", ("protocol", "block_m", "block_n", "num_warps"), _ll_fit_registers,
-                   "all ranks' words of a tile are polled at once and would not fit into the registers"),
+                   "all ranks' LL words of a tile are polled at once and do not fit into the registers"),
         Constraint("persistence", ("schedule", "programs_per_unit", "split_k", "block_m", "block_n"), _persists,
                    "a persistent schedule needs more tiles than programs; the schedule tile has programs_per_unit=1"),
         Constraint("residency", ("schedule", "programs_per_unit", "split_k", "combine"), _all_resident,
-                   "a program that combines split tiles could block the place of one that it waits for"),
-        Constraint("CUDA graphs", ("launch",), _graphs_exist, "there are no CUDA graphs without a GPU"),
+                   "a program that combines split tiles could occupy the place of a program that it waits for"),
+        Constraint("CUDA graphs", ("launch",), _graphs_exist, "CUDA graphs need a GPU"),
     ),
     renamed=renamed.GEMM_ALL_REDUCE,
 )  # fmt: skip
@@ -116,3 +116,13 @@ def default_config(problem: GemmAllReduce, machine: Machine) -> Config:
     order = ("one_shot", "two_shot") if problem.m <= MOST_ROWS_ONE_SHOT else ("two_shot", "one_shot")
     found = (untuned(mode, problem, machine) for mode in order)
     return next((config for config in found if config), Config({"mode": "bsp", "launch": "eager"}))
+
+
+def first_configs(problem: GemmAllReduce, machine: Machine) -> list[Config]:
+    """The default, then each mode as one would write it down, as it is and with its words and splits changed."""
+    found = [default_config(problem, machine)]
+    for base in filter(None, (untuned(mode, problem, machine) for mode in KERNELS)):
+        found += [base, base.replace(combine="separate"), base.replace(split_k=2), base.replace(split_k=4)]
+        if "protocol" in base:
+            found += [base.replace(protocol="ll"), base.replace(protocol="ll", split_k=2)]
+    return [config for config in dict.fromkeys(found) if SPACE.violation(config, problem, machine) is None]

@@ -68,15 +68,15 @@ SPACE = Space(
     *gemm_dimensions(KERNELS),
     split_dimension(KERNELS),
     choices("schedule", "tile", "persistent", "flattened", modes=KERNELS,
-            help="one program per tile; persistent; persistent with tile and k loops made one"),
+            help="one program per tile; persistent; persistent with tile and k loops flattened into one"),
     choices("peer_order", "rotate", "interleaved", modes=KERNELS,
-            help="peers' tiles one peer after the other, or in turn"),
+            help="order of the peers' tiles: one peer after the other, or in turn"),
     numbers("transfer_tiles", 1, 2, 4, 8, 16, 32, modes=KERNELS,
             help="transfer granularity: tiles of an owner that one signal covers"),
     choices("signals", "at_once", "next_turn", modes=KERNELS,
-            help="when a program signals a tile: once stored, or after its next one, when the stores have arrived"),
+            help="signal of a tile: after its stores, or after the program's next tile, when they have arrived"),
     numbers("transfer_rows", 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, modes=("copy_engine",),
-            help="transfer granularity: rows of A, of several owners maybe, that one GEMM takes before they are sent"),
+            help="transfer granularity: rows of A (of one owner or several) that one GEMM takes before the copy"),
     numbers("gemm_streams", 1, 2, 4, modes=("copy_engine",), help="streams over which the chunks' GEMMs alternate"),
     numbers("sum_block", 512, 1024, 2048, 4096, 8192, modes=SUMMING,
             help="elements of C that a program of the final sum takes"),
@@ -85,19 +85,19 @@ SPACE = Space(
         *gemm_constraints(),
         *split_constraints(),
         Constraint("tile within an owner's rows", ("block_m",), _tile_within_rows,
-                   "a tile has one owner: it may exceed the owner's rows only by rounding up to the next power of two"),
+                   "a tile has one owner and may exceed the owner's rows only by rounding up to a power of two"),
         Constraint("transfer within an owner's tiles", ("transfer_tiles", "block_m", "block_n"), _transfer_within_tiles,
-                   "an owner has fewer tiles than that"),
+                   "an owner has fewer tiles than one transfer"),
         Constraint("flattening", ("split_k", "schedule"), _split_is_not_flattened,
-                   "the programs of a split tile join at its end, which is not the next tile's loop"),
+                   "the programs of a split tile join at its end, so its loop cannot run on into the next tile"),
         Constraint("next turn", ("signals", "schedule"), _next_turn_exists,
-                   "only a persistent program has turns; in a flattened loop late signals came too soon on H200"),
-        Constraint("order without effect", ("peer_order",), _peers_to_order, "with one peer at most there is no order"),
-        Constraint("parts of peers", ("mode",), _peers_exist, "one rank has nothing to exchange", modes=SUMMING),
+                   "only a persistent program has a next tile; in a flattened loop these signals came early on H200"),
+        Constraint("order without effect", ("peer_order",), _peers_to_order, "a single peer has no order"),
+        Constraint("parts of peers", ("mode",), _peers_exist, "a single rank has nothing to exchange", modes=SUMMING),
         Constraint("chunks", ("transfer_rows",), _chunk_of_sensible_size,
-                   f"at most all of A's rows, and at least {MOST_CHUNKS}th of an owner's"),
-        Constraint("CUDA graphs", ("launch",), _graphs_exist, "there are no CUDA graphs without a GPU"),
-        Constraint("streams", ("gemm_streams",), _one_stream_on_cpu, "there are no streams without a GPU"),
+                   f"a chunk has at most all rows of A, and at least 1/{MOST_CHUNKS} of an owner's rows"),
+        Constraint("CUDA graphs", ("launch",), _graphs_exist, "CUDA graphs need a GPU"),
+        Constraint("streams", ("gemm_streams",), _one_stream_on_cpu, "streams need a GPU"),
     ),
     renamed=renamed.GEMM_REDUCE_SCATTER,
 )  # fmt: skip
@@ -128,3 +128,25 @@ def default_config(problem: GemmReduceScatter, machine: Machine) -> Config:
             block_n=found.integer("block_n") // 2, block_k=min(64, tile["block_k"]), num_stages=stages
         )
     return found
+
+
+def first_configs(problem: GemmReduceScatter, machine: Machine) -> list[Config]:
+    """The default, its tile in the other schedules and in the pull; the library's GEMM with either sum of ours."""
+    default = default_config(problem, machine)
+    found = [
+        default,
+        default.replace(schedule="persistent", signals="next_turn"),
+        default.replace(schedule="flattened", transfer_tiles=2),
+        default.replace(peer_order="interleaved"),
+        default.replace(transfer_tiles=4),
+        default.replace(split_k=2),
+        default.replace(mode="pull"),
+    ]
+    total = {"sum_block": 2048, "sum_warps": 8}
+    found.append(Config({"mode": "own_collective", **total}))
+    units = [int(value) for value in SPACE.dimensions["transfer_rows"].values]
+    for owners in (1, 2, 4):
+        unit = next((rows for rows in units if rows >= owners * problem.rows), units[-1])
+        copies = {"transfer_rows": unit, "gemm_streams": 1 if machine.is_interpreter else 2}
+        found.append(Config({"mode": "copy_engine", **copies, **total}))
+    return [c for c in dict.fromkeys(found) if SPACE.violation(c, problem, machine) is None]

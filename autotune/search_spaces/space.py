@@ -100,7 +100,7 @@ class Space:
         """Why the config is invalid for the problem on the machine, in one line; None where it is valid."""
         mode = config.get("mode")
         if not self.dimensions["mode"].holds(mode):
-            return f"mode={mode!r}: allowed are {', '.join(self.modes)}"
+            return f"mode={mode!r}: allowed: {', '.join(self.modes)}"
         wanted = {dimension.name: dimension for dimension in self.dimensions_of(str(mode))}
         extra, missing = sorted(set(config) - set(wanted)), sorted(set(wanted) - set(config))
         if extra or missing:
@@ -108,7 +108,7 @@ class Space:
             return f"mode {mode} {' and '.join(parts)}"
         for name, dimension in wanted.items():
             if not dimension.holds(config[name]):
-                return f"{name}={config[name]!r}: allowed are {', '.join(map(str, dimension.values))}"
+                return f"{name}={config[name]!r}: allowed: {', '.join(map(str, dimension.values))}"
         broken = self.broken(config, problem, machine)
         if broken is None:
             return None
@@ -193,7 +193,7 @@ class Space:
             strange = [value for value in values if not own.holds(value)]
             if strange or not values:
                 got = ", ".join(map(str, strange)) or "no value"
-                raise InputError(f"dimension {name}: {got}; allowed are {', '.join(map(str, own.values))}")
+                raise InputError(f"dimension {name}: {got}; allowed: {', '.join(map(str, own.values))}")
         kept = [d.only(allowed[d.name]) if d.name in allowed else d for d in self.dimensions.values()]
         constraints = tuple(c for c in self.constraints if c.name not in lifted)
         return Space(*kept, constraints=constraints, renamed=self.renamed)

@@ -1,4 +1,4 @@
-"""Tuned configs on their way between machines: a reviewed file out and in, and the measurements in the T4 format."""
+"""Tuned configs between machines: export to a file, reviewed import, measurements in the T4 format."""
 
 from autotune.sharing.exported import FORMAT, VERSION, read, schema, write
 from autotune.sharing.reviewed import Here, Review, State, review, take

@@ -1,7 +1,7 @@
-"""The file in which tuned configs travel: its schema, how it is written, and how it is read with every mistake named.
+"""The file of tuned configs: its schema, writing, and reading with every mistake named.
 
-Made for review: sorted, one line a value, no moment of writing in it, so that two exports of the same entries are the
-same bytes and a diff shows what changed.
+Made for review: sorted, one line per value, no time of writing. Two exports of the same entries are the same bytes, and
+a diff shows the changes.
 """
 
 from __future__ import annotations
@@ -35,28 +35,28 @@ LOG = logging.getLogger("autotune")
 FORMAT: Final = "iris-autotune/configs"
 VERSION: Final = 2
 READ = (1, 2)
-"""Versions that are read. What version 1 does not have: regimes, rounds, the host's time, the roofline."""
+"""Versions that can be read. Version 1 lacks regimes, rounds, the host's time and the roofline."""
 
 YEARS = (2000, 2999)
-"""First and last in which a config can have been tuned."""
+"""First and last plausible year of tuning."""
 
 MOST_SHOWN = 10
-"""Mistakes that one message names."""
+"""Mistakes in one message at most."""
 
 
 def _storable(value: str | int | bool) -> str | int | bool:
-    """Raise ValueError for text that would act on a terminal, or cannot be seen there, and for what no column holds."""
+    """Raise ValueError for text with hidden characters and for integers that no column holds."""
     if isinstance(value, str) and (found := HIDDEN.search(value)) is not None:
-        raise ValueError(f"holds {visible(found[0])}, a character that cannot be shown")
+        raise ValueError(f"holds {visible(found[0])}, a hidden character")
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
-        raise ValueError("is no integer of 64 bits")
+        raise ValueError("is not a 64-bit integer")
     return value
 
 
 def _plausible(moment: datetime) -> datetime:
-    """Raise ValueError for a moment that nobody can have tuned at."""
+    """Raise ValueError for an implausible date."""
     if not YEARS[0] <= moment.year <= YEARS[1]:
-        raise ValueError(f"the year {moment.year} is not from {YEARS[0]} to {YEARS[1]}")
+        raise ValueError(f"year {moment.year} is not between {YEARS[0]} and {YEARS[1]}")
     return moment
 
 
@@ -70,13 +70,13 @@ Moment = Annotated[AwareDatetime, AfterValidator(_plausible)]
 
 
 class Block(BaseModel):
-    """Base: nothing unknown, nothing converted, no NaN."""
+    """Base of all blocks: no unknown fields, no conversion, no NaN."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
 
 class LatencyBlock(Block):
-    """What the slowest rank saw, in microseconds."""
+    """Latency of the slowest rank, in microseconds."""
 
     median: Time
     low: Annotated[Time, Field(description="20th percentile over the iterations")]
@@ -95,29 +95,27 @@ class LatencyBlock(Block):
     @model_validator(mode="after")
     def _in_order(self) -> Self:
         if self.low > self.high:
-            raise ValueError(f"low is {self.low}, above high, {self.high}")
+            raise ValueError(f"low ({self.low}) is above high ({self.high})")
         self.latency()  # raises ValueError for rounds that do not go together
         return self
 
     @classmethod
     def of(cls, latency: Latency) -> Self:
-        """The block of a latency."""
         return cls(**dataclasses.asdict(latency))
 
     def latency(self) -> Latency:
-        """The latency of the block."""
         return Latency(**self.model_dump())
 
 
 class RooflineBlock(Block):
-    """What the problem takes at least, by what the device was measured to do."""
+    """Lower bounds on the problem's time, from the device's measured rates."""
 
     rates: Annotated[dict[Text, Rate], Field(description="flops, or bytes, per microsecond")]
     times: Annotated[dict[Text, Time], Field(description="microseconds, by resource")]
 
 
 class ProvenanceBlock(Block):
-    """What it was measured with; an empty version is one that was not known."""
+    """The software of the measurement; an empty version is unknown."""
 
     source_hash: Text
     space: Text
@@ -128,7 +126,7 @@ class ProvenanceBlock(Block):
 
 
 class EntryBlock(Block):
-    """A tuned config: what it is for, what it is, how fast it was beside what it was compared with."""
+    """A tuned config: its problem and machine, its values, its latency and those of its baselines."""
 
     workload: Text
     problem: Annotated[dict[Text, Value], Field(description="the problem's fields by name")]
@@ -160,7 +158,6 @@ class EntryBlock(Block):
 
     @classmethod
     def of(cls, entry: Entry) -> Self:
-        """The block of an entry."""
         key, winner = entry.key, entry.winner
         return cls(
             workload=key.workload,
@@ -183,7 +180,7 @@ class EntryBlock(Block):
         )
 
     def entry(self) -> Entry:
-        """The entry of the block; its study is the store's to give."""
+        """The entry; the store gives it a study id."""
         key = CacheKey(
             workload=self.workload,
             problem=json.dumps(self.problem, sort_keys=True, separators=(",", ":")),
@@ -216,9 +213,9 @@ class ConfigsFile(Block):
 
 
 def write(entries: Iterable[Entry]) -> str:
-    """The file's text; the same for the same entries, in whatever order they come.
+    """The file's text; it does not depend on the order of the entries.
 
-    An entry that no file may hold, because it would be refused again, is left out with a warning.
+    An entry that a reader would refuse is left out, with a warning.
     """
     blocks = [block for entry in sorted(entries, key=_order) if (block := _block(entry)) is not None]
     file = ConfigsFile(format=FORMAT, version=VERSION, entries=blocks)
@@ -226,21 +223,21 @@ def write(entries: Iterable[Entry]) -> str:
 
 
 def read(text: str) -> list[Entry]:
-    """The entries of a file's text; raises InputError that names each mistake's entry and field."""
+    """The entries in a file's text. Raises InputError that names each mistake's entry and field."""
     values = _loaded(text)
     try:
         file = ConfigsFile.model_validate_json(text)
     except ValidationError as error:
         mistakes = [_mistake(values, each["loc"], each["msg"], each["input"]) for each in error.errors()]
         more = [f"and {len(mistakes) - MOST_SHOWN} more"] if len(mistakes) > MOST_SHOWN else []
-        lines = ["not a file of configs as it should be:", *mistakes[:MOST_SHOWN], *more]
+        lines = ["not a valid file of configs:", *mistakes[:MOST_SHOWN], *more]
         raise InputError("\n".join(lines)) from error
     entries = [block.entry() for block in file.entries]
     seen: dict[tuple[CacheKey, Provenance], int] = {}
     for number, entry in enumerate(entries, 1):
         first = seen.setdefault((entry.key, entry.provenance), number)
         if first != number:
-            raise InputError(f"entries {first} and {number} are of the same problem, machine and provenance; keep one")
+            raise InputError(f"entries {first} and {number} have the same problem, machine and provenance; keep one")
     return entries
 
 
@@ -255,18 +252,20 @@ def _block(entry: Entry) -> EntryBlock | None:
 
 
 def _loaded(text: str) -> Mapping[str, Any]:
-    """The JSON object, of our format and version; raises InputError."""
+    """The JSON object, format and version checked. Raises InputError."""
     try:
         values = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise InputError(f"not JSON: {error}; a file that tune export wrote is needed") from error
+        raise InputError(f"not JSON: {error}; use a file written by tune export") from error
     if not isinstance(values, dict) or values.get("format") != FORMAT:
-        raise InputError(f'not a file of configs: an object with "format": "{FORMAT}" is needed, as tune export writes')
+        raise InputError(
+            f'not a file of configs: expected an object with "format": "{FORMAT}", as tune export writes it'
+        )
     if values.get("version") not in READ:
         raise InputError(
-            f"version {values.get('version')!r} of the format; this iris-autotune reads version "
+            f"version {values.get('version')!r} of the format; this iris-autotune reads versions "
             f"{' and '.join(map(str, READ))}: "
-            "upgrade iris-autotune, or export again with this one"
+            "upgrade iris-autotune, or export again with this version"
         )
     return values
 
@@ -300,5 +299,5 @@ def _order(entry: Entry) -> tuple[Any, ...]:
 
 
 def schema() -> str:
-    """The format as JSON Schema; docs/configs.schema.json holds it."""
+    """The format as JSON Schema, as in docs/configs.schema.json."""
     return json.dumps(ConfigsFile.model_json_schema(), indent=2) + "\n"

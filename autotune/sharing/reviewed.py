@@ -1,4 +1,4 @@
-"""What becomes of each entry of a file here: added, there already, in another's way, or refused, and why."""
+"""The review of a file's entries: each is new, known, in conflict or refused, with the reason."""
 
 from __future__ import annotations
 
@@ -16,12 +16,10 @@ from autotune.search_spaces import Space
 from autotune.workloads import Workload, installed_workload, provenance_of
 
 KNOWN = {machine.arch: machine for machine in (H100, MI300X, MI350X, INTERPRETED)}
-"""Stand in for machines that are not this one, when a config is held against its space."""
+"""Stand-ins for other machines, to check a config against its space."""
 
 
 class State(StrEnum):
-    """What becomes of an entry."""
-
     NEW = "new"
     SAME = "there already"
     REPLACES = "replaces"
@@ -31,18 +29,18 @@ class State(StrEnum):
 
     @property
     def is_taken(self) -> bool:
-        """Whether it goes into the store."""
+        """True if the entry goes into the store."""
         return self in (State.NEW, State.REPLACES)
 
     @property
     def is_left_out(self) -> bool:
-        """Whether the store will not have what the file has."""
+        """True if the store will lack an entry of the file."""
         return self in (State.CONFLICT, State.INVALID, State.UNKNOWN)
 
 
 @dataclass(frozen=True)
 class Review:
-    """One entry's fate, and why, in one line; empty where there is nothing to say."""
+    """One entry's state with a one-line reason, or none."""
 
     entry: Entry
     state: State
@@ -51,14 +49,14 @@ class Review:
 
 @dataclass(frozen=True)
 class Here:
-    """What the store has by key and provenance: entries, and the ids of studies under way."""
+    """The store's content by key and provenance: entries, and the ids of running studies."""
 
     entries: Mapping[tuple[CacheKey, Provenance], Entry]
     running: Mapping[tuple[CacheKey, Provenance], int]
 
     @classmethod
     def of(cls, store: Store | None) -> Self:
-        """As it is now; None is a database that has not been made yet."""
+        """The store's content now; None is a database that does not exist yet."""
         if store is None:
             return cls({}, {})
         return cls(
@@ -68,12 +66,12 @@ class Here:
 
 
 def review(entries: Sequence[Entry], here: Here, machine: Machine, *, replace: bool = False) -> list[Review]:
-    """What is to become of each entry on this machine; changes nothing."""
+    """Review each entry for this machine; changes nothing."""
     return [_review(entry, here, machine, replace) for entry in entries]
 
 
 def take(store: Store, reviews: Sequence[Review]) -> None:
-    """Put those that are to be taken into the store: all, or where that fails none. Raises StoreError."""
+    """Store the accepted entries: all of them, or none if that fails. Raises StoreError."""
     store.adopt_all([(each.entry, each.state is State.REPLACES) for each in reviews if each.state.is_taken])
 
 
@@ -92,7 +90,7 @@ def _review(entry: Entry, here: Here, machine: Machine, replace: bool) -> Review
         return Review(entry, State.SAME)
     in_the_way = ""
     if identity in here.running:
-        in_the_way = f"study {here.running[identity]} of it is under way here"
+        in_the_way = f"study {here.running[identity]} of the same problem is running here"
     elif ours is not None:
         in_the_way = _compared(ours, entry)
     if not in_the_way:
@@ -108,13 +106,13 @@ def _current(entry: Entry, found: Workload) -> Entry:
 
 
 def _checked(entry: Entry, found: Workload, machine: Machine) -> tuple[str, str]:
-    """Why the entry cannot be taken, and what to know of it if it can."""
+    """The reason for refusing the entry, and a note on an accepted one. Raises UnknownWorkload."""
     try:
         problem = found.problem_type.from_dict(json.loads(entry.key.problem))
     except InvalidProblem as error:
         return f"problem: {error}", ""
     if problem.to_json() != entry.key.problem:
-        return f"problem: fields are missing, in full it is {problem.to_json()}", ""
+        return f"problem: fields are missing; in full it is {problem.to_json()}", ""
     if problem.world_size != entry.key.world_size:
         return f"world_size={entry.key.world_size}, but the problem's is {problem.world_size}", ""
     stands_in = _machine_of(entry.key, machine)
@@ -123,7 +121,7 @@ def _checked(entry: Entry, found: Workload, machine: Machine) -> tuple[str, str]
     if violation is not None:
         return f"config: {violation}", ""
     if stands_in is None:
-        return "", f"checked for names and values alone: nothing is known here of {entry.key.arch}; a lookup there does"
+        return "", f"only names and values checked: {entry.key.arch} is unknown here; a look-up there checks the rest"
     changes = entry.provenance.changes(provenance_of(found))
     return "", f"stale here, serves where versions are the file's: {changes}" if changes else ""
 
@@ -137,9 +135,9 @@ def _machine_of(key: CacheKey, machine: Machine) -> Machine | None:
 def _compared(ours: Entry, theirs: Entry) -> str:
     here, there = ours.winner.latency.median, theirs.winner.latency.median
     if ours.winner.config == theirs.winner.config:
-        return f"the same config, measured here at {here:.1f} µs, in the file at {there:.1f} µs"
-    verdict = "better" if here < there else "another, not better"
-    return f"the config here is {verdict}: {here:.1f} µs, in the file {there:.1f} µs"
+        return f"same config; {here:.1f} µs here, {there:.1f} µs in the file"
+    verdict = "another config, faster here" if here < there else "another config, not faster here"
+    return f"{verdict}: {here:.1f} µs here, {there:.1f} µs in the file"
 
 
 def _without_origin(entry: Entry) -> Entry:

@@ -1,6 +1,6 @@
 """Measurements in T4, the exchange format for autotuning results that Kernel Tuner and others read and write.
 
-The text holds what both of T4's schemas ask for, that of results and that of metadata.
+The text satisfies both of T4's schemas, results and metadata.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ INVALIDITY = {
     Outcome.TIMED_OUT: "timeout",
     Outcome.CRASHED: "runtime",
 }
-"""How T4 names our outcomes."""
+"""T4's names of our outcomes."""
 
 PHASES = {"compile": "compilation_time", "check": "validation", "measure": "benchmark", "total": "total"}
-"""How T4 names our phases, as far as it has them."""
+"""T4's names of our phases, where it has one."""
 
 MILLISECONDS = 1e3
-"""In a second; and microseconds in a millisecond. T4 leaves the unit open, Kernel Tuner's is the millisecond."""
+"""Per second; also microseconds per millisecond. T4 leaves the unit open, Kernel Tuner uses milliseconds."""
 
 
 def to_t4(entry: Entry, trials: Sequence[TrialRecord]) -> str:

@@ -1,4 +1,4 @@
-"""The tuning loop: ask, evaluate, tell, save; and what it calls: screening, search, effort, finals."""
+"""The tuning loop (ask, evaluate, tell, save) and its parts: screening, search, effort, finals."""
 
 from autotune.tuning.effort import EFFORTS, Budget, Effort, limits_of
 from autotune.tuning.loop import Evaluator, Result, TurningEvaluator, tune

@@ -1,4 +1,4 @@
-"""One process at a time tunes a study: a second one waits and joins its result, or takes over what a dead one left."""
+"""One process at a time tunes a study: a second one waits and takes its result, or takes over from a dead one."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from autotune.tuning.progress import Progress
 LOG = logging.getLogger("autotune")
 
 POLL_SECONDS = 0.5
-"""Between two looks at a study that another process is tuning."""
+"""Seconds between two looks at a study that another process tunes."""
 
 
 @contextmanager
 def claimed(
     store: Store, begin: Callable[[], StudyRecord], watch: Callable[[Progress], None], *, anew: bool = False
 ) -> Iterator[StudyRecord]:
-    """The study that ``begin`` finds or makes: finished, or this process's to tune for as long as the context lasts.
+    """Yields the study that ``begin`` finds or makes: finished, or leased to this process while the context lasts.
 
-    While another process tunes it, wait, and tell ``watch`` who it is. ``anew`` supersedes what is there already, but
-    not before that process is done. Raises StoreError.
+    While another process tunes it, wait and name that process to ``watch``. ``anew`` supersedes an existing study once
+    that process is done. Raises StoreError.
     """
     lease = Lease.new()
     study = _awaited(store, begin, watch, lease, anew)
@@ -48,7 +48,7 @@ def claimed(
 def _awaited(
     store: Store, begin: Callable[[], StudyRecord], watch: Callable[[Progress], None], lease: Lease, anew: bool
 ) -> StudyRecord:
-    """A finished study, or one whose lease is ours now."""
+    """A finished study, or one leased to this process now."""
     silence = _Silence()
     progress, since = Progress(), time.monotonic()
     while True:
@@ -73,20 +73,20 @@ def _awaited(
 
 
 class _Silence:
-    """How long a lease has not moved, by this process's own clock: those of other hosts are not asked."""
+    """The time for which a lease has been silent, by this process's own clock."""
 
     def __init__(self) -> None:
         self._held: Held | None = None
         self._since = 0.0
 
     def hear(self, held: Held) -> None:
-        """Take in what the tables say now."""
+        """Note the lease's present heartbeat."""
         if held != self._held:
             self._held, self._since = held, time.monotonic()
 
     @property
     def over(self) -> Held | None:
-        """The lease that may be taken over, if there is one: its holder is gone, or on another host and silent."""
+        """The lease to take over, if any: its holder is gone, or is on another host and silent."""
         if self._held is None:
             return None
         silent = not self._held.is_here and time.monotonic() - self._since >= SILENT_SECONDS
@@ -97,5 +97,5 @@ def _beat(store: Store, study_id: int, lease: Lease, over: threading.Event) -> N
     while not over.wait(BEAT_SECONDS):
         with suppress(StoreError):  # a server that restarts: the loop itself waits for it, and says so
             if not store.beat(study_id, lease):
-                LOG.warning("study %d: another process took it over, for this one was not heard of", study_id)
+                LOG.warning("study %d: another process took it over because this one's heartbeat stopped", study_id)
                 return

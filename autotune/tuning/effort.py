@@ -1,4 +1,4 @@
-"""Effort presets and budgets: how much a tuning run may try, and for how long."""
+"""Effort presets and budgets: the limits of a tuning run in trials and time."""
 
 from __future__ import annotations
 
@@ -15,24 +15,23 @@ MOST_TRIALS = 100_000
 LONGEST = 7 * 24 * 3600.0
 SHORTEST = 5.0
 LARGEST_SEED = 2**32 - 1
-"""NumPy's generators take none beyond."""
+"""The largest seed that NumPy's generators take."""
 
 
 @dataclass(frozen=True)
 class Effort:
-    """How thoroughly to search and to measure."""
+    """The thoroughness of search and measurement."""
 
     trials: int
-    """Configs evaluated by the search, unless a budget says otherwise."""
+    """Configs evaluated by the search, unless a budget sets another number."""
     screen: int
-    """Iterations after which a config that is clearly too slow is dropped."""
+    """Iterations after which a clearly slow config is dropped."""
     iterations: int
-    """Iterations of a config that is not."""
+    """Iterations of the other configs."""
     finalists: int
-    """Configs that are measured again, interleaved with the default and the baselines."""
+    """Configs measured again in the finals, in turns with the default and the baselines."""
     rounds: int
-    """How often each finalist is measured again, and again where that leaves the winner undecided; even, for the order
-    alternates."""
+    """Rounds of the finals, repeated if the winner is undecided; even, since the order alternates."""
 
 
 EFFORTS: Mapping[str, Effort] = {
@@ -42,33 +41,33 @@ EFFORTS: Mapping[str, Effort] = {
 }
 
 FINALS_SHARE = 0.2
-"""Share of a time budget kept for the finals."""
+"""Share of a time budget reserved for the finals."""
 
 
 @dataclass(frozen=True)
 class Budget:
-    """What ends a search: so many trials, or so many seconds, whichever comes first."""
+    """Limits of a search: trials and seconds, whichever is reached first."""
 
     trials: int
     seconds: float = math.inf
 
     def __post_init__(self) -> None:
-        """Raise InvalidBudget where nobody could keep it."""
+        """Raise InvalidBudget for limits out of range."""
         if not 1 <= self.trials <= MOST_TRIALS:
-            raise InvalidBudget(f"{self.trials} trials: allowed are 1 to {MOST_TRIALS}")
+            raise InvalidBudget(f"{self.trials} trials: allowed: 1 to {MOST_TRIALS}")
         if not (SHORTEST <= self.seconds <= LONGEST or self.seconds == math.inf):
-            raise InvalidBudget(f"a budget of {self.seconds:g} s: allowed are {SHORTEST:g}s to {LONGEST / 3600:g}h")
+            raise InvalidBudget(f"budget of {self.seconds:g} s: allowed: {SHORTEST:g}s to {LONGEST / 3600:g}h")
 
     @classmethod
     def of(cls, effort: Effort, trials: int | None = None, duration: str | None = None) -> Budget:
-        """From the command line: ``duration`` like 90s, 5m, 1.5h. With a duration alone, time is what ends it."""
+        """From the command line: ``duration`` like 90s, 5m, 1.5h. A duration without trials is the only limit."""
         seconds = parse_duration(duration) if duration is not None else math.inf
         if trials is None:
             trials = effort.trials if duration is None else MOST_TRIALS
         return cls(trials, seconds)
 
     def used(self, trials: int, seconds: float) -> float:
-        """The share that is used up, 1 when the search is over (the finals have their share of the time)."""
+        """The used share of the budget; 1 ends the search (the finals have their own share of the time)."""
         by_time = seconds / (self.seconds * (1 - FINALS_SHARE)) if math.isfinite(self.seconds) else 0.0
         return min(1.0, max(trials / self.trials, by_time))
 
@@ -76,20 +75,20 @@ class Budget:
 def limits_of(
     machine: Machine, effort: str | None, trials: int | None, budget: str | None, seed: int = 0
 ) -> tuple[str, Budget]:
-    """The effort's name, by default as suits the machine, and what ends a search.
+    """The effort's name, by default the machine's, and the limits of the search.
 
-    Raises InputError, also for a ``seed`` that no search takes, and InvalidBudget.
+    Raises InputError, also for an invalid ``seed``, and InvalidBudget.
     """
     if not 0 <= seed <= LARGEST_SEED:
-        raise InputError(f"seed {seed}: allowed are 0 to {LARGEST_SEED}")
+        raise InputError(f"seed {seed}: allowed: 0 to {LARGEST_SEED}")
     effort = effort or ("quick" if machine.is_interpreter else "standard")
     if effort not in EFFORTS:
-        raise InputError(f"effort {effort!r}: allowed are {', '.join(EFFORTS)}")
+        raise InputError(f"effort {effort!r}: allowed: {', '.join(EFFORTS)}")
     return effort, Budget.of(EFFORTS[effort], trials, budget)
 
 
 def parse_duration(text: str) -> float:
-    """Seconds in 90s, 5m, 1.5h or a bare number of seconds; raises InvalidBudget."""
+    """Parse 90s, 5m, 1.5h or a bare number of seconds; raises InvalidBudget."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text.strip())
     if match is None:
         raise InvalidBudget(f"budget {text!r}: write it like 90s, 5m or 1.5h")

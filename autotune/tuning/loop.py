@@ -30,45 +30,45 @@ BASELINE = "baseline"
 PROOF = "proof"
 
 ISOLATED_TRIAL = 15
-"""Single calls of a config that is tuned for them."""
+"""Isolated calls per trial if that is the regime tuned for."""
 
 
 class Evaluator(Protocol):
-    """What the loop asks of a gang. Another one, without ranks, serves the tests."""
+    """The interface of a gang for the loop. Tests use one without ranks."""
 
     restarts: int
 
     def start(self) -> None:
-        """Start the ranks that are not running."""
+        pass
 
     def close(self) -> None:
-        """End them."""
+        pass
 
     def evaluate(self, config: Config, seed: int, plan: MeasurePlan) -> Evaluation:
         """Compile, check and measure one config."""
 
     def prove(self, config: Config, seed: int, latency: float) -> Evaluation | None:
-        """Check a winner of so many microseconds once more, for longer; None if every result is right."""
+        """Check a winner of ``latency`` microseconds once more, for longer; None if every result is right."""
 
     def measure_parts(self, plan: MeasurePlan) -> dict[str, Latency]:
-        """The operation's parts alone."""
+        pass
 
     def measure_rates(self, dtype: str) -> dict[str, float]:
-        """What a device and its links do in a microsecond, by resource; empty where that is not known."""
+        """Rates of a device and its links per microsecond, by resource; empty if unknown."""
 
 
 class TurningEvaluator(Evaluator, Protocol):
-    """One that goes from problem to problem."""
+    """An evaluator that can switch to another problem."""
 
     def turn_to(self, workload: Workload, problem: Problem) -> None:
-        """Work on another problem from now on."""
+        pass
 
 
 @dataclass(frozen=True)
 class Result:
-    """What a run came to.
+    """The result of a run.
 
-    ``entry`` is None where it was interrupted before the finals, or nothing could be measured.
+    ``entry`` is None if the run was interrupted before the finals, or no config could be measured.
     """
 
     study: StudyRecord
@@ -83,13 +83,13 @@ def tune(
     *, budget: Budget, effort: Effort, seed: int = 0, force: bool = False, extra_finalists: Sequence[Config] = (),
     watch: Callable[[Progress], None] = lambda progress: None, regime: Regime = DEFAULT_REGIME,
 ) -> Result:  # fmt: skip
-    """Tune one problem, or answer from the cache. ``gang`` is started only if there is something to measure, and left
-    running: the caller closes it. ``extra_finalists`` are measured in the finals whatever the search thinks of them.
-    The winner is the fastest in the ``regime``.
+    """Tune one problem, or answer from the cache. ``gang`` is started only if there is something to measure, and stays
+    running: the caller closes it. ``extra_finalists`` are measured in the finals in any case. The winner is the fastest
+    in the ``regime``.
 
-    A study that was left unfinished is continued: the search measures nothing again, the finals begin anew. While
-    another process tunes the same problem this one waits, then answers from the cache, or with ``force`` tunes anew.
-    Ctrl-C ends the run with what it has; while it waits, KeyboardInterrupt. Raises GangError, StoreError.
+    An unfinished study is continued: the search measures nothing again, the finals start over. While another process
+    tunes the same problem this one waits, then answers from the cache, or with ``force`` tunes again. Ctrl-C ends the
+    run with its results so far; while waiting it raises KeyboardInterrupt. Raises GangError, StoreError.
     """
     key, provenance = CacheKey.of(problem, machine, regime), provenance_of(workload)
     size = workload.space.size(problem, machine)
@@ -142,7 +142,7 @@ class _Run:
                 self.progress.count(record.config, record.evaluation)
         self.progress.resumed = self.progress.trials
         self._incumbent: tuple[float, ...] = ()
-        """Times of the fastest config of this run; of what was measured before, only medians are left."""
+        """Times of the fastest config of this run; of earlier runs only medians are stored."""
 
     def search_space(self) -> None:
         """Baselines first; then ask, screen ahead, evaluate, tell, save, until the budget is used up."""
@@ -170,7 +170,7 @@ class _Run:
             self._show("searching")
 
     def finish(self, extra_finalists: Sequence[Config] = ()) -> None:
-        """The finals, the limits, and the winner into the store."""
+        """Run the finals, measure the limits, store the winner."""
         self._show("finals")
         baselines, regime = list(self._baselines.values()), self._regime
         incumbents = previous_winner(self._workload, self._problem, self._machine, self._store, regime)
@@ -199,7 +199,7 @@ class _Run:
         )  # fmt: skip
         best = self._proven_winner(rounds, baselines, incumbents)
         if best is None:
-            self._show("nothing could be measured")
+            self._show("no config could be measured")
             return
         measured = {config: merge(latencies) for config, latencies in rounds.items()}
         found = Winner(
@@ -214,8 +214,8 @@ class _Run:
         self._show("done")
 
     def _leaders(self) -> list[Config]:
-        """The best of the search; where calls are long enough for power to matter, all that come close to the fastest,
-        up to twice as many.
+        """The best of the search; if calls are long enough for power to matter, also those close to the fastest, up to
+        twice as many.
         """
         count = self._effort.finalists
         found = self._search.best(2 * count)
@@ -226,7 +226,9 @@ class _Run:
     def _proven_winner(
         self, rounds: dict[Config, list[Latency]], baselines: Sequence[Config], incumbents: Sequence[Config]
     ) -> Config | None:
-        """The winner, if it gets every result right in many calls back to back; who does not is out of ``rounds``."""
+        """The winner, once it gets every result right in many calls back to back; a config that does not is removed
+        from ``rounds``.
+        """
         while rounds:
             best = winner(rounds, baselines, incumbents, self._regime)
             failed = self._gang.prove(best, self._seed(self.progress.trials), merge(rounds[best]).median)

@@ -11,31 +11,31 @@ from autotune.outcome import DEFAULT_REGIME, Evaluation, Latency, Outcome, Regim
 
 @dataclass
 class Spent:
-    """Seconds of a search once the ranks are up, and what went by meanwhile. The finals are not in it."""
+    """Seconds of a search by use, from the ranks' start on, without the finals."""
 
     total: float = 0.0
     evaluating: float = 0.0
-    """The ranks compiled, checked and measured; …"""
+    """Ranks compiling, checking and measuring; …"""
     measuring: float = 0.0
-    """… this much of it they measured."""
+    """… of which measuring."""
     compilers: float = 0.0
-    """The ranks waited for compilers."""
+    """Ranks waiting for compilers."""
     trials: int = 0
-    """Configs that were compiled, and run where they could be."""
+    """Configs compiled, and run unless refused."""
 
     @property
     def rate(self) -> float:
-        """Trials a minute, compilation included; 0 where nothing was searched."""
+        """Trials per minute, compilation included; 0 before any."""
         return 60 * self.trials / self.total if self.total > 0 else 0.0
 
 
 @dataclass
 class Progress:
-    """Updated by the loop, read by a view. Nothing of it is stored."""
+    """Updated by the loop, read by a view, never stored."""
 
     phase: str = "starting the ranks"
     trials: int = 0
-    """Configs evaluated so far, those of earlier runs of the same study among them."""
+    """Configs evaluated so far, in earlier runs of the study too."""
     used: float = 0.0
     """Share of the budget used up."""
     seconds: float = 0.0
@@ -49,17 +49,15 @@ class Progress:
     resumed: int = 0
     """Trials found in the store when the run began."""
     regime: Regime = DEFAULT_REGIME
-    """In which configs are compared."""
+    """The regime in which configs are compared."""
     waiting: bool = False
-    """For another process that tunes the same problem; ``phase`` says which."""
+    """Waiting for another process that tunes the same problem; ``phase`` names it."""
 
     @property
     def baseline(self) -> Latency | None:
-        """The fastest baseline."""
         return min(self.baselines.values(), key=lambda latency: latency.of(self.regime), default=None)
 
     def count(self, config: Config, evaluation: Evaluation) -> None:
-        """Take an evaluation in."""
         self.outcomes[evaluation.outcome] += 1
         self.last = (config, evaluation)
         if evaluation.outcome is not Outcome.INVALID:

@@ -24,31 +24,31 @@ from autotune.tuning.search import Candidate
 from autotune.workloads import Workload, reference_of, workload
 
 COMPILE_SECONDS = 90.0
-"""How long a compiler may take for one config; most take 2 to 6 s."""
+"""Seconds that compiling one config may take; most take 2 to 6."""
 
 MOST_WORDS = 300
-"""Characters of an exception's text that are kept."""
+"""Characters kept of an exception's text."""
 
 MOST_WORKERS = 64
 
 MOST_AHEAD = 48
-"""Configs on the way to the ranks: what the search proposes without knowing how the last ones ended."""
+"""Configs proposed ahead at most: the search proposes them without knowing the latest results."""
 
 BLIND = 8
-"""Configs on the way before it is known how long compiling and evaluating take."""
+"""Configs ahead until compile and evaluation times are known."""
 
 SPARE = 2
-"""Configs on the way beyond what keeps the ranks busy on average."""
+"""Configs ahead beyond the number that keeps the ranks busy on average."""
 
 RECENT = 16
-"""Compilations and evaluations whose times count."""
+"""Compilations and evaluations in the moving averages."""
 
 
 class Screen:
-    """A pool of compilers, and the problem they compile for. ``submit`` returns at once, ``verdict`` waits."""
+    """A pool of compilers for one problem. ``submit`` returns at once, ``verdict`` waits."""
 
     def __init__(self, workload: Workload, problem: Problem, machine: Machine) -> None:
-        """No process is started before the first ``submit``; under the interpreter none ever is."""
+        """Starts no process before the first ``submit``, and none under the interpreter."""
         self._machine = machine
         self.turn_to(workload, problem)
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -67,23 +67,22 @@ class Screen:
             self._pool = None
 
     def turn_to(self, workload: Workload, problem: Problem) -> None:
-        """Compile for another problem from now on."""
         self._job = (reference_of(workload), problem.as_dict(), self._machine)
 
     def start(self) -> None:
-        """Let all compilers import what they need, which takes seconds; nobody waits for them. Else the first do."""
+        """Start the compilers' imports, which take seconds, without waiting. Otherwise the first ``submit`` does it."""
         if not self._machine.is_interpreter:
             for _ in range(self.workers):
                 self._submit(_import, self._job[0])
 
     def submit(self, config: Config) -> Future[Any] | None:
-        """Begin to compile; None where nothing is compiled."""
+        """Begin to compile; None if nothing is compiled."""
         if self._machine.is_interpreter:
             return None
         return self._submit(_compile, *self._job, config.to_json())
 
     def verdict(self, config: Config, future: Future[Any] | None) -> Evaluation | None:
-        """The outcome, where the config is not to be run; None where it may be."""
+        """The outcome if the config must not run, else None."""
         if future is None:
             return None
         try:
@@ -102,10 +101,10 @@ class Screen:
 
 
 class Ahead:
-    """Candidates that are being compiled while others are measured, taken as they get ready, the oldest first.
+    """Candidates compiled while others are measured; taken when ready, the oldest first.
 
-    Whatever is on the way was proposed without knowing how the others ended. So there are no more than keep the ranks
-    busy: as many as they evaluate while one is being compiled (Little's law), and two to spare.
+    Candidates ahead were proposed without the latest results, so there are no more than keep the ranks busy: the number
+    evaluated during one compilation (Little's law), plus two.
     """
 
     def __init__(self, screen: Screen) -> None:
@@ -121,7 +120,7 @@ class Ahead:
 
     @property
     def depth(self) -> int:
-        """How many may be on the way."""
+        """The number of candidates ahead now."""
         wanted = BLIND
         if self._compiling and self._evaluating:
             compiling = statistics.mean(tuple(self._compiling))
@@ -130,7 +129,7 @@ class Ahead:
         return min(wanted, self._screen.lookahead)
 
     def fill(self, ask: Callable[[], Candidate | None]) -> None:
-        """Ask for candidates until as many are on the way as may be, or there are no more."""
+        """Ask for candidates until ``depth`` are ahead or there are no more."""
         while len(self._waiting) < self.depth and (candidate := ask()) is not None:
             future = self._screen.submit(candidate.config)
             if future is not None and self._taken is not None:  # the first ones wait for the compilers to start
@@ -141,7 +140,7 @@ class Ahead:
         self._compiling.append(time.monotonic() - submitted)
 
     def take(self) -> tuple[Candidate, Evaluation | None]:
-        """The next candidate, and its outcome where it is not to be run. Waits while none has been compiled."""
+        """The next candidate, with its outcome if it must not run. Waits until one has been compiled."""
         if self._taken is not None:
             self._evaluating.append(time.monotonic() - self._taken)
         running = [future for _, future in self._waiting if future is not None]
@@ -155,14 +154,14 @@ class Ahead:
 
 
 def _import(name: str) -> None:
-    """In a worker: the workload, and with it torch and Triton's compiler."""
+    """In a worker: import the workload, and with it torch and Triton's compiler."""
     import triton.compiler  # noqa: F401
 
     workload(name)
 
 
 def _compile(name: str, problem: dict[str, Any], machine: Machine, config: str) -> Evaluation | None:
-    """In a worker: compile the config's kernels; how it ends where it is not to be run."""
+    """In a worker: compile the config's kernels; the outcome if it must not run."""
     from autotune.kernels.launching.plan import CompileError, compile_offline_for
     from autotune.kernels.launching.residency import starvation
 

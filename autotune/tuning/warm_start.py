@@ -1,4 +1,4 @@
-"""Warm starts: configs that did well on the nearest problems in the cache, to be tried before anything is searched."""
+"""Warm starts: configs that did well on the nearest problems in the cache, tried first."""
 
 from __future__ import annotations
 
@@ -15,25 +15,26 @@ from autotune.problem import Problem
 from autotune.workloads import Workload
 
 NEIGHBOURS = 3
-"""Tuned problems whose winners are tried."""
+"""Number of tuned problems whose winners are tried."""
 
 RUNNERS_UP = 4
-"""Configs of the nearest one's search that are tried besides."""
+"""Number of further configs tried from the nearest problem's search."""
 
 OF_ANOTHER_KIND = 8.0
-"""Distance of two problems that differ in a word (a layout, a type): as far as a size 256 times larger."""
+"""Distance of two problems that differ in a word (a layout, a type): that of a size 256 times larger."""
 
 ANOTHER_REGIME = 0.5
-"""Distance of two problems tuned for different regimes: nearer than a size twice as large."""
+"""Distance of two problems tuned for different regimes: less than that of a size twice as large."""
 
 
 def warm_starts(
     workload: Workload, problem: Problem, machine: Machine, store: Store, regime: Regime = DEFAULT_REGIME
 ) -> list[Config]:
-    """Winners of the nearest problems tuned on such a device, nearest first, then the nearest one's runners-up.
+    """Winners of the nearest problems tuned on the same kind of device, nearest first, then the nearest one's
+    runners-up.
 
-    World size counts as a dimension, so that other numbers of ranks serve too. Stale entries do as well, for a config
-    is only tried; it has to be valid for this problem in today's space.
+    World size counts as a dimension, so results for other numbers of ranks serve too. So do stale entries, since a
+    config is only tried; it must be valid for this problem in today's space.
     """
     key = CacheKey.of(problem, machine, regime)
     entries = store.entries(workload.name, machine.device)
@@ -47,7 +48,7 @@ def warm_starts(
 def previous_winner(
     workload: Workload, problem: Problem, machine: Machine, store: Store, regime: Regime = DEFAULT_REGIME
 ) -> list[Config]:
-    """The newest winner of the very same key, whatever versions it was tuned with; none where it is invalid today."""
+    """The newest winner of the same key, tuned with any versions; None if it is invalid today."""
     key = CacheKey.of(problem, machine, regime)
     same = [entry.winner.config for entry in store.entries(workload.name, machine.device) if entry.key == key]
     return _valid(workload, problem, machine, same[:1])
@@ -68,7 +69,7 @@ def _fastest(store: Store, entry: Entry) -> Iterable[Config]:
 
 
 def _distance(wanted: CacheKey, other: CacheKey) -> float:
-    """Sum of |log2 ratio| over the sizes, and a fixed distance for each word that differs."""
+    """Sum of |log2 ratio| over the sizes, plus a fixed distance per word that differs."""
     ours, theirs = _fields(wanted), _fields(other)
     regimes = ANOTHER_REGIME if wanted.regime != other.regime else 0.0
     return regimes + sum(_apart(ours.get(name), theirs.get(name)) for name in ours.keys() | theirs.keys())

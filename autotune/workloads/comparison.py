@@ -6,6 +6,7 @@ import math
 
 import torch
 
+from autotune.dtypes import DTYPES
 from autotune.machine import Machine
 from autotune.workloads.tolerance import Error, Tolerance
 
@@ -15,20 +16,11 @@ HEAVY = 4
 HEAVY_SHARE = 1 / 16
 """Of the variance of a product, what each of them brings: a mask that is off by one loses that much."""
 
-ROUNDING = {"bf16": 1.66e-3, "fp16": 2.08e-4}
-"""Error of rounding normally distributed numbers once, as a share of them (Frobenius norms), at the worst scale."""
-
-HALF_UNIT = {"bf16": 2**-8, "fp16": 2**-11}
-"""Half a unit in the last place of a number, at most, as a share of it."""
-
 MARGIN = 1.5
 """What a right result's error may be of the one that the roundings lead to expect."""
 
 PEAK = 8
 """The largest element of a product, in units of the root of the mean square: none of 10^9 is larger."""
-
-DEEP_FP32 = (1e-5, 1e-4)
-"""What fp32 allows, overall and for an element, before depth counts."""
 
 
 def drawn(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, seed: int) -> torch.Tensor:
@@ -71,10 +63,11 @@ def rounded(dtype: str, roundings: float, depth: int, elements: int, machine: Ma
     has an eighth of the variance. They add up like noise. Triton's interpreter cuts bf16 off instead: twice the error,
     and always towards zero, so that errors add up as they are. Few ``elements`` scatter more around what is expected.
     """
-    if dtype == "fp32":
-        overall, element = DEEP_FP32
+    kind = DTYPES[dtype]
+    if not kind.rounding:
+        overall, element = kind.rounded_once
         growth = max(1.0, MARGIN * 2**-24 * math.sqrt(depth) / overall)
         return Tolerance(overall * growth, element * growth)
     growth = 2 * roundings if machine.is_interpreter and dtype == "bf16" else math.sqrt(roundings)
     scatter = 1 + 2 / math.sqrt(elements)
-    return Tolerance(MARGIN * scatter * growth * ROUNDING[dtype], PEAK * growth * HALF_UNIT[dtype])
+    return Tolerance(MARGIN * scatter * growth * kind.rounding, PEAK * growth * kind.half_unit)

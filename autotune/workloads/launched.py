@@ -76,12 +76,17 @@ class LaunchedOperation(Operation, Generic[P, T, S]):
         self._heap.barrier()
         self._setup = None
         self._heap.release(self._mark)
-        self._setup = Setup(self._kernels, self._problem, config, self._machine, self._heap, self._spin_limit)
-        return self.bind(self._setup)
+        first: torch.Tensor = getattr(self._tensors, self._kernels.operands[0])
+        self._setup = Setup(
+            self._kernels, self._problem, config, self._machine, self._heap, self._spin_limit,
+            shard=first if self._heap.owns(first) else None,
+        )  # fmt: skip
+        return self._setup.bind(self._tensors)
 
-    def bind(self, setup: Setup[P, Any, T, S]) -> Run:
-        """What enqueues one call of a config on this rank's tensors."""
-        return setup.bind(self._tensors)
+    def poison(self) -> None:
+        """Fill with NaN what a right call of the config prepared last writes before it reads it."""
+        if self._setup is not None:
+            self._setup.poison()
 
     def timed_out(self) -> bool:
         """Whether a wait in the kernels timed out since ``prepare``."""

@@ -11,6 +11,7 @@ from pathlib import Path
 from autotune.errors import InputError
 
 SHARED = (
+    "autotune.dtypes",
     "autotune.heap",
     "autotune.kernels.launching",
     "autotune.kernels.primitives",

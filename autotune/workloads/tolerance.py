@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from autotune.dtypes import DTYPES
+
 
 @dataclass(frozen=True)
 class Tolerance:
@@ -15,12 +17,7 @@ class Tolerance:
     """Largest ``max|out - ref| / rms(ref)``: shows a single stale line that vanishes in the overall norm."""
 
 
-ROUNDED_ONCE = {
-    # The output's rounding: 2**-9 of each element in bf16 (the interpreter truncates: 2**-8), 2**-12 in fp16.
-    "bf16": Tolerance(overall=6e-3, element=0.06),
-    "fp16": Tolerance(overall=8e-4, element=0.01),
-    "fp32": Tolerance(overall=1e-5, element=1e-4),
-}
+ROUNDED_ONCE = {name: Tolerance(*each.rounded_once) for name, each in DTYPES.items()}
 """By the element type of a result that was accumulated in fp32."""
 
 

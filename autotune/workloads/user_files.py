@@ -17,12 +17,10 @@ from autotune.problem import Problem
 from autotune.workloads.interface import Workload
 
 BUILT_IN = {
-    "all_gather_gemm": "autotune.workloads.built_in.all_gather_gemm:WORKLOAD",
-    "gemm_reduce_scatter": "autotune.workloads.built_in.gemm_reduce_scatter:WORKLOAD",
-    "flash_decode": "autotune.workloads.built_in.flash_decode:WORKLOAD",
-    "gemm_all_reduce": "autotune.workloads.built_in.gemm_all_reduce:WORKLOAD",
+    file.stem: f"autotune.workloads.built_in.{file.stem}:WORKLOAD"
+    for file in sorted((Path(__file__).parent / "built_in").glob("[!_]*.py"))
 }
-"""Found even where the package runs from a source tree that was never installed."""
+"""Each file there is a workload, by its name."""
 
 _REFERENCES: dict[Workload, str] = {}
 """What has been loaded as FILE:CLASS, with the file's whole path."""

@@ -22,7 +22,7 @@ from autotune.kernels.launching.contract import Call, Kernels
 from autotune.kernels.launching.knobs import Knobs
 from autotune.kernels.launching.plan import Launch
 from autotune.kernels.launching.tensors import TORCH_DTYPES, Allocate, Run, element_type
-from autotune.kernels.primitives.counters import arrive, finish, wait_for_all
+from autotune.kernels.primitives.counters import arrive, finish, read_epoch, wait_for_all
 from autotune.machine import Machine
 from autotune.problem import Problem, size
 from autotune.search_spaces import Constraint, Setting, Space, choices, numbers
@@ -54,7 +54,7 @@ def push_kernel(
 ):  # fmt: skip
     """Store our block into every inbox, signal it, wait for everybody's, copy out. Two slots, used in turn."""
     pid, programs = tl.program_id(0), tl.num_programs(0)
-    epoch = tl.load(epoch_counter)
+    epoch = read_epoch(epoch_counter)
     place = pid * BLOCK + tl.arange(0, BLOCK)
     inside = place < elements
     wide = tl.cast(elements, tl.int64)  # all ranks' together may be more than an int32 counts
@@ -80,7 +80,7 @@ def pull_kernel(
 ):  # fmt: skip
     """Load every rank's block from where it lies. ``ready``: mine is in place; ``done``: I have read all of yours."""
     pid, programs = tl.program_id(0), tl.num_programs(0)
-    epoch = tl.load(epoch_counter)
+    epoch = read_epoch(epoch_counter)
     place = pid * BLOCK + tl.arange(0, BLOCK)
     inside = place < elements
     if pid == 0:
@@ -112,7 +112,7 @@ SPACE = Space(
 
 @dataclass(frozen=True)
 class Scratch:
-    """What the ranks share, counters zero at the start."""
+    """Memory shared by the ranks; counters are zero at the start."""
 
     epoch_counter: torch.Tensor
     status: torch.Tensor
@@ -161,7 +161,7 @@ class AllGatherKernels(Kernels[AllGather, AllGatherKnobs, Tensors, Scratch]):
         pushes, world = knobs.mode == "push", problem.world_size
         blocks = triton.cdiv(problem.elements, knobs.block)
         return Scratch(
-            epoch_counter=shared((2,), torch.int32),
+            epoch_counter=shared((1,), torch.int64),
             status=shared((1,), torch.int32),
             counters=shared((world, blocks) if pushes else (2, world), torch.int32),
             inbox=shared((2 * pushes, world * problem.elements), TORCH_DTYPES[problem.dtype]),
@@ -213,8 +213,7 @@ class Operation(LaunchedOperation[AllGather, Tensors, Scratch]):
         x.copy_(parts[self._heap.rank])
         self._expected = torch.cat(parts).float()
         self._tensors.out.fill_(float("nan"))
-        if self.scratch is not None:
-            self.scratch.poison()
+        self.poison()
 
     def inputs(self) -> list[torch.Tensor]:
         return [self._tensors.x]

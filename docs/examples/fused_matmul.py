@@ -22,7 +22,7 @@ from autotune.kernels.launching.contract import Call, Kernels
 from autotune.kernels.launching.knobs import Knobs
 from autotune.kernels.launching.plan import Launch
 from autotune.kernels.launching.tensors import TORCH_DTYPES, Allocate, Run
-from autotune.kernels.primitives.counters import arrive, finish, wait_for_all
+from autotune.kernels.primitives.counters import arrive, finish, read_epoch, wait_for_all
 from autotune.machine import Machine
 from autotune.problem import Problem, size
 from autotune.search_spaces import Constraint, Space, choices, numbers
@@ -58,7 +58,7 @@ def gather_multiply_tile(
 ):  # fmt: skip
     """The tutorial's tile, but the rows of A are loaded from the rank that has them, ours first."""
     pid, programs = tl.program_id(0), tl.num_programs(0)
-    epoch = tl.load(epoch_counter)
+    epoch = read_epoch(epoch_counter)
     if pid == 0:
         arrive(ready, rank, heap_bases, WORLD)
     tiles_n, tiles_m = tl.cdiv(N, BLOCK_N), tl.cdiv(shard, BLOCK_M)
@@ -102,7 +102,7 @@ class Tensors:
 
 @dataclass(frozen=True)
 class Scratch:
-    """What the ranks share: int32, zero at the start."""
+    """Memory shared by the ranks, zero at the start: one int64, the rest int32."""
 
     epoch_counter: torch.Tensor
     status: torch.Tensor
@@ -148,7 +148,8 @@ class FusedMatmulKernels(Kernels[Gathered, FusedMatmulKnobs, Tensors, Scratch]):
         if knobs.mode == "gather":
             return None
         world = problem.world_size
-        return Scratch(*(shared((count,), torch.int32) for count in (2, 1, world, world)))
+        counters = (shared((count,), torch.int32) for count in (1, world, world))
+        return Scratch(shared((1,), torch.int64), *counters)
 
     def scratch_bytes(self, problem: Gathered) -> int:
         return 4 << 10

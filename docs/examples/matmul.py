@@ -46,7 +46,7 @@ listed = autotune.autotune(configs=CONFIGS, key=["M", "N", "K"])(multiply_tile)
 
 
 def fits(s: Setting, BLOCK_M: int, BLOCK_N: int, BLOCK_K: int, num_stages: int) -> bool:
-    """Whether the pipeline's stages of 16-bit operands fit into shared memory."""
+    """True if the pipeline's stages of 16-bit operands fit into shared memory."""
     return num_stages * (BLOCK_M + BLOCK_N) * BLOCK_K * 2 <= s.machine.shared_memory
 
 

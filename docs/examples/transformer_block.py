@@ -49,7 +49,7 @@ class Model:
     hidden: int = 8192
     ffn: int = 28672
     layers: int = 4
-    """So many that their weights do not fit into any L2."""
+    """Enough layers that their weights do not fit into any L2."""
     batches: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64)
     """Decode: sequences, one token of each."""
     prompts: tuple[int, ...] = (512, 2048, 8192)
@@ -147,7 +147,7 @@ def gated(gate_up: Tensor) -> Tensor:
 
 
 def problems(model: Model, world_size: int) -> Iterator[tuple[str, tuple[int, ...], dict[str, int]]]:
-    """What our operators meet: a workload, its sizes m, and its other dimensions."""
+    """The operators' problems: a workload, its sizes m, and its other dimensions."""
     rows = {"n": model.hidden, "world_size": world_size}
     for k in (model.hidden, model.ffn):
         yield "gemm_all_reduce", model.batches, {**rows, "k": k}
@@ -164,7 +164,7 @@ def commands(model: Model, world_size: int, budget: str) -> Iterator[str]:
 
 
 def sources(context: autotune.Context, model: Model, m: int, decoding: bool) -> str:
-    """Where the operators' configs came from: exact where all were tuned."""
+    """The sources of the operators' configs; all exact if everything was tuned."""
     types = {
         "gemm_all_reduce": autotune.GemmAllReduce, "gemm_reduce_scatter": autotune.GemmReduceScatter,
         "all_gather_gemm": autotune.AllGatherGemm,

@@ -183,7 +183,7 @@ def test_a_wrong_result_is_loud(tmp_path: Path) -> None:
 def test_bad_words_are_refused_with_a_reason() -> None:
     script = [sys.executable, str(FILES[0])]
     environment = {**os.environ, "WORLD_SIZE": "2"}
-    for words, why in ((["--only", "rs/m=7"], "chooses nothing"), (["--regimes", "eager"], "allowed are graph, "),
+    for words, why in ((["--only", "rs/m=7"], "chooses nothing"), (["--regimes", "eager"], "allowed: graph, "),
                        (["--rounds", "1"], "at least 2")):  # fmt: skip
         done = subprocess.run([*script, *words], env=environment, capture_output=True, text=True)
         assert done.returncode == 2 and why in done.stderr

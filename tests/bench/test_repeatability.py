@@ -17,7 +17,7 @@ SCRIPT = ROOT / "bench/repeatability.py"
 
 
 def entry(median: float, mode: str) -> dict[str, Any]:
-    """What ``tune --json`` prints, as far as it is read."""
+    """The fields of ``tune --json`` that the bench reads."""
     speedups = {"bsp eager": {"value": 130 / median, "error": 0.0}, "bsp graph": {"value": 120 / median, "error": 0.0}}
     return {
         "latency": {"median": median}, "baselines": {}, "speedups": speedups, "config": {"mode": mode}, "trials": 40,

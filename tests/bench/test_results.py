@@ -58,7 +58,7 @@ def decoded(number: int, problem: dict[str, Any]) -> dict[str, Any]:
 
 
 def made_up(step: Step) -> Any:
-    """What a step would have found. It says nothing about any machine."""
+    """Made-up findings of a step; they say nothing about any machine."""
     name, _, part = step.name.partition(".")
     lists = {sizes.name: list(sizes.problems(4)) for sizes in LIST}
     if name == "fd":

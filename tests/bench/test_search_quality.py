@@ -29,7 +29,7 @@ def table() -> Table:
 
 
 def test_the_committed_table_is_what_its_formula_gives(table: Table) -> None:
-    """Where the space's constraints have changed, run tests/bench/synthetic.py and commit its table."""
+    """If the space's constraints have changed, run tests/bench/synthetic.py and commit its table."""
     expected = synthetic.recording()
     assert list(table.recording.evaluations) == list(expected.evaluations)
     for config, evaluation in expected.evaluations.items():

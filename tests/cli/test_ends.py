@@ -1,4 +1,4 @@
-"""How the command ends where it is interrupted, or nobody takes what it has to say: a line and an exit code."""
+"""The end of an interrupted command, and of one whose output nobody takes: a line and an exit code."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_ctrl_c_while_modules_are_imported(name: str, way: str) -> None:
 
 
 def strike(number: signal.Signals) -> Callable[[FakeGang], None]:
-    """What makes a gang's sixth evaluation be struck by a signal."""
+    """A hook that sends a signal at a gang's sixth evaluation."""
 
     def prepare(gang: FakeGang) -> None:
         evaluate = gang.evaluate
@@ -70,7 +70,7 @@ def test_a_signal_keeps_what_was_measured_and_names_itself(
     finally:
         signal.signal(signal.SIGINT, before)
     assert result.exit_code == code, result.output
-    assert "he same command again continues" in result.output
+    assert "the same command continues" in result.output
     assert len(gpus.gangs[0].calls) == 5
     gpus.prepare = lambda gang: None
     assert gpus.tune(*words).exit_code == 0
@@ -96,5 +96,5 @@ def test_an_answer_that_cannot_be_written_is_one_line_and_an_exit_code(gpus: Ben
         done = subprocess.run([*TUNE, *words], stdout=full, stderr=subprocess.PIPE, text=True)
     assert (done.returncode, done.stderr) == (1, "tune: error: stdout cannot be written: No space left on device\n")
     done = subprocess.run(["sh", "-c", '"$@" >&-', "sh", *TUNE, *words], capture_output=True, text=True)
-    told = "tune: error: stdout is closed: let it go to a file, or to /dev/null\n"
+    told = "tune: error: stdout is closed; redirect it to a file or to /dev/null\n"
     assert (done.returncode, done.stderr) == (1, told)

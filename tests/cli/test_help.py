@@ -24,7 +24,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
 
 
 def page(words: tuple[str, ...]) -> str:
-    """What ``tune WORDS --help`` prints."""
+    """The output of ``tune WORDS --help``."""
     result = CliRunner().invoke(app.build(), [*words, "--help"], prog_name="tune", env={"COLUMNS": "80"})
     assert result.exit_code == 0, result.output
     return "\n".join(line.rstrip() for line in result.stdout.strip("\n").splitlines()) + "\n"

@@ -62,7 +62,7 @@ def test_the_live_view_shows_what_a_person_wants_to_see() -> None:
     text = console.export_text()
     console.file.close()
     for part in (
-        "all-gather-gemm  m=4096", "preparing", "searching", "40%", "0:25 gone, 0:55 left", "400.0 µs ± 0.0 %",
+        "all-gather-gemm  m=4096", "preparing", "searching", "40%", "0:25 elapsed, 0:55 left", "400.0 µs ± 0.0 %",
         "1.32x bsp graph (530.0 µs)", "mode=push block_m=64", "40: 40 measured", "1 of the ranks", "crashed",
     ):  # fmt: skip
         assert part in text

@@ -25,7 +25,7 @@ NOBODY = 65534
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """Where a database may be made; nothing is there yet."""
+    """The path of a database that does not exist yet."""
     return tmp_path / "cache.db"
 
 

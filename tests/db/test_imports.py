@@ -16,7 +16,7 @@ LONG_AGO = datetime(2025, 3, 4, 5, 6, 7, 890, tzinfo=UTC)
 
 @pytest.fixture
 def entry(key: CacheKey, provenance: Provenance, winner: Winner) -> Entry:
-    """As a file of another fleet's brings it."""
+    """An entry as another fleet's file would hold it."""
     return Entry(key, provenance, winner, study_id=77, finished_at=LONG_AGO, trials=250, seed=3, space_size=5832)
 
 
@@ -50,7 +50,7 @@ def test_what_is_there_is_replaced_only_when_asked_to_and_kept_even_then(
     store.record(ours.id, trial)
     if finished:
         store.finish(ours.id, dataclasses.replace(entry.winner, config=Config({"mode": "pull"})))
-    with pytest.raises(StoreError, match=f"has a study of that key and provenance, {ours.id}, "):
+    with pytest.raises(StoreError, match=rf"already has study {ours.id} \("):
         store.adopt(entry)
     assert len(store.studies()) == 1
     adopted = store.adopt(entry, replace=True)

@@ -1,4 +1,4 @@
-"""Who is tuning a study, as the tables keep it."""
+"""Leases in the tables: the process that tunes a study."""
 
 from __future__ import annotations
 

@@ -104,7 +104,7 @@ def test_a_newer_schema_is_read_but_not_written(
     assert str(caught.value) == newer
     with Store.open(path, create=False) as store:
         assert [entry.winner for entry in store.entries()] == [winner]
-        with pytest.raises(StoreError, match="has schema '0099' and was opened for reading"):
+        with pytest.raises(StoreError, match="has schema '0099' and is open for reading only"):
             store.forget(study.id)
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("ALTER TABLE trials RENAME COLUMN reason TO why")
@@ -122,7 +122,7 @@ def test_reading_migrates_nothing_and_older_clients_go_on(url: URL, path: Path, 
             assert (entry.study_id, entry.winner.config) == (2, Config({"mode": "push"}))
             assert [study.id for study in store.studies()] == [1, 2]
             assert [trial.evaluation.reason for trial in store.trials(1)] == ["rank 1 died"]
-            with pytest.raises(StoreError, match=f"has schema '{revision}' and was opened for reading"):
+            with pytest.raises(StoreError, match=f"has schema '{revision}' and is open for reading only"):
                 store.forget(1)
         with engine.connect() as connection:
             assert migrations.current(connection) == revision

@@ -36,7 +36,7 @@ def begin(store: Store, key: CacheKey, provenance: Provenance) -> StudyRecord:
 
 
 TEXT = {bytes: "CAST(? AS TEXT)", str: "?", type(None): "?"}
-"""How a value gets into a column as it is."""
+"""SQL that stores a value without conversion."""
 
 
 def as_text(url: URL) -> str:
@@ -85,7 +85,7 @@ def test_every_field_of_the_provenance_makes_another_study(
 
 
 def test_a_seed_beyond_64_bits_is_refused(store: Store, key: CacheKey, provenance: Provenance) -> None:
-    with pytest.raises(StoreError, match=f"seed={2**63}: an integer of 64 bits"):
+    with pytest.raises(StoreError, match=f"seed={2**63}: must be a 64-bit integer"):
         store.study(key, provenance, seed=2**63, space_size=1)
     assert store.study(key, provenance, seed=-(2**63), space_size=2**63 - 1).space_size == 2**63 - 1
 
@@ -332,7 +332,7 @@ def test_a_damaged_trial_is_left_out_and_named_once(
         assert [each.id for each in sqlite_store.trials(study.id)] == [1, 3]
     [message] = caplog.messages
     assert "cache.db: row 2 of table trials is damaged (" in message
-    assert message.endswith("left out; to be rid of it, mend it or delete it: DELETE FROM trials WHERE id = 2;")
+    assert message.endswith("skipped; repair it or delete it: DELETE FROM trials WHERE id = 2;")
 
 
 @pytest.mark.parametrize(

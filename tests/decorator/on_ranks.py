@@ -1,4 +1,4 @@
-"""What the decorator's tests run on every rank."""
+"""Functions that the decorator's tests run on every rank."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def agreement(folder: str) -> dict[str, Answer]:
 
 
 def repeats(folder: str) -> dict[str, Any]:
-    """How often the kernel ran on this rank where ours is the bench and rank 1 is slow; and what came out."""
+    """Runs of the kernel on this rank, with our bench and a slow rank 1; and the result."""
     calls = []
 
     def before(named: dict[str, Any], reset_only: bool = False) -> None:

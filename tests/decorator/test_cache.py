@@ -1,4 +1,4 @@
-"""What a decorated kernel finds and keeps: exact, nearest, default, tuned; told once; never by accident."""
+"""Results that a decorated kernel finds and stores: exact, nearest, default, tuned; logged once; never by accident."""
 
 from __future__ import annotations
 
@@ -268,7 +268,7 @@ def test_a_program_goes_on_where_nothing_can_be_kept(
     monkeypatch.setattr(Store, "record", refuse)
     kernel = tuned(copy(), Clock(3, 1, 2))
     assert found(kernel).source == "tuned" and kernel.best_config is SIZES[1]
-    assert caplog.text.count("for this process only: disk full") == 1
+    assert caplog.text.count("only in this process: disk full") == 1
 
 
 def test_a_database_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:

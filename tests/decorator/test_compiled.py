@@ -1,4 +1,4 @@
-"""What Triton does with compiled kernels only: its own cache of timings on disk, and telling listeners."""
+"""Triton features of compiled kernels only: its own cache of timings on disk, and listeners."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Unlaunched(KernelInterface[Any]):
 
 
 class Target:
-    """As much of a driver as Triton's cache key needs."""
+    """The part of a driver that Triton's cache key needs."""
 
     def get_current_target(self) -> GPUTarget:
         return GPUTarget("cuda", 90, 32)

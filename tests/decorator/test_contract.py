@@ -1,4 +1,4 @@
-"""What engineers know of ``triton.autotune`` holds for ours: every test here runs on both, unless versions differ."""
+"""The contract of ``triton.autotune`` holds for ours: every test here runs on both, unless versions differ."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_a_share_is_of_what_early_pruning_left() -> None:
 def test_a_top_k_that_is_neither_share_nor_number() -> None:
     prune = {"perf_model": lambda BLOCK, **kwargs: BLOCK, "top_k": 1.5}
     kernel = autotune.autotune(SIZES, key=["n"], prune_configs_by=prune)(copy())
-    with pytest.raises(TypeError, match="top_k=1.5: a share up to 1.0"):
+    with pytest.raises(TypeError, match="top_k=1.5: must be a share up to 1.0"):
         kernel[grid](*tensors(), 200)
 
 

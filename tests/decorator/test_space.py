@@ -168,8 +168,8 @@ def test_warmup_compiles_what_a_launch_would_take() -> None:
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"space": BLOCKS, "configs": SIZES}, "does not go with a space"),
-        ({"space": BLOCKS, "prune_configs_by": {"perf_model": print}}, "does not go with a space"),
+        ({"space": BLOCKS, "configs": SIZES}, "a space excludes a list of configs"),
+        ({"space": BLOCKS, "prune_configs_by": {"perf_model": print}}, "a space excludes a list of configs"),
         ({"space": BLOCKS, "on_miss": "guess"}, "on_miss names guess; the words are default, nearest, tune, error"),
         ({"space": BLOCKS, "free": ["m"]}, "free names m; the key arguments are n"),
         ({"space": BLOCKS, "trials": 0}, "trials=0"),
@@ -183,7 +183,7 @@ def test_what_does_not_fit_is_refused_where_it_is_written(options: dict[str, Any
 def test_a_bad_default_and_an_empty_space_are_told_at_the_launch() -> None:
     never = Constraint("never", ("BLOCK",), lambda s, BLOCK: False, "never")
     for options, told in (
-        ({"space": BLOCKS, "default": {"BLOCK": 7, "num_warps": 4}}, "BLOCK=7: allowed are 16"),
+        ({"space": BLOCKS, "default": {"BLOCK": 7, "num_warps": 4}}, "BLOCK=7: allowed: 16"),
         ({"space": BLOCKS, "default": {"BLOCK": 16}}, "needs num_warps"),
         ({"space": Space(choices("mode", "any"), *BLOCKS, constraints=(never,))}, "no valid config"),
     ):

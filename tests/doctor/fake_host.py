@@ -20,30 +20,28 @@ TOPOLOGY = (
     "GPU2\tNV18\tNV18\t X \tSYS\t0-47\t0\t\tN/A\n"
     "NIC0\tPXB\tSYS\tSYS\t X \t\t\t\t\n\nLegend:\n\n  X    = Self\n"
 )
-"""What nvidia-smi topo -m prints."""
+"""Output of nvidia-smi topo -m."""
 
 STATUS = "0x0000000000000001, {index}, 700.00, 700.00, 33, P0, 1980, 1980, Disabled, 4\n"
-"""What nvidia-smi --query-gpu prints of one GPU."""
+"""Output of nvidia-smi --query-gpu for one GPU."""
 
 KFD = "/sys/class/kfd/kfd/topology/nodes"
 
 
 @dataclass
 class FakeHost:
-    """Says what it was told to say."""
-
     is_machine: Machine
     names: list[str] = field(default_factory=list)
     files: dict[str, str] = field(default_factory=dict)
     outputs: dict[str, str | None] = field(default_factory=dict)
-    """What programs print, by their first two words."""
+    """Outputs of programs, by their first two words."""
     refused: str = "nothing"
     """A program that is asked for this fails."""
     unreachable: set[tuple[int, int]] = field(default_factory=set)
     cc: str | None = "/usr/bin/gcc"
     headers: bool = True
     failures: dict[str, str] = field(default_factory=dict)
-    """What the compiler says, by architecture."""
+    """Errors of the compiler, by architecture."""
     mounts: dict[str, Mount] = field(default_factory=dict)
     speed: float | Exception = 900e6
     found: Condition | Exception = field(

@@ -1,4 +1,4 @@
-"""What the tests of a lost peer run on every rank: the last rank goes, the others wait for it in a kernel."""
+"""Functions that the tests of a lost peer run on every rank: the last rank goes, the others wait for it in a kernel."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def in_an_operator(folder: str) -> None:
 
 
 def descriptors(folder: str) -> list[int]:
-    """How many this process has before, with and after a heap."""
+    """Descriptors of this process before, with and after a heap."""
     group = dist.new_group(backend="gloo")
     found = []
     for _ in range(2):

@@ -20,7 +20,7 @@ from autotune.heap.arena import ALIGNMENT, SymmetricHeap
 
 TURNS = 12
 ALMOST_FULL = (1 << 31) - TURNS // 2
-"""Where the counters start, so that they wrap around halfway."""
+"""Start of the counters, from which they wrap around halfway."""
 
 TICKETS = 32
 
@@ -98,7 +98,7 @@ def synchronisation(argument: Any) -> dict[str, Any]:
 
 
 def bookkeeping(argument: Any) -> dict[str, Any]:
-    """What allocation promises, and views of peers' memory for more than flat vectors."""
+    """Promises of allocation, and views of peers' memory for more than flat vectors."""
     heap = open_heap(64 << 10, dist.new_group(backend="gloo"))
     rank, found = heap.rank, dict[str, Any]()
     found["size"], found["left at first"] = heap.size, heap.left
@@ -137,7 +137,7 @@ def bookkeeping(argument: Any) -> dict[str, Any]:
 
 
 def too_large(argument: Any) -> str:
-    """What a heap says that no host has the memory for."""
+    """The error of a heap too large for any host."""
     return _message(lambda: open_heap(1 << 50, dist.new_group(backend="gloo")), HeapError)
 
 

@@ -1,4 +1,4 @@
-"""What the heap's contract test runs on every rank; the same for shared memory and for Iris."""
+"""Functions that the heap's contract test runs on every rank; the same for shared memory and for Iris."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ ON_RANKS = str(Path(__file__).parent / "on_ranks.py")
 
 
 def check(found: list[dict[str, Any]]) -> None:
-    """What the ranks saw is what the contract promises."""
+    """The ranks' findings fulfil the contract."""
     world_size = len(found)
     assert len({tuple(each["offsets"]) for each in found}) == 1
     for rank, each in enumerate(found):
@@ -31,7 +31,7 @@ def check(found: list[dict[str, Any]]) -> None:
         exhausted, foreign, mark = each["errors"]
         assert str(4 << 40) in exhausted and str(each["left"]) in exhausted
         assert "heap.allocate" in foreign
-        assert "marks from 0" in mark
+        assert "marks go from 0" in mark
     assert found[0]["counted"] == sum(range(1, world_size + 1))
 
 

@@ -1,4 +1,4 @@
-"""Which GPU runtime Iris is given while it is imported."""
+"""The GPU runtime that Iris finds while it is imported."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Loader = Callable[[str], Any]
 
 @pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What the real loader was asked for; it opens full paths alone, as on a machine with nothing installed."""
+    """Requests to the real loader, which opens full paths alone, as on a machine with nothing installed."""
     asked: list[str] = []
 
     def load(name: str) -> str:

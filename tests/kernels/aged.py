@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from autotune.config import Config
+from autotune.kernels.primitives.counters import EPOCH_SHIFT
 from autotune.workloads.built_in.all_gather_gemm import AllGatherGemmOperation, AllGatherGemmWorkload
 from autotune.workloads.built_in.flash_decode import FlashDecodeOperation, FlashDecodeWorkload
 from autotune.workloads.built_in.gemm_reduce_scatter import GemmReduceScatterOperation, GemmReduceScatterWorkload
 from autotune.workloads.interface import Run
 
 CALLS_LEFT = 4
-"""Calls before the epoch, an int32, becomes negative."""
+"""Calls before the epoch, as an int32, becomes negative."""
 
 
 def wrapped(value: int) -> int:
@@ -30,7 +31,7 @@ class AgedOperation(AllGatherGemmOperation):
             parts = int(config.get("comm_programs", 1))
             # Each communicating program of pull_staged says that it has read; in the other modes one does for all.
             done = epoch * parts if config["mode"] == "pull_staged" else epoch
-            self.scratch.epoch_counter[0] = epoch
+            self.scratch.epoch_counter.fill_(epoch << EPOCH_SHIFT.value)
             self.scratch.ready.fill_(epoch)
             self.scratch.done.fill_(wrapped(done))
             self.scratch.arrivals.fill_(wrapped(epoch * parts))
@@ -45,7 +46,7 @@ class AgedScatterOperation(GemmReduceScatterOperation):
         run = super().prepare(config)
         if self.scratch is not None:
             epoch = (1 << 31) - CALLS_LEFT
-            self.scratch.epoch_counter[0] = epoch
+            self.scratch.epoch_counter.fill_(epoch << EPOCH_SHIFT.value)
             for counters in (self.scratch.ready, self.scratch.done, self.scratch.arrivals):
                 counters.fill_(epoch)
         return run
@@ -82,7 +83,7 @@ class AgedFlashDecodeOperation(FlashDecodeOperation):
         """Age the scratch once it is there."""
         run = super().prepare(config)
         epoch = (1 << 31) - CALLS_LEFT
-        self.scratch.epoch_counter[0] = epoch
+        self.scratch.epoch_counter.fill_(epoch << EPOCH_SHIFT.value)
         self.scratch.arrivals.fill_(epoch)
         self.scratch.returns.fill_(epoch)
         self.scratch.arrived.fill_(wrapped(epoch * config.integer("kv_splits")))

@@ -1,4 +1,4 @@
-"""What ranks do in the tests of GEMM + all-reduce that go without a gang: they call configs directly."""
+"""Functions for ranks in the tests of GEMM + all-reduce without a gang: they call configs directly."""
 
 from __future__ import annotations
 

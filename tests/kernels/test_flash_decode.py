@@ -91,7 +91,7 @@ def test_results_are_right_before_and_after_the_counters_wrap_around(aged: Workl
     check_all(aged, problem, [*fused, waiting], {"fused"}, MeasurePlan(warmup=1, screen=1, iterations=1))
 
 
-def test_a_rank_that_calls_alone_gives_up_and_says_so(tmp_path: Path) -> None:
+def test_a_rank_that_calls_alone_times_out_and_says_so(tmp_path: Path) -> None:
     here = on_cpu()
     problem = WORKLOAD.problem_type(batch=1, q_heads=2, kv_heads=1, head_dim=64, kv_len=40, world_size=2)
     default = WORKLOAD.default_config(problem, here)

@@ -135,7 +135,7 @@ def test_chunks_send_every_row_once_to_its_owner_the_next_ranks_first(
         assert sent == {(row // rows, row) for row in computed if row // rows != rank}
 
 
-@pytest.mark.parametrize(("name", "value", "told"), [("m", 30, "take 28 or 32"), ("k", 3, "take 4")])
+@pytest.mark.parametrize(("name", "value", "told"), [("m", 30, "use 28 or 32"), ("k", 3, "use 4")])
 def test_what_is_sharded_must_be_divisible(name: str, value: int, told: str) -> None:
     with pytest.raises(InvalidProblem, match=f"{name}={value} .* world_size=4.*{told}"):
         WORKLOAD.problem_type(**{"m": 32, "n": 5, "k": 64, "world_size": 4, name: value})

@@ -15,7 +15,6 @@ from autotune.processes.folder import OwnFolder
 
 @pytest.fixture
 def place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """Where folders are made."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     return tmp_path
 
@@ -63,7 +62,7 @@ def test_folders_that_are_not_ours_stay(place: Path) -> None:
 
 
 def odd_entries(place: Path, kept: Path) -> list[Path]:
-    """What another user, or a mishap, may put where everybody writes."""
+    """Entries that another user, or a mishap, may put into a shared folder."""
 
     def folder(name: str) -> Path:
         made = place / f"iris-autotune-{name}"

@@ -1,4 +1,4 @@
-"""What the stopwatch's tests run on every rank: rank 0 comes to barriers that rank 1 has missed."""
+"""Functions that the stopwatch's tests run on every rank: rank 0 comes to barriers that rank 1 has missed."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ def missed_before(_: Any) -> list[int]:
             watch._barrier.run()
     watch.time(lambda: None, warmup=0, iterations=2)
     counters: list[int] = watch._counters.tolist()
-    return counters
+    return [*watch._epoch_counter.tolist(), *counters]
 
 
 def missed_meanwhile(_: Any) -> str:
-    """What a timing says in which rank 1 does not come to a barrier; the device's part is played by the host."""
+    """The error of a timing in which rank 1 does not come to a barrier; the host plays the device's part."""
     watch = Stopwatch(open_heap(1 << 20, dist.new_group(backend="gloo")), machine(), FEW_POLLS)
 
     def device_times(*_: Any) -> list[float]:

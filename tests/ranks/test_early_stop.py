@@ -39,7 +39,7 @@ def drifting(rng: np.random.Generator, shape: tuple[int, int], spread: float) ->
 
 
 def drop_rate(effort: str, slower: float, spread: float, other: float, noise: Noise, draws: int = DRAWS) -> float:
-    """How often a config so many times slower than the incumbent is dropped, at whichever look."""
+    """The share of configs ``slower`` times slower than the incumbent that are dropped, at any look."""
     plan, rng = EFFORTS[effort], np.random.default_rng(1)
     times = slower * 100 * noise(rng, (draws, plan.iterations), spread)
     incumbents = 100 * noise(rng, (draws, plan.iterations), other)
@@ -52,7 +52,7 @@ def drop_rate(effort: str, slower: float, spread: float, other: float, noise: No
 
 
 def at_most(rate: float, draws: int = DRAWS) -> float:
-    """What a simulation of a true rate exceeds once in a thousand."""
+    """The value that a simulation of a true rate exceeds once in a thousand."""
     return rate + 3.1 * math.sqrt(rate * (1 - rate) / draws)
 
 

@@ -1,4 +1,4 @@
-"""How gangs begin and end: ranks that cannot start, and nothing left of them however the driver stops."""
+"""Start and end of gangs: ranks that cannot start, and nothing left of them however the driver stops."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ONCE = MeasurePlan(warmup=0, screen=1, iterations=1)
 
 @pytest.fixture
 def folders(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """Where the gang makes its folder; nothing else is there."""
+    """The otherwise empty place of the gang's folder."""
     place = tmp_path / "temporary"
     place.mkdir()
     monkeypatch.setenv("TMPDIR", str(place))

@@ -1,4 +1,4 @@
-"""What the stopwatch and the rates say on GPUs: two ranks take turns on one where there is no second."""
+"""The stopwatch and the rates on GPUs: two ranks take turns on one if there is no second."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the supervisor makes of the ranks' replies, and of their times: no process is started here."""
+"""The supervisor's verdicts on the ranks' replies and times; starts no process."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_silence_is_a_time_out_that_names_the_ranks() -> None:
 
 
 def test_a_bug_stops_the_run() -> None:
-    with pytest.raises(GangError, match="rank 1 failed .*phase check.*\nTraceback: planted"):
+    with pytest.raises(GangError, match="rank 1 raised an unexpected error .*phase check.*\nTraceback: planted"):
         verdict(DONE, Bug("Traceback: planted"))
 
 

@@ -139,8 +139,8 @@ def test_what_ranks_cost_that_had_to_be_started_again(store: Store, provenance: 
     store.finish(study.id, Winner(config, latency_of(100.0)))
     report = build(store, store.entries()[0])
     assert (report.restarts, report.restarting) == (2, 19.0)
-    assert re.search(r"\| ranks started again +\| 2 times, 19 s +\|", to_markdown(report))
-    assert re.search(r"\| ranks started again +\| never +\|", to_markdown(dataclasses.replace(report, restarts=0)))
+    assert re.search(r"\| ranks restarted +\| 2 times, 19 s +\|", to_markdown(report))
+    assert re.search(r"\| ranks restarted +\| never +\|", to_markdown(dataclasses.replace(report, restarts=0)))
 
 
 @pytest.fixture

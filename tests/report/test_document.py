@@ -41,7 +41,7 @@ def test_notes_stand_at_the_top(report: Report) -> None:
 def test_a_baseline_that_nothing_beat_is_named_as_the_winner(report: Report) -> None:
     first = report.speedups[0]
     own = dataclasses.replace(report, latency=first.latency)
-    assert "bsp graph itself, which nothing beat beyond the noise" in to_markdown(own)
+    assert "bsp graph itself, which no config beat by more than the noise" in to_markdown(own)
 
 
 def test_a_report_without_parts_leaves_their_sections_out(report: Report) -> None:

@@ -1,4 +1,4 @@
-"""Which of several entries a lookup takes, when it reads, and what it says where none will do."""
+"""A look-up's choice among several entries, the time of its reads, and its reason if none will do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is tried without measuring is valid on every machine, for shapes from a token to a training step."""
+"""Configs tried without measuring are valid on every machine, for shapes from a token to a training step."""
 
 from __future__ import annotations
 

@@ -59,12 +59,12 @@ def test_enumeration_size_and_brute_force_agree(machine: Machine, expected: int)
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        ({"mode": "pull"}, "allowed are bsp, push"),
-        ({}, "allowed are bsp, push"),
+        ({"mode": "pull"}, "allowed: bsp, push"),
+        ({}, "allowed: bsp, push"),
         ({"mode": "bsp", "tile": 16}, "mode bsp has no tile"),
         ({"mode": "push", "tile": 16, "unit": 32}, "mode push needs tma"),
-        ({"mode": "push", "tile": 24, "unit": 32, "tma": True}, "tile=24: allowed are 16, 32, 64"),
-        ({"mode": "push", "tile": 16, "unit": 32, "tma": 1}, "tma=1: allowed are False, True"),
+        ({"mode": "push", "tile": 24, "unit": 32, "tma": True}, "tile=24: allowed: 16, 32, 64"),
+        ({"mode": "push", "tile": 16, "unit": 32, "tma": 1}, "tma=1: allowed: False, True"),
         ({"mode": "push", "tile": 64, "unit": 32, "tma": True}, "even (tile=64, unit=32): a unit holds whole tiles"),
     ],
 )

@@ -1,4 +1,4 @@
-"""What is derived from a space: narrowing, neighbours, size, fingerprint, and the way to Optuna and back."""
+"""Everything derived from a space: narrowing, neighbours, size, fingerprint, and the way to Optuna and back."""
 
 from __future__ import annotations
 

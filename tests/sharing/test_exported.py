@@ -93,13 +93,13 @@ def test_a_changed_config_is_a_small_diff(make_entry: MakeEntry) -> None:
         ("", "not JSON: Expecting value: line 1 column 1"),
         ("{", "not JSON: "),
         ("[" * 100_000, "not JSON: "),
-        ("[]", 'an object with "format": "iris-autotune/configs" is needed'),
-        ('{"entries": []}', 'an object with "format": "iris-autotune/configs" is needed'),
+        ("[]", 'expected an object with "format": "iris-autotune/configs"'),
+        ('{"entries": []}', 'expected an object with "format": "iris-autotune/configs"'),
         (
             '{"format": "iris-autotune/configs", "version": 3, "entries": []}',
-            "version 3 of the format; this iris-autotune reads version 1 and 2",
+            "version 3 of the format; this iris-autotune reads versions 1 and 2",
         ),
-        (BEGINNING + '"entries": ["\\ud800"]}', "not a file of configs as it should be:\nInvalid JSON: "),
+        (BEGINNING + '"entries": ["\\ud800"]}', "not a valid file of configs:\nInvalid JSON: "),
         (BEGINNING + '"entries": ' + "[" * 300 + "]" * 300 + "}", "Invalid JSON: recursion limit exceeded"),
         (BEGINNING + '"entries": ' + "9" * 5000 + "}", "not JSON: Exceeds the limit"),
         ('{"format": "iris-autotune/configs", "entries": []}', "version None of the format"),
@@ -135,22 +135,22 @@ def test_another_file_is_refused(text: str, told: str) -> None:
         (("trials",), True, "trials: Input should be a valid integer; got true"),
         (("note",), "mine", "note: Extra inputs are not permitted"),
         (("device",), "", "device: String should have at least 1 character"),
-        (("device",), "H200\x1b]0;x\x07", "device: Value error, holds \\x1b, a character that cannot be shown"),
+        (("device",), "H200\x1b]0;x\x07", "device: Value error, holds \\x1b, a hidden character"),
         (("config", "mode"), "push\u202e", "config.mode: Value error, holds \\u202e"),
         (("baselines", "a\nb"), {}, "Value error, holds \\n"),
         (("arch",), "x" * 1001, "arch: String should have at most 1000 characters"),
-        (("config", "block_m"), 2**63, "config.block_m: Value error, is no integer of 64 bits"),
+        (("config", "block_m"), 2**63, "config.block_m: Value error, is not a 64-bit integer"),
         (("latency", "median"), 5e-324, "latency.median: Input should be greater than or equal to 0.001"),
         (("latency", "high"), 1e13, "latency.high: Input should be less than or equal to 1"),
-        (("latency", "low"), 420.0, "latency: Value error, low is 420.0, above high, 419.125"),
+        (("latency", "low"), 420.0, "latency: Value error, low (420.0) is above high (419.125)"),
         (("latency", "by_rank"), [1.0] * 7, "latency.by_rank has 7 times, world_size is 8"),
         (("limits", "gemm", "by_rank"), [1.0], "gemm.by_rank has 1 times, world_size is 8"),
         (
             ("finished_at",),
             "0001-01-01T00:00:00+14:00",
-            "finished_at: Value error, the year 1 is not from 2000 to 2999",
+            "finished_at: Value error, year 1 is not between 2000 and 2999",
         ),
-        (("finished_at",), "9999-12-31T23:59:59-14:00", "finished_at: Value error, the year 9999 is not from"),
+        (("finished_at",), "9999-12-31T23:59:59-14:00", "finished_at: Value error, year 9999 is not between"),
     ],
 )
 def test_a_mistake_is_named_by_entry_and_field(
@@ -166,9 +166,7 @@ def test_what_would_be_refused_again_is_not_exported(make_entry: MakeEntry, capl
     good, bad = make_entry(m=16), make_entry()
     bad = dataclasses.replace(bad, key=dataclasses.replace(bad.key, device="H200\x1b[2J"))
     assert read(write([good, bad])) == [without_study(good)]
-    assert caplog.messages == [
-        r"study 7 is left out: device: Value error, holds \x1b, a character that cannot be shown"
-    ]
+    assert caplog.messages == [r"study 7 is left out: device: Value error, holds \x1b, a hidden character"]
 
 
 def test_a_missing_field_is_named(make_entry: MakeEntry) -> None:
@@ -188,7 +186,7 @@ def test_many_mistakes_are_cut_short(make_entry: MakeEntry) -> None:
 def test_the_same_key_twice_is_refused(make_entry: MakeEntry) -> None:
     values = json.loads(write([make_entry(m=16), make_entry()]))
     values["entries"].append(values["entries"][0])
-    assert refusal(json.dumps(values)).startswith("entries 1 and 3 are of the same problem, machine and provenance")
+    assert refusal(json.dumps(values)).startswith("entries 1 and 3 have the same problem, machine and provenance")
 
 
 def test_the_documented_schema_is_the_one_that_is_checked() -> None:

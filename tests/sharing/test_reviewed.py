@@ -29,7 +29,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 def bring(store: Store, *entries: Entry, replace: bool = False) -> list[Review]:
-    """What tune import does with entries, on eight GPUs."""
+    """Review and take entries as tune import does, on eight GPUs."""
     reviews = review(entries, Here.of(store), EIGHT_GPUS, replace=replace)
     take(store, reviews)
     return reviews
@@ -56,8 +56,8 @@ def test_a_new_entry_is_taken_and_then_there(store: Store, make_entry: MakeEntry
 @pytest.mark.parametrize(
     ("median", "told"),
     [
-        (500.0, "the config here is better: 408.2 µs, in the file 500.0 µs"),
-        (300.0, "the config here is another, not better: 408.2 µs, in the file 300.0 µs"),
+        (500.0, "another config, faster here: 408.2 µs here, 500.0 µs in the file"),
+        (300.0, "another config, not faster here: 408.2 µs here, 300.0 µs in the file"),
     ],
 )
 def test_another_config_needs_replace(store: Store, make_entry: MakeEntry, median: float, told: str) -> None:
@@ -76,14 +76,14 @@ def test_the_same_config_measured_again_needs_replace_too(store: Store, make_ent
     bring(store, make_entry())
     [found] = bring(store, make_entry(median=400.0))
     assert found.state is State.CONFLICT
-    assert found.reason == "the same config, measured here at 408.2 µs, in the file at 400.0 µs"
+    assert found.reason == "same config; 408.2 µs here, 400.0 µs in the file"
 
 
 def test_a_study_under_way_is_not_pushed_aside_unasked(store: Store, make_entry: MakeEntry) -> None:
     entry = make_entry()
     study = store.study(entry.key, entry.provenance, seed=0, space_size=1)
     [found] = bring(store, entry)
-    assert (found.state, found.reason) == (State.CONFLICT, f"study {study.id} of it is under way here")
+    assert (found.state, found.reason) == (State.CONFLICT, f"study {study.id} of the same problem is running here")
     assert store.studies() == [study]
     [then] = bring(store, entry, replace=True)
     assert then.state is State.REPLACES and len(store.entries()) == 1
@@ -102,8 +102,8 @@ def test_other_versions_stand_beside_ours_and_that_is_said(store: Store, make_en
 @pytest.mark.parametrize(
     ("values", "told"),
     [
-        ({"block_m": 100}, "config: block_m=100: allowed are "),
-        ({"mode": "sneak"}, "config: mode='sneak': allowed are "),
+        ({"block_m": 100}, "config: block_m=100: allowed: "),
+        ({"mode": "sneak"}, "config: mode='sneak': allowed: "),
         ({"extra": 1}, "config: mode push has no extra"),
         ({"block_m": 256, "block_n": 256, "block_k": 128, "num_stages": 6}, "config: "),
     ],
@@ -121,9 +121,9 @@ def test_a_config_that_its_space_calls_invalid_is_refused(
 @pytest.mark.parametrize(
     ("values", "told"),
     [
-        ({"m": 0}, "problem: m=0: an integer from 1"),
+        ({"m": 0}, "problem: m=0: must be an integer from 1"),
         ({"depth": 3}, "problem: all_gather_gemm has no field depth"),
-        ({"bias": None}, "problem: fields are missing, in full it is {"),
+        ({"bias": None}, "problem: fields are missing; in full it is {"),
         ({"k": None}, "problem: all_gather_gemm needs k"),
         ({"world_size": 4}, "world_size=8, but the problem's is 4"),
     ],
@@ -169,7 +169,7 @@ def test_an_import_that_is_killed_half_way_leaves_nothing(tmp_path: Path, make_e
 def test_where_one_cannot_be_taken_none_is(store: Store, make_entry: MakeEntry) -> None:
     reviews = review([make_entry(m=16), make_entry()], Here.of(store), LAPTOP)
     theirs = store.study(reviews[1].entry.key, reviews[1].entry.provenance, seed=0, space_size=1)  # begun meanwhile
-    with pytest.raises(StoreError, match=f"has a study of that key and provenance, {theirs.id}, running"):
+    with pytest.raises(StoreError, match=rf"already has study {theirs.id} \(running\)"):
         take(store, reviews)
     assert store.studies() == [theirs]
 
@@ -191,10 +191,10 @@ def test_an_unknown_machines_config_is_taken_and_said_to_be_unchecked(make_entry
     machine = Machine("cuda", "NVIDIA X1", "sm_170", 8, 200, 300 * 1024, 50 << 20, "nvlink")
     [found] = review([make_entry(machine)], Here.of(None), LAPTOP)
     assert found.state is State.NEW and found.reason == (
-        "checked for names and values alone: nothing is known here of sm_170; a lookup there does"
+        "only names and values checked: sm_170 is unknown here; a look-up there checks the rest"
     )
     [strange] = review([with_config(make_entry(machine), mode="sneak")], Here.of(None), LAPTOP)
-    assert strange.state is State.INVALID and strange.reason.startswith("config: mode='sneak': allowed are ")
+    assert strange.state is State.INVALID and strange.reason.startswith("config: mode='sneak': allowed: ")
     [there] = review([make_entry(machine)], Here.of(None), machine)
     assert there.reason == ""
 

@@ -86,7 +86,7 @@ def test_one_that_is_as_fast_seldom_beats_the_incumbent_and_a_faster_one_mostly(
 
 
 def finals(times: dict[Config, Iterator[float]], more: bool = True) -> tuple[Config, list[int]]:
-    """Who wins when A is the incumbent and a round of each takes what is next in its times, and the rounds of each."""
+    """The winner if A is the incumbent and a round of each config takes its next time; and the rounds of each."""
 
     def evaluate(config: Config, number: int) -> Evaluation:
         return Evaluation(Outcome.MEASURED, latency=latency_of(next(times[config])))

@@ -79,7 +79,6 @@ def test_a_compiler_that_takes_too_long_is_ended_and_harms_no_other(monkeypatch:
 
 
 def named_semaphores() -> list[str]:
-    """Those that this process uses."""
     return [line for line in Path("/proc/self/maps").read_text().splitlines() if "/sem.mp-" in line]
 
 

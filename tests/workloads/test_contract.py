@@ -8,6 +8,7 @@ import json
 import math
 import random
 import typing
+import unittest.mock
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -203,7 +204,11 @@ def is_right(context: autotune.Context, found: LaunchedWorkload, problem: Proble
     operands = [None if tensor is None else tensor.clone() for tensor in given]  # nowhere on the heap
     options = tuple(getattr(problem, name) for name in found.options)
     assert found.problem_of(context.heap.world_size, operands, options) == problem
-    result = operator_of(found)(context, operands, options, None, config)
+    with unittest.mock.patch.object(kernels, "plan", wraps=kernels.plan) as plan:
+        result = operator_of(found)(context, operands, options, None, config)
+        assert plan.call_count == (config["mode"] != "bsp"), "a first call plans once"
+        again = operator_of(found)(context, operands, options, result, config)
+        assert again is result and plan.call_count == (config["mode"] != "bsp"), "a second one does not"
     getattr(tensors, kernels.result).copy_(result)
     error, allowed = operation.error(), found.tolerance_of(problem, config, context.machine)
     return bool(error.overall <= allowed.overall and error.element <= allowed.element)

@@ -1,4 +1,4 @@
-"""What makes results stale: a change in any module that a workload's kernels, its operation or the stopwatch import."""
+"""Results become stale by a change in any module that a workload's kernels, its operation or the stopwatch import."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def allowed(name: str, config: Config, dtype: str, ranks: int, machine: Machine 
 
 
 class Operands:
-    """What the ranks draw: a part of the depth each, as the GEMM's operation does."""
+    """The ranks' draws: a part of the depth each, as in the GEMM's operation."""
 
     def __init__(self, name: str, dtype: str, ranks: int) -> None:
         self.parted = name != "all_gather_gemm"
@@ -123,7 +123,7 @@ WAYS = {
 
 
 def wrongly_refused(name: str, dtype: str, ranks: int, way: str, results: int, elements: int) -> int:
-    """How many of ``results`` right results would not pass."""
+    """The number of ``results`` right results that would be refused."""
     configs, hops, machine = WAYS[way]
     tolerance = allowed(name, configs[name], dtype, ranks, machine)
     cut = way == "interpreted" and dtype == "bf16"

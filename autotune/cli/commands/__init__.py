@@ -1,1 +1,1 @@
-"""The commands, a file for each few that belong together."""
+"""The subcommands of ``tune``."""

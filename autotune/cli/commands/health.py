@@ -1,4 +1,4 @@
-"""``tune doctor``: what is wrong with this machine, and what to do about it."""
+"""``tune doctor``: checks of this machine, with the fix for each problem."""
 
 from __future__ import annotations
 
@@ -27,6 +27,6 @@ def doctor(db: Database = None, json: Json = False) -> None:
         ]
         output.data_json({"fine": not broken, "findings": values})
     else:
-        output.say(f"{broken} to mend" if broken else "nothing to mend; next: tune WORKLOAD, see tune --help")
+        output.say(f"{broken} to fix" if broken else "nothing to fix; next: tune WORKLOAD, see tune --help")
     if broken:
         raise typer.Exit(1)

@@ -1,4 +1,4 @@
-"""From a URL or a path to a connected database: SQLite files and PostgreSQL servers, with the manners of each."""
+"""Connects to a database by URL or path: SQLite files and PostgreSQL servers."""
 
 from autotune.db.engines.database import Database
 from autotune.db.engines.engine import database_url, open_database, place_of

@@ -1,4 +1,4 @@
-"""A connected database: transactions that read or write, tried again while a server restarts."""
+"""A connected database: transactions that read or write, retried while a server restarts."""
 
 from __future__ import annotations
 
@@ -13,34 +13,35 @@ from sqlalchemy.orm import Session
 
 from autotune.db.engines.failures import explained, is_lost, translated
 from autotune.db.engines.schema import Schema
-from autotune.db.engines.writing import WRITING
 from autotune.errors import StoreError
 
 LOG = logging.getLogger("autotune")
 
+WRITING = "autotune_writing"
+"""Execution option of a connection that will write: SQLite begins immediately, PostgreSQL takes the writers' lock."""
+
 PATIENCE = 60.0
-"""Seconds in which a server that was there and is gone is tried again."""
+"""Seconds of retries after a server went away."""
 
 PAUSES = (0.2, 5.0)
-"""Seconds between two tries: the first pause, and the longest; each is twice as long as the one before."""
+"""Seconds between two retries, first and longest; each pause is twice the one before."""
 
 T = TypeVar("T")
 
 
 class Database:
-    """An engine, and the schema that was found behind it."""
+    """An engine and the schema found behind it."""
 
     def __init__(self, engine: Engine, place: str, schema: Schema) -> None:
-        """``place`` names it in messages."""
+        """``place``: the database's name in messages."""
         self.engine, self.place, self.schema = engine, place, schema
         self._writer = engine.execution_options(**{WRITING: True})
 
     def close(self) -> None:
-        """Let go of it."""
         self.engine.dispose()
 
     def read(self, work: Callable[[Session], T]) -> T:
-        """What ``work`` returns, within one transaction. It may be called several times."""
+        """Run ``work`` in one transaction and return its result. ``work`` may be called several times."""
 
         def attempt() -> T:
             with Session(self.engine, expire_on_commit=False) as session:
@@ -49,11 +50,11 @@ class Database:
         return self._patiently(attempt)
 
     def write(self, work: Callable[[Session], T], *, patient: bool = True) -> T:
-        """The same, on disk when it returns. A second call of ``work`` may find done what the first one did."""
+        """Run ``work`` in one transaction, on disk on return. A retried ``work`` may find its first call done."""
         if not self.schema.is_current:
             raise StoreError(
-                f"database {self.place} has schema {self.schema.revision!r} and was opened for reading; open it for "
-                "writing, which brings it up to date: tune something"
+                f"database {self.place} has schema {self.schema.revision!r} and is open for reading only; open it for "
+                "writing, which migrates it: tune something"
             )
 
         def attempt() -> T:
@@ -66,7 +67,7 @@ class Database:
             return attempt()
 
     def _patiently(self, attempt: Callable[[], T]) -> T:
-        """Try again, for as long as ``PATIENCE`` allows, where the server went away; raises StoreError."""
+        """Retry for ``PATIENCE`` seconds after the server went away; raises StoreError."""
         deadline, pause = 0.0, PAUSES[0]
         with translated(self.place):
             while True:
@@ -78,6 +79,6 @@ class Database:
                         raise
                     if not deadline:
                         deadline = now + PATIENCE
-                        LOG.warning("database %s %s; trying again for %.0f s", self.place, explained(error), PATIENCE)
+                        LOG.warning("database %s %s; retrying for %.0f s", self.place, explained(error), PATIENCE)
                 time.sleep(pause)
                 pause = min(2 * pause, PAUSES[1])

@@ -1,4 +1,4 @@
-"""From a URL or a path to a connected database, for reading as it is or for writing in this package's schema."""
+"""Connects to a database by URL or path, for reading as it is or for writing in this package's schema."""
 
 from __future__ import annotations
 
@@ -10,18 +10,17 @@ from sqlalchemy import URL, Connection, Engine, make_url
 from sqlalchemy.exc import ArgumentError
 
 from autotune.db import migrations
-from autotune.db.engines.database import Database
+from autotune.db.engines.database import WRITING, Database
 from autotune.db.engines.postgresql import postgresql_engine
 from autotune.db.engines.schema import CURRENT, newer, schema_of
 from autotune.db.engines.sqlite import file_is_writable, locked, sqlite_engine
-from autotune.db.engines.writing import WRITING
 from autotune.errors import NoDatabase, StoreError
 
-ALLOWED = "allowed are a file's path, sqlite:///FILE, and postgresql+psycopg://USER@HOST/NAME"
+ALLOWED = "use a file's path, sqlite:///FILE or postgresql+psycopg://USER@HOST/NAME"
 
 
 def database_url(given: str | os.PathLike[str]) -> URL:
-    """The URL of a URL or a plain path; raises StoreError for one that cannot be meant."""
+    """Parse a URL or a plain path; raises StoreError for an unusable one."""
     text = os.fspath(given)
     if "://" not in text:
         if not text or "\0" in text or text.startswith(("sqlite:", ":memory:")):
@@ -31,13 +30,13 @@ def database_url(given: str | os.PathLike[str]) -> URL:
     try:
         url = make_url(text)
     except (ArgumentError, ValueError) as error:  # the text may hold a password
-        raise StoreError(f"database {scheme}://… is no URL that can be read; {ALLOWED}") from error
+        raise StoreError(f"database {scheme}://… is not a valid URL; {ALLOWED}") from error
     if url.drivername in ("postgresql", "postgresql+psycopg"):
         return url.set(drivername="postgresql+psycopg")
     if url.get_backend_name() != "sqlite":
-        raise StoreError(f"database {scheme}://…: no such kind of database; {ALLOWED}")
+        raise StoreError(f"database {scheme}://…: unknown kind of database; {ALLOWED}")
     if url.drivername not in ("sqlite", "sqlite+pysqlite") or url.query or url.host:
-        raise StoreError(f"database {text!r}: a SQLite database is given as sqlite:///FILE, with nothing added")
+        raise StoreError(f"database {text!r}: write a SQLite database as sqlite:///FILE, with nothing added")
     if url.database in (None, "", ":memory:"):
         raise StoreError(f"database {text!r} would be lost at exit; name a file: sqlite:///FILE")
     return _sqlite_url(str(url.database))
@@ -49,17 +48,17 @@ def place_of(url: URL) -> str:
 
 
 def open_database(url: URL, *, create: bool) -> Database:
-    """Connect. With ``create`` for writing too: the schema is brought to this package's revision.
+    """Connect. With ``create`` also for writing: the schema is migrated to this package's revision.
 
-    Without, and where a file cannot be written, nothing is made or migrated: an older or a newer schema is read as it
-    is. At this package's revision already, alembic is not loaded.
+    Without, or for a read-only file, nothing is made or migrated; an older or newer schema is read as it is. At this
+    package's revision alembic is not loaded.
     """
     engine, guard = connect(url, create=create)
     try:
         with engine.connect() as connection:
             revision = migrations.current(connection)
             if revision is None and not create:
-                raise NoDatabase(f"there are no tables of ours in {place_of(url)} yet; tune something to make them")
+                raise NoDatabase(f"{place_of(url)} has no iris-autotune tables yet; tune something to make them")
             if revision is not None and (not create or not is_writable(url)):
                 return Database(engine, place_of(url), schema_of(connection, revision))
             check_known(connection, revision)
@@ -73,7 +72,7 @@ def open_database(url: URL, *, create: bool) -> Database:
 
 
 def connect(url: URL, *, create: bool) -> tuple[Engine, AbstractContextManager[None]]:
-    """An engine on whatever schema is there, and what to hold while migrating it."""
+    """An engine on the database as it is, and the lock to hold while migrating it."""
     if url.get_backend_name() == "sqlite":
         path = Path(str(url.database))
         return sqlite_engine(path, create=create), locked(path)
@@ -81,13 +80,13 @@ def connect(url: URL, *, create: bool) -> tuple[Engine, AbstractContextManager[N
 
 
 def check_known(connection: Connection, revision: str | None) -> None:
-    """Raise StoreError for the schema of a newer iris-autotune."""
+    """Raise StoreError if the schema is from a newer iris-autotune."""
     if revision is not None and revision not in migrations.REVISIONS:
         raise StoreError(newer(connection, revision))
 
 
 def is_writable(url: URL) -> bool:
-    """False for a file that this user cannot write; a server says so itself."""
+    """False for a file that this user cannot write. Servers refuse by themselves."""
     return url.get_backend_name() != "sqlite" or file_is_writable(Path(str(url.database)))
 
 

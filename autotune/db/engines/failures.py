@@ -1,4 +1,4 @@
-"""The one place where the database's failures become StoreError, each with one line that says what to do."""
+"""Turns the database's failures into StoreError, each with one line that says what to do."""
 
 from __future__ import annotations
 
@@ -16,40 +16,40 @@ from autotune.text import visible
 LOG = logging.getLogger("autotune")
 
 BUSY_SECONDS = 30
-"""How long one process waits for another to let go of the database."""
+"""Seconds for which a process waits for another's lock."""
 
 ANOTHER = "name another file, or set AUTOTUNE_DB"
 
 SQLITE: Mapping[str, str] = {
     "SQLITE_NOTADB": f"is not a SQLite database; {ANOTHER}",
-    "SQLITE_CORRUPT": "is damaged (truncated or overwritten); restore a copy, or move it away and tune again",
+    "SQLITE_CORRUPT": "is damaged (truncated or overwritten); restore a backup, or move it away and tune again",
     "SQLITE_READONLY": "is read-only; make the file and its folder writable, or name another file to write to",
-    "SQLITE_BUSY": f"was locked by another process for {BUSY_SECONDS} s; try again when that one is done",
-    "SQLITE_CANTOPEN": "cannot be opened; its folder must exist, and you need the right to read and write there",
-    "SQLITE_PERM": "cannot be opened; you need the right to read and write it",
-    "SQLITE_IOERR": "could not be read or written; look at the disk, its quota and the limit on the size of files",
+    "SQLITE_BUSY": f"was locked by another process for {BUSY_SECONDS} s; try again when it is done",
+    "SQLITE_CANTOPEN": "cannot be opened; its folder must exist and be readable and writable",
+    "SQLITE_PERM": "cannot be opened; make it readable and writable",
+    "SQLITE_IOERR": "could not be read or written; check the disk, its quota and the file size limit",
     "SQLITE_FULL": "cannot grow, its disk is full; free some space and run the same command again",
 }
-"""What to say, by the beginning of SQLite's own error name."""
+"""Explanations by the prefix of SQLite's error name."""
 
 POSTGRESQL: Mapping[str, str] = {
-    "57014": "did not finish a statement in time; see what else the server is doing, then try again",
-    "55P03": f"was locked by another process for {BUSY_SECONDS} s; try again when that one is done",
+    "57014": "did not finish a statement in time; check the server's load, then try again",
+    "55P03": f"was locked by another process for {BUSY_SECONDS} s; try again when it is done",
     "42501": "may not be written by this user; grant it the rights (CREATE on the schema the first time)",
     "25006": "is read-only; name the primary server to write to",
     "53100": "cannot grow, its disk is full; free some space and run the same command again",
 }
-"""What to say, by the beginning of PostgreSQL's SQLSTATE."""
+"""Explanations by the prefix of PostgreSQL's SQLSTATE."""
 
 LOST = ("08", "57P")
-"""Beginnings of the SQLSTATEs of a connection that failed, and of a server that stops or starts."""
+"""SQLSTATE prefixes of a failed connection and of a server that stops or starts."""
 
 
 DAMAGE = (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError, InvalidConfig)
 """Errors of reading a damaged row's values."""
 
 _NAMED: set[tuple[str, str, int]] = set()
-"""Damaged rows that were warned of."""
+"""Damaged rows already warned of."""
 
 T = TypeVar("T")
 
@@ -66,7 +66,7 @@ def translated(place: str) -> Iterator[None]:
 
 
 def intact(place: str, table: str, row: int, read: Callable[[], T]) -> T | None:
-    """What ``read`` makes of one row's values; None, with a warning that names the row, where they are damaged."""
+    """The result of ``read`` on one row; None, with a warning that names the row, if it is damaged."""
     try:
         return read()
     except DAMAGE as error:
@@ -75,7 +75,7 @@ def intact(place: str, table: str, row: int, read: Callable[[], T]) -> T | None:
 
 
 def name_damage(place: str, table: str, row: int, what: str) -> None:
-    """Warn of a row that is left out: once for each row and process."""
+    """Warn of a skipped row, once per row and process."""
     if (place, table, row) in _NAMED:
         return
     _NAMED.add((place, table, row))
@@ -83,13 +83,13 @@ def name_damage(place: str, table: str, row: int, what: str) -> None:
     if table == "studies":
         delete = f"DELETE FROM trials WHERE study_id = {row}; {delete}"
     LOG.warning(
-        "database %s: row %d of table %s is damaged (%s) and left out; to be rid of it, mend it or delete it: %s",
+        "database %s: row %d of table %s is damaged (%s) and skipped; repair it or delete it: %s",
         place, row, table, visible(what), delete,
     )  # fmt: skip
 
 
 def is_lost(error: DBAPIError) -> bool:
-    """True where a server cannot be reached, or has let go of the connection: it may be back soon."""
+    """True if a server cannot be reached or dropped the connection; it may be back soon."""
     cause = error.orig
     if isinstance(cause, sqlite3.Error):
         return False
@@ -98,7 +98,7 @@ def is_lost(error: DBAPIError) -> bool:
 
 
 def explained(error: DBAPIError | sqlite3.Error | OSError) -> str:
-    """The cause and the mend, to follow the database's name."""
+    """The cause and the fix, as text after the database's name."""
     cause = error.orig if isinstance(error, DBAPIError) else error
     for attribute, explanations in (("sqlite_errorname", SQLITE), ("sqlstate", POSTGRESQL)):
         code = str(getattr(cause, attribute, None) or "")
@@ -108,5 +108,5 @@ def explained(error: DBAPIError | sqlite3.Error | OSError) -> str:
     if isinstance(cause, OSError) and cause.strerror:
         return f"cannot be used ({cause.strerror}: {cause.filename}); {ANOTHER}"
     first_line = str(cause).strip().partition("\n")[0].rstrip(":")
-    instead = ANOTHER if isinstance(cause, sqlite3.Error) else "set AUTOTUNE_DB to another"
+    instead = ANOTHER if isinstance(cause, sqlite3.Error) else "set AUTOTUNE_DB to another one"
     return f"cannot be used ({first_line}); check it, or {instead}"

@@ -1,4 +1,4 @@
-"""A look at a database without changing it: what it is, which schema it has, whether it is sound."""
+"""Inspects a database without changing it: kind, schema, damage."""
 
 from __future__ import annotations
 
@@ -17,24 +17,22 @@ NAMES = {"sqlite": "SQLite", "postgresql": "PostgreSQL"}
 
 @dataclass(frozen=True)
 class Condition:
-    """What a look at the database found."""
-
     place: str
     server: str
     """``SQLite 3.45.1`` or ``PostgreSQL 15.18``."""
     revision: str | None
-    """Of its schema; None before the first."""
+    """Revision of the schema; None without tables."""
     trials: int
     writable: bool
 
     @property
     def is_current(self) -> bool:
-        """True where its schema is this package's; otherwise who next opens it for writing migrates it."""
+        """True if the schema is this package's; else the next opening for writing migrates it."""
         return self.revision == migrations.HEAD
 
 
 def condition(url: str | os.PathLike[str]) -> Condition:
-    """Look at a database; nothing is made or migrated. Raises NoDatabase, and StoreError for one of no use."""
+    """Inspect a database; makes and migrates nothing. Raises NoDatabase, and StoreError for an unusable one."""
     target = database_url(url)
     place = place_of(target)
     with translated(place):
@@ -61,8 +59,10 @@ def _condition(connection: Connection, place: str) -> Condition:
 
 
 def _check_pages(connection: Connection, place: str) -> None:
-    """Raise StoreError where SQLite finds pages that do not fit together."""
+    """Raise StoreError if SQLite's quick check finds damage."""
     found = connection.exec_driver_sql("PRAGMA quick_check(1)").scalar()
     if found != "ok":
         first_line = str(found).splitlines()[-1]
-        raise StoreError(f"database {place} is damaged ({first_line}); restore a copy, or move it away and tune again")
+        raise StoreError(
+            f"database {place} is damaged ({first_line}); restore a backup, or move it away and tune again"
+        )

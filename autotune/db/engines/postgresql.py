@@ -1,4 +1,4 @@
-"""PostgreSQL's manners: one driver, writers one at a time as on SQLite, and an end to every wait."""
+"""PostgreSQL: one driver, one writer at a time as on SQLite, a limit on every wait."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from typing import Any
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event
 
+from autotune.db.engines.database import WRITING
 from autotune.db.engines.failures import BUSY_SECONDS
-from autotune.db.engines.writing import WRITING
 from autotune.errors import StoreError
 
 EXTRA = "pip install 'iris-autotune[postgresql]'"
 
 WRITERS = int.from_bytes(b"irat")
-"""Key of the advisory lock that our writers and migrations hold until the end of their transaction."""
+"""Key of the advisory lock that writers and migrations hold until their transaction ends."""
 
 CONNECT_SECONDS = 10
 
 STATEMENT_SECONDS = BUSY_SECONDS + 15.0
-"""In which the server has to answer a statement. It cancels one itself that takes as long."""
+"""Limit on a statement; the server cancels statements earlier by itself."""
 
 LINK: dict[str, str] = {
     "connect_timeout": str(CONNECT_SECONDS),
@@ -29,11 +29,11 @@ LINK: dict[str, str] = {
     "keepalives_count": "3",
     "tcp_user_timeout": "30000",
 }
-"""Of libpq; what the URL says goes before. A host that vanished is known to have done so after half a minute."""
+"""libpq options, overridden by the URL. A vanished host is noticed after half a minute."""
 
 
 def postgresql_engine(url: URL) -> Engine:
-    """An engine for a server; a connection that the server has dropped meanwhile is made again."""
+    """An engine for a server; dropped connections are made anew."""
     url = url.update_query_dict({name: value for name, value in LINK.items() if name not in url.query})
     try:
         engine = create_engine(url, pool_pre_ping=True)
@@ -45,19 +45,19 @@ def postgresql_engine(url: URL) -> Engine:
 
 
 def _connect(dialect: Any, record: Any, arguments: list[Any], options: dict[str, Any]) -> Any:
-    """A connection whose waits end, even where the server's processes are there and do not move."""
+    """A connection whose waits end even if the server's processes hang."""
     import psycopg
 
     class Ending(psycopg.Connection[Any]):
         def wait(self, generator: Generator[Any, Any, Any], *rest: Any, **named: Any) -> Any:  # type: ignore[override]
-            """As psycopg's, for ``STATEMENT_SECONDS`` at most."""
+            """As in psycopg, for ``STATEMENT_SECONDS`` at most."""
             return super().wait(_ending(generator, self), *rest, **named)
 
     return Ending.connect(*arguments, **options)
 
 
 def _ending(generator: Generator[Any, Any, Any], connection: Any) -> Generator[Any, Any, Any]:
-    """The same, raising OperationalError where it is not done in time. psycopg resumes it ten times a second."""
+    """Limit a wait: OperationalError after the time. psycopg resumes it ten times per second."""
     import psycopg
 
     deadline = time.monotonic() + STATEMENT_SECONDS
@@ -74,7 +74,7 @@ def _ending(generator: Generator[Any, Any, Any], connection: Any) -> Generator[A
 
 
 def _begin(connection: Connection) -> None:
-    """Two writers that look first and then add would both add: they take turns, as they do on SQLite."""
+    """Writers take turns, as on SQLite: two that look first and then add would both add."""
     begin = [f"SET LOCAL statement_timeout = '{STATEMENT_SECONDS:.0f}s'"]
     if connection.get_execution_options().get(WRITING, False):
         begin += [f"SET LOCAL lock_timeout = '{BUSY_SECONDS}s'", f"SELECT pg_advisory_xact_lock({WRITERS})"]

@@ -1,4 +1,4 @@
-"""The columns that a database has: reading takes an older or newer version's schema as it is, and migrates nothing."""
+"""The columns of a database: readers take an older or newer schema as it is and migrate nothing."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from autotune.errors import StoreError
 
 @dataclass(frozen=True)
 class Schema:
-    """A database's schema, as far as it is not the one that this package writes."""
+    """A database's schema, by its differences from the one that this package writes."""
 
     revision: str
     lacking: frozenset[str] = frozenset()
-    """``table.column`` of this package's that an older schema does not have; they read as their default, or NULL."""
+    """``table.column`` missing from an older schema; read as its default, or NULL."""
 
     @property
     def is_current(self) -> bool:
@@ -26,7 +26,7 @@ class Schema:
         return self.revision == migrations.HEAD
 
     def columns(self, table: type[Base]) -> list[ColumnElement[Any]]:
-        """A table's columns, and in the place of those that the schema lacks what a migration would fill in."""
+        """A table's columns; for missing ones, the value that a migration would fill in."""
         return [
             _default(column).label(column.key) if f"{column.table}.{column.key}" in self.lacking else column
             for column in table.__table__.columns
@@ -37,7 +37,7 @@ CURRENT = Schema(migrations.HEAD)
 
 
 def schema_of(connection: Connection, revision: str) -> Schema:
-    """The schema of a database that has tables of ours; raises StoreError where a newer one cannot be read."""
+    """The schema of a database with our tables; raises StoreError for a newer one that cannot be read."""
     if revision == migrations.HEAD:
         return CURRENT
     lacking = frozenset().union(*(_lacking(connection, table.__table__) for table in (Study, Trial)))  # type: ignore[arg-type]
@@ -52,7 +52,7 @@ def _default(column: ColumnElement[Any]) -> ColumnElement[Any]:
 
 
 def newer(connection: Connection, revision: str) -> str:
-    """What to say of a schema that is of a newer version of this package."""
+    """The message on a schema from a newer version of this package."""
     return (
         f"database {connection.engine.url.database} has schema {revision!r}, of a newer iris-autotune; this one "
         f"knows up to {migrations.HEAD!r}: upgrade iris-autotune, or name another database"

@@ -1,7 +1,7 @@
-"""SQLite's manners: whose file it is, made complete under one lock, WAL, immediate transactions.
+"""SQLite: ownership of the file, creation under one lock, WAL, immediate transactions.
 
-A new database is drafted beside its place, with its schema and in WAL mode, and renamed into it: nobody ever sees
-half of one. The journal mode is never switched on a file that is in use, because that switch ignores the busy timeout.
+A new database is drafted under another name, with its schema and in WAL mode, and renamed into place: nobody ever sees
+half of one. The journal mode is never switched on a file in use, since that ignores the busy timeout.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from urllib.parse import quote
 from sqlalchemy import URL, Connection, Engine, NullPool, QueuePool, create_engine, event
 
 from autotune.db import migrations
+from autotune.db.engines.database import WRITING
 from autotune.db.engines.failures import ANOTHER, BUSY_SECONDS
-from autotune.db.engines.writing import WRITING
 from autotune.errors import NoDatabase, StoreError
 
 APPLICATION_ID = int.from_bytes(b"irat")
-"""In the header of every file of ours (``PRAGMA application_id``)."""
+"""Marks the header of every file of this package (``PRAGMA application_id``)."""
 
 LENIENT = functools.partial(str, encoding="utf-8", errors="surrogateescape")
-"""Reads text that is not UTF-8: it damages its own row, where SQLite's own way would fail the whole query."""
+"""Reads text that is not UTF-8, so that it damages only its row; SQLite's default would fail the whole query."""
 
 SMALLEST_PAGE = 512
-"""Bytes; SQLite takes any shorter file for an empty database."""
+"""Bytes; SQLite treats a shorter file as an empty database."""
 
 
 def sqlite_engine(path: Path, *, create: bool) -> Engine:
-    """Connect to the database file, making it where there is none; never touches another program's file."""
+    """Connect to the database file; make it if it is missing. Never touches another program's file."""
     if not _holds_data(path):
         if not create:
-            raise NoDatabase(f"there is no database at {path} yet; tune something to make one: tune WORKLOAD …")
+            raise NoDatabase(f"no database at {path} yet; tune something to make one: tune WORKLOAD …")
         path.parent.mkdir(parents=True, exist_ok=True)
         with locked(path):
             if not _holds_data(path):
@@ -56,7 +56,7 @@ def locked(path: Path) -> Iterator[None]:
         while not _took_lock(file):
             if time.monotonic() > deadline:
                 raise StoreError(
-                    f"another process has been making or migrating {path} for {BUSY_SECONDS} s; "
+                    f"another process has been creating or migrating {path} for {BUSY_SECONDS} s; "
                     "stop it, then run the same command again"
                 )
             time.sleep(0.01)
@@ -72,7 +72,7 @@ def _took_lock(file: BinaryIO) -> bool:
 
 
 def _holds_data(path: Path) -> bool:
-    """Whether something is stored there; raises StoreError where no database file could be."""
+    """True if the path holds data; raises StoreError if no database file can be there."""
     try:
         status = path.stat()
     except FileNotFoundError:
@@ -85,10 +85,9 @@ def _holds_data(path: Path) -> bool:
 
 
 def _check_owner(path: Path) -> None:
-    """Raise StoreError unless the file's header says that it is ours. Writes nothing, takes no lock if it can be.
+    """Raise StoreError unless the header marks the file as ours. Writes nothing, and takes no lock if possible.
 
-    SQLite itself reads the header: closing a descriptor of our own would drop the locks that this process's other
-    connections hold on the file.
+    SQLite reads the header: closing a descriptor of our own would drop this process's other locks on the file.
     """
     if path.stat().st_size < SMALLEST_PAGE:
         raise StoreError(f"{path} is not a SQLite database; {ANOTHER}")
@@ -98,7 +97,7 @@ def _check_owner(path: Path) -> None:
         # Damaged, or another process is bringing its journal home just now: that shows when locks are heeded.
         found = _application_id(path, "ro")
     if found != APPLICATION_ID:
-        raise StoreError(f"{path} is a SQLite database of another program, left as it is; {ANOTHER}")
+        raise StoreError(f"{path} is another program's SQLite database; {ANOTHER}")
 
 
 def _application_id(path: Path, mode: str) -> int:
@@ -108,7 +107,7 @@ def _application_id(path: Path, mode: str) -> int:
 
 
 def _make(path: Path) -> None:
-    """Draft a complete, empty database and rename it into place. The lock is held."""
+    """Draft a complete, empty database and rename it into place; the caller holds the lock."""
     draft = path.with_name(path.name + ".new")
     _remove_journals(path)  # of a database that is gone: it would be replayed into the new one
     _remove(draft)
@@ -154,7 +153,7 @@ def _engine(path: Path) -> Engine:
 
 
 def _begin(connection: Connection) -> None:
-    """Writers take the lock at once: one that upgrades from reading later is refused without any waiting."""
+    """Writers take the lock at once: an upgrade from a read lock is refused without waiting."""
     immediate = connection.get_execution_options().get(WRITING, False)
     connection.exec_driver_sql("BEGIN IMMEDIATE" if immediate else "BEGIN")
 
@@ -170,14 +169,14 @@ def _connect(path: Path) -> sqlite3.Connection:
 
 
 def _mode(path: Path) -> str:
-    """A file that cannot be written is still read, even in a folder where SQLite cannot put its shared memory."""
+    """Read-only files are read even in a folder where SQLite cannot put its shared memory."""
     if file_is_writable(path):
         return "rw"
     return "ro" if path.with_name(path.name + "-wal").exists() else "ro&immutable=1"
 
 
 def file_is_writable(path: Path) -> bool:
-    """True where SQLite can write the file, for which it needs the folder too."""
+    """True if SQLite can write the file and its folder."""
     return os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)
 
 

@@ -1,4 +1,4 @@
-"""The schema's revisions, oldest first, and how a database gets to the newest one."""
+"""The schema's revisions, oldest first, and the migration to the newest."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from sqlalchemy import Connection, inspect, text
 
 REVISIONS = ("0001", "0002", "0003", "0004")
-"""One file each in ``versions/``; known here too, so that a database at the newest opens without loading alembic."""
+"""One file each in ``versions/``; listed here too, so that a database at the newest opens without alembic."""
 
 HEAD = REVISIONS[-1]
 
@@ -15,7 +15,7 @@ VERSION_TABLE = "iris_autotune_version"
 
 
 def current(connection: Connection) -> str | None:
-    """The revision of the database's schema; None where it has none of our tables yet."""
+    """The revision of the database's schema; None without our tables."""
     if not inspect(connection).has_table(VERSION_TABLE):
         return None
     revision: str | None = connection.execute(text(f"SELECT version_num FROM {VERSION_TABLE}")).scalar()
@@ -23,7 +23,7 @@ def current(connection: Connection) -> str | None:
 
 
 def upgrade(connection: Connection, revision: str = HEAD) -> None:
-    """Run the revisions that the database lacks up to one, within the connection's transaction."""
+    """Run the missing revisions up to ``revision``, in the connection's transaction."""
     from alembic import command
     from alembic.config import Config
 

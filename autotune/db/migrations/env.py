@@ -1,4 +1,4 @@
-"""Alembic's entry: runs the revisions on the connection that ``upgrade`` was given."""
+"""Alembic's entry point: runs the revisions on the connection given to ``upgrade``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The checks, by name, in the order in which they are made; those of the database need its URL."""
+"""All checks, by name, in the order in which they run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Check = Callable[[Host], Finding]
 
 
 def checks(url: str) -> Mapping[str, Check]:
-    """Every check, for a machine whose database is at the URL."""
+    """All checks, for the database at a URL."""
     return {
         "settings": software.settings,
         "torch": software.torch,

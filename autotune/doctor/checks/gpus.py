@@ -1,4 +1,4 @@
-"""Checks of the GPUs: which there are, how they are linked, what slows them down."""
+"""Checks of the GPUs: models, links, peer access, clocks, memory."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from collections import Counter
 from autotune.doctor.finding import Finding, advice, broken, fine
 from autotune.doctor.host import Host
 
-NONE = "no GPU here"
+NONE = "no GPU"
 
 SMALLEST_SHARED_MEMORY = 64 * 1024
-"""Bytes; gfx942's, the smallest that the built-in search spaces are made for."""
+"""Bytes: gfx942's, the smallest for which the built-in search spaces are made."""
 
 MOST_IN_USE = 1 << 30
-"""Bytes that an idle GPU's driver and display may hold."""
+"""Bytes that the driver and a display may hold on an idle GPU."""
 
 KFD = "/sys/class/kfd/kfd/topology/nodes/*"
 XGMI = "11"
-"""AMD's kernel driver calls a link's type so; 2 is PCIe."""
+"""The type of an xGMI link in AMD's kernel driver; 2 is PCIe."""
 
 NVIDIA_FIELDS = (
     "index", "power.limit", "power.default_limit", "temperature.gpu", "pstate", "clocks.sm", "clocks.max.sm",
@@ -27,7 +27,7 @@ NVIDIA_FIELDS = (
 )  # fmt: skip
 
 REASONS = ("clocks_event_reasons.active", "clocks_throttle_reasons.active")
-"""What nvidia-smi calls the reasons for low clocks, newer and older."""
+"""Nvidia-smi's field for the reasons of low clocks, newer and older name."""
 
 THROTTLES = {
     0x04: ("its power cap", False),
@@ -35,13 +35,13 @@ THROTTLES = {
     0x20: ("its temperature (driver)", True),
     0x40: ("its temperature (hardware)", True),
     0x80: ("an external power brake", True),
-    0x02: ("clocks set by somebody", False),
+    0x02: ("fixed application clocks", False),
 }
-"""Bits of NVIDIA's reasons, and whether measuring is pointless while they last."""
+"""NVIDIA's reason bits: text, and True if measurements are worthless while the reason lasts."""
 
 
 def gpus(host: Host) -> Finding:
-    """Which there are, and whether they are alike, as the tuner takes them to be."""
+    """The GPUs' models; the tuner needs them all alike."""
     devices = host.devices()
     if not devices:
         return fine(f"{NONE}: kernels run under Triton's interpreter")
@@ -49,68 +49,70 @@ def gpus(host: Host) -> Finding:
     told = " and ".join(f"{count} × {name}" for name, count in kinds.items())
     if len(kinds) > 1:
         return broken(
-            told, "ranks must be alike: show the tuner one kind, with CUDA_VISIBLE_DEVICES or HIP_VISIBLE_DEVICES"
+            told, "all ranks need the same GPU model: select one with CUDA_VISIBLE_DEVICES or HIP_VISIBLE_DEVICES"
         )
     return fine(f"{told} ({host.machine().arch})")
 
 
 def shared_memory(host: Host) -> Finding:
-    """What one program may use; on AMD, whether the driver says what the search spaces are told."""
+    """Shared memory of one program; on AMD, the driver's figure must equal the one the search spaces use."""
     machine = host.machine()
     if machine.is_interpreter:
         return fine(NONE)
     found = machine.shared_memory
-    told = f"{found // 1024} KiB a program"
+    told = f"{found // 1024} KiB per program"
     stated = {kib for kib in _numbers(host, f"{KFD}/properties", "lds_size_in_kb") if kib}
     if stated and found // 1024 not in stated:
         kib = ", ".join(map(str, sorted(stated)))
         return broken(
-            f"taken to be {told}, but the driver says {kib} KiB", "upgrade iris-autotune: this GPU is new to it"
+            f"assumed {told}, but the driver says {kib} KiB", "upgrade iris-autotune: it does not know this GPU"
         )
     if found < SMALLEST_SHARED_MEMORY:
-        return advice(told, "expect many configs to be out of resources: spaces are made for 64 KiB and more")
+        return advice(told, "expect many configs to run out of resources: the search spaces assume at least 64 KiB")
     return fine(told)
 
 
 def links(host: Host) -> Finding:
-    """NVLink or xGMI between every two GPUs."""
+    """The links between all pairs of GPUs: NVLink or xGMI rather than PCIe."""
     count = len(host.devices())
     if count < 2:
         return fine(f"{count or 'no'} GPU: nothing to link")
     kinds = _nvidia_links(host) if host.machine().kind == "cuda" else _amd_links(host)
     if not kinds:
-        return advice("unknown: the driver does not say", "look with nvidia-smi topo -m or rocm-smi --showtopo")
+        return advice(
+            "unknown: the driver does not report them", "check with nvidia-smi topo -m or rocm-smi --showtopo"
+        )
     told = ", ".join(f"{kind} ({pairs} pairs)" for kind, pairs in sorted(kinds.items()))
     slow = [kind for kind in kinds if not kind.startswith(("NV", "xgmi"))]
     if slow:
-        mend = "transfers over PCIe are an order slower: choose GPUs that are linked, with CUDA_VISIBLE_DEVICES"
+        mend = "PCIe is about ten times slower: select linked GPUs with CUDA_VISIBLE_DEVICES"
         return advice(told, mend)
     return fine(told)
 
 
 def peer_access(host: Host) -> Finding:
-    """Whether each GPU can reach each other's memory, which all fused kernels need."""
+    """Peer access between all pairs of GPUs, which all fused kernels need."""
     count = len(host.devices())
     if count < 2:
         return fine(f"{count or 'no'} GPU: no peers")
     pairs = list(itertools.permutations(range(count), 2))
     cut = [f"{one}→{other}" for one, other in pairs if not host.reaches(one, other)]
     if cut:
-        told = f"{len(cut)} of {len(pairs)} pairs cannot reach each other: {', '.join(cut[:8])}"
-        mend = "turn off the IOMMU's ACS, leave MIG mode, pass all GPUs into the container; see nvidia-smi topo -p2p r"
+        told = f"{len(cut)} of {len(pairs)} pairs have no peer access: {', '.join(cut[:8])}"
+        mend = "disable the IOMMU's ACS, disable MIG, pass all GPUs into the container; see nvidia-smi topo -p2p r"
         return broken(told, mend)
     return fine(f"all {len(pairs)} pairs")
 
 
 def clocks(host: Host) -> Finding:
-    """What makes the GPUs slower than they could be: throttling, a lowered power limit, a fixed performance level."""
+    """Reasons for low clocks: throttling, a lowered power limit, a fixed performance level."""
     if not host.devices():
         return fine(NONE)
     return _nvidia_clocks(host) if host.machine().kind == "cuda" else _amd_clocks(host)
 
 
 def memory_in_use(host: Host) -> Finding:
-    """Whether somebody else is at work on the GPUs."""
+    """Memory in use on the GPUs, a sign of other jobs."""
     if not host.devices():
         return fine(NONE)
     if host.machine().kind == "cuda":
@@ -121,14 +123,16 @@ def memory_in_use(host: Host) -> Finding:
     busy = {index: amount for index, amount in used.items() if amount > MOST_IN_USE}
     if busy:
         told = ", ".join(f"GPU {index}: {amount / 2**30:.1f} GiB" for index, amount in busy.items())
-        return advice(f"in use by others: {told}", "wait for them or stop them: their work shows in every latency")
-    return fine("none in use by others" if used else "unknown")
+        return advice(
+            f"in use by other processes: {told}", "wait for them or stop them: they disturb every measurement"
+        )
+    return fine("not used by other processes" if used else "unknown")
 
 
 def _nvidia_clocks(host: Host) -> Finding:
     rows = _nvidia_rows(host)
     if not rows:
-        return advice("unknown: nvidia-smi does not answer", "put nvidia-smi in the PATH")
+        return advice("unknown: nvidia-smi does not answer", "put nvidia-smi on the PATH")
     slowed: list[str] = []
     noted: list[str] = []
     for row in rows:
@@ -140,14 +144,14 @@ def _nvidia_clocks(host: Host) -> Finding:
         if _number(row["power.limit"]) < _number(row["power.default_limit"]):
             noted.append(f"{gpu} is limited to {row['power.limit']} of {row['power.default_limit']} W")
         if row["mig.mode.current"] == "Enabled":
-            slowed.append(f"{gpu} is in MIG mode, which has no peers")
+            slowed.append(f"{gpu} is in MIG mode, which has no peer access")
     if slowed:
         return broken(
-            "; ".join(slowed + noted), "mend cooling and power, leave MIG mode, then tune: times are not the GPU's"
+            "; ".join(slowed + noted), "fix cooling and power, disable MIG, then tune: times are not the GPU's own now"
         )
     if noted:
         return advice(
-            "; ".join(noted), "what is tuned so is right for these clocks only: nvidia-smi -rgc and -pl set them back"
+            "; ".join(noted), "configs tuned now suit only these clocks: reset them with nvidia-smi -rgc and -pl"
         )
     now = ", ".join(sorted({f"{row['clocks.sm']} of {row['clocks.max.sm']} MHz in {row['pstate']}" for row in rows}))
     return fine(f"not throttled; {now}")
@@ -159,14 +163,14 @@ def _amd_clocks(host: Host) -> Finding:
     fixed = {card: level for card, level in levels.items() if level not in ("auto", "high", "perf_determinism")}
     if fixed:
         told = ", ".join(f"{card}: {level}" for card, level in fixed.items())
-        return advice(f"performance level {told}", "set it back: rocm-smi --setperflevel auto")
+        return advice(f"performance level {told}", "reset it: rocm-smi --setperflevel auto")
     if not levels:
-        return advice("unknown: the driver does not say", "look with rocm-smi or amd-smi")
+        return advice("unknown: the driver does not report them", "check with rocm-smi or amd-smi")
     return fine(f"performance level {', '.join(sorted(set(levels.values())))}")
 
 
 def _nvidia_rows(host: Host) -> list[dict[str, str]]:
-    """What nvidia-smi says of each GPU, by field, and its ``reasons``; empty where it does not answer."""
+    """Nvidia-smi's fields per GPU, with ``reasons``; empty if it does not answer."""
     names = ("reasons", *NVIDIA_FIELDS)
     for reasons in REASONS:
         fields = ",".join((reasons, *NVIDIA_FIELDS))
@@ -179,7 +183,7 @@ def _nvidia_rows(host: Host) -> list[dict[str, str]]:
 
 
 def _nvidia_links(host: Host) -> Counter[str]:
-    """How many pairs there are of each kind: ``NV18`` is 18 NVLinks, ``PIX`` to ``SYS`` are ways over PCIe."""
+    """Pairs of GPUs by kind of link: ``NV18`` is 18 NVLinks, ``PIX`` to ``SYS`` go over PCIe."""
     text = re.sub(r"\x1b\[[0-9;]*m", "", host.command("nvidia-smi", "topo", "-m") or "")
     lines = [line.split() for line in text.splitlines()]
     rows = [line[1:] for line in lines if line and re.fullmatch(r"GPU\d+", line[0]) and "X" in line]
@@ -187,7 +191,7 @@ def _nvidia_links(host: Host) -> Counter[str]:
 
 
 def _amd_links(host: Host) -> Counter[str]:
-    """Likewise, of the links between GPUs that the kernel driver lists, each from both ends."""
+    """Pairs of GPUs by kind of link, from the kernel driver, which lists each from both ends."""
     nodes = host.read(f"{KFD}/properties")
     of_gpus = {path.split("/")[-2] for path, text in nodes.items() if _field(text, "simd_count") not in ("", "0")}
     found: Counter[str] = Counter()
@@ -200,7 +204,7 @@ def _amd_links(host: Host) -> Counter[str]:
 
 
 def _field(text: str, name: str) -> str:
-    """The value in a line ``name value`` of a driver's file; empty where there is none."""
+    """The value in the line ``name value`` of a driver's file; empty if absent."""
     found = re.search(rf"^{name} (\S+)$", text, re.MULTILINE)
     return found.group(1) if found else ""
 
@@ -210,7 +214,7 @@ def _numbers(host: Host, pattern: str, name: str) -> list[int]:
 
 
 def _number(text: str) -> float:
-    """Zero for what nvidia-smi calls [N/A]."""
+    """The number in a field; 0 for [N/A]."""
     return float(text) if re.fullmatch(r"[0-9.]+", text) else 0.0
 
 

@@ -1,4 +1,4 @@
-"""Checks of what is installed: torch and what it sees, Iris, the compiler."""
+"""Checks of the software: torch, Iris, the compilers, the settings."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from autotune.machine import H100, MI300X
 from autotune.settings import SETTINGS
 
 DRIVERS = {"/proc/driver/nvidia/version": "CUDA", "/dev/kfd": "ROCm"}
-"""Signs of a GPU driver, and what torch must be built for to use it."""
+"""Files that a GPU driver makes, with the platform that torch must be built for."""
 
 OFFLINE = "see docs/offline-hosts.md"
 
 
 def torch(host: Host) -> Finding:
-    """Versions, and whether torch is one for the GPUs that the driver has."""
+    """Versions; torch must be built for the installed GPU driver."""
     present = [kind for sign, kind in DRIVERS.items() if host.exists(sign)]
     try:
         machine = host.machine()
@@ -28,29 +28,28 @@ def torch(host: Host) -> Finding:
     if machine.is_interpreter and present:
         return broken(
             f"{told}; there is a {present[0]} driver, but torch sees no GPU",
-            f"install torch for {present[0]}, of a version that fits the driver; unset CUDA_VISIBLE_DEVICES and "
-            "HIP_VISIBLE_DEVICES; in a container, pass the GPUs in",
+            f"install torch built for {present[0]} in a version that fits the driver; unset CUDA_VISIBLE_DEVICES and "
+            "HIP_VISIBLE_DEVICES; pass the GPUs into the container",
         )
     return fine(told)
 
 
 def settings(host: Host) -> Finding:
-    """Our environment variables: each has an allowed value, and there is none that nobody reads."""
+    """The AUTOTUNE_ environment variables: names and values."""
     given, known = host.settings(), {setting.name: setting for setting in SETTINGS}
     unknown = sorted(set(given) - set(known))
     if unknown:
-        return advice(f"{', '.join(unknown)}: read by nobody", f"there are: {', '.join(known)}")
+        return advice(f"{', '.join(unknown)}: unknown, ignored", f"known settings: {', '.join(known)}")
     try:
         for name, text in given.items():
             if text:
                 known[name].parsed(text)
     except InputError as error:
-        return broken(str(error), "correct or unset it")
+        return broken(str(error), "correct it or unset it")
     return fine(", ".join(f"{name}={text}" for name, text in given.items()) or "none")
 
 
 def iris(host: Host) -> Finding:
-    """Whether Iris can be imported."""
     try:
         return fine(f"iris {host.iris()}".rstrip())
     except (ImportError, OSError) as error:
@@ -58,7 +57,7 @@ def iris(host: Host) -> Finding:
 
 
 def compiler(host: Host) -> Finding:
-    """Whether Triton compiles: for this machine's GPUs, without any for one of each vendor."""
+    """A test compilation by Triton: for this machine's GPUs, or without GPUs for one of each vendor."""
     machine = host.machine()
     targets = [H100, MI300X] if machine.is_interpreter else [machine]
     for target in targets:
@@ -66,18 +65,18 @@ def compiler(host: Host) -> Finding:
         if failure:
             return broken(
                 f"a small kernel does not compile for {target.arch}: {failure}",
-                f"install the triton that this torch asks for: pip install --force-reinstall torch triton; {OFFLINE}",
+                f"install the triton that this torch requires: pip install --force-reinstall torch triton; {OFFLINE}",
             )
     return fine(f"compiles for {' and '.join(target.arch for target in targets)}, no GPU toolkit needed")
 
 
 def launcher(host: Host) -> Finding:
-    """The C compiler with which Triton builds the launchers of kernels, on machines with GPUs."""
+    """The C compiler with which Triton builds the kernels' launchers; needed only with GPUs."""
     if host.machine().is_interpreter:
         return fine("not needed without GPUs")
     found = host.compiler()
     if found is None:
-        return broken("no C compiler, which Triton launches kernels with", "install gcc or clang, or set CC to one")
+        return broken("no C compiler; Triton needs one to build its launchers", "install gcc or clang, or set CC")
     if not host.has_python_headers():
-        return broken(f"{found}, but no Python.h", "install Python's headers: the package python3-dev or python3-devel")
+        return broken(f"{found}, but no Python.h", "install Python's headers: package python3-dev or python3-devel")
     return fine(found)

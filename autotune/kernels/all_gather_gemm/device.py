@@ -18,7 +18,7 @@ import triton
 import triton.language as tl
 
 from autotune.heap import device as heap
-from autotune.kernels.primitives.counters import arrive, finish, wait_for_all
+from autotune.kernels.primitives.counters import arrive, finish, read_epoch, wait_for_all
 from autotune.kernels.primitives.splits import join_splits, split_range
 from autotune.kernels.primitives.tiles import accumulate, load_a, load_b, store_tile, swizzle
 from autotune.kernels.primitives.transfer import fetch_shards, push_shard, wait_for_rows, wait_for_rows_of_each
@@ -95,7 +95,7 @@ def gather_gemm_kernel(
     programs = tl.num_programs(0)
     workers = programs - comm_programs
     worker = pid - comm_programs
-    epoch = tl.load(epoch_counter)
+    epoch = read_epoch(epoch_counter)
     slot = epoch & (SLOTS - 1)  # not %: the epoch wraps around and is then negative
     first: tl.constexpr = 0 if GATHERED else 1
 
@@ -233,7 +233,7 @@ def push_kernel(
     CHUNKS: tl.constexpr,
 ):  # fmt: skip
     """Push our shard to every peer's inbox, as a kernel of its own; shares the epoch with the GEMM's programs."""
-    slot = tl.load(epoch_counter) & (SLOTS - 1)
+    slot = read_epoch(epoch_counter) & (SLOTS - 1)
     push_shard(
         shard, inbox_pointer, place_of(rank, slot, M, K, shard_rows, width, ROWS), arrivals, shard_rows, width, K,
         transfer_rows, tl.program_id(0), tl.num_programs(0), rank, heap_bases,
@@ -251,7 +251,7 @@ def gather_kernel(
     """An all-gather: our shard into every rank's inbox, and the launch ends when everybody's is in ours."""
     pid = tl.program_id(0)
     programs = tl.num_programs(0)
-    epoch = tl.load(epoch_counter)
+    epoch = read_epoch(epoch_counter)
     if pid == 0:
         arrive(ready, rank, heap_bases, WORLD)
     wait_for_all(ready, epoch + 1, status, spin_limit, WORLD)
@@ -278,7 +278,7 @@ def pull_gemm_kernel(
     """
     pid = tl.program_id(0)
     programs = tl.num_programs(0)
-    epoch = tl.load(epoch_counter)
+    epoch = read_epoch(epoch_counter)
     if pid == 0:
         arrive(ready, rank, heap_bases, WORLD)
     tiles_m = tl.cdiv(M, BLOCK_M)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,14 +15,13 @@ import torch
 from autotune.heap.arena import SymmetricHeap
 from autotune.kernels.all_gather_gemm import device
 from autotune.kernels.all_gather_gemm.copy_engine import CopyEngine
-from autotune.kernels.all_gather_gemm.knobs import READ_BY_PEERS, AllGatherGemmKnobs
 from autotune.kernels.all_gather_gemm.library import bulk_synchronous, gather_and_multiply
 from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
 from autotune.kernels.all_gather_gemm.scratch import Scratch
 from autotune.kernels.launching.contract import Call, Kernels
-from autotune.kernels.launching.gemm import GemmTensors
-from autotune.kernels.launching.graphs import enqueueing, graphed, replayed
-from autotune.kernels.launching.plan import Launch
+from autotune.kernels.launching.gemm import GemmKnobs, GemmTensors
+from autotune.kernels.launching.graphs import graphed
+from autotune.kernels.launching.plan import Launch, in_order
 from autotune.kernels.launching.streams import side_stream
 from autotune.kernels.launching.tensors import TORCH_DTYPES, Allocate, Run
 from autotune.kernels.primitives.barrier import barrier_kernel
@@ -32,6 +32,24 @@ MOST_CHUNKS = 16
 
 MOST_SPLIT_ROW = 64
 """Elements: a row whose largest power of two is at least this is moved in such pieces, another one whole."""
+
+READ_BY_PEERS = ("pull", "pull_staged", "copy_engine")
+"""Modes whose peers read our shard where it lies: at the same place on the symmetric heap on every rank."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AllGatherGemmKnobs(GemmKnobs):
+    """Where a mode lacks one, it has no effect as it is here."""
+
+    preload_b: bool = False
+    peer_order: str = "rotate"
+    push_site: str = "same_launch"
+
+    @property
+    def slots(self) -> int:
+        """Inboxes used in turn, a power of two: two where peers push into them, one where only we write."""
+        return 2 if self.mode == "push" else 1
+
 
 GatherCall = Call[AllGatherGemm, AllGatherGemmKnobs, GemmTensors, Scratch]
 
@@ -60,7 +78,7 @@ class AllGatherGemmKernels(Kernels[AllGatherGemm, AllGatherGemmKnobs, GemmTensor
         ints = torch.int32
         partials, tickets = knobs.partials(problem.m, problem.n_local, own)
         return Scratch(
-            epoch_counter=shared((2,), ints),
+            epoch_counter=shared((1,), torch.int64),
             status=shared((1,), ints),
             ready=shared((problem.world_size,), ints),
             done=shared((problem.world_size,), ints),
@@ -93,13 +111,16 @@ class AllGatherGemmKernels(Kernels[AllGatherGemm, AllGatherGemmKnobs, GemmTensor
         """The library's GEMM after our launch, or between them; or the push on a stream beside the GEMM."""
         knobs = call.knobs
         if knobs.mode == "copy_engine":
-            return replayed(CopyEngine(call, launches, heap), heap)
+            return CopyEngine(
+                call.problem, call.tensors, call.scratch.inbox, launches, heap,
+                transfer_rows=knobs.transfer_rows, streams=knobs.gemm_streams,
+            )  # fmt: skip
         if knobs.mode == "own_collective":
-            return replayed(functools.partial(gather_and_multiply, launches[0], call.tensors, call.scratch.inbox), heap)
+            return functools.partial(gather_and_multiply, launches[0], call.tensors, call.scratch.inbox)
         if knobs.push_site == "side_stream" and heap.device.type == "cuda":
             push, gemm = launches
-            return replayed(_SideStream(push, gemm, side_stream(heap, "push")), heap)
-        return enqueueing(launches, heap)
+            return _SideStream(push, gemm, side_stream(heap, "push"))
+        return in_order(launches)
 
     def library(self, call: Call[AllGatherGemm, AllGatherGemmKnobs, GemmTensors, None]) -> Run:
         """``bsp``"""

@@ -12,7 +12,7 @@ class Scratch:
     """What the kernels of one config share across ranks: on the symmetric heap, counters zero at the start."""
 
     epoch_counter: torch.Tensor
-    """int32 [2]: the epoch, and how many programs have finished it."""
+    """int64 [1]: see ``primitives/counters.py``."""
     status: torch.Tensor
     """int32 [1]: 1 once a wait timed out."""
     ready: torch.Tensor

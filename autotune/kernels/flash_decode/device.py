@@ -20,7 +20,7 @@ from autotune.kernels.flash_decode.exchange import (
     rows_of_unit,
     wait_for_unit,
 )
-from autotune.kernels.primitives.counters import finish, finish_unordered
+from autotune.kernels.primitives.counters import finish, finish_unordered, read_epoch
 from autotune.kernels.primitives.softmax import finalize
 
 ELSEWHERE = tl.constexpr(0)
@@ -116,7 +116,7 @@ def attend_kernel(
     ``finishing`` programs share the epoch where this kernel combines.
     """
     pid = tl.program_id(0)
-    epoch = tl.load(epoch_counter)
+    epoch = read_epoch(epoch_counter)
     target = (epoch + 1) * splits
     first_unit = 0
     last_unit = 0
@@ -166,7 +166,7 @@ def attend_kernel(
             )  # fmt: skip
         if COMBINE:
             if first_unit < last_unit:
-                finish_unordered(epoch_counter, finishing)
+                finish_unordered(epoch_counter, finishing, first_unit == 0)
             for unit in range(first_unit, last_unit):
                 combine_unit(
                     unit, units, total_rows, heads_of_group, epoch, inbox, inbox_lse, value_stride, lse_stride,
@@ -188,14 +188,14 @@ def reduce_kernel(
 ):  # fmt: skip
     """What follows the attention, one program a unit, as a kernel of its own."""
     unit = tl.program_id(0)
-    epoch = tl.load(epoch_counter)
+    epoch = read_epoch(epoch_counter)
     reduce_unit(
         unit, units, heads_of_group, splits, total_rows, parts, part_lse, epoch,
         mine, mine_lse, inbox, inbox_lse, value_stride, lse_stride, arrivals, rank, heap_bases,
         D, UNITS, BLOCKS, HPP, TRANSFER_HEADS, TILE, PART_CHUNK, WORLD, DELIVERY,
     )  # fmt: skip
     if COMBINE:
-        finish_unordered(epoch_counter, finishing)
+        finish_unordered(epoch_counter, finishing, unit == 0)
         combine_unit(
             unit, units, total_rows, heads_of_group, epoch, inbox, inbox_lse, value_stride, lse_stride, outbox, out,
             arrivals, returns, rank, heap_bases, status, spin_limit,
@@ -212,7 +212,7 @@ def push_kernel(
 ):  # fmt: skip
     """Our records to who combines them, one program a unit. WAIT: until all ranks' are here too: an all-gather."""
     unit = tl.program_id(0)
-    epoch = tl.load(epoch_counter)
+    epoch = read_epoch(epoch_counter)
     first, end = rows_of_unit(unit, heads_of_group, UNITS, BLOCKS, HPP, TRANSFER_HEADS)
     columns = tl.arange(0, D)
     for tile in range(TRANSFER_HEADS // TILE):
@@ -239,7 +239,7 @@ def combine_kernel(
     WAIT: tl.constexpr,
 ):  # fmt: skip
     """The combination, one program a unit, as the last kernel of a call. The library gathers into one slot only."""
-    epoch = tl.load(epoch_counter)
+    epoch = read_epoch(epoch_counter)
     finish(epoch_counter, finishing)  # first, for it takes a while; what it orders is our reading of the epoch
     combine_unit(
         tl.program_id(0), units, total_rows, heads_of_group, epoch, inbox, inbox_lse, value_stride, lse_stride,

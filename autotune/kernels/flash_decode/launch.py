@@ -15,12 +15,12 @@ import torch
 
 from autotune.heap.arena import SymmetricHeap
 from autotune.kernels.flash_decode import device, exchange
-from autotune.kernels.flash_decode.knobs import FlashDecodeKnobs
 from autotune.kernels.flash_decode.problem import FlashDecode
 from autotune.kernels.flash_decode.tensors import Records, Scratch, Tensors
 from autotune.kernels.launching.contract import Call, Kernels
-from autotune.kernels.launching.graphs import enqueueing, graphed
-from autotune.kernels.launching.plan import Launch, run_all
+from autotune.kernels.launching.graphs import graphed
+from autotune.kernels.launching.knobs import Knobs
+from autotune.kernels.launching.plan import Launch, in_order
 from autotune.kernels.launching.tensors import TORCH_DTYPES, Allocate, Run
 from autotune.machine import Machine
 
@@ -31,6 +31,34 @@ MERGED_ELEMENTS = 32
 
 SMALL_KERNEL_WARPS = 4
 """Of the kernels that only reduce, push or combine."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FlashDecodeKnobs(Knobs):
+    """Every mode has those without a default; where one lacks another, it has no effect as it is here."""
+
+    launch: str = "eager"
+    block_n: int
+    kv_splits: int
+    heads_per_program: int
+    num_warps: int
+    num_stages: int
+    table_reads: str
+    program_order: str
+    reducer: str
+    transfer_heads: int = 0
+    """0: the exchange is the library's, in units of one tile."""
+    combine_heads: int
+    wire: str
+    exchange: str = "one_shot"
+    combine_site: str = "next_launch"
+    protocol: str = "signal"
+
+    @property
+    def ll(self) -> bool:
+        """True if partial results travel by the LL protocol."""
+        return self.protocol == "ll"
+
 
 DecodeCall = Call[FlashDecode, FlashDecodeKnobs, Tensors, Scratch]
 
@@ -84,7 +112,7 @@ class FlashDecodeKernels(Kernels[FlashDecode, FlashDecodeKnobs, Tensors, Scratch
         sent, sent_lse = (torch.int64, torch.int64) if knobs.ll else (wire, fp32)
         outbox_rows = 2 * problem.rows if knobs.exchange == "two_shot" else 0
         return Scratch(
-            epoch_counter=shared((2,), ints),
+            epoch_counter=shared((1,), torch.int64),
             status=shared((1,), ints),
             arrived=shared((units.groups,), ints),
             arrivals=shared((world, units.count), ints),
@@ -113,16 +141,20 @@ class FlashDecodeKernels(Kernels[FlashDecode, FlashDecodeKnobs, Tensors, Scratch
     def run(self, call: DecodeCall, launches: list[Launch], heap: SymmetricHeap) -> Run:
         """Collective for ``bsp`` as a CUDA graph."""
         if call.knobs.mode != "bsp":
-            return enqueueing(launches, heap)
+            return in_order(launches)
         run: Run = functools.partial(_bulk_synchronous, launches, call.scratch)
         return graphed(run) if call.knobs.launch == "graph" else run
+
+    def has_collective(self, knobs: FlashDecodeKnobs) -> bool:
+        """``bsp``"""
+        return knobs.mode == "bsp"
 
 
 KERNELS = FlashDecodeKernels()
 
 
 def _bulk_synchronous(launches: list[Launch], scratch: Scratch) -> None:
-    run_all(launches[:-1])
+    in_order(launches[:-1])()
     gather(scratch)
     launches[-1].run()
 

@@ -37,7 +37,7 @@ class FlashDecode(Problem):
         if self.dtype not in DTYPES:
             raise InvalidProblem(f"dtype={self.dtype!r}: flash decode takes {' or '.join(DTYPES)}")
         if self.head_dim not in HEAD_DIMS:
-            raise InvalidProblem(f"head_dim={self.head_dim}: allowed are {', '.join(map(str, HEAD_DIMS))}")
+            raise InvalidProblem(f"head_dim={self.head_dim}: allowed: {', '.join(map(str, HEAD_DIMS))}")
         if self.q_heads % self.kv_heads:
             raise InvalidProblem(
                 f"kv_heads={self.kv_heads} must divide q_heads={self.q_heads}: each KV head serves a whole group"

@@ -79,7 +79,7 @@ class Scratch:
     """What the kernels of one config share: counters (zero at the start), records, and splits."""
 
     epoch_counter: torch.Tensor
-    """int32 [2]: the epoch, and how many programs have finished it."""
+    """int64 [1]: see ``primitives/counters.py``."""
     status: torch.Tensor
     """int32 [1]: 1 once a wait timed out."""
     arrived: torch.Tensor

@@ -27,7 +27,7 @@ import triton.language as tl
 
 from autotune.heap import device as heap
 from autotune.kernels.gemm_all_reduce.ll_tiles import ll_send_tile, ll_sum_tiles
-from autotune.kernels.primitives.counters import finish_wide, wide_epoch
+from autotune.kernels.primitives.counters import finish_unordered, wide_epoch
 from autotune.kernels.primitives.exchange import send_tile, sum_parts
 from autotune.kernels.primitives.ll import ll_flag
 from autotune.kernels.primitives.splits import join_splits, split_range
@@ -196,4 +196,4 @@ def gemm_all_reduce_kernel(
                 c, bias, m, n, M, N, tile, tiles, epoch, rank, inbox, results, arrivals, returns, heap_bases,
                 status, spin_limit, TYPE, WORLD, MODE, LL, BLOCK_M, BLOCK_N, BIAS,
             )  # fmt: skip
-    finish_wide(epoch_counter, tl.num_programs(0))
+    finish_unordered(epoch_counter, tl.num_programs(0), pid == 0)

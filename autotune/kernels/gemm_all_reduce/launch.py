@@ -6,26 +6,46 @@ Modes: ``bsp`` calls the library, ``one_shot`` and ``two_shot`` our kernel, once
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import torch
 import triton.language as tl
 
+from autotune.dtypes import DTYPES
 from autotune.kernels.gemm_all_reduce import device
-from autotune.kernels.gemm_all_reduce.knobs import GemmAllReduceKnobs
 from autotune.kernels.gemm_all_reduce.library import bulk_synchronous
 from autotune.kernels.gemm_all_reduce.problem import MOST_INBOX_BYTES, SLOTS, GemmAllReduce
 from autotune.kernels.gemm_all_reduce.scratch import Scratch
 from autotune.kernels.launching.contract import Call, Kernels
-from autotune.kernels.launching.gemm import GemmTensors
+from autotune.kernels.launching.gemm import GemmKnobs, GemmTensors
 from autotune.kernels.launching.graphs import graphed
 from autotune.kernels.launching.plan import Launch
 from autotune.kernels.launching.tensors import TORCH_DTYPES, Allocate, Run
 from autotune.machine import Machine
 
 MODES = {"one_shot": device.ONE_SHOT, "two_shot": device.TWO_SHOT}
-TYPES = {"bf16": tl.bfloat16, "fp16": tl.float16, "fp32": tl.float32}
 LARGEST_TILE = 256
 SMALLEST_TILE = (16, 32)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GemmAllReduceKnobs(GemmKnobs):
+    """Where a mode lacks one, it has no effect as it is here."""
+
+    programs_per_unit: int = 1
+    combine: str = "sender"
+    protocol: str = "signal"
+
+    @property
+    def ll(self) -> bool:
+        """True if parts travel by the LL protocol."""
+        return self.protocol == "ll"
+
+    @property
+    def separate(self) -> bool:
+        """True if programs of their own combine."""
+        return self.combine == "separate"
+
 
 ReduceCall = Call[GemmAllReduce, GemmAllReduceKnobs, GemmTensors, Scratch]
 
@@ -91,7 +111,8 @@ class GemmAllReduceKernels(Kernels[GemmAllReduce, GemmAllReduceKnobs, GemmTensor
             "M": problem.m, "N": problem.n, "K": problem.k_local, "gemm_programs": programs, "rank": call.rank,
             "heap_bases": call.bases, "epoch_counter": scratch.epoch_counter, "arrivals": scratch.arrivals,
             "returns": scratch.returns, "status": scratch.status, "spin_limit": call.spin_limit,
-            "TYPE": TYPES[problem.dtype], "WORLD": problem.world_size, "MODE": MODES[knobs.mode].value,
+            "TYPE": getattr(tl, DTYPES[problem.dtype].triton), "WORLD": problem.world_size,
+            "MODE": MODES[knobs.mode].value,
             "LL": knobs.ll, "SEPARATE": knobs.separate, "SPLITS": knobs.split_k,
         }  # fmt: skip
         resident = programs if blocking else None

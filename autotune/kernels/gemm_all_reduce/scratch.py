@@ -15,7 +15,7 @@ class Scratch:
     """What one config keeps between launches. All of it but the last two lies on the heap; all is zero at the start."""
 
     epoch_counter: torch.Tensor
-    """int64 [1]: see ``wide_epoch``."""
+    """int64 [1]: see ``primitives/counters.py``."""
     status: torch.Tensor
     """int32 [1]: 1 once a wait timed out."""
     arrivals: torch.Tensor

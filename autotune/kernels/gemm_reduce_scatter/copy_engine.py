@@ -8,10 +8,8 @@ from dataclasses import dataclass
 import torch
 
 from autotune.heap.arena import SymmetricHeap
-from autotune.kernels.gemm_reduce_scatter.knobs import GemmReduceScatterKnobs
 from autotune.kernels.gemm_reduce_scatter.problem import GemmReduceScatter
 from autotune.kernels.gemm_reduce_scatter.scratch import Scratch
-from autotune.kernels.launching.contract import Call
 from autotune.kernels.launching.gemm import GemmTensors
 from autotune.kernels.launching.plan import Launch
 from autotune.kernels.launching.streams import on, side_stream, wait
@@ -53,16 +51,15 @@ class CopyEngine:
     """
 
     def __init__(
-        self, call: Call[GemmReduceScatter, GemmReduceScatterKnobs, GemmTensors, Scratch], launches: list[Launch],
-        heap: SymmetricHeap,
+        self, problem: GemmReduceScatter, tensors: GemmTensors, scratch: Scratch, launches: list[Launch],
+        heap: SymmetricHeap, *, transfer_rows: int, streams: int,
     ) -> None:  # fmt: skip
-        problem, knobs, tensors, scratch = call.problem, call.knobs, call.tensors, call.scratch
         self._b = tensors.b
         self._enter, self._sum = launches
         rank, rows = heap.rank, problem.rows
         inboxes = [heap.peer(scratch.inbox, owner)[rank] for owner in range(problem.world_size)]
         self._chunks = []
-        for begin, end in chunks(rank, rows, problem.world_size, knobs.transfer_rows):
+        for begin, end in chunks(rank, rows, problem.world_size, transfer_rows):
             copies = [
                 (inboxes[owner][low - owner * rows : high - owner * rows], scratch.product[low:high])
                 for owner, low, high in parcels(begin, end, rank, rows)
@@ -70,7 +67,7 @@ class CopyEngine:
             self._chunks.append(_Chunk(tensors.a[begin:end], scratch.product[begin:end], copies))
         self._cuda = heap.device.type == "cuda"
         self._copying = side_stream(heap, "copies")
-        self._multiplying = [side_stream(heap, f"gemm {each}") for each in range(knobs.gemm_streams)]
+        self._multiplying = [side_stream(heap, f"gemm {each}") for each in range(streams)]
 
     def __call__(self) -> None:
         """Enqueue one call; what the caller enqueues next on its stream comes after all of it."""

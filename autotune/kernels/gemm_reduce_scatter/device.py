@@ -25,7 +25,7 @@ import triton
 import triton.language as tl
 
 from autotune.heap import device as heap
-from autotune.kernels.primitives.counters import arrive, finish, last_of, wait_for_all
+from autotune.kernels.primitives.counters import arrive, finish, last_of, read_epoch, wait_for_all
 from autotune.kernels.primitives.exchange import add_tiles, send_tile
 from autotune.kernels.primitives.splits import join_splits, split_range
 from autotune.kernels.primitives.tiles import accumulate, store_tile, swizzle
@@ -76,7 +76,7 @@ def gemm_scatter_kernel(
     """
     pid = tl.program_id(0)
     programs = tl.num_programs(0)
-    epoch = tl.load(epoch_counter)
+    epoch = read_epoch(epoch_counter)
     slot = epoch & 1  # not %: the epoch wraps around and is then negative
     peers: tl.constexpr = WORLD - 1 + (WORLD == 1)
     tiles_m = tl.cdiv(rows, BLOCK_M)
@@ -157,7 +157,7 @@ def sum_kernel(
     have. The order of the sum is that of ``add_tiles``.
     """
     pid = tl.program_id(0)
-    epoch = tl.load(epoch_counter)
+    epoch = read_epoch(epoch_counter)
     if pid == 0:
         arrive(done, rank, heap_bases, WORLD)
     place = pid.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
@@ -187,7 +187,7 @@ def pull_sum_kernel(
     """
     pid = tl.program_id(0)
     programs = tl.num_programs(0)
-    epoch = tl.load(epoch_counter)
+    epoch = read_epoch(epoch_counter)
     if pid == 0:
         arrive(ready, rank, heap_bases, WORLD)
     place = pid.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)

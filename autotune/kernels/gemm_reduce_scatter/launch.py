@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,14 +15,13 @@ import torch
 from autotune.heap.arena import SymmetricHeap
 from autotune.kernels.gemm_reduce_scatter import device
 from autotune.kernels.gemm_reduce_scatter.copy_engine import CopyEngine
-from autotune.kernels.gemm_reduce_scatter.knobs import LIBRARY_GEMM, GemmReduceScatterKnobs
 from autotune.kernels.gemm_reduce_scatter.library import bulk_synchronous, multiply_and_pull
 from autotune.kernels.gemm_reduce_scatter.problem import GemmReduceScatter
 from autotune.kernels.gemm_reduce_scatter.scratch import Scratch
 from autotune.kernels.launching.contract import Call, Kernels
-from autotune.kernels.launching.gemm import GemmTensors
-from autotune.kernels.launching.graphs import enqueueing, graphed, replayed
-from autotune.kernels.launching.plan import Launch
+from autotune.kernels.launching.gemm import GemmKnobs, GemmTensors
+from autotune.kernels.launching.graphs import graphed
+from autotune.kernels.launching.plan import Launch, in_order
 from autotune.kernels.launching.tensors import TORCH_DTYPES, Allocate, Run
 from autotune.kernels.primitives.barrier import barrier_kernel
 from autotune.machine import Machine
@@ -34,6 +34,18 @@ SLOTS = 2
 
 LARGEST_BLOCK = 256
 """The largest tile has as many rows and as many columns."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GemmReduceScatterKnobs(GemmKnobs):
+    """Where a mode lacks one, it has no effect as it is here."""
+
+    peer_order: str = "rotate"
+    transfer_tiles: int = 0
+    signals: str = "at_once"
+    sum_block: int = 0
+    sum_warps: int = 0
+
 
 ScatterCall = Call[GemmReduceScatter, GemmReduceScatterKnobs, GemmTensors, Scratch]
 
@@ -60,7 +72,7 @@ class GemmReduceScatterKernels(Kernels[GemmReduceScatter, GemmReduceScatterKnobs
         world, ints = problem.world_size, torch.int32
         product: tuple[int, ...] = (problem.m, problem.n)
         inbox: tuple[int, ...] = (0,)
-        if knobs.mode in LIBRARY_GEMM:
+        if not knobs.block_m:  # the library's GEMM
             units = 0
             if knobs.mode == "copy_engine":
                 inbox = (world, problem.rows, problem.n)
@@ -73,7 +85,7 @@ class GemmReduceScatterKernels(Kernels[GemmReduceScatter, GemmReduceScatterKnobs
             partials, tickets = knobs.partials(rows_of_tiles * knobs.block_m, problem.n, own)
         dtype = TORCH_DTYPES[problem.dtype]
         return Scratch(
-            epoch_counter=shared((2,), ints),
+            epoch_counter=shared((1,), torch.int64),
             status=shared((1,), ints),
             ready=shared((world,), ints),
             done=shared((world,), ints),
@@ -103,11 +115,13 @@ class GemmReduceScatterKernels(Kernels[GemmReduceScatter, GemmReduceScatterKnobs
     def run(self, call: ScatterCall, launches: list[Launch], heap: SymmetricHeap) -> Run:
         """Around the library's GEMM, or our kernel alone."""
         if call.knobs.mode == "copy_engine":
-            return replayed(CopyEngine(call, launches, heap), heap)
+            return CopyEngine(
+                call.problem, call.tensors, call.scratch, launches, heap,
+                transfer_rows=call.knobs.transfer_rows, streams=call.knobs.gemm_streams,
+            )  # fmt: skip
         if call.knobs.mode == "own_collective":
-            whole = functools.partial(multiply_and_pull, call.tensors, call.scratch.product, launches[0])
-            return replayed(whole, heap)
-        return enqueueing(launches, heap)
+            return functools.partial(multiply_and_pull, call.tensors, call.scratch.product, launches[0])
+        return in_order(launches)
 
     def library(self, call: Call[GemmReduceScatter, GemmReduceScatterKnobs, GemmTensors, None]) -> Run:
         """``bsp``"""

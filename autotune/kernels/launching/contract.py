@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,11 +14,11 @@ import torch
 
 from autotune.config import Config
 from autotune.heap.arena import SymmetricHeap
-from autotune.kernels.launching.graphs import enqueueing
+from autotune.kernels.launching.graphs import replayed
 from autotune.kernels.launching.knobs import Knobs
-from autotune.kernels.launching.plan import Launch
+from autotune.kernels.launching.plan import Launch, in_order
 from autotune.kernels.launching.scratch import share
-from autotune.kernels.launching.tensors import Allocate, Run, meta
+from autotune.kernels.launching.tensors import TORCH_DTYPES, Allocate, Run, meta
 from autotune.machine import Machine
 from autotune.problem import Problem
 
@@ -85,8 +86,15 @@ class Kernels(ABC, Generic[P, K, T, S]):
         """The launches of one call, in order. They are compiled offline too, from tensors without memory."""
 
     def run(self, call: Call[P, K, T, S], launches: list[Launch], heap: SymmetricHeap) -> Run:
-        """Enqueue a call whose plan is ``launches``: by default one after the other. Collective if it captures."""
-        return enqueueing(launches, heap)
+        """Enqueue a call whose plan is ``launches``: by default one after the other.
+
+        It is captured and replayed unless it ``has_collective``: what changes from call to call stays on the device.
+        """
+        return in_order(launches)
+
+    def has_collective(self, knobs: K) -> bool:
+        """True if ``run`` calls a collective of the library, which no graph of ours may hold."""
+        return False
 
     def library(self, call: Call[P, K, T, None]) -> Run:
         """Enqueue a call in a mode without scratch. Collective if it captures."""
@@ -118,17 +126,25 @@ class Kernels(ABC, Generic[P, K, T, S]):
 
 
 class Setup(Generic[P, K, T, S]):
-    """One config set up on one rank: its scratch, on which calls bound to several sets of tensors may take turns."""
+    """One config set up on one rank: its scratch, on which calls bound to several sets of tensors may take turns.
+
+    Where peers read the first operand, they read ``shard``: a call copies the operand there first if it lies elsewhere.
+    """
 
     def __init__(
         self, kernels: Kernels[P, K, T, S], problem: P, config: Config, machine: Machine, heap: SymmetricHeap,
-        spin_limit: int,
+        spin_limit: int, shard: torch.Tensor | None = None,
     ) -> None:  # fmt: skip
-        """Allocate the scratch, all of it zero. Collective. Raises HeapExhausted."""
+        """Allocate the scratch, all of it zero, and a shard if none is given. Collective. Raises HeapExhausted."""
         self.knobs = kernels.knobs.of(config)
         self._kernels, self._problem, self._machine = kernels, problem, machine
         self._heap, self._spin_limit = heap, spin_limit
         self.scratch: S | None = share(heap, functools.partial(kernels.scratch, problem, self.knobs, machine))
+        shape = kernels.read_by_peers(problem, self.knobs)
+        self.shard = None if shape is None else shard
+        self._own_shard = None
+        if shape is not None and shard is None:
+            self.shard = self._own_shard = heap.allocate(shape, TORCH_DTYPES[problem.dtype])
 
     def bind(self, tensors: T, *, ahead: bool = False) -> Run:
         """What enqueues one call on these tensors; ``ahead`` compiles its kernels now, not at its first launch.
@@ -137,12 +153,27 @@ class Setup(Generic[P, K, T, S]):
         """
         if self.scratch is None:
             return self._kernels.library(self._call(tensors, None))
+        name = self._kernels.operands[0]
+        first: torch.Tensor = getattr(tensors, name)
+        shard = self.shard
+        if shard is not None and shard.data_ptr() != first.data_ptr():
+            tensors = dataclasses.replace(tensors, **{name: shard})  # type: ignore[type-var]  # it is a dataclass
         call = self._call(tensors, self.scratch)
         launches = self._kernels.plan(call)
         if ahead and not self._machine.is_interpreter:
             for launch in launches:
                 launch.compile()
-        return self._kernels.run(call, launches, self._heap)
+        run = self._kernels.run(call, launches, self._heap)
+        if shard is not None and shard.data_ptr() != first.data_ptr():
+            run = functools.partial(_copy_and_run, shard, first, run)
+        return run if self._kernels.has_collective(self.knobs) else replayed(run, self._heap)
+
+    def poison(self) -> None:
+        """Fill with NaN what a right call writes before it reads it: inboxes, and the copy of the first operand."""
+        if self.scratch is not None:
+            self.scratch.poison()
+        if self._own_shard is not None:
+            self._own_shard.fill_(math.nan)
 
     def timed_out(self) -> bool:
         """Whether a wait has timed out since the scratch was allocated. Waits for the device."""
@@ -151,3 +182,8 @@ class Setup(Generic[P, K, T, S]):
     def _call(self, tensors: T, scratch: MaybeS) -> Call[P, K, T, MaybeS]:
         heap = self._heap
         return Call(self._problem, self.knobs, self._machine, tensors, scratch, heap.bases, heap.rank, self._spin_limit)
+
+
+def _copy_and_run(shard: torch.Tensor, first: torch.Tensor, run: Run) -> None:
+    shard.copy_(first)  # safe to overwrite: where peers read it, a call ends only when every peer has read
+    run()

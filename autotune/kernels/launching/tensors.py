@@ -6,9 +6,10 @@ from collections.abc import Callable, Collection
 
 import torch
 
+from autotune.dtypes import DTYPES
 from autotune.errors import InvalidProblem
 
-TORCH_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+TORCH_DTYPES: dict[str, torch.dtype] = {name: getattr(torch, each.torch) for name, each in DTYPES.items()}
 
 Run = Callable[[], None]
 """Enqueues one call of an operation on the current stream."""

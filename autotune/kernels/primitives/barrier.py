@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from autotune.kernels.primitives.counters import arrive, finish, wait_for_all
+from autotune.kernels.primitives.counters import arrive, finish, read_epoch, wait_for_all
 
 
 @triton.jit(do_not_specialize=["rank", "spin_limit"])
@@ -16,8 +16,8 @@ def barrier_kernel(
 
     FINISH ends the epoch; an earlier barrier in the same epoch uses other counters.
     """
-    epoch = tl.load(epoch_counter)
+    epoch = read_epoch(epoch_counter)
     arrive(counters, rank, heap_bases, WORLD)
     wait_for_all(counters, epoch + 1, status, spin_limit, WORLD)
     if FINISH:
-        finish(epoch_counter, 1)
+        finish(epoch_counter, tl.num_programs(0))

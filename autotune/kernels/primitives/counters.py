@@ -3,9 +3,8 @@
 The epoch is the launch's number, from 0: counters count in it, and nothing is ever reset, so that launches follow each
 other without a host barrier and captured graphs can be replayed. Counters may wrap around.
 
-``epoch_counter`` lies on the heap, and the last program to finish a launch advances it. It has two forms. In int32 [2],
-the epoch and how many programs have finished, ``finish`` tells the last program so. In int64 [1], one word with both,
-a program finishes by a single add (``wide_epoch``, ``finish_wide``): for launches of a few microseconds.
+``epoch_counter``, int64 [1], lies on the heap and holds the epoch in its upper bits, in the lower ones how many
+programs have finished the launch; the last of them advances the epoch. In years of use it does not wrap around.
 """
 
 from __future__ import annotations
@@ -42,49 +41,44 @@ def last_of(counter, programs):
     return last
 
 
-@triton.jit
-def finish(epoch_counter, programs):
-    """This program has finished its part of the launch; the last of ``programs`` advances the epoch.
-
-    Returns whether we were the last. ``epoch_counter`` is int32 [2]: the epoch, and how many programs have finished.
-    """
-    last = last_of(epoch_counter + 1, programs)
-    if last:
-        tl.atomic_add(epoch_counter, 1, sem="release", scope="gpu")
-    return last
-
-
-@triton.jit
-def finish_unordered(epoch_counter, programs):
-    """``finish`` for a program that has delivered, to be called while its data is on the way.
-
-    It orders nothing, and so waits for nothing: all threads have used the epoch to deliver, and only later launches
-    will look at ``epoch_counter``.
-    """
-    tl.debug_barrier()
-    if tl.atomic_add(epoch_counter + 1, 1, sem="relaxed", scope="gpu") == programs - 1:
-        tl.atomic_xchg(epoch_counter + 1, 0, sem="relaxed", scope="gpu")
-        tl.atomic_add(epoch_counter, 1, sem="relaxed", scope="gpu")
-
-
 EPOCH_SHIFT = tl.constexpr(22)
 EPOCH_STEP = tl.constexpr(1 << EPOCH_SHIFT.value)
-"""A launch's programs together add 2**22 to the int64 ``epoch_counter``, and are no more than that."""
+"""A launch's programs together add 2**22 to ``epoch_counter``, and are fewer than that."""
+
+
+@triton.jit
+def read_epoch(epoch_counter):
+    """The epoch, int32, for a program that has not finished yet. It wraps around."""
+    return wide_epoch(epoch_counter).to(tl.int32)
 
 
 @triton.jit
 def wide_epoch(epoch_counter):
-    """The epoch, int64, for a program that has not finished yet (see ``finish_wide``).
-
-    ``epoch_counter``, int64 [1], holds it in its upper bits, which change when the last program finishes. In years of
-    use it does not wrap around.
-    """
+    """The epoch, int64, for a program that has not finished yet: does not wrap around, so that it may be divided."""
     return tl.load(epoch_counter) >> EPOCH_SHIFT
 
 
 @triton.jit
-def finish_wide(epoch_counter, programs):
-    """This program has finished its part of the launch: one add, which waits for nothing; nobody learns who is last."""
+def finish(epoch_counter, programs):
+    """This program has finished its part of the launch; the last of ``programs`` advances the epoch.
+
+    Returns whether we were the last. The last one has acquired what the others stored.
+    """
+    tl.debug_barrier()
+    before = tl.atomic_add(epoch_counter, 1, sem="acq_rel", scope="gpu")
+    last = (before & (EPOCH_STEP - 1)) == programs - 1
+    if last:
+        tl.atomic_add(epoch_counter, -programs + EPOCH_STEP, sem="release", scope="gpu")
+    return last
+
+
+@triton.jit
+def finish_unordered(epoch_counter, programs, is_first):
+    """``finish`` by one add, which orders nothing and waits for nothing; nobody learns who is last.
+
+    For launches of a few microseconds, and for a program whose data is still on its way. ``is_first`` is true for one
+    of the ``programs``: it adds what the others leave to 2**22.
+    """
     tl.debug_barrier()  # every thread has read the epoch before one adds
-    count = tl.where(tl.program_id(0) == 0, 1 - programs + EPOCH_STEP, 1)
+    count = tl.where(is_first, 1 - programs + EPOCH_STEP, 1)
     tl.atomic_add(epoch_counter, count.to(tl.int64), sem="relaxed", scope="gpu")

@@ -3,63 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
 
 from autotune.config import Config
 from autotune.heap.arena import SymmetricHeap
-from autotune.kernels.all_gather_gemm.knobs import READ_BY_PEERS, AllGatherGemmKnobs
 from autotune.kernels.all_gather_gemm.launch import KERNELS
 from autotune.kernels.all_gather_gemm.library import multiply
 from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
 from autotune.kernels.all_gather_gemm.scratch import Scratch
-from autotune.kernels.launching.contract import Setup
-from autotune.kernels.launching.gemm import GemmTensors
 from autotune.machine import Machine
-from autotune.search_spaces.all_gather_gemm import SPACE, default_config
-from autotune.workloads.built_in.gemm import OF_A_LIBRARY, GemmOperation, GemmWorkload
+from autotune.search_spaces.all_gather_gemm import KERNELS as OUR_GEMM
+from autotune.search_spaces.all_gather_gemm import SPACE, default_config, first_configs
 from autotune.workloads.comparison import rounded
-from autotune.workloads.input_sets import poison
+from autotune.workloads.gemm import OF_A_LIBRARY, GemmOperation, GemmWorkload
 from autotune.workloads.interface import Run
 from autotune.workloads.launched import Operands
 from autotune.workloads.tolerance import Tolerance
 
 
 class AllGatherGemmOperation(GemmOperation[AllGatherGemm, Scratch]):
-    """Operands lie in ordinary memory, A's shard on the heap where the problem says so.
-
-    Where peers read the shard, a call copies A to the heap first, as the operator does, unless it lies there already.
-    """
-
-    _shard: torch.Tensor | None = None
-    """What peers read A from, where that is not A itself."""
+    """Operands lie in ordinary memory, A's shard on the heap where the problem says so."""
 
     def __init__(self, problem: AllGatherGemm, heap: SymmetricHeap, machine: Machine, spin_limit: int) -> None:
         """Inputs are undefined until ``refresh``."""
         super().__init__(KERNELS, problem, heap, machine, spin_limit)
-
-    def bind(self, setup: Setup[AllGatherGemm, AllGatherGemmKnobs, GemmTensors, Scratch]) -> Run:
-        """On this rank's tensors, or on a copy of A that peers can read, where they do."""
-        self._shard = None
-        if self._problem.in_place or setup.knobs.mode not in READ_BY_PEERS:
-            return super().bind(setup)
-        a = self._tensors.a
-        shard = self._shard = self._heap.allocate(self._problem.shard, a.dtype)
-        run = setup.bind(replace(self._tensors, a=shard))
-
-        def copy_and_run() -> None:
-            shard.copy_(a)  # safe to overwrite: these modes end only when every peer has read
-            run()
-
-        return copy_and_run
-
-    def refresh(self, seed: int) -> None:
-        """What peers read A from is poisoned, too."""
-        super().refresh(seed)
-        if self._shard is not None:
-            poison(self._shard)
 
     def draw_operands(self, seed: int) -> torch.Tensor:
         """Every rank draws every rank's shard, and multiplies the whole A by its own B."""
@@ -90,7 +59,7 @@ class AllGatherGemmWorkload(GemmWorkload):
     space = SPACE
     kernels = KERNELS
     options = ("layout", "in_place")
-    sources: ClassVar = ("autotune.kernels.all_gather_gemm", "autotune.workloads.built_in.gemm")
+    sources: ClassVar = ("autotune.kernels.all_gather_gemm", "autotune.workloads.gemm")
 
     def default_problem(self, machine: Machine, world_size: int) -> AllGatherGemm:
         """Llama-70B's MLP up-projection at 4096 tokens; a toy of the same form under the interpreter."""
@@ -103,48 +72,12 @@ class AllGatherGemmWorkload(GemmWorkload):
         return default_config(problem, machine)
 
     def first_configs(self, problem: AllGatherGemm, machine: Machine) -> list[Config]:
-        """The default's tile in every mode, and with the transfer beside or around it."""
-        default = default_config(problem, machine)
-        tile = {d.name: default[d.name] for d in SPACE.dimensions_of("pull") if d.name != "mode"}
-        staged = {d.name: default[d.name] for d in SPACE.dimensions_of("pull_staged") if d.name != "mode"}
-        persistent = {"schedule": "persistent", "comm_programs": 1 if machine.is_interpreter else 12, "head_start": 2}
-        gathering = {name: default[name] for name in ("copy_kib", "peer_order")}
-        rows = problem.shard[0]
-        unit = max((v for v in SPACE.dimensions["transfer_rows"].values if int(v) <= rows), default=16)
-        found = [
-            default,
-            *self._streaming(default, machine),
-            *(default.replace(k_chunks=chunks) for chunks in (4, 8)),
-            default.replace(**persistent),
-            default.replace(schedule="persistent", push_site="side_stream"),
-            default.replace(loads="pointer"),
-            Config({"mode": "own_collective", "comm_programs": min(32, machine.compute_units // 4), **gathering}),
-            Config({"mode": "copy_engine", "transfer_rows": unit, "gemm_streams": 1}),
-            Config({"mode": "pull_staged", **staged}),
-            Config({"mode": "pull", **tile}),
-            Config({"mode": "pull", **tile, "loads": "pointer"}),
-        ]
-        return [config for config in found if SPACE.violation(config, problem, machine) is None]
-
-    @staticmethod
-    def _streaming(default: Config, machine: Machine) -> list[Config]:
-        """For few rows: deep steps of B, many splits, all of them loading before A is there."""
-        deep = default.replace(
-            block_n=64, block_k=512, split_k=16, preload_b=True, num_stages=1, num_warps=8, loads="pointer",
-            comm_programs=min(8, machine.compute_units // 4), copy_kib=2,
-        )  # fmt: skip
-        return [
-            deep,
-            deep.replace(block_k=256, comm_programs=4),
-            deep.replace(block_k=128, split_k=8, num_stages=4, num_warps=4),
-            deep.replace(block_n=32, num_warps=4),
-            deep.replace(block_n=128, block_k=128, split_k=4, num_stages=4),
-        ]
+        """See the search space."""
+        return first_configs(problem, machine)
 
     def tolerance_of(self, problem: AllGatherGemm, config: Config, machine: Machine) -> Tolerance:
         """The result alone is rounded, or what the library's GEMM rounds on its way there."""
-        ours = config["mode"] in ("push", "pull", "pull_staged")
-        roundings = 1.0 if ours else 1.0 + OF_A_LIBRARY
+        roundings = 1.0 if self.kernels.knobs.of(config).mode in OUR_GEMM else 1.0 + OF_A_LIBRARY
         return rounded(problem.dtype, roundings, problem.k, problem.m * problem.n_local, machine)
 
     def heap_bytes(self, problem: AllGatherGemm) -> int:

@@ -17,10 +17,10 @@ from autotune.kernels.flash_decode.problem import DTYPES, FlashDecode
 from autotune.kernels.flash_decode.reference import attention, joined
 from autotune.kernels.flash_decode.tensors import Scratch, Tensors
 from autotune.kernels.launching.contract import Call
-from autotune.kernels.launching.plan import run_all
+from autotune.kernels.launching.plan import in_order
 from autotune.kernels.launching.tensors import element_type
 from autotune.machine import Machine
-from autotune.search_spaces.flash_decode import SEVERAL_KERNELS, SPACE, default_config
+from autotune.search_spaces.flash_decode import SPACE, default_config, first_configs
 from autotune.workloads.comparison import distance, drawn
 from autotune.workloads.input_sets import SETS, InputSets, poison
 from autotune.workloads.interface import Run
@@ -69,8 +69,7 @@ class FlashDecodeOperation(LaunchedOperation[FlashDecode, Tensors, Scratch]):
         self._references = self._gathered_references()
         self._number = 0
         poison(tensors.out)
-        if self.scratch is not None:
-            self.scratch.poison()
+        self.poison()
 
     def inputs(self) -> Sequence[torch.Tensor]:
         """Queries, cache, block table and lengths."""
@@ -137,7 +136,7 @@ class FlashDecodeOperation(LaunchedOperation[FlashDecode, Tensors, Scratch]):
             )
         )  # fmt: skip
         return {
-            "attention": lambda: run_all(local),
+            "attention": in_order(local),
             "all_gather": lambda: gather(scratch),
             "combine": combine.run,
         }
@@ -198,21 +197,8 @@ class FlashDecodeWorkload(LaunchedWorkload):
         return default_config(problem, machine)
 
     def first_configs(self, problem: FlashDecode, machine: Machine) -> list[Config]:
-        """The default's local kernels in every mode, and the other ways to fuse."""
-        default = default_config(problem, machine)
-        found = [
-            default,
-            default.replace(protocol="ll"),
-            default.replace(reducer="last"),
-            default.replace(reducer="kernel", combine_site="next_launch"),
-            default.replace(exchange="two_shot", wire="rounded"),
-        ]
-        for mode in SEVERAL_KERNELS:
-            launched = "eager" if machine.is_interpreter else "graph"
-            values = {**default, "mode": mode, "launch": launched}
-            names = {d.name for d in SPACE.dimensions_of(mode)}
-            found.append(Config({name: value for name, value in values.items() if name in names}))
-        return [config for config in found if SPACE.violation(config, problem, machine) is None]
+        """See the search space."""
+        return first_configs(problem, machine)
 
     def baselines(self, problem: FlashDecode, machine: Machine) -> dict[str, Config]:
         """The default's local kernels and the library's all-gather: eager, and as a CUDA graph where there are any."""

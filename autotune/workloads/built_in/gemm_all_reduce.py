@@ -14,10 +14,9 @@ from autotune.kernels.gemm_all_reduce.library import multiply
 from autotune.kernels.gemm_all_reduce.problem import GemmAllReduce
 from autotune.kernels.gemm_all_reduce.scratch import Scratch
 from autotune.machine import Machine
-from autotune.search_spaces.gemm_all_reduce import KERNELS as OUR_MODES
-from autotune.search_spaces.gemm_all_reduce import SPACE, default_config, untuned
-from autotune.workloads.built_in.gemm import GemmOperation, GemmWorkload, ring
+from autotune.search_spaces.gemm_all_reduce import SPACE, default_config, first_configs
 from autotune.workloads.comparison import rounded
+from autotune.workloads.gemm import GemmOperation, GemmWorkload, ring
 from autotune.workloads.interface import Run
 from autotune.workloads.launched import Operands
 from autotune.workloads.tolerance import Tolerance
@@ -60,7 +59,7 @@ class GemmAllReduceWorkload(GemmWorkload):
     space = SPACE
     kernels = KERNELS
     options = ("deterministic",)
-    sources: ClassVar = ("autotune.kernels.gemm_all_reduce", "autotune.workloads.built_in.gemm")
+    sources: ClassVar = ("autotune.kernels.gemm_all_reduce", "autotune.workloads.gemm")
 
     def default_problem(self, machine: Machine, world_size: int) -> GemmAllReduce:
         """Llama-70B's MLP down-projection at 16 tokens; a toy of the same form under the interpreter."""
@@ -73,17 +72,12 @@ class GemmAllReduceWorkload(GemmWorkload):
         return default_config(problem, machine)
 
     def first_configs(self, problem: GemmAllReduce, machine: Machine) -> list[Config]:
-        """The default, then each mode as one would write it down, as it is and with its words and splits changed."""
-        found = [default_config(problem, machine)]
-        for base in filter(None, (untuned(mode, problem, machine) for mode in OUR_MODES)):
-            found += [base, base.replace(combine="separate"), base.replace(split_k=2), base.replace(split_k=4)]
-            if "protocol" in base:
-                found += [base.replace(protocol="ll"), base.replace(protocol="ll", split_k=2)]
-        return [config for config in dict.fromkeys(found) if SPACE.violation(config, problem, machine) is None]
+        """See the search space."""
+        return first_configs(problem, machine)
 
     def tolerance_of(self, problem: GemmAllReduce, config: Config, machine: Machine) -> Tolerance:
         """Each part is rounded, and the sum; see ``ring`` for the library's."""
-        roundings = ring(problem.world_size) if config["mode"] == "bsp" else 2.0
+        roundings = ring(problem.world_size) if self.kernels.knobs.of(config).mode == "bsp" else 2.0
         return rounded(problem.dtype, roundings, problem.k, problem.m * problem.n, machine)
 
     def operation(

@@ -9,14 +9,14 @@ import torch
 
 from autotune.config import Config
 from autotune.heap.arena import SymmetricHeap
-from autotune.kernels.gemm_reduce_scatter.knobs import LIBRARY_GEMM
 from autotune.kernels.gemm_reduce_scatter.launch import KERNELS
 from autotune.kernels.gemm_reduce_scatter.problem import GemmReduceScatter
 from autotune.kernels.gemm_reduce_scatter.scratch import Scratch
 from autotune.machine import Machine
-from autotune.search_spaces.gemm_reduce_scatter import SPACE, default_config
-from autotune.workloads.built_in.gemm import OF_A_LIBRARY, GemmOperation, GemmWorkload, ring
+from autotune.search_spaces.gemm_reduce_scatter import KERNELS as OUR_GEMM
+from autotune.search_spaces.gemm_reduce_scatter import SPACE, default_config, first_configs
 from autotune.workloads.comparison import rounded
+from autotune.workloads.gemm import OF_A_LIBRARY, GemmOperation, GemmWorkload, ring
 from autotune.workloads.interface import Run
 from autotune.workloads.launched import Operands
 from autotune.workloads.tolerance import Tolerance
@@ -63,7 +63,7 @@ class GemmReduceScatterWorkload(GemmWorkload):
     problem_type = GemmReduceScatter
     space = SPACE
     kernels = KERNELS
-    sources: ClassVar = ("autotune.kernels.gemm_reduce_scatter", "autotune.workloads.built_in.gemm")
+    sources: ClassVar = ("autotune.kernels.gemm_reduce_scatter", "autotune.workloads.gemm")
 
     def default_problem(self, machine: Machine, world_size: int) -> GemmReduceScatter:
         """Llama-70B's MLP down-projection at 4096 tokens; a toy of the same form under the interpreter."""
@@ -76,32 +76,14 @@ class GemmReduceScatterWorkload(GemmWorkload):
         return default_config(problem, machine)
 
     def first_configs(self, problem: GemmReduceScatter, machine: Machine) -> list[Config]:
-        """The default, its tile in the other schedules and in the pull; the library's GEMM with either sum of ours."""
-        default = default_config(problem, machine)
-        found = [
-            default,
-            default.replace(schedule="persistent", signals="next_turn"),
-            default.replace(schedule="flattened", transfer_tiles=2),
-            default.replace(peer_order="interleaved"),
-            default.replace(transfer_tiles=4),
-            default.replace(split_k=2),
-            default.replace(mode="pull"),
-        ]
-        total = {"sum_block": 2048, "sum_warps": 8}
-        found.append(Config({"mode": "own_collective", **total}))
-        units = [int(value) for value in SPACE.dimensions["transfer_rows"].values]
-        for owners in (1, 2, 4):
-            unit = next((rows for rows in units if rows >= owners * problem.rows), units[-1])
-            copies = {"transfer_rows": unit, "gemm_streams": 1 if machine.is_interpreter else 2}
-            found.append(Config({"mode": "copy_engine", **copies, **total}))
-        return [c for c in dict.fromkeys(found) if SPACE.violation(c, problem, machine) is None]
+        """See the search space."""
+        return first_configs(problem, machine)
 
     def tolerance_of(self, problem: GemmReduceScatter, config: Config, machine: Machine) -> Tolerance:
         """Each part is rounded, and the sum; see ``ring`` for the library's."""
-        roundings = 2.0
-        if config["mode"] in LIBRARY_GEMM:
-            roundings += OF_A_LIBRARY
-        if config["mode"] == "bsp":
+        mode = self.kernels.knobs.of(config).mode
+        roundings = 2.0 if mode in OUR_GEMM else 2.0 + OF_A_LIBRARY
+        if mode == "bsp":
             roundings = ring(problem.world_size) + problem.bias
         return rounded(problem.dtype, roundings, problem.k, problem.rows * problem.n, machine)
 

@@ -1,4 +1,4 @@
-"""Cost models: what a config ought to take, by rooflines. They order the first trials and hide nothing."""
+"""Cost models: a config's predicted latency, by rooflines. They order the first trials and exclude nothing."""
 
 from autotune.workloads.roofline.flash_decode_prediction import flash_decode_latency
 from autotune.workloads.roofline.gemm_prediction import gemm_latency

@@ -1,4 +1,4 @@
-"""What a GPU can do, each kernel's upper bounds: operations, memory, links, signals, launches."""
+"""Rates of GPUs: operations, memory, links, signals, launches."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from autotune.machine import Machine
 
 @dataclass(frozen=True)
 class Rates:
-    """What one GPU reaches in practice, in a microsecond. Only ratios matter: predictions order configs."""
+    """Rates that one GPU reaches in practice, per microsecond. Only ratios matter: predictions order configs."""
 
     flops: float
     """Floating-point operations in 16 bits."""
@@ -29,9 +29,9 @@ RATES: Mapping[str, Rates] = {
     "gfx942": Rates(flops=600e6, memory=4.0e6, links=280e3, signal=3.0, launch=6.0),
     "gfx950": Rates(flops=1200e6, memory=6.0e6, links=330e3, signal=3.0, launch=6.0),
 }
-"""By architecture: sm_90 as measured on H200, the others from data sheets, at the same share of the peak."""
+"""By architecture: sm_90 measured on H200, the others from data sheets at the same share of the peak."""
 
 
 def rates_of(machine: Machine) -> Rates | None:
-    """The rates of a machine's GPUs; None where nobody has written them down."""
+    """The rates of a machine's GPUs; None for unknown architectures."""
     return RATES.get(machine.arch)

@@ -1,19 +1,19 @@
-"""The cost model of flash decode: the KV cache read by the programs there are, then partial results exchanged."""
+"""The cost model of flash decode: reading the KV cache, then exchanging partial results."""
 
 from __future__ import annotations
 
 import math
 
-from autotune.kernels.flash_decode.knobs import FlashDecodeKnobs
+from autotune.kernels.flash_decode.launch import FlashDecodeKnobs
 from autotune.kernels.flash_decode.problem import FlashDecode
 from autotune.machine import Machine
 from autotune.workloads.roofline.device_rates import rates_of
 
 RESIDENT = 2
-"""Programs on a compute unit at a time."""
+"""Programs per compute unit at a time."""
 
 STEP_OVERHEAD = 0.25
-"""Microseconds of a step besides its loads: index arithmetic, the block table, the softmax."""
+"""Microseconds per step besides its loads: index arithmetic, the block table, the softmax."""
 
 REDUCTION = 0.02
 """Microseconds to merge one split's partial result."""

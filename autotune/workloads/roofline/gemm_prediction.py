@@ -13,22 +13,22 @@ FULL_INTENSITY = 128 * 256 / (128 + 256)
 """Operations per loaded element of the tile that reaches the full rate."""
 
 POINTER_SHARE = 0.85
-"""Of the full rate that loads by pointer reach where there is TMA."""
+"""Share of the full rate that pointer loads reach on devices with TMA."""
 
 CACHE_FACTOR = 2.2
-"""Bytes from the L2 for each byte from HBM in the same time."""
+"""Bytes from the L2 per byte from HBM in the same time."""
 
 ENOUGH_UNITS = 0.5
-"""Share of the compute units that loads as fast as the memory delivers."""
+"""Share of the compute units whose loads saturate the memory."""
 
 PULL_SHARE = 0.7
-"""Of the links' rate that loads from peers reach: they wait for their answers, stores do not."""
+"""Share of the links' rate that loads from peers reach: they wait for answers, stores do not."""
 
 SATURATING = {"push": 8, "pull_staged": 32}
 """Communicating programs that fill the links."""
 
 OVERLAP_LEFT = 0.1
-"""Share of the shorter part that shows beside the longer one even when all overlaps."""
+"""Share of the shorter part that remains visible under full overlap."""
 
 
 def gemm_latency(problem: Any, knobs: GemmKnobs, machine: Machine) -> float | None:
@@ -76,7 +76,7 @@ def _computation(problem: Any, knobs: GemmKnobs, machine: Machine, rates: Rates)
 
 
 def _times_read(problem: Any, knobs: GemmKnobs) -> int:
-    """How often what is a peer's crosses the links: once, unless every column of tiles reads its operand there."""
+    """Times that a peer's data crosses the links: once, unless every column of tiles reads its operand there."""
     reads_there = problem.workload == "all_gather_gemm" and knobs.mode == "pull"
     return math.ceil(problem.gemm[1] / knobs.block_n) if reads_there else 1
 
@@ -91,7 +91,7 @@ def _saturation(knobs: GemmKnobs) -> float:
 
 
 def _pieces(problem: Any, knobs: GemmKnobs) -> float:
-    """In how many parts what is sent arrives: only the first must be waited for."""
+    """Number of parts in which data arrives; only the first must be waited for."""
     if knobs.transfer_rows:
         rows = int(problem.gemm[0]) / int(problem.world_size)
         return max(1.0, rows / knobs.transfer_rows) * knobs.k_chunks

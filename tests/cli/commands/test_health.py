@@ -19,16 +19,16 @@ def test_doctor_on_this_machine(laptop: Bench, tmp_path: Path) -> None:
     assert (result.exit_code, values["fine"]) == (1 if broken else 0, not broken)
     assert all(each["found"] for each in found.values())
     assert all(bool(each["mend"]) == (each["verdict"] != "fine") for each in found.values())
-    assert f"there is no database at {tmp_path / 'cache.db'} yet" in found["database"]["found"]
+    assert f"no database at {tmp_path / 'cache.db'} yet" in found["database"]["found"]
     assert not (tmp_path / "cache.db").exists()
 
 
-def test_doctor_says_what_to_mend(laptop: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_says_how_to_fix_it(laptop: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Host, "compile_kernel", lambda *_: "")  # the slowest check
     notes = tmp_path / "notes.txt"
     notes.write_text("somebody's notes\n" * 50)
     result = laptop.tune("doctor", "--db", str(notes))
-    assert result.exit_code == 1 and "to mend" in result.stderr
+    assert result.exit_code == 1 and "to fix" in result.stderr
     lines = result.stdout.splitlines()
     at = next(number for number, line in enumerate(lines) if line.startswith("database  "))
     assert "broken: " in lines[at] and "is not a SQLite database" in lines[at]

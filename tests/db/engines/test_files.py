@@ -1,4 +1,4 @@
-"""Which files and URLs the store opens, which it refuses and leaves as they are."""
+"""Files and URLs that the store opens, and those that it refuses and leaves as they are."""
 
 from __future__ import annotations
 
@@ -94,9 +94,7 @@ def test_a_draft_left_by_a_killed_process_is_no_obstacle(path: Path) -> None:
 
 
 def test_a_missing_file_is_not_made_by_a_lookup(path: Path) -> None:
-    assert refusal(path, create=False) == (
-        f"there is no database at {path} yet; tune something to make one: tune WORKLOAD …"
-    )
+    assert refusal(path, create=False) == (f"no database at {path} yet; tune something to make one: tune WORKLOAD …")
     assert list(path.parent.iterdir()) == []
 
 
@@ -106,7 +104,7 @@ def test_another_programs_database_is_left_alone(path: Path) -> None:
         connection.execute("PRAGMA journal_mode = WAL")
     before = path.read_bytes()
     for create in (True, False):
-        assert "is a SQLite database of another program, left as it is; name another" in refusal(path, create=create)
+        assert "is another program's SQLite database; name another" in refusal(path, create=create)
     assert path.read_bytes() == before
     assert [file.name for file in path.parent.iterdir()] == ["cache.db"]
 
@@ -128,7 +126,7 @@ def test_a_truncated_database_is_refused(
     for share in (0.9, 0.5, 0.1):
         path.write_bytes(whole[: int(len(whole) * share)])
         before = path.read_bytes()
-        assert "cache.db is damaged (truncated or overwritten); restore a copy" in refusal(path)
+        assert "cache.db is damaged (truncated or overwritten); restore a backup" in refusal(path)
         assert path.read_bytes() == before
 
 
@@ -270,7 +268,7 @@ def test_waiting_for_another_process_has_an_end(
     path: Path, key: CacheKey, provenance: Provenance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("autotune.db.engines.sqlite.BUSY_SECONDS", 0.1)
-    with locked(path), pytest.raises(StoreError, match="another process has been making or migrating"):
+    with locked(path), pytest.raises(StoreError, match="another process has been creating or migrating"):
         Store.open(path)
     with Store.open(path) as store, closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
@@ -284,19 +282,19 @@ def test_waiting_for_another_process_has_an_end(
 @pytest.mark.parametrize(
     ("url", "said"),
     [
-        ("", "allowed are a file's path"),
-        (":memory:", "allowed are a file's path"),
-        ("sqlite:cache.db", "allowed are a file's path"),
+        ("", "use a file's path"),
+        (":memory:", "use a file's path"),
+        ("sqlite:cache.db", "use a file's path"),
         ("sqlite://", "would be lost at exit"),
         ("sqlite:///:memory:", "would be lost at exit"),
-        ("sqlite://host/cache.db", "given as sqlite:///FILE"),
-        ("sqlite:///cache.db?mode=ro", "given as sqlite:///FILE"),
-        ("sqlite+aiosqlite:///cache.db", "given as sqlite:///FILE"),
-        ("nosuch://host/name", "nosuch://…: no such kind of database; allowed are"),
-        ("mysql://me:secret@host/name", "mysql://…: no such kind of database; allowed are"),
-        ("postgresql+asyncpg://me:secret@host/name", "no such kind of database; allowed are"),
-        ("postgresql://me:secret@host:port/name", "is no URL that can be read"),
-        ("://", "is no URL that can be read"),
+        ("sqlite://host/cache.db", "write a SQLite database as sqlite:///FILE"),
+        ("sqlite:///cache.db?mode=ro", "write a SQLite database as sqlite:///FILE"),
+        ("sqlite+aiosqlite:///cache.db", "write a SQLite database as sqlite:///FILE"),
+        ("nosuch://host/name", "nosuch://…: unknown kind of database; use "),
+        ("mysql://me:secret@host/name", "mysql://…: unknown kind of database; use "),
+        ("postgresql+asyncpg://me:secret@host/name", "unknown kind of database; use "),
+        ("postgresql://me:secret@host:port/name", "is not a valid URL"),
+        ("://", "is not a valid URL"),
     ],
 )
 def test_an_unusable_url_is_refused(url: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""What cannot be written: a full disk, a limit on a file's size, a database at its limit. What was there is kept."""
+"""Failing writes: a full disk, a limit on a file's size, a database at its limit. Stored data is kept."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_limit_on_the_size_of_files_is_said_and_keeps_what_was_there(tmp_path:
     done = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, preexec_fn=limited)
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
-    assert "could not be read or written; look at the disk, its quota and the limit on" in told["said"]
+    assert "could not be read or written; check the disk, its quota and the file size limit" in told["said"]
     assert told["taken"] > 10 and told["kept"] == told["taken"]
     with Store.open(tmp_path / "cache.db", create=False) as store:
         assert len(store.trials(1)) == told["taken"]

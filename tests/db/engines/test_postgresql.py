@@ -1,4 +1,4 @@
-"""What a PostgreSQL server adds to the store's contract: processes at once, waits with an end, its own refusals."""
+"""PostgreSQL's additions to the store's contract: concurrent processes, bounded waits, its own refusals."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from writers import heard, started, tell
 
 from autotune.db import CacheKey, Entry, Provenance, Store, TrialRecord, Winner
 from autotune.db.engines import condition, postgresql
-from autotune.db.engines.writing import WRITING
+from autotune.db.engines.database import WRITING
 from autotune.errors import NoDatabase, StoreError
 
 
@@ -43,7 +43,7 @@ def test_a_plain_url_means_psycopg(database: URL, key: CacheKey, provenance: Pro
 
 
 def test_a_lookup_makes_no_tables(database: URL) -> None:
-    with pytest.raises(NoDatabase, match="there are no tables of ours in .* yet; tune something to make them"):
+    with pytest.raises(NoDatabase, match="has no iris-autotune tables yet; tune something to make them"):
         Store.open(str(database), create=False)
     assert (condition(str(database)).revision, condition(str(database)).trials) == (None, 0)
 
@@ -135,7 +135,7 @@ def test_a_server_that_restarts_is_waited_for_and_nothing_is_lost_or_doubled(
         store.finish(study.id, winner)
         restart.join()
         assert [entry.winner for entry in store.entries()] == [winner]
-    told = [message for message in caplog.messages if message.endswith("trying again for 60 s")]
+    told = [message for message in caplog.messages if message.endswith("retrying for 60 s")]
     assert len(told) == 3 and all(message.startswith("database postgresql+psycopg://tuner@/") for message in told)
 
 

@@ -19,7 +19,7 @@ import pytest
 from sqlalchemy import URL, create_engine, text
 
 SERVER_USERS = ("postgres", "nobody")
-"""Who it runs as where the tests run as root, whom PostgreSQL refuses."""
+"""Users to run the server as if the tests run as root, which PostgreSQL refuses."""
 
 
 def find(program: str) -> str:
@@ -106,7 +106,7 @@ def _options(folder: Path) -> str:
 
 
 def as_server_user() -> dict[str, Any]:
-    """How subprocess.run becomes a user whom PostgreSQL accepts."""
+    """Arguments with which subprocess.run becomes a user whom PostgreSQL accepts."""
     known = {user.pw_name: user for user in pwd.getpwall()}
     user = next(known[name] for name in SERVER_USERS if name in known)
     return {"user": user.pw_name, "group": user.pw_gid, "extra_groups": []}

@@ -27,7 +27,7 @@ def start_writer(trials: int) -> subprocess.Popen[str]:
 
 @contextmanager
 def started(processes: int, trials: int) -> Iterator[list[subprocess.Popen[str]]]:
-    """So many of them, ready; all must end well."""
+    """``count`` started writers; all must end well."""
     with ExitStack() as stack:
         writers = [stack.enter_context(start_writer(trials)) for _ in range(processes)]
         for writer in writers:

@@ -10,7 +10,7 @@ from autotune.doctor.checks import gpus
 
 
 def told(finding: Finding, verdict: Verdict) -> str:
-    """What was found, and what to mend where there is something."""
+    """The finding, with its fix if it has one."""
     assert finding.verdict is verdict, finding
     assert bool(finding.mend) == (verdict is not Verdict.FINE)
     return f"{finding.found} → {finding.mend}"
@@ -31,10 +31,10 @@ def test_healthy_gpus_are_described(nvidia: FakeHost, amd: FakeHost) -> None:
     assert gpus.links(nvidia).found == "NV18 (3 pairs)"
     assert gpus.peer_access(nvidia).found == "all 6 pairs"
     assert gpus.clocks(nvidia).found == "not throttled; 1980 of 1980 MHz in P0"
-    assert gpus.shared_memory(nvidia).found == "227 KiB a program"
+    assert gpus.shared_memory(nvidia).found == "227 KiB per program"
     assert gpus.links(amd).found == "xgmi (1 pairs)"
     assert gpus.clocks(amd).found == "performance level auto"
-    assert gpus.shared_memory(amd).found == "64 KiB a program"
+    assert gpus.shared_memory(amd).found == "64 KiB per program"
 
 
 def test_gpus_of_two_kinds(nvidia: FakeHost) -> None:
@@ -52,7 +52,7 @@ def test_a_pair_over_pcie(nvidia: FakeHost, amd: FakeHost) -> None:
     nvidia.outputs["nvidia-smi topo"] = (
         "\tGPU0\tGPU1\tGPU2\nGPU0\t X \tNV4\tSYS\nGPU1\tNV4\t X \tSYS\nGPU2\tSYS\tSYS\t X \n"
     )
-    assert "NV4 (1 pairs), SYS (2 pairs) → transfers over PCIe" in told(gpus.links(nvidia), Verdict.ADVICE)
+    assert "NV4 (1 pairs), SYS (2 pairs) → PCIe is about ten times slower" in told(gpus.links(nvidia), Verdict.ADVICE)
     del amd.files[f"{KFD}/1/io_links/1/properties"]
     amd.files[f"{KFD}/1/p2p_links/0/properties"] = "type 2\nnode_from 1\nnode_to 2\n"
     assert told(gpus.links(amd), Verdict.ADVICE).startswith("pcie (1 pairs)")
@@ -66,7 +66,7 @@ def test_links_that_nobody_knows(nvidia: FakeHost, output: str | None) -> None:
 
 def test_peers_that_cannot_reach_each_other(nvidia: FakeHost) -> None:
     nvidia.unreachable = {(0, 2), (2, 0)}
-    assert "2 of 6 pairs cannot reach each other: 0→2, 2→0 → turn off" in told(gpus.peer_access(nvidia), Verdict.BROKEN)
+    assert "2 of 6 pairs have no peer access: 0→2, 2→0 → disable" in told(gpus.peer_access(nvidia), Verdict.BROKEN)
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_peers_that_cannot_reach_each_other(nvidia: FakeHost) -> None:
         ("0x80, 1, 700.00, 700.00, 40, P0, 900, 1980, Disabled, 4", Verdict.BROKEN, "an external power brake"),
         ("0x00, 1, 700.00, 700.00, 40, P0, 900, 1980, Enabled, 4", Verdict.BROKEN, "GPU 1 is in MIG mode"),
         ("0x04, 1, 700.00, 700.00, 40, P0, 900, 1980, Disabled, 4", Verdict.ADVICE, "GPU 1 is slowed by its power cap"),
-        ("0x02, 1, 700.00, 700.00, 40, P0, 900, 1980, Disabled, 4", Verdict.ADVICE, "clocks set by somebody"),
+        ("0x02, 1, 700.00, 700.00, 40, P0, 900, 1980, Disabled, 4", Verdict.ADVICE, "fixed application clocks"),
         ("0x00, 1, 500.00, 700.00, 40, P0, 900, 1980, Disabled, 4", Verdict.ADVICE, "limited to 500.00 of 700.00 W"),
         ("[N/A], 1, [N/A], [N/A], [N/A], P8, 210, 1980, [N/A], [N/A]", Verdict.FINE, "210 of 1980 MHz in P8"),
     ],
@@ -110,7 +110,7 @@ def test_an_older_nvidia_smi_calls_the_reasons_otherwise(nvidia: FakeHost) -> No
 
 def test_a_fixed_performance_level(amd: FakeHost) -> None:
     amd.files["/sys/class/drm/card1/device/power_dpm_force_performance_level"] = "low\n"
-    assert "performance level card1: low → set it back" in told(gpus.clocks(amd), Verdict.ADVICE)
+    assert "performance level card1: low → reset it" in told(gpus.clocks(amd), Verdict.ADVICE)
     amd.files = {}
     assert "unknown" in told(gpus.clocks(amd), Verdict.ADVICE)
 
@@ -118,7 +118,7 @@ def test_a_fixed_performance_level(amd: FakeHost) -> None:
 def test_memory_that_somebody_else_uses(nvidia: FakeHost, amd: FakeHost) -> None:
     busy = "0x00, 2, 700.00, 700.00, 33, P0, 1980, 1980, Disabled, 71680"
     nvidia.outputs["nvidia-smi --query-gpu"] = f"{busy}\n"
-    assert "in use by others: GPU 2: 70.0 GiB → wait" in told(gpus.memory_in_use(nvidia), Verdict.ADVICE)
+    assert "in use by other processes: GPU 2: 70.0 GiB → wait" in told(gpus.memory_in_use(nvidia), Verdict.ADVICE)
     amd.files["/sys/class/drm/card1/device/mem_info_vram_used"] = "20000000000\n"
     assert "GPU 1: 18.6 GiB" in told(gpus.memory_in_use(amd), Verdict.ADVICE)
 
@@ -126,9 +126,9 @@ def test_memory_that_somebody_else_uses(nvidia: FakeHost, amd: FakeHost) -> None
 def test_shared_memory_other_than_the_spaces_are_told(amd: FakeHost) -> None:
     for node in ("1", "2"):
         amd.files[f"{KFD}/{node}/properties"] = "simd_count 1024\nlds_size_in_kb 160\n"
-    assert "taken to be 64 KiB a program, but the driver says 160 KiB" in told(gpus.shared_memory(amd), Verdict.BROKEN)
+    assert "assumed 64 KiB per program, but the driver says 160 KiB" in told(gpus.shared_memory(amd), Verdict.BROKEN)
 
 
 def test_little_shared_memory(nvidia: FakeHost) -> None:
     nvidia.is_machine = dataclasses.replace(nvidia.is_machine, shared_memory=48 * 1024)
-    assert "48 KiB a program → expect" in told(gpus.shared_memory(nvidia), Verdict.ADVICE)
+    assert "48 KiB per program → expect" in told(gpus.shared_memory(nvidia), Verdict.ADVICE)

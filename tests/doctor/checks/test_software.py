@@ -33,14 +33,14 @@ def test_a_torch_that_does_not_see_the_gpus(laptop: FakeHost, sign: str, kind: s
     finding = software.torch(laptop)
     assert finding.verdict is Verdict.BROKEN
     assert f"there is a {kind} driver, but torch sees no GPU" in finding.found
-    assert f"install torch for {kind}" in finding.mend
+    assert f"install torch built for {kind}" in finding.mend
 
 
 @pytest.mark.parametrize(
     ("name", "text", "verdict", "told"),
     [
-        ("AUTOTUNE_COMPILE_WORKERS", "abc", Verdict.BROKEN, "an integer from 1 to 1024 is needed"),
-        ("AUTOTUNE_WORKLOAD", "my_op.py", Verdict.ADVICE, "AUTOTUNE_WORKLOAD: read by nobody"),
+        ("AUTOTUNE_COMPILE_WORKERS", "abc", Verdict.BROKEN, "must be an integer from 1 to 1024"),
+        ("AUTOTUNE_WORKLOAD", "my_op.py", Verdict.ADVICE, "AUTOTUNE_WORKLOAD: unknown, ignored"),
         ("AUTOTUNE_OFFLINE", "", Verdict.FINE, "AUTOTUNE_OFFLINE="),
         ("AUTOTUNE_OFFLINE", "yes", Verdict.FINE, "AUTOTUNE_OFFLINE=yes"),
     ],

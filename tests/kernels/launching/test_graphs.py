@@ -1,4 +1,4 @@
-"""When a call is made directly, when captured, when replayed: with a stand-in for CUDA's graphs, and on a GPU."""
+"""Direct, captured and replayed calls: with a stand-in for CUDA's graphs, and on a GPU."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import pytest
 import torch
 
 from autotune.kernels.launching import graphs
-from autotune.kernels.launching.graphs import Replayed, enqueueing, replayed
-from autotune.kernels.launching.plan import Launch
+from autotune.kernels.launching.graphs import Replayed, replayed
+from autotune.kernels.launching.plan import Launch, in_order
 
 
 class Device:
-    """What was done, in order, and whether the caller captures."""
+    """The actions in order; True while the caller captures."""
 
     def __init__(self) -> None:
         self.done: list[str] = []
@@ -129,7 +129,7 @@ def test_without_graphs_there_is_nothing_in_between() -> None:
     run: Callable[[], None] = lambda: None  # noqa: E731
     assert replayed(run, heap) is run
     launch = Launch(None, 1, {})
-    assert enqueueing([launch], heap) == launch.run
+    assert in_order([launch]) == launch.run
 
 
 class Heap:

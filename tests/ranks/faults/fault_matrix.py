@@ -52,7 +52,7 @@ ENDS: dict[str, tuple[Outcome | None, str]] = {
     "hangs in a kernel": (Outcome.TIMED_OUT, SILENT),
     "hangs with a child": (Outcome.TIMED_OUT, SILENT),
     "is stopped": (Outcome.TIMED_OUT, SILENT),
-    "raises": (None, r"rank {rank} failed in a way nobody expected \(phase {phase}\)(?s:.*)ZeroDivisionError: planted"),
+    "raises": (None, r"rank {rank} raised an unexpected error \(phase {phase}\)(?s:.*)ZeroDivisionError: planted"),
     "does not compile": (Outcome.DID_NOT_COMPILE, "rank {rank}: planted: ptxas said no"),
     "exhausts the heap": (Outcome.OUT_OF_RESOURCES, "rank {rank}: HeapExhausted: symmetric heap: .* bytes asked"),
     "exhausts the host": (Outcome.OUT_OF_RESOURCES, NO_MEMORY),
@@ -163,7 +163,7 @@ def survive(gang: Sniper, case: Case) -> None:
 
 
 def check_restarts(gang: Gang, fault: str, before: int, pids: list[int]) -> None:
-    """What died or hung costs one restart, of which no process is left; what the ranks could say costs one at most."""
+    """A death or a hang costs one restart and leaves no process; a reported failure costs at most one."""
     restarted = gang.restarts - before
     assert restarted == 1 if ENDS[fault][1].startswith((SILENT, DIED)) else restarted <= 1
     if restarted:

@@ -74,7 +74,7 @@ class FaultyOperation(AllGatherGemmOperation):
 
     @property
     def stricken(self) -> bool:
-        """Whether the fault is on this rank, and its phase has come; it stays from then on."""
+        """True from the fault's phase on, on the rank that it strikes."""
         now = "recheck" if self.refreshes > 1 else "measure" if self.calls else "check"
         return victimised(self.config) and PHASES.index(now) >= PHASES.index(str(self.config["phase"]))
 
@@ -84,7 +84,7 @@ class FaultyOperation(AllGatherGemmOperation):
 
 
 def victimised(config: Config) -> bool:
-    """Whether the config's fault is for this rank."""
+    """True if the config's fault is for this rank."""
     return "fault" in config and config["victim"] in (EVERY_RANK, dist.get_rank())
 
 

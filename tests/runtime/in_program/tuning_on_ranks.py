@@ -1,4 +1,4 @@
-"""What the tests of ``autotune.tune`` run on every rank."""
+"""Functions that the tests of ``autotune.tune`` run on every rank."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def tune(folder: str, width: int = 256, trouble: str = "none", **options: Any) -
 
 
 def agreement(folder: str) -> dict[str, Any]:
-    """What comes of it where all is well."""
+    """The result of a run without errors."""
     answers: dict[str, Any] = {"tuned": tune(folder)}
     url, problem = f"sqlite:///{folder}/cache.db", flawed().problem_type(width=256, world_size=dist.get_world_size())
     with Store.open(url) as store:
@@ -154,7 +154,7 @@ def tuned_and_used(folder: str, problem: autotune.GemmAllReduce, **options: Any)
 
 
 def frame_let_go(folder: str) -> bool:
-    """Whether nothing of a function that tunes, the first in its process to do so, outlives its return."""
+    """True if nothing of the first tuning function of a process outlives its return."""
     operand = torch.ones(1)
     alive = weakref.ref(operand)
 

@@ -1,4 +1,4 @@
-"""What the operators' tests call: each operator's problems of several kinds, their operands, and what must come out."""
+"""Calls for the operators' tests: problems of several kinds per operator, their operands, the expected results."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def are_right(worlds: list[dict[str, float]], modes: dict[str, set[str]]) -> Non
 
 
 def found_out_and_mended(others: list[dict[str, str]], last: dict[str, str]) -> None:
-    """What ``missed`` says on the ranks that made the call, and on the one that did not."""
+    """Results of ``missed`` on the ranks that made the call, and on the one that did not."""
     for said in others:
         assert said["check"].startswith("GangError: gemm_all_reduce (dtype=bf16")
     assert last["check"] == "no error"
@@ -93,7 +93,7 @@ OPTIONS = {
 
 
 def options(problem: Problem) -> dict[str, Any]:
-    """What an operator is told besides its operands to make it this problem, in its own order."""
+    """An operator's options besides its operands for this problem, in its own order."""
     return {name: getattr(problem, name) for name in OPTIONS[problem.workload]}
 
 

@@ -1,4 +1,4 @@
-"""What the tests of compiled operators run on every rank."""
+"""Functions that the tests of compiled operators run on every rank."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def compiled(url: str) -> dict[str, Any]:
 
 
 def registered(url: str) -> dict[str, list[str]]:
-    """What torch's own checks of custom operators say of each of ours: its schema, shapes, and way into a graph."""
+    """Results of torch's own checks of our custom operators: schema, shapes, and way into a graph."""
     found = {}
     with autotune.Context(HEAP, url=url) as context:
         for problem in problems(context.heap.device)[:4]:

@@ -1,4 +1,6 @@
-"""What the tests of the operators' corners run on every rank: used memory, one rank's errors, gradients, closing."""
+"""Functions that the tests of the operators' corners run on every rank: used memory, one rank's errors, gradients,
+closing.
+"""
 
 from __future__ import annotations
 
@@ -85,7 +87,7 @@ def words_after_release(url: str) -> dict[str, float]:
 
 
 def one_ranks_errors(url: str) -> dict[str, str]:
-    """What every rank is told of what is wrong on the last one alone, at a first call; then the call is right."""
+    """Every rank's error for an error on the last one alone, at a first call; then the call is right."""
     bf16, last = torch.bfloat16, dist.get_rank() == dist.get_world_size() - 1
     found = {}
     with autotune.Context(HEAP, url=url) as context:
@@ -142,7 +144,7 @@ class out_of_memory:
 
 
 def gradients(url: str) -> dict[str, Any]:
-    """What is said where autograd would have to go through a call; and whether it sees that ``out`` was written."""
+    """The errors if autograd would have to go through a call; and autograd's view of a written ``out``."""
     found: dict[str, Any] = {}
     with autotune.Context(HEAP, url=url) as context:
         device = context.heap.device
@@ -184,7 +186,7 @@ def gradients(url: str) -> dict[str, Any]:
 
 
 def overlaps(url: str) -> dict[str, str]:
-    """What is said of an ``out`` that shares memory with an operand, wholly or in part, first and later."""
+    """The errors of an ``out`` that shares memory with an operand, wholly or in part, first and later."""
     found = {}
     with autotune.Context(HEAP, url=url) as context:
         device, ranks = context.heap.device, dist.get_world_size()
@@ -237,7 +239,7 @@ def empty_caches(url: str) -> dict[str, float]:
 
 
 def closed_again_and_again(url: str) -> list[dict[str, int]]:
-    """What is held after the first, some and many contexts, with the collector away: nobody waits for it."""
+    """Resources held after the first, some and many contexts, without the garbage collector."""
     gc.disable()  # the interpreter's own launches leave cycles, which hold a mapping of the heaps that had calls
     device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
     problem = problems(device)[3]
@@ -272,7 +274,7 @@ def left_by_an_error(url: str) -> dict[str, Any]:
 
 
 def scratch_is_clear(url: str) -> dict[str, bool]:
-    """Whether all that a config of each kernel gets from the tuner is zero, whatever was in that memory."""
+    """True if each kernel's scratch is zero, whatever was in that memory."""
     group = dist.new_group(backend="gloo")
     heap = open_heap(HEAP, group)
     machine = this_machine()

@@ -1,4 +1,4 @@
-"""What the operators' tests run on every rank."""
+"""Functions that the operators' tests run on every rank."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def shards_anywhere(url: str) -> dict[str, float]:
 
 
 def bad_operands(url: str) -> dict[str, str]:
-    """What every rank is told of operands that cannot be."""
+    """Every rank's errors for impossible operands."""
     bf16 = torch.bfloat16
     with autotune.Context(HEAP, url=url) as context:
         ranks = dist.get_world_size()
@@ -125,7 +125,7 @@ def bad_operands(url: str) -> dict[str, str]:
 
 
 def disagreements(url: str) -> dict[str, str]:
-    """What every rank is told where the ranks do not do the same, or all do what cannot be; nobody hangs."""
+    """Every rank's errors if the ranks do different things, or all do something impossible; nobody hangs."""
     bf16, rank = torch.bfloat16, dist.get_rank()
     with autotune.Context(1 << 20, url=url) as context:
         a, b = torch.ones(16, 32, dtype=bf16), torch.ones(64, 32, dtype=bf16).t()
@@ -228,7 +228,7 @@ def threads_at_once(url: str) -> float:
 
 
 def memory_is_free(url: str) -> bool:
-    """Whether a call's tensors are gone once their caller has dropped them, for all that is remembered of the call."""
+    """True if a call's tensors are freed once their caller has dropped them."""
     with autotune.Context(HEAP, url=url) as context:
         array = np.ones((8, 32), dtype=np.float32)
         alive = weakref.ref(array)

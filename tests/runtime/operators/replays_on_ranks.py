@@ -1,4 +1,4 @@
-"""What the tests of replayed calls run on every rank, on GPUs."""
+"""Functions that the tests of replayed calls run on every rank, on GPUs."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ Step = dict[str, Any]
 
 
 class Rank:
-    """What a sequence has: up to two contexts, the operands of calls made before, results that are not compared yet."""
+    """The state of a sequence: up to two contexts, the operands of earlier calls, results not compared yet."""
 
     def __init__(self) -> None:
         self._contexts: dict[int, autotune.Context] = {}
@@ -34,7 +34,7 @@ class Rank:
         self._streams = [torch.cuda.Stream() for _ in range(2)] if torch.cuda.is_available() else []
 
     def play(self, steps: list[Step]) -> list[str]:
-        """What was wrong, in words; nothing where all is right."""
+        """The errors, in words; empty if all is right."""
         for step in steps:
             if step["late"] == dist.get_rank():
                 time.sleep(0.02)

@@ -14,7 +14,7 @@ Pair = dict[str, list[Any]]
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What one rank answers that has no peers."""
+    """The answers of one rank without peers."""
     folder = tmp_path_factory.mktemp("alone")
     names = ["in_turns", "threads_at_once", "memory_is_free", "rows_of_a_matrix"]
     (answers,) = run_ranks(ON_RANKS, "several", 1, folder, argument=(url(folder), names))
@@ -23,7 +23,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
-    """What each of two ranks answers, by the function that was called."""
+    """The answers of two ranks, by the function called."""
     folder = tmp_path_factory.mktemp("pair")
     names = [
         "every_mode", "shards_anywhere", "bad_operands", "disagreements", "missed", "released", "threads_in_turns",

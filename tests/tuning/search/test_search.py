@@ -19,8 +19,9 @@ TRIALS = 80
 
 
 def modes_tried(second: float) -> Counter[str]:
-    """How often each mode is asked for. A push takes 100 µs and 5 more for each step from the default, a staged pull
-    so many times that; all else takes 300."""
+    """Proposals by mode. A push takes 100 µs and 5 more per step from the default, a staged pull ``factor`` times that;
+    everything else takes 300.
+    """
     default = FOUND.default_config(PROBLEM, EIGHT_GPUS)
     dimensions = FOUND.space.dimensions
     pulled = Config({d.name: default[d.name] for d in FOUND.space.dimensions_of("pull_staged")}).replace(

@@ -1,5 +1,5 @@
 """One file per revision of the schema; written by hand, never changed once released.
 
-A revision adds nullable columns, indexes and tables, and takes nothing away: readers of older and newer versions read
-what they know, while a fleet is being upgraded, and writers that are under way go on.
+A revision only adds nullable columns, indexes and tables. Readers of older and newer versions read what they know while
+a fleet is upgraded, and running writers continue.
 """

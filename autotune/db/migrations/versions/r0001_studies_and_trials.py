@@ -17,7 +17,6 @@ IDENTITY = (
 
 
 def upgrade() -> None:
-    """Make both tables."""
     live = sa.text("state <> 'superseded'")
     op.create_table(
         "studies",

@@ -32,17 +32,18 @@ Lines = list[tuple[str, str]]
 
 
 def selected(store: Store, name: str | None, given: Mapping[str, Any], device: str | None = None) -> list[Entry]:
-    """The entries of a workload (None: of all) whose problems have the given fields, newest first; at least one."""
+    """The entries of a workload (None: of all) whose problems have the given fields, newest first. Raises AutotuneError
+    if there is none.
+    """
     found = [entry for entry in store.entries(name, device) if _matches(entry, given)]
     if not found:
         wanted = f"{dashed(name)} {options_text(given)}".strip() if name else "any workload"
         where = f" on {device}" if device else ""
-        raise AutotuneError(f"no finished study of {wanted}{where} in {store.place}; tune list shows what there is")
+        raise AutotuneError(f"no finished study of {wanted}{where} in {store.place}; tune list shows all entries")
     return found
 
 
 def entry_dict(entry: Entry) -> dict[str, Any]:
-    """The entry in full."""
     key = dataclasses.asdict(entry.key)
     return {
         **key,
@@ -57,7 +58,7 @@ def entry_dict(entry: Entry) -> dict[str, Any]:
 
 
 def winner_dict(winner: Winner, regime: Regime = DEFAULT_REGIME) -> dict[str, Any]:
-    """A config with its latency, what it was compared with, and how it compares."""
+    """A config with its latency, its baselines and how it compares with them."""
     limit = slowest(winner.limits)
     share = ratio(winner.limits[limit], winner.latency, Regime.GRAPH).value if limit is not None else None
     roofline = winner.roofline
@@ -80,12 +81,11 @@ def winner_dict(winner: Winner, regime: Regime = DEFAULT_REGIME) -> dict[str, An
 
 
 def title(workload: str, problem: Mapping[str, Any]) -> str:
-    """Workload and problem in one line."""
     return f"{dashed(workload)}  {problem_text(problem)}"
 
 
 def entry_title(entry: Entry) -> str:
-    """Workload and problem of an entry, as far as the entry alone tells."""
+    """Workload, problem and regime of an entry in one line."""
     return title(entry.key.workload, json.loads(entry.key.problem)) + regime_options(entry.key.regime)
 
 
@@ -97,13 +97,13 @@ def winner_lines(winner: Winner, name: str = "winner", regime: Regime = DEFAULT_
     for i, (baseline, latency) in enumerate(_fastest_first(winner.baselines, regime)):
         text = f"{ratio(latency, winner.latency, regime)} times as fast as {baseline} ({latency_text(latency, regime)})"
         if latency == winner.latency:
-            text = f"none: nothing beat {baseline} beyond the noise"
+            text = f"none: no config beat {baseline} by more than the noise"
         lines.append(("" if i else "speedup", text))
     return [*lines, *_regime_lines(winner), *_limit_lines(winner)]
 
 
 def _regime_lines(winner: Winner) -> Lines:
-    """Nothing where only one was measured, as under the interpreter."""
+    """Empty if only one regime was measured, as under the interpreter."""
     found = in_regimes(winner)
     if all(len(known) < 2 for known in found.values()):
         return []
@@ -130,11 +130,10 @@ def _limit_lines(winner: Winner) -> Lines:
 
 
 def entry_lines(entry: Entry) -> Lines:
-    """The entry in full."""
     provenance = ", ".join(f"{name} {value or 'none'}" for name, value in dataclasses.asdict(entry.provenance).items())
     lines = [("device", device_text(entry.key)), *winner_lines(entry.winner, regime=Regime(entry.key.regime))]
     lines += [
-        ("trials", f"{entry.trials}, finals among them"),
+        ("trials", f"{entry.trials}, finals included"),
         ("tuned", f"{entry.finished_at:%Y-%m-%d %H:%M} UTC, study {entry.study_id}{_origin(entry)}"),
         ("with", provenance),
     ]
@@ -146,7 +145,7 @@ def entry_lines(entry: Entry) -> Lines:
 
 
 def speedup_text(winner: Winner, regime: Regime) -> str:
-    """Against the fastest baseline: ``1.30x bsp graph``; empty where there is none."""
+    """Speedup over the fastest baseline: ``1.30x bsp graph``; empty without a baseline."""
     name = fastest(winner.baselines, regime)
     return f"{ratio(winner.baselines[name], winner.latency, regime).value:.2f}x {name}" if name is not None else ""
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from autotune.cli import output
-from autotune.cli.entries import selected
+from autotune.cli.entry_text import selected
 from autotune.cli.options import Database, Output, Request
 from autotune.db import Store
 from autotune.errors import InputError, UnknownWorkload
@@ -26,7 +26,7 @@ def report(context: typer.Context, format: Format = "md", output: Output = None,
     if context.invoked_subcommand is None:
         _report(None, {}, format, output, db)
     elif (format, output, db) != ("md", None, None):
-        raise InputError("options of tune report go behind the workload's name")
+        raise InputError("options of tune report go after the workload's name")
 
 
 def report_workload(request: Request, format: Format = "md", output: Output = None, db: Database = None) -> None:
@@ -35,9 +35,9 @@ def report_workload(request: Request, format: Format = "md", output: Output = No
 
 
 def _report(of: Workload | None, given: Mapping[str, Any], format: str, file: Path | None, db: str | None) -> None:
-    """Build the reports and write them down, the newest first."""
+    """Build the reports and write them, the newest first."""
     if format not in FORMATS:
-        raise InputError(f"format {format!r}: allowed are {', '.join(FORMATS)}")
+        raise InputError(f"format {format!r}: allowed: {', '.join(FORMATS)}")
     from autotune.report import build, to_dict, to_markdown
 
     with Store.open(db, create=False) as store:
@@ -51,7 +51,7 @@ def _report(of: Workload | None, given: Mapping[str, Any], format: str, file: Pa
 
 
 def _loaded(name: str) -> Workload | None:
-    """The workload where it can be had; a database may hold studies of somebody's own."""
+    """The installed workload; None where a database holds studies of a workload that is not installed."""
     try:
         return installed_workload(name)
     except UnknownWorkload:

@@ -38,11 +38,11 @@ def test_into_a_file(tuned: Bench, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "code", "told"),
     [
-        (["report", "--format", "pdf"], 2, "allowed are md, json"),
+        (["report", "--format", "pdf"], 2, "allowed: md, json"),
         (["report", "-o", "/no/such/folder/x.md"], 2, "No such file or directory"),
-        (["report", "--format", "json", "all-gather-gemm"], 2, "behind the workload's name"),
+        (["report", "--format", "json", "all-gather-gemm"], 2, "after the workload's name"),
         (["report", "all-gather-gemm", "--m", "7"], 1, "no finished study of all-gather-gemm --m 7"),
-        (["report", "--db", "nowhere.db"], 2, "there is no database"),
+        (["report", "--db", "nowhere.db"], 2, "no database at"),
     ],
 )
 def test_bad_input(tuned: Bench, words: list[str], code: int, told: str) -> None:

@@ -48,12 +48,12 @@ def test_piped_the_view_is_plain_lines_on_stderr(gpus: Bench) -> None:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (("all-gather-gemm", "--seed", "-1"), "seed -1: allowed are 0 to 4294967295"),
-        (("grid", "all-gather-gemm", "--seed", str(2**32)), "seed 4294967296: allowed are 0 to 4294967295"),
+        (("all-gather-gemm", "--seed", "-1"), "seed -1: allowed: 0 to 4294967295"),
+        (("grid", "all-gather-gemm", "--seed", str(2**32)), "seed 4294967296: allowed: 0 to 4294967295"),
         (("all-gather-gemm", "--m", "16,64"), "several sizes are tuned"),
         (("all-gather-gemm", "--m", "16..64"), "several sizes are tuned"),
-        (("all-gather-gemm", "--dtype", "bfloat16"), "allowed are bf16, fp16, fp32; did you mean bf16?"),
-        (("all-gather-gemm", "--layout", "row"), "allowed are rows, k; did you mean rows?"),
+        (("all-gather-gemm", "--dtype", "bfloat16"), "allowed: bf16, fp16, fp32; did you mean bf16?"),
+        (("all-gather-gemm", "--layout", "row"), "allowed: rows, k; did you mean rows?"),
     ],
 )
 def test_what_cannot_be_is_said_with_what_can(gpus: Bench, words: tuple[str, ...], told: str) -> None:
@@ -93,7 +93,7 @@ def test_the_second_time_it_answers_from_the_cache(gpus: Bench) -> None:
     first = gpus.json(*SMALL)
     again = gpus.tune(*SMALL)
     assert again.exit_code == 0
-    assert "(from the cache)" in again.stdout and "Tune anew:  tune all-gather-gemm --force" in again.stdout
+    assert "(from the cache)" in again.stdout and "Tune again: tune all-gather-gemm --force" in again.stdout
     assert gpus.gangs[1].calls == [] and gpus.gangs[1].started == 0
     cached = gpus.json(*SMALL)
     assert cached["from_cache"] and cached["config"] == first["config"] and cached["outcomes"] == first["outcomes"]
@@ -110,7 +110,7 @@ def test_interrupted_it_says_so_and_the_same_command_measures_nothing_twice(gpus
     gpus.prepare = lambda gang: setattr(gang, "interrupt_after", 7)
     result = gpus.tune(*SMALL)
     assert result.exit_code == 130
-    assert "best so far" in result.stdout and "The same command again continues" in result.stdout
+    assert "best so far" in result.stdout and "the same command continues" in result.stdout
     assert gpus.gangs[0].closed
     gpus.prepare = lambda gang: setattr(gang, "interrupt_after", math.inf)
     values = gpus.json(*SMALL)
@@ -149,7 +149,7 @@ def test_where_nothing_can_be_measured_it_fails_with_the_reason(gpus: Bench) -> 
     gpus.prepare = lambda gang: setattr(gang, "broken", True)
     result = gpus.tune(*SMALL)
     assert result.exit_code == 1
-    assert "Nothing could be measured. The last: crashed, rank 1 died in phase compile: SIGSEGV" in result.stdout
+    assert "No config could be measured. The last one: crashed, rank 1 died in phase compile: SIGSEGV" in result.stdout
     assert gpus.json(*SMALL)["finished"] is False
 
 
@@ -189,7 +189,7 @@ def test_without_gpus_it_says_so_and_takes_a_small_problem(laptop: Bench) -> Non
     result = laptop.tune(*SMALL)
     assert result.exit_code == 0, result.output
     first = result.stderr.splitlines()[0]
-    assert first.startswith("no GPU here: kernels run on 2 ranks under Triton's interpreter")
+    assert first.startswith("no GPU found: 2 ranks run under Triton's interpreter")
     assert "they say nothing about GPUs" in result.stdout
 
 
@@ -206,14 +206,14 @@ def test_the_seed_is_kept(gpus: Bench) -> None:
     ("words", "told"),
     [
         (["all-gather-gemm", "--m", "4100"], "m=4100 is sharded over world_size=8, which must divide it"),
-        (["all-gather-gemm", "--m", "4100"], "take 4096 or 4104"),
-        (["all-gather-gemm", "--world-size", "16"], "this machine has 8 GPUs, one for each rank; take 1 to 8"),
+        (["all-gather-gemm", "--m", "4100"], "use 4096 or 4104"),
+        (["all-gather-gemm", "--world-size", "16"], "this machine has 8 GPUs, one per rank; use 1 to 8"),
         (["all-gather-gemm", "--world-size", "0"], "world_size=0"),
-        (["all-gather-gemm", "--dtype", "int8"], "allowed are bf16, fp16, fp32"),
-        (["all-gather-gemm", "--budget", "1s"], "allowed are 5s to 168h"),
+        (["all-gather-gemm", "--dtype", "int8"], "allowed: bf16, fp16, fp32"),
+        (["all-gather-gemm", "--budget", "1s"], "allowed: 5s to 168h"),
         (["all-gather-gemm", "--budget", "soon"], "write it like 90s, 5m or 1.5h"),
-        (["all-gather-gemm", "--trials", "0"], "allowed are 1 to 100000"),
-        (["all-gather-gemm", "--effort", "huge"], "allowed are quick, standard, full"),
+        (["all-gather-gemm", "--trials", "0"], "allowed: 1 to 100000"),
+        (["all-gather-gemm", "--effort", "huge"], "allowed: quick, standard, full"),
         (
             ["scatter-gemm"],
             "no workload named 'scatter-gemm'; there are: all-gather-gemm, flash-decode, gemm-all-reduce, ",
@@ -234,7 +234,7 @@ def test_bad_input_is_one_line_and_exit_code_2(gpus: Bench, words: list[str], to
     ("words", "told"),
     [
         (["--world-size", "9"], "at most 8 ranks"),
-        (["--m", "65536", "--n", "4096"], "take smaller dimensions, or none for a default that fits"),
+        (["--m", "65536", "--n", "4096"], "use smaller dimensions, or leave them out for a default that fits"),
     ],
 )
 def test_too_large_for_the_interpreter(laptop: Bench, words: list[str], told: str) -> None:

@@ -1,4 +1,4 @@
-"""``tune list``, ``tune show`` and ``tune lookup``: what the cache holds, and what a program gets out of it."""
+"""``tune list``, ``tune show`` and ``tune lookup``: cache entries, and the config that a program gets."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from autotune.cli import output, session
-from autotune.cli.entries import entry_dict, entry_lines, entry_title, speedup_text, title
+from autotune.cli.entry_text import entry_dict, entry_lines, entry_title, speedup_text, title
 from autotune.cli.options import Database, Json, RegimeName, Request
 from autotune.db import CacheKey, Differences, Entry, Provenance, Store
 from autotune.errors import NoDatabase, UnknownWorkload
@@ -114,7 +114,7 @@ def look_up(
 
 
 def _find(key: CacheKey, provenance: Provenance, db: str | None) -> tuple[Entry | None, Entry | None]:
-    """The entry itself, and the nearest one; no database has neither."""
+    """The entry itself and the nearest one; neither if there is no database."""
     try:
         with Store.open(db, create=False) as store:
             return store.entry(key, provenance), store.nearest(key)
@@ -124,7 +124,7 @@ def _find(key: CacheKey, provenance: Provenance, db: str | None) -> tuple[Entry 
 
 
 def _miss(nearest: Entry, differences: Differences, provenance: Provenance) -> str:
-    """The nearest entry, and what differs, field by field."""
+    """The nearest entry and the fields in which it differs."""
     stale = nearest.provenance.differences(provenance)
     rows = [(name, then, now) for name, (then, now) in {**differences, **stale}.items()]
     latency = nearest.winner.latency.of(Regime(nearest.key.regime))
@@ -132,7 +132,7 @@ def _miss(nearest: Entry, differences: Differences, provenance: Provenance) -> s
         f"The nearest entry: {entry_title(nearest)}",
         f"  {microseconds(latency)}: {config_text(nearest.winner.config)}",
         "",
-        output.columns(("differs in", "stored", "asked for"), rows),
+        output.columns(("field", "stored", "requested"), rows),
     ]
     if not differences:
         lines.append(f"\nIt is of the same problem and machine but stale: {nearest.provenance.changes(provenance)}.")

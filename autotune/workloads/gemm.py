@@ -105,8 +105,7 @@ class GemmOperation(LaunchedOperation[P, GemmTensors, S]):
         """Every rank draws what it needs of every rank's operands, so that the reference needs no communication."""
         self._product, self._factor = self.draw_operands(seed), 1.0
         poison(self._tensors.c)
-        if self.scratch is not None:
-            self.scratch.poison()
+        self.poison()
 
     def inputs(self) -> Sequence[torch.Tensor]:
         """A, B and the bias."""

@@ -1,4 +1,4 @@
-"""``tune WORKLOAD --config``: one config, written by hand, checked and measured once. Nothing is stored."""
+"""``tune WORKLOAD --config``: check and measure one config written by hand; store nothing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from autotune.workloads import Workload
 def evaluate(
     workload: Workload, problem: Problem, machine: Machine, text: str, *, effort: Effort, seed: int, json: bool
 ) -> None:
-    """Run one config and print how it ended; exit with 1 where it was not measured. Raises InvalidConfig."""
+    """Run one config and print its outcome; exit with 1 unless it was measured. Raises InvalidConfig."""
     from autotune.ranks.evaluation import MeasurePlan, warm_from
     from autotune.tuning.finals import ISOLATED_CALLS
 

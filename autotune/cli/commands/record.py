@@ -1,4 +1,4 @@
-"""``tune record WORKLOAD``: a whole reduced space measured, as a table that searches can be compared on anywhere."""
+"""``tune record WORKLOAD``: measure a whole reduced space into a table on which searches are compared without a GPU."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from autotune.cli import output, session
-from autotune.cli.commands.tuning.tune import Effort, say_where
+from autotune.cli.commands.tune import Effort, say_where
 from autotune.cli.interrupts import exit_code
 from autotune.cli.options import Database, Json, Request
 from autotune.config import Value
@@ -22,10 +22,10 @@ from autotune.report.figures import config_text, device_text, latency_text, plai
 from autotune.search_spaces import Space
 
 MOST_CONFIGS = 5000
-"""Configs of a recording, unless a limit is given: some 20 minutes on GPUs."""
+"""Default limit on the configs of a recording: some 20 minutes on GPUs."""
 
 PLAIN_STEPS = 20
-"""Lines of progress where stderr is no terminal."""
+"""Lines of progress if stderr is not a terminal."""
 
 Out = Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="File for the table, gzipped JSON.")]
 Values = Annotated[
@@ -62,11 +62,11 @@ def record_workload(
     session.check_work(problem, machine)
     allowed = parse_values(values, workload.space)
     if not out.parent.is_dir():
-        raise InputError(f"file {out}: there is no folder {out.parent}")
+        raise InputError(f"file {out}: folder {out.parent} does not exist")
     say_where(problem, machine)
     default = workload.default_config(problem, machine)
     if workload.space.restricted(allowed, lift or ()).violation(default, problem, machine) is not None:
-        output.say(f"note: the default is not in the reduced space: {config_text(default)}")
+        output.say(f"note: the reduced space does not hold the default config: {config_text(default)}")
     try:
         with (
             Store.open(db) as store,
@@ -78,7 +78,7 @@ def record_workload(
                 allowed=allowed, lifted=lift or (), limit=limit, iterations=EFFORTS[chosen].iterations, watch=watch,
             )  # fmt: skip
     except KeyboardInterrupt:
-        output.say("interrupted; the same command again continues where it stopped")
+        output.say("interrupted; the same command continues the recording")
         raise typer.Exit(exit_code()) from None
     recordings.write(found, out)
     outcomes = Counter(evaluation.outcome.value for evaluation in found.evaluations.values())
@@ -99,26 +99,28 @@ def record_workload(
 
 
 def parse_values(text: str, space: Space) -> dict[str, list[Value]]:
-    """``block_m=64,128;num_warps=8``: the values to keep of some dimensions; raises InputError."""
+    """``block_m=64,128;num_warps=8``: the values to keep of some dimensions. Raises InputError."""
     allowed: dict[str, list[Value]] = {}
     for part in filter(None, (part.strip() for part in text.split(";"))):
         name, equals, listed = (word.strip() for word in part.partition("="))
         if not equals or not listed or name in allowed:
             raise InputError(f'--values {part!r}: write each dimension once, like "block_m=64,128;num_warps=8"')
         if name not in space.dimensions:
-            raise InputError(f"--values {part!r}: no dimension {name}; there are {', '.join(space.dimensions)}")
+            raise InputError(f"--values {part!r}: no dimension {name}; dimensions: {', '.join(space.dimensions)}")
         own = {plain(value): value for value in space.dimensions[name].values}
         words = [word.strip() for word in listed.split(",")]
         strange = [word for word in words if word not in own]
         if strange:
-            raise InputError(f"--values {part!r}: {', '.join(strange)}; allowed are {', '.join(own)}")
+            raise InputError(f"--values {part!r}: {', '.join(strange)}; allowed: {', '.join(own)}")
         allowed[name] = [own[word] for word in words]
     return allowed
 
 
 @contextmanager
 def _watching() -> Iterator[Callable[[int, int], None]]:
-    """What to call with how many configs are done of how many: a bar in a terminal, now and then a line elsewhere."""
+    """Yields a function of configs done and configs in all, which draws a bar in a terminal and prints some lines
+    elsewhere.
+    """
     console = Console(stderr=True, highlight=False)
     if console.is_terminal:
         with Progress(console=console, transient=True) as progress:

@@ -39,12 +39,12 @@ def test_a_config_that_fails_says_how(gpus: Bench) -> None:
     ("config", "told"),
     [
         ("push", "config is not JSON"),
-        ("[1]", "an object of dimension names is needed"),
-        ('{"mode": "teleport"}', "allowed are bsp, own_collective, pull"),
+        ("[1]", "expected an object of dimension names"),
+        ('{"mode": "teleport"}', "allowed: bsp, own_collective, pull"),
         ('{"mode": "push"}', "mode push needs block_k"),
-        (DEFAULT.replace(block_m=100).to_json(), "block_m=100: allowed are 16"),
+        (DEFAULT.replace(block_m=100).to_json(), "block_m=100: allowed: 16"),
         (DEFAULT.replace(schedule="tile", push_site="side_stream").to_json(), "residency ("),
-        (json.dumps({"mode": None}), "allowed are strings"),
+        (json.dumps({"mode": None}), "allowed: strings"),
     ],
 )
 def test_an_invalid_config_is_refused_with_the_violation(gpus: Bench, config: str, told: str) -> None:

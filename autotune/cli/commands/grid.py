@@ -1,4 +1,4 @@
-"""``tune grid WORKLOAD``: many sizes with one gang, each search started from what its neighbours found."""
+"""``tune grid WORKLOAD``: many sizes on one gang; each search starts from its neighbours' winners."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from autotune.cli import output, session
-from autotune.cli.commands.tuning.held_out import HeldOut, compared
-from autotune.cli.commands.tuning.sizes import Sizes
-from autotune.cli.commands.tuning.tune import Effort, Force, Seconds, Seed, Trials, say_where
-from autotune.cli.entries import entry_dict, speedup_text
+from autotune.cli.commands.held_out import HeldOut, compared
+from autotune.cli.commands.sizes import Sizes
+from autotune.cli.commands.tune import Effort, Force, Seconds, Seed, Trials, say_where
+from autotune.cli.entry_text import entry_dict, speedup_text
 from autotune.cli.interrupts import exit_code
 from autotune.cli.options import Database, Json, RegimeName, Request
 from autotune.config import Config
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from autotune.tuning import Budget, Result, TurningEvaluator
     from autotune.tuning.screening import Screen
 
-HEADER = ("sizes", "winner", "speedup", "limit", "mode", "with the config before")
+HEADER = ("sizes", "winner", "speedup", "limit", "mode", "with previous config")
 
 Apart = Annotated[
     str | None,
@@ -47,27 +47,28 @@ def grid() -> None:
 
 @dataclass(frozen=True)
 class Row:
-    """What one of the sizes came to."""
+    """The result of one size."""
 
     sizes: dict[str, int]
     """The dimensions that vary."""
     entry: Entry | None
-    """None where nothing could be measured."""
+    """None if no config could be measured."""
     before: Ratio | None
-    """The time of the size before's winner by this size's, in the same finals; None where it was not in them."""
+    """The latency here of the previous size's winner over this winner's, in the same finals; None if it was not in
+    them.
+    """
     held_out: HeldOut | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """JSON-able."""
         found = entry_dict(self.entry) if self.entry is not None else {"latency": None}
         apart = {"held_out": self.held_out.as_dict()} if self.held_out is not None else {}
         return {"sizes": self.sizes, "with_neighbour": self.before and self.before.value, **found, **apart}
 
     def cells(self) -> list[str]:
-        """As ``HEADER`` has them."""
+        """The columns of ``HEADER``."""
         sizes = " ".join(f"{name}={value}" for name, value in self.sizes.items())
         if self.entry is None:
-            return [sizes, "nothing could be measured"]
+            return [sizes, "no config could be measured"]
         winner, share = self.entry.winner, entry_dict(self.entry)["limit_share"]
         regime = Regime(self.entry.key.regime)
         before = f"{self.before.value:.2f} times as long" if self.before is not None else ""
@@ -78,8 +79,6 @@ class Row:
 
 @dataclass(frozen=True)
 class Bench:
-    """What all sizes are tuned with."""
-
     workload: Workload
     machine: Machine
     store: Store
@@ -92,7 +91,7 @@ class Bench:
     regime: Regime
 
     def start(self, problems: Sequence[Problem]) -> None:
-        """Start the ranks, where any size is to be tuned: before its clock, or the first one would lose that time."""
+        """Start the ranks if any size is to be tuned; outside its budget, or the first size would lose that time."""
         provenance = provenance_of(self.workload)
         keys = [CacheKey.of(problem, self.machine, self.regime) for problem in problems]
         if self.force or any(self.store.entry(key, provenance) is None for key in keys):
@@ -101,7 +100,7 @@ class Bench:
             self.gang.start()
 
     def tune(self, problem: Problem, lent: Sequence[Config]) -> Result:
-        """Tune one size; what is lent to it is measured in its finals, where it is valid."""
+        """Tune one size; valid configs in ``lent`` are measured in its finals too."""
         from autotune.cli.watch import watching
         from autotune.tuning import EFFORTS, tune
 
@@ -155,14 +154,14 @@ def tune_grid(
     if json:
         output.data_json([row.as_dict() for row in rows])
     if interrupted:
-        output.say("interrupted; the same command again continues where it stopped")
+        output.say("interrupted; the same command continues the run")
         raise typer.Exit(exit_code())
     if any(row.entry is None for row in rows):
         raise typer.Exit(1)
 
 
 def _row(bench: Bench, problem: Problem, sizes: Sizes, before: list[Row]) -> Row:
-    """Tune one size; raises KeyboardInterrupt where that was interrupted."""
+    """Tune one size; raises KeyboardInterrupt if the user interrupts it."""
     here = {name: getattr(problem, name) for name in sizes.varied}
     if here:
         output.say(options_text(here))
@@ -184,7 +183,7 @@ def _row(bench: Bench, problem: Problem, sizes: Sizes, before: list[Row]) -> Row
 
 
 def _lent(bench: Bench, problem: Problem, others: list[Row]) -> Found:
-    """What a look-up would serve if only the sizes that are not held out were tuned."""
+    """The config that a look-up would serve if only the sizes that are not held out were tuned."""
     from autotune.runtime.entries import Entries
     from autotune.runtime.lookup import choose
 
@@ -193,7 +192,7 @@ def _lent(bench: Bench, problem: Problem, others: list[Row]) -> Found:
 
 
 def _print(rows: list[Row]) -> None:
-    """The last row as a line; the heading before the first."""
+    """Print the last row; before the first one, the header."""
     if len(rows) == 1:
         output.data(_line(HEADER))
     output.data(_line(rows[-1].cells()))

@@ -54,7 +54,7 @@ def test_what_comes_without_rounds_is_called_so(gpus: Bench, tmp_path: Path, exp
     gpus.tune("import", str(exported), *there)
     for words in (("show", "all-gather-gemm", *there), ("report", "all-gather-gemm", *there)):
         text = gpus.tune(*words).stdout
-        assert "No rounds are known" in text and "(by spread)" in text
+        assert "stored no rounds" in text and "(by spread)" in text
 
 
 def test_the_same_file_again_changes_nothing(gpus: Bench, exported: Path) -> None:
@@ -70,10 +70,10 @@ def test_what_would_replace_ours_is_reported_and_needs_the_flag(gpus: Bench, exp
     exported.write_text(json.dumps(values))
     result = gpus.tune("import", str(exported))
     assert result.exit_code == 1 and result.stderr == "1 needs --replace, 1 there already\n"
-    assert "the same config, measured here at" in result.stdout
+    assert "same config; " in result.stdout
     assert gpus.tune("export").stdout == before
     tried = gpus.tune("import", str(exported), "--replace", "--dry-run")
-    assert tried.exit_code == 0 and tried.stderr == "1 replaces, 1 there already; nothing was changed\n"
+    assert tried.exit_code == 0 and tried.stderr == "1 replaces, 1 there already; dry run, nothing changed\n"
     assert gpus.tune("export").stdout == before
     assert gpus.tune("import", str(exported), "--replace").exit_code == 0
     assert json.loads(gpus.tune("export").stdout) == values
@@ -81,7 +81,7 @@ def test_what_would_replace_ours_is_reported_and_needs_the_flag(gpus: Bench, exp
 
 def test_a_dry_run_makes_no_database(gpus: Bench, tmp_path: Path, exported: Path) -> None:
     result = gpus.tune("import", str(exported), "--dry-run", "--db", str(tmp_path / "there.db"))
-    assert result.exit_code == 0 and result.stderr == "2 new; nothing was changed\n"
+    assert result.exit_code == 0 and result.stderr == "2 new; dry run, nothing changed\n"
     assert not (tmp_path / "there.db").exists()
 
 
@@ -94,7 +94,7 @@ def test_what_is_left_out_is_told_to_programs_too(gpus: Bench, tmp_path: Path, e
     result = gpus.tune("import", str(exported), "--json", *there)
     assert result.exit_code == 1
     first, second = json.loads(result.stdout)
-    assert first["state"] == "refused" and "block_m=100: allowed are" in first["reason"] and first["left_out"]
+    assert first["state"] == "refused" and "block_m=100: allowed:" in first["reason"] and first["left_out"]
     assert second["state"] == "unknown workload" and "no workload named 'mystery'" in second["reason"]
     assert gpus.json("list", *there) == []
 
@@ -103,7 +103,7 @@ def test_what_is_left_out_is_told_to_programs_too(gpus: Bench, tmp_path: Path, e
     ("content", "told"),
     [
         (None, "No such file"),
-        (b"\xff\xfe\x00", "not text in UTF-8"),
+        (b"\xff\xfe\x00", "not UTF-8 text"),
         (b"{}", "not a file of configs"),
         (b'{"format": "iris-autotune/configs", "version": 1, "entries": [{}]}', "workload: Field required"),
     ],
@@ -136,10 +136,10 @@ def test_export_takes_a_workload_its_dimensions_and_a_device(gpus: Bench, export
 
 def test_export_says_what_it_cannot_do(gpus: Bench, tmp_path: Path, exported: Path) -> None:
     for words, told in (
-        (["--format", "xml"], "format 'xml': allowed are json, t4"),
+        (["--format", "xml"], "format 'xml': allowed: json, t4"),
         (["-o", str(tmp_path / "no" / "such")], "No such file or directory"),
-        (["--device", "x", "all-gather-gemm"], "options of tune export go behind the workload's name"),
-        (["--format", "t4"], "T4 holds one study; name its workload, dimensions and --device"),
+        (["--device", "x", "all-gather-gemm"], "options of tune export go after the workload's name"),
+        (["--format", "t4"], "a T4 file holds one study; name its workload, dimensions and --device"),
     ):
         result = gpus.tune("export", *words)
         assert result.exit_code == 2 and told in result.stderr, words
@@ -154,4 +154,4 @@ def test_export_of_one_study_as_t4(gpus: Bench, tmp_path: Path, exported: Path) 
     elsewhere = gpus.tune(
         "export", "all-gather-gemm", "--m", "1024", "--format", "t4", "--db", str(tmp_path / "there.db")
     )
-    assert elsewhere.exit_code == 2 and "its trials are in the database where it was tuned" in elsewhere.stderr
+    assert elsewhere.exit_code == 2 and "its trials are in the database it was tuned in" in elsewhere.stderr

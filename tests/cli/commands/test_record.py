@@ -33,7 +33,7 @@ def test_interrupted_it_goes_on(gpus: Bench, tmp_path: Path) -> None:
     words = (*WORDS, "--values", VALUES, "--out", str(out))
     gpus.prepare = lambda gang: setattr(gang, "interrupt_after", 5)
     stopped = gpus.tune(*words)
-    assert stopped.exit_code == 130 and "the same command again" in stopped.stderr and not out.exists()
+    assert stopped.exit_code == 130 and "the same command continues" in stopped.stderr and not out.exists()
     gpus.prepare = lambda gang: None
     done = gpus.tune(*words)
     assert done.exit_code == 0 and "search_quality.py" in done.stderr
@@ -44,8 +44,8 @@ def test_interrupted_it_goes_on(gpus: Bench, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (("--values", "block_m=64,65"), "65; allowed are 16, 32, 64, 128, 256"),
-        (("--values", "tile=64"), "no dimension tile; there are mode"),
+        (("--values", "block_m=64,65"), "65; allowed: 16, 32, 64, 128, 256"),
+        (("--values", "tile=64"), "no dimension tile; dimensions: mode"),
         (("--values", "block_m"), "write each dimension once"),
         (("--values", "block_m=64;block_m=128"), "write each dimension once"),
         (("--limit", "100"), "allow fewer"),
@@ -61,4 +61,4 @@ def test_what_cannot_be_recorded_is_said_before_any_rank_starts(
 
 def test_an_output_without_a_folder_is_refused_first(gpus: Bench, tmp_path: Path) -> None:
     result = gpus.tune(*WORDS, "--values", VALUES, "--out", str(tmp_path / "none" / "table.json.gz"))
-    assert result.exit_code == 2 and "there is no folder" in result.stderr and not gpus.gangs
+    assert result.exit_code == 2 and "does not exist" in result.stderr and not gpus.gangs

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from fakes import Bench
 
-TOY = f"{Path(__file__).parents[2] / 'toy_workload.py'}:ToyWorkload"
+TOY = f"{Path(__file__).parents[1] / 'toy_workload.py'}:ToyWorkload"
 
 
 def test_it_is_tuned_kept_found_and_reported_by_its_file_and_class(laptop: Bench) -> None:
@@ -36,7 +36,7 @@ def test_it_is_tuned_kept_found_and_reported_by_its_file_and_class(laptop: Bench
 
 
 def test_a_hint_can_be_typed_as_it_is(laptop: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(Path(__file__).parents[2])
+    monkeypatch.chdir(Path(__file__).parents[1])
     missed = laptop.tune("show", "toy_workload.py:ToyWorkload", "--width", "32")
     assert missed.exit_code == 1
     assert missed.stderr.splitlines()[-1] == "next: tune run toy_workload.py:ToyWorkload --width 32"

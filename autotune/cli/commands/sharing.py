@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from autotune.cli import output, session
-from autotune.cli.entries import entry_title, selected
+from autotune.cli.entry_text import entry_title, selected
 from autotune.cli.options import Database, Json, Output, Request
 from autotune.db import Entry, Store
 from autotune.errors import InputError, NoDatabase
@@ -39,7 +39,7 @@ def export(
     if context.invoked_subcommand is None:
         _export(None, {}, format, output, device, db)
     elif (format, output, device, db) != ("json", None, None, None):
-        raise InputError("options of tune export go behind the workload's name")
+        raise InputError("options of tune export go after the workload's name")
 
 
 def export_workload(
@@ -75,7 +75,7 @@ def import_configs(
     if json:
         output.data_json([_values(number, each) for number, each in enumerate(reviews, 1)])
     elif reviews:
-        header = ("entry", "workload", "problem", "device", "latency", "what", "why")
+        header = ("entry", "workload", "problem", "device", "latency", "action", "reason")
         output.data(output.columns(header, [_row(number, each) for number, each in enumerate(reviews, 1)]))
     output.say(_summary(reviews, dry_run))
     if any(each.state.is_left_out for each in reviews):
@@ -86,7 +86,7 @@ def _export(
     name: str | None, given: Mapping[str, Any], format: str, file: Path | None, device: str | None, db: str | None
 ) -> None:
     if format not in FORMATS:
-        raise InputError(f"format {format!r}: allowed are {', '.join(FORMATS)}")
+        raise InputError(f"format {format!r}: allowed: {', '.join(FORMATS)}")
     from autotune.sharing import to_t4, write
 
     with Store.open(db, create=False) as store:
@@ -97,7 +97,7 @@ def _export(
         entry = _only(entries)
         trials = store.trials(entry.study_id)
     if not trials:
-        raise InputError(f"{entry_title(entry)} was imported: its trials are in the database where it was tuned")
+        raise InputError(f"{entry_title(entry)} was imported; its trials are in the database it was tuned in")
     output.write(to_t4(entry, trials), file, _counted(len(trials), "trial"))
 
 
@@ -105,7 +105,9 @@ def _only(entries: Sequence[Entry]) -> Entry:
     if len(entries) == 1:
         return entries[0]
     titles = [f"{entry_title(entry)} on {entry.key.device}, study {entry.study_id}" for entry in entries]
-    raise InputError("\n".join(["T4 holds one study; name its workload, dimensions and --device. There are:", *titles]))
+    raise InputError(
+        "\n".join(["a T4 file holds one study; name its workload, dimensions and --device. Matching studies:", *titles])
+    )
 
 
 def _text(file: Path) -> str:
@@ -114,11 +116,11 @@ def _text(file: Path) -> str:
     except OSError as error:
         raise InputError(str(error.strerror)) from error
     except UnicodeDecodeError as error:
-        raise InputError(f"not text in UTF-8 ({error.reason} at byte {error.start})") from error
+        raise InputError(f"not UTF-8 text ({error.reason} at byte {error.start})") from error
 
 
 def _as_it_is(db: str | None) -> Here:
-    """What the store has; a database that is not there is not made."""
+    """The store's content; no database is made where there is none."""
     from autotune.sharing import Here
 
     try:
@@ -154,7 +156,7 @@ def _row(number: int, review: Review) -> tuple[str, ...]:
 def _summary(reviews: Sequence[Review], dry_run: bool) -> str:
     counts = Counter(each.state for each in reviews)
     told = ", ".join(f"{count} {state}" for state, count in counts.items()) or "no entries"
-    return f"{told}{'; nothing was changed' if dry_run else ''}"
+    return f"{told}{'; dry run, nothing changed' if dry_run else ''}"
 
 
 def _counted(count: int, noun: str) -> str:

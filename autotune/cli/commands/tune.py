@@ -1,6 +1,6 @@
 """``tune WORKLOAD``, ``tune run FILE:CLASS``: the main job.
 
-Checks what was asked, runs the loop under a live view, prints what came of it.
+Checks the request, runs the loop under a live view, prints the result.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def tune_workload(
 ) -> None:  # fmt: skip
     """A problem that is already tuned is answered from the cache; the same command continues an interrupted run."""
     from autotune.cli import summary
-    from autotune.cli.commands.tuning.evaluate import evaluate
+    from autotune.cli.commands.evaluate import evaluate
     from autotune.cli.watch import watching
     from autotune.db import Store
     from autotune.tuning import EFFORTS, limits_of, tune
@@ -80,9 +80,8 @@ def tune_workload(
 
 
 def say_where(problem: Problem, machine: Machine) -> None:
-    """A word of caution where there is no GPU."""
+    """Warn on stderr if there is no GPU."""
     if machine.is_interpreter:
         output.say(
-            f"no GPU here: kernels run on {problem.world_size} ranks under Triton's interpreter, "
-            "whose times say nothing about GPUs"
+            f"no GPU found: {problem.world_size} ranks run under Triton's interpreter; its times say nothing about GPUs"
         )

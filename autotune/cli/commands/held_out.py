@@ -1,4 +1,4 @@
-"""Held-out sizes of a grid: how far each is from its own optimum with what a look-up from the other sizes serves."""
+"""Held-out sizes of a grid: what each loses with the config that a look-up from the other sizes serves."""
 
 from __future__ import annotations
 
@@ -16,35 +16,36 @@ from autotune.runtime.lookup import Found
 
 @dataclass(frozen=True)
 class HeldOut:
-    """A size that was tuned to know its optimum, and what it would get if it had not been."""
+    """A size tuned to know its optimum, and the config it would get untuned."""
 
     dimension: str
     size: int
     lent: Found
-    """What a look-up from the other sizes serves: a neighbour's config, else the default."""
+    """The result of a look-up from the other sizes: a neighbour's config, else the default."""
     times_as_long: Ratio | None
-    """As the size's own winner, in the same finals; None where it was not among them, or failed there."""
+    """Latency of the lent config over the size's own winner, in the same finals; None if it was not in them or failed
+    there.
+    """
 
     def line(self) -> str:
-        """``held-out m=96: neighbour's config (m=128) 1.03 ± 0.01 of its own optimum``."""
-        what = "no neighbour within a factor of two: the default"
+        """``held-out m=96: neighbour's config (m=128) takes 1.03 ± 0.01 times the optimum``."""
+        what = "no neighbour within a factor of two; the default"
         if self.neighbour is not None:
             what = f"neighbour's config ({self.dimension}={self.neighbour})"
-        how = f"{self.times_as_long} of its own optimum"
+        how = f"takes {self.times_as_long} times the optimum"
         if self.times_as_long is None:
             how = "was not measured in its finals, or failed there; --force tunes anew"
         return f"held-out {self.dimension}={self.size}: {what} {how}"
 
     @property
     def neighbour(self) -> int | None:
-        """The size whose config is lent."""
+        """The tuned size that lends its config."""
         if self.lent.entry is None:
             return None
         found: int = json.loads(self.lent.entry.key.problem)[self.dimension]
         return found
 
     def as_dict(self) -> dict[str, Any]:
-        """JSON-able."""
         return {
             "source": self.lent.source,
             "neighbour": self.neighbour,
@@ -54,7 +55,9 @@ class HeldOut:
 
 
 def compared(entry: Entry, config: Config, store: Store) -> Ratio | None:
-    """How many times longer a config takes than an entry's winner, by the rounds of its finals."""
+    """Latency of a config over an entry's winner, by the rounds of its finals; None if it was not in them or failed
+    there.
+    """
     from autotune.tuning.finals import last_finals, merge
 
     trials = last_finals(store.trials(entry.study_id))

@@ -23,7 +23,7 @@ def host(config: Config) -> float:
 
 
 def dear_baselines(config: Config) -> float:
-    """So that pulls win wherever the host counts."""
+    """Host times with which pulls win whenever the host counts."""
     return 2000.0 if config["mode"] == "bsp" else host(config)
 
 
@@ -67,13 +67,13 @@ def test_what_is_slower_than_a_baseline_somewhere_is_called_so(bench: Bench, tmp
     with Store.open(tmp_path / "cache.db") as store:
         text = to_markdown(build(store, store.entries()[0]))
     assert f"**{told}**" in text.split("```")[0] and "for callers that replay it in a graph" in text
-    assert "slower than it (900.0 µs against 530.0 µs)" in text
+    assert "slower (900.0 µs vs 530.0 µs)" in text
 
 
 def test_what_is_slower_nowhere_is_called_so(gpus: Bench) -> None:
     gpus.prepare = lambda gang: setattr(gang, "host", lambda config: 10.0)
     result = gpus.tune(*SMALL)
-    told = "nowhere slower than a baseline beyond the noise (measured: in a graph, pipelined, isolated)"
+    told = "not slower than any baseline beyond the noise (measured: in a graph, pipelined, isolated)"
     assert told in result.stdout
 
 
@@ -123,7 +123,7 @@ def test_a_resumed_search_knows_what_the_host_costs(gpus: Bench, tmp_path: Path)
 def test_an_unknown_regime_is_one_line_and_exit_code_2(gpus: Bench, words: tuple[str, ...]) -> None:
     result = gpus.tune(*words, "--regime", "warm")
     assert result.exit_code == 2 and result.stdout == ""
-    assert result.stderr == "tune: error: regime 'warm': allowed are graph, pipelined, isolated\n"
+    assert result.stderr == "tune: error: regime 'warm': allowed: graph, pipelined, isolated\n"
 
 
 def test_a_grid_tunes_for_the_regime_too(bench: Bench) -> None:

@@ -1,4 +1,4 @@
-"""Sizes on the command line: lists and doubling ranges, their combinations, and those that are held out."""
+"""Sizes on the command line: lists, ranges that double, their combinations, and held-out sizes."""
 
 from __future__ import annotations
 
@@ -17,42 +17,42 @@ MOST_PROBLEMS = 1000
 
 @dataclass(frozen=True)
 class Sizes:
-    """What a grid tunes: every combination of the given sizes, then those that are held out."""
+    """The sizes of a grid: every combination of the given ones, then the held-out ones."""
 
     every: list[dict[str, int]]
     apart: list[dict[str, int]]
     dimension: str = ""
-    """That of the held-out sizes."""
+    """The dimension of the held-out sizes."""
 
     @classmethod
     def of(cls, request: Request, held_out: str | None) -> Sizes:
-        """From the command line; raises InputError."""
+        """Parse the command line; raises InputError."""
         lists = {name: parse(request.given[name], name) for name in request.size_names if name in request.given}
         if held_out is None:
             return cls(_combined(lists), [])
         name, apart = _free_dimension(request.workload.problem_type, lists), parse(held_out, "held-out")
         both = [size for size in apart if size in lists[name]]
         if both:
-            raise InputError(f"--held-out {held_out}: {both[0]} is among --{dashed(name)} {request.given[name]} too")
+            raise InputError(f"--held-out {held_out}: {both[0]} is also in --{dashed(name)} {request.given[name]}")
         return cls(_combined(lists), _combined({**lists, name: apart}), name)
 
     @property
     def varied(self) -> list[str]:
-        """Dimensions of which there are several sizes."""
+        """Dimensions with several sizes."""
         found = [*self.every, *self.apart]
         return [name for name in found[0] if len({sizes[name] for sizes in found}) > 1]
 
 
 def parse(text: str, name: str) -> list[int]:
-    """``16,64,256`` or ``1..1024`` (doubling), or both mixed; raises InputError."""
+    """``16,64,256``, ``1..1024`` (doubling), or both mixed. Raises InputError."""
     found: list[int] = []
     for part in text.split(","):
         first, dots, last = part.strip().partition("..")
         if not first.isdecimal() or (dots and not last.isdecimal()) or int(first) < 1:
-            raise InputError(f"--{name} {text}: a list like 16,64,256 or a doubling range like 1..1024 is needed")
+            raise InputError(f"--{name} {text}: write a list like 16,64,256 or a doubling range like 1..1024")
         end = int(last) if dots else int(first)
         if end < int(first):
-            raise InputError(f"--{name} {text}: the range {part.strip()} has its end before its beginning")
+            raise InputError(f"--{name} {text}: the range {part.strip()} ends below its start")
         value = int(first)
         while value <= end:
             found.append(value)
@@ -64,17 +64,17 @@ def _combined(lists: Mapping[str, Sequence[int]]) -> list[dict[str, int]]:
     """Every combination, the last dimension varying fastest."""
     count = math.prod(len(values) for values in lists.values())
     if count > MOST_PROBLEMS:
-        raise InputError(f"{count} problems: at most {MOST_PROBLEMS} can be tuned at a time")
+        raise InputError(f"{count} problems; one grid tunes at most {MOST_PROBLEMS}")
     return [dict(zip(lists, values, strict=True)) for values in itertools.product(*lists.values())]
 
 
 def _free_dimension(kind: type[Problem], lists: Mapping[str, Sequence[int]]) -> str:
-    """The dimension that held-out sizes are of: look-ups take a neighbour's config along it, and the grid varies it."""
+    """The dimension of the held-out sizes: one that the grid varies and in which look-ups take a neighbour's config."""
     free = [name for name in kind.free if name in lists]
     varied = [name for name in free if len(lists[name]) > 1] or free
     if len(varied) != 1:
-        allowed = " or ".join(f"--{dashed(name)}" for name in kind.free) or "none of this workload's"
+        allowed = " or ".join(f"--{dashed(name)}" for name in kind.free) or "none in this workload"
         raise InputError(
-            f"--held-out needs sizes of exactly one dimension along which look-ups take a neighbour's config: {allowed}"
+            f"--held-out needs sizes of exactly one dimension in which look-ups take a neighbour's config: {allowed}"
         )
     return varied[0]

@@ -1,1 +1,0 @@
-"""Commands that measure: one problem, many sizes, one config, a whole reduced space."""
