@@ -57,7 +57,7 @@ def test_a_slow_config_is_not_run_to_the_end_and_the_parts_are_measured() -> Non
 
 def test_ranks_that_cannot_start_say_why(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AUTOTUNE_HEAP_BYTES", "16")
-    with pytest.raises(GangError, match="symmetric heap: .* bytes asked"):
+    with pytest.raises(GangError, match="symmetric heap: .* bytes requested"):
         new_gang().start()
 
 

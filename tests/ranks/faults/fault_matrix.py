@@ -54,7 +54,7 @@ ENDS: dict[str, tuple[Outcome | None, str]] = {
     "is stopped": (Outcome.TIMED_OUT, SILENT),
     "raises": (None, r"rank {rank} raised an unexpected error \(phase {phase}\)(?s:.*)ZeroDivisionError: planted"),
     "does not compile": (Outcome.DID_NOT_COMPILE, "rank {rank}: planted: ptxas said no"),
-    "exhausts the heap": (Outcome.OUT_OF_RESOURCES, "rank {rank}: HeapExhausted: symmetric heap: .* bytes asked"),
+    "exhausts the heap": (Outcome.OUT_OF_RESOURCES, "rank {rank}: HeapExhausted: symmetric heap: .* bytes requested"),
     "exhausts the host": (Outcome.OUT_OF_RESOURCES, NO_MEMORY),
     "exhausts the device": (Outcome.OUT_OF_RESOURCES, NO_MEMORY),
     "loses its device": (Outcome.CRASHED, "rank {rank}: .*illegal memory access"),

@@ -143,7 +143,7 @@ AT_START = {
     "is killed": "rank 1 died in phase start: SIGKILL",
     "hangs on the host": "no answer from rank 1 in phase start within 60 s",
     "raises": r"rank 1 raised an unexpected error \(phase start\)(?s:.*)ZeroDivisionError: planted",
-    "exhausts the heap": "the ranks did not start: rank 1: HeapExhausted: symmetric heap: .* bytes asked",
+    "exhausts the heap": "the ranks did not start: rank 1: HeapExhausted: symmetric heap: .* bytes requested",
     "exhausts the host": "the ranks did not start: rank 1: .*can't allocate memory",
 }
 
