@@ -80,9 +80,7 @@ class Workspace:
         """The launches on these addresses. They own none of the memory: what callers free is free."""
         self._check_in_place(operands[0])
         operands, out = _checked(operands, out)
-        if self._setup.scratch is None or capturing(self._heap.device):
-            # The library's way takes buffers of its own, from torch's allocator at each call: nothing to remember.
-            # Where a graph is captured, it keeps the addresses.
+        if capturing(self._heap.device):  # the graph keeps the addresses
             return self._setup.bind(self._kernels.bound(operands, out))
         borrowed = [_borrow(self._heap, tensor) for tensor in operands]
         tensors = self._kernels.bound(borrowed, self._heap.borrow(out))

@@ -15,17 +15,13 @@ def bulk_synchronous(problem: AllGatherGemm, tensors: GemmTensors) -> Run:
 
     In K layout the shard is gathered transposed: the result is A transposed, which the library's GEMM takes as it is.
     """
-    rows, width = problem.shard
-    shape = (problem.m, problem.k) if problem.rows_layout else (problem.k, problem.m)
-    gathered = torch.empty(shape, dtype=tensors.a.dtype, device=tensors.a.device)
-    turned = None if problem.rows_layout else torch.empty((width, rows), dtype=tensors.a.dtype, device=tensors.a.device)
-    whole = gathered if problem.rows_layout else gathered.t()
+    a, by_rows = tensors.a, problem.rows_layout
+    shape = (problem.m, problem.k) if by_rows else (problem.k, problem.m)
 
     def run() -> None:
-        if turned is not None:
-            turned.copy_(tensors.a.t())
-        torch.distributed.all_gather_into_tensor(gathered, tensors.a if turned is None else turned)
-        multiply(whole, tensors, tensors.c)
+        gathered = a.new_empty(shape)
+        torch.distributed.all_gather_into_tensor(gathered, a if by_rows else a.t().contiguous())
+        multiply(gathered if by_rows else gathered.t(), tensors, tensors.c)
 
     return run
 

@@ -23,10 +23,10 @@ def bulk_synchronous(problem: GemmAllReduce, tensors: GemmTensors, rank: int) ->
             torch.distributed.all_reduce(tensors.c)
 
         return all_reduce
-    part = torch.empty_like(tensors.c)
-    parts = torch.empty((problem.world_size * problem.m, problem.n), dtype=part.dtype, device=part.device)
 
     def gather_and_sum() -> None:
+        part = torch.empty_like(tensors.c)
+        parts = part.new_empty((problem.world_size * problem.m, problem.n))
         multiply(tensors, bias, part)
         torch.distributed.all_gather_into_tensor(parts, part)
         torch.sum(parts.view(problem.world_size, problem.m, problem.n), dim=0, out=tensors.c)
