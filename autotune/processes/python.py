@@ -10,7 +10,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import IO, Protocol
 
-from autotune.processes.forked import server_with
+from autotune.processes.forked import fork_python, server_with
 
 PACKAGE_ROOT = Path(__file__).parents[2]
 
@@ -44,7 +44,7 @@ def start_python(
     environment = _with_path(os.environ if environment is None else environment, path)
     outputs = (1, 2) if log is None else (log.fileno(), log.fileno())
     if imports is not None:
-        forked = server_with(imports, environment).start(module, connection, environment, path, outputs)
+        forked = fork_python(imports, module, connection, environment, path, outputs)
         if forked is not None:
             return forked
     return subprocess.Popen(
