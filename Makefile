@@ -3,8 +3,9 @@
 #   make tune    tune all-gather + GEMM on this machine and print the report; ARGS="--m 4096 …"
 #   make test    all checks: ruff, mypy, pytest; ARGS="-k heap …" goes to pytest
 #
-# and four for occasional use:
+# and five for occasional use:
 #
+#   make test-slow     the tests that "make test" leaves out: whole matrices, of which that runs a part
 #   make results       on a host with GPUs: measure the tables of README and docs/results.md again; ARGS="--minutes 9"
 #   make test-lowest   the decorator's contract and a sample of kernels with the lowest Triton that works, in .lowest
 #   make wheelhouse    collect the wheels that a GPU host without internet needs (docs/offline-hosts.md)
@@ -26,7 +27,7 @@ ifneq ($(shell cat $(STAMP) 2>/dev/null),$(CURDIR))
 .PHONY: $(STAMP)
 endif
 
-.PHONY: tune test results test-lowest wheelhouse clean
+.PHONY: tune test test-slow results test-lowest wheelhouse clean
 
 tune: $(STAMP)
 	@$(BIN)/tune all-gather-gemm $(ARGS)
@@ -37,6 +38,9 @@ test: $(STAMP)
 	@$(BIN)/ruff format --check --quiet .
 	@$(BIN)/mypy --no-error-summary
 	@$(BIN)/pytest $(ARGS)
+
+test-slow: $(STAMP)
+	@$(BIN)/pytest -m slow $(ARGS)
 
 results: $(STAMP)
 	@$(BIN)/python bench/results.py $(ARGS)

@@ -133,7 +133,7 @@ def gang_of_victims(world_size: int, grace: float, **dimensions: int) -> Iterato
         with Sniper(found, problem, machine(), deadlines=dict.fromkeys(PHASES, PATIENT)) as started:
             yield started
             pids = [process.pid for process in started._processes]
-        assert all(gone(pid, within=60) for pid in pids)
+        assert all(gone(pid, within=300) for pid in pids)
     registry._from_files.cache_clear()
 
 
