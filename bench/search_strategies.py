@@ -22,15 +22,18 @@ from pathlib import Path
 from typing import Any
 
 import optuna
+from optuna.distributions import BaseDistribution
+from optuna.trial import FrozenTrial, TrialState
 
 from autotune.config import Config, Value
 from autotune.machine import Machine
-from autotune.outcome import Evaluation, Outcome
+from autotune.outcome import Evaluation
 from autotune.ranks.evaluation import MeasurePlan
 from autotune.recordings import Recording, Replay, read
 from autotune.search_spaces import Space
 from autotune.search_spaces.gemm import gemm_dimensions
-from autotune.tuning.search import Search
+from autotune.tuning import Given, JointSampler
+from autotune.tuning.search.proposer import no_prediction
 from autotune.workloads import Workload, names, workload
 
 AHEAD = 8
@@ -46,6 +49,8 @@ COMPUTE = (
 """Dimensions that a kernel without communication would have too."""
 
 PLAN = MeasurePlan()
+
+PRUNED = TrialState.PRUNED
 
 
 @dataclass(frozen=True)
@@ -111,68 +116,101 @@ BUDGETED = ("compute, then communication", "Kernel Tuner")
 
 
 def ours(table: Table, trials: int, seed: int) -> list[float]:
-    """The tuning loop's search with its first configs and the cost model."""
-    return list(_search(table, table.space, trials, seed, table.first, table.predict).values())
+    """The tuning loop's sampler with its first configs and the cost model."""
+    return _told(table, table.space, trials, seed, table.first, table.predict)
 
 
 def ours_without_first(table: Table, trials: int, seed: int) -> list[float]:
-    """The same, told nothing: what the sampler and the local search are worth alone."""
-    return list(_search(table, table.space, trials, seed, []).values())
+    """The same, told nothing: what the surrogate and TPE are worth alone."""
+    return _told(table, table.space, trials, seed, [])
 
 
 def one_at_a_time(table: Table, trials: int, seed: int) -> list[float]:
     """Told nothing, and each proposal with all that went before it known: what going ahead is measured by."""
-    return list(_search(table, table.space, trials, seed, [], ahead=1).values())
+    return _told(table, table.space, trials, seed, [], ahead=1)
 
 
 def sequential(table: Table, trials: int, seed: int) -> list[float]:
     """Half of the trials on the compute dimensions, communication as in the default; then the rest with those fixed.
 
-    The search is ours both times, the cost model with it.
+    The sampler is ours both times, the cost model with it.
     """
     start = table.start
     fixed: dict[str, list[Value]] = {name: [value] for name, value in start.items() if name not in COMPUTE}
-    compute = _search(table, table.space.restricted(fixed), trials // 2, seed, [start], table.predict)
+    space = table.space.restricted(fixed)
+    compute = dict(_joint(table, space, trials // 2, seed, [start], table.predict))
     best = min(compute, key=lambda config: compute[config], default=start)
     chosen: dict[str, list[Value]] = {name: [value] for name, value in best.items() if name in COMPUTE}
     left = trials - len(compute) + 1  # the best is known, and measured for nothing
-    rest = _search(table, table.space.restricted(chosen), left, seed, [best], table.predict)
-    return [*compute.values(), *(latency for config, latency in rest.items() if config != best)]
+    rest = _joint(table, table.space.restricted(chosen), left, seed, [best], table.predict)
+    return [*compute.values(), *(latency for config, latency in rest if config != best)]
 
 
 def tpe(table: Table, trials: int, seed: int) -> list[float]:
     """Optuna's TPE as it comes; of the space it knows the dimensions, invalid configs are pruned."""
-    replay = Replay(table.recording)
-    study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=seed))
     space = table.space.narrowed(table.problem, table.machine)
-    found: list[float] = []
-    for _ in range(trials * IN_VAIN):
-        if len(found) == trials:
-            break
-        trial = study.ask()
-        config = space.suggest(trial)
-        evaluation = Evaluation(Outcome.INVALID)
-        if space.violation(config, table.problem, table.machine) is None:
-            evaluation = replay.evaluate(config, 0, PLAN)
-            found.append(table.latency(evaluation))
-        if evaluation.latency is None:
-            study.tell(trial, state=optuna.trial.TrialState.PRUNED)
-        else:
-            study.tell(trial, evaluation.latency.median)
-    return found
+    return _latencies(searched(table, space, optuna.samplers.TPESampler(seed=seed), trials))
 
 
 def randomly(table: Table, trials: int, seed: int) -> list[float]:
     """Valid configs drawn at random, none twice."""
-    evaluations = list(table.recording.evaluations.values())
-    drawn = random.Random(seed).sample(evaluations, min(trials, len(evaluations)))
-    return [table.latency(evaluation) for evaluation in drawn]
+    recorded = list(table.recording.evaluations)
+    drawn = random.Random(seed).sample(recorded, min(trials, len(recorded)))
+    return _latencies(searched(table, table.space, InOrder(table.space, drawn), len(drawn)))
 
 
 def exhaustive(table: Table, trials: int, seed: int) -> list[float]:
     """The configs in the order of the list, as Triton's autotuner takes them; no seed matters."""
-    evaluations = list(table.recording.evaluations.values())
-    return [table.latency(evaluation) for evaluation in evaluations[:trials]]
+    listed = list(table.recording.evaluations)[:trials]
+    return _latencies(searched(table, table.space, InOrder(table.space, listed), len(listed)))
+
+
+class InOrder(optuna.samplers.BaseSampler):
+    """Takes the configs of a list one after the other."""
+
+    def __init__(self, space: Space, configs: Iterable[Config]) -> None:
+        self._space, self._configs = space, iter(configs)
+
+    def infer_relative_search_space(self, study: optuna.Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
+        """Everything."""
+        return {dimension.name: dimension.distribution() for dimension in self._space.dimensions.values()}
+
+    def sample_relative(self, study: optuna.Study, trial: FrozenTrial, search_space: Any) -> dict[str, Any]:
+        """The next config."""
+        return dict(self._space.parameters(next(self._configs)))
+
+    def sample_independent(self, study: optuna.Study, trial: FrozenTrial, param_name: str, dist: Any) -> Any:
+        """Never: the list says everything."""
+        raise AssertionError(param_name)
+
+
+def searched(
+    table: Table, space: Space, sampler: optuna.samplers.BaseSampler, trials: int, ahead: int = 1
+) -> list[tuple[Config, float]]:
+    """The one study that all samplers are compared in: its trials' configs and latencies, in order.
+
+    It is asked ``ahead`` of what it is told, the one asked included. What breaks a constraint is pruned, and no trial.
+    """
+    study = optuna.create_study(sampler=sampler)
+    replay = Replay(table.recording)
+    waiting: deque[tuple[optuna.Trial, Config]] = deque()
+    found: list[tuple[Config, float]] = []
+    for _ in range(trials * IN_VAIN):
+        if len(waiting) < min(ahead, trials - len(found)) and _has_more(sampler, study):
+            trial = study.ask()
+            config = space.suggest(trial)
+            if space.violation(config, table.problem, table.machine) is None:
+                waiting.append((trial, config))
+            else:
+                study.tell(trial, state=PRUNED)
+            continue
+        if not waiting:
+            break
+        trial, config = waiting.popleft()
+        latency = table.latency(replay.evaluate(config, 0, PLAN))
+        study.tell(trial, *((latency,) if math.isfinite(latency) else (None, PRUNED)))
+        found.append((config, latency))
+    return found
 
 
 def kernel_tuner(strategy: str) -> Strategy:
@@ -222,29 +260,30 @@ def strategies() -> dict[str, Strategy]:
     return found
 
 
-def _search(
+def _told(
     table: Table, space: Space, trials: int, seed: int, first: Sequence[Config],
-    predict: Callable[[Config], float | None] = lambda config: None, ahead: int = AHEAD,
-) -> Mapping[Config, float]:  # fmt: skip
-    """The latency of every config that our search took, proposed ``ahead`` of what it knows, the one asked included."""
-    known = [config for config in first if space.violation(config, table.problem, table.machine) is None]
-    search = Search(space, table.problem, table.machine, seed, known, [], lambda config, evaluation: None, predict)
-    replay = Replay(table.recording)
-    waiting: deque[Any] = deque()
-    found: dict[Config, float] = {}
-    while len(found) < trials:
-        while len(waiting) < min(ahead, trials - len(found)):
-            candidate = search.ask()
-            if candidate is None:
-                break
-            waiting.append(candidate)
-        if not waiting:
-            break
-        candidate = waiting.popleft()
-        evaluation = replay.evaluate(candidate.config, 0, PLAN)
-        search.tell(candidate, evaluation)
-        found[candidate.config] = table.latency(evaluation)
-    return found
+    predict: Callable[[Config], float | None] = no_prediction, ahead: int = AHEAD,
+) -> list[float]:  # fmt: skip
+    return _latencies(_joint(table, space, trials, seed, first, predict, ahead))
+
+
+def _joint(
+    table: Table, space: Space, trials: int, seed: int, first: Sequence[Config],
+    predict: Callable[[Config], float | None] = no_prediction, ahead: int = AHEAD,
+) -> list[tuple[Config, float]]:  # fmt: skip
+    """What our sampler comes to, which is told a space."""
+    valid = [config for config in first if space.violation(config, table.problem, table.machine) is None]
+    given = Given(space, table.problem, table.machine, valid, predict=predict).narrowed
+    return searched(table, given.space, JointSampler(seed, given, logarithmic=True), trials, ahead)
+
+
+def _has_more(sampler: optuna.samplers.BaseSampler, study: optuna.Study) -> bool:
+    """False where ours has used the space up; Optuna's own repeat themselves."""
+    return not isinstance(sampler, JointSampler) or sampler.ready(study)
+
+
+def _latencies(found: Iterable[tuple[Config, float]]) -> list[float]:
+    return [latency for _, latency in found]
 
 
 def _indices(table: Table, config: Config) -> tuple[int, ...]:

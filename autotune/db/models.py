@@ -14,7 +14,7 @@ from autotune.db.records import CacheKey, Provenance, State
 
 KEY = tuple(field.name for field in dataclasses.fields(CacheKey))
 PROVENANCE = tuple(field.name for field in dataclasses.fields(Provenance))
-"""Columns of ``studies`` that hold the fields of the two records."""
+"""Columns of ``tuning_studies`` that hold the fields of the two records."""
 
 LIVE = text("state <> 'superseded'")
 
@@ -31,10 +31,10 @@ class Base(DeclarativeBase):
 class Study(Base):
     """One tuning of one key with one provenance; at most one is not superseded."""
 
-    __tablename__ = "studies"
+    __tablename__ = "tuning_studies"
     __table_args__ = (
-        Index("ix_studies_record_key", "record_key", unique=True),
-        Index("ix_studies_live", *KEY, *PROVENANCE, unique=True, sqlite_where=LIVE, postgresql_where=LIVE),
+        Index("ix_tuning_studies_record_key", "record_key", unique=True),
+        Index("ix_tuning_studies_live", *KEY, *PROVENANCE, unique=True, sqlite_where=LIVE, postgresql_where=LIVE),
     )
 
     id: Mapped[int] = mapped_column(primary_key=True)
@@ -82,11 +82,11 @@ class Study(Base):
 class Trial(Base):
     """One evaluation of one config; rows are only ever added."""
 
-    __tablename__ = "trials"
-    __table_args__ = (Index("ix_trials_record_key", "record_key", unique=True),)
+    __tablename__ = "tuning_trials"
+    __table_args__ = (Index("ix_tuning_trials_record_key", "record_key", unique=True),)
 
     id: Mapped[int] = mapped_column(primary_key=True)
-    study_id: Mapped[int] = mapped_column(ForeignKey("studies.id"), index=True)
+    study_id: Mapped[int] = mapped_column(ForeignKey("tuning_studies.id"), index=True)
     number: Mapped[int | None]
     source: Mapped[str] = mapped_column(Text)
     config: Mapped[str] = mapped_column(Text)

@@ -15,12 +15,14 @@ from autotune.db.records import CacheKey, Provenance
 
 def studies(schema: Schema, *conditions: ColumnElement[bool]) -> Select[*tuple[Any, ...]]:
     """Studies in the order in which they were started."""
-    return select(*schema.columns(Study)).where(*conditions).order_by(Study.id)
+    table = schema.table(Study)
+    return select(table).where(*conditions).order_by(table.c.id)
 
 
 def trials(schema: Schema, study_id: int) -> Select[*tuple[Any, ...]]:
     """A study's trials in the order in which they were recorded."""
-    return select(*schema.columns(Trial)).where(Trial.study_id == study_id).order_by(Trial.id)
+    table = schema.table(Trial)
+    return select(table).where(table.c.study_id == study_id).order_by(table.c.id)
 
 
 def finished(schema: Schema, *conditions: ColumnElement[bool]) -> Select[*tuple[Any, ...]]:
@@ -28,19 +30,19 @@ def finished(schema: Schema, *conditions: ColumnElement[bool]) -> Select[*tuple[
 
     Times decide only among studies of a schema without the count.
     """
-    count = select(func.count()).where(Trial.study_id == Study.id).scalar_subquery()
-    columns = {column.key: column for column in schema.columns(Study)}
-    order = func.coalesce(columns["finished_order"], literal_column("0"))
-    came = func.coalesce(columns["imported_at"], Study.finished_at)
-    query = select(*columns.values(), count.label("trials")).where(Study.finished_at.is_not(None), *conditions)
-    return query.order_by(order.desc(), came.desc(), Study.id.desc())
+    study, trial = schema.table(Study), schema.table(Trial)
+    count = select(func.count()).where(trial.c.study_id == study.c.id).scalar_subquery()
+    order = func.coalesce(study.c.finished_order, literal_column("0"))
+    came = func.coalesce(study.c.imported_at, study.c.finished_at)
+    query = select(study, count.label("trials")).where(study.c.finished_at.is_not(None), *conditions)
+    return query.order_by(order.desc(), came.desc(), study.c.id.desc())
 
 
 def cache(schema: Schema) -> Executable:
     """Finished studies; the parameters ``workload`` and ``device`` filter them unless None."""
     if schema is CURRENT:
         return _CACHE
-    return finished(schema, *_chosen())
+    return finished(schema, *_chosen(schema))
 
 
 def newest(found: Iterable[Row[Any]]) -> list[Row[Any]]:
@@ -61,22 +63,23 @@ def newest(found: Iterable[Row[Any]]) -> list[Row[Any]]:
 def identity(schema: Schema, key: CacheKey, provenance: Provenance) -> list[ColumnElement[bool]]:
     """Conditions for the studies of a key and provenance."""
     values = dataclasses.asdict(key) | dataclasses.asdict(provenance)
-    columns = {column.key: column for column in schema.columns(Study)}
+    columns = schema.table(Study).c
     return [columns[name] == value for name, value in values.items()]
 
 
 def live(schema: Schema, key: CacheKey, provenance: Provenance) -> list[ColumnElement[bool]]:
     """Conditions for the running or finished study; the tables allow only one."""
-    return [Study.state != "superseded", *identity(schema, key, provenance)]
+    return [schema.table(Study).c.state != "superseded", *identity(schema, key, provenance)]
 
 
 def _identity(row: Row[Any]) -> tuple[Any, ...]:
     return tuple(getattr(row, name) for name in (*KEY, *PROVENANCE))
 
 
-def _chosen() -> list[ColumnElement[bool]]:
-    return [func.coalesce(bindparam(column.key), column) == column for column in (Study.workload, Study.device)]
+def _chosen(schema: Schema) -> list[ColumnElement[bool]]:
+    columns = schema.table(Study).c
+    return [func.coalesce(bindparam(name), columns[name]) == columns[name] for name in ("workload", "device")]
 
 
-_CACHE = text(str(finished(CURRENT, *_chosen())))
+_CACHE = text(str(finished(CURRENT, *_chosen(CURRENT))))
 """As text: SQLAlchemy compiles the query in 2 ms per engine, and the first look-up would wait."""

@@ -90,9 +90,11 @@ class Store:
         """A study's evaluations in the order of recording."""
 
         def ask(session: Session) -> Sequence[Row[Any]]:
-            if session.scalar(select(Study.id).where(Study.id == study_id)) is None:
+            schema = self._database.schema
+            ids = schema.table(Study).c.id
+            if session.scalar(select(ids).where(ids == study_id)) is None:
                 raise StoreError(self._no_study(study_id))
-            return session.execute(queries.trials(self._database.schema, study_id)).all()
+            return session.execute(queries.trials(schema, study_id)).all()
 
         records = (self._intact(Trial, row, rows.trial_record) for row in self._database.read(ask))
         return [record for record in records if record is not None]
@@ -223,7 +225,7 @@ class Store:
         return self._intact(Study, found[-1], rows.study_record) if found else None
 
     def _intact(self, table: Any, row: Row[Any], read: Any) -> Any:
-        return intact(self.place, table.__tablename__, row.id, lambda: read(row))
+        return intact(self.place, self._database.schema.name(table), row.id, lambda: read(row))
 
     def _existing(self, session: Session, study_id: int) -> Study:
         row = session.get(Study, study_id)

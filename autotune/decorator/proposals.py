@@ -139,10 +139,7 @@ class Proposals:
     def _learn(self, candidate: Candidate, evaluation: Evaluation) -> None:
         self._evaluations[candidate.config] = evaluation
         if self._search is not None:
-            if candidate.trial is None:
-                self._search.remember(candidate.config, evaluation)
-            else:
-                self._search.tell(candidate, evaluation)
+            self._search.tell(candidate, evaluation)
 
     def _write(self, write: Callable[[Store, int], None]) -> None:
         if self._store is None or self._study is None:

@@ -115,7 +115,7 @@ class Space:
         got = ", ".join(f"{name}={config[name]}" for name in broken.uses)
         return f"{broken.name} ({got}): {broken.reason}"
 
-    def broken(self, config: Config, problem: Problem, machine: Machine) -> Constraint | None:
+    def broken(self, config: Mapping[str, Value], problem: Problem, machine: Machine) -> Constraint | None:
         """The first constraint that the config breaks; its dimensions and values are those of its mode."""
         setting = Setting(problem, machine)
         for constraint in self._constraints_of[str(config["mode"])]:
@@ -137,6 +137,15 @@ class Space:
     def parameters(self, config: Config) -> dict[str, int]:
         """The config as Optuna's parameters: the index of each value."""
         return {name: self.dimensions[name].index(value) for name, value in config.items()}
+
+    def of_parameters(self, parameters: Mapping[str, int]) -> Config | None:
+        """The config of Optuna's parameters; None where they are not those of a config, valid or not."""
+        try:
+            config = Config({name: self.dimensions[name].values[at] for name, at in parameters.items()})
+        except (KeyError, IndexError):
+            return None
+        mode = config.get("mode")
+        return config if mode is not None and set(config) == {d.name for d in self.dimensions_of(str(mode))} else None
 
     def distributions(self, config: Config) -> dict[str, optuna.distributions.BaseDistribution]:
         """Optuna's distributions for ``parameters``."""

@@ -3,5 +3,18 @@
 from autotune.tuning.effort import EFFORTS, Budget, Effort, limits_of
 from autotune.tuning.loop import Evaluator, Result, TurningEvaluator, tune
 from autotune.tuning.progress import Progress
+from autotune.tuning.search import Given, JointSampler
 
-__all__ = ["EFFORTS", "Budget", "Effort", "Evaluator", "Result", "Progress", "TurningEvaluator", "limits_of", "tune"]
+__all__ = [
+    "EFFORTS",
+    "Budget",
+    "Effort",
+    "Evaluator",
+    "Given",
+    "JointSampler",
+    "Progress",
+    "Result",
+    "TurningEvaluator",
+    "limits_of",
+    "tune",
+]

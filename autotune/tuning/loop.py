@@ -19,6 +19,7 @@ from autotune.ranks.evaluation import LONG_CALL, MeasurePlan, warm_from
 from autotune.tuning.claim import claimed
 from autotune.tuning.effort import Budget, Effort
 from autotune.tuning.finals import CLOSE, FINAL, contested, finals_plan, merge, next_session, run_finals, winner
+from autotune.tuning.live import LiveStorage
 from autotune.tuning.progress import Progress
 from autotune.tuning.screening import Ahead, Screen
 from autotune.tuning.search import Candidate, Search
@@ -82,10 +83,11 @@ def tune(
     workload: Workload, problem: Problem, machine: Machine, store: Store, gang: Evaluator, screen: Screen,
     *, budget: Budget, effort: Effort, seed: int = 0, force: bool = False, extra_finalists: Sequence[Config] = (),
     watch: Callable[[Progress], None] = lambda progress: None, regime: Regime = DEFAULT_REGIME,
+    live: LiveStorage | None = None,
 ) -> Result:  # fmt: skip
     """Tune one problem, or answer from the cache. ``gang`` is started only if there is something to measure, and stays
     running: the caller closes it. ``extra_finalists`` are measured in the finals in any case. The winner is the fastest
-    in the ``regime``.
+    in the ``regime``. ``live`` gets the run as it goes.
 
     An unfinished study is continued: the search measures nothing again, the finals start over. While another process
     tunes the same problem this one waits, then answers from the cache, or with ``force`` tunes again. Ctrl-C ends the
@@ -97,7 +99,7 @@ def tune(
     with claimed(store, begin, watch, anew=force) as study:
         if study.state == "finished":
             return Result(study, Progress("answered from the cache"), store.entry(key, provenance), from_cache=True)
-        run = _Run(workload, problem, machine, store, gang, screen, budget, effort, study, watch, regime)
+        run = _Run(workload, problem, machine, store, gang, screen, budget, effort, study, watch, regime, live)
         try:
             run.search_space()
             run.finish(extra_finalists)
@@ -113,6 +115,7 @@ class _Run:
     def __init__(
         self, workload: Workload, problem: Problem, machine: Machine, store: Store, gang: Evaluator, screen: Screen,
         budget: Budget, effort: Effort, study: StudyRecord, watch: Callable[[Progress], None], regime: Regime,
+        live: LiveStorage | None,
     ) -> None:  # fmt: skip
         self._problem, self._machine, self._workload = problem, machine, workload
         self._store, self._gang, self._screen = store, gang, screen
@@ -122,6 +125,7 @@ class _Run:
         self.progress = Progress(regime=regime)
         self._baselines = workload.baselines(problem, machine)
         self._history = store.trials(study.id)
+        self._live = live.study(study, workload.space, self._history) if live is not None else None
         first = [workload.default_config(problem, machine), *warm_starts(workload, problem, machine, store, regime)]
         first += workload.first_configs(problem, machine)
         reserved = self._baselines.values()
@@ -210,6 +214,8 @@ class _Run:
             roofline=roofline(self._problem, self._gang.measure_rates(self._problem.dtype)),
         )
         self._store.finish(self._study.id, found)
+        if self._live is not None:
+            self._live.finish(found)
         self.progress.best, self.progress.baselines = (best, found.latency), found.baselines
         self._show("done")
 
@@ -265,7 +271,10 @@ class _Run:
 
     def _save(self, config: Config, evaluation: Evaluation, source: str) -> None:
         number = self.progress.trials
-        self._store.record(self._study.id, TrialRecord(config, evaluation, source, number, self._predicted(config)))
+        record = TrialRecord(config, evaluation, source, number, self._predicted(config))
+        self._store.record(self._study.id, record)
+        if self._live is not None:
+            self._live.add(record)
         self.progress.count(config, evaluation)
 
     def _predicted(self, config: Config) -> float | None:

@@ -16,6 +16,7 @@ from sqlalchemy import URL, Engine, create_engine, inspect
 
 from autotune.config import Config
 from autotune.db import CacheKey, Provenance, Store, Winner, migrations
+from autotune.db.engines import condition
 from autotune.db.engines.sqlite import APPLICATION_ID
 from autotune.db.models import Base
 from autotune.errors import StoreError
@@ -63,9 +64,25 @@ def as_text(url: URL) -> str:
     return url.render_as_string(hide_password=False)
 
 
-def test_the_revisions_make_what_the_models_say(url: URL) -> None:
+@pytest.mark.parametrize("began", [None, "0001"])
+def test_the_revisions_make_what_the_models_say(url: URL, path: Path, began: str | None) -> None:
+    """As a new database does, which gets the models' tables at once."""
+    if began is not None:
+        with old_database(url, path, began):
+            pass
     Store.open(as_text(url)).close()
     engine = create_engine(url)
+    names = [
+        index["name"] for table in ("tuning_studies", "tuning_trials") for index in inspect(engine).get_indexes(table)
+    ]
+    assert sorted(map(str, names)) == [
+        "ix_tuning_studies_live", "ix_tuning_studies_record_key", "ix_tuning_trials_record_key",
+        "ix_tuning_trials_study_id",
+    ]  # fmt: skip
+    if url.get_backend_name() == "postgresql":
+        for table, keys in (("tuning_studies", []), ("tuning_trials", ["fk_tuning_trials_study_id"])):
+            assert inspect(engine).get_pk_constraint(table)["name"] == f"pk_{table}"
+            assert [key["name"] for key in inspect(engine).get_foreign_keys(table)] == keys
     with engine.connect() as connection:
         context = MigrationContext.configure(connection, opts={"version_table": migrations.VERSION_TABLE})
         assert compare_metadata(context, Base.metadata) == []
@@ -93,7 +110,7 @@ def test_a_newer_schema_is_read_but_not_written(
         store.finish(study.id, winner)
     with closing(sqlite3.connect(path)) as connection:
         connection.execute(f"UPDATE {migrations.VERSION_TABLE} SET version_num = '0099'")
-        connection.execute("ALTER TABLE studies ADD COLUMN of_the_future TEXT")
+        connection.execute("ALTER TABLE tuning_studies ADD COLUMN of_the_future TEXT")
         connection.commit()
     newer = (
         f"database {path} has schema '0099', of a newer iris-autotune; this one knows up to '{migrations.HEAD}': "
@@ -106,16 +123,17 @@ def test_a_newer_schema_is_read_but_not_written(
         assert [entry.winner for entry in store.entries()] == [winner]
         with pytest.raises(StoreError, match="has schema '0099' and is open for reading only"):
             store.forget(study.id)
-    with closing(sqlite3.connect(path)) as connection:
-        connection.execute("ALTER TABLE trials RENAME COLUMN reason TO why")
-        connection.commit()
-    with pytest.raises(StoreError) as caught:
-        Store.open(path, create=False)
-    assert str(caught.value) == newer, "it lacks what this version would read"
+    for change in ("RENAME COLUMN reason TO why", "RENAME TO evaluations"):
+        with closing(sqlite3.connect(path)) as connection:
+            connection.execute(f"ALTER TABLE tuning_trials {change}")
+            connection.commit()
+        with pytest.raises(StoreError) as caught:
+            Store.open(path, create=False)
+        assert str(caught.value) == newer, "it lacks what this version would read"
 
 
 @pytest.mark.parametrize("revision", migrations.REVISIONS[:-1])
-def test_reading_migrates_nothing_and_older_clients_go_on(url: URL, path: Path, revision: str) -> None:
+def test_reading_migrates_nothing_and_writing_all_that_is_there(url: URL, path: Path, revision: str) -> None:
     with old_database(url, path, revision) as engine:
         with Store.open(as_text(url), create=False) as store:
             [entry] = store.entries()
@@ -126,14 +144,17 @@ def test_reading_migrates_nothing_and_older_clients_go_on(url: URL, path: Path, 
                 store.forget(1)
         with engine.connect() as connection:
             assert migrations.current(connection) == revision
-            columns = {column["name"] for column in inspect(connection).get_columns("studies")}
-            assert "finished_order" not in columns
+            assert not inspect(connection).has_table("tuning_studies")
         Store.open(as_text(url)).close()
         with engine.begin() as connection:
             assert migrations.current(connection) == migrations.HEAD, "opening for writing migrates"
-            connection.exec_driver_sql(INSERT_STUDY.format(id=3, m=8192, state="'finished'"))  # an older client goes on
-        with Store.open(as_text(url), create=False) as store:
-            assert [entry.study_id for entry in store.entries()] == [2, 3]
+            later = INSERT_STUDY.format(id=3, m=8192, state="'finished'").replace("studies", "tuning_studies")
+            connection.exec_driver_sql(later)  # a client that knows fewer columns goes on
+            assert not {"studies", "trials"} & set(inspect(connection).get_table_names())
+        with Store.open(as_text(url)) as store:
+            assert sorted(entry.study_id for entry in store.entries()) == [2, 3]
+            store.record(1, store.trials(1)[0])
+            assert len(store.trials(1)) == 2 and condition(as_text(url)).trials == 2
 
 
 def test_a_lookup_in_an_older_database_is_exact_and_changes_no_byte(path: Path) -> None:
@@ -194,9 +215,20 @@ def test_an_older_schema_is_migrated_in_place(path: Path, key: CacheKey, provena
 def test_a_migration_that_fails_leaves_the_file_as_it_was(path: Path) -> None:
     with closing(sqlite3.connect(path)) as connection:
         connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-        connection.execute("CREATE TABLE trials (in_the_way INTEGER)")
+        connection.execute("CREATE TABLE tuning_trials (in_the_way INTEGER)")
     before = path.read_bytes()
     for _ in range(2):
-        with pytest.raises(StoreError, match="table trials already exists"):
+        with pytest.raises(StoreError, match="table tuning_trials already exists"):
             Store.open(path)
     assert path.read_bytes() == before
+
+
+def test_a_renaming_that_fails_leaves_the_file_as_it_was(path: Path) -> None:
+    url = URL.create("sqlite", database=str(path))
+    with old_database(url, path, "0004") as engine:
+        with engine.begin() as connection:
+            connection.exec_driver_sql("CREATE TABLE tuning_trials (in_the_way INTEGER)")
+        before = path.read_bytes()
+        with pytest.raises(StoreError, match="there is already another table .* tuning_trials"):
+            Store.open(path)
+        assert path.read_bytes() == before

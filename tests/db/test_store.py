@@ -327,12 +327,12 @@ def test_a_damaged_trial_is_left_out_and_named_once(
     study = begin(sqlite_store, key, provenance)
     for _ in range(3):
         sqlite_store.record(study.id, trial)
-    change(path, f"UPDATE trials SET {column} = ? WHERE id = 2", value)
+    change(path, f"UPDATE tuning_trials SET {column} = ? WHERE id = 2", value)
     for _ in range(2):
         assert [each.id for each in sqlite_store.trials(study.id)] == [1, 3]
     [message] = caplog.messages
-    assert "cache.db: row 2 of table trials is damaged (" in message
-    assert message.endswith("skipped; repair it or delete it: DELETE FROM trials WHERE id = 2;")
+    assert "cache.db: row 2 of table tuning_trials is damaged (" in message
+    assert message.endswith("skipped; repair it or delete it: DELETE FROM tuning_trials WHERE id = 2;")
 
 
 @pytest.mark.parametrize(
@@ -363,14 +363,14 @@ def test_a_damaged_study_costs_one_miss_and_one_warning(
     other = dataclasses.replace(key, arch="sm_100")
     for each in (key, other):
         sqlite_store.finish(begin(sqlite_store, each, provenance).id, winner)
-    change(path, f"UPDATE studies SET {column} = {TEXT[type(value)]} WHERE id = 1", value)
+    change(path, f"UPDATE tuning_studies SET {column} = {TEXT[type(value)]} WHERE id = 1", value)
     for _ in range(2):
         assert [entry.key for entry in sqlite_store.entries()] == [other]
         assert [study.key for study in sqlite_store.studies()] == [other]
         assert sqlite_store.entry(key, provenance) is None
     [message] = caplog.messages
-    assert "cache.db: row 1 of table studies is damaged (" in message
-    assert message.endswith("DELETE FROM trials WHERE study_id = 1; DELETE FROM studies WHERE id = 1;")
+    assert "cache.db: row 1 of table tuning_studies is damaged (" in message
+    assert message.endswith("DELETE FROM tuning_trials WHERE study_id = 1; DELETE FROM tuning_studies WHERE id = 1;")
     study = begin(sqlite_store, key, provenance)  # tuning the same problem
     assert study.id == 3 and study.state == "running"
     sqlite_store.finish(study.id, winner)
@@ -384,7 +384,7 @@ def test_what_a_damaged_winner_superseded_is_not_served(
         study = begin(sqlite_store, key, provenance)
         sqlite_store.finish(study.id, winner)
         sqlite_store.forget(study.id)
-    change(path, "UPDATE studies SET winner_latency = '{}' WHERE id = 2")
+    change(path, "UPDATE tuning_studies SET winner_latency = '{}' WHERE id = 2")
     assert sqlite_store.entries() == [] and sqlite_store.entry(key, provenance) is None
 
 

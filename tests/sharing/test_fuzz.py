@@ -160,7 +160,7 @@ def test_rows(make_entry: MakeEntry, tmp_path: Path) -> None:
             store.record(study.id, TrialRecord(original.winner.config, evaluation, "sampler", 1, 2.0))
         store.finish(study.id, original.winner)
     whole = path.read_bytes()
-    tables = {table: columns_of(path, table) for table in ("studies", "trials")}
+    tables = {table: columns_of(path, table) for table in ("tuning_studies", "tuning_trials")}
     spots = [(table, column) for table, columns in tables.items() for column in columns if column != "id"]
     values = st.one_of(st.none(), odd_numbers, odd_text, st.binary(max_size=4), odd_json.map(json.dumps))
 

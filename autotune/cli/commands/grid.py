@@ -12,7 +12,7 @@ import typer
 from autotune.cli import output, session
 from autotune.cli.commands.held_out import HeldOut, compared
 from autotune.cli.commands.sizes import Sizes
-from autotune.cli.commands.tune import Effort, Force, Seconds, Seed, Trials, say_where
+from autotune.cli.commands.tune import Effort, Force, OptunaStorage, Seconds, Seed, Trials, say_where
 from autotune.cli.entry_text import entry_dict, speedup_text
 from autotune.cli.interrupts import exit_code
 from autotune.cli.options import Database, Json, RegimeName, Request
@@ -27,6 +27,7 @@ from autotune.workloads import Workload, provenance_of
 if TYPE_CHECKING:
     from autotune.runtime.lookup import Found
     from autotune.tuning import Budget, Result, TurningEvaluator
+    from autotune.tuning.live import LiveStorage
     from autotune.tuning.screening import Screen
 
 HEADER = ("sizes", "winner", "speedup", "limit", "mode", "with previous config")
@@ -89,6 +90,7 @@ class Bench:
     seed: int
     force: bool
     regime: Regime
+    live: LiveStorage | None
 
     def start(self, problems: Sequence[Problem]) -> None:
         """Start the ranks if any size is to be tuned; outside its budget, or the first size would lose that time."""
@@ -111,20 +113,21 @@ class Bench:
             return tune(
                 self.workload, problem, self.machine, self.store, self.gang, self.screen, budget=self.limits,
                 effort=EFFORTS[self.effort], seed=self.seed, force=self.force, watch=watch,
-                extra_finalists=valid, regime=self.regime,
+                extra_finalists=valid, regime=self.regime, live=self.live,
             )  # fmt: skip
 
 
 def tune_grid(
     request: Request, held_out: Apart = None, budget: Seconds = None, trials: Trials = None, effort: Effort = None,
-    seed: Seed = 0, force: Force = False, regime: RegimeName = DEFAULT_REGIME.value, db: Database = None,
-    json: Json = False,
+    seed: Seed = 0, force: Force = False, regime: RegimeName = DEFAULT_REGIME.value,
+    optuna_storage: OptunaStorage = None, db: Database = None, json: Json = False,
 ) -> None:  # fmt: skip
     """Sizes are lists (16,64,256) or ranges that double (1..1024); every combination is tuned.
 
     --budget and --trials apply to each problem. The same command continues an interrupted run.
     """
     from autotune.tuning import limits_of
+    from autotune.tuning.live import live_storage
 
     machine, workload, wanted = session.machine(), request.workload, regime_of(regime)
     chosen, limits = limits_of(machine, effort, trials, budget, seed)
@@ -140,10 +143,11 @@ def tune_grid(
     try:
         with (
             Store.open(db) as store,
+            live_storage(optuna_storage) as live,
             session.make_screen(workload, problems[0], machine) as screen,
             closing(session.make_gang(workload, problems[0], machine, heap_bytes)) as gang,
         ):  # fmt: skip
-            bench = Bench(workload, machine, store, gang, screen, limits, chosen, seed, force, wanted)
+            bench = Bench(workload, machine, store, gang, screen, limits, chosen, seed, force, wanted, live)
             bench.start(problems)
             for problem in problems:
                 rows.append(_row(bench, problem, sizes, rows))

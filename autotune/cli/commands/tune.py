@@ -29,6 +29,14 @@ Effort = Annotated[
     ),
 ]
 Seed = Annotated[int, typer.Option("--seed", metavar="N", help="Seed of the search and of the inputs.")]
+OptunaStorage = Annotated[
+    str | None,
+    typer.Option(
+        "--optuna-storage",
+        metavar="URL",
+        help="Also write the run live into this Optuna storage, for optuna-dashboard.",
+    ),
+]
 Force = Annotated[bool, typer.Option("--force", help="Tune again even if the cache has a result.")]
 
 
@@ -42,7 +50,7 @@ def tune_workload(
     config: Annotated[
         str | None, typer.Option(metavar="JSON", help="Check and measure this one config; store nothing.")
     ] = None,
-    db: Database = None, json: Json = False,
+    optuna_storage: OptunaStorage = None, db: Database = None, json: Json = False,
 ) -> None:  # fmt: skip
     """A problem that is already tuned is answered from the cache; the same command continues an interrupted run."""
     from autotune.cli import summary
@@ -50,6 +58,7 @@ def tune_workload(
     from autotune.cli.watch import watching
     from autotune.db import Store
     from autotune.tuning import EFFORTS, limits_of, tune
+    from autotune.tuning.live import live_storage
 
     machine, wanted = session.machine(), regime_of(regime)
     chosen, limits = limits_of(machine, effort, trials, budget, seed)
@@ -63,6 +72,7 @@ def tune_workload(
         return
     with Store.open(db) as store:
         with (
+            live_storage(optuna_storage) as live,
             session.make_screen(workload, problem, machine) as screen,
             watching(problem, machine) as watch,
             closing(session.make_gang(workload, problem, machine)) as gang,
@@ -70,7 +80,7 @@ def tune_workload(
             result = tune(
                 workload, problem, machine, store, gang, screen,
                 budget=limits, effort=EFFORTS[chosen], seed=seed, force=force, watch=watch,
-                regime=wanted,
+                regime=wanted, live=live,
             )  # fmt: skip
         summary.present(result, request, problem, store, db=db, json=json)
     if result.interrupted:

@@ -80,8 +80,8 @@ def name_damage(place: str, table: str, row: int, what: str) -> None:
         return
     _NAMED.add((place, table, row))
     delete = f"DELETE FROM {table} WHERE id = {row};"
-    if table == "studies":
-        delete = f"DELETE FROM trials WHERE study_id = {row}; {delete}"
+    if table.endswith("studies"):
+        delete = f"DELETE FROM {table.removesuffix('studies')}trials WHERE study_id = {row}; {delete}"
     LOG.warning(
         "database %s: row %d of table %s is damaged (%s) and skipped; repair it or delete it: %s",
         place, row, table, visible(what), delete,

@@ -10,6 +10,8 @@ from sqlalchemy import Connection, text
 from autotune.db import migrations
 from autotune.db.engines.engine import check_known, connect, database_url, place_of
 from autotune.db.engines.failures import translated
+from autotune.db.engines.schema import Schema
+from autotune.db.models import Trial
 from autotune.errors import StoreError
 
 NAMES = {"sqlite": "SQLite", "postgresql": "PostgreSQL"}
@@ -53,9 +55,12 @@ def _condition(connection: Connection, place: str) -> Condition:
         writable = os.access(place, os.W_OK) and os.access(os.path.dirname(place), os.W_OK)
     else:
         writable = connection.exec_driver_sql("SHOW transaction_read_only").scalar() == "off"
-    count = connection.execute(text("SELECT count(*) FROM trials")).scalar() if revision is not None else 0
+    count = 0
+    if revision is not None:
+        table = Schema(revision).name(Trial)
+        count = connection.execute(text(f"SELECT count(*) FROM {table}")).scalar() or 0
     version = ".".join(map(str, dialect.server_version_info or ()))
-    return Condition(place, f"{NAMES[dialect.name]} {version}", revision, int(count or 0), writable)
+    return Condition(place, f"{NAMES[dialect.name]} {version}", revision, int(count), writable)
 
 
 def _check_pages(connection: Connection, place: str) -> None:

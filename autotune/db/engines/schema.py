@@ -1,11 +1,13 @@
-"""The columns of a database: readers take an older or newer schema as it is and migrate nothing."""
+"""The tables of a database: readers take an older or newer schema as it is and migrate nothing."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Table, inspect, literal_column
+from sqlalchemy import Connection, FromClause, cast, column, inspect, null, select, table
+from sqlalchemy.exc import NoSuchTableError
 
 from autotune.db import migrations
 from autotune.db.models import Base, Study, Trial
@@ -19,18 +21,36 @@ class Schema:
     revision: str
     lacking: frozenset[str] = frozenset()
     """``table.column`` missing from an older schema; read as its default, or NULL."""
+    _read_as: dict[type[Base], FromClause] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """One for each model: parts of a query that name another one would join the two."""
 
     @property
     def is_current(self) -> bool:
         """True for the schema that this package writes."""
         return self.revision == migrations.HEAD
 
-    def columns(self, table: type[Base]) -> list[ColumnElement[Any]]:
-        """A table's columns; for missing ones, the value that a migration would fill in."""
-        return [
-            _default(column).label(column.key) if f"{column.table}.{column.key}" in self.lacking else column
-            for column in table.__table__.columns
-        ]
+    @cached_property
+    def _prefix(self) -> str:
+        """What table names lack here."""
+        known = migrations.REVISIONS
+        return "tuning_" if self.revision in known[: known.index(migrations.RENAMED)] else ""
+
+    def name(self, model: type[Base]) -> str:
+        """What a model's table is called here."""
+        name: str = model.__tablename__
+        return name.removeprefix(self._prefix)
+
+    def table(self, model: type[Base]) -> FromClause:
+        """What to read a model's columns from: its table; of another schema, with what a migration would fill in."""
+        own: Any = model.__table__
+        if self.is_current:
+            return own  # type: ignore[no-any-return]
+        if model not in self._read_as:
+            lacking = [c for c in own.columns if f"{own.name}.{c.key}" in self.lacking]
+            there = table(self.name(model), *(column(c.key, c.type) for c in own.columns if c not in lacking))
+            filled = [cast(_default(c), c.type).label(c.key) for c in lacking]
+            self._read_as[model] = select(*there.columns, *filled).subquery(own.name)
+        return self._read_as[model]
 
 
 CURRENT = Schema(migrations.HEAD)
@@ -40,15 +60,18 @@ def schema_of(connection: Connection, revision: str) -> Schema:
     """The schema of a database with our tables; raises StoreError for a newer one that cannot be read."""
     if revision == migrations.HEAD:
         return CURRENT
-    lacking = frozenset().union(*(_lacking(connection, table.__table__) for table in (Study, Trial)))  # type: ignore[arg-type]
+    schema = Schema(revision)
+    try:
+        lacking = frozenset().union(*(_lacking(connection, schema, model) for model in (Study, Trial)))
+    except NoSuchTableError as error:
+        raise StoreError(newer(connection, revision)) from error
     if lacking and revision not in migrations.REVISIONS:
         raise StoreError(newer(connection, revision))
     return Schema(revision, lacking)
 
 
-def _default(column: ColumnElement[Any]) -> ColumnElement[Any]:
-    default = getattr(column, "server_default", None)
-    return literal_column("NULL" if default is None else f"'{default.arg}'")
+def _default(own: Any) -> Any:
+    return null() if own.server_default is None else own.server_default.arg
 
 
 def newer(connection: Connection, revision: str) -> str:
@@ -59,6 +82,7 @@ def newer(connection: Connection, revision: str) -> str:
     )
 
 
-def _lacking(connection: Connection, table: Table) -> set[str]:
-    there = {column["name"] for column in inspect(connection).get_columns(table.name)}
-    return {f"{table.name}.{column.key}" for column in table.columns if column.key not in there}
+def _lacking(connection: Connection, schema: Schema, model: type[Base]) -> set[str]:
+    there = {found["name"] for found in inspect(connection).get_columns(schema.name(model))}
+    own: Any = model.__table__
+    return {f"{own.name}.{column.key}" for column in own.columns if column.key not in there}

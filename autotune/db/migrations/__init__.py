@@ -6,10 +6,13 @@ from pathlib import Path
 
 from sqlalchemy import Connection, inspect, text
 
-REVISIONS = ("0001", "0002", "0003", "0004")
+REVISIONS = ("0001", "0002", "0003", "0004", "0005")
 """One file each in ``versions/``; listed here too, so that a database at the newest opens without alembic."""
 
 HEAD = REVISIONS[-1]
+
+RENAMED = "0005"
+"""From here on the tables have ``tuning_`` before their names."""
 
 VERSION_TABLE = "iris_autotune_version"
 
@@ -23,11 +26,20 @@ def current(connection: Connection) -> str | None:
 
 
 def upgrade(connection: Connection, revision: str = HEAD) -> None:
-    """Run the missing revisions up to ``revision``, in the connection's transaction."""
+    """Run the missing revisions up to ``revision``, in the connection's transaction.
+
+    A database without our tables gets the newest from the models: the older names may belong to another program there.
+    """
     from alembic import command
     from alembic.config import Config
+
+    from autotune.db.models import Base
 
     config = Config()
     config.set_main_option("script_location", str(Path(__file__).parent).replace("%", "%%"))
     config.attributes["connection"] = connection
-    command.upgrade(config, revision)
+    if revision == HEAD and current(connection) is None:
+        Base.metadata.create_all(connection, checkfirst=False)
+        command.stamp(config, revision)
+    else:
+        command.upgrade(config, revision)

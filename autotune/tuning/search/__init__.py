@@ -9,6 +9,8 @@ _optuna = Thread(target=import_module, args=("optuna",))
 _optuna.start()
 _optuna.join()
 
+from autotune.tuning.search.joint_sampler import JointSampler  # noqa: E402
+from autotune.tuning.search.proposer import Given  # noqa: E402
 from autotune.tuning.search.search import Candidate, Search  # noqa: E402
 
-__all__ = ["Candidate", "Search"]
+__all__ = ["Candidate", "Given", "JointSampler", "Search"]

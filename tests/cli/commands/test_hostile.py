@@ -104,7 +104,7 @@ def test_who_is_waited_for_cannot_act_either(hostile: Bench, tmp_path: Path, mon
         store.take_lease(study.id, Lease.new())
     with closing(sqlite3.connect(tmp_path / "cache.db")) as connection:
         connection.execute(
-            'UPDATE studies SET lease = replace(lease, \'"host": "\', ?)', (f'"host": "{TITLE[1:-1]}\\u001b',)
+            'UPDATE tuning_studies SET lease = replace(lease, \'"host": "\', ?)', (f'"host": "{TITLE[1:-1]}\\u001b',)
         )
         connection.commit()
 
@@ -118,7 +118,7 @@ def test_who_is_waited_for_cannot_act_either(hostile: Bench, tmp_path: Path, mon
 
 def test_a_damaged_row_is_named_on_stderr(hostile: Bench, tmp_path: Path) -> None:
     with closing(sqlite3.connect(tmp_path / "cache.db")) as connection:
-        connection.execute("UPDATE studies SET winner_latency = ? WHERE id = 2", (TITLE,))
+        connection.execute("UPDATE tuning_studies SET winner_latency = ? WHERE id = 2", (TITLE,))
         connection.commit()
     for words in (["list"], ["lookup", "all-gather-gemm"], ["report"]):
         result = hostile.tune(*words)

@@ -5,16 +5,18 @@ import math
 import os
 import re
 import signal
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import optuna
 import pytest
 from fakes import RATES, Bench, FakeGang
 
 from autotune.config import Config
 from autotune.db import Lease, Store
 from autotune.outcome import Evaluation, Outcome
-from autotune.tuning import claim
+from autotune.tuning import claim, live
 from autotune.workloads import workload
 
 SMALL = ("all-gather-gemm", "--trials", "12", "--effort", "quick")
@@ -293,3 +295,28 @@ def test_the_command_says_who_tunes_and_ctrl_c_ends_the_wait(gpus: Bench, monkey
         assert f"waiting: process {os.getpid()} on " in result.stderr and result.stderr.endswith("interrupted\n")
         assert gpus.gangs[-1].calls == []
         assert store.take_lease(study.id, Lease.new()) is not None, "it is still the other's"
+
+
+def test_a_run_is_written_into_an_optuna_storage_too(
+    gpus: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live, "LAST_SECONDS", 600.0)
+    url = f"sqlite:///{tmp_path / 'optuna.db'}"
+    result = gpus.tune(*SMALL, "--optuna-storage", url)
+    assert result.exit_code == 0, result.output
+    sizes = gpus.tune("grid", *SMALL, "--m", "64,128", "--optuna-storage", url)
+    assert sizes.exit_code == 0, sizes.output
+    studies = sorted(optuna.get_all_study_summaries(url), key=lambda summary: summary.datetime_start or datetime.max)
+    assert [re.findall(r" m=\d+", study.study_name) for study in studies] == [[" m=4096"], [" m=64"], [" m=128"]]
+    assert all(study.n_trials >= 12 and study.best_trial is not None for study in studies)
+
+
+@pytest.mark.parametrize("words", [SMALL, ("grid", *SMALL, "--m", "64,128")])
+def test_an_optuna_storage_that_cannot_be_opened_ends_the_command_before_it_starts(
+    gpus: Bench, tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    result = gpus.tune(*words, "--optuna-storage", f"sqlite:///{tmp_path}/nowhere/optuna.db")
+    assert result.exit_code == 2 and not any(gang.started for gang in gpus.gangs)
+    assert result.stderr.splitlines()[-1].startswith(
+        f"tune: error: Optuna storage sqlite:///{tmp_path}/nowhere/optuna.db: "
+    )

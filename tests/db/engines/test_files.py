@@ -144,15 +144,16 @@ def test_a_database_overwritten_inside_is_refused_when_read(
 def test_a_database_without_its_tables_is_refused_when_read(path: Path) -> None:
     Store.open(path).close()
     with closing(sqlite3.connect(path)) as connection:
-        connection.execute("DROP TABLE studies")
-    with Store.open(path) as store, pytest.raises(StoreError, match="cannot be used .no such table: studies."):
+        connection.execute("DROP TABLE tuning_studies")
+    with Store.open(path) as store, pytest.raises(StoreError, match="cannot be used .no such table: tuning_studies."):
         store.studies()
 
 
 def test_a_schema_that_is_no_text_is_damage(path: Path) -> None:
     Store.open(path).close()
-    content = path.read_bytes().replace(b"CREATE TABLE studies", b"CREATE T\xff\xfeBLE studies", 1)
-    for damaged in (content, content.replace(b"tablestudiesstudies", b"tablestud\xff\xfesstudies", 1)):
+    name = b"tuning_studies"
+    content = path.read_bytes().replace(b"CREATE TABLE " + name, b"CREATE T\xff\xfeBLE " + name, 1)
+    for damaged in (content, content.replace(b"table" + 2 * name, b"tabletuning_stud\xff\xfes" + name, 1)):
         path.write_bytes(damaged)  # SQLite quotes it in what it says
         assert "cache.db is damaged (truncated or overwritten)" in refusal(path)
 

@@ -65,6 +65,6 @@ def test_an_index_that_lacks_a_row_is_found(path: Path) -> None:
     Store.open(path).close()
     with closing(sqlite3.connect(path, isolation_level=None)) as raw:
         raw.execute("PRAGMA writable_schema = ON")
-        raw.execute("DELETE FROM sqlite_master WHERE name = 'ix_trials_study_id'")
+        raw.execute("DELETE FROM sqlite_master WHERE name = 'ix_tuning_trials_study_id'")
     with pytest.raises(StoreError, match=r"cache.db is damaged \(.*never used"):
         condition(path)

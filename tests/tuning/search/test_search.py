@@ -9,8 +9,7 @@ from fakes import EIGHT_GPUS, latency_of
 
 from autotune.config import Config
 from autotune.outcome import Evaluation, Outcome
-from autotune.tuning.search import Search
-from autotune.tuning.search import search as search_module
+from autotune.tuning.search import Search, proposer
 from autotune.workloads import workload
 
 FOUND = workload("all_gather_gemm")
@@ -45,6 +44,6 @@ def modes_tried(second: float) -> Counter[str]:
 
 def test_a_mode_that_comes_near_is_searched_beside_the_fastest(monkeypatch: pytest.MonkeyPatch) -> None:
     near, far = modes_tried(1.03), modes_tried(1.1)
-    monkeypatch.setattr(search_module, "NEAR_SHARE", 0.0)
+    monkeypatch.setattr(proposer, "NEAR_SHARE", 0.0)
     assert far == modes_tried(1.1), "what is farther off gets no share"
     assert near["push"] > near["pull_staged"] >= modes_tried(1.03)["pull_staged"] + 5

@@ -1,0 +1,233 @@
+"""An Optuna sampler for spaces of parts that depend on each other: the proposer behind Optuna's own interface."""
+
+from __future__ import annotations
+
+import math
+import random
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from optuna import Study
+from optuna.distributions import BaseDistribution
+from optuna.samplers import BaseSampler, RandomSampler
+from optuna.study import StudyDirection
+from optuna.trial import FrozenTrial, TrialState
+
+from autotune.config import Config
+from autotune.tuning.search.learned_space import LearnedSpace
+from autotune.tuning.search.proposer import GUIDED_FROM, Given, Proposal, Proposer
+
+REFUSED = "valid"
+"""A trial that violates the constraint of this name was refused unrun: it says nothing about those beside it."""
+
+LEARNT = (TrialState.COMPLETE, TrialState.PRUNED)
+"""How trials end that samplers learn from; by Optuna's convention a failed one counts as deleted."""
+
+
+class JointSampler(BaseSampler):
+    """Steps from the best that a surrogate expects most of, and TPE beside them, over one space for all modes.
+
+    It serves any study with one objective. Which parameters there are, which of them depend on the value of another,
+    and in which ranges, it learns from the trials that have ended; the first are drawn at random. Integers and floats
+    are searched on a grid, of 33 points where there are more. ``given`` tells a space of dimensions and constraints
+    beforehand, and what else is known of it. Trials under way, of this process or of others, are taken into account.
+
+    A trial that is pruned or violates a constraint counts as bad as the worst value. Ask for ``logarithmic`` where all
+    values are positive and a factor means the same everywhere, as with times.
+    """
+
+    def __init__(self, seed: int | None = None, given: Given | None = None, *, logarithmic: bool = False) -> None:
+        """``given``'s space has to be the one that trials suggest from: see ``Given.narrowed``."""
+        self._given, self._seed, self._logarithmic = given, seed, logarithmic
+        self._lock = threading.RLock()
+        self._study: str | None = None
+        self._begin()
+
+    def _begin(self) -> None:
+        """Nothing is known of any trial."""
+        self._random, self._independent = random.Random(self._seed), RandomSampler(seed=self._seed)
+        self._seen: set[int] = set()
+        self._settled = 0
+        """All trials with a lower number have been seen."""
+        self._claims: dict[int, Proposal] = {}
+        self._next: Proposal | None = None
+        self._shape: Shape | None = None
+        if self._given is not None:
+            self._take_shape(GivenSpace(self._given), self._given)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """All but the lock."""
+        return {name: value for name, value in self.__dict__.items() if name != "_lock"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """With a lock of its own."""
+        self.__dict__.update(state, _lock=threading.RLock())
+
+    def reseed_rng(self) -> None:
+        """For trials in parallel."""
+        with self._lock:
+            self._random.seed()
+            self._independent.reseed_rng()
+
+    # What Optuna calls
+
+    def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
+        """All parameters known, whichever mode has them."""
+        with self._lock:
+            self.catch_up(study)
+            return dict(self._shape.distributions) if self._shape is not None else {}
+
+    def sample_relative(
+        self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+    ) -> dict[str, Any]:
+        """The parameters of one config; none while nothing is known of the space, or where all of it is used up."""
+        with self._lock:
+            if self._shape is None or not self.ready(study, trial.number):
+                return {}
+            assert self._next is not None
+            self._claims[trial.number], self._next = self._next, None
+            return self._shape.parameters(self._claims[trial.number].config)
+
+    def sample_independent(
+        self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
+    ) -> Any:
+        """At random: a parameter that no trial has had before."""
+        return self._independent.sample_independent(study, trial, param_name, param_distribution)
+
+    def after_trial(self, study: Study, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None) -> None:
+        """Learn how a trial ended, at once: results count in the order in which they come."""
+        with self._lock:
+            self.catch_up(study)
+            self._take_in(study, trial, state, values)
+
+    # For who asks and tells
+
+    def ready(self, study: Study, number: int = -1) -> bool:
+        """False where the space is used up: whoever asks the study all the same gets what was tried before.
+
+        ``number`` is that of a trial which is to get the proposal.
+        """
+        with self._lock:
+            self.catch_up(study)
+            if self._next is None and self._shape is not None:
+                self._next = self._proposer.propose(self._elsewhere(study, number))
+            return self._next is not None
+
+    def source(self, number: int) -> str:
+        """Who proposed a trial that is under way: a first config, the surrogate, TPE, or chance."""
+        return self._claims[number].source
+
+    def best(self, count: int | None = None) -> list[Config]:
+        """The best configs known, the best first."""
+        return self._proposer.best(count)
+
+    def best_of_modes(self) -> list[Config]:
+        """The best config known of each mode that is near, the best of all among them."""
+        return self._proposer.best_of_modes()
+
+    def value(self, config: Config) -> float:
+        """What was learnt of a config: the value, its logarithm where that was asked for; infinite for nothing."""
+        return self._proposer.value(config)
+
+    def catch_up(self, study: Study) -> None:
+        """Learn what has ended in the study since the last time."""
+        with self._lock:
+            if study.study_name != self._study:
+                if len(study.directions) > 1:
+                    raise ValueError(f"{self} is for one objective; the study {study.study_name} has several")
+                if self._study is not None:
+                    self._begin()
+                self._study = study.study_name
+            trials = study.get_trials(deepcopy=False)
+            for trial in trials[self._settled :]:
+                if trial.state.is_finished() and trial.number not in self._seen:
+                    self._take_in(study, trial, trial.state, trial.values)
+            while self._settled < len(trials) and self._settled in self._seen:
+                self._settled += 1
+
+    def _take_in(self, study: Study, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None) -> None:
+        self._seen.add(trial.number)
+        claimed = self._claims.pop(trial.number, None)
+        config = self._shape.config(trial) if self._shape is not None else None
+        if claimed is not None and (claimed.config != config or state not in LEARNT):
+            # Other values were suggested than proposed, or the trial failed: again it might, so it is not tried again.
+            self._proposer.release(claimed.config, again=claimed.config != config)
+        if state not in LEARNT or not trial.params:
+            return
+        if config is not None:
+            self._proposer.learn(config, self._judged(study, trial, state, values), REFUSED in _violated(trial))
+        elif self._given is None:
+            self._learn_shape(study, trial, state, values)
+
+    def _learn_shape(self, study: Study, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None) -> None:
+        """A trial that does not fit into what was known of the space: see it anew, in the light of all trials."""
+        ended = [t for t in study.get_trials(deepcopy=False) if t.state in LEARNT and t.number in self._seen]
+        ended = [t for t in ended if t.params and t.number != trial.number]
+        if len(ended) + 1 < GUIDED_FROM:
+            return
+        shape = LearnedSpace([*ended, trial])
+        self._take_shape(shape, shape.given)
+        for each, how, what in (*((t, t.state, t.values) for t in ended), (trial, state, values)):
+            config = shape.config(each)
+            if config is not None:
+                self._proposer.learn(config, self._judged(study, each, how, what), REFUSED in _violated(each))
+
+    def _take_shape(self, shape: Shape, given: Given) -> None:
+        self._shape, self._next = shape, None
+        self._claims.clear()
+        self._proposer = Proposer(given, self._random, self._seed, self._logarithmic)
+
+    def _judged(
+        self, study: Study, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None
+    ) -> float | None:
+        """What there is to minimise; None where there is nothing."""
+        if state is not TrialState.COMPLETE or values is None or _violated(trial):
+            return None
+        value = values[0] if study.direction is StudyDirection.MINIMIZE else -values[0]
+        value = math.log(value) if self._logarithmic else value
+        return value if math.isfinite(value) else None
+
+    def _elsewhere(self, study: Study, number: int) -> list[Config]:
+        """Configs under way that were not proposed here: enqueued ones, those of other processes."""
+        if self._shape is None:
+            return []
+        late = study.get_trials(deepcopy=False)[self._settled :]
+        running = (trial for trial in late if trial.state is TrialState.RUNNING)
+        others = (trial for trial in running if trial.number != number and trial.number not in self._claims)
+        configs = (self._shape.config(trial) for trial in others)
+        return [config for config in configs if config is not None]
+
+
+class Shape(Protocol):
+    """Between a study's parameters and the configs of a space."""
+
+    distributions: Mapping[str, BaseDistribution]
+
+    def config(self, trial: FrozenTrial) -> Config | None:
+        """The config of a trial's parameters; None where it is none of the space."""
+
+    def parameters(self, config: Config) -> dict[str, Any]:
+        """The parameters that make up a config."""
+
+
+class GivenSpace:
+    """A space whose trials suggest each dimension by the index of its value, as ``Space.suggest`` does."""
+
+    def __init__(self, given: Given) -> None:
+        self._space = given.space
+        self.distributions: Mapping[str, BaseDistribution] = {
+            d.name: d.distribution() for d in self._space.dimensions.values()
+        }
+
+    def config(self, trial: FrozenTrial) -> Config | None:
+        """The config whose values have these indices."""
+        return self._space.of_parameters(trial.params)
+
+    def parameters(self, config: Config) -> dict[str, Any]:
+        """The index of each value."""
+        return dict(self._space.parameters(config))
+
+
+def _violated(trial: FrozenTrial) -> set[str]:
+    return {name for name, violation in trial.constraints.items() if violation > 0}

@@ -1,0 +1,53 @@
+"""Our tables and those of an Optuna storage in one database: neither minds the other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import optuna
+import pytest
+from optuna.storages import RDBStorage
+from sqlalchemy import URL, create_engine, inspect
+
+from autotune.db import CacheKey, Provenance, Store, TrialRecord, Winner
+from autotune.db.models import Base
+from autotune.errors import StoreError
+
+
+def fill_ours(url: str, key: CacheKey, provenance: Provenance, trial: TrialRecord, winner: Winner) -> None:
+    with Store.open(url) as store:
+        study = store.study(key, provenance, seed=1, space_size=9)
+        store.record(study.id, trial)
+        store.finish(study.id, winner)
+
+
+def fill_theirs(url: str) -> int:
+    """Two trials more; how many there are."""
+    storage = RDBStorage(url)
+    study = optuna.create_study(storage=storage, study_name="theirs", load_if_exists=True)
+    study.optimize(lambda trial: trial.suggest_float("x", 0, 1), n_trials=2)
+    count = len(study.trials)
+    storage.engine.dispose()
+    return count
+
+
+def test_whichever_comes_first(
+    url: URL, key: CacheKey, provenance: Provenance, trial: TrialRecord, winner: Winner
+) -> None:
+    text = url.render_as_string(hide_password=False)
+    if url.get_backend_name() == "postgresql":
+        assert fill_theirs(text) == 2  # to a file that Optuna has made nothing is added: it is another program's
+    fill_ours(text, key, provenance, trial, winner)
+    assert fill_theirs(text) == (4 if url.get_backend_name() == "postgresql" else 2)
+    with Store.open(text, create=False) as store:
+        assert [entry.winner for entry in store.entries()] == [winner] and store.trials(1) == [trial]
+    engine = create_engine(url)
+    ours = set(Base.metadata.tables) | {"iris_autotune_version"}
+    assert ours < set(inspect(engine).get_table_names()) > {"studies", "trials", "alembic_version"}
+    engine.dispose()
+
+
+def test_a_file_that_optuna_made_is_left_as_it_is(path: Path) -> None:
+    fill_theirs(f"sqlite:///{path}")
+    with pytest.raises(StoreError, match="is another program.s SQLite database"):
+        Store.open(path)

@@ -1,0 +1,164 @@
+"""The sampler as Optuna sees it: in studies that are not ours, in those of a space that is given, in storages."""
+
+from __future__ import annotations
+
+import math
+import pickle
+import statistics
+import sys
+from pathlib import Path
+
+import optuna
+import pytest
+from optuna.samplers import RandomSampler, TPESampler
+from optuna.storages import InMemoryStorage
+from optuna.trial import TrialState
+from small_space import BEST, BSP, LAPTOP, PROBLEM, WORKLOAD, time_of
+
+from autotune.config import Config
+from autotune.search_spaces import Space
+from autotune.tuning import Given, JointSampler
+
+sys.path.insert(0, str(Path(__file__).parents[3] / "docs" / "examples"))
+from optuna_study import found, sort
+
+PRUNED = TrialState.PRUNED
+
+
+def test_in_a_study_that_is_not_ours_it_is_far_ahead_of_chance() -> None:
+    seeds = range(6)
+    joint = [found(JointSampler(seed), 40) for seed in seeds]
+    chance = [found(RandomSampler(seed=seed), 40) for seed in seeds]
+    assert max(joint) < min(chance) and statistics.mean(joint) < 75 < 90 < statistics.mean(chance)
+    assert statistics.mean(joint) < statistics.mean(found(RandomSampler(seed=seed), 160) for seed in seeds)
+    assert statistics.mean(joint) < statistics.mean(found(TPESampler(seed=seed), 40) for seed in seeds)
+
+
+def test_what_is_to_be_maximised_is_and_the_unit_does_not_matter() -> None:
+    proposed = []
+    for sign, unit in ((1, 1.0), (-1, 1.0), (1, 1e-6), (1, 1e6)):
+        study = optuna.create_study(sampler=JointSampler(0), direction="minimize" if sign > 0 else "maximize")
+        study.optimize(lambda trial, factor=sign * unit: factor * sort(trial), n_trials=30)  # type: ignore[misc]
+        proposed.append([trial.params for trial in study.trials])
+    assert proposed[0] == proposed[1] == proposed[2] == proposed[3]
+
+
+def test_the_same_seed_gives_the_same_trials_and_a_sampler_goes_from_study_to_study() -> None:
+    sampler, trials = JointSampler(3), []
+    for _ in range(2):
+        study = optuna.create_study(sampler=sampler)
+        study.optimize(sort, n_trials=25)
+        trials.append([trial.params for trial in study.trials])
+    other = optuna.create_study(sampler=JointSampler(4))
+    other.optimize(sort, n_trials=25)
+    assert trials[0] == trials[1] != [trial.params for trial in other.trials]
+
+
+def test_another_sampler_goes_on_with_a_study_in_a_storage() -> None:
+    """What it proposes is near what was good, and new: all it knows is what the storage has."""
+    storage = InMemoryStorage()
+    optuna.create_study(storage=storage, study_name="sort", sampler=JointSampler(0)).optimize(sort, n_trials=30)
+    study = optuna.load_study(storage=storage, study_name="sort", sampler=JointSampler(1))
+    study.optimize(sort, n_trials=10)
+    before, after = study.trials[:30], study.trials[30:]
+    assert {trial.params["kind"] for trial in after} <= {"radix", "merge"}
+    assert not any(new.params == old.params for new in after for old in before)
+    values = [trial.value for trial in after if trial.value is not None]
+    assert statistics.mean(values) < statistics.mean(trial.value for trial in before if trial.value is not None)
+
+
+def test_in_threads_it_learns_from_all_of_them() -> None:
+    study = optuna.create_study(sampler=JointSampler(0))
+    study.optimize(sort, n_trials=48, n_jobs=4)
+    assert len(study.trials) == 48 and all(trial.state in (TrialState.COMPLETE, PRUNED) for trial in study.trials)
+    assert study.best_value < 100
+
+
+def test_it_can_be_pickled_in_the_midst_of_a_study() -> None:
+    sampler = JointSampler(0)
+    study = optuna.create_study(sampler=sampler)
+    study.optimize(sort, n_trials=20)
+    copy = pickle.loads(pickle.dumps(sampler))
+    assert copy.best() == sampler.best() and copy.best()
+
+
+def test_a_study_of_several_objectives_is_refused() -> None:
+    study = optuna.create_study(directions=["minimize", "maximize"], sampler=JointSampler(0))
+    with pytest.raises(ValueError, match="JointSampler is for one objective; the study .* has several"):
+        study.ask().suggest_int("x", 0, 3)
+
+
+def test_values_that_are_no_numbers_count_as_failures() -> None:
+    def often_infinite(trial: optuna.Trial) -> float:
+        x = trial.suggest_int("x", 0, 32)
+        return math.inf if x > 16 else float(abs(x - 9))
+
+    study = optuna.create_study(sampler=JointSampler(0, logarithmic=False))
+    study.optimize(often_infinite, n_trials=24)
+    assert study.best_value == 0 and sum(trial.value == math.inf for trial in study.trials[12:]) < 4
+
+
+def given(space: Space = WORKLOAD.space, **more: object) -> Given:
+    return Given(space, PROBLEM, LAPTOP, **more).narrowed  # type: ignore[arg-type]
+
+
+def config_of(study: optuna.Study, known: Given) -> tuple[optuna.Trial, Config]:
+    trial = study.ask()
+    return trial, known.space.suggest(trial)
+
+
+def test_of_a_space_that_is_given_it_proposes_what_is_valid_none_twice_until_it_is_used_up() -> None:
+    """And where somebody asks all the same, there is an answer still."""
+    known = given(first=WORKLOAD.first_configs(PROBLEM, LAPTOP), reserved=[BSP])
+    sampler = JointSampler(0, known)
+    study = optuna.create_study(sampler=sampler)
+    seen = []
+    while sampler.ready(study):
+        trial, config = config_of(study, known)
+        seen.append(config)
+        study.tell(trial, time_of(config))
+    assert {*seen, BSP} == set(WORKLOAD.space.enumerate(PROBLEM, LAPTOP)) and len(set(seen)) == len(seen)
+    assert seen[0] == WORKLOAD.first_configs(PROBLEM, LAPTOP)[0] and sampler.best(1) == [BEST]
+    trial, config = config_of(study, known)
+    assert "mode" in config
+    study.tell(trial, 1.0)
+
+
+def test_a_trial_that_somebody_else_has_under_way_is_not_proposed_again() -> None:
+    known = given()
+    storage = InMemoryStorage()
+    names = {"storage": storage, "study_name": "shared"}
+    mine = optuna.create_study(sampler=JointSampler(0, known), **names)
+    theirs = optuna.load_study(sampler=JointSampler(0, known), **names)
+    taken = [config_of(study, known)[1] for _ in range(12) for study in (mine, theirs)]
+    assert len(set(taken)) == 24
+
+
+def test_an_enqueued_trial_is_learnt_from_and_what_it_stood_in_for_is_not_lost() -> None:
+    known = given()
+    sampler = JointSampler(0, known, logarithmic=True)
+    study = optuna.create_study(sampler=sampler)
+    study.enqueue_trial(dict(known.space.parameters(BEST)))
+    trial, config = config_of(study, known)
+    assert config == BEST
+    study.tell(trial, 200.0)
+    assert sampler.best() == [BEST] and sampler.value(BEST) == math.log(200.0)
+    everything = {BEST}
+    while sampler.ready(study):
+        trial, config = config_of(study, known)
+        everything.add(config)
+        study.tell(trial, 300.0)
+    assert everything == set(WORKLOAD.space.enumerate(PROBLEM, LAPTOP))
+
+
+def test_what_was_refused_unrun_says_nothing_about_its_neighbours() -> None:
+    sampler = JointSampler(0, given())
+    study = optuna.create_study(sampler=sampler)
+    for name in ("valid", "works"):
+        trial, config = config_of(study, given())
+        trial.set_constraint(name, 1.0)
+        study.tell(trial, state=PRUNED)
+    assert sampler._proposer._failed == [config]
+    failed, _ = config_of(study, given())
+    study.tell(failed, state=TrialState.FAIL)
+    assert sampler._proposer._failed == [config] and not sampler._proposer._pending

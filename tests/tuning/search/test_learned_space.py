@@ -1,0 +1,140 @@
+"""A space learnt from trials: which parameters there are, and by which others they come and go."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+from typing import Any
+
+import optuna
+import pytest
+from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.trial import FrozenTrial
+
+from autotune.search_spaces import Space
+from autotune.tuning.search.learned_space import MOST_MODES, POINTS, Grid, LearnedSpace
+
+
+def trials_of(suggest: Callable[[optuna.Trial], object], count: int = 60, seed: int = 0) -> list[FrozenTrial]:
+    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=seed))
+    study.optimize(lambda trial: float(bool(suggest(trial))), n_trials=count)
+    return study.trials
+
+
+def dimensions_by_mode(space: Space) -> dict[str, set[str]]:
+    return {
+        mode: {d.name.removeprefix("parameter ") for d in space.dimensions_of(mode) if d.name != "mode"}
+        for mode in space.modes
+    }
+
+
+def nested(trial: optuna.Trial) -> None:
+    trial.suggest_int("size", 1, 8)
+    if trial.suggest_categorical("kind", ["push", "pull"]) == "push":
+        if trial.suggest_categorical("site", ["same", "side"]) == "side":
+            trial.suggest_int("programs", 1, 16)
+    else:
+        trial.suggest_categorical("mode", ["a", "b", "c"])  # a name that our own spaces have, too
+
+
+def test_parameters_that_depend_on_others_make_modes_also_where_those_depend_themselves() -> None:
+    learned = LearnedSpace(trials_of(nested))
+    assert dimensions_by_mode(learned.given.space) == {
+        "kind=0, site=0": {"size"}, "kind=0, site=1": {"size", "programs"}, "kind=1": {"size", "mode"},
+    }  # fmt: skip
+
+
+def test_a_number_may_decide_how_many_others_there_are() -> None:
+    def layers(trial: optuna.Trial) -> None:
+        for layer in range(trial.suggest_int("layers", 1, 3)):
+            trial.suggest_int(f"width {layer}", 8, 64, step=8)
+
+    space = LearnedSpace(trials_of(layers)).given.space
+    widths = {f"width {layer}" for layer in range(3)}
+    assert dimensions_by_mode(space) == {
+        "layers=0": {"width 0"}, "layers=1": {"width 0", "width 1"}, "layers=2": widths,
+    }  # fmt: skip
+
+
+def test_a_space_in_which_nothing_depends_has_one_mode() -> None:
+    learned = LearnedSpace(trials_of(lambda trial: (trial.suggest_int("x", 0, 9), trial.suggest_float("y", 0, 1))))
+    assert dimensions_by_mode(learned.given.space) == {"always": {"x", "y"}}
+
+
+def test_what_no_other_parameter_explains_is_left_out() -> None:
+    def by_threshold(trial: optuna.Trial) -> None:
+        if trial.suggest_float("x", 0.0, 1.0) > 0.37:
+            trial.suggest_int("sometimes", 0, 9)
+
+    learned = LearnedSpace(trials_of(by_threshold))
+    assert dimensions_by_mode(learned.given.space) == {"always": {"x"}} and set(learned.distributions) == {"x"}
+
+
+def test_where_combinations_are_too_many_only_those_that_occurred_are_modes() -> None:
+    def switches(trial: optuna.Trial) -> None:
+        for each in range(8):
+            if trial.suggest_categorical(f"switch {each}", [False, True]):
+                trial.suggest_int(f"by {each}", 0, 3)
+
+    trials = trials_of(switches, count=30)
+    learned = LearnedSpace(trials)
+    assert len(learned.given.space.modes) <= len(trials) < MOST_MODES
+    assert all(learned.config(trial) is not None for trial in trials)
+
+
+@pytest.mark.parametrize("suggest", [nested, lambda trial: trial.suggest_float("x", 1e-5, 1e-1, log=True)])
+def test_configs_and_parameters_go_to_and_fro(suggest: Callable[[optuna.Trial], Any]) -> None:
+    trials = trials_of(suggest)
+    learned = LearnedSpace(trials)
+    configs = [learned.config(trial) for trial in trials]
+    for config in random.Random(0).sample(list(learned.given.space.enumerate(*[None] * 2)), 10):  # type: ignore[list-item]
+        study = optuna.create_study()
+        study.enqueue_trial(learned.parameters(config))
+        trial = study.ask()
+        suggest(trial)
+        assert learned.config(study.trials[0]) == config and trial.params == learned.parameters(config)
+    assert None not in configs and len(set(configs)) > 10
+
+
+def test_a_trial_of_parameters_that_are_not_known_has_no_config() -> None:
+    learned = LearnedSpace(trials_of(lambda trial: trial.suggest_int("x", 0, 9)))
+    for suggest in (
+        lambda trial: trial.suggest_int("another", 0, 9),
+        lambda trial: (trial.suggest_int("x", 0, 9), trial.suggest_int("another", 0, 9)),
+        lambda trial: trial.suggest_int("x", 20, 30),
+        lambda trial: None,
+    ):
+        [trial] = trials_of(suggest, count=1)
+        assert learned.config(trial) is None
+
+
+def test_ranges_that_change_from_trial_to_trial_are_united() -> None:
+    def moving(trial: optuna.Trial) -> None:
+        low = trial.number % 5
+        trial.suggest_int("x", low, low + 3)
+        trial.suggest_float("y", 0.1, 0.5 + low)
+
+    learned = LearnedSpace(trials_of(moving))
+    assert learned.distributions == {"x": IntDistribution(0, 7), "y": FloatDistribution(0.1, 4.5)}
+
+
+def test_grids() -> None:
+    assert Grid(IntDistribution(3, 9, step=2)).values == (3, 5, 7, 9)
+    assert Grid(FloatDistribution(0.0, 0.3, step=0.1)).values == pytest.approx((0.0, 0.1, 0.2, 0.3))
+    assert Grid(IntDistribution(5, 5)).values == (5,) and Grid(FloatDistribution(0.5, 0.5)).values == (0.5,)
+    assert Grid(CategoricalDistribution((None, "a", 1.5))).values == (None, "a", 1.5)
+    many = Grid(IntDistribution(0, 10**6)).values
+    assert len(many) == POINTS and many[0] == 0 and many[-1] == 10**6
+    log = Grid(FloatDistribution(1e-4, 1.0, log=True)).values
+    assert len(log) == POINTS and log[16] == pytest.approx(1e-2)
+    powers = Grid(IntDistribution(1, 1024, log=True)).values
+    assert powers[0] == 1 and powers[-1] == 1024 and list(powers) == sorted(set(powers))
+    assert math.isclose(powers[len(powers) // 2 + 1] / powers[len(powers) // 2], powers[-1] / powers[-2], rel_tol=0.2)
+
+
+def test_a_value_is_taken_to_the_nearest_point_none_out_of_range() -> None:
+    grid = Grid(FloatDistribution(0.0, 32.0))
+    assert [grid.index(value) for value in (0.0, 0.4, 0.6, 32.0, 33.0)] == [0, 0, 1, 32, None]
+    assert Grid(CategoricalDistribution(("a", None))).index(None) == 1
+    assert Grid(CategoricalDistribution(("a", None))).index("b") is None
