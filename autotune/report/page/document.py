@@ -25,7 +25,7 @@ from autotune.report.page.words import in_words
 from autotune.text import visible
 
 VIEWS = (headline.view, search.view, parallel.view, slices.view, importance.view, finals.view)
-"""In the order of the page."""
+"""The order of the page."""
 
 UNFOLDED = ("headline",)
 """Views whose tables stay open beside their charts."""
@@ -128,7 +128,7 @@ def _packed_library() -> str:
 
 
 def policy(*scripts: str) -> str:
-    """What the browser may do: run these scripts, whatever else stands in the page, and load nothing."""
+    """The page's Content-Security-Policy: these scripts run, nothing else does, and nothing is loaded."""
     digests = (base64.b64encode(hashlib.sha256(each.encode()).digest()).decode() for each in scripts)
     allowed = " ".join(f"'sha256-{digest}'" for digest in digests)
     rules = ("default-src 'none'", f"script-src {allowed}", "style-src 'unsafe-inline'", "img-src data:")

@@ -31,7 +31,7 @@ def to_index(studies: Sequence[Study]) -> str:
 
 
 def _cells(study: Study) -> list[str]:
-    """As HTML."""
+    """The cells of a study's row, as HTML."""
     report, key, moment = study.report, study.record.key, last_moment(study)
     first = report.speedups[0] if report is not None and report.speedups else None
     mode = study.winner.get("mode", "") if study.winner is not None else ""

@@ -38,7 +38,7 @@ class Point:
     next_mode: str
     """The second best; empty where no other was measured."""
     margin: Ratio | None
-    """How many times as long the best of that mode takes, by the search."""
+    """The latency of that mode's best over the winner's, both from the search."""
 
     @property
     def tied(self) -> bool:
@@ -106,7 +106,7 @@ def point(study: Study, size: int) -> Point:
 
 
 def options(name: str, points: Sequence[Point]) -> Option:
-    """How many times as fast as the fastest baseline, coloured by the winner's mode."""
+    """The speedup over the fastest baseline, coloured by the winner's mode."""
     modes = list(dict.fromkeys(point.mode for point in points))
     colours = mode_colours(modes)
     ratios = [_speedup(each) for each in points]
