@@ -25,7 +25,7 @@ from autotune.report.page.words import in_words
 from autotune.text import visible
 
 VIEWS = (headline.view, search.view, parallel.view, slices.view, importance.view, finals.view)
-"""In the order of the page."""
+"""The order of the page."""
 
 UNFOLDED = ("headline",)
 """Views whose tables stay open beside their charts."""
@@ -34,15 +34,20 @@ UNFOLDED = ("headline",)
 def to_html(study: Study) -> str:
     """The whole page."""
     views = [found for view in VIEWS if (found := view(study)) is not None]
+    return page(f"{study.title}: {problem_text(study.problem)}", lead(study), views, _origin(study))
+
+
+def page(title: str, lead: str, views: Sequence[View], end: str) -> str:
+    """A page of views between what is said first and what comes last, both HTML."""
     charts = {chart.name: chart.option for each in views for chart in each.charts}
     script, library = asset("page.js"), asset("echarts.min.js")
     return Template(asset("page.html")).substitute(
         policy=policy(script, library),
-        title=_text(f"{study.title}: {problem_text(study.problem)}"),
+        title=_text(title),
         style=asset("page.css"),
-        lead=lead(study),
+        lead=lead,
         views="\n".join(section(each) for each in views),
-        origin=_origin(study),
+        end=end,
         library=_packed_library(),
         options=packed(json.dumps(charts, separators=(",", ":"), allow_nan=False)),
         script=script,
@@ -123,9 +128,9 @@ def _packed_library() -> str:
 
 
 def policy(*scripts: str) -> str:
-    """What the browser may do: run these scripts, whatever else stands in the page, and load nothing."""
+    """The page's Content-Security-Policy: these scripts run, nothing else does, and nothing is loaded."""
     digests = (base64.b64encode(hashlib.sha256(each.encode()).digest()).decode() for each in scripts)
-    allowed = " ".join(f"'sha256-{digest}'" for digest in digests) or "'none'"
+    allowed = " ".join(f"'sha256-{digest}'" for digest in digests)
     rules = ("default-src 'none'", f"script-src {allowed}", "style-src 'unsafe-inline'", "img-src data:")
     return "; ".join((*rules, "base-uri 'none'", "form-action 'none'"))
 

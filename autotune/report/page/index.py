@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from html import escape
-from string import Template
 
 from autotune.report.figures import dashed, device_text, latency_text, problem_text
-from autotune.report.page.document import asset, policy
+from autotune.report.page.document import page
 from autotune.report.page.study import Study, last_moment
+from autotune.report.page.views import crossover
 from autotune.text import visible
 
-HEADER = ("workload", "problem", "device", "latency", "times as fast", "as", "mode", "tuned")
+HEADER = ("workload", "problem", "mode", "latency", "times as fast", "as", "device", "tuned")
 
 
 def file_name(study: Study) -> str:
@@ -21,26 +21,27 @@ def file_name(study: Study) -> str:
 
 
 def to_index(studies: Sequence[Study]) -> str:
-    """The page ``index.html``; needs no script."""
+    """The page ``index.html``: how the winner changes with the size, then every study."""
     head = "".join(f"<th>{name}</th>" for name in HEADER)
     rows = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in _cells(study))}</tr>" for study in studies)
-    return Template(asset("index.html")).substitute(
-        policy=policy(), style=asset("page.css"), count=len(studies), head=head, rows=rows
-    )
+    table = f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
+    end = f'<section id="studies"><h2>All studies</h2>{table}</section>'
+    title = f"{len(studies)} tuned problems"
+    return page(title, f"<h1>{title}</h1>", crossover.views(studies), end)
 
 
 def _cells(study: Study) -> list[str]:
-    """As HTML."""
+    """The cells of a study's row, as HTML."""
     report, key, moment = study.report, study.record.key, last_moment(study)
     first = report.speedups[0] if report is not None and report.speedups else None
     mode = study.winner.get("mode", "") if study.winner is not None else ""
     texts = [
         problem_text(study.problem),
-        device_text(key),
+        str(mode),
         latency_text(report.latency, report.regime) if report is not None else "unfinished",
         f"{first.ratio.value:.2f}" if first is not None else "",
         first.baseline if first is not None else "",
-        str(mode),
+        device_text(key),
         f"{moment:%Y-%m-%d %H:%M}" if moment is not None else "",
     ]
     link = f'<a href="{escape(file_name(study))}">{escape(visible(dashed(key.workload)))}</a>'

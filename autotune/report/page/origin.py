@@ -1,4 +1,4 @@
-"""Where a study comes from, and the words that make it again or use its winner."""
+"""A study's provenance, and the commands that repeat it or use its winner."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def command(study: Study) -> str:
 
 
 def again(study: Study) -> str:
-    """What tunes it anew; empty for a kernel that is tuned where it is called."""
+    """The command that tunes it again; empty for a kernel that its own program tunes."""
     if not study.command:
         return ""
     return f"{command(study)} --seed {study.record.seed}{regime_options(study.record.key.regime)} --force"

@@ -29,20 +29,20 @@ class Study:
     record: StudyRecord
     problem: dict[str, object]
     trials: tuple[TrialRecord, ...]
-    """As recorded: the search's and those of the finals."""
+    """All trials in the order of recording, those of the finals too."""
     space: Space | None
-    """As it was when the study was tuned; None where that is not known."""
+    """The space that was searched; None if it is not known."""
     report: Report | None
     knobs: tuple[Knob, ...]
     endings: tuple[Ending, ...]
     notes: tuple[str, ...] = ()
     knob_notes: tuple[str, ...] = ()
     command: str = ""
-    """What tunes the workload on the command line; empty for a kernel that is tuned where it is called."""
+    """The command line that tunes the workload; empty for a kernel that its own program tunes."""
 
     @property
     def regime(self) -> Regime:
-        """That the study is tuned for."""
+        """The regime that the study is tuned for."""
         return Regime(self.record.key.regime)
 
     @property
@@ -52,12 +52,12 @@ class Study:
 
     @cached_property
     def searched(self) -> tuple[TrialRecord, ...]:
-        """What the search evaluated: everything but the finals."""
+        """The search's trials, without those of the finals."""
         return tuple(trial for trial in self.trials if trial.source != FINAL)
 
     @cached_property
     def measured(self) -> dict[Config, Latency]:
-        """What the search measured, each config once, in the order of the trials."""
+        """The configs that the search measured, in the order of the trials."""
         found: dict[Config, Latency] = {}
         for trial in self.searched:
             if trial.evaluation.latency is not None:
@@ -112,7 +112,7 @@ class Study:
 
 
 def mode_of(config: Config) -> str:
-    """As text; empty for a kernel without modes."""
+    """The mode as text; empty for a kernel without modes."""
     return str(config.get("mode", ""))
 
 

@@ -23,7 +23,7 @@ WINNER = "#e8590c"
 """The colour of the winner, in all views."""
 
 COLOURS = ("#3b82f6", "#0d9488", "#a855f7", "#ca8a04", "#db2777", "#65a30d", "#0891b2", "#9f1239")
-"""Of modes and series: each is legible on white and on black."""
+"""Colours of modes and series, legible on white and on black."""
 
 GREY = "#8a94a6"
 FAILED = "#dc2626"
@@ -35,7 +35,7 @@ SYMBOLS = {
     Outcome.INVALID: "circle", Outcome.DID_NOT_COMPILE: "triangle", Outcome.OUT_OF_RESOURCES: "rect",
     Outcome.WRONG_RESULT: "diamond", Outcome.TIMED_OUT: "pin", Outcome.CRASHED: "arrow",
 }  # fmt: skip
-"""By the kind of failure."""
+"""Symbols of the kinds of failure."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Chart:
 
 @dataclass(frozen=True)
 class Table:
-    """What a chart shows, as text; ``align`` has ``r`` for each column of numbers."""
+    """A chart's content as text; ``align`` has ``r`` for each column of numbers."""
 
     header: Sequence[str]
     rows: Sequence[Sequence[str]]
@@ -72,7 +72,7 @@ class View:
     tables: Sequence[Table] = ()
     notes: Sequence[str] = field(default=())
     hint: str = ""
-    """How to use the charts; shown only where they are drawn."""
+    """Instructions for the charts; shown only where they are drawn."""
 
 
 def shown(value: Value | str) -> str:
@@ -97,7 +97,7 @@ def tooltip() -> Option:
 
 
 def base(**parts: Any) -> Option:
-    """What all charts have in common."""
+    """The options that all charts have in common."""
     return {"backgroundColor": "transparent", "animation": False, "tooltip": tooltip(), "color": list(COLOURS), **parts}
 
 
@@ -130,7 +130,7 @@ def time_axis(name: str = "µs", **parts: Any) -> Option:
 
 
 def ceiling(latencies: Sequence[float], keep: Sequence[float] = ()) -> float:
-    """Where an axis of latencies ends: so that the slow ones do not press the fast ones together; ``keep`` stay in."""
+    """The end of an axis of latencies: slow ones must not press the fast ones together; ``keep`` stay in."""
     best = min(latencies)
     upper = statistics.quantiles(latencies, n=4, method="inclusive")[2] if len(latencies) > 1 else best
     wanted = max([min(max(latencies), 2.5 * best, max(1.5 * best, 1.3 * upper)), *keep])

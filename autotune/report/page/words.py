@@ -11,7 +11,7 @@ from autotune.report.page.view import shown
 
 @dataclass(frozen=True)
 class Phrase:
-    """What one or several dimensions say together; empty text where it is not worth a word."""
+    """The words for one dimension or several together; empty text for a value that needs none."""
 
     names: tuple[str, ...]
     say: Callable[..., str]
@@ -117,7 +117,7 @@ PHRASES: dict[str, tuple[Phrase, ...]] = {
         ),
     ),
 }
-"""By workload, in the order in which they are said; what is not here is said by its name."""
+"""Phrases of each workload in their order; a dimension without one is told by its name."""
 
 
 def in_words(workload: str, config: Config) -> str:

@@ -66,6 +66,7 @@
 
   function retheme(name) {
     for (const chart of drawn) chart.setTheme(name || theme());
+    for (const told of document.querySelectorAll(".selection")) told.textContent = ""; // a new theme lets go of axes
   }
 
   function copies() {

@@ -125,7 +125,7 @@ def table(report: Report, found: list[Finalist]) -> Table:
 
 
 def against(report: Report, finalist: Finalist) -> Ratio:
-    """How many times as long as the winner it takes."""
+    """The finalist's latency over the winner's."""
     return ratio(finalist.latency, report.latency, report.regime)
 
 
@@ -140,7 +140,7 @@ def verdict(report: Report, finalist: Finalist) -> str:
 
 
 def conclusion(report: Report, found: list[Finalist]) -> str:
-    """Who was beaten, and who was not."""
+    """The number of finalists that the winner beat, and the names of the others."""
     others = [each for each in found if each.config != report.config and not each.failed and each.rounds]
     slower = [each for each in others if verdict(report, each) == "slower"]
     text = f"The winner beat {len(slower)} of {len(others)} others beyond the noise."

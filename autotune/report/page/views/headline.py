@@ -98,7 +98,7 @@ def bars(report: Report) -> list[Bar]:
 
 
 def limits(report: Report) -> list[tuple[str, float]]:
-    """What perfect overlap would take, and what no kernel passes on this device; lines across the bars."""
+    """Both limits, drawn as lines across the bars: perfect overlap, and the roofline."""
     found = []
     if report.limit is not None:
         found.append((f"{report.limit.slowest} alone", report.limit.parts[report.limit.slowest].median))
@@ -134,7 +134,7 @@ def table(report: Report) -> Table:
             share = bar.latency.median / report.latency.median
             compared = f"{share:.2f} of the winner's time"
         rows.append([bar.name, *known, compared])
-    return Table(["", *(TITLES[each] for each in measured), "winner is so many times as fast"], rows, "lrrrr")
+    return Table(["", *(TITLES[each] for each in measured), "speedup of the winner"], rows, "lrrrr")
 
 
 def _text(bar: Bar, regime: Regime) -> str:

@@ -1,4 +1,4 @@
-"""What matters: the importance of the dimensions that varied, and what each value cost."""
+"""Importance of the dimensions that varied, and the cost of each value."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def options(study: Study) -> Option:
 
 
 def table(study: Study) -> Table:
-    """For each value the best that any config with it reached."""
+    """The best latency of any config with a value, for each value."""
     rows = []
     for knob in study.knobs:
         importance = "" if knob.importance is None else f"{knob.importance:.2f}"

@@ -11,7 +11,7 @@ from autotune.report.page.study import Study
 from autotune.report.page.view import NARROW, WINNER, Chart, Option, View, base, ceiling, config_lines, shown
 
 ABSENT = "–"
-"""Where a config's mode does not have the dimension."""
+"""The value of a dimension that the config's mode does not have."""
 
 FAST_TO_SLOW = ("#f59e0b", "#3b82f6", "#8a94a6")
 

@@ -36,18 +36,18 @@ PAUSE = 60.0
 """Seconds without a trial, beyond the trial's own, that count as an interruption and are left out of the clock."""
 
 SIDES = {"left": 90, "right": 20, "outerBoundsMode": "none"}
-"""Of both charts, so that their clocks agree; the names of failures find room on the left."""
+"""The sides of both charts: their clocks agree, and the names of failures fit on the left."""
 
 LONGEST_REASON = 240
 """Characters of a failure's reason in a tooltip."""
 
 PHASES = {"baseline": "baselines", FINAL: "finals", "proof": "proof"}
-"""By the source of a trial; all else is the search."""
+"""Phases by the source of a trial; every other source is the search."""
 
 
 @dataclass(frozen=True)
 class Moment:
-    """A trial with the seconds of work from the start of the study to its end, and how long nothing was done before."""
+    """A trial on the clock of the work: seconds at its begin and end, and of an interruption before it."""
 
     trial: TrialRecord
     at: float
@@ -90,7 +90,7 @@ def timeline(study: Study) -> list[Moment]:
 
 
 def phases(moments: Sequence[Moment]) -> list[tuple[str, float, float]]:
-    """What was done from when to when, in seconds: starting the ranks, baselines, search, finals."""
+    """The phases with their begin and end in seconds: start of the ranks, baselines, search, finals."""
     found = []
     if moments and moments[0].began > 1:
         found.append(("start", 0.0, moments[0].began))
@@ -103,7 +103,7 @@ def phases(moments: Sequence[Moment]) -> list[tuple[str, float, float]]:
 
 
 def best_so_far(study: Study, moments: Sequence[Moment]) -> list[tuple[float, float]]:
-    """Where the search's best fell, and where it ended."""
+    """The points at which the search's best fell, and its end."""
     found: list[tuple[float, float]] = []
     for moment in moments:
         latency = moment.trial.evaluation.latency
@@ -149,7 +149,7 @@ def options(study: Study) -> Option:
 
 
 def tables(study: Study, moments: Sequence[Moment]) -> list[Table]:
-    """How evaluations ended; every trial, by what differs within its mode; what does not."""
+    """The outcomes; what all trials of a mode share; every trial with the rest."""
     endings = [[ending.outcome.value, str(ending.count), ending.reason] for ending in study.endings]
     groups: dict[str, list[Config]] = {}
     for moment in moments:
@@ -173,7 +173,7 @@ def tables(study: Study, moments: Sequence[Moment]) -> list[Table]:
 
 
 def mode_name(mode: str) -> str:
-    """For the legend."""
+    """The mode's name in the legend."""
     return shown(mode) or "trials"
 
 

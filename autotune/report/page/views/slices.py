@@ -134,7 +134,7 @@ def table(study: Study, mode: str) -> Table:
 
 
 def neighbours(study: Study) -> list[Step]:
-    """What one step away from the winner was measured, the fastest first."""
+    """The measured configs one step from the winner, the fastest first."""
     winner = study.winner
     if winner is None or winner not in study.measured:
         return []
