@@ -217,7 +217,6 @@ MUTANTS: list[Mutant] = [
         ("waits for the launch before", "rs copies", ("ranks < WORLD, target, status", "ranks < WORLD, target - 1, status")),
         ("waits for rank 0 alone", "ag gather", ("ranks < WORLD, target, status", "ranks < 1, target, status")),
         ("finished programs are not reset", "ag push", NOT_RESET),
-        ("the last but one is the last", "rs push", ("(EPOCH_STEP - 1)) == programs - 1", "(EPOCH_STEP - 1)) == programs - 2")),
         ("tiles of a unit are not reset", "rs units", ("        tl.atomic_xchg(counter, 0)\n", "        pass\n")),
         ("the last tile but one signals the unit", "rs units", ('scope="gpu") == programs - 1', 'scope="gpu") == programs - 2')),
         ("the epoch stays", "ag push", EPOCH_STAYS),
@@ -323,7 +322,7 @@ MUTANTS: list[Mutant] = [
     *_in(
         "kernels/all_gather_gemm/copy_engine.py",
         ("copies before peers are ready", "ag copies", ("        self._enter.run()\n", "")),
-        ("a chunk is not copied", "ag copies", ("for begin in range(0, rows, unit):", "for begin in range(unit, rows, unit):")),
+        ("a chunk is not copied", "ag copies", ("for begin in range(0, rows, transfer_rows):", "for begin in range(transfer_rows, rows, transfer_rows):")),
     ),
     *_in(
         "kernels/primitives/exchange.py",

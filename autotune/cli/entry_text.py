@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from autotune.db import Entry, Store, Winner
+from autotune.db import CacheKey, Entry, Store, Winner
 from autotune.errors import AutotuneError
 from autotune.machine import INTERPRETER
 from autotune.outcome import DEFAULT_REGIME, Latency, Regime
@@ -35,7 +35,7 @@ def selected(store: Store, name: str | None, given: Mapping[str, Any], device: s
     """The entries of a workload (None: of all) whose problems have the given fields, newest first. Raises AutotuneError
     if there is none.
     """
-    found = [entry for entry in store.entries(name, device) if _matches(entry, given)]
+    found = [entry for entry in store.entries(name, device) if matches(entry.key, given)]
     if not found:
         wanted = f"{dashed(name)} {options_text(given)}".strip() if name else "any workload"
         where = f" on {device}" if device else ""
@@ -154,8 +154,9 @@ def _origin(entry: Entry) -> str:
     return f", imported {entry.imported_at:%Y-%m-%d %H:%M} UTC" if entry.imported_at is not None else ""
 
 
-def _matches(entry: Entry, given: Mapping[str, Any]) -> bool:
-    problem = json.loads(entry.key.problem)
+def matches(key: CacheKey, given: Mapping[str, Any]) -> bool:
+    """True where the key's problem has the given fields."""
+    problem = json.loads(key.problem)
     return all(problem.get(name) == value for name, value in given.items())
 
 

@@ -31,7 +31,7 @@ class SymmetricHeap(ABC):
         self.rank = dist.get_rank(group)
         self.world_size = dist.get_world_size(group)
         self.group = group
-        self.meet: Callable[[], None] = functools.partial(dist.barrier, group=group)
+        self.host_barrier: Callable[[], None] = functools.partial(dist.barrier, group=group)
         """Waits on the host until every rank is here. The ranks' supervisor may replace it."""
         self.bases = torch.tensor(bases, dtype=torch.int64, device=arena.device)
         self._addresses = bases
@@ -114,13 +114,13 @@ class SymmetricHeap(ABC):
         """Wait on the host until every rank is here and its device has finished what was enqueued."""
         if self.device.type == "cuda":
             torch.cuda.synchronize()
-        self.meet()
+        self.host_barrier()
 
     def close(self) -> None:
         """Free the memory at once. Its tensors must not be used any more."""
         self._peers.clear()
         self.arena = torch.empty(0, dtype=torch.uint8)
-        self.group, self.meet = None, _closed  # a group that nobody holds gives its sockets and threads back
+        self.group, self.host_barrier = None, _closed  # a group that nobody holds gives its sockets and threads back
 
 
 def _closed() -> None:

@@ -164,7 +164,7 @@ class Crew:
         if self._rank is None:
             wanted = HEAP_BYTES.value() or self._workload.heap_bytes(self._problem)
             self._heap = open_heap(wanted, self._group)
-            self._heap.meet = self._agreement.barrier
+            self._heap.host_barrier = self._agreement.barrier
             self._rank = Rank(self._heap, self._machine, SPIN_LIMITS[kind_of(self._machine)])
         return self._rank
 

@@ -27,10 +27,13 @@ SLOWEST_CLOCK_GHZ = 2.0
 """Cycles per nanosecond assumed for ``torch.cuda._sleep``; GPUs clock lower, so that it sleeps somewhat longer."""
 
 
-HOST_CALLS = 30
-"""Calls whose enqueueing the host times: the first ones, before waiting launches fill the device's queue and the host
-has to wait for the device.
+HOST_CALLS, FEW_HOST_CALLS = 20, 3
+"""Calls that the host enqueues back to back to time that: so few that it never waits for room in the device's queue.
+Long calls, which it is always ahead of, are worth few.
 """
+
+LONG_CALL = 300e-6
+"""Seconds of work on the device from which on a call is long in this sense."""
 
 SHORTEST_PAUSE, LONGEST_PAUSE = 50e-6, 2e-3
 """Seconds that the device sleeps before a call, so that the host is ahead of it: the time of the call itself helps."""
@@ -131,7 +134,7 @@ class Stopwatch:
         return value.item()
 
     def _host_time(self, call: Callable[[], None]) -> float:
-        self._heap.meet()
+        self._heap.host_barrier()
         begin = time.perf_counter()
         call()
         return (time.perf_counter() - begin) * 1e6
@@ -148,19 +151,25 @@ class Stopwatch:
         pause = min(max(3 * enqueueing - working, SHORTEST_PAUSE), LONGEST_PAUSE)
         cycles = int(pause * SLOWEST_CLOCK_GHZ * 1e9)
         events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(warmup + iterations)]
-        host = []
         for before, after in events:
             torch.sum(self._flush, dim=0, out=self._sink)
             torch.cuda._sleep(cycles)
             self._barrier.run()
             before.record()
-            begin = time.perf_counter()
             call()
-            host.append((time.perf_counter() - begin) * 1e6)
             after.record()
         torch.cuda.synchronize()
         device = [before.elapsed_time(after) * 1e3 for before, after in events[warmup:]]
-        return Timed(device, host[:HOST_CALLS])
+        return Timed(device, [self._enqueueing(call, HOST_CALLS if working < LONG_CALL else FEW_HOST_CALLS)])
+
+    def _enqueueing(self, call: Callable[[], None], calls: int) -> float:
+        """Microseconds that the host takes per call to enqueue calls back to back, as an eager program does."""
+        begin = time.perf_counter()
+        for _ in range(calls):
+            call()
+        enqueued = time.perf_counter()
+        torch.cuda.synchronize()
+        return (enqueued - begin) / calls * 1e6
 
 
 def combine(

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from autotune.config import Config
-from autotune.db import Entry, Store, TrialRecord, Winner
+from autotune.db import CacheKey, Entry, Store, TrialRecord, Winner
 from autotune.machine import INTERPRETER
 from autotune.outcome import Latency, Outcome, Regime
 from autotune.ranks.evaluation import RESTART
@@ -57,7 +57,7 @@ def build(store: Store, entry: Entry, workload: Workload | None = None) -> Repor
     return Report(
         key=entry.key,
         provenance=entry.provenance,
-        problem=_problem(entry, workload),
+        problem=problem_of(entry.key, workload),
         study_id=entry.study_id,
         seed=entry.seed,
         space_size=entry.space_size,
@@ -71,7 +71,7 @@ def build(store: Store, entry: Entry, workload: Workload | None = None) -> Repor
         verdicts=verdicts(entry.winner),
         taxes=_taxes(entry.winner),
         best=best[:BEST],
-        endings=_endings(searched),
+        endings=endings_of(searched),
         disqualified=disqualified,
         knobs=knobs,
         searched=len({record.config for record in searched if record.evaluation.outcome is not Outcome.INVALID}),
@@ -105,9 +105,9 @@ def _ranks(values: Sequence[float]) -> list[float]:
     return [(bisect_left(ordered, value) + bisect_right(ordered, value)) / 2 for value in values]
 
 
-def _problem(entry: Entry, workload: Workload | None) -> dict[str, Any]:
+def problem_of(key: CacheKey, workload: Workload | None) -> dict[str, Any]:
     """The problem's fields, in the order of their declaration if that is known."""
-    values: dict[str, Any] = json.loads(entry.key.problem)
+    values: dict[str, Any] = json.loads(key.problem)
     declared = [field.name for field in dataclasses.fields(workload.problem_type)] if workload is not None else []
     return {name: values[name] for name in [*declared, *values] if name in values}
 
@@ -179,7 +179,7 @@ def _ranked(
     )
 
 
-def _endings(searched: Sequence[TrialRecord]) -> tuple[Ending, ...]:
+def endings_of(searched: Sequence[TrialRecord]) -> tuple[Ending, ...]:
     """Every kind of outcome that occurred, the commonest first, each with its first reason."""
     counts = Counter(record.evaluation.outcome for record in searched)
     examples: dict[Outcome, TrialRecord] = {}

@@ -53,17 +53,13 @@ def to_json(report: Report) -> str:
     return json_text(to_dict(report))
 
 
-class Code(str):
-    """Text that a table shows as code."""
-
-
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], align: str = "") -> str:
     """A Markdown table whose columns line up as plain text too; ``align`` has ``r`` per right-aligned column.
 
-    Cells are escaped as text, except for ``Code``.
+    Cells are escaped as text.
     """
-    cells = [[_cell(text) for text in row] for row in (header, *rows)]
-    widths = [max(len(row[column]) for row in cells) for column in range(len(header))]
+    cells = [[markdown(text) for text in row] for row in (header, *rows)]
+    widths = [max(2, *(len(row[column]) for row in cells)) for column in range(len(header))]  # GFM takes no ":" alone
     right = [align[column : column + 1] == "r" for column in range(len(header))]
     rule = ["-" * (width - 1) + (":" if r else "-") for width, r in zip(widths, right, strict=True)]
     padded = [
@@ -71,10 +67,6 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], align: str = "")
         for row in cells
     ]
     return "\n".join("| " + " | ".join(row) + " |" for row in (padded[0], rule, *padded[1:]))
-
-
-def _cell(text: str) -> str:
-    return markdown_code(text) if isinstance(text, Code) else markdown(text)
 
 
 def _verdict(report: Report) -> str:
@@ -168,18 +160,28 @@ def _taxes(report: Report) -> str:
 
 
 def _best(report: Report) -> str:
-    rows = []
+    """Configs of the winner's mode by what they change in it, those of another mode by what they change in its first;
+    that first one stands below the table, which would be too wide with it.
+    """
+    firsts = {report.config.get("mode"): (report.config, "the winner")}
+    rows, whole = [], []
     for place, each in enumerate(report.best, start=1):
         final = microseconds(each.final.of(report.regime)) if each.final else ""
-        change = change_text(each.config, report.config)
-        rows.append([str(place), latency_text(each.latency, report.regime), final, each.source, change])
+        mode = each.config.get("mode")
+        if mode not in firsts:
+            firsts[mode] = each.config, f"number {place}"
+            whole.append(f"Number {place}: {markdown(config_text(each.config))}")
+            change = f"another mode: {plain(mode)}, see below"
+        else:
+            change = change_text(each.config, *firsts[mode]).removeprefix("the winner with ")
+        rows.append([str(place), latency_text(each.latency, report.regime), final, change])
     if not rows:
         return ""
     text = "Ordered by latency in the search, where ± is half the distance from the 20th to the 80th percentile of\n"
     text += "the iterations. The finals, where the best were measured again, chose the winner.\n\n"
-    out = "".join(f"\n\nFailed in the finals: {markdown(config_text(each.config))}" for each in report.disqualified)
-    header = ["", "search", "finals", "proposed by", "config"]
-    return f"## The {len(rows)} best\n\n" + text + table(header, rows, "rrr") + out
+    whole += [f"Failed in the finals: {markdown(config_text(each.config))}" for each in report.disqualified]
+    header = ["", "search", "finals", "change from the winner"]
+    return "\n\n".join([f"## The {len(rows)} best\n\n{text}{table(header, rows, 'rrr')}", *whole])
 
 
 def _endings(report: Report) -> str:
@@ -188,19 +190,22 @@ def _endings(report: Report) -> str:
 
 
 def _knobs(report: Report) -> str:
+    """Best and worst value of each dimension; the web page and JSON have them all."""
     if not report.knobs:
         return ""
-    text = "For each value, the best latency of any config with it, over the best of all: 1.00 costs nothing. In\n"
-    text += "brackets, the number of such configs measured. Importance: Optuna's PED-ANOVA for the best tenth.\n\n"
+    text = "The best and the worst value of each dimension: the best latency of any config with it, over the best of\n"
+    text += "all; 1.00 costs nothing. In brackets, the number of such configs measured. Every value: --format html or\n"
+    text += "json. Importance: Optuna's PED-ANOVA for the best tenth.\n\n"
     ranked = sorted(report.knobs, key=lambda knob: -(knob.importance or 0.0))
-    rows = [[knob.name, "" if knob.importance is None else f"{knob.importance:.2f}", _reached(knob)] for knob in ranked]
+    rows = [[knob.name, "" if knob.importance is None else f"{knob.importance:.2f}", *_ends(knob)] for knob in ranked]
     notes = "".join(f"\n\n> {markdown(note)}" for note in report.knob_notes)
-    out = table(["dimension", "importance", "by value"], rows, "lr")
+    out = table(["dimension", "importance", "best", "worst"], rows, "lr")
     return "## How each dimension mattered\n\n" + text + out + notes
 
 
-def _reached(knob: Knob) -> str:
-    return ", ".join(f"{plain(each.value)}: {each.relative:.2f} ({each.configs})" for each in knob.reached)
+def _ends(knob: Knob) -> list[str]:
+    ranked = sorted(knob.reached, key=lambda each: each.relative)
+    return [f"{plain(each.value)}: {each.relative:.2f} ({each.configs})" for each in (ranked[0], ranked[-1])]
 
 
 def _provenance(report: Report) -> str:
@@ -223,16 +228,15 @@ def _provenance(report: Report) -> str:
         ["study", f"{report.study_id}, seed {report.seed}"],
         *([name.replace("_", " "), value or "none"] for name, value in versions.items() if name != "space"),
         ["space fingerprint", versions["space"]],
-        ["to repeat", Code(again)],
     ]
-    return "## How this was found\n\n" + table(["", ""], rows)
+    return f"## How this was found\n\n{table(['', ''], rows)}\n\nTo repeat: {markdown_code(again)}"
 
 
 def _date(moment: datetime) -> str:
     return moment.strftime("%Y-%m-%d %H:%M UTC")
 
 
-def _short(reason: str, longest: int = 160) -> str:
+def _short(reason: str, longest: int = 90) -> str:
     line = " ".join(reason.split())
     return line if len(line) <= longest else line[: longest - 1] + "…"
 

@@ -88,14 +88,14 @@ def config_text(config: Config) -> str:
     return " ".join(f"{plain(name)}={plain(config[name])}" for name in names)
 
 
-def change_text(config: Config, winner: Config) -> str:
-    """A config in one line, as its difference from the winner if both have the same mode."""
-    if config == winner:
-        return "the winner"
-    if set(config) != set(winner) or config.get("mode") != winner.get("mode"):
+def change_text(config: Config, other: Config, name: str = "the winner") -> str:
+    """A config in one line, as its difference from another, ``name``, if both have the same mode."""
+    if config == other:
+        return name
+    if set(config) != set(other) or config.get("mode") != other.get("mode"):
         return config_text(config)
-    changed = Config({name: value for name, value in config.items() if value != winner[name]})
-    return f"the winner with {config_text(changed)}"
+    changed = Config({key: value for key, value in config.items() if value != other[key]})
+    return f"{name} with {config_text(changed)}"
 
 
 def plain(value: Any) -> str:

@@ -70,7 +70,7 @@ class Context:
         except BaseException:  # Ctrl-C too: nothing is left half-way
             self._leave_group()
             raise
-        self.heap.meet = self._agreement.barrier
+        self.heap.host_barrier = self._agreement.barrier
         self.spin_limit = SPIN_LIMITS[self.machine.is_interpreter]
         self.calls: dict[Any, Prepared] = {}
         """Forms of calls that have been checked, see ``Operator``."""

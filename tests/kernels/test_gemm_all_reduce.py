@@ -100,7 +100,7 @@ def test_a_call_that_a_peer_misses_ends_and_says_so(tmp_path: Path) -> None:
 
 
 def test_a_k_that_the_ranks_cannot_share_is_refused() -> None:
-    with pytest.raises(InvalidProblem, match="k=100 .* world_size=8, .* take 96 or 104"):
+    with pytest.raises(InvalidProblem, match="k=100 .* world_size=8, .* use 96 or 104"):
         WORKLOAD.problem_type(m=1, n=8, k=100, world_size=8)
 
 

@@ -22,7 +22,7 @@ def test_markdown_says_the_verdict_first_with_device_date_and_versions(report: R
         assert version in text
     for heading in ("Against the baselines", "The limit", "The 10 best", "How evaluations ended", "dimension mattered"):
         assert heading in text
-    assert "the winner with " in text
+    assert "| change from the winner" in text
     assert "`tune all-gather-gemm --dtype bf16 --world-size 8 --m 4096" in text
 
 
@@ -66,6 +66,25 @@ def test_table() -> None:
         "| x\\|y  |  1 |",
         "| z\\\\nz | 10 |",
     ]
+
+
+def test_a_column_of_one_character_is_still_a_table_to_github() -> None:
+    assert table([" ", "b"], [["1", "x"]], "r").splitlines()[1] == "| -: | -- |"
+
+
+def test_no_line_of_the_text_is_wider_than_a_terminal_can_fold(report: Report) -> None:
+    table_lines = [line for line in to_markdown(report).splitlines() if line.startswith("|")]
+    assert max(map(len, table_lines)) <= 140
+
+
+def test_another_modes_first_config_stands_below_the_table(report: Report) -> None:
+    winner, other = report.config, report.best[3]
+    moved = report.config.replace(mode="elsewhere")
+    near = moved.replace(num_warps=99)
+    best = [dataclasses.replace(other, config=config, winner=False) for config in (winner, moved, near)]
+    text = to_markdown(dataclasses.replace(report, best=tuple(best)))
+    assert "another mode: elsewhere, see below" in text and "number 2 with num_warps=99" in text
+    assert "\n\nNumber 2: mode=elsewhere " in text
 
 
 @pytest.mark.parametrize(("value", "text"), [(4.084, "4.08 µs"), (408.25, "408.2 µs"), (53728.4, "53728 µs")])

@@ -1,4 +1,4 @@
-"""``tune report``: what finished studies found, as Markdown or JSON."""
+"""``tune report``: what studies found, as Markdown, JSON or a web page."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from autotune.cli import output
+from autotune.cli.commands import pages
 from autotune.cli.entry_text import selected
 from autotune.cli.options import Database, Output, Request
 from autotune.db import Store
@@ -16,28 +17,39 @@ from autotune.errors import InputError, UnknownWorkload
 from autotune.text import json_text
 from autotune.workloads import Workload, installed_workload, names
 
-FORMATS = ("md", "json")
+FORMATS = ("md", "json", "html")
 
-Format = Annotated[str, typer.Option("--format", metavar="|".join(FORMATS), help="Markdown or JSON.")]
+Format = Annotated[
+    str, typer.Option("--format", metavar="|".join(FORMATS), help="Markdown, JSON, or a web page in one file.")
+]
+Open = Annotated[bool, typer.Option("--open", help="Show the web page in a browser; implies --format html.")]
 
 
-def report(context: typer.Context, format: Format = "md", output: Output = None, db: Database = None) -> None:
+def report(context: typer.Context, format: Format = "md", output: Output = None, open: Open = False,
+           db: Database = None) -> None:  # fmt: skip
     """Report on finished studies; on all workloads if none is named."""
     if context.invoked_subcommand is None:
-        _report(None, {}, format, output, db)
-    elif (format, output, db) != ("md", None, None):
+        _report(None, {}, format, output, db, open)
+    elif (format, output, open, db) != ("md", None, False, None):
         raise InputError("options of tune report go after the workload's name")
 
 
-def report_workload(request: Request, format: Format = "md", output: Output = None, db: Database = None) -> None:
+def report_workload(
+    request: Request, format: Format = "md", output: Output = None, open: Open = False, db: Database = None
+) -> None:
     """Reports on every finished study that has the given dimensions; without any, on all of them."""
-    _report(request.workload, request.given, format, output, db)
+    _report(request.workload, request.given, format, output, db, open)
 
 
-def _report(of: Workload | None, given: Mapping[str, Any], format: str, file: Path | None, db: str | None) -> None:
+def _report(
+    of: Workload | None, given: Mapping[str, Any], format: str, file: Path | None, db: str | None, open: bool
+) -> None:
     """Build the reports and write them, the newest first."""
     if format not in FORMATS:
         raise InputError(f"format {format!r}: allowed: {', '.join(FORMATS)}")
+    if format == "html" or open:
+        pages.write_pages(of, given, file, db, open=open, load=_loaded)
+        return
     from autotune.report import build, to_dict, to_markdown
 
     with Store.open(db, create=False) as store:

@@ -38,7 +38,7 @@ def test_into_a_file(tuned: Bench, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "code", "told"),
     [
-        (["report", "--format", "pdf"], 2, "allowed: md, json"),
+        (["report", "--format", "pdf"], 2, "allowed: md, json, html"),
         (["report", "-o", "/no/such/folder/x.md"], 2, "No such file or directory"),
         (["report", "--format", "json", "all-gather-gemm"], 2, "after the workload's name"),
         (["report", "all-gather-gemm", "--m", "7"], 1, "no finished study of all-gather-gemm --m 7"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from autotune.config import Config
 from autotune.kernels.gemm_reduce_scatter.problem import GemmReduceScatter
 from autotune.workloads.built_in.gemm_reduce_scatter import GemmReduceScatterOperation, GemmReduceScatterWorkload
 from autotune.workloads.interface import Run
@@ -13,8 +14,8 @@ from autotune.workloads.interface import Run
 class BiaslessOperation(GemmReduceScatterOperation):
     """Takes the bias away again."""
 
-    def bind(self, setup: Any) -> Run:
-        run, tensors = super().bind(setup), self._tensors
+    def prepare(self, config: Config) -> Run:
+        run, tensors = super().prepare(config), self._tensors
 
         def biasless() -> None:
             run()
@@ -26,8 +27,8 @@ class BiaslessOperation(GemmReduceScatterOperation):
 class LastlessOperation(GemmReduceScatterOperation):
     """Multiplies without the last column of A."""
 
-    def bind(self, setup: Any) -> Run:
-        run, a = super().bind(setup), self._tensors.a
+    def prepare(self, config: Config) -> Run:
+        run, a = super().prepare(config), self._tensors.a
 
         def lastless() -> None:
             last = a[:, -1].clone()

@@ -67,11 +67,11 @@ class FlawedOperation(Operation):
             self._trouble()
         if self._flaw == "too much later":
             raise MemoryError("planted")
-        self._heap.meet()  # all are in place
+        self._heap.host_barrier()  # all are in place
         torch.sum(
             torch.stack([self._heap.peer(self._own, rank) for rank in range(self._heap.world_size)]), 0, out=self._sum
         )
-        self._heap.meet()  # all have been read
+        self._heap.host_barrier()  # all have been read
         if self._flaw == "wrong":
             self._sum[0] += 100
 

@@ -1,0 +1,98 @@
+"""``tune report --format html``: a web page for one study, a folder of them with an index for several."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import webbrowser
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from autotune.cli import output
+from autotune.cli.entry_text import matches, selected
+from autotune.db import Store
+from autotune.errors import AutotuneError, InputError
+from autotune.workloads import Workload
+
+if TYPE_CHECKING:
+    from autotune.report.page import Study
+
+
+def write_pages(
+    of: Workload | None, given: Mapping[str, Any], target: Path | None, db: str | None,
+    *, open: bool, load: Callable[[str], Workload | None],
+) -> None:  # fmt: skip
+    """Build the pages of the studies that are asked for and write them, the newest first.
+
+    Finished ones; where there are none, the last unfinished one, so that one can see why.
+    """
+    from autotune.report.page import to_html
+
+    studies = _studies(of, given, db, load)
+    if len(studies) > 1:
+        _write_folder(studies, target, open=open)
+        return
+    text = to_html(studies[0])
+    if target is None and not open:
+        if sys.stdout.isatty():
+            raise InputError("a web page is not for a terminal: name a file with --output, or show it with --open")
+        output.write(text, None, "")
+        return
+    file = target or _temporary()
+    output.write(text, file, "a page")
+    if open:
+        _show(file)
+
+
+def _studies(
+    of: Workload | None, given: Mapping[str, Any], db: str | None, load: Callable[[str], Workload | None]
+) -> list[Study]:
+    from autotune.report.page import finished, unfinished
+
+    with Store.open(db, create=False) as store:
+        name = of.name if of is not None else None
+        try:
+            entries = selected(store, name, given)
+        except AutotuneError:
+            begun = [
+                record
+                for record in store.studies()
+                if name in (None, record.key.workload) and record.state == "running" and matches(record.key, given)
+            ]
+            if not begun:
+                raise
+            record = begun[-1]
+            return [unfinished(store, record, of or load(record.key.workload))]
+        return [finished(store, entry, of or load(entry.key.workload)) for entry in entries]
+
+
+def _write_folder(studies: Sequence[Study], folder: Path | None, *, open: bool) -> None:
+    from autotune.report.page import file_name, to_html, to_index
+
+    if folder is None:
+        raise InputError(f"{len(studies)} studies are {len(studies)} pages: name a folder for them with --output, or "
+                         "more of the problem's dimensions")  # fmt: skip
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for study in studies:
+            (folder / file_name(study)).write_text(to_html(study), encoding="utf-8")
+        (folder / "index.html").write_text(to_index(studies), encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"folder {folder}: {error.strerror}") from error
+    output.say(f"wrote {len(studies)} pages and their index to {folder}")
+    if open:
+        _show(folder / "index.html")
+
+
+def _temporary() -> Path:
+    """A file that a browser finds after this process has ended."""
+    handle, name = tempfile.mkstemp(prefix="tune-report-", suffix=".html")
+    os.close(handle)
+    return Path(name)
+
+
+def _show(file: Path) -> None:
+    if not webbrowser.open(file.resolve().as_uri()):
+        output.say(f"no browser could be started here; open {file} in one")

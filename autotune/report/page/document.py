@@ -1,0 +1,173 @@
+"""The page: one HTML file with everything in it.
+
+Its Content-Security-Policy allows two scripts, by the hashes of their text, and no connection of any kind: neither a
+hostile name nor a chart can run or fetch anything. Without scripts the tables say everything; charts replace them.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from functools import cache
+from html import escape
+from importlib import resources
+from string import Template
+
+from autotune.report.figures import dashed, device_text, latency_text, problem_text
+from autotune.report.page import origin
+from autotune.report.page.study import Study
+from autotune.report.page.view import Chart, Table, View
+from autotune.report.page.views import finals, headline, importance, parallel, search, slices
+from autotune.report.page.words import in_words
+from autotune.text import visible
+
+VIEWS = (headline.view, search.view, parallel.view, slices.view, importance.view, finals.view)
+"""In the order of the page."""
+
+UNFOLDED = ("headline",)
+"""Views whose tables stay open beside their charts."""
+
+
+def to_html(study: Study) -> str:
+    """The whole page."""
+    views = [found for view in VIEWS if (found := view(study)) is not None]
+    charts = {chart.name: chart.option for each in views for chart in each.charts}
+    script, library = asset("page.js"), asset("echarts.min.js")
+    return Template(asset("page.html")).substitute(
+        policy=policy(script, library),
+        title=_text(f"{study.title}: {problem_text(study.problem)}"),
+        style=asset("page.css"),
+        lead=lead(study),
+        views="\n".join(section(each) for each in views),
+        origin=_origin(study),
+        library=_packed_library(),
+        options=packed(json.dumps(charts, separators=(",", ":"), allow_nan=False)),
+        script=script,
+    )
+
+
+def lead(study: Study) -> str:
+    """The first screen: what was tuned, how it ended, the winner in words."""
+    report, key = study.report, study.record.key
+    parts = [f'<p class="kicker">{_text(dashed(key.workload))} · {_text(device_text(key))}</p>']
+    parts.append(f"<h1>{_text(verdict(study))}</h1>")
+    parts.append(f'<p class="problem">{_text(problem_text(study.problem))}</p>')
+    if report is not None:
+        told = [latency_text(report.latency, report.regime)]
+        first = next((each for each in report.speedups if each.latency != report.latency), None)
+        if first is not None:
+            told.append(f"{first.baseline} {latency_text(first.latency, report.regime)}")
+        if report.limit is not None:
+            told.append(f"{100 * report.limit.share.value:.0f} % of perfect overlap")
+        told.append(f"{study.evaluated} of {study.record.space_size} configs tried, results checked on every rank")
+        parts.append(f'<p class="facts">{" · ".join(map(_text, told))}</p>')
+    parts += [f'<p class="note">{_text(note)}</p>' for note in study.notes]
+    if study.winner is not None:
+        name = "The winner" if report is not None else "The fastest so far"
+        parts.append(f"<p><strong>{name}:</strong> {_text(in_words(key.workload, study.winner))}</p>")
+        parts.append(_copies(origin.copies(study)))
+    return "\n".join(parts)
+
+
+def verdict(study: Study) -> str:
+    """The result in one line."""
+    report = study.report
+    if report is None:
+        if not study.measured:
+            return f"None of {study.evaluated} configs could be measured"
+        return "Unfinished: the finals are missing"
+    if not report.speedups:
+        return latency_text(report.latency, report.regime)
+    first = report.speedups[0]
+    if first.latency == report.latency:
+        return f"Nothing beat {first.baseline} beyond the noise"
+    return f"{first.ratio.value:.2f} times as fast as {first.baseline}"
+
+
+def section(view: View) -> str:
+    """A view as HTML: its charts, and its tables in a fold that stays open where nothing is drawn."""
+    charts = "".join(_chart(chart) for chart in view.charts)
+    tables = "".join(table(each) for each in view.tables)
+    hint = f'<p class="hint drawn">{_text(view.hint)}</p>' if view.hint else ""
+    notes = "".join(f'<p class="note">{_text(note)}</p>' for note in view.notes if note)
+    keep = ' class="keep"' if view.name in UNFOLDED or not view.charts else ""
+    fold = f"<details open{keep}><summary>As a table</summary>{tables}</details>" if tables else ""
+    return (
+        f'<section id="{escape(view.name)}"><h2>{_text(view.title)}</h2><p>{_text(view.text)}</p>{hint}'
+        f'<div class="charts">{charts}</div>{notes}{fold}</section>'
+    )
+
+
+def table(of: Table) -> str:
+    """A table that scrolls sideways where it is too wide."""
+    align = [' class="r"' if of.align[place : place + 1] == "r" else "" for place in range(len(of.header))]
+    caption = f"<caption>{_text(of.caption)}</caption>" if of.caption else ""
+    head = ""
+    if any(of.header):
+        head = f"<thead><tr>{_cells('th', of.header, align)}</tr></thead>"
+    body = "".join(f"<tr>{_cells('td', row, align)}</tr>" for row in of.rows)
+    return f'<div class="scroll"><table>{caption}{head}<tbody>{body}</tbody></table></div>'
+
+
+def packed(text: str) -> str:
+    """Compressed, as letters and digits: no name in it can end an element."""
+    return base64.b64encode(gzip.compress(text.encode(), 9, mtime=0)).decode()
+
+
+@cache
+def _packed_library() -> str:
+    return packed(asset("echarts.min.js"))
+
+
+def policy(*scripts: str) -> str:
+    """What the browser may do: run these scripts, whatever else stands in the page, and load nothing."""
+    digests = (base64.b64encode(hashlib.sha256(each.encode()).digest()).decode() for each in scripts)
+    allowed = " ".join(f"'sha256-{digest}'" for digest in digests) or "'none'"
+    rules = ("default-src 'none'", f"script-src {allowed}", "style-src 'unsafe-inline'", "img-src data:")
+    return "; ".join((*rules, "base-uri 'none'", "form-action 'none'"))
+
+
+def _chart(chart: Chart) -> str:
+    kind = "chart small" if chart.small else "chart"
+    return (
+        f'<div class="{kind}" role="img" data-chart="{escape(chart.name)}" '
+        f'aria-label="{_text(chart.label)}" style="height:{chart.height}px"></div>'
+    )
+
+
+def _copies(of: Sequence[tuple[str, str]]) -> str:
+    pieces = "".join(_copy_line(name, text) for name, text in of)
+    return f'<details open class="copies"><summary>The config to copy</summary>{pieces}</details>'
+
+
+def _origin(study: Study) -> str:
+    command = origin.again(study)
+    again = _copy_line("Tune it again:", command) if command else ""
+    return f'<section id="origin"><h2>How this was found</h2>{again}{table(origin.provenance(study))}</section>'
+
+
+def _copy_line(text: str, line: str) -> str:
+    button = '<button type="button" class="copy drawn">copy</button>'
+    return f"<div><p>{_text(text)} {button}</p><pre>{_lines(line)}</pre></div>"
+
+
+def _cells(tag: str, row: Iterable[str], align: Sequence[str]) -> str:
+    return "".join(f"<{tag}{side}>{_text(text)}</{tag}>" for text, side in zip(row, align, strict=True))
+
+
+def _text(text: str) -> str:
+    """One line of text that HTML shows as it is."""
+    return escape(visible(text))
+
+
+def _lines(text: str) -> str:
+    return escape("\n".join(visible(line) for line in text.split("\n")))
+
+
+@cache
+def asset(name: str) -> str:
+    """A file that the page is made from."""
+    return resources.files(__package__).joinpath("assets", name).read_text(encoding="utf-8")

@@ -1,0 +1,59 @@
+"""Where a study comes from, and the words that make it again or use its winner."""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+
+from autotune.report.figures import device_text, options_text, regime_options
+from autotune.report.page.study import Study, last_moment
+from autotune.report.page.view import Table
+from autotune.report.regimes import CALLERS
+from autotune.text import visible, visible_json
+
+
+def command(study: Study) -> str:
+    """The problem on the command line."""
+    return visible(f"{study.command} {options_text(study.problem)}")
+
+
+def again(study: Study) -> str:
+    """What tunes it anew; empty for a kernel that is tuned where it is called."""
+    if not study.command:
+        return ""
+    return f"{command(study)} --seed {study.record.seed}{regime_options(study.record.key.regime)} --force"
+
+
+def copies(study: Study) -> list[tuple[str, str]]:
+    """The winner as one paste for each place where it may be needed."""
+    if study.winner is None:
+        return []
+    json = visible_json(study.winner.to_json())
+    python = "Config({" + ", ".join(f"{name!a}: {value!a}" for name, value in study.winner.items()) + "})"
+    found = [("JSON", json), ("Python", f"from autotune.config import Config\nconfig = {python}")]
+    if study.command:
+        found.append(("Command line: check and measure it once", f"{command(study)} --config {shlex.quote(json)}"))
+    return found
+
+
+def provenance(study: Study) -> Table:
+    """Device, versions, seed, time."""
+    record, report = study.record, study.report
+    versions = dataclasses.asdict(record.provenance)
+    moment = last_moment(study)
+    rows = [
+        ["device", device_text(record.key)],
+        ["tuned for", CALLERS[study.regime]],
+        ["begun", f"{record.created_at:%Y-%m-%d %H:%M} UTC"],
+        ["finished" if report else "last trial", f"{moment:%Y-%m-%d %H:%M} UTC" if moment else "none"],
+        ["space", f"{record.space_size} valid configs, {study.evaluated} evaluated"],
+        ["study", f"{record.id}, seed {record.seed}"],
+    ]
+    if report is not None:
+        spent = f"{report.seconds:.0f} s, of which measuring {report.measuring:.0f} s"
+        restarts = f"{report.restarts} times, {report.restarting:.0f} s" if report.restarts else "never"
+        correlation = report.rank_correlation
+        model = "too few predictions" if correlation is None else f"{correlation:.2f} (Spearman; 1 is a perfect order)"
+        rows += [["time in evaluations", spent], ["ranks restarted", restarts], ["cost model", model]]
+    rows += [[name.replace("_", " "), visible(value) or "none"] for name, value in versions.items()]
+    return Table(["", ""], rows, "ll")

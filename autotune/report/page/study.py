@@ -1,0 +1,180 @@
+"""A study as the page's views see it: its trials in order, with a winner or, where it is unfinished, without."""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+
+from autotune.config import Config, Value
+from autotune.db import Entry, Store, StudyRecord, TrialRecord
+from autotune.machine import INTERPRETER
+from autotune.outcome import Latency, Outcome, Regime
+from autotune.report.builder import build, endings_of, problem_of
+from autotune.report.figures import INTERPRETER_NOTE, dashed
+from autotune.report.knobs import knobs_of
+from autotune.report.model import Ending, Knob, Report
+from autotune.search_spaces import Space
+from autotune.tuning.finals import FINAL
+from autotune.workloads import Workload, is_reference, reference_of
+
+
+@dataclass(frozen=True)
+class Study:
+    """Everything a page tells. ``report`` is None as long as the study is unfinished."""
+
+    record: StudyRecord
+    problem: dict[str, object]
+    trials: tuple[TrialRecord, ...]
+    """As recorded: the search's and those of the finals."""
+    space: Space | None
+    """As it was when the study was tuned; None where that is not known."""
+    report: Report | None
+    knobs: tuple[Knob, ...]
+    endings: tuple[Ending, ...]
+    notes: tuple[str, ...] = ()
+    knob_notes: tuple[str, ...] = ()
+    command: str = ""
+    """What tunes the workload on the command line; empty for a kernel that is tuned where it is called."""
+
+    @property
+    def regime(self) -> Regime:
+        """That the study is tuned for."""
+        return Regime(self.record.key.regime)
+
+    @property
+    def title(self) -> str:
+        """The workload, as the command line has it."""
+        return dashed(self.record.key.workload)
+
+    @cached_property
+    def searched(self) -> tuple[TrialRecord, ...]:
+        """What the search evaluated: everything but the finals."""
+        return tuple(trial for trial in self.trials if trial.source != FINAL)
+
+    @cached_property
+    def measured(self) -> dict[Config, Latency]:
+        """What the search measured, each config once, in the order of the trials."""
+        found: dict[Config, Latency] = {}
+        for trial in self.searched:
+            if trial.evaluation.latency is not None:
+                found.setdefault(trial.config, trial.evaluation.latency)
+        return found
+
+    @cached_property
+    def evaluated(self) -> int:
+        """Configs that were tried; what the space itself refused does not count."""
+        return len({trial.config for trial in self.searched if trial.evaluation.outcome is not Outcome.INVALID})
+
+    @property
+    def winner(self) -> Config | None:
+        """The winner of the finals, else the fastest so far; None where nothing was measured."""
+        if self.report is not None:
+            return self.report.config
+        return min(self.measured, key=lambda config: self.measured[config].of(self.regime), default=None)
+
+    def microseconds(self, config: Config) -> float:
+        """A measured config's latency in the search."""
+        return self.measured[config].of(self.regime)
+
+    def of_mode(self, mode: str) -> dict[Config, float]:
+        """The measured configs of a mode with their latencies; an empty mode is that of kernels without."""
+        return {config: self.microseconds(config) for config in self.measured if mode_of(config) == mode}
+
+    def names(self, configs: Sequence[Config]) -> list[str]:
+        """The dimensions of some configs, in the space's order where that is known, ``mode`` first."""
+        known = list(self.space.dimensions) if self.space is not None else []
+        found = dict.fromkeys(name for config in configs for name in config)
+        rest = sorted((name for name in found if name not in known), key=lambda name: name != "mode")
+        return [name for name in known if name in found] + rest
+
+    def values(self, name: str, configs: Sequence[Config]) -> list[Value]:
+        """The values that some configs have for a dimension, in the dimension's order where that is known."""
+        found = list(dict.fromkeys(config[name] for config in configs if name in config))
+        if self.space is not None and name in self.space.dimensions:
+            order: dict[Value, int] = {value: i for i, value in enumerate(self.space.dimensions[name].values)}
+            return sorted(found, key=lambda value: (order.get(value, len(order)), str(value)))
+        return sorted(found, key=lambda value: (isinstance(value, str), value if not isinstance(value, str) else 0,
+                                                str(value)))  # fmt: skip
+
+    def varied(self, configs: Sequence[Config]) -> list[str]:
+        """The dimensions that take more than one value among some configs."""
+        return [name for name in self.names(configs) if len(self.values(name, configs)) > 1]
+
+    @cached_property
+    def modes(self) -> list[str]:
+        """The modes of everything that was tried; one without a name where the kernel has none."""
+        configs = [trial.config for trial in self.trials]
+        return [str(value) for value in self.values("mode", configs)] or [""]
+
+
+def mode_of(config: Config) -> str:
+    """As text; empty for a kernel without modes."""
+    return str(config.get("mode", ""))
+
+
+def finished(store: Store, entry: Entry, workload: Workload | None = None) -> Study:
+    """The study behind an entry of the cache."""
+    report = build(store, entry, workload)
+    record = next((each for each in store.studies() if each.id == entry.study_id), None)
+    if record is None:  # its row was damaged since it was read
+        record = StudyRecord(entry.study_id, entry.key, entry.provenance, entry.seed, entry.space_size, "finished",
+                             entry.finished_at, entry.winner)  # fmt: skip
+    return Study(
+        record=dataclasses.replace(record, winner=entry.winner),
+        problem=report.problem,
+        trials=tuple(store.trials(entry.study_id)),
+        space=_space(workload, record),
+        report=report,
+        knobs=report.knobs,
+        endings=report.endings,
+        notes=report.notes,
+        knob_notes=report.knob_notes,
+        command=_command(workload),
+    )
+
+
+def unfinished(store: Store, record: StudyRecord, workload: Workload | None = None) -> Study:
+    """A study that has no winner: under way, interrupted, or one in which nothing could be measured."""
+    trials = tuple(store.trials(record.id))
+    searched = [trial for trial in trials if trial.source != FINAL]
+    space = _space(workload, record)
+    knobs, warned = knobs_of(searched, space, Regime(record.key.regime))
+    notes = ["Unfinished: there were no finals, so that nothing here is a winner. The same tune command goes on."]
+    notes += [INTERPRETER_NOTE] if record.key.device == INTERPRETER else []
+    return Study(
+        record=record,
+        problem=problem_of(record.key, workload),
+        trials=trials,
+        space=space,
+        report=None,
+        knobs=knobs,
+        endings=endings_of(searched),
+        notes=tuple(notes),
+        knob_notes=warned,
+        command=_command(workload),
+    )
+
+
+def last_moment(study: Study) -> datetime | None:
+    """When the study finished, else when its last trial was recorded."""
+    if study.report is not None:
+        return study.report.finished_at
+    return max((trial.created_at for trial in study.trials if trial.created_at is not None), default=None)
+
+
+def _command(workload: Workload | None) -> str:
+    if workload is None:
+        return ""
+    reference = reference_of(workload)
+    return f"tune run {shlex.quote(reference)}" if is_reference(reference) else f"tune {dashed(reference)}"
+
+
+def _space(workload: Workload | None, record: StudyRecord) -> Space | None:
+    """The workload's space, unless it has changed since the study."""
+    if workload is None or workload.space.fingerprint() != record.provenance.space:
+        return None
+    return workload.space

@@ -1,0 +1,179 @@
+"""The headline: the winner, the baselines and both limits as bars on one axis, in every regime that was measured."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from autotune.outcome import Latency, Regime
+from autotune.report.figures import latency_text, microseconds, ratio, resource_text
+from autotune.report.model import Report
+from autotune.report.page.study import Study
+from autotune.report.page.view import (
+    COLOURS,
+    GREY,
+    WINNER,
+    Chart,
+    Option,
+    Table,
+    View,
+    base,
+    legend,
+    line_at,
+    mark_lines,
+    names_axis,
+    shown,
+    time_axis,
+    whiskers,
+)
+from autotune.report.regimes import TITLES, conclusion
+from autotune.rounds import mean_and_error
+
+EXPLAINED = (
+    "Median over the rounds of the finals, in which all took turns; the whiskers are 95 % intervals. In a graph: the "
+    "device's time alone. Pipelined: eager calls, the host running ahead. Isolated: one eager call on an idle GPU."
+)
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One row of the chart."""
+
+    name: str
+    latency: Latency
+    kind: str
+    """``winner``, ``baseline`` or ``part``: the last are of the device alone."""
+
+
+def view(study: Study) -> View | None:
+    """None for a study without a winner."""
+    report = study.report
+    if report is None:
+        return None
+    rows = bars(report)
+    label = f"Bars: winner {latency_text(report.latency, report.regime)} against {len(report.speedups)} baselines."
+    chart = Chart("headline", label, options(report), height=90 + 22 * len(rows) * max(1, len(regimes(report))))
+    notes = [conclusion(report.verdicts)] if report.verdicts else []
+    return View("headline", "Against the baselines and the limits", EXPLAINED, [chart], [table(report)], notes)
+
+
+def options(report: Report) -> Option:
+    """A group of bars for each of winner, baselines and parts; a bar for each regime; the limits as lines."""
+    rows, measured = bars(report), regimes(report)
+    series, others = [], list(COLOURS)
+    for slot, regime in enumerate(measured):
+        colour = WINNER if regime is report.regime else others.pop(0)
+        series.append(_bars_in(rows, regime, colour))
+        series.append(_whiskers_in(rows, regime, slot, len(measured)))
+    lines = [line_at(value, name, vertical=True) for name, value in limits(report)]
+    for line in lines:
+        line["label"] = {"show": False}  # its bar has the name
+    series[0]["markLine"] = mark_lines(lines)
+    names = [{"value": shown(row.name), "textStyle": {"fontWeight": "bold" if row.kind == "winner" else "normal"}}
+             for row in rows]  # fmt: skip
+    return base(
+        grid={"left": 8, "right": 90, "top": 40, "bottom": 24},
+        legend=legend(data=[TITLES[each] for each in measured], selectedMode=False),
+        xAxis=time_axis(min=0),
+        yAxis=names_axis(names),
+        series=series,
+    )
+
+
+def bars(report: Report) -> list[Bar]:
+    """Winner, baselines from the fastest on, then the limits: parts alone, and the roofline."""
+    mode = report.config.get("mode")
+    name = f"winner: {shown(mode)}" if mode is not None else "winner"
+    found = [Bar(name, report.latency, "winner")]
+    others = [each for each in report.speedups if each.latency != report.latency]  # a baseline may be the winner
+    found += [Bar(each.baseline, each.latency, "baseline") for each in others]
+    parts = report.limit.parts if report.limit is not None else {}
+    found += [Bar(f"{part} alone", latency, "part") for part, latency in parts.items()]
+    if report.roofline is not None:
+        limit = report.roofline.limit
+        name = f"roofline ({resource_text(report.roofline.slowest)})"
+        found.append(Bar(name, Latency(limit, limit, limit, 0.0, 1), "part"))
+    return found
+
+
+def limits(report: Report) -> list[tuple[str, float]]:
+    """What perfect overlap would take, and what no kernel passes on this device; lines across the bars."""
+    found = []
+    if report.limit is not None:
+        found.append((f"{report.limit.slowest} alone", report.limit.parts[report.limit.slowest].median))
+    if report.roofline is not None:
+        found.append((f"roofline ({resource_text(report.roofline.slowest)})", report.roofline.limit))
+    return found
+
+
+def regimes(report: Report) -> list[Regime]:
+    """Those that the winner or a baseline was measured in; the device's time is always known."""
+    latencies = [report.latency, *(each.latency for each in report.speedups)]
+    return [regime for regime in Regime if any(latency.knows(regime) for latency in latencies)]
+
+
+def interval(latency: Latency, regime: Regime) -> tuple[float, float]:
+    """The latency's 95 % interval by its rounds, else what lies between the 20th and the 80th percentile."""
+    rounds = latency.in_rounds(regime)
+    value = latency.of(regime)
+    if len(rounds) < 2:
+        return value * (1 - latency.spread), value * (1 + latency.spread)
+    error = mean_and_error([math.log(each) for each in rounds])[1]
+    return value * math.exp(-error), value * math.exp(min(error, 1.0))
+
+
+def table(report: Report) -> Table:
+    """The same in figures."""
+    measured = regimes(report)
+    rows = []
+    for bar in bars(report):
+        known = [_text(bar, regime) for regime in measured]
+        compared = str(ratio(bar.latency, report.latency, report.regime)) if bar.kind == "baseline" else ""
+        if bar.kind == "part":
+            share = bar.latency.median / report.latency.median
+            compared = f"{share:.2f} of the winner's time"
+        rows.append([bar.name, *known, compared])
+    return Table(["", *(TITLES[each] for each in measured), "winner is so many times as fast"], rows, "lrrrr")
+
+
+def _text(bar: Bar, regime: Regime) -> str:
+    if bar.kind == "part" and regime is not Regime.GRAPH:
+        return ""
+    if len(bar.latency.rounds) < 2 and bar.kind == "part":
+        return microseconds(bar.latency.median)
+    return latency_text(bar.latency, regime) if bar.latency.knows(regime) else "not measured"
+
+
+def _drawn(bar: Bar, regime: Regime) -> bool:
+    return regime is Regime.GRAPH if bar.kind == "part" else bar.latency.knows(regime)
+
+
+def _bars_in(rows: Sequence[Bar], regime: Regime, colour: str) -> Option:
+    data: list[Option] = []
+    for bar in rows:
+        if not _drawn(bar, regime):
+            data.append({"value": None})
+            continue
+        value = bar.latency.of(regime)
+        data.append(
+            {
+                "value": round(value, 3),
+                "name": f"{shown(bar.name)}, {TITLES[regime]}\n{_text(bar, regime)}",
+                "itemStyle": {"color": GREY} if bar.kind == "part" else {"opacity": 1 if bar.kind == "winner" else 0.6},
+            }
+        )
+    return {
+        "type": "bar", "name": TITLES[regime], "data": data, "itemStyle": {"color": colour, "borderRadius": 2},
+        "barMaxWidth": 16, "barGap": "15%", "barCategoryGap": "30%",
+    }  # fmt: skip
+
+
+def _whiskers_in(rows: Sequence[Bar], regime: Regime, slot: int, slots: int) -> Option:
+    return whiskers(
+        [
+            (place, *interval(bar.latency, regime), slot, slots, microseconds(bar.latency.of(regime)))
+            for place, bar in enumerate(rows)
+            if _drawn(bar, regime)
+        ]
+    )

@@ -1,0 +1,61 @@
+"""What matters: the importance of the dimensions that varied, and what each value cost."""
+
+from __future__ import annotations
+
+from autotune.report.figures import microseconds
+from autotune.report.model import Knob
+from autotune.report.page.study import Study
+from autotune.report.page.view import COLOURS, Chart, Option, Table, View, base, names_axis, shown
+
+EXPLAINED = (
+    "Importance is Optuna's PED-ANOVA: how much a dimension separates the best tenth from the rest; shares of 1. "
+    "Dimensions that never varied are not here. A dimension that only some modes have counts within them."
+)
+
+
+def view(study: Study) -> View | None:
+    """None where nothing varied."""
+    if not study.knobs:
+        return None
+    ranked = by_importance(study)
+    charts = []
+    if ranked:
+        label = f"Importance: {', '.join(f'{shown(k.name)} {k.importance:.2f}' for k in ranked[:3])} …"
+        charts.append(Chart("importance", label, options(study), 70 + 24 * len(ranked)))
+    text = EXPLAINED if ranked else "What each value cost, as far as it was measured."
+    return View("importance", "What matters", text, charts, [table(study)], [shown(note) for note in study.knob_notes])
+
+
+def by_importance(study: Study) -> list[Knob]:
+    """The dimensions with an importance, the most important first."""
+    return sorted((k for k in study.knobs if k.importance is not None), key=lambda k: -(k.importance or 0.0))
+
+
+def options(study: Study) -> Option:
+    """A bar for each dimension."""
+    ranked = by_importance(study)
+    data = [
+        {"value": round(knob.importance or 0.0, 4), "name": f"{shown(knob.name)}: {shown(knob.help)}",
+         "label": {"formatter": f"{knob.importance:.2f}"}}
+        for knob in ranked
+    ]  # fmt: skip
+    return base(
+        grid={"left": 8, "right": 50, "top": 16, "bottom": 8},
+        xAxis={"type": "value", "min": 0, "splitNumber": 4},
+        yAxis=names_axis([shown(knob.name) for knob in ranked]),
+        series=[{"type": "bar", "data": data, "color": COLOURS[0], "barMaxWidth": 14,
+                 "label": {"show": True, "position": "right", "fontSize": 11}}],
+    )  # fmt: skip
+
+
+def table(study: Study) -> Table:
+    """For each value the best that any config with it reached."""
+    rows = []
+    for knob in study.knobs:
+        importance = "" if knob.importance is None else f"{knob.importance:.2f}"
+        for reached in knob.reached:
+            best = microseconds(reached.best)
+            rows.append([shown(knob.name), importance, shown(reached.value), best, f"{reached.relative:.2f}",
+                         str(reached.configs)])  # fmt: skip
+    header = ["dimension", "importance", "value", "best reached", "over the best of all", "configs"]
+    return Table(header, rows, "lrrrrr", "What each value cost")

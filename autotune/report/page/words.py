@@ -1,0 +1,135 @@
+"""A config in words: "push: each rank sends …; 12 programs move data, 256 rows per signal, tile 128×256×64"."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from autotune.config import Config, Value
+from autotune.report.page.view import shown
+
+
+@dataclass(frozen=True)
+class Phrase:
+    """What one or several dimensions say together; empty text where it is not worth a word."""
+
+    names: tuple[str, ...]
+    say: Callable[..., str]
+
+
+def _of(values: Mapping[Value, str]) -> Callable[[Value], str]:
+    return lambda value: values.get(value, str(value))
+
+
+def _counted(word: str) -> Callable[[int], str]:
+    return lambda count: f"{count} {word}{'s' * (count != 1)}"
+
+
+MODES = {
+    "bsp": "the library's kernels one after the other (BSP)",
+    "own_collective": "our collective, then the library's GEMM",
+    "pull": "pull: the GEMM reads the peers' memory itself",
+    "pull_staged": "pull, staged: some programs fetch, the GEMM waits for what it needs",
+    "push": "push: each rank sends, the receivers' tiles wait for what they need",
+    "copy_engine": "copy engines move the data beside the library's GEMM",
+    "one_shot": "one shot: each rank gets all parts and sums them",
+    "two_shot": "two shots: the owner sums, then sends to all",
+    "iris_all_gather": "our all-gather between two kernels",
+    "fine_grained_wait": "one kernel waits for each part of the other",
+    "fused": "fused: one kernel attends, sends and combines",
+}
+
+GEMM = (
+    Phrase(("block_m", "block_n", "block_k"), lambda m, n, k: f"tile {m}×{n}×{k}"),
+    Phrase(("num_stages",), _counted("pipeline stage")),
+    Phrase(("num_warps",), _counted("warp")),
+    Phrase(("loads",), _of({"tma": "TMA loads", "pointer": "pointer loads"})),
+    Phrase(("split_k",), lambda n: f"split-K by {n}" if n != 1 else ""),
+    Phrase(("group_m",), lambda n: f"swizzled by {n} rows of tiles" if n != 1 else ""),
+    Phrase(("schedule",), _of({"tile": "one program per tile", "persistent": "persistent programs",
+                               "flattened": "persistent programs with one flattened loop"})),
+)  # fmt: skip
+
+LAUNCH = Phrase(("launch",), _of({"graph": "launched as a CUDA graph", "eager": "launched one by one"}))
+STREAMS = Phrase(("gemm_streams",), lambda n: f"GEMMs on {_counted('stream')(n)}")
+PROTOCOL = Phrase(("protocol",), _of({"signal": "data, then a signal", "ll": "LL words of data and flag"}))
+
+PHRASES: dict[str, tuple[Phrase, ...]] = {
+    "all_gather_gemm": (
+        LAUNCH,
+        Phrase(("comm_programs",), lambda n: f"{_counted('program')(n)} move{'s' * (n == 1)} data"),
+        Phrase(("transfer_rows",), lambda n: f"{n} rows per signal"),
+        Phrase(("copy_kib",), lambda n: f"{n} KiB per step"),
+        Phrase(("peer_order",), _of({"rotate": "one peer after the other", "fanout": "all peers at each step"})),
+        Phrase(
+            ("push_site",),
+            _of(
+                {
+                    "same_launch": "in the GEMM's launch",
+                    "same_stream": "in a launch before the GEMM",
+                    "side_stream": "on a stream beside the GEMM",
+                }
+            ),
+        ),
+        Phrase(("head_start",), lambda n: f"its programs join the GEMM after {_counted('tile')(n)}" if n else ""),
+        Phrase(("k_chunks",), lambda n: f"K in {n} chunks" if n != 1 else ""),
+        *GEMM,
+        Phrase(("preload_b",), lambda yes: "B loaded before the wait" if yes else ""),
+        STREAMS,
+    ),
+    "gemm_reduce_scatter": (
+        LAUNCH,
+        Phrase(("transfer_tiles",), lambda n: f"{_counted('tile')(n)} per signal"),
+        Phrase(("transfer_rows",), lambda n: f"{n} rows per copy"),
+        Phrase(("peer_order",), _of({"rotate": "one peer after the other", "interleaved": "peers in turn"})),
+        Phrase(("signals",), _of({"at_once": "signalled at once", "next_turn": "signalled one tile later"})),
+        *GEMM,
+        STREAMS,
+        Phrase(("sum_block", "sum_warps"), lambda n, warps: f"summed in blocks of {n} by {_counted('warp')(warps)}"),
+    ),
+    "gemm_all_reduce": (
+        LAUNCH,
+        PROTOCOL,
+        Phrase(("combine",), _of({"sender": "the sender sums", "separate": "separate programs sum"})),
+        Phrase(("programs_per_unit",), lambda n: f"{_counted('program')(n)} per compute unit"),
+        *GEMM,
+    ),
+    "flash_decode": (
+        LAUNCH,
+        Phrase(("kv_splits",), lambda n: f"{_counted('KV split')(n)}"),
+        Phrase(("block_n",), lambda n: f"{n} KV tokens per step"),
+        Phrase(("heads_per_program",), lambda n: f"{_counted('query head')(n)} per program"),
+        Phrase(("num_stages",), _counted("pipeline stage")),
+        Phrase(("num_warps",), _counted("warp")),
+        Phrase(("transfer_heads",), lambda n: f"{_counted('head')(n)} per signal"),
+        PROTOCOL,
+        Phrase(("wire",), _of({"fp32": "partial results in fp32", "rounded": "partial results rounded"})),
+        Phrase(("exchange",), _of({"one_shot": "one-shot exchange", "two_shot": "two-shot exchange"})),
+        Phrase(
+            ("reducer",),
+            _of(
+                {
+                    "last": "the last split reduces",
+                    "trailing": "trailing programs reduce",
+                    "kernel": "a kernel of its own reduces",
+                }
+            ),
+        ),
+    ),
+}
+"""By workload, in the order in which they are said; what is not here is said by its name."""
+
+
+def in_words(workload: str, config: Config) -> str:
+    """One sentence. Kernels that are not built in have their values named."""
+    mode = config.get("mode")
+    built_in = MODES.get(str(mode)) if workload in PHRASES else None
+    values = {name: value for name, value in config.items() if name != "mode"}
+    parts = []
+    for phrase in PHRASES.get(workload, ()):
+        if all(name in values for name in phrase.names):
+            parts.append(phrase.say(*(values.pop(name) for name in phrase.names)))
+    parts += [f"{shown(name)} {shown(value)}" for name, value in values.items()]
+    head = [built_in or f"mode {shown(mode)}"] if mode is not None else []
+    text = "; ".join([*head, *filter(None, [", ".join(filter(None, parts))])])
+    return f"{text}." if text else "No dimensions."

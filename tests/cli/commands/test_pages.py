@@ -1,0 +1,83 @@
+"""``tune report --format html``: where the page goes, and what is shown."""
+
+from __future__ import annotations
+
+import webbrowser
+from pathlib import Path
+
+import pytest
+from fakes import Bench, FakeGang
+
+SMALL = ("--trials", "12", "--effort", "quick")
+PAGE = ("report", "all-gather-gemm", "--format", "html")
+
+
+@pytest.fixture
+def shown(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What a browser was told to open."""
+    found: list[str] = []
+
+    def open_it(url: str) -> bool:
+        found.append(url)
+        return True
+
+    monkeypatch.setattr(webbrowser, "open", open_it)
+    return found
+
+
+def test_one_study_is_one_file(gpus: Bench, tmp_path: Path, shown: list[str]) -> None:
+    assert gpus.tune("all-gather-gemm", *SMALL).exit_code == 0
+    file = tmp_path / "page.html"
+    result = gpus.tune(*PAGE, "-o", str(file))
+    assert result.exit_code == 0 and result.stdout == "" and f"wrote a page to {file}" in result.stderr
+    text = file.read_text()
+    assert text.startswith("<!DOCTYPE html>") and "all-gather-gemm" in text and "times as fast as bsp graph" in text
+    assert gpus.tune(*PAGE).stdout.startswith("<!DOCTYPE html>"), "a pipe takes it"
+    assert shown == []
+
+
+def test_open_shows_it_and_implies_the_format(gpus: Bench, tmp_path: Path, shown: list[str]) -> None:
+    assert gpus.tune("all-gather-gemm", *SMALL).exit_code == 0
+    assert gpus.tune("report", "all-gather-gemm", "--open").exit_code == 0
+    assert gpus.tune("report", "--open", "-o", str(tmp_path / "page.html")).exit_code == 0
+    kept, named = (Path(url.removeprefix("file://")) for url in shown)
+    assert kept.read_text().startswith("<!DOCTYPE html>") and named == tmp_path / "page.html"
+    kept.unlink()
+
+
+def test_without_a_browser_it_says_where_the_page_is(
+    gpus: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert gpus.tune("all-gather-gemm", *SMALL).exit_code == 0
+    monkeypatch.setattr(webbrowser, "open", lambda url: False)
+    file = tmp_path / "page.html"
+    result = gpus.tune(*PAGE, "--open", "-o", str(file))
+    assert result.exit_code == 0 and f"open {file} in one" in result.stderr
+
+
+def test_several_studies_are_a_folder_with_an_index(gpus: Bench, tmp_path: Path, shown: list[str]) -> None:
+    for m in ("4096", "1024"):
+        assert gpus.tune("all-gather-gemm", *SMALL, "--m", m).exit_code == 0
+    result = gpus.tune(*PAGE)
+    assert result.exit_code == 2 and "2 studies are 2 pages: name a folder" in result.stderr
+    result = gpus.tune(*PAGE, "-o", str(tmp_path / "pages"), "--open")
+    assert result.exit_code == 0
+    assert sorted(file.name for file in (tmp_path / "pages").iterdir()) == [
+        "all-gather-gemm-1.html", "all-gather-gemm-2.html", "index.html",
+    ]  # fmt: skip
+    assert shown == [(tmp_path / "pages" / "index.html").as_uri()]
+    result = gpus.tune(*PAGE, "-o", "/dev/null/pages")
+    assert result.exit_code == 2 and "Not a directory" in result.stderr
+
+
+def test_where_nothing_is_finished_the_last_study_is_shown(gpus: Bench, tmp_path: Path) -> None:
+    def break_it(gang: FakeGang) -> None:
+        gang.broken = True
+
+    gpus.prepare = break_it
+    assert gpus.tune("all-gather-gemm", *SMALL).exit_code == 1
+    result = gpus.tune(*PAGE)
+    assert result.exit_code == 0 and "None of 12 configs could be measured" in result.stdout
+    assert gpus.tune("report", "all-gather-gemm").exit_code == 1, "the other formats are of finished studies"
+    result = gpus.tune("report", "all-gather-gemm", "--m", "7", "--format", "html")
+    assert result.exit_code == 1 and "no finished study of all-gather-gemm --m 7" in result.stderr

@@ -1,0 +1,33 @@
+"""The page in a headless Chromium, where there is one: every chart is drawn, and no name acts."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from autotune.report.page import Study, to_html
+
+BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
+BROWSER = next(filter(None, map(shutil.which, BROWSERS)), None)
+
+
+@pytest.mark.skipif(BROWSER is None, reason=f"needs one of {', '.join(BROWSERS)}")
+@pytest.mark.parametrize("kind", ["study", "hostile", "only_failed"])
+def test_every_chart_is_drawn(request: pytest.FixtureRequest, tmp_path: Path, kind: str) -> None:
+    study: Study = request.getfixturevalue(kind)
+    page = tmp_path / "page.html"
+    page.write_text(to_html(study), encoding="utf-8")
+    assert BROWSER is not None
+    command = [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}",
+               "--enable-logging=stderr", "--virtual-time-budget=20000", "--dump-dom", page.as_uri()]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=True)
+    dom = done.stdout
+    assert 'data-ready="yes"' in dom and 'id="trouble" hidden' in dom
+    charts = to_html(study).count("data-chart=")
+    assert charts >= 1 and len(re.findall(r"<svg\b", dom)) == charts
+    assert not re.search(r"CONSOLE.*(error|refused|violat)", done.stderr, re.IGNORECASE)
+    assert "<img" not in dom and dom.count("<script") == 4, "the page's three, and the library"

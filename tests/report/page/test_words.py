@@ -1,0 +1,43 @@
+"""Configs told in words."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from fakes import EIGHT_GPUS
+
+from autotune.config import Config
+from autotune.report.page.words import MODES, PHRASES, in_words
+from autotune.workloads import workload
+
+
+@pytest.mark.parametrize("name", PHRASES)
+def test_every_phrase_is_about_dimensions_that_the_workload_has(name: str) -> None:
+    space = workload(name).space
+    for phrase in PHRASES[name]:
+        assert set(phrase.names) <= set(space.dimensions)
+        for values in itertools.product(*(space.dimensions[each].values for each in phrase.names)):
+            assert "_" not in phrase.say(*values), "a value that has no words"
+
+
+def test_every_mode_has_words() -> None:
+    modes = {mode for name in PHRASES for mode in workload(name).space.modes}
+    assert set(MODES) == modes
+
+
+def test_a_default_in_words() -> None:
+    found = workload("all_gather_gemm")
+    config = found.default_config(found.default_problem(EIGHT_GPUS, 8), EIGHT_GPUS).replace(
+        block_m=128, block_n=256, block_k=64, comm_programs=12, transfer_rows=256, split_k=1
+    )
+    text = in_words("all_gather_gemm", config)
+    assert text.startswith("push: each rank sends")
+    assert "12 programs move data, 256 rows per signal" in text and "tile 128×256×64" in text
+    assert "split-K" not in text
+
+
+def test_dimensions_without_a_phrase_are_named() -> None:
+    assert in_words("matmul_kernel", Config({"BLOCK": 64, "EVEN": True})) == "BLOCK 64, EVEN true."
+    assert in_words("theirs", Config({"mode": "ring\n", "x": 1})) == "mode ring\\n; x 1."
+    assert in_words("theirs", Config({})) == "No dimensions."
