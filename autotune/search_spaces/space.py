@@ -138,6 +138,14 @@ class Space:
         """The config as Optuna's parameters: the index of each value."""
         return {name: self.dimensions[name].index(value) for name, value in config.items()}
 
+    def holds(self, config: Config) -> bool:
+        """True if the config's dimensions are those of its mode and its values theirs; it may break a constraint."""
+        mode = config.get("mode")
+        if not self.dimensions["mode"].holds(mode):
+            return False
+        wanted = {dimension.name: dimension for dimension in self.dimensions_of(str(mode))}
+        return set(config) == set(wanted) and all(wanted[name].holds(value) for name, value in config.items())
+
     def of_parameters(self, parameters: Mapping[str, int]) -> Config | None:
         """The config of Optuna's parameters; None where they are not those of a config, valid or not."""
         try:
