@@ -1,17 +1,18 @@
-# Two commands for a fresh machine; each does all its own set-up, in .venv under this checkout:
+# Two commands for a fresh machine; each installs what it needs into .venv of this checkout:
 #
-#   make tune    tune all-gather + GEMM on what this machine has, and print the report; ARGS="--m 4096 …"
+#   make tune    tune all-gather + GEMM on this machine and print the report; ARGS="--m 4096 …"
 #   make test    all checks: ruff, mypy, pytest; ARGS="-k heap …" goes to pytest
 #
-# and four for now and then:
+# and five for occasional use:
 #
-#   make results       on a host with GPUs: measure README's table and those of docs/results.md anew; ARGS="--minutes 9"
+#   make test-slow     the tests that "make test" leaves out: whole matrices, of which that runs a part
+#   make results       on a host with GPUs: measure the tables of README and docs/results.md again; ARGS="--minutes 9"
 #   make test-lowest   the decorator's contract and a sample of kernels with the lowest Triton that works, in .lowest
 #   make wheelhouse    collect the wheels that a GPU host without internet needs (docs/offline-hosts.md)
-#   make clean         remove what the others made
+#   make clean         remove everything that the others made
 #
-# PYTHON=python3.12 takes another Python for the environment. pip's own settings (PIP_INDEX_URL and the like) count.
-# All paths are relative, for checkouts in a folder with a space in its name.
+# PYTHON=python3.12 selects another Python for the environment. pip's own settings (PIP_INDEX_URL and the like) apply.
+# All paths are relative, so that a checkout's folder may have a space in its name.
 
 PYTHON ?= python3
 ARGS ?=
@@ -26,7 +27,7 @@ ifneq ($(shell cat $(STAMP) 2>/dev/null),$(CURDIR))
 .PHONY: $(STAMP)
 endif
 
-.PHONY: tune test results test-lowest wheelhouse clean
+.PHONY: tune test test-slow results test-lowest wheelhouse clean
 
 tune: $(STAMP)
 	@$(BIN)/tune all-gather-gemm $(ARGS)
@@ -37,6 +38,9 @@ test: $(STAMP)
 	@$(BIN)/ruff format --check --quiet .
 	@$(BIN)/mypy --no-error-summary
 	@$(BIN)/pytest $(ARGS)
+
+test-slow: $(STAMP)
+	@$(BIN)/pytest -m slow $(ARGS)
 
 results: $(STAMP)
 	@$(BIN)/python bench/results.py $(ARGS)
@@ -50,7 +54,7 @@ test-lowest: $(STAMP)
 
 $(STAMP): pyproject.toml constraints.txt
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed, and \
-	$(PYTHON) is none. Where there is one under another name: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
+	$(PYTHON) is older. To use another one: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
 	@echo "Setting up .venv: torch, triton and the rest of constraints.txt. This takes a minute or more, once." >&2
 	@[ "$$(cat $@ 2>/dev/null)" = "$(CURDIR)" ] || "$(PYTHON)" -m venv --clear .venv
 	@$(PIP) install -c constraints.txt setuptools

@@ -43,7 +43,7 @@ class Agreement:
 
     @classmethod
     def among(cls, ranks: Any = None, timeout: timedelta | None = None) -> Self:
-        """The agreement of all ranks, or of those of a process group, over a group of its own. Collective.
+        """The agreement of all ranks, or of a process group's ranks, over a separate group. Collective.
 
         ``timeout`` bounds their waits for each other, by default torch's own; after it the group is unusable.
         """

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class ElementType:
-    """What a result's rounding to it does is measured on normally distributed numbers."""
+    """An element type. Its rounding errors were measured on normally distributed numbers."""
 
     size: int
     """Bytes."""

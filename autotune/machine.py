@@ -94,7 +94,7 @@ def _nvidia_interconnect(gpus: int) -> str:
 
 
 NATIVE_ATOMICS = 3
-"""What CUDA's driver calls CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED."""
+"""CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED of CUDA's driver."""
 
 
 def _native_atomics(one: int, other: int) -> bool:

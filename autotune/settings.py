@@ -1,4 +1,4 @@
-"""Settings read from environment variables: the only module that reads ``os.environ`` for settings of ours.
+"""Settings from environment variables; the only module that reads ``os.environ`` for AUTOTUNE_ settings.
 
 ``SETTINGS`` lists them for the docs.
 """

@@ -13,6 +13,7 @@ passes goes through the proof that a winner has to pass. Cases are evaluated unb
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import os
 import re
@@ -24,7 +25,6 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -44,33 +44,32 @@ EVALUATION, PROOF, NOTHING, BROKEN = "evaluation", "proof", "nothing", "the muta
 
 
 class ForkedRank:
-    """Stands in for ``subprocess.Popen`` in the gang: a rank in which what this process has imported is there already.
+    """Stands in for ``start_python`` in the gang: a rank in which what this process has imported is there already.
 
-    To import torch and Triton takes each rank longer than the evaluation of a mutant.
+    A fork server for each mutant's package would import torch and Triton, which takes longer than the evaluation.
     """
 
-    def __init__(self, command: list[str], stdout: Any, env: dict[str, str], **_: Any) -> None:
-        self._code: int | None = None
+    def __init__(self, module: str, connection: Any, *, environment: dict[str, str], log: Any, imports: str) -> None:
+        self.returncode: int | None = None
+        driver = os.getpid()
         self.pid = os.fork()
         if self.pid == 0:
             try:
                 os.setsid()
-                os.dup2(stdout.fileno(), 1)
-                os.dup2(stdout.fileno(), 2)
+                os.dup2(log.fileno(), 1)
+                os.dup2(log.fileno(), 2)
                 os.environ.clear()
-                os.environ.update(env)
-                from autotune.ranks import rank
-
-                sys.argv = ["rank", *command[command.index("autotune.ranks.rank") + 1 :]]
-                rank.main()
+                os.environ.update(environment)
+                sys.argv = [module, str(connection.fileno()), str(driver)]
+                importlib.import_module(module).main()
             finally:
                 os._exit(1)
 
     def poll(self) -> int | None:
-        if self._code is None:
+        if self.returncode is None:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
-            self._code = os.waitstatus_to_exitcode(status) if pid else None
-        return self._code
+            self.returncode = os.waitstatus_to_exitcode(status) if pid else None
+        return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
         deadline = time.monotonic() + (timeout or 1e9)
@@ -78,7 +77,7 @@ class ForkedRank:
             if time.monotonic() > deadline:
                 raise subprocess.TimeoutExpired("rank", timeout or 0)
             time.sleep(0.01)
-        return self._code or 0
+        return self.returncode or 0
 
 
 def applied(mutant: Mutant, package: Path = PACKAGE) -> str:
@@ -104,8 +103,7 @@ def evaluated(case: Case, seed: int, gpu: bool) -> dict[str, Any]:
     here = machine() if gpu else INTERPRETED
     if not gpu:
         gangs.SPIN_LIMITS = {**gangs.SPIN_LIMITS, "interpreter": POLLS}
-        names = {name: getattr(subprocess, name) for name in ("DEVNULL", "TimeoutExpired")}
-        gangs.subprocess = SimpleNamespace(Popen=ForkedRank, **names)  # type: ignore[assignment]
+        gangs.start_python = ForkedRank  # type: ignore[assignment]
     found = workload(case.workload)
     problem, config = found.problem_type(**case.problem, world_size=RANKS), Config(case.config)
     violation = found.space.violation(config, problem, here)

@@ -108,7 +108,6 @@ def point(found: dict[str, Any], beside: dict[str, float], database: str) -> dic
 
 
 def row(found: dict[str, Any]) -> str:
-    """One line of the table."""
     cells = [
         str(found["problem"]["batch"]),
         f"{found['problem']['kv_len'] // 1024}K",

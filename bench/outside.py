@@ -252,7 +252,7 @@ def arguments() -> argparse.Namespace:
         parser.error(str(error))
     if not torch.cuda.is_available():
         if not given.toy:
-            parser.error("no GPU here; --toy runs tiny problems under Triton's interpreter")
+            parser.error("no GPU found; --toy runs tiny problems under Triton's interpreter")
         if os.environ.get("TRITON_INTERPRET") != "1":  # Triton reads it when it is imported, which torch has done
             os.environ["TRITON_INTERPRET"] = "1"
             os.execv(sys.executable, [sys.executable, *sys.argv])

@@ -44,7 +44,6 @@ HEADER = (
 
 
 def tuning(sizes: Sizes, fields: dict[str, Any], seed: int, seconds: int, toy: bool) -> Step:
-    """One search."""
     name = f"{sizes.name}-{seconds}s-{seed}"
     options = [f"--{field.replace('_', '-')}={value}" for field, value in fields.items()]
     effort = ["--trials=2", "--effort=quick"] if toy else [f"--budget={seconds}s"]
@@ -53,7 +52,6 @@ def tuning(sizes: Sizes, fields: dict[str, Any], seed: int, seconds: int, toy: b
 
 
 def comparison(sizes: Sizes, fields: dict[str, Any], seconds: int, configs: Sequence[Any], toy: bool) -> Step:
-    """All winners together."""
     given = json.dumps(
         {"workload": sizes.workload, "problem": fields, "configs": configs, "rounds": 2 if toy else ROUNDS}
     )
@@ -181,7 +179,7 @@ def main() -> None:
         return
     place = here()
     if place["machine"]["kind"] == "interpreter" and not options.toy:
-        sys.exit("no GPU here; --toy runs tiny problems under Triton's interpreter, whose times say nothing")
+        sys.exit("no GPU found; --toy runs tiny problems under Triton's interpreter, whose times say nothing")
     folder, found = Folder(options.folder, place), []
     chosen = [sizes for sizes in REPEATED if options.only is None or sizes.name in options.only]
     for sizes in chosen:

@@ -50,7 +50,6 @@ class Table(ABC):
     least_gpus = 2
 
     def steps(self, setting: Setting) -> list[Step]:
-        """What has to be run for it."""
         return []
 
     @abstractmethod
@@ -75,5 +74,4 @@ def chunks(values: Sequence[int], seconds_each: float) -> list[Sequence[int]]:
 
 
 def rows_of(stored: Sequence[Stored]) -> list[dict[str, Any]]:
-    """All steps' rows together."""
     return [row for each in stored for row in each["found"]]

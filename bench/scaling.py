@@ -46,7 +46,6 @@ def table(found: list[dict[str, Any]]) -> str:
 
 
 def main() -> None:
-    """Tune for each world size, print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
     parser.add_argument("workload")
     parser.add_argument("--world-sizes", default="1,2,4,8", help="separated by commas")

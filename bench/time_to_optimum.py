@@ -95,7 +95,6 @@ def in_a_process(recording: Path, m: int | None, database: Path, budget: str, ca
 
 
 def row(recording: Path, start: str, run: Run) -> str:
-    """One line of the table."""
     cells = [
         recording.name.removesuffix(".json.gz"), start, f"{run.first:.0f}" if run.first else "",
         f"**{run.reached:.0f}**" if run.reached else "not reached", f"{run.best:.1f}", f"{run.optimum:.1f}",

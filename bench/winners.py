@@ -73,7 +73,6 @@ def measure_rivals(rows: list[dict[str, Any]]) -> None:
 
 
 def cells(row: dict[str, Any], parts: list[str], rivals: list[str]) -> list[str]:
-    """One line of the table."""
     latency, limits, taken, over = row["latency"], row["limits"], microseconds(row), speedup(row)
     spread = (latency["high"] - latency["low"]) / 2
     found = row.get("rivals", {})
@@ -108,7 +107,6 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 
 def main() -> None:
-    """Tune, measure the rivals, print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
     parser.add_argument("--json", help="write all rows to this file")
     parser.add_argument("--no-rivals", action="store_true")

@@ -57,7 +57,6 @@ class Ranks:
         self.screen: Screen | None = None
 
     def turn_to(self, workload: Workload, problem: Any) -> tuple[Gang, Screen]:
-        """Both, at work on this problem."""
         here = machine()
         if self.screen is None:
             self.screen = Screen(workload, problem, here)
@@ -70,7 +69,6 @@ class Ranks:
         return gang, self.screen
 
     def close(self) -> None:
-        """End them."""
         for gang in self.gangs.values():
             gang.close()
         self.gangs.clear()

@@ -45,7 +45,7 @@ class Commands(TyperGroup):
             if is_reference(args[0]):
                 commands += f"; one in a file is tuned by: tune run {args[0]}"
             commands += did_you_mean(name, self.commands)
-            raise UnknownWorkload(f"no workload named {args[0]!r}; there are: {', '.join(workloads)}{commands}")
+            raise UnknownWorkload(f"no workload named {args[0]!r}; workloads: {', '.join(workloads)}{commands}")
         return super().resolve_command(ctx, args)
 
 

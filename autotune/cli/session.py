@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from autotune.errors import MachineTooSmall
@@ -18,6 +19,20 @@ MOST_INTERPRETED_FLOPS = 2e8
 """Per rank; the interpreter takes some ten seconds per run."""
 
 MOST_INTERPRETED_RANKS = 8
+
+
+GPU_FILES = ("/dev/nvidiactl", "/dev/kfd")
+
+
+def machine_to_measure_on() -> Machine:
+    """This host. To know it takes an import of torch; meanwhile another process does what ranks will import.
+
+    Where it is wrong about the GPUs, ranks only start later.
+    """
+    from autotune.ranks.gang import import_for_ranks
+
+    import_for_ranks(interpreted=not any(os.path.exists(file) for file in GPU_FILES))
+    return machine()
 
 
 def machine() -> Machine:

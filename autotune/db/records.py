@@ -110,9 +110,11 @@ class TrialRecord:
     config: Config
     evaluation: Evaluation
     source: str = ""
-    """Who proposed it: ``baseline``, ``first``, ``sampler``, ``surrogate``, ``listed``, ``final`` or ``recorded``."""
+    """Origin of the proposal: ``baseline``, ``first``, ``sampler``, ``surrogate``, ``listed``, ``final`` or
+    ``recorded``.
+    """
     number: int | None = None
-    """How many trials of the search came before it; of a final, its round."""
+    """Number of earlier trials of the search; in the finals, the round."""
     predicted: float | None = None
     """Microseconds, predicted by the cost model before the measurement."""
     id: int | None = field(default=None, compare=False)

@@ -203,7 +203,7 @@ def _latency(values: dict[str, Any]) -> Latency:
         *latency.rounds, *latency.host_rounds, *latency.isolated_rounds,
     )  # fmt: skip
     if not (latency.median > 0 and all(0 <= time <= LONGEST for time in times) and latency.low <= latency.high):
-        raise ValueError(f"{latency} is no latency")
+        raise ValueError(f"{latency} is not a latency")
     return latency
 
 

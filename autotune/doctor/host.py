@@ -95,7 +95,7 @@ class Host:
         return Path(sysconfig.get_path("include"), "Python.h").is_file()
 
     def compile_kernel(self, target: Machine) -> str:
-        """Compile a small kernel for a target in a process of its own with an empty cache; returns the error, or ""."""
+        """Compile a small kernel for a target in a separate process with an empty cache; returns the error, or ""."""
         with tempfile.TemporaryDirectory() as cache:
             environment = {**os.environ, "TRITON_CACHE_DIR": cache, "TRITON_INTERPRET": "0"}
             words = [sys.executable, "-m", "autotune.doctor.compiling", target.kind, target.arch, str(target.warp_size)]

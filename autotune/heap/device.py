@@ -1,4 +1,4 @@
-"""What kernels may do with the symmetric heap: Iris's device functions, and signals and bounded waits built on them.
+"""Device functions on the symmetric heap: Iris's own, and signals and bounded waits built on them.
 
 The protocol, in one place. A producer stores data to a peer, then ``signal``s a counter in that peer's heap: a
 barrier among the program's threads orders all their stores before one thread's release at system scope. A consumer
@@ -106,7 +106,7 @@ def _late(behind, status):
 
 @constexpr_function
 def is_interpreted():
-    """Whether this runs under the interpreter, in the rank's own process."""
+    """True under the interpreter, in the rank's own process."""
     return knobs.runtime.interpret
 
 
@@ -118,7 +118,7 @@ def peer_is_gone():
 
 @constexpr_function
 def compiles_for_cuda():
-    """Whether the kernel at hand is being compiled for an NVIDIA GPU; never so under the interpreter."""
+    """True if this kernel is compiled for an NVIDIA GPU; never under the interpreter."""
     return not knobs.runtime.interpret and is_cuda()
 
 

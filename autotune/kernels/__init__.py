@@ -1,1 +1,1 @@
-"""Device code and launchers, one folder per workload; the transfer and tile helpers that they share."""
+"""Device code and launchers, one folder per workload, and their shared transfer and tile helpers."""

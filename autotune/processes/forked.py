@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import errno
 import os
 import signal
 import socket
@@ -94,8 +95,9 @@ class ForkServer:
                 reports.send((module, dict(environment), list(path), os.getcwd()))
                 return Forked(pid, reports)
             self.close()
-        except (OSError, EOFError):
-            pass  # it has died of its imports; or this process has no stdout, which cannot be sent
+        except (OSError, EOFError) as error:
+            if getattr(error, "errno", None) != errno.EBADF:  # that is a stdout which this process does not have
+                self.close()
         reports.close()
         return None
 
@@ -117,6 +119,20 @@ class ForkServer:
 
 _servers: dict[tuple[object, ...], ForkServer] = {}
 _lock = threading.Lock()
+
+
+def fork_python(
+    imports: str, module: str, connection: Connection, environment: Mapping[str, str], path: Sequence[str],
+    outputs: tuple[int, int],
+) -> Forked | None:  # fmt: skip
+    """Have a server fork a process that runs ``module``, another server if that one was killed meanwhile; None if none
+    can.
+    """
+    server = server_with(imports, environment)
+    forked = server.start(module, connection, environment, path, outputs)
+    if forked is None and server.is_lost:
+        forked = server_with(imports, environment).start(module, connection, environment, path, outputs)
+    return forked
 
 
 def server_with(imports: str, environment: Mapping[str, str]) -> ForkServer:

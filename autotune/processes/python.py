@@ -10,7 +10,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import IO, Protocol
 
-from autotune.processes.forked import server_with
+from autotune.processes.forked import fork_python, server_with
 
 PACKAGE_ROOT = Path(__file__).parents[2]
 
@@ -32,19 +32,19 @@ def start_python(
     module: str, connection: Connection, *, environment: Mapping[str, str] | None = None, log: IO[bytes] | None = None,
     imports: str | None = None,
 ) -> Process:  # fmt: skip
-    """Run a module of ours as a process that talks over ``connection``, whose descriptor is its first argument and its
-    parent's process id its second (see ``die_with_parent``); stdout and stderr go to ``log``, if there is one.
+    """Run a module of this package as a process that talks over ``connection``, whose descriptor is its first argument
+    and its parent's process id its second (see ``die_with_parent``); stdout and stderr go to ``log``, if there is one.
 
     ``imports`` is a module that imports what takes long: a fork server does that once, and forks all such processes.
     Where that fails the process imports it all itself, and says in its log what is wrong.
 
-    It leads a session of its own: Ctrl-C is for the parent alone, and what the process starts can be killed with it.
+    It leads its own session: Ctrl-C reaches only the parent, and a kill of the session includes the process's children.
     """
     path = _search_path()
-    environment = {**(os.environ if environment is None else environment), "PYTHONPATH": os.pathsep.join(path)}
+    environment = _with_path(os.environ if environment is None else environment, path)
     outputs = (1, 2) if log is None else (log.fileno(), log.fileno())
     if imports is not None:
-        forked = server_with(imports, environment).start(module, connection, environment, path, outputs)
+        forked = fork_python(imports, module, connection, environment, path, outputs)
         if forked is not None:
             return forked
     return subprocess.Popen(
@@ -57,6 +57,15 @@ def start_python(
         env=environment,
         start_new_session=True,
     )
+
+
+def import_ahead(imports: str, environment: Mapping[str, str]) -> None:
+    """Have the fork server ready that ``start_python`` will ask for; returns at once."""
+    server_with(imports, _with_path(environment, _search_path()))
+
+
+def _with_path(environment: Mapping[str, str], path: list[str]) -> dict[str, str]:
+    return {**environment, "PYTHONPATH": os.pathsep.join(path)}
 
 
 def _search_path() -> list[str]:

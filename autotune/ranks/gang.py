@@ -19,7 +19,7 @@ from autotune.machine import Machine
 from autotune.outcome import Evaluation, Latency, Outcome
 from autotune.problem import Problem
 from autotune.processes.folder import OwnFolder
-from autotune.processes.python import Process, start_python
+from autotune.processes.python import Process, import_ahead, start_python
 from autotune.ranks.evaluation import (
     SPIN_LIMITS,
     MeasurePlan,
@@ -115,13 +115,11 @@ class Gang:
         if self._folder is None:
             self._folder = OwnFolder()
         self._starts += 1
-        begun = time.monotonic()
+        begun, environment = time.monotonic(), environment_of_ranks(self.machine.is_interpreter)
         for rank in range(self.problem.world_size):
             ours, theirs = Pipe()
             with theirs, open(self._log(rank), "wb") as log:
-                process = start_python(
-                    "autotune.ranks.rank", theirs, environment=self._environment(), log=log, imports=IMPORTS
-                )
+                process = start_python("autotune.ranks.rank", theirs, environment=environment, log=log, imports=IMPORTS)
             self._processes.append(process)
             self._connections.append(ours)
         heap_bytes = self._heap_setting or self._heap_bytes
@@ -317,10 +315,17 @@ class Gang:
         assert self._folder is not None
         return self._folder.path / f"rank{rank}.log"
 
-    def _environment(self) -> dict[str, str]:
-        environment = dict(os.environ)
-        environment.pop("TRITON_INTERPRET", None)
-        environment.setdefault("GLOO_SOCKET_IFNAME", "lo")  # one host: its name need not resolve
-        if self.machine.is_interpreter:
-            environment |= {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-        return environment
+
+def environment_of_ranks(interpreted: bool) -> dict[str, str]:
+    """This process's, and what ranks need beside."""
+    environment = dict(os.environ)
+    environment.pop("TRITON_INTERPRET", None)
+    environment.setdefault("GLOO_SOCKET_IFNAME", "lo")  # one host: its name need not resolve
+    if interpreted:
+        environment |= {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    return environment
+
+
+def import_for_ranks(interpreted: bool) -> None:
+    """Begin with the imports of ranks that will be started; returns at once."""
+    import_ahead(IMPORTS, environment_of_ranks(interpreted))

@@ -93,7 +93,7 @@ class Recording:
         )
 
     def own_space(self) -> Space:
-        """The space from the recording alone, for a kernel that is no workload here: every recorded config is valid.
+        """The space from the recording alone, for a kernel that is not a workload here: every recorded config is valid.
 
         Numeric dimensions count as ordered.
         """

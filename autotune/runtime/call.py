@@ -18,7 +18,7 @@ NO_BACKWARD = (
 
 @dataclass(frozen=True)
 class Form:
-    """What the checks of a tensor depend on, its address apart."""
+    """The properties of a tensor that its checks use, except its address."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
@@ -32,7 +32,7 @@ class Form:
         if not fits or not given.is_contiguous():
             raise InvalidProblem(
                 f"out is {list(given.shape)} {given.dtype} on {given.device}, strides {given.stride()}; "
-                f"{list(self.shape)} {self.dtype} on {self.device}, contiguous, is needed"
+                f"{list(self.shape)} {self.dtype} on {self.device}, contiguous, expected"
             )
         if given.requires_grad:
             demand_no_gradient((given,))
@@ -48,7 +48,7 @@ class Prepared:
 
 
 def needs_gradient(tensors: Sequence[torch.Tensor | None]) -> bool:
-    """Whether autograd would have to go through a call."""
+    """True if autograd would have to go through a call."""
     return torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors)
 
 

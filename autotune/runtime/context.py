@@ -36,7 +36,7 @@ def open_context(handle: int) -> Context:
     """The open context with this ``handle``: what a compiled graph has in its place. Raises InputError."""
     found = _OPEN.get(handle)
     if found is None:
-        raise InputError(f"no context with handle {handle} is open; open are {sorted(_OPEN) or 'none'}")
+        raise InputError(f"no context with handle {handle} is open; open handles: {sorted(_OPEN) or 'none'}")
     return found
 
 
@@ -140,7 +140,9 @@ class Context:
         count. (Under the interpreter every call checks itself.) While a graph is captured it raises InputError.
         """
         if self.capturing:
-            raise InputError("check() waits for the device, which a captured graph cannot do: call it outside")
+            raise InputError(
+                "check() waits for the device, which a captured graph cannot do; call it outside the graph"
+            )
         with self._lock:
             if self.heap.device.type == "cuda":
                 torch.cuda.synchronize(self.heap.device)  # calls may be on any stream, and a status word waits for none
@@ -154,7 +156,7 @@ class Context:
 
     @property
     def capturing(self) -> bool:
-        """Whether the current stream is being captured into a CUDA graph."""
+        """True while the current stream is captured into a CUDA graph."""
         return capturing(self.heap.device)
 
     def enqueue(self, workspace: Workspace, operands: Sequence[torch.Tensor | None], out: torch.Tensor) -> None:
@@ -195,7 +197,7 @@ class Context:
                 return known
             if self.capturing:
                 raise InputError(
-                    f"first call of {problem.workload} ({problem}) within a CUDA graph: make one before it"
+                    f"first call of {problem.workload} ({problem}) within a CUDA graph; make one call before capturing"
                 )
             key = problem, self.choose(problem, config, workload).config
             mark = self.heap.mark()

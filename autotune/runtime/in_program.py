@@ -128,7 +128,7 @@ def _drive(workload: Workload, terms: _Terms, crew: Crew, url: str | None) -> Fo
             raise KeyboardInterrupt
         if result.entry is None:
             last = next((r.evaluation for r in reversed(store.trials(result.study.id)) if r.evaluation.reason), None)
-            why = f"; the last: {last.outcome}, {last.reason}" if last is not None else ""
+            why = f"; the last one: {last.outcome}, {last.reason}" if last is not None else ""
             raise NotTuned(f"{problem}: no config could be measured{why}")
     return Found(result.entry.winner.config, "exact", result.entry, "")
 

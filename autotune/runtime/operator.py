@@ -61,7 +61,7 @@ class Operator:
         self, context: Context, operands: Operands, options: tuple[Any, ...], out: torch.Tensor | None,
         config: Config | None,
     ) -> torch.Tensor:  # fmt: skip
-        # The operands' forms with their strides, and no object of ours: this is every call's way.
+        # The operands' forms with their strides, and none of our objects: every call comes through here.
         key = (
             self, options, config, needs_gradient(operands),
             *[x if x is None else (x.shape, x.stride(), x.dtype, x.device) for x in operands],
@@ -90,7 +90,7 @@ class Operator:
         results = []
 
         def use(workspace: Workspace) -> None:
-            """What one rank's tensors alone can be wrong in."""
+            """Checks of one rank's tensors alone."""
             for tensor in operands:
                 if tensor is not None and tensor.device != heap.device:
                     raise InvalidProblem(f"an operand {list(tensor.shape)} is on {tensor.device}, not on {heap.device}")

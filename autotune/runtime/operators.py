@@ -46,9 +46,9 @@ def all_gather_shard(context: Context, problem: AllGatherGemm, *, config: Config
     stream may write it anew. Its contents are undefined. Raises what the operator's first call raises.
     """
     if problem.world_size != context.heap.world_size:
-        raise InvalidProblem(f"the problem has {problem.world_size} ranks, the context {context.heap.world_size}")
+        raise InvalidProblem(f"the problem has {problem.world_size} ranks, the context has {context.heap.world_size}")
     if not problem.in_place:
-        raise InvalidProblem(f"{problem}: say in_place=True here and in all_gather_gemm, which copies A otherwise")
+        raise InvalidProblem(f"{problem}: pass in_place=True here and to all_gather_gemm, which otherwise copies A")
     shard = context.workspace(gathering.WORKLOAD, problem, config, lambda workspace: None).shard
     assert shard is not None
     return shard

@@ -38,14 +38,15 @@ class Workspace:
         self._kernels, self._machine, self._heap, self.problem = kernels, machine, heap, problem
         self._runs: dict[tuple[int, ...], Run] = {}
         self.bound = False
-        """Whether it has been compiled, and bound to tensors, on every rank."""
+        """True once it is compiled, and bound to tensors, on every rank."""
         try:
             self._setup = Setup(kernels, problem, config, machine, heap, spin_limit)
         except HeapExhausted as error:
-            raise HeapExhausted(f"{error}; or give back what other problems hold, by context.release()") from error
+            raise HeapExhausted(f"{error}; or free other problems' workspaces with context.release()") from error
 
     def prepare(self, operands: Operands, out: torch.Tensor) -> None:
-        """What can fail at a first call, without the launches. Every rank is here, unless it is ``bound`` already.
+        """The parts of a first call that can fail, without the launches. Every rank is here, unless it is ``bound``
+        already.
 
         So no rank launches, and waits for its peers, while one still compiles or has to time out.
         """
@@ -68,13 +69,13 @@ class Workspace:
         if self._setup.timed_out():
             raise GangError(
                 f"{self.problem.workload} ({self.problem}): a wait in the kernel timed out, and results since then are "
-                "wrong. Not all ranks made this call, or one came far too late. To go on, call context.release() on "
+                "wrong. Some rank did not make this call, or made it far too late. To go on, call context.release() on "
                 "every rank"
             )
 
     @property
     def shard(self) -> torch.Tensor | None:
-        """Where peers read our first operand from, in the modes in which they do."""
+        """The shard from which peers read our first operand, in the modes in which they do."""
         return self._setup.shard
 
     def _bound(self, operands: Operands, out: torch.Tensor, addresses: tuple[int, ...]) -> Run:
@@ -95,7 +96,7 @@ class Workspace:
         if first is not self.shard and getattr(self.problem, "in_place", False):
             assert first is not None and self.shard is not None
             if first.data_ptr() != self.shard.data_ptr():
-                raise InvalidProblem("in_place=True: a is to be the tensor of all_gather_shard, and this is not")
+                raise InvalidProblem("in_place=True: a must be the tensor of all_gather_shard")
 
 
 def _addresses(operands: Operands, out: torch.Tensor) -> tuple[int, ...]:
@@ -116,9 +117,7 @@ def _checked(operands: Operands, out: torch.Tensor) -> tuple[Operands, torch.Ten
 def _check_alignment(tensor: torch.Tensor) -> None:
     """Integers are read one by one, wherever they lie."""
     if tensor.is_floating_point() and tensor.data_ptr() % ALIGNMENT:
-        raise InvalidProblem(
-            f"an operand {list(tensor.shape)} begins at an address that is no multiple of {ALIGNMENT} bytes: clone it"
-        )
+        raise InvalidProblem(f"an operand {list(tensor.shape)} is not aligned to {ALIGNMENT} bytes; clone it")
 
 
 def _check_apart(tensor: torch.Tensor, out: torch.Tensor) -> None:
@@ -126,7 +125,7 @@ def _check_apart(tensor: torch.Tensor, out: torch.Tensor) -> None:
     begin, here = out.data_ptr(), tensor.data_ptr()
     if here < begin + out.nbytes and begin < here + tensor.nbytes:
         raise InvalidProblem(
-            f"out {list(out.shape)} shares memory with an operand {list(tensor.shape)}: give an out of its own, or none"
+            f"out {list(out.shape)} shares memory with an operand {list(tensor.shape)}; pass a separate out, or none"
         )
 
 

@@ -17,7 +17,7 @@ from autotune.search_spaces.gemm import (
 )
 
 KERNELS = ("pull", "pull_staged", "push")
-"""Modes whose GEMM is ours."""
+"""Modes with our own GEMM."""
 STAGED = ("pull_staged", "push")
 """Modes that move units into a local buffer and signal them."""
 MOVING = ("own_collective", *STAGED)
@@ -214,7 +214,7 @@ def first_configs(problem: AllGatherGemm, machine: Machine) -> list[Config]:
 
 
 def _streaming(default: Config, machine: Machine) -> list[Config]:
-    """For few rows: deep steps of B, many splits, all of them loading before A is there."""
+    """For few rows: deep steps of B and many splits, all of them loading before A has arrived."""
     deep = default.replace(
         block_n=64, block_k=512, split_k=16, preload_b=True, num_stages=1, num_warps=8, loads="pointer",
         comm_programs=min(8, machine.compute_units // 4), copy_kib=2,

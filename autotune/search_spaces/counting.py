@@ -24,7 +24,7 @@ def total(sizes: Mapping[str, int], factors: Sequence[Factor]) -> int:
 
 
 def by_value(sizes: Mapping[str, int], factors: Sequence[Factor]) -> dict[str, list[int]]:
-    """For every dimension and each of its values, in order, the number of valid points that have it."""
+    """The number of valid points with each value, per dimension, in order."""
     return {name: [int(count) for count in _contracted(sizes, factors, (name,))] for name in sizes}
 
 

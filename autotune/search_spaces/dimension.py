@@ -24,7 +24,7 @@ class Dimension:
     ordinal: bool = True
     help: str = ""
     default: Value | None = None
-    """What configs have that were written before the dimension existed; None where there are no such configs."""
+    """The value in configs from before the dimension existed; None if there are no such configs."""
 
     def __post_init__(self) -> None:
         """A dimension has at least one value and none twice."""
@@ -39,11 +39,11 @@ class Dimension:
         return dataclasses.replace(self, values=values, default=self.default if self.default in values else None)
 
     def belongs_to(self, mode: str) -> bool:
-        """Whether configs of this mode carry this dimension."""
+        """True if configs of this mode have this dimension."""
         return not self.modes or mode in self.modes
 
     def holds(self, value: object) -> bool:
-        """Whether a value is one of this dimension's (1 is not true)."""
+        """True if the value is one of this dimension's (1 is not true)."""
         return any(value == own and type(value) is type(own) for own in self.values)
 
     def suggest(self, trial: optuna.trial.BaseTrial) -> Value:
@@ -53,7 +53,7 @@ class Dimension:
         return self.values[trial.suggest_categorical(self.name, tuple(range(len(self.values))))]
 
     def distribution(self) -> optuna.distributions.BaseDistribution:
-        """What ``suggest`` draws from, for trials rebuilt from the store."""
+        """The distribution behind ``suggest``, for trials rebuilt from the store."""
         import optuna
 
         last = len(self.values) - 1
@@ -62,11 +62,10 @@ class Dimension:
         return optuna.distributions.CategoricalDistribution(tuple(range(last + 1)))
 
     def index(self, value: Value) -> int:
-        """The position of a value."""
         return next(i for i, own in enumerate(self.values) if own == value and type(own) is type(value))
 
     def neighbours(self, value: Value) -> Iterator[Value]:
-        """The values one step away; all others where there is no order."""
+        """The values one step away; all other values of an unordered dimension."""
         at = self.index(value)
         for i, other in enumerate(self.values):
             if i != at and (not self.ordinal or abs(i - at) == 1):

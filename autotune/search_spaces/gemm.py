@@ -1,4 +1,4 @@
-"""The GEMM's part of a joint space: dimensions and constraints shared by every workload with a GEMM of its own.
+"""The GEMM's part of a joint space: dimensions and constraints shared by every workload with our GEMM.
 
 A problem describes one rank's GEMM by its property ``gemm``: rows, columns and depth.
 """
@@ -86,7 +86,7 @@ def default_tile(rows: int, columns: int, depth: int, machine: Machine) -> dict[
 
 
 def tma_aligned(s: Setting, loads: str) -> bool:
-    """Whether the rows of A, B and C are multiples of 16 bytes."""
+    """True if the rows of A, B and C are multiples of 16 bytes."""
     _, columns, depth = s.problem.gemm
     return loads != "tma" or all(size * s.problem.element_size % 16 == 0 for size in (columns, depth))
 

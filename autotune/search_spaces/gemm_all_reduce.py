@@ -17,7 +17,7 @@ from autotune.search_spaces.gemm import (
 )
 
 KERNELS = ("one_shot", "two_shot")
-"""Modes that are a kernel of ours."""
+"""Modes with our own kernel."""
 
 MOST_ROWS_ONE_SHOT = 32
 """Untuned, more rows than this take two shots: one would move world-size / 2 times as much."""
@@ -88,7 +88,7 @@ SPACE = Space(
 
 
 def untuned(mode: str, problem: GemmAllReduce, machine: Machine) -> Config | None:
-    """What one would write down for a mode of ``KERNELS`` without measuring; None where no tile fits."""
+    """The config that one would write down for a mode of ``KERNELS`` without measuring; None if no tile fits."""
     tma = machine.has_tma and not machine.is_interpreter and tma_aligned(Setting(problem, machine), "tma")
     tile = default_tile(*problem.gemm, machine)
     config: dict[str, Value] = {

@@ -17,10 +17,10 @@ from autotune.search_spaces.gemm import (
 )
 
 KERNELS = ("push", "pull")
-"""Modes whose GEMM is ours."""
+"""Modes with our own GEMM."""
 
 SUMMING = ("own_collective", "copy_engine")
-"""Modes that end in a sum of its own."""
+"""Modes that end in a separate sum."""
 
 MOST_CHUNKS = 8
 """Chunks into which ``copy_engine`` may cut an owner's rows."""

@@ -30,7 +30,7 @@ UNCHANGED = Renamed()
 
 @dataclass(frozen=True)
 class Setting:
-    """What a constraint may look at: the problem and the machine."""
+    """The input of a constraint: the problem and the machine."""
 
     problem: Any
     machine: Machine
@@ -38,7 +38,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Constraint:
-    """A named predicate over some dimensions, with the reason why what it forbids cannot work.
+    """A named predicate over some dimensions, with the reason why the configs that it forbids cannot work.
 
     It applies to the configs that have all of ``uses``; ``allows(setting, **values)`` gets their values by name.
     """
@@ -50,7 +50,7 @@ class Constraint:
     modes: tuple[str, ...] = ()
 
     def applies_to(self, mode: str, names: frozenset[str]) -> bool:
-        """Whether configs of this mode, which carry these dimensions, are held against it."""
+        """True if the constraint applies to configs of this mode with these dimensions."""
         return (not self.modes or mode in self.modes) and names.issuperset(self.uses)
 
 
@@ -83,7 +83,7 @@ class Space:
 
     @property
     def modes(self) -> tuple[str, ...]:
-        """All communication strategies."""
+        """The communication strategies."""
         return tuple(str(value) for value in self.dimensions["mode"].values)
 
     def dimensions_of(self, mode: str) -> list[Dimension]:
@@ -97,7 +97,7 @@ class Space:
         return Config(values | {d.name: d.default for d in newer if d.default is not None})
 
     def violation(self, config: Config, problem: Problem, machine: Machine) -> str | None:
-        """Why the config is invalid for the problem on the machine, in one line; None where it is valid."""
+        """The reason why the config is invalid for the problem on the machine, in one line; None if it is valid."""
         mode = config.get("mode")
         if not self.dimensions["mode"].holds(mode):
             return f"mode={mode!r}: allowed: {', '.join(self.modes)}"
@@ -124,7 +124,7 @@ class Space:
         return None
 
     def check(self, config: Config, problem: Problem, machine: Machine) -> None:
-        """Raise InvalidConfig with the violation, where there is one."""
+        """Raise InvalidConfig if there is a violation."""
         violation = self.violation(config, problem, machine)
         if violation is not None:
             raise InvalidConfig(f"config not valid for {problem.workload} {problem}: {violation}")
@@ -137,6 +137,14 @@ class Space:
     def parameters(self, config: Config) -> dict[str, int]:
         """The config as Optuna's parameters: the index of each value."""
         return {name: self.dimensions[name].index(value) for name, value in config.items()}
+
+    def holds(self, config: Config) -> bool:
+        """True if the config's dimensions are those of its mode and its values theirs; it may break a constraint."""
+        mode = config.get("mode")
+        if not self.dimensions["mode"].holds(mode):
+            return False
+        wanted = {dimension.name: dimension for dimension in self.dimensions_of(str(mode))}
+        return set(config) == set(wanted) and all(wanted[name].holds(value) for name, value in config.items())
 
     def of_parameters(self, parameters: Mapping[str, int]) -> Config | None:
         """The config of Optuna's parameters; None where they are not those of a config, valid or not."""
@@ -174,7 +182,7 @@ class Space:
                     yield other
 
     def narrowed(self, problem: Problem, machine: Machine) -> Space:
-        """The same space without the values that no valid config has: a sampler then proposes far less in vain."""
+        """The same space without values that no valid config has, so that a sampler proposes fewer invalid configs."""
         setting = Setting(problem, machine)
         living: dict[str, set[Value]] = {name: set() for name in self.dimensions}
         for mode in self.modes:
@@ -216,7 +224,9 @@ class Space:
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
     def _factors(self, mode: str, setting: Setting) -> tuple[dict[str, int], list[counting.Factor]]:
-        """How many values each of the mode's dimensions has, and each constraint as a table of what it allows."""
+        """The number of values of each of the mode's dimensions, and each constraint as a table of allowed
+        combinations.
+        """
         values = {d.name: d.values if d.name != "mode" else (mode,) for d in self.dimensions_of(mode)}
         factors = []
         for constraint in self._constraints_of[mode]:

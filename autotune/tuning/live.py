@@ -42,7 +42,7 @@ LONGEST_NAME = 512
 MOST_TEXT = 2000
 """Characters that MySQL keeps of an attribute."""
 
-ALLOWED = "allowed are sqlite:///FILE, postgresql+psycopg://USER@HOST/NAME, and what else Optuna takes"
+ALLOWED = "allowed: sqlite:///FILE, postgresql+psycopg://USER@HOST/NAME, and what else Optuna takes"
 
 REFUSED = (Outcome.INVALID, Outcome.DID_NOT_COMPILE, Outcome.OUT_OF_RESOURCES)
 """Outcomes of configs that were never run: Optuna's PRUNED. Those that failed when they ran are FAIL."""

@@ -17,7 +17,7 @@ HEAVY_SHARE = 1 / 16
 """Of the variance of a product, what each of them brings: a mask that is off by one loses that much."""
 
 MARGIN = 1.5
-"""What a right result's error may be of the one that the roundings lead to expect."""
+"""Tolerance over the error expected from the roundings."""
 
 PEAK = 8
 """The largest element of a product, in units of the root of the mean square: none of 10^9 is larger."""
@@ -57,7 +57,7 @@ def distance(result: torch.Tensor, reference: torch.Tensor) -> Error:
 
 
 def rounded(dtype: str, roundings: float, depth: int, elements: int, machine: Machine) -> Tolerance:
-    """What a product of ``depth``, accumulated in fp32, may be off by after ``roundings`` to ``dtype`` on the way.
+    """Tolerance of a product of ``depth``, accumulated in fp32, after ``roundings`` to ``dtype`` on the way.
 
     ``roundings`` counts each in units of one that rounds the whole result: rounding eight parts of it is one, as each
     has an eighth of the variance. They add up like noise. Triton's interpreter cuts bf16 off instead: twice the error,

@@ -1,4 +1,4 @@
-"""What the workloads with a GEMM share: operands that a caller gives, random inputs, a reference, baselines."""
+"""Shared by the workloads with a GEMM: operands from a caller, random inputs, a reference, baselines."""
 
 from __future__ import annotations
 
@@ -74,7 +74,6 @@ class GemmWorkload(LaunchedWorkload):
         return {name: c for name, c in both.items() if self.space.violation(c, problem, machine) is None}
 
     def predict(self, problem: Any, config: Config, machine: Machine) -> float | None:
-        """By rooflines."""
         return gemm_latency(problem, self.kernels.knobs.of(config), machine)
 
 
@@ -95,7 +94,7 @@ class GemmOperation(LaunchedOperation[P, GemmTensors, S]):
     _product: torch.Tensor | None = None
     """The reference without its bias, for A as it was drawn."""
     _factor = 1.0
-    """What A has been multiplied by since."""
+    """The factor by which A has been multiplied since."""
 
     @abstractmethod
     def draw_operands(self, seed: int) -> torch.Tensor:
@@ -108,12 +107,10 @@ class GemmOperation(LaunchedOperation[P, GemmTensors, S]):
         self.poison()
 
     def inputs(self) -> Sequence[torch.Tensor]:
-        """A, B and the bias."""
         tensors = self._tensors
         return [tensor for tensor in (tensors.a, tensors.b, tensors.bias) if tensor is not None]
 
     def outputs(self) -> Sequence[torch.Tensor]:
-        """C."""
         return [self._tensors.c]
 
     def input_sets(self, seed: int) -> InputSets:
@@ -137,7 +134,7 @@ class GemmOperation(LaunchedOperation[P, GemmTensors, S]):
         return drawn_deep((rows, depth), self._tensors.a.dtype, self._heap.device, seed)
 
     def draw_b(self, seed: int) -> torch.Tensor:
-        """A B like this rank's, likewise."""
+        """A random B of this rank's shape."""
         return drawn(tuple(self._tensors.b.shape), self._tensors.b.dtype, self._heap.device, seed)
 
     def draw_bias(self, seed: int, depth: int) -> None:
@@ -147,7 +144,6 @@ class GemmOperation(LaunchedOperation[P, GemmTensors, S]):
             bias.copy_(drawn_bias(tuple(bias.shape), bias.dtype, self._heap.device, seed, depth))
 
     def error(self) -> Error:
-        """Distance of C from the reference."""
         return self.error_of(self._tensors.c, self._factor)
 
     def error_of(self, c: torch.Tensor, factor: float) -> Error:

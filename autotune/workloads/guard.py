@@ -39,7 +39,7 @@ def _guarded(method: Callable[..., Any], check: Callable[..., Any]) -> Callable[
 
 
 def _told(error: Exception) -> str:
-    """As the last line of its traceback has it, and where it was raised."""
+    """The last line of its traceback, and the place where it was raised."""
     text = traceback.format_exception_only(error)[-1].strip()
     frame = traceback.extract_tb(error.__traceback__)[-1]
     return f"{text} ({Path(frame.filename).name}, line {frame.lineno}, in {frame.name})"
@@ -51,20 +51,22 @@ def _default(workload: Any, found: Any, problem: Any, machine: Any) -> Any:
 
 def _first(workload: Any, found: Any, problem: Any, machine: Any) -> Any:
     if not isinstance(found, list | tuple):
-        raise WorkloadError(f"workload {workload.name}: first_configs gave {found!r}; a list of Config is needed")
+        raise WorkloadError(f"workload {workload.name}: first_configs gave {found!r}; it must return a list of Config")
     return [_config(workload, "first_configs", each, problem, machine) for each in found]
 
 
 def _baselines(workload: Any, found: Any, problem: Any, machine: Any) -> Any:
     if not isinstance(found, dict):
-        raise WorkloadError(f"workload {workload.name}: baselines gave {found!r}; a dictionary of Config is needed")
+        raise WorkloadError(
+            f"workload {workload.name}: baselines gave {found!r}; it must return a dictionary of Config"
+        )
     return {name: _config(workload, f"baselines[{name!r}]", each, problem, machine) for name, each in found.items()}
 
 
 def _config(workload: Any, where: str, found: Any, problem: Any, machine: Any) -> Config:
     """Raises where it is none of the space: it would be served, or measured, unseen by anybody."""
     if not isinstance(found, Config):
-        raise WorkloadError(f"workload {workload.name}: {where} gave {found!r}; an autotune.config.Config is needed")
+        raise WorkloadError(f"workload {workload.name}: {where} gave {found!r}; expected an autotune.config.Config")
     violation = workload.space.violation(found, problem, machine)
     if violation is not None:
         raise InvalidConfig(f"workload {workload.name}: {where} is not valid for {problem}: {violation}")
@@ -72,7 +74,7 @@ def _config(workload: Any, where: str, found: Any, problem: Any, machine: Any) -
 
 
 def _prediction(workload: Any, found: Any, *_: Any) -> float | None:
-    """None where it is no time: a model that has no answer orders nothing, and ends no run."""
+    """None unless it is a time: a model without an answer orders nothing, and ends no run."""
     fits = isinstance(found, int | float) and math.isfinite(found) and found > 0
     return float(found) if fits else None
 
@@ -90,4 +92,4 @@ CHECKS: dict[str, Callable[..., Any]] = {
     "heap_bytes": _anything,
     "predict": _prediction,
 }
-"""What becomes of what a method gives, by its name; called with the method's own arguments after it."""
+"""Checks of a method's result, by the method's name; called with the result and the method's own arguments."""

@@ -29,28 +29,28 @@ class InputSets(ABC):
 
 
 class Drawing(Protocol):
-    """What an operation does with its inputs, see ``Operation``."""
+    """An operation's methods for its inputs, see ``Operation``."""
 
     def refresh(self, seed: int) -> None:
-        """Draw inputs."""
+        pass
 
     def inputs(self) -> Sequence[torch.Tensor]:
-        """Where they lie."""
+        pass
 
     def outputs(self) -> Sequence[torch.Tensor]:
-        """Where results lie."""
+        pass
 
     def error(self) -> Error:
         """Compare these with the reference."""
 
 
 class Refreshed(InputSets):
-    """What ``refresh`` draws from several seeds, kept: for any operation, at the price of memory and references."""
+    """Keeps ``refresh``'s draws from several seeds: for any operation, at the price of memory and references."""
 
     count = SETS
 
     def __init__(self, operation: Drawing, seed: int) -> None:
-        """Draws them; every rank calls it."""
+        """Draws the sets; collective."""
         self._operation = operation
         # Far apart, for an evaluation's own seeds follow each other.
         self._seeds = [seed + number * 1_000_003 for number in range(self.count)]
@@ -60,7 +60,6 @@ class Refreshed(InputSets):
             self._kept.append([tensor.clone() for tensor in operation.inputs()])
 
     def put(self, number: int) -> None:
-        """Copy the kept inputs into place."""
         for tensor, kept in zip(self._operation.inputs(), self._kept[number], strict=True):
             tensor.copy_(kept)
 

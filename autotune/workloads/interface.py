@@ -102,7 +102,7 @@ class Workload(ABC):
 
     @abstractmethod
     def default_config(self, problem: Any, machine: Machine) -> Config:
-        """What a sensible engineer would use untuned; valid for the problem on the machine."""
+        """The config that a sensible engineer would use untuned; valid for the problem on the machine."""
 
     def first_configs(self, problem: Any, machine: Machine) -> list[Config]:
         """Configs to try before the sampler takes over, one of each mode at least; all valid."""
@@ -116,7 +116,7 @@ class Workload(ABC):
         return {}
 
     def tolerance(self, problem: Any) -> Tolerance:
-        """How far a right result may be from the reference."""
+        """The tolerance of a right result."""
         return ROUNDED_ONCE[problem.dtype]
 
     def tolerance_of(self, problem: Any, config: Config, machine: Machine) -> Tolerance:
@@ -142,7 +142,7 @@ class Workload(ABC):
         """Microseconds that a cost model expects of a config, None where there is none.
 
         It orders the first trials and stands beside what was measured; it never keeps a config from being tried. What
-        is no positive number counts as None.
+        is not a positive number counts as None.
         """
         return None
 

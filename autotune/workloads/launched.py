@@ -89,7 +89,7 @@ class LaunchedOperation(Operation, Generic[P, T, S]):
             self._setup.poison()
 
     def timed_out(self) -> bool:
-        """Whether a wait in the kernels timed out since ``prepare``."""
+        """True if a wait in the kernels timed out since ``prepare``."""
         return self._setup is not None and self._setup.timed_out()
 
 

@@ -1,4 +1,4 @@
-"""What a workload's results depend on here: a result whose provenance differs is stale."""
+"""The provenance of a workload's results here; results with another provenance are stale."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Code:
     """The code that a process runs, as far as a workload's results depend on it."""
 
     folder: str
-    """Where this package lies."""
+    """The folder of this package."""
     source_hash: str
     triton: str
     iris: str
@@ -36,7 +36,7 @@ class Code:
         return cls(str(package), found.source_hash, found.triton, found.iris, found.torch)
 
     def difference(self, other: Code) -> str | None:
-        """How another process's code differs, in words; None where it does not, wherever it lies."""
+        """The difference of another process's code, in words; None if there is none, wherever it lies."""
         mine, theirs = dataclasses.asdict(self), dataclasses.asdict(other)
         names = [name for name in mine if name != "folder" and mine[name] != theirs[name]]
         if not names:

@@ -1,4 +1,4 @@
-"""Finding workloads: by entry point (ours and other distributions'), or in a user's own file."""
+"""Finds workloads: by entry point (ours and other distributions'), or in a user's own file."""
 
 from __future__ import annotations
 
@@ -28,14 +28,13 @@ def _from_files() -> dict[str, Workload]:
 
 
 def names() -> list[str]:
-    """Every workload that can be named."""
     return sorted({*_references(), *_from_files()})
 
 
 def workload(name: str) -> Workload:
-    """The workload of that name (dashes count as underscores), or FILE:CLASS in a user's own file.
+    """The workload of a name (dashes count as underscores), or FILE:CLASS in a user's own file.
 
-    Raises UnknownWorkload with the names there are, InputError for a file that does not hold what it should.
+    Raises UnknownWorkload that lists all names, InputError for an invalid file.
     """
     if is_reference(name):
         return from_reference(name)
@@ -43,19 +42,19 @@ def workload(name: str) -> Workload:
     if wanted in _from_files():
         return _from_files()[wanted]
     if wanted not in _references():
-        known = f"there are: {', '.join(names())}; or FILE:CLASS{did_you_mean(wanted, names())}"
+        known = f"known: {', '.join(names())}, or FILE:CLASS{did_you_mean(wanted, names())}"
         raise UnknownWorkload(f"no workload named {name!r}; {known}")
     found = _references()[wanted].load()
     if not isinstance(found, Workload):
-        raise InputError(f"entry point {wanted} is a {type(found).__name__}; an instance of Workload is needed")
+        raise InputError(f"entry point {wanted} is a {type(found).__name__}; it must be an instance of Workload")
     return found
 
 
 def installed_workload(name: str) -> Workload:
-    """The workload of a name that comes from a database or from a file of configs: such a name loads no file.
+    """The workload of a name from a database or a file of configs: such a name never loads a file.
 
     Raises UnknownWorkload.
     """
     if is_reference(name):
-        raise UnknownWorkload(f"no workload named {name!r}, and files are not loaded by what is stored")
+        raise UnknownWorkload(f"no workload named {name!r}, and stored names load no files")
     return workload(name)

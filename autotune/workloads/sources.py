@@ -21,7 +21,7 @@ SHARED = (
     "autotune.workloads.input_sets",
     "autotune.workloads.launched",
 )
-"""What runs and times every workload: the heap, the launchers, the stopwatch."""
+"""Modules that run and time every workload: the heap, the launchers, the stopwatch."""
 
 
 def hash_of(files: Iterable[Path]) -> str:
@@ -35,7 +35,7 @@ def hash_of(files: Iterable[Path]) -> str:
 def files_of(names: Iterable[str]) -> list[Path]:
     """The files of modules and, for packages, of all modules below, in the same order on every machine.
 
-    Imports nothing but the packages that the modules lie in. Raises InputError for what is no module.
+    Imports nothing but the packages that the modules lie in. Raises InputError for a name that is not a module.
     """
     found: dict[str, Path] = {}
     for name in names:
@@ -44,7 +44,7 @@ def files_of(names: Iterable[str]) -> list[Path]:
         except (ImportError, ValueError):
             spec = None
         if spec is None:
-            raise InputError(f"sources names {name!r}, which is not a module that can be imported")
+            raise InputError(f"sources names {name!r}, which cannot be imported as a module")
         if spec.origin is not None:
             found[name] = Path(spec.origin)
         for place in spec.submodule_search_locations or ():

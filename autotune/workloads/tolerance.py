@@ -1,4 +1,4 @@
-"""How far a result is from its reference, and how far a right one may be."""
+"""The error of a result, and the tolerance of a right one."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from autotune.dtypes import DTYPES
 
 @dataclass(frozen=True)
 class Tolerance:
-    """How far a right result may be from the reference."""
-
     overall: float
     """Largest ``|out - ref| / |ref|`` (Frobenius norms)."""
     element: float
@@ -23,7 +21,7 @@ ROUNDED_ONCE = {name: Tolerance(*each.rounded_once) for name, each in DTYPES.ite
 
 @dataclass(frozen=True)
 class Error:
-    """How far a result is from the reference; NaN where the result holds one."""
+    """Distance of a result from the reference; NaN if the result holds one."""
 
     overall: float
     element: float

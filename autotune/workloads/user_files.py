@@ -23,11 +23,11 @@ BUILT_IN = {
 """Each file there is a workload, by its name."""
 
 _REFERENCES: dict[Workload, str] = {}
-"""What has been loaded as FILE:CLASS, with the file's whole path."""
+"""Workloads loaded as FILE:CLASS, with the file's whole path."""
 
 
 def is_reference(name: str) -> bool:
-    """Whether it names a workload by its file, not by its name."""
+    """True for FILE:CLASS, false for a workload's name."""
     return ":" in name or name.endswith(".py")
 
 
@@ -42,7 +42,7 @@ def from_reference(reference: str) -> Workload:
 
 
 def reference_of(workload: Workload) -> str:
-    """What another process on this machine finds the workload by: FILE:CLASS where it came so, else its name."""
+    """The name by which another process on this machine finds the workload: FILE:CLASS if it came so, else its name."""
     return _REFERENCES.get(workload, workload.name)
 
 
@@ -50,7 +50,7 @@ def instances(path: str) -> list[Workload]:
     """The workloads that a file holds at its top level, as instances; at least one. Raises InputError."""
     found = {name: value for name, value in vars(_module(_existing(path))).items() if isinstance(value, Workload)}
     if not found:
-        raise InputError(f"workload file {path} defines no instance of Workload at its top level")
+        raise InputError(f"workload file {path} defines no instance of Workload at top level")
     for name, value in found.items():
         _check(value, f"{path}:{name}")
     return list(found.values())
@@ -90,7 +90,7 @@ def _module(file: Path) -> ModuleType:
 
 
 def _line(error: BaseException, file: Path) -> str:
-    """Where in the file it was raised, as far as that is known."""
+    """The line of the file that raised it, if known."""
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)]
     return f", line {lines[-1]}" if lines else ""
 
@@ -107,7 +107,7 @@ def _made(file: Path, name: str) -> Workload:
         found = _instance(found, reference)
     if not isinstance(found, Workload):
         kind = "a class of another kind" if isinstance(found, type) else f"of type {type(found).__name__}"
-        raise InputError(f"workload {reference} is {kind}; a class derived from autotune.workloads.Workload is needed")
+        raise InputError(f"workload {reference} is {kind}; it must be a class derived from autotune.workloads.Workload")
     _check(found, reference)
     _check_name(found, reference)
     _REFERENCES[found] = reference
@@ -120,36 +120,36 @@ def _is_class(value: object, module: ModuleType) -> bool:
 
 def _instance(kind: type[Workload], reference: str) -> Workload:
     if inspect.isabstract(kind):
-        raise InputError(f"workload {reference} has to say {', '.join(sorted(kind.__abstractmethods__))} too")
+        raise InputError(f"workload {reference} must also define {', '.join(sorted(kind.__abstractmethods__))}")
     try:
         return kind()
     except Exception as error:  # a user's class may raise anything
-        raise InputError(f"workload {reference} cannot be made: {type(error).__name__}: {error}") from error
+        raise InputError(f"workload {reference} cannot be instantiated: {type(error).__name__}: {error}") from error
 
 
 def _check(found: Workload, reference: str) -> None:
-    """Raise InputError where what it says beside its methods is missing, does not fit, or is a built-in one's."""
+    """Raise InputError if an attribute is missing, does not fit, or is a built-in workload's."""
     from autotune.search_spaces import Space
 
     _check_problem(getattr(found, "problem_type", None), reference)
     if not isinstance(getattr(found, "space", None), Space):
-        raise InputError(f"workload {reference}: space has to be an autotune.search_spaces.Space")
+        raise InputError(f"workload {reference}: space must be an autotune.search_spaces.Space")
     if found.name in BUILT_IN and type(found).__module__ != BUILT_IN[found.name].partition(":")[0]:
         raise InputError(
-            f"workload {reference} takes the name of a built-in one, {found.name}: give it a name of its own"
+            f"workload {reference} has the name of a built-in workload, {found.name}; give it another name"
         )
 
 
 def _check_problem(kind: object, reference: str) -> None:
     if not (isinstance(kind, type) and issubclass(kind, Problem)):
-        raise InputError(f"workload {reference}: problem_type is {kind!r}; a class derived from Problem is needed")
+        raise InputError(f"workload {reference}: problem_type is {kind!r}; it must be a class derived from Problem")
     if any(isinstance(value, dataclasses.Field) for value in vars(kind).values()):
         raise InputError(f"workload {reference}: {kind.__name__} lacks @dataclass(frozen=True, kw_only=True) before it")
     plain = [field.name for field in dataclasses.fields(kind) if "kind" not in field.metadata]
     if plain:
         raise InputError(
-            f"workload {reference}: {', '.join(plain)} of {kind.__name__} is a plain field: make it with size(), "
-            "choice() or flag() of autotune.problem"
+            f"workload {reference}: {', '.join(plain)} of {kind.__name__} is a plain field; declare it with size(), "
+            "choice() or flag() from autotune.problem"
         )
 
 
@@ -157,5 +157,5 @@ def _check_name(found: Workload, reference: str) -> None:
     name, says = getattr(found, "name", None), getattr(found.problem_type, "workload", None)
     if name != says or not name:
         raise InputError(
-            f"workload {reference} is named {name!r}, its problem says workload = {says!r}: the same word is needed"
+            f"workload {reference} is named {name!r}, its problem says workload = {says!r}; they must be equal"
         )

@@ -55,7 +55,6 @@ def store(url: URL) -> Iterator[Store]:
 
 @pytest.fixture
 def sqlite_store(path: Path) -> Iterator[Store]:
-    """An open, empty store in a file."""
     with Store.open(path) as opened:
         yield opened
 

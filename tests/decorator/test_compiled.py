@@ -25,7 +25,7 @@ class Unlaunched(KernelInterface[Any]):
         self.arg_names = kernel.arg_names
 
     def run(self, *args: Any, **kwargs: Any) -> None:
-        """Launch nothing."""
+        pass
 
 
 class Target:

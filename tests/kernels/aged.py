@@ -58,17 +58,13 @@ class AgedWorkload(AllGatherGemmWorkload):
     name = "aged"
 
     def operation(self, *arguments: Any) -> AgedOperation:
-        """Set up on this rank."""
         return AgedOperation(*arguments)
 
 
 class AgedScatterWorkload(GemmReduceScatterWorkload):
-    """Likewise."""
-
     name = "aged_scatter"
 
     def operation(self, *arguments: Any) -> AgedScatterOperation:
-        """Set up on this rank."""
         return AgedScatterOperation(*arguments)
 
 
@@ -96,7 +92,6 @@ class AgedFlashDecodeWorkload(FlashDecodeWorkload):
     name = "aged_flash_decode"
 
     def operation(self, *arguments: Any) -> AgedFlashDecodeOperation:
-        """Set up on this rank."""
         return AgedFlashDecodeOperation(*arguments)
 
 

@@ -57,7 +57,7 @@ def test_a_slow_config_is_not_run_to_the_end_and_the_parts_are_measured() -> Non
 
 def test_ranks_that_cannot_start_say_why(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AUTOTUNE_HEAP_BYTES", "16")
-    with pytest.raises(GangError, match="symmetric heap: .* bytes asked"):
+    with pytest.raises(GangError, match="symmetric heap: .* bytes requested"):
         new_gang().start()
 
 
@@ -126,7 +126,7 @@ def test_a_killed_driver_takes_its_ranks_with_it_and_the_next_one_sweeps_its_fol
     with driver(600, tmp_path) as killed:
         pids = pids_of(killed)
         killed.send_signal(signal.SIGKILL)
-    assert len(pids) == 2 and all(gone(pid, within=60) for pid in pids)
+    assert len(pids) == 2 and all(gone(pid, within=300) for pid in pids)
     assert len(list(tmp_path.iterdir())) == 1, "nobody was left to remove it"
     with driver(0, tmp_path) as orderly:
         assert len(pids_of(orderly)) == 2

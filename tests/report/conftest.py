@@ -24,7 +24,6 @@ EFFORT = Effort(trials=60, screen=3, iterations=9, finalists=3, rounds=2)
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
-    """An open, empty store."""
     with Store.open(tmp_path / "cache.db") as opened:
         yield opened
 

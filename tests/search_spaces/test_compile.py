@@ -22,7 +22,6 @@ LAUNCH_NOTHING_OF_OURS = {"bsp"}
 
 
 def problem(name: str, **fields: Any) -> Problem:
-    """One of a workload's problems."""
     return workload(name).problem_type(**fields)
 
 

@@ -139,7 +139,7 @@ def test_a_problem_that_is_none_is_refused(
 def test_an_unknown_workload_is_reported(store: Store, make_entry: MakeEntry) -> None:
     entry = make_entry()
     [found] = bring(store, dataclasses.replace(entry, key=dataclasses.replace(entry.key, workload="mystery")))
-    assert found.state is State.UNKNOWN and "no workload named 'mystery'; there are: " in found.reason
+    assert found.state is State.UNKNOWN and "no workload named 'mystery'; known: " in found.reason
     assert found.state.is_left_out and store.studies() == []
 
 
@@ -149,7 +149,7 @@ def test_a_workloads_name_loads_no_file(tmp_path: Path, make_entry: MakeEntry) -
     entry = make_entry()
     entry = dataclasses.replace(entry, key=dataclasses.replace(entry.key, workload=f"{file}:Theirs"))
     [found] = review([entry], Here.of(None), LAPTOP)
-    assert found.state is State.UNKNOWN and "files are not loaded by what is stored" in found.reason
+    assert found.state is State.UNKNOWN and "stored names load no files" in found.reason
     assert not (tmp_path / "executed").exists()
 
 

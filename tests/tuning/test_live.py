@@ -149,9 +149,9 @@ def test_a_storage_that_does_not_answer_holds_nothing_up_for_long(
 @pytest.mark.parametrize(
     ("url", "told"),
     [
-        ("nonsense", "Optuna storage nonsense: not a URL; allowed are sqlite:///FILE"),
+        ("nonsense", "Optuna storage nonsense: not a URL; allowed: sqlite:///FILE"),
         ("sqlite://", "nobody could follow it; name a file"),
-        ("sqlite:////nowhere/at/all.db", "unable to open database file; allowed are"),
+        ("sqlite:////nowhere/at/all.db", "unable to open database file; allowed:"),
         ("postgresql://me:secret@localhost:1/db", "postgresql+psycopg://me:***@localhost:1/db: connection failed"),
         ("oracle://me:secret@host/db", "oracle://me:***@host/db: "),
         ("redis://host", "redis://host: "),

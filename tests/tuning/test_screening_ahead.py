@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from concurrent.futures import Future
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 import pytest
 from fakes import LAPTOP
+from process_ends import gone
 
 from autotune.config import Config
 from autotune.machine import H100
@@ -41,7 +41,7 @@ def test_under_the_interpreter_nothing_is_compiled() -> None:
         assert screen.lookahead == 1 and screen.submit(config(1)) is None
         assert screen.verdict(config(1), None) is None
         screen.start()
-        assert helpers() == []
+        assert helpers(screen) == []
 
 
 def test_real_kernels_pass_and_kernels_too_large_for_the_device_do_not() -> None:
@@ -72,21 +72,19 @@ def test_a_compiler_that_takes_too_long_is_ended_and_harms_no_other(monkeypatch:
         good = screen.submit(config(2))
         assert screen.verdict(config(2), good) is None
         screen.submit(config(16))
-        assert helpers()
+        pids = helpers(screen)
+        assert pids and not any(gone(pid) for pid in pids)
         assert named_semaphores() == before, "nobody would remove them where all processes are killed at once"
-    assert helpers() == [], "leaving waits for nobody"
+    assert all(gone(pid) for pid in pids), "leaving waits for no compiler's end of its job"
 
 
 def named_semaphores() -> list[str]:
     return [line for line in Path("/proc/self/maps").read_text().splitlines() if "/sem.mp-" in line]
 
 
-def helpers() -> list[str]:
-    """The command lines of this process's compilers."""
-    children = Path(f"/proc/{os.getpid()}/task").glob("*/children")
-    pids = [pid for listing in children for pid in listing.read_text().split()]
-    lines = [Path(f"/proc/{pid}/cmdline").read_bytes().decode() for pid in pids]
-    return [line for line in lines if "autotune.processes.helper" in line]
+def helpers(screen: Screen) -> list[int]:
+    """The process ids of its compilers."""
+    return [helper._process.pid for helper in screen._pool._helpers] if screen._pool is not None else []
 
 
 class Controlled:
@@ -102,7 +100,7 @@ class Controlled:
         return self.futures[config]
 
     def verdict(self, config: Config, future: Future[Any]) -> Evaluation | None:
-        found: Evaluation | None = future.result(timeout=10)
+        found: Evaluation | None = future.result(timeout=300)
         return found
 
 

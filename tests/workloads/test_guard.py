@@ -53,8 +53,8 @@ INVALID = [
 ]
 WRONG = [
     ("default_config", "return {'mode': 'bsp'}", "default_config gave {'mode': 'bsp'}", "autotune.config.Config"),
-    ("first_configs", "return None", "first_configs gave None", "a list of Config is needed"),
-    ("baselines", "return [1]", "baselines gave [1]", "a dictionary of Config is needed"),
+    ("first_configs", "return None", "first_configs gave None", "it must return a list of Config"),
+    ("baselines", "return [1]", "baselines gave [1]", "it must return a dictionary of Config"),
 ]
 
 
@@ -91,4 +91,4 @@ def test_what_raises_on_a_rank_names_the_workload(tmp_path: Path) -> None:
     environment = {**os.environ, "AUTOTUNE_DB": str(tmp_path / "cache.db"), "CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert done.returncode == 1 and "Traceback" not in done.stderr.partition("tune: error: ")[0]
-    assert f"tune: error: workload {reference}: rank 0 failed" in done.stderr and "NotImplementedError" in done.stderr
+    assert f"tune: error: workload {reference}: rank 0 raised" in done.stderr and "NotImplementedError" in done.stderr

@@ -143,27 +143,30 @@ def test_a_file_or_class_that_is_not_there(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("name", "told"), [("Rows", "a class of another kind"), ("size", "of type function")])
 def test_something_else_than_a_workload(tmp_path: Path, name: str, told: str) -> None:
     said = refused(f"{write(tmp_path)}:{name}")
-    assert told in said and "a class derived from autotune.workloads.Workload is needed" in said
+    assert told in said and "it must be a class derived from autotune.workloads.Workload" in said
 
 
 def test_a_class_that_does_not_say_everything(tmp_path: Path) -> None:
-    assert "Base has to say operation too" in refused(f"{write(tmp_path)}:Base")
+    assert "Base must also define operation" in refused(f"{write(tmp_path)}:Base")
 
 
 @pytest.mark.parametrize(
     ("after", "told"),
     [
-        ("class Bad(Own):\n    problem_type = dict", "problem_type is <class 'dict'>; a class derived from Problem"),
-        ("class Bad(Own):\n    problem_type = PlainRows", "rows of PlainRows is a plain field: make it with size()"),
+        (
+            "class Bad(Own):\n    problem_type = dict",
+            "problem_type is <class 'dict'>; it must be a class derived from Problem",
+        ),
+        ("class Bad(Own):\n    problem_type = PlainRows", "rows of PlainRows is a plain field; declare it with size()"),
         ("class Bad(Own):\n    problem_type = BareRows", "BareRows lacks @dataclass(frozen=True, kw_only=True)"),
         (
             "class Bad(Own):\n    name, problem_type = 'flash_decode', Taken",
-            "the name of a built-in one, flash_decode",
+            "the name of a built-in workload, flash_decode",
         ),
         ("class Bad(Own):\n    name = 'other'", "named 'other', its problem says workload = 'own_rows'"),
-        ("class Bad(Own):\n    space = [1, 2]", "space has to be an autotune.search_spaces.Space"),
-        ("class Bad(Own):\n    def __init__(self, tile): ...", "cannot be made: TypeError: "),
-        ("class Bad(Own):\n    def __init__(self): 1 / 0", "cannot be made: ZeroDivisionError: "),
+        ("class Bad(Own):\n    space = [1, 2]", "space must be an autotune.search_spaces.Space"),
+        ("class Bad(Own):\n    def __init__(self, tile): ...", "cannot be instantiated: TypeError: "),
+        ("class Bad(Own):\n    def __init__(self): 1 / 0", "cannot be instantiated: ZeroDivisionError: "),
     ],
 )
 def test_a_class_that_says_something_wrong(tmp_path: Path, after: str, told: str) -> None:
@@ -191,7 +194,7 @@ class Taken(Problem):
     [
         (
             "class Bad(Own):\n    name, problem_type = 'flash_decode', Taken\nBAD = Bad()",
-            "takes the name of a built-in one",
+            "has the name of a built-in workload",
         ),
         ("class Bad(Own):\n    problem_type = PlainRows\nBAD = Bad()", ":BAD: rows of PlainRows is a plain field"),
     ],

@@ -129,7 +129,7 @@ def tune_grid(
     from autotune.tuning import limits_of
     from autotune.tuning.live import live_storage
 
-    machine, workload, wanted = session.machine(), request.workload, regime_of(regime)
+    machine, workload, wanted = session.machine_to_measure_on(), request.workload, regime_of(regime)
     chosen, limits = limits_of(machine, effort, trials, budget, seed)
     session.check_ranks(request.world_size(machine), machine)
     sizes = Sizes.of(request, held_out)

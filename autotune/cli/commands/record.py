@@ -55,7 +55,7 @@ def record_workload(
     from autotune.db import CacheKey, Store
     from autotune.tuning import EFFORTS, limits_of
 
-    machine, workload = session.machine(), request.workload
+    machine, workload = session.machine_to_measure_on(), request.workload
     chosen, _ = limits_of(machine, effort, None, None)
     session.check_ranks(request.world_size(machine), machine)
     problem = request.problem(machine)

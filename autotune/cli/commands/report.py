@@ -67,5 +67,5 @@ def _loaded(name: str) -> Workload | None:
     try:
         return installed_workload(name)
     except UnknownWorkload:
-        output.say(f"{name} is no workload here (there are: {', '.join(names())}): reported without its space")
+        output.say(f"workload {name} is not installed (installed: {', '.join(names())}); reported without its space")
         return None

@@ -60,7 +60,7 @@ def tune_workload(
     from autotune.tuning import EFFORTS, limits_of, tune
     from autotune.tuning.live import live_storage
 
-    machine, wanted = session.machine(), regime_of(regime)
+    machine, wanted = session.machine_to_measure_on(), regime_of(regime)
     chosen, limits = limits_of(machine, effort, trials, budget, seed)
     session.check_ranks(request.world_size(machine), machine)
     problem = request.problem(machine)

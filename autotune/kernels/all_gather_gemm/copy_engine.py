@@ -1,4 +1,4 @@
-"""The copy engines' way: peers' rows by device copies, the library's GEMM on each chunk as it lands."""
+"""The mode ``copy_engine``: peers' rows by device copies, the library's GEMM on each chunk as it arrives."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from autotune.kernels.launching.streams import on, side_stream, wait
 
 class CopyEngine:
     """Rows layout: peers' rows come by device copies (the copy engines, no multiprocessor), chunk by chunk, and the
-    library's GEMM runs on each chunk as it lands, on alternating streams so that one chunk's tail hides in the next.
+    library's GEMM runs on each chunk as it arrives, on alternating streams so that one chunk's tail overlaps with the
+    next.
     """
 
     def __init__(
@@ -39,7 +40,7 @@ class CopyEngine:
         self._multiplying = [side_stream(heap, f"gemm {each}") for each in range(streams)]
 
     def __call__(self) -> None:
-        """Enqueue one call; what the caller enqueues next on its stream comes after all of it."""
+        """Enqueue one call; the caller's later work on its stream comes after all of it."""
         main = torch.cuda.current_stream() if self._cuda else None
         wait(self._multiplying, [main])
         with on(self._multiplying[0]):

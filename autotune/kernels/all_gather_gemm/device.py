@@ -49,7 +49,7 @@ def tile_of(turn, worker, pid, early, head_start, workers, programs):
 
 @triton.jit
 def chunk_of(turn, rank, K, WORLD: tl.constexpr, CHUNKS: tl.constexpr, ROWS: tl.constexpr):
-    """The range of K that is waited for in a turn: in order, or in K layout our own first and the others' backwards."""
+    """The range of K awaited in a turn: in order, or in K layout our own first and the others' backwards."""
     chunk = turn
     if not ROWS:
         chunk = (rank * CHUNKS // WORLD + CHUNKS - turn) % CHUNKS
@@ -232,7 +232,7 @@ def push_kernel(
     STEP_ROWS: tl.constexpr, STEP_COLUMNS: tl.constexpr, VECTOR: tl.constexpr, HINT: tl.constexpr,
     CHUNKS: tl.constexpr,
 ):  # fmt: skip
-    """Push our shard to every peer's inbox, as a kernel of its own; shares the epoch with the GEMM's programs."""
+    """Push our shard to every peer's inbox, as a separate kernel; shares the epoch with the GEMM's programs."""
     slot = read_epoch(epoch_counter) & (SLOTS - 1)
     push_shard(
         shard, inbox_pointer, place_of(rank, slot, M, K, shard_rows, width, ROWS), arrivals, shard_rows, width, K,

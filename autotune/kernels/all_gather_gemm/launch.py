@@ -1,4 +1,4 @@
-"""Launching all-gather + GEMM: the scratch of each mode, its launches, and how they are enqueued.
+"""Launches all-gather + GEMM: the scratch of each mode, its launches, and their order.
 
 ``bsp``, ``own_collective`` and ``copy_engine`` call the library's GEMM; ``pull``, ``pull_staged`` and ``push`` ours.
 """
@@ -28,10 +28,10 @@ from autotune.kernels.primitives.barrier import barrier_kernel
 from autotune.machine import Machine
 
 MOST_CHUNKS = 16
-"""Of all values of ``k_chunks``; units have 16 rows at least."""
+"""The largest value of ``k_chunks``; units have at least 16 rows."""
 
 MOST_SPLIT_ROW = 64
-"""Elements: a row whose largest power of two is at least this is moved in such pieces, another one whole."""
+"""Elements: a row whose largest power-of-two factor is at least this is moved in such pieces, another one whole."""
 
 READ_BY_PEERS = ("pull", "pull_staged", "copy_engine")
 """Modes whose peers read our shard where it lies: at the same place on the symmetric heap on every rank."""
@@ -39,7 +39,7 @@ READ_BY_PEERS = ("pull", "pull_staged", "copy_engine")
 
 @dataclass(frozen=True, kw_only=True)
 class AllGatherGemmKnobs(GemmKnobs):
-    """Where a mode lacks one, it has no effect as it is here."""
+    """Defaults stand for knobs that a mode lacks; they have no effect there."""
 
     preload_b: bool = False
     peer_order: str = "rotate"
@@ -55,14 +55,12 @@ GatherCall = Call[AllGatherGemm, AllGatherGemmKnobs, GemmTensors, Scratch]
 
 
 class AllGatherGemmKernels(Kernels[AllGatherGemm, AllGatherGemmKnobs, GemmTensors, Scratch]):
-    """All-gather + GEMM."""
-
     knobs = AllGatherGemmKnobs
     tensors_type = GemmTensors
     result = "c"
 
     def tensors(self, problem: AllGatherGemm, shared: Allocate, own: Allocate) -> GemmTensors:
-        """A's shard lies on the heap where the problem says so."""
+        """A's shard lies on the heap if the problem says so."""
         a = (shared if problem.in_place else own)(problem.shard, TORCH_DTYPES[problem.dtype])
         return GemmTensors.allocate(problem, a, (problem.m, problem.n_local), own)
 
@@ -95,8 +93,8 @@ class AllGatherGemmKernels(Kernels[AllGatherGemm, AllGatherGemmKnobs, GemmTensor
         return 2 * problem.m * problem.k * problem.element_size + arrivals + (64 << 10)
 
     def plan(self, call: GatherCall) -> list[Launch]:
-        """Where the push is a launch of its own it comes before the GEMM. ``copy_engine``: the launch before its
-        copies, and the one after. ``own_collective``: the launch before its GEMM.
+        """A push in its own launch comes before the GEMM. ``copy_engine``: the launch before its copies, and the one
+        after. ``own_collective``: the launch before its GEMM.
         """
         mode, scratch = call.knobs.mode, call.scratch
         if mode == "pull":
@@ -128,7 +126,7 @@ class AllGatherGemmKernels(Kernels[AllGatherGemm, AllGatherGemmKnobs, GemmTensor
         return graphed(run) if call.knobs.launch == "graph" else run
 
     def read_by_peers(self, problem: AllGatherGemm, knobs: AllGatherGemmKnobs) -> tuple[int, int] | None:
-        """The shard, where peers pull or copy it; and wherever the caller writes it in place."""
+        """The shard, if peers pull or copy it, and whenever the caller writes it in place."""
         return problem.shard if problem.in_place or knobs.mode in READ_BY_PEERS else None
 
 
@@ -136,17 +134,16 @@ KERNELS = AllGatherGemmKernels()
 
 
 def _hint(problem: AllGatherGemm) -> int:
-    """Bytes by which every row of a shard is aligned, at most 16: what Iris's translation is told."""
+    """Alignment of every row of a shard in bytes, at most 16: a hint for Iris's translation."""
     return math.gcd(problem.shard[1] * problem.element_size, 16)
 
 
 def _aligned(call: GatherCall) -> bool:
-    """Whether a tile's rows have one owner."""
+    """True if a tile's rows have one owner."""
     return call.problem.rows_layout and call.problem.shard[0] % call.knobs.block_m == 0
 
 
 def _tiles(call: GatherCall) -> int:
-    """Tiles, or splits of them."""
     return call.knobs.tiles(call.problem.m, call.problem.n_local) * call.knobs.split_k
 
 
@@ -168,7 +165,7 @@ def _shard(call: GatherCall) -> dict[str, Any]:
 
 
 def _step(call: GatherCall) -> dict[str, Any]:
-    """How a communicating program goes through a shard: the block that it moves at once, see ``transfer``."""
+    """A communicating program's steps through a shard: the block that it moves at once, see ``transfer``."""
     problem, knobs = call.problem, call.knobs
     width = problem.shard[1]
     if problem.rows_layout:
@@ -191,7 +188,7 @@ def _gemm(call: GatherCall) -> dict[str, Any]:
 
 
 def _pull(call: GatherCall) -> Launch:
-    """The direct pull, one program a tile or persistent."""
+    """The direct pull, one program per tile or persistent."""
     programs, knobs = _tiles(call), call.knobs
     if knobs.schedule != "tile":
         programs = min(programs, call.machine.compute_units)
@@ -200,7 +197,7 @@ def _pull(call: GatherCall) -> Launch:
 
 
 def _gather_gemm(call: GatherCall) -> list[Launch]:
-    """The GEMM over an inbox, and the push kernel before it where that is a kernel of its own."""
+    """The GEMM over an inbox, after the push kernel if that is separate."""
     knobs, scratch = call.knobs, call.scratch
     communicating = knobs.comm_programs
     same_launch, beside = knobs.push_site == "same_launch", knobs.push_site == "side_stream"
@@ -249,7 +246,7 @@ def _barrier(call: GatherCall, counters: torch.Tensor, finish: bool) -> Launch:
 
 
 class _SideStream:
-    """The push on a stream of its own, the GEMM on the caller's; both are done before what the caller enqueues next."""
+    """The push on its own stream, the GEMM on the caller's; both are done before the caller's next work."""
 
     def __init__(self, push: Launch, gemm: Launch, side: torch.cuda.Stream) -> None:
         self._push, self._gemm, self._side = push, gemm, side

@@ -1,4 +1,4 @@
-"""The library's GEMM, after an all-gather: the library's, the bulk-synchronous baseline, or a kernel of ours."""
+"""The library's GEMM after an all-gather: the library's (the bulk-synchronous baseline), or our own kernel."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def bulk_synchronous(problem: AllGatherGemm, tensors: GemmTensors) -> Run:
 
 
 def gather_and_multiply(gather: Launch, tensors: GemmTensors, inbox: torch.Tensor) -> None:
-    """The same with one kernel of ours in place of the library's collective, in either layout into A as it is."""
+    """The same with our own kernel instead of the library's collective; in either layout A arrives untransposed."""
     gather.run()
     multiply(inbox, tensors, tensors.c)
 

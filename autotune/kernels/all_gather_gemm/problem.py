@@ -22,25 +22,23 @@ class AllGatherGemm(Problem):
     free = ("m",)
 
     m: int = size("rows of the gathered A and of C")
-    n: int = size("columns of the whole B; each rank has n / world-size of them")
+    n: int = size("columns of the whole B; each rank holds n / world-size")
     k: int = size("columns of the gathered A, rows of B")
-    layout: str = choice("how A is sharded: by rows, or along K", LAYOUTS, "rows")
+    layout: str = choice("sharding of A: by rows, or along K", LAYOUTS, "rows")
     b_order: str = choice("storage of B: row by row (kn), or transposed (nk)", B_ORDERS, "kn")
     bias: bool = flag("add a bias of n / world-size elements")
-    in_place: bool = flag("A's shard lies in the tensor of all_gather_shard: where peers read it, it is not copied")
+    in_place: bool = flag("A's shard lies in the tensor of all_gather_shard, where peers read it without a copy")
 
     def check(self) -> None:
-        """Raise InvalidProblem where the sharding does not divide a dimension."""
+        """Raise InvalidProblem if the sharding does not divide a dimension."""
         self.check_sharded("n", "m" if self.layout == "rows" else "k", note=f" (layout {self.layout})")
 
     @property
     def rows_layout(self) -> bool:
-        """Whether A is sharded by rows."""
         return self.layout == "rows"
 
     @property
     def n_local(self) -> int:
-        """Columns of B and C on one rank."""
         return self.n // self.world_size
 
     @property
@@ -67,5 +65,5 @@ class AllGatherGemm(Problem):
 
     @property
     def bytes_read(self) -> int:
-        """Bytes that one rank reads from its memory at least: the gathered A and its B."""
+        """Lower bound on the bytes that one rank reads from its memory: the gathered A and its B."""
         return (self.m * self.k + self.k * self.n_local) * self.element_size

@@ -1,4 +1,4 @@
-"""What the kernels of one config keep between launches and share across ranks."""
+"""Memory of one config's kernels, kept between launches and shared across ranks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 @dataclass(frozen=True)
 class Scratch:
-    """What the kernels of one config share across ranks: on the symmetric heap, counters zero at the start."""
+    """Memory that one config's kernels share across ranks: on the symmetric heap, counters zero at the start."""
 
     epoch_counter: torch.Tensor
     """int64 [1]: see ``primitives/counters.py``."""
@@ -27,5 +27,5 @@ class Scratch:
     """int32 [tiles]"""
 
     def poison(self) -> None:
-        """Fill with NaN what a right launch writes before it reads it."""
+        """Fill with NaN everything that a right launch writes before it reads it."""
         self.inbox.fill_(float("nan"))

@@ -24,14 +24,16 @@ from autotune.kernels.primitives.counters import finish, finish_unordered, read_
 from autotune.kernels.primitives.softmax import finalize
 
 ELSEWHERE = tl.constexpr(0)
-"""Who reduces splits: another kernel; or the program whose split came last; or programs behind the attending ones."""
+"""The reducer of splits: another kernel, the program whose split came last, or programs behind the attending ones."""
 LAST = tl.constexpr(1)
 TRAILING = tl.constexpr(2)
 
 
 @triton.jit
 def cache_rows(table, start, end, PAGE: tl.constexpr, BLOCK_N: tl.constexpr):
-    """What ``token_rows`` needs of the block table for BLOCK_N tokens from ``start``: one page, or one per token."""
+    """The entries of the block table that ``token_rows`` needs for BLOCK_N tokens from ``start``: one page, or one per
+    token.
+    """
     if PAGE % BLOCK_N == 0:
         pages = tl.load(table + tl.minimum(start, end - 1) // PAGE)
     else:
@@ -186,7 +188,7 @@ def reduce_kernel(
     TILE: tl.constexpr, PART_CHUNK: tl.constexpr, CHUNK: tl.constexpr, WORLD: tl.constexpr, DELIVERY: tl.constexpr,
     COMBINE: tl.constexpr,
 ):  # fmt: skip
-    """What follows the attention, one program a unit, as a kernel of its own."""
+    """The work after the attention, one program per unit, as a separate kernel."""
     unit = tl.program_id(0)
     epoch = read_epoch(epoch_counter)
     reduce_unit(
@@ -210,7 +212,9 @@ def push_kernel(
     D: tl.constexpr, UNITS: tl.constexpr, BLOCKS: tl.constexpr, HPP: tl.constexpr, TRANSFER_HEADS: tl.constexpr,
     TILE: tl.constexpr, WORLD: tl.constexpr, DELIVERY: tl.constexpr, WAIT: tl.constexpr,
 ):  # fmt: skip
-    """Our records to who combines them, one program a unit. WAIT: until all ranks' are here too: an all-gather."""
+    """Send our records to their combiner, one program per unit. WAIT: until all ranks' are here too, as in an
+    all-gather.
+    """
     unit = tl.program_id(0)
     epoch = read_epoch(epoch_counter)
     first, end = rows_of_unit(unit, heads_of_group, UNITS, BLOCKS, HPP, TRANSFER_HEADS)
@@ -238,7 +242,7 @@ def combine_kernel(
     TILE: tl.constexpr, CHUNK: tl.constexpr, WORLD: tl.constexpr, DELIVERY: tl.constexpr, SLOTS: tl.constexpr,
     WAIT: tl.constexpr,
 ):  # fmt: skip
-    """The combination, one program a unit, as the last kernel of a call. The library gathers into one slot only."""
+    """The combination, one program per unit, as the last kernel of a call. The library gathers into one slot only."""
     epoch = read_epoch(epoch_counter)
     finish(epoch_counter, finishing)  # first, for it takes a while; what it orders is our reading of the epoch
     combine_unit(

@@ -1,4 +1,4 @@
-"""What follows the attention: the reduction of its splits, the exchange between the ranks, the combination.
+"""After the attention: the reduction of its splits, the exchange between the ranks, the combination.
 
 A unit's way: its splits are attended to, in any order; then it is reduced here, delivered to who combines it (every
 rank, or its owner, rank unit % WORLD), combined there, and in the latter case returned to every rank.
@@ -28,7 +28,7 @@ from autotune.kernels.primitives.ll import ll_flag, ll_pack, ll_unpack, ll_wait
 from autotune.kernels.primitives.softmax import finalize, merge_parts, update
 
 KEEP = tl.constexpr(0)
-"""Where a reduced unit goes: to our own records; to every rank; to every rank as LL words; to its owner."""
+"""Destination of a reduced unit: our own records; every rank; every rank as LL words; its owner."""
 ONE_SHOT = tl.constexpr(1)
 ONE_SHOT_LL = tl.constexpr(2)
 TWO_SHOT = tl.constexpr(3)
@@ -38,7 +38,7 @@ TWO_SHOT = tl.constexpr(3)
 def rows_of_unit(
     unit, heads_of_group, UNITS: tl.constexpr, BLOCKS: tl.constexpr, HPP: tl.constexpr, TRANSFER_HEADS: tl.constexpr
 ):  # fmt: skip
-    """First row of a unit, and the row after its last: none where the group's heads have been used up."""
+    """First row of a unit, and the row after its last; empty if the group's heads are used up."""
     block = unit // UNITS
     head = block % BLOCKS * HPP + unit % UNITS * TRANSFER_HEADS
     first = block // BLOCKS * heads_of_group
@@ -51,7 +51,7 @@ def deliver_tile(
     result, lse, rows, valid, unit, epoch, mine, mine_lse, inbox, inbox_lse, value_stride, lse_stride, rank, heap_bases,
     D: tl.constexpr, WORLD: tl.constexpr, DELIVERY: tl.constexpr,
 ):  # fmt: skip
-    """Store a reduced tile, result [TILE, D] and lse [TILE], where DELIVERY says."""
+    """Store a reduced tile, result [TILE, D] and lse [TILE], at the destination DELIVERY."""
     columns = tl.arange(0, D)
     mask = valid[:, None]
     within = rows[:, None] * D + columns[None, :]
@@ -80,7 +80,7 @@ def deliver_tile(
 
 @triton.jit
 def announce_unit(unit, units, arrivals, rank, heap_bases, WORLD: tl.constexpr, DELIVERY: tl.constexpr):
-    """Signal a delivered unit to who combines it."""
+    """Signal a delivered unit to its combiner."""
     counter = arrivals + rank * units + unit
     if DELIVERY == TWO_SHOT:
         heap.signal(counter, unit % WORLD, rank, heap_bases)

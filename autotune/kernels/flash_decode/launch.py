@@ -1,4 +1,4 @@
-"""Launching flash decode: its scratch, the launches of each mode, and how they are enqueued.
+"""Launches flash decode: its scratch, the launches of each mode, and their order.
 
 Every mode is made of the same kernels: attention, the reduction of its splits (in the attention's launch or after it),
 the exchange (the library's, a push kernel, or the reduction itself) and the combination.
@@ -27,10 +27,10 @@ from autotune.machine import Machine
 REDUCERS = {"kernel": device.ELSEWHERE, "last": device.LAST, "trailing": device.TRAILING}
 
 MERGED_ELEMENTS = 32
-"""Elements of the parts that a thread of a merge holds at a time."""
+"""Elements of parts that a merging thread holds at a time."""
 
 SMALL_KERNEL_WARPS = 4
-"""Of the kernels that only reduce, push or combine."""
+"""Warps of the kernels that only reduce, push or combine."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +65,7 @@ DecodeCall = Call[FlashDecode, FlashDecodeKnobs, Tensors, Scratch]
 
 @dataclass(frozen=True)
 class Units:
-    """How a config cuts the output rows into groups, units and tiles (see ``device.py``)."""
+    """A config's partition of the output rows into groups, units and tiles (see ``device.py``)."""
 
     heads_per_program: int
     transfer_heads: int
@@ -83,23 +83,18 @@ class Units:
 
     @property
     def of_group(self) -> int:
-        """Units of one group."""
         return self.heads_per_program // self.transfer_heads
 
     @property
     def count(self) -> int:
-        """Units of the problem."""
         return self.groups * self.of_group
 
 
 class FlashDecodeKernels(Kernels[FlashDecode, FlashDecodeKnobs, Tensors, Scratch]):
-    """Flash decode."""
-
     knobs = FlashDecodeKnobs
     tensors_type = Tensors
 
     def tensors(self, problem: FlashDecode, shared: Allocate, own: Allocate) -> Tensors:
-        """In ordinary memory."""
         return Tensors.allocate(problem, own)
 
     def scratch(
@@ -127,7 +122,6 @@ class FlashDecodeKernels(Kernels[FlashDecode, FlashDecodeKnobs, Tensors, Scratch
         )
 
     def scratch_bytes(self, problem: FlashDecode) -> int:
-        """LL words, and an outbox."""
         inbox = 2 * problem.world_size * Records.source_bytes(problem, torch.int64, torch.int64)
         outbox = 2 * problem.rows * problem.head_dim * problem.element_size
         # Units of one head: padding a group to its program's heads at most doubles their number.
@@ -165,7 +159,7 @@ def gather(scratch: Scratch) -> None:
 
 
 def _delivery(knobs: FlashDecodeKnobs) -> Any:
-    """Where the partial results of a config that pushes go."""
+    """The destination of a pushing config's partial results."""
     if knobs.exchange == "two_shot":
         return exchange.TWO_SHOT
     return exchange.ONE_SHOT_LL if knobs.ll else exchange.ONE_SHOT
@@ -178,7 +172,6 @@ class _Planner:
     call: DecodeCall
 
     def launches(self) -> list[Launch]:
-        """In order."""
         knobs = self.call.knobs
         if knobs.mode == "bsp":
             return [*self.local(exchange.KEEP), self.combine(wait=False)]
@@ -216,14 +209,14 @@ class _Planner:
         return launches
 
     def push(self, wait: bool) -> Launch:
-        """The all-gather of our own, by itself; without ``wait`` only its sending half."""
+        """Our own all-gather as a separate launch; without ``wait`` only its sending half."""
         arguments = self.common() | self.own_records | {"DELIVERY": _delivery(self.call.knobs).value, "WAIT": wait}
         for name in ("total_rows", "outbox", "returns", "CHUNK"):
             del arguments[name]
         return self.small(device.push_kernel, arguments)
 
     def combine(self, wait: bool) -> Launch:
-        """The combination, by itself; the last launch of a call."""
+        """The combination as a separate launch, the last of a call."""
         arguments = self.common() | {
             "out": self.call.tensors.out, "finishing": self.units.count, "DELIVERY": _delivery(self.call.knobs).value,
             "SLOTS": 1 if self.call.knobs.mode == "bsp" else 2, "WAIT": wait,
@@ -231,16 +224,14 @@ class _Planner:
         return self.small(device.combine_kernel, arguments)
 
     def small(self, kernel: Any, arguments: dict[str, Any]) -> Launch:
-        """One program a unit."""
         return Launch(kernel, self.units.count, arguments, {"num_warps": SMALL_KERNEL_WARPS})
 
     @property
     def units(self) -> Units:
-        """How the rows are cut."""
         return Units.of(self.call.problem, self.call.knobs)
 
     def common(self, warps: int = SMALL_KERNEL_WARPS) -> dict[str, Any]:
-        """Arguments of all kernels that combine, in programs of so many warps."""
+        """Arguments of all combining kernels, with ``warps`` per program."""
         problem, scratch, units = self.call.problem, self.call.scratch, self.units
         inbox = scratch.inbox
         return {
@@ -271,7 +262,7 @@ class _Planner:
         }  # fmt: skip
 
     def chunk(self, warps: int, most: int) -> int:
-        """Parts that a merge loads at a time: a power of two, no more than all of ``most`` and than registers allow."""
+        """Parts that a merge loads at a time: a power of two, limited by ``most`` and the registers."""
         threads = warps * self.call.machine.warp_size
         fitting = MERGED_ELEMENTS * threads // (self.units.tile * self.call.problem.head_dim)
         return 1 << max(0, min(fitting.bit_length() - 1, (most - 1).bit_length()))

@@ -27,13 +27,13 @@ class FlashDecode(Problem):
     q_heads: int = size("query heads")
     kv_heads: int = size("KV heads; a divisor of the query heads")
     head_dim: int = size("elements of a head: 64, 128 or 256")
-    kv_len: int = size("tokens of a sequence on each rank, at most")
+    kv_len: int = size("most tokens of a sequence on each rank")
     page_size: int = size("tokens in a page of the KV cache", default=1)
-    soft_cap: int = size("bound on the logits, by a tanh; 0 for none", default=0, least=0)
-    ragged: bool = flag("sequences of different lengths, empty ones among them")
+    soft_cap: int = size("soft cap on the logits, by a tanh; 0 for none", default=0, least=0)
+    ragged: bool = flag("sequences of different lengths, some of them empty")
 
     def check(self) -> None:
-        """Raise InvalidProblem where dimensions do not fit each other or our kernels."""
+        """Raise InvalidProblem if dimensions do not fit each other or our kernels."""
         if self.dtype not in DTYPES:
             raise InvalidProblem(f"dtype={self.dtype!r}: flash decode takes {' or '.join(DTYPES)}")
         if self.head_dim not in HEAD_DIMS:
@@ -50,7 +50,7 @@ class FlashDecode(Problem):
 
     @property
     def rows(self) -> int:
-        """Rows of the output, one for each sequence and query head."""
+        """Rows of the output, one per sequence and query head."""
         return self.batch * self.q_heads
 
     @property
@@ -70,10 +70,10 @@ class FlashDecode(Problem):
 
     @property
     def bytes_read(self) -> int:
-        """Bytes that one rank reads from its memory at least, at full length: keys and values."""
+        """Lower bound on the bytes that one rank reads from its memory, at full length: keys and values."""
         return 2 * self.batch * self.kv_len * self.kv_heads * self.head_dim * self.element_size
 
     @property
     def bytes_moved(self) -> int:
-        """Bytes that one rank receives from its peers where every rank combines: partial results and LSEs in fp32."""
+        """Bytes that one rank receives from its peers if every rank combines: partial results and LSEs in fp32."""
         return (self.world_size - 1) * self.rows * (self.head_dim + 1) * 4

@@ -8,7 +8,7 @@ from autotune.kernels.flash_decode.problem import FlashDecode
 from autotune.kernels.flash_decode.tensors import Tensors
 
 CHUNK_BYTES = 256 << 20
-"""Of the keys of one chunk in fp32; so much again for its values, and for temporaries."""
+"""Bytes of one chunk's keys in fp32; values and temporaries take as much again each."""
 
 
 def attention(problem: FlashDecode, tensors: Tensors, queries: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -1,4 +1,4 @@
-"""What a call works on: one rank's operands, and the scratch that the kernels of one config share across ranks."""
+"""The tensors of a call: one rank's operands, and the scratch that the kernels of one config share across ranks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,6 @@ class Tensors:
 
     @classmethod
     def allocate(cls, problem: FlashDecode, allocate: Allocate) -> Tensors:
-        """Undefined contents."""
         dtype = TORCH_DTYPES[problem.dtype]
         heads = (problem.batch, problem.q_heads, problem.head_dim)
         return cls(
@@ -43,7 +42,7 @@ class Tensors:
 
 @dataclass(frozen=True)
 class Records:
-    """Partial results: for each of ``count`` sources a row of head_dim elements and an LSE for each output row.
+    """Partial results: per source (``count`` of them) a row of head_dim elements and an LSE for each output row.
 
     One flat tensor, so that the library can gather it in one call; ``values`` and ``lse`` are views of it.
     """
@@ -76,7 +75,7 @@ class Records:
 
 @dataclass(frozen=True)
 class Scratch:
-    """What the kernels of one config share: counters (zero at the start), records, and splits."""
+    """Memory that one config's kernels share: counters (zero at the start), records, and splits."""
 
     epoch_counter: torch.Tensor
     """int64 [1]: see ``primitives/counters.py``."""
@@ -85,15 +84,15 @@ class Scratch:
     arrived: torch.Tensor
     """int32 [groups]: splits that have been finished here."""
     arrivals: torch.Tensor
-    """int32 [world_size, units]: partial results that have come in."""
+    """int32 [world_size, units]: partial results that have arrived."""
     returns: torch.Tensor
-    """int32 [units]: finished outputs that have come in from who combined them."""
+    """int32 [units]: finished outputs that have arrived from their combiners."""
     inbox: Records
-    """[2 slots, world_size] on the symmetric heap; for ``bsp`` what the library gathers into, one slot."""
+    """[2 slots, world_size] on the symmetric heap; for ``bsp`` one slot, into which the library gathers."""
     outbox: torch.Tensor
-    """[2 slots, rows, head_dim] on the symmetric heap: finished outputs from who combined them."""
+    """[2 slots, rows, head_dim] on the symmetric heap: finished outputs from their combiners."""
     mine: Records
-    """This rank's records, where another kernel or the library moves them."""
+    """This rank's records, which another kernel or the library moves."""
     parts: torch.Tensor
     """fp32 [kv_splits, rows, head_dim]"""
     part_lse: torch.Tensor

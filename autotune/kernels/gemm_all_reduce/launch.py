@@ -30,7 +30,7 @@ SMALLEST_TILE = (16, 32)
 
 @dataclass(frozen=True, kw_only=True)
 class GemmAllReduceKnobs(GemmKnobs):
-    """Where a mode lacks one, it has no effect as it is here."""
+    """Defaults stand for knobs that a mode lacks; they have no effect there."""
 
     programs_per_unit: int = 1
     combine: str = "sender"
@@ -51,14 +51,11 @@ ReduceCall = Call[GemmAllReduce, GemmAllReduceKnobs, GemmTensors, Scratch]
 
 
 class GemmAllReduceKernels(Kernels[GemmAllReduce, GemmAllReduceKnobs, GemmTensors, Scratch]):
-    """GEMM + all-reduce."""
-
     knobs = GemmAllReduceKnobs
     tensors_type = GemmTensors
     result = "c"
 
     def tensors(self, problem: GemmAllReduce, shared: Allocate, own: Allocate) -> GemmTensors:
-        """In ordinary memory."""
         a = own((problem.m, problem.k_local), TORCH_DTYPES[problem.dtype])
         return GemmTensors.allocate(problem, a, (problem.m, problem.n), own)
 
@@ -97,7 +94,6 @@ class GemmAllReduceKernels(Kernels[GemmAllReduce, GemmAllReduceKnobs, GemmTensor
         return min(max(inboxes), MOST_INBOX_BYTES) + 2 * SLOTS * tiles * torch.int32.itemsize + (64 << 10)
 
     def plan(self, call: ReduceCall) -> list[Launch]:
-        """A single one."""
         problem, knobs, tensors, scratch = call.problem, call.knobs, call.tensors, call.scratch
         tiles = knobs.tiles(problem.m, problem.n)
         programs = tiles * knobs.split_k
@@ -120,7 +116,6 @@ class GemmAllReduceKernels(Kernels[GemmAllReduce, GemmAllReduceKnobs, GemmTensor
         return [Launch(device.gemm_all_reduce_kernel, programs + combining, arguments, knobs.options, resident)]
 
     def library(self, call: Call[GemmAllReduce, GemmAllReduceKnobs, GemmTensors, None]) -> Run:
-        """``bsp``"""
         run = bulk_synchronous(call.problem, call.tensors, call.rank)
         return graphed(run) if call.knobs.launch == "graph" else run
 

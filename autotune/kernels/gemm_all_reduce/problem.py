@@ -13,7 +13,7 @@ SLOTS = 2
 """Inboxes used in turn, see ``device``."""
 
 MOST_INBOX_BYTES = 2 << 30
-"""Where a mode's inbox would be larger, other modes move far less and win in any case."""
+"""Limit on a mode's inbox: beyond it, other modes move far less and win in any case."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,13 +30,13 @@ class GemmAllReduce(Problem):
 
     m: int = size("rows of A and of C")
     n: int = size("columns of B and of C")
-    k: int = size("columns of the whole A, rows of the whole B; each rank has k / world-size of them")
+    k: int = size("columns of the whole A, rows of the whole B; each rank holds k / world-size")
     b_order: str = choice("storage of B: row by row (kn), or transposed (nk)", B_ORDERS, "kn")
     bias: bool = flag("add a bias of n elements, once")
     deterministic: bool = flag("demand the same bits on every rank, in every call")
 
     def check(self) -> None:
-        """Raise InvalidProblem where the ranks cannot share K evenly."""
+        """Raise InvalidProblem if the ranks cannot share K evenly."""
         self.check_sharded("k")
 
     @property
@@ -61,7 +61,7 @@ class GemmAllReduce(Problem):
 
     @property
     def bytes_read(self) -> int:
-        """Bytes that one rank reads from its memory at least: its A and its B."""
+        """Lower bound on the bytes that one rank reads from its memory: its A and its B."""
         return (self.m + self.n) * self.k_local * self.element_size
 
     def inbox_bytes(self, mode: str, block_m: int, block_n: int, *, ll: bool = False) -> int:

@@ -1,4 +1,4 @@
-"""What the kernels of one config keep between launches and share across ranks."""
+"""Memory of one config's kernels, kept between launches and shared across ranks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NAN_LL_WORD = 0x7FC07FC0
 
 @dataclass(frozen=True)
 class Scratch:
-    """What one config keeps between launches. All of it but the last two lies on the heap; all is zero at the start."""
+    """One config's memory between launches, zero at the start. All but the last two tensors lie on the heap."""
 
     epoch_counter: torch.Tensor
     """int64 [1]: see ``primitives/counters.py``."""

@@ -49,7 +49,7 @@ def collect(
     acc, inbox, slot, index, tiles, arrivals, target, rank, heap_bases, status, spin_limit,
     WORLD: tl.constexpr, PULL: tl.constexpr, TRANSFER_TILES: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """Our own part of a tile of ours plus the peers', as they arrive: fp32 [BLOCK_M, BLOCK_N]."""
+    """Our part of our own tile plus the peers' parts as they arrive: fp32 [BLOCK_M, BLOCK_N]."""
     box = slot * WORLD + (rank if PULL else 0)
     return add_tiles(
         acc, inbox, box * tiles + index, tiles, arrivals, index // TRANSFER_TILES, tl.cdiv(tiles, TRANSFER_TILES),

@@ -38,7 +38,7 @@ LARGEST_BLOCK = 256
 
 @dataclass(frozen=True, kw_only=True)
 class GemmReduceScatterKnobs(GemmKnobs):
-    """Where a mode lacks one, it has no effect as it is here."""
+    """Defaults stand for knobs that a mode lacks; they have no effect there."""
 
     peer_order: str = "rotate"
     transfer_tiles: int = 0
@@ -51,14 +51,11 @@ ScatterCall = Call[GemmReduceScatter, GemmReduceScatterKnobs, GemmTensors, Scrat
 
 
 class GemmReduceScatterKernels(Kernels[GemmReduceScatter, GemmReduceScatterKnobs, GemmTensors, Scratch]):
-    """GEMM + reduce-scatter."""
-
     knobs = GemmReduceScatterKnobs
     tensors_type = GemmTensors
     result = "c"
 
     def tensors(self, problem: GemmReduceScatter, shared: Allocate, own: Allocate) -> GemmTensors:
-        """In ordinary memory."""
         a = own((problem.m, problem.k_local), TORCH_DTYPES[problem.dtype])
         return GemmTensors.allocate(problem, a, (problem.rows, problem.n), own)
 
@@ -124,7 +121,6 @@ class GemmReduceScatterKernels(Kernels[GemmReduceScatter, GemmReduceScatterKnobs
         return in_order(launches)
 
     def library(self, call: Call[GemmReduceScatter, GemmReduceScatterKnobs, GemmTensors, None]) -> Run:
-        """``bsp``"""
         run = bulk_synchronous(call.problem, call.tensors)
         return graphed(run) if call.knobs.launch == "graph" else run
 
@@ -138,7 +134,7 @@ def _padded(size: int, smallest: int) -> int:
 
 
 def _common(call: ScatterCall) -> dict[str, Any]:
-    """What every kernel of ours has."""
+    """Arguments of all kernels."""
     return {
         "rank": call.rank, "heap_bases": call.bases, "epoch_counter": call.scratch.epoch_counter,
         "status": call.scratch.status, "spin_limit": call.spin_limit, "WORLD": call.problem.world_size,

@@ -1,4 +1,4 @@
-"""The library's GEMM, then a reduce-scatter: the library's, or a kernel of ours."""
+"""The library's GEMM, then a reduce-scatter: the library's, or our own kernel."""
 
 from __future__ import annotations
 
@@ -23,6 +23,6 @@ def bulk_synchronous(problem: GemmReduceScatter, tensors: GemmTensors) -> Run:
 
 
 def multiply_and_pull(tensors: GemmTensors, product: torch.Tensor, pull_sum: Launch) -> None:
-    """The same with one kernel of ours in place of the library's collective. No rank still reads ``product``."""
+    """The same with our own kernel instead of the library's collective. No rank still reads ``product``."""
     torch.matmul(tensors.a, tensors.b, out=product)
     pull_sum.run()

@@ -24,22 +24,20 @@ class GemmReduceScatter(Problem):
 
     m: int = size("rows of A; each rank gets m / world-size of C's")
     n: int = size("columns of B and C")
-    k: int = size("depth of the whole product; each rank has k / world-size of it")
+    k: int = size("depth of the whole product; each rank holds k / world-size")
     b_order: str = choice("storage of B: row by row (kn), or transposed (nk)", B_ORDERS, "kn")
     bias: bool = flag("add a bias of n elements to the sum")
 
     def check(self) -> None:
-        """Raise InvalidProblem where the ranks do not divide what is sharded over them."""
+        """Raise InvalidProblem if the ranks do not divide a sharded dimension."""
         self.check_sharded("m", "k")
 
     @property
     def rows(self) -> int:
-        """Rows of C on one rank."""
         return self.m // self.world_size
 
     @property
     def k_local(self) -> int:
-        """Depth of one rank's product."""
         return self.k // self.world_size
 
     @property
@@ -59,5 +57,5 @@ class GemmReduceScatter(Problem):
 
     @property
     def bytes_read(self) -> int:
-        """Bytes that one rank reads from its memory at least: its A and its B."""
+        """Lower bound on the bytes that one rank reads from its memory: its A and its B."""
         return (self.m + self.n) * self.k_local * self.element_size

@@ -1,4 +1,4 @@
-"""What the kernels of one config keep between launches and share across ranks."""
+"""Memory of one config's kernels, kept between launches and shared across ranks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ import torch
 
 @dataclass(frozen=True)
 class Scratch:
-    """What one config needs besides the operands. The first six lie on the symmetric heap; counters begin at zero."""
+    """Memory of one config besides the operands. The first six tensors lie on the symmetric heap; counters begin at
+    zero.
+    """
 
     epoch_counter: torch.Tensor
     """int64 [1]: see ``primitives/counters.py``."""

@@ -61,7 +61,7 @@ class Call(Generic[P, K, T, MaybeS]):
 
 
 class Kernels(ABC, Generic[P, K, T, S]):
-    """How one workload is launched: a subclass beside the device code, the same for our workloads and for users'."""
+    """The launches of one workload: a subclass beside the device code, the same for our workloads and for users'."""
 
     knobs: type[K]
     tensors_type: type[T]
@@ -147,7 +147,8 @@ class Setup(Generic[P, K, T, S]):
             self.shard = self._own_shard = heap.allocate(shape, TORCH_DTYPES[problem.dtype])
 
     def bind(self, tensors: T, *, ahead: bool = False) -> Run:
-        """What enqueues one call on these tensors; ``ahead`` compiles its kernels now, not at its first launch.
+        """The function that enqueues one call on these tensors; ``ahead`` compiles its kernels now, not at their first
+        launch.
 
         Collective in modes that capture a CUDA graph.
         """
@@ -176,7 +177,7 @@ class Setup(Generic[P, K, T, S]):
             self._own_shard.fill_(math.nan)
 
     def timed_out(self) -> bool:
-        """Whether a wait has timed out since the scratch was allocated. Waits for the device."""
+        """True if a wait has timed out since the scratch was allocated. Waits for the device."""
         return self.scratch is not None and bool(self.scratch.status.item())
 
     def _call(self, tensors: T, scratch: MaybeS) -> Call[P, K, T, MaybeS]:

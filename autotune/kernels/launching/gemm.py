@@ -1,4 +1,4 @@
-"""What launchers with a GEMM share: its operands, its knobs, and its part of a kernel's arguments."""
+"""Shared by launchers with a GEMM: its operands, its knobs, and its part of a kernel's arguments."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class HasGemm(Protocol):
 
     @property
     def bias(self) -> bool:
-        """Whether a bias is added."""
+        pass
 
     @property
     def gemm(self) -> tuple[int, int, int]:
-        """Rows, columns and depth."""
+        pass
 
 
 @dataclass(frozen=True)
@@ -81,16 +81,15 @@ class GemmKnobs(Knobs):
 
     @property
     def tma(self) -> bool:
-        """Whether operands are loaded, and C stored, through tensor descriptors."""
+        """True if operands are loaded, and C stored, through tensor descriptors."""
         return self.loads == "tma"
 
     @property
     def options(self) -> dict[str, int]:
-        """What the compiler is told."""
+        """Options for the compiler."""
         return {"num_warps": self.num_warps, "num_stages": self.num_stages}
 
     def tiles(self, rows: int, columns: int) -> int:
-        """Tiles of a matrix."""
         return math.ceil(rows / self.block_m) * math.ceil(columns / self.block_n)
 
     def operand(self, tensor: torch.Tensor, block: tuple[int, int]) -> Any:

@@ -31,7 +31,7 @@ CAPTURING = "graphs"
 
 
 def graphed(run: Run) -> Run:
-    """``run`` captured as a CUDA graph; itself where there are no graphs (CPU). Collective if ``run`` is."""
+    """``run`` captured as a CUDA graph; ``run`` itself without graphs (CPU). Collective if ``run`` is."""
     if not torch.cuda.is_available():
         return run
     side = torch.cuda.Stream()
@@ -79,7 +79,7 @@ class Replayed:
         self._graphs = True
         self.graph: torch.cuda.CUDAGraph | None = None
         self.last = 0
-        """When the graph was replayed last: the number of that replay among those of the process."""
+        """The number of the graph's last replay among those of the process."""
 
     def __call__(self) -> None:
         """Enqueue one call on the current stream."""
@@ -112,7 +112,7 @@ class Replayed:
             graph = self._capture()
         except RuntimeError as error:  # nothing has been enqueued: the call is made directly, and all that follow
             self._graphs = False
-            LOG.warning("calls are made launch by launch: capturing one failed: %s", error)
+            LOG.warning("calls are made launch by launch, because a capture failed: %s", error)
             return None
         _make_room()
         self.graph = graph
@@ -168,8 +168,8 @@ def _make_room() -> None:
 
 
 def _pool() -> tuple[int, int]:
-    """Where temporaries lie that are allocated during a capture: where those of all graphs do, as no two of their calls
-    overlap. A pool ends with its last graph, and torch refuses to begin it again; then it is a new one.
+    """The pool of temporaries allocated during a capture. All graphs share it, as no two of their calls overlap. A pool
+    ends with its last graph, and torch refuses to use it again; then there is a new one.
     """
     alive = next((graph for call in list(_REPLAYED) if (graph := call.graph) is not None), None)
     return torch.cuda.graph_pool_handle() if alive is None else alive.pool()
@@ -177,7 +177,7 @@ def _pool() -> tuple[int, int]:
 
 @contextlib.contextmanager
 def _collector_away() -> Iterator[None]:
-    """What the collector finds may be a graph or memory of the device, whose end would end a capture, too."""
+    """Keeps the garbage collector away: it might free a graph or device memory, which would end a capture, too."""
     collecting = gc.isenabled()
     gc.disable()
     try:

@@ -23,20 +23,19 @@ class Knobs:
 
     @classmethod
     def of(cls, config: Config) -> Self:
-        """Read a config. Raises InvalidConfig for a name that is no knob, and for a value of another type."""
+        """Read a config. Raises InvalidConfig for an unknown knob or a value of another type."""
         kinds = _kinds(cls)  # type: ignore[arg-type]  # a class is hashable
         for name, value in config.items():
             if name not in kinds:
                 raise InvalidConfig(f"{name}={value!r}: {cls.__name__} has no such knob; it has {', '.join(kinds)}")
             if type(value) is not kinds[name]:
-                raise InvalidConfig(f"{name}={value!r}: {kinds[name].__name__} is needed")
+                raise InvalidConfig(f"{name}={value!r}: must be of type {kinds[name].__name__}")
         if "mode" not in config:
-            raise InvalidConfig(f"{config}: a config has a mode")
+            raise InvalidConfig(f"{config}: the mode is missing")
         values: dict[str, Any] = dict(config)
         return cls(**values)
 
 
 @functools.cache
 def _kinds(kind: Any) -> Mapping[str, type]:
-    """The type of each field, by name."""
     return typing.get_type_hints(kind)

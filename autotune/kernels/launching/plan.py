@@ -51,9 +51,9 @@ class Launch:
 
 @dataclass(frozen=True)
 class Compiled:
-    """What the compiler says of one kernel: bytes of shared memory (LDS); registers and spilled registers of a thread.
+    """The compiler's figures for one kernel: bytes of shared memory (LDS); registers and spilled registers per thread.
 
-    The latter two are None where nobody tells without loading the kernel. For NVIDIA all of a thread's stack counts as
+    The latter two are None if they are unknown without loading the kernel. For NVIDIA all of a thread's stack counts as
     spilled.
     """
 
@@ -63,7 +63,7 @@ class Compiled:
     spills: int | None
     warps: int = 4
     resident: int | None = None
-    """As the launch says: how many programs must be resident together."""
+    """The launch's number of programs that must be resident together."""
 
 
 class CompileError(AutotuneError):
@@ -140,9 +140,9 @@ def _stated(pattern: str, text: str) -> dict[str, int]:
 
 
 def _resource_usage(cubin: bytes) -> str:
-    """What cuobjdump, which comes with Triton, says of a kernel; nothing where it is missing.
+    """Figures from cuobjdump, which comes with Triton; empty if it is missing.
 
-    Nor where there is a device, as on a rank: there the time is better spent on measuring.
+    Also empty on a machine with a device, as on a rank: there the time is better spent on measuring.
     """
     from triton import knobs
     from triton.runtime import driver

@@ -19,7 +19,7 @@ QUARTERS = 4
 
 @dataclass(frozen=True)
 class ComputeUnit:
-    """What the programs on one compute unit share. Bytes; registers of 32 bits, all lanes counted."""
+    """Resources that the programs on one compute unit share. Bytes; registers of 32 bits, all lanes counted."""
 
     shared_memory: int
     taken: int

@@ -15,7 +15,8 @@ S = TypeVar("S")
 
 
 def share(heap: SymmetricHeap, allocate: Callable[[Allocate, Allocate], S]) -> S:
-    """What ``allocate(share, own)`` makes, ``share`` on the heap and ``own`` in ordinary memory; all zero. Collective.
+    """The result of ``allocate(share, own)``, ``share`` on the heap and ``own`` in ordinary memory; all zero.
+    Collective.
 
     All of it, not just the counters: kernels poll inboxes too, and what an earlier scratch has left in the same memory
     may be just what they wait for.

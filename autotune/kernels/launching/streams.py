@@ -29,12 +29,12 @@ _STREAMS: weakref.WeakKeyDictionary[SymmetricHeap, dict[str, Any]] = weakref.Wea
 
 
 def on(stream: Any) -> contextlib.AbstractContextManager[Any]:
-    """What is enqueued inside goes to ``stream``."""
+    """While it lasts, work is enqueued on ``stream``."""
     return torch.cuda.stream(stream) if stream is not None else contextlib.nullcontext()
 
 
 def wait(waiting: Iterable[Any], for_these: Iterable[Any]) -> None:
-    """What is enqueued on each of ``waiting`` from now on comes after all that is on ``for_these`` already."""
+    """Later work on each of ``waiting`` comes after all earlier work on ``for_these``."""
     others = [other for other in for_these if other is not None]
     for stream in waiting:
         for other in others:
@@ -42,5 +42,5 @@ def wait(waiting: Iterable[Any], for_these: Iterable[Any]) -> None:
 
 
 def capturing(device: torch.device) -> bool:
-    """Whether the current stream is being captured into a CUDA graph."""
+    """True while the current stream is captured into a CUDA graph."""
     return device.type == "cuda" and torch.cuda.is_current_stream_capturing()

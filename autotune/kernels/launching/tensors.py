@@ -30,5 +30,5 @@ def element_type(tensors: dict[str, torch.Tensor | None], allowed: Collection[st
     types = set(found.values())
     if len(types) != 1 or not types <= set(names):
         said = ", ".join(f"{name} is {dtype}" for name, dtype in found.items())
-        raise InvalidProblem(f"{said}: allowed is one of {', '.join(map(str, names))} for all")
+        raise InvalidProblem(f"{said}; use one of {', '.join(map(str, names))} for all")
     return names[types.pop()]

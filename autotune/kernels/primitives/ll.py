@@ -46,7 +46,7 @@ def ll_unpack(words):
 
 @triton.jit
 def ll_missing(words, flag):
-    """How many of the words do not carry ``flag`` yet."""
+    """The number of words that do not carry ``flag`` yet."""
     return tl.sum(((words >> 32).to(tl.int32) != flag).to(tl.int32))
 
 

@@ -24,7 +24,9 @@ def _step(
     number, across, first_row, end_row, first_column, end_column, width, pitch,
     STEP_ROWS: tl.constexpr, STEP_COLUMNS: tl.constexpr, VECTOR: tl.constexpr,
 ):  # fmt: skip
-    """Where a step reads from the shard and writes to its place, and the mask of both: int64, int64, bool [R, C]."""
+    """A step's offsets of reading from the shard and of writing to its place, and the mask of both: int64, int64, bool
+    [R, C].
+    """
     rows = first_row + number // across * STEP_ROWS + tl.arange(0, STEP_ROWS)[:, None]
     begin = tl.multiple_of(first_column, VECTOR) + number % across * STEP_COLUMNS
     columns = begin + tl.arange(0, STEP_COLUMNS)[None, :]

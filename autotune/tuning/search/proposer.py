@@ -74,7 +74,7 @@ class Given:
     problem: Any
     machine: Machine
     first: Sequence[Config] = ()
-    """Tried before anything else."""
+    """Tried before anything else; those that the space does not hold are not."""
     reserved: Collection[Config] = ()
     """Never proposed: the caller evaluates them in any case, and tells."""
     predict: Callable[[Config], float | None] = no_prediction
@@ -117,7 +117,7 @@ class Proposer:
             for mode in self._space.modes
         }
         """The dimensions in which there is a step to take, by mode, and from each value where to."""
-        self._first = deque(given.first)
+        self._first = deque(config for config in given.first if given.space.holds(config))
         self._known = set(given.reserved)
         """What is not proposed any more: proposed, learnt of, reserved, or invalid."""
         self._measured: dict[Config, float] = {}

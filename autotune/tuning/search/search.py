@@ -64,10 +64,9 @@ class Search:
 
     def remember(self, config: Config, evaluation: Evaluation) -> None:
         """Take in an evaluation that the search did not ask for: of an earlier run, a baseline."""
-        try:
-            parameters, distributions = self._space.parameters(config), self._space.distributions(config)
-        except (KeyError, StopIteration):
+        if not self._space.holds(config):
             return  # a config of a space that has changed since
+        parameters, distributions = self._space.parameters(config), self._space.distributions(config)
         value, constraints = self._told(evaluation)
         state = optuna.trial.TrialState.PRUNED if value is None else optuna.trial.TrialState.COMPLETE
         self._study.add_trial(

@@ -53,7 +53,7 @@ class AllGatherGemmOperation(GemmOperation[AllGatherGemm, Scratch]):
 
 
 class AllGatherGemmWorkload(GemmWorkload):
-    """What joins problem, kernels and space."""
+    """Joins problem, kernels and space."""
 
     problem_type = AllGatherGemm
     space = SPACE
@@ -68,11 +68,9 @@ class AllGatherGemmWorkload(GemmWorkload):
         return AllGatherGemm(m=4096, n=28672, k=8192, world_size=world_size)
 
     def default_config(self, problem: AllGatherGemm, machine: Machine) -> Config:
-        """See the search space."""
         return default_config(problem, machine)
 
     def first_configs(self, problem: AllGatherGemm, machine: Machine) -> list[Config]:
-        """See the search space."""
         return first_configs(problem, machine)
 
     def tolerance_of(self, problem: AllGatherGemm, config: Config, machine: Machine) -> Tolerance:
@@ -88,7 +86,6 @@ class AllGatherGemmWorkload(GemmWorkload):
     def operation(
         self, problem: AllGatherGemm, heap: SymmetricHeap, machine: Machine, spin_limit: int
     ) -> AllGatherGemmOperation:
-        """Set up on this rank."""
         return AllGatherGemmOperation(problem, heap, machine, spin_limit)
 
     def sizes(self, world_size: int, a: torch.Tensor, b: torch.Tensor, options: Mapping[str, Any]) -> dict[str, int]:
@@ -98,7 +95,6 @@ class AllGatherGemmWorkload(GemmWorkload):
         return {"m": m, "n": b.shape[1] * world_size, "k": k}
 
     def out_shape(self, world_size: int, operands: Operands, options: Sequence[Any]) -> tuple[int, int]:
-        """[m, n_local]"""
         (a, b, _), (layout, _) = operands, options
         assert a is not None and b is not None
         return a.shape[0] * world_size if layout == "rows" else a.shape[0], b.shape[1]

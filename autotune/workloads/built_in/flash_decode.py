@@ -77,7 +77,6 @@ class FlashDecodeOperation(LaunchedOperation[FlashDecode, Tensors, Scratch]):
         return [tensors.q, tensors.k_cache, tensors.v_cache, tensors.block_table, tensors.lengths]
 
     def outputs(self) -> Sequence[torch.Tensor]:
-        """The attention's."""
         return [self._tensors.out]
 
     def input_sets(self, seed: int) -> InputSets:
@@ -91,7 +90,7 @@ class FlashDecodeOperation(LaunchedOperation[FlashDecode, Tensors, Scratch]):
         self._number = number
 
     def _lengths(self, seed: int) -> torch.Tensor:
-        """Ragged: one sequence is empty everywhere unless it is the only one, every other one on a rank of its own."""
+        """Ragged: one sequence is empty everywhere unless it is the only one; every other one is empty on one rank."""
         problem, rank = self._problem, self._heap.rank
         full = torch.full((problem.batch,), problem.kv_len)
         if not problem.ragged:
@@ -162,7 +161,7 @@ class _Queries(InputSets):
 
 
 def part_config(problem: FlashDecode, machine: Machine) -> Config:
-    """The default's local kernels as launches that each make sense alone: the reduction is a kernel of its own."""
+    """The default's local kernels as separate launches that each make sense alone, the reduction included."""
     return bulk_synchronous(problem, machine, launch_as="eager").replace(reducer="kernel")
 
 
@@ -174,7 +173,7 @@ def bulk_synchronous(problem: FlashDecode, machine: Machine, launch_as: str) -> 
 
 
 class FlashDecodeWorkload(LaunchedWorkload):
-    """What joins problem, kernels and space."""
+    """Joins problem, kernels and space."""
 
     problem_type = FlashDecode
     space = SPACE
@@ -193,11 +192,9 @@ class FlashDecodeWorkload(LaunchedWorkload):
         )
 
     def default_config(self, problem: FlashDecode, machine: Machine) -> Config:
-        """See the search space."""
         return default_config(problem, machine)
 
     def first_configs(self, problem: FlashDecode, machine: Machine) -> list[Config]:
-        """See the search space."""
         return first_configs(problem, machine)
 
     def baselines(self, problem: FlashDecode, machine: Machine) -> dict[str, Config]:
@@ -206,17 +203,14 @@ class FlashDecodeWorkload(LaunchedWorkload):
         return {name: c for name, c in both.items() if SPACE.violation(c, problem, machine) is None}
 
     def predict(self, problem: FlashDecode, config: Config, machine: Machine) -> float | None:
-        """By rooflines."""
         return flash_decode_latency(problem, KERNELS.knobs.of(config), machine)
 
     def tolerance(self, problem: FlashDecode) -> Tolerance:
-        """By element type."""
         return TOLERANCES[problem.dtype]
 
     def operation(
         self, problem: FlashDecode, heap: SymmetricHeap, machine: Machine, spin_limit: int
     ) -> FlashDecodeOperation:
-        """Set up on this rank."""
         return FlashDecodeOperation(problem, heap, machine, spin_limit)
 
     def problem_of(self, world_size: int, operands: Operands, options: Sequence[Any]) -> FlashDecode:
@@ -251,7 +245,6 @@ class FlashDecodeWorkload(LaunchedWorkload):
         )  # fmt: skip
 
     def out_shape(self, world_size: int, operands: Operands, options: Sequence[Any]) -> tuple[int, ...]:
-        """That of q."""
         assert operands[0] is not None
         return tuple(operands[0].shape)
 

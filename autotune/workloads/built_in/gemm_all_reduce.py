@@ -23,7 +23,7 @@ from autotune.workloads.tolerance import Tolerance
 
 
 class GemmAllReduceOperation(GemmOperation[GemmAllReduce, Scratch]):
-    """Operands in ordinary memory."""
+    """Its operands lie in ordinary memory."""
 
     def __init__(self, problem: GemmAllReduce, heap: SymmetricHeap, machine: Machine, spin_limit: int) -> None:
         """Inputs are undefined until ``refresh``."""
@@ -53,7 +53,7 @@ class GemmAllReduceOperation(GemmOperation[GemmAllReduce, Scratch]):
 
 
 class GemmAllReduceWorkload(GemmWorkload):
-    """What joins problem, kernels and space."""
+    """Joins problem, kernels and space."""
 
     problem_type = GemmAllReduce
     space = SPACE
@@ -68,11 +68,9 @@ class GemmAllReduceWorkload(GemmWorkload):
         return GemmAllReduce(m=16, n=8192, k=28672 // world_size * world_size, world_size=world_size)
 
     def default_config(self, problem: GemmAllReduce, machine: Machine) -> Config:
-        """See the search space."""
         return default_config(problem, machine)
 
     def first_configs(self, problem: GemmAllReduce, machine: Machine) -> list[Config]:
-        """See the search space."""
         return first_configs(problem, machine)
 
     def tolerance_of(self, problem: GemmAllReduce, config: Config, machine: Machine) -> Tolerance:
@@ -83,7 +81,6 @@ class GemmAllReduceWorkload(GemmWorkload):
     def operation(
         self, problem: GemmAllReduce, heap: SymmetricHeap, machine: Machine, spin_limit: int
     ) -> GemmAllReduceOperation:
-        """Set up on this rank."""
         return GemmAllReduceOperation(problem, heap, machine, spin_limit)
 
     def sizes(self, world_size: int, a: torch.Tensor, b: torch.Tensor, options: Mapping[str, Any]) -> dict[str, int]:
@@ -91,7 +88,6 @@ class GemmAllReduceWorkload(GemmWorkload):
         return {"m": a.shape[0], "n": b.shape[1], "k": a.shape[1] * world_size}
 
     def out_shape(self, world_size: int, operands: Operands, options: Sequence[Any]) -> tuple[int, int]:
-        """[m, n]"""
         a, b, _ = operands
         assert a is not None and b is not None
         return a.shape[0], b.shape[1]

@@ -23,7 +23,7 @@ from autotune.workloads.tolerance import Tolerance
 
 
 class GemmReduceScatterOperation(GemmOperation[GemmReduceScatter, Scratch]):
-    """Operands in ordinary memory."""
+    """Its operands lie in ordinary memory."""
 
     def __init__(self, problem: GemmReduceScatter, heap: SymmetricHeap, machine: Machine, spin_limit: int) -> None:
         """Inputs are undefined until ``refresh``."""
@@ -58,7 +58,7 @@ class GemmReduceScatterOperation(GemmOperation[GemmReduceScatter, Scratch]):
 
 
 class GemmReduceScatterWorkload(GemmWorkload):
-    """What joins problem, kernels and space."""
+    """Joins problem, kernels and space."""
 
     problem_type = GemmReduceScatter
     space = SPACE
@@ -72,11 +72,9 @@ class GemmReduceScatterWorkload(GemmWorkload):
         return GemmReduceScatter(m=4096, n=8192, k=28672, world_size=world_size)
 
     def default_config(self, problem: GemmReduceScatter, machine: Machine) -> Config:
-        """See the search space."""
         return default_config(problem, machine)
 
     def first_configs(self, problem: GemmReduceScatter, machine: Machine) -> list[Config]:
-        """See the search space."""
         return first_configs(problem, machine)
 
     def tolerance_of(self, problem: GemmReduceScatter, config: Config, machine: Machine) -> Tolerance:
@@ -90,7 +88,6 @@ class GemmReduceScatterWorkload(GemmWorkload):
     def operation(
         self, problem: GemmReduceScatter, heap: SymmetricHeap, machine: Machine, spin_limit: int
     ) -> GemmReduceScatterOperation:
-        """Set up on this rank."""
         return GemmReduceScatterOperation(problem, heap, machine, spin_limit)
 
     def sizes(self, world_size: int, a: torch.Tensor, b: torch.Tensor, options: Mapping[str, Any]) -> dict[str, int]:
@@ -98,7 +95,6 @@ class GemmReduceScatterWorkload(GemmWorkload):
         return {"m": a.shape[0], "n": b.shape[1], "k": a.shape[1] * world_size}
 
     def out_shape(self, world_size: int, operands: Operands, options: Sequence[Any]) -> tuple[int, int]:
-        """[m / world_size, n]"""
         a, b, _ = operands
         assert a is not None and b is not None
         return a.shape[0] // world_size, b.shape[1]

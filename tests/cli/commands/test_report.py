@@ -55,4 +55,4 @@ def test_a_workload_that_is_not_here_is_reported_without_its_space(toy: Bench, m
     monkeypatch.delenv("AUTOTUNE_WORKLOADS")
     result = toy.tune("report")
     assert result.exit_code == 0 and "toy-sum" in result.stdout
-    assert "toy_sum is no workload here" in result.stderr
+    assert "workload toy_sum is not installed" in result.stderr

@@ -52,7 +52,7 @@ def test_the_built_in_ones_can_be_run_too(gpus: Bench) -> None:
     [
         ("missing.py:MyOp", "missing.py: no such file"),
         (TOY.replace("ToyWorkload", "Toy"), "has no Toy; write toy_workload.py:ToyWorkload"),
-        (TOY.replace("ToyWorkload", "ToyProblem"), "a class derived from autotune.workloads.Workload is needed"),
+        (TOY.replace("ToyWorkload", "ToyProblem"), "it must be a class derived from autotune.workloads.Workload"),
         (TOY.removesuffix(":ToyWorkload"), "needs a class behind it"),
     ],
 )

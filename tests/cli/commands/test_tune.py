@@ -218,9 +218,9 @@ def test_the_seed_is_kept(gpus: Bench) -> None:
         (["all-gather-gemm", "--effort", "huge"], "allowed: quick, standard, full"),
         (
             ["scatter-gemm"],
-            "no workload named 'scatter-gemm'; there are: all-gather-gemm, flash-decode, gemm-all-reduce, ",
+            "no workload named 'scatter-gemm'; workloads: all-gather-gemm, flash-decode, gemm-all-reduce, ",
         ),
-        (["show", "scatter-gemm"], "there are: all-gather-gemm"),
+        (["show", "scatter-gemm"], "workloads: all-gather-gemm"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(gpus: Bench, words: list[str], told: str) -> None:
@@ -284,7 +284,7 @@ def test_a_users_workload_gets_everything(toy: Bench) -> None:
 
 
 def test_the_command_says_who_tunes_and_ctrl_c_ends_the_wait(gpus: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(claim.time, "sleep", lambda seconds: os.kill(os.getpid(), signal.SIGINT))
+    monkeypatch.setattr(claim.time, "sleep", lambda seconds: signal.default_int_handler(signal.SIGINT, None))
     gpus.prepare = lambda gang: setattr(gang, "interrupt_after", 3)
     assert gpus.tune("all-gather-gemm", "--trials", "9").exit_code == 130
     with Store.open() as store:

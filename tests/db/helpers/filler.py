@@ -21,7 +21,6 @@ TRIAL = TrialRecord(Config({}), Evaluation(Outcome.CRASHED, "x" * 2000))
 
 
 def main(path: Path) -> None:
-    """Fill the disk."""
     with Store.open(path) as store:
         study = store.study(KEY, PROVENANCE, seed=0, space_size=1)
         taken, said = 0, ""

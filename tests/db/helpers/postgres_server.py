@@ -32,8 +32,6 @@ def find(program: str) -> str:
 
 
 class Server:
-    """A running server."""
-
     def __init__(self, folder: Path, control: Callable[..., None]) -> None:
         self._folder, self._control = folder, control
         self._numbers = itertools.count()

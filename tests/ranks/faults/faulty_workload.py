@@ -60,9 +60,8 @@ class FaultyOperation(AllGatherGemmOperation):
         self.refreshes += 1
 
     def prepare(self, config: Config) -> Run:
-        """As the config says."""
         self.config, self.refreshes, self.calls, self.says_it_timed_out = config, 0, 0, False
-        run = super().prepare(config)
+        run = super().prepare(sound(config))
 
         def faulty() -> None:
             run()
@@ -79,13 +78,17 @@ class FaultyOperation(AllGatherGemmOperation):
         return victimised(self.config) and PHASES.index(now) >= PHASES.index(str(self.config["phase"]))
 
     def timed_out(self) -> bool:
-        """Or so it says."""
         return super().timed_out() or self.says_it_timed_out
 
 
 def victimised(config: Config) -> bool:
     """True if the config's fault is for this rank."""
     return "fault" in config and config["victim"] in (EVERY_RANK, dist.get_rank())
+
+
+def sound(config: Config) -> Config:
+    """The same without the fault, of which the kernels know nothing."""
+    return Config({name: value for name, value in config.items() if name not in ("fault", "phase", "victim")})
 
 
 def strike(fault: Any, operation: FaultyOperation | None = None) -> None:
@@ -180,7 +183,6 @@ class FaultyWorkload(AllGatherGemmWorkload):
     name = "faulty"
 
     def operation(self, *arguments: Any) -> FaultyOperation:
-        """Set up on this rank."""
         fault, _, victim = os.environ.get(FAULT_AT_START, "").partition(", ")
         operation = FaultyOperation(*arguments)
         if fault and int(victim) in (EVERY_RANK, dist.get_rank()):
@@ -191,7 +193,11 @@ class FaultyWorkload(AllGatherGemmWorkload):
         """On a rank, where the fault is one of compiling."""
         if config.get("phase") == "compile" and victimised(config):
             strike(config["fault"])
-        return super().compile(problem, config, machine)
+        return super().compile(problem, sound(config), machine)
+
+    def tolerance_of(self, problem: Any, config: Config, machine: Any) -> Any:
+        """That of the kernels."""
+        return super().tolerance_of(problem, sound(config), machine)
 
 
 WORKLOAD = FaultyWorkload()

@@ -20,14 +20,12 @@ Answers = list[dict[str, Any]]
 
 @pytest.fixture(scope="module")
 def agreement(tmp_path_factory: pytest.TempPathFactory) -> Answers:
-    """Two ranks."""
     folder = tmp_path_factory.mktemp("agreement")
     return run_ranks(ON_RANKS, "agreement", 2, folder, argument=str(folder))
 
 
 @pytest.fixture(scope="module")
 def errors(tmp_path_factory: pytest.TempPathFactory) -> Answers:
-    """Two ranks."""
     folder = tmp_path_factory.mktemp("errors")
     return run_ranks(ON_RANKS, "errors", 2, folder, argument=str(folder))
 

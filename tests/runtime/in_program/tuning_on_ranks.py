@@ -49,7 +49,6 @@ def flawed() -> Any:
 
 
 def tune(folder: str, width: int = 256, trouble: str = "none", **options: Any) -> Answer:
-    """Tune the sum."""
     ranks = options.pop("world", dist.get_world_size())
     problem = flawed().problem_type(width=width, trouble=trouble, world_size=ranks)
     options = {"trials": 15, "url": f"sqlite:///{folder}/cache.db", **options}

@@ -48,7 +48,7 @@ def test_the_tuner_gives_each_config_clear_memory_too(pair: Pair) -> None:
 
 def test_an_error_of_one_rank_at_a_first_call_is_every_ranks_and_leaves_nothing_behind(pair: Pair) -> None:
     expected = {
-        "address": "InvalidProblem: an operand [8, 32] begins at an address",
+        "address": "InvalidProblem: an operand [8, 32] is not aligned",
         "device": "InvalidProblem: an operand [8, 32] is on meta, not on ",
         "out": "InvalidProblem: out is [8, 17]",
         "gradient": "InvalidProblem: a tensor requires a gradient",

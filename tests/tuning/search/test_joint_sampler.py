@@ -162,3 +162,10 @@ def test_what_was_refused_unrun_says_nothing_about_its_neighbours() -> None:
     failed, _ = config_of(study, given())
     study.tell(failed, state=TrialState.FAIL)
     assert sampler._proposer._failed == [config] and not sampler._proposer._pending
+
+
+def test_a_first_config_that_the_space_does_not_hold_is_not_tried() -> None:
+    """As where a recorded space leaves out the default's values."""
+    elsewhere = [BEST.replace(tile=3), BEST.replace(mode="pull"), Config({"mode": "push", "tile": 64}), BEST]
+    known = given(first=elsewhere)
+    assert config_of(optuna.create_study(sampler=JointSampler(0, known)), known)[1] == BEST
