@@ -25,9 +25,10 @@ def view(study: Study) -> View | None:
     text += f"are orange, the thick one is the {'winner' if study.report else 'fastest so far'}. {ABSENT}: the mode "
     text += "does not have the dimension. Dimensions that never varied are left out."
     hint = "Drag along an axis to keep only the configs that pass there; click the axis to let go."
+    height = max(420, 90 + 24 * len(names))  # on a phone the axes lie on top of each other
     label = f"Parallel axes of {', '.join(map(shown, names))} and latency."
     return View(
-        "parallel", "What the good ones share", text, [Chart("parallel", label, options(study), 420)], hint=hint
+        "parallel", "What the good ones share", text, [Chart("parallel", label, options(study), height)], hint=hint
     )
 
 
