@@ -18,6 +18,7 @@ from autotune.errors import InputError, InvalidConfig
 from autotune.heap import open_heap
 from autotune.kernels.launching.streams import capturing
 from autotune.machine import machine as this_machine
+from autotune.outcome import DEFAULT_REGIME, regime_of
 from autotune.problem import Problem
 from autotune.runtime.call import Prepared
 from autotune.runtime.lookup import Found, lookup, workload_for
@@ -57,12 +58,16 @@ class Context:
     device work comes after that of the call before, whichever streams the two are on.
     """
 
-    def __init__(self, heap_bytes: int = 1 << 30, *, url: str | None = None) -> None:
+    def __init__(
+        self, heap_bytes: int = 1 << 30, *, url: str | None = None, regime: str = DEFAULT_REGIME
+    ) -> None:  # fmt: skip
         """Collective over the default process group, which has to be initialised (``cpu:gloo,cuda:nccl`` or ``gloo``).
 
         ``heap_bytes`` is the symmetric heap of each rank; an operator's workspace on it is about twice what is
-        gathered or exchanged. ``url`` names the database of tuned configs, by default the user's.
+        gathered or exchanged. ``url`` names the database of tuned configs, by default the user's; ``regime`` is how the
+        calls are made, see ``lookup``: ``graph`` for a program that captures them. Raises InputError for another word.
         """
+        self._regime = regime_of(regime)
         self.machine = this_machine()
         self._agreement = FirstCallAgreement.among()
         try:
@@ -236,7 +241,9 @@ class Context:
         if problem not in self._choices:
             self._agreement.same(lambda: f"{problem.workload} {problem.to_json()}")
             self._choices[problem] = self._agreement.broadcast(
-                lambda: lookup(workload or problem.workload, problem, machine=self.machine, url=self._url)
+                lambda: lookup(
+                    workload or problem.workload, problem, machine=self.machine, url=self._url, regime=self._regime
+                )
             )
         return self._choices[problem]
 
