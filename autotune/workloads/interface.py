@@ -12,7 +12,7 @@ from autotune.config import Config
 from autotune.machine import Machine
 from autotune.problem import Problem
 from autotune.workloads.guard import guard
-from autotune.workloads.sources import SHARED, files_of, hash_of
+from autotune.workloads.sources import source_hash
 from autotune.workloads.tolerance import ROUNDED_ONCE, Error, Tolerance
 
 if TYPE_CHECKING:
@@ -83,9 +83,8 @@ class Workload(ABC):
     problem_type: ClassVar[type[Problem]]
     space: ClassVar[Space]
     sources: ClassVar[Sequence[str]] = ()
-    """Modules besides the class's own whose source text decides what a config does; of a package all modules below it.
-
-    Their hash tells a stale entry. What runs and times every workload is hashed for all (``sources.SHARED``).
+    """Modules whose source text decides what a config does and that the class's file does not import; of a package all
+    modules below it. What it imports is found by itself (``workloads/sources.py``).
     """
 
     def __init_subclass__(cls) -> None:
@@ -147,6 +146,6 @@ class Workload(ABC):
         return None
 
     def source_hash(self) -> str:
-        """A hash of the source files of the class itself, of ``sources``, and of what runs and times every workload."""
+        """A hash of the class's file, of what it imports, of ``sources``, and of the stopwatch."""
         own = inspect.getsourcefile(type(self))
-        return hash_of([*([Path(own)] if own else []), *files_of([*self.sources, *SHARED])])
+        return source_hash(Path(own) if own else None, self.sources)

@@ -1,43 +1,132 @@
-"""The source files that a workload's results depend on, and their hash: results of other sources are stale."""
+"""The source files that a workload's results depend on, found by imports, and their hash: other results are stale."""
 
 from __future__ import annotations
 
 import hashlib
 import importlib.util
 import os
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from autotune.errors import InputError
 
-SHARED = (
-    "autotune.dtypes",
-    "autotune.heap",
-    "autotune.kernels.launching",
-    "autotune.kernels.primitives",
-    "autotune.ranks.early_stop",
-    "autotune.ranks.measure",
-    "autotune.workloads.comparison",
-    "autotune.workloads.input_sets",
-    "autotune.workloads.launched",
-)
-"""Modules that run and time every workload: the heap, the launchers, the stopwatch."""
+PACKAGE = str(Path(__file__).parents[1])
+
+STOPWATCH = "autotune.ranks.measure"
+"""Times every workload."""
+
+DECIDES_NOTHING = {
+    "agreement": "how ranks wait for each other, and share their errors",
+    "config": "a dictionary",
+    "errors": "words",
+    "machine": "the machine and the versions are part of the key and of the provenance",
+    "outcome": "dataclasses",
+    "problem": "its fields are the key",
+    "processes": "folders and how processes end",
+    "search_spaces": "the space has a fingerprint of its own",
+    "settings": "where things lie, and how many processes work",
+    "workloads.guard": "messages",
+    "workloads.interface": "the contract; a workload's own file can override its defaults",
+    "workloads.roofline": "orders the first trials; every one is measured",
+    "workloads.sources": "this file",
+    "workloads.tolerance": "dataclasses; a workload's own file says how much is allowed",
+}
+"""Modules and packages that workloads import and whose change makes none of their results wrong, and why."""
+
+NAMES = ("kernels", "ranks", "workloads", "workloads.built_in")
+"""Packages whose ``__init__`` only hands names on."""
+
+IMPORTED = rb"import[ \t]*(\([^)]*\)|[^#\n]*)"
+
+IMPORT = re.compile(rb"^[ \t]*(?:from[ \t]+([\w.]+)[ \t]+)?" + IMPORTED, re.M)
+
+OUR_IMPORT = re.compile(rb" (autotune[.\w]*)(?: " + IMPORTED + rb")?")
+"""The same where only this package matters: a fixed text is quickly found. Prose that names a module counts too, which
+does no harm.
+"""
+
+WORD = re.compile(rb"[\w.]+")
 
 
-def hash_of(files: Iterable[Path]) -> str:
-    """A hash of what the files hold now."""
-    digest = hashlib.sha256()
-    for file in files:
-        digest.update(file.read_bytes())
-    return digest.hexdigest()[:16]
+def source_hash(own: Path | None, also: Iterable[str]) -> str:
+    """Hash the texts of a workload's file, of the modules ``also``, of the stopwatch, and of all that these import from
+    this package and from their own folders. Raises InputError for a name that is not a module.
+    """
+    texts = closure([*([own] if own else []), *files_of([*also, STOPWATCH])])
+    return hashlib.sha256(b"".join(texts[name] for name in sorted(texts))).hexdigest()[:16]
+
+
+def closure(files: Iterable[Path]) -> dict[str, bytes]:
+    """The texts of the files and of what they import, by names that are the same on every machine.
+
+    Reads import statements, wherever they stand, and imports nothing: a first look-up waits for this.
+    """
+    todo, seen, found = [str(file) for file in files], dict[str, bool](), dict[str, bytes]()
+    while todo:
+        file = todo.pop()
+        if file in found:
+            continue
+        with open(file, "rb") as stream:
+            text = found[file] = stream.read()
+        beside, pattern = (None, OUR_IMPORT) if _is_ours(file) else (os.path.dirname(file), IMPORT)
+        for name in imported(text, pattern):
+            todo += _files(name, beside, seen)
+    return {os.path.relpath(file, PACKAGE) if _is_ours(file) else _last_two(file): text for file, text in found.items()}
+
+
+def imported(text: bytes, pattern: re.Pattern[bytes] = IMPORT) -> Iterator[str]:
+    """The dotted names that a module's text imports: modules, and what may be a module within a package."""
+    for package, names in pattern.findall(text):
+        before = package.decode() + "." if package else ""
+        if package:
+            yield package.decode()
+        for each in names.split(b","):
+            if (word := WORD.search(each)) is not None:
+                yield before + word[0].decode()
+
+
+def _files(name: str, beside: str | None, seen: dict[str, bool]) -> list[str]:
+    """The new files of a module and of its packages, in this package or in the folder ``beside``. ``seen`` says of each
+    place that was looked at whether it is a module, which has none below.
+    """
+    first, *parts = name.lstrip(".").split(".")
+    root, found = PACKAGE, []
+    if first != os.path.basename(PACKAGE):
+        if beside is None:
+            return []
+        root, parts = beside, [first, *parts]
+    for count in range(1, len(parts) + 1):
+        below = ".".join(parts[:count])
+        if root == PACKAGE and below in DECIDES_NOTHING:
+            break
+        place = os.path.join(root, *parts[:count])
+        if place not in seen:
+            seen[place] = os.path.isfile(place + ".py")
+            package = os.path.join(place, "__init__.py")
+            if seen[place]:
+                found.append(place + ".py")
+            elif below not in NAMES and os.path.isfile(package):
+                found.append(package)
+        if seen[place]:
+            break
+    return found
+
+
+def _is_ours(file: str) -> bool:
+    return file.startswith(PACKAGE + os.sep)
+
+
+def _last_two(file: str) -> str:
+    return os.path.join(os.path.basename(os.path.dirname(file)), os.path.basename(file))
 
 
 def files_of(names: Iterable[str]) -> list[Path]:
-    """The files of modules and, for packages, of all modules below, in the same order on every machine.
+    """The files of modules and, for packages, of all modules below.
 
     Imports nothing but the packages that the modules lie in. Raises InputError for a name that is not a module.
     """
-    found: dict[str, Path] = {}
+    found: list[Path] = []
     for name in names:
         try:
             spec = importlib.util.find_spec(name)
@@ -46,9 +135,8 @@ def files_of(names: Iterable[str]) -> list[Path]:
         if spec is None:
             raise InputError(f"sources names {name!r}, which cannot be imported as a module")
         if spec.origin is not None:
-            found[name] = Path(spec.origin)
+            found.append(Path(spec.origin))
         for place in spec.submodule_search_locations or ():
-            for folder, _, files in os.walk(place):  # quicker than rglob: a first look-up waits for it
-                below = name + folder.removeprefix(place)
-                found |= {f"{below}/{file}": Path(folder, file) for file in files if file.endswith(".py")}
-    return list(dict.fromkeys(found[name] for name in sorted(found)))
+            for folder, _, files in os.walk(place):
+                found += [Path(folder, file) for file in files if file.endswith(".py")]
+    return found

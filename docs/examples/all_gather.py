@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 import triton
@@ -234,7 +234,6 @@ class AllGatherWorkload(LaunchedWorkload):
     problem_type = AllGather
     space = SPACE
     kernels = KERNELS
-    sources: ClassVar = ("autotune.heap.device", "autotune.kernels.primitives.counters")
 
     def default_problem(self, machine: Machine, world_size: int) -> AllGather:
         return AllGather(rows=64, columns=256 if machine.is_interpreter else 8192, world_size=world_size)

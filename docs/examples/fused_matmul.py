@@ -219,7 +219,6 @@ class FusedMatmul(LaunchedWorkload):
     problem_type = Gathered
     space = SPACE
     kernels = KERNELS
-    sources = ("matmul", "autotune.heap.device", "autotune.kernels.primitives.counters")
 
     def default_problem(self, machine: Machine, world_size: int) -> Gathered:
         m, nk = (32 * world_size, 64) if machine.is_interpreter else (512 * world_size, 4096)

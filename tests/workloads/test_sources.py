@@ -15,28 +15,11 @@ import pytest
 from autotune.errors import InputError
 from autotune.workloads import workload
 from autotune.workloads.registry import BUILT_IN
+from autotune.workloads.sources import DECIDES_NOTHING, NAMES, source_hash
 
 PACKAGE = Path(__file__).parents[2] / "autotune"
 
-DECIDES_NOTHING = {
-    "agreement": "how ranks wait for each other, and share their errors",
-    "config": "a dictionary",
-    "machine": "the machine and the versions are part of the key and of the provenance",
-    "errors": "words",
-    "outcome": "dataclasses",
-    "problem": "its fields are the key",
-    "processes": "folders and how processes end",
-    "settings": "where things lie, and how many processes work",
-    "search_spaces": "the space has a fingerprint of its own",
-    "workloads/roofline": "orders the first trials; every one is measured",
-    "workloads/interface": "the contract; what it says by default, a workload's own file can say otherwise",
-    "workloads/sources": "what is tested here",
-    "workloads/tolerance": "what a right result may be off by; a workload's own file says how much that is",
-    **dict.fromkeys(
-        ("kernels/__init__", "ranks/__init__", "workloads/__init__", "workloads/built_in/__init__"), "names"
-    ),
-}
-"""Rooms and modules that a workload imports and whose change makes none of its results wrong, and why."""
+STOPS = {*DECIDES_NOTHING, *(f"{name}.__init__" for name in NAMES)}
 
 
 def file_of(module: str) -> Path | None:
@@ -62,8 +45,8 @@ def imported(file: Path) -> Iterator[Path]:
 
 
 def decides(file: Path) -> bool:
-    name = file.relative_to(PACKAGE).with_suffix("").as_posix()
-    return not any(name == each or name.startswith(f"{each}/") for each in DECIDES_NOTHING)
+    name = ".".join(file.relative_to(PACKAGE).with_suffix("").parts)
+    return not any(name == each or name.startswith(f"{each}.") for each in STOPS)
 
 
 def closure(name: str) -> set[Path]:
@@ -104,6 +87,24 @@ def test_a_change_in_any_module_that_a_built_in_workload_comes_to_makes_its_resu
     command = [sys.executable, "-c", CHANGES, json.dumps(files), str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
     assert done.stdout.splitlines() == ["done True"], done.stdout + done.stderr
+
+
+def test_what_lies_beside_a_users_file_counts_where_it_is_imported(tmp_path: Path) -> None:
+    texts = {
+        "own.py": "import os, tiles as t\nfrom package import (\n    inner,\n)\n"
+                  "def late():\n    from .relative import x\n",
+        "tiles.py": "import deeper.below\n", "deeper/below.py": "", "package/__init__.py": "", "package/inner.py": "",
+        "relative.py": "from autotune.kernels.primitives.ll import anything\n", "unrelated.py": "", "os.py": "",
+    }  # fmt: skip
+    for name, text in texts.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    before = source_hash(tmp_path / "own.py", ())
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text + "# changed\n")
+        assert (source_hash(tmp_path / "own.py", ()) != before) == (name != "unrelated.py"), name
+        (tmp_path / name).write_text(text)
+    assert source_hash(tmp_path / "own.py", ()) == before
 
 
 def test_what_is_no_module_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

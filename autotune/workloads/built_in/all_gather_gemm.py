@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 
@@ -59,7 +59,6 @@ class AllGatherGemmWorkload(GemmWorkload):
     space = SPACE
     kernels = KERNELS
     options = ("layout", "in_place")
-    sources: ClassVar = ("autotune.kernels.all_gather_gemm", "autotune.workloads.gemm")
 
     def default_problem(self, machine: Machine, world_size: int) -> AllGatherGemm:
         """Llama-70B's MLP up-projection at 4096 tokens; a toy of the same form under the interpreter."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -179,7 +179,6 @@ class FlashDecodeWorkload(LaunchedWorkload):
     space = SPACE
     kernels = KERNELS
     options = ("soft_cap", "ragged")
-    sources: ClassVar = ("autotune.kernels.flash_decode",)
 
     def default_problem(self, machine: Machine, world_size: int) -> FlashDecode:
         """The paper's heads at 32K tokens on each GPU; a toy of the same form under the interpreter."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 
@@ -59,7 +59,6 @@ class GemmAllReduceWorkload(GemmWorkload):
     space = SPACE
     kernels = KERNELS
     options = ("deterministic",)
-    sources: ClassVar = ("autotune.kernels.gemm_all_reduce", "autotune.workloads.gemm")
 
     def default_problem(self, machine: Machine, world_size: int) -> GemmAllReduce:
         """Llama-70B's MLP down-projection at 16 tokens; a toy of the same form under the interpreter."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 
@@ -63,7 +63,6 @@ class GemmReduceScatterWorkload(GemmWorkload):
     problem_type = GemmReduceScatter
     space = SPACE
     kernels = KERNELS
-    sources: ClassVar = ("autotune.kernels.gemm_reduce_scatter", "autotune.workloads.gemm")
 
     def default_problem(self, machine: Machine, world_size: int) -> GemmReduceScatter:
         """Llama-70B's MLP down-projection at 4096 tokens; a toy of the same form under the interpreter."""
