@@ -89,7 +89,7 @@ def test_what_is_no_knob_is_refused(found: LaunchedWorkload) -> None:
     config = found.default_config(found.default_problem(H100, 2), H100)
     number = next(d.name for d in found.space.dimensions_of(str(config["mode"])) if d.ordinal)
     wrong = {"no such knob": config.replace(of_others=1), "must be of type int": config.replace(**{number: "4"})}
-    wrong["has a mode"] = Config({})
+    wrong["the mode is missing"] = Config({})
     for told, each in wrong.items():
         with pytest.raises(InvalidConfig, match=told):
             found.kernels.knobs.of(each)
