@@ -194,7 +194,7 @@ def live_storage(url: str | None) -> Iterator[LiveStorage | None]:
 
 def study_name(study: StudyRecord) -> str:
     """The name of a study of ours in a storage where studies of many databases may lie."""
-    key, began = study.key, f"{study.created_at:%Y-%m-%d %H:%M:%S} UTC"
+    key, began = study.key, study.created_at.strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] + " UTC"
     fields = " ".join(f"{name}={value}" for name, value in json.loads(key.problem).items() if name != "world_size")
     return f"{key.workload} {fields} on {key.world_size} × {key.device}, {key.regime}, {began}"[:LONGEST_NAME]
 
