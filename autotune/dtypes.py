@@ -11,11 +11,9 @@ class ElementType:
     """An element type. Its rounding errors were measured on normally distributed numbers."""
 
     size: int
-    """Bytes."""
+    """Bytes of an element."""
     torch: str
-    """Its name in torch."""
     triton: str
-    """Its name in ``triton.language``."""
     aliases: tuple[str, ...]
     """Names that people give in its place."""
     rounded_once: tuple[float, float]
@@ -32,4 +30,3 @@ DTYPES: Mapping[str, ElementType] = {
     "fp16": ElementType(2, "float16", "float16", ("float16", "half"), (8e-4, 0.01), rounding=2.08e-4, half_unit=2**-11),
     "fp32": ElementType(4, "float32", "float32", ("float32", "float"), (1e-5, 1e-4)),
 }
-"""By our name."""

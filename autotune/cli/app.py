@@ -67,7 +67,7 @@ class Main(Commands):
                 raise typer.Exit(error.exit_code) from error
             except KeyboardInterrupt as error:
                 raise _interrupted() from error
-            except Exception as error:
+            except Exception as error:  # passed on, unless an interrupt is its cause
                 if not requested() or isinstance(error, typer.Exit):
                     raise
                 raise _interrupted() from error  # an import that was interrupted may say that it failed

@@ -30,7 +30,6 @@ class Lease:
     """The process that tunes a study."""
 
     host: str
-    """Host name, for people."""
     system: str
     """Boot and process namespace in which ``pid`` means something."""
     pid: int
@@ -49,7 +48,7 @@ class Lease:
 
     @property
     def text(self) -> str:
-        """The text in the tables."""
+        """The lease as JSON, for its column."""
         return json.dumps(dataclasses.asdict(self), sort_keys=True)
 
     def __str__(self) -> str:

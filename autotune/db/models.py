@@ -106,7 +106,7 @@ class Trial(Base):
     seconds: Mapped[str] = mapped_column(Text)
     created_at: Mapped[str] = mapped_column(Text)
     record_key: Mapped[str | None] = mapped_column(Text)
-    """As in ``Study``."""
+    """Identifies the record when a write is retried."""
 
 
 configure_mappers()  # now, not in the first look-up of a program that is at work

@@ -32,8 +32,8 @@ HOST_CALLS, FEW_HOST_CALLS = 20, 3
 Long calls, which it is always ahead of, are worth few.
 """
 
-LONG_CALL = 300e-6
-"""Seconds of work on the device from which on a call is long in this sense."""
+HOST_AHEAD_FROM = 300e-6
+"""Seconds of work on the device from which on the host is ahead of a call anyway."""
 
 SHORTEST_PAUSE, LONGEST_PAUSE = 50e-6, 2e-3
 """Seconds that the device sleeps before a call, so that the host is ahead of it: the time of the call itself helps."""
@@ -156,7 +156,7 @@ class Stopwatch:
             after.record()
         torch.cuda.synchronize()
         device = [before.elapsed_time(after) * 1e3 for before, after in events[warmup:]]
-        return Timed(device, [self._enqueueing(call, HOST_CALLS if working < LONG_CALL else FEW_HOST_CALLS)])
+        return Timed(device, [self._enqueueing(call, HOST_CALLS if working < HOST_AHEAD_FROM else FEW_HOST_CALLS)])
 
     def _enqueueing(self, call: Callable[[], None], calls: int) -> float:
         """Microseconds that the host takes per call to enqueue calls back to back, as an eager program does."""

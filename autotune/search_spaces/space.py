@@ -201,8 +201,8 @@ class Space:
         value or a constraint that the space does not have.
         """
         named = {constraint.name for constraint in self.constraints}
-        if strangers := sorted(set(lifted) - named):
-            raise InputError(f"the space has no constraint {', '.join(strangers)}; it has {', '.join(sorted(named))}")
+        if unknown := sorted(set(lifted) - named):
+            raise InputError(f"the space has no constraint {', '.join(unknown)}; it has {', '.join(sorted(named))}")
         for name, values in allowed.items():
             if name not in self.dimensions:
                 raise InputError(f"the space has no dimension {name}; it has {', '.join(self.dimensions)}")

@@ -179,7 +179,7 @@ class _Run:
         baselines, regime = list(self._baselines.values()), self._regime
         incumbents = previous_winner(self._workload, self._problem, self._machine, self._store, regime)
         incumbents.append(self._workload.default_config(self._problem, self._machine))
-        finalists = list(dict.fromkeys([*baselines, *incumbents, *extra_finalists, *self._leaders()]))
+        finalists = list(dict.fromkeys([*baselines, *incumbents, *extra_finalists, *self._fastest_found()]))
         first = next_session(self._history)
         plan = finals_plan(self._effort.iterations * 2, regime)
         parts: dict[str, list[Latency]] = {}
@@ -219,7 +219,7 @@ class _Run:
         self.progress.best, self.progress.baselines = (best, found.latency), found.baselines
         self._show("done")
 
-    def _leaders(self) -> list[Config]:
+    def _fastest_found(self) -> list[Config]:
         """The best of the search; if calls are long enough for power to matter, also those close to the fastest, up to
         twice as many.
         """

@@ -48,8 +48,6 @@ def grid() -> None:
 
 @dataclass(frozen=True)
 class Row:
-    """The result of one size."""
-
     sizes: dict[str, int]
     """The dimensions that vary."""
     entry: Entry | None

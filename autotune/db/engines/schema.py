@@ -31,17 +31,17 @@ class Schema:
 
     @cached_property
     def _prefix(self) -> str:
-        """What table names lack here."""
+        """The prefix that this schema's table names do not have yet."""
         known = migrations.REVISIONS
         return "tuning_" if self.revision in known[: known.index(migrations.RENAMED)] else ""
 
     def name(self, model: type[Base]) -> str:
-        """What a model's table is called here."""
+        """The model's table name in this schema."""
         name: str = model.__tablename__
         return name.removeprefix(self._prefix)
 
     def table(self, model: type[Base]) -> FromClause:
-        """What to read a model's columns from: its table; of another schema, with what a migration would fill in."""
+        """The model's columns: its table, or, in another schema, a query that fills in what a migration would."""
         own: Any = model.__table__
         if self.is_current:
             return own  # type: ignore[no-any-return]

@@ -56,7 +56,7 @@ def replayed(run: Run, heap: SymmetricHeap) -> Run:
 
     It must hold no collective of a library's, and keep what changes from call to call on the device. Itself on CPUs,
     on AMD, where this is untried, and where launches block. A graph pays for a single launch too: Triton's launcher
-    takes the host 13 to 25 µs for the arguments of ours, a replay 4 to 6 (H200, 2026-11-22).
+    takes the host 13 to 32 µs for the arguments of ours, a replay 3 to 6 (two H200, 2026-11-22).
     """
     blocking = os.environ.get("CUDA_LAUNCH_BLOCKING", "0") != "0"
     graphs = heap.device.type == "cuda" and torch.version.hip is None and not blocking

@@ -23,7 +23,7 @@ GUIDED_FROM = 8
 GUIDED_SHARE = 0.9
 """Of the configs after that. The rest are the sampler's: an opinion of its own where the surrogate is wrong."""
 
-LEADERS = 3
+STEPPED_FROM = 3
 """How many of the best are stepped away from."""
 
 WALKS = 150
@@ -32,7 +32,7 @@ WALKS = 150
 MOST_STEPS = 4
 """… as many as this; …"""
 
-STRANGERS = 10
+DRAWN_ANYWHERE = 10
 """… and configs from anywhere: few valleys of a joint space are left by one step."""
 
 NEAR = 1.05
@@ -233,7 +233,7 @@ class Proposer:
         return None
 
     def _guided(self, pending: Sequence[Config]) -> Proposal | None:
-        """What the surrogate expects most of: one step or a few from the best, or a stranger."""
+        """What the surrogate expects most of: one step or a few from the best, or a draw from anywhere."""
         near = self._near_mode() if self._random.random() < NEAR_SHARE else {}
         for measured in (near, self._measured):
             pool = self._pool(measured)
@@ -249,29 +249,29 @@ class Proposer:
         return {config: value for config, value in self._measured.items() if config["mode"] == mode}
 
     def _pool(self, measured: Mapping[Config, float]) -> list[Config]:
-        """Unknown configs a step or a few from the best of these; of all that was measured, strangers too."""
+        """Unknown configs a step or a few from the best of these; of all that was measured, draws from anywhere too."""
         ranked = sorted(measured, key=lambda config: measured[config])
         pool: dict[Config, None] = {}
         for number, leader in enumerate(ranked):
-            if number >= LEADERS and pool:
+            if number >= STEPPED_FROM and pool:
                 break  # beyond them only where they have nothing new beside them
             pool.update((other, None) for other in self._beside(leader) if other not in self._known)
         for _ in range(WALKS if ranked else 0):
-            values = self._walked(self._random.choice(ranked[:LEADERS]))
+            values = self._walked(self._random.choice(ranked[:STEPPED_FROM]))
             # As plain values, for most break a constraint, and to make a config takes longer than to see that.
             if self._space.broken(values, self._problem, self._machine) is None:
                 walked = Config(values)
                 if walked not in self._known:
                     pool[walked] = None
         if measured is self._measured and ranked:
-            pool.update((drawn, None) for _ in range(STRANGERS) if (drawn := self._stranger()) is not None)
+            pool.update((drawn, None) for _ in range(DRAWN_ANYWHERE) if (drawn := self._drawn_anywhere()) is not None)
         return list(pool)
 
     def _drawn(self) -> Proposal | None:
-        stranger = self._stranger()
-        return Proposal(stranger, "random") if stranger is not None else None
+        drawn = self._drawn_anywhere()
+        return Proposal(drawn, "random") if drawn is not None else None
 
-    def _stranger(self) -> Config | None:
+    def _drawn_anywhere(self) -> Config | None:
         """Any unknown config, drawn at random; None once the space seems to be used up."""
         for _ in range(DRAWS):
             mode = self._random.choice(self._space.modes)
@@ -285,7 +285,7 @@ class Proposer:
         """The configs that a cost model likes best among some random ones; none where it has no opinion."""
         found: dict[Config, float] = {}
         for _ in range(PREDICTED_DRAWS):
-            drawn = self._stranger()
+            drawn = self._drawn_anywhere()
             predicted = predict(drawn) if drawn is not None else None
             if drawn is None or predicted is None:
                 break
