@@ -88,11 +88,11 @@ def test_a_trial_gets_no_parameter_that_it_did_not_ask_for() -> None:
 
     sampler = JointSampler(0)
     study = optuna.create_study(sampler=sampler)
-    study.optimize(first, n_trials=40, catch=ArithmeticError)
+    study.optimize(first, n_trials=20, catch=ArithmeticError)
     late = study.ask()
     inferred = sampler.infer_relative_search_space(study, late)
     study.enqueue_trial({"kind": "b", "y": 3})
-    study.optimize(both, n_trials=12)
+    study.optimize(both, n_trials=4)
     assert set(inferred) == {"kind", "x"} < set(sampler.infer_relative_search_space(study, late))
     sampled = [set(sampler.sample_relative(study, study.ask(), inferred)) for _ in range(8)]
     assert {"kind"} in sampled and all(names <= {"kind", "x"} for names in sampled)
@@ -101,8 +101,12 @@ def test_a_trial_gets_no_parameter_that_it_did_not_ask_for() -> None:
 @pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
 def test_what_a_wrapper_fixes_stays_fixed_and_the_rest_is_searched() -> None:
     study = optuna.create_study(sampler=PartialFixedSampler({"kind": "radix"}, JointSampler(0)))
-    study.optimize(sort, n_trials=40)
-    assert {trial.params["kind"] for trial in study.trials} == {"radix"} and study.best_value < 75
+    study.optimize(sort, n_trials=36)
+    assert {trial.params["kind"] for trial in study.trials} == {"radix"}
+    first, last = (
+        statistics.mean(trial.value or 200 for trial in part) for part in (study.trials[:12], study.trials[24:])
+    )
+    assert last < first
 
 
 def test_it_can_be_pickled_in_the_midst_of_a_study() -> None:
