@@ -11,7 +11,7 @@ import json
 import logging
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -22,6 +22,7 @@ from pydantic import (
     ValidationError,
     model_validator,
 )
+from typing_extensions import TypeAliasType
 
 from autotune.config import Config
 from autotune.db import CacheKey, Entry, Provenance, Roofline, Winner
@@ -31,6 +32,8 @@ from autotune.outcome import Latency
 from autotune.text import HIDDEN, json_text, visible
 
 LOG = logging.getLogger("autotune")
+
+T = TypeVar("T")
 
 FORMAT: Final = "iris-autotune/configs"
 VERSION: Final = 2
@@ -44,7 +47,7 @@ MOST_SHOWN = 10
 """Mistakes in one message at most."""
 
 
-def _storable(value: str | int | bool) -> str | int | bool:
+def _storable(value: T) -> T:
     """Raise ValueError for text with hidden characters and for integers that no column holds."""
     if isinstance(value, str) and (found := HIDDEN.search(value)) is not None:
         raise ValueError(f"holds {visible(found[0])}, a hidden character")
@@ -59,6 +62,9 @@ def _plausible(moment: datetime) -> datetime:
         raise ValueError(f"year {moment.year} is not between {YEARS[0]} and {YEARS[1]}")
     return moment
 
+
+Plain = TypeAliasType("Plain", "Annotated[str | int | bool | float | list[Plain] | None, AfterValidator(_storable)]")
+"""A decorated kernel's key arguments may be any of these; a workload's problem checks its own fields."""
 
 Word = Annotated[str, Field(max_length=1000), AfterValidator(_storable)]
 Text = Annotated[str, Field(min_length=1, max_length=1000), AfterValidator(_storable)]
@@ -129,7 +135,7 @@ class EntryBlock(Block):
     """A tuned config: its problem and machine, its values, its latency and those of its baselines."""
 
     workload: Text
-    problem: Annotated[dict[Text, Value], Field(description="the problem's fields by name")]
+    problem: Annotated[dict[Text, Plain], Field(description="the problem's fields by name")]
     world_size: Annotated[int, Field(ge=1, lt=2**31)]
     device: Text
     arch: Text
@@ -147,6 +153,17 @@ class EntryBlock(Block):
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)]
     space_size: Count
     finished_at: Moment
+    origin: Annotated[
+        Word, Field(description="FILE:NAME of a decorated kernel or of a workload of one's own; never loaded")
+    ] = ""
+
+    @model_validator(mode="after")
+    def _of_its_kind(self) -> Self:
+        """Only a decorated kernel's key arguments may be other than text, integers and flags."""
+        for name, value in self.problem.items():
+            if "world_size" in self.problem and not isinstance(value, str | int):
+                raise ValueError(f"problem.{name} is {json.dumps(value)[:60]}; expected text, an integer or a flag")
+        return self
 
     @model_validator(mode="after")
     def _of_its_ranks(self) -> Self:
@@ -177,6 +194,7 @@ class EntryBlock(Block):
             seed=entry.seed,
             space_size=entry.space_size,
             finished_at=entry.finished_at.astimezone(UTC),
+            origin=entry.origin,
         )
 
     def entry(self) -> Entry:
@@ -200,7 +218,7 @@ class EntryBlock(Block):
         provenance = Provenance(**self.provenance.model_dump())
         return Entry(
             key, provenance, winner, study_id=0, finished_at=self.finished_at.astimezone(UTC), trials=self.trials,
-            seed=self.seed, space_size=self.space_size,
+            seed=self.seed, space_size=self.space_size, origin=self.origin,
         )  # fmt: skip
 
 
@@ -218,8 +236,11 @@ def write(entries: Iterable[Entry]) -> str:
     An entry that a reader would refuse is left out, with a warning.
     """
     blocks = [block for entry in sorted(entries, key=_order) if (block := _block(entry)) is not None]
-    file = ConfigsFile(format=FORMAT, version=VERSION, entries=blocks)
-    return json_text(file.model_dump(mode="json")) + "\n"
+    values = ConfigsFile(format=FORMAT, version=VERSION, entries=blocks).model_dump(mode="json")
+    for each in values["entries"]:
+        if not each["origin"]:
+            del each["origin"]  # versions from before origins read the file too
+    return json_text(values) + "\n"
 
 
 def read(text: str) -> list[Entry]:
@@ -300,4 +321,5 @@ def _order(entry: Entry) -> tuple[Any, ...]:
 
 def schema() -> str:
     """The format as JSON Schema, as in docs/configs.schema.json."""
-    return json.dumps(ConfigsFile.model_json_schema(), indent=2) + "\n"
+    head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": f"urn:{FORMAT.replace('/', ':')}:{VERSION}"}
+    return json.dumps({**head, **ConfigsFile.model_json_schema()}, indent=2) + "\n"
