@@ -66,9 +66,15 @@ class CacheKey:
         )
 
     @property
+    def fields(self) -> dict[str, Any]:
+        """The problem's fields by name."""
+        values: dict[str, Any] = json.loads(self.problem)
+        return values
+
+    @property
     def is_kernel(self) -> bool:
         """True for what a decorated kernel stored: a workload's problem names its world size, a kernel's its dtypes."""
-        fields = json.loads(self.problem)
+        fields = self.fields
         return "world_size" not in fields or any(name.endswith(".dtype") for name in fields)
 
     def differences(self, other: CacheKey) -> Differences:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
+import math
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final, Literal, Self, TypeVar
@@ -20,9 +21,9 @@ from pydantic import (
     ConfigDict,
     Field,
     ValidationError,
+    WithJsonSchema,
     model_validator,
 )
-from typing_extensions import TypeAliasType
 
 from autotune.config import Config
 from autotune.db import CacheKey, Entry, Provenance, Roofline, Winner
@@ -56,6 +57,17 @@ def _storable(value: T) -> T:
     return value
 
 
+def _plain(value: Any) -> Any:
+    """Raise ValueError for what no key argument is."""
+    if isinstance(value, list):
+        return [_plain(each) for each in value]
+    if value is not None and not isinstance(value, str | int | float):
+        raise ValueError("must be text, a number, a flag, null or a list of these")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError("must be a finite number")
+    return _storable(value)
+
+
 def _plausible(moment: datetime) -> datetime:
     """Raise ValueError for an implausible date."""
     if not YEARS[0] <= moment.year <= YEARS[1]:
@@ -63,7 +75,9 @@ def _plausible(moment: datetime) -> datetime:
     return moment
 
 
-Plain = TypeAliasType("Plain", "Annotated[str | int | bool | float | list[Plain] | None, AfterValidator(_storable)]")
+PLAIN = ("string", "integer", "number", "boolean", "null", "array")
+
+Plain = Annotated[Any, AfterValidator(_plain), WithJsonSchema({"type": list(PLAIN)})]
 """A decorated kernel's key arguments may be any of these; a workload's problem checks its own fields."""
 
 Word = Annotated[str, Field(max_length=1000), AfterValidator(_storable)]
@@ -278,6 +292,11 @@ def _loaded(text: str) -> Mapping[str, Any]:
         values = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise InputError(f"not JSON: {error}; use a file written by tune export") from error
+    if isinstance(values, dict) and values and all(name.isdigit() for name in values if name != "triton_version"):
+        raise InputError(
+            "configs by size, as vLLM keeps them, have no latencies and are no results; a decorated kernel takes them "
+            "as candidates or defaults: autotune.configs_by_size(FILE)"
+        )
     if not isinstance(values, dict) or values.get("format") != FORMAT:
         raise InputError(
             f'not a file of configs: expected an object with "format": "{FORMAT}", as tune export writes it'
@@ -321,5 +340,8 @@ def _order(entry: Entry) -> tuple[Any, ...]:
 
 def schema() -> str:
     """The format as JSON Schema, as in docs/configs.schema.json."""
-    head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": f"urn:{FORMAT.replace('/', ':')}:{VERSION}"}
+    head = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": f"urn:{FORMAT.replace('/', ':')}:{VERSION}",
+    }
     return json.dumps({**head, **ConfigsFile.model_json_schema()}, indent=2) + "\n"
