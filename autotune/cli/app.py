@@ -11,7 +11,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from autotune.cli import output
-from autotune.cli.commands import grid, health, listing, record, report, sharing, stored, tune
+from autotune.cli.commands import demo, grid, health, listing, record, report, sharing, stored, tune
 from autotune.cli.interrupts import exit_code, interruptible, requested
 from autotune.cli.options import with_problem_options
 from autotune.errors import AutotuneError, UnknownWorkload
@@ -21,13 +21,16 @@ from autotune.workloads import Workload, is_reference, names, workload
 
 DEFAULTS = "Dimensions left out are those of the workload's default problem on this machine."
 
+WORKLOADS = "Workloads"
+
 PANELS = {
-    "Workloads": (),
+    "Start here": ("demo",),
+    WORKLOADS: (),
     "More ways to tune": ("run", "grid", "record"),
     "Results": ("list", "show", "lookup", "report", "export", "import"),
     "This machine": ("doctor",),
 }
-"""Panels of the help page in order, with the commands in each; the first has the workloads."""
+"""Panels of the help page in order, with the commands in each; workloads are found when the app is built."""
 
 
 class Commands(TyperGroup):
@@ -55,7 +58,8 @@ class Main(Commands):
     def list_commands(self, ctx: Any) -> list[str]:
         """In the order of the panels."""
         others = [name for commands in PANELS.values() for name in commands]
-        return [*(name for name in self.commands if name not in others), *others]
+        workloads = [name for name in self.commands if name not in others]
+        return [name for title, commands in PANELS.items() for name in (workloads if title == WORKLOADS else commands)]
 
     def invoke(self, ctx: Any) -> Any:
         with interruptible():
@@ -83,6 +87,7 @@ def build() -> typer.Typer:
     app = _group(Main)
     panel_of = {command: panel for panel, commands in PANELS.items() for command in commands}
     for name, command in (
+        ("demo", demo.demo),
         ("list", listing.list_entries),
         ("import", sharing.import_configs),
         ("doctor", health.doctor),
@@ -125,7 +130,7 @@ def _add_workloads(group: typer.Typer, function: Callable[..., None], title: str
     """Add a command per workload; it loads the workload, which its options come from, when it is called."""
     for name in names():
         help = title.format(dashed(name))
-        group.command(dashed(name), cls=_lazy(name, function, help), help=help, rich_help_panel="Workloads")(_main)
+        group.command(dashed(name), cls=_lazy(name, function, help), help=help, rich_help_panel=WORKLOADS)(_main)
 
 
 def _commands_of(function: Callable[..., None], title: str, of_stored: Callable[..., None] | None) -> type[Commands]:

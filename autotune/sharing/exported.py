@@ -173,10 +173,10 @@ class EntryBlock(Block):
 
     @model_validator(mode="after")
     def _of_its_kind(self) -> Self:
-        """Only a decorated kernel's key arguments may be other than text, integers and flags."""
+        """Only a decorated kernel's key arguments may be null or lists."""
         for name, value in self.problem.items():
-            if "world_size" in self.problem and not isinstance(value, str | int):
-                raise ValueError(f"problem.{name} is {json.dumps(value)[:60]}; expected text, an integer or a flag")
+            if "world_size" in self.problem and not isinstance(value, str | int | float):
+                raise ValueError(f"problem.{name} is {json.dumps(value)[:60]}; expected text, a number or a flag")
         return self
 
     @model_validator(mode="after")
