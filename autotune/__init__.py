@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         gemm_all_reduce,
         gemm_reduce_scatter,
     )
+    from autotune.sharing.by_size import configs_by_size
 
 __all__ = [
     "AllGatherGemm",
@@ -45,6 +46,7 @@ __all__ = [
     "all_gather_shard",
     "all_reduce_norm",
     "autotune",
+    "configs_by_size",
     "flash_decode",
     "forget_lookups",
     "gemm_all_reduce",
@@ -66,6 +68,7 @@ _HOMES = {
     "all_gather_shard": "autotune.runtime.operators",
     "all_reduce_norm": "autotune.runtime.operators",
     "autotune": "autotune.decorator",
+    "configs_by_size": "autotune.sharing.by_size",
     "flash_decode": "autotune.runtime.operators",
     "forget_lookups": "autotune.runtime.lookup",
     "gemm_all_reduce": "autotune.runtime.operators",
