@@ -24,7 +24,7 @@ from autotune.tuning.progress import Progress
 from autotune.tuning.screening import Ahead, Screen
 from autotune.tuning.search import Candidate, Search
 from autotune.tuning.warm_start import previous_winner, warm_starts
-from autotune.workloads import Workload, provenance_of
+from autotune.workloads import Workload, origin_of, provenance_of
 from autotune.workloads.roofline import roofline
 
 BASELINE = "baseline"
@@ -98,7 +98,7 @@ def tune(
     """
     key, provenance = CacheKey.of(problem, machine, regime), provenance or provenance_of(workload)
     size = workload.space.size(problem, machine)
-    begin = partial(store.study, key, provenance, seed=seed, space_size=size)
+    begin = partial(store.study, key, provenance, seed=seed, space_size=size, origin=origin_of(workload))
     with claimed(store, begin, watch, anew=force) as study:
         if study.state == "finished":
             return Result(study, Progress("answered from the cache"), store.entry(key, provenance), from_cache=True)

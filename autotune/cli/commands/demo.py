@@ -68,8 +68,9 @@ def demo(table: Table = DEFAULT, trials: Trials = 120, seed: Seed = 0, open: Ope
         raise typer.Exit(exit_code())
     if open:
         from autotune.cli.commands.pages import write_pages
+        from autotune.cli.wanted import Wanted
 
-        write_pages(None, {}, None, str(place), open=True, load=lambda name: found)
+        write_pages(Wanted(), None, str(place), open=True, load=lambda key: found)
 
 
 def _emptied(table: str) -> Path:
