@@ -262,6 +262,7 @@ class _Run:
         """
         while rounds:
             best = winner(rounds, baselines, incumbents, self._regime)
+            self._show(PROOF)
             failed = self._gang.prove(best, self._seed(self.progress.trials), merge(rounds[best]).median)
             if failed is None:
                 return best
