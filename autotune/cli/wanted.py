@@ -57,9 +57,8 @@ class Wanted:
         known = sorted({name for fields in stored for name in fields})
         for name in self.given:
             if known and self.workload is None and not any(_same(name, each) for each in known):
-                raise InputError(
-                    f"{self.name or 'nothing stored'} has no field {name}; known: {', '.join(map(plain, known))}"
-                )
+                of = self.name or "nothing stored here"
+                raise InputError(f"{of} has no field {name}; it has {', '.join(map(plain, known))}")
 
 
 def _same(name: str, other: str) -> bool:

@@ -107,9 +107,8 @@ def _begun(trials: Sequence[TrialRecord], regime: str) -> str:
     found = ", ".join(f"{count} {outcome}" for outcome, count in outcomes.most_common())
     latencies = [trial.evaluation.latency for trial in trials if trial.evaluation.latency is not None]
     best = min((latency.of(Regime(regime)) for latency in latencies), default=None)
-    return f"{len(trials)} trials ({found or 'none'})" + (
-        f", the best {microseconds(best)}" if best is not None else ""
-    )
+    told = f"{len(trials)} trials ({found or 'none'})"
+    return told if best is None else f"{told}, the best {microseconds(best)}"
 
 
 def _miss(nearest: Entry, differences: Differences, provenance: Provenance) -> str:

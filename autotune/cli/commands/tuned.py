@@ -27,7 +27,7 @@ Cells = tuple[str, ...]
 
 Words = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[WORKLOAD] [--FIELD VALUE]...", help="Only this workload, only problems of these fields."),
+    typer.Argument(metavar="WORKLOAD|--FIELD VALUE", help="Only this workload, only problems of these fields."),
 ]
 
 
@@ -81,14 +81,13 @@ def _found(wanted: Wanted, db: str | None) -> tuple[list[tuple[StudyRecord, int]
 
 def _table(keys: Sequence[CacheKey], rows: Sequence[Cells]) -> str:
     """One table; where that is wider than the terminal, one for each workload and device."""
-    flat = [
-        (dashed(key.workload), *cells[:1], _devices(key), *cells[1:]) for key, cells in zip(keys, rows, strict=True)
-    ]
+    both = list(zip(keys, rows, strict=True))
+    flat = [(dashed(key.workload), cells[0], _devices(key), *cells[1:]) for key, cells in both]
     text = output.columns(("workload", HEADER[0], "device", *HEADER[1:]), flat, output.WIDE)
     if max(map(len, text.splitlines())) <= output.table_width():
         return text
     parts: dict[str, list[Cells]] = {}
-    for key, cells in zip(keys, rows, strict=True):
+    for key, cells in both:
         parts.setdefault(f"{dashed(key.workload)} on {_devices(key)}", []).append(cells)
     return "\n\n".join(f"{title}\n{output.columns(HEADER, cells)}" for title, cells in parts.items())
 

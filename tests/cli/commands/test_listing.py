@@ -54,7 +54,7 @@ def test_list_of_some(gpus: Bench, words: list[str], sizes: list[int]) -> None:
     ("words", "said"),
     [
         (["all-gather-gem"], "did you mean all-gather-gemm?"),
-        (["--em", "4096"], "nothing stored has no field em; known: b_order, bias"),
+        (["--em", "4096"], "nothing stored here has no field em; it has b_order, bias"),
         (["--m"], "expected a field"),
         (["all-gather-gemm", "4096"], "4096: expected a field"),
     ],
