@@ -11,7 +11,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from autotune.cli import output
-from autotune.cli.commands import demo, grid, health, listing, record, report, sharing, stored, tune, tuned
+from autotune.cli.commands import compare, demo, grid, health, listing, record, report, sharing, stored, tune, tuned
 from autotune.cli.interrupts import exit_code, interruptible, requested
 from autotune.cli.options import with_problem_options
 from autotune.errors import AutotuneError, UnknownWorkload
@@ -27,7 +27,7 @@ PANELS = {
     "Start here": ("demo",),
     WORKLOADS: (),
     "More ways to tune": ("run", "grid", "record"),
-    "Results": ("list", "show", "lookup", "report", "export", "import"),
+    "Results": ("list", "show", "lookup", "report", "compare", "export", "import"),
     "This machine": ("doctor",),
 }
 """Panels of the help page in order, with the commands in each; workloads are found when the app is built."""
@@ -89,6 +89,7 @@ def build() -> typer.Typer:
     for name, command in (
         ("demo", demo.demo),
         ("list", tuned.list_entries),
+        ("compare", compare.compare),
         ("import", sharing.import_configs),
         ("doctor", health.doctor),
     ):

@@ -118,6 +118,24 @@ def table_width() -> int:
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else WIDE
 
 
+def fitted(header: Sequence[str], rows: Sequence[Sequence[str]], align: str = "") -> str:
+    """A table that fits the terminal, 80 columns in a pipe: long cells are folded. ``align``: ``r`` is to the right."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_edge=False)
+    for place, name in enumerate(header):
+        right = align[place : place + 1] == "r"
+        table.add_column(Text(visible(name)), justify="right" if right else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(visible(text)) for text in row))
+    console = Console(color_system=None, force_terminal=False, highlight=False)
+    with console.capture() as captured:
+        console.print(table)
+    return "\n".join(line.rstrip() for line in captured.get().splitlines())
+
+
 def named(lines: Sequence[tuple[str, str]]) -> str:
     """Lines with aligned names in front; an empty name continues the line above, and a text's own line breaks are
     indented.
