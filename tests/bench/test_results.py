@@ -211,10 +211,8 @@ def test_a_step_that_hangs_is_ended_with_all_that_it_started(tmp_path: Path) -> 
     folder = Folder(tmp_path, PLACE)
     child = "import subprocess\np = subprocess.Popen(['sleep', '600'])\n"
     hangs = written(folder, "hangs", child + "pathlib.Path(__file__ + '.pid').write_text(str(p.pid))\ntime.sleep(600)")
-    begin = time.monotonic()
     with pytest.raises(Exception, match="not done within"):
         folder.run(hangs, 5.0)
-    assert time.monotonic() - begin < 300
     assert ended(int((tmp_path / "hangs.py.pid").read_text()))
 
 
@@ -287,7 +285,6 @@ def toy(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return done
 
 
-@pytest.mark.timeout(1200)
 def test_a_toy_is_measured_and_written_once(tmp_path: Path) -> None:
     toy(tmp_path, "--only", "rs")
     page = tmp_path / "pages/docs/results.md"
