@@ -39,7 +39,8 @@ def list_entries(
     elif entries:
         header = ("workload", "problem", "ranks", "device", "latency", "speedup", "mode", "trials", "tuned")
         output.data(output.columns(header, [_row(entry) for entry in entries]))
-        for why, count in Counter(filter(None, map(why_stale, entries))).most_common():
+        reasons = (why_stale(entry.key, entry.provenance) for entry in entries)
+        for why, count in Counter(filter(None, reasons)).most_common():
             output.say(f"stale, and not served: {count} of {len(entries)}: {why}")
     else:
         output.say("nothing is tuned yet; next: tune WORKLOAD, see tune --help")
