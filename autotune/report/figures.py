@@ -88,8 +88,8 @@ def problem_text(problem: Mapping[str, Any]) -> str:
 
 
 def config_text(config: Config) -> str:
-    """A config in one line, as name=value pairs, its mode first."""
-    names = sorted(config, key=lambda name: name != "mode")
+    """A config in one line, as name=value pairs: its mode first, then by the alphabet, in which databases keep them."""
+    names = sorted(config, key=lambda name: (name != "mode", name))
     return " ".join(f"{plain(name)}={plain(config[name])}" for name in names)
 
 
