@@ -52,7 +52,7 @@ def test_no_command_shows_help(gpus: Bench) -> None:
         (("all-gater-gemm",), "all-gather-gemm"),
         (("all_gather_gem", "--m", "16"), "all-gather-gemm"),
         (("show", "flash-decod"), "flash-decode"),
-        (("list", "flash-decod"), "flash_decode"),
+        (("list", "flash-decod"), "flash-decode"),
         (("frobnicate",), None),
     ],
 )
