@@ -84,9 +84,8 @@ class Operator:
         """A form of call, checked and set up, and the result that its first call has been bound to."""
         heap, workload = context.heap, self.workload
         problem = workload.problem_of(heap.world_size, operands, options)
-        first = operands[0]
-        assert first is not None
-        form = Form(workload.out_shape(heap.world_size, operands, options), first.dtype, heap.device)
+        shape, dtype = workload.out_shape(heap.world_size, operands, options), workload.out_dtype(operands, options)
+        form = Form(shape, dtype, heap.device)
         results = []
 
         def use(workspace: Workspace) -> None:
@@ -141,7 +140,7 @@ class Operator:
     def _fake(self, handle: int, *arguments: Any) -> torch.Tensor:
         operands, options = arguments[: self._tensors], arguments[self._tensors : -1]
         shape = self.workload.out_shape(open_context(handle).heap.world_size, operands, options)
-        made: torch.Tensor = operands[0].new_empty(shape)
+        made: torch.Tensor = operands[0].new_empty(shape, dtype=self.workload.out_dtype(operands, options))
         return made
 
 

@@ -40,6 +40,12 @@ class LaunchedWorkload(Workload):
         """The result's shape, of operands that fit each other; dimensions may be symbolic."""
         raise NotImplementedError(f"{self.name} has no operator")
 
+    def out_dtype(self, operands: Operands, options: Sequence[Any]) -> torch.dtype:
+        """The result's element type, of operands that fit each other: the first one's."""
+        first = operands[0]
+        assert first is not None
+        return first.dtype
+
     def heap_bytes(self, problem: Any) -> int:
         """The largest scratch; operands lie elsewhere."""
         return self.kernels.scratch_bytes(problem) + SPARE_BYTES
