@@ -107,23 +107,13 @@ def gather_gemm_kernel(
     epoch = read_epoch(epoch_counter)
     slot = epoch & (SLOTS - 1)  # not %: the epoch wraps around and is then negative
     first: tl.constexpr = 0 if GATHERED else 1
-    base_row = slot * M
+    scale_place = 0
+    scale_first = 0
+    scale_next = 0
     if scale_inbox is not None:
         scale_place = scale_place_of(rank, slot, M, shard_rows, scale_columns, scale_pitch, ROWS)
         scale_first = scale_place_of(0, slot, M, shard_rows, scale_columns, scale_pitch, ROWS)
         scale_next = scale_place_of(1, 0, M, shard_rows, scale_columns, scale_pitch, ROWS)
-        scales = scale_inbox
-        own_scales = scale_shard
-        scale_row = base_row
-        scale_rows = SLOTS * M
-    else:
-        scale_place = 0
-        scale_first = 0
-        scale_next = 0
-        scales = scale_a
-        own_scales = scale_a
-        scale_row = 0
-        scale_rows = M
 
     if TRANSFER == FETCH:
         if pid == 0:
@@ -150,6 +140,17 @@ def gather_gemm_kernel(
         worker = pid
 
     target = (epoch + 1) * comm_programs
+    base_row = slot * M
+    if scale_inbox is not None:
+        scales = scale_inbox
+        own_scales = scale_shard
+        scale_row = base_row
+        scale_rows = SLOTS * M
+    else:
+        scales = scale_a
+        own_scales = scale_a
+        scale_row = 0
+        scale_rows = M
     tiles_m = tl.cdiv(M, BLOCK_M)
     tiles_n = tl.cdiv(N, BLOCK_N)
     early = head_start * workers
@@ -280,10 +281,9 @@ def push_kernel(
 ):  # fmt: skip
     """Push our shard to every peer's inbox, as a separate kernel; shares the epoch with the GEMM's programs."""
     slot = read_epoch(epoch_counter) & (SLOTS - 1)
+    scale_place = 0
     if scale_inbox is not None:
         scale_place = scale_place_of(rank, slot, M, shard_rows, scale_columns, scale_pitch, ROWS)
-    else:
-        scale_place = 0
     push_shard(
         shard, inbox_pointer, place_of(rank, slot, M, K, shard_rows, width, ROWS), arrivals, shard_rows, width, K,
         transfer_rows, tl.program_id(0), tl.num_programs(0), rank, heap_bases,
@@ -307,10 +307,9 @@ def gather_kernel(
     if pid == 0:
         arrive(ready, rank, heap_bases, WORLD)
     wait_for_all(ready, epoch + 1, status, spin_limit, WORLD)
+    scale_place = 0
     if scale_inbox is not None:
         scale_place = scale_place_of(rank, 0, M, shard_rows, scale_columns, scale_pitch, ROWS)
-    else:
-        scale_place = 0
     push_shard(
         shard, inbox_pointer, place_of(rank, 0, M, K, shard_rows, width, ROWS), arrivals, shard_rows, width, K,
         shard_rows, pid, programs, rank, heap_bases, WORLD, 1, STEP_ROWS, STEP_COLUMNS, VECTOR, HINT, ROTATE, 0,

@@ -90,10 +90,10 @@ def push_shard(
             if (chunk == 0) & (unit % parts == part):
                 for begin in range(first * scale_columns, end * scale_columns, SCALE_STEP):
                     here, there, inside = _scale_step(begin, end * scale_columns, scale_columns, scale_pitch)
-                    value = tl.load(scales + here, mask=inside)
+                    scale = tl.load(scales + here, mask=inside)
                     for onwards in tl.static_range(1 if ROTATE else FIRST, 2 if ROTATE else WORLD):
                         peer = (rank + FIRST + turn if ROTATE else rank + onwards) % WORLD
-                        heap.store(scale_inbox + scale_place + there, value, rank, peer, heap_bases, mask=inside)
+                        heap.store(scale_inbox + scale_place + there, scale, rank, peer, heap_bases, mask=inside)
         if ROTATE:
             heap.signal(counter, (rank + FIRST + turn) % WORLD, rank, heap_bases)
         else:
@@ -139,11 +139,11 @@ def fetch_shards(
             tl.store(target + there, value, mask=inside)
         if scales is not None:
             if (chunk == 0) & (unit % parts == part):
-                target = scale_inbox + scale_place + peer * tl.cast(scale_apart, tl.int64)
+                scale_target = scale_inbox + scale_place + peer * tl.cast(scale_apart, tl.int64)
                 for begin in range(first * scale_columns + late, end * scale_columns, SCALE_STEP):
                     here, there, inside = _scale_step(begin, end * scale_columns, scale_columns, scale_pitch)
-                    value = heap.load(scales + here, rank, peer, heap_bases, mask=inside)
-                    tl.store(target + there, value, mask=inside)
+                    scale = heap.load(scales + here, rank, peer, heap_bases, mask=inside)
+                    tl.store(scale_target + there, scale, mask=inside)
         heap.signal(arrivals + (chunk * WORLD + peer) * units + unit, rank, rank, heap_bases)
     heap.signal_each(done + rank, rank, heap_bases, WORLD, 0)
 
