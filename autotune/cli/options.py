@@ -99,7 +99,8 @@ def with_problem_options(
     With ``several``, dimensions are text (lists and ranges), and the function makes the problems.
     """
     own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
-    fields = dataclasses.fields(workload.problem_type)
+    # First what has no default: the sizes.
+    fields = sorted(dataclasses.fields(workload.problem_type), key=lambda f: f.default is not dataclasses.MISSING)
     names = [field.name for field in fields]
     taken = sorted({parameter.name for parameter in own} & set(names))
     if taken:
