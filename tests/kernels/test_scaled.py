@@ -15,6 +15,7 @@ MODES = {
     "gemm_reduce_scatter": {"bsp", "push", "pull", "own_collective", "copy_engine"},
     "gemm_all_reduce": {"bsp", "one_shot", "two_shot"},
 }
+DECODE_MODES = {"bsp", "iris_all_gather", "fine_grained_wait", "fused"}
 FP8 = {"dtype": "fp8", "b_order": "nk"}
 
 TILES = [
@@ -54,6 +55,42 @@ def test_every_mode_is_right_under_the_interpreter(name: str, ranks: int, fields
     problem = found.problem_type(world_size=ranks, **{**FP8, **fields})
     configs = few(variants(found, problem, here, TILES), 1)
     check_all(found, problem, configs, MODES[name])
+
+
+SPLITS = [
+    {
+        "block_n": 16, "kv_splits": 2, "heads_per_program": 2, "num_warps": 2, "num_stages": 2, "transfer_heads": 1,
+        "combine_heads": 1,
+    },
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"q_heads": 4, "kv_heads": 2, "kv_dtype": "fp8", "kv_scales": "head", "page_size": 16, "dtype": "fp16"},
+        {"q_heads": 2, "kv_heads": 1, "kv_dtype": "fp8_e5m2", "kv_scales": "tensor", "ragged": True, "soft_cap": 3},
+    ],
+    ids=["head", "tensor"],
+)
+def test_flash_decode_over_a_scaled_cache_is_right_under_the_interpreter(fields: dict[str, Any]) -> None:
+    here, found = on_cpu(), workload("flash_decode")
+    problem = found.problem_type(world_size=2, batch=2, head_dim=64, kv_len=56, **fields)
+    check_all(found, problem, few(variants(found, problem, here, SPLITS), 1), DECODE_MODES)
+
+
+@pytest.mark.gpu(2)
+@ranks_a_gpu
+@pytest.mark.parametrize("scales", ["head", "tensor"])
+@pytest.mark.parametrize("cache", ["fp8", "fp8_e5m2"])
+def test_flash_decode_over_a_scaled_cache_is_right_on_gpus(ranks: int, cache: str, scales: str) -> None:
+    here, found = machine(), workload("flash_decode")
+    problem = found.problem_type(
+        world_size=ranks * here.gpus, batch=3, q_heads=96, kv_heads=12, head_dim=128, kv_len=8000, page_size=16,
+        ragged=True, kv_dtype=cache, kv_scales=scales,
+    )  # fmt: skip
+    splits = {**SPLITS[0], "block_n": 64, "kv_splits": 8, "heads_per_program": 8, "num_warps": 4}
+    check_all(found, problem, few(variants(found, problem, here, [splits]), 8), DECODE_MODES)
 
 
 GPU_TILES = [
