@@ -114,7 +114,8 @@ RAGGED = {"m": 68, "n": 84, "k": 70}
 PULL = {**TILE, "mode": "pull", "schedule": "tile"}
 
 FP8 = {"dtype": "fp8", "b_order": "nk", "scales": "row"}
-BLOCKS = {**FP8, "scales": "block", "n": 256, "k": 512}
+BLOCKS = {**FP8, "scales": "block", "n": 160, "k": 512}
+"""Two blocks of B in either direction, on each rank."""
 
 CASES: Mapping[str, Case] = {
     "ag push": _gather(PUSH),
@@ -137,9 +138,9 @@ CASES: Mapping[str, Case] = {
     "ag scales staged": _gather(STAGED, FP8),
     "ag scales pull": _gather(PULL, FP8),
     "ag scales gather": _gather(GATHER, FP8),
-    "ag blocks": _gather(PUSH, {**BLOCKS, "k": 256}, k_chunks=2),
+    "ag blocks": _gather(PUSH, {**BLOCKS, "n": 128, "k": 256}, k_chunks=2, block_k=128),
     "rs scales": _scatter(SCATTER, FP8),
-    "rs blocks": _scatter(SCATTER, BLOCKS),
+    "rs blocks": _scatter(SCATTER, {**BLOCKS, "m": 32}, block_k=128),
     "ar scale": _reduce({**FP8, "scales": "tensor"}),
     "rs push": _scatter(SCATTER),
     "rs units": _scatter(SCATTER, transfer_tiles=2),

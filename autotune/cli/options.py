@@ -70,7 +70,9 @@ class Request:
             # The default's sizes do not suit that many ranks; those that the user gives may.
             default = self.workload.default_problem(machine, 1)
         kind = self.workload.problem_type
-        return kind.from_dict(kind.completed({**self.given, "world_size": ranks}, default.as_dict()))
+        problem = kind.from_dict(kind.completed({**self.given, "world_size": ranks}, default.as_dict()))
+        self.workload.space.check_problem(problem, machine)
+        return problem
 
     def command(self, verb: str = "", db: str | None = None) -> str:
         """The command line for the same problem, for hints."""

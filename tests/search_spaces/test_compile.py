@@ -10,6 +10,7 @@ import pytest
 from compile_worker import Compilers
 
 from autotune.config import Config
+from autotune.errors import InvalidProblem
 from autotune.machine import H100, MI300X, MI350X, Machine
 from autotune.problem import Problem
 from autotune.workloads import workload
@@ -107,3 +108,6 @@ def test_a_machine_without_matrix_units_for_an_element_type_says_so(machine: Mac
         each = problem(name, m=64, n=256, k=256, dtype=dtype, scales="row", b_order="nk", world_size=2)
         told = found.space.violation(found.default_config(each, machine), each, machine)
         assert told is not None and told.startswith("element type") and "gfx942 takes fp8_fnuz" in told
+        for refused in (found.space.check_problem, found.space.narrowed):
+            with pytest.raises(InvalidProblem, match=f"on {machine.arch}: this machine has no matrix units"):
+                refused(each, machine)
