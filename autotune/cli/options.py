@@ -69,8 +69,8 @@ class Request:
         except InvalidProblem:
             # The default's sizes do not suit that many ranks; those that the user gives may.
             default = self.workload.default_problem(machine, 1)
-        values = {**default.as_dict(), "world_size": ranks, **self.given}
-        return self.workload.problem_type.from_dict(values)
+        kind = self.workload.problem_type
+        return kind.from_dict(kind.completed({**self.given, "world_size": ranks}, default.as_dict()))
 
     def command(self, verb: str = "", db: str | None = None) -> str:
         """The command line for the same problem, for hints."""
@@ -99,7 +99,8 @@ def with_problem_options(
     With ``several``, dimensions are text (lists and ranges), and the function makes the problems.
     """
     own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
-    fields = dataclasses.fields(workload.problem_type)
+    # First what has no default: the sizes.
+    fields = sorted(dataclasses.fields(workload.problem_type), key=lambda f: f.default is not dataclasses.MISSING)
     names = [field.name for field in fields]
     taken = sorted({parameter.name for parameter in own} & set(names))
     if taken:

@@ -7,6 +7,7 @@ import torch
 from autotune.config import Config
 from autotune.errors import InvalidProblem
 from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
+from autotune.kernels.launching.tensors import TORCH_DTYPES
 from autotune.runtime.context import Context
 from autotune.runtime.operator import Operator
 from autotune.workloads.built_in import all_gather_gemm as gathering
@@ -21,24 +22,45 @@ _GEMM_ALL_REDUCE = Operator(reducing.WORKLOAD)
 _ALL_REDUCE_NORM = Operator(norming.WORKLOAD)
 _FLASH_DECODE = Operator(decoding.WORKLOAD)
 
+_WORDS: dict[torch.dtype | None, str] = {None: "auto", **{dtype: name for name, dtype in TORCH_DTYPES.items()}}
+
+
+def _word(out_dtype: torch.dtype | None) -> str:
+    """The problem's word for a result's element type. Raises InvalidProblem for a type that no result has."""
+    word = _WORDS.get(out_dtype)
+    if word is None:
+        raise InvalidProblem(f"out_dtype={out_dtype}: allowed: None, {', '.join(map(str, TORCH_DTYPES.values()))}")
+    return word
+
 
 def all_gather_gemm(
     context: Context, a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None = None,
-    *, layout: str = "rows", in_place: bool = False, out: torch.Tensor | None = None, config: Config | None = None,
+    *, scale_a: torch.Tensor | None = None, scale_b: torch.Tensor | None = None,
+    out_dtype: torch.dtype | None = None, fast_accum: bool = False, layout: str = "rows", in_place: bool = False,
+    out: torch.Tensor | None = None, config: Config | None = None,
 ) -> torch.Tensor:  # fmt: skip
     """C = all_gather(A) @ B (+ bias) with the tuned config for this problem, on the current stream. Collective.
 
     ``a`` is this rank's shard: [m / world_size, k] for layout ``rows``, [m, k / world_size] for ``k``; contiguous,
-    bf16, fp16 or fp32. ``b`` is [k, n_local], contiguous or the transpose of a contiguous [n_local, k]; ``bias``
-    [n_local].
+    bf16, fp16, fp32, or fp8 with scales. ``b`` is [k, n_local], contiguous or the transpose of a contiguous
+    [n_local, k]; ``bias`` [n_local].
     Returns C [m, n_local], ``out`` where one is given. In the modes in which peers read the shard it is copied first.
     With ``in_place`` it never is: ``a`` is the tensor of ``all_gather_shard``. That is another problem, with a tuned
     config of its own.
 
+    Of fp8 (e4m3; A also e5m2) C is the product of the dequantised matrices, rounded to ``out_dtype``: bf16, the
+    default, fp16 or fp32; ``bias`` is of that type, ``b`` the transpose of a contiguous matrix. Scales are fp32:
+    ``scale_a`` and ``scale_b`` [1] and [1]; [rows of a, 1] and [1, n_local]; or, by blocks of 128, [rows of a, columns
+    of a / 128] and [k / 128, n_local / 128], the latter rounded up, the transpose of a contiguous matrix. One scale for
+    all of A, and in layout ``k`` those of its rows, must be the same on every rank. ``fast_accum`` lets sm_90 add up in
+    its tensor cores, less exactly.
+
     Raises InvalidProblem where shapes, strides or types do not fit or ``a`` is not that tensor, HeapExhausted where the
     context's heap is too small, and on the first call of a problem what ``lookup`` raises.
     """
-    return _ALL_GATHER_GEMM(context, (a, b, bias), (layout, in_place), out, config)
+    return _ALL_GATHER_GEMM(
+        context, (a, b, bias, scale_a, scale_b), (layout, in_place, _word(out_dtype), fast_accum), out, config
+    )
 
 
 def all_gather_shard(context: Context, problem: AllGatherGemm, *, config: Config | None = None) -> torch.Tensor:
@@ -58,35 +80,43 @@ def all_gather_shard(context: Context, problem: AllGatherGemm, *, config: Config
 
 def gemm_reduce_scatter(
     context: Context, a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None = None,
-    *, out: torch.Tensor | None = None, config: Config | None = None,
+    *, scale_a: torch.Tensor | None = None, scale_b: torch.Tensor | None = None,
+    out_dtype: torch.dtype | None = None, fast_accum: bool = False,
+    out: torch.Tensor | None = None, config: Config | None = None,
 ) -> torch.Tensor:  # fmt: skip
     """This rank's rows of C = sum over ranks of A @ B (+ bias), by the tuned config, on the current stream. Collective.
 
     ``a`` [m, k_local], contiguous, bf16, fp16 or fp32, and ``b`` [k_local, n], contiguous or the transpose of a
     contiguous [n, k_local], are this rank's slices of the depth; ``bias`` [n], the same on all ranks, is added once.
+    fp8 with scales, ``out_dtype`` and ``fast_accum`` are as in ``all_gather_gemm``; each rank has scales of its own.
     Returns [m / world_size, n], rows rank * m / world_size and so on of C; ``out`` where one is given.
 
     Raises InvalidProblem where shapes, strides or types do not fit or the ranks do not divide m, HeapExhausted where
     the context's heap is too small, and on the first call of a problem what ``lookup`` raises.
     """
-    return _GEMM_REDUCE_SCATTER(context, (a, b, bias), (), out, config)
+    return _GEMM_REDUCE_SCATTER(context, (a, b, bias, scale_a, scale_b), (_word(out_dtype), fast_accum), out, config)
 
 
 def gemm_all_reduce(
     context: Context, a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None = None,
-    *, deterministic: bool = False, out: torch.Tensor | None = None, config: Config | None = None,
+    *, scale_a: torch.Tensor | None = None, scale_b: torch.Tensor | None = None,
+    out_dtype: torch.dtype | None = None, fast_accum: bool = False, deterministic: bool = False,
+    out: torch.Tensor | None = None, config: Config | None = None,
 ) -> torch.Tensor:  # fmt: skip
     """C = sum over ranks of A @ B (+ bias), on every rank, by the tuned config, on the current stream. Collective.
 
     ``a`` [m, k_local], contiguous, bf16, fp16 or fp32, and ``b`` [k_local, n], contiguous or the transpose of a
     contiguous [n, k_local], are this rank's slices of the depth; ``bias`` [n], the same on all ranks, is added once.
+    fp8 with scales, ``out_dtype`` and ``fast_accum`` are as in ``all_gather_gemm``; each rank has scales of its own.
     ``deterministic`` demands the same bits on every rank and in every call with the same inputs. Returns C [m, n],
     ``out`` where one is given.
 
     Raises InvalidProblem where shapes, strides or types do not fit, HeapExhausted where the context's heap is too
     small, and on the first call of a problem what ``lookup`` raises.
     """
-    return _GEMM_ALL_REDUCE(context, (a, b, bias), (deterministic,), out, config)
+    return _GEMM_ALL_REDUCE(
+        context, (a, b, bias, scale_a, scale_b), (deterministic, _word(out_dtype), fast_accum), out, config
+    )
 
 
 def all_reduce_norm(

@@ -36,7 +36,7 @@ def _ll_arrive(s: Setting, protocol: str) -> bool:
 
 
 def _ll_fit_registers(s: Setting, protocol: str, block_m: int, block_n: int, num_warps: int) -> bool:
-    words = round_up(s.problem.world_size) * block_m * block_n * int(s.problem.element_size) // 4
+    words = round_up(s.problem.world_size) * block_m * block_n * int(s.problem.result_size) // 4
     return protocol == "signal" or words <= MOST_LL_WORDS * 32 * num_warps
 
 
@@ -90,7 +90,7 @@ SPACE = Space(
 def untuned(mode: str, problem: GemmAllReduce, machine: Machine) -> Config | None:
     """The config that one would write down for a mode of ``KERNELS`` without measuring; None if no tile fits."""
     tma = machine.has_tma and not machine.is_interpreter and tma_aligned(Setting(problem, machine), "tma")
-    tile = default_tile(*problem.gemm, machine)
+    tile = default_tile(problem, machine)
     config: dict[str, Value] = {
         "mode": mode,
         **tile,

@@ -78,3 +78,32 @@ def test_a_sample_of_the_space_compiles_and_fits(name: str, machine: Machine, co
     # The search finds those slow; more would say that the constraint on registers is wrong. (What NVIDIA's tool states
     # is all of the stack.)
     assert spilled <= len(jobs) // 5
+
+
+@pytest.mark.parametrize(
+    ("machine", "dtype"),
+    [(H100, "fp8"), (MI300X, "fp8_fnuz"), pytest.param(MI350X, "fp8", marks=pytest.mark.slow)],
+    ids=lambda value: getattr(value, "arch", value),
+)
+def test_scaled_gemms_compile_for_the_machines_that_multiply_them(
+    machine: Machine, dtype: str, compilers: Compilers
+) -> None:
+    fields = {"m": 256, "n": 4 * 1024, "k": 4 * 1024, "dtype": dtype, "b_order": "nk", "world_size": 4}
+    jobs = []
+    for name, scales, count in (
+        ("all_gather_gemm", "row", 4), ("all_gather_gemm", "block", 4), ("gemm_reduce_scatter", "block", 2),
+        ("gemm_all_reduce", "tensor", 1),
+    ):  # fmt: skip
+        each = problem(name, scales=scales, **fields)
+        jobs += [(each, config) for config in sample(each, machine, count) if config["mode"] != "own_collective"]
+    for config, kernels in compilers.compiled(machine, jobs):
+        assert all(kernel.shared_memory <= machine.shared_memory for kernel in kernels), config
+
+
+@pytest.mark.parametrize(("machine", "dtype"), [(H100, "fp8_fnuz"), (MI300X, "fp8"), (MI350X, "fp8_fnuz")])
+def test_a_machine_without_matrix_units_for_an_element_type_says_so(machine: Machine, dtype: str) -> None:
+    for name in PROBLEMS:
+        found = workload(name)
+        each = problem(name, m=64, n=256, k=256, dtype=dtype, scales="row", b_order="nk", world_size=2)
+        told = found.space.violation(found.default_config(each, machine), each, machine)
+        assert told is not None and told.startswith("element type") and "gfx942 takes fp8_fnuz" in told
