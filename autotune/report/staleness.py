@@ -8,7 +8,7 @@ from contextlib import suppress
 from autotune.db import Entry
 from autotune.errors import UnknownWorkload
 from autotune.machine import versions
-from autotune.workloads import installed_workload, provenance_of
+from autotune.workloads.faces import installed_provenance
 
 
 def why_stale(entry: Entry) -> str:
@@ -18,5 +18,5 @@ def why_stale(entry: Entry) -> str:
     today = dataclasses.replace(entry.provenance, **versions())
     if not entry.key.is_kernel:
         with suppress(UnknownWorkload):
-            today = provenance_of(installed_workload(entry.key.workload))
+            today = installed_provenance(entry.key.workload)
     return entry.provenance.changes(today)

@@ -11,14 +11,27 @@ import typer
 
 from autotune.cli import output
 from autotune.cli.interrupts import exit_code
+from autotune.cli.options import completing
 
 if TYPE_CHECKING:
     from autotune.db import Provenance
     from autotune.recordings import Recording, Replay
     from autotune.tuning import Result
 
+
+def _tables() -> list[str]:
+    from autotune.recordings.tables import names
+
+    return names()
+
+
 Table = Annotated[
-    str, typer.Argument(metavar="TABLE", help="A table of the package, or the file of tune record.", show_default=True)
+    str,
+    typer.Argument(
+        metavar="TABLE",
+        help="A table of the package, or the file of tune record.",
+        autocompletion=completing(_tables),
+    ),
 ]
 Trials = Annotated[int, typer.Option("--trials", metavar="N", help="Stop after N configs.")]
 Seed = Annotated[int, typer.Option("--seed", metavar="N", help="Seed of the search.")]

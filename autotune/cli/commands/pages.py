@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autotune.cli import output
+from autotune.cli import output, session
 from autotune.cli.wanted import Wanted
-from autotune.db import CacheKey, Store
+from autotune.db import CacheKey
 from autotune.errors import AutotuneError, InputError
 from autotune.workloads import Workload
 
@@ -49,7 +49,7 @@ def write_pages(
 def _studies(wanted: Wanted, db: str | None, load: Callable[[CacheKey], Workload | None]) -> list[Study]:
     from autotune.report.page import finished, unfinished
 
-    with Store.open(db, create=False) as store:
+    with session.open_store(db, create=False) as store:
         try:
             entries = wanted.entries(store)
         except AutotuneError:
