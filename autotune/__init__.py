@@ -88,8 +88,15 @@ def __getattr__(name: str) -> Any:
     """Load a public name's module on first use."""
     import importlib
 
+    if name == "__version__":
+        return importlib.import_module("importlib.metadata").version("iris-autotune")
     if name not in _HOMES:
         raise AttributeError(f"module 'autotune' has no attribute {name!r}; it has {', '.join(__all__)}")
     found = getattr(importlib.import_module(_HOMES[name]), name)
     globals()[name] = found  # from now on without us: this is on the way of every call
     return found
+
+
+def __dir__() -> list[str]:
+    """For Tab in a notebook: what is loaded on first use, too."""
+    return sorted({*globals(), *__all__, "__version__"})
