@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from autotune.config import Config
@@ -30,11 +30,8 @@ def fields_in_order(key: CacheKey, workload: Workload | None = None) -> dict[str
 
 
 def config_in_order(key: CacheKey, config: Config, workload: Workload | None = None) -> Config:
-    """The config with its dimensions in the space's order; what the space does not know comes last."""
+    """The config with its dimensions in the space's order, its mode first; as stored where no space is known."""
     found = workload or (None if key.is_kernel else known_workload(key.workload))
-    return in_order(config, found.space.dimensions if found is not None else {})
-
-
-def in_order(config: Config, known: Mapping[str, object] | Sequence[str]) -> Config:
-    """The config with its mode first, then ``known`` dimensions in their order, then the others in theirs."""
-    return Config({name: config[name] for name in ["mode", *known, *config] if name in config})
+    if found is not None:
+        return found.space.ordered(config)
+    return Config({name: config[name] for name in ["mode", *config] if name in config})
