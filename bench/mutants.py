@@ -37,7 +37,7 @@ DECODE = {
 BARE = ("mode", "block_n", "kv_splits", "heads_per_program", "num_warps", "num_stages", "table_reads", "program_order")
 ALL_GATHER = {name: DECODE[name] for name in (*BARE, "reducer", "transfer_heads", "combine_heads", "wire")}
 
-NORM = {"mode": "one_shot", "block_m": 2, "num_warps": 2, "senders": 0, "protocol": "signal"}
+NORM = {"mode": "one_shot", "norm_rows": 2, "norm_warps": 2, "senders": 0, "protocol": "signal"}
 
 AG = {"m": 64, "n": 128, "k": 64, "bias": True}
 RS = {"m": 64, "n": 64, "k": 128, "bias": True}
@@ -82,7 +82,7 @@ ON_GPU: Mapping[str, tuple[Mapping[str, int], Mapping[str, int]]] = {
         {"block_m": 8, "block_n": 4, "block_k": 2, "num_warps": 2, "transfer_rows": 16, "sum_block": 4, "sum_warps": 2},
     ),
     "gemm_all_reduce": ({"n": 128, "k": 64}, {"block_n": 2, "block_k": 4}),
-    "all_reduce_norm": ({"m": 16, "n": 16}, {"num_warps": 8}),
+    "all_reduce_norm": ({"m": 16, "n": 16}, {"norm_warps": 8}),
     "flash_decode": ({"q_heads": 8, "kv_heads": 4, "kv_len": 128}, {"block_n": 4, "kv_splits": 8, "num_warps": 2}),
 }
 """By workload: how many times larger the problem's sizes and the config's numbers are on GPUs."""

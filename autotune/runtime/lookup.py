@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from autotune.config import Config
@@ -28,7 +28,7 @@ class Found:
 
     config: Config
     source: Source
-    entry: Entry | None
+    entry: Entry | None = field(repr=False)
     reason: str
     """The reason why it is not exact, in one line; empty if it is."""
 

@@ -14,12 +14,14 @@ from autotune.workloads.built_in import all_gather_gemm as gathering
 from autotune.workloads.built_in import all_reduce_norm as norming
 from autotune.workloads.built_in import flash_decode as decoding
 from autotune.workloads.built_in import gemm_all_reduce as reducing
+from autotune.workloads.built_in import gemm_all_reduce_norm as reducing_norming
 from autotune.workloads.built_in import gemm_reduce_scatter as scattering
 
 _ALL_GATHER_GEMM = Operator(gathering.WORKLOAD)
 _GEMM_REDUCE_SCATTER = Operator(scattering.WORKLOAD)
 _GEMM_ALL_REDUCE = Operator(reducing.WORKLOAD)
 _ALL_REDUCE_NORM = Operator(norming.WORKLOAD)
+_GEMM_ALL_REDUCE_NORM = Operator(reducing_norming.WORKLOAD)
 _FLASH_DECODE = Operator(decoding.WORKLOAD)
 
 _WORDS: dict[torch.dtype | None, str] = {None: "auto", **{dtype: name for name, dtype in TORCH_DTYPES.items()}}
@@ -134,6 +136,31 @@ def all_reduce_norm(
     small, and on the first call of a problem what ``lookup`` raises.
     """
     normed, total = _ALL_REDUCE_NORM.all_of(context, (x, residual, weight), (eps,), out, config)
+    return normed, total
+
+
+def gemm_all_reduce_norm(
+    context: Context, a: torch.Tensor, b: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    *, eps: float = 1e-6, scale_a: torch.Tensor | None = None, scale_b: torch.Tensor | None = None,
+    out_dtype: torch.dtype | None = None, fast_accum: bool = False, deterministic: bool = False,
+    out: tuple[torch.Tensor, torch.Tensor] | None = None, config: Config | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    """RMSNorm of (sum over ranks of A @ B) (+ bias) + residual, and that total, by the tuned config, on the current
+    stream. Collective.
+
+    ``a``, ``b``, ``bias``, their scales, ``out_dtype``, ``fast_accum`` and ``deterministic`` are as in
+    ``gemm_all_reduce``, ``residual`` [m, n], ``weight`` [n] and ``eps`` as in ``all_reduce_norm``, of the result's
+    type. Returns normed and total, [m, n] each; they are ``out`` where that is given, and share no memory with an
+    operand.
+
+    Raises InvalidProblem where shapes, strides or types do not fit, HeapExhausted where the context's heap is too
+    small, and on the first call of a problem what ``lookup`` raises.
+    """
+    normed, total = _GEMM_ALL_REDUCE_NORM.all_of(
+        context, (a, b, bias, scale_a, scale_b, residual, weight), (deterministic, _word(out_dtype), fast_accum, eps),
+        out, config,
+    )  # fmt: skip
     return normed, total
 
 

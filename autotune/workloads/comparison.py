@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -82,6 +83,16 @@ def distance(result: torch.Tensor, reference: torch.Tensor) -> Error:
     norm = reference.norm()
     rms = norm / reference.numel() ** 0.5
     return Error(float(difference.norm() / norm), float(difference.abs().max() / rms))
+
+
+def farthest(results: Sequence[torch.Tensor], references: Sequence[torch.Tensor]) -> Error:
+    """The larger errors of several results; NaN counts as the largest."""
+    errors = [distance(result, reference) for result, reference in zip(results, references, strict=True)]
+
+    def largest(values: Iterable[float]) -> float:
+        return max(values, key=lambda each: (math.isnan(each), each))
+
+    return Error(largest(each.overall for each in errors), largest(each.element for each in errors))
 
 
 def rounded(dtype: str, roundings: float, depth: int, elements: int, machine: Machine) -> Tolerance:

@@ -241,11 +241,11 @@ class GemmOperation(LaunchedOperation[G, GemmTensors, S]):
             bias.copy_(drawn_bias(tuple(bias.shape), bias.dtype, self._heap.device, seed, depth))
 
     def error(self) -> Error:
-        return self.error_of(self._tensors.c, self._factors[0] * self._factors[1])
+        return self.error_of(self.outputs(), self._factors[0] * self._factors[1])
 
-    def error_of(self, c: torch.Tensor, factor: float) -> Error:
-        """Distance of a C from the reference for a product of A and its scales times ``factor``."""
-        return distance(c, self.expected(factor))
+    def error_of(self, outputs: Sequence[torch.Tensor], factor: float) -> Error:
+        """Distance of outputs from the reference for a product of A and its scales times ``factor``."""
+        return distance(outputs[0], self.expected(factor))
 
     def expected(self, factor: float = 1.0) -> torch.Tensor:
         """The reference for A times ``factor``, in type ``wide``."""
@@ -267,4 +267,4 @@ class _Multiples(InputSets):
 
     def error(self, number: int, outputs: Sequence[torch.Tensor]) -> Error:
         scales = SCALE_FACTORS[number] if self._operation.scaled else 1.0
-        return self._operation.error_of(outputs[0], FACTORS[number] * scales)
+        return self._operation.error_of(outputs, FACTORS[number] * scales)

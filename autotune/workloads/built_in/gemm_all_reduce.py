@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -13,6 +13,7 @@ from autotune.kernels.gemm.library import multiply
 from autotune.kernels.gemm_all_reduce.launch import KERNELS
 from autotune.kernels.gemm_all_reduce.problem import GemmAllReduce
 from autotune.kernels.gemm_all_reduce.scratch import Scratch
+from autotune.kernels.launching.contract import Kernels
 from autotune.machine import Machine
 from autotune.search_spaces.gemm_all_reduce import SPACE, default_config, first_configs
 from autotune.workloads.comparison import rounded_product
@@ -25,9 +26,12 @@ from autotune.workloads.tolerance import Tolerance
 class GemmAllReduceOperation(GemmOperation[GemmAllReduce, Scratch]):
     """Its operands lie in ordinary memory."""
 
-    def __init__(self, problem: GemmAllReduce, heap: SymmetricHeap, machine: Machine, spin_limit: int) -> None:
+    def __init__(
+        self, problem: GemmAllReduce, heap: SymmetricHeap, machine: Machine, spin_limit: int,
+        kernels: Kernels[Any, Any, Any, Any] = KERNELS,
+    ) -> None:  # fmt: skip
         """Inputs are undefined until ``refresh``."""
-        super().__init__(KERNELS, problem, heap, machine, spin_limit)
+        super().__init__(kernels, problem, heap, machine, spin_limit)
 
     def draw_operands(self, seed: int) -> torch.Tensor:
         """Every rank draws every rank's operands, one rank's at a time: a large B is there only once more."""
@@ -58,8 +62,8 @@ class GemmAllReduceWorkload(GemmWorkload):
 
     problem_type = GemmAllReduce
     space = SPACE
-    kernels = KERNELS
-    options = ("deterministic", "out_dtype", "fast_accum")
+    kernels: ClassVar[Kernels[Any, Any, Any, Any]] = KERNELS
+    options: ClassVar[tuple[str, ...]] = ("deterministic", "out_dtype", "fast_accum")
 
     def default_problem(self, machine: Machine, world_size: int) -> GemmAllReduce:
         """Llama-70B's MLP down-projection at 16 tokens; a toy of the same form under the interpreter."""

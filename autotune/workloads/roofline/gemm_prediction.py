@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from autotune.kernels.launching.gemm import GemmKnobs
 from autotune.machine import Machine
 from autotune.workloads.roofline.device_rates import Rates, rates_of
+
+if TYPE_CHECKING:  # else whoever tunes would load the kernels
+    from autotune.kernels.launching.gemm import GemmKnobs
 
 FULL_INTENSITY = 128 * 256 / (128 + 256)
 """Operations per loaded element of the tile that reaches the full rate."""

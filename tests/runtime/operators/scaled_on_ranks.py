@@ -69,7 +69,7 @@ def right(context: autotune.Context) -> dict[str, bool]:
             out = call(context, problem, operands, config=config)
             again = torch.full_like(out, float("nan"))
             assert call(context, problem, operands, config=config, out=again) is again
-            errors = [operation.error_of(each, 1.0) for each in (out, again)]
+            errors = [operation.error_of([each], 1.0) for each in (out, again)]
             near = all(e.overall <= allowed.overall and e.element <= allowed.element for e in errors)
             name = f"{problem.workload} {problem.scales} {'looked up' if config is None else config['mode']}"
             answers[name] = near and out.dtype == TORCH_DTYPES[problem.result_dtype]
