@@ -11,7 +11,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from autotune.cli import output
-from autotune.cli.commands import grid, health, listing, record, report, sharing, tune
+from autotune.cli.commands import fleet, grid, health, listing, record, report, sharing, tune
 from autotune.cli.interrupts import exit_code, interruptible, requested
 from autotune.cli.options import with_problem_options
 from autotune.errors import AutotuneError, UnknownWorkload
@@ -23,7 +23,7 @@ DEFAULTS = "Dimensions left out are those of the workload's default problem on t
 
 PANELS = {
     "Workloads": (),
-    "More ways to tune": ("run", "grid", "record"),
+    "More ways to tune": ("run", "grid", "fleet", "record"),
     "Results": ("list", "show", "lookup", "report", "export", "import"),
     "This machine": ("doctor",),
 }
@@ -103,8 +103,26 @@ def build() -> typer.Typer:
         group.callback(invoke_without_command=name in alone, no_args_is_help=name not in alone)(callback)
         _add_workloads(group, function, title)
         app.add_typer(group, name=name, rich_help_panel=panel_of[name])
+    app.add_typer(_fleet(), name="fleet", rich_help_panel=panel_of["fleet"])
     app.callback()(_main)
     return app
+
+
+class _Fleet(TyperGroup):
+    """``tune fleet FILE`` is ``tune fleet start FILE``."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args[0] not in self.commands and not args[0].startswith("-") and not ctx.resilient_parsing:
+            args = ["start", *args]
+        return super().resolve_command(ctx, args)
+
+
+def _fleet() -> typer.Typer:
+    group = _group(_Fleet, subcommand_metavar="FILE|COMMAND [ARGS]...")
+    group.callback(no_args_is_help=True)(fleet.fleet)
+    for command in (fleet.start, fleet.status, fleet.watch, fleet.stop):
+        group.command(command.__name__)(command)
+    return group
 
 
 def _main() -> None:

@@ -19,7 +19,7 @@ from autotune.db import CacheKey, Provenance, Store, Winner, migrations
 from autotune.db.engines import condition
 from autotune.db.engines.sqlite import APPLICATION_ID
 from autotune.db.models import Base
-from autotune.errors import StoreError
+from autotune.errors import NoDatabase, StoreError
 from autotune.runtime.entries import forget_entries, read_entries
 
 FIRST_REVISION = (
@@ -47,10 +47,11 @@ INSERT_STUDY = (
 def old_database(url: URL, path: Path, revision: str) -> Iterator[Engine]:
     """A database as an older version left it: a study under way with a trial, and one that finished."""
     engine = create_engine(url)
+    prefix = "tuning_" if revision >= migrations.RENAMED else ""
     with engine.begin() as connection:
         migrations.upgrade(connection, revision)
         for statement in (*FIRST_REVISION, INSERT_STUDY.format(id=2, m=2048, state="'finished'")):
-            connection.exec_driver_sql(statement)
+            connection.exec_driver_sql(statement.replace("INSERT INTO ", f"INSERT INTO {prefix}"))
     if url.get_backend_name() == "sqlite":
         with closing(sqlite3.connect(path)) as raw:
             raw.execute(f"PRAGMA application_id = {APPLICATION_ID}")
@@ -144,7 +145,10 @@ def test_reading_migrates_nothing_and_writing_all_that_is_there(url: URL, path: 
                 store.forget(1)
         with engine.connect() as connection:
             assert migrations.current(connection) == revision
-            assert not inspect(connection).has_table("tuning_studies")
+            assert not inspect(connection).has_table("fleet_problems")
+            assert inspect(connection).has_table("tuning_studies") == (revision >= migrations.RENAMED)
+        with Store.open(as_text(url), create=False) as store, pytest.raises(NoDatabase, match="has no fleet yet"):
+            _ = store.fleet
         Store.open(as_text(url)).close()
         with engine.begin() as connection:
             assert migrations.current(connection) == migrations.HEAD, "opening for writing migrates"
