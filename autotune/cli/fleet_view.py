@@ -23,14 +23,12 @@ def fleet_text(snapshot: Snapshot, most: int = MOST) -> RenderableType:
     parts: list[RenderableType] = [Text(visible(headline(snapshot)), style="bold")]
     rows: list[tuple[str, ...]]
     if snapshot.running:
-        rows = [(each.host, f"{short_title(each.problem)} ×{each.problem.wanted.key.world_size}", each.started_at[11:19], each.progress)
-                for each in snapshot.running]  # fmt: skip
+        rows = [
+            (each.host, _with_ranks(each.problem), each.started_at[11:19], each.progress) for each in snapshot.running
+        ]
         parts += _table(("host", "problem", "since UTC", "progress"), rows, most)
     if snapshot.unlucky:
-        rows = [
-            (_state(each), f"{short_title(each)} ×{each.wanted.key.world_size}", each.reason)
-            for each in snapshot.unlucky
-        ]
+        rows = [(_state(each), _with_ranks(each), each.reason) for each in snapshot.unlucky]
         parts += _table(("state", "problem", "reason"), rows, most)
     if snapshot.hosts:
         rows = [(each.name, f"{each.gpus} × {each.kind.device}", _condition(each)) for each in snapshot.hosts]
@@ -69,6 +67,10 @@ def _running_dict(each: UnderWay) -> dict[str, Any]:
 def _problem_dict(each: Listed) -> dict[str, Any]:
     key = dataclasses.asdict(each.wanted.key)
     return {"id": each.id, **key, "problem": json.loads(key["problem"]), "options": dict(each.wanted.options)}
+
+
+def _with_ranks(each: Listed) -> str:
+    return f"{short_title(each)} ×{each.wanted.key.world_size}"
 
 
 def _state(each: Listed) -> str:

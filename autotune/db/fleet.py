@@ -117,21 +117,21 @@ class Fleet:
 
     def doable(self, hosts: Collection[str], limit: int) -> list[Listed]:
         """Wanted problems that one of these hosts can take, the widest first."""
+        failed = exists().where(
+            *_counting("failed"), FleetAttempt.problem_id == FleetProblem.id, FleetAttempt.host == FleetHost.name
+        )
         there = exists().where(
             FleetHost.name.in_(hosts), FleetHost.broken == "", FleetHost.set_aside == "",
-            FleetHost.gpus >= FleetProblem.world_size,
+            FleetHost.gpus >= FleetProblem.world_size, ~failed.correlate(FleetProblem, FleetHost),
             *(getattr(FleetHost, name) == getattr(FleetProblem, name) for name in _KIND),
-            ~exists().where(
-                *_counting("failed"), FleetAttempt.problem_id == FleetProblem.id, FleetAttempt.host == FleetHost.name
-            ),
         )  # fmt: skip
-        query = select(FleetProblem).where(FleetProblem.state == "wanted", there)
+        query = select(FleetProblem).where(FleetProblem.state == "wanted", there.correlate(FleetProblem))
         query = query.order_by(FleetProblem.world_size.desc(), FleetProblem.id).limit(limit)
 
         def ask(session: Session) -> list[Listed]:
             rows = session.scalars(query).all()
-            failed = _failures(session, [row.id for row in rows])
-            return [_listed(row, failed.get(row.id, ())) for row in rows]
+            failed_on = _failures(session, [row.id for row in rows])
+            return [_listed(row, failed_on.get(row.id, ())) for row in rows]
 
         return self._database.read(ask)
 
@@ -222,7 +222,7 @@ class Fleet:
         """Attempts in the order of their start: those newer than ``after``, and these."""
         query = select(FleetAttempt, FleetProblem).join(FleetProblem, FleetProblem.id == FleetAttempt.problem_id)
         query = query.where(or_(FleetAttempt.id > after, FleetAttempt.id.in_(besides))).order_by(FleetAttempt.id)
-        found = self._database.read(lambda session: session.execute(query).tuples().all())
+        found = self._database.read(lambda session: session.execute(query).all())
         return [_attempt(row, of) for row, of in found]
 
     def newest_attempt(self) -> int:
@@ -231,7 +231,7 @@ class Fleet:
 
     def counts(self) -> Counts:
         query = select(FleetProblem.state, func.count()).group_by(FleetProblem.state)
-        return Counts(**dict(self._database.read(lambda session: session.execute(query).tuples().all())))
+        return Counts(**dict(self._database.read(lambda session: session.execute(query).all())))
 
     def hosts(self) -> list[HostRecord]:
         """All hosts ever examined, by name, with their findings."""
@@ -318,7 +318,7 @@ def _judge(session: Session, problem: int) -> None:
             .order_by(FleetAttempt.id.desc())
             .limit(IN_A_ROW)
         )
-        found = session.execute(last).tuples().all()
+        found = session.execute(last).all()
         if len(found) == IN_A_ROW and all(attempt == "failed" and of == "done" for _, attempt, of in found):
             why = f"failed {IN_A_ROW} problems in a row that other hosts pass"
             session.execute(update(FleetHost).where(FleetHost.name == host).values(set_aside=why))
@@ -343,7 +343,7 @@ def _failures(session: Session, problems: Sequence[int], *, credible: bool = Fal
         aside = select(FleetHost.name).where(FleetHost.set_aside != "")
         query = query.where(FleetAttempt.host.not_in(aside))
     found: dict[int, set[str]] = {}
-    for problem, host in session.execute(query).tuples():
+    for problem, host in session.execute(query):
         found.setdefault(problem, set()).add(host)
     return found
 

@@ -32,6 +32,9 @@ ALONE = "host"
 
 A_LITTLE = 0.001
 
+HEAD_SECONDS = 30.0
+"""Seconds without an answer from the head, after which the cluster is gone: Ray would end this process soon."""
+
 NODE_ID = "ray.io/node-id"
 ACCELERATOR = "ray.io/accelerator-type"
 
@@ -59,6 +62,7 @@ class RayEngine:
         """By node; a node that could not be examined is not in it."""
         self._nodes: dict[str, dict[str, Any]] = {}
         self._tasks: dict[Any, _Task] = {}
+        self._head = _Head(self._ray.get_runtime_context().gcs_address)
         self.troubles: dict[str, str] = {}
         """By host, why it could not be examined."""
         while self._look():
@@ -110,6 +114,8 @@ class RayEngine:
         return [self._end(reference, self._tasks.pop(reference)) for reference in ready]
 
     def close(self) -> None:
+        if not self._head.answers():
+            return  # Ray would wait for it
         for reference in self._tasks:
             self._ray.cancel(reference)
         if self._tasks:
@@ -117,7 +123,10 @@ class RayEngine:
         self._ray.shutdown()
 
     def _look(self) -> bool:
-        """Hear of nodes that came and went; True while one of them is being examined."""
+        """Hear of nodes that came and went; True while one of them is being examined. Raises FleetError."""
+        if not self._head.answers():
+            self._head.check()
+            return False
         nodes = [node for node in self._ray.nodes() if node["Alive"] and node["Resources"].get("GPU", 0) >= 1]
         self._nodes = {node["NodeID"]: node for node in nodes}
         for identity, node in self._nodes.items():
@@ -164,6 +173,30 @@ class RayEngine:
         except self._ray.exceptions.RayError as error:
             return Ended(task.problem.id, task.token, lost=f"Ray: {type(error).__name__}: {_first_line(error)}")
         return Ended(task.problem.id, task.token)
+
+
+class _Head:
+    """The head of the cluster, without which a question to Ray is not answered."""
+
+    def __init__(self, address: str) -> None:
+        name, _, port = address.rpartition(":")
+        self._place = name.strip("[]"), int(port)
+        self._answered_at = time.monotonic()
+
+    def answers(self) -> bool:
+        try:
+            socket.create_connection(self._place, timeout=2.0).close()
+        except OSError:
+            return False
+        self._answered_at = time.monotonic()
+        return True
+
+    def check(self) -> None:
+        """Raise FleetError if it has been silent for too long."""
+        if time.monotonic() > self._answered_at + HEAD_SECONDS:
+            raise FleetError(
+                "the head of the Ray cluster is gone; start the cluster again and run the same command: nothing is lost"
+            )
 
 
 def _connected(address: str | None) -> Any:
