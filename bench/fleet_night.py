@@ -10,6 +10,7 @@ are done: a worker killed, a node removed and added again, the database restarte
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import secrets
 import signal
@@ -30,14 +31,8 @@ WIDTHS = {"gpu-01": 4, "gpu-02": 2, "gpu-03": 1}
 PATIENCE = 600.0
 """Seconds in which the command has to end after its cluster's head died."""
 
-LIST = """\
-defaults: {effort: quick, trials: 1}
-problems:
-"""
-ENTRIES = (
-    "  - {{workload: gemm-all-reduce, m: {m}, n: 64, k: 64, world_size: {ranks}}}\n",
-    "  - {{workload: all-gather-gemm, m: {m}, n: 64, k: 64, world_size: {ranks}}}\n",
-)
+RANKS = (2, 1, 1, 2, 1, 1, 4, 1, 2, 1)
+"""Of the problems in turn."""
 
 
 class Nodes:
@@ -179,13 +174,15 @@ def restart_database(server: Any) -> Callable[[Night], None]:
 
 
 def problems(count: int) -> str:
-    """So many, of ranks in turn: 2, 4, 1, 2, 1, …; sizes differ."""
-    ranks = (2, 1, 4, 1, 2, 1)
+    """So many small ones; two workloads, sizes, element types and regimes in turn."""
+    workloads, types = ("gemm-all-reduce", "all-gather-gemm"), ("bf16", "fp16")
+    regimes = ("pipelined", "graph", "isolated")
+    every = itertools.product((16, 32, 48, 64, 80, 96), regimes, types, workloads)
     lines = [
-        ENTRIES[i % len(ENTRIES)].format(m=16 * (1 + i // len(ENTRIES)), ranks=ranks[i % len(ranks)])
-        for i in range(count)
+        f"  - {{workload: {workload}, m: {m}, dtype: {dtype}, regime: {regime}, world_size: {RANKS[i % len(RANKS)]}}}\n"
+        for i, (m, regime, dtype, workload) in enumerate(itertools.islice(every, count))
     ]
-    return LIST + "".join(lines)
+    return "defaults: {n: 64, k: 64, effort: quick, trials: 1}\nproblems:\n" + "".join(lines)
 
 
 def with_tokens() -> None:

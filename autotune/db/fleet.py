@@ -30,7 +30,7 @@ from autotune.db.fleet_records import (
     Wanted,
 )
 from autotune.db.lease import Held, Lease
-from autotune.db.models import KEY, PROVENANCE, FleetAttempt, FleetFinding, FleetHost, FleetProblem
+from autotune.db.models import KEY, KIND, PROVENANCE, FleetAttempt, FleetFinding, FleetHost, FleetProblem
 from autotune.db.records import CacheKey, Provenance
 from autotune.db.rows import now
 from autotune.errors import NoDatabase
@@ -46,8 +46,6 @@ IN_A_ROW = 3
 
 ROWS_AT_ONCE = 500
 
-_KIND = tuple(field.name for field in dataclasses.fields(Kind))
-
 
 class Fleet:
     """The fleet's tables of an open database. Use ``Store.fleet``."""
@@ -62,11 +60,7 @@ class Fleet:
 
         A new one whose identity is among ``done`` is done at once. Options are renewed where it is not under way.
         """
-        rows = [
-            {**each.as_row(), "state": "done" if each.identity in done else "wanted", "created_at": now(),
-             "reason": "was in the cache" if each.identity in done else ""}
-            for each in problems
-        ]  # fmt: skip
+        rows = [_new_row(each, each.identity in done) for each in problems]
 
         def put(session: Session) -> int:
             before = _count(session)
@@ -115,18 +109,19 @@ class Fleet:
 
         return self._database.write(put)
 
-    def doable(self, hosts: Collection[str], limit: int) -> list[Listed]:
-        """Wanted problems that one of these hosts can take, the widest first."""
+    def doable(self, hosts: Collection[str], limit: int, besides: Collection[int] = ()) -> list[Listed]:
+        """Wanted problems that one of these hosts can take, the widest first, without those in ``besides``."""
         failed = exists().where(
             *_counting("failed"), FleetAttempt.problem_id == FleetProblem.id, FleetAttempt.host == FleetHost.name
         )
         there = exists().where(
             FleetHost.name.in_(hosts), FleetHost.broken == "", FleetHost.set_aside == "",
             FleetHost.gpus >= FleetProblem.world_size, ~failed.correlate(FleetProblem, FleetHost),
-            *(getattr(FleetHost, name) == getattr(FleetProblem, name) for name in _KIND),
+            *(getattr(FleetHost, name) == getattr(FleetProblem, name) for name in KIND),
         )  # fmt: skip
-        query = select(FleetProblem).where(FleetProblem.state == "wanted", there.correlate(FleetProblem))
-        query = query.order_by(FleetProblem.world_size.desc(), FleetProblem.id).limit(limit)
+        wanted = (FleetProblem.state == "wanted", FleetProblem.id.not_in(besides), there.correlate(FleetProblem))
+        query = select(FleetProblem).where(*wanted)
+        query = query.order_by(FleetProblem.turn, FleetProblem.id).limit(limit)
 
         def ask(session: Session) -> list[Listed]:
             rows = session.scalars(query).all()
@@ -266,6 +261,12 @@ class Fleet:
         self._database.write(lambda session: session.execute(query))
 
 
+def _new_row(wanted: Wanted, is_done: bool) -> dict[str, Any]:
+    state, reason = ("done", "was in the cache") if is_done else ("wanted", "")
+    turn = -wanted.key.world_size
+    return {**wanted.as_row(), "turn": turn, "state": state, "reason": reason, "created_at": now()}
+
+
 def _upsert(session: Session) -> Any:
     """Insert, or renew the options of a problem that is there and not under way."""
     dialect: Any = postgresql if session.get_bind().dialect.name == "postgresql" else sqlite
@@ -279,14 +280,14 @@ def _upsert(session: Session) -> Any:
 
 def _claimable(host: FleetHost, problem: int | None) -> Any:
     """The problem's row, locked; on a server other claims pass it by instead of waiting."""
-    there = Kind(**{name: getattr(host, name) for name in _KIND})
+    there = Kind(**{name: getattr(host, name) for name in KIND})
     query = select(FleetProblem).where(FleetProblem.state == "wanted", _of_kind(there))
     query = query.where(FleetProblem.world_size <= host.gpus)
     if problem is not None:
         query = query.where(FleetProblem.id == problem)
     ours = (FleetAttempt.problem_id == FleetProblem.id, FleetAttempt.host == host.name)
     query = query.where(~exists().where(*_counting("failed"), *ours))
-    query = query.order_by(FleetProblem.world_size.desc(), FleetProblem.id).limit(1)
+    query = query.order_by(FleetProblem.turn, FleetProblem.id).limit(1)
     return query.with_for_update(skip_locked=True, of=FleetProblem)
 
 
@@ -392,5 +393,5 @@ def _attempt(row: FleetAttempt, of: FleetProblem) -> Attempt:
 
 
 def _host(row: FleetHost, findings: Iterable[Finding]) -> HostRecord:
-    kind = Kind(**{name: getattr(row, name) for name in _KIND})
+    kind = Kind(**{name: getattr(row, name) for name in KIND})
     return HostRecord(row.name, row.gpus, kind, tuple(findings), row.broken, row.set_aside)

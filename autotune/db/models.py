@@ -10,6 +10,7 @@ import dataclasses
 from sqlalchemy import BigInteger, Double, ForeignKey, Index, MetaData, Text, text
 from sqlalchemy.orm import DeclarativeBase, Mapped, configure_mappers, mapped_column
 
+from autotune.db.fleet_records import Kind
 from autotune.db.records import CacheKey, Provenance, State
 
 KEY = tuple(field.name for field in dataclasses.fields(CacheKey))
@@ -18,6 +19,8 @@ PROVENANCE = tuple(field.name for field in dataclasses.fields(Provenance))
 
 LIVE = text("state <> 'superseded'")
 UNDER_WAY = text("state = 'running'")
+WANTED = text("state = 'wanted'")
+KIND = tuple(field.name for field in dataclasses.fields(Kind))
 
 NAMES = {"ix": "ix_%(table_name)s_%(column_0_name)s", "pk": "pk_%(table_name)s",
          "fk": "fk_%(table_name)s_%(column_0_name)s"}  # fmt: skip
@@ -117,6 +120,7 @@ class FleetProblem(Base):
     __table_args__ = (
         Index("ix_fleet_problems_identity", *KEY, *PROVENANCE, unique=True),
         Index("ix_fleet_problems_state", "state"),
+        Index("ix_fleet_problems_wanted", *KIND, "turn", "id", sqlite_where=WANTED, postgresql_where=WANTED),
     )
 
     id: Mapped[int] = mapped_column(primary_key=True)
@@ -136,6 +140,8 @@ class FleetProblem(Base):
 
     options: Mapped[str] = mapped_column(Text)
     """Budget, trials, effort and seed, as JSON."""
+    turn: Mapped[int]
+    """Minus the world size: problems are handed out in this order, then in that of their coming."""
     state: Mapped[str] = mapped_column(Text)
     reason: Mapped[str] = mapped_column(Text, server_default="")
     """Why it is set aside, or what came of it last."""
@@ -150,6 +156,7 @@ class FleetAttempt(Base):
         Index("ix_fleet_attempts_under_way", "problem_id", unique=True, sqlite_where=UNDER_WAY,
               postgresql_where=UNDER_WAY),
         Index("ix_fleet_attempts_host", "host"),
+        Index("ix_fleet_attempts_lease", "lease", unique=True),
     )  # fmt: skip
 
     id: Mapped[int] = mapped_column(primary_key=True)

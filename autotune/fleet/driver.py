@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from autotune.db.fleet import Fleet
-from autotune.db.fleet_records import UnderWay
+from autotune.db.fleet_records import HostRecord, Kind, UnderWay
 from autotune.db.lease import Silence
 from autotune.errors import FleetError
 from autotune.fleet.engine import Ended, Engine
 
 POLL_SECONDS = 0.5
-AT_ONCE = 50
-"""Problems handed out between two looks at the database."""
-
 LOOK_SECONDS = 5.0
 """Seconds between two looks for leases of dead processes."""
 
@@ -36,22 +33,39 @@ def drive(fleet: Fleet, engine: Engine, watch: Callable[[], None] = lambda: None
             if host.name not in known:
                 fleet.register(host)
                 known.add(host.name)
-        here = [host.name for host in hosts]
+        hand_out(fleet, engine, hosts)
         losses.look(engine)
-        offered = [each for each in fleet.doable(here, AT_ONCE + len(engine.at_work)) if each.id not in engine.at_work]
-        for problem in offered:
-            if not engine.has_room:
-                break
-            engine.start(problem)
         watch()
-        if not engine.at_work and not offered and not losses.others:
-            return
+        if not engine.at_work and not losses.others:
+            hand_out(fleet, engine, hosts)  # what others gave back between the two looks
+            if not engine.at_work:
+                return
         ends = engine.ended(POLL_SECONDS)
         for end in ends:
             losses.give_up(end)
         unable = unable + sum(bool(end.unable) for end in ends) if all(end.unable for end in ends) else 0
         if unable >= MOST_UNABLE:
             raise FleetError(f"{unable} tasks in a row could not start; the last: {ends[-1].unable}")
+
+
+def hand_out(fleet: Fleet, engine: Engine, hosts: Sequence[HostRecord]) -> None:
+    """Give each host with free GPUs the widest problems that it takes.
+
+    A host whose widest problem does not fit into what is free waits for it, or narrow ones would keep it out for ever.
+    """
+    alike: dict[tuple[Kind, int], list[HostRecord]] = {}
+    for host in hosts:
+        if engine.free(host):
+            alike.setdefault((host.kind, host.gpus), []).append(host)
+    for group in alike.values():
+        limit = sum(engine.free(host) for host in group)
+        for problem in fleet.doable([host.name for host in group], limit, engine.at_work):
+            able = [host for host in group if host.name not in problem.failed_on]
+            fitting = [host for host in able if engine.free(host) >= problem.wanted.key.world_size]
+            if fitting:
+                engine.start(problem, min(fitting, key=engine.free))
+            elif len(able) == len(group):
+                break
 
 
 class _Losses:

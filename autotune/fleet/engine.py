@@ -30,11 +30,10 @@ class Engine(Protocol):
     def at_work(self) -> Collection[int]:
         """Problems started and not ended."""
 
-    @property
-    def has_room(self) -> bool:
-        """True if one more problem is worth starting now."""
+    def free(self, host: HostRecord) -> int:
+        """How many GPUs of a host this engine has not given out."""
 
-    def start(self, problem: Listed) -> None:
+    def start(self, problem: Listed, host: HostRecord) -> None:
         """Have a host claim the problem and tune it."""
 
     def ended(self, seconds: float) -> list[Ended]:

@@ -32,11 +32,10 @@ class LocalEngine:
     def at_work(self) -> set[int]:
         return {self._running[0]} if self._running is not None else set()
 
-    @property
-    def has_room(self) -> bool:
-        return self._running is None
+    def free(self, host: HostRecord) -> int:
+        return host.gpus if self._running is None else 0
 
-    def start(self, problem: Listed) -> None:
+    def start(self, problem: Listed, host: HostRecord) -> None:
         """Tune the widest problem that nobody else has; it need not be the one that was looked at."""
         token = uuid.uuid4().hex
         work = self._pool.submit(

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import functools
 import json
+import signal
 import socket
 import time
 import uuid
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,8 +43,7 @@ ACCELERATOR = "ray.io/accelerator-type"
 class _Task:
     problem: Listed
     token: str
-    hosts: frozenset[str]
-    """Hosts that it may run on."""
+    host: str
     cancelled: bool = False
 
 
@@ -81,29 +80,26 @@ class RayEngine:
     def at_work(self) -> set[int]:
         return {task.problem.id for task in self._tasks.values()}
 
-    @property
-    def has_room(self) -> bool:
-        """A queue of as much again as the GPUs that there are: Ray fills the gaps from it."""
-        total = sum(self._hosts[node].gpus for node in self._nodes if node in self._hosts)
-        return sum(task.problem.wanted.key.world_size for task in self._tasks.values()) < 2 * total
+    def free(self, host: HostRecord) -> int:
+        given = sum(task.problem.wanted.key.world_size for task in self._tasks.values() if task.host == host.name)
+        return (0 if given else host.gpus) if self._exclusive else host.gpus - given
 
-    def start(self, problem: Listed) -> None:
-        fitting = {
-            node: host.name
-            for node, host in self._hosts.items()
-            if node in self._nodes and host.takes(problem.wanted) and host.name not in problem.failed_on
-        }
+    def start(self, problem: Listed, host: HostRecord) -> None:
+        """Ray waits for the GPUs if another command has them, and chooses which ones it is."""
+        [node] = [node for node, found in self._hosts.items() if found is host and node in self._nodes]
         key, token = problem.wanted.key, uuid.uuid4().hex
         name = f"{dashed(key.workload)} {problem_text(json.loads(key.problem))} on {key.world_size} × {key.device}"
+        kind = self._nodes[node]["Labels"].get(ACCELERATOR)
         reference = self._attempt.options(
-            name=name, num_gpus=key.world_size, label_selector=self._selector(list(fitting)), resources=self._share(),
+            name=name, num_gpus=key.world_size, resources=self._share(),
+            label_selector={NODE_ID: node, **({ACCELERATOR: kind} if kind else {})},
         ).remote(self._url, problem.id, token)  # fmt: skip
-        self._tasks[reference] = _Task(problem, token, frozenset(fitting.values()))
+        self._tasks[reference] = _Task(problem, token, host.name)
 
     def ended(self, seconds: float) -> list[Ended]:
         present = {host.name for host in self.hosts()}
         for reference, task in self._tasks.items():
-            if not task.cancelled and not task.hosts & present:  # Ray would wait for ever
+            if not task.cancelled and task.host not in present:  # Ray would wait for ever
                 task.cancelled = True
                 self._ray.cancel(reference)
         if not self._tasks:
@@ -147,16 +143,6 @@ class RayEngine:
         except self._ray.exceptions.RayError as error:
             self.troubles[_name(self._nodes[node])] = _first_line(error)
 
-    def _selector(self, nodes: Sequence[str]) -> dict[str, str]:
-        """The nodes as a label selector: by accelerator type and exceptions, which is short, else one by one."""
-        types = {self._nodes[node]["Labels"].get(ACCELERATOR) for node in nodes}
-        [accelerator] = types if len(types) == 1 else [None]
-        if accelerator is None:
-            return {NODE_ID: f"in({','.join(nodes)})"}
-        alike = [node for node, found in self._nodes.items() if found["Labels"].get(ACCELERATOR) == accelerator]
-        others = [node for node in alike if node not in nodes]
-        return {ACCELERATOR: accelerator, **({NODE_ID: f"!in({','.join(others)})"} if others else {})}
-
     def _share(self) -> dict[str, float]:
         if self._exclusive:
             return {ALONE: 1.0}
@@ -166,7 +152,7 @@ class RayEngine:
         try:
             self._ray.get(reference)
         except self._ray.exceptions.TaskCancelledError:
-            return Ended(task.problem.id, task.token, lost="cancelled: no host that may run it is left")
+            return Ended(task.problem.id, task.token, lost="cancelled: its host is gone")
         except self._ray.exceptions.RayTaskError as error:
             why = _first_line(error.cause or error)
             return Ended(task.problem.id, task.token, lost=why, unable=why)
@@ -207,12 +193,16 @@ def _connected(address: str | None) -> Any:
         raise FleetError(f"--engine ray needs Ray ({error}); install it: {EXTRA}") from error
     if address is not None and "://" in address:
         raise FleetError(f"address {address!r}: write HOST:PORT of the head, or leave it out on a host of the cluster")
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         ray.init(address=address or "auto", log_to_driver=False, logging_level="warning")
     except (ConnectionError, RuntimeError, ValueError, OSError) as error:
         raise FleetError(
             f"no Ray cluster at {address or 'this host'}: {_first_line(error)}; start one: ray start --head"
         ) from error
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)  # Ray's would end this process on SIGTERM, with a stack trace
     return ray
 
 

@@ -1,4 +1,4 @@
-"""The loop with the local engine over quick fakes: all is done once, whoever dies, and several commands share a list."""
+"""The loop with the local engine over quick fakes: everything is done once, whoever dies, whoever shares the list."""
 
 from __future__ import annotations
 

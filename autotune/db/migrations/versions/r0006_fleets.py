@@ -13,6 +13,8 @@ depends_on = None
 KEY = ("workload", "problem", "world_size", "device", "arch", "interconnect", "regime")
 PROVENANCE = ("source_hash", "space", "triton", "iris", "torch", "driver")
 
+KIND = ("device", "arch", "interconnect", "triton", "iris", "torch", "driver")
+
 
 def upgrade() -> None:
     """Add four tables; nothing that is there changes."""
@@ -20,13 +22,19 @@ def upgrade() -> None:
         "fleet_problems",
         sa.Column("id", sa.Integer(), nullable=False),
         *(_column(name, number=name == "world_size") for name in (*KEY, *PROVENANCE)),
-        *map(_column, ("options", "state")),
+        _column("options"),
+        _column("turn", number=True),
+        _column("state"),
         _column("reason", default=""),
         _column("created_at"),
         sa.PrimaryKeyConstraint("id", name="pk_fleet_problems"),
     )
     op.create_index("ix_fleet_problems_identity", "fleet_problems", [*KEY, *PROVENANCE], unique=True)
     op.create_index("ix_fleet_problems_state", "fleet_problems", ["state"])
+    op.create_index(
+        "ix_fleet_problems_wanted", "fleet_problems", [*KIND, "turn", "id"], sqlite_where=sa.text("state = 'wanted'"),
+        postgresql_where=sa.text("state = 'wanted'"),
+    )  # fmt: skip
     op.create_table(
         "fleet_attempts",
         sa.Column("id", sa.Integer(), nullable=False),
@@ -45,6 +53,7 @@ def upgrade() -> None:
     )
     op.create_index("ix_fleet_attempts_problem_id", "fleet_attempts", ["problem_id"])
     op.create_index("ix_fleet_attempts_host", "fleet_attempts", ["host"])
+    op.create_index("ix_fleet_attempts_lease", "fleet_attempts", ["lease"], unique=True)
     running = sa.text("state = 'running'")
     op.create_index(
         "ix_fleet_attempts_under_way", "fleet_attempts", ["problem_id"], unique=True, sqlite_where=running,
