@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from autotune.db import CacheKey, Entry, Store, Winner
-from autotune.errors import AutotuneError
+from autotune.db import CacheKey, Entry, Winner
+from autotune.errors import UnknownWorkload
 from autotune.machine import INTERPRETER
 from autotune.outcome import DEFAULT_REGIME, Latency, Regime
 from autotune.report.figures import (
@@ -19,7 +19,6 @@ from autotune.report.figures import (
     fastest,
     latency_text,
     microseconds,
-    options_text,
     problem_text,
     ratio,
     regime_options,
@@ -27,20 +26,10 @@ from autotune.report.figures import (
     slowest,
 )
 from autotune.report.regimes import TITLES, WITHOUT_ROUNDS, conclusion, in_regimes, verdicts
+from autotune.report.staleness import why_stale
+from autotune.workloads import installed_workload
 
 Lines = list[tuple[str, str]]
-
-
-def selected(store: Store, name: str | None, given: Mapping[str, Any], device: str | None = None) -> list[Entry]:
-    """The entries of a workload (None: of all) whose problems have the given fields, newest first. Raises AutotuneError
-    if there is none.
-    """
-    found = [entry for entry in store.entries(name, device) if matches(entry.key, given)]
-    if not found:
-        wanted = f"{dashed(name)} {options_text(given)}".strip() if name else "any workload"
-        where = f" on {device}" if device else ""
-        raise AutotuneError(f"no finished study of {wanted}{where} in {store.place}; tune list shows all entries")
-    return found
 
 
 def entry_dict(entry: Entry) -> dict[str, Any]:
@@ -50,6 +39,7 @@ def entry_dict(entry: Entry) -> dict[str, Any]:
         "problem": json.loads(entry.key.problem),
         **winner_dict(entry.winner, Regime(entry.key.regime)),
         "provenance": dataclasses.asdict(entry.provenance),
+        "origin": entry.origin,
         "study": entry.study_id,
         "trials": entry.trials,
         "finished_at": entry.finished_at.isoformat(),
@@ -81,12 +71,38 @@ def winner_dict(winner: Winner, regime: Regime = DEFAULT_REGIME) -> dict[str, An
 
 
 def title(workload: str, problem: Mapping[str, Any]) -> str:
-    return f"{dashed(workload)}  {problem_text(problem)}"
+    return f"{dashed(workload)}  {problem_text(in_order(workload, problem))}"
+
+
+def in_order(workload: str, problem: Mapping[str, Any]) -> dict[str, Any]:
+    """A problem's fields as its workload declares them; a database has them by the alphabet."""
+    declared = list(_defaults(workload))
+    return {name: problem[name] for name in sorted(problem, key=lambda name: _place(name, declared))}
+
+
+def short_problem(key: CacheKey) -> str:
+    """A stored problem in one line, without fields that have their default."""
+    fields, defaults = in_order(key.workload, key.fields), _defaults(key.workload)
+    return problem_text({name: value for name, value in fields.items() if value != defaults.get(name)})
+
+
+def _place(name: str, declared: Sequence[str]) -> int:
+    return declared.index(name) if name in declared else len(declared)
+
+
+def _defaults(workload: str) -> dict[str, Any]:
+    """The fields of a workload's problem, in order, with their defaults; nothing if it is not known here."""
+    try:
+        fields = dataclasses.fields(installed_workload(workload).problem_type)
+    except UnknownWorkload:
+        return {}
+    return {field.name: field.default for field in fields}
 
 
 def entry_title(entry: Entry) -> str:
     """Workload, problem and regime of an entry in one line."""
-    return title(entry.key.workload, json.loads(entry.key.problem)) + regime_options(entry.key.regime)
+    regime = "" if entry.key.is_kernel else regime_options(entry.key.regime)
+    return title(entry.key.workload, entry.key.fields) + regime
 
 
 def winner_lines(winner: Winner, name: str = "winner", regime: Regime = DEFAULT_REGIME) -> Lines:
@@ -137,9 +153,17 @@ def entry_lines(entry: Entry) -> Lines:
         ("tuned", f"{entry.finished_at:%Y-%m-%d %H:%M} UTC, study {entry.study_id}{_origin(entry)}"),
         ("with", provenance),
     ]
+    if entry.key.is_kernel:
+        lines.append(("kernel", f"{entry.origin or 'decorated'}; a launch is served this where its source and configs "
+                                "are as they were"))  # fmt: skip
+    elif entry.origin:
+        lines.append(("file", entry.origin))
+    stale = why_stale(entry.key, entry.provenance)
+    if stale:
+        lines.append(("stale", stale))
     if entry.key.device == INTERPRETER:
         lines.append(("note", INTERPRETER_NOTE))
-    if not entry.winner.latency.rounds:
+    if not entry.winner.latency.rounds and not entry.key.is_kernel:
         lines.append(("note", WITHOUT_ROUNDS))
     return lines
 
@@ -152,12 +176,6 @@ def speedup_text(winner: Winner, regime: Regime) -> str:
 
 def _origin(entry: Entry) -> str:
     return f", imported {entry.imported_at:%Y-%m-%d %H:%M} UTC" if entry.imported_at is not None else ""
-
-
-def matches(key: CacheKey, given: Mapping[str, Any]) -> bool:
-    """True where the key's problem has the given fields."""
-    problem = json.loads(key.problem)
-    return all(problem.get(name) == value for name, value in given.items())
 
 
 def _fastest_first(latencies: dict[str, Latency], regime: Regime) -> list[tuple[str, Latency]]:

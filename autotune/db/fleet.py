@@ -52,7 +52,7 @@ class Fleet:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        if database.schema.is_older_than("0006"):
+        if database.schema.is_older_than("0007"):
             raise NoDatabase(f"{database.place} has no fleet yet; start one: tune fleet problems.yaml")
 
     def add(self, problems: Iterable[Wanted], *, done: Collection[tuple[CacheKey, Provenance]] = ()) -> int:

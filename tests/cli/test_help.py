@@ -14,11 +14,11 @@ FOLDER = Path(__file__).parent / "help"
 
 GROUPS = ("run", "grid", "record", "show", "lookup", "report", "export")
 FLEET = ("start", "status", "watch", "stop")
-WORKLOADS = ("all-gather-gemm", "gemm-reduce-scatter", "gemm-all-reduce", "flash-decode")
+WORKLOADS = ("all-gather-gemm", "gemm-reduce-scatter", "gemm-all-reduce", "all-reduce-norm", "flash-decode")
 
 COMMANDS: dict[str, tuple[str, ...]] = {
     "tune": (),
-    **{name: (name,) for name in ("list", "import", "doctor", *GROUPS, *WORKLOADS)},
+    **{name: (name,) for name in ("demo", "list", "import", "compare", "doctor", *GROUPS, *WORKLOADS)},
     **{f"{name}-workload": (name, "all-gather-gemm") for name in GROUPS},
     "fleet": ("fleet",),
     **{f"fleet-{name}": ("fleet", name) for name in FLEET},

@@ -28,6 +28,13 @@ def test_sizes_are_lists_and_ranges_as_on_the_command_line() -> None:
     ]
 
 
+def test_the_file_of_the_docs_is_one() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "fleet.md").read_text().partition("```yaml\n")[2].partition("```")[0]
+    asked = parse_list(text)
+    assert {each.workload.name for each in asked} == {"all_gather_gemm", "gemm_all_reduce", "flash_decode"}
+    assert len(asked) == 10 + 8 + 35
+
+
 def test_defaults_and_options() -> None:
     text = """
     defaults: {n: 64, k: 64, world_size: 2, budget: 5m, regime: graph}

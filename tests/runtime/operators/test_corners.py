@@ -24,7 +24,7 @@ NAMES = [
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pair:
     """The answers of two ranks, by the function called."""
     folder = tmp_path_factory.mktemp("pair")
-    answers = run_ranks(ON_RANKS, "several", 2, folder, gpu=request.param, argument=(url(folder), NAMES), seconds=540)
+    answers = run_ranks(ON_RANKS, "several", 2, folder, gpu=request.param, argument=(url(folder), NAMES))
     return {name: [answer[name] for answer in answers] for name in NAMES}
 
 
@@ -76,7 +76,9 @@ def test_an_out_that_overlaps_an_operand_is_refused(pair: Pair) -> None:
     for said in pair["overlaps"]:
         fine = {name for name, told in said.items() if told == "no error"}
         assert fine == {"first beside", "later beside"}
-        assert all("shares memory with an operand" in told for name, told in said.items() if name not in fine)
+        assert all(
+            "shares memory with another tensor of the call" in told for name, told in said.items() if name not in fine
+        )
 
 
 def test_a_rank_without_a_page_of_the_cache_contributes_nothing(pair: Pair) -> None:

@@ -1,12 +1,12 @@
-"""Revision 0006: a fleet's problems, attempts at them, hosts and the doctor's findings."""
+"""Revision 0007: a fleet's problems, attempts at them, hosts and the doctor's findings."""
 
 from __future__ import annotations
 
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0006"
-down_revision = "0005"
+revision = "0007"
+down_revision = "0006"
 branch_labels = None
 depends_on = None
 
