@@ -18,7 +18,7 @@ import triton
 import triton.language as tl
 
 from autotune.heap import device as heap
-from autotune.kernels.primitives.counters import arrive, finish, read_epoch, wait_for_all
+from autotune.kernels.primitives.counters import arrive, end_phase, finish, read_epoch, wait_for_all
 from autotune.kernels.primitives.splits import join_splits, split_range
 from autotune.kernels.primitives.tiles import accumulate, load_a, load_b, store_tile, swizzle
 from autotune.kernels.primitives.transfer import fetch_shards, push_shard, wait_for_rows, wait_for_rows_of_each
@@ -73,14 +73,14 @@ def gather_gemm_kernel(
     a, inbox, b, c, shard, inbox_pointer, bias, partials, tickets,
     M, N, K, shard_rows, width, stride_bk, stride_bn,
     transfer_rows, comm_programs, head_start, group_m, finishing, rank,
-    heap_bases, epoch_counter, arrivals, ready, done, status, spin_limit,
+    heap_bases, epoch_counter, arrivals, ready, done, phase, status, spin_limit,
     WORLD: tl.constexpr, ROWS: tl.constexpr, GATHERED: tl.constexpr, SLOTS: tl.constexpr, TRANSFER: tl.constexpr,
     ROTATE: tl.constexpr, STEP_ROWS: tl.constexpr, STEP_COLUMNS: tl.constexpr, VECTOR: tl.constexpr,
     HINT: tl.constexpr, SPLITS: tl.constexpr, PRELOAD: tl.constexpr,
     CHUNKS: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     TMA: tl.constexpr, B_TRANSPOSED: tl.constexpr, EVEN_K: tl.constexpr,
-    BIAS: tl.constexpr, FLATTEN: tl.constexpr, PROXY_FENCE: tl.constexpr,
+    BIAS: tl.constexpr, FLATTEN: tl.constexpr, PROXY_FENCE: tl.constexpr, BARRIER: tl.constexpr,
 ):  # fmt: skip
     """C [M, N] = all_gather(A) @ B [K, N] + bias, reading remote rows from the inbox as their units arrive.
 
@@ -89,7 +89,8 @@ def gather_gemm_kernel(
     ``finishing`` is the number of programs that share the epoch. GATHERED: our own shard goes through the inbox too, so
     that a tile may have several owners and its depth be split; otherwise (rows layout, tiles that divide the shard)
     each tile has one owner, and our own are read from the shard. A tile waits for A in CHUNKS ranges of K, one after
-    the other: in rows layout they are units of their own, in K layout the shards of some ranks each.
+    the other: in rows layout they are units of their own, in K layout the shards of some ranks each. BARRIER: no tile
+    begins before all ranks have pushed everything; only ``tune taxes`` wants that.
     """
     pid = tl.program_id(0)
     programs = tl.num_programs(0)
@@ -129,6 +130,12 @@ def gather_gemm_kernel(
     begin = tl.where(worker < 0, head_start, 0)
     end = turn_of(tiles_m * tiles_n * SPLITS, worker, pid, early, head_start, workers, programs)
     end = tl.maximum(end, begin)
+
+    if BARRIER:
+        if pid < comm_programs:
+            end_phase(phase, comm_programs, ready, rank, heap_bases, WORLD)
+        if begin < end:
+            wait_for_all(ready, epoch + 1, status, spin_limit, WORLD)
 
     if GATHERED:
         # In rows layout start at our own rows and go backwards, as the others arrive; in K layout from the top.
@@ -225,20 +232,28 @@ def gather_gemm_kernel(
             wait_for_all(done, target, status, spin_limit, WORLD)
 
 
-@triton.jit(do_not_specialize=["M", "shard_rows", "transfer_rows", "finishing", "rank"])
+@triton.jit(do_not_specialize=["M", "shard_rows", "transfer_rows", "finishing", "rank", "spin_limit"])
 def push_kernel(
     shard, inbox_pointer, M, K, shard_rows, width, transfer_rows, finishing, rank, heap_bases, epoch_counter, arrivals,
+    ready, phase, status, spin_limit,
     WORLD: tl.constexpr, ROWS: tl.constexpr, GATHERED: tl.constexpr, SLOTS: tl.constexpr, ROTATE: tl.constexpr,
     STEP_ROWS: tl.constexpr, STEP_COLUMNS: tl.constexpr, VECTOR: tl.constexpr, HINT: tl.constexpr,
-    CHUNKS: tl.constexpr,
+    CHUNKS: tl.constexpr, BARRIER: tl.constexpr,
 ):  # fmt: skip
-    """Push our shard to every peer's inbox, as a separate kernel; shares the epoch with the GEMM's programs."""
-    slot = read_epoch(epoch_counter) & (SLOTS - 1)
+    """Push our shard to every peer's inbox, as a separate kernel; shares the epoch with the GEMM's programs.
+
+    BARRIER: the launch ends when all ranks have pushed everything, as a collective's does.
+    """
+    epoch = read_epoch(epoch_counter)
+    slot = epoch & (SLOTS - 1)
     push_shard(
         shard, inbox_pointer, place_of(rank, slot, M, K, shard_rows, width, ROWS), arrivals, shard_rows, width, K,
         transfer_rows, tl.program_id(0), tl.num_programs(0), rank, heap_bases,
         WORLD, CHUNKS if ROWS else 1, STEP_ROWS, STEP_COLUMNS, VECTOR, HINT, ROTATE, 0 if GATHERED else 1,
     )  # fmt: skip
+    if BARRIER:
+        if end_phase(phase, tl.num_programs(0), ready, rank, heap_bases, WORLD):
+            wait_for_all(ready, epoch + 1, status, spin_limit, WORLD)
     finish(epoch_counter, finishing)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
@@ -10,10 +12,11 @@ from autotune.kernels.launching.plan import Launch
 from autotune.kernels.launching.tensors import Run
 
 
-def bulk_synchronous(problem: AllGatherGemm, tensors: GemmTensors) -> Run:
+def bulk_synchronous(problem: AllGatherGemm, tensors: GemmTensors, between: Sequence[Launch] = ()) -> Run:
     """The baseline, the hard way: one ``all_gather_into_tensor``, one library GEMM, no concatenation, no host wait.
 
     In K layout the shard is gathered transposed: the result is A transposed, which the library's GEMM takes as it is.
+    ``between`` are launches between the two.
     """
     a, by_rows = tensors.a, problem.rows_layout
     shape = (problem.m, problem.k) if by_rows else (problem.k, problem.m)
@@ -21,6 +24,8 @@ def bulk_synchronous(problem: AllGatherGemm, tensors: GemmTensors) -> Run:
     def run() -> None:
         gathered = a.new_empty(shape)
         torch.distributed.all_gather_into_tensor(gathered, a if by_rows else a.t().contiguous())
+        for launch in between:
+            launch.run()
         multiply(gathered if by_rows else gathered.t(), tensors, tensors.c)
 
     return run

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import torch
 
-from autotune.kernels.launching.knobs import Knobs
+from autotune.kernels.launching.knobs import LadderKnobs
 from autotune.kernels.launching.tensors import TORCH_DTYPES, Allocate
 
 
@@ -56,7 +56,7 @@ class GemmTensors:
 
 
 @dataclass(frozen=True, kw_only=True)
-class GemmKnobs(Knobs):
+class GemmKnobs(LadderKnobs):
     """The knobs that several GEMM workloads have. A knob that a workload or a mode lacks has no effect as it is here.
 
     ``block_m`` is 0 where the GEMM is the library's.

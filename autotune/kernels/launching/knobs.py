@@ -36,6 +36,41 @@ class Knobs:
         return cls(**values)
 
 
+OVERLAPPED, ONE_LAUNCH, TWO_LAUNCHES = "overlapped", "one_launch", "two_launches"
+"""Values of ``phases`` below."""
+
+REGISTERS, MEMORY = "registers", "memory"
+"""Values of ``handover`` below."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LadderKnobs(Knobs):
+    """Knobs that are not in the space: the rungs between a bulk-synchronous program and ours, for ``tune taxes``."""
+
+    phases: str = OVERLAPPED
+    """``one_launch``: a barrier of all ranks between communication and computation; ``two_launches``: a launch for
+    each."""
+    handover: str = REGISTERS
+    """``memory``: what the producing loop could hand on in registers goes through memory, too."""
+    empty_launches: int = 0
+    """Empty kernels between the phases where these are launches: the dose whose response is a launch's cost."""
+
+    @property
+    def barrier(self) -> bool:
+        """True if the phases share a launch."""
+        return self.phases == ONE_LAUNCH
+
+    @property
+    def split_launch(self) -> bool:
+        """True if each phase is a launch."""
+        return self.phases == TWO_LAUNCHES
+
+    @property
+    def phased(self) -> bool:
+        """True if no rank computes while data travels."""
+        return self.phases != OVERLAPPED
+
+
 @functools.cache
 def _kinds(kind: Any) -> Mapping[str, type]:
     return typing.get_type_hints(kind)
