@@ -22,6 +22,7 @@ ROOMS = (
     "decorator",
     "runtime",
     "recordings",
+    "taxes",
     "tuning",
     "ranks",
     "workloads",

@@ -11,7 +11,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from autotune.cli import output
-from autotune.cli.commands import grid, health, listing, record, report, sharing, tune
+from autotune.cli.commands import grid, health, listing, record, report, sharing, taxes, tune
 from autotune.cli.interrupts import exit_code, interruptible, requested
 from autotune.cli.options import with_problem_options
 from autotune.errors import AutotuneError, UnknownWorkload
@@ -24,7 +24,7 @@ DEFAULTS = "Dimensions left out are those of the workload's default problem on t
 PANELS = {
     "Workloads": (),
     "More ways to tune": ("run", "grid", "record"),
-    "Results": ("list", "show", "lookup", "report", "export", "import"),
+    "Results": ("list", "show", "lookup", "report", "taxes", "export", "import"),
     "This machine": ("doctor",),
 }
 """Panels of the help page in order, with the commands in each; the first has the workloads."""
@@ -97,6 +97,7 @@ def build() -> typer.Typer:
         ("show", listing.show_entry, "Show the cache entry of one problem of {}.", listing.show),
         ("lookup", listing.look_up, "Print the config a program would get for {}.", listing.lookup),
         ("report", report.report_workload, "Report on {}.", report.report),
+        ("taxes", taxes.measure_taxes, "Measure the taxes of {}.", taxes.taxes),
         ("export", sharing.export_workload, "Export the tuned configs of {}.", sharing.export),
     ):
         group = _group(_commands_of(function, title), subcommand_metavar="WORKLOAD [ARGS]...")

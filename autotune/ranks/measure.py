@@ -12,6 +12,7 @@ import torch.distributed as dist
 
 from autotune.errors import MissedBarrier
 from autotune.heap.arena import SymmetricHeap
+from autotune.kernels.launching.empty import empty_launches
 from autotune.kernels.launching.plan import Launch
 from autotune.kernels.primitives.barrier import barrier_kernel
 from autotune.machine import Machine
@@ -37,6 +38,9 @@ HOST_AHEAD_FROM = 300e-6
 
 SHORTEST_PAUSE, LONGEST_PAUSE = 50e-6, 2e-3
 """Seconds that the device sleeps before a call, so that the host is ahead of it: the time of the call itself helps."""
+
+CLOCK_CYCLES = 1_000_000
+"""Cycles by which a GPU's clock is measured: half a millisecond, of which events resolve a thousandth."""
 
 ATTEMPTS = 5
 """At an isolated call that all ranks begin in time."""
@@ -110,6 +114,45 @@ class Stopwatch:
         if self._machine.is_interpreter:
             return []
         return [self._isolated_time(call) for _ in range(calls)]
+
+    def time_barrier(self, warmup: int, calls: int) -> dict[str, tuple[float, ...]]:
+        """Times of a launch that is nothing but the barrier of all ranks, and of an empty one. Collective."""
+        [empty] = empty_launches(1)
+        runs = {"barrier": self._barrier.run, "empty": empty.run}
+        return {
+            name: tuple(self.time(run, warmup=warmup, iterations=calls).device) for name, run in runs.items()
+        }  # fmt: skip
+
+    def delayed(self, call: Callable[[], None], seconds: float) -> Callable[[], None]:
+        """``call`` after a pause, on the device where there is one."""
+        if self._machine.is_interpreter:
+
+            def pause() -> None:
+                time.sleep(seconds)
+        else:
+            cycles = int(seconds * self.clock() * 1e6)
+
+            def pause() -> None:
+                torch.cuda._sleep(cycles)
+
+        def pause_and_call() -> None:
+            pause()
+            call()
+
+        return pause_and_call
+
+    def clock(self) -> float:
+        """MHz at which this rank's GPU runs now; 0 under the interpreter."""
+        if self._machine.is_interpreter:
+            return 0.0
+        before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        torch.cuda._sleep(CLOCK_CYCLES // 10)  # so that both events lie behind the host
+        before.record()
+        torch.cuda._sleep(CLOCK_CYCLES)
+        after.record()
+        torch.cuda.synchronize()
+        milliseconds: float = before.elapsed_time(after)
+        return CLOCK_CYCLES / (milliseconds * 1e3)
 
     def _isolated_time(self, call: Callable[[], None]) -> float:
         """Of a call that no rank began too late; of the last one if every attempt had such a rank."""

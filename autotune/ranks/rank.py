@@ -9,6 +9,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,7 @@ from autotune.ranks.protocol import (
     Done,
     Failed,
     Measure,
+    MeasureBarrier,
     MeasureIsolated,
     MeasureParts,
     MeasureRates,
@@ -33,6 +35,7 @@ from autotune.ranks.protocol import (
     Reply,
     Request,
     SetUp,
+    Turn,
 )
 
 if TYPE_CHECKING:
@@ -124,6 +127,10 @@ class Rank:
             return self._measured(timed.device, timed.host)
         elif isinstance(request, MeasureIsolated):
             return self._measured(self._stopwatch.time_isolated(self._run, request.calls))
+        elif isinstance(request, Turn):
+            return self._turn(request)
+        elif isinstance(request, MeasureBarrier):
+            return Done(self.fingerprint, parts=self._stopwatch.time_barrier(request.warmup, request.calls))
         elif isinstance(request, MeasureParts):
             return Done(self.fingerprint, parts=self._parts(request))
         elif isinstance(request, MeasureRates):
@@ -134,6 +141,22 @@ class Rank:
         if self._operation.timed_out():
             return Failed(Outcome.TIMED_OUT, "a wait in the kernel timed out while being timed")
         return Done(self.fingerprint, times=tuple(times), host=tuple(host))
+
+    def _turn(self, request: Turn) -> Reply:
+        """Time a config, prepared anew unless it was the last one's, with the inputs that are there."""
+        if not self._has_inputs:
+            self._refresh(0)
+        if self._config != request.config:
+            self._config, self._run = request.config, self._operation.prepare(request.config)
+        run = self._run
+        if request.late and request.late_rank == self._heap.rank:
+            run = self._stopwatch.delayed(run, request.late)
+        if request.isolated:
+            times = self._stopwatch.time_isolated(run, request.calls)
+        else:
+            times = self._stopwatch.time(run, warmup=request.warmup, iterations=request.calls).device
+        measured = self._measured(times)
+        return replace(measured, clock=self._stopwatch.clock()) if isinstance(measured, Done) else measured
 
     def _parts(self, request: MeasureParts) -> dict[str, tuple[float, ...]]:
         if not self._has_inputs:  # as where ranks were started again: a GEMM of zeros draws less power

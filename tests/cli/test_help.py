@@ -12,7 +12,7 @@ from autotune.cli import app
 
 FOLDER = Path(__file__).parent / "help"
 
-GROUPS = ("run", "grid", "record", "show", "lookup", "report", "export")
+GROUPS = ("run", "grid", "record", "show", "lookup", "report", "taxes", "export")
 WORKLOADS = ("all-gather-gemm", "gemm-reduce-scatter", "gemm-all-reduce", "flash-decode")
 
 COMMANDS: dict[str, tuple[str, ...]] = {

@@ -50,7 +50,8 @@ def old_database(url: URL, path: Path, revision: str) -> Iterator[Engine]:
     with engine.begin() as connection:
         migrations.upgrade(connection, revision)
         for statement in (*FIRST_REVISION, INSERT_STUDY.format(id=2, m=2048, state="'finished'")):
-            connection.exec_driver_sql(statement)
+            prefix = "tuning_" if revision >= migrations.RENAMED else ""
+            connection.exec_driver_sql(statement.replace("INSERT INTO ", f"INSERT INTO {prefix}"))
     if url.get_backend_name() == "sqlite":
         with closing(sqlite3.connect(path)) as raw:
             raw.execute(f"PRAGMA application_id = {APPLICATION_ID}")
@@ -73,14 +74,20 @@ def test_the_revisions_make_what_the_models_say(url: URL, path: Path, began: str
     Store.open(as_text(url)).close()
     engine = create_engine(url)
     names = [
-        index["name"] for table in ("tuning_studies", "tuning_trials") for index in inspect(engine).get_indexes(table)
+        index["name"]
+        for table in ("tuning_studies", "tuning_trials", "tuning_taxes")
+        for index in inspect(engine).get_indexes(table)
     ]
     assert sorted(map(str, names)) == [
-        "ix_tuning_studies_live", "ix_tuning_studies_record_key", "ix_tuning_trials_record_key",
-        "ix_tuning_trials_study_id",
+        "ix_tuning_studies_live", "ix_tuning_studies_record_key", "ix_tuning_taxes_record_key",
+        "ix_tuning_taxes_study_id", "ix_tuning_trials_record_key", "ix_tuning_trials_study_id",
     ]  # fmt: skip
     if url.get_backend_name() == "postgresql":
-        for table, keys in (("tuning_studies", []), ("tuning_trials", ["fk_tuning_trials_study_id"])):
+        for table, keys in (
+            ("tuning_studies", []),
+            ("tuning_trials", ["fk_tuning_trials_study_id"]),
+            ("tuning_taxes", ["fk_tuning_taxes_study_id"]),
+        ):
             assert inspect(engine).get_pk_constraint(table)["name"] == f"pk_{table}"
             assert [key["name"] for key in inspect(engine).get_foreign_keys(table)] == keys
     with engine.connect() as connection:
@@ -142,9 +149,11 @@ def test_reading_migrates_nothing_and_writing_all_that_is_there(url: URL, path: 
             assert [trial.evaluation.reason for trial in store.trials(1)] == ["rank 1 died"]
             with pytest.raises(StoreError, match=f"has schema '{revision}' and is open for reading only"):
                 store.forget(1)
+            assert store.taxes(2) is None, "there is no table of them yet"
         with engine.connect() as connection:
             assert migrations.current(connection) == revision
-            assert not inspect(connection).has_table("tuning_studies")
+            assert inspect(connection).has_table("tuning_studies") == (revision >= migrations.RENAMED)
+            assert not inspect(connection).has_table("tuning_taxes")
         Store.open(as_text(url)).close()
         with engine.begin() as connection:
             assert migrations.current(connection) == migrations.HEAD, "opening for writing migrates"
@@ -155,6 +164,9 @@ def test_reading_migrates_nothing_and_writing_all_that_is_there(url: URL, path: 
             assert sorted(entry.study_id for entry in store.entries()) == [2, 3]
             store.record(1, store.trials(1)[0])
             assert len(store.trials(1)) == 2 and condition(as_text(url)).trials == 2
+            store.add_taxes(2, '{"first": 1}')
+            store.add_taxes(2, '{"second": 2}')
+            assert store.taxes(2) == '{"second": 2}' and store.taxes(1) is None
 
 
 def test_a_lookup_in_an_older_database_is_exact_and_changes_no_byte(path: Path) -> None:

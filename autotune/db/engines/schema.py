@@ -10,7 +10,7 @@ from sqlalchemy import Connection, FromClause, cast, column, inspect, null, sele
 from sqlalchemy.exc import NoSuchTableError
 
 from autotune.db import migrations
-from autotune.db.models import Base, Study, Trial
+from autotune.db.models import Base, Study, TaxesRow, Trial
 from autotune.errors import StoreError
 
 
@@ -28,6 +28,11 @@ class Schema:
     def is_current(self) -> bool:
         """True for the schema that this package writes."""
         return self.revision == migrations.HEAD
+
+    @property
+    def has_taxes(self) -> bool:
+        """False for a schema from before there was a table of taxes."""
+        return self.revision not in migrations.REVISIONS[: migrations.REVISIONS.index(migrations.TAXED)]
 
     @cached_property
     def _prefix(self) -> str:
@@ -62,7 +67,8 @@ def schema_of(connection: Connection, revision: str) -> Schema:
         return CURRENT
     schema = Schema(revision)
     try:
-        lacking = frozenset().union(*(_lacking(connection, schema, model) for model in (Study, Trial)))
+        models = (Study, Trial, TaxesRow) if schema.has_taxes else (Study, Trial)
+        lacking = frozenset().union(*(_lacking(connection, schema, model) for model in models))
     except NoSuchTableError as error:
         raise StoreError(newer(connection, revision)) from error
     if lacking and revision not in migrations.REVISIONS:
