@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         gemm_all_reduce,
         gemm_reduce_scatter,
     )
+    from autotune.sharing.by_size import configs_by_size
 
 __all__ = [
     "AllGatherGemm",
@@ -41,6 +42,7 @@ __all__ = [
     "all_gather_gemm",
     "all_gather_shard",
     "autotune",
+    "configs_by_size",
     "flash_decode",
     "forget_lookups",
     "gemm_all_reduce",
@@ -60,6 +62,7 @@ _HOMES = {
     "all_gather_gemm": "autotune.runtime.operators",
     "all_gather_shard": "autotune.runtime.operators",
     "autotune": "autotune.decorator",
+    "configs_by_size": "autotune.sharing.by_size",
     "flash_decode": "autotune.runtime.operators",
     "forget_lookups": "autotune.runtime.lookup",
     "gemm_all_reduce": "autotune.runtime.operators",

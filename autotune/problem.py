@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
@@ -24,6 +25,11 @@ def size(help: str, *, default: Any = dataclasses.MISSING, least: int = 1) -> An
     return dataclasses.field(default=default, metadata={"help": help, "kind": "size", "least": least})
 
 
+def number(help: str, default: float) -> Any:
+    """A dataclass field for a finite number that is not negative."""
+    return dataclasses.field(default=default, metadata={"help": help, "kind": "number"})
+
+
 def choice(help: str, allowed: tuple[str, ...], default: str) -> Any:
     """A dataclass field for one of a few words."""
     return dataclasses.field(default=default, metadata={"help": help, "kind": "choice", "allowed": allowed})
@@ -36,7 +42,7 @@ def flag(help: str, default: bool = False) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """Base of all problems. A subclass adds fields made with ``size``, ``choice`` and ``flag``.
+    """Base of all problems. A subclass adds fields made with ``size``, ``number``, ``choice`` and ``flag``.
 
     The command line's options, the checks and the cache key all come from these fields.
     """
@@ -104,7 +110,7 @@ def _check_field(name: str, value: Any, metadata: Mapping[str, Any]) -> None:
     kind = metadata.get("kind")
     if kind is None:
         raise InvalidProblem(
-            f"{name} is a plain field; declare it with size(), choice() or flag() from autotune.problem"
+            f"{name} is a plain field; declare it with size(), number(), choice() or flag() from autotune.problem"
         )
     if kind == "size":
         least = metadata["least"]
@@ -114,5 +120,8 @@ def _check_field(name: str, value: Any, metadata: Mapping[str, Any]) -> None:
         if value not in metadata["allowed"]:
             meant = did_you_mean(value, metadata["allowed"], OTHER_NAMES)
             raise InvalidProblem(f"{name}={value!r}: allowed: {', '.join(metadata['allowed'])}{meant}")
+    elif kind == "number":
+        if not isinstance(value, float) or not 0 <= value < math.inf:
+            raise InvalidProblem(f"{name}={value!r}: must be a number with a point or an exponent, and not negative")
     elif not isinstance(value, bool):
         raise InvalidProblem(f"{name}={value!r}: must be true or false")

@@ -92,4 +92,8 @@ def offline() -> bool:
 
 def default_database_url() -> str:
     """``AUTOTUNE_DB``, else a SQLite file in the user's data folder (nothing is created here)."""
-    return DATABASE.value() or f"sqlite:///{Path(platformdirs.user_data_dir('iris-autotune')) / 'cache.db'}"
+    return DATABASE.value() or f"sqlite:///{user_data_folder() / 'cache.db'}"
+
+
+def user_data_folder() -> Path:
+    return Path(platformdirs.user_data_dir("iris-autotune"))

@@ -57,7 +57,7 @@ class Case:
         kernels = self.workload.kernels
         setup = Setup(kernels, self.problem, config, context.machine, context.heap, context.spin_limit)
         operands = [self.operands.get(name) for name in kernels.operands]
-        return setup.bind(kernels.bound(operands, out))
+        return setup.bind(kernels.bound(operands, [out]))
 
 
 def cases(device: torch.device, ranks: int) -> Iterator[Case]:

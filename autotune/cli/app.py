@@ -11,7 +11,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from autotune.cli import output
-from autotune.cli.commands import grid, health, listing, record, report, sharing, taxes, tune
+from autotune.cli.commands import demo, grid, health, listing, record, report, sharing, stored, taxes, tune
 from autotune.cli.interrupts import exit_code, interruptible, requested
 from autotune.cli.options import with_problem_options
 from autotune.errors import AutotuneError, UnknownWorkload
@@ -21,13 +21,16 @@ from autotune.workloads import Workload, is_reference, names, workload
 
 DEFAULTS = "Dimensions left out are those of the workload's default problem on this machine."
 
+WORKLOADS = "Workloads"
+
 PANELS = {
-    "Workloads": (),
+    "Start here": ("demo",),
+    WORKLOADS: (),
     "More ways to tune": ("run", "grid", "record"),
     "Results": ("list", "show", "lookup", "report", "taxes", "export", "import"),
     "This machine": ("doctor",),
 }
-"""Panels of the help page in order, with the commands in each; the first has the workloads."""
+"""Panels of the help page in order, with the commands in each; workloads are found when the app is built."""
 
 
 class Commands(TyperGroup):
@@ -55,7 +58,8 @@ class Main(Commands):
     def list_commands(self, ctx: Any) -> list[str]:
         """In the order of the panels."""
         others = [name for commands in PANELS.values() for name in commands]
-        return [*(name for name in self.commands if name not in others), *others]
+        workloads = [name for name in self.commands if name not in others]
+        return [name for title, commands in PANELS.items() for name in (workloads if title == WORKLOADS else commands)]
 
     def invoke(self, ctx: Any) -> Any:
         with interruptible():
@@ -83,6 +87,7 @@ def build() -> typer.Typer:
     app = _group(Main)
     panel_of = {command: panel for panel, commands in PANELS.items() for command in commands}
     for name, command in (
+        ("demo", demo.demo),
         ("list", listing.list_entries),
         ("import", sharing.import_configs),
         ("doctor", health.doctor),
@@ -90,6 +95,7 @@ def build() -> typer.Typer:
         app.command(name, rich_help_panel=panel_of[name])(command)
     _add_workloads(app, tune.tune_workload, "Tune {}.")
     alone = ("report", "export")  # without a workload: of all
+    of_stored: dict[str, Callable[..., None]] = {"show": stored.show, "report": stored.report, "export": stored.export}
     for name, function, title, callback in (
         ("run", tune.tune_workload, "Tune {}.", tune.run),
         ("grid", grid.tune_grid, "Tune {} for many sizes.", grid.grid),
@@ -100,7 +106,7 @@ def build() -> typer.Typer:
         ("taxes", taxes.measure_taxes, "Measure the taxes of {}.", taxes.taxes),
         ("export", sharing.export_workload, "Export the tuned configs of {}.", sharing.export),
     ):
-        group = _group(_commands_of(function, title), subcommand_metavar="WORKLOAD [ARGS]...")
+        group = _group(_commands_of(function, title, of_stored.get(name)), subcommand_metavar="WORKLOAD [ARGS]...")
         group.callback(invoke_without_command=name in alone, no_args_is_help=name not in alone)(callback)
         _add_workloads(group, function, title)
         app.add_typer(group, name=name, rich_help_panel=panel_of[name])
@@ -125,15 +131,18 @@ def _add_workloads(group: typer.Typer, function: Callable[..., None], title: str
     """Add a command per workload; it loads the workload, which its options come from, when it is called."""
     for name in names():
         help = title.format(dashed(name))
-        group.command(dashed(name), cls=_lazy(name, function, help), help=help, rich_help_panel="Workloads")(_main)
+        group.command(dashed(name), cls=_lazy(name, function, help), help=help, rich_help_panel=WORKLOADS)(_main)
 
 
-def _commands_of(function: Callable[..., None], title: str) -> type[Commands]:
+def _commands_of(function: Callable[..., None], title: str, of_stored: Callable[..., None] | None) -> type[Commands]:
     class CommandsOf(Commands):
-        """Also takes FILE:CLASS, a workload in a user's own file."""
+        """Also takes FILE:CLASS, a workload in a user's own file, and with ``of_stored`` names in the database."""
 
         def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-            if not is_reference(args[0]) or ctx.resilient_parsing:
+            name = args[0]
+            if of_stored is not None and not (dashed(name) in self.commands or is_reference(name) or name[:1] == "-"):
+                return name, stored.command(name, of_stored, title), args[1:]
+            if not is_reference(name) or ctx.resilient_parsing:
                 return super().resolve_command(ctx, args)
             found = workload(args[0])
             return args[0], _command(found, function, title.format(dashed(found.name))), args[1:]

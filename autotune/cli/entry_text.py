@@ -7,8 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from autotune.db import CacheKey, Entry, Store, Winner
-from autotune.errors import AutotuneError
+from autotune.db import Entry, Winner
 from autotune.machine import INTERPRETER
 from autotune.outcome import DEFAULT_REGIME, Latency, Regime
 from autotune.report.figures import (
@@ -19,7 +18,6 @@ from autotune.report.figures import (
     fastest,
     latency_text,
     microseconds,
-    options_text,
     problem_text,
     ratio,
     regime_options,
@@ -27,20 +25,9 @@ from autotune.report.figures import (
     slowest,
 )
 from autotune.report.regimes import TITLES, WITHOUT_ROUNDS, conclusion, in_regimes, verdicts
+from autotune.report.staleness import why_stale
 
 Lines = list[tuple[str, str]]
-
-
-def selected(store: Store, name: str | None, given: Mapping[str, Any], device: str | None = None) -> list[Entry]:
-    """The entries of a workload (None: of all) whose problems have the given fields, newest first. Raises AutotuneError
-    if there is none.
-    """
-    found = [entry for entry in store.entries(name, device) if matches(entry.key, given)]
-    if not found:
-        wanted = f"{dashed(name)} {options_text(given)}".strip() if name else "any workload"
-        where = f" on {device}" if device else ""
-        raise AutotuneError(f"no finished study of {wanted}{where} in {store.place}; tune list shows all entries")
-    return found
 
 
 def entry_dict(entry: Entry) -> dict[str, Any]:
@@ -50,6 +37,7 @@ def entry_dict(entry: Entry) -> dict[str, Any]:
         "problem": json.loads(entry.key.problem),
         **winner_dict(entry.winner, Regime(entry.key.regime)),
         "provenance": dataclasses.asdict(entry.provenance),
+        "origin": entry.origin,
         "study": entry.study_id,
         "trials": entry.trials,
         "finished_at": entry.finished_at.isoformat(),
@@ -86,7 +74,8 @@ def title(workload: str, problem: Mapping[str, Any]) -> str:
 
 def entry_title(entry: Entry) -> str:
     """Workload, problem and regime of an entry in one line."""
-    return title(entry.key.workload, json.loads(entry.key.problem)) + regime_options(entry.key.regime)
+    regime = "" if entry.key.is_kernel else regime_options(entry.key.regime)
+    return title(entry.key.workload, entry.key.fields) + regime
 
 
 def winner_lines(winner: Winner, name: str = "winner", regime: Regime = DEFAULT_REGIME) -> Lines:
@@ -137,9 +126,17 @@ def entry_lines(entry: Entry) -> Lines:
         ("tuned", f"{entry.finished_at:%Y-%m-%d %H:%M} UTC, study {entry.study_id}{_origin(entry)}"),
         ("with", provenance),
     ]
+    if entry.key.is_kernel:
+        lines.append(("kernel", f"{entry.origin or 'decorated'}; a launch is served this where its source and configs "
+                                "are as they were"))  # fmt: skip
+    elif entry.origin:
+        lines.append(("file", entry.origin))
+    stale = why_stale(entry)
+    if stale:
+        lines.append(("stale", stale))
     if entry.key.device == INTERPRETER:
         lines.append(("note", INTERPRETER_NOTE))
-    if not entry.winner.latency.rounds:
+    if not entry.winner.latency.rounds and not entry.key.is_kernel:
         lines.append(("note", WITHOUT_ROUNDS))
     return lines
 
@@ -152,12 +149,6 @@ def speedup_text(winner: Winner, regime: Regime) -> str:
 
 def _origin(entry: Entry) -> str:
     return f", imported {entry.imported_at:%Y-%m-%d %H:%M} UTC" if entry.imported_at is not None else ""
-
-
-def matches(key: CacheKey, given: Mapping[str, Any]) -> bool:
-    """True where the key's problem has the given fields."""
-    problem = json.loads(key.problem)
-    return all(problem.get(name) == value for name, value in given.items())
 
 
 def _fastest_first(latencies: dict[str, Latency], regime: Regime) -> list[tuple[str, Latency]]:

@@ -135,6 +135,8 @@ def _annotation(field: dataclasses.Field[Any], several: bool) -> Any:
             return Annotated[
                 int | None, typer.Option(option, help=text, metavar="N", parser=_integer, rich_help_panel=panel)
             ]
+        case "number":
+            return Annotated[float | None, typer.Option(option, help=text, metavar="X", rich_help_panel=panel)]
         case "choice":
             metavar = "|".join(field.metadata["allowed"])
             return Annotated[str | None, typer.Option(option, help=text, metavar=metavar, rich_help_panel=panel)]

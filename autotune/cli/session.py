@@ -53,6 +53,10 @@ def make_screen(workload: Workload, problem: Problem, machine: Machine) -> Scree
     return Screen(workload, problem, machine)
 
 
+def devices_text(problem: Problem, machine: Machine) -> str:
+    return f"{problem.world_size} × {machine.device}"
+
+
 def check_ranks(world_size: int, machine: Machine) -> None:
     """Raise MachineTooSmall for more ranks than the machine has."""
     if machine.is_interpreter and world_size > MOST_INTERPRETED_RANKS:

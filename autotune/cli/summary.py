@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json as jsonlib
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from autotune.cli import output
@@ -21,17 +21,20 @@ from autotune.tuning.finals import FINAL, last_finals
 from autotune.tuning.progress import Spent
 
 
-def present(result: Result, request: Request, problem: Problem, store: Store, *, db: str | None, json: bool) -> None:
-    """Print the result. Next steps go to stderr if stdout holds JSON."""
+def present(
+    result: Result, request: Request, problem: Problem, store: Store, *, db: str | None, json: bool,
+    note: str = "", steps: Sequence[str] | None = None,
+) -> None:  # fmt: skip
+    """Print the result with a ``note`` on it. Next steps, by default the usual ones, go to stderr beside JSON."""
     records = store.trials(result.study.id)
     searched = [record for record in records if record.source != FINAL]
     failed = [record for record in last_finals(records) if record.evaluation.latency is None]
     if json:
         output.data_json(_values(result, searched, failed, store))
     else:
-        output.data(_text(result, problem.as_dict(), searched, failed, store))
+        output.data(_text(result, problem.as_dict(), searched, failed, store, note))
     tell = output.say if json else output.data
-    for line in _next(result, request, [*searched, *failed], db):
+    for line in _next(result, request, [*searched, *failed], db) if steps is None else steps:
         tell(line)
 
 
@@ -59,8 +62,9 @@ def _best(result: Result) -> Winner | None:
 
 
 def _text(
-    result: Result, problem: Mapping[str, Any], searched: list[TrialRecord], failed: list[TrialRecord], store: Store
-) -> str:
+    result: Result, problem: Mapping[str, Any], searched: list[TrialRecord], failed: list[TrialRecord], store: Store,
+    note: str,
+) -> str:  # fmt: skip
     key, best = result.study.key, _best(result)
     lines = [("device", device_text(key))]
     if best is not None:
@@ -78,8 +82,7 @@ def _text(
     if result.entry is not None:
         when = f"tuned {result.entry.finished_at:%Y-%m-%d %H:%M} UTC"
         lines.append(("stored", f"{store.place} (study {result.study.id}, {when})"))
-    if key.device == INTERPRETER:
-        lines.append(("note", INTERPRETER_NOTE))
+    lines += [("note", each) for each in (INTERPRETER_NOTE if key.device == INTERPRETER else "", note) if each]
     origin = " (from the cache)" if result.from_cache else ""
     return f"{title(key.workload, problem)}{origin}\n\n{output.named(lines)}"
 

@@ -13,7 +13,6 @@ from rich.table import Table
 from rich.text import Text
 
 from autotune.cli.summary import outcomes_text
-from autotune.machine import Machine
 from autotune.problem import Problem
 from autotune.report.figures import config_text, dashed, fastest, latency_text, microseconds, problem_text
 from autotune.text import visible
@@ -25,13 +24,12 @@ AT_MOST_EVERY = 1.0
 
 
 @contextmanager
-def watching(problem: Problem, machine: Machine) -> Iterator[Callable[[Progress], None]]:
-    """Yields the function that the loop calls with its progress, for as long as it runs."""
+def watching(problem: Problem, where: str) -> Iterator[Callable[[Progress], None]]:
+    """Yields the function that the loop calls with its progress, while it runs; ``where`` names the devices."""
     console = Console(stderr=True, highlight=False)
     if not console.is_terminal:
         yield PlainView(lambda line: console.print(visible(line), markup=False, soft_wrap=True))
         return
-    where = f"{problem.world_size} × {machine.device}"
     view = LiveView(f"{dashed(problem.workload)}  {problem_text(problem.as_dict())}  on {where}")
     with Live(get_renderable=view.render, console=console, transient=True, refresh_per_second=4):
         yield view

@@ -77,6 +77,8 @@ class Study(Base):
     """Counted up by the tuning process while it lives."""
     record_key: Mapped[str | None] = mapped_column(Text)
     """Made by the writer of an imported study: a write whose acknowledgement was lost is not repeated."""
+    origin: Mapped[str | None] = mapped_column(Text)
+    """``FILE:NAME`` of a kernel or workload that is not built in; nothing is ever loaded by it."""
 
 
 class Trial(Base):

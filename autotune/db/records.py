@@ -65,6 +65,18 @@ class CacheKey:
             regime=regime.value,
         )
 
+    @property
+    def fields(self) -> dict[str, Any]:
+        """The problem's fields by name."""
+        values: dict[str, Any] = json.loads(self.problem)
+        return values
+
+    @property
+    def is_kernel(self) -> bool:
+        """True for what a decorated kernel stored: a workload's problem names its world size, a kernel's its dtypes."""
+        fields = self.fields
+        return "world_size" not in fields or any(name.endswith(".dtype") for name in fields)
+
     def differences(self, other: CacheKey) -> Differences:
         """The fields that differ, the problem's fields by their names: ``{"m": ("4096", "8192")}``."""
         return _differences(self._flat(), other._flat())
@@ -172,6 +184,8 @@ class Entry:
     space_size: int
     imported_at: datetime | None = None
     """UTC; None if it was tuned into this database."""
+    origin: str = ""
+    """``FILE:NAME`` of the kernel or workload, for people; empty for a built-in workload, or if it is not known."""
 
 
 @dataclass(frozen=True)
@@ -187,6 +201,7 @@ class StudyRecord:
     created_at: datetime
     """UTC."""
     winner: Winner | None = None
+    origin: str = ""
 
 
 def _differences(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> Differences:

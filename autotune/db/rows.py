@@ -75,9 +75,11 @@ def trial_record(row: Row[Any]) -> TrialRecord:
     )
 
 
-def study_row(key: CacheKey, provenance: Provenance, *, seed: int, space_size: int) -> Study:
+def study_row(key: CacheKey, provenance: Provenance, *, seed: int, space_size: int, origin: str = "") -> Study:
     fields = dataclasses.asdict(key) | dataclasses.asdict(provenance)
-    return Study(**fields, seed=seed, space_size=space_size, state="running", created_at=now())
+    return Study(
+        **fields, seed=seed, space_size=space_size, state="running", created_at=now(), origin=_encodable(origin) or None
+    )
 
 
 def write_winner(row: Study, winner: Winner) -> None:
@@ -91,7 +93,7 @@ def write_winner(row: Study, winner: Winner) -> None:
 
 def imported_row(entry: Entry) -> Study:
     """The row of an imported study."""
-    row = study_row(entry.key, entry.provenance, seed=entry.seed, space_size=entry.space_size)
+    row = study_row(entry.key, entry.provenance, seed=entry.seed, space_size=entry.space_size, origin=entry.origin)
     write_winner(row, entry.winner)
     row.state = "finished"
     row.finished_at = as_text(entry.finished_at)
@@ -110,6 +112,7 @@ def study_record(row: Study | Row[Any]) -> StudyRecord:
         state=row.state,
         created_at=_time(row.created_at),
         winner=None if row.finished_at is None else _winner(row),
+        origin=_text(row.origin or ""),
     )
 
 
@@ -126,6 +129,7 @@ def entry(row: Row[Any]) -> Entry:
         seed=_integer(row.seed),
         space_size=_integer(row.space_size),
         imported_at=None if row.imported_at is None else _time(row.imported_at),
+        origin=_text(row.origin or ""),
     )
 
 
@@ -165,6 +169,7 @@ def _check(row: Study | Row[Any]) -> None:
         if moment is not None:
             _time(moment)
     _integer(row.imported_trials or 0)
+    _text(row.origin or "")
 
 
 def _config(text: str | None) -> Config:

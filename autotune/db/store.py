@@ -52,10 +52,12 @@ class Store:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def study(self, key: CacheKey, provenance: Provenance, *, seed: int, space_size: int) -> StudyRecord:
+    def study(
+        self, key: CacheKey, provenance: Provenance, *, seed: int, space_size: int, origin: str = ""
+    ) -> StudyRecord:
         """The study of this key and provenance: the running or finished one, else a new one.
 
-        A study found keeps its own seed; one with a damaged row is superseded by a new one.
+        A study found keeps its own seed and origin; one with a damaged row is superseded by a new one.
         """
         for name, value in (("seed", seed), ("space_size", space_size)):
             if not -(2**63) <= value < 2**63:
@@ -69,7 +71,7 @@ class Store:
             if found is not None:
                 return found
             _supersede(session, key, provenance)
-            row = rows.study_row(key, provenance, seed=seed, space_size=space_size)
+            row = rows.study_row(key, provenance, seed=seed, space_size=space_size, origin=origin)
             session.add(row)
             session.flush()
             return rows.study_record(row)
@@ -181,6 +183,13 @@ class Store:
         The last finished come first, by the database's own count. One query.
         """
         return self._entries(queries.cache(self._database.schema), {"workload": workload, "device": device})
+
+    def history(self) -> list[Entry]:
+        """Every finished study, superseded ones included, the last finished first."""
+        query = queries.finished(self._database.schema)
+        found = self._database.read(lambda session: session.execute(query).all())
+        entries = (self._intact(Study, row, rows.entry) for row in found)
+        return [entry for entry in entries if entry is not None]
 
     def entry(self, key: CacheKey, provenance: Provenance) -> Entry | None:
         """The cache entry of exactly this key and provenance."""

@@ -15,7 +15,7 @@ from autotune.agreement import Agreement
 from autotune.config import Config
 from autotune.db import CacheKey, Provenance
 from autotune.decorator.candidates import Candidates, Spaced
-from autotune.decorator.key import Call, TuningKey, cache_key, call_of, provenance_of
+from autotune.decorator.key import Call, TuningKey, cache_key, call_of, origin_of, provenance_of
 from autotune.decorator.own_options import Options, Ranks
 from autotune.decorator.triton_tuner import Arguments, TritonTuner
 from autotune.errors import NotTuned
@@ -159,7 +159,10 @@ class Decider:
         from autotune.decorator.proposals import Task
         from autotune.decorator.tuning_session import Session  # Optuna takes a second to import
 
-        task = Task(question.call, self.machine, question.key, self._provenance, self._url, self._options.trials, anew)
+        task = Task(
+            question.call, self.machine, question.key, self._provenance, self._url, self._options.trials,
+            origin_of(self._tuner.fn), anew,
+        )  # fmt: skip
         return Session(self._tuner, self._candidates, question.agreement, task, key, launch).run()
 
     @property

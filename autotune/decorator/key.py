@@ -6,6 +6,7 @@ import hashlib
 import inspect
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -89,6 +90,13 @@ def cache_key(call: Call, world_size: int, machine: Machine) -> CacheKey:
 def provenance_of(kernel: Any, fingerprint: str) -> Provenance:
     """The provenance of an entry: the kernel's sources, the candidates' fingerprint, the versions."""
     return Provenance(source_hash=source_hash(kernel), space=fingerprint, **VERSIONS)
+
+
+def origin_of(kernel: Any) -> str:
+    """``FILE:NAME`` of a kernel, without the file's folder; for people."""
+    while not inspect.isfunction(kernel):
+        kernel = kernel.fn
+    return f"{Path(kernel.__code__.co_filename).name}:{kernel.__qualname__.rpartition('.')[2]}"
 
 
 def source_hash(kernel: Any) -> str:

@@ -7,6 +7,7 @@ import logging
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from autotune.config import Config
@@ -36,6 +37,8 @@ class Task:
     url: str
     trials: int | None
     """Limit on the evaluated configs; None for all of a list, or a standard effort in a space."""
+    origin: str
+    """The kernel's file and name, for people."""
     anew: bool
     """True to measure again; the old study stays in the store."""
 
@@ -157,10 +160,11 @@ def _open(task: Task, size: int) -> tuple[Store | None, StudyRecord | None]:
     store = None
     try:
         store = Store.open(task.url)
-        study = store.study(task.key, task.provenance, seed=SEED, space_size=size)
+        begin = partial(store.study, task.key, task.provenance, seed=SEED, space_size=size, origin=task.origin)
+        study = begin()
         if task.anew and (study.winner is not None or store.trials(study.id)):
             store.forget(study.id)
-            study = store.study(task.key, task.provenance, seed=SEED, space_size=size)
+            study = begin()
         return store, study
     except StoreError as error:
         _warn(error)

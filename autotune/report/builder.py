@@ -20,6 +20,7 @@ from autotune.report.figures import INTERPRETER_NOTE, fastest, ratio, slowest
 from autotune.report.knobs import knobs_of
 from autotune.report.model import Ending, Limit, Ranked, Report, Speedup, Tax
 from autotune.report.regimes import WITHOUT_ROUNDS, in_regimes, verdicts
+from autotune.report.repeat import repeat_text
 from autotune.rounds import mean_and_error
 from autotune.workloads import Workload
 
@@ -46,7 +47,7 @@ def build(store: Store, entry: Entry, workload: Workload | None = None) -> Repor
     if space is not None and space.fingerprint() != entry.provenance.space:
         notes.append("The search space has changed since; dimensions are shown without importance.")
         space = None
-    if not entry.winner.latency.rounds:
+    if not entry.winner.latency.rounds and not entry.key.is_kernel:
         notes.append(WITHOUT_ROUNDS)
     regime = Regime(entry.key.regime)
     searched = [record for record in records if record.source != FINAL]
@@ -83,6 +84,7 @@ def build(store: Store, entry: Entry, workload: Workload | None = None) -> Repor
         rank_correlation=rank_correlation(searched),
         notes=tuple(notes),
         knob_notes=warned,
+        repeat=repeat_text(entry, workload),
     )
 
 

@@ -16,14 +16,12 @@ from autotune.report.figures import (
     device_text,
     latency_text,
     microseconds,
-    options_text,
     plain,
     problem_text,
-    regime_options,
     resource_text,
 )
 from autotune.report.model import Knob, Report
-from autotune.report.regimes import CALLERS, TITLES, conclusion
+from autotune.report.regimes import TITLES, conclusion, tuned_for
 from autotune.text import json_text, markdown, markdown_code, visible_json
 
 
@@ -83,13 +81,16 @@ def _verdict(report: Report) -> str:
     lines += [verdict + "."]
     slower = [each for each in report.verdicts if each.ratio.is_less]
     lines += ["", f"**{markdown(conclusion(slower))}**"] if slower else []
-    lines += ["", f"Tuned {_date(report.finished_at)} for {CALLERS[report.regime]}."]
+    lines += ["", f"Tuned {_date(report.finished_at)} for {tuned_for(report.key)}."]
     lines += [f"\n> {markdown(note)}" for note in report.notes]
     lines += ["", "```json", visible_json(report.config.to_json()), "```"]
     return "\n".join(lines)
 
 
 def _baselines(report: Report) -> str:
+    """Empty for a decorated kernel: it has no baselines, and no finals."""
+    if not report.speedups:
+        return ""
     regime = report.regime
     rows = [["winner", latency_text(report.latency, regime), microseconds(report.latency.skew), ""]]
     rows += [
@@ -178,7 +179,10 @@ def _best(report: Report) -> str:
     if not rows:
         return ""
     text = "Ordered by latency in the search, where ± is half the distance from the 20th to the 80th percentile of\n"
-    text += "the iterations. The finals, where the best were measured again, chose the winner.\n\n"
+    text += "the iterations."
+    if report.remeasured:
+        text += " The finals, where the best were measured again, chose the winner."
+    text += "\n\n"
     whole += [f"Failed in the finals: {markdown(config_text(each.config))}" for each in report.disqualified]
     header = ["", "search", "finals", "change from the winner"]
     return "\n\n".join([f"## The {len(rows)} best\n\n{text}{table(header, rows, 'rrr')}", *whole])
@@ -213,12 +217,10 @@ def _provenance(report: Report) -> str:
     correlation = report.rank_correlation
     model = "too few predictions" if correlation is None else f"{correlation:.2f} (Spearman; 1 is a perfect order)"
     spent = f"{report.seconds:.0f} s, of which measuring {report.measuring:.0f} s"
-    asked = f"{options_text(report.problem)} --seed {report.seed}{regime_options(report.key.regime)}"
-    again = f"tune {dashed(report.key.workload)} {asked} --force"
     rows = [
         ["device", device_text(report.key)],
         ["world size", str(report.key.world_size)],
-        ["tuned for", CALLERS[report.regime]],
+        ["tuned for", tuned_for(report.key)],
         ["finished", _date(report.finished_at)],
         ["space", f"{report.space_size} valid configs, {report.searched} evaluated"],
         ["finals", f"{report.remeasured} evaluations"],
@@ -229,7 +231,7 @@ def _provenance(report: Report) -> str:
         *([name.replace("_", " "), value or "none"] for name, value in versions.items() if name != "space"),
         ["space fingerprint", versions["space"]],
     ]
-    return f"## How this was found\n\n{table(['', ''], rows)}\n\nTo repeat: {markdown_code(again)}"
+    return f"## How this was found\n\n{table(['', ''], rows)}\n\nTo repeat: {markdown_code(report.repeat)}"
 
 
 def _date(moment: datetime) -> str:

@@ -132,6 +132,8 @@ class Report:
     """Caveats that come first in the report."""
     knob_notes: tuple[str, ...] = ()
     """Optuna's warnings about its importances."""
+    repeat: str = ""
+    """The command that tunes it again; for a decorated kernel, the call in its program."""
 
     @property
     def regime(self) -> Regime:

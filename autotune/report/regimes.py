@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from autotune.db import Winner
+from autotune.db import CacheKey, Winner
 from autotune.outcome import Latency, Regime
 from autotune.report.figures import Ratio, fastest, microseconds, ratio
 
@@ -19,10 +19,17 @@ CALLERS = {
     Regime.ISOLATED: "single calls on an idle GPU",
 }
 
+OF_A_KERNEL = "launches of the kernel, by the device's time"
+
 WITHOUT_ROUNDS = (
     "Tuned by a version that stored no rounds: ± is the spread over iterations and does not cover changes "
     "between rounds."
 )
+
+
+def tuned_for(key: CacheKey) -> str:
+    """The caller for whom the config is the fastest."""
+    return OF_A_KERNEL if key.is_kernel else CALLERS[Regime(key.regime)]
 
 
 @dataclass(frozen=True)

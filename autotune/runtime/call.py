@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from autotune.errors import InvalidProblem
-from autotune.runtime.workspace import Workspace
+from autotune.runtime.workspace import Results, Workspace
 
 NO_BACKWARD = (
     "a tensor requires a gradient, and the operators have no backward: call them within torch.no_grad() or "
@@ -44,7 +44,14 @@ class Prepared:
     """A form of call that has been checked: where it runs, and what it returns."""
 
     workspace: Workspace
-    out: Form
+    outs: tuple[Form, ...]
+
+
+def fitting(forms: Sequence[Form], given: Results | None) -> list[torch.Tensor]:
+    """A tensor of each form: those that are given, or new ones. Raises InvalidProblem."""
+    if given is None:
+        return [form.fitting(None) for form in forms]
+    return [form.fitting(out) for form, out in zip(forms, given, strict=True)]
 
 
 def needs_gradient(tensors: Sequence[torch.Tensor | None]) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
@@ -22,7 +22,7 @@ from autotune.outcome import DEFAULT_REGIME, regime_of
 from autotune.problem import Problem
 from autotune.runtime.call import Prepared
 from autotune.runtime.lookup import Found, lookup, workload_for
-from autotune.runtime.workspace import Workspace
+from autotune.runtime.workspace import Operands, Results, Workspace
 from autotune.workloads import Workload
 from autotune.workloads.launched import LaunchedWorkload
 
@@ -164,12 +164,12 @@ class Context:
         """True while the current stream is captured into a CUDA graph."""
         return capturing(self.heap.device)
 
-    def enqueue(self, workspace: Workspace, operands: Sequence[torch.Tensor | None], out: torch.Tensor) -> None:
+    def enqueue(self, workspace: Workspace, operands: Operands, outs: Results) -> None:
         """One call of a workspace on the current stream, after the call before on whatever stream."""
         with self._lock:
             if not self.machine.is_interpreter:
                 self._follow()
-            workspace.run(operands, out)
+            workspace.run(operands, outs)
 
     def _follow(self) -> None:
         """Two calls at once could each hold the GPU that the other one's peers need, or share a scratch."""

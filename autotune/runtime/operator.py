@@ -11,9 +11,9 @@ import torch
 
 from autotune.config import Config
 from autotune.errors import InvalidProblem
-from autotune.runtime.call import NO_BACKWARD, Form, Prepared, demand_no_gradient, needs_gradient
+from autotune.runtime.call import NO_BACKWARD, Form, Prepared, demand_no_gradient, fitting, needs_gradient
 from autotune.runtime.context import Context, open_context
-from autotune.runtime.workspace import Operands, Workspace
+from autotune.runtime.workspace import Operands, Results, Workspace
 from autotune.workloads.launched import LaunchedWorkload
 
 LIBRARY = torch.library.Library("iris_autotune", "DEF")
@@ -22,7 +22,9 @@ LIBRARY = torch.library.Library("iris_autotune", "DEF")
 REFUSED = "a gradient"
 """In a graph, in the place of a config: a call that autograd would have to go through."""
 
-SCHEMA_TYPES = {torch.Tensor: "Tensor", torch.Tensor | None: "Tensor?", int: "int", bool: "bool", str: "str"}
+SCHEMA_TYPES = {
+    torch.Tensor: "Tensor", torch.Tensor | None: "Tensor?", int: "int", float: "float", bool: "bool", str: "str",
+}  # fmt: skip
 
 
 class Operator:
@@ -36,9 +38,12 @@ class Operator:
         """Registers the operator with torch."""
         self.workload = workload
         name, arguments = workload.name, ", ".join(["int context", *_parameters(workload), "str config"])
+        names = workload.kernels.results
+        made = ", ".join("Tensor" for _ in names)
+        taken = ", ".join(f"Tensor({chr(ord('a') + number)}!) {out}" for number, out in enumerate(_outs(workload)))
         tags = (torch.Tag.needs_exact_strides, torch.Tag.pt2_compliant_tag)
-        LIBRARY.define(f"{name}({arguments}) -> Tensor", tags=tags)
-        LIBRARY.define(f"{name}.out({arguments}, *, Tensor(a!) out) -> ()", tags=tags)
+        LIBRARY.define(f"{name}({arguments}) -> {made if len(names) == 1 else f'({made})'}", tags=tags)
+        LIBRARY.define(f"{name}.out({arguments}, *, {taken}) -> ()", tags=tags)
         LIBRARY.impl(name, self._from_graph, "CompositeExplicitAutograd")
         LIBRARY.impl(f"{name}.out", self._from_graph_into, "CompositeExplicitAutograd")
         LIBRARY.impl(name, self._below_autograd, "Autograd")
@@ -53,14 +58,22 @@ class Operator:
         self, context: Context, operands: Operands, options: tuple[Any, ...], out: torch.Tensor | None,
         config: Config | None,
     ) -> torch.Tensor:  # fmt: skip
-        """Enqueue one call, or, under ``torch.compile``, put one into the graph."""
+        """Enqueue one call with one result, or, under ``torch.compile``, put one into the graph."""
+        (result,) = self.all_of(context, operands, options, None if out is None else (out,), config)
+        return result
+
+    def all_of(
+        self, context: Context, operands: Operands, options: tuple[Any, ...], outs: Results | None,
+        config: Config | None,
+    ) -> Results:  # fmt: skip
+        """The same with all results, in the order of the kernels' ``results``."""
         way = self._into_graph if torch.compiler.is_compiling() else self._enqueue
-        return way(context, operands, options, out, config)
+        return way(context, operands, options, outs, config)
 
     def _enqueue(
-        self, context: Context, operands: Operands, options: tuple[Any, ...], out: torch.Tensor | None,
+        self, context: Context, operands: Operands, options: tuple[Any, ...], outs: Results | None,
         config: Config | None,
-    ) -> torch.Tensor:  # fmt: skip
+    ) -> Results:  # fmt: skip
         # The operands' forms with their strides, and none of our objects: every call comes through here.
         key = (
             self, options, config, needs_gradient(operands),
@@ -68,26 +81,27 @@ class Operator:
         )  # fmt: skip
         prepared = context.calls.get(key)
         if prepared is None:
-            prepared, result = self._prepare(context, operands, options, out, config)
+            prepared, results = self._prepare(context, operands, options, outs, config)
             context.calls[key] = prepared
         else:
-            result = prepared.out.fitting(out)
-        context.enqueue(prepared.workspace, operands, result)
-        if out is not None:
+            results = fitting(prepared.outs, outs)
+        context.enqueue(prepared.workspace, operands, results)
+        for out in outs or ():
             torch.autograd.graph.increment_version(out)
-        return result
+        return results
 
     def _prepare(
-        self, context: Context, operands: Operands, options: tuple[Any, ...], out: torch.Tensor | None,
+        self, context: Context, operands: Operands, options: tuple[Any, ...], outs: Results | None,
         config: Config | None,
-    ) -> tuple[Prepared, torch.Tensor]:  # fmt: skip
-        """A form of call, checked and set up, and the result that its first call has been bound to."""
+    ) -> tuple[Prepared, Results]:  # fmt: skip
+        """A form of call, checked and set up, and the results that its first call has been bound to."""
         heap, workload = context.heap, self.workload
         problem = workload.problem_of(heap.world_size, operands, options)
         first = operands[0]
         assert first is not None
-        form = Form(workload.out_shape(heap.world_size, operands, options), first.dtype, heap.device)
-        results = []
+        shapes = workload.out_shapes(heap.world_size, operands, options)
+        forms = tuple(Form(shape, first.dtype, heap.device) for shape in shapes)
+        results: list[torch.Tensor] = []
 
         def use(workspace: Workspace) -> None:
             """Checks of one rank's tensors alone."""
@@ -95,54 +109,61 @@ class Operator:
                 if tensor is not None and tensor.device != heap.device:
                     raise InvalidProblem(f"an operand {list(tensor.shape)} is on {tensor.device}, not on {heap.device}")
             demand_no_gradient(operands)
-            results.append(form.fitting(out))
-            workspace.prepare(operands, results[0])
+            results[:] = fitting(forms, outs)
+            workspace.prepare(operands, results)
 
         workspace = context.workspace(workload, problem, config, use)
-        return Prepared(workspace, form), results[0]
+        return Prepared(workspace, forms), results
 
     def _into_graph(
-        self, context: Context, operands: Operands, options: tuple[Any, ...], out: torch.Tensor | None,
+        self, context: Context, operands: Operands, options: tuple[Any, ...], outs: Results | None,
         config: Config | None,
-    ) -> torch.Tensor:  # fmt: skip
+    ) -> Results:  # fmt: skip
         text = "" if config is None else config.to_json()
         if needs_gradient(operands):
             # An error while a graph is traced would be the compiler's; so the graph has one that is ours.
             text, operands = REFUSED, [x if x is None else x.detach() for x in operands]
-        if out is None:
-            made: torch.Tensor = self._op(context.handle, *operands, *options, text)
-            return made
-        self._op_out(context.handle, *operands, *options, text, out=out)
-        return out
+        if outs is None:
+            made = self._op(context.handle, *operands, *options, text)
+            return made if isinstance(made, tuple) else (made,)
+        named = dict(zip(_outs(self.workload), outs, strict=True))
+        self._op_out(context.handle, *operands, *options, text, **named)
+        return outs
 
-    def _below_autograd(self, *arguments: Any) -> torch.Tensor:
+    def _below_autograd(self, *arguments: Any) -> Any:
         demand_no_gradient(arguments[1 : 1 + self._tensors])
         with torch._C._AutoDispatchBelowAutograd():
-            made: torch.Tensor = self._op(*arguments)
-        return made
+            return self._op(*arguments)
 
-    def _below_autograd_into(self, *arguments: Any, out: torch.Tensor) -> None:
-        demand_no_gradient((*arguments[1 : 1 + self._tensors], out))
+    def _below_autograd_into(self, *arguments: Any, **outs: torch.Tensor) -> None:
+        demand_no_gradient((*arguments[1 : 1 + self._tensors], *outs.values()))
         with torch._C._AutoDispatchBelowAutograd():
-            self._op_out(*arguments, out=out)
+            self._op_out(*arguments, **outs)
 
-    def _from_graph(self, handle: int, *arguments: Any) -> torch.Tensor:
-        return self._called(handle, arguments, None)
+    def _from_graph(self, handle: int, *arguments: Any) -> Any:
+        results = self._called(handle, arguments, None)
+        return results[0] if len(results) == 1 else tuple(results)
 
-    def _from_graph_into(self, handle: int, *arguments: Any, out: torch.Tensor) -> None:
-        self._called(handle, arguments, out)
+    def _from_graph_into(self, handle: int, *arguments: Any, **outs: torch.Tensor) -> None:
+        self._called(handle, arguments, [outs[name] for name in _outs(self.workload)])
 
-    def _called(self, handle: int, arguments: tuple[Any, ...], out: torch.Tensor | None) -> torch.Tensor:
+    def _called(self, handle: int, arguments: tuple[Any, ...], outs: Results | None) -> Results:
         *options, text = arguments[self._tensors :]
         if text == REFUSED:
             raise InvalidProblem(NO_BACKWARD)
-        return self._enqueue(open_context(handle), arguments[: self._tensors], tuple(options), out, _config(text))
+        return self._enqueue(open_context(handle), arguments[: self._tensors], tuple(options), outs, _config(text))
 
-    def _fake(self, handle: int, *arguments: Any) -> torch.Tensor:
+    def _fake(self, handle: int, *arguments: Any) -> Any:
         operands, options = arguments[: self._tensors], arguments[self._tensors : -1]
-        shape = self.workload.out_shape(open_context(handle).heap.world_size, operands, options)
-        made: torch.Tensor = operands[0].new_empty(shape)
-        return made
+        shapes = self.workload.out_shapes(open_context(handle).heap.world_size, operands, options)
+        made = tuple(operands[0].new_empty(shape) for shape in shapes)
+        return made[0] if len(made) == 1 else made
+
+
+def _outs(workload: LaunchedWorkload) -> list[str]:
+    """The names of the results in torch's overload: ``out`` where there is one."""
+    names = workload.kernels.results
+    return ["out"] if len(names) == 1 else [f"out_{name}" for name in names]
 
 
 def _parameters(workload: LaunchedWorkload) -> Iterator[str]:
@@ -154,7 +175,7 @@ def _parameters(workload: LaunchedWorkload) -> Iterator[str]:
         yield f"{SCHEMA_TYPES[fields[name]]} {name}"
 
 
-def _returns_nothing(*_: Any, out: torch.Tensor) -> None:
+def _returns_nothing(*_: Any, **outs: torch.Tensor) -> None:
     """An operator with an ``out`` has no result to describe."""
 
 

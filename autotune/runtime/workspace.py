@@ -17,6 +17,7 @@ from autotune.machine import Machine
 from autotune.problem import Problem
 
 Operands = Sequence[torch.Tensor | None]
+Results = Sequence[torch.Tensor]
 
 MOST_BINDINGS = 1024
 """Sets of addresses that a workspace remembers; a caller with more of them pays for binding them anew."""
@@ -44,7 +45,7 @@ class Workspace:
         except HeapExhausted as error:
             raise HeapExhausted(f"{error}; or free other problems' workspaces with context.release()") from error
 
-    def prepare(self, operands: Operands, out: torch.Tensor) -> None:
+    def prepare(self, operands: Operands, outs: Results) -> None:
         """The parts of a first call that can fail, without the launches. Every rank is here, unless it is ``bound``
         already.
 
@@ -52,14 +53,14 @@ class Workspace:
         """
         if self.bound:
             return
-        self._bound(operands, out, _addresses(operands, out))
+        self._bound(operands, outs, _addresses(operands, outs))
         self.bound = True
 
-    def run(self, operands: Operands, out: torch.Tensor) -> None:
+    def run(self, operands: Operands, outs: Results) -> None:
         """Enqueue one call on the current stream. Under the interpreter raises GangError where a wait timed out."""
         # As ``_addresses`` does, in place: this is every call's way.
-        addresses = tuple([0 if tensor is None else tensor.data_ptr() for tensor in (out, *operands)])
-        run = self._runs.get(addresses) or self._bound(operands, out, addresses)
+        addresses = tuple([0 if tensor is None else tensor.data_ptr() for tensor in (*outs, *operands)])
+        run = self._runs.get(addresses) or self._bound(operands, outs, addresses)
         run()
         if self._machine.is_interpreter:
             self.check()
@@ -78,14 +79,14 @@ class Workspace:
         """The shard from which peers read our first operand, in the modes in which they do."""
         return self._setup.shard
 
-    def _bound(self, operands: Operands, out: torch.Tensor, addresses: tuple[int, ...]) -> Run:
+    def _bound(self, operands: Operands, outs: Results, addresses: tuple[int, ...]) -> Run:
         """The launches on these addresses. They own none of the memory: what callers free is free."""
         self._check_in_place(operands[0])
-        operands, out = _checked(operands, out)
+        operands, outs = _checked(operands, outs)
         if capturing(self._heap.device):  # the graph keeps the addresses
-            return self._setup.bind(self._kernels.bound(operands, out))
+            return self._setup.bind(self._kernels.bound(operands, outs))
         borrowed = [_borrow(self._heap, tensor) for tensor in operands]
-        tensors = self._kernels.bound(borrowed, self._heap.borrow(out))
+        tensors = self._kernels.bound(borrowed, [self._heap.borrow(out) for out in outs])
         run = self._setup.bind(tensors, ahead=not self.bound)
         if len(self._runs) >= MOST_BINDINGS:
             self._runs.clear()
@@ -99,19 +100,19 @@ class Workspace:
                 raise InvalidProblem("in_place=True: a must be the tensor of all_gather_shard")
 
 
-def _addresses(operands: Operands, out: torch.Tensor) -> tuple[int, ...]:
-    return tuple([0 if tensor is None else tensor.data_ptr() for tensor in (out, *operands)])
+def _addresses(operands: Operands, outs: Results) -> tuple[int, ...]:
+    return tuple([0 if tensor is None else tensor.data_ptr() for tensor in (*outs, *operands)])
 
 
-def _checked(operands: Operands, out: torch.Tensor) -> tuple[Operands, torch.Tensor]:
+def _checked(operands: Operands, outs: Results) -> tuple[Operands, Results]:
     """The tensors as kernels and libraries take them; raises InvalidProblem where they must not lie where they do."""
-    for tensor in (out, *operands):
-        if tensor is not None:
-            _check_alignment(tensor)
-    for tensor in operands:
-        if tensor is not None:
+    given = [tensor for tensor in operands if tensor is not None]
+    for tensor in (*outs, *given):
+        _check_alignment(tensor)
+    for number, out in enumerate(outs):
+        for tensor in (*given, *outs[:number]):
             _check_apart(tensor, out)
-    return [_plain(tensor) for tensor in operands], _plain(out)
+    return [_plain(tensor) for tensor in operands], [_plain(out) for out in outs]
 
 
 def _check_alignment(tensor: torch.Tensor) -> None:
@@ -121,11 +122,12 @@ def _check_alignment(tensor: torch.Tensor) -> None:
 
 
 def _check_apart(tensor: torch.Tensor, out: torch.Tensor) -> None:
-    """Both are dense. Kernels write the result while others, on any rank, still read operands."""
+    """Both are dense. Kernels write a result while others, on any rank, still read operands."""
     begin, here = out.data_ptr(), tensor.data_ptr()
     if here < begin + out.nbytes and begin < here + tensor.nbytes:
         raise InvalidProblem(
-            f"out {list(out.shape)} shares memory with an operand {list(tensor.shape)}; pass a separate out, or none"
+            f"out {list(out.shape)} shares memory with another tensor of the call {list(tensor.shape)}; "
+            "pass a separate out, or none"
         )
 
 

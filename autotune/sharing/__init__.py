@@ -1,5 +1,6 @@
-"""Tuned configs between machines: export to a file, reviewed import, measurements in the T4 format."""
+"""Tuned configs between machines: the exported file, its review on import, the T4 format, vLLM's configs by size."""
 
+from autotune.sharing.by_size import ConfigsBySize, configs_by_size, to_sizes
 from autotune.sharing.exported import FORMAT, VERSION, read, schema, write
 from autotune.sharing.reviewed import Here, Review, State, review, take
 from autotune.sharing.t4 import to_t4
@@ -7,13 +8,16 @@ from autotune.sharing.t4 import to_t4
 __all__ = [
     "FORMAT",
     "VERSION",
+    "ConfigsBySize",
     "Here",
     "Review",
     "State",
+    "configs_by_size",
     "read",
     "review",
     "schema",
     "take",
+    "to_sizes",
     "to_t4",
     "write",
 ]

@@ -9,9 +9,10 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
+import math
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -20,6 +21,7 @@ from pydantic import (
     ConfigDict,
     Field,
     ValidationError,
+    WithJsonSchema,
     model_validator,
 )
 
@@ -31,6 +33,8 @@ from autotune.outcome import Latency
 from autotune.text import HIDDEN, json_text, visible
 
 LOG = logging.getLogger("autotune")
+
+T = TypeVar("T")
 
 FORMAT: Final = "iris-autotune/configs"
 VERSION: Final = 2
@@ -44,7 +48,7 @@ MOST_SHOWN = 10
 """Mistakes in one message at most."""
 
 
-def _storable(value: str | int | bool) -> str | int | bool:
+def _storable(value: T) -> T:
     """Raise ValueError for text with hidden characters and for integers that no column holds."""
     if isinstance(value, str) and (found := HIDDEN.search(value)) is not None:
         raise ValueError(f"holds {visible(found[0])}, a hidden character")
@@ -53,12 +57,28 @@ def _storable(value: str | int | bool) -> str | int | bool:
     return value
 
 
+def _plain(value: Any) -> Any:
+    """Raise ValueError for what no key argument is."""
+    if isinstance(value, list):
+        return [_plain(each) for each in value]
+    if value is not None and not isinstance(value, str | int | float):
+        raise ValueError("must be text, a number, a flag, null or a list of these")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError("must be a finite number")
+    return _storable(value)
+
+
 def _plausible(moment: datetime) -> datetime:
     """Raise ValueError for an implausible date."""
     if not YEARS[0] <= moment.year <= YEARS[1]:
         raise ValueError(f"year {moment.year} is not between {YEARS[0]} and {YEARS[1]}")
     return moment
 
+
+PLAIN = ("string", "integer", "number", "boolean", "null", "array")
+
+Plain = Annotated[Any, AfterValidator(_plain), WithJsonSchema({"type": list(PLAIN)})]
+"""A decorated kernel's key arguments may be any of these; a workload's problem checks its own fields."""
 
 Word = Annotated[str, Field(max_length=1000), AfterValidator(_storable)]
 Text = Annotated[str, Field(min_length=1, max_length=1000), AfterValidator(_storable)]
@@ -129,7 +149,7 @@ class EntryBlock(Block):
     """A tuned config: its problem and machine, its values, its latency and those of its baselines."""
 
     workload: Text
-    problem: Annotated[dict[Text, Value], Field(description="the problem's fields by name")]
+    problem: Annotated[dict[Text, Plain], Field(description="the problem's fields by name")]
     world_size: Annotated[int, Field(ge=1, lt=2**31)]
     device: Text
     arch: Text
@@ -147,6 +167,17 @@ class EntryBlock(Block):
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)]
     space_size: Count
     finished_at: Moment
+    origin: Annotated[
+        Word, Field(description="FILE:NAME of a decorated kernel or of a workload of one's own; never loaded")
+    ] = ""
+
+    @model_validator(mode="after")
+    def _of_its_kind(self) -> Self:
+        """Only a decorated kernel's key arguments may be null or lists."""
+        for name, value in self.problem.items():
+            if "world_size" in self.problem and not isinstance(value, str | int | float):
+                raise ValueError(f"problem.{name} is {json.dumps(value)[:60]}; expected text, a number or a flag")
+        return self
 
     @model_validator(mode="after")
     def _of_its_ranks(self) -> Self:
@@ -177,6 +208,7 @@ class EntryBlock(Block):
             seed=entry.seed,
             space_size=entry.space_size,
             finished_at=entry.finished_at.astimezone(UTC),
+            origin=entry.origin,
         )
 
     def entry(self) -> Entry:
@@ -200,7 +232,7 @@ class EntryBlock(Block):
         provenance = Provenance(**self.provenance.model_dump())
         return Entry(
             key, provenance, winner, study_id=0, finished_at=self.finished_at.astimezone(UTC), trials=self.trials,
-            seed=self.seed, space_size=self.space_size,
+            seed=self.seed, space_size=self.space_size, origin=self.origin,
         )  # fmt: skip
 
 
@@ -218,8 +250,11 @@ def write(entries: Iterable[Entry]) -> str:
     An entry that a reader would refuse is left out, with a warning.
     """
     blocks = [block for entry in sorted(entries, key=_order) if (block := _block(entry)) is not None]
-    file = ConfigsFile(format=FORMAT, version=VERSION, entries=blocks)
-    return json_text(file.model_dump(mode="json")) + "\n"
+    values = ConfigsFile(format=FORMAT, version=VERSION, entries=blocks).model_dump(mode="json")
+    for each in values["entries"]:
+        if not each["origin"]:
+            del each["origin"]  # versions from before origins read the file too
+    return json_text(values) + "\n"
 
 
 def read(text: str) -> list[Entry]:
@@ -257,6 +292,11 @@ def _loaded(text: str) -> Mapping[str, Any]:
         values = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise InputError(f"not JSON: {error}; use a file written by tune export") from error
+    if isinstance(values, dict) and values and all(name.isdigit() for name in values if name != "triton_version"):
+        raise InputError(
+            "configs by size, as vLLM keeps them, have no latencies and are no results; a decorated kernel takes them "
+            "as candidates or defaults: autotune.configs_by_size(FILE)"
+        )
     if not isinstance(values, dict) or values.get("format") != FORMAT:
         raise InputError(
             f'not a file of configs: expected an object with "format": "{FORMAT}", as tune export writes it'
@@ -300,4 +340,8 @@ def _order(entry: Entry) -> tuple[Any, ...]:
 
 def schema() -> str:
     """The format as JSON Schema, as in docs/configs.schema.json."""
-    return json.dumps(ConfigsFile.model_json_schema(), indent=2) + "\n"
+    head = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": f"urn:{FORMAT.replace('/', ':')}:{VERSION}",
+    }
+    return json.dumps({**head, **ConfigsFile.model_json_schema()}, indent=2) + "\n"

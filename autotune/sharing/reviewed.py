@@ -11,7 +11,8 @@ from typing import Self
 
 from autotune.db import CacheKey, Entry, Provenance, Store
 from autotune.errors import InvalidProblem, UnknownWorkload
-from autotune.machine import H100, INTERPRETED, MI300X, MI350X, Machine
+from autotune.machine import H100, INTERPRETED, MI300X, MI350X, Machine, versions
+from autotune.outcome import Regime
 from autotune.search_spaces import Space
 from autotune.workloads import Workload, installed_workload, provenance_of
 
@@ -76,17 +77,20 @@ def take(store: Store, reviews: Sequence[Review]) -> None:
 
 
 def _review(entry: Entry, here: Here, machine: Machine, replace: bool) -> Review:
-    try:
-        found = installed_workload(entry.key.workload)
-    except UnknownWorkload as error:
-        return Review(entry, State.UNKNOWN, str(error))
-    entry = _current(entry, found)
-    refusal, note = _checked(entry, found, machine)
-    if refusal:
-        return Review(entry, State.INVALID, refusal)
     identity = (entry.key, entry.provenance)
     ours = here.entries.get(identity)
-    if ours is not None and _without_origin(_current(ours, found)) == _without_origin(entry):
+    if entry.key.is_kernel:
+        refusal, note = _checked_kernel(entry)
+    else:
+        try:
+            found = installed_workload(entry.key.workload)
+        except UnknownWorkload as error:
+            return Review(entry, State.UNKNOWN, _missing(entry, error))
+        entry, ours = _current(entry, found), ours and _current(ours, found)
+        refusal, note = _checked(entry, found, machine)
+    if refusal:
+        return Review(entry, State.INVALID, refusal)
+    if ours is not None and _without_origin(ours) == _without_origin(entry):
         return Review(entry, State.SAME)
     in_the_way = ""
     if identity in here.running:
@@ -126,6 +130,30 @@ def _checked(entry: Entry, found: Workload, machine: Machine) -> tuple[str, str]
     return "", f"stale here, serves where versions are the file's: {changes}" if changes else ""
 
 
+def _checked_kernel(entry: Entry) -> tuple[str, str]:
+    """As ``_checked``. The kernel itself is in some program: a launch there checks its source and its configs."""
+    if entry.key.regime != Regime.GRAPH:
+        return f"regime {entry.key.regime}: a decorated kernel's results are of the regime graph", ""
+    stale = entry.provenance.changes(dataclasses.replace(entry.provenance, **versions()))
+    needs = f"a decorated kernel{_file(entry)}: served where its source and its configs are those of the file"
+    return "", f"{needs}; stale here, serves where versions are the file's: {stale}" if stale else needs
+
+
+def _missing(entry: Entry, error: UnknownWorkload) -> str:
+    """A stored name loads no file: the user puts it there and names it."""
+    file = entry.origin.rpartition(":")[0]
+    if not file.endswith(".py"):
+        return f"{error}; of a workload in a file, AUTOTUNE_WORKLOADS must name the file"
+    return (
+        f"a workload of {entry.origin} (source_hash {entry.provenance.source_hash}), which an import does not load: "
+        f"put {file} on this machine, set AUTOTUNE_WORKLOADS to its path, and import again"
+    )
+
+
+def _file(entry: Entry) -> str:
+    return f" of {entry.origin}" if entry.origin else ""
+
+
 def _machine_of(key: CacheKey, machine: Machine) -> Machine | None:
     if (key.device, key.arch) == (machine.device, machine.arch):
         return machine
@@ -141,4 +169,5 @@ def _compared(ours: Entry, theirs: Entry) -> str:
 
 
 def _without_origin(entry: Entry) -> Entry:
-    return dataclasses.replace(entry, study_id=0, imported_at=None)
+    """The entry without what depends on the way it came."""
+    return dataclasses.replace(entry, study_id=0, imported_at=None, origin="")

@@ -31,7 +31,9 @@ class Effort:
     finalists: int
     """Configs measured again in the finals, in turns with the default and the baselines."""
     rounds: int
-    """Rounds of the finals, repeated if the winner is undecided; even, since the order alternates."""
+    """Rounds of the finals, repeated if the winner is undecided; even, since the order alternates. One alone is never
+    repeated: for an evaluator whose answers do not vary.
+    """
 
 
 EFFORTS: Mapping[str, Effort] = {

@@ -72,7 +72,7 @@ def run_finals(
     beside: Callable[[], None] = lambda: None,
 ) -> dict[Config, list[Latency]]:  # fmt: skip
     """Measure every finalist once per round, in alternating order so that a drift of the clocks cancels; then the
-    ``undecided`` ones for as many rounds again. ``beside`` has its turn in each round.
+    ``undecided`` ones for as many rounds again, unless there is only one. ``beside`` has its turn in each round.
 
     Remaining finalists have one latency per round. A finalist that fails once is out. ``stop`` is asked before each
     round but the first.
@@ -82,7 +82,7 @@ def run_finals(
         if number and stop():
             break
         if number == rounds:
-            finalists = undecided(measured)
+            finalists = undecided(measured) if rounds > 1 else []
             if not finalists:
                 break
         if number % 2:

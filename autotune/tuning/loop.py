@@ -11,7 +11,7 @@ from functools import partial
 from typing import Protocol
 
 from autotune.config import Config
-from autotune.db import CacheKey, Entry, Store, StudyRecord, TrialRecord, Winner
+from autotune.db import CacheKey, Entry, Provenance, Store, StudyRecord, TrialRecord, Winner
 from autotune.machine import Machine
 from autotune.outcome import DEFAULT_REGIME, Evaluation, Latency, Outcome, Regime
 from autotune.problem import Problem
@@ -24,7 +24,7 @@ from autotune.tuning.progress import Progress
 from autotune.tuning.screening import Ahead, Screen
 from autotune.tuning.search import Candidate, Search
 from autotune.tuning.warm_start import previous_winner, warm_starts
-from autotune.workloads import Workload, provenance_of
+from autotune.workloads import Workload, origin_of, provenance_of
 from autotune.workloads.roofline import roofline
 
 BASELINE = "baseline"
@@ -83,19 +83,19 @@ def tune(
     workload: Workload, problem: Problem, machine: Machine, store: Store, gang: Evaluator, screen: Screen,
     *, budget: Budget, effort: Effort, seed: int = 0, force: bool = False, extra_finalists: Sequence[Config] = (),
     watch: Callable[[Progress], None] = lambda progress: None, regime: Regime = DEFAULT_REGIME,
-    live: LiveStorage | None = None,
+    live: LiveStorage | None = None, provenance: Provenance | None = None,
 ) -> Result:  # fmt: skip
     """Tune one problem, or answer from the cache. ``gang`` is started only if there is something to measure, and stays
     running: the caller closes it. ``extra_finalists`` are measured in the finals in any case. The winner is the fastest
-    in the ``regime``. ``live`` gets the run as it goes.
+    in the ``regime``. ``live`` gets the run as it goes. ``provenance`` is that of the measurements, if not today's.
 
     An unfinished study is continued: the search measures nothing again, the finals start over. While another process
     tunes the same problem this one waits, then answers from the cache, or with ``force`` tunes again. Ctrl-C ends the
     run with its results so far; while waiting it raises KeyboardInterrupt. Raises GangError, StoreError.
     """
-    key, provenance = CacheKey.of(problem, machine, regime), provenance_of(workload)
+    key, provenance = CacheKey.of(problem, machine, regime), provenance or provenance_of(workload)
     size = workload.space.size(problem, machine)
-    begin = partial(store.study, key, provenance, seed=seed, space_size=size)
+    begin = partial(store.study, key, provenance, seed=seed, space_size=size, origin=origin_of(workload))
     with claimed(store, begin, watch, anew=force) as study:
         if study.state == "finished":
             return Result(study, Progress("answered from the cache"), store.entry(key, provenance), from_cache=True)

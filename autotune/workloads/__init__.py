@@ -4,7 +4,7 @@ from autotune.workloads.interface import Operation, Workload
 from autotune.workloads.provenance import Code, provenance_of
 from autotune.workloads.registry import installed_workload, names, workload
 from autotune.workloads.tolerance import Error, Tolerance
-from autotune.workloads.user_files import from_reference, is_reference, reference_of
+from autotune.workloads.user_files import from_reference, is_reference, origin_of, reference_of
 
 __all__ = [
     "Code",
@@ -16,6 +16,7 @@ __all__ = [
     "installed_workload",
     "is_reference",
     "names",
+    "origin_of",
     "provenance_of",
     "reference_of",
     "workload",

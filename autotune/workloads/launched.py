@@ -40,6 +40,10 @@ class LaunchedWorkload(Workload):
         """The result's shape, of operands that fit each other; dimensions may be symbolic."""
         raise NotImplementedError(f"{self.name} has no operator")
 
+    def out_shapes(self, world_size: int, operands: Operands, options: Sequence[Any]) -> list[tuple[int, ...]]:
+        """The shape of each of the kernels' ``results``; by default all have the same."""
+        return [self.out_shape(world_size, operands, options)] * len(self.kernels.results)
+
     def heap_bytes(self, problem: Any) -> int:
         """The largest scratch; operands lie elsewhere."""
         return self.kernels.scratch_bytes(problem) + SPARE_BYTES

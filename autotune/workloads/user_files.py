@@ -22,6 +22,9 @@ BUILT_IN = {
 }
 """Each file there is a workload, by its name."""
 
+USER = "autotune_user_"
+"""Before the name of a module that is loaded from a user's file."""
+
 _REFERENCES: dict[Workload, str] = {}
 """Workloads loaded as FILE:CLASS, with the file's whole path."""
 
@@ -44,6 +47,17 @@ def from_reference(reference: str) -> Workload:
 def reference_of(workload: Workload) -> str:
     """The name by which another process on this machine finds the workload: FILE:CLASS if it came so, else its name."""
     return _REFERENCES.get(workload, workload.name)
+
+
+def origin_of(workload: Workload) -> str:
+    """``FILE:CLASS`` for people, without the file's folder; MODULE:CLASS of an installed plug-in; empty if built in."""
+    if workload.name in BUILT_IN:
+        return ""
+    kind = type(workload)
+    module = sys.modules.get(kind.__module__)
+    loaded = kind.__module__ == "__main__" or kind.__module__.startswith(USER)
+    file = getattr(module, "__file__", None) if loaded else None
+    return f"{Path(file).name if file else kind.__module__}:{kind.__qualname__}"
 
 
 def instances(path: str) -> list[Workload]:
@@ -74,7 +88,7 @@ def _module(file: Path) -> ModuleType:
         place = getattr(module, "__file__", None)
         if place and Path(place).name == file.name and Path(place).resolve() == file:
             return module
-    name = f"autotune_user_{hashlib.sha256(str(file).encode()).hexdigest()[:8]}"
+    name = f"{USER}{hashlib.sha256(str(file).encode()).hexdigest()[:8]}"
     spec = importlib.util.spec_from_file_location(name, file)
     assert spec is not None and spec.loader is not None, file  # it ends in .py
     module = importlib.util.module_from_spec(spec)

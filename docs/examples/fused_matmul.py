@@ -135,7 +135,7 @@ class FusedMatmulKernels(Kernels[Gathered, FusedMatmulKnobs, Tensors, Scratch]):
 
     knobs = FusedMatmulKnobs
     tensors_type = Tensors
-    result = "c"
+    results = ("c",)
 
     def tensors(self, problem: Gathered, shared: Allocate, own: Allocate) -> Tensors:
         dtype = TORCH_DTYPES[problem.dtype]

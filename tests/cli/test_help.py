@@ -17,7 +17,7 @@ WORKLOADS = ("all-gather-gemm", "gemm-reduce-scatter", "gemm-all-reduce", "flash
 
 COMMANDS: dict[str, tuple[str, ...]] = {
     "tune": (),
-    **{name: (name,) for name in ("list", "import", "doctor", *GROUPS, *WORKLOADS)},
+    **{name: (name,) for name in ("demo", "list", "import", "doctor", *GROUPS, *WORKLOADS)},
     **{f"{name}-workload": (name, "all-gather-gemm") for name in GROUPS},
 }
 """Every subcommand; of those that take a workload, the page of one workload too."""

@@ -43,6 +43,13 @@ INSERT_STUDY = (
 )
 
 
+def named_as_in(revision: str, statement: str) -> str:
+    """The statement, its tables named as in that revision."""
+    if revision < migrations.RENAMED:
+        return statement
+    return statement.replace("INTO studies", "INTO tuning_studies").replace("INTO trials", "INTO tuning_trials")
+
+
 @contextmanager
 def old_database(url: URL, path: Path, revision: str) -> Iterator[Engine]:
     """A database as an older version left it: a study under way with a trial, and one that finished."""
@@ -50,8 +57,7 @@ def old_database(url: URL, path: Path, revision: str) -> Iterator[Engine]:
     with engine.begin() as connection:
         migrations.upgrade(connection, revision)
         for statement in (*FIRST_REVISION, INSERT_STUDY.format(id=2, m=2048, state="'finished'")):
-            prefix = "tuning_" if revision >= migrations.RENAMED else ""
-            connection.exec_driver_sql(statement.replace("INSERT INTO ", f"INSERT INTO {prefix}"))
+            connection.exec_driver_sql(named_as_in(revision, statement))
     if url.get_backend_name() == "sqlite":
         with closing(sqlite3.connect(path)) as raw:
             raw.execute(f"PRAGMA application_id = {APPLICATION_ID}")
@@ -154,12 +160,15 @@ def test_reading_migrates_nothing_and_writing_all_that_is_there(url: URL, path: 
             assert migrations.current(connection) == revision
             assert inspect(connection).has_table("tuning_studies") == (revision >= migrations.RENAMED)
             assert not inspect(connection).has_table("tuning_taxes")
+            assert inspect(connection).get_view_names() == (["tuning_winners"] if revision >= "0006" else [])
         Store.open(as_text(url)).close()
         with engine.begin() as connection:
             assert migrations.current(connection) == migrations.HEAD, "opening for writing migrates"
             later = INSERT_STUDY.format(id=3, m=8192, state="'finished'").replace("studies", "tuning_studies")
             connection.exec_driver_sql(later)  # a client that knows fewer columns goes on
             assert not {"studies", "trials"} & set(inspect(connection).get_table_names())
+            seen = connection.exec_driver_sql("SELECT study, m, mode, microseconds FROM tuning_winners ORDER BY study")
+            assert seen.fetchall() == [(2, 2048, "push", 100.0), (3, 8192, "push", 100.0)]
         with Store.open(as_text(url)) as store:
             assert sorted(entry.study_id for entry in store.entries()) == [2, 3]
             store.record(1, store.trials(1)[0])

@@ -209,7 +209,7 @@ def is_right(context: autotune.Context, found: LaunchedWorkload, problem: Proble
         assert plan.call_count == (config["mode"] != "bsp"), "a first call plans once"
         again = operator_of(found)(context, operands, options, result, config)
         assert again is result and plan.call_count == (config["mode"] != "bsp"), "a second one does not"
-    getattr(tensors, kernels.result).copy_(result)
+    getattr(tensors, kernels.results[0]).copy_(result)
     error, allowed = operation.error(), found.tolerance_of(problem, config, context.machine)
     return bool(error.overall <= allowed.overall and error.element <= allowed.element)
 

@@ -107,7 +107,7 @@ class Bench:
         self.gang.turn_to(self.workload, problem)
         self.screen.turn_to(self.workload, problem)
         valid = [config for config in lent if self.workload.space.violation(config, problem, self.machine) is None]
-        with watching(problem, self.machine) as watch:
+        with watching(problem, session.devices_text(problem, self.machine)) as watch:
             return tune(
                 self.workload, problem, self.machine, self.store, self.gang, self.screen, budget=self.limits,
                 effort=EFFORTS[self.effort], seed=self.seed, force=self.force, watch=watch,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from typing import Annotated
 
@@ -12,11 +11,12 @@ from autotune.cli import output, session
 from autotune.cli.entry_text import entry_dict, entry_lines, entry_title, speedup_text, title
 from autotune.cli.options import Database, Json, RegimeName, Request
 from autotune.db import CacheKey, Differences, Entry, Provenance, Store
-from autotune.errors import NoDatabase, UnknownWorkload
+from autotune.errors import NoDatabase
 from autotune.outcome import DEFAULT_REGIME, Regime, regime_of
 from autotune.report.figures import config_text, dashed, microseconds, problem_text, regime_options
+from autotune.report.staleness import why_stale
 from autotune.settings import default_database_url
-from autotune.workloads import installed_workload, provenance_of, workload
+from autotune.workloads import provenance_of, workload
 
 
 def list_entries(
@@ -39,7 +39,7 @@ def list_entries(
     elif entries:
         header = ("workload", "problem", "ranks", "device", "latency", "speedup", "mode", "trials", "tuned")
         output.data(output.columns(header, [_row(entry) for entry in entries]))
-        for why, count in Counter(filter(None, map(_stale, entries))).most_common():
+        for why, count in Counter(filter(None, map(why_stale, entries))).most_common():
             output.say(f"stale, and not served: {count} of {len(entries)}: {why}")
     else:
         output.say("nothing is tuned yet; next: tune WORKLOAD, see tune --help")
@@ -139,19 +139,11 @@ def _miss(nearest: Entry, differences: Differences, provenance: Provenance) -> s
     return "\n".join(lines)
 
 
-def _stale(entry: Entry) -> str:
-    """Why the entry is stale here; empty where it is not, and for a workload that is not known here."""
-    try:
-        return entry.provenance.changes(provenance_of(installed_workload(entry.key.workload)))
-    except UnknownWorkload:
-        return ""
-
-
 def _row(entry: Entry) -> tuple[str, ...]:
     regime = Regime(entry.key.regime)
     return (
         dashed(entry.key.workload),
-        problem_text(json.loads(entry.key.problem)) + regime_options(regime),
+        problem_text(entry.key.fields) + ("" if entry.key.is_kernel else regime_options(regime)),
         str(entry.key.world_size),
         entry.key.device,
         microseconds(entry.winner.latency.of(regime)),

@@ -6,13 +6,13 @@ import os
 import sys
 import tempfile
 import webbrowser
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from autotune.cli import output
-from autotune.cli.entry_text import matches, selected
-from autotune.db import Store
+from autotune.cli.wanted import Wanted
+from autotune.db import CacheKey, Store
 from autotune.errors import AutotuneError, InputError
 from autotune.workloads import Workload
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 
 def write_pages(
-    of: Workload | None, given: Mapping[str, Any], target: Path | None, db: str | None,
-    *, open: bool, load: Callable[[str], Workload | None],
+    wanted: Wanted, target: Path | None, db: str | None,
+    *, open: bool, load: Callable[[CacheKey], Workload | None],
 ) -> None:  # fmt: skip
     """Build the pages of the studies that are asked for and write them, the newest first.
 
@@ -30,7 +30,7 @@ def write_pages(
     """
     from autotune.report.page import to_html
 
-    studies = _studies(of, given, db, load)
+    studies = _studies(wanted, db, load)
     if len(studies) > 1:
         _write_folder(studies, target, open=open)
         return
@@ -46,26 +46,18 @@ def write_pages(
         _show(file)
 
 
-def _studies(
-    of: Workload | None, given: Mapping[str, Any], db: str | None, load: Callable[[str], Workload | None]
-) -> list[Study]:
+def _studies(wanted: Wanted, db: str | None, load: Callable[[CacheKey], Workload | None]) -> list[Study]:
     from autotune.report.page import finished, unfinished
 
     with Store.open(db, create=False) as store:
-        name = of.name if of is not None else None
         try:
-            entries = selected(store, name, given)
+            entries = wanted.entries(store)
         except AutotuneError:
-            begun = [
-                record
-                for record in store.studies()
-                if name in (None, record.key.workload) and record.state == "running" and matches(record.key, given)
-            ]
+            begun = [study for study in store.studies() if study.state == "running" and wanted.takes(study.key)]
             if not begun:
                 raise
-            record = begun[-1]
-            return [unfinished(store, record, of or load(record.key.workload))]
-        return [finished(store, entry, of or load(entry.key.workload)) for entry in entries]
+            return [unfinished(store, begun[-1], wanted.workload or load(begun[-1].key))]
+        return [finished(store, entry, wanted.workload or load(entry.key)) for entry in entries]
 
 
 def _write_folder(studies: Sequence[Study], folder: Path | None, *, open: bool) -> None:

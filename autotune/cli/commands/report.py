@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from autotune.cli import output
 from autotune.cli.commands import pages
-from autotune.cli.entry_text import selected
 from autotune.cli.options import Database, Output, Request
-from autotune.db import Store
+from autotune.cli.wanted import Wanted
+from autotune.db import CacheKey, Store
 from autotune.errors import InputError, UnknownWorkload
 from autotune.text import json_text
 from autotune.workloads import Workload, installed_workload, names
@@ -29,7 +28,7 @@ def report(context: typer.Context, format: Format = "md", output: Output = None,
            db: Database = None) -> None:  # fmt: skip
     """Report on finished studies; on all workloads if none is named."""
     if context.invoked_subcommand is None:
-        _report(None, {}, format, output, db, open)
+        write(Wanted(), format, output, db, open)
     elif (format, output, open, db) != ("md", None, False, None):
         raise InputError("options of tune report go after the workload's name")
 
@@ -38,23 +37,21 @@ def report_workload(
     request: Request, format: Format = "md", output: Output = None, open: Open = False, db: Database = None
 ) -> None:
     """Reports on every finished study that has the given dimensions; without any, on all of them."""
-    _report(request.workload, request.given, format, output, db, open)
+    write(Wanted.of(request), format, output, db, open)
 
 
-def _report(
-    of: Workload | None, given: Mapping[str, Any], format: str, file: Path | None, db: str | None, open: bool
-) -> None:
+def write(wanted: Wanted, format: str, file: Path | None, db: str | None, open: bool) -> None:
     """Build the reports and write them, the newest first."""
     if format not in FORMATS:
         raise InputError(f"format {format!r}: allowed: {', '.join(FORMATS)}")
     if format == "html" or open:
-        pages.write_pages(of, given, file, db, open=open, load=_loaded)
+        pages.write_pages(wanted, file, db, open=open, load=_loaded)
         return
     from autotune.report import build, to_dict, to_markdown
 
     with Store.open(db, create=False) as store:
-        entries = selected(store, of.name if of is not None else None, given)
-        reports = [build(store, entry, of or _loaded(entry.key.workload)) for entry in entries]
+        entries = wanted.entries(store)
+        reports = [build(store, entry, wanted.workload or _loaded(entry.key)) for entry in entries]
     if format == "json":
         text = json_text([to_dict(each) for each in reports])
     else:
@@ -62,10 +59,13 @@ def _report(
     output.write(text + "\n", file, f"{len(reports)} report{'s' * (len(reports) > 1)}")
 
 
-def _loaded(name: str) -> Workload | None:
-    """The installed workload; None where a database holds studies of a workload that is not installed."""
+def _loaded(key: CacheKey) -> Workload | None:
+    """The installed workload; None for a decorated kernel, and for a workload that is not installed."""
+    if key.is_kernel:
+        return None
     try:
-        return installed_workload(name)
+        return installed_workload(key.workload)
     except UnknownWorkload:
-        output.say(f"workload {name} is not installed (installed: {', '.join(names())}); reported without its space")
+        name, known = key.workload, ", ".join(names())
+        output.say(f"workload {name} is not installed (installed: {known}); reported without its space")
         return None

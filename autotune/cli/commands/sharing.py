@@ -5,15 +5,16 @@ from __future__ import annotations
 import json as jsonlib
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from autotune.cli import output, session
-from autotune.cli.entry_text import entry_title, selected
+from autotune.cli.entry_text import entry_title
 from autotune.cli.options import Database, Json, Output, Request
+from autotune.cli.wanted import Wanted
 from autotune.db import Entry, Store
 from autotune.errors import InputError, NoDatabase
 from autotune.report.figures import dashed, microseconds, problem_text
@@ -21,32 +22,39 @@ from autotune.report.figures import dashed, microseconds, problem_text
 if TYPE_CHECKING:
     from autotune.sharing import Here, Review
 
-FORMATS = ("json", "t4")
+FORMATS = ("json", "t4", "vllm")
 
 Format = Annotated[
     str,
     typer.Option(
-        "--format", metavar="|".join(FORMATS), help="json: configs for tune import; t4: the trials of one study."
+        "--format",
+        metavar="|".join(FORMATS),
+        help="json: configs for tune import; t4: the trials of one study; vllm: configs by size, as vLLM keeps them.",
     ),
+]
+By = Annotated[
+    str | None, typer.Option("--by", metavar="FIELD", help="Of --format vllm: the size; needed if several vary.")
 ]
 Device = Annotated[str | None, typer.Option("--device", metavar="NAME", help="Only results of this device.")]
 
 
 def export(
-    context: typer.Context, format: Format = "json", output: Output = None, device: Device = None, db: Database = None
-) -> None:
+    context: typer.Context, format: Format = "json", output: Output = None, device: Device = None, by: By = None,
+    db: Database = None,
+) -> None:  # fmt: skip
     """Export tuned configs to a file for tune import; of all workloads if none is named."""
     if context.invoked_subcommand is None:
-        _export(None, {}, format, output, device, db)
-    elif (format, output, device, db) != ("json", None, None, None):
+        write(Wanted(device=device), format, output, by, db)
+    elif (format, output, device, by, db) != ("json", None, None, None, None):
         raise InputError("options of tune export go after the workload's name")
 
 
 def export_workload(
-    request: Request, format: Format = "json", output: Output = None, device: Device = None, db: Database = None
-) -> None:
+    request: Request, format: Format = "json", output: Output = None, device: Device = None, by: By = None,
+    db: Database = None,
+) -> None:  # fmt: skip
     """Exports every tuned problem that has the given dimensions; without any, all of them."""
-    _export(request.workload.name, request.given, format, output, device, db)
+    write(Wanted.of(request, device), format, output, by, db)
 
 
 def import_configs(
@@ -82,23 +90,28 @@ def import_configs(
         raise typer.Exit(1)
 
 
-def _export(
-    name: str | None, given: Mapping[str, Any], format: str, file: Path | None, device: str | None, db: str | None
-) -> None:
+def write(wanted: Wanted, format: str, file: Path | None, by: str | None, db: str | None) -> None:
+    """Write the wanted entries in a format, to a file or to stdout."""
     if format not in FORMATS:
         raise InputError(f"format {format!r}: allowed: {', '.join(FORMATS)}")
-    from autotune.sharing import to_t4, write
+    from autotune import sharing
 
     with Store.open(db, create=False) as store:
-        entries = selected(store, name, given, device)
+        entries = wanted.entries(store)
         if format == "json":
-            output.write(write(entries), file, _counted(len(entries), "config"))
+            output.write(sharing.write(entries), file, _counted(len(entries), "config"))
+            return
+        if format == "vllm":
+            text, left_out = sharing.to_sizes(entries, by)
+            output.write(text, file, "configs by size")
+            if left_out:
+                output.say(f"left out, being of other sources, configs or versions: {left_out}")
             return
         entry = _only(entries)
         trials = store.trials(entry.study_id)
     if not trials:
         raise InputError(f"{entry_title(entry)} was imported; its trials are in the database it was tuned in")
-    output.write(to_t4(entry, trials), file, _counted(len(trials), "trial"))
+    output.write(sharing.to_t4(entry, trials), file, _counted(len(trials), "trial"))
 
 
 def _only(entries: Sequence[Entry]) -> Entry:

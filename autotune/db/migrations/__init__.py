@@ -6,12 +6,12 @@ from pathlib import Path
 
 from sqlalchemy import Connection, inspect, text
 
-REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006")
+REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007")
 """One file each in ``versions/``; listed here too, so that a database at the newest opens without alembic."""
 
 HEAD = REVISIONS[-1]
 
-TAXED = "0006"
+TAXED = "0007"
 """From here on there is a table of taxes."""
 
 RENAMED = "0005"
@@ -37,12 +37,14 @@ def upgrade(connection: Connection, revision: str = HEAD) -> None:
     from alembic.config import Config
 
     from autotune.db.models import Base
+    from autotune.db.views import make_views
 
     config = Config()
     config.set_main_option("script_location", str(Path(__file__).parent).replace("%", "%%"))
     config.attributes["connection"] = connection
     if revision == HEAD and current(connection) is None:
         Base.metadata.create_all(connection, checkfirst=False)
+        make_views(connection)
         command.stamp(config, revision)
     else:
         command.upgrade(config, revision)

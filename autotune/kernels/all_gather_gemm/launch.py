@@ -58,7 +58,7 @@ GatherCall = Call[AllGatherGemm, AllGatherGemmKnobs, GemmTensors, Scratch]
 class AllGatherGemmKernels(Kernels[AllGatherGemm, AllGatherGemmKnobs, GemmTensors, Scratch]):
     knobs = AllGatherGemmKnobs
     tensors_type = GemmTensors
-    result = "c"
+    results = ("c",)
 
     def tensors(self, problem: AllGatherGemm, shared: Allocate, own: Allocate) -> GemmTensors:
         """A's shard lies on the heap if the problem says so."""

@@ -27,7 +27,7 @@ import triton.language as tl
 
 from autotune.heap import device as heap
 from autotune.kernels.gemm_all_reduce.ll_tiles import ll_send_tile, ll_sum_tiles
-from autotune.kernels.primitives.counters import end_phase, finish_unordered, wait_for_all, wide_epoch
+from autotune.kernels.primitives.counters import end_phase, finish_unordered, wait_for_all, wait_in_slot, wide_epoch
 from autotune.kernels.primitives.exchange import inside_tile, read_tile, send_tile, sum_parts
 from autotune.kernels.primitives.ll import ll_flag
 from autotune.kernels.primitives.splits import join_splits, split_range
@@ -70,15 +70,9 @@ def collect(
             inbox, index, apart, ll_flag(epoch), status, spin_limit, rows, TYPE, SOURCES, BLOCK_M, BLOCK_N
         )  # fmt: skip
     else:
-        wait_for(counter, epoch, SOURCES, status, spin_limit)
+        wait_in_slot(counter, epoch, SOURCES, status, spin_limit)
         acc = sum_parts(inbox, index, apart, SOURCES, BLOCK_M, BLOCK_N, rows)
     return acc
-
-
-@triton.jit
-def wait_for(counter, epoch, SOURCES: tl.constexpr, status, spin_limit):
-    """Wait until SOURCES ranks have signalled in each launch that has used the slot, this one included."""
-    heap.wait(counter, (((epoch >> 1) + 1) * SOURCES).to(tl.int32), status, spin_limit)
 
 
 @triton.jit

@@ -55,7 +55,7 @@ ReduceCall = Call[GemmAllReduce, GemmAllReduceKnobs, GemmTensors, Scratch]
 class GemmAllReduceKernels(Kernels[GemmAllReduce, GemmAllReduceKnobs, GemmTensors, Scratch]):
     knobs = GemmAllReduceKnobs
     tensors_type = GemmTensors
-    result = "c"
+    results = ("c",)
 
     def tensors(self, problem: GemmAllReduce, shared: Allocate, own: Allocate) -> GemmTensors:
         a = own((problem.m, problem.k_local), TORCH_DTYPES[problem.dtype])

@@ -7,7 +7,7 @@ import triton.language as tl
 
 from autotune.heap import device as heap
 from autotune.kernels.primitives.exchange import inside_tile
-from autotune.kernels.primitives.ll import ll_wait, ll_words
+from autotune.kernels.primitives.ll import ll_data, ll_sum, ll_wait, ll_words
 
 
 @triton.jit
@@ -17,11 +17,7 @@ def ll_send_tile(
 ):  # fmt: skip
     """Store a tile, in C's type, as tile ``index`` of the inbox (int64) of PEERS ranks from ``first`` on."""
     WIDTH: tl.constexpr = BLOCK_N // 2 if part.dtype.primitive_bitwidth == 16 else BLOCK_N
-    if WIDTH < BLOCK_N:
-        low, high = tl.split(tl.reshape(part.to(tl.uint16, bitcast=True), (BLOCK_M, BLOCK_N // 2, 2)))
-        data = low.to(tl.int64) | (high.to(tl.int64) << 16)
-    else:
-        data = part.to(tl.uint32, bitcast=True).to(tl.int64)
+    data = ll_data(part, BLOCK_M, BLOCK_N)
     pointers = inbox + tl.cast(index, tl.int64) * (BLOCK_M * WIDTH) + inside_tile(BLOCK_M, WIDTH)
     exists = (tl.arange(0, BLOCK_M) < rows)[:, None]
     for turn in tl.static_range(PEERS):
@@ -34,7 +30,7 @@ def ll_sum_tiles(
     inbox, index, apart, flag, status, spin_limit, rows, TYPE: tl.constexpr,
     SOURCES: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """Wait for all parts of a tile and add them up: fp32 [BLOCK_M, BLOCK_N], in an order fixed by the compiler.
+    """Wait for all parts of a tile and add them up: fp32 [BLOCK_M, BLOCK_N].
 
     Part number s is tile ``index`` + s * ``apart`` of our inbox. All parts are polled at once. TYPE is C's.
     """
@@ -44,10 +40,4 @@ def ll_sum_tiles(
     tiles = (index + sources * apart).to(tl.int64)
     pointers = inbox + tiles * (BLOCK_M * WIDTH) + inside_tile(BLOCK_M, WIDTH)[None, :, :]
     words = ll_wait(pointers, flag, exists, status, spin_limit)
-    if WIDTH < BLOCK_N:
-        low = (words & 0xFFFF).to(tl.uint16).to(TYPE, bitcast=True).to(tl.float32)
-        high = ((words >> 16) & 0xFFFF).to(tl.uint16).to(TYPE, bitcast=True).to(tl.float32)
-        acc = tl.reshape(tl.join(tl.sum(low, axis=0), tl.sum(high, axis=0)), (BLOCK_M, BLOCK_N))
-    else:
-        acc = tl.sum((words & 0xFFFFFFFF).to(tl.uint32).to(TYPE, bitcast=True), axis=0)
-    return acc
+    return ll_sum(words, TYPE, BLOCK_M, BLOCK_N)

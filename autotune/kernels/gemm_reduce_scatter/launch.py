@@ -56,7 +56,7 @@ ScatterCall = Call[GemmReduceScatter, GemmReduceScatterKnobs, GemmTensors, Scrat
 class GemmReduceScatterKernels(Kernels[GemmReduceScatter, GemmReduceScatterKnobs, GemmTensors, Scratch]):
     knobs = GemmReduceScatterKnobs
     tensors_type = GemmTensors
-    result = "c"
+    results = ("c",)
 
     def tensors(self, problem: GemmReduceScatter, shared: Allocate, own: Allocate) -> GemmTensors:
         a = own((problem.m, problem.k_local), TORCH_DTYPES[problem.dtype])

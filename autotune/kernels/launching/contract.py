@@ -65,9 +65,9 @@ class Kernels(ABC, Generic[P, K, T, S]):
 
     knobs: type[K]
     tensors_type: type[T]
-    """A dataclass of tensors: the operands in the order in which an operator takes them, and the result."""
-    result: str = "out"
-    """Its field that a call writes."""
+    """A dataclass of tensors: the operands in the order in which an operator takes them, and the results."""
+    results: tuple[str, ...] = ("out",)
+    """Its fields that a call writes."""
 
     @abstractmethod
     def tensors(self, problem: P, shared: Allocate, own: Allocate) -> T:
@@ -108,11 +108,11 @@ class Kernels(ABC, Generic[P, K, T, S]):
     def operands(self) -> tuple[str, ...]:
         """Names of the tensors that a caller gives, in their order."""
         fields = dataclasses.fields(self.tensors_type)  # type: ignore[arg-type]  # it is a dataclass
-        return tuple(field.name for field in fields if field.name != self.result)
+        return tuple(field.name for field in fields if field.name not in self.results)
 
-    def bound(self, operands: Sequence[torch.Tensor | None], out: torch.Tensor) -> T:
-        """A caller's operands and result as ``plan`` takes them."""
-        named: dict[str, Any] = {**dict(zip(self.operands, operands, strict=True)), self.result: out}
+    def bound(self, operands: Sequence[torch.Tensor | None], outs: Sequence[torch.Tensor]) -> T:
+        """A caller's operands and results as ``plan`` takes them."""
+        named: dict[str, Any] = dict(zip((*self.operands, *self.results), (*operands, *outs), strict=True))
         return self.tensors_type(**named)
 
     def offline(self, problem: P, config: Config, machine: Machine) -> list[Launch]:

@@ -29,6 +29,15 @@ def wait_for_all(counters, target, status, spin_limit, WORLD: tl.constexpr):
 
 
 @triton.jit
+def wait_in_slot(counter, epoch, signals, status, spin_limit):
+    """Wait for ``signals`` of this launch at a counter that every other launch uses: one slot of two.
+
+    They count over all launches that have used the slot. ``epoch`` is that of ``wide_epoch``.
+    """
+    heap.wait(counter, (((epoch >> 1) + 1) * signals).to(tl.int32), status, spin_limit)
+
+
+@triton.jit
 def last_of(counter, programs):
     """Count this program out of ``programs``; the last one leaves zero behind. Returns whether we were the last.
 

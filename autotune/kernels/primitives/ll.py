@@ -33,6 +33,32 @@ def ll_words(data, flag):
 
 
 @triton.jit
+def ll_data(part, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """Elements [ROWS, COLUMNS] as data of words, int64: two of 16 bits in each, [ROWS, COLUMNS // 2], or one of 32."""
+    if part.dtype.primitive_bitwidth == 16:
+        low, high = tl.split(tl.reshape(part.to(tl.uint16, bitcast=True), (ROWS, COLUMNS // 2, 2)))
+        data = low.to(tl.int64) | (high.to(tl.int64) << 16)
+    else:
+        data = part.to(tl.uint32, bitcast=True).to(tl.int64)
+    return data
+
+
+@triton.jit
+def ll_sum(words, TYPE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """The sum over the first dimension of words that hold elements of TYPE: fp32 [ROWS, COLUMNS].
+
+    The compiler fixes its order.
+    """
+    if TYPE.primitive_bitwidth == 16:
+        low = (words & 0xFFFF).to(tl.uint16).to(TYPE, bitcast=True).to(tl.float32)
+        high = ((words >> 16) & 0xFFFF).to(tl.uint16).to(TYPE, bitcast=True).to(tl.float32)
+        acc = tl.reshape(tl.join(tl.sum(low, axis=0), tl.sum(high, axis=0)), (ROWS, COLUMNS))
+    else:
+        acc = tl.sum((words & 0xFFFFFFFF).to(tl.uint32).to(TYPE, bitcast=True), axis=0)
+    return acc
+
+
+@triton.jit
 def ll_pack(value, flag):
     """The fp32 ``value`` as words."""
     return ll_words(value.to(tl.int32, bitcast=True).to(tl.int64) & 0xFFFFFFFF, flag)

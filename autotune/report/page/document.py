@@ -149,8 +149,7 @@ def _copies(of: Sequence[tuple[str, str]]) -> str:
 
 
 def _origin(study: Study) -> str:
-    command = origin.again(study)
-    again = _copy_line("Tune it again:", command) if command else ""
+    again = _copy_line("Tune it again:", study.repeat) if study.repeat else ""
     return f'<section id="origin"><h2>How this was found</h2>{again}{table(origin.provenance(study))}</section>'
 
 

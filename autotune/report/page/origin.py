@@ -5,23 +5,16 @@ from __future__ import annotations
 import dataclasses
 import shlex
 
-from autotune.report.figures import device_text, options_text, regime_options
+from autotune.report.figures import device_text, options_text
 from autotune.report.page.study import Study, last_moment
 from autotune.report.page.view import Table
-from autotune.report.regimes import CALLERS
+from autotune.report.regimes import tuned_for
 from autotune.text import visible, visible_json
 
 
 def command(study: Study) -> str:
     """The problem on the command line."""
     return visible(f"{study.command} {options_text(study.problem)}")
-
-
-def again(study: Study) -> str:
-    """The command that tunes it again; empty for a kernel that its own program tunes."""
-    if not study.command:
-        return ""
-    return f"{command(study)} --seed {study.record.seed}{regime_options(study.record.key.regime)} --force"
 
 
 def copies(study: Study) -> list[tuple[str, str]]:
@@ -43,7 +36,7 @@ def provenance(study: Study) -> Table:
     moment = last_moment(study)
     rows = [
         ["device", device_text(record.key)],
-        ["tuned for", CALLERS[study.regime]],
+        ["tuned for", tuned_for(record.key)],
         ["begun", f"{record.created_at:%Y-%m-%d %H:%M} UTC"],
         ["finished" if report else "last trial", f"{moment:%Y-%m-%d %H:%M} UTC" if moment else "none"],
         ["space", f"{record.space_size} valid configs, {study.evaluated} evaluated"],

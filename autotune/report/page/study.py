@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -17,9 +16,10 @@ from autotune.report.builder import build, endings_of, problem_of
 from autotune.report.figures import INTERPRETER_NOTE, dashed
 from autotune.report.knobs import knobs_of
 from autotune.report.model import Ending, Knob, Report
+from autotune.report.repeat import command_of, repeat_of
 from autotune.search_spaces import Space
 from autotune.tuning.finals import FINAL
-from autotune.workloads import Workload, is_reference, reference_of
+from autotune.workloads import Workload
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,11 @@ class Study:
     knob_notes: tuple[str, ...] = ()
     command: str = ""
     """The command line that tunes the workload; empty for a kernel that its own program tunes."""
+
+    @property
+    def repeat(self) -> str:
+        """What tunes it again."""
+        return repeat_of(self.record.key, self.problem, self.record.origin, self.record.seed, self.command)
 
     @property
     def regime(self) -> Regime:
@@ -133,7 +138,7 @@ def finished(store: Store, entry: Entry, workload: Workload | None = None) -> St
         endings=report.endings,
         notes=report.notes,
         knob_notes=report.knob_notes,
-        command=_command(workload),
+        command=command_of(record.key, record.origin, workload),
     )
 
 
@@ -155,7 +160,7 @@ def unfinished(store: Store, record: StudyRecord, workload: Workload | None = No
         endings=endings_of(searched),
         notes=tuple(notes),
         knob_notes=warned,
-        command=_command(workload),
+        command=command_of(record.key, record.origin, workload),
     )
 
 
@@ -164,13 +169,6 @@ def last_moment(study: Study) -> datetime | None:
     if study.report is not None:
         return study.report.finished_at
     return max((trial.created_at for trial in study.trials if trial.created_at is not None), default=None)
-
-
-def _command(workload: Workload | None) -> str:
-    if workload is None:
-        return ""
-    reference = reference_of(workload)
-    return f"tune run {shlex.quote(reference)}" if is_reference(reference) else f"tune {dashed(reference)}"
 
 
 def _space(workload: Workload | None, record: StudyRecord) -> Space | None:

@@ -87,7 +87,9 @@ class JointSampler(BaseSampler):
                 return {}
             assert self._next is not None
             self._claims[trial.number], self._next = self._next, None
-            return self._shape.parameters(self._claims[trial.number].config)
+            parameters = self._shape.parameters(self._claims[trial.number].config)
+            # Another thread may have seen the space anew since this trial inferred it; a wrapper may fix some of it.
+            return {name: value for name, value in parameters.items() if name in search_space}
 
     def sample_independent(
         self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution

@@ -186,7 +186,7 @@ def gradients(url: str) -> dict[str, Any]:
 
 
 def overlaps(url: str) -> dict[str, str]:
-    """The errors of an ``out`` that shares memory with an operand, wholly or in part, first and later."""
+    """The errors of an ``out`` that shares memory with another tensor, wholly or in part, first and later."""
     found = {}
     with autotune.Context(HEAP, url=url) as context:
         device, ranks = context.heap.device, dist.get_world_size()

@@ -76,7 +76,9 @@ def test_an_out_that_overlaps_an_operand_is_refused(pair: Pair) -> None:
     for said in pair["overlaps"]:
         fine = {name for name, told in said.items() if told == "no error"}
         assert fine == {"first beside", "later beside"}
-        assert all("shares memory with an operand" in told for name, told in said.items() if name not in fine)
+        assert all(
+            "shares memory with another tensor of the call" in told for name, told in said.items() if name not in fine
+        )
 
 
 def test_a_rank_without_a_page_of_the_cache_contributes_nothing(pair: Pair) -> None:

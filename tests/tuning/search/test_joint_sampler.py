@@ -10,7 +10,7 @@ from pathlib import Path
 
 import optuna
 import pytest
-from optuna.samplers import RandomSampler, TPESampler
+from optuna.samplers import PartialFixedSampler, RandomSampler, TPESampler
 from optuna.storages import InMemoryStorage
 from optuna.trial import TrialState
 from small_space import BEST, BSP, LAPTOP, PROBLEM, WORKLOAD, time_of
@@ -72,6 +72,41 @@ def test_in_threads_it_learns_from_all_of_them() -> None:
     study.optimize(sort, n_trials=48, n_jobs=4)
     assert len(study.trials) == 48 and all(trial.state in (TrialState.COMPLETE, PRUNED) for trial in study.trials)
     assert study.best_value < 100
+
+
+def test_a_trial_gets_no_parameter_that_it_did_not_ask_for() -> None:
+    """Between the two questions of a trial, another thread may tell of a space with more parameters."""
+
+    def first(trial: optuna.Trial) -> float:
+        if trial.suggest_categorical("kind", ["a", "b"]) == "b":
+            raise ArithmeticError
+        return 200 + trial.suggest_int("x", 0, 99)
+
+    def both(trial: optuna.Trial) -> float:
+        a = trial.suggest_categorical("kind", ["a", "b"]) == "a"
+        return 200 + trial.suggest_int("x", 0, 99) if a else trial.suggest_int("y", 0, 9)
+
+    sampler = JointSampler(0)
+    study = optuna.create_study(sampler=sampler)
+    study.optimize(first, n_trials=20, catch=ArithmeticError)
+    late = study.ask()
+    inferred = sampler.infer_relative_search_space(study, late)
+    study.enqueue_trial({"kind": "b", "y": 3})
+    study.optimize(both, n_trials=4)
+    assert set(inferred) == {"kind", "x"} < set(sampler.infer_relative_search_space(study, late))
+    sampled = [set(sampler.sample_relative(study, study.ask(), inferred)) for _ in range(8)]
+    assert {"kind"} in sampled and all(names <= {"kind", "x"} for names in sampled)
+
+
+@pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
+def test_what_a_wrapper_fixes_stays_fixed_and_the_rest_is_searched() -> None:
+    study = optuna.create_study(sampler=PartialFixedSampler({"kind": "radix"}, JointSampler(0)))
+    study.optimize(sort, n_trials=36)
+    assert {trial.params["kind"] for trial in study.trials} == {"radix"}
+    first, last = (
+        statistics.mean(trial.value or 200 for trial in part) for part in (study.trials[:12], study.trials[24:])
+    )
+    assert last < first
 
 
 def test_it_can_be_pickled_in_the_midst_of_a_study() -> None:

@@ -1,0 +1,103 @@
+"""``tune demo``: the tuning loop over a table that was recorded on GPUs; needs none."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from autotune.cli import output
+from autotune.cli.interrupts import exit_code
+from autotune.recordings import tables
+
+if TYPE_CHECKING:
+    from autotune.db import Provenance
+    from autotune.recordings import Recording, Replay
+    from autotune.tuning import Result
+
+Table = Annotated[
+    str, typer.Argument(metavar="TABLE", help="A table of the package, or the file of tune record.", show_default=True)
+]
+Trials = Annotated[int, typer.Option("--trials", metavar="N", help="Stop after N configs.")]
+Seed = Annotated[int, typer.Option("--seed", metavar="N", help="Seed of the search.")]
+Open = Annotated[bool, typer.Option("--open", help="Show the report as a web page in a browser.")]
+
+
+def demo(table: Table = tables.DEFAULT, trials: Trials = 120, seed: Seed = 0, open: Open = False) -> None:
+    """Tune a recorded search space: real search and report, latencies measured before on 4 × H200; no GPU needed.
+
+    The result goes into a database of its own, and no look-up serves it.
+    """
+    from autotune.cli import summary
+    from autotune.cli.options import Request
+    from autotune.cli.watch import watching
+    from autotune.db import Store
+    from autotune.machine import INTERPRETED
+    from autotune.recordings import Replay, read
+    from autotune.tuning import EFFORTS, limits_of, tune
+    from autotune.tuning.screening import Screen
+    from autotune.workloads import workload
+
+    recorded = read(tables.file_of(table))
+    effort, budget = limits_of(recorded.machine, None, trials, None, seed)
+    where = f"{recorded.problem['world_size']} × {recorded.machine.device}, recorded {recorded.recorded_at:%Y-%m-%d}"
+    output.say(f"replaying {len(recorded.evaluations)} configs measured on {where}; nothing runs on a GPU here")
+    found = workload(recorded.workload)
+    recording = recorded.fitted(found)
+    problem, reduced = recording.problem_of(found), recording.reduced(found)
+    place = _emptied(table)
+    with Store.open(place) as store:
+        replay = Replay(recording)
+        # Nothing is compiled, as under the interpreter; and one round, for a table answers the same each time.
+        with Screen(reduced, problem, INTERPRETED) as screen, watching(problem, where) as watch:
+            result = tune(
+                reduced, problem, recording.machine, store, replay, screen, budget=budget,
+                effort=replace(EFFORTS[effort], rounds=1), seed=seed, watch=watch, provenance=_provenance(recording),
+            )  # fmt: skip
+        summary.present(
+            result, Request(found, {}), problem, store, db=str(place), json=False,
+            note=f"A replay of a table recorded {recorded.recorded_at:%Y-%m-%d}. No look-up serves this result.",
+            steps=_steps(result, replay, found.name, place),
+        )  # fmt: skip
+    if result.interrupted:
+        raise typer.Exit(exit_code())
+    if open:
+        from autotune.cli.commands.pages import write_pages
+        from autotune.cli.wanted import Wanted
+
+        write_pages(Wanted(), None, str(place), open=True, load=lambda key: found)
+
+
+def _emptied(table: str) -> Path:
+    """The demo's database, without an earlier run's results: the search would start from them."""
+    from autotune.settings import user_data_folder
+
+    place = user_data_folder() / "demo" / f"{Path(table).name.removesuffix(tables.ENDING)}.db"
+    for file in (place, Path(f"{place}-wal"), Path(f"{place}-shm")):
+        file.unlink(missing_ok=True)
+    return place
+
+
+def _provenance(recording: Recording) -> Provenance:
+    """The recording's, marked: a result of it is of no space that a look-up asks for."""
+    space = f"{recording.provenance.space}, replay of {recording.recorded_at:%Y-%m-%d}"
+    return replace(recording.provenance, space=space)
+
+
+def _steps(result: Result, replay: Replay, name: str, place: Path) -> list[str]:
+    """What the trials took when they were measured, and what to do next."""
+    if result.entry is None:
+        return ["", "Interrupted. Next:  tune demo"]
+    evaluations = replay.recording.evaluations
+    seconds = sum(evaluations[config].seconds["total"] for config in set(replay.asked) & evaluations.keys())
+    others = ", ".join(tables.names())
+    return [
+        "",
+        f"On the GPUs, measuring these configs took {seconds:.0f} s.",
+        f"Next:       tune report --db {shlex.quote(str(place))} --open",
+        "Then:       tune doctor         # what this machine can tune",
+        f"Others:     tune demo TABLE     # {others}",
+    ]

@@ -1,0 +1,111 @@
+"""``tune show``, ``report`` and ``export`` of a stored name that no workload here has: a decorated kernel's, mostly."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import typer
+from typer.main import get_command
+
+from autotune.cli import output
+from autotune.cli.commands import report as reports
+from autotune.cli.commands import sharing
+from autotune.cli.entry_text import entry_dict, entry_lines, entry_title, speedup_text
+from autotune.cli.options import Database, Json, Output
+from autotune.cli.wanted import Wanted
+from autotune.db import Entry, Store
+from autotune.errors import InputError, NoDatabase, UnknownWorkload
+from autotune.outcome import Regime
+from autotune.report.figures import config_text, dashed, latency_text, problem_text
+from autotune.suggestion import did_you_mean
+from autotune.workloads import names
+
+SETTINGS = {"allow_extra_args": True, "ignore_unknown_options": True}
+
+HELP = (
+    "NAME is one that a decorated kernel, or a workload of a file that is not loaded, stored results under. "
+    "Any of its fields narrows the choice: --M 4096 --a.dtype float16."
+)
+
+
+def command(name: str, function: Callable[..., None], title: str) -> Any:
+    """The command for a stored name; the fields of its problem are the words that no option takes."""
+    single = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    text = f"{title.format(dashed(name))} {HELP}"
+    single.command(dashed(name), help=text, context_settings=SETTINGS)(function)
+    return get_command(single)
+
+
+def show(context: typer.Context, db: Database = None, json: Json = False) -> None:
+    """One entry in full, several as a list."""
+    wanted = _wanted(context, db)
+    with Store.open(db, create=False) as store:
+        entries = wanted.entries(store)
+    if json:
+        output.data_json({"found": True, "entries": [entry_dict(entry) for entry in entries]})
+    elif len(entries) == 1:
+        output.data(f"{entry_title(entries[0])}\n\n{output.named(entry_lines(entries[0]))}")
+    else:
+        output.data(output.columns(("problem", "ranks", "device", "latency", "speedup", "config", "tuned"),
+                                   [_row(entry) for entry in entries]))  # fmt: skip
+        output.say(f"next: one of them in full: tune show {dashed(str(wanted.name))} and more of its fields")
+
+
+def report(
+    context: typer.Context, format: reports.Format = "md", output: Output = None, open: reports.Open = False,
+    db: Database = None,
+) -> None:  # fmt: skip
+    """As of a workload."""
+    reports.write(_wanted(context, db), format, output, db, open)
+
+
+def export(
+    context: typer.Context, format: sharing.Format = "json", output: Output = None, device: sharing.Device = None,
+    by: sharing.By = None, db: Database = None,
+) -> None:  # fmt: skip
+    """As of a workload."""
+    sharing.write(_wanted(context, db, device), format, output, by, db)
+
+
+def _wanted(context: typer.Context, db: str | None, device: str | None = None) -> Wanted:
+    """Raises UnknownWorkload for a name that nothing is stored under, InputError for words that are no fields."""
+    name = str(context.info_name)
+    wanted = Wanted(name, _fields(context.args), device)
+    try:
+        with Store.open(db, create=False) as store:
+            known = {study.key.workload for study in store.studies()}
+            place = store.place
+    except NoDatabase as error:
+        known, place = set(), str(error)
+    if not any(dashed(each) == dashed(name) for each in known):
+        others = sorted(dashed(each) for each in known - set(names()))
+        also = f"; stored in {place}: {', '.join(others)}" if others else ""
+        workloads = [dashed(each) for each in names()]
+        near = did_you_mean(dashed(name), [*workloads, *others])
+        raise UnknownWorkload(f"no workload named {name!r}; workloads: {', '.join(workloads)}{also}{near}")
+    return wanted
+
+
+def _fields(words: Sequence[str]) -> dict[str, str]:
+    """``--M 512 --a.dtype=float16`` as fields with their words."""
+    found, left = {}, list(words)
+    while left:
+        name, equals, value = left.pop(0).partition("=")
+        if not name.startswith("--") or len(name) < 3 or (not equals and not left):
+            raise InputError(f"{name}: expected a field of the kernel's key and its value, such as --M 4096")
+        found[name[2:]] = value if equals else left.pop(0)
+    return found
+
+
+def _row(entry: Entry) -> tuple[str, ...]:
+    key, regime = entry.key, Regime(entry.key.regime)
+    return (
+        problem_text(key.fields),
+        str(key.world_size),
+        key.device,
+        latency_text(entry.winner.latency, regime),
+        speedup_text(entry.winner, regime),
+        config_text(entry.winner.config),
+        f"{entry.finished_at:%Y-%m-%d %H:%M}",
+    )

@@ -1,0 +1,70 @@
+"""The entries that a command is asked for: of one name or of all, with some of a problem's fields, on one device."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from autotune.cli.options import Request
+from autotune.db import CacheKey, Entry, Store
+from autotune.errors import AutotuneError, InputError
+from autotune.report.figures import dashed, options_text, plain
+from autotune.workloads import Workload
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Everything, unless narrowed."""
+
+    name: str | None = None
+    given: Mapping[str, Any] = field(default_factory=dict)
+    """Fields by name; those of a stored name are words, as the user wrote them."""
+    device: str | None = None
+    workload: Workload | None = None
+    """The workload of the name, where it is known here."""
+
+    @classmethod
+    def of(cls, request: Request, device: str | None = None) -> Self:
+        return cls(request.workload.name, request.given, device, request.workload)
+
+    def takes(self, key: CacheKey) -> bool:
+        """True for a key of this name, with these fields, on this device."""
+        if self.name is not None and dashed(key.workload) != dashed(self.name):
+            return False
+        if self.device is not None and key.device != self.device:
+            return False
+        fields = key.fields
+        return all(
+            any(_same(name, there) and _equal(value, fields[there]) for there in fields)
+            for name, value in self.given.items()
+        )
+
+    def entries(self, store: Store) -> list[Entry]:
+        """The entries, newest first. Raises AutotuneError if there is none, InputError for an unknown field."""
+        entries = store.entries(self.workload.name if self.workload is not None else None, self.device)
+        found = [entry for entry in entries if self.takes(entry.key)]
+        if not found:
+            self._check_fields(entries)
+            wanted = f"{dashed(self.name)} {options_text(self.given)}".strip() if self.name else "any workload"
+            where = f" on {self.device}" if self.device else ""
+            raise AutotuneError(f"no finished study of {wanted}{where} in {store.place}; tune list shows all entries")
+        return found
+
+    def _check_fields(self, entries: list[Entry]) -> None:
+        """Raise InputError for a field that nothing stored under this name has."""
+        stored = [entry.key.fields for entry in entries if Wanted(self.name).takes(entry.key)]
+        known = sorted({name for fields in stored for name in fields})
+        for name in self.given:
+            if known and self.workload is None and not any(_same(name, each) for each in known):
+                raise InputError(f"{self.name} has no field {name}; it has {', '.join(map(plain, known))}")
+
+
+def _same(name: str, other: str) -> bool:
+    return dashed(name) == dashed(other)
+
+
+def _equal(value: Any, stored: Any) -> bool:
+    """A word of the command line means the value that is written so; ``float16`` is ``torch.float16`` too."""
+    text = plain(stored)
+    return value == stored or (isinstance(value, str) and value in (text, text.removeprefix("torch.")))

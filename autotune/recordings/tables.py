@@ -1,0 +1,27 @@
+"""The recordings that the package carries, by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from autotune.errors import InputError
+from autotune.suggestion import did_you_mean
+
+FOLDER = Path(__file__).parent / "data"
+ENDING = ".json.gz"
+
+DEFAULT = "ag-rows-1024"
+
+
+def names() -> list[str]:
+    return sorted(file.name.removesuffix(ENDING) for file in FOLDER.glob(f"*{ENDING}"))
+
+
+def file_of(name: str) -> Path:
+    """The file of a table, or of a recording that is named by its path. Raises InputError."""
+    if name in names():
+        return FOLDER / f"{name}{ENDING}"
+    if name.endswith(ENDING):
+        return Path(name)
+    known = ", ".join(names())
+    raise InputError(f"table {name!r}: tables: {known}, or a FILE{ENDING} of tune record{did_you_mean(name, names())}")

@@ -1,0 +1,75 @@
+"""``tune demo``: the real loop over a recorded table, whose result nobody is served."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from fakes import Bench
+
+from autotune.cli import session
+from autotune.db import CacheKey, Store
+from autotune.recordings import read, tables
+from autotune.runtime.lookup import lookup
+from autotune.workloads import provenance_of, workload
+
+RECORDED = read(tables.file_of("ar-64"))
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Path:
+    return tmp_path / "user-data" / "iris-autotune" / "demo" / "ar-64.db"
+
+
+def test_the_best_of_a_table_is_found_and_the_report_is_the_next_step(laptop: Bench, database: Path) -> None:
+    found = laptop.tune("demo", "ar-64")
+    assert found.exit_code == 0, found.output
+    latency = re.search(r"winner +([\d.]+) µs", found.stdout)
+    assert latency is not None and float(latency[1]) <= 1.02 * RECORDED.optimum
+    assert "4 × NVIDIA H200" in found.stdout and "replay of a table recorded 2026-11-21" in found.stdout
+    assert not re.search(r"± 0\.0+\b", found.stdout), "a table that answers the same each time is not an error of zero"
+    command = re.search(r"Next: +tune (report .*) --open", found.stdout)
+    assert command is not None
+    report = laptop.tune(*command[1].split())
+    assert report.exit_code == 0 and "replay of 2026-11-21" in report.stdout
+    assert laptop.tune("list").stdout == "", "the user's own database has nothing of it"
+    assert database.exists()
+
+
+def test_an_earlier_demo_gives_the_search_no_start(laptop: Bench, database: Path) -> None:
+    for _ in range(2):
+        assert laptop.tune("demo", "ar-64", "--trials", "20").exit_code == 0
+    with Store.open(database) as store:
+        (study,) = store.studies()
+        assert not any(trial.source == "warm" for trial in store.trials(study.id))
+
+
+def test_no_look_up_serves_it_even_on_that_very_machine(
+    laptop: Bench, database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = workload("gemm_all_reduce")
+    problem = RECORDED.fitted(found).problem_of(found)
+    assert laptop.tune("demo", "ar-64", "--trials", "20").exit_code == 0
+    with Store.open(database) as store:
+        assert store.nearest(key := CacheKey.of(problem, RECORDED.machine)).key == key  # type: ignore[union-attr]
+        assert store.entry(key, provenance_of(found)) is None
+    served = lookup(found, problem, machine=RECORDED.machine, url=str(database))
+    assert served.source == "default"
+    monkeypatch.setattr(session, "machine", lambda: RECORDED.machine)
+    shown = laptop.tune("show", "gemm-all-reduce", "--m", "64", "--n", "8192", "--k", "28672", "--db", str(database))
+    assert shown.exit_code == 1 and "stale" in shown.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("ag-row-1024",), "did you mean ag-rows-1024?"),
+        (("missing.json.gz",), "recording missing.json.gz: No such file or directory"),
+        (("--trials", "0"), "0 trials: allowed: 1 to 100000"),
+        (("--seed", "-1"), "seed -1: allowed"),
+    ],
+)
+def test_what_cannot_be_replayed_is_said(laptop: Bench, words: tuple[str, ...], said: str) -> None:
+    result = laptop.tune("demo", *words)
+    assert result.exit_code == 2 and said in result.stderr.replace("\n", " ")
