@@ -11,6 +11,7 @@ from autotune.db.records import CacheKey, Provenance, Roofline
 from autotune.outcome import Latency, Outcome, Regime
 from autotune.report.figures import Ratio
 from autotune.report.regimes import Verdict
+from autotune.taxes.result import Taxes
 
 
 @dataclass(frozen=True)
@@ -109,6 +110,9 @@ class Report:
     verdicts: tuple[Verdict, ...]
     """The winner against the fastest baseline of each regime."""
     taxes: tuple[Tax, ...]
+    """As far as the finals tell them."""
+    ladder: Taxes | None
+    """What ``tune taxes`` has measured; None if it was not run."""
     best: tuple[Ranked, ...]
     endings: tuple[Ending, ...]
     disqualified: tuple[Ranked, ...]

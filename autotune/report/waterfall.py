@@ -10,7 +10,7 @@ from autotune.taxes.arithmetic import Estimate, estimate
 from autotune.taxes.result import Taxes
 
 WIDTH = 80
-NAMES, NUMBERS = 37, 17
+NAMES, NUMBERS = 29, 17
 """Columns of a bar's name and of its number; the bar has the rest."""
 
 BLOCKS = " ▏▎▍▌▋▊▉█"

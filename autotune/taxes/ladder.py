@@ -6,15 +6,15 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 RUNGS = {
-    "E0": "BSP eager, a call on an idle GPU",
-    "E1": "BSP eager, the host ahead",
-    "G": "BSP as one CUDA graph",
-    "B": "our pieces, a launch each phase",
-    "S": "one launch, barriers in between",
-    "D": "flags instead of barriers",
-    "F": "handed on without memory",
+    "E0": "BSP eager, GPU idle",
+    "E1": "BSP eager, host ahead",
+    "G": "BSP as a CUDA graph",
+    "B": "ours, a launch per phase",
+    "S": "one launch, barriers",
+    "D": "flags, not barriers",
+    "F": "nothing via memory",
     "W": "the winner",
-    "L": "slowest part alone: the ideal",
+    "L": "slowest part alone",
 }
 """Letters of the rungs from the top down, and what each is."""
 
