@@ -99,6 +99,11 @@ class MeasureBarrier:
 
 
 @dataclass(frozen=True)
+class Trace:
+    """Make one call of the traced config of the last turn, and collect its stamps."""
+
+
+@dataclass(frozen=True)
 class MeasureParts:
     """Time the operation's parts alone, or one of them."""
 
@@ -116,9 +121,13 @@ class MeasureRates:
 
 
 Request = (
-    Open | SetUp | Compile | Check | Measure | Recheck | MeasureIsolated | Turn | MeasureBarrier | MeasureParts
-    | MeasureRates
+    Open | SetUp | Compile | Check | Measure | Recheck | MeasureIsolated | Turn | MeasureBarrier | Trace
+    | MeasureParts | MeasureRates
 )  # fmt: skip
+
+
+Stamped = tuple[int, int, int, int, float, float]
+"""Launch, program, kind (see ``kernels/primitives/trace.py``), number, begin and end in microseconds."""
 
 
 @dataclass(frozen=True)
@@ -134,6 +143,8 @@ class Done:
     parts: dict[str, tuple[float, ...]] = field(default_factory=dict)
     rates: dict[str, float] = field(default_factory=dict)
     """Rates per microsecond, by resource."""
+    events: tuple[Stamped, ...] = ()
+    """What happened in a traced call."""
     clock: float = 0.0
     """MHz of this rank's GPU after a turn; 0 under the interpreter."""
     seconds: dict[str, float] = field(default_factory=dict)

@@ -35,6 +35,7 @@ from autotune.ranks.protocol import (
     Reply,
     Request,
     SetUp,
+    Trace,
     Turn,
 )
 
@@ -42,6 +43,9 @@ if TYPE_CHECKING:
     from autotune.heap.arena import SymmetricHeap
     from autotune.workloads.provenance import Code
     from autotune.workloads.tolerance import Error
+
+
+TIMED_OUT = "a wait in the kernel timed out while being timed"
 
 
 class Rank:
@@ -129,6 +133,11 @@ class Rank:
             return self._measured(self._stopwatch.time_isolated(self._run, request.calls))
         elif isinstance(request, Turn):
             return self._turn(request)
+        elif isinstance(request, Trace):
+            events = self._stopwatch.trace(self._run, self._operation.traces())
+            return Failed(Outcome.TIMED_OUT, TIMED_OUT) if self._operation.timed_out() else Done(
+                self.fingerprint, events=events
+            )  # fmt: skip
         elif isinstance(request, MeasureBarrier):
             return Done(self.fingerprint, parts=self._stopwatch.time_barrier(request.warmup, request.calls))
         elif isinstance(request, MeasureParts):
@@ -139,7 +148,7 @@ class Rank:
 
     def _measured(self, times: Sequence[float], host: Sequence[float] = ()) -> Reply:
         if self._operation.timed_out():
-            return Failed(Outcome.TIMED_OUT, "a wait in the kernel timed out while being timed")
+            return Failed(Outcome.TIMED_OUT, TIMED_OUT)
         return Done(self.fingerprint, times=tuple(times), host=tuple(host))
 
     def _turn(self, request: Turn) -> Reply:

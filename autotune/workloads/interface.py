@@ -70,6 +70,10 @@ class Operation(ABC):
         """True if a wait inside the kernels has timed out since ``prepare``; never, where none waits for peers."""
         return False
 
+    def traces(self) -> Sequence[torch.Tensor]:
+        """Where a call of a traced config leaves its stamps, see ``kernels/primitives/trace.py``; none otherwise."""
+        return ()
+
     def parts(self) -> dict[str, Run]:
         """The operation's parts alone (communication, computation), by name: the slowest of them is the limit."""
         return {}

@@ -18,6 +18,7 @@ import triton
 import triton.language as tl
 
 from autotune.heap import device as heap
+from autotune.kernels.primitives import trace as traces
 from autotune.kernels.primitives.counters import arrive, end_phase, finish, read_epoch, wait_for_all
 from autotune.kernels.primitives.splits import join_splits, split_range
 from autotune.kernels.primitives.tiles import accumulate, load_a, load_b, store_tile, swizzle
@@ -73,7 +74,7 @@ def gather_gemm_kernel(
     a, inbox, b, c, shard, inbox_pointer, bias, partials, tickets,
     M, N, K, shard_rows, width, stride_bk, stride_bn,
     transfer_rows, comm_programs, head_start, group_m, finishing, rank,
-    heap_bases, epoch_counter, arrivals, ready, done, phase, status, spin_limit,
+    heap_bases, epoch_counter, arrivals, ready, done, phase, trace, status, spin_limit,
     WORLD: tl.constexpr, ROWS: tl.constexpr, GATHERED: tl.constexpr, SLOTS: tl.constexpr, TRANSFER: tl.constexpr,
     ROTATE: tl.constexpr, STEP_ROWS: tl.constexpr, STEP_COLUMNS: tl.constexpr, VECTOR: tl.constexpr,
     HINT: tl.constexpr, SPLITS: tl.constexpr, PRELOAD: tl.constexpr,
@@ -108,7 +109,7 @@ def gather_gemm_kernel(
             push_shard(
                 shard, inbox_pointer, place_of(rank, slot, M, K, shard_rows, width, ROWS), arrivals, shard_rows, width,
                 K, transfer_rows, pid, comm_programs, rank, heap_bases,
-                WORLD, CHUNKS if ROWS else 1, STEP_ROWS, STEP_COLUMNS, VECTOR, HINT, ROTATE, first,
+                WORLD, CHUNKS if ROWS else 1, STEP_ROWS, STEP_COLUMNS, VECTOR, HINT, ROTATE, first, trace,
             )  # fmt: skip
         if TRANSFER == FETCH:
             fetch_shards(
@@ -133,9 +134,12 @@ def gather_gemm_kernel(
 
     if BARRIER:
         if pid < comm_programs:
+            traces.begin(trace, traces.ENDED, 0, 0)
             end_phase(phase, comm_programs, ready, rank, heap_bases, WORLD)
         if begin < end:
+            traces.begin(trace, traces.PASSED, 0, 0)
             wait_for_all(ready, epoch + 1, status, spin_limit, WORLD)
+            traces.end(trace, traces.PASSED, 0)
 
     if GATHERED:
         # In rows layout start at our own rows and go backwards, as the others arrive; in K layout from the top.
@@ -150,6 +154,7 @@ def gather_gemm_kernel(
             row = m * BLOCK_M
             last = tl.minimum(row + BLOCK_M, M) - 1
             first_k, end_k = split_range(split, K, SPLITS, BLOCK_K)
+            traces.begin(trace, traces.TILE, turn - begin, item)
             acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
             if PRELOAD:
                 # The first step of B is on its way while we wait; with deep steps and splits that is all of it.
@@ -168,10 +173,12 @@ def gather_gemm_kernel(
                         first_source = low // width
                         last_source = (high - 1) // width
                     counters = arrivals + (chunk * WORLD * tl.cdiv(shard_rows, transfer_rows) if ROWS else 0)
+                    traces.begin(trace, traces.WAIT, (turn - begin) * CHUNKS + chunk, item)
                     late = wait_for_rows_of_each(
                         counters, first_source, last_source, shard_rows if ROWS else 0, row, last, shard_rows,
                         transfer_rows, target, status, spin_limit, WORLD, PROXY_FENCE,
                     )  # fmt: skip
+                    traces.end(trace, traces.WAIT, (turn - begin) * CHUNKS + chunk)
                     if PRELOAD:
                         a_tile = load_a(
                             inbox, base_row + row + late, SLOTS * M, K, low, high, BLOCK_M, BLOCK_K, TMA
@@ -188,6 +195,7 @@ def gather_gemm_kernel(
                 acc, whole = join_splits(acc, partials, tickets, tile, split, SPLITS, BLOCK_M, BLOCK_N)
                 if whole:
                     store_tile(acc, c, row, n * BLOCK_N, M, N, bias, BLOCK_M, BLOCK_N, TMA, BIAS)
+            traces.end(trace, traces.TILE, turn - begin)
     else:
         own_m = shard_rows // BLOCK_M
         own = own_m * tiles_n
@@ -195,12 +203,14 @@ def gather_gemm_kernel(
         for turn in tl.range(begin, middle, flatten=FLATTEN):
             tile = tile_of(turn, worker, pid, early, head_start, workers, programs)
             m, n = swizzle(tile, own_m, tiles_n, group_m)
+            traces.begin(trace, traces.TILE, turn - begin, tile)
             acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
             acc = accumulate(
                 acc, a, m * BLOCK_M, shard_rows, K, b, N, n * BLOCK_N, stride_bk, stride_bn,
                 0, K, BLOCK_M, BLOCK_N, BLOCK_K, TMA, B_TRANSPOSED, EVEN_K,
             )  # fmt: skip
             store_tile(acc, c, rank * shard_rows + m * BLOCK_M, n * BLOCK_N, M, N, bias, BLOCK_M, BLOCK_N, TMA, BIAS)
+            traces.end(trace, traces.TILE, turn - begin)
         for turn in tl.range(middle, end, flatten=FLATTEN):
             tile = tile_of(turn, worker, pid, early, head_start, workers, programs) - own
             m, n = swizzle(tile, tiles_m - own_m, tiles_n, group_m)
@@ -213,18 +223,22 @@ def gather_gemm_kernel(
             source = (rank + WORLD - back) % WORLD
             row_in_shard = m_in_shard * BLOCK_M
             row = source * shard_rows + row_in_shard
+            traces.begin(trace, traces.TILE, turn - begin, tile + own)
             acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
             for chunk in range(CHUNKS):
                 low, high = chunk_of(chunk, rank, K, WORLD, CHUNKS, ROWS)
+                traces.begin(trace, traces.WAIT, (turn - begin) * CHUNKS + chunk, tile + own)
                 late = wait_for_rows(
                     arrivals + chunk * WORLD * tl.cdiv(shard_rows, transfer_rows), source, row_in_shard,
                     row_in_shard + BLOCK_M - 1, shard_rows, transfer_rows, target, status, spin_limit, PROXY_FENCE,
                 )  # fmt: skip
+                traces.end(trace, traces.WAIT, (turn - begin) * CHUNKS + chunk)
                 acc = accumulate(
                     acc, inbox, base_row + row + late, SLOTS * M, K, b, N, n * BLOCK_N, stride_bk, stride_bn,
                     low, high, BLOCK_M, BLOCK_N, BLOCK_K, TMA, B_TRANSPOSED, EVEN_K,
                 )  # fmt: skip
             store_tile(acc, c, row, n * BLOCK_N, M, N, bias, BLOCK_M, BLOCK_N, TMA, BIAS)
+            traces.end(trace, traces.TILE, turn - begin)
 
     last_out = finish(epoch_counter, finishing)
     if TRANSFER == FETCH:

@@ -220,7 +220,7 @@ def _gather_gemm(call: GatherCall) -> list[Launch]:
         "partials": scratch.partials, "tickets": scratch.tickets, "SPLITS": knobs.split_k,
         "PRELOAD": knobs.preload_b, "comm_programs": communicating, "head_start": head_start,
         "TRANSFER": kind.value, "FLATTEN": knobs.schedule == "flattened", "PROXY_FENCE": knobs.tma,
-        "BARRIER": knobs.barrier,
+        "BARRIER": knobs.barrier, "trace": knobs.trace_of(programs, call.tensors.c),
     }  # fmt: skip
     # On another stream nothing but room lets the push begin; elsewhere it is the first to.
     resident = programs if beside else None
@@ -246,7 +246,9 @@ def _gather(call: GatherCall) -> Launch:
 
 def _barrier(call: GatherCall, counters: torch.Tensor, finish: bool) -> Launch:
     """All ranks wait for each other, on the device."""
-    return Launch(barrier_kernel, 1, _ranks(call) | {"counters": counters, "FINISH": finish}, {"num_warps": 1})
+    return Launch(
+        barrier_kernel, 1, _ranks(call) | {"counters": counters, "trace": None, "FINISH": finish}, {"num_warps": 1}
+    )
 
 
 class _SideStream:

@@ -207,6 +207,7 @@ class _Planner:
         }  # fmt: skip
         options = {"num_warps": knobs.num_warps, "num_stages": knobs.num_stages}
         trailing = units.count if reducer == device.TRAILING else 0
+        arguments["trace"] = knobs.trace_of(attending + trailing, tensors.out)
         launches = [Launch(device.attend_kernel, attending + trailing, arguments, options)]
         if reducer == device.ELSEWHERE:
             arguments = self.common() | self.own_records | self.reduction | {
@@ -221,6 +222,7 @@ class _Planner:
         programs = units.groups * self.call.knobs.kv_splits + 3 * units.count
         arguments = {**attention.arguments, "PHASED": True, "phase": scratch.phase, "ready": scratch.ready}
         arguments |= {"REDUCER": device.ELSEWHERE.value, "finishing": programs}
+        arguments["trace"] = self.call.knobs.trace_of(programs, self.call.tensors.out)
         return Launch(device.attend_kernel, programs, arguments, attention.options)
 
     def push(self, wait: bool) -> Launch:

@@ -27,6 +27,7 @@ import triton.language as tl
 
 from autotune.heap import device as heap
 from autotune.kernels.gemm_all_reduce.ll_tiles import ll_send_tile, ll_sum_tiles
+from autotune.kernels.primitives import trace as traces
 from autotune.kernels.primitives.counters import end_phase, finish_unordered, wait_for_all, wait_in_slot, wide_epoch
 from autotune.kernels.primitives.exchange import inside_tile, read_tile, send_tile, sum_parts
 from autotune.kernels.primitives.ll import ll_flag
@@ -181,7 +182,7 @@ def all_reduce_kernel(
 def gemm_all_reduce_kernel(
     a, b, c, bias, inbox, results, parts, partials, tickets,
     M, N, K, stride_bk, stride_bn, group_m, gemm_programs, finishing, rank,
-    heap_bases, epoch_counter, arrivals, returns, ready, phase, status, spin_limit, TYPE: tl.constexpr,
+    heap_bases, epoch_counter, arrivals, returns, ready, phase, trace, status, spin_limit, TYPE: tl.constexpr,
     WORLD: tl.constexpr, MODE: tl.constexpr, LL: tl.constexpr, SEPARATE: tl.constexpr, SPLITS: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     TMA: tl.constexpr, B_TRANSPOSED: tl.constexpr, EVEN_K: tl.constexpr, BIAS: tl.constexpr, PHASED: tl.constexpr,
@@ -206,6 +207,7 @@ def gemm_all_reduce_kernel(
         tile = item // SPLITS
         m, n = swizzle(tile, tiles_m, tiles_n, group_m)
         first_k, end_k = split_range(item % SPLITS, K, SPLITS, BLOCK_K)
+        traces.begin(trace, traces.TILE, item // gemm_programs, item)
         acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
         acc = accumulate(
             acc, a, m * BLOCK_M, M, K, b, N, n * BLOCK_N, stride_bk, stride_bn, first_k, end_k,
@@ -219,35 +221,47 @@ def gemm_all_reduce_kernel(
                 keep_part(acc, parts, tile, BLOCK_M, BLOCK_N)
             else:
                 epoch = wide_epoch(epoch_counter)
+                traces.begin(trace, traces.SENT, item // gemm_programs, tile)
                 share_part(
                     acc, tile, tiles, M - m * BLOCK_M, epoch, rank, inbox, arrivals, heap_bases, TYPE,
                     WORLD, MODE, LL, BLOCK_M, BLOCK_N,
                 )  # fmt: skip
+                traces.end(trace, traces.SENT, item // gemm_programs)
             if not SEPARATE:
+                traces.begin(trace, traces.WAIT, item // gemm_programs, tile)
                 combine(
                     c, bias, m, n, M, N, tile, tiles, epoch, rank, inbox, results, arrivals, returns, heap_bases,
                     status, spin_limit, TYPE, WORLD, MODE, LL, BLOCK_M, BLOCK_N, BIAS,
                 )  # fmt: skip
+                traces.end(trace, traces.WAIT, item // gemm_programs)
+        traces.end(trace, traces.TILE, item // gemm_programs)
     if PHASED:
         if ready is not None:
             if pid < gemm_programs:
+                traces.begin(trace, traces.ENDED, 0, 0)
                 end_phase(phase, gemm_programs, ready, rank, heap_bases, WORLD)
             else:
                 epoch = wide_epoch(epoch_counter)
+                traces.begin(trace, traces.PASSED, 0, 0)
                 wait_for_all(ready, (epoch + 1).to(tl.int32), status, spin_limit, WORLD)
+                traces.end(trace, traces.PASSED, 0)
+                traces.begin(trace, traces.SENT, 0, pid - gemm_programs)
                 exchange_part(
                     c, bias, parts, M, N, pid - gemm_programs, group_m, epoch, rank, inbox, results, arrivals, returns,
                     heap_bases, status, spin_limit, TYPE, WORLD, MODE, LL, BLOCK_M, BLOCK_N, BIAS,
                 )  # fmt: skip
+                traces.end(trace, traces.SENT, 0)
         finish_unordered(epoch_counter, finishing, pid == 0)
     elif SEPARATE:
         if pid >= gemm_programs:
             tile = pid - gemm_programs
             epoch = wide_epoch(epoch_counter)
             m, n = swizzle(tile, tiles_m, tiles_n, group_m)
+            traces.begin(trace, traces.WAIT, 0, tile)
             combine(
                 c, bias, m, n, M, N, tile, tiles, epoch, rank, inbox, results, arrivals, returns, heap_bases,
                 status, spin_limit, TYPE, WORLD, MODE, LL, BLOCK_M, BLOCK_N, BIAS,
             )  # fmt: skip
+            traces.end(trace, traces.WAIT, 0)
     if not PHASED:
         finish_unordered(epoch_counter, tl.num_programs(0), pid == 0)

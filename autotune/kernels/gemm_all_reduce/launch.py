@@ -118,10 +118,11 @@ class GemmAllReduceKernels(Kernels[GemmAllReduce, GemmAllReduceKnobs, GemmTensor
             "LL": knobs.ll, "SEPARATE": knobs.separate, "SPLITS": knobs.split_k, "PHASED": knobs.phased,
             "ready": scratch.ready, "phase": scratch.phase, "parts": scratch.parts, "finishing": None,
         }  # fmt: skip
+        combining = tiles if knobs.separate or knobs.barrier else 0
+        arguments["trace"] = knobs.trace_of(programs + combining, tensors.c)
         if knobs.phased:
             return _in_phases(call, programs, arguments)
         resident = programs if blocking else None
-        combining = tiles if knobs.separate else 0
         return [Launch(device.gemm_all_reduce_kernel, programs + combining, arguments, knobs.options, resident)]
 
     def library(self, call: Call[GemmAllReduce, GemmAllReduceKnobs, GemmTensors, None]) -> Run:

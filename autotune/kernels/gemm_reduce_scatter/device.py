@@ -25,6 +25,7 @@ import triton
 import triton.language as tl
 
 from autotune.heap import device as heap
+from autotune.kernels.primitives import trace as traces
 from autotune.kernels.primitives.counters import arrive, end_phase, finish, last_of, read_epoch, wait_for_all
 from autotune.kernels.primitives.exchange import add_tiles, read_tile, send_tile
 from autotune.kernels.primitives.splits import join_splits, split_range
@@ -59,11 +60,14 @@ def collect(
 
 @triton.jit
 def sum_own_tile(
-    c, bias, inbox, slot, index, rows, N, tiles, epoch, rank, heap_bases, ready, status, spin_limit,
+    c, bias, inbox, slot, index, rows, N, tiles, epoch, rank, heap_bases, ready, trace, status, spin_limit,
     WORLD: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, TMA: tl.constexpr, BIAS: tl.constexpr,
 ):  # fmt: skip
     """Sum all ranks' parts of our tile ``index`` where they were made, once all ranks have ended their GEMM."""
+    traces.begin(trace, traces.PASSED, 0, 0)
     wait_for_all(ready, epoch + 1, status, spin_limit, WORLD)
+    traces.end(trace, traces.PASSED, 0)
+    traces.begin(trace, traces.TILE, 0, index)
     tiles_m = tl.cdiv(rows, BLOCK_M)
     place = (slot * WORLD + rank) * tiles + index
     acc = read_tile(inbox, place, BLOCK_M, BLOCK_N).to(tl.float32)
@@ -74,13 +78,14 @@ def sum_own_tile(
     store_tile(
         acc, c, index % tiles_m * BLOCK_M, index // tiles_m * BLOCK_N, rows, N, bias, BLOCK_M, BLOCK_N, TMA, BIAS
     )  # fmt: skip
+    traces.end(trace, traces.TILE, 0)
 
 
 @triton.jit(do_not_specialize=["M", "rows", "group_m", "rank", "spin_limit", "producers", "finishing"])
 def gemm_scatter_kernel(
     a, b, c, bias, inbox, partials, tickets, sent,
     M, N, K, rows, stride_bk, stride_bn, group_m, rank,
-    heap_bases, epoch_counter, arrivals, ready, phase, producers, finishing, status, spin_limit,
+    heap_bases, epoch_counter, arrivals, ready, phase, producers, finishing, trace, status, spin_limit,
     WORLD: tl.constexpr, PULL: tl.constexpr, ROTATE: tl.constexpr, TRANSFER_TILES: tl.constexpr, LATE: tl.constexpr,
     SPLITS: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
@@ -126,6 +131,7 @@ def gemm_scatter_kernel(
         owner = (rank + ahead) % WORLD
         index = n * tiles_m + m
         first_k, end_k = split_range(item % SPLITS, K, SPLITS, BLOCK_K)
+        traces.begin(trace, traces.TILE, item // programs, item)
         acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
         acc = accumulate(
             acc, a, owner * rows + m * BLOCK_M, M, K, b, N, n * BLOCK_N, stride_bk, stride_bn, first_k, end_k,
@@ -140,12 +146,15 @@ def gemm_scatter_kernel(
             if LATE:
                 announce(stored_index, tiles, sent, arrivals, stored_owner, rank, heap_bases, TRANSFER_TILES)
             place = (slot * WORLD + (owner if PULL else rank)) * tiles + index
+            traces.begin(trace, traces.SENT, item // programs, item)
             send_tile(acc, inbox, place, rank if PULL else owner, rank, heap_bases, BLOCK_M, BLOCK_N)
             if LATE:
                 stored_owner = owner
                 stored_index = index
             elif not PHASED:
                 announce(index, tiles, sent, arrivals, owner, rank, heap_bases, TRANSFER_TILES)
+            traces.end(trace, traces.SENT, item // programs)
+        traces.end(trace, traces.TILE, item // programs)
     if LATE:
         announce(stored_index, tiles, sent, arrivals, stored_owner, rank, heap_bases, TRANSFER_TILES)
 
@@ -157,6 +166,7 @@ def gemm_scatter_kernel(
         m, n = swizzle((item - remote) // SPLITS, tiles_m, tiles_n, group_m)
         index = n * tiles_m + m
         first_k, end_k = split_range(item % SPLITS, K, SPLITS, BLOCK_K)
+        traces.begin(trace, traces.TILE, item // programs, item)
         acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
         acc = accumulate(
             acc, a, rank * rows + m * BLOCK_M, M, K, b, N, n * BLOCK_N, stride_bk, stride_bn, first_k, end_k,
@@ -175,18 +185,22 @@ def gemm_scatter_kernel(
                 tl.debug_barrier()
                 acc = read_tile(inbox, place, BLOCK_M, BLOCK_N).to(tl.float32)
             if not PHASED:
+                traces.begin(trace, traces.WAIT, item // programs, item)
                 acc = collect(
                     acc, inbox, slot, index, tiles, arrivals, epoch + 1, rank, heap_bases, status, spin_limit,
                     WORLD, PULL, TRANSFER_TILES, BLOCK_M, BLOCK_N,
                 )  # fmt: skip
+                traces.end(trace, traces.WAIT, item // programs)
                 store_tile(acc, c, m * BLOCK_M, n * BLOCK_N, rows, N, bias, BLOCK_M, BLOCK_N, TMA, BIAS)
+        traces.end(trace, traces.TILE, item // programs)
 
     if PHASED:
         if pid < producers:
+            traces.begin(trace, traces.ENDED, 0, 0)
             end_phase(phase, producers, ready, rank, heap_bases, WORLD)
         else:
             sum_own_tile(
-                c, bias, inbox, slot, pid - producers, rows, N, tiles, epoch, rank, heap_bases, ready, status,
+                c, bias, inbox, slot, pid - producers, rows, N, tiles, epoch, rank, heap_bases, ready, trace, status,
                 spin_limit, WORLD, BLOCK_M, BLOCK_N, TMA, BIAS,
             )  # fmt: skip
         finish(epoch_counter, finishing)
@@ -203,7 +217,7 @@ def sum_tiles_kernel(
     epoch = read_epoch(epoch_counter)
     sum_own_tile(
         c, bias, inbox, epoch & 1, tl.program_id(0), rows, N, tl.num_programs(0), epoch, rank, heap_bases, ready,
-        status, spin_limit, WORLD, BLOCK_M, BLOCK_N, TMA, BIAS,
+        None, status, spin_limit, WORLD, BLOCK_M, BLOCK_N, TMA, BIAS,
     )  # fmt: skip
     finish(epoch_counter, finishing)
 

@@ -183,6 +183,7 @@ def _gemm_scatter(call: ScatterCall, programs: int, phases: Mapping[str, Any] | 
         "PULL": knobs.phased or knobs.mode == "pull", "ROTATE": knobs.peer_order == "rotate",
         "TRANSFER_TILES": knobs.transfer_tiles, "LATE": knobs.signals == "next_turn" and not knobs.phased,
         "FLATTEN": knobs.schedule == "flattened", "PHASED": knobs.phased, "MEMORY": knobs.handover == MEMORY,
+        "trace": knobs.trace_of(programs, call.tensors.c),
         **(phases or dict.fromkeys(("producers", "finishing", "phase", "ready"))),
     }  # fmt: skip
     return Launch(device.gemm_scatter_kernel, programs, arguments, knobs.options, resident)
@@ -190,7 +191,7 @@ def _gemm_scatter(call: ScatterCall, programs: int, phases: Mapping[str, Any] | 
 
 def _enter(call: ScatterCall) -> Launch:
     """All ranks wait for each other, on the device, until every inbox may be written to."""
-    arguments = _common(call) | {"counters": call.scratch.ready, "FINISH": False}
+    arguments = _common(call) | {"counters": call.scratch.ready, "trace": None, "FINISH": False}
     return Launch(barrier_kernel, 1, arguments, {"num_warps": 1})
 
 

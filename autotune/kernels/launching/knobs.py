@@ -8,8 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
+import torch
+
 from autotune.config import Config
 from autotune.errors import InvalidConfig
+from autotune.kernels.primitives.trace import KINDS, MOST_EVENTS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +57,15 @@ class LadderKnobs(Knobs):
     """``memory``: what the producing loop could hand on in registers goes through memory, too."""
     empty_launches: int = 0
     """Empty kernels between the phases where these are launches: the dose whose response is a launch's cost."""
+
+    trace: bool = False
+    """A traced twin: kernels leave stamps of time behind, see ``primitives/trace.py``."""
+
+    def trace_of(self, programs: int, like: torch.Tensor) -> torch.Tensor | None:
+        """Where the twin's programs leave their stamps, on the device of ``like``; None in what is not traced."""
+        if not self.trace:
+            return None
+        return like.new_zeros((programs, KINDS.value, MOST_EVENTS.value, 3), dtype=torch.int64)
 
     @property
     def barrier(self) -> bool:

@@ -17,6 +17,7 @@ import triton
 import triton.language as tl
 
 from autotune.heap import device as heap
+from autotune.kernels.primitives import trace as traces
 
 
 @triton.jit
@@ -39,7 +40,7 @@ def _step(
 def push_shard(
     shard, inbox, place, arrivals, rows, width, pitch, transfer_rows, part, parts, rank, heap_bases,
     WORLD: tl.constexpr, CHUNKS: tl.constexpr, STEP_ROWS: tl.constexpr, STEP_COLUMNS: tl.constexpr,
-    VECTOR: tl.constexpr, HINT: tl.constexpr, ROTATE: tl.constexpr, FIRST: tl.constexpr,
+    VECTOR: tl.constexpr, HINT: tl.constexpr, ROTATE: tl.constexpr, FIRST: tl.constexpr, trace=None,
 ):  # fmt: skip
     """Store our shard at ``place`` of every peer's inbox, unit by unit, and signal each unit.
 
@@ -58,6 +59,7 @@ def push_shard(
         end = tl.minimum(first + transfer_rows, rows)
         left = chunk * (width // CHUNKS)
         counter = arrivals + (chunk * WORLD + rank) * units + unit
+        traces.begin(trace, traces.SENT, number, chunk * units + unit)
         for step in range(part, tl.cdiv(end - first, STEP_ROWS) * across, parts):
             here, there, inside = _step(
                 step, across, first, end, left, left + width // CHUNKS, width, pitch, STEP_ROWS, STEP_COLUMNS, VECTOR
@@ -74,6 +76,7 @@ def push_shard(
             heap.signal(counter, (rank + FIRST + turn) % WORLD, rank, heap_bases)
         else:
             heap.signal_each(counter, rank, heap_bases, WORLD, FIRST)
+        traces.end(trace, traces.SENT, number)
 
 
 @triton.jit
