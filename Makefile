@@ -19,6 +19,8 @@ ARGS ?=
 
 BIN := .venv/bin
 STAMP := .venv/installed
+# Two tests at a time on two cores, four on more; a file's tests share their processes.
+PYTEST := $(BIN)/pytest -n auto --dist loadfile --no-loadscope-reorder
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 export PYTHONNOUSERSITE := 1
 
@@ -37,10 +39,10 @@ test: $(STAMP)
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/ruff format --check --quiet .
 	@$(BIN)/mypy --no-error-summary
-	@$(BIN)/pytest $(ARGS)
+	@$(PYTEST) $(ARGS)
 
 test-slow: $(STAMP)
-	@$(BIN)/pytest -m slow $(ARGS)
+	@$(PYTEST) -m slow $(ARGS)
 
 results: $(STAMP)
 	@$(BIN)/python bench/results.py $(ARGS)
@@ -49,7 +51,7 @@ results: $(STAMP)
 # deprecated.
 test-lowest: $(STAMP)
 	@[ -d .lowest/triton ] || $(PIP) install --no-deps --target .lowest "triton==3.6.*" "numpy==2.3.*"
-	@PYTHONPATH="$(CURDIR)/.lowest" $(BIN)/pytest -W "ignore:Conversion of an array:DeprecationWarning" \
+	@PYTHONPATH="$(CURDIR)/.lowest" $(PYTEST) -W "ignore:Conversion of an array:DeprecationWarning" \
 	$(or $(ARGS),--ignore=tests/decorator/test_example.py tests/decorator tests/examples/test_fused_matmul.py)
 
 $(STAMP): pyproject.toml constraints.txt

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from autotune.config import Config
     from autotune.decorator import autotune
     from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
+    from autotune.kernels.all_reduce_norm.problem import AllReduceNorm
     from autotune.kernels.flash_decode.problem import FlashDecode
     from autotune.kernels.gemm_all_reduce.problem import GemmAllReduce
     from autotune.kernels.gemm_reduce_scatter.problem import GemmReduceScatter
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from autotune.runtime.operators import (
         all_gather_gemm,
         all_gather_shard,
+        all_reduce_norm,
         flash_decode,
         gemm_all_reduce,
         gemm_reduce_scatter,
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AllGatherGemm",
+    "AllReduceNorm",
     "Config",
     "Context",
     "FlashDecode",
@@ -41,6 +44,7 @@ __all__ = [
     "GemmReduceScatter",
     "all_gather_gemm",
     "all_gather_shard",
+    "all_reduce_norm",
     "autotune",
     "configs_by_size",
     "flash_decode",
@@ -53,6 +57,7 @@ __all__ = [
 
 _HOMES = {
     "AllGatherGemm": "autotune.kernels.all_gather_gemm.problem",
+    "AllReduceNorm": "autotune.kernels.all_reduce_norm.problem",
     "Config": "autotune.config",
     "Context": "autotune.runtime.context",
     "FlashDecode": "autotune.kernels.flash_decode.problem",
@@ -61,6 +66,7 @@ _HOMES = {
     "GemmReduceScatter": "autotune.kernels.gemm_reduce_scatter.problem",
     "all_gather_gemm": "autotune.runtime.operators",
     "all_gather_shard": "autotune.runtime.operators",
+    "all_reduce_norm": "autotune.runtime.operators",
     "autotune": "autotune.decorator",
     "configs_by_size": "autotune.sharing.by_size",
     "flash_decode": "autotune.runtime.operators",

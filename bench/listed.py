@@ -45,6 +45,7 @@ class Sizes:
 
 
 AG, RS, AR, FD = "all_gather_gemm", "gemm_reduce_scatter", "gemm_all_reduce", "flash_decode"
+ARN = "all_reduce_norm"
 HEADS = {"q_heads": 96, "kv_heads": 12, "head_dim": 128, "dtype": "fp16"}
 TOY_GEMM = {"n": 32, "k": 32, "dtype": "fp32"}
 
@@ -73,6 +74,11 @@ LIST = (
         "ar-8192", AR, "bf16",
         {"n": 8192, "k": 8192, "dtype": "bf16"}, {"m": DOUBLING[:7]}, 5,
         {**TOY_GEMM, "dtype": "bf16"}, {"m": (2,)},
+    ),
+    Sizes(
+        "arn", ARN, "bf16",
+        {"n": 8192, "dtype": "bf16"}, {"m": (1, 4, 16, 64, 256, 1024)}, 5,
+        {"n": 64, "dtype": "fp32"}, {"m": (4,)},
     ),
     Sizes(
         "fd", FD, "fp16",

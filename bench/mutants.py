@@ -37,9 +37,12 @@ DECODE = {
 BARE = ("mode", "block_n", "kv_splits", "heads_per_program", "num_warps", "num_stages", "table_reads", "program_order")
 ALL_GATHER = {name: DECODE[name] for name in (*BARE, "reducer", "transfer_heads", "combine_heads", "wire")}
 
+NORM = {"mode": "one_shot", "block_m": 2, "num_warps": 2, "senders": 0, "protocol": "signal"}
+
 AG = {"m": 64, "n": 128, "k": 64, "bias": True}
 RS = {"m": 64, "n": 64, "k": 128, "bias": True}
 AR = {"m": 16, "n": 64, "k": 128, "bias": True}
+ARN = {"m": 7, "n": 264, "eps": 0.5}
 FD = {"batch": 1, "q_heads": 4, "kv_heads": 2, "head_dim": 64, "kv_len": 72, "page_size": 16, "dtype": "fp16"}
 
 
@@ -79,6 +82,7 @@ ON_GPU: Mapping[str, tuple[Mapping[str, int], Mapping[str, int]]] = {
         {"block_m": 8, "block_n": 4, "block_k": 2, "num_warps": 2, "transfer_rows": 16, "sum_block": 4, "sum_warps": 2},
     ),
     "gemm_all_reduce": ({"n": 128, "k": 64}, {"block_n": 2, "block_k": 4}),
+    "all_reduce_norm": ({"m": 16, "n": 16}, {"num_warps": 8}),
     "flash_decode": ({"q_heads": 8, "kv_heads": 4, "kv_len": 128}, {"block_n": 4, "kv_splits": 8, "num_warps": 2}),
 }
 """By workload: how many times larger the problem's sizes and the config's numbers are on GPUs."""
@@ -94,6 +98,10 @@ def _scatter(config: Mapping[str, Any], problem: Mapping[str, Any] | None = None
 
 def _reduce(problem: Mapping[str, Any] | None = None, **knobs: Any) -> Case:
     return Case("gemm_all_reduce", {**AR, **(problem or {})}, {**REDUCE, **knobs})
+
+
+def _norm(**knobs: Any) -> Case:
+    return Case("all_reduce_norm", ARN, {**NORM, **knobs})
 
 
 def _decode(problem: Mapping[str, Any] | None = None, **knobs: Any) -> Case:
@@ -129,6 +137,10 @@ CASES: Mapping[str, Case] = {
     "rs split": _scatter(SCATTER, split_k=2),
     "rs gather": _scatter({"mode": "own_collective", **SUM}),
     "rs copies": _scatter({"mode": "copy_engine", "transfer_rows": 16, "gemm_streams": 1, **SUM}),
+    "arn one": _norm(),
+    "arn two": _norm(mode="two_shot"),
+    "arn ll": _norm(protocol="ll", senders=2),
+    "arn senders": _norm(senders=2),
     "ar one": _reduce(),
     "ar two": _reduce(mode="two_shot"),
     "ar ll": _reduce(protocol="ll"),
@@ -193,6 +205,8 @@ FETCHED = "        heap.signal(arrivals + (chunk * WORLD + peer) * units + unit,
 RS_SEND = "            send_tile(acc, inbox, place, rank if PULL else owner, rank, heap_bases, BLOCK_M, BLOCK_N)\n"
 RS_SIGNAL = "                announce(index, tiles, sent, arrivals, owner, rank, heap_bases, TRANSFER_TILES)\n"
 RS_LATE = "        announce(stored_index, tiles, sent, arrivals, stored_owner, rank, heap_bases, TRANSFER_TILES)\n\n"
+ARN_SENT = "    for turn in tl.static_range(PEERS):\n        heap.store(place, value, rank, (first + turn) % WORLD, heap_bases, mask=inside, hint=(1, 16))\n"
+ARN_SIGNAL = "    if not LL:\n        if PEERS == 1:\n            heap.signal(counter, first, rank, heap_bases)\n        else:\n            heap.signal_each(counter, rank, heap_bases, WORLD, 0)\n"
 AR_SENT = """        for turn in tl.static_range(PEERS):
             send_tile(part, inbox, index, (first + turn) % WORLD, rank, heap_bases, BLOCK_M, BLOCK_N, rows)
 """
@@ -359,9 +373,9 @@ MUTANTS: list[Mutant] = [
         ("one slot", "ar two", ("slot = (epoch & 1).to(tl.int32)", "slot = (epoch & 0).to(tl.int32)", 2)),
         ("one slot", "ar ll", ("slot = (epoch & 1).to(tl.int32)", "slot = (epoch & 0).to(tl.int32)", 2), SLOT),
         ("one slot", "ar two ll", ("slot = (epoch & 1).to(tl.int32)", "slot = (epoch & 0).to(tl.int32)", 2), SLOT),
-        ("parts are not waited for", "ar one", ("    heap.wait(counter, (((epoch >> 1) + 1) * SOURCES).to(tl.int32), status, spin_limit)\n", "    pass\n")),
-        ("waits for all parts but one", "ar one", ("+ 1) * SOURCES).to", "+ 1) * SOURCES - 1).to")),
-        ("waits for the slot's launch before", "ar two", ("(((epoch >> 1) + 1) * SOURCES)", "((epoch >> 1) * SOURCES)")),
+        ("parts are not waited for", "ar one", ("        wait_in_slot(counter, epoch, SOURCES, status, spin_limit)\n", "")),
+        ("waits for all parts but one", "ar one", ("epoch, SOURCES, status", "epoch, SOURCES - 1, status")),
+        ("waits for the slot's launch before", "ar two", ("(counter, epoch, SOURCES", "(counter, epoch - 2, SOURCES")),
         ("tiles are signalled before they are stored", "ar two", (AR_SENT + AR_SIGNAL, AR_SIGNAL + AR_SENT)),
         ("tiles are signalled before they are stored", "ar one", (AR_SENT + AR_SIGNAL, AR_SIGNAL + AR_SENT)),
         ("the owner adds no bias", "ar two", ("                total = add_bias(total, bias, n * BLOCK_N, N, BLOCK_N)\n", "                total = total\n")),
@@ -369,6 +383,24 @@ MUTANTS: list[Mutant] = [
         ("rank 1 is an epoch ahead", "ar one", ("epoch = wide_epoch(epoch_counter)\n            share_part", "epoch = wide_epoch(epoch_counter) + rank\n            share_part")),
         ("finishes before it has read the epoch", "ar one", ("    finish_unordered(epoch_counter, tl.num_programs(0), pid == 0)\n", ""), ("    pid = tl.program_id(0)\n    # Fetched", "    pid = tl.program_id(0)\n    finish_unordered(epoch_counter, tl.num_programs(0), pid == 0)\n    # Fetched")),
         ("results are sent to the wrong tile", "ar two", ("total, results, here, returns", "total, results, slot * tiles, returns")),
+    ),
+    *_in(
+        "kernels/all_reduce_norm/device.py",
+        ("one slot", "arn one", ("slot = (epoch & 1).to(tl.int32)", "slot = (epoch & 0).to(tl.int32)", 2)),
+        ("one slot", "arn two", ("slot = (epoch & 1).to(tl.int32)", "slot = (epoch & 0).to(tl.int32)", 2)),
+        ("one slot", "arn ll", ("slot = (epoch & 1).to(tl.int32)", "slot = (epoch & 0).to(tl.int32)", 2), SLOT),
+        ("parts are not waited for", "arn one", ("        wait_in_slot(counter, epoch, SIGNALS, status, spin_limit)\n", "")),
+        ("waits for all parts but one", "arn one", ("epoch, SIGNALS, status", "epoch, SIGNALS - 1, status")),
+        ("rows are signalled before they are stored", "arn two", (ARN_SENT + ARN_SIGNAL, ARN_SIGNAL + ARN_SENT)),
+        ("sums are sent to the wrong block", "arn two", ("part, sums, here, returns", "part, sums, slot * blocks, returns")),
+        ("every sender sends the first columns", "arn senders", ("block, column = pid // SENDERS, pid % SENDERS * WIDTH", "block, column = pid // SENDERS, 0")),
+        ("the last row is not sent", "arn one", ("inside = (row + rows < M)[:, None] & (columns < N // PER_WORD)", "inside = (row + rows < M - 1)[:, None] & (columns < N // PER_WORD)")),
+        ("no residual", "arn one", ("(acc + residual.to(tl.float32))", "(acc + 0 * residual.to(tl.float32))")),
+        ("the norm is of the sum without the residual", "arn two", ("scale = 1.0 / tl.sqrt(tl.sum(acc * acc,", "bare = acc - residual.to(tl.float32)\n    scale = 1.0 / tl.sqrt(tl.sum(bare * bare,")),
+        ("the mean is over the padded row", "arn one", ("/ N + eps)", "/ BLOCK_N + eps)")),
+        ("no eps", "arn one", ("/ N + eps)", "/ N)")),
+        ("no weight", "arn one", (" * weight.to(tl.float32)", "")),
+        ("rank 1 is an epoch ahead", "arn ll", ("epoch = wide_epoch(epoch_counter)\n", "epoch = wide_epoch(epoch_counter) + rank\n")),
     ),
     *_in(
         "kernels/primitives/ll.py",

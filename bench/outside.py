@@ -137,7 +137,8 @@ class Outside:
     def rows(self, table: str, fields: dict[str, Any], workload: str, regimes: list[str]) -> Iterator[Row]:
         """A row for each regime that there is here."""
         types = {kind.workload: kind for kind in (
-            autotune.AllGatherGemm, autotune.GemmReduceScatter, autotune.GemmAllReduce, autotune.FlashDecode,
+            autotune.AllGatherGemm, autotune.GemmReduceScatter, autotune.GemmAllReduce, autotune.AllReduceNorm,
+            autotune.FlashDecode,
         )}  # fmt: skip
         problem = types[workload](**fields)
         case = make(problem, self._context, Collectives(self._shared))
@@ -159,6 +160,7 @@ class Outside:
     def _graph(self, case: Case, expected: list[torch.Tensor]) -> dict[str, list[float]]:
         """All sets in one graph, which counts as that many calls. Ranks that share a GPU call plain torch eagerly."""
         with captured(case.ours, case.sets) as (replay, results):
+            case.restore()
             replay(0)
             self._compare(case, lambda number: results[number], expected)
             if self._shared:
@@ -181,6 +183,7 @@ class Outside:
 
     def _compare(self, case: Case, way: Way, expected: list[torch.Tensor]) -> None:
         """Exit on every rank where any rank's results are not plain torch's."""
+        case.restore()
         results = [way(number) for number in range(case.sets)]
         self._context.check()
         error = torch.tensor(max(distances(case, results, expected), key=lambda each: (math.isnan(each), each)))

@@ -64,6 +64,8 @@ class Case:
     plain: dict[str, Way]
     """By name; the fastest counts."""
     ours: Way
+    restore: Callable[[], object] = lambda: None
+    """Puts the operands back that a plain way has overwritten."""
 
 
 class Operands:
@@ -91,6 +93,7 @@ def make(problem: Any, context: autotune.Context, collectives: Collectives) -> C
     kinds = {
         "all_gather_gemm": all_gather_gemm, "gemm_reduce_scatter": gemm_reduce_scatter,
         "gemm_all_reduce": gemm_all_reduce, "flash_decode": flash_decode,
+        "all_reduce_norm": all_reduce_norm,
     }  # fmt: skip
     operands = Operands(problem, context.heap.device, 1000 + dist.get_rank())
     return kinds[problem.workload](problem, context, collectives, operands)
@@ -167,6 +170,41 @@ def gemm_all_reduce(problem: Any, context: autotune.Context, collectives: Collec
         return autotune.gemm_all_reduce(context, a, b)
 
     return Case(problem, len(drawn), {"plain": plain}, ours)
+
+
+def all_reduce_norm(problem: Any, context: autotune.Context, collectives: Collectives, operands: Operands) -> Case:
+    """Plain torch reduces x in place, as where a GEMM has just written it; so x is put back before results count. The
+    sum and the norm are two operators, or one compiled function.
+    """
+    count = operands.sets(2 * problem.m * problem.n)
+    common = Operands(problem, operands.device, 7)  # residual and weight are the same on every rank
+    drawn = [(operands.normal(problem.m, problem.n), common.normal(problem.m, problem.n)) for _ in range(count)]
+    kept, weight = [x.clone() for x, _ in drawn], common.normal(problem.n)
+
+    def sum_and_norm(x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
+        total = x + residual
+        return torch.nn.functional.rms_norm(total, (problem.n,), weight, problem.eps), total
+
+    def by(function: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]) -> Way:
+        def way(number: int) -> Tensor:
+            x, residual = drawn[number % count]
+            collectives.all_reduce(x)
+            return function(x, residual)[0]
+
+        return way
+
+    def ours(number: int) -> Tensor:
+        x, residual = drawn[number % count]
+        return autotune.all_reduce_norm(context, x, residual, weight, eps=problem.eps)[0]
+
+    def restore() -> None:
+        for (x, _), original in zip(drawn, kept, strict=True):
+            x.copy_(original)
+
+    plain = {"plain": by(sum_and_norm)}
+    if operands.device.type == "cuda":
+        plain["compiled"] = by(torch.compile(sum_and_norm))
+    return Case(problem, count, plain, ours, restore)
 
 
 def flash_decode(problem: Any, context: autotune.Context, collectives: Collectives, operands: Operands) -> Case:

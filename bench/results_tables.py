@@ -304,7 +304,8 @@ def problems_text(rows: Sequence[dict[str, Any]]) -> str:
     several = [f"{word} {sizes_text(sorted({row['problem'][name] for row in rows}))}"
                for name, word in words.items() if name in first]  # fmt: skip
     if "n" in first:
-        return f"N={first['n']} K={first['k']}, {several[0]}"
+        depth = f" K={first['k']}" if "k" in first else ""
+        return f"N={first['n']}{depth}, {several[0]}"
     return ", ".join([f"{first['q_heads']}/{first['kv_heads']} heads of {first['head_dim']}", *several])
 
 

@@ -1,16 +1,48 @@
-"""Functions for the workers of the compilation test, which import this module by name."""
+"""Compiles configs for GPUs that are not here, in processes that the tests share; they import this module by name."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future
 from typing import Any
 
 from autotune.config import Config
 from autotune.kernels.launching.plan import Compiled, compile_offline_for
 from autotune.machine import Machine
+from autotune.processes.pool import Pool
+from autotune.ranks.gang import IMPORTS
 from autotune.workloads import workload
+
+DEADLINE = 900.0
+"""Seconds; only a real hang takes as long."""
 
 
 def compile_one(machine: Machine, problem: Any, config: Config) -> list[Compiled]:
-    """Declare the target and compile a config of the problem's workload for it."""
-    compile_offline_for(machine)
+    """In a process of ``Compilers``: compile a config of the problem's workload."""
     return workload(problem.workload).compile(problem, config, machine)
+
+
+class Compilers:
+    """Two processes for each target, forked with torch and Triton imported."""
+
+    def __init__(self) -> None:
+        self._pools: dict[str, Pool] = {}
+
+    def submit(self, machine: Machine, function: Any, *arguments: Any) -> Future[Any]:
+        """Call a module's function in a process that compiles for the machine."""
+        if machine.arch not in self._pools:
+            self._pools[machine.arch] = Pool(2, compile_offline_for, machine, imports=IMPORTS)
+        return self._pools[machine.arch].submit(DEADLINE, function, *arguments)
+
+    def compiled(self, machine: Machine, jobs: Iterable[tuple[Any, Config]]) -> Iterator[tuple[Config, list[Compiled]]]:
+        """The kernels of each problem's config, in order."""
+        futures = [(config, self.submit(machine, compile_one, machine, problem, config)) for problem, config in jobs]
+        for config, future in futures:
+            kernels = future.result()
+            assert kernels, config
+            yield config, kernels
+
+    def close(self) -> None:
+        for pool in self._pools.values():
+            pool.close()
+        self._pools.clear()

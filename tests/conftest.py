@@ -1,15 +1,20 @@
-"""For every test: its own user folders, and GPU tests only on machines with GPUs."""
+"""For every test: its own user folders, shared processes, and GPU tests only on machines with GPUs."""
 
 from __future__ import annotations
 
 import functools
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))  # for the helpers beside this file
+
+# The ranks' settings, for all processes: whichever is to be forked, the same server has imported its libraries.
+os.environ |= {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
 
 RANKS_PER_GPU = int(os.environ.get("RANKS_PER_GPU", "1"))
 """Ranks that take turns on a GPU show that kernels are right at a world size that the machine has no GPUs for. NCCL
@@ -26,6 +31,13 @@ def gpus() -> int:
     return torch.cuda.device_count() * RANKS_PER_GPU if torch.cuda.is_available() else 0
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """How many tests run at a time with ``-n auto``: one where GPUs are measured."""
+    measured = Path("/dev/nvidiactl").exists() or Path("/dev/kfd").exists()
+    return 1 if measured else min(4, len(os.sched_getaffinity(0)))
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip what needs more GPUs than there are, ``@pytest.mark.gpu`` or ``@pytest.mark.gpu(4)``, and what is slow."""
     if item.get_closest_marker("slow") and "slow" not in item.config.option.markexpr:
@@ -34,6 +46,24 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         needed = mark.args[0] if mark.args else 1
         if gpus() < needed:
             pytest.skip(f"needs {needed} GPU{'s' if needed > 1 else ''}, this machine has {gpus() or 'none'}")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _shared_ranks() -> Iterator[None]:
+    """Ends the gangs that the kernels' tests share."""
+    yield
+    if "every_mode" in sys.modules:
+        sys.modules["every_mode"].RANKS.close()
+
+
+@pytest.fixture(scope="session")
+def compilers() -> Iterator[Any]:
+    """Processes that compile for GPUs that are not here."""
+    from compile_worker import Compilers
+
+    shared = Compilers()
+    yield shared
+    shared.close()
 
 
 @pytest.fixture(autouse=True)

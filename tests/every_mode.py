@@ -17,6 +17,9 @@ from autotune.ranks.gang import Gang
 from autotune.tuning.screening import Screen
 from autotune.workloads import Workload
 
+LIBRARY = {"bsp", "library_collective"}
+"""Modes with a collective of NCCL's, which refuses ranks that share a GPU."""
+
 ONCE = MeasurePlan(warmup=0, screen=1, iterations=1)
 
 
@@ -91,7 +94,7 @@ def check_all(
 ) -> None:
     """Every config gives the right result on every rank, before and after it is timed; ``modes`` are among them."""
     if not machine().is_interpreter and problem.world_size > machine().gpus:
-        configs, modes = [config for config in configs if config["mode"] != "bsp"], modes - {"bsp"}
+        configs, modes = [config for config in configs if config["mode"] not in LIBRARY], modes - LIBRARY
     assert {config["mode"] for config in configs} >= modes
     gang, screen = RANKS.turn_to(workload, problem)
     restarts = gang.restarts

@@ -23,5 +23,14 @@ def gone(pid: int, within: float = 0.0) -> bool:
 
 
 def shared_memory() -> set[str]:
-    """The names of ours that there are in shared memory; none lives longer than a heap takes to open."""
+    """The names of ours that there are in shared memory."""
     return {path.name for path in SHARED_MEMORY.glob("iris-autotune-*")}
+
+
+def left_in_shared_memory(before: set[str], within: float = 120.0) -> set[str]:
+    """Names that have come since, and stay: those of other processes' heaps are gone once these are open."""
+    left, deadline = shared_memory() - before, time.monotonic() + within
+    while left and time.monotonic() < deadline:
+        time.sleep(0.05)
+        left &= shared_memory()
+    return left

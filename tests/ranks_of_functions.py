@@ -17,6 +17,7 @@ from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from typing import Any
 
+from autotune.machine import machine
 from autotune.processes.lifeline import die_with_parent
 from autotune.processes.python import Process, start_python
 from autotune.ranks.gang import IMPORTS
@@ -58,12 +59,21 @@ def run_ranks(
 
 def start_rank(module: str, log: Path, gpu: bool | str) -> tuple[Process, Connection]:
     """A process that runs the module, and the connection to it; what it prints goes to the log."""
-    without_gpus = {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""}
-    devices: Mapping[str, str] = without_gpus if not gpu else {"CUDA_VISIBLE_DEVICES": "0"} if gpu == "one" else {}
-    environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", **devices}
+    return start(module, log, without_gpus() if not gpu else {"CUDA_VISIBLE_DEVICES": "0"} if gpu == "one" else {})
+
+
+def start(module: str, log: Path, settings: Mapping[str, str]) -> tuple[Process, Connection]:
+    """The same with these environment variables."""
+    environment = {**os.environ, **settings}
     ours, theirs = Pipe()
     with theirs, open(log, "wb") as file:
         return start_python(module, theirs, environment=environment, log=file, imports=IMPORTS), ours
+
+
+def without_gpus() -> dict[str, str]:
+    """Settings for the interpreter; those of the tuner's ranks where there are no GPUs to be hidden."""
+    hidden = {} if machine().is_interpreter else {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""}
+    return {"TRITON_INTERPRET": "1", **hidden}
 
 
 def kill(ranks: Iterable[Process]) -> None:

@@ -11,7 +11,20 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from autotune.cli import output
-from autotune.cli.commands import demo, grid, health, listing, record, report, sharing, stored, taxes, tune
+from autotune.cli.commands import (
+    compare,
+    demo,
+    grid,
+    health,
+    listing,
+    record,
+    report,
+    sharing,
+    stored,
+    taxes,
+    tune,
+    tuned,
+)
 from autotune.cli.interrupts import exit_code, interruptible, requested
 from autotune.cli.options import with_problem_options
 from autotune.errors import AutotuneError, UnknownWorkload
@@ -27,7 +40,7 @@ PANELS = {
     "Start here": ("demo",),
     WORKLOADS: (),
     "More ways to tune": ("run", "grid", "record"),
-    "Results": ("list", "show", "lookup", "report", "taxes", "export", "import"),
+    "Results": ("list", "show", "lookup", "report", "compare", "taxes", "export", "import"),
     "This machine": ("doctor",),
 }
 """Panels of the help page in order, with the commands in each; workloads are found when the app is built."""
@@ -88,11 +101,13 @@ def build() -> typer.Typer:
     panel_of = {command: panel for panel, commands in PANELS.items() for command in commands}
     for name, command in (
         ("demo", demo.demo),
-        ("list", listing.list_entries),
+        ("list", tuned.list_entries),
+        ("compare", compare.compare),
         ("import", sharing.import_configs),
         ("doctor", health.doctor),
     ):
-        app.command(name, rich_help_panel=panel_of[name])(command)
+        settings = {"ignore_unknown_options": True} if name == "list" else {}  # a field's name is an option
+        app.command(name, rich_help_panel=panel_of[name], context_settings=settings)(command)
     _add_workloads(app, tune.tune_workload, "Tune {}.")
     alone = ("report", "export")  # without a workload: of all
     of_stored: dict[str, Callable[..., None]] = {"show": stored.show, "report": stored.report, "export": stored.export}

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from autotune.db import Entry, Winner
+from autotune.db import CacheKey, Entry, Winner
+from autotune.errors import UnknownWorkload
 from autotune.machine import INTERPRETER
 from autotune.outcome import DEFAULT_REGIME, Latency, Regime
 from autotune.report.figures import (
@@ -26,6 +27,7 @@ from autotune.report.figures import (
 )
 from autotune.report.regimes import TITLES, WITHOUT_ROUNDS, conclusion, in_regimes, verdicts
 from autotune.report.staleness import why_stale
+from autotune.workloads import installed_workload
 
 Lines = list[tuple[str, str]]
 
@@ -69,7 +71,32 @@ def winner_dict(winner: Winner, regime: Regime = DEFAULT_REGIME) -> dict[str, An
 
 
 def title(workload: str, problem: Mapping[str, Any]) -> str:
-    return f"{dashed(workload)}  {problem_text(problem)}"
+    return f"{dashed(workload)}  {problem_text(in_order(workload, problem))}"
+
+
+def in_order(workload: str, problem: Mapping[str, Any]) -> dict[str, Any]:
+    """A problem's fields as its workload declares them; a database has them by the alphabet."""
+    declared = list(_defaults(workload))
+    return {name: problem[name] for name in sorted(problem, key=lambda name: _place(name, declared))}
+
+
+def short_problem(key: CacheKey) -> str:
+    """A stored problem in one line, without fields that have their default."""
+    fields, defaults = in_order(key.workload, key.fields), _defaults(key.workload)
+    return problem_text({name: value for name, value in fields.items() if value != defaults.get(name)})
+
+
+def _place(name: str, declared: Sequence[str]) -> int:
+    return declared.index(name) if name in declared else len(declared)
+
+
+def _defaults(workload: str) -> dict[str, Any]:
+    """The fields of a workload's problem, in order, with their defaults; nothing if it is not known here."""
+    try:
+        fields = dataclasses.fields(installed_workload(workload).problem_type)
+    except UnknownWorkload:
+        return {}
+    return {field.name: field.default for field in fields}
 
 
 def entry_title(entry: Entry) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -45,19 +45,20 @@ class Wanted:
         entries = store.entries(self.workload.name if self.workload is not None else None, self.device)
         found = [entry for entry in entries if self.takes(entry.key)]
         if not found:
-            self._check_fields(entries)
+            self.check_fields(entries)
             wanted = f"{dashed(self.name)} {options_text(self.given)}".strip() if self.name else "any workload"
             where = f" on {self.device}" if self.device else ""
             raise AutotuneError(f"no finished study of {wanted}{where} in {store.place}; tune list shows all entries")
         return found
 
-    def _check_fields(self, entries: list[Entry]) -> None:
+    def check_fields(self, entries: Sequence[Entry]) -> None:
         """Raise InputError for a field that nothing stored under this name has."""
         stored = [entry.key.fields for entry in entries if Wanted(self.name).takes(entry.key)]
         known = sorted({name for fields in stored for name in fields})
         for name in self.given:
             if known and self.workload is None and not any(_same(name, each) for each in known):
-                raise InputError(f"{self.name} has no field {name}; it has {', '.join(map(plain, known))}")
+                of = self.name or "nothing stored here"
+                raise InputError(f"{of} has no field {name}; it has {', '.join(map(plain, known))}")
 
 
 def _same(name: str, other: str) -> bool:

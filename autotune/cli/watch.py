@@ -13,6 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from autotune.cli.summary import outcomes_text
+from autotune.config import Config
+from autotune.outcome import Latency
 from autotune.problem import Problem
 from autotune.report.figures import config_text, dashed, fastest, latency_text, microseconds, problem_text
 from autotune.text import visible
@@ -22,17 +24,35 @@ EVERY_TRIALS = 10
 AT_MOST_EVERY = 1.0
 """Seconds between two plain lines of the same phase."""
 
+BAR_WIDTH = 24
+
 
 @contextmanager
-def watching(problem: Problem, where: str) -> Iterator[Callable[[Progress], None]]:
-    """Yields the function that the loop calls with its progress, while it runs; ``where`` names the devices."""
-    console = Console(stderr=True, highlight=False)
-    if not console.is_terminal:
+def watching(
+    problem: Problem, where: str, above: Callable[[], RenderableType] | None = None
+) -> Iterator[Callable[[Progress], None]]:
+    """Yields the function that the loop calls with its progress, while it runs; ``where`` names the devices.
+
+    A live view has ``above`` it what that returns.
+    """
+    console = _console()
+    if not is_live(console):
         yield PlainView(lambda line: console.print(visible(line), markup=False, soft_wrap=True))
         return
-    view = LiveView(f"{dashed(problem.workload)}  {problem_text(problem.as_dict())}  on {where}")
-    with Live(get_renderable=view.render, console=console, transient=True, refresh_per_second=4):
+    view = LiveView(f"{dashed(problem.workload)}  {problem_text(problem.as_dict())}", where)
+    render = view.render if above is None else lambda: Group(above(), view.render())
+    with Live(get_renderable=render, console=console, transient=True, refresh_per_second=4):
         yield view
+
+
+def is_live(console: Console | None = None) -> bool:
+    """True if stderr is a terminal that can draw over what it has drawn."""
+    console = console or _console()
+    return console.is_terminal and not console.is_dumb_terminal
+
+
+def _console() -> Console:
+    return Console(stderr=True, highlight=False)
 
 
 def best_text(progress: Progress) -> str:
@@ -68,6 +88,16 @@ def _plural(count: int, noun: str) -> str:
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
+def counted(progress: Progress) -> str:
+    """``12 of 40 trials``; in the finals ``7 of 36 measurements``."""
+    done, planned = progress.finals
+    if planned:
+        return f"{done} of {planned} measurements"
+    if progress.trials_planned is not None:
+        return f"{progress.trials} of {progress.trials_planned} trials"
+    return _plural(progress.trials, "trial")
+
+
 class PlainView:
     """Prints a line per new phase; within a phase, one per ten trials or new best, at most one per second."""
 
@@ -75,25 +105,27 @@ class PlainView:
         self._write, self._clock = write, clock
         self._phase = ""
         self._said_at = -AT_MOST_EVERY
-        self._said_trials = 0
+        self._said_count = 0
         self._said_best: float | None = None
 
     def __call__(self, progress: Progress) -> None:
         best = progress.best[1].of(progress.regime) if progress.best is not None else None
-        news = best != self._said_best or progress.trials >= self._said_trials + EVERY_TRIALS
+        count = progress.trials + progress.finals[0]
+        news = best != self._said_best or count >= self._said_count + EVERY_TRIALS
         due = self._clock() - self._said_at >= AT_MOST_EVERY
         if progress.phase == self._phase and not (news and due):
             return
         self._phase, self._said_at = progress.phase, self._clock()
-        self._said_trials, self._said_best = progress.trials, best
+        self._said_count, self._said_best = count, best
         self._write(self._line(progress))
 
     def _line(self, progress: Progress) -> str:
         line = f"[{clock_text(progress.seconds)}] {progress.phase}"
         if not progress.trials:
             return line
-        line += f": {_plural(progress.trials, 'trial')} ({outcomes_text(progress.outcomes)})"
-        line += f", {progress.used:.0%} of the budget"
+        line += f": {counted(progress)}"
+        if not progress.finals[1]:
+            line += f" ({outcomes_text(progress.outcomes)}), {progress.used:.0%} of the budget"
         if progress.restarts:
             line += f", {_plural(progress.restarts, 'restart')}"
         mode = f", mode {progress.best[0].get('mode')}" if progress.best is not None else ""
@@ -103,21 +135,26 @@ class PlainView:
 class LiveView:
     """A few lines, redrawn four times per second. The loop's calls make the texts; in between only the clock runs."""
 
-    def __init__(self, title: str, clock: Callable[[], float] = time.monotonic) -> None:
-        self._title, self._clock = title, clock
+    def __init__(self, title: str, where: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._title, self._where, self._clock = title, where, clock
         self._begin = clock()
         self._seen_at = self._begin
-        self._used = 0.0
+        self._share = 0.0
         self._used_before: float | None = None
         self._left: float | None = None
         self._phase = "preparing"
+        self._best: tuple[Config, Latency] | None = None
+        self._best_since = self._begin
         self._lines: list[tuple[str, str]] = []
 
     def __call__(self, progress: Progress) -> None:
         if self._used_before is None:
             self._used_before = progress.used
         self._seen_at = self._clock()
-        self._used, self._phase = progress.used, progress.phase
+        if progress.best != self._best:
+            self._best, self._best_since = progress.best, self._seen_at
+        done, planned = progress.finals
+        self._share, self._phase = done / planned if planned else progress.used, progress.phase
         self._left = seconds_left(progress, self._used_before)
         self._lines = self._texts(progress)
 
@@ -125,29 +162,38 @@ class LiveView:
         """Called from the drawing thread."""
         now = self._clock()
         times = f"{clock_text(now - self._begin)} elapsed"
-        if self._left is not None and self._used < 1:
+        if self._left is not None and self._share < 1:
             times += f", {clock_text(max(0.0, self._left - (now - self._seen_at)))} left"
         bar = Table.grid(padding=(0, 2))
         bar.add_row(
-            Text(visible(self._phase), style="bold"), ProgressBar(total=1.0, completed=self._used, width=30),
-            Text(f"{self._used:.0%}"), Text(times),
+            Text(visible(self._phase), style="bold"), ProgressBar(total=1.0, completed=self._share, width=BAR_WIDTH),
+            Text(f"{self._share:.0%}"), Text(times),
         )  # fmt: skip
         facts = Table.grid(padding=(0, 2))
         for name, text in self._lines:
-            facts.add_row(Text(name, style="dim"), Text(visible(text)))
-        return Group(Text(visible(self._title), overflow="ellipsis", no_wrap=True), bar, facts)
+            age = f", found {clock_text(now - self._best_since)} ago" if name == "best" else ""
+            facts.add_row(Text(name, style="dim"), Text(visible(text) + age, style="bold" if name == "best" else ""))
+        return Group(Text(visible(self._title)), Text(visible(f"on {self._where}")), bar, facts)
 
     def _texts(self, progress: Progress) -> list[tuple[str, str]]:
         lines = []
         if progress.best is not None:
             lines += [("best", best_text(progress).removeprefix("best ")), ("", config_text(progress.best[0]))]
         if progress.trials:
-            resumed = f", {progress.resumed} of an earlier run" if progress.resumed else ""
-            lines.append(("trials", f"{progress.trials}{resumed}: {outcomes_text(progress.outcomes)}"))
+            lines.append(("trials", self._trials(progress)))
+        if progress.finals[1]:
+            lines.append(("finals", counted(progress)))
         if progress.restarts:
             lines.append(("restarts", f"{progress.restarts} of the ranks"))
-        if progress.last is not None:
+        if progress.last is not None and not progress.finals[1]:
             config, evaluation = progress.last
             end = latency_text(evaluation.latency, progress.regime) if evaluation.latency else str(evaluation.outcome)
             lines.append(("last", f"{end}  {config_text(config)}"))
         return lines
+
+    def _trials(self, progress: Progress) -> str:
+        """``12 of 40, 10 of an earlier run: 11 measured, 1 crashed; 1.5 per second``."""
+        of = f" of {progress.trials_planned}" if progress.trials_planned is not None else ""
+        resumed = f", {progress.resumed} of an earlier run" if progress.resumed else ""
+        rate = f"; {progress.spent.rate / 60:.1f} per second" if progress.spent.rate else ""
+        return f"{progress.trials}{of}{resumed}: {outcomes_text(progress.outcomes)}{rate}"

@@ -10,8 +10,6 @@ from autotune.suggestion import did_you_mean
 FOLDER = Path(__file__).parent / "data"
 ENDING = ".json.gz"
 
-DEFAULT = "ag-rows-1024"
-
 
 def names() -> list[str]:
     return sorted(file.name.removesuffix(ENDING) for file in FOLDER.glob(f"*{ENDING}"))

@@ -67,10 +67,15 @@ def microseconds(value: float) -> str:
     return f"{value:.1f} µs" if value >= 100 else f"{value:.2f} µs"
 
 
+def relative_error(latency: Latency, regime: Regime = DEFAULT_REGIME) -> float:
+    """Half of a latency's 95 % interval by its rounds, else half the spread of its iterations; relative to it."""
+    rounds = latency.in_rounds(regime)
+    return latency.spread if len(rounds) < 2 else mean_and_error([math.log(each) for each in rounds])[1]
+
+
 def latency_text(latency: Latency, regime: Regime = DEFAULT_REGIME) -> str:
     """The latency with its error, ``408.2 µs ± 1.2 %``: from the rounds, else the spread of the iterations."""
-    rounds = latency.in_rounds(regime)
-    error = latency.spread if len(rounds) < 2 else mean_and_error([math.log(each) for each in rounds])[1]
+    error = relative_error(latency, regime)
     percent = f"{100 * error:.1f} %" if error < 1 else "over 100 %"  # two rounds that differ much
     return f"{microseconds(latency.of(regime))} ± {percent}"
 
@@ -83,8 +88,8 @@ def problem_text(problem: Mapping[str, Any]) -> str:
 
 
 def config_text(config: Config) -> str:
-    """A config in one line, as name=value pairs, its mode first."""
-    names = sorted(config, key=lambda name: name != "mode")
+    """A config in one line, as name=value pairs: its mode first, then by the alphabet, in which databases keep them."""
+    names = sorted(config, key=lambda name: (name != "mode", name))
     return " ".join(f"{plain(name)}={plain(config[name])}" for name in names)
 
 

@@ -10,6 +10,7 @@ from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
 from autotune.runtime.context import Context
 from autotune.runtime.operator import Operator
 from autotune.workloads.built_in import all_gather_gemm as gathering
+from autotune.workloads.built_in import all_reduce_norm as norming
 from autotune.workloads.built_in import flash_decode as decoding
 from autotune.workloads.built_in import gemm_all_reduce as reducing
 from autotune.workloads.built_in import gemm_reduce_scatter as scattering
@@ -17,6 +18,7 @@ from autotune.workloads.built_in import gemm_reduce_scatter as scattering
 _ALL_GATHER_GEMM = Operator(gathering.WORKLOAD)
 _GEMM_REDUCE_SCATTER = Operator(scattering.WORKLOAD)
 _GEMM_ALL_REDUCE = Operator(reducing.WORKLOAD)
+_ALL_REDUCE_NORM = Operator(norming.WORKLOAD)
 _FLASH_DECODE = Operator(decoding.WORKLOAD)
 
 
@@ -85,6 +87,24 @@ def gemm_all_reduce(
     small, and on the first call of a problem what ``lookup`` raises.
     """
     return _GEMM_ALL_REDUCE(context, (a, b, bias), (deterministic,), out, config)
+
+
+def all_reduce_norm(
+    context: Context, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor,
+    *, eps: float = 1e-6, out: tuple[torch.Tensor, torch.Tensor] | None = None, config: Config | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    """RMSNorm of (sum over ranks of x) + residual, and that total, by the tuned config, on the current stream.
+
+    Collective. ``x`` [m, n] is this rank's part; ``residual`` [m, n] and ``weight`` [n] are the same on all ranks. All
+    are contiguous and bf16, fp16 or fp32. Returns normed [m, n], which is total / rms(total) * weight, and total
+    [m, n], the residual of the next layer; rms is the root of a row's mean square + ``eps``. The modes of our kernels
+    give the same bits on every rank. ``out`` is (normed, total), which share no memory with an operand.
+
+    Raises InvalidProblem where shapes, strides or types do not fit, HeapExhausted where the context's heap is too
+    small, and on the first call of a problem what ``lookup`` raises.
+    """
+    normed, total = _ALL_REDUCE_NORM.all_of(context, (x, residual, weight), (eps,), out, config)
+    return normed, total
 
 
 def flash_decode(

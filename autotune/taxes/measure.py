@@ -113,7 +113,10 @@ def ladder_of(
             found[letter] = baselines[name]
         else:
             missing[letter] = f"there is no {name} here"
-    for letter, rung in workload.rungs(problem, base, machine).items():
+    rungs: Mapping[str, Config | str] = dict.fromkeys("BSDF", "the workload names no rungs of its own")
+    if workload.overlapping:
+        rungs = workload.rungs(problem, base, machine)
+    for letter, rung in rungs.items():
         reason = rung if isinstance(rung, str) else _invalid(workload, problem, machine, rung)
         if isinstance(rung, Config) and reason is None:
             found[letter] = rung

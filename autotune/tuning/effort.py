@@ -43,7 +43,10 @@ EFFORTS: Mapping[str, Effort] = {
 }
 
 FINALS_SHARE = 0.2
-"""Share of a time budget reserved for the finals."""
+"""Share of a time budget reserved for the finals, at least."""
+
+MOST_FINALS = 0.4
+"""The same at most, however long calls take: the rest is the search's."""
 
 
 @dataclass(frozen=True)
@@ -68,10 +71,12 @@ class Budget:
             trials = effort.trials if duration is None else MOST_TRIALS
         return cls(trials, seconds)
 
-    def used(self, trials: int, seconds: float) -> float:
-        """The used share of the budget; 1 ends the search (the finals have their own share of the time)."""
-        by_time = seconds / (self.seconds * (1 - FINALS_SHARE)) if math.isfinite(self.seconds) else 0.0
-        return min(1.0, max(trials / self.trials, by_time))
+    def used(self, trials: int, seconds: float, finals: float = 0.0) -> float:
+        """The used share of the search's budget, at most 1; ``finals``: the seconds that they are expected to need."""
+        if not math.isfinite(self.seconds):
+            return min(1.0, trials / self.trials)
+        reserved = min(max(FINALS_SHARE, finals / self.seconds), MOST_FINALS)
+        return min(1.0, max(trials / self.trials, seconds / (self.seconds * (1 - reserved))))
 
 
 def limits_of(

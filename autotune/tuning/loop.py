@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
@@ -17,7 +17,7 @@ from autotune.outcome import DEFAULT_REGIME, Evaluation, Latency, Outcome, Regim
 from autotune.problem import Problem
 from autotune.ranks.evaluation import LONG_CALL, MeasurePlan, warm_from
 from autotune.tuning.claim import claimed
-from autotune.tuning.effort import Budget, Effort
+from autotune.tuning.effort import MOST_TRIALS, Budget, Effort
 from autotune.tuning.finals import CLOSE, FINAL, contested, finals_plan, merge, next_session, run_finals, winner
 from autotune.tuning.live import LiveStorage
 from autotune.tuning.progress import Progress
@@ -32,6 +32,9 @@ PROOF = "proof"
 
 ISOLATED_TRIAL = 15
 """Isolated calls per trial if that is the regime tuned for."""
+
+OTHER_FINALISTS = 4
+"""Expected beside the fastest and the baselines: the default, the previous winner, modes that come close."""
 
 
 class Evaluator(Protocol):
@@ -145,6 +148,11 @@ class _Run:
                 self._search.remember(record.config, record.evaluation)
                 self.progress.count(record.config, record.evaluation)
         self.progress.resumed = self.progress.trials
+        if budget.trials < MOST_TRIALS:
+            self.progress.trials_planned = budget.trials
+        self._whole: list[float] = []
+        """Seconds of the trials of this run that were measured to the end."""
+        self._finals_began = 0.0
         self._incumbent: tuple[float, ...] = ()
         """Times of the fastest config of this run; of earlier runs only medians are stored."""
 
@@ -180,28 +188,35 @@ class _Run:
         incumbents = previous_winner(self._workload, self._problem, self._machine, self._store, regime)
         incumbents.append(self._workload.default_config(self._problem, self._machine))
         finalists = list(dict.fromkeys([*baselines, *incumbents, *extra_finalists, *self._fastest_found()]))
-        first = next_session(self._history)
+        first, count = next_session(self._history), self._effort.rounds
         plan = finals_plan(self._effort.iterations * 2, regime)
+        self.progress.finals, self._finals_began = (0, count * len(finalists)), self._elapsed()
         parts: dict[str, list[Latency]] = {}
 
         def evaluate(config: Config, number: int) -> Evaluation:
             number += first
             evaluation = self._gang.evaluate(config, self._seed(number), plan)
             self._store.record(self._study.id, TrialRecord(config, evaluation, source=FINAL, number=number))
+            done, planned = self.progress.finals
+            self.progress.finals = (done + 1, planned)
             self._show("finals")
             return evaluation
+
+        def undecided(measured: Mapping[Config, Sequence[Latency]]) -> list[Config]:
+            found = contested(measured, baselines, incumbents, regime)
+            done, planned = self.progress.finals
+            self.progress.finals = (done, planned + count * len(found))
+            return found
 
         def measure_parts() -> None:
             for name, latency in self._gang.measure_parts(plan).items():
                 parts.setdefault(name, []).append(latency)
 
         rounds = run_finals(
-            finalists, self._effort.rounds, evaluate,
-            stop=lambda: self._elapsed() > self._budget.seconds,
-            undecided=lambda measured: contested(measured, baselines, incumbents, regime),
-            beside=measure_parts,
-        )  # fmt: skip
+            finalists, count, evaluate, stop=self._no_time_for_a_round, undecided=undecided, beside=measure_parts
+        )
         best = self._proven_winner(rounds, baselines, incumbents)
+        self.progress.finals = (0, 0)
         if best is None:
             self._show("no config could be measured")
             return
@@ -218,6 +233,16 @@ class _Run:
             self._live.finish(found)
         self.progress.best, self.progress.baselines = (best, found.latency), found.baselines
         self._show("done")
+
+    def _no_time_for_a_round(self) -> bool:
+        """True if another round like those so far, and the proof, would last longer than the budget."""
+        done, planned = self.progress.finals
+        took, rounds = self._elapsed() - self._finals_began, done * self._effort.rounds / planned
+        return self._elapsed() + took / max(1.0, rounds) + self._final_seconds() > self._budget.seconds
+
+    def _final_seconds(self) -> float:
+        """Expected of one measurement in the finals, or of the proof: twice a trial that is measured to the end."""
+        return 2 * statistics.median(self._whole) if self._whole else 0.0
 
     def _fastest_found(self) -> list[Config]:
         """The best of the search; if calls are long enough for power to matter, also those close to the fastest, up to
@@ -237,6 +262,7 @@ class _Run:
         """
         while rounds:
             best = winner(rounds, baselines, incumbents, self._regime)
+            self._show(PROOF)
             failed = self._gang.prove(best, self._seed(self.progress.trials), merge(rounds[best]).median)
             if failed is None:
                 return best
@@ -267,6 +293,8 @@ class _Run:
         )  # fmt: skip
         evaluation = self._gang.evaluate(config, self._seed(self.progress.trials), plan)
         self._incumbent = min(self._incumbent, evaluation.times, key=_median)
+        if evaluation.latency is not None and evaluation.latency.iterations >= self._effort.iterations:
+            self._whole.append(evaluation.seconds.get("total", 0.0))
         return evaluation
 
     def _save(self, config: Config, evaluation: Evaluation, source: str) -> None:
@@ -291,7 +319,8 @@ class _Run:
         return time.monotonic() - self._begin
 
     def _used(self) -> float:
-        return self._budget.used(self.progress.trials, self._elapsed())
+        expected = self._effort.finalists + len(self._baselines) + OTHER_FINALISTS + 1  # and the proof
+        return self._budget.used(self.progress.trials, self._elapsed(), expected * self._final_seconds())
 
     def _show(self, phase: str) -> None:
         progress = self.progress
@@ -299,6 +328,10 @@ class _Run:
         progress.restarts = self._gang.restarts
         if math.isfinite(self._budget.seconds):
             progress.seconds_left = max(0.0, self._budget.seconds - progress.seconds)
+        done, planned = progress.finals
+        if done:
+            left = (progress.seconds - self._finals_began) / done * (planned - done)
+            progress.seconds_left = min(left, progress.seconds_left if progress.seconds_left is not None else left)
         self._watch(progress)
 
 

@@ -36,8 +36,12 @@ class Progress:
     phase: str = "starting the ranks"
     trials: int = 0
     """Configs evaluated so far, in earlier runs of the study too."""
+    trials_planned: int | None = None
+    """Configs to evaluate; None where only time limits them."""
     used: float = 0.0
-    """Share of the budget used up."""
+    """Share of the search's budget used up."""
+    finals: tuple[int, int] = (0, 0)
+    """Measurements of the finals, done and planned; none before and after."""
     seconds: float = 0.0
     seconds_left: float | None = None
     outcomes: Counter[Outcome] = field(default_factory=Counter)

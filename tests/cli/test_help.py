@@ -13,11 +13,11 @@ from autotune.cli import app
 FOLDER = Path(__file__).parent / "help"
 
 GROUPS = ("run", "grid", "record", "show", "lookup", "report", "taxes", "export")
-WORKLOADS = ("all-gather-gemm", "gemm-reduce-scatter", "gemm-all-reduce", "flash-decode")
+WORKLOADS = ("all-gather-gemm", "gemm-reduce-scatter", "gemm-all-reduce", "all-reduce-norm", "flash-decode")
 
 COMMANDS: dict[str, tuple[str, ...]] = {
     "tune": (),
-    **{name: (name,) for name in ("demo", "list", "import", "doctor", *GROUPS, *WORKLOADS)},
+    **{name: (name,) for name in ("demo", "list", "import", "compare", "doctor", *GROUPS, *WORKLOADS)},
     **{f"{name}-workload": (name, "all-gather-gemm") for name in GROUPS},
 }
 """Every subcommand; of those that take a workload, the page of one workload too."""

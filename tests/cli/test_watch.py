@@ -1,13 +1,16 @@
 from __future__ import annotations
 
+import io
 from collections import Counter
 
+import pytest
 from rich.console import Console
 
-from autotune.cli.watch import LiveView, PlainView, clock_text, seconds_left
+from autotune.cli.watch import LiveView, PlainView, clock_text, is_live, seconds_left
 from autotune.config import Config
 from autotune.outcome import Evaluation, Latency, Outcome
 from autotune.tuning import Progress
+from autotune.tuning.progress import Spent
 
 CONFIG = Config({"mode": "push", "block_m": 64})
 
@@ -49,23 +52,68 @@ def test_plain_lines_are_not_more_than_one_a_second() -> None:
     assert 8 <= len(lines) <= 11
 
 
+def drawn(view: LiveView, width: int = 120) -> str:
+    console = Console(width=width, file=io.StringIO())
+    console.print(view.render())
+    return console.file.getvalue()  # type: ignore[attr-defined, no-any-return]
+
+
 def test_the_live_view_shows_what_a_person_wants_to_see() -> None:
     now = 0.0
-    view = LiveView("all-gather-gemm  m=4096", clock=lambda: now)
-    console = Console(width=120, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
-    console.print(view.render())
+    view = LiveView("all-gather-gemm  m=4096", "4 × NVIDIA H200", clock=lambda: now)
+    assert "preparing" in drawn(view)
     view(progress("searching", 0, 400.0))
     now = 20.0
-    view(progress("searching", 40, 400.0))
+    here = progress("searching", 40, 400.0)
+    here.trials_planned, here.resumed, here.spent = 100, 10, Spent(total=20.0, trials=30)
+    view(here)
     now = 25.0
-    console.print(view.render())
-    text = console.export_text()
-    console.file.close()
+    text = drawn(view)
     for part in (
-        "all-gather-gemm  m=4096", "preparing", "searching", "40%", "0:25 elapsed, 0:55 left", "400.0 µs ± 0.0 %",
-        "1.32x bsp graph (530.0 µs)", "mode=push block_m=64", "40: 40 measured", "1 of the ranks", "crashed",
+        "all-gather-gemm  m=4096", "on 4 × NVIDIA H200", "searching", "40%", "0:25 elapsed, 0:55 left",
+        "400.0 µs ± 0.0 %", "1.32x bsp graph (530.0 µs), found 0:25 ago", "mode=push block_m=64",
+        "40 of 100, 10 of an earlier run: 40 measured; 1.5 per second", "1 of the ranks", "crashed",
     ):  # fmt: skip
         assert part in text
+
+
+def test_the_finals_have_a_bar_of_their_own_and_the_best_its_age() -> None:
+    now = 0.0
+    view = LiveView("all-gather-gemm  m=4096", "4 × NVIDIA H200", clock=lambda: now)
+    view(progress("searching", 100, 400.0))
+    now = 30.0
+    here = progress("finals", 100, 380.0)
+    here.finals, here.seconds_left = (9, 36), 12.0
+    view(here)
+    now = 32.0
+    text = drawn(view)
+    assert "finals" in text and "25%" in text and "0:32 elapsed, 0:10 left" in text
+    assert "9 of 36 measurements" in text and "found 0:02 ago" in text and "100%" not in text
+
+
+def test_the_live_view_fits_80_columns() -> None:
+    view = LiveView("all-gather-gemm  " + "m=4096 n=28672 k=8192 dtype=bf16 layout=rows b_order=kn bias=false", "here")
+    here = progress("waiting for a process", 40, 400.0)
+    here.outcomes = Counter(dict.fromkeys(Outcome, 3))
+    view(here)
+    lines = drawn(view, 80).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert "bias=false" in drawn(view, 80) and "elapsed" in drawn(view, 80)
+
+
+@pytest.mark.parametrize(("term", "live"), [("xterm", True), ("dumb", False), ("unknown", False)])
+def test_a_terminal_that_cannot_draw_gets_lines(monkeypatch: pytest.MonkeyPatch, term: str, live: bool) -> None:
+    monkeypatch.setenv("TERM", term)
+    assert is_live(Console(file=io.StringIO(), force_terminal=True)) is live
+
+
+def test_lines_count_the_finals() -> None:
+    lines: list[str] = []
+    view = PlainView(lines.append)
+    here = progress("finals", 40, 400.0)
+    here.finals = (0, 36)
+    view(here)
+    assert lines[0].startswith("[0:40] finals: 0 of 36 measurements, 1 restart; best 400.0 µs")
 
 
 def test_time_left() -> None:

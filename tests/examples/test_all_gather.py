@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from scripts import run_script
 
-ROOT = Path(__file__).parents[2]
+EXAMPLE = Path(__file__).parents[2] / "docs/examples/all_gather.py"
 COMPILE = """
 import importlib.util, sys
 from autotune.machine import H100
 from autotune.kernels.launching.plan import compile_offline_for
-spec = importlib.util.spec_from_file_location("example", "docs/examples/all_gather.py")
+spec = importlib.util.spec_from_file_location("example", sys.argv[1])
 sys.modules["example"] = example = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(example)
 compile_offline_for(H100)
 problem = example.AllGather(rows=64, columns=8192, world_size=8)
-config = example.WORKLOAD.default_config(problem, H100).replace(mode=sys.argv[1])
+config = example.WORKLOAD.default_config(problem, H100).replace(mode=sys.argv[2])
 (launch,) = example.KERNELS.offline(problem, config, H100)
 print(launch.compile().asm["ttir"])
 """
@@ -27,8 +26,8 @@ print(launch.compile().asm["ttir"])
 
 @pytest.mark.parametrize("mode", ["push", "pull"])
 def test_offsets_over_all_ranks_are_int64(mode: str) -> None:
-    command = [sys.executable, "-c", COMPILE, mode]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    done = run_script("-c", COMPILE, str(EXAMPLE), mode, interpreted=False)
+    assert done.returncode == 0, done.stderr
     products = re.findall(r"arith\.muli .*%elements.* : (i\d+)", done.stdout)
     wide = re.findall(r"arith\.extsi %elements", done.stdout)
     assert wide and "i32" not in products, products

@@ -12,6 +12,7 @@ from pathlib import Path
 import fakes
 import pytest
 from fakes import LAPTOP, Bench, FakeScreen
+from scripts import run_script
 
 from autotune.cli import session
 from autotune.db import Store
@@ -22,11 +23,9 @@ PICTURE = EXAMPLE.with_name("transformer_block_picture.py")
 TORCHRUN = ("-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone")
 
 
-def run(*words: str, gpu: bool = False) -> subprocess.CompletedProcess[str]:
-    path = os.pathsep.join([str(ROOT), str(EXAMPLE.parent), *filter(None, sys.path)])
-    environment = {**os.environ, "PYTHONPATH": path, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
-    environment |= {} if gpu else {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
-    return subprocess.run([sys.executable, *words], env=environment, capture_output=True, text=True, timeout=1500)
+def run_on_gpus(*words: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)])}
+    return subprocess.run([sys.executable, *TORCHRUN, *words], env=environment, capture_output=True, text=True)
 
 
 def test_the_ways_agree_and_its_problems_are_those_that_it_prints(
@@ -37,7 +36,7 @@ def test_the_ways_agree_and_its_problems_are_those_that_it_prints(
     monkeypatch.setattr(session, "machine", lambda: LAPTOP)
     monkeypatch.setattr(session, "make_gang", bench.make_gang)
     monkeypatch.setattr(session, "make_screen", FakeScreen)
-    printed = run(str(EXAMPLE), "--tiny", "--print-problems", "--world-size", "2").stdout.splitlines()
+    printed = run_script(str(EXAMPLE), "--tiny", "--print-problems", "--world-size", "2").stdout.splitlines()
     assert len(printed) == 5
     for line in printed:
         _, *words = shlex.split(line)
@@ -47,7 +46,7 @@ def test_the_ways_agree_and_its_problems_are_those_that_it_prints(
         assert len(store.entries()) == 2 * 2 + 3, "two batches and two depths; one prompt and three GEMMs"
 
     monkeypatch.setenv("AUTOTUNE_DB", database)
-    done = run(*TORCHRUN, str(EXAMPLE), "--tiny", "--json", str(tmp_path / "rows.json"))
+    done = run_script(str(EXAMPLE), "--tiny", "--json", str(tmp_path / "rows.json"), ranks=2)
     assert done.returncode == 0, done.stderr
     rows = json.loads((tmp_path / "rows.json").read_text())["rows"]
     assert [(row["phase"], row["tokens"]) for row in rows] == [("decode", 1), ("decode", 3), ("prefill", 8)]
@@ -59,7 +58,7 @@ def test_the_ways_agree_and_its_problems_are_those_that_it_prints(
     assert len(table) == 2 + len(rows) and "faster over faster" in table[0]
 
     pytest.importorskip("matplotlib")
-    drawn = run(str(PICTURE), str(tmp_path / "rows.json"), str(tmp_path / "rows.svg"))
+    drawn = run_script(str(PICTURE), str(tmp_path / "rows.json"), str(tmp_path / "rows.svg"))
     assert drawn.returncode == 0, drawn.stderr
     picture = (tmp_path / "rows.svg").read_text()
     assert all(f"<!-- {row['speedup']:.2f}× -->" in picture for row in rows)
@@ -68,19 +67,20 @@ def test_the_ways_agree_and_its_problems_are_those_that_it_prints(
 def test_a_wrong_result_is_loud(tmp_path: Path) -> None:
     script = tmp_path / "wrong.py"
     script.write_text(
+        f"import sys; sys.path.insert(0, {str(EXAMPLE.parent)!r})\n"
         "import transformer_block as example\n"
         "right = example.Plain()\n"
         "example.Ours.all_reduced = lambda self, a, b: 1.1 * right.all_reduced(a, b)\n"
         "example.main()\n"
     )
-    done = run(*TORCHRUN, str(script), "--tiny")
+    done = run_script(str(script), "--tiny", ranks=2)
     assert done.returncode != 0
     assert "decode, 1 tokens: outputs differ by" in done.stderr and "allowed is 2e-02" in done.stderr
 
 
 @pytest.mark.gpu(2)
 def test_the_ways_agree_on_gpus(tmp_path: Path) -> None:
-    done = run(*TORCHRUN, str(EXAMPLE), "--layers", "1", "--json", str(tmp_path / "rows.json"), gpu=True)
+    done = run_on_gpus(str(EXAMPLE), "--layers", "1", "--json", str(tmp_path / "rows.json"))
     assert done.returncode == 0, done.stderr
     rows = json.loads((tmp_path / "rows.json").read_text())["rows"]
     assert set(rows[0]["us"]) == {"plain eager", "ours eager", "plain graph", "ours graph"}

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from process_ends import shared_memory
+from process_ends import left_in_shared_memory, shared_memory
 from ranks_of_functions import RankDied, run_ranks
 
 ON_RANKS = str(Path(__file__).parent / "on_ranks.py")
@@ -39,7 +39,7 @@ def check(found: list[dict[str, Any]]) -> None:
 def test_shared_memory_keeps_the_contract(world_size: int, tmp_path: Path) -> None:
     before = shared_memory()
     check(run_ranks(ON_RANKS, "contract", world_size, tmp_path))
-    assert shared_memory() <= before
+    assert not left_in_shared_memory(before)
 
 
 @pytest.mark.gpu(2)
@@ -53,13 +53,18 @@ def test_a_killed_rank_leaves_no_shared_memory_behind(tmp_path: Path) -> None:
     before = shared_memory()
     with pytest.raises(RankDied):
         run_ranks(ON_RANKS, "die_halfway", 2, tmp_path)
-    assert shared_memory() <= before
+    assert not left_in_shared_memory(before)
 
 
 def test_what_killed_ranks_leave_is_removed_with_the_next_heap(tmp_path: Path) -> None:
     code = "import os; from pathlib import Path; from autotune.processes.folder import OwnFolder;"
-    code += "print(OwnFolder(Path('/dev/shm')).path.name, flush=True); os._exit(1)"
-    left = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip()
-    assert left in shared_memory()
+    code += "print(OwnFolder(Path('/dev/shm')).path.name, flush=True); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", code], text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        left = process.stdout.readline().strip()
+        assert left in shared_memory()
+        process.kill()
     run_ranks(ON_RANKS, "contract", 2, tmp_path)
     assert left not in shared_memory()

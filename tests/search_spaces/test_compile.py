@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Callable
 from typing import Any
 
 import pytest
+from compile_worker import Compilers
 
 from autotune.config import Config
 from autotune.machine import H100, MI300X, MI350X, Machine
@@ -63,13 +63,13 @@ def sample(problem: Problem, machine: Machine, count: int) -> list[Config]:
 
 @pytest.mark.parametrize("machine", [H100, MI300X, MI350X], ids=lambda machine: machine.arch)
 @pytest.mark.parametrize("name", PROBLEMS)
-def test_a_sample_of_the_space_compiles_and_fits(name: str, machine: Machine, compiled: Callable[..., Any]) -> None:
+def test_a_sample_of_the_space_compiles_and_fits(name: str, machine: Machine, compilers: Compilers) -> None:
     modes = len(workload(name).space.modes) - len(LAUNCH_NOTHING_OF_OURS)
     count = max(modes, SAMPLE // 3 // len(PROBLEMS[name]))
     jobs = [(problem, config) for problem in PROBLEMS[name] for config in sample(problem, machine, count)]
     assert {config["mode"] for _, config in jobs} == set(workload(name).space.modes) - LAUNCH_NOTHING_OF_OURS
     spilled = 0
-    for config, kernels in compiled(machine, jobs):
+    for config, kernels in compilers.compiled(machine, jobs):
         for kernel in kernels:
             fits = 0 < kernel.shared_memory <= machine.shared_memory
             assert fits or kernel.name in WITHOUT_SHARED_MEMORY, f"{config}: {kernel}"

@@ -6,10 +6,11 @@ import dataclasses
 import itertools
 import os
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from compile_worker import Compilers
 
 from autotune.config import Config
 from autotune.machine import H100, MI300X, MI350X, Machine
@@ -79,7 +80,7 @@ def drawn(problem: Any, machine: Machine, rng: random.Random, count: int) -> lis
 
 
 @pytest.mark.parametrize("machine", [H100, MI300X, MI350X], ids=lambda machine: machine.arch)
-def test_a_sample_of_the_space_compiles_and_fits(machine: Machine, compiled: Callable[..., Any]) -> None:
+def test_a_sample_of_the_space_compiles_and_fits(machine: Machine, compilers: Compilers) -> None:
     shape = {"batch": 4, "q_heads": 96, "kv_heads": 12, "kv_len": 32768, "world_size": 8}
     shapes = [
         FOUND.problem_type(head_dim=128, dtype="fp16", **shape),
@@ -88,7 +89,7 @@ def test_a_sample_of_the_space_compiles_and_fits(machine: Machine, compiled: Cal
     ]
     rng = random.Random(7)
     jobs = [(problem, c) for problem in shapes for c in drawn(problem, machine, rng, max(1, SAMPLE // len(shapes)))]
-    for config, kernels in compiled(machine, jobs):
+    for config, kernels in compilers.compiled(machine, jobs):
         for kernel in kernels:
             assert kernel.shared_memory <= machine.shared_memory, f"{config}: {kernel}"
             if machine.kind == "hip":

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import math
+import time
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +21,7 @@ from autotune.ranks.evaluation import LONG_CALL
 from autotune.tuning import EFFORTS, Budget, Result, tune
 from autotune.tuning.effort import parse_duration
 from autotune.tuning.finals import finals_plan, merge
+from autotune.tuning.progress import Progress
 from autotune.tuning.search import Search
 from autotune.workloads import workload
 
@@ -83,13 +87,40 @@ def test_what_the_ranks_did_with_the_time_is_told(tmp_path: Path) -> None:
     assert spent.rate == pytest.approx(60 * spent.trials / spent.total)
 
 
-def test_a_time_budget_ends_the_search(tmp_path: Path) -> None:
-    gang = FakeGang(PROBLEM)
-    gang.seconds = 0.1
+class Timed(FakeGang):
+    """A clock that only its calls move: a second per trial, twice that in the finals, 5 s to start the ranks."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, trial: float) -> None:
+        super().__init__(PROBLEM)
+        self.now, self.trial = 0.0, trial
+        monkeypatch.setattr(time, "monotonic", lambda: self.now)
+
+    def start(self) -> None:
+        self.now += 5.0
+
+    def evaluate(self, config: Config, seed: int, plan: Any) -> Evaluation:
+        self.now += self.trial * (2 if plan.measured else 1)
+        return replace(super().evaluate(config, seed, plan), seconds={"total": self.trial})
+
+    def prove(self, config: Config, seed: int, latency: float) -> Evaluation | None:
+        self.now += 2 * self.trial
+        return None
+
+
+@pytest.mark.parametrize("trial", [0.5, 1.0])
+def test_a_time_budget_holds_search_finals_and_proof(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trial: float
+) -> None:
+    gang, seen = Timed(monkeypatch, trial), list[Progress]()
     with Store.open(tmp_path / "cache.db") as store:
-        result = run(store, gang, trials=10_000, seconds=5.0)
+        result = run(store, gang, trials=10_000, seconds=60.0, watch=lambda progress: seen.append(copy.copy(progress)))
     assert result.entry is not None
-    assert 4 <= len(gang.calls) <= 65, "the fewer the slower the machine is"
+    assert gang.now <= 60.0
+    assert len(searched(store, result.study.id)) >= (60.0 * 0.6 - 5.0 - trial) / trial - 1, "the search has its share"
+    finals = [each for each in seen if each.phase == "finals" and each.finals[0]]
+    assert [each.finals[0] for each in finals] == list(range(1, len(finals) + 1))
+    assert all(each.seconds_left is not None and each.seconds_left <= 60.0 - each.seconds for each in finals)
+    assert finals[0].used == 1.0 and all(each.finals == (0, 0) for each in seen if each.phase == "searching")
 
 
 def test_an_interrupted_run_goes_on_where_it_stopped_and_measures_nothing_twice(tmp_path: Path) -> None:

@@ -266,7 +266,7 @@ def test_a_watcher_sees_every_phase_and_the_counts_rise(path: Path) -> None:
         assert 0 <= progress.used <= 1
 
     run(path, Ranks(), watch=watch)
-    assert list(phases) == ["starting the ranks", "baselines", "searching", "finals", "done"]
+    assert list(phases) == ["starting the ranks", "baselines", "searching", "finals", "proof", "done"]
     assert trials == sorted(trials) and trials[-1] == 20
 
 

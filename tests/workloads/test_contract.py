@@ -45,7 +45,14 @@ each_launched = pytest.mark.parametrize("found", LAUNCHED.values(), ids=LAUNCHED
 
 
 def test_the_built_in_ones_and_the_examples_are_here() -> None:
-    assert set(WORKLOADS) >= {"all_gather_gemm", "gemm_reduce_scatter", "gemm_all_reduce", "flash_decode", *USERS}
+    assert set(WORKLOADS) >= {
+        "all_gather_gemm",
+        "gemm_reduce_scatter",
+        "gemm_all_reduce",
+        "all_reduce_norm",
+        "flash_decode",
+        *USERS,
+    }
     assert set(WORKLOADS) - set(LAUNCHED) == {"toy_sum"}
 
 
@@ -110,6 +117,9 @@ SHAPES: dict[str, list[dict[str, Any]]] = {
     "flash_decode": [
         {"batch": batch, "q_heads": q_heads, "kv_heads": kv_heads, "head_dim": head_dim, "kv_len": 1000}
         for batch, q_heads, kv_heads, head_dim in ((1, 96, 12, 128), (16, 96, 12, 128), (3, 3, 1, 64), (2, 5, 1, 256))
+    ],
+    "all_reduce_norm": [
+        {"m": 1, "n": 8}, {"m": 1000, "n": 5120}, {"m": 64, "n": 16384, "dtype": "fp32"}, {"m": 8192, "n": 8192},
     ],
     "all_gather": [{"rows": 1, "columns": 7}, {"rows": 1000, "columns": 8191, "dtype": "fp32"}],
     "fused_matmul": [{"m": 8, "n": 16, "k": 16}],
@@ -205,11 +215,14 @@ def is_right(context: autotune.Context, found: LaunchedWorkload, problem: Proble
     options = tuple(getattr(problem, name) for name in found.options)
     assert found.problem_of(context.heap.world_size, operands, options) == problem
     with unittest.mock.patch.object(kernels, "plan", wraps=kernels.plan) as plan:
-        result = operator_of(found)(context, operands, options, None, config)
+        results = operator_of(found).all_of(context, operands, options, None, config)
         assert plan.call_count == (config["mode"] != "bsp"), "a first call plans once"
-        again = operator_of(found)(context, operands, options, result, config)
-        assert again is result and plan.call_count == (config["mode"] != "bsp"), "a second one does not"
-    getattr(tensors, kernels.results[0]).copy_(result)
+        again = operator_of(found).all_of(context, operands, options, results, config)
+        assert all(a is b for a, b in zip(again, results, strict=True)) and plan.call_count == (
+            config["mode"] != "bsp"
+        ), "a second one does not"
+    for name, result in zip(kernels.results, results, strict=True):
+        getattr(tensors, name).copy_(result)
     error, allowed = operation.error(), found.tolerance_of(problem, config, context.machine)
     return bool(error.overall <= allowed.overall and error.element <= allowed.element)
 

@@ -11,7 +11,6 @@ import typer
 
 from autotune.cli import output
 from autotune.cli.interrupts import exit_code
-from autotune.recordings import tables
 
 if TYPE_CHECKING:
     from autotune.db import Provenance
@@ -26,7 +25,10 @@ Seed = Annotated[int, typer.Option("--seed", metavar="N", help="Seed of the sear
 Open = Annotated[bool, typer.Option("--open", help="Show the report as a web page in a browser.")]
 
 
-def demo(table: Table = tables.DEFAULT, trials: Trials = 120, seed: Seed = 0, open: Open = False) -> None:
+DEFAULT = "ag-rows-1024"
+
+
+def demo(table: Table = DEFAULT, trials: Trials = 120, seed: Seed = 0, open: Open = False) -> None:
     """Tune a recorded search space: real search and report, latencies measured before on 4 × H200; no GPU needed.
 
     The result goes into a database of its own, and no look-up serves it.
@@ -36,7 +38,7 @@ def demo(table: Table = tables.DEFAULT, trials: Trials = 120, seed: Seed = 0, op
     from autotune.cli.watch import watching
     from autotune.db import Store
     from autotune.machine import INTERPRETED
-    from autotune.recordings import Replay, read
+    from autotune.recordings import Replay, read, tables
     from autotune.tuning import EFFORTS, limits_of, tune
     from autotune.tuning.screening import Screen
     from autotune.workloads import workload
@@ -73,9 +75,10 @@ def demo(table: Table = tables.DEFAULT, trials: Trials = 120, seed: Seed = 0, op
 
 def _emptied(table: str) -> Path:
     """The demo's database, without an earlier run's results: the search would start from them."""
+    from autotune.recordings.tables import ENDING
     from autotune.settings import user_data_folder
 
-    place = user_data_folder() / "demo" / f"{Path(table).name.removesuffix(tables.ENDING)}.db"
+    place = user_data_folder() / "demo" / f"{Path(table).name.removesuffix(ENDING)}.db"
     for file in (place, Path(f"{place}-wal"), Path(f"{place}-shm")):
         file.unlink(missing_ok=True)
     return place
@@ -91,9 +94,11 @@ def _steps(result: Result, replay: Replay, name: str, place: Path) -> list[str]:
     """What the trials took when they were measured, and what to do next."""
     if result.entry is None:
         return ["", "Interrupted. Next:  tune demo"]
+    from autotune.recordings.tables import names
+
     evaluations = replay.recording.evaluations
     seconds = sum(evaluations[config].seconds["total"] for config in set(replay.asked) & evaluations.keys())
-    others = ", ".join(tables.names())
+    others = ", ".join(names())
     return [
         "",
         f"On the GPUs, measuring these configs took {seconds:.0f} s.",

@@ -25,12 +25,13 @@ from autotune.report.figures import Ratio, microseconds, options_text
 from autotune.workloads import Workload, provenance_of
 
 if TYPE_CHECKING:
+    from autotune.cli.commands.grid_progress import GridProgress
     from autotune.runtime.lookup import Found
     from autotune.tuning import Budget, Result, TurningEvaluator
     from autotune.tuning.live import LiveStorage
     from autotune.tuning.screening import Screen
 
-HEADER = ("sizes", "winner", "speedup", "limit", "mode", "with previous config")
+HEADER = ("sizes", "winner", "speedup", "limit", "mode", "with the config before")
 
 Apart = Annotated[
     str | None,
@@ -67,7 +68,7 @@ class Row:
         """The columns of ``HEADER``."""
         sizes = " ".join(f"{name}={value}" for name, value in self.sizes.items())
         if self.entry is None:
-            return [sizes, "no config could be measured"]
+            return [sizes, "no config could be measured", "", "", "", ""]
         winner, share = self.entry.winner, entry_dict(self.entry)["limit_share"]
         regime = Regime(self.entry.key.regime)
         before = f"{self.before.value:.2f} times as long" if self.before is not None else ""
@@ -92,14 +93,17 @@ class Bench:
 
     def start(self, problems: Sequence[Problem]) -> None:
         """Start the ranks if any size is to be tuned; outside its budget, or the first size would lose that time."""
-        provenance = provenance_of(self.workload)
-        keys = [CacheKey.of(problem, self.machine, self.regime) for problem in problems]
-        if self.force or any(self.store.entry(key, provenance) is None for key in keys):
+        if any(self.is_to_tune(problem) for problem in problems):
             output.say("starting the ranks")
             self.screen.start()
             self.gang.start()
 
-    def tune(self, problem: Problem, lent: Sequence[Config]) -> Result:
+    def is_to_tune(self, problem: Problem) -> bool:
+        """True if it is not in the cache, or is tuned again."""
+        key = CacheKey.of(problem, self.machine, self.regime)
+        return self.force or self.store.entry(key, provenance_of(self.workload)) is None
+
+    def tune(self, problem: Problem, lent: Sequence[Config], progress: GridProgress) -> Result:
         """Tune one size; valid configs in ``lent`` are measured in its finals too."""
         from autotune.cli.watch import watching
         from autotune.tuning import EFFORTS, tune
@@ -107,7 +111,7 @@ class Bench:
         self.gang.turn_to(self.workload, problem)
         self.screen.turn_to(self.workload, problem)
         valid = [config for config in lent if self.workload.space.violation(config, problem, self.machine) is None]
-        with watching(problem, session.devices_text(problem, self.machine)) as watch:
+        with watching(problem, session.devices_text(problem, self.machine), progress.render) as watch:
             return tune(
                 self.workload, problem, self.machine, self.store, self.gang, self.screen, budget=self.limits,
                 effort=EFFORTS[self.effort], seed=self.seed, force=self.force, watch=watch,
@@ -124,6 +128,7 @@ def tune_grid(
 
     --budget and --trials apply to each problem. The same command continues an interrupted run.
     """
+    from autotune.cli.commands.grid_progress import GridProgress
     from autotune.tuning import limits_of
     from autotune.tuning.live import live_storage
 
@@ -147,14 +152,20 @@ def tune_grid(
         ):  # fmt: skip
             bench = Bench(workload, machine, store, gang, screen, limits, chosen, seed, force, wanted, live)
             bench.start(problems)
+            progress = GridProgress(HEADER, [bench.is_to_tune(problem) for problem in problems], limits.seconds)
             for problem in problems:
-                rows.append(_row(bench, problem, sizes, rows))
-                if not json:
-                    _print(rows)
+                progress.next_size()
+                rows.append(_row(bench, problem, sizes, rows, progress))
+                progress.done(rows[-1].cells())
     except KeyboardInterrupt:
         interrupted = True
     if json:
         output.data_json([row.as_dict() for row in rows])
+    elif rows:
+        output.data(output.columns(HEADER, [row.cells() for row in rows]))
+        for row in rows:
+            if row.held_out is not None:
+                output.data(row.held_out.line())
     if interrupted:
         output.say("interrupted; the same command continues the run")
         raise typer.Exit(exit_code())
@@ -162,17 +173,19 @@ def tune_grid(
         raise typer.Exit(1)
 
 
-def _row(bench: Bench, problem: Problem, sizes: Sizes, before: list[Row]) -> Row:
+def _row(bench: Bench, problem: Problem, sizes: Sizes, before: list[Row], progress: GridProgress) -> Row:
     """Tune one size; raises KeyboardInterrupt if the user interrupts it."""
+    from autotune.cli.watch import is_live
+
     here = {name: getattr(problem, name) for name in sizes.varied}
-    if here:
-        output.say(options_text(here))
+    if not is_live():  # else it stands above the view
+        output.say(f"{progress.line()}{': ' if here else ''}{options_text(here)}")
     lent = _lent(bench, problem, before) if len(before) >= len(sizes.every) else None
     last = before[-1].entry if before else None
     tried = [lent.config] if lent is not None else []
     if last is not None:
         tried.append(last.winner.config)
-    result = bench.tune(problem, tried)
+    result = bench.tune(problem, tried, progress)
     if result.interrupted:
         raise KeyboardInterrupt
     entry = result.entry
@@ -191,16 +204,3 @@ def _lent(bench: Bench, problem: Problem, others: list[Row]) -> Found:
 
     entries = [row.entry for row in others if row.entry is not None and row.held_out is None]
     return choose(bench.workload, problem, bench.machine, Entries(entries), bench.regime)
-
-
-def _print(rows: list[Row]) -> None:
-    """Print the last row; before the first one, the header."""
-    if len(rows) == 1:
-        output.data(_line(HEADER))
-    output.data(_line(rows[-1].cells()))
-    if rows[-1].held_out is not None:
-        output.data(rows[-1].held_out.line())
-
-
-def _line(cells: Sequence[str]) -> str:
-    return "  ".join(f"{cell:<22}" for cell in cells).rstrip()

@@ -1,48 +1,21 @@
-"""``tune list``, ``tune show`` and ``tune lookup``: cache entries, and the config that a program gets."""
+"""``tune show`` and ``tune lookup``: a cache entry, and the config that a program gets."""
 
 from __future__ import annotations
 
 from collections import Counter
-from typing import Annotated
+from collections.abc import Sequence
 
 import typer
 
 from autotune.cli import output, session
-from autotune.cli.entry_text import entry_dict, entry_lines, entry_title, speedup_text, title
+from autotune.cli.entry_text import entry_dict, entry_lines, entry_title, title
 from autotune.cli.options import Database, Json, RegimeName, Request
-from autotune.db import CacheKey, Differences, Entry, Provenance, Store
+from autotune.db import CacheKey, Differences, Entry, Provenance, Store, TrialRecord
 from autotune.errors import NoDatabase
 from autotune.outcome import DEFAULT_REGIME, Regime, regime_of
-from autotune.report.figures import config_text, dashed, microseconds, problem_text, regime_options
-from autotune.report.staleness import why_stale
+from autotune.report.figures import config_text, microseconds, regime_options
 from autotune.settings import default_database_url
-from autotune.workloads import provenance_of, workload
-
-
-def list_entries(
-    of: Annotated[
-        str | None, typer.Argument(metavar="WORKLOAD", help="Name or FILE:CLASS; all workloads if left out.")
-    ] = None,
-    db: Database = None,
-    json: Json = False,
-) -> None:
-    """List all tuned problems, newest first."""
-    name = workload(of).name if of is not None else None
-    try:
-        with Store.open(db, create=False) as store:
-            entries = store.entries(name)
-    except NoDatabase as error:
-        entries = []
-        output.say(str(error))
-    if json:
-        output.data_json([entry_dict(entry) for entry in entries])
-    elif entries:
-        header = ("workload", "problem", "ranks", "device", "latency", "speedup", "mode", "trials", "tuned")
-        output.data(output.columns(header, [_row(entry) for entry in entries]))
-        for why, count in Counter(filter(None, map(why_stale, entries))).most_common():
-            output.say(f"stale, and not served: {count} of {len(entries)}: {why}")
-    else:
-        output.say("nothing is tuned yet; next: tune WORKLOAD, see tune --help")
+from autotune.workloads import provenance_of
 
 
 def show() -> None:
@@ -60,7 +33,7 @@ def show_entry(
     machine = session.machine()
     problem = request.problem(machine)
     key, provenance = CacheKey.of(problem, machine, regime_of(regime)), provenance_of(request.workload)
-    entry, nearest = _find(key, provenance, db)
+    entry, nearest, begun = _find(key, provenance, db)
     if entry is not None:
         if json:
             output.data_json({"found": True, **entry_dict(entry)})
@@ -77,10 +50,13 @@ def show_entry(
                 "nearest": entry_dict(nearest) if nearest else None,
                 "key_differences": differences,
                 "provenance_differences": stale,
+                "unfinished": begun,
             }
         )
     else:
         output.data(f"not in the cache: {problem}")
+        if begun is not None:
+            output.data(f"unfinished: {begun}; the same command continues it")
         if nearest is not None:
             output.data(f"\n{_miss(nearest, differences, provenance)}")
         output.say(f"\nnext: {request.command(db=db)}{regime_options(regime)}")
@@ -113,14 +89,26 @@ def look_up(
         output.say(f"next: {request.command(db=db)}{regime_options(regime)}")
 
 
-def _find(key: CacheKey, provenance: Provenance, db: str | None) -> tuple[Entry | None, Entry | None]:
-    """The entry itself and the nearest one; neither if there is no database."""
+def _find(key: CacheKey, provenance: Provenance, db: str | None) -> tuple[Entry | None, Entry | None, str | None]:
+    """The entry itself, the nearest one, and the trials of an unfinished study; nothing if there is no database."""
     try:
         with Store.open(db, create=False) as store:
-            return store.entry(key, provenance), store.nearest(key)
+            same = [study for study in store.studies() if (study.key, study.provenance) == (key, provenance)]
+            begun = [_begun(store.trials(study.id), key.regime) for study in same if study.state == "running"]
+            return store.entry(key, provenance), store.nearest(key), begun[0] if begun else None
     except NoDatabase as error:
         output.say(str(error))
-        return None, None
+        return None, None, None
+
+
+def _begun(trials: Sequence[TrialRecord], regime: str) -> str:
+    """``14 trials (12 measured, 2 crashed), the best 408.2 µs``."""
+    outcomes = Counter(trial.evaluation.outcome.value for trial in trials)
+    found = ", ".join(f"{count} {outcome}" for outcome, count in outcomes.most_common())
+    latencies = [trial.evaluation.latency for trial in trials if trial.evaluation.latency is not None]
+    best = min((latency.of(Regime(regime)) for latency in latencies), default=None)
+    told = f"{len(trials)} trials ({found or 'none'})"
+    return told if best is None else f"{told}, the best {microseconds(best)}"
 
 
 def _miss(nearest: Entry, differences: Differences, provenance: Provenance) -> str:
@@ -137,18 +125,3 @@ def _miss(nearest: Entry, differences: Differences, provenance: Provenance) -> s
     if not differences:
         lines.append(f"\nIt is of the same problem and machine but stale: {nearest.provenance.changes(provenance)}.")
     return "\n".join(lines)
-
-
-def _row(entry: Entry) -> tuple[str, ...]:
-    regime = Regime(entry.key.regime)
-    return (
-        dashed(entry.key.workload),
-        problem_text(entry.key.fields) + ("" if entry.key.is_kernel else regime_options(regime)),
-        str(entry.key.world_size),
-        entry.key.device,
-        microseconds(entry.winner.latency.of(regime)),
-        speedup_text(entry.winner, regime),
-        str(entry.winner.config.get("mode", "")),
-        str(entry.trials),
-        f"{entry.finished_at:%Y-%m-%d %H:%M}",
-    )

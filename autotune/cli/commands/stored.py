@@ -71,7 +71,7 @@ def export(
 def _wanted(context: typer.Context, db: str | None, device: str | None = None) -> Wanted:
     """Raises UnknownWorkload for a name that nothing is stored under, InputError for words that are no fields."""
     name = str(context.info_name)
-    wanted = Wanted(name, _fields(context.args), device)
+    wanted = Wanted(name, fields(context.args), device)
     try:
         with Store.open(db, create=False) as store:
             known = {study.key.workload for study in store.studies()}
@@ -87,7 +87,7 @@ def _wanted(context: typer.Context, db: str | None, device: str | None = None) -
     return wanted
 
 
-def _fields(words: Sequence[str]) -> dict[str, str]:
+def fields(words: Sequence[str]) -> dict[str, str]:
     """``--M 512 --a.dtype=float16`` as fields with their words."""
     found, left = {}, list(words)
     while left:

@@ -27,6 +27,7 @@ def _counted(word: str) -> Callable[[int], str]:
 
 MODES = {
     "bsp": "the library's kernels one after the other (BSP)",
+    "library_collective": "the library's all-reduce, then one kernel of ours",
     "own_collective": "our collective, then the library's GEMM",
     "pull": "pull: the GEMM reads the peers' memory itself",
     "pull_staged": "pull, staged: some programs fetch, the GEMM waits for what it needs",
@@ -93,6 +94,13 @@ PHRASES: dict[str, tuple[Phrase, ...]] = {
         Phrase(("combine",), _of({"sender": "the sender sums", "separate": "separate programs sum"})),
         Phrase(("programs_per_unit",), lambda n: f"{_counted('program')(n)} per compute unit"),
         *GEMM,
+    ),
+    "all_reduce_norm": (
+        LAUNCH,
+        PROTOCOL,
+        Phrase(("block_m",), lambda n: f"{n} row{'s' * (n != 1)} per program"),
+        Phrase(("num_warps",), _counted("warp")),
+        Phrase(("senders",), lambda n: f"{_counted('program')(n)} per block only send{'s' * (n == 1)}" if n else ""),
     ),
     "flash_decode": (
         LAUNCH,

@@ -2,11 +2,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from pathlib import Path
 
 import pytest
 from fakes import Bench
 
+from autotune.cli import output
 from autotune.db import Store, Winner
 from autotune.outcome import Latency
 
@@ -24,10 +26,69 @@ def test_list(gpus: Bench) -> None:
     gpus.tune(*SMALL)
     gpus.tune(*SMALL, "--m", "1024")
     heading, newest, oldest = gpus.tune("list").stdout.splitlines()
-    assert heading.split()[:3] == ["workload", "problem", "ranks"]
-    assert "m=1024" in newest and "m=4096" in oldest
-    assert "NVIDIA H200" in newest and "x bsp graph" in newest and "push" in newest
+    assert heading.split() == ["workload", "problem", "device", "latency", "speedup", "mode", "tuned"]
+    assert "m=1024 n=28672 k=8192  " in newest and "m=4096" in oldest, "in the problem's order, without defaults"
+    assert "8 × NVIDIA H200" in newest and "x bsp graph" in newest and "push" in newest
     assert [entry["problem"]["m"] for entry in gpus.json("list")] == [1024, 4096]
+
+
+@pytest.mark.parametrize(
+    ("words", "sizes"),
+    [
+        (["all-gather-gemm"], [1024, 4096]),
+        (["all_gather_gemm", "--m", "1024"], [1024]),
+        (["--m=4096", "--dtype", "bf16"], [4096]),
+        (["flash-decode"], []),
+        (["--dtype", "fp16"], []),
+    ],
+)
+def test_list_of_some(gpus: Bench, words: list[str], sizes: list[int]) -> None:
+    gpus.tune(*SMALL)
+    gpus.tune(*SMALL, "--m", "1024")
+    result = gpus.tune("list", *words, "--json")
+    assert result.exit_code == 0
+    assert [entry["problem"]["m"] for entry in json.loads(result.stdout)] == sizes
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["all-gather-gem"], "did you mean all-gather-gemm?"),
+        (["--em", "4096"], "nothing stored here has no field em; it has b_order, bias"),
+        (["--m"], "expected a field"),
+        (["all-gather-gemm", "4096"], "4096: expected a field"),
+    ],
+)
+def test_list_of_what_is_not_known(gpus: Bench, words: list[str], said: str) -> None:
+    gpus.tune(*SMALL)
+    result = gpus.tune("list", *words)
+    assert result.exit_code == 2 and said in result.stderr and result.stdout == ""
+
+
+def test_list_fits_80_columns(gpus: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    gpus.tune(*SMALL, "--layout", "k", "--bias", "--dtype", "fp16")
+    gpus.tune("flash-decode", "--trials", "8", "--effort", "quick")
+    monkeypatch.setattr(output, "table_width", lambda: 80)
+    lines = gpus.tune("list").stdout.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert "flash-decode on 8 × NVIDIA H200" in lines and "all-gather-gemm on 8 × NVIDIA H200" in lines
+    assert "layout=k" in "".join(line.split("  ")[0] for line in lines)
+
+
+def test_an_interrupted_study_is_listed_and_shown(gpus: Bench) -> None:
+    gpus.prepare = lambda gang: setattr(gang, "interrupt_after", 6)
+    assert gpus.tune(*SMALL, "--m", "512").exit_code == 130
+    listed = gpus.tune("list")
+    (row,) = listed.stdout.splitlines()[1:]
+    assert "m=512" in row and re.search(r"unfinished, \d+ trials$", row)
+    command = re.search(r"the same command continues it, as tune (.*)", listed.stderr)
+    shown = gpus.tune("show", "all-gather-gemm", "--m", "512")
+    assert shown.exit_code == 1 and re.search(r"unfinished: \d+ trials \(\d+ measured.*\), the best ", shown.stdout)
+    (values,) = gpus.json("list")
+    assert not values["finished"] and values["config"] is None and values["trials"] >= 6
+    gpus.prepare = lambda gang: None
+    assert command is not None and gpus.json(*command[1].split(), "--trials", "12")["resumed"] == 6
+    assert [each["finished"] for each in gpus.json("list")] == [True]
 
 
 def test_show(gpus: Bench) -> None:

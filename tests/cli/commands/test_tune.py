@@ -42,8 +42,8 @@ def test_a_run_ends_with_the_winner_and_what_to_do_next(gpus: Bench) -> None:
 def test_piped_the_view_is_plain_lines_on_stderr(gpus: Bench) -> None:
     lines = gpus.tune(*SMALL).stderr.splitlines()
     assert re.fullmatch(r"\[0:0\d\] starting the ranks", lines[0])
-    assert "baselines: 1 trial (1 measured), 8% of the budget; best 550.0 µs" in lines[1]
-    assert lines[-1].startswith("[0:") and "done: 12 trials" in lines[-1]
+    assert "baselines: 1 of 12 trials (1 measured), 8% of the budget; best 550.0 µs" in lines[1]
+    assert lines[-1].startswith("[0:") and "done: 12 of 12 trials" in lines[-1]
     assert "x bsp graph (530.0 µs), mode push" in lines[-1]
 
 

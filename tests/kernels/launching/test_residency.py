@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
 
 import pytest
-from compile_worker import compile_one
+from compile_worker import Compilers
 
 from autotune.config import Config
 from autotune.kernels.launching.plan import Compiled
@@ -78,23 +76,23 @@ def test_what_is_not_known_or_not_needed_is_not_held_against_a_kernel(unknown: C
     assert starvation([unknown], H100) is None
 
 
-def compiled(pool: ProcessPoolExecutor, name: str, machine: Machine, **changes: int | str | bool) -> list[Compiled]:
-    """In a process of its own: the kernels of the default with some changes."""
+def compiled(compilers: Compilers, name: str, machine: Machine, **changes: int | str | bool) -> list[Compiled]:
+    """The kernels of the default with some changes."""
     found = workload(name)
     problem = found.problem_type(m=4096, n=8192, k=8192, world_size=8)
     config = Config({**found.default_config(problem, machine), **changes})
     assert found.space.violation(config, problem, machine) is None
-    return pool.submit(compile_one, machine, problem, config).result()
+    [(_, kernels)] = compilers.compiled(machine, [(problem, config)])
+    return kernels
 
 
 @pytest.mark.parametrize("machine", [H100, MI300X], ids=lambda machine: machine.arch)
-def test_our_kernels_say_who_must_be_resident(machine: Machine) -> None:
+def test_our_kernels_say_who_must_be_resident(compilers: Compilers, machine: Machine) -> None:
     units = machine.compute_units
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-        side = {"schedule": "persistent", "push_site": "side_stream", "comm_programs": 16}
-        push, gemm = compiled(pool, "all_gather_gemm", machine, **side)
-        (first_come,) = compiled(pool, "all_gather_gemm", machine, schedule="persistent")
-        (scatter,) = compiled(pool, "gemm_reduce_scatter", machine, schedule="persistent")
+    side = {"schedule": "persistent", "push_site": "side_stream", "comm_programs": 16}
+    push, gemm = compiled(compilers, "all_gather_gemm", machine, **side)
+    (first_come,) = compiled(compilers, "all_gather_gemm", machine, schedule="persistent")
+    (scatter,) = compiled(compilers, "gemm_reduce_scatter", machine, schedule="persistent")
     assert (push.resident, gemm.resident, first_come.resident) == (16, units - 16, None)
     assert scatter.resident == units
     assert starvation([push, gemm], machine) is None and starvation([scatter], machine) is None

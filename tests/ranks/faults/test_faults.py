@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from fault_matrix import FILE, GOOD, ONCE, Case, Sniper, gang_of_victims, survive
 from faulty_workload import EVERY_RANK, FAULT_AT_START
-from process_ends import gone, shared_memory
+from process_ends import gone, left_in_shared_memory, shared_memory
 
 from autotune.errors import GangError
 from autotune.machine import machine
@@ -64,7 +64,7 @@ def gang(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sniper]:
         with gang_of_victims(2, grace=1.0, m=32, n=64, k=64) as started:
             yield started
         assert os.listdir(place) == []
-    assert shared_memory() <= before
+    assert not left_in_shared_memory(before)
 
 
 @pytest.fixture(autouse=True)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from fault_matrix import FILE, Case, Sniper, gang_of_victims, survive
 from faulty_workload import EVERY_RANK
-from process_ends import shared_memory
+from process_ends import left_in_shared_memory, shared_memory
 
 RANKS = [pytest.param(ranks, marks=pytest.mark.gpu(min(ranks, 4))) for ranks in (2, 4, 8)]
 
@@ -42,7 +42,7 @@ def gang(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sni
         with gang_of_victims(request.param, grace=2.0, m=256, n=1024, k=512) as started:
             yield started
         assert os.listdir(place) == []
-    assert shared_memory() <= before
+    assert not left_in_shared_memory(before)
 
 
 @pytest.fixture(autouse=True)

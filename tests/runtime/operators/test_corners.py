@@ -24,7 +24,7 @@ NAMES = [
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pair:
     """The answers of two ranks, by the function called."""
     folder = tmp_path_factory.mktemp("pair")
-    answers = run_ranks(ON_RANKS, "several", 2, folder, gpu=request.param, argument=(url(folder), NAMES), seconds=540)
+    answers = run_ranks(ON_RANKS, "several", 2, folder, gpu=request.param, argument=(url(folder), NAMES))
     return {name: [answer[name] for answer in answers] for name in NAMES}
 
 

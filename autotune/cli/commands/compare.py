@@ -1,0 +1,109 @@
+"""``tune compare``: what got faster or slower from one database or exported file to another."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from autotune.cli import output
+from autotune.cli.options import Json, Output
+from autotune.db import Entry, Store, TrialRecord
+from autotune.errors import InputError
+from autotune.settings import default_database_url
+
+if TYPE_CHECKING:
+    from autotune.report.changes import Side
+
+SQLITE = b"SQLite format 3\0"
+
+OF_A_SIDE = "Only results of A with this: until or since (a date), device, workload, triton, torch, … ; repeatable."
+
+
+def compare(
+    a: Annotated[str, typer.Argument(metavar="A", help="Database (path or URL), or a file of tune export.")],
+    b: Annotated[str | None, typer.Argument(metavar="[B]", help="The other one.", show_default="your database")] = None,
+    of_a: Annotated[list[str], typer.Option("--a", metavar="NAME=VALUE", help=OF_A_SIDE)] = [],  # noqa: B006
+    of_b: Annotated[list[str], typer.Option("--b", metavar="NAME=VALUE", help="The same for B.")] = [],  # noqa: B006
+    threshold: Annotated[
+        str, typer.Option(metavar="PERCENT", help="The smallest change that counts, if it is beyond the noise.")
+    ] = "2%",
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown.")] = False,
+    output_file: Output = None,
+    json: Json = False,
+) -> None:
+    """What got faster or slower from A to B beyond the noise, what is new, what is missing.
+
+    Exit code 0 if nothing is slower, 1 if something is, 2 for bad input. Both may be the same database:
+    tune compare cache.db cache.db --a until=2026-11-01 --b since=2026-11-02.
+    """
+    from autotune.report.changes import Verdict
+    from autotune.report.changes import compare as compared
+    from autotune.report.changes_document import to_dict, to_markdown, to_text
+    from autotune.text import json_text
+
+    if json and markdown:
+        raise InputError("--json and --markdown: choose one")
+    smallest = _share(threshold)
+    with ExitStack() as stack:
+        ours, theirs = (
+            _side(place, conditions, stack) for place, conditions in ((a, of_a), (b or default_database_url(), of_b))
+        )
+        found = compared(ours, theirs, smallest)
+    if json:
+        output.write(json_text(to_dict(found)) + "\n", output_file, "changes")
+    elif markdown:
+        output.write(to_markdown(found), output_file, "changes")
+    else:
+        output.write(to_text(found, output.fitted) + "\n", output_file, "changes")
+    if found.counts[Verdict.SLOWER]:
+        raise typer.Exit(1)
+
+
+def _side(place: str, conditions: list[str], stack: ExitStack) -> Side:
+    from autotune.report.changes import Side, chosen
+
+    pairs = [_pair(each) for each in conditions]
+    if "://" not in place and not _is_database(Path(place)):
+        from autotune.sharing import read
+
+        try:
+            entries = read(Path(place).read_text(encoding="utf-8"))
+        except (InputError, UnicodeDecodeError) as error:
+            raise InputError(f"{place}: {error}") from error
+        newest = sorted(entries, key=lambda entry: entry.finished_at, reverse=True)
+        return Side(place, tuple(chosen(newest, pairs)))
+    store = stack.enter_context(Store.open(place, create=False))
+
+    def trials(entry: Entry) -> list[TrialRecord]:
+        return store.trials(entry.study_id)
+
+    return Side(store.place, tuple(chosen(store.history(), pairs)), trials)
+
+
+def _is_database(path: Path) -> bool:
+    """True for a SQLite file; raises InputError if the path cannot be read."""
+    try:
+        with path.open("rb") as file:
+            return file.read(len(SQLITE)) == SQLITE
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}; give a database or a file of tune export") from error
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise InputError(f"{text!r}: write it like until=2026-11-01 or triton=3.6.0")
+    return name, value
+
+
+def _share(text: str) -> float:
+    try:
+        percent = float(text.removesuffix("%"))
+    except ValueError:
+        percent = -1.0
+    if not 0 <= percent <= 1000:
+        raise InputError(f"--threshold {text}: write a percentage like 2% or 0.5%")
+    return percent / 100

@@ -1,0 +1,124 @@
+"""``tune list``: tuned and unfinished problems, as a table that fits the terminal."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+
+from autotune.cli import output
+from autotune.cli.commands.stored import fields
+from autotune.cli.entry_text import entry_dict, short_problem, speedup_text
+from autotune.cli.options import Database, Json
+from autotune.cli.wanted import Wanted
+from autotune.db import CacheKey, Entry, Store, StudyRecord
+from autotune.errors import NoDatabase, UnknownWorkload
+from autotune.outcome import Regime
+from autotune.report.figures import dashed, microseconds, options_text, regime_options
+from autotune.report.staleness import why_stale
+from autotune.suggestion import did_you_mean
+from autotune.workloads import is_reference, names, workload
+
+HEADER = ("problem", "latency", "speedup", "mode", "tuned")
+Cells = tuple[str, ...]
+
+Words = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="WORKLOAD|--FIELD VALUE", help="Only this workload, only problems of these fields."),
+]
+
+
+def list_entries(of: Words = None, db: Database = None, json: Json = False) -> None:
+    """List tuned and unfinished problems, newest first: tune list all-gather-gemm --m 4096 --dtype bf16."""
+    words = of or []
+    name = words[0] if words and not words[0].startswith("-") else None
+    wanted = Wanted(name=_name(name), given=fields(words[1:] if name is not None else words))
+    begun, entries, known = _found(wanted, db)
+    if name is not None and not is_reference(name) and dashed(name) not in {*known, *map(dashed, names())}:
+        every = sorted({*known, *map(dashed, names())})
+        raise UnknownWorkload(
+            f"no workload named {name!r}; known: {', '.join(every)}{did_you_mean(dashed(name), every)}"
+        )
+    if json:
+        unfinished = [_unfinished_dict(*each) for each in begun]
+        output.data_json([*unfinished, *({**entry_dict(entry), "finished": True} for entry in entries)])
+    elif begun or entries:
+        keys = [*(study.key for study, _ in begun), *(entry.key for entry in entries)]
+        output.data(_table(keys, [*(_begun_cells(*each) for each in begun), *(_cells(entry) for entry in entries)]))
+        for why, count in Counter(filter(None, map(why_stale, entries))).most_common():
+            output.say(f"stale, and not served: {count} of {len(entries)}: {why}")
+        if begun:
+            output.say(f"unfinished: the same command continues it, as {_command(begun[0][0].key, db)}")
+    elif words:
+        output.say(f"nothing of {' '.join(words)} is tuned yet; tune list shows everything")
+    else:
+        output.say("nothing is tuned yet; next: tune demo, or tune WORKLOAD, see tune --help")
+
+
+def _name(name: str | None) -> str | None:
+    return workload(name).name if name is not None and is_reference(name) else name
+
+
+def _found(wanted: Wanted, db: str | None) -> tuple[list[tuple[StudyRecord, int]], list[Entry], set[str]]:
+    """Unfinished studies with their trials' number, entries, and every workload's name in the database."""
+    try:
+        with Store.open(db, create=False) as store:
+            studies = store.studies()
+            running = [study for study in reversed(studies) if study.state == "running" and wanted.takes(study.key)]
+            begun = [(study, len(store.trials(study.id))) for study in running]
+            every = store.entries()
+            entries = [entry for entry in every if wanted.takes(entry.key)]
+            if not entries and not begun:
+                wanted.check_fields(every)
+            return begun, entries, {dashed(study.key.workload) for study in studies}
+    except NoDatabase as error:
+        output.say(str(error))
+        return [], [], set()
+
+
+def _table(keys: Sequence[CacheKey], rows: Sequence[Cells]) -> str:
+    """One table; where that is wider than the terminal, one for each workload and device."""
+    both = list(zip(keys, rows, strict=True))
+    flat = [(dashed(key.workload), cells[0], _devices(key), *cells[1:]) for key, cells in both]
+    text = output.columns(("workload", HEADER[0], "device", *HEADER[1:]), flat, output.WIDE)
+    if max(map(len, text.splitlines())) <= output.table_width():
+        return text
+    parts: dict[str, list[Cells]] = {}
+    for key, cells in both:
+        parts.setdefault(f"{dashed(key.workload)} on {_devices(key)}", []).append(cells)
+    return "\n\n".join(f"{title}\n{output.columns(HEADER, cells)}" for title, cells in parts.items())
+
+
+def _devices(key: CacheKey) -> str:
+    return f"{key.world_size} × {key.device}"
+
+
+def _problem(key: CacheKey) -> str:
+    return short_problem(key) + ("" if key.is_kernel else regime_options(key.regime))
+
+
+def _cells(entry: Entry) -> Cells:
+    winner, regime = entry.winner, Regime(entry.key.regime)
+    return (
+        _problem(entry.key), microseconds(winner.latency.of(regime)), speedup_text(winner, regime),
+        str(winner.config.get("mode", "")), f"{entry.finished_at:%Y-%m-%d}",
+    )  # fmt: skip
+
+
+def _begun_cells(study: StudyRecord, trials: int) -> Cells:
+    return (_problem(study.key), "", "", "", f"unfinished, {trials} trial{'s' * (trials != 1)}")
+
+
+def _unfinished_dict(study: StudyRecord, trials: int) -> dict[str, Any]:
+    return {
+        **asdict(study.key), "problem": study.key.fields, "config": None, "latency": None, "study": study.id,
+        "trials": trials, "finished": False,
+    }  # fmt: skip
+
+
+def _command(key: CacheKey, db: str | None) -> str:
+    words = f"tune {dashed(key.workload)} {options_text(key.fields)}{regime_options(key.regime)}"
+    return words + (f" --db {db}" if db else "")

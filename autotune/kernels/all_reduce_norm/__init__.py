@@ -1,0 +1,1 @@
+"""All-reduce + residual + RMSNorm: the problem, its device code and its launchers."""

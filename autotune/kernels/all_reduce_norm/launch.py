@@ -1,0 +1,199 @@
+"""Launching all-reduce + residual + RMSNorm: the scratch of each mode, its launches, and the library's way.
+
+Modes: ``bsp`` calls the library for everything, ``library_collective`` its all-reduce and then one kernel of ours, and
+``one_shot`` and ``two_shot`` one kernel of ours for all of it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import triton.language as tl
+
+from autotune.dtypes import DTYPES
+from autotune.heap.arena import SymmetricHeap
+from autotune.kernels.all_reduce_norm import device
+from autotune.kernels.all_reduce_norm.problem import MOST_INBOX_BYTES, SLOTS, AllReduceNorm
+from autotune.kernels.launching.contract import Call, Kernels
+from autotune.kernels.launching.graphs import graphed
+from autotune.kernels.launching.knobs import Knobs
+from autotune.kernels.launching.plan import Launch
+from autotune.kernels.launching.tensors import TORCH_DTYPES, Allocate, Run
+from autotune.machine import Machine
+
+MODES = {"one_shot": device.ONE_SHOT, "two_shot": device.TWO_SHOT}
+LARGEST_BLOCK = 16
+NAN_LL_WORD = 0x7FC07FC0
+"""An LL word whose data is NaN in every element type and whose flag, zero, no launch waits for."""
+
+
+@dataclass(frozen=True)
+class Tensors:
+    """One rank's operands and results, all contiguous: [m, n], and the weight [n]."""
+
+    x: torch.Tensor
+    residual: torch.Tensor
+    weight: torch.Tensor
+    normed: torch.Tensor
+    total: torch.Tensor
+
+
+@dataclass(frozen=True)
+class Scratch:
+    """One config's memory between launches, zero at the start, on the heap."""
+
+    epoch_counter: torch.Tensor
+    """int64 [1]: see ``primitives/counters.py``."""
+    status: torch.Tensor
+    """int32 [1]: 1 once a wait timed out."""
+    arrivals: torch.Tensor
+    """int32 [2, blocks]: parts of a block that have arrived, over all launches that used the slot."""
+    returns: torch.Tensor
+    """int32 [2, blocks], ``two_shot``: sums of a block that have arrived."""
+    inbox: torch.Tensor
+    """Parts of blocks, one after the other: in the element type, or int64 as LL words."""
+    sums: torch.Tensor
+    """Sums of blocks, ``two_shot``, 2 * blocks of them: likewise."""
+
+    def poison(self) -> None:
+        """Fill with NaN what a right launch writes before it reads it."""
+        for inbox in (self.inbox, self.sums):
+            inbox.fill_(math.nan if inbox.dtype.is_floating_point else NAN_LL_WORD)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NormKnobs(Knobs):
+    """Defaults stand for knobs that a mode lacks; they have no effect there."""
+
+    launch: str = "eager"
+    block_m: int = 1
+    num_warps: int = 4
+    senders: int = 0
+    protocol: str = "signal"
+
+    @property
+    def ll(self) -> bool:
+        """True if parts travel by the LL protocol."""
+        return self.protocol == "ll"
+
+    @property
+    def options(self) -> dict[str, int]:
+        """Options for the compiler."""
+        return {"num_warps": self.num_warps}
+
+
+NormCall = Call[AllReduceNorm, NormKnobs, Tensors, Scratch]
+
+
+class AllReduceNormKernels(Kernels[AllReduceNorm, NormKnobs, Tensors, Scratch]):
+    knobs = NormKnobs
+    tensors_type = Tensors
+    results = ("normed", "total")
+
+    def __init__(self, *, in_place: bool = False) -> None:
+        """``in_place``: the library's all-reduce may overwrite X, which otherwise is copied first."""
+        self._in_place = in_place
+
+    def tensors(self, problem: AllReduceNorm, shared: Allocate, own: Allocate) -> Tensors:
+        shape, dtype = (problem.m, problem.n), TORCH_DTYPES[problem.dtype]
+        return Tensors(
+            own(shape, dtype), own(shape, dtype), own(shape[1:], dtype), own(shape, dtype), own(shape, dtype)
+        )
+
+    def scratch(
+        self, problem: AllReduceNorm, knobs: NormKnobs, machine: Machine, shared: Allocate, own: Allocate
+    ) -> Scratch | None:
+        """Counters, inboxes and sums; None for ``bsp``."""
+        if knobs.mode == "bsp":
+            return None
+        ints, blocks = torch.int32, _blocks(problem, knobs) if knobs.mode in MODES else 0
+        wire = torch.int64 if knobs.ll else TORCH_DTYPES[problem.dtype]
+        per_word = 4 // problem.element_size if knobs.ll else 1
+        in_all = problem.inbox_bytes(knobs.mode, knobs.block_m, ll=knobs.ll) // wire.itemsize if blocks else 0
+        two_shot = knobs.mode == "two_shot"
+        in_sums = SLOTS * blocks * knobs.block_m * problem.n // per_word if two_shot else 0
+        return Scratch(
+            epoch_counter=shared((1,), torch.int64),
+            status=shared((1,), ints),
+            arrivals=shared((SLOTS, blocks), ints),
+            returns=shared((SLOTS, blocks if two_shot else 0), ints),
+            inbox=shared((in_all - in_sums,), wire),
+            sums=shared((in_sums,), wire),
+        )
+
+    def scratch_bytes(self, problem: AllReduceNorm) -> int:
+        """The largest inbox that the space allows, and the counters of single rows."""
+        block_m = min(LARGEST_BLOCK, 1 << (problem.m - 1).bit_length())
+        inboxes = (problem.inbox_bytes(mode, block_m, ll=True) for mode in MODES)
+        return min(max(inboxes), MOST_INBOX_BYTES) + 2 * SLOTS * problem.m * torch.int32.itemsize + (64 << 10)
+
+    def plan(self, call: NormCall) -> list[Launch]:
+        problem, knobs, scratch = call.problem, call.knobs, call.scratch
+        if knobs.mode == "library_collective":
+            return [norm_launch(problem, knobs, call.tensors, self._summed(call.tensors))]
+        blocks, arguments = _blocks(problem, knobs), _arguments(problem, knobs, call.tensors)
+        arguments |= {
+            "inbox": scratch.inbox, "sums": scratch.sums, "rank": call.rank, "heap_bases": call.bases,
+            "epoch_counter": scratch.epoch_counter, "arrivals": scratch.arrivals, "returns": scratch.returns,
+            "status": scratch.status, "spin_limit": call.spin_limit, "WORLD": problem.world_size,
+            "MODE": MODES[knobs.mode].value, "LL": knobs.ll, "SENDERS": knobs.senders,
+        }  # fmt: skip
+        return [Launch(device.all_reduce_norm_kernel, blocks * (knobs.senders + 1), arguments, knobs.options)]
+
+    def run(self, call: NormCall, launches: list[Launch], heap: SymmetricHeap) -> Run:
+        if call.knobs.mode != "library_collective":
+            return super().run(call, launches, heap)
+        (launch,) = launches
+
+        def reduce_then_norm() -> None:
+            self._all_reduce(call.tensors)
+            launch.run()
+
+        return graphed(reduce_then_norm) if call.knobs.launch == "graph" else reduce_then_norm
+
+    def has_collective(self, knobs: NormKnobs) -> bool:
+        return knobs.mode == "library_collective"
+
+    def library(self, call: Call[AllReduceNorm, NormKnobs, Tensors, None]) -> Run:
+        """The library's all-reduce, then its sum and its norm: four kernels."""
+        tensors, problem = call.tensors, call.problem
+
+        def run() -> None:
+            torch.add(self._all_reduce(tensors), tensors.residual, out=tensors.total)
+            tensors.normed.copy_(torch.nn.functional.rms_norm(tensors.total, (problem.n,), tensors.weight, problem.eps))
+
+        return graphed(run) if call.knobs.launch == "graph" else run
+
+    def _summed(self, tensors: Tensors) -> torch.Tensor:
+        return tensors.x if self._in_place else tensors.total
+
+    def _all_reduce(self, tensors: Tensors) -> torch.Tensor:
+        summed = self._summed(tensors)
+        if not self._in_place:
+            summed.copy_(tensors.x)
+        torch.distributed.all_reduce(summed)
+        return summed
+
+
+def norm_launch(problem: AllReduceNorm, knobs: NormKnobs, tensors: Tensors, summed: torch.Tensor) -> Launch:
+    """What comes after an all-reduce of the library's, whose result is ``summed``."""
+    arguments = {**_arguments(problem, knobs, tensors), "x": summed}
+    return Launch(device.add_norm_kernel, _blocks(problem, knobs), arguments, knobs.options)
+
+
+def _blocks(problem: AllReduceNorm, knobs: NormKnobs) -> int:
+    return math.ceil(problem.m / knobs.block_m)
+
+
+def _arguments(problem: AllReduceNorm, knobs: NormKnobs, tensors: Tensors) -> dict[str, Any]:
+    """Those of both kernels."""
+    return {
+        **vars(tensors), "M": problem.m, "N": problem.n, "eps": problem.eps, "BLOCK_M": knobs.block_m,
+        "BLOCK_N": 1 << (problem.n - 1).bit_length(), "TYPE": getattr(tl, DTYPES[problem.dtype].triton),
+    }  # fmt: skip
+
+
+KERNELS = AllReduceNormKernels()

@@ -1,0 +1,67 @@
+"""The problem: total = all_reduce(X) + residual, normed = rms_norm(total) * weight."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from autotune.errors import InvalidProblem
+from autotune.problem import Problem, number, size
+
+SLOTS = 2
+"""Inboxes used in turn, see ``device``."""
+
+MOST_INBOX_BYTES = 2 << 30
+"""Limit on a mode's inbox: beyond it the library's all-reduce moves far less and wins in any case."""
+
+WHOLE = 8
+"""A row is a multiple of this many elements: of 16 bytes in 16 bits."""
+
+WIDEST = 16384
+"""Elements of a row, which one program holds in registers."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AllReduceNorm(Problem):
+    """total [m, n] = sum over ranks of X [m, n] + residual [m, n]; normed = total / rms(total) * weight [n].
+
+    The end of a row-parallel layer and the beginning of the next one, on every rank. rms is the root of a row's mean
+    square + ``eps``. Residual and weight are the same on all ranks. Both results have the element type, and the norm
+    is taken of the total as it is returned.
+    """
+
+    workload = "all_reduce_norm"
+    free = ("m",)
+
+    m: int = size("rows: tokens")
+    n: int = size("columns: the hidden size")
+    eps: float = number("added to a row's mean square", 1e-6)
+
+    def check(self) -> None:
+        """Raise InvalidProblem if a program cannot hold a row."""
+        if self.n % WHOLE or self.n > WIDEST:
+            raise InvalidProblem(f"n={self.n}: must be a multiple of {WHOLE}, and {WIDEST} at most")
+
+    @property
+    def flops(self) -> int:
+        """Floating-point operations of one rank that sums, adds and norms all rows."""
+        return self.m * self.n * (self.world_size + 4)
+
+    @property
+    def bytes_moved(self) -> int:
+        """Bytes that one rank receives at least: its share of every peer's part, then every peer's share of the sum."""
+        return 2 * self.m * self.n * self.element_size * (self.world_size - 1) // self.world_size
+
+    @property
+    def bytes_read(self) -> int:
+        """Lower bound on the bytes that one rank reads from its memory: its part and the residual."""
+        return 2 * self.m * self.n * self.element_size
+
+    def inbox_bytes(self, mode: str, block_m: int, *, ll: bool = False) -> int:
+        """Bytes of the inboxes that a mode needs on each rank, for blocks of ``block_m`` rows."""
+        blocks = math.ceil(self.m / block_m)
+        if mode == "two_shot":  # parts of the blocks that we own, and every block's sum
+            whole = self.world_size * math.ceil(blocks / self.world_size) + blocks
+        else:
+            whole = self.world_size * blocks
+        return SLOTS * whole * block_m * self.n * self.element_size * (2 if ll else 1)

@@ -1,0 +1,191 @@
+"""What changed between two collections of results: faster or slower beyond the noise, new, missing."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from autotune.config import Config
+from autotune.db import Entry, TrialRecord
+from autotune.errors import InputError
+from autotune.outcome import Latency, Regime
+from autotune.report.figures import Ratio, ratio, relative_error
+
+THRESHOLD = 0.02
+"""Smaller changes count as none: a run's ± does not cover what differs from one run to the next, mostly clocks."""
+
+Trials = Callable[[Entry], Sequence[TrialRecord]]
+
+
+class Verdict(StrEnum):
+    SLOWER = "slower"
+    FASTER = "faster"
+    SAME = "the same"
+
+
+@dataclass(frozen=True)
+class Side:
+    """One collection: where it is, and its entries, the newest first."""
+
+    place: str
+    entries: tuple[Entry, ...]
+    trials: Trials = field(default=lambda entry: (), compare=False)
+    """An entry's evaluations; none if the collection is a file."""
+
+    @property
+    def machines(self) -> set[tuple[str, ...]]:
+        return {_machine(entry) for entry in self.entries}
+
+
+@dataclass(frozen=True)
+class Change:
+    """A problem that both sides have."""
+
+    then: Entry
+    now: Entry
+    ratio: Ratio
+    """B's latency over A's in their regime: above 1 is slower."""
+    verdict: Verdict
+    beside: Ratio | None
+    """B's winner over A's config, where B measured both in turns; tells a worse config from a slower machine."""
+
+
+@dataclass(frozen=True)
+class Changes:
+    a: Side
+    b: Side
+    threshold: float
+    changes: tuple[Change, ...]
+    new: tuple[Entry, ...]
+    missing: tuple[Entry, ...]
+
+    @property
+    def counts(self) -> Counter[Verdict]:
+        return Counter(change.verdict for change in self.changes)
+
+    @property
+    def machines(self) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
+        """Both machines, if results of one are compared with those of another."""
+        if not self.changes or not _across(self.a, self.b):
+            return None
+        return _machine(self.changes[0].then), _machine(self.changes[0].now)
+
+
+def compare(a: Side, b: Side, threshold: float = THRESHOLD) -> Changes:
+    """Compare the newest results of each problem. Two sides of one machine each are compared across machines.
+
+    Raises InputError if no problem is on both sides.
+    """
+    across = _across(a, b)
+    ours, theirs = _newest(a.entries, across), _newest(b.entries, across)
+    common = [key for key in theirs if key in ours]
+    if not common:
+        raise InputError(
+            f"no problem is on both sides: {a.place} has {_told(a)}, {b.place} has {_told(b)}; machines, world sizes "
+            "and regimes must agree too, unless each side is of one machine"
+        )
+    changes = [_change(ours[key], theirs[key], b.trials, threshold) for key in common]
+    new = [entry for key, entry in theirs.items() if key not in ours]
+    missing = [entry for key, entry in ours.items() if key not in theirs]
+    return Changes(a, b, threshold, tuple(changes), tuple(new), tuple(missing))
+
+
+def chosen(entries: Iterable[Entry], conditions: Sequence[tuple[str, str]]) -> list[Entry]:
+    """The entries that meet every ``(name, value)``; see NAMES. Raises InputError for an unknown name or date."""
+    tests = [_test(name.replace("-", "_"), value) for name, value in conditions]
+    return [entry for entry in entries if all(test(entry) for test in tests)]
+
+
+OF_THE_KEY = ("workload", "device", "arch", "interconnect", "world_size", "regime")
+OF_THE_PROVENANCE = ("source_hash", "space", "triton", "iris", "torch", "driver")
+DATES = ("since", "until")
+NAMES = (*DATES, *OF_THE_KEY, *OF_THE_PROVENANCE)
+"""What entries can be chosen by; dates are those of finishing."""
+
+
+def _test(name: str, value: str) -> Callable[[Entry], bool]:
+    if name in DATES:
+        moment = _moment(name, value)
+        if name == "since":
+            return lambda entry: entry.finished_at.replace(tzinfo=None) >= moment
+        return lambda entry: entry.finished_at.replace(tzinfo=None) <= moment
+    if name in OF_THE_KEY:
+        wanted = value.replace("-", "_") if name == "workload" else value
+        return lambda entry: str(getattr(entry.key, name)) == wanted
+    if name in OF_THE_PROVENANCE:
+        return lambda entry: bool(getattr(entry.provenance, name) == value)
+    raise InputError(f"{name}={value}: allowed: {', '.join(NAMES)}")
+
+
+def _moment(name: str, value: str) -> datetime:
+    """A date, or a date and a time, in UTC; until a date is until its end."""
+    try:
+        moment = datetime.fromisoformat(value)
+    except ValueError:
+        raise InputError(f"{name}={value}: write a date like 2026-11-20, or 2026-11-20T18:30, in UTC") from None
+    if name == "until" and len(value) <= len("2026-11-20"):
+        return moment.replace(hour=23, minute=59, second=59, microsecond=999_999)
+    return moment.replace(tzinfo=None)
+
+
+def _across(a: Side, b: Side) -> bool:
+    """True where each side has one machine, and not the same."""
+    return len(a.machines) == len(b.machines) == 1 and a.machines != b.machines
+
+
+def _machine(entry: Entry) -> tuple[str, ...]:
+    return entry.key.device, entry.key.arch, entry.key.interconnect
+
+
+def _newest(entries: Iterable[Entry], across: bool) -> dict[tuple[Any, ...], Entry]:
+    found: dict[tuple[Any, ...], Entry] = {}
+    for entry in entries:
+        key = entry.key
+        identity = (key.workload, key.problem, key.world_size, key.regime, () if across else _machine(entry))
+        found.setdefault(identity, entry)
+    return found
+
+
+def _told(side: Side) -> str:
+    machines = ", ".join(sorted({entry.key.device for entry in side.entries}))
+    return f"{len(side.entries)} results" + (f" of {machines}" if machines else "")
+
+
+def _change(then: Entry, now: Entry, trials: Trials, threshold: float) -> Change:
+    regime = Regime(now.key.regime)
+    found = quotient(now.winner.latency, then.winner.latency, regime)
+    verdict = Verdict.SAME
+    if found.value - found.error > 1 and found.value >= 1 + threshold:
+        verdict = Verdict.SLOWER
+    elif found.value + found.error < 1 and found.value <= 1 / (1 + threshold):
+        verdict = Verdict.FASTER
+    beside = None
+    if verdict is not Verdict.SAME and then.winner.config != now.winner.config:
+        beside = _beside(then.winner.config, now, trials(now), regime)
+    return Change(then, now, found, verdict, beside)
+
+
+def quotient(numerator: Latency, denominator: Latency, regime: Regime) -> Ratio:
+    """A quotient of latencies of two runs, whose rounds do not go together: its error comes from both ±."""
+    value = numerator.of(regime) / denominator.of(regime)
+    error = math.hypot(relative_error(numerator, regime), relative_error(denominator, regime))
+    rounds = min(len(latency.in_rounds(regime)) for latency in (numerator, denominator))
+    return Ratio(value, value * error, rounds if rounds > 1 else 0)
+
+
+def _beside(config: Config, now: Entry, trials: Sequence[TrialRecord], regime: Regime) -> Ratio | None:
+    """The winner over another config of the same finals, round by round."""
+    from autotune.tuning.finals import last_finals, merge
+
+    rounds = {config: [], now.winner.config: []}  # type: dict[Config, list[Latency]]
+    for record in last_finals(trials):
+        if record.config in rounds and record.evaluation.latency is not None:
+            rounds[record.config].append(record.evaluation.latency)
+    if min(map(len, rounds.values())) < 2:
+        return None
+    return ratio(merge(rounds[now.winner.config]), merge(rounds[config]), regime)

@@ -1,0 +1,40 @@
+"""One order everywhere: a problem's fields as declared, a config's dimensions as in the space, its mode first."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from autotune.config import Config
+from autotune.db import CacheKey
+from autotune.errors import InputError
+from autotune.workloads import Workload, installed_workload
+
+
+@functools.cache
+def known_workload(name: str) -> Workload | None:
+    """The installed workload of a stored name; None if it is not installed, or its file is broken."""
+    try:
+        return installed_workload(name)
+    except InputError:
+        return None
+
+
+def fields_in_order(key: CacheKey, workload: Workload | None = None) -> dict[str, Any]:
+    """The problem's fields in the order of their declaration; as stored where the workload is not known."""
+    values = key.fields
+    found = workload or (None if key.is_kernel else known_workload(key.workload))
+    declared: Sequence[str] = list(found.problem_type.__dataclass_fields__) if found is not None else []
+    return {name: values[name] for name in [*declared, *values] if name in values}
+
+
+def config_in_order(key: CacheKey, config: Config, workload: Workload | None = None) -> Config:
+    """The config with its dimensions in the space's order; what the space does not know comes last."""
+    found = workload or (None if key.is_kernel else known_workload(key.workload))
+    return in_order(config, found.space.dimensions if found is not None else {})
+
+
+def in_order(config: Config, known: Mapping[str, object] | Sequence[str]) -> Config:
+    """The config with its mode first, then ``known`` dimensions in their order, then the others in theirs."""
+    return Config({name: config[name] for name in ["mode", *known, *config] if name in config})

@@ -1,0 +1,180 @@
+"""All-reduce + residual + RMSNorm as a workload."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+
+from autotune.config import Config
+from autotune.errors import InvalidProblem
+from autotune.heap.arena import SymmetricHeap
+from autotune.kernels.all_reduce_norm.launch import (
+    KERNELS,
+    AllReduceNormKernels,
+    Scratch,
+    Tensors,
+    norm_launch,
+)
+from autotune.kernels.all_reduce_norm.problem import AllReduceNorm
+from autotune.kernels.launching.tensors import TORCH_DTYPES, element_type
+from autotune.machine import Machine
+from autotune.search_spaces.all_reduce_norm import EXCHANGING, SPACE, default_config, first_configs, untuned
+from autotune.workloads.comparison import distance, drawn, rounded
+from autotune.workloads.gemm import FACTORS, OF_A_LIBRARY, ring
+from autotune.workloads.input_sets import InputSets, poison
+from autotune.workloads.interface import Run
+from autotune.workloads.launched import LaunchedOperation, LaunchedWorkload, Operands
+from autotune.workloads.tolerance import Error, Tolerance
+
+ROUNDINGS = 4.0
+"""Of a result: of each part, of the sum, of the total, of the norm."""
+
+
+class AllReduceNormOperation(LaunchedOperation[AllReduceNorm, Tensors, Scratch]):
+    """The tensors of one rank, and the config prepared last. The library's all-reduce overwrites X here."""
+
+    def __init__(self, problem: AllReduceNorm, heap: SymmetricHeap, machine: Machine, spin_limit: int) -> None:
+        """Inputs are undefined until ``refresh``."""
+        super().__init__(AllReduceNormKernels(in_place=True), problem, heap, machine, spin_limit)
+
+    def refresh(self, seed: int) -> None:
+        """Every rank draws every rank's part, so that the reference needs no communication."""
+        tensors, world, rank = self._tensors, self._heap.world_size, self._heap.rank
+        parts = [self._drawn(tensors.x, seed * 1000 + other) for other in range(world)]
+        self._part = parts[rank]
+        self._sum = sum(part.to(self.wide) for part in parts)
+        tensors.residual.copy_(self._drawn(tensors.residual, seed * 1000 + 500, world**0.5))
+        tensors.weight.copy_(1 + self._drawn(tensors.weight, seed * 1000 + 600, 0.25))
+        self.put(1.0)
+        poison(tensors.normed)
+        poison(tensors.total)
+        self.poison()
+
+    def _drawn(self, like: torch.Tensor, seed: int, scale: float = 1.0) -> torch.Tensor:
+        return drawn(tuple(like.shape), torch.float32, self._heap.device, seed).mul_(scale).to(like.dtype)
+
+    @property
+    def wide(self) -> torch.dtype:
+        """The type of the reference: fp32, or fp64 for fp32."""
+        return torch.float64 if self._problem.dtype == "fp32" else torch.float32
+
+    def inputs(self) -> Sequence[torch.Tensor]:
+        return [self._tensors.x, self._tensors.residual, self._tensors.weight]
+
+    def outputs(self) -> Sequence[torch.Tensor]:
+        return [self._tensors.normed, self._tensors.total]
+
+    def input_sets(self, seed: int) -> InputSets:
+        """One set, and its multiples."""
+        self.refresh(seed)
+        return _Multiples(self)
+
+    def put(self, factor: float) -> None:
+        """Enqueue what makes X ``factor`` times what was drawn: exact in every element type."""
+        torch.mul(self._part, factor, out=self._tensors.x)
+        self._factor = factor
+
+    def error(self) -> Error:
+        return self.error_of(self.outputs(), self._factor)
+
+    def error_of(self, outputs: Sequence[torch.Tensor], factor: float) -> Error:
+        """The larger distance of the two results from their references, for X times ``factor``."""
+        total = self._sum * factor + self._tensors.residual
+        norm = torch.rsqrt(total.square().mean(1, keepdim=True) + self._problem.eps)
+        expected = (total * norm * self._tensors.weight.to(self.wide), total)
+        errors = [distance(out, reference) for out, reference in zip(outputs, expected, strict=True)]
+        return Error(_largest(e.overall for e in errors), _largest(e.element for e in errors))
+
+    def parts(self) -> dict[str, Run]:
+        """The library's all-reduce alone, and our sum and norm of what it leaves."""
+        tensors, problem = self._tensors, self._problem
+        parts = torch.zeros_like(tensors.x)  # adding up again and again must not overflow
+        config = untuned("library_collective", problem, self._machine)
+        assert config is not None, problem
+        launch = norm_launch(problem, KERNELS.knobs.of(config), tensors, tensors.x)
+        return {"all_reduce": lambda: torch.distributed.all_reduce(parts) and None, "norm": launch.run}
+
+
+class _Multiples(InputSets):
+    """X as it was drawn, times each of ``FACTORS``."""
+
+    count = len(FACTORS)
+
+    def __init__(self, operation: AllReduceNormOperation) -> None:
+        self._operation = operation
+
+    def put(self, number: int) -> None:
+        self._operation.put(FACTORS[number])
+
+    def error(self, number: int, outputs: Sequence[torch.Tensor]) -> Error:
+        return self._operation.error_of(outputs, FACTORS[number])
+
+
+def _largest(errors: Iterable[float]) -> float:
+    """NaN counts as the largest."""
+    return max(errors, key=lambda each: (math.isnan(each), each))
+
+
+class AllReduceNormWorkload(LaunchedWorkload):
+    """Joins problem, kernels and space."""
+
+    problem_type = AllReduceNorm
+    space = SPACE
+    kernels = KERNELS
+    options = ("eps",)
+
+    def default_problem(self, machine: Machine, world_size: int) -> AllReduceNorm:
+        """Llama-70B's hidden size at 16 tokens; a toy of the same form under the interpreter."""
+        if machine.is_interpreter:
+            return AllReduceNorm(m=8, n=128, world_size=world_size)
+        return AllReduceNorm(m=16, n=8192, world_size=world_size)
+
+    def default_config(self, problem: AllReduceNorm, machine: Machine) -> Config:
+        return default_config(problem, machine)
+
+    def first_configs(self, problem: AllReduceNorm, machine: Machine) -> list[Config]:
+        return first_configs(problem, machine)
+
+    def baselines(self, problem: AllReduceNorm, machine: Machine) -> dict[str, Config]:
+        """The library's all-reduce, followed by the library's sum and norm, or by one kernel for both."""
+        norm = untuned("library_collective", problem, machine)
+        assert norm is not None, problem
+        ways = {"bsp": Config({"mode": "bsp"}), "bsp fused norm": norm}
+        found = {f"{name} {how}": way.replace(launch=how) for name, way in ways.items() for how in ("eager", "graph")}
+        return {name: config for name, config in found.items() if SPACE.violation(config, problem, machine) is None}
+
+    def tolerance_of(self, problem: AllReduceNorm, config: Config, machine: Machine) -> Tolerance:
+        """Each part is rounded where it is ours; see ``ring`` for the library's."""
+        ours = KERNELS.knobs.of(config).mode in EXCHANGING
+        roundings = ROUNDINGS if ours else ROUNDINGS + ring(problem.world_size) - OF_A_LIBRARY
+        return rounded(problem.dtype, roundings, problem.n, problem.m * problem.n, machine)
+
+    def operation(
+        self, problem: AllReduceNorm, heap: SymmetricHeap, machine: Machine, spin_limit: int
+    ) -> AllReduceNormOperation:
+        return AllReduceNormOperation(problem, heap, machine, spin_limit)
+
+    def problem_of(self, world_size: int, operands: Operands, options: Sequence[Any]) -> AllReduceNorm:
+        """X and the residual are contiguous matrices of one shape, and the weight is as long as their rows."""
+        x, residual, weight = (tensor for tensor in operands if tensor is not None)
+        dtype = element_type({"x": x, "residual": residual, "weight": weight}, TORCH_DTYPES)
+        fits = x.dim() == 2 and residual.shape == x.shape and weight.shape == x.shape[1:]
+        if not fits or not all(tensor.is_contiguous() for tensor in (x, residual, weight)):
+            raise InvalidProblem(
+                f"x is {list(x.shape)}, strides {x.stride()}, residual {list(residual.shape)}, strides "
+                f"{residual.stride()}, weight {list(weight.shape)}: needed are x and residual [m, n] and weight [n], "
+                "all contiguous"
+            )
+        (eps,) = options
+        return AllReduceNorm(m=x.shape[0], n=x.shape[1], eps=eps, dtype=dtype, world_size=world_size)
+
+    def out_shape(self, world_size: int, operands: Operands, options: Sequence[Any]) -> tuple[int, ...]:
+        """That of X, for both results."""
+        assert operands[0] is not None
+        return tuple(operands[0].shape)
+
+
+WORKLOAD = AllReduceNormWorkload()

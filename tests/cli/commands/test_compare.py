@@ -1,0 +1,191 @@
+"""``tune compare``: what it finds, how it tells it, and its exit code."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes import EIGHT_GPUS, Bench
+
+from autotune.config import Config
+from autotune.db import CacheKey, Provenance, Store, TrialRecord, Winner
+from autotune.machine import Machine
+from autotune.outcome import Evaluation, Latency, Outcome, Regime
+from autotune.workloads import provenance_of, workload
+
+FOUND = workload("all_gather_gemm")
+OTHER_GPUS = dataclasses.replace(EIGHT_GPUS, device="NVIDIA H100")
+WON, OLD = Config({"mode": "push", "block_m": 128}), Config({"mode": "pull", "block_m": 64})
+
+
+def in_rounds(*medians: float) -> Latency:
+    middle = sorted(medians)[len(medians) // 2]
+    return Latency(middle, 0.99 * middle, 1.01 * middle, 1.0, 9, rounds=medians if len(medians) > 1 else ())
+
+
+def stored(
+    file: Path, m: int, *medians: float, config: Config = WON, machine: Machine = EIGHT_GPUS, beside: Any = None,
+    regime: Regime = Regime.GRAPH, **versions: str,
+) -> Path:  # fmt: skip
+    """A finished study of that size; ``beside`` are the rounds of OLD in its finals."""
+    problem = FOUND.problem_type.from_dict({"m": m, "n": 28672, "k": 8192, "world_size": 8})
+    provenance = dataclasses.replace(provenance_of(FOUND), **versions)
+    with Store.open(file) as store:
+        study = store.study(CacheKey.of(problem, machine, regime), provenance, seed=0, space_size=9)
+        for one, rounds in ((config, medians), (OLD, beside or ())):
+            for number, median in enumerate(rounds):
+                measured = Evaluation(Outcome.MEASURED, latency=in_rounds(median))
+                store.record(study.id, TrialRecord(one, measured, "final", number))
+        store.finish(study.id, Winner(config, in_rounds(*medians)))
+    return file
+
+
+@pytest.fixture(scope="module")
+def databases(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    """Five sizes: slower, faster, within the noise, missing and new; and the noise is that of three rounds."""
+    folder = tmp_path_factory.mktemp("sides")
+    a, b = folder / "a.db", folder / "b.db"
+    for m, then, now in ((64, 100.0, 110.0), (128, 100.0, 90.0), (256, 100.0, 101.0), (512, 100.0, 0), (1024, 0, 100)):
+        if then:
+            stored(a, m, then, then * 1.001, then * 0.999, config=OLD, triton="3.6.0")
+        if now:
+            beside = (now * 1.05,) * 3 if m == 128 else None
+            stored(b, m, now, now * 1.001, now * 0.999, beside=beside)
+    return str(a), str(b)
+
+
+@pytest.fixture
+def sides(gpus: Bench, databases: tuple[str, str]) -> tuple[Bench, str, str]:
+    return gpus, *databases
+
+
+def test_what_changed_is_told_in_eighty_columns(sides: tuple[Bench, str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    bench, a, b = sides
+    monkeypatch.setenv("COLUMNS", "80")
+    result = bench.tune("compare", a, b)
+    assert result.exit_code == 1, "something is slower"
+    lines = result.stdout.splitlines()
+    assert max(map(len, lines)) <= 80
+    rows = {line.split()[0]: line for line in lines if line.split() and line.split()[0].isdigit() and "µs" in line}
+    assert [row.split()[-1] for row in rows.values()] == ["slower", "faster", "same", "missing", "new"]
+    assert "100.0 µs" in rows["64"] and "110.0 µs" in rows["64"] and "1.100 ± 0.004" in rows["64"]
+    assert "n=28672 k=8192 dtype=bf16" in result.stdout and "8 × NVIDIA H200" in result.stdout
+    assert "A's triton 3.6.0 is now" in result.stdout
+    assert "m=128: pull before, push now; measured in turns in B, its winner" in result.stdout
+    assert lines[-2].startswith("1 slower, 1 faster, 1 the same, 1 new, 1 missing (a change is beyond the")
+
+
+def test_for_programs(sides: tuple[Bench, str, str]) -> None:
+    bench, a, b = sides
+    values = json.loads(bench.tune("compare", a, b, "--json").stdout)
+    assert values["counts"] == {"slower": 1, "faster": 1, "the same": 1, "new": 1, "missing": 1}
+    by_m = {each["problem"]["m"]: each for each in values["changes"]}
+    assert by_m[64]["ratio"]["value"] == pytest.approx(1.1) and by_m[64]["ratio"]["rounds"] == 3
+    assert by_m[64]["beside"] is None and by_m[128]["beside"]["value"] == pytest.approx(1 / 1.05, abs=1e-3)
+    assert by_m[64]["provenance_differences"]["triton"][0] == "3.6.0"
+    assert [each["problem"]["m"] for each in values["new"] + values["missing"]] == [1024, 512]
+
+
+def test_as_markdown_into_a_file(sides: tuple[Bench, str, str], tmp_path: Path) -> None:
+    bench, a, b = sides
+    file = tmp_path / "changes.md"
+    result = bench.tune("compare", a, b, "--markdown", "-o", str(file))
+    assert result.exit_code == 1 and result.stdout == "" and f"wrote changes to {file}" in result.stderr
+    text = file.read_text()
+    assert text.startswith("# What changed from A to B\n") and "\n## all-gather-gemm on 8 × NVIDIA H200" in text
+    assert "\n|   64 | 100.0 µs | 110.0 µs | 1.100 ± 0.004 | slower   |\n" in text
+
+
+def test_nothing_slower_is_success(sides: tuple[Bench, str, str]) -> None:
+    bench, a, b = sides
+    assert bench.tune("compare", a, b, "--threshold", "15%").exit_code == 0
+    assert bench.tune("compare", a, b, "--b", "since=2999-01-01").exit_code == 2, "nothing to compare"
+    back = json.loads(bench.tune("compare", b, a, "--json").stdout)
+    assert back["counts"]["slower"] == back["counts"]["faster"] == 1
+
+
+def test_a_difference_within_the_noise_is_none_however_large(gpus: Bench, tmp_path: Path) -> None:
+    a, b = stored(tmp_path / "a.db", 64, 100.0, 150.0, 60.0), stored(tmp_path / "b.db", 64, 120.0, 180.0, 70.0)
+    result = gpus.tune("compare", str(a), str(b))
+    assert result.exit_code == 0 and "1 the same" in result.stdout
+
+
+def test_what_was_measured_once_says_so(gpus: Bench, tmp_path: Path) -> None:
+    a, b = stored(tmp_path / "a.db", 64, 100.0), stored(tmp_path / "b.db", 64, 110.0)
+    result = gpus.tune("compare", str(a), str(b))
+    assert result.exit_code == 1 and "measured once" in result.stdout
+
+
+def test_files_and_the_database_in_use(sides: tuple[Bench, str, str], tmp_path: Path) -> None:
+    bench, a, b = sides
+    file = tmp_path / "baseline.json"
+    bench.tune("export", "--db", a, "-o", str(file))
+    stored(tmp_path / "cache.db", 64, 100.0, 100.1, 99.9)
+    assert bench.tune("compare", str(file)).exit_code == 0
+    of_file = json.loads(bench.tune("compare", str(file), b, "--json").stdout)
+    assert of_file["counts"] == json.loads(bench.tune("compare", a, b, "--json").stdout)["counts"]
+
+
+def test_dates_and_versions_of_one_database(gpus: Bench, tmp_path: Path) -> None:
+    file = stored(tmp_path / "cache.db", 64, 100.0, 100.1, 99.9, triton="3.6.0")
+    stored(file, 64, 120.0, 120.1, 119.9)
+    with Store.open(file) as store:
+        store.forget(store.studies()[-1].id)
+    stored(file, 64, 130.0, 130.1, 129.9)
+    result = gpus.tune("compare", str(file), str(file), "--a", "triton=3.6.0", "--json")
+    assert json.loads(result.stdout)["changes"][0]["ratio"]["value"] == pytest.approx(1.3)
+    assert gpus.tune("compare", str(file), str(file)).exit_code == 0, "the newest with itself"
+    none = gpus.tune("compare", str(file), str(file), "--a", "until=2020-01-01")
+    assert none.exit_code == 2 and "no problem is on both sides" in none.stderr
+    both = gpus.tune("compare", str(file), str(file), "--a", "until=2999-12-31", "--a", "world-size=8")
+    assert both.exit_code == 0
+
+
+def test_another_machine(gpus: Bench, tmp_path: Path) -> None:
+    a = stored(tmp_path / "a.db", 64, 100.0, 100.1, 99.9, machine=OTHER_GPUS)
+    b = stored(tmp_path / "b.db", 64, 70.0, 70.1, 69.9)
+    result = gpus.tune("compare", str(a), str(b))
+    assert result.exit_code == 0 and "1 faster" in result.stdout
+    assert "on 8 × NVIDIA H100 (sm_90, nvlink), then 8 × NVIDIA H200" in result.stdout
+    stored(b, 64, 99.0, 99.1, 98.9, machine=OTHER_GPUS)
+    assert "1 the same, 1 new" in gpus.tune("compare", str(a), str(b)).stdout, "of several machines, each with itself"
+
+
+def test_decorated_kernels_are_compared_too(gpus: Bench, tmp_path: Path) -> None:
+    key = CacheKey("multiply_tile", '{"M":64,"a.dtype":"torch.float16"}', 1, "GPU", "sm_90", "none", "graph")
+    for name, median in (("a", 100.0), ("b", 50.0)):
+        with Store.open(tmp_path / f"{name}.db") as store:
+            study = store.study(key, Provenance("s", "f", "3", "0", "2", "5"), seed=0, space_size=6)
+            store.finish(study.id, Winner(Config({"BLOCK": 64}), in_rounds(median)))
+    result = gpus.tune("compare", str(tmp_path / "a.db"), str(tmp_path / "b.db"))
+    assert result.exit_code == 0 and "multiply-tile on 1 × GPU" in result.stdout and "faster" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["nowhere.db"], "nowhere.db: No such file or directory; give a database or a file of tune export"),
+        (["."], "Is a directory"),
+        (["A", "A", "--a", "until"], "'until': write it like until=2026-11-01"),
+        (["A", "A", "--a", "until=soon"], "until=soon: write a date like 2026-11-20"),
+        (["A", "A", "--b", "colour=red"], "colour=red: allowed: since, until, workload, device"),
+        (["A", "A", "--threshold", "-3%"], "--threshold -3%: write a percentage"),
+        (["A", "A", "--json", "--markdown"], "choose one"),
+        (["NOTES", "A"], "notes.txt: not JSON"),
+        (["SQLITE", "A"], "another program's SQLite database"),
+    ],
+)
+def test_bad_input(gpus: Bench, tmp_path: Path, words: list[str], told: str) -> None:
+    import sqlite3
+
+    (tmp_path / "notes.txt").write_text("somebody's")
+    with sqlite3.connect(tmp_path / "other.db") as other:
+        other.execute("CREATE TABLE t (a)")
+    other.close()
+    places = {"NOTES": "notes.txt", "SQLITE": "other.db", "A": "a.db"}
+    stored(tmp_path / "a.db", 64, 100.0)
+    result = gpus.tune("compare", *(str(tmp_path / places[w]) if w in places else w for w in words))
+    assert (result.exit_code, result.stdout) == (2, "") and told in result.stderr

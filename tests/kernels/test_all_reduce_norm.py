@@ -1,0 +1,66 @@
+"""All-reduce + residual + RMSNorm is right in every mode: under the interpreter, and on all GPUs there are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from every_mode import check_all, few, on_cpu, ranks_a_gpu, variants
+
+from autotune.errors import InvalidProblem
+from autotune.machine import machine
+from autotune.workloads import workload
+
+WORKLOAD = workload("all_reduce_norm")
+MODES = {"bsp", "library_collective", "one_shot", "two_shot"}
+
+BLOCKS = [
+    {"block_m": 1, "num_warps": 1, "senders": 0},
+    {"block_m": 2, "num_warps": 4, "senders": 2},
+    {"block_m": 4, "num_warps": 2, "senders": 0},
+    {"block_m": 1, "num_warps": 2, "senders": 4},
+]
+
+
+@pytest.mark.parametrize(
+    ("world_size", "sizes", "count"),
+    [
+        (1, {"m": 3, "n": 64, "dtype": "fp16"}, 2),
+        (2, {"m": 5, "n": 520}, 8),
+        (3, {"m": 7, "n": 264, "dtype": "fp32", "eps": 1e-2}, 4),
+        (4, {"m": 1, "n": 1024, "dtype": "fp16"}, 4),
+    ],
+)
+def test_every_mode_is_right_under_the_interpreter(world_size: int, sizes: dict[str, Any], count: int) -> None:
+    here = on_cpu()
+    problem = WORKLOAD.problem_type(world_size=world_size, **sizes)
+    check_all(WORKLOAD, problem, few(variants(WORKLOAD, problem, here, BLOCKS), count), MODES)
+
+
+def test_a_row_that_no_program_can_hold_is_refused() -> None:
+    for n in (100, 16392):
+        with pytest.raises(InvalidProblem, match=f"n={n}: must be a multiple of 8, and 16384 at most"):
+            WORKLOAD.problem_type(m=1, n=n, world_size=2)
+    with pytest.raises(InvalidProblem, match="eps=-1.0: must be a number"):
+        WORKLOAD.problem_type(m=1, n=64, eps=-1.0, world_size=2)
+
+
+GPU_BLOCKS = [
+    {"block_m": 1, "num_warps": 8, "senders": 0},
+    {"block_m": 1, "num_warps": 16, "senders": 4},
+    {"block_m": 2, "num_warps": 16, "senders": 1},
+    {"block_m": 1, "num_warps": 4, "senders": 8},
+]
+
+
+@pytest.mark.gpu(2)
+@ranks_a_gpu
+@pytest.mark.parametrize(
+    "sizes",
+    [{"m": 16, "n": 8192}, {"m": 1, "n": 5120, "dtype": "fp16"}, {"m": 300, "n": 4096, "dtype": "fp32"}],
+    ids=lambda sizes: f"m={sizes['m']}",
+)
+def test_every_mode_is_right_on_gpus(ranks: int, sizes: dict[str, Any]) -> None:
+    here = machine()
+    problem = WORKLOAD.problem_type(world_size=here.gpus * ranks, **sizes)
+    check_all(WORKLOAD, problem, few(variants(WORKLOAD, problem, here, GPU_BLOCKS), 24), MODES)
