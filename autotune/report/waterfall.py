@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from autotune.taxes import ladder
 from autotune.taxes.arithmetic import Estimate, estimate
 from autotune.taxes.result import Taxes
+from autotune.taxes.trace import Traced
 
 WIDTH = 80
 NAMES, NUMBERS = 29, 17
@@ -91,6 +92,8 @@ def table(taxes: Taxes) -> list[tuple[str, str]]:
     if taxes.barrier:
         small, short = unit(abs(estimate(taxes.barrier).value))
         lines.append(("a barrier", f"{number(estimate(taxes.barrier), small)} {short}, of all ranks on the device"))
+    for letter, traced in taxes.traces.items():
+        lines.append((f"traced {letter}", _traced(traced, size, name)))
     return lines
 
 
@@ -140,6 +143,15 @@ def _lateness(taxes: Taxes) -> str:
         slack = f"over {most / size:.0f}" if math.isinf(absorbed) else f"{absorbed / size:.1f}"
         told.append(f"{letter} passes on {100 * found.value:.0f} ± {100 * found.error:.0f} %, absorbs {slack} {name}")
     return "\n".join(told)
+
+
+def _traced(traced: Traced, size: float, name: str) -> str:
+    """The twin's price, and what its stamps say of the barriers."""
+    text = f"the twin takes {traced.slowdown:.2f} times as long"
+    if traced.skew is None or traced.tail is None:
+        return text
+    skew, tail = (f"{each / size:.{_digits(each / size)}f} {name}" for each in (traced.skew, traced.tail))
+    return f"{text}; at barriers ranks wait {skew} for the last rank,\nand programs {tail} for the last one of theirs"
 
 
 def _bar(begin: float, end: float) -> str:

@@ -15,8 +15,9 @@ from autotune.outcome import Evaluation, Latency
 from autotune.problem import Problem
 from autotune.ranks.early_stop import slowest
 from autotune.ranks.evaluation import MeasurePlan, kind_of, warm_from
-from autotune.ranks.protocol import Done, Failed, MeasureBarrier, Turn
+from autotune.ranks.protocol import Done, Failed, MeasureBarrier, Trace, Turn
 from autotune.taxes.result import Doses, Taxes
+from autotune.taxes.trace import Traced
 from autotune.workloads import Workload
 
 ROUNDS = {"gpu": 40, "interpreter": 3}
@@ -35,6 +36,8 @@ DOSED = ("E1", "G", "B")
 
 LATE = {"gpu": (0.0, 10.0, 20.0, 50.0), "interpreter": (0.0, 20e3, 50e3)}
 """Microseconds by which one rank is late; an interpreted call takes tens of milliseconds."""
+TRACED = ("S", "D")
+"""Rungs of which one call is traced, on request."""
 DELAYED = ("E1", "B", "S", "D", "F")
 
 FEWEST_ROUNDS = 2
@@ -51,7 +54,7 @@ class Ranks(Protocol):
     def measure_parts(self, plan: MeasurePlan) -> dict[str, Latency]:
         pass
 
-    def turn(self, request: Turn | MeasureBarrier) -> list[Done] | Failed:
+    def turn(self, request: Turn | MeasureBarrier | Trace) -> list[Done] | Failed:
         pass
 
 
@@ -210,6 +213,22 @@ class Course:
                     found[letter][dose].append(typical(give(letter, dose)))
         return {letter: {dose: tuple(each) for dose, each in by_dose.items()} for letter, by_dose in found.items()}
 
+    def traced(self, letter: str) -> Traced | None:
+        """One call of a rung's twin on all ranks; None, and why, where the twin is not right."""
+        self.watch("tracing", 0, 1)
+        twin = self.configs[letter].replace(trace=True)
+        plan = MeasurePlan(self.amount.warmup, self.amount.calls, self.amount.calls)
+        found = self.ranks.evaluate(twin, 0, plan)
+        if found.latency is None:
+            self.missing[f"{letter} traced"] = f"{found.outcome.value}: {found.reason}"
+            return None
+        plain, slower = (typical(self.turn(letter, config)) for config in (None, twin))
+        answers = self.ranks.turn(Trace())
+        if isinstance(answers, Failed):
+            self.missing[f"{letter} traced"] = f"{answers.outcome.value}: {answers.reason}"
+            return None
+        return Traced.of(slower / plain, [answer.events for answer in answers])
+
     def barrier(self) -> tuple[float, ...]:
         """A barrier of all ranks less an empty launch, round by round; empty if it cannot be measured."""
         found = []
@@ -230,10 +249,11 @@ Dose = Callable[[str, float], list[Done]]
 
 def measure(
     workload: Workload, problem: Problem, machine: Machine, ranks: Ranks, winner: Config, base: Base, amount: Amount,
-    watch: Callable[[str, int, int], None] = lambda phase, done, of: None,
+    watch: Callable[[str, int, int], None] = lambda phase, done, of: None, trace: bool = False,
 ) -> Taxes:  # fmt: skip
-    """Measure the ladder of a problem, and both doses. ``ranks`` are running. Raises AutotuneError if no two rungs can
-    be measured.
+    """Measure the ladder of a problem, and both doses; with ``trace`` also one traced call. ``ranks`` are running.
+
+    Raises AutotuneError if no two rungs can be measured.
     """
     if amount.rounds < FEWEST_ROUNDS:
         raise AutotuneError(f"{amount.rounds} round: an interval needs at least {FEWEST_ROUNDS}")
@@ -255,6 +275,9 @@ def measure(
 
     phased = [letter for letter in DOSED if workload.overlapping]
     alone = problem.world_size == 1
+    launches = run.doses(phased, LAUNCHES, "empty launches", launched)
+    late = run.doses(() if alone else DELAYED, amount.late, "a late rank", delayed)
+    traces = {letter: run.traced(letter) for letter in TRACED if trace and letter in run.configs}
     return Taxes(
         winner=winner,
         base=base.config,
@@ -264,10 +287,11 @@ def measure(
         rounds={letter: tuple(each) for letter, each in times.items()},
         parts={name: tuple(each) for name, each in parts.items() if len(each) == amount.rounds},
         clocks={} if machine.is_interpreter else {letter: tuple(each) for letter, each in clocks.items()},
-        launches=run.doses(phased, LAUNCHES, "empty launches", launched),
-        late=run.doses(() if alone else DELAYED, amount.late, "a late rank", delayed),
+        launches=launches,
+        late=late,
         barrier=barrier,
         interpreted=machine.is_interpreter,
+        traces={letter: found for letter, found in traces.items() if found is not None},
     )
 
 

@@ -13,6 +13,7 @@ from autotune.errors import InputError
 from autotune.taxes import ladder
 from autotune.taxes.arithmetic import Estimate, combined, difference, estimate, same_clock, slack, slope
 from autotune.taxes.ladder import Step
+from autotune.taxes.trace import Traced
 
 FORMAT = 1
 
@@ -47,8 +48,8 @@ class Taxes:
     barrier: Rounds = ()
     """A barrier of all ranks on the device, less an empty launch."""
     interpreted: bool = False
-    traces: dict[str, Any] = field(default_factory=dict)
-    """Events of one traced call, by letter; see ``trace``."""
+    traces: dict[str, Traced] = field(default_factory=dict)
+    """One traced call, by letter; stored with some programs only."""
 
     @property
     def kept(self) -> list[int]:
@@ -129,6 +130,7 @@ class Taxes:
                 values[name] = {letter: tuple(map(float, each)) for letter, each in values[name].items()}
             for name in ("launches", "late"):
                 values[name] = {letter: _doses(each) for letter, each in values[name].items()}
+            values["traces"] = {letter: Traced.from_dict(each) for letter, each in values["traces"].items()}
             values["barrier"] = tuple(map(float, values["barrier"]))
             return cls(**values)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -153,6 +155,10 @@ def summary(taxes: Taxes) -> dict[str, Any]:
         "late_slopes": {letter: _estimate(each) for letter, each in taxes.late_slopes().items()},
         "slack": {letter: None if each == float("inf") else each for letter, each in taxes.slacks().items()},
         "barrier": _estimate(estimate(taxes.barrier)) if taxes.barrier else None,
+        "traced": {
+            letter: {"slowdown": each.slowdown, "skew": each.skew, "tail": each.tail}
+            for letter, each in taxes.traces.items()
+        },
         "interpreted": taxes.interpreted,
     }
 
@@ -162,7 +168,9 @@ def _estimate(found: Estimate) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """JSON-able; a mapping by dose becomes a list of pairs, whose order and numbers JSON keeps."""
+    """JSON-able. A mapping by dose becomes a list of pairs, which keeps order and numbers; of a trace some programs."""
+    if isinstance(value, Traced):
+        return value.sampled().as_dict()
     if isinstance(value, Mapping):
         if value and all(isinstance(key, (int, float)) for key in value):
             return [[key, _plain(each)] for key, each in value.items()]

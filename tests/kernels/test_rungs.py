@@ -6,20 +6,12 @@ from typing import Any
 
 import pytest
 from every_mode import check_all, on_cpu
+from rungs import SMALL
 
 from autotune.config import Config
 from autotune.machine import H100, machine
 from autotune.taxes.measure import ladder_of
 from autotune.workloads import workload
-
-SMALL: dict[str, dict[str, Any]] = {
-    "all_gather_gemm": {"m": 36, "n": 80, "k": 64, "bias": True, "b_order": "nk"},
-    "gemm_reduce_scatter": {"m": 44, "n": 40, "k": 128, "bias": True},
-    "gemm_all_reduce": {"m": 20, "n": 72, "k": 128, "bias": True},
-    "flash_decode": {"batch": 2, "q_heads": 4, "kv_heads": 2, "head_dim": 64, "kv_len": 40, "dtype": "fp16",
-                     "ragged": True},
-}  # fmt: skip
-"""Tiles stand out of every dimension; there are several on each rank."""
 
 OTHERS: dict[str, dict[str, Any]] = {
     "all_gather_gemm": {"split_k": 2, "peer_order": "rotate"},

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json as jsonlib
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -16,7 +17,7 @@ from autotune.cli.commands.tune import say_where
 from autotune.cli.interrupts import exit_code
 from autotune.cli.options import Database, Json, RegimeName, Request
 from autotune.db import CacheKey, Entry, Store
-from autotune.errors import AutotuneError
+from autotune.errors import AutotuneError, InputError
 from autotune.machine import Machine
 from autotune.outcome import DEFAULT_REGIME, Regime, regime_of
 from autotune.problem import Problem
@@ -30,6 +31,11 @@ Rounds = Annotated[
                              show_default="40; 3 under the interpreter")
 ]  # fmt: skip
 
+TraceFile = Annotated[
+    Path | None,
+    typer.Option("--trace", metavar="FILE", help="Also trace one call on all ranks, into FILE for Perfetto."),
+]
+
 
 def taxes() -> None:
     """Measure the taxes of bulk-synchronous programs: kernel launch, bulk synchrony, locality."""
@@ -37,7 +43,7 @@ def taxes() -> None:
 
 def measure_taxes(
     request: Request, rounds: Rounds = None, regime: RegimeName = DEFAULT_REGIME.value, db: Database = None,
-    json: Json = False,
+    trace: TraceFile = None, json: Json = False,
 ) -> None:  # fmt: skip
     """Takes the problem's tuned config, times variants between it and the library's way, and stores the result with
     the study.
@@ -45,6 +51,8 @@ def measure_taxes(
     from autotune.taxes.measure import Amount, choose_base, measure
     from autotune.taxes.result import summary
 
+    if trace is not None and not trace.parent.is_dir():
+        raise InputError(f"file {trace}: folder {trace.parent} does not exist")
     machine, workload, wanted = session.machine_to_measure_on(), request.workload, regime_of(regime)
     session.check_ranks(request.world_size(machine), machine)
     problem = request.problem(machine)
@@ -63,17 +71,27 @@ def measure_taxes(
         with closing(session.make_gang(workload, problem, machine)) as gang, _watching() as watch:
             output.say("starting the ranks")
             gang.start()
-            found = measure(workload, problem, machine, gang, winner, base, Amount.on(machine, rounds), watch)  # type: ignore[arg-type]
+            amount, tracing = Amount.on(machine, rounds), trace is not None
+            found = measure(workload, problem, machine, gang, winner, base, amount, watch, tracing)  # type: ignore[arg-type]
     except KeyboardInterrupt:
         output.say("interrupted; nothing was stored")
         raise typer.Exit(exit_code()) from None
     with Store.open(db) as store:
         store.add_taxes(entry.study_id, found.to_json())
+    if trace is not None:
+        _write_trace(found, trace)
     if json:
         output.data_json({**summary(found), "measured": jsonlib.loads(found.to_json())})
     else:
         output.data(_text(request, problem, machine, entry, found))
     output.say(f"stored with study {entry.study_id}; next: {request.command('report', db)}")
+
+
+def _write_trace(found: Taxes, file: Path) -> None:
+    from autotune.taxes.ladder import RUNGS
+    from autotune.taxes.trace import perfetto
+
+    output.write(jsonlib.dumps(perfetto(found.traces, RUNGS)), file, "a trace, which ui.perfetto.dev opens,")
 
 
 def _entry(

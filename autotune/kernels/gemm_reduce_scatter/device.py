@@ -67,7 +67,7 @@ def sum_own_tile(
     traces.begin(trace, traces.PASSED, 0, 0)
     wait_for_all(ready, epoch + 1, status, spin_limit, WORLD)
     traces.end(trace, traces.PASSED, 0)
-    traces.begin(trace, traces.TILE, 0, index)
+    traces.begin(trace, traces.SENT, 0, index)
     tiles_m = tl.cdiv(rows, BLOCK_M)
     place = (slot * WORLD + rank) * tiles + index
     acc = read_tile(inbox, place, BLOCK_M, BLOCK_N).to(tl.float32)
@@ -78,7 +78,7 @@ def sum_own_tile(
     store_tile(
         acc, c, index % tiles_m * BLOCK_M, index // tiles_m * BLOCK_N, rows, N, bias, BLOCK_M, BLOCK_N, TMA, BIAS
     )  # fmt: skip
-    traces.end(trace, traces.TILE, 0)
+    traces.end(trace, traces.SENT, 0)
 
 
 @triton.jit(do_not_specialize=["M", "rows", "group_m", "rank", "spin_limit", "producers", "finishing"])
@@ -146,14 +146,16 @@ def gemm_scatter_kernel(
             if LATE:
                 announce(stored_index, tiles, sent, arrivals, stored_owner, rank, heap_bases, TRANSFER_TILES)
             place = (slot * WORLD + (owner if PULL else rank)) * tiles + index
-            traces.begin(trace, traces.SENT, item // programs, item)
+            if not PHASED:
+                traces.begin(trace, traces.SENT, item // programs, item)
             send_tile(acc, inbox, place, rank if PULL else owner, rank, heap_bases, BLOCK_M, BLOCK_N)
             if LATE:
                 stored_owner = owner
                 stored_index = index
             elif not PHASED:
                 announce(index, tiles, sent, arrivals, owner, rank, heap_bases, TRANSFER_TILES)
-            traces.end(trace, traces.SENT, item // programs)
+            if not PHASED:
+                traces.end(trace, traces.SENT, item // programs)
         traces.end(trace, traces.TILE, item // programs)
     if LATE:
         announce(stored_index, tiles, sent, arrivals, stored_owner, rank, heap_bases, TRANSFER_TILES)

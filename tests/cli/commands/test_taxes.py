@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -132,6 +133,19 @@ def fail_late(gang: FakeGang) -> None:
     gang.turn_failure = Failed(Outcome.TIMED_OUT, "rank 1: a wait in the kernel timed out")
 
 
+def test_a_trace_is_a_file_for_perfetto(gpus: Bench, tmp_path: Path) -> None:
+    tuned(gpus, "gemm_all_reduce")
+    file = tmp_path / "trace.json"
+    result = gpus.tune("taxes", "gemm-all-reduce", "--rounds", "2", "--trace", str(file))
+    assert result.exit_code == 0 and f"to {file}" in result.stderr, result.stderr
+    assert "the twin takes 1.00 times as long" in result.stdout
+    found = json.loads(file.read_text())["traceEvents"]
+    assert {each["ph"] for each in found} == {"M", "X", "i"}
+    assert len({each["pid"] for each in found}) == 16, "eight ranks of S, eight of D"
+    with Store.open(create=False) as store:
+        assert set(Taxes.from_json(store.taxes(1) or "").traces) == {"S", "D"}
+
+
 @pytest.mark.parametrize(
     ("words", "code", "told"),
     [
@@ -142,6 +156,7 @@ def fail_late(gang: FakeGang) -> None:
         (["gemm-all-reduce", "--world-size", "16"], 2, "this machine has 8 GPUs"),
         (["gemm-all-reduce", "--regime", "fast"], 2, "regime 'fast': allowed"),
         (["gemm-all-reduce", "--db", "nowhere.db"], 2, "no database at"),
+        (["gemm-all-reduce", "--trace", "/no/such/folder/x.json"], 2, "folder /no/such/folder does not exist"),
         (["no-such-thing"], 2, "no workload named"),
     ],
 )

@@ -14,6 +14,7 @@ from autotune.db import Store
 from autotune.report import build, to_dict, to_markdown
 from autotune.report.page import Study, finished, to_html
 from autotune.report.page.views import taxes as view_of
+from autotune.report.page.views import timeline
 from autotune.taxes.measure import Amount, Base, measure
 from autotune.taxes.result import Taxes
 from autotune.tuning import Budget, Effort, tune
@@ -29,7 +30,7 @@ def measured() -> Taxes:
     problem = FOUND.default_problem(EIGHT_GPUS, 8)
     config = FOUND.default_config(problem, EIGHT_GPUS).replace(num_stages=3)
     gang: Any = FakeGang(problem)
-    return measure(FOUND, problem, EIGHT_GPUS, gang, config, Base(config, "the winner"), AMOUNT)
+    return measure(FOUND, problem, EIGHT_GPUS, gang, config, Base(config, "the winner"), AMOUNT, trace=True)
 
 
 @pytest.fixture(scope="module")
@@ -69,6 +70,28 @@ def test_the_waterfall_draws_every_rung_and_every_step(taxed: Study, measured: T
     half = next(series for series in lateness.option["series"] if series["name"] == "D")
     assert half["data"][-1]["value"] == pytest.approx([50.0, 25.0], abs=0.5)
     json.dumps([chart.option for chart in found.charts], allow_nan=False)
+
+
+def test_the_timeline_has_a_lane_for_each_rank_and_a_span_for_each_event(taxed: Study) -> None:
+    found = timeline.view(taxed)
+    assert found is not None and [chart.name for chart in found.charts] == ["timeline-S", "timeline-D"]
+    assert taxed.report is not None and taxed.report.ladder is not None
+    traced = taxed.report.ladder.traces["S"]
+    lines = timeline.rows(traced)
+    assert {rank for rank, *_ in lines} == set(range(8)) and len(lines) <= 64
+    option = found.charts[0].option
+    assert [name for name in option["yAxis"]["data"] if name] == [f"rank {rank}" for rank in range(8)]
+    for series in option["series"]:
+        for span in series["data"]:
+            row, begin, end = span["value"]
+            assert 0 <= row < len(lines) and 0 <= begin <= end and f"rank {lines[row][0]}," in span["name"]
+    assert {series["name"] for series in option["series"]} == {"tile", "sends", "barrier"}
+    assert len(found.tables[0].rows) == 8 and "the twin takes" in found.notes[0]
+
+
+def test_without_a_trace_there_is_no_timeline(measured: Taxes, tmp_path: Path) -> None:
+    bare = dataclasses.replace(measured, traces={})
+    assert timeline.view(study_of(tmp_path / "cache.db", bare.to_json())) is None
 
 
 def test_what_is_nil_is_pale_and_said(measured: Taxes) -> None:
@@ -119,4 +142,6 @@ def test_a_report_is_built_from_the_store(taxed: Study, measured: Taxes, tmp_pat
     with Store.open(tmp_path / "cache.db") as store:
         study_of(tmp_path / "other.db", measured.to_json())
     with Store.open(tmp_path / "other.db", create=False) as store:
-        assert build(store, store.entries()[0], FOUND).ladder == measured
+        found = build(store, store.entries()[0], FOUND).ladder
+    stored = {letter: traced.sampled() for letter, traced in measured.traces.items()}
+    assert found == dataclasses.replace(measured, traces=stored)
