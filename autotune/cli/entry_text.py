@@ -158,7 +158,7 @@ def entry_lines(entry: Entry) -> Lines:
                                 "are as they were"))  # fmt: skip
     elif entry.origin:
         lines.append(("file", entry.origin))
-    stale = why_stale(entry)
+    stale = why_stale(entry.key, entry.provenance)
     if stale:
         lines.append(("stale", stale))
     if entry.key.device == INTERPRETER:

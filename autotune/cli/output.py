@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import typer
 
@@ -90,24 +90,28 @@ class _Warnings(logging.Handler):
         say(f"tune: warning: {record.getMessage()}")
 
 
-def columns(header: Sequence[str], rows: Sequence[Sequence[str]], width: int | None = None) -> str:
-    """A table as aligned plain text. In a terminal it fits, and long texts take several lines; else a row is a line."""
+def columns(header: Sequence[str], rows: Sequence[Sequence[str]], width: int | None = None, align: str = "") -> str:
+    """A table as aligned plain text. In a terminal it fits, and long texts take several lines; else a row is a line.
+
+    ``align`` has ``r`` for each column of numbers.
+    """
     from rich.console import Console
 
     console = Console(file=io.StringIO(), width=width or table_width(), color_system=None)
-    console.print(table(header, rows))
+    console.print(table(header, rows, align))
     text: str = console.file.getvalue()  # type: ignore[attr-defined]
     return "\n".join(line.rstrip() for line in text.splitlines())
 
 
-def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+def table(header: Sequence[str], rows: Sequence[Sequence[str]], align: str = "") -> Table:
     """For rich, which makes it fit."""
     from rich.table import Table
     from rich.text import Text
 
     found = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for name in header:
-        found.add_column(Text(name), overflow="fold")
+    for place, name in enumerate(header):
+        justify: Literal["left", "right"] = "right" if align[place : place + 1] == "r" else "left"
+        found.add_column(Text(name), overflow="fold", justify=justify)
     for row in rows:
         found.add_row(*(Text(visible(cell)) for cell in row))
     return found
@@ -116,24 +120,6 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
 def table_width() -> int:
     """The terminal's; without one as much as any row needs."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else WIDE
-
-
-def fitted(header: Sequence[str], rows: Sequence[Sequence[str]], align: str = "") -> str:
-    """A table that fits the terminal, 80 columns in a pipe: long cells are folded. ``align``: ``r`` is to the right."""
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_edge=False)
-    for place, name in enumerate(header):
-        right = align[place : place + 1] == "r"
-        table.add_column(Text(visible(name)), justify="right" if right else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(visible(text)) for text in row))
-    console = Console(color_system=None, force_terminal=False, highlight=False)
-    with console.capture() as captured:
-        console.print(table)
-    return "\n".join(line.rstrip() for line in captured.get().splitlines())
 
 
 def named(lines: Sequence[tuple[str, str]]) -> str:

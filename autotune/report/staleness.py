@@ -1,22 +1,22 @@
-"""Why an entry is stale on this machine, as far as that can be known without loading anything."""
+"""Why a result is stale on this machine, as far as that can be known without loading anything."""
 
 from __future__ import annotations
 
 import dataclasses
 from contextlib import suppress
 
-from autotune.db import Entry
+from autotune.db import CacheKey, Provenance
 from autotune.errors import UnknownWorkload
 from autotune.machine import versions
 from autotune.workloads import installed_workload, provenance_of
 
 
-def why_stale(entry: Entry) -> str:
-    """In words; empty where the entry is served. Of a decorated kernel, and of a workload that is not installed here,
+def why_stale(key: CacheKey, provenance: Provenance) -> str:
+    """In words; empty where it is served. Of a decorated kernel, and of a workload that is not installed here,
     only the versions are known: its sources are seen where it is launched.
     """
-    today = dataclasses.replace(entry.provenance, **versions())
-    if not entry.key.is_kernel:
+    today = dataclasses.replace(provenance, **versions())
+    if not key.is_kernel:
         with suppress(UnknownWorkload):
-            today = provenance_of(installed_workload(entry.key.workload))
-    return entry.provenance.changes(today)
+            today = provenance_of(installed_workload(key.workload))
+    return provenance.changes(today)

@@ -18,7 +18,7 @@ from optuna.distributions import CategoricalDistribution
 from optuna.exceptions import ExperimentalWarning, OptunaError
 from optuna.storages import RDBStorage
 from optuna.trial import FrozenTrial, TrialState, create_trial
-from sqlalchemy import URL, make_url
+from sqlalchemy import URL, event, make_url
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from autotune.db import StudyRecord, TrialRecord, Winner
@@ -48,20 +48,12 @@ REFUSED = (Outcome.INVALID, Outcome.DID_NOT_COMPILE, Outcome.OUT_OF_RESOURCES)
 """Outcomes of configs that were never run: Optuna's PRUNED. Those that failed when they ran are FAIL."""
 
 
-class LiveStorage:
-    """An open Optuna storage, and the thread that writes into it.
-
-    What is tuned waits for no storage and depends on none: where one fails, a warning says so, once, and the run goes
-    on without it.
-    """
+class DirectStorage:
+    """An open Optuna storage that is written at once; what goes wrong is raised as StoreError."""
 
     def __init__(self, storage: RDBStorage, place: str) -> None:
         """``place`` names it in messages."""
         self._storage, self._place = storage, place
-        self._jobs: queue.Queue[Callable[[], None] | None] = queue.Queue()
-        self._failed = False
-        self._writer = threading.Thread(target=self._write, name="optuna-storage", daemon=True)
-        self._writer.start()
 
     def study(self, study: StudyRecord, space: Space, history: Iterable[TrialRecord]) -> LiveStudy:
         """A study of the storage's for one of ours; of its ``history``, what the storage lacks is added."""
@@ -70,13 +62,8 @@ class LiveStorage:
         return live
 
     def close(self) -> None:
-        """Write what is left to be written, if that does not take too long."""
-        self._jobs.put(None)
-        self._writer.join(LAST_SECONDS)
-        if self._writer.is_alive():
-            self._give_up(f"did not take everything within {LAST_SECONDS:.0f} s")
-        else:
-            self._storage.engine.dispose()
+        """Let go of the storage."""
+        self._storage.engine.dispose()
 
     def open_study(self, name: str) -> optuna.Study:
         """The storage's study of that name, made where there is none."""
@@ -85,6 +72,37 @@ class LiveStorage:
             study = optuna.create_study(storage=self._storage, study_name=name, load_if_exists=True)
             study.set_metric_names(["latency, µs"])
         return study
+
+    def put(self, job: Callable[[], None]) -> None:
+        """Have something written."""
+        try:
+            job()
+        except (SQLAlchemyError, OptunaError) as error:
+            raise StoreError(f"Optuna storage {self._place}: {_first_line(error)}") from error
+
+
+class LiveStorage(DirectStorage):
+    """An open Optuna storage, and the thread that writes into it.
+
+    What is tuned waits for no storage and depends on none: where one fails, a warning says so, once, and the run goes
+    on without it.
+    """
+
+    def __init__(self, storage: RDBStorage, place: str) -> None:
+        super().__init__(storage, place)
+        self._jobs: queue.Queue[Callable[[], None] | None] = queue.Queue()
+        self._failed = False
+        self._writer = threading.Thread(target=self._write, name="optuna-storage", daemon=True)
+        self._writer.start()
+
+    def close(self) -> None:
+        """Write what is left to be written, if that does not take too long."""
+        self._jobs.put(None)
+        self._writer.join(LAST_SECONDS)
+        if self._writer.is_alive():
+            self._give_up(f"did not take everything within {LAST_SECONDS:.0f} s")
+        else:
+            super().close()
 
     def put(self, job: Callable[[], None]) -> None:
         """Have something written, in its turn."""
@@ -108,7 +126,7 @@ class LiveStorage:
 class LiveStudy:
     """One of our studies in an Optuna storage: trials as they end, the winner among the study's attributes."""
 
-    def __init__(self, storage: LiveStorage, study: StudyRecord, space: Space) -> None:
+    def __init__(self, storage: DirectStorage, study: StudyRecord, space: Space) -> None:
         """Nothing is written yet."""
         self._storage, self._record, self._space = storage, study, space
         self._regime = Regime(study.key.regime)
@@ -178,18 +196,39 @@ def live_storage(url: str | None) -> Iterator[LiveStorage | None]:
     if url is None:
         yield None
         return
-    target = _checked(url)
-    place = str(target)
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    try:
-        storage = RDBStorage(target.render_as_string(hide_password=False), engine_kwargs=_options(target))
-    except (SQLAlchemyError, OptunaError, ImportError, RuntimeError, ValueError, OSError) as error:
-        raise StoreError(f"Optuna storage {place}: {_first_line(error)}; {ALLOWED}") from error
-    live = LiveStorage(storage, place)
+    live = LiveStorage(*_opened(url))
     try:
         yield live
     finally:
         live.close()
+
+
+@contextmanager
+def direct_storage(url: str) -> Iterator[DirectStorage]:
+    """The Optuna storage of a URL, written at once; raises StoreError.
+
+    A file is not forced onto the disk after each of thousands of commits: it can be written again.
+    """
+    opened, place = _opened(url)
+    if opened.engine.dialect.name == "sqlite":
+        event.listen(opened.engine, "connect", lambda raw, _: raw.execute("PRAGMA synchronous = OFF"))
+        opened.engine.dispose()  # of connections from before
+    storage = DirectStorage(opened, place)
+    try:
+        yield storage
+    finally:
+        storage.close()
+
+
+def _opened(url: str) -> tuple[RDBStorage, str]:
+    """The storage, and its place without a password."""
+    target = _checked(url)
+    place = str(target)
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    try:
+        return RDBStorage(target.render_as_string(hide_password=False), engine_kwargs=_options(target)), place
+    except (SQLAlchemyError, OptunaError, ImportError, RuntimeError, ValueError, OSError) as error:
+        raise StoreError(f"Optuna storage {place}: {_first_line(error)}; {ALLOWED}") from error
 
 
 def study_name(study: StudyRecord) -> str:

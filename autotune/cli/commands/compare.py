@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -57,9 +59,13 @@ def compare(
     elif markdown:
         output.write(to_markdown(found), output_file, "changes")
     else:
-        output.write(to_text(found, output.fitted) + "\n", output_file, "changes")
+        output.write(to_text(found, _fitted) + "\n", output_file, "changes")
     if found.counts[Verdict.SLOWER]:
         raise typer.Exit(1)
+
+
+def _fitted(header: Sequence[str], rows: Sequence[Sequence[str]], align: str) -> str:
+    return output.columns(header, rows, shutil.get_terminal_size().columns, align)
 
 
 def _side(place: str, conditions: list[str], stack: ExitStack) -> Side:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from autotune.cli import output
 from autotune.cli.wanted import Wanted
-from autotune.db import CacheKey, Store
+from autotune.db import CacheKey, Store, StudyRecord
 from autotune.errors import AutotuneError, InputError
 from autotune.workloads import Workload
 
@@ -20,9 +20,13 @@ if TYPE_CHECKING:
     from autotune.report.page import Study
 
 
+FOLDER = Path("tune-report")
+"""The folder of all pages, unless another one is named."""
+
+
 def write_pages(
     wanted: Wanted, target: Path | None, db: str | None,
-    *, open: bool, load: Callable[[CacheKey], Workload | None],
+    *, open: bool, all: bool = False, load: Callable[[CacheKey], Workload | None],
 ) -> None:  # fmt: skip
     """Build the pages of the studies that are asked for and write them, the newest first.
 
@@ -30,9 +34,9 @@ def write_pages(
     """
     from autotune.report.page import to_html
 
-    studies = _studies(wanted, db, load)
-    if len(studies) > 1:
-        _write_folder(studies, target, open=open)
+    studies, running = _studies(wanted, db, load)
+    if all or len(studies) > 1:
+        _write_folder(studies, running, target or (FOLDER if all else None), open=open)
         return
     text = to_html(studies[0])
     if target is None and not open:
@@ -46,21 +50,24 @@ def write_pages(
         _show(file)
 
 
-def _studies(wanted: Wanted, db: str | None, load: Callable[[CacheKey], Workload | None]) -> list[Study]:
+def _studies(
+    wanted: Wanted, db: str | None, load: Callable[[CacheKey], Workload | None]
+) -> tuple[list[Study], list[StudyRecord]]:
+    """The studies with a page, and those that are unfinished."""
     from autotune.report.page import finished, unfinished
 
     with Store.open(db, create=False) as store:
+        begun = [study for study in store.studies() if study.state == "running" and wanted.takes(study.key)]
         try:
             entries = wanted.entries(store)
         except AutotuneError:
-            begun = [study for study in store.studies() if study.state == "running" and wanted.takes(study.key)]
             if not begun:
                 raise
-            return [unfinished(store, begun[-1], wanted.workload or load(begun[-1].key))]
-        return [finished(store, entry, wanted.workload or load(entry.key)) for entry in entries]
+            return [unfinished(store, begun[-1], wanted.workload or load(begun[-1].key))], begun
+        return [finished(store, entry, wanted.workload or load(entry.key)) for entry in entries], begun
 
 
-def _write_folder(studies: Sequence[Study], folder: Path | None, *, open: bool) -> None:
+def _write_folder(studies: Sequence[Study], running: Sequence[StudyRecord], folder: Path | None, *, open: bool) -> None:
     from autotune.report.page import file_name, to_html, to_index
 
     if folder is None:
@@ -70,10 +77,11 @@ def _write_folder(studies: Sequence[Study], folder: Path | None, *, open: bool) 
         folder.mkdir(parents=True, exist_ok=True)
         for study in studies:
             (folder / file_name(study)).write_text(to_html(study), encoding="utf-8")
-        (folder / "index.html").write_text(to_index(studies), encoding="utf-8")
+        (folder / "index.html").write_text(to_index(studies, running), encoding="utf-8")
     except OSError as error:
         raise InputError(f"folder {folder}: {error.strerror}") from error
-    output.say(f"wrote {len(studies)} pages and their index to {folder}")
+    told = f"{len(studies)} pages and their index" if len(studies) > 1 else "1 page and its index"
+    output.say(f"wrote {told} to {folder}")
     if open:
         _show(folder / "index.html")
 

@@ -21,31 +21,36 @@ FORMATS = ("md", "json", "html")
 Format = Annotated[
     str, typer.Option("--format", metavar="|".join(FORMATS), help="Markdown, JSON, or a web page in one file.")
 ]
+All = Annotated[
+    bool,
+    typer.Option("--all", help="Web pages of all matching studies, with an index, in a folder (tune-report, or -o)."),
+]
 Open = Annotated[bool, typer.Option("--open", help="Show the web page in a browser; implies --format html.")]
 
 
-def report(context: typer.Context, format: Format = "md", output: Output = None, open: Open = False,
+def report(context: typer.Context, format: Format = "md", output: Output = None, all: All = False, open: Open = False,
            db: Database = None) -> None:  # fmt: skip
     """Report on finished studies; on all workloads if none is named."""
     if context.invoked_subcommand is None:
-        write(Wanted(), format, output, db, open)
-    elif (format, output, open, db) != ("md", None, False, None):
+        write(Wanted(), format, output, db, open, all)
+    elif (format, output, all, open, db) != ("md", None, False, False, None):
         raise InputError("options of tune report go after the workload's name")
 
 
 def report_workload(
-    request: Request, format: Format = "md", output: Output = None, open: Open = False, db: Database = None
-) -> None:
+    request: Request, format: Format = "md", output: Output = None, all: All = False, open: Open = False,
+    db: Database = None,
+) -> None:  # fmt: skip
     """Reports on every finished study that has the given dimensions; without any, on all of them."""
-    write(Wanted.of(request), format, output, db, open)
+    write(Wanted.of(request), format, output, db, open, all)
 
 
-def write(wanted: Wanted, format: str, file: Path | None, db: str | None, open: bool) -> None:
+def write(wanted: Wanted, format: str, file: Path | None, db: str | None, open: bool, all: bool = False) -> None:
     """Build the reports and write them, the newest first."""
     if format not in FORMATS:
         raise InputError(f"format {format!r}: allowed: {', '.join(FORMATS)}")
-    if format == "html" or open:
-        pages.write_pages(wanted, file, db, open=open, load=_loaded)
+    if format == "html" or open or all:
+        pages.write_pages(wanted, file, db, open=open, all=all, load=_loaded)
         return
     from autotune.report import build, to_dict, to_markdown
 

@@ -22,14 +22,15 @@ from autotune.report.figures import dashed, microseconds, problem_text
 if TYPE_CHECKING:
     from autotune.sharing import Here, Review
 
-FORMATS = ("json", "t4", "vllm")
+FORMATS = ("json", "t4", "vllm", "optuna")
 
 Format = Annotated[
     str,
     typer.Option(
         "--format",
         metavar="|".join(FORMATS),
-        help="json: configs for tune import; t4: the trials of one study; vllm: configs by size, as vLLM keeps them.",
+        help="json: configs for tune import; t4: the trials of one study; vllm: configs by size, as vLLM keeps "
+        "them; optuna: studies and trials for optuna-dashboard.",
     ),
 ]
 By = Annotated[
@@ -101,6 +102,9 @@ def write(wanted: Wanted, format: str, file: Path | None, by: str | None, db: st
         if format == "json":
             output.write(sharing.write(entries), file, _counted(len(entries), "config"))
             return
+        if format == "optuna":
+            _to_optuna(store, entries, file)
+            return
         if format == "vllm":
             text, left_out = sharing.to_sizes(entries, by)
             output.write(text, file, "configs by size")
@@ -112,6 +116,15 @@ def write(wanted: Wanted, format: str, file: Path | None, by: str | None, db: st
     if not trials:
         raise InputError(f"{entry_title(entry)} was imported; its trials are in the database it was tuned in")
     output.write(sharing.to_t4(entry, trials), file, _counted(len(trials), "trial"))
+
+
+def _to_optuna(store: Store, entries: Sequence[Entry], file: Path | None) -> None:
+    if file is None:
+        raise InputError("an Optuna storage is a file: name it with --output")
+    from autotune.sharing.optuna_file import write_optuna
+
+    written = write_optuna(store, entries, file)
+    output.say(f"wrote {_counted(written, 'trial')} to {file}; next: optuna-dashboard sqlite:///{file}")
 
 
 def _only(entries: Sequence[Entry]) -> Entry:

@@ -53,11 +53,11 @@ def show(context: typer.Context, db: Database = None, json: Json = False) -> Non
 
 
 def report(
-    context: typer.Context, format: reports.Format = "md", output: Output = None, open: reports.Open = False,
-    db: Database = None,
+    context: typer.Context, format: reports.Format = "md", output: Output = None, all: reports.All = False,
+    open: reports.Open = False, db: Database = None,
 ) -> None:  # fmt: skip
     """As of a workload."""
-    reports.write(_wanted(context, db), format, output, db, open)
+    reports.write(_wanted(context, db), format, output, db, open, all)
 
 
 def export(

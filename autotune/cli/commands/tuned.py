@@ -48,7 +48,8 @@ def list_entries(of: Words = None, db: Database = None, json: Json = False) -> N
     elif begun or entries:
         keys = [*(study.key for study, _ in begun), *(entry.key for entry in entries)]
         output.data(_table(keys, [*(_begun_cells(*each) for each in begun), *(_cells(entry) for entry in entries)]))
-        for why, count in Counter(filter(None, map(why_stale, entries))).most_common():
+        reasons = (why_stale(entry.key, entry.provenance) for entry in entries)
+        for why, count in Counter(filter(None, reasons)).most_common():
             output.say(f"stale, and not served: {count} of {len(entries)}: {why}")
         if begun:
             output.say(f"unfinished: the same command continues it, as {_command(begun[0][0].key, db)}")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 from html import escape
 
+from autotune.db import StudyRecord
 from autotune.report.figures import dashed, device_text, latency_text, problem_text
 from autotune.report.page.document import page
 from autotune.report.page.study import Study, last_moment
-from autotune.report.page.views import crossover
+from autotune.report.page.views import crossover, gaps, many
 from autotune.text import visible
 
 HEADER = ("workload", "problem", "mode", "latency", "times as fast", "as", "device", "tuned")
@@ -20,14 +22,38 @@ def file_name(study: Study) -> str:
     return f"{''.join(letters)[:60]}-{study.record.id}.html"
 
 
-def to_index(studies: Sequence[Study]) -> str:
-    """The page ``index.html``: how the winner changes with the size, then every study."""
+def to_index(studies: Sequence[Study], unfinished: Sequence[StudyRecord] = ()) -> str:
+    """The page ``index.html``: how the winner changes with the size, what is missing, then every study."""
     head = "".join(f"<th>{name}</th>" for name in HEADER)
     rows = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in _cells(study))}</tr>" for study in studies)
     table = f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
     end = f'<section id="studies"><h2>All studies</h2>{table}</section>'
-    title = f"{len(studies)} tuned problems"
-    return page(title, f"<h1>{title}</h1>", crossover.views(studies), end)
+    title = f"{len(studies)} tuned problem{'s' * (len(studies) != 1)}"
+    views = [*many.views(studies), *crossover.views(studies)]
+    lacking = gaps.view(studies, unfinished)
+    return page(
+        title, f"{_kicker(studies)}<h1>{title}</h1>{_lead(studies)}", [*views, lacking] if lacking else views, end
+    )
+
+
+def _kicker(studies: Sequence[Study]) -> str:
+    """The machines."""
+    machines = dict.fromkeys(device_text(study.record.key) for study in studies)
+    return f'<p class="kicker">{escape(visible(" · ".join(machines)))}</p>'
+
+
+def _lead(studies: Sequence[Study]) -> str:
+    """The span of the speedups, by workload."""
+    found: dict[str, list[float]] = {}
+    for study in studies:
+        if study.report is not None and study.report.speedups:
+            found.setdefault(study.title, []).append(study.report.speedups[0].ratio.value)
+    lines = [
+        f"{title}: {min(values):.2f} to {max(values):.2f} times as fast as the fastest baseline, geometric mean "
+        f"{statistics.geometric_mean(values):.2f}, {len(values)} problems"
+        for title, values in found.items()
+    ]
+    return "".join(f'<p class="facts">{escape(visible(line))}</p>' for line in lines)
 
 
 def _cells(study: Study) -> list[str]:

@@ -70,6 +70,19 @@ def test_several_studies_are_a_folder_with_an_index(gpus: Bench, tmp_path: Path,
     assert result.exit_code == 2 and "Not a directory" in result.stderr
 
 
+def test_all_are_a_folder_even_if_there_is_one(
+    gpus: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shown: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert gpus.tune("all-gather-gemm", *SMALL).exit_code == 0
+    result = gpus.tune("report", "--all", "--open")
+    assert result.exit_code == 0 and "wrote 1 page and its index to tune-report" in result.stderr
+    assert shown == [(tmp_path / "tune-report" / "index.html").as_uri()]
+    assert gpus.tune("report", "all-gather-gemm", "--all", "-o", "other").exit_code == 0
+    assert (tmp_path / "other" / "all-gather-gemm-1.html").exists()
+    assert gpus.tune("report", "--all", "all-gather-gemm").exit_code == 2
+
+
 def test_where_nothing_is_finished_the_last_study_is_shown(gpus: Bench, tmp_path: Path) -> None:
     def break_it(gang: FakeGang) -> None:
         gang.broken = True

@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import optuna
 import pytest
 import torch
 import triton
@@ -212,6 +213,38 @@ def test_sizes_of_several_kinds_are_told_apart(kernel: Bench) -> None:
     assert list(json.loads(one.stdout)) == ["triton_version", "64"]
     with Store.open() as store:
         assert len(store.entries()) == 3
+
+
+def test_studies_go_to_an_optuna_storage_of_their_own(kernel: Bench, tmp_path: Path) -> None:
+    file = tmp_path / "optuna.db"
+    words = ("export", "copy", "--format", "optuna", "-o", str(file))
+    for _ in range(2):
+        result = kernel.tune(*words)
+        assert result.exit_code == 0, "again it adds nothing"
+        assert result.stderr == f"wrote 6 trials to {file}; next: optuna-dashboard sqlite:///{file}\n"
+    url = f"sqlite:///{file}"
+    studies = [optuna.load_study(study_name=name, storage=url) for name in optuna.get_all_study_names(url)]
+    assert [len(study.trials) for study in studies] == [3, 3]
+    best = {json.loads(study.user_attrs["problem"])["n"]: study.best_params["BLOCK"] for study in studies}
+    assert best == {200: 64, 64: 32} and studies[0].user_attrs["winner"]["BLOCK"] in (32, 64)
+
+
+@pytest.mark.parametrize(
+    ("file", "told"),
+    [
+        (None, "an Optuna storage is a file: name it with --output"),
+        ("notes.txt", "exists and is no Optuna storage; name a new file"),
+        ("cache.db", "exists and is no Optuna storage; name a new file"),
+        ("no/such.db", "No such file or directory"),
+    ],
+)
+def test_no_other_file_becomes_an_optuna_storage(kernel: Bench, tmp_path: Path, file: str | None, told: str) -> None:
+    (tmp_path / "notes.txt").write_text("somebody's notes\n" * 100)
+    before = (tmp_path / "cache.db").read_bytes()
+    output = ["-o", str(tmp_path / file)] if file else []
+    result = kernel.tune("export", "copy", "--format", "optuna", *output)
+    assert result.exit_code == 2 and told in result.stderr
+    assert (tmp_path / "cache.db").read_bytes() == before
 
 
 @pytest.mark.parametrize(

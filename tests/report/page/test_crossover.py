@@ -2,27 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
-from fakes import latency_of
+from sized_studies import of_size
 
-from autotune.config import Config
-from autotune.db import TrialRecord
-from autotune.outcome import Evaluation, Outcome
 from autotune.report.page import Study, to_index
 from autotune.report.page.views import crossover
-
-
-def of_size(study: Study, m: int, *, push: float = 100.0, pull: float = 150.0, **fields: object) -> Study:
-    """The study as if it had been of another size, with two measured configs; the faster one won."""
-    assert study.report is not None
-    latencies = {Config({"mode": "push"}): latency_of(push), Config({"mode": "pull"}): latency_of(pull)}
-    trials = [TrialRecord(c, Evaluation(Outcome.MEASURED, latency=latency)) for c, latency in latencies.items()]
-    won = min(latencies, key=lambda config: latencies[config].median)
-    report = dataclasses.replace(study.report, config=won, latency=latencies[won])
-    problem = {**study.problem, "m": m, **fields}
-    return dataclasses.replace(study, problem=problem, trials=tuple(trials), report=report)
 
 
 def test_a_family_differs_in_one_size_alone(study: Study, only_failed: Study) -> None:

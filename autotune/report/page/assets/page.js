@@ -46,6 +46,30 @@
     return { type: "rect", shape, style: { fill: api.visual("color") } };
   }
 
+  // A value of a cell: column, row, whether it is a tie (then hatched), its text.
+  function cell(params, api) {
+    const [x, y] = api.coord([api.value(0), api.value(1)]);
+    const [width, height] = api.size([1, 1]).map((side) => Math.max(2, side - 3));
+    const [left, top, colour] = [x - width / 2, y - height / 2, api.visual("color")];
+    const tied = api.value(2) === 1;
+    const children = [{
+      type: "rect", shape: { x: left, y: top, width, height, r: 2 },
+      style: { fill: colour, opacity: tied ? 0.18 : 0.8, stroke: tied ? colour : "none" },
+    }];
+    for (let at = -height; tied && at < width; at += 8) {
+      const [from, to] = [Math.max(at, 0), Math.min(at + height, width)];
+      const line = { x1: left + from, y1: top + height - (from - at), x2: left + to, y2: top + height - (to - at) };
+      children.push({ type: "line", shape: line, style: { stroke: colour, lineWidth: 1.2 }, silent: true });
+    }
+    const text = api.ordinalRawValue(3);
+    if (text && width > 38) {
+      const fill = theme() === "dark" ? "#e4e8ee" : "#1b2430";
+      const style = { text, x, y, fill, fontSize: 11, align: "center", verticalAlign: "middle" };
+      children.push({ type: "text", style, silent: true });
+    }
+    return { type: "group", children };
+  }
+
   // Below parallel axes: how many configs are kept, and the fastest of them.
   function tellSelection(chart, place) {
     const told = document.createElement("p");
@@ -94,6 +118,7 @@
     document.head.append(script);
     echarts.registerCustomSeries("whisker", whisker);
     echarts.registerCustomSeries("span", span);
+    echarts.registerCustomSeries("cell", cell);
     root.classList.add("with-charts");
     draw(JSON.parse(options));
     for (const fold of document.querySelectorAll("details:not(.keep)")) fold.open = false;

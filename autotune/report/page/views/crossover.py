@@ -11,6 +11,7 @@ from typing import Any
 
 from autotune.report.figures import Ratio, device_text, latency_text, problem_text
 from autotune.report.model import Report
+from autotune.report.order import known_workload
 from autotune.report.page.study import Study, mode_of
 from autotune.report.page.view import (
     GREY,
@@ -58,7 +59,7 @@ def views(studies: Iterable[Study]) -> list[View]:
         )
         modes = ", ".join(f"{each.size}: {each.mode}" for each in points)
         chart = Chart(f"crossover-{place}", f"Modes by {name}: {modes}.", options(name, points), 80 + 30 * len(points))
-        title = f"{first.title}: which mode wins at which {shown(name)}"
+        title = f"{first.title}: the winner at each {shown(name)}"
         found.append(View(f"crossover-{place}", title, text, [chart], [table(name, points)]))
     return found
 
@@ -68,18 +69,18 @@ def families(studies: Iterable[Study]) -> list[tuple[str, list[tuple[int, Study]
     groups: dict[tuple[Any, ...], list[Study]] = defaultdict(list)
     for study in studies:
         if study.report is not None:
-            key, sizes = study.record.key, _sizes(study.problem)
+            key, sizes = study.record.key, sizes_of(study.problem)
             words = {name: value for name, value in study.problem.items() if name not in sizes}
             groups[key.workload, key.world_size, key.device, key.regime, json.dumps(words, sort_keys=True)].append(
                 study
             )
     found = []
     for group in groups.values():
-        values = {name: {study.problem[name] for study in group} for name in _sizes(group[0].problem)}
+        values = {name: {study.problem[name] for study in group} for name in sizes_of(group[0].problem)}
         name = max(values, key=lambda each: len(values[each]), default="")
         by_rest: dict[str, dict[int, Study]] = defaultdict(dict)
         for study in group:
-            sizes = _sizes(study.problem)
+            sizes = sizes_of(study.problem)
             if name in sizes:
                 size = sizes.pop(name)
                 by_rest[json.dumps(sizes, sort_keys=True)].setdefault(size, study)
@@ -105,11 +106,21 @@ def point(study: Study, size: int) -> Point:
     return Point(size, own, report, name, Ratio(value, value * math.hypot(best[name].spread, ours.spread)))
 
 
+def colours_of(points: Sequence[Point]) -> dict[str, str]:
+    """A colour for each mode that won, the same for all problems of a workload if its space is known."""
+    won = list(dict.fromkeys(point.mode for point in points))
+    key = points[0].report.key
+    workload = None if key.is_kernel else known_workload(key.workload)
+    modes = [*workload.space.modes, *won] if workload is not None else won
+    colours = mode_colours(list(dict.fromkeys(modes)))
+    return {mode: colours[mode] for mode in dict.fromkeys(modes) if mode in won}
+
+
 def options(name: str, points: Sequence[Point]) -> Option:
     """The speedup over the fastest baseline, coloured by the winner's mode."""
-    modes = list(dict.fromkeys(point.mode for point in points))
-    colours = mode_colours(modes)
-    ratios = [_speedup(each) for each in points]
+    colours = colours_of(points)
+    modes = list(colours)
+    ratios = [speedup_of(each) for each in points]
     series: list[Option] = []
     for mode in modes:
         data: list[Option] = []
@@ -118,7 +129,7 @@ def options(name: str, points: Sequence[Point]) -> Option:
                 data.append({"value": None})
                 continue
             style: Option = {"color": "transparent", "borderColor": colours[mode], "borderType": "dashed"}
-            told = f"{shown(name)} {each.size}: {shown(mode)}, {ratio}\n{_margin(each)}"
+            told = f"{shown(name)} {each.size}: {shown(mode)}, {ratio}\n{margin_text(each)}"
             data.append({"value": round(ratio.value, 4), "name": told, **({"itemStyle": style} if each.tied else {})})
         series.append({"type": "bar", "name": shown(mode) or "kernel", "stack": "one", "data": data, "barMaxWidth": 16,
                        "color": colours[mode]})  # fmt: skip
@@ -145,11 +156,12 @@ def table(name: str, points: Sequence[Point]) -> Table:
         first = each.report.speedups[0] if each.report.speedups else None
         compared = [str(first.ratio), first.baseline] if first is not None else ["", ""]
         latency = latency_text(each.report.latency, each.report.regime)
-        rows.append([str(each.size), each.mode, latency, *compared, _margin(each)])
+        rows.append([str(each.size), each.mode, latency, *compared, margin_text(each)])
     return Table([name, "mode", "latency", "times as fast", "as", "next mode"], rows, "rlrrll")
 
 
-def _sizes(problem: Mapping[str, object]) -> dict[str, int]:
+def sizes_of(problem: Mapping[str, object]) -> dict[str, int]:
+    """The integers of a problem, without the world size."""
     return {
         name: value
         for name, value in problem.items()
@@ -157,11 +169,13 @@ def _sizes(problem: Mapping[str, object]) -> dict[str, int]:
     }
 
 
-def _speedup(of: Point) -> Ratio | None:
+def speedup_of(of: Point) -> Ratio | None:
+    """Over the fastest baseline."""
     return of.report.speedups[0].ratio if of.report.speedups else None
 
 
-def _margin(of: Point) -> str:
+def margin_text(of: Point) -> str:
+    """What the next mode takes, in words."""
     if of.margin is None:
         return "no other mode measured"
     tie = ", a tie" if of.tied else ""
