@@ -258,8 +258,7 @@ def push_kernel(
 
     BARRIER: the launch ends when all ranks have pushed everything, as a collective's does.
     """
-    epoch = read_epoch(epoch_counter)
-    slot = epoch & (SLOTS - 1)
+    slot = read_epoch(epoch_counter) & (SLOTS - 1)
     push_shard(
         shard, inbox_pointer, place_of(rank, slot, M, K, shard_rows, width, ROWS), arrivals, shard_rows, width, K,
         transfer_rows, tl.program_id(0), tl.num_programs(0), rank, heap_bases,
@@ -267,7 +266,7 @@ def push_kernel(
     )  # fmt: skip
     if BARRIER:
         if end_phase(phase, tl.num_programs(0), ready, rank, heap_bases, WORLD):
-            wait_for_all(ready, epoch + 1, status, spin_limit, WORLD)
+            wait_for_all(ready, read_epoch(epoch_counter) + 1, status, spin_limit, WORLD)
     finish(epoch_counter, finishing)
 
 
