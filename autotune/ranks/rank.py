@@ -45,6 +45,9 @@ if TYPE_CHECKING:
     from autotune.workloads.tolerance import Error
 
 
+COLLECTED_EVERY = 16
+"""Preparations for turns between two collections: each takes a tenth of a second."""
+
 TIMED_OUT = "a wait in the kernel timed out while being timed"
 
 
@@ -59,6 +62,8 @@ class Rank:
         self._stopwatch = Stopwatch(heap, machine, spin_limit)
         self._empty = heap.mark()
         self._config: Config | None = None
+        self._prepared = 0
+        """Configs prepared for turns."""
 
     def set_up(self, request: SetUp) -> None:
         """Set a problem up, in place of the one before. Collective."""
@@ -156,6 +161,9 @@ class Rank:
         if not self._has_inputs:
             self._refresh(0)
         if self._config != request.config:
+            self._prepared += 1
+            if self._prepared % COLLECTED_EVERY == 0:
+                gc.collect()  # captured graphs and what they hold; torch's memory tells Python's collector nothing
             self._config, self._run = request.config, self._operation.prepare(request.config)
         run = self._run
         if request.late and request.late_rank == self._heap.rank:

@@ -13,6 +13,7 @@ from fakes import stamps
 from rungs import SMALL
 
 from autotune.kernels.primitives import trace as device
+from autotune.machine import machine
 from autotune.ranks.protocol import Failed, Trace, Turn
 from autotune.taxes.ladder import RUNGS
 from autotune.taxes.measure import ladder_of
@@ -60,8 +61,8 @@ def test_perfetto_gets_a_process_for_each_rank_and_a_thread_for_each_program() -
 
 
 def traced(name: str, letter: str) -> tuple[tuple[Event, ...], ...]:
-    """One traced call of a rung of the default problem on two interpreted ranks."""
-    here, found = on_cpu(), workload(name)
+    """One traced call of a rung of a small problem on two ranks."""
+    here, found = machine(), workload(name)
     problem = found.problem_type.from_dict({**SMALL[name], "world_size": 2})
     default = found.default_config(problem, here)
     rungs, _ = ladder_of(found, problem, here, default, default)
@@ -76,6 +77,7 @@ def traced(name: str, letter: str) -> tuple[tuple[Event, ...], ...]:
 @pytest.mark.parametrize("name", NAMES)
 def test_behind_a_barrier_nothing_begins_before_all_ranks_have_ended_the_phase(name: str) -> None:
     """The rung S does what it says: under the interpreter all ranks have one clock."""
+    on_cpu()
     ranks = traced(name, "S")
     for rank in ranks:
         assert rank and all(0 < event.begin <= event.end for event in rank)
@@ -93,12 +95,25 @@ def test_behind_a_barrier_nothing_begins_before_all_ranks_have_ended_the_phase(n
 
 @pytest.mark.parametrize("name", NAMES)
 def test_dataflow_is_traced_unit_by_unit(name: str) -> None:
+    on_cpu()
     ranks = traced(name, "D")
     for rank in ranks:
         kinds = {event.kind for event in rank}
         assert {SENDS, TILE, WAITS} <= kinds and not kinds & {ENDS, BARRIER}
         tiles = [event.number for event in rank if event.kind == TILE]
         assert len(tiles) == len(set(tiles)), "every tile once"
+
+
+@pytest.mark.gpu(2)
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("letter", ["S", "D"])
+def test_twins_leave_stamps_on_gpus(name: str, letter: str) -> None:
+    ranks = traced(name, letter)
+    for rank in ranks:
+        assert {SENDS, TILE} <= {event.kind for event in rank}
+        assert all(0 <= event.begin <= event.end < 1e6 for event in rank), "after the barrier, and within a second"
+    skew, tail = barrier_costs(ranks)
+    assert (skew is None) == (letter == "D") and (skew is None or skew >= 0) and (tail is None or tail >= 0)
 
 
 @pytest.mark.parametrize("target", ["H100", pytest.param("MI300X", marks=pytest.mark.slow)])
