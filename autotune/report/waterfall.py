@@ -84,7 +84,9 @@ def table(taxes: Taxes) -> list[tuple[str, str]]:
         if found is None:
             lines.append((tax, f"not told apart: {_why(taxes, causes)}"))
         else:
-            share = "" if found.is_nil else f", {100 * found.value / whole:.0f} % of {first}"
+            share = (
+                "" if found.is_nil or abs(found.value) > whole else f", {100 * found.value / whole:.0f} % of {first}"
+            )
             lines.append((tax, f"{number(found, size)} {name}{share}"))
     for what, about in (("a launch", _launches(taxes)), ("a late rank", _lateness(taxes))):
         if about:

@@ -119,6 +119,8 @@ def _text(request: Request, problem: Problem, machine: Machine, entry: Entry, fo
         size, name = waterfall.unit(roofline.limit)
         lines.append(("roofline", f"{roofline.limit / size:.1f} {name}: {resource_text(roofline.slowest)}"))
     lines.append(("winner", config_text(entry.winner.config)))
+    if found.base != entry.winner.config:
+        lines.append(("tile of", config_text(found.base)))
     told = "\n".join(waterfall.notes(found))
     return "\n".join([head, "\n".join(waterfall.waterfall(found)), "", output.named(lines), "", told])
 
