@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from autotune.report.figures import INTERPRETER_NOTE
 from autotune.taxes import ladder
 from autotune.taxes.arithmetic import Estimate, estimate
 from autotune.taxes.result import Taxes
@@ -101,7 +102,8 @@ def table(taxes: Taxes) -> list[tuple[str, str]]:
 
 def notes(taxes: Taxes) -> list[str]:
     """What a reader has to know of the numbers: missing rungs, dropped rounds, clocks."""
-    lines = [f"Rung {letter} is missing: {reason}." for letter, reason in taxes.missing.items()]
+    lines = [INTERPRETER_NOTE] if taxes.interpreted else []
+    lines += [f"Rung {letter} is missing: {reason}." for letter, reason in taxes.missing.items()]
     lines.append(f"The tile is that of {taxes.origin}.")
     lines.append(f"{len(taxes.kept)} rounds, the rungs in turns; ± is half of a bootstrapped 95 % interval.")
     if taxes.clocks_differ:
