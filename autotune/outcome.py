@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from autotune.errors import InputError
+from autotune.suggestion import did_you_mean
 
 
 class Regime(StrEnum):
@@ -27,7 +28,7 @@ def regime_of(name: str) -> Regime:
     try:
         return Regime(name)
     except ValueError:
-        raise InputError(f"regime {name!r}: allowed: {', '.join(Regime)}") from None
+        raise InputError(f"regime {name!r}: allowed: {', '.join(Regime)}{did_you_mean(name, Regime)}") from None
 
 
 class Outcome(StrEnum):

@@ -27,7 +27,7 @@ from autotune.report.figures import (
 )
 from autotune.report.regimes import TITLES, WITHOUT_ROUNDS, conclusion, in_regimes, verdicts
 from autotune.report.staleness import why_stale
-from autotune.workloads import installed_workload
+from autotune.workloads.faces import installed_face
 
 Lines = list[tuple[str, str]]
 
@@ -93,7 +93,7 @@ def _place(name: str, declared: Sequence[str]) -> int:
 def _defaults(workload: str) -> dict[str, Any]:
     """The fields of a workload's problem, in order, with their defaults; nothing if it is not known here."""
     try:
-        fields = dataclasses.fields(installed_workload(workload).problem_type)
+        fields = dataclasses.fields(installed_face(workload).problem_type)
     except UnknownWorkload:
         return {}
     return {field.name: field.default for field in fields}

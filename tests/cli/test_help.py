@@ -13,7 +13,14 @@ from autotune.cli import app
 FOLDER = Path(__file__).parent / "help"
 
 GROUPS = ("run", "grid", "record", "show", "lookup", "report", "taxes", "export")
-WORKLOADS = ("all-gather-gemm", "gemm-reduce-scatter", "gemm-all-reduce", "all-reduce-norm", "flash-decode")
+WORKLOADS = (
+    "all-gather-gemm",
+    "gemm-reduce-scatter",
+    "gemm-all-reduce",
+    "all-reduce-norm",
+    "gemm-all-reduce-norm",
+    "flash-decode",
+)
 
 COMMANDS: dict[str, tuple[str, ...]] = {
     "tune": (),

@@ -1,4 +1,4 @@
-"""The library's way: its GEMM, and the bulk-synchronous baseline."""
+"""The library's way: the bulk-synchronous baseline."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
+from autotune.kernels.gemm.library import multiply
 from autotune.kernels.gemm_all_reduce.problem import GemmAllReduce
 from autotune.kernels.launching.gemm import GemmTensors
 from autotune.kernels.launching.plan import Launch
@@ -30,7 +31,7 @@ def bulk_synchronous(
     if not problem.deterministic:
 
         def all_reduce() -> None:
-            multiply(tensors, bias, tensors.c)
+            multiply(problem, tensors.a, tensors.scale_a, tensors, tensors.c, bias)
             in_between()
             torch.distributed.all_reduce(tensors.c)
 
@@ -39,17 +40,9 @@ def bulk_synchronous(
     def gather_and_sum() -> None:
         part = torch.empty_like(tensors.c)
         parts = part.new_empty((problem.world_size * problem.m, problem.n))
-        multiply(tensors, bias, part)
+        multiply(problem, tensors.a, tensors.scale_a, tensors, part, bias)
         in_between()
         torch.distributed.all_gather_into_tensor(parts, part)
         torch.sum(parts.view(problem.world_size, problem.m, problem.n), dim=0, out=tensors.c)
 
     return gather_and_sum
-
-
-def multiply(tensors: GemmTensors, bias: torch.Tensor | None, out: torch.Tensor) -> None:
-    """The library's GEMM: out = this rank's A @ B (+ bias)."""
-    if bias is None:
-        torch.matmul(tensors.a, tensors.b, out=out)
-    else:
-        torch.addmm(bias, tensors.a, tensors.b, out=out)
