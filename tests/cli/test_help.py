@@ -14,7 +14,14 @@ FOLDER = Path(__file__).parent / "help"
 
 GROUPS = ("run", "grid", "record", "show", "lookup", "report", "export")
 FLEET = ("start", "status", "watch", "stop")
-WORKLOADS = ("all-gather-gemm", "gemm-reduce-scatter", "gemm-all-reduce", "all-reduce-norm", "flash-decode")
+WORKLOADS = (
+    "all-gather-gemm",
+    "gemm-reduce-scatter",
+    "gemm-all-reduce",
+    "all-reduce-norm",
+    "gemm-all-reduce-norm",
+    "flash-decode",
+)
 
 COMMANDS: dict[str, tuple[str, ...]] = {
     "tune": (),

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from autotune.cli import output
+from autotune.cli import output, session
 from autotune.cli.options import Json, Output
-from autotune.db import Entry, Store, TrialRecord
+from autotune.db import Entry, TrialRecord
 from autotune.errors import InputError
 from autotune.settings import default_database_url
 
@@ -81,7 +81,7 @@ def _side(place: str, conditions: list[str], stack: ExitStack) -> Side:
             raise InputError(f"{place}: {error}") from error
         newest = sorted(entries, key=lambda entry: entry.finished_at, reverse=True)
         return Side(place, tuple(chosen(newest, pairs)))
-    store = stack.enter_context(Store.open(place, create=False))
+    store = stack.enter_context(session.open_store(place, create=False))
 
     def trials(entry: Entry) -> list[TrialRecord]:
         return store.trials(entry.study_id)

@@ -8,16 +8,17 @@ from typing import Any
 import typer
 from typer.main import get_command
 
-from autotune.cli import output
+from autotune.cli import output, session
 from autotune.cli.commands import report as reports
 from autotune.cli.commands import sharing
 from autotune.cli.entry_text import entry_dict, entry_lines, entry_title, speedup_text
 from autotune.cli.options import Database, Json, Output
 from autotune.cli.wanted import Wanted
-from autotune.db import Entry, Store
+from autotune.db import Entry
 from autotune.errors import InputError, NoDatabase, UnknownWorkload
 from autotune.outcome import Regime
 from autotune.report.figures import config_text, dashed, latency_text, problem_text
+from autotune.report.order import config_in_order
 from autotune.suggestion import did_you_mean
 from autotune.workloads import names
 
@@ -40,7 +41,7 @@ def command(name: str, function: Callable[..., None], title: str) -> Any:
 def show(context: typer.Context, db: Database = None, json: Json = False) -> None:
     """One entry in full, several as a list."""
     wanted = _wanted(context, db)
-    with Store.open(db, create=False) as store:
+    with session.open_store(db, create=False) as store:
         entries = wanted.entries(store)
     if json:
         output.data_json({"found": True, "entries": [entry_dict(entry) for entry in entries]})
@@ -73,7 +74,7 @@ def _wanted(context: typer.Context, db: str | None, device: str | None = None) -
     name = str(context.info_name)
     wanted = Wanted(name, fields(context.args), device)
     try:
-        with Store.open(db, create=False) as store:
+        with session.open_store(db, create=False) as store:
             known = {study.key.workload for study in store.studies()}
             place = store.place
     except NoDatabase as error:
@@ -106,6 +107,6 @@ def _row(entry: Entry) -> tuple[str, ...]:
         key.device,
         latency_text(entry.winner.latency, regime),
         speedup_text(entry.winner, regime),
-        config_text(entry.winner.config),
+        config_text(config_in_order(key, entry.winner.config)),
         f"{entry.finished_at:%Y-%m-%d %H:%M}",
     )
