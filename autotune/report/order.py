@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,7 +11,6 @@ from autotune.errors import InputError
 from autotune.workloads import Workload, installed_workload
 
 
-@functools.cache
 def known_workload(name: str) -> Workload | None:
     """The installed workload of a stored name; None if it is not installed, or its file is broken."""
     try:
