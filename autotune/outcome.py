@@ -7,6 +7,7 @@ from enum import StrEnum
 
 from autotune.errors import InputError
 from autotune.notebook import html_table
+from autotune.suggestion import did_you_mean
 from autotune.text import microseconds
 
 
@@ -29,7 +30,7 @@ def regime_of(name: str) -> Regime:
     try:
         return Regime(name)
     except ValueError:
-        raise InputError(f"regime {name!r}: allowed: {', '.join(Regime)}") from None
+        raise InputError(f"regime {name!r}: allowed: {', '.join(Regime)}{did_you_mean(name, Regime)}") from None
 
 
 class Outcome(StrEnum):

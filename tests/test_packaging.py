@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+import venv
 import zipfile
 from collections.abc import Iterable
 from pathlib import Path
@@ -24,8 +25,8 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """The names in a wheel built from a copy of this checkout, with the build tools that are installed."""
+def wheel_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A wheel built from a copy of this checkout, with the build tools that are installed."""
     copy = tmp_path_factory.mktemp("a checkout") / "tree"
     leave_out = shutil.ignore_patterns(".*", "__pycache__", "*.egg-info", "build", "dist", "wheelhouse", "shared")
     shutil.copytree(ROOT, copy, symlinks=True, ignore=leave_out)
@@ -34,7 +35,13 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     (file,) = out.iterdir()
-    with zipfile.ZipFile(file) as archive:
+    return file
+
+
+@pytest.fixture(scope="module")
+def wheel(wheel_file: Path) -> list[str]:
+    """The names in the wheel."""
+    with zipfile.ZipFile(wheel_file) as archive:
         return archive.namelist()
 
 
@@ -79,6 +86,41 @@ def test_a_rank_starts_without_the_packages_of_search_and_store() -> None:
     code = "import autotune.ranks.rank, sys; from autotune.workloads import workload; workload('all_gather_gemm')"
     loaded = in_a_new_interpreter(f"{code}; print(*(name for name in sys.modules if '.' not in name))").split()
     assert "torch" in loaded and not {"optuna", "sqlalchemy", "typer", "rich"} & set(loaded)
+
+
+def test_tab_in_a_notebook_finds_the_public_names() -> None:
+    import autotune
+
+    assert {*autotune.__all__, "__version__"} <= set(dir(autotune))
+    assert autotune.__version__ == PROJECT["version"]
+
+
+CLIENT = """
+import autotune
+
+problem = autotune.AllGatherGemm(m=4096, n=28672, k=8192, world_size=4)
+found = autotune.lookup("all_gather_gemm", problem)
+reveal_type(problem.m)
+reveal_type(found.source)
+reveal_type(found.config)
+autotune.lookup("all_gather_gemm", 5)
+"""
+
+
+@pytest.mark.slow
+def test_a_strict_clients_types_are_ours(tmp_path: Path, wheel_file: Path) -> None:
+    """Of the installed wheel, in an environment that has nothing else: torch's types are not needed for ours."""
+    venv.create(tmp_path / "venv")
+    (site,) = (tmp_path / "venv").glob("lib/python*/site-packages")
+    with zipfile.ZipFile(wheel_file) as archive:
+        archive.extractall(site)
+    (tmp_path / "client.py").write_text(CLIENT)
+    (tmp_path / "mypy.ini").write_text("[mypy]\nstrict = true\n")
+    command = [sys.executable, "-m", "mypy", "--python-executable", str(tmp_path / "venv/bin/python"), "client.py"]
+    told = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True).stdout
+    revealed = re.findall(r'note: Revealed type is "(.*)"', told)
+    assert revealed[0].endswith("int") and "Literal['exact']" in revealed[1] and revealed[2] == "autotune.config.Config"
+    assert re.findall(r"^client.py:(\d+): error: (.*) to \"lookup\"", told, re.M) == [("9", "Argument 2")], told
 
 
 def pins(text: str) -> dict[str, str]:

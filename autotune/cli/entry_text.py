@@ -28,7 +28,7 @@ from autotune.report.figures import (
     share_text,
     slowest,
 )
-from autotune.report.order import config_in_order, fields_in_order, known_workload
+from autotune.report.order import config_in_order, fields_in_order, problem_type
 from autotune.report.regimes import TITLES, WITHOUT_ROUNDS, conclusion, in_regimes, verdicts
 from autotune.report.staleness import why_stale
 from autotune.report.words import has_words, in_words
@@ -87,8 +87,8 @@ def short_problem(key: CacheKey) -> str:
 
 def _defaults(key: CacheKey) -> dict[str, Any]:
     """The defaults of a workload's fields; nothing if it is not known here."""
-    found = None if key.is_kernel else known_workload(key.workload)
-    return {field.name: field.default for field in dataclasses.fields(found.problem_type)} if found is not None else {}
+    kind = None if key.is_kernel else problem_type(key.workload)
+    return {field.name: field.default for field in dataclasses.fields(kind)} if kind is not None else {}
 
 
 def entry_title(entry: Entry) -> str:

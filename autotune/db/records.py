@@ -27,6 +27,9 @@ SHORTEST, LONGEST = 1e-3, 1e12
 HASHED = {"source_hash": "the kernels' sources have changed", "space": "the search space has changed"}
 """Of a provenance: what it means that two hashes differ."""
 
+REPLAY = ", replay of "
+"""In a space, before the date of the table that is replayed."""
+
 ABSENT = "absent"
 """Shown for a field that one side of a comparison lacks."""
 
@@ -104,6 +107,15 @@ class Provenance:
     iris: str
     torch: str
     driver: str
+
+    @property
+    def replay_of(self) -> str:
+        """The date of the recorded table that a result replays; empty for what was measured."""
+        return self.space.partition(REPLAY)[2]
+
+    def as_replay(self, recorded: datetime) -> Provenance:
+        """That of a replay: of no space that a look-up asks for."""
+        return dataclasses.replace(self, space=f"{self.space}{REPLAY}{recorded:%Y-%m-%d}")
 
     def differences(self, other: Provenance) -> Differences:
         return _differences(dataclasses.asdict(self), dataclasses.asdict(other))

@@ -47,7 +47,10 @@ def build(store: Store, entry: Entry, workload: Workload | None = None) -> Repor
     notes = [INTERPRETER_NOTE] if entry.key.device == INTERPRETER else []
     if entry.imported_at is not None:
         notes.append("Imported: its trials are in the database it was tuned in.")
-    if space is not None and space.fingerprint() != entry.provenance.space:
+    if entry.provenance.replay_of:
+        notes.append(f"A replay of a table recorded {entry.provenance.replay_of}: its times were measured on that day.")
+        space = None
+    elif space is not None and space.fingerprint() != entry.provenance.space:
         notes.append("The search space has changed since; dimensions are shown without importance.")
         space = None
     if not entry.winner.latency.rounds and not entry.key.is_kernel:

@@ -52,6 +52,11 @@ GEMM = (
                                "flattened": "persistent programs with one flattened loop"})),
 )  # fmt: skip
 
+NORM = (
+    Phrase(("norm_rows",), lambda n: f"{_counted('row')(n)} per norming program"),
+    Phrase(("norm_warps",), lambda n: f"of {_counted('warp')(n)}"),
+)
+SENDERS = Phrase(("senders",), lambda n: f"{_counted('program')(n)} per block only send{'s' * (n == 1)}" if n else "")
 LAUNCH = Phrase(("launch",), _of({"graph": "launched as a CUDA graph", "eager": "launched one by one"}))
 STREAMS = Phrase(("gemm_streams",), lambda n: f"GEMMs on {_counted('stream')(n)}")
 PROTOCOL = Phrase(("protocol",), _of({"signal": "data, then a signal", "ll": "LL words of data and flag"}))
@@ -99,9 +104,18 @@ PHRASES: dict[str, tuple[Phrase, ...]] = {
     "all_reduce_norm": (
         LAUNCH,
         PROTOCOL,
-        Phrase(("block_m",), lambda n: f"{n} row{'s' * (n != 1)} per program"),
-        Phrase(("num_warps",), _counted("warp")),
-        Phrase(("senders",), lambda n: f"{_counted('program')(n)} per block only send{'s' * (n == 1)}" if n else ""),
+        *NORM,
+        SENDERS,
+    ),
+    "gemm_all_reduce_norm": (
+        LAUNCH,
+        Phrase(("exchange",), _of({"one_shot": "one-shot exchange", "two_shot": "two-shot exchange"})),
+        PROTOCOL,
+        Phrase(("combine",), _of({"sender": "the sender sums", "separate": "separate programs sum"})),
+        Phrase(("programs_per_unit",), lambda n: f"{_counted('program')(n)} per compute unit"),
+        *GEMM,
+        *NORM,
+        SENDERS,
     ),
     "flash_decode": (
         LAUNCH,

@@ -65,7 +65,8 @@ def lookup(
     the same problem, world size, device and interconnect, and the same sources, space and versions; an entry of other
     versions is stale and not served. Nearest means the same but for the problem's free dimensions (``free``), each
     within a factor of two, the smallest sum of their log ratios, smaller sizes first; its config is checked against the
-    space for the actual problem. No database is no error; an unreadable one raises StoreError.
+    space for the actual problem. No database is no error; an unreadable one raises StoreError. Raises
+    InvalidProblem where this machine cannot run the problem: not every one multiplies fp8.
     """
     url = url or default_database_url()
     return _ANSWERS.find(workload_for(name, problem), problem, machine or this_machine(), url, regime_of(regime))
@@ -111,6 +112,7 @@ def choose(
     found: Workload, problem: Problem, machine: Machine, entries: Entries, regime: Regime = DEFAULT_REGIME
 ) -> Found:
     """The result for a problem among these entries; ``lookup`` takes all entries of a database."""
+    found.space.check_problem(problem, machine)
     served = serve(
         entries, CacheKey.of(problem, machine, regime), provenance_of(found), problem.free,
         lambda config: found.space.violation(config, problem, machine),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import statistics
 import time
@@ -26,6 +27,8 @@ from autotune.tuning.search import Candidate, Search
 from autotune.tuning.warm_start import previous_winner, warm_starts
 from autotune.workloads import Workload, origin_of, provenance_of
 from autotune.workloads.roofline import roofline
+
+LOG = logging.getLogger("autotune")
 
 BASELINE = "baseline"
 PROOF = "proof"
@@ -304,6 +307,9 @@ class _Run:
         if self._live is not None:
             self._live.add(record)
         self.progress.count(config, evaluation)
+        latency, reason = evaluation.latency, evaluation.reason
+        told = f"{latency.of(self._regime):.2f} µs" if latency is not None else f"{evaluation.outcome} {reason}".strip()
+        LOG.info("trial %d (%s): %s, %s", number, source, told, config)
 
     def _predicted(self, config: Config) -> float | None:
         return self._workload.predict(self._problem, config, self._machine)
@@ -324,6 +330,8 @@ class _Run:
 
     def _show(self, phase: str) -> None:
         progress = self.progress
+        if phase != progress.phase:
+            LOG.info("%s, study %d", phase, self._study.id)
         progress.phase, progress.seconds, progress.used = phase, self._elapsed(), self._used()
         progress.restarts = self._gang.restarts
         if math.isfinite(self._budget.seconds):

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from autotune.cli import output
+from autotune.cli import output, session
 from autotune.cli.options import Json, Output
-from autotune.db import Entry, Store, TrialRecord
+from autotune.db import Entry, TrialRecord
 from autotune.errors import InputError
 from autotune.settings import default_database_url
 
@@ -80,7 +80,7 @@ def _side(place: str, conditions: list[str], stack: ExitStack) -> Side:
         except (InputError, UnicodeDecodeError) as error:
             raise InputError(f"{place}: {error}") from error
         return Side(place, _newest_first(chosen(entries, pairs)))
-    store = stack.enter_context(Store.open(place, create=False))
+    store = stack.enter_context(session.open_store(place, create=False))
 
     def trials(entry: Entry) -> list[TrialRecord]:
         return store.trials(entry.study_id)

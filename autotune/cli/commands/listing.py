@@ -10,7 +10,7 @@ import typer
 from autotune.cli import output, session
 from autotune.cli.entry_text import entry_dict, entry_lines, entry_title, title
 from autotune.cli.options import Database, Json, RegimeName, Request
-from autotune.db import CacheKey, Differences, Entry, Provenance, Store, TrialRecord
+from autotune.db import CacheKey, Differences, Entry, Provenance, TrialRecord
 from autotune.errors import NoDatabase
 from autotune.outcome import DEFAULT_REGIME, Regime, regime_of
 from autotune.report.figures import config_text, microseconds, problem_text, regime_options
@@ -93,7 +93,7 @@ def look_up(
 def _find(key: CacheKey, provenance: Provenance, db: str | None) -> tuple[Entry | None, Entry | None, str | None]:
     """The entry itself, the nearest one, and the trials of an unfinished study; nothing if there is no database."""
     try:
-        with Store.open(db, create=False) as store:
+        with session.open_store(db, create=False) as store:
             same = [study for study in store.studies() if (study.key, study.provenance) == (key, provenance)]
             begun = [_begun(store.trials(study.id), key.regime) for study in same if study.state == "running"]
             return store.entry(key, provenance), store.nearest(key), begun[0] if begun else None

@@ -8,13 +8,13 @@ from typing import Annotated, Any
 import typer
 from typer.main import get_command
 
-from autotune.cli import output
+from autotune.cli import output, session
 from autotune.cli.commands import report as reports
 from autotune.cli.commands import sharing
 from autotune.cli.entry_text import entry_dict, entry_lines, entry_title, speedup_text
 from autotune.cli.options import Database, Json, Output
 from autotune.cli.wanted import Wanted
-from autotune.db import Entry, Store
+from autotune.db import Entry
 from autotune.errors import InputError, NoDatabase, UnknownWorkload
 from autotune.outcome import Regime
 from autotune.report.figures import config_text, dashed, latency_text, problem_text
@@ -48,7 +48,7 @@ def show(
 ) -> None:
     """One entry in full, several as a list."""
     wanted = _wanted(context, db)
-    with Store.open(db, create=False) as store:
+    with session.open_store(db, create=False) as store:
         entries = wanted.entries(store)
     if study is not None:
         there = ", ".join(str(entry.study_id) for entry in entries)
@@ -86,7 +86,7 @@ def _wanted(context: typer.Context, db: str | None, device: str | None = None) -
     name = str(context.info_name)
     wanted = Wanted(name, fields(context.args), device)
     try:
-        with Store.open(db, create=False) as store:
+        with session.open_store(db, create=False) as store:
             known = {study.key.workload for study in store.studies()}
             place = store.place
     except NoDatabase as error:
