@@ -22,6 +22,7 @@ from autotune.report.figures import (
     microseconds,
     plain,
     problem_text,
+    regime_options,
     resource_text,
 )
 from autotune.report.model import Knob, Report
@@ -48,6 +49,25 @@ def to_markdown(report: Report) -> str:
         _provenance(report),
     ]
     return "\n\n".join(section for section in sections if section) + "\n"
+
+
+def overview(reports: Sequence[Report]) -> str:
+    """Many problems as one table; their own reports follow."""
+    rows = []
+    for each in reports:
+        first = each.speedups[0] if each.speedups else None
+        rows.append(
+            [
+                dashed(each.key.workload),
+                problem_text(each.problem) + ("" if each.key.is_kernel else regime_options(each.key.regime)),
+                plain(each.config.get("mode", "")),
+                latency_text(each.latency, each.regime),
+                f"{first.ratio} {first.baseline}" if first is not None else "",
+                f"{each.limit.share.value:.2f}" if each.limit is not None else "",
+            ]
+        )
+    header = ["workload", "problem", "mode", "latency", "times as fast as", "of the limit"]
+    return f"# {len(reports)} tuned problems\n\n{table(header, rows, 'lllrlr')}"
 
 
 def to_dict(report: Report) -> dict[str, Any]:
