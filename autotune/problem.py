@@ -91,6 +91,11 @@ class Problem:
         return {f.name: v for f in fields if (v := getattr(self, f.name)) != f.default or not f.metadata.get("late")}
 
     @classmethod
+    def late_defaults(cls) -> dict[str, Any]:
+        """What a problem's text means for the fields that it leaves out."""
+        return {field.name: field.default for field in dataclasses.fields(cls) if field.metadata.get("late")}
+
+    @classmethod
     def completed(cls, given: Mapping[str, Any], default: Mapping[str, Any]) -> dict[str, Any]:
         """The fields of a problem of which some are given: the others are those of the default problem."""
         return {**default, **given}

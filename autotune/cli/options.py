@@ -103,7 +103,7 @@ class Request:
         if self.is_of_a_file:
             verb = verb or "run"
         words = ["tune", verb, self.word, options_text(self.given)]
-        return " ".join(word for word in (*words, f"--db {db}" if db else "") if word)
+        return " ".join(word for word in (*words, f"--db {masked(db)}" if db else "") if word)
 
     @property
     def is_of_a_file(self) -> bool:
@@ -115,6 +115,15 @@ class Request:
         """The workload's name for a command line in this folder."""
         reference = reference_of(self.workload)
         return os.path.relpath(reference) if self.is_of_a_file else dashed(reference)
+
+
+def masked(db: str) -> str:
+    """A database for messages: a URL's password is not shown."""
+    if "://" not in db:
+        return db
+    from autotune.db.engines import database_url, has_secret, place_of
+
+    return place_of(database_url(db)) if has_secret(db) else db
 
 
 def with_problem_options(

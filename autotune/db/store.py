@@ -10,8 +10,9 @@ from typing import Any, Self
 from sqlalchemy import BigInteger, Executable, Row, cast, func, select, update
 from sqlalchemy.orm import Session
 
-from autotune.db import queries, rows
+from autotune.db import migrations, queries, rows
 from autotune.db.engines import CURRENT, Database, database_url, intact, open_database, place_of, translated
+from autotune.db.fleet import Fleet
 from autotune.db.lease import Held, Lease
 from autotune.db.models import Study, TaxesRow, Trial
 from autotune.db.records import CacheKey, Entry, Provenance, StudyRecord, TrialRecord, Winner
@@ -42,6 +43,11 @@ class Store:
         target = database_url(default_database_url() if url is None else url)
         with translated(place_of(target)):
             return cls(open_database(target, create=create))
+
+    @property
+    def fleet(self) -> Fleet:
+        """The fleet's list in the same database. Raises NoDatabase if it was opened for reading and has none."""
+        return Fleet(self._database)
 
     def close(self) -> None:
         self._database.close()
@@ -114,7 +120,7 @@ class Store:
 
     def taxes(self, study_id: int) -> str | None:
         """The taxes that were measured of a study's problem last, as JSON; None if they never were."""
-        if not self._database.schema.has_taxes:
+        if self._database.schema.is_older_than(migrations.TAXED):
             return None
         table = self._database.schema.table(TaxesRow)
         query = select(table.c.measured).where(table.c.study_id == study_id).order_by(table.c.id.desc()).limit(1)

@@ -10,6 +10,7 @@ from autotune.db import CacheKey, Entry
 from autotune.errors import InvalidProblem
 from autotune.machine import Machine, versions
 from autotune.machine import machine as this_machine
+from autotune.notebook import html_table
 from autotune.outcome import DEFAULT_REGIME, Regime, regime_of
 from autotune.problem import Problem
 from autotune.runtime.entries import GATE, Entries, Served, forget_entries, read_entries, serve
@@ -31,6 +32,13 @@ class Found:
     entry: Entry | None = field(repr=False)
     reason: str
     """The reason why it is not exact, in one line; empty if it is."""
+
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        rows = [("source", self.source), ("reason", self.reason)]
+        if self.entry is not None:
+            rows += self.entry.told
+        return html_table("Found", [*rows, *((name, str(value)) for name, value in self.config.items())])
 
     @classmethod
     def of(cls, served: Served) -> Found | None:

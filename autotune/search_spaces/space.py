@@ -96,6 +96,10 @@ class Space:
         newer = [d for d in self.dimensions_of(str(values.get("mode"))) if d.name not in values]
         return Config(values | {d.name: d.default for d in newer if d.default is not None})
 
+    def ordered(self, config: Config) -> Config:
+        """The config with its dimensions in the space's order; what the space does not have comes last."""
+        return Config({name: config[name] for name in [*self.dimensions, *config] if name in config})
+
     def violation(self, config: Config, problem: Problem, machine: Machine) -> str | None:
         """The reason why the config is invalid for the problem on the machine, in one line; None if it is valid."""
         mode = config.get("mode")

@@ -29,16 +29,15 @@ class Schema:
         """True for the schema that this package writes."""
         return self.revision == migrations.HEAD
 
-    @property
-    def has_taxes(self) -> bool:
-        """False for a schema from before there was a table of taxes."""
-        return self.revision not in migrations.REVISIONS[: migrations.REVISIONS.index(migrations.TAXED)]
+    def is_older_than(self, revision: str) -> bool:
+        """True for a known schema from before a revision."""
+        known = migrations.REVISIONS
+        return self.revision in known[: known.index(revision)]
 
     @cached_property
     def _prefix(self) -> str:
         """The prefix that this schema's table names do not have yet."""
-        known = migrations.REVISIONS
-        return "tuning_" if self.revision in known[: known.index(migrations.RENAMED)] else ""
+        return "tuning_" if self.is_older_than(migrations.RENAMED) else ""
 
     def name(self, model: type[Base]) -> str:
         """The model's table name in this schema."""
@@ -67,7 +66,7 @@ def schema_of(connection: Connection, revision: str) -> Schema:
         return CURRENT
     schema = Schema(revision)
     try:
-        models = (Study, Trial, TaxesRow) if schema.has_taxes else (Study, Trial)
+        models = (Study, Trial) if schema.is_older_than(migrations.TAXED) else (Study, Trial, TaxesRow)
         lacking = frozenset().union(*(_lacking(connection, schema, model) for model in models))
     except NoSuchTableError as error:
         raise StoreError(newer(connection, revision)) from error

@@ -49,6 +49,8 @@ def test_fp8_with_scales_is_a_problem_of_its_own(gpus: Bench) -> None:
     for other in ((), ("--dtype", "fp8", "--scales", "tensor"), (*scaled, "--out-dtype", "fp16")):
         assert "nothing tuned for this problem here" in gpus.tune("lookup", "all-gather-gemm", *other).stderr
     assert "exact" in gpus.tune("lookup", "all-gather-gemm", *scaled, "--out-dtype", "bf16").stderr
+    assert gpus.tune("report", "all-gather-gemm", "--scales", "row", "--out-dtype", "auto").exit_code == 0
+    assert gpus.tune("report", "all-gather-gemm", "--scales", "none").exit_code == 1
 
 
 def test_piped_the_view_is_plain_lines_on_stderr(gpus: Bench) -> None:

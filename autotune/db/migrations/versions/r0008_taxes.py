@@ -1,12 +1,12 @@
-"""Revision 0007: a table of the taxes that were measured of a study's problem."""
+"""Revision 0008: a table of the taxes that were measured of a study's problem."""
 
 from __future__ import annotations
 
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0007"
-down_revision = "0006"
+revision = "0008"
+down_revision = "0007"
 branch_labels = None
 depends_on = None
 

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from autotune.config import Config, Value
-from autotune.report.page.view import shown
+from autotune.db import CacheKey
+from autotune.report.figures import plain
 
 
 @dataclass(frozen=True)
@@ -142,6 +143,11 @@ PHRASES: dict[str, tuple[Phrase, ...]] = {
 """Phrases of each workload in their order; a dimension without one is told by its name."""
 
 
+def has_words(key: CacheKey) -> bool:
+    """True for a built-in workload: of others the values would only be listed once more."""
+    return key.workload in PHRASES and not key.is_kernel
+
+
 def in_words(workload: str, config: Config) -> str:
     """One sentence. Kernels that are not built in have their values named."""
     mode = config.get("mode")
@@ -151,7 +157,7 @@ def in_words(workload: str, config: Config) -> str:
     for phrase in PHRASES.get(workload, ()):
         if all(name in values for name in phrase.names):
             parts.append(phrase.say(*(values.pop(name) for name in phrase.names)))
-    parts += [f"{shown(name)} {shown(value)}" for name, value in values.items()]
-    head = [built_in or f"mode {shown(mode)}"] if mode is not None else []
+    parts += [f"{plain(name)} {plain(value)}" for name, value in values.items()]
+    head = [built_in or f"mode {plain(mode)}"] if mode is not None else []
     text = "; ".join([*head, *filter(None, [", ".join(filter(None, parts))])])
     return f"{text}." if text else "No dimensions."
