@@ -1,5 +1,4 @@
-"""The tables: studies, their trials, and the taxes that were measured of them; a fleet's problems, attempts, hosts and
-findings.
+"""The tables: studies, their trials and measured taxes; a fleet's problems, attempts, hosts and findings.
 
 Times are ISO 8601 text in UTC, JSON is text: a damaged value is then reported with its row.
 """
