@@ -16,12 +16,14 @@ import pytest
 PACKAGE = "autotune"
 ROOMS = (
     "cli",
+    "fleet",
     "doctor",
     "report",
     "sharing",
     "decorator",
     "runtime",
     "recordings",
+    "taxes",
     "tuning",
     "ranks",
     "workloads",
@@ -47,6 +49,8 @@ def room_of(module: str, tree: Path) -> str:
     parts = module.split(".")
     if len(parts) == 1:
         return FACE
+    if parts[1] == "__main__":
+        return "cli"
     return parts[1] if (tree / PACKAGE / parts[1]).is_dir() else "ground floor"
 
 

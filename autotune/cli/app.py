@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 from collections.abc import Callable
-from typing import Any
+from dataclasses import fields
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
@@ -11,23 +14,49 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from autotune.cli import output
-from autotune.cli.commands import compare, demo, grid, health, listing, record, report, sharing, stored, tune, tuned
+from autotune.cli.commands import (
+    compare,
+    demo,
+    fleet,
+    grid,
+    health,
+    listing,
+    record,
+    report,
+    sharing,
+    stored,
+    taxes,
+    tune,
+    tuned,
+)
 from autotune.cli.interrupts import exit_code, interruptible, requested
 from autotune.cli.options import with_problem_options
 from autotune.errors import AutotuneError, UnknownWorkload
 from autotune.report.figures import dashed
 from autotune.suggestion import did_you_mean
-from autotune.workloads import Workload, is_reference, names, workload
+from autotune.workloads import is_reference, names
+from autotune.workloads.faces import Face, face
 
 DEFAULTS = "Dimensions left out are those of the workload's default problem on this machine."
 
 WORKLOADS = "Workloads"
 
+EXAMPLES: dict[Callable[..., None], str] = {
+    tune.tune_workload: "tune {name} --{size} 1024 --budget 60s",
+    grid.tune_grid: "tune grid {name} --{size} 256..4096 --budget 60s",
+    record.record_workload: "tune record {name} --{size} 1024 --out table.json.gz",
+    listing.show_entry: "tune show {name} --{size} 1024",
+    listing.look_up: "tune lookup {name} --{size} 1024",
+    report.report_workload: "tune report {name} --open",
+    taxes.measure_taxes: "tune taxes {name} --{size} 64 --trace trace.json",
+    sharing.export_workload: "tune export {name} -o configs.json",
+}
+
 PANELS = {
     "Start here": ("demo",),
     WORKLOADS: (),
-    "More ways to tune": ("run", "grid", "record"),
-    "Results": ("list", "show", "lookup", "report", "compare", "export", "import"),
+    "More ways to tune": ("run", "grid", "fleet", "record"),
+    "Results": ("list", "show", "lookup", "report", "compare", "taxes", "export", "import"),
     "This machine": ("doctor",),
 }
 """Panels of the help page in order, with the commands in each; workloads are found when the app is built."""
@@ -61,10 +90,14 @@ class Main(Commands):
         workloads = [name for name in self.commands if name not in others]
         return [name for title, commands in PANELS.items() for name in (workloads if title == WORKLOADS else commands)]
 
+    def parse_args(self, ctx: Any, args: list[str]) -> Any:
+        """-v, --verbose and --log-file may stand behind the command, too."""
+        return super().parse_args(ctx, _general_first(args))
+
     def invoke(self, ctx: Any) -> Any:
         with interruptible():
             try:
-                with output.telling_warnings():
+                with output.logging_to_stderr():
                     return super().invoke(ctx)
             except AutotuneError as error:
                 output.complain(error)
@@ -80,6 +113,20 @@ class Main(Commands):
 def _interrupted() -> typer.Exit:
     output.say("interrupted")
     return typer.Exit(exit_code())
+
+
+def _general_first(args: list[str]) -> list[str]:
+    general, rest, left = [], [], list(args)
+    while left:
+        word = left.pop(0)
+        if word in ("-v", "--verbose") or word.startswith("--log-file="):
+            general.append(word)
+        elif word == "--log-file":
+            general += [word, *left[:1]]
+            left = left[1:]
+        else:
+            rest.append(word)
+    return [*general, *rest]
 
 
 def build() -> typer.Typer:
@@ -105,21 +152,53 @@ def build() -> typer.Typer:
         ("show", listing.show_entry, "Show the cache entry of one problem of {}.", listing.show),
         ("lookup", listing.look_up, "Print the config a program would get for {}.", listing.lookup),
         ("report", report.report_workload, "Report on {}.", report.report),
+        ("taxes", taxes.measure_taxes, "Measure the taxes of {}.", taxes.taxes),
         ("export", sharing.export_workload, "Export the tuned configs of {}.", sharing.export),
     ):
         group = _group(_commands_of(function, title, of_stored.get(name)), subcommand_metavar="WORKLOAD [ARGS]...")
         group.callback(invoke_without_command=name in alone, no_args_is_help=name not in alone)(callback)
         _add_workloads(group, function, title)
         app.add_typer(group, name=name, rich_help_panel=panel_of[name])
+    app.add_typer(_fleet(), name="fleet", rich_help_panel=panel_of["fleet"])
     app.callback()(_main)
     return app
 
 
-def _main() -> None:
+class _Fleet(TyperGroup):
+    """``tune fleet FILE`` is ``tune fleet start FILE``."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args[0] not in self.commands and not args[0].startswith("-") and not ctx.resilient_parsing:
+            args = ["start", *args]
+        return super().resolve_command(ctx, args)
+
+
+def _fleet() -> typer.Typer:
+    group = _group(_Fleet, subcommand_metavar="FILE|COMMAND [ARGS]...")
+    group.callback(no_args_is_help=True)(fleet.fleet)
+    for command in (fleet.start, fleet.status, fleet.watch, fleet.stop):
+        group.command(command.__name__)(command)
+    return group
+
+
+def _main(
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.", callback=_version)] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Tell on stderr what is done.")] = False,
+    log_file: Annotated[
+        Path | None, typer.Option("--log-file", metavar="FILE", help="Append to FILE, with times, what is done.")
+    ] = None,
+) -> None:
     """Tune fused multi-GPU kernels: compute and communication in one search space, results in a cache.
 
     tune WORKLOAD --help lists a workload's dimensions. Without GPUs, small problems run under Triton's interpreter.
     """
+    output.log(verbose, log_file)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        output.data(f"iris-autotune {importlib.metadata.version('iris-autotune')}")
+        raise typer.Exit
 
 
 def _group(kind: type[TyperGroup], subcommand_metavar: str | None = None) -> typer.Typer:
@@ -145,7 +224,7 @@ def _commands_of(function: Callable[..., None], title: str, of_stored: Callable[
                 return name, stored.command(name, of_stored, title), args[1:]
             if not is_reference(name) or ctx.resilient_parsing:
                 return super().resolve_command(ctx, args)
-            found = workload(args[0])
+            found = face(args[0])
             return args[0], _command(found, function, title.format(dashed(found.name))), args[1:]
 
     return CommandsOf
@@ -156,18 +235,27 @@ def _lazy(name: str, function: Callable[..., None], help: str) -> type[TyperComm
         """Stands in for a command until it is called or asked for its help."""
 
         def make_context(self, *args: Any, **extra: Any) -> Any:
-            """Load the workload and let the real command take over."""
-            return _command(workload(name), function, help).make_context(*args, **extra)
+            """Look the problem up and let the real command take over."""
+            return _command(face(name), function, help).make_context(*args, **extra)
 
     return Lazy
 
 
-def _command(found: Workload, function: Callable[..., None], help: str) -> Any:
+def _first_size(found: Face) -> str:
+    """The dimension that an example names: one that varies from call to call."""
+    sizes = [field.name for field in fields(found.problem_type) if field.metadata["kind"] == "size"]
+    return next(name for name in (*found.problem_type.free, *sizes) if name != "world_size" or len(sizes) == 1)
+
+
+def _command(found: Face, function: Callable[..., None], help: str) -> Any:
     single = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     about = " ".join((found.problem_type.__doc__ or "").split("\n\n")[0].split())
     filters = function in (report.report_workload, sharing.export_workload)
     details = " ".join((function.__doc__ or "").split())
-    text = " ".join([help, details, *([] if filters else [DEFAULTS])]) + f"\n\n{escape(about)}"
+    example = EXAMPLES[function].format(name=dashed(found.name), size=dashed(_first_size(found)))
+    text = " ".join([help, details, *([] if filters else [DEFAULTS])]) + f"\n\n{escape(about)}\n\nExample: {example}"
     several = function is grid.tune_grid
-    single.command(dashed(found.name), help=text)(with_problem_options(found, function, several))
+    single.command(dashed(found.name), help=text)(
+        with_problem_options(found, function, several=several, filters=filters)
+    )
     return get_command(single)

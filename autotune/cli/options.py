@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import inspect
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import typer
 
@@ -16,11 +17,34 @@ from autotune.errors import InputError, InvalidProblem
 from autotune.machine import Machine
 from autotune.outcome import Regime
 from autotune.problem import Problem
-from autotune.report.figures import dashed, options_text
+from autotune.report.figures import dashed, options_text, plain
 from autotune.workloads import Workload, is_reference, reference_of
+from autotune.workloads.faces import Face
+
+MORE = "More options"
+"""The panel of what is no field of the problem."""
 
 DEFAULT_RANKS = 2
 """World size under the interpreter if the user gives none."""
+
+
+def one_of(words: Iterable[str]) -> Any:
+    """Arguments of an option that takes one of a few words: its metavar, and its completion.
+
+    Whoever uses the value checks it: a mistake gets a message that knows more than "not one of".
+    """
+    known = list(words)
+    return {"metavar": "|".join(known), "autocompletion": completing(lambda: known)}
+
+
+def completing(known: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]:
+    """The completion of a word; ``known`` is asked when a user presses Tab."""
+
+    def complete(incomplete: str) -> list[str]:
+        return [word for word in known() if word.startswith(incomplete)]
+
+    return complete
+
 
 Database = Annotated[
     str | None,
@@ -36,7 +60,7 @@ RegimeName = Annotated[
     str,
     typer.Option(
         "--regime",
-        metavar="|".join(Regime),
+        **one_of(Regime),
         help="How calls are made: replayed in a CUDA graph, eagerly back to back (pipelined), or one at a time.",
     ),
 ]
@@ -69,15 +93,17 @@ class Request:
         except InvalidProblem:
             # The default's sizes do not suit that many ranks; those that the user gives may.
             default = self.workload.default_problem(machine, 1)
-        values = {**default.as_dict(), "world_size": ranks, **self.given}
-        return self.workload.problem_type.from_dict(values)
+        kind = self.workload.problem_type
+        problem = kind.from_dict(kind.completed({**self.given, "world_size": ranks}, default.as_dict()))
+        self.workload.space.check_problem(problem, machine)
+        return problem
 
     def command(self, verb: str = "", db: str | None = None) -> str:
         """The command line for the same problem, for hints."""
         if self.is_of_a_file:
             verb = verb or "run"
         words = ["tune", verb, self.word, options_text(self.given)]
-        return " ".join(word for word in (*words, f"--db {db}" if db else "") if word)
+        return " ".join(word for word in (*words, f"--db {masked(db)}" if db else "") if word)
 
     @property
     def is_of_a_file(self) -> bool:
@@ -91,31 +117,48 @@ class Request:
         return os.path.relpath(reference) if self.is_of_a_file else dashed(reference)
 
 
+def masked(db: str) -> str:
+    """A database for messages: a URL's password is not shown."""
+    if "://" not in db:
+        return db
+    from autotune.db.engines import database_url, has_secret, place_of
+
+    return place_of(database_url(db)) if has_secret(db) else db
+
+
 def with_problem_options(
-    workload: Workload, function: Callable[..., None], several: bool = False
+    face: Face, function: Callable[..., None], *, several: bool = False, filters: bool = False
 ) -> Callable[..., None]:
     """Turn ``function(request, …)`` into a command whose options are the problem's fields and its own other parameters.
+    The workload itself is loaded when the command runs, not for its help.
 
-    With ``several``, dimensions are text (lists and ranges), and the function makes the problems.
+    With ``several``, dimensions are text (lists and ranges), and the function makes the problems. With ``filters``,
+    fields that are not given mean any value, not their default.
     """
     own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
-    fields = dataclasses.fields(workload.problem_type)
+    # First what has no default: the sizes.
+    fields = sorted(dataclasses.fields(face.problem_type), key=lambda field: field.default is not dataclasses.MISSING)
     names = [field.name for field in fields]
     taken = sorted({parameter.name for parameter in own} & set(names))
     if taken:
         raise InputError(
-            f"workload {workload.name}: field {taken[0]} clashes with an option of the command line; rename it"
+            f"workload {face.name}: field {taken[0]} clashes with an option of the command line; rename it"
         )
     options = [
-        inspect.Parameter(f.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_annotation(f, several))
+        inspect.Parameter(
+            f.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_annotation(f, several, not filters)
+        )
         for f in fields
     ]
 
     def command(**values: Any) -> None:
         given = {name: value for name in names if (value := values.pop(name)) is not None}
-        function(Request(workload, given), **values)
+        function(Request(face.load(), given), **values)
 
-    keyword = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own]
+    keyword = [
+        parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=_in_panel(parameter.annotation))
+        for parameter in own
+    ]
     signature = inspect.Signature([*options, *keyword])
     command.__doc__ = function.__doc__
     command.__signature__ = signature  # type: ignore[attr-defined]
@@ -123,26 +166,33 @@ def with_problem_options(
     return command
 
 
-def _annotation(field: dataclasses.Field[Any], several: bool) -> Any:
+def _in_panel(annotation: Any) -> Any:
+    """An option of the command itself: below those of the problem."""
+    kind, info = get_args(annotation)
+    info = copy.copy(info)
+    info.rich_help_panel = info.rich_help_panel or MORE
+    return Annotated[kind, info]
+
+
+def _annotation(field: dataclasses.Field[Any], several: bool, defaults: bool) -> Any:
     """The option of one field. The problem checks words, and names those that are allowed."""
     option = f"--{dashed(field.name)}"
     text = field.metadata.get("help", "")
-    panel = "Problem"
+    default = field.default if defaults else dataclasses.MISSING
+    shown: Any = {"show_default": plain(default)} if isinstance(default, str | float) or default is True else {}
     match field.metadata["kind"]:
         case "size" if several and field.name != "world_size":
-            return Annotated[str | None, typer.Option(option, help=text, metavar="N,N|N..N", rich_help_panel=panel)]
+            return Annotated[str | None, typer.Option(option, help=text, metavar="N,N|N..N")]
         case "size":
-            return Annotated[
-                int | None, typer.Option(option, help=text, metavar="N", parser=_integer, rich_help_panel=panel)
-            ]
+            return Annotated[int | None, typer.Option(option, help=text, metavar="N", parser=_integer)]
         case "number":
-            return Annotated[float | None, typer.Option(option, help=text, metavar="X", rich_help_panel=panel)]
+            return Annotated[float | None, typer.Option(option, help=text, metavar="X")]
         case "choice":
-            metavar = "|".join(field.metadata["allowed"])
-            return Annotated[str | None, typer.Option(option, help=text, metavar=metavar, rich_help_panel=panel)]
+            words = one_of(field.metadata["allowed"])
+            return Annotated[str | None, typer.Option(option, help=text, **words, **shown)]
         case _:
             both = f"{option}/--no-{dashed(field.name)}"
-            return Annotated[bool | None, typer.Option(both, help=text, rich_help_panel=panel)]
+            return Annotated[bool | None, typer.Option(both, help=text, **shown)]
 
 
 def _integer(text: str) -> int:

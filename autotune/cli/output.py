@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 WIDE = 10_000
 
+LOGGER = logging.getLogger("autotune")
+
 
 def data(text: str) -> None:
     """Print the result on stdout."""
@@ -70,24 +72,49 @@ def say(text: str) -> None:
 
 
 def complain(error: Exception) -> None:
+    LOGGER.info("error: %s", error)
     say(f"tune: error: {error}")
 
 
 @contextmanager
-def telling_warnings() -> Iterator[None]:
-    """While it lasts, the package's warnings go to stderr: damaged rows, a server that does not answer."""
-    handler = _Warnings(logging.WARNING)
-    logger = logging.getLogger("autotune")
-    logger.addHandler(handler)
+def logging_to_stderr() -> Iterator[None]:
+    """While it lasts, warnings go to stderr (damaged rows, a server that does not answer), and what ``log`` adds."""
+    before, level = list(LOGGER.handlers), LOGGER.level
+    LOGGER.addHandler(_ToStderr(logging.WARNING))
     try:
         yield
     finally:
-        logger.removeHandler(handler)
+        for handler in [each for each in LOGGER.handlers if each not in before]:
+            LOGGER.removeHandler(handler)
+            handler.close()
+        LOGGER.setLevel(level)
 
 
-class _Warnings(logging.Handler):
+def log(verbose: bool, file: Path | None) -> None:
+    """Until ``logging_to_stderr`` ends: tell more on stderr, and everything in a file. Raises InputError."""
+    if verbose:
+        LOGGER.setLevel(logging.INFO)
+        next(each for each in LOGGER.handlers if isinstance(each, _ToStderr)).setLevel(logging.INFO)
+    if file is not None:
+        try:
+            handler = logging.FileHandler(file, encoding="utf-8")
+        except OSError as error:
+            raise InputError(f"--log-file {file}: {error.strerror}") from error
+        handler.setFormatter(_OneLine("%(asctime)s %(levelname)s %(message)s"))
+        LOGGER.setLevel(logging.INFO)
+        LOGGER.addHandler(handler)
+        LOGGER.info("tune %s", " ".join(sys.argv[1:]))
+
+
+class _ToStderr(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
-        say(f"tune: warning: {record.getMessage()}")
+        level = "warning: " if record.levelno >= logging.WARNING else ""
+        say(f"tune: {level}{record.getMessage()}")
+
+
+class _OneLine(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return visible(super().format(record))
 
 
 def columns(header: Sequence[str], rows: Sequence[Sequence[str]], width: int | None = None, align: str = "") -> str:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from autotune.errors import MachineTooSmall
+from autotune.cli import output
+from autotune.errors import MachineTooSmall, NoDatabase
 from autotune.machine import Machine
 from autotune.machine import machine as this_machine
 from autotune.problem import Problem
 from autotune.workloads import Workload
 
 if TYPE_CHECKING:
+    from autotune.db import Store
     from autotune.tuning import TurningEvaluator
     from autotune.tuning.screening import Screen
 
@@ -37,6 +39,21 @@ def machine_to_measure_on() -> Machine:
 
 def machine() -> Machine:
     return this_machine()
+
+
+def open_store(db: str | None, *, create: bool = True) -> Store:
+    """Open the database of ``--db``, or the default one; says so if it makes a new one where ``--db`` says."""
+    from autotune.db import Store
+
+    if db is None or not create:
+        return Store.open(db, create=create)
+    try:
+        Store.open(db, create=False).close()
+        return Store.open(db)
+    except NoDatabase:
+        store = Store.open(db)
+        output.say(f"made a new database: {store.place}")
+        return store
 
 
 def make_gang(workload: Workload, problem: Problem, machine: Machine, heap_bytes: int = 0) -> TurningEvaluator:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from autotune.cli.options import Request
-from autotune.db import CacheKey, Entry, Store
+from autotune.db import CacheKey, Entry
 from autotune.errors import AutotuneError, InputError
 from autotune.report.figures import dashed, options_text, plain
 from autotune.workloads import Workload
+
+if TYPE_CHECKING:
+    from autotune.db import Store
 
 
 @dataclass(frozen=True)
@@ -34,7 +37,8 @@ class Wanted:
             return False
         if self.device is not None and key.device != self.device:
             return False
-        fields = key.fields
+        late = {} if self.workload is None else self.workload.problem_type.late_defaults()
+        fields = {**late, **key.fields}
         return all(
             any(_same(name, there) and _equal(value, fields[there]) for there in fields)
             for name, value in self.given.items()

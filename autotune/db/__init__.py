@@ -1,6 +1,6 @@
 """The database: every evaluation, and the tuned configs that look-ups find. Knows no kernel."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from autotune.db.lease import Held, Lease
 from autotune.db.records import (
@@ -14,6 +14,7 @@ from autotune.db.records import (
     TrialRecord,
     Winner,
 )
+from autotune.lazily import loading
 
 if TYPE_CHECKING:
     from autotune.db.store import Store
@@ -33,11 +34,5 @@ __all__ = [
     "Winner",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    """Load the store on first use: it imports SQLAlchemy, and ranks and compilers need only the records."""
-    if name != "Store":
-        raise AttributeError(f"module 'autotune.db' has no attribute {name!r}; it has {', '.join(__all__)}")
-    from autotune.db.store import Store
-
-    return Store
+# It imports SQLAlchemy, and ranks, compilers and help pages need only the records.
+__getattr__ = loading(__name__, {"Store": "autotune.db.store"})

@@ -15,6 +15,7 @@ from autotune.outcome import Evaluation
 from autotune.problem import Problem
 from autotune.ranks.evaluation import MeasurePlan, warm_from
 from autotune.recordings.recording import Recording
+from autotune.search_spaces import Space
 from autotune.tuning import Evaluator
 from autotune.tuning.screening import Ahead, Screen
 from autotune.tuning.search import Candidate
@@ -41,8 +42,10 @@ def record(
     space = workload.space.restricted(allowed, lifted)
     size = space.size(problem, machine)
     if not 0 < size <= limit:
-        what = "has no valid config: allow other values" if size == 0 else f"has {size} valid configs: allow fewer"
-        raise InputError(f"the reduced space {what} (the limit is {limit})")
+        if size:
+            raise InputError(f"the reduced space has {size} valid configs: allow fewer (the limit is {limit})")
+        why = _emptied_by(workload.space, allowed, lifted, problem, machine)
+        raise InputError(f"the reduced space has no valid config{why}: allow other values")
     provenance = dataclasses.replace(provenance_of(workload), space=f"{space.fingerprint()} {SOURCE}")
     study = store.study(CacheKey.of(problem, machine), provenance, seed=0, space_size=size)
     evaluations = {trial.config: trial.evaluation for trial in store.trials(study.id)}
@@ -78,6 +81,15 @@ def record(
         evaluations={config: _kept(evaluations[config]) for config in configs},
         parts=gang.measure_parts(plan),
     )
+
+
+def _emptied_by(
+    space: Space, allowed: Mapping[str, Sequence[Value]], lifted: Sequence[str], problem: Problem, machine: Machine
+) -> str:
+    """The constraints without any one of which configs would be left; nothing where several forbid each config."""
+    others = [each for each in space.constraints if each.name not in lifted]
+    alone = [each for each in others if space.restricted(allowed, [*lifted, each.name]).size(problem, machine)]
+    return "".join(f"; every config breaks {each.name} ({each.reason})" for each in alone)
 
 
 def _kept(evaluation: Evaluation) -> Evaluation:

@@ -1,7 +1,25 @@
 """Reports: what a finished study found, from the database alone, as Markdown and JSON."""
 
-from autotune.report.builder import build
-from autotune.report.document import to_dict, to_json, to_markdown
-from autotune.report.model import Report
+from typing import TYPE_CHECKING
 
-__all__ = ["Report", "build", "to_dict", "to_json", "to_markdown"]
+from autotune.lazily import loading
+
+if TYPE_CHECKING:
+    from autotune.report.builder import build
+    from autotune.report.document import overview, to_dict, to_json, to_markdown
+    from autotune.report.model import Report
+
+__all__ = ["Report", "build", "overview", "to_dict", "to_json", "to_markdown"]
+
+# Most commands need only the figures.
+__getattr__ = loading(
+    __name__,
+    {
+        "Report": "autotune.report.model",
+        "build": "autotune.report.builder",
+        "overview": "autotune.report.document",
+        "to_dict": "autotune.report.document",
+        "to_json": "autotune.report.document",
+        "to_markdown": "autotune.report.document",
+    },
+)

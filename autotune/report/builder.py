@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import statistics
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from autotune.config import Config
-from autotune.db import CacheKey, Entry, Store, TrialRecord, Winner
+from autotune.db import Entry, Store, TrialRecord, Winner
+from autotune.errors import InputError
 from autotune.machine import INTERPRETER
 from autotune.outcome import Latency, Outcome, Regime
 from autotune.ranks.evaluation import RESTART
 from autotune.report.figures import INTERPRETER_NOTE, fastest, ratio, slowest
 from autotune.report.knobs import knobs_of
 from autotune.report.model import Ending, Limit, Ranked, Report, Speedup, Tax
+from autotune.report.order import config_in_order, fields_in_order
 from autotune.report.regimes import WITHOUT_ROUNDS, in_regimes, verdicts
 from autotune.report.repeat import repeat_text
 from autotune.rounds import mean_and_error
+from autotune.taxes.result import Taxes
 from autotune.workloads import Workload
 
 BEST = 10
@@ -40,11 +41,18 @@ def build(store: Store, entry: Entry, workload: Workload | None = None) -> Repor
     from autotune.tuning.finals import FINAL, last_finals  # loads Optuna, which the command line's help can do without
 
     space = workload.space if workload is not None else None
-    records = store.trials(entry.study_id)
+
+    def ordered(config: Config) -> Config:
+        return config_in_order(entry.key, config, workload)
+
+    records = [dataclasses.replace(each, config=ordered(each.config)) for each in store.trials(entry.study_id)]
     notes = [INTERPRETER_NOTE] if entry.key.device == INTERPRETER else []
     if entry.imported_at is not None:
         notes.append("Imported: its trials are in the database it was tuned in.")
-    if space is not None and space.fingerprint() != entry.provenance.space:
+    if entry.provenance.replay_of:
+        notes.append(f"A replay of a table recorded {entry.provenance.replay_of}: its times were measured on that day.")
+        space = None
+    elif space is not None and space.fingerprint() != entry.provenance.space:
         notes.append("The search space has changed since; dimensions are shown without importance.")
         space = None
     if not entry.winner.latency.rounds and not entry.key.is_kernel:
@@ -58,12 +66,12 @@ def build(store: Store, entry: Entry, workload: Workload | None = None) -> Repor
     return Report(
         key=entry.key,
         provenance=entry.provenance,
-        problem=problem_of(entry.key, workload),
+        problem=fields_in_order(entry.key, workload),
         study_id=entry.study_id,
         seed=entry.seed,
         space_size=entry.space_size,
         finished_at=entry.finished_at,
-        config=entry.winner.config,
+        config=ordered(entry.winner.config),
         latency=entry.winner.latency,
         speedups=_speedups(entry.winner, regime),
         limit=_limit(entry.winner),
@@ -71,6 +79,7 @@ def build(store: Store, entry: Entry, workload: Workload | None = None) -> Repor
         in_regimes=in_regimes(entry.winner),
         verdicts=verdicts(entry.winner),
         taxes=_taxes(entry.winner),
+        ladder=_ladder(store, entry.study_id, notes),
         best=best[:BEST],
         endings=endings_of(searched),
         disqualified=disqualified,
@@ -84,8 +93,19 @@ def build(store: Store, entry: Entry, workload: Workload | None = None) -> Repor
         rank_correlation=rank_correlation(searched),
         notes=tuple(notes),
         knob_notes=warned,
+        origin=entry.origin,
         repeat=repeat_text(entry, workload),
     )
+
+
+def _ladder(store: Store, study_id: int, notes: list[str]) -> Taxes | None:
+    """What ``tune taxes`` has stored; a note where that cannot be read."""
+    text = store.taxes(study_id)
+    try:
+        return None if text is None else Taxes.from_json(text)
+    except InputError as error:
+        notes.append(f"{error}.")
+        return None
 
 
 def rank_correlation(searched: Sequence[TrialRecord]) -> float | None:
@@ -105,13 +125,6 @@ def _ranks(values: Sequence[float]) -> list[float]:
     """Equal values share the mean of their ranks."""
     ordered = sorted(values)
     return [(bisect_left(ordered, value) + bisect_right(ordered, value)) / 2 for value in values]
-
-
-def problem_of(key: CacheKey, workload: Workload | None) -> dict[str, Any]:
-    """The problem's fields, in the order of their declaration if that is known."""
-    values: dict[str, Any] = json.loads(key.problem)
-    declared = [field.name for field in dataclasses.fields(workload.problem_type)] if workload is not None else []
-    return {name: values[name] for name in [*declared, *values] if name in values}
 
 
 def _speedups(winner: Winner, regime: Regime) -> tuple[Speedup, ...]:

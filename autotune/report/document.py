@@ -9,20 +9,30 @@ from typing import Any
 
 from autotune.config import Config
 from autotune.outcome import Regime
+from autotune.report import waterfall
+from autotune.report.copies import copies
 from autotune.report.figures import (
+    BEYOND_LIMIT,
     change_text,
     config_text,
     dashed,
     device_text,
+    difference_text,
     latency_text,
     microseconds,
     plain,
     problem_text,
+    regime_options,
     resource_text,
 )
 from autotune.report.model import Knob, Report
 from autotune.report.regimes import TITLES, conclusion, tuned_for
-from autotune.text import json_text, markdown, markdown_code, visible_json
+from autotune.report.words import has_words, in_words
+from autotune.taxes.result import Taxes, summary
+from autotune.text import json_text, markdown, markdown_code
+
+LANGUAGES = {"Python": "python", "command": "sh", "JSON": "json"}
+"""Of the blocks to copy."""
 
 
 def to_markdown(report: Report) -> str:
@@ -39,6 +49,25 @@ def to_markdown(report: Report) -> str:
         _provenance(report),
     ]
     return "\n\n".join(section for section in sections if section) + "\n"
+
+
+def overview(reports: Sequence[Report]) -> str:
+    """Many problems as one table; their own reports follow."""
+    rows = []
+    for each in reports:
+        first = each.speedups[0] if each.speedups else None
+        rows.append(
+            [
+                dashed(each.key.workload),
+                problem_text(each.problem) + ("" if each.key.is_kernel else regime_options(each.key.regime)),
+                plain(each.config.get("mode", "")),
+                latency_text(each.latency, each.regime),
+                f"{first.ratio} {first.baseline}" if first is not None else "",
+                f"{each.limit.share.value:.2f}" if each.limit is not None else "",
+            ]
+        )
+    header = ["workload", "problem", "mode", "latency", "times as fast as", "of the limit"]
+    return f"# {len(reports)} tuned problems\n\n{table(header, rows, 'lllrlr')}"
 
 
 def to_dict(report: Report) -> dict[str, Any]:
@@ -76,14 +105,18 @@ def _verdict(report: Report) -> str:
         verdict += f": {markdown(first.baseline)} itself, which no config beat by more than the noise" if own else ""
         verdict += "" if own else f", **{first.ratio} times** as fast as {markdown(first.baseline)}"
     if report.limit is not None:
-        alone = f"{report.limit.slowest} alone takes {report.limit.share.value:.2f} of that time on the device"
+        share = report.limit.share.value
+        alone = f"{report.limit.slowest} alone takes {share:.2f} of that time on the device"
+        alone += f": the winner is {BEYOND_LIMIT}" if share > 1.005 else ""
         verdict += f"; {markdown(alone)}"
     lines += [verdict + "."]
     slower = [each for each in report.verdicts if each.ratio.is_less]
     lines += ["", f"**{markdown(conclusion(slower))}**"] if slower else []
     lines += ["", f"Tuned {_date(report.finished_at)} for {tuned_for(report.key)}."]
     lines += [f"\n> {markdown(note)}" for note in report.notes]
-    lines += ["", "```json", visible_json(report.config.to_json()), "```"]
+    lines += ["", markdown(in_words(report.key.workload, report.config))] if has_words(report.key) else []
+    for name, text in copies(report.key, report.config, report.origin).items():
+        lines += ["", f"```{LANGUAGES[name]}", text, "```"]
     return "\n".join(lines)
 
 
@@ -156,7 +189,14 @@ def _rate(resource: str, per_microsecond: float) -> str:
 
 
 def _taxes(report: Report) -> str:
-    rows = [[each.name, f"{each.microseconds:.1f} ± {each.error:.1f} µs", each.meaning] for each in report.taxes]
+    """By the ladder where it was measured, else as far as the finals tell them."""
+    if report.ladder is not None:
+        drawn = "\n".join(waterfall.waterfall(report.ladder))
+        rows = [[name, text.replace("\n", "; ")] for name, text in waterfall.table(report.ladder)]
+        notes = "\n".join(f"- {markdown(note)}" for note in waterfall.notes(report.ladder))
+        parts = [f"```text\n{drawn}\n```", table(["", "measured by tune taxes"], rows, "ll"), notes]
+        return "\n\n".join(["## What bulk synchrony costs", *parts])
+    rows = [[each.name, difference_text(each.microseconds, each.error), each.meaning] for each in report.taxes]
     return "## What bulk synchrony costs\n\n" + table(["", "time", "how it was found"], rows, "lr") if rows else ""
 
 
@@ -244,6 +284,8 @@ def _short(reason: str, longest: int = 90) -> str:
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, Taxes):
+        return summary(value)
     if isinstance(value, Config):
         return dict(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):

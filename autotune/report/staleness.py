@@ -8,7 +8,7 @@ from contextlib import suppress
 from autotune.db import CacheKey, Provenance
 from autotune.errors import UnknownWorkload
 from autotune.machine import versions
-from autotune.workloads import installed_workload, provenance_of
+from autotune.workloads.faces import installed_provenance
 
 
 def why_stale(key: CacheKey, provenance: Provenance) -> str:
@@ -18,5 +18,5 @@ def why_stale(key: CacheKey, provenance: Provenance) -> str:
     today = dataclasses.replace(provenance, **versions())
     if not key.is_kernel:
         with suppress(UnknownWorkload):
-            today = provenance_of(installed_workload(key.workload))
+            today = installed_provenance(key.workload)
     return provenance.changes(today)

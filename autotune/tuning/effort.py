@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from autotune.errors import InputError, InvalidBudget
 from autotune.machine import Machine
+from autotune.suggestion import did_you_mean
 
 UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 MOST_TRIALS = 100_000
@@ -90,13 +91,13 @@ def limits_of(
         raise InputError(f"seed {seed}: allowed: 0 to {LARGEST_SEED}")
     effort = effort or ("quick" if machine.is_interpreter else "standard")
     if effort not in EFFORTS:
-        raise InputError(f"effort {effort!r}: allowed: {', '.join(EFFORTS)}")
+        raise InputError(f"effort {effort!r}: allowed: {', '.join(EFFORTS)}{did_you_mean(effort, EFFORTS)}")
     return effort, Budget.of(EFFORTS[effort], trials, budget)
 
 
 def parse_duration(text: str) -> float:
-    """Parse 90s, 5m, 1.5h or a bare number of seconds; raises InvalidBudget."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text.strip())
+    """Parse 90s, 5m, 1.5h; raises InvalidBudget."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh])", text.strip())
     if match is None:
         raise InvalidBudget(f"budget {text!r}: write it like 90s, 5m or 1.5h")
-    return float(match[1]) * UNITS[match[2] or "s"]
+    return float(match[1]) * UNITS[match[2]]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
 
@@ -26,6 +27,8 @@ from autotune.tuning.search import Candidate, Search
 from autotune.tuning.warm_start import previous_winner, warm_starts
 from autotune.workloads import Workload, origin_of, provenance_of
 from autotune.workloads.roofline import roofline
+
+LOG = logging.getLogger("autotune")
 
 BASELINE = "baseline"
 PROOF = "proof"
@@ -127,7 +130,7 @@ class _Run:
         self._regime = regime
         self.progress = Progress(regime=regime)
         self._baselines = workload.baselines(problem, machine)
-        self._history = store.trials(study.id)
+        self._history = [replace(each, config=workload.space.ordered(each.config)) for each in store.trials(study.id)]
         self._live = live.study(study, workload.space, self._history) if live is not None else None
         first = [workload.default_config(problem, machine), *warm_starts(workload, problem, machine, store, regime)]
         first += workload.first_configs(problem, machine)
@@ -304,6 +307,9 @@ class _Run:
         if self._live is not None:
             self._live.add(record)
         self.progress.count(config, evaluation)
+        latency, reason = evaluation.latency, evaluation.reason
+        told = f"{latency.of(self._regime):.2f} µs" if latency is not None else f"{evaluation.outcome} {reason}".strip()
+        LOG.info("trial %d (%s): %s, %s", number, source, told, config)
 
     def _predicted(self, config: Config) -> float | None:
         return self._workload.predict(self._problem, config, self._machine)
@@ -324,6 +330,8 @@ class _Run:
 
     def _show(self, phase: str) -> None:
         progress = self.progress
+        if phase != progress.phase:
+            LOG.info("%s, study %d", phase, self._study.id)
         progress.phase, progress.seconds, progress.used = phase, self._elapsed(), self._used()
         progress.restarts = self._gang.restarts
         if math.isfinite(self._budget.seconds):

@@ -40,6 +40,12 @@ class LaunchedWorkload(Workload):
         """The result's shape, of operands that fit each other; dimensions may be symbolic."""
         raise NotImplementedError(f"{self.name} has no operator")
 
+    def out_dtype(self, operands: Operands, options: Sequence[Any]) -> torch.dtype:
+        """The results' element type, of operands that fit each other: by default the first one's."""
+        first = operands[0]
+        assert first is not None
+        return first.dtype
+
     def out_shapes(self, world_size: int, operands: Operands, options: Sequence[Any]) -> list[tuple[int, ...]]:
         """The shape of each of the kernels' ``results``; by default all have the same."""
         return [self.out_shape(world_size, operands, options)] * len(self.kernels.results)
@@ -91,6 +97,9 @@ class LaunchedOperation(Operation, Generic[P, T, S]):
         """Fill with NaN what a right call of the config prepared last writes before it reads it."""
         if self._setup is not None:
             self._setup.poison()
+
+    def traces(self) -> Sequence[torch.Tensor]:
+        return [] if self._setup is None else self._setup.traces
 
     def timed_out(self) -> bool:
         """True if a wait in the kernels timed out since ``prepare``."""

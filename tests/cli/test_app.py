@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import importlib.metadata
 import json
+import logging
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -88,3 +91,47 @@ def test_the_real_thing_from_the_command_line_into_the_cache_and_out_again(
     found = process("-m", "autotune.cli", "lookup", *small, "--json", **settings)
     assert json.loads(found.stdout)["source"] == "exact"
     assert json.loads(found.stdout)["config"] == values["config"]
+
+
+def test_what_is_done_can_be_told_and_logged(gpus: Bench, tmp_path: Path) -> None:
+    file = tmp_path / "tune.log"
+    words = ("all-gather-gemm", "--trials", "8", "--effort", "quick")
+    quiet = gpus.tune(*words, "--log-file", str(file))
+    assert quiet.exit_code == 0 and "trial 0" not in quiet.stderr
+    told = gpus.tune("-v", *words, "--force")
+    again = gpus.tune(*words, "--force", "--verbose")
+    for stderr in (told.stderr, again.stderr):
+        assert re.search(r"^tune: trial 0 \(baseline\): [\d.]+ µs, ", stderr, re.M) and "finals, study" in stderr
+    lines = file.read_text().splitlines()
+    assert all(re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d+ INFO ", line) for line in lines)
+    assert sum("trial" in line for line in lines) >= 8
+    assert not logging.getLogger("autotune").isEnabledFor(logging.INFO), "as before"
+    failed = gpus.tune("--log-file", str(tmp_path), "list")
+    assert failed.exit_code == 2 and "Is a directory" in failed.stderr
+
+
+def test_a_new_database_is_named_where_the_user_names_it(gpus: Bench, tmp_path: Path) -> None:
+    words = ("all-gather-gemm", "--trials", "8", "--effort", "quick", "--db", str(tmp_path / "typo" / "x.db"))
+    told = f"made a new database: {tmp_path / 'typo' / 'x.db'}"
+    assert told in gpus.tune(*words).stderr
+    assert told not in gpus.tune(*words, "--force").stderr
+
+
+def test_version_and_the_other_names_of_the_command() -> None:
+    scripts = importlib.metadata.entry_points(group="console_scripts")
+    assert {each.name for each in scripts if each.value == "autotune.cli:main"} == {"tune", "iris-autotune"}
+    told = f"iris-autotune {importlib.metadata.version('iris-autotune')}\n"
+    assert process("-m", "autotune", "--version").stdout == told
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--budget", "5"), "budget '5': write it like 90s, 5m or 1.5h"),
+        (("--effort", "ful"), "effort 'ful': allowed: quick, standard, full; did you mean full?"),
+        (("--regime", "pipeline"), "did you mean pipelined?"),
+    ],
+)
+def test_a_value_that_is_nearly_right(gpus: Bench, words: tuple[str, ...], said: str) -> None:
+    result = gpus.tune("all-gather-gemm", *words)
+    assert result.exit_code == 2 and said in result.stderr and not gpus.gangs

@@ -10,6 +10,7 @@ import pytest
 from compile_worker import Compilers
 
 from autotune.config import Config
+from autotune.errors import InvalidProblem
 from autotune.machine import H100, MI300X, MI350X, Machine
 from autotune.problem import Problem
 from autotune.workloads import workload
@@ -17,7 +18,8 @@ from autotune.workloads import workload
 SAMPLE = int(os.environ.get("COMPILE_SAMPLE", "12"))
 """Configs of each workload, over all targets, with ``-m slow``."""
 
-WITHOUT_SHARED_MEMORY = {"push_kernel", "sum_kernel", "barrier_kernel"}
+WITHOUT_SHARED_MEMORY = {"push_kernel", "sum_kernel", "barrier_kernel", "all_reduce_norm_kernel", "add_norm_kernel"}
+"""A row may be one warp's."""
 LAUNCH_NOTHING_OF_OURS = {"bsp"}
 
 
@@ -41,6 +43,11 @@ PROBLEMS = {
         problem("gemm_all_reduce", m=64, n=8192, k=28672, world_size=8),
         problem("gemm_all_reduce", m=9, n=360, k=6 * 500, dtype="fp16", bias=True, b_order="nk", world_size=6),
     ],
+    "all_reduce_norm": [
+        problem("all_reduce_norm", m=64, n=8192, world_size=8),
+        problem("all_reduce_norm", m=3, n=5120, dtype="fp16", world_size=6),
+    ],
+    "gemm_all_reduce_norm": [problem("gemm_all_reduce_norm", m=64, n=8192, k=28672, world_size=8)],
 }
 """Large and even; small and odd."""
 
@@ -99,3 +106,35 @@ def fits(machine: Machine, jobs: list[tuple[Problem, Config]], compilers: Compil
             assert kernel.registers is not None and kernel.spills is not None, f"{config}: {kernel}"
             spilled += kernel.spills > 0 and machine.kind == "hip"
     return spilled
+
+
+@pytest.mark.parametrize(
+    ("machine", "dtype"),
+    [(H100, "fp8"), (MI300X, "fp8_fnuz"), pytest.param(MI350X, "fp8", marks=pytest.mark.slow)],
+    ids=lambda value: getattr(value, "arch", value),
+)
+def test_scaled_gemms_compile_for_the_machines_that_multiply_them(
+    machine: Machine, dtype: str, compilers: Compilers
+) -> None:
+    fields = {"m": 256, "n": 4 * 1024, "k": 4 * 1024, "dtype": dtype, "b_order": "nk", "world_size": 4}
+    jobs = []
+    for name, scales, count in (
+        ("all_gather_gemm", "row", 4), ("all_gather_gemm", "block", 4), ("gemm_reduce_scatter", "block", 2),
+        ("gemm_all_reduce", "tensor", 1),
+    ):  # fmt: skip
+        each = problem(name, scales=scales, **fields)
+        jobs += [(each, config) for config in sample(each, machine, count) if config["mode"] != "own_collective"]
+    for config, kernels in compilers.compiled(machine, jobs):
+        assert all(kernel.shared_memory <= machine.shared_memory for kernel in kernels), config
+
+
+@pytest.mark.parametrize(("machine", "dtype"), [(H100, "fp8_fnuz"), (MI300X, "fp8"), (MI350X, "fp8_fnuz")])
+def test_a_machine_without_matrix_units_for_an_element_type_says_so(machine: Machine, dtype: str) -> None:
+    for name in PROBLEMS.keys() - {"all_reduce_norm"}:
+        found = workload(name)
+        each = problem(name, m=64, n=256, k=256, dtype=dtype, scales="row", b_order="nk", world_size=2)
+        told = found.space.violation(found.default_config(each, machine), each, machine)
+        assert told is not None and told.startswith("element type") and "gfx942 takes fp8_fnuz" in told
+        for refused in (found.space.check_problem, found.space.narrowed):
+            with pytest.raises(InvalidProblem, match=f"on {machine.arch}: this machine has no matrix units"):
+                refused(each, machine)

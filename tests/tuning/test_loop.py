@@ -259,12 +259,14 @@ def test_merging_takes_the_median_round() -> None:
     assert merge([latency_of(1.0, host=5.0), latency_of(1.0)]).host_rounds == ()
 
 
-@pytest.mark.parametrize(("text", "seconds"), [("90s", 90), ("5m", 300), ("1.5h", 5400), ("30", 30)])
+@pytest.mark.parametrize(("text", "seconds"), [("90s", 90), ("5m", 300), ("1.5h", 5400)])
 def test_durations(text: str, seconds: float) -> None:
     assert parse_duration(text) == seconds
 
 
-@pytest.mark.parametrize("make", [lambda: parse_duration("soon"), lambda: Budget(0), lambda: Budget(5, 0.1)])
+@pytest.mark.parametrize(
+    "make", [lambda: parse_duration("soon"), lambda: parse_duration("5"), lambda: Budget(0), lambda: Budget(5, 0.1)]
+)
 def test_budgets_nobody_can_keep(make: Any) -> None:
     with pytest.raises(InvalidBudget):
         make()

@@ -11,14 +11,26 @@ import typer
 
 from autotune.cli import output
 from autotune.cli.interrupts import exit_code
+from autotune.cli.options import completing
 
 if TYPE_CHECKING:
-    from autotune.db import Provenance
     from autotune.recordings import Recording, Replay
     from autotune.tuning import Result
 
+
+def _tables() -> list[str]:
+    from autotune.recordings.tables import names
+
+    return names()
+
+
 Table = Annotated[
-    str, typer.Argument(metavar="TABLE", help="A table of the package, or the file of tune record.", show_default=True)
+    str,
+    typer.Argument(
+        metavar="TABLE",
+        help="A table of the package, or the file of tune record.",
+        autocompletion=completing(_tables),
+    ),
 ]
 Trials = Annotated[int, typer.Option("--trials", metavar="N", help="Stop after N configs.")]
 Seed = Annotated[int, typer.Option("--seed", metavar="N", help="Seed of the search.")]
@@ -33,44 +45,53 @@ def demo(table: Table = DEFAULT, trials: Trials = 120, seed: Seed = 0, open: Ope
 
     The result goes into a database of its own, and no look-up serves it.
     """
-    from autotune.cli import summary
-    from autotune.cli.options import Request
-    from autotune.cli.watch import watching
-    from autotune.db import Store
-    from autotune.machine import INTERPRETED
-    from autotune.recordings import Replay, read, tables
-    from autotune.tuning import EFFORTS, limits_of, tune
-    from autotune.tuning.screening import Screen
-    from autotune.workloads import workload
+    from autotune.recordings import read, tables
 
     recorded = read(tables.file_of(table))
-    effort, budget = limits_of(recorded.machine, None, trials, None, seed)
     where = f"{recorded.problem['world_size']} × {recorded.machine.device}, recorded {recorded.recorded_at:%Y-%m-%d}"
     output.say(f"replaying {len(recorded.evaluations)} configs measured on {where}; nothing runs on a GPU here")
-    found = workload(recorded.workload)
-    recording = recorded.fitted(found)
-    problem, reduced = recording.problem_of(found), recording.reduced(found)
-    place = _emptied(table)
-    with Store.open(place) as store:
-        replay = Replay(recording)
-        # Nothing is compiled, as under the interpreter; and one round, for a table answers the same each time.
-        with Screen(reduced, problem, INTERPRETED) as screen, watching(problem, where) as watch:
-            result = tune(
-                reduced, problem, recording.machine, store, replay, screen, budget=budget,
-                effort=replace(EFFORTS[effort], rounds=1), seed=seed, watch=watch, provenance=_provenance(recording),
-            )  # fmt: skip
-        summary.present(
-            result, Request(found, {}), problem, store, db=str(place), json=False,
-            note=f"A replay of a table recorded {recorded.recorded_at:%Y-%m-%d}. No look-up serves this result.",
-            steps=_steps(result, replay, found.name, place),
-        )  # fmt: skip
+    result, place = _replayed(recorded, table, where, trials, seed)
     if result.interrupted:
         raise typer.Exit(exit_code())
     if open:
         from autotune.cli.commands.pages import write_pages
         from autotune.cli.wanted import Wanted
+        from autotune.workloads import workload
 
-        write_pages(Wanted(), None, str(place), open=True, load=lambda key: found)
+        write_pages(Wanted(), None, str(place), open=True, load=lambda key: workload(recorded.workload))
+
+
+def _replayed(recorded: Recording, table: str, where: str, trials: int, seed: int) -> tuple[Result, Path]:
+    """Run the loop and print its result; also the database. What it imports takes seconds."""
+    from autotune.cli import summary
+    from autotune.cli.options import Request
+    from autotune.cli.watch import watching
+    from autotune.db import Store
+    from autotune.machine import INTERPRETED
+    from autotune.recordings import Replay
+    from autotune.tuning import EFFORTS, limits_of, tune
+    from autotune.tuning.screening import Screen
+    from autotune.workloads import workload
+
+    effort, budget = limits_of(recorded.machine, None, trials, None, seed)
+    found = workload(recorded.workload)
+    recording = recorded.fitted(found)
+    problem, reduced, replay = recording.problem_of(found), recording.reduced(found), Replay(recording)
+    place, provenance = _emptied(table), recording.provenance.as_replay(recording.recorded_at)
+    with Store.open(place) as store:
+        # Nothing is compiled, as under the interpreter; and one round, for a table answers the same each time.
+        with Screen(reduced, problem, INTERPRETED) as screen, watching(problem, where) as watch:
+            result = tune(
+                reduced, problem, recording.machine, store, replay, screen, budget=budget,
+                effort=replace(EFFORTS[effort], rounds=1), seed=seed, provenance=provenance,
+                watch=lambda progress: watch(progress) if progress.trials else None,
+            )  # fmt: skip
+        summary.present(
+            result, Request(found, {}), problem, store, db=str(place), json=False,
+            note=f"A replay of a table recorded {recorded.recorded_at:%Y-%m-%d}. No look-up serves this result.",
+            steps=_steps(result, replay, place),
+        )  # fmt: skip
+    return result, place
 
 
 def _emptied(table: str) -> Path:
@@ -84,13 +105,7 @@ def _emptied(table: str) -> Path:
     return place
 
 
-def _provenance(recording: Recording) -> Provenance:
-    """The recording's, marked: a result of it is of no space that a look-up asks for."""
-    space = f"{recording.provenance.space}, replay of {recording.recorded_at:%Y-%m-%d}"
-    return replace(recording.provenance, space=space)
-
-
-def _steps(result: Result, replay: Replay, name: str, place: Path) -> list[str]:
+def _steps(result: Result, replay: Replay, place: Path) -> list[str]:
     """What the trials took when they were measured, and what to do next."""
     if result.entry is None:
         return ["", "Interrupted. Next:  tune demo"]

@@ -17,7 +17,7 @@ from autotune.cli.entry_text import entry_dict, speedup_text
 from autotune.cli.interrupts import exit_code
 from autotune.cli.options import Database, Json, RegimeName, Request
 from autotune.config import Config
-from autotune.db import CacheKey, Entry, Store
+from autotune.db import CacheKey, Entry
 from autotune.machine import Machine
 from autotune.outcome import DEFAULT_REGIME, Regime, regime_of
 from autotune.problem import Problem
@@ -26,6 +26,7 @@ from autotune.workloads import Workload, provenance_of
 
 if TYPE_CHECKING:
     from autotune.cli.commands.grid_progress import GridProgress
+    from autotune.db import Store
     from autotune.runtime.lookup import Found
     from autotune.tuning import Budget, Result, TurningEvaluator
     from autotune.tuning.live import LiveStorage
@@ -145,7 +146,7 @@ def tune_grid(
     heap_bytes = max(workload.heap_bytes(problem) for problem in problems)
     try:
         with (
-            Store.open(db) as store,
+            session.open_store(db) as store,
             live_storage(optuna_storage) as live,
             session.make_screen(workload, problems[0], machine) as screen,
             closing(session.make_gang(workload, problems[0], machine, heap_bytes)) as gang,

@@ -5,13 +5,16 @@ from __future__ import annotations
 import dataclasses
 import json
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from autotune.config import Config
-from autotune.db import Entry, Store
+from autotune.db import Entry
 from autotune.outcome import Regime
 from autotune.report.figures import Ratio, ratio
-from autotune.runtime.lookup import Found
+
+if TYPE_CHECKING:
+    from autotune.db import Store
+    from autotune.runtime.lookup import Found
 
 
 @dataclass(frozen=True)

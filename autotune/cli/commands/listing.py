@@ -10,10 +10,11 @@ import typer
 from autotune.cli import output, session
 from autotune.cli.entry_text import entry_dict, entry_lines, entry_title, title
 from autotune.cli.options import Database, Json, RegimeName, Request
-from autotune.db import CacheKey, Differences, Entry, Provenance, Store, TrialRecord
+from autotune.db import CacheKey, Differences, Entry, Provenance, TrialRecord
 from autotune.errors import NoDatabase
 from autotune.outcome import DEFAULT_REGIME, Regime, regime_of
-from autotune.report.figures import config_text, microseconds, regime_options
+from autotune.report.figures import config_text, microseconds, problem_text, regime_options
+from autotune.report.order import config_in_order
 from autotune.settings import default_database_url
 from autotune.workloads import provenance_of
 
@@ -54,7 +55,7 @@ def show_entry(
             }
         )
     else:
-        output.data(f"not in the cache: {problem}")
+        output.data(f"not in the cache: {problem_text(problem.as_dict())} world_size={problem.world_size}")
         if begun is not None:
             output.data(f"unfinished: {begun}; the same command continues it")
         if nearest is not None:
@@ -92,7 +93,7 @@ def look_up(
 def _find(key: CacheKey, provenance: Provenance, db: str | None) -> tuple[Entry | None, Entry | None, str | None]:
     """The entry itself, the nearest one, and the trials of an unfinished study; nothing if there is no database."""
     try:
-        with Store.open(db, create=False) as store:
+        with session.open_store(db, create=False) as store:
             same = [study for study in store.studies() if (study.key, study.provenance) == (key, provenance)]
             begun = [_begun(store.trials(study.id), key.regime) for study in same if study.state == "running"]
             return store.entry(key, provenance), store.nearest(key), begun[0] if begun else None
@@ -118,7 +119,7 @@ def _miss(nearest: Entry, differences: Differences, provenance: Provenance) -> s
     latency = nearest.winner.latency.of(Regime(nearest.key.regime))
     lines = [
         f"The nearest entry: {entry_title(nearest)}",
-        f"  {microseconds(latency)}: {config_text(nearest.winner.config)}",
+        f"  {microseconds(latency)}: {config_text(config_in_order(nearest.key, nearest.winner.config))}",
         "",
         output.columns(("field", "stored", "requested"), rows),
     ]

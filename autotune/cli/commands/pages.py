@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autotune.cli import output
+from autotune.cli import output, session
 from autotune.cli.wanted import Wanted
-from autotune.db import CacheKey, Store, StudyRecord
+from autotune.db import CacheKey, StudyRecord
 from autotune.errors import AutotuneError, InputError
 from autotune.workloads import Workload
 
@@ -56,7 +56,7 @@ def _studies(
     """The studies with a page, and those that are unfinished."""
     from autotune.report.page import finished, unfinished
 
-    with Store.open(db, create=False) as store:
+    with session.open_store(db, create=False) as store:
         begun = [study for study in store.studies() if study.state == "running" and wanted.takes(study.key)]
         try:
             entries = wanted.entries(store)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -19,7 +20,9 @@ from autotune.cli.options import Database, Json, Request
 from autotune.config import Value
 from autotune.errors import InputError
 from autotune.report.figures import config_text, device_text, latency_text, plain
-from autotune.search_spaces import Space
+
+if TYPE_CHECKING:
+    from autotune.search_spaces import Space
 
 MOST_CONFIGS = 5000
 """Default limit on the configs of a recording: some 20 minutes on GPUs."""
@@ -52,7 +55,7 @@ def record_workload(
 ) -> None:  # fmt: skip
     """Failed configs are recorded too. The same command continues an interrupted recording."""
     from autotune import recordings
-    from autotune.db import CacheKey, Store
+    from autotune.db import CacheKey
     from autotune.tuning import EFFORTS, limits_of
 
     machine, workload = session.machine_to_measure_on(), request.workload
@@ -61,15 +64,14 @@ def record_workload(
     problem = request.problem(machine)
     session.check_work(problem, machine)
     allowed = parse_values(values, workload.space)
-    if not out.parent.is_dir():
-        raise InputError(f"file {out}: folder {out.parent} does not exist")
+    check_out(out)
     say_where(problem, machine)
     default = workload.default_config(problem, machine)
     if workload.space.restricted(allowed, lift or ()).violation(default, problem, machine) is not None:
         output.say(f"note: the reduced space does not hold the default config: {config_text(default)}")
     try:
         with (
-            Store.open(db) as store,
+            session.open_store(db) as store,
             session.make_screen(workload, problem, machine) as screen, _watching() as watch,
             closing(session.make_gang(workload, problem, machine)) as gang,
         ):  # fmt: skip
@@ -96,6 +98,16 @@ def record_workload(
         lines += [("best", latency_text(measured[fastest])), ("config", config_text(fastest))]
     output.data(output.named(lines))
     output.say(f"wrote {out}; next: python bench/search_quality.py {out}")
+
+
+def check_out(file: Path) -> None:
+    """Raise InputError for a file that could not be written after everything has been measured."""
+    if not file.parent.is_dir():
+        raise InputError(f"file {file}: folder {file.parent} does not exist")
+    if file.is_dir():
+        raise InputError(f"file {file}: it is a folder; name a file in it, such as {file / 'table.json.gz'}")
+    if not os.access(file if file.exists() else file.parent, os.W_OK):
+        raise InputError(f"file {file}: no permission to write it")
 
 
 def parse_values(text: str, space: Space) -> dict[str, list[Value]]:

@@ -7,20 +7,19 @@ from typing import Annotated
 
 import typer
 
-from autotune.cli import output
+from autotune.cli import output, session
 from autotune.cli.commands import pages
-from autotune.cli.options import Database, Output, Request
+from autotune.cli.options import Database, Output, Request, one_of
 from autotune.cli.wanted import Wanted
-from autotune.db import CacheKey, Store
+from autotune.db import CacheKey
 from autotune.errors import InputError, UnknownWorkload
+from autotune.suggestion import did_you_mean
 from autotune.text import json_text
 from autotune.workloads import Workload, installed_workload, names
 
 FORMATS = ("md", "json", "html")
 
-Format = Annotated[
-    str, typer.Option("--format", metavar="|".join(FORMATS), help="Markdown, JSON, or a web page in one file.")
-]
+Format = Annotated[str, typer.Option("--format", **one_of(FORMATS), help="Markdown, JSON, or a web page in one file.")]
 All = Annotated[
     bool,
     typer.Option("--all", help="Web pages of all matching studies, with an index, in a folder (tune-report, or -o)."),
@@ -48,19 +47,20 @@ def report_workload(
 def write(wanted: Wanted, format: str, file: Path | None, db: str | None, open: bool, all: bool = False) -> None:
     """Build the reports and write them, the newest first."""
     if format not in FORMATS:
-        raise InputError(f"format {format!r}: allowed: {', '.join(FORMATS)}")
+        raise InputError(f"format {format!r}: allowed: {', '.join(FORMATS)}{did_you_mean(format, FORMATS)}")
     if format == "html" or open or all:
         pages.write_pages(wanted, file, db, open=open, all=all, load=_loaded)
         return
-    from autotune.report import build, to_dict, to_markdown
+    from autotune.report import build, overview, to_dict, to_markdown
 
-    with Store.open(db, create=False) as store:
+    with session.open_store(db, create=False) as store:
         entries = wanted.entries(store)
         reports = [build(store, entry, wanted.workload or _loaded(entry.key)) for entry in entries]
     if format == "json":
         text = json_text([to_dict(each) for each in reports])
     else:
-        text = "\n\n".join(to_markdown(each) for each in reports).rstrip()
+        several = [overview(reports)] if len(reports) > 1 else []
+        text = "\n\n".join([*several, *(to_markdown(each) for each in reports)]).rstrip()
     output.write(text + "\n", file, f"{len(reports)} report{'s' * (len(reports) > 1)}")
 
 

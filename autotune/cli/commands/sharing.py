@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as jsonlib
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -13,13 +12,16 @@ import typer
 
 from autotune.cli import output, session
 from autotune.cli.entry_text import entry_title
-from autotune.cli.options import Database, Json, Output, Request
+from autotune.cli.options import Database, Json, Output, Request, one_of
 from autotune.cli.wanted import Wanted
-from autotune.db import Entry, Store
+from autotune.db import Entry
 from autotune.errors import InputError, NoDatabase
 from autotune.report.figures import dashed, microseconds, problem_text
+from autotune.report.order import fields_in_order
+from autotune.suggestion import did_you_mean
 
 if TYPE_CHECKING:
+    from autotune.db import Store
     from autotune.sharing import Here, Review
 
 FORMATS = ("json", "t4", "vllm", "optuna")
@@ -28,7 +30,7 @@ Format = Annotated[
     str,
     typer.Option(
         "--format",
-        metavar="|".join(FORMATS),
+        **one_of(FORMATS),
         help="json: configs for tune import; t4: the trials of one study; vllm: configs by size, as vLLM keeps "
         "them; optuna: studies and trials for optuna-dashboard.",
     ),
@@ -78,7 +80,7 @@ def import_configs(
     if dry_run:
         reviews = review(entries, _as_it_is(db), machine, replace=replace)
     else:
-        with Store.open(db) as store:
+        with session.open_store(db) as store:
             reviews = review(entries, Here.of(store), machine, replace=replace)
             take(store, reviews)
     if json:
@@ -94,10 +96,10 @@ def import_configs(
 def write(wanted: Wanted, format: str, file: Path | None, by: str | None, db: str | None) -> None:
     """Write the wanted entries in a format, to a file or to stdout."""
     if format not in FORMATS:
-        raise InputError(f"format {format!r}: allowed: {', '.join(FORMATS)}")
+        raise InputError(f"format {format!r}: allowed: {', '.join(FORMATS)}{did_you_mean(format, FORMATS)}")
     from autotune import sharing
 
-    with Store.open(db, create=False) as store:
+    with session.open_store(db, create=False) as store:
         entries = wanted.entries(store)
         if format == "json":
             output.write(sharing.write(entries), file, _counted(len(entries), "config"))
@@ -150,7 +152,7 @@ def _as_it_is(db: str | None) -> Here:
     from autotune.sharing import Here
 
     try:
-        with Store.open(db, create=False) as store:
+        with session.open_store(db, create=False) as store:
             return Here.of(store)
     except NoDatabase:
         return Here.of(None)
@@ -161,7 +163,7 @@ def _values(number: int, review: Review) -> dict[str, Any]:
     return {
         "entry": number,
         "workload": key.workload,
-        "problem": jsonlib.loads(key.problem),
+        "problem": fields_in_order(key),
         "device": key.device,
         "config": dict(winner.config),
         "latency": winner.latency.median,
@@ -174,7 +176,7 @@ def _values(number: int, review: Review) -> dict[str, Any]:
 def _row(number: int, review: Review) -> tuple[str, ...]:
     key = review.entry.key
     return (
-        str(number), dashed(key.workload), problem_text(jsonlib.loads(key.problem)), f"{key.world_size} × {key.device}",
+        str(number), dashed(key.workload), problem_text(fields_in_order(key)), f"{key.world_size} × {key.device}",
         microseconds(review.entry.winner.latency.median), review.state.value, review.reason,
     )  # fmt: skip
 

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from typer.main import get_command
 
-from autotune.cli import output
+from autotune.cli import output, session
 from autotune.cli.commands import report as reports
 from autotune.cli.commands import sharing
 from autotune.cli.entry_text import entry_dict, entry_lines, entry_title, speedup_text
 from autotune.cli.options import Database, Json, Output
 from autotune.cli.wanted import Wanted
-from autotune.db import Entry, Store
+from autotune.db import Entry
 from autotune.errors import InputError, NoDatabase, UnknownWorkload
 from autotune.outcome import Regime
 from autotune.report.figures import config_text, dashed, latency_text, problem_text
+from autotune.report.order import config_in_order
 from autotune.suggestion import did_you_mean
 from autotune.workloads import names
 
@@ -37,19 +38,31 @@ def command(name: str, function: Callable[..., None], title: str) -> Any:
     return get_command(single)
 
 
-def show(context: typer.Context, db: Database = None, json: Json = False) -> None:
+def show(
+    context: typer.Context,
+    study: Annotated[
+        int | None, typer.Option("--study", metavar="N", help="Of several entries the one of this study.")
+    ] = None,
+    db: Database = None,
+    json: Json = False,
+) -> None:
     """One entry in full, several as a list."""
     wanted = _wanted(context, db)
-    with Store.open(db, create=False) as store:
+    with session.open_store(db, create=False) as store:
         entries = wanted.entries(store)
+    if study is not None:
+        there = ", ".join(str(entry.study_id) for entry in entries)
+        entries = [entry for entry in entries if entry.study_id == study]
+        if not entries:
+            raise InputError(f"study {study} is none of these: {there}")
     if json:
         output.data_json({"found": True, "entries": [entry_dict(entry) for entry in entries]})
     elif len(entries) == 1:
         output.data(f"{entry_title(entries[0])}\n\n{output.named(entry_lines(entries[0]))}")
     else:
-        output.data(output.columns(("problem", "ranks", "device", "latency", "speedup", "config", "tuned"),
+        output.data(output.columns(("study", "problem", "ranks", "device", "latency", "speedup", "config", "tuned"),
                                    [_row(entry) for entry in entries]))  # fmt: skip
-        output.say(f"next: one of them in full: tune show {dashed(str(wanted.name))} and more of its fields")
+        output.say(f"next: one of them in full: tune show {dashed(str(wanted.name))} --study {entries[0].study_id}")
 
 
 def report(
@@ -73,7 +86,7 @@ def _wanted(context: typer.Context, db: str | None, device: str | None = None) -
     name = str(context.info_name)
     wanted = Wanted(name, fields(context.args), device)
     try:
-        with Store.open(db, create=False) as store:
+        with session.open_store(db, create=False) as store:
             known = {study.key.workload for study in store.studies()}
             place = store.place
     except NoDatabase as error:
@@ -101,11 +114,12 @@ def fields(words: Sequence[str]) -> dict[str, str]:
 def _row(entry: Entry) -> tuple[str, ...]:
     key, regime = entry.key, Regime(entry.key.regime)
     return (
+        str(entry.study_id),
         problem_text(key.fields),
         str(key.world_size),
         key.device,
         latency_text(entry.winner.latency, regime),
         speedup_text(entry.winner, regime),
-        config_text(entry.winner.config),
+        config_text(config_in_order(key, entry.winner.config)),
         f"{entry.finished_at:%Y-%m-%d %H:%M}",
     )

@@ -12,7 +12,7 @@ import typer
 
 from autotune.cli import output, session
 from autotune.cli.interrupts import exit_code
-from autotune.cli.options import Database, Json, RegimeName, Request
+from autotune.cli.options import Database, Json, RegimeName, Request, one_of
 from autotune.machine import Machine
 from autotune.outcome import DEFAULT_REGIME, regime_of
 from autotune.problem import Problem
@@ -23,7 +23,7 @@ Effort = Annotated[
     str | None,
     typer.Option(
         "--effort",
-        metavar="quick|standard|full",
+        **one_of(("quick", "standard", "full")),
         help="How thoroughly to search and measure.",
         show_default="standard on GPUs, quick without",
     ),
@@ -48,7 +48,8 @@ def tune_workload(
     request: Request, budget: Seconds = None, trials: Trials = None, effort: Effort = None, seed: Seed = 0,
     force: Force = False, regime: RegimeName = DEFAULT_REGIME.value,
     config: Annotated[
-        str | None, typer.Option(metavar="JSON", help="Check and measure this one config; store nothing.")
+        str | None,
+        typer.Option(metavar="CONFIG", help='Measure this config, "mode=push …" or JSON; store nothing.'),
     ] = None,
     optuna_storage: OptunaStorage = None, db: Database = None, json: Json = False,
 ) -> None:  # fmt: skip
@@ -56,7 +57,6 @@ def tune_workload(
     from autotune.cli import summary
     from autotune.cli.commands.evaluate import evaluate
     from autotune.cli.watch import watching
-    from autotune.db import Store
     from autotune.tuning import EFFORTS, limits_of, tune
     from autotune.tuning.live import live_storage
 
@@ -70,7 +70,7 @@ def tune_workload(
     if config is not None:
         evaluate(workload, problem, machine, config, effort=EFFORTS[chosen], seed=seed, json=json)
         return
-    with Store.open(db) as store:
+    with session.open_store(db) as store:
         with (
             live_storage(optuna_storage) as live,
             session.make_screen(workload, problem, machine) as screen,

@@ -9,12 +9,12 @@ from typing import Annotated, Any
 
 import typer
 
-from autotune.cli import output
+from autotune.cli import output, session
 from autotune.cli.commands.stored import fields
 from autotune.cli.entry_text import entry_dict, short_problem, speedup_text
-from autotune.cli.options import Database, Json
+from autotune.cli.options import Database, Json, completing
 from autotune.cli.wanted import Wanted
-from autotune.db import CacheKey, Entry, Store, StudyRecord
+from autotune.db import CacheKey, Entry, StudyRecord
 from autotune.errors import NoDatabase, UnknownWorkload
 from autotune.outcome import Regime
 from autotune.report.figures import dashed, microseconds, options_text, regime_options
@@ -27,7 +27,11 @@ Cells = tuple[str, ...]
 
 Words = Annotated[
     list[str] | None,
-    typer.Argument(metavar="WORKLOAD|--FIELD VALUE", help="Only this workload, only problems of these fields."),
+    typer.Argument(
+        metavar="WORKLOAD|--FIELD VALUE",
+        help="Only this workload, only problems of these fields.",
+        autocompletion=completing(lambda: [dashed(name) for name in names()]),
+    ),
 ]
 
 
@@ -66,7 +70,7 @@ def _name(name: str | None) -> str | None:
 def _found(wanted: Wanted, db: str | None) -> tuple[list[tuple[StudyRecord, int]], list[Entry], set[str]]:
     """Unfinished studies with their trials' number, entries, and every workload's name in the database."""
     try:
-        with Store.open(db, create=False) as store:
+        with session.open_store(db, create=False) as store:
             studies = store.studies()
             running = [study for study in reversed(studies) if study.state == "running" and wanted.takes(study.key)]
             begun = [(study, len(store.trials(study.id))) for study in running]

@@ -10,7 +10,7 @@ from sqlalchemy import Connection, FromClause, cast, column, inspect, null, sele
 from sqlalchemy.exc import NoSuchTableError
 
 from autotune.db import migrations
-from autotune.db.models import Base, Study, Trial
+from autotune.db.models import Base, Study, TaxesRow, Trial
 from autotune.errors import StoreError
 
 
@@ -29,11 +29,15 @@ class Schema:
         """True for the schema that this package writes."""
         return self.revision == migrations.HEAD
 
+    def is_older_than(self, revision: str) -> bool:
+        """True for a known schema from before a revision."""
+        known = migrations.REVISIONS
+        return self.revision in known[: known.index(revision)]
+
     @cached_property
     def _prefix(self) -> str:
         """The prefix that this schema's table names do not have yet."""
-        known = migrations.REVISIONS
-        return "tuning_" if self.revision in known[: known.index(migrations.RENAMED)] else ""
+        return "tuning_" if self.is_older_than(migrations.RENAMED) else ""
 
     def name(self, model: type[Base]) -> str:
         """The model's table name in this schema."""
@@ -62,7 +66,8 @@ def schema_of(connection: Connection, revision: str) -> Schema:
         return CURRENT
     schema = Schema(revision)
     try:
-        lacking = frozenset().union(*(_lacking(connection, schema, model) for model in (Study, Trial)))
+        models = (Study, Trial) if schema.is_older_than(migrations.TAXED) else (Study, Trial, TaxesRow)
+        lacking = frozenset().union(*(_lacking(connection, schema, model) for model in models))
     except NoSuchTableError as error:
         raise StoreError(newer(connection, revision)) from error
     if lacking and revision not in migrations.REVISIONS:

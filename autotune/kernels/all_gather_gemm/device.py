@@ -18,7 +18,9 @@ import triton
 import triton.language as tl
 
 from autotune.heap import device as heap
-from autotune.kernels.primitives.counters import arrive, finish, read_epoch, wait_for_all
+from autotune.kernels.primitives import trace as traces
+from autotune.kernels.primitives.counters import arrive, end_phase, finish, read_epoch, wait_for_all
+from autotune.kernels.primitives.scales import BLOCK, ROW, SIDE, block_scale_b, scaled, scaled_columns
 from autotune.kernels.primitives.splits import join_splits, split_range
 from autotune.kernels.primitives.tiles import accumulate, load_a, load_b, store_tile, swizzle
 from autotune.kernels.primitives.transfer import fetch_shards, push_shard, wait_for_rows, wait_for_rows_of_each
@@ -64,23 +66,31 @@ def place_of(rank, slot, M, K, shard_rows, width, ROWS: tl.constexpr):
     return slot * M * tl.cast(K, tl.int64) + rank * apart
 
 
+@triton.jit
+def scale_place_of(rank, slot, M, shard_rows, columns, pitch, ROWS: tl.constexpr):
+    """The same for a shard's scales, ``columns`` for each row, in an inbox of ``pitch`` for each row of A."""
+    apart = shard_rows * tl.cast(pitch, tl.int64) if ROWS else columns
+    return slot * M * tl.cast(pitch, tl.int64) + rank * apart
+
+
 @triton.jit(
     do_not_specialize=[
         "M", "shard_rows", "transfer_rows", "comm_programs", "head_start", "group_m", "finishing", "rank", "spin_limit",
     ]
 )  # fmt: skip
 def gather_gemm_kernel(
-    a, inbox, b, c, shard, inbox_pointer, bias, partials, tickets,
-    M, N, K, shard_rows, width, stride_bk, stride_bn,
+    a, inbox, b, c, shard, inbox_pointer, bias, partials, tickets, scale_a, scale_shard, scale_inbox, scale_b,
+    M, N, K, shard_rows, width, stride_bk, stride_bn, scale_columns, scale_pitch,
     transfer_rows, comm_programs, head_start, group_m, finishing, rank,
-    heap_bases, epoch_counter, arrivals, ready, done, status, spin_limit,
+    heap_bases, epoch_counter, arrivals, ready, done, phase, trace, status, spin_limit,
     WORLD: tl.constexpr, ROWS: tl.constexpr, GATHERED: tl.constexpr, SLOTS: tl.constexpr, TRANSFER: tl.constexpr,
     ROTATE: tl.constexpr, STEP_ROWS: tl.constexpr, STEP_COLUMNS: tl.constexpr, VECTOR: tl.constexpr,
     HINT: tl.constexpr, SPLITS: tl.constexpr, PRELOAD: tl.constexpr,
     CHUNKS: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     TMA: tl.constexpr, B_TRANSPOSED: tl.constexpr, EVEN_K: tl.constexpr,
-    BIAS: tl.constexpr, FLATTEN: tl.constexpr, PROXY_FENCE: tl.constexpr,
+    BIAS: tl.constexpr, FLATTEN: tl.constexpr, PROXY_FENCE: tl.constexpr, SCALES: tl.constexpr, PROMOTE: tl.constexpr,
+    BARRIER: tl.constexpr,
 ):  # fmt: skip
     """C [M, N] = all_gather(A) @ B [K, N] + bias, reading remote rows from the inbox as their units arrive.
 
@@ -89,7 +99,9 @@ def gather_gemm_kernel(
     ``finishing`` is the number of programs that share the epoch. GATHERED: our own shard goes through the inbox too, so
     that a tile may have several owners and its depth be split; otherwise (rows layout, tiles that divide the shard)
     each tile has one owner, and our own are read from the shard. A tile waits for A in CHUNKS ranges of K, one after
-    the other: in rows layout they are units of their own, in K layout the shards of some ranks each.
+    the other: in rows layout they are units of their own, in K layout the shards of some ranks each. Scales of A that
+    travel, ``scale_shard``, arrive in ``scale_inbox``; the others are in ``scale_a``, for all rows.
+    BARRIER: no tile begins before all ranks have pushed everything; only ``tune taxes`` wants that.
     """
     pid = tl.program_id(0)
     programs = tl.num_programs(0)
@@ -98,6 +110,13 @@ def gather_gemm_kernel(
     epoch = read_epoch(epoch_counter)
     slot = epoch & (SLOTS - 1)  # not %: the epoch wraps around and is then negative
     first: tl.constexpr = 0 if GATHERED else 1
+    scale_place = 0
+    scale_first = 0
+    scale_next = 0
+    if scale_inbox is not None:
+        scale_place = scale_place_of(rank, slot, M, shard_rows, scale_columns, scale_pitch, ROWS)
+        scale_first = scale_place_of(0, slot, M, shard_rows, scale_columns, scale_pitch, ROWS)
+        scale_next = scale_place_of(1, 0, M, shard_rows, scale_columns, scale_pitch, ROWS)
 
     if TRANSFER == FETCH:
         if pid == 0:
@@ -108,6 +127,7 @@ def gather_gemm_kernel(
                 shard, inbox_pointer, place_of(rank, slot, M, K, shard_rows, width, ROWS), arrivals, shard_rows, width,
                 K, transfer_rows, pid, comm_programs, rank, heap_bases,
                 WORLD, CHUNKS if ROWS else 1, STEP_ROWS, STEP_COLUMNS, VECTOR, HINT, ROTATE, first,
+                scale_shard, scale_inbox, scale_place, scale_columns, scale_pitch, trace,
             )  # fmt: skip
         if TRANSFER == FETCH:
             fetch_shards(
@@ -115,6 +135,7 @@ def gather_gemm_kernel(
                 place_of(1, 0, M, K, shard_rows, width, ROWS), arrivals, shard_rows, width, K,
                 transfer_rows, pid, comm_programs, rank, heap_bases, ready, done, epoch, status, spin_limit,
                 WORLD, CHUNKS if ROWS else 1, STEP_ROWS, STEP_COLUMNS, VECTOR, HINT, ROTATE, first,
+                scale_shard, scale_inbox, scale_first, scale_next, scale_columns, scale_pitch,
             )  # fmt: skip
     if TRANSFER == NONE:
         # Another kernel pushes: comm_programs is its size, and all programs of this one are workers.
@@ -123,12 +144,31 @@ def gather_gemm_kernel(
 
     target = (epoch + 1) * comm_programs
     base_row = slot * M
+    if scale_inbox is not None:
+        scales = scale_inbox
+        own_scales = scale_shard
+        scale_row = base_row
+        scale_rows = SLOTS * M
+    else:
+        scales = scale_a
+        own_scales = scale_a
+        scale_row = 0
+        scale_rows = M
     tiles_m = tl.cdiv(M, BLOCK_M)
     tiles_n = tl.cdiv(N, BLOCK_N)
     early = head_start * workers
     begin = tl.where(worker < 0, head_start, 0)
     end = turn_of(tiles_m * tiles_n * SPLITS, worker, pid, early, head_start, workers, programs)
     end = tl.maximum(end, begin)
+
+    if BARRIER:
+        if pid < comm_programs:
+            traces.begin(trace, traces.ENDED, 0, 0)
+            end_phase(phase, comm_programs, ready, rank, heap_bases, WORLD)
+        if begin < end:
+            traces.begin(trace, traces.PASSED, 0, 0)
+            wait_for_all(ready, epoch + 1, status, spin_limit, WORLD)
+            traces.end(trace, traces.PASSED, 0)
 
     if GATHERED:
         # In rows layout start at our own rows and go backwards, as the others arrive; in K layout from the top.
@@ -143,7 +183,10 @@ def gather_gemm_kernel(
             row = m * BLOCK_M
             last = tl.minimum(row + BLOCK_M, M) - 1
             first_k, end_k = split_range(split, K, SPLITS, BLOCK_K)
+            traces.begin(trace, traces.TILE, turn - begin, item)
             acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
+            if SCALES == ROW:
+                waited = 0
             if PRELOAD:
                 # The first step of B is on its way while we wait; with deep steps and splits that is all of it.
                 b_tile = load_b(
@@ -161,26 +204,36 @@ def gather_gemm_kernel(
                         first_source = low // width
                         last_source = (high - 1) // width
                     counters = arrivals + (chunk * WORLD * tl.cdiv(shard_rows, transfer_rows) if ROWS else 0)
+                    traces.begin(trace, traces.WAIT, (turn - begin) * CHUNKS + chunk, item)
                     late = wait_for_rows_of_each(
                         counters, first_source, last_source, shard_rows if ROWS else 0, row, last, shard_rows,
                         transfer_rows, target, status, spin_limit, WORLD, PROXY_FENCE,
                     )  # fmt: skip
+                    traces.end(trace, traces.WAIT, (turn - begin) * CHUNKS + chunk)
+                    if SCALES == ROW:
+                        waited += late
                     if PRELOAD:
                         a_tile = load_a(
                             inbox, base_row + row + late, SLOTS * M, K, low, high, BLOCK_M, BLOCK_K, TMA
                         )  # fmt: skip
-                        acc = tl.dot(a_tile, b_tile, acc, input_precision="ieee")
+                        acc = tl.dot(a_tile, b_tile, acc, input_precision="ieee", max_num_imprecise_acc=PROMOTE)
                         low += BLOCK_K
                     acc = accumulate(
                         acc, inbox, base_row + row + late, SLOTS * M, K, b, N, n * BLOCK_N, stride_bk, stride_bn,
                         low, high, BLOCK_M, BLOCK_N, BLOCK_K, TMA, B_TRANSPOSED, EVEN_K,
+                        scales, scale_b, SCALES, PROMOTE,
                     )  # fmt: skip
+            acc = scaled(
+                acc, scales, scale_row + row + (waited if SCALES == ROW else 0), scale_rows, scale_b, n * BLOCK_N, N,
+                BLOCK_M, BLOCK_N, SCALES,
+            )  # fmt: skip
             if SPLITS == 1:
                 store_tile(acc, c, row, n * BLOCK_N, M, N, bias, BLOCK_M, BLOCK_N, TMA, BIAS)
             else:
                 acc, whole = join_splits(acc, partials, tickets, tile, split, SPLITS, BLOCK_M, BLOCK_N)
                 if whole:
                     store_tile(acc, c, row, n * BLOCK_N, M, N, bias, BLOCK_M, BLOCK_N, TMA, BIAS)
+            traces.end(trace, traces.TILE, turn - begin)
     else:
         own_m = shard_rows // BLOCK_M
         own = own_m * tiles_n
@@ -188,12 +241,15 @@ def gather_gemm_kernel(
         for turn in tl.range(begin, middle, flatten=FLATTEN):
             tile = tile_of(turn, worker, pid, early, head_start, workers, programs)
             m, n = swizzle(tile, own_m, tiles_n, group_m)
+            traces.begin(trace, traces.TILE, turn - begin, tile)
             acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
             acc = accumulate(
                 acc, a, m * BLOCK_M, shard_rows, K, b, N, n * BLOCK_N, stride_bk, stride_bn,
-                0, K, BLOCK_M, BLOCK_N, BLOCK_K, TMA, B_TRANSPOSED, EVEN_K,
+                0, K, BLOCK_M, BLOCK_N, BLOCK_K, TMA, B_TRANSPOSED, EVEN_K, own_scales, scale_b, SCALES, PROMOTE,
             )  # fmt: skip
+            acc = scaled(acc, own_scales, m * BLOCK_M, shard_rows, scale_b, n * BLOCK_N, N, BLOCK_M, BLOCK_N, SCALES)
             store_tile(acc, c, rank * shard_rows + m * BLOCK_M, n * BLOCK_N, M, N, bias, BLOCK_M, BLOCK_N, TMA, BIAS)
+            traces.end(trace, traces.TILE, turn - begin)
         for turn in tl.range(middle, end, flatten=FLATTEN):
             tile = tile_of(turn, worker, pid, early, head_start, workers, programs) - own
             m, n = swizzle(tile, tiles_m - own_m, tiles_n, group_m)
@@ -206,18 +262,30 @@ def gather_gemm_kernel(
             source = (rank + WORLD - back) % WORLD
             row_in_shard = m_in_shard * BLOCK_M
             row = source * shard_rows + row_in_shard
+            traces.begin(trace, traces.TILE, turn - begin, tile + own)
             acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
+            if SCALES == ROW:
+                waited = 0
             for chunk in range(CHUNKS):
                 low, high = chunk_of(chunk, rank, K, WORLD, CHUNKS, ROWS)
+                traces.begin(trace, traces.WAIT, (turn - begin) * CHUNKS + chunk, tile + own)
                 late = wait_for_rows(
                     arrivals + chunk * WORLD * tl.cdiv(shard_rows, transfer_rows), source, row_in_shard,
                     row_in_shard + BLOCK_M - 1, shard_rows, transfer_rows, target, status, spin_limit, PROXY_FENCE,
                 )  # fmt: skip
+                traces.end(trace, traces.WAIT, (turn - begin) * CHUNKS + chunk)
+                if SCALES == ROW:
+                    waited += late
                 acc = accumulate(
                     acc, inbox, base_row + row + late, SLOTS * M, K, b, N, n * BLOCK_N, stride_bk, stride_bn,
-                    low, high, BLOCK_M, BLOCK_N, BLOCK_K, TMA, B_TRANSPOSED, EVEN_K,
+                    low, high, BLOCK_M, BLOCK_N, BLOCK_K, TMA, B_TRANSPOSED, EVEN_K, scales, scale_b, SCALES, PROMOTE,
                 )  # fmt: skip
+            acc = scaled(
+                acc, scales, scale_row + row + (waited if SCALES == ROW else 0), scale_rows, scale_b, n * BLOCK_N, N,
+                BLOCK_M, BLOCK_N, SCALES,
+            )  # fmt: skip
             store_tile(acc, c, row, n * BLOCK_N, M, N, bias, BLOCK_M, BLOCK_N, TMA, BIAS)
+            traces.end(trace, traces.TILE, turn - begin)
 
     last_out = finish(epoch_counter, finishing)
     if TRANSFER == FETCH:
@@ -225,26 +293,38 @@ def gather_gemm_kernel(
             wait_for_all(done, target, status, spin_limit, WORLD)
 
 
-@triton.jit(do_not_specialize=["M", "shard_rows", "transfer_rows", "finishing", "rank"])
+@triton.jit(do_not_specialize=["M", "shard_rows", "transfer_rows", "finishing", "rank", "spin_limit"])
 def push_kernel(
-    shard, inbox_pointer, M, K, shard_rows, width, transfer_rows, finishing, rank, heap_bases, epoch_counter, arrivals,
+    shard, inbox_pointer, scale_shard, scale_inbox, M, K, shard_rows, width, scale_columns, scale_pitch, transfer_rows,
+    finishing, rank, heap_bases, epoch_counter, arrivals, ready, phase, status, spin_limit,
     WORLD: tl.constexpr, ROWS: tl.constexpr, GATHERED: tl.constexpr, SLOTS: tl.constexpr, ROTATE: tl.constexpr,
     STEP_ROWS: tl.constexpr, STEP_COLUMNS: tl.constexpr, VECTOR: tl.constexpr, HINT: tl.constexpr,
-    CHUNKS: tl.constexpr,
+    CHUNKS: tl.constexpr, BARRIER: tl.constexpr,
 ):  # fmt: skip
-    """Push our shard to every peer's inbox, as a separate kernel; shares the epoch with the GEMM's programs."""
+    """Push our shard to every peer's inbox, as a separate kernel; shares the epoch with the GEMM's programs.
+
+    BARRIER: the launch ends when all ranks have pushed everything, as a collective's does.
+    """
     slot = read_epoch(epoch_counter) & (SLOTS - 1)
+    scale_place = 0
+    if scale_inbox is not None:
+        scale_place = scale_place_of(rank, slot, M, shard_rows, scale_columns, scale_pitch, ROWS)
     push_shard(
         shard, inbox_pointer, place_of(rank, slot, M, K, shard_rows, width, ROWS), arrivals, shard_rows, width, K,
         transfer_rows, tl.program_id(0), tl.num_programs(0), rank, heap_bases,
         WORLD, CHUNKS if ROWS else 1, STEP_ROWS, STEP_COLUMNS, VECTOR, HINT, ROTATE, 0 if GATHERED else 1,
+        scale_shard, scale_inbox, scale_place, scale_columns, scale_pitch,
     )  # fmt: skip
+    if BARRIER:
+        if end_phase(phase, tl.num_programs(0), ready, rank, heap_bases, WORLD):
+            wait_for_all(ready, read_epoch(epoch_counter) + 1, status, spin_limit, WORLD)
     finish(epoch_counter, finishing)
 
 
 @triton.jit(do_not_specialize=["M", "shard_rows", "rank", "spin_limit"])
 def gather_kernel(
-    shard, inbox_pointer, M, K, shard_rows, width, rank, heap_bases, epoch_counter, arrivals, ready, status, spin_limit,
+    shard, inbox_pointer, scale_shard, scale_inbox, M, K, shard_rows, width, scale_columns, scale_pitch, rank,
+    heap_bases, epoch_counter, arrivals, ready, status, spin_limit,
     WORLD: tl.constexpr, ROWS: tl.constexpr, ROTATE: tl.constexpr,
     STEP_ROWS: tl.constexpr, STEP_COLUMNS: tl.constexpr, VECTOR: tl.constexpr, HINT: tl.constexpr,
 ):  # fmt: skip
@@ -255,9 +335,13 @@ def gather_kernel(
     if pid == 0:
         arrive(ready, rank, heap_bases, WORLD)
     wait_for_all(ready, epoch + 1, status, spin_limit, WORLD)
+    scale_place = 0
+    if scale_inbox is not None:
+        scale_place = scale_place_of(rank, 0, M, shard_rows, scale_columns, scale_pitch, ROWS)
     push_shard(
         shard, inbox_pointer, place_of(rank, 0, M, K, shard_rows, width, ROWS), arrivals, shard_rows, width, K,
         shard_rows, pid, programs, rank, heap_bases, WORLD, 1, STEP_ROWS, STEP_COLUMNS, VECTOR, HINT, ROTATE, 0,
+        scale_shard, scale_inbox, scale_place, scale_columns, scale_pitch,
     )  # fmt: skip
     if finish(epoch_counter, programs):
         wait_for_all(arrivals, (epoch + 1) * programs, status, spin_limit, WORLD)
@@ -265,12 +349,13 @@ def gather_kernel(
 
 @triton.jit(do_not_specialize=["M", "shard_rows", "group_m", "rank", "spin_limit"])
 def pull_gemm_kernel(
-    b, c, shard, bias, M, N, K, shard_rows, width, stride_bk, stride_bn, group_m, rank,
+    b, c, shard, bias, scale_a, scale_shard, scale_b,
+    M, N, K, shard_rows, width, stride_bk, stride_bn, scale_columns, scale_pitch, group_m, rank,
     heap_bases, epoch_counter, ready, done, status, spin_limit,
     WORLD: tl.constexpr, ROWS: tl.constexpr, ALIGNED: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     TMA: tl.constexpr, B_TRANSPOSED: tl.constexpr, EVEN_K: tl.constexpr,
-    BIAS: tl.constexpr, HINT: tl.constexpr,
+    BIAS: tl.constexpr, HINT: tl.constexpr, SCALES: tl.constexpr, PROMOTE: tl.constexpr,
 ):  # fmt: skip
     """The paper's consumer-driven kernel: every tile of A is loaded from its owner, again for each column of tiles.
 
@@ -313,6 +398,8 @@ def pull_gemm_kernel(
                 b + (first_k + ks).to(tl.int64)[:, None] * stride_bk + columns.to(tl.int64)[None, :] * stride_bn
                 if not TMA else 0
             )  # fmt: skip
+            if SCALES == BLOCK:
+                scale_pointers = (scale_shard + row_in_shard.to(tl.int64) * scale_columns + late * 4)[:, None]
             for k in range(0, width, BLOCK_K):
                 if EVEN_K:
                     a_tile = heap.load(a_pointers, rank, source, heap_bases, hint=(1, HINT))
@@ -331,8 +418,23 @@ def pull_gemm_kernel(
                     else:
                         b_tile = tl.load(b_pointers, mask=ks[:, None] < width - k, other=0.0)
                     b_pointers += BLOCK_K * stride_bk
-                acc = tl.dot(a_tile, b_tile, acc, input_precision="ieee")
+                if SCALES == BLOCK:
+                    factors = heap.load(scale_pointers + k // SIDE, rank, source, heap_bases)
+                    at = first_k + k
+                    factors = factors * block_scale_b(scale_b, at, scale_pitch, n * BLOCK_N, N, BLOCK_N)
+                    acc += tl.dot(a_tile, b_tile) * factors
+                else:
+                    acc = tl.dot(a_tile, b_tile, acc, input_precision="ieee", max_num_imprecise_acc=PROMOTE)
                 a_pointers += BLOCK_K
+        if SCALES == ROW and scale_shard is not None:
+            if ALIGNED:
+                owner = row // shard_rows
+            else:
+                owner = (rows // shard_rows)[:, None]
+            acc *= heap.load((scale_shard + rows % shard_rows + late * 4)[:, None], rank, owner, heap_bases)
+            acc = scaled_columns(acc, scale_b, n * BLOCK_N, N, BLOCK_N)
+        else:
+            acc = scaled(acc, scale_a, row, M, scale_b, n * BLOCK_N, N, BLOCK_M, BLOCK_N, SCALES)
         store_tile(acc, c, row, n * BLOCK_N, M, N, bias, BLOCK_M, BLOCK_N, TMA, BIAS)
     if finish(epoch_counter, programs):
         heap.signal_each(done + rank, rank, heap_bases, WORLD, 0)

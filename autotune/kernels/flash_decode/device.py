@@ -13,15 +13,18 @@ import triton.language as tl
 
 from autotune.heap import device as heap
 from autotune.kernels.flash_decode.exchange import (
-    announce_unit,
+    KEEP,
     combine_unit,
-    deliver_tile,
+    push_unit,
     reduce_unit,
-    rows_of_unit,
     wait_for_unit,
 )
-from autotune.kernels.primitives.counters import finish, finish_unordered, read_epoch
+from autotune.kernels.primitives import trace as traces
+from autotune.kernels.primitives.counters import end_phase, finish, finish_unordered, read_epoch, wait_for_all
 from autotune.kernels.primitives.softmax import finalize
+
+TRAILED = tl.constexpr(traces.MOST_EVENTS.value - 1)
+"""The number of a trailing program's wait for its splits, in a trace."""
 
 ELSEWHERE = tl.constexpr(0)
 """The reducer of splits: another kernel, the program whose split came last, or programs behind the attending ones."""
@@ -52,12 +55,13 @@ def token_rows(pages, start, end, PAGE: tl.constexpr, BLOCK_N: tl.constexpr):
 def attend(
     q, keys, values, table, first_row, end_row, kv_head, kv_heads, begin, end, scale,
     D: tl.constexpr, HEADS: tl.constexpr, BLOCK_N: tl.constexpr, PAGE: tl.constexpr, CAP: tl.constexpr,
-    AHEAD: tl.constexpr,
+    AHEAD: tl.constexpr, key_scale=None, value_scale=None,
 ):  # fmt: skip
     """Attention of HEADS rows (those from ``end_row`` are padding) over tokens [begin, end) of one sequence.
 
     Returns values [HEADS, D] and lse [HEADS] as in ``primitives/softmax.py``. ``scale`` takes products to logits in
-    units of log2. AHEAD: the block table is read a step before its pages, so that it is off the way to them.
+    units of log2. A cache of fp8 is multiplied in the queries' type, and by the numbers behind ``key_scale`` and
+    ``value_scale``. AHEAD: the block table is read a step before its pages, so that it is off the way to them.
     """
     heads = tl.arange(0, HEADS)
     columns = tl.arange(0, D)
@@ -67,6 +71,8 @@ def attend(
     acc = tl.zeros((HEADS, D), dtype=tl.float32)
     total = tl.zeros((HEADS,), dtype=tl.float32)
     running_max = tl.full((HEADS,), float("-inf"), dtype=tl.float32)
+    if key_scale is not None:
+        scale *= tl.load(key_scale)
     width = kv_heads * D
     keys += kv_head * D
     values += kv_head * D
@@ -78,8 +84,8 @@ def attend(
             place = token_rows(pages, start, end, PAGE, BLOCK_N)[:, None] * width + columns[None, :]
             if AHEAD:
                 pages = cache_rows(table, start + BLOCK_N, end, PAGE, BLOCK_N)
-            key = tl.load(keys + place)
-            value = tl.load(values + place)
+            key = tl.load(keys + place).to(query.dtype)
+            value = tl.load(values + place).to(query.dtype)
             logits = tl.dot(query, tl.trans(key)) * scale
             if CAP > 0:
                 bound: tl.constexpr = CAP * 1.4426950408889634
@@ -91,7 +97,49 @@ def attend(
             total = total * alpha + tl.sum(weights, axis=1)
             acc = tl.dot(weights.to(value.dtype), value, acc * alpha[:, None])
             running_max = new_max
+    if value_scale is not None:
+        acc *= tl.load(value_scale)
     return finalize(acc, total, running_max)
+
+
+@triton.jit
+def run_phase(
+    number, unit, units, heads_of_group, splits, total_rows, parts, part_lse, out, epoch,
+    mine, mine_lse, inbox, inbox_lse, value_stride, lse_stride, outbox, arrivals, returns, phase, ready,
+    trace, rank, heap_bases, status, spin_limit,
+    D: tl.constexpr, UNITS: tl.constexpr, BLOCKS: tl.constexpr, HPP: tl.constexpr, TRANSFER_HEADS: tl.constexpr,
+    TILE: tl.constexpr, PART_CHUNK: tl.constexpr, CHUNK: tl.constexpr, WORLD: tl.constexpr, DELIVERY: tl.constexpr,
+):  # fmt: skip
+    """A unit's part of what would be the launch ``number`` after the attention, once all ranks have ended the one
+    before: its reduction, its way to who combines it, its combination.
+
+    ``phase`` is int32 [3] and ``ready`` int32 [3, WORLD], of the attention and the first two of these.
+    """
+    traces.begin(trace, traces.PASSED, number, number)
+    wait_for_all(ready + number * WORLD, epoch + 1, status, spin_limit, WORLD)
+    traces.end(trace, traces.PASSED, number)
+    traces.begin(trace, traces.SENT, 0, unit)
+    if number == 0:
+        reduce_unit(
+            unit, units, heads_of_group, splits, total_rows, parts, part_lse, epoch,
+            mine, mine_lse, inbox, inbox_lse, value_stride, lse_stride, arrivals, rank, heap_bases,
+            D, UNITS, BLOCKS, HPP, TRANSFER_HEADS, TILE, PART_CHUNK, WORLD, KEEP, False,
+        )  # fmt: skip
+    elif number == 1:
+        push_unit(
+            unit, units, heads_of_group, epoch, mine, mine_lse, inbox, inbox_lse, value_stride, lse_stride, arrivals,
+            rank, heap_bases, D, UNITS, BLOCKS, HPP, TRANSFER_HEADS, TILE, WORLD, DELIVERY,
+        )  # fmt: skip
+    else:
+        combine_unit(
+            unit, units, total_rows, heads_of_group, epoch, inbox, inbox_lse, value_stride, lse_stride, outbox, out,
+            arrivals, returns, rank, heap_bases, status, spin_limit,
+            D, UNITS, BLOCKS, HPP, TRANSFER_HEADS, TILE, CHUNK, WORLD, DELIVERY, 2, True,
+        )  # fmt: skip
+    traces.end(trace, traces.SENT, 0)
+    if number < 2:
+        traces.begin(trace, traces.ENDED, number + 1, number + 1)
+        end_phase(phase + number + 1, units, ready + (number + 1) * WORLD, rank, heap_bases, WORLD)
 
 
 @triton.jit(
@@ -101,21 +149,22 @@ def attend(
     ]
 )  # fmt: skip
 def attend_kernel(
-    q, keys, values, table, lengths, out, scale,
+    q, keys, values, table, lengths, key_scales, value_scales, out, scale,
     groups, units, total_rows, heads_of_group, kv_heads, splits, table_width,
     parts, part_lse, mine, mine_lse, inbox, inbox_lse, value_stride, lse_stride, outbox,
-    epoch_counter, arrived, arrivals, returns, finishing, rank, heap_bases, status, spin_limit,
+    epoch_counter, arrived, arrivals, returns, finishing, phase, ready, trace, rank, heap_bases, status, spin_limit,
     D: tl.constexpr, HEADS: tl.constexpr, BLOCK_N: tl.constexpr, PAGE: tl.constexpr, CAP: tl.constexpr,
     AHEAD: tl.constexpr, HEADS_FIRST: tl.constexpr,
     UNITS: tl.constexpr, BLOCKS: tl.constexpr, HPP: tl.constexpr, TRANSFER_HEADS: tl.constexpr, TILE: tl.constexpr,
     PART_CHUNK: tl.constexpr, CHUNK: tl.constexpr, WORLD: tl.constexpr, REDUCER: tl.constexpr, DELIVERY: tl.constexpr,
-    COMBINE: tl.constexpr,
+    COMBINE: tl.constexpr, SCALE_OF_HEAD: tl.constexpr, PHASED: tl.constexpr, MEMORY: tl.constexpr,
 ):  # fmt: skip
     """Split-KV attention: groups * splits programs; and, unless REDUCER is ELSEWHERE, all that follows up to COMBINE.
 
     HEADS_FIRST: the head varies fastest across program ids, so that neighbouring programs attend to one split of heads
     that lie side by side in the cache; otherwise the split does. TRAILING: ``units`` more programs come behind.
-    ``finishing`` programs share the epoch where this kernel combines.
+    ``finishing`` programs share the epoch where this kernel combines. PHASED and MEMORY are for ``tune taxes`` alone;
+    with the former, and ELSEWHERE, three times ``units`` programs come behind, see ``run_phase``.
     """
     pid = tl.program_id(0)
     epoch = read_epoch(epoch_counter)
@@ -135,12 +184,16 @@ def attend_kernel(
         first_row = kv_row * heads_of_group + block * HPP
         end_row = kv_row * heads_of_group + tl.minimum(heads_of_group, (block + 1) * HPP)
         length = tl.load(lengths + sequence)
+        of_head = kv_row % kv_heads if SCALE_OF_HEAD else 0
         # Splits begin at multiples of BLOCK_N, so that a step that fits a page lies in one.
         share = tl.cdiv(tl.cdiv(length, splits), BLOCK_N) * BLOCK_N
+        traces.begin(trace, traces.TILE, 0, group * splits + split)
         result, lse = attend(
             q, keys, values, table + tl.cast(sequence, tl.int64) * table_width, first_row, end_row, kv_row % kv_heads,
             kv_heads, split * share, tl.minimum(length, (split + 1) * share), scale,
             D, HEADS, BLOCK_N, PAGE, CAP, AHEAD,
+            key_scales + of_head if key_scales is not None else None,
+            value_scales + of_head if value_scales is not None else None,
         )  # fmt: skip
         rows = first_row + tl.arange(0, HEADS)
         columns = tl.arange(0, D)
@@ -148,6 +201,7 @@ def attend_kernel(
         mask = (rows < end_row)[:, None]
         tl.store(parts + place[:, None] * D + columns[None, :], result, mask=mask)
         tl.store(part_lse + place, lse, mask=rows < end_row)
+        traces.end(trace, traces.TILE, 0)
         if REDUCER != ELSEWHERE:
             tl.debug_barrier()
             before = tl.atomic_add(arrived + group, 1, sem="acq_rel", scope="gpu")
@@ -158,23 +212,42 @@ def attend_kernel(
     elif REDUCER == TRAILING:
         first_unit = pid - groups * splits
         last_unit = first_unit + 1
+        traces.begin(trace, traces.WAIT, TRAILED, first_unit)
         heap.wait(arrived + first_unit // UNITS, target, status, spin_limit)
+        traces.end(trace, traces.WAIT, TRAILED)
+    if PHASED:
+        behind = pid - groups * splits
+        if behind < 0:
+            traces.begin(trace, traces.ENDED, 0, 0)
+            end_phase(phase, groups * splits, ready, rank, heap_bases, WORLD)
+        else:
+            run_phase(
+                behind // units, behind % units, units, heads_of_group, splits, total_rows, parts, part_lse, out, epoch,
+                mine, mine_lse, inbox, inbox_lse, value_stride, lse_stride, outbox, arrivals, returns, phase, ready,
+                trace, rank, heap_bases, status, spin_limit,
+                D, UNITS, BLOCKS, HPP, TRANSFER_HEADS, TILE, PART_CHUNK, CHUNK, WORLD, DELIVERY,
+            )  # fmt: skip
+        finish(epoch_counter, finishing)
     if REDUCER != ELSEWHERE:
         for unit in range(first_unit, last_unit):
+            traces.begin(trace, traces.SENT, unit - first_unit, unit)
             reduce_unit(
                 unit, units, heads_of_group, splits, total_rows, parts, part_lse, epoch,
                 mine, mine_lse, inbox, inbox_lse, value_stride, lse_stride, arrivals, rank, heap_bases,
-                D, UNITS, BLOCKS, HPP, TRANSFER_HEADS, TILE, PART_CHUNK, WORLD, DELIVERY,
+                D, UNITS, BLOCKS, HPP, TRANSFER_HEADS, TILE, PART_CHUNK, WORLD, DELIVERY, MEMORY,
             )  # fmt: skip
+            traces.end(trace, traces.SENT, unit - first_unit)
         if COMBINE:
             if first_unit < last_unit:
                 finish_unordered(epoch_counter, finishing, first_unit == 0)
             for unit in range(first_unit, last_unit):
+                traces.begin(trace, traces.WAIT, unit - first_unit, unit)
                 combine_unit(
                     unit, units, total_rows, heads_of_group, epoch, inbox, inbox_lse, value_stride, lse_stride,
                     outbox, out, arrivals, returns, rank, heap_bases, status, spin_limit,
                     D, UNITS, BLOCKS, HPP, TRANSFER_HEADS, TILE, CHUNK, WORLD, DELIVERY, 2, True,
                 )  # fmt: skip
+                traces.end(trace, traces.WAIT, unit - first_unit)
 
 
 @triton.jit(
@@ -194,7 +267,7 @@ def reduce_kernel(
     reduce_unit(
         unit, units, heads_of_group, splits, total_rows, parts, part_lse, epoch,
         mine, mine_lse, inbox, inbox_lse, value_stride, lse_stride, arrivals, rank, heap_bases,
-        D, UNITS, BLOCKS, HPP, TRANSFER_HEADS, TILE, PART_CHUNK, WORLD, DELIVERY,
+        D, UNITS, BLOCKS, HPP, TRANSFER_HEADS, TILE, PART_CHUNK, WORLD, DELIVERY, False,
     )  # fmt: skip
     if COMBINE:
         finish_unordered(epoch_counter, finishing, unit == 0)
@@ -217,19 +290,10 @@ def push_kernel(
     """
     unit = tl.program_id(0)
     epoch = read_epoch(epoch_counter)
-    first, end = rows_of_unit(unit, heads_of_group, UNITS, BLOCKS, HPP, TRANSFER_HEADS)
-    columns = tl.arange(0, D)
-    for tile in range(TRANSFER_HEADS // TILE):
-        rows = first + tile * TILE + tl.arange(0, TILE)
-        valid = rows < end
-        mask = valid[:, None]
-        result = tl.load(mine + rows[:, None] * D + columns[None, :], mask=mask, other=0.0)
-        lse = tl.load(mine_lse + rows, mask=valid, other=float("-inf"))
-        deliver_tile(
-            result, lse, rows, valid, unit, epoch, mine, mine_lse, inbox, inbox_lse, value_stride, lse_stride,
-            rank, heap_bases, D, WORLD, DELIVERY,
-        )  # fmt: skip
-    announce_unit(unit, units, arrivals, rank, heap_bases, WORLD, DELIVERY)
+    push_unit(
+        unit, units, heads_of_group, epoch, mine, mine_lse, inbox, inbox_lse, value_stride, lse_stride, arrivals, rank,
+        heap_bases, D, UNITS, BLOCKS, HPP, TRANSFER_HEADS, TILE, WORLD, DELIVERY,
+    )  # fmt: skip
     if WAIT:
         wait_for_unit(unit, units, arrivals, epoch, status, spin_limit, WORLD)
 

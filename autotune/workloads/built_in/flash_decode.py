@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from autotune.config import Config
+from autotune.dtypes import FP8
 from autotune.errors import InvalidProblem
 from autotune.heap.arena import SymmetricHeap
 from autotune.kernels.flash_decode.launch import KERNELS, gather
@@ -17,11 +18,12 @@ from autotune.kernels.flash_decode.problem import DTYPES, FlashDecode
 from autotune.kernels.flash_decode.reference import attention, joined
 from autotune.kernels.flash_decode.tensors import Scratch, Tensors
 from autotune.kernels.launching.contract import Call
+from autotune.kernels.launching.knobs import MEMORY, ONE_LAUNCH
 from autotune.kernels.launching.plan import in_order
 from autotune.kernels.launching.tensors import element_type
 from autotune.machine import Machine
 from autotune.search_spaces.flash_decode import SPACE, default_config, first_configs
-from autotune.workloads.comparison import distance, drawn
+from autotune.workloads.comparison import distance, drawn, drawn_scales
 from autotune.workloads.input_sets import SETS, InputSets, poison
 from autotune.workloads.interface import Run
 from autotune.workloads.launched import LaunchedOperation, LaunchedWorkload, Operands
@@ -38,6 +40,9 @@ TOLERANCES = {
 
 DIMENSIONS = {"q": 3, "k_cache": 4, "v_cache": 4, "block_table": 2, "lengths": 1}
 """Of each operand."""
+
+FILLED_AT_ONCE = 1 << 26
+"""Elements of a cache that are drawn at once."""
 
 SHARPNESS = 4.0
 """Standard deviation of the queries, hence of the logits: parts then differ widely in their log-sum-exps."""
@@ -62,7 +67,11 @@ class FlashDecodeOperation(LaunchedOperation[FlashDecode, Tensors, Scratch]):
         self._queries = (drawn(shape, torch.float32, device, seed * 1000) * SHARPNESS).to(tensors.q.dtype)
         tensors.q.copy_(self._queries[0])
         for cache in (tensors.k_cache, tensors.v_cache):
-            cache.normal_(generator=generator)
+            _fill(cache, generator)
+        for offset, scale in enumerate((tensors.k_scale, tensors.v_scale)):
+            if scale is not None:
+                seed_here = seed * 1000 + 250 + 2 * self._heap.rank + offset
+                scale.copy_(drawn_scales(tuple(scale.shape), device, seed_here))
         pages = torch.randperm(tensors.block_table.numel(), generator=generator, device=device)
         tensors.block_table.copy_(pages.view(tensors.block_table.shape))
         tensors.lengths.copy_(self._lengths(seed))
@@ -72,9 +81,10 @@ class FlashDecodeOperation(LaunchedOperation[FlashDecode, Tensors, Scratch]):
         self.poison()
 
     def inputs(self) -> Sequence[torch.Tensor]:
-        """Queries, cache, block table and lengths."""
+        """Queries, cache and its scales, block table and lengths."""
         tensors = self._tensors
-        return [tensors.q, tensors.k_cache, tensors.v_cache, tensors.block_table, tensors.lengths]
+        scales = [scale for scale in (tensors.k_scale, tensors.v_scale) if scale is not None]
+        return [tensors.q, tensors.k_cache, tensors.v_cache, tensors.block_table, tensors.lengths, *scales]
 
     def outputs(self) -> Sequence[torch.Tensor]:
         return [self._tensors.out]
@@ -141,6 +151,17 @@ class FlashDecodeOperation(LaunchedOperation[FlashDecode, Tensors, Scratch]):
         }
 
 
+def _fill(cache: torch.Tensor, generator: torch.Generator) -> None:
+    """Normally distributed numbers; fp8's, which torch does not draw, page by page to take little memory."""
+    if cache.element_size() > 1:
+        cache.normal_(generator=generator)
+        return
+    flat = cache.view(-1)
+    for begin in range(0, flat.numel(), FILLED_AT_ONCE):
+        part = flat[begin : begin + FILLED_AT_ONCE]
+        part.copy_(torch.randn(part.shape, generator=generator, device=part.device))
+
+
 def _zeros(device: torch.device, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
     return torch.zeros(shape, dtype=dtype, device=device)
 
@@ -172,6 +193,22 @@ def bulk_synchronous(problem: FlashDecode, machine: Machine, launch_as: str) -> 
     return Config({**shared, "mode": "bsp", "launch": launch_as})
 
 
+def _kind_of_scales(k_scale: torch.Tensor | None, v_scale: torch.Tensor | None, kv_heads: int) -> str:
+    """The problem's word for a cache's scales. Raises InvalidProblem where there is none."""
+    if k_scale is None and v_scale is None:
+        return "none"
+    if k_scale is not None and v_scale is not None and k_scale.dtype == v_scale.dtype == torch.float32:
+        shapes = {tuple(scale.shape) or (1,) for scale in (k_scale, v_scale)}
+        for kind, shape in (("tensor", (1,)), ("head", (kv_heads,))):
+            if shapes == {shape} and k_scale.is_contiguous() and v_scale.is_contiguous():
+                return kind
+    got = ", ".join(
+        f"{name} {None if scale is None else (list(scale.shape), scale.dtype)}"
+        for name, scale in (("k_scale", k_scale), ("v_scale", v_scale))
+    )
+    raise InvalidProblem(f"{got}: needed are both, contiguous, torch.float32, [1] or [{kv_heads}]")
+
+
 class FlashDecodeWorkload(LaunchedWorkload):
     """Joins problem, kernels and space."""
 
@@ -179,6 +216,7 @@ class FlashDecodeWorkload(LaunchedWorkload):
     space = SPACE
     kernels = KERNELS
     options = ("soft_cap", "ragged")
+    overlapping = ("fused",)
 
     def default_problem(self, machine: Machine, world_size: int) -> FlashDecode:
         """The paper's heads at 32K tokens on each GPU; a toy of the same form under the interpreter."""
@@ -201,6 +239,20 @@ class FlashDecodeWorkload(LaunchedWorkload):
         both = {f"bsp {way}": bulk_synchronous(problem, machine, way) for way in ("eager", "graph")}
         return {name: c for name, c in both.items() if SPACE.violation(c, problem, machine) is None}
 
+    def rungs(self, problem: FlashDecode, config: Config, machine: Machine) -> Mapping[str, Config | str]:
+        """B has a launch for attention, reduction, exchange and combination each; S has barriers instead of these
+        boundaries. All send data, then a signal, to every rank.
+        """
+        reducer = "trailing" if config["reducer"] == "kernel" else config["reducer"]
+        fused = config.replace(exchange="one_shot", protocol="signal", combine_site="same_launch", reducer=reducer)
+        shared = {d.name: fused[d.name] for d in SPACE.dimensions_of("iris_all_gather") if d.name in fused}
+        return {
+            "B": Config({**shared, "mode": "iris_all_gather", "launch": "eager", "reducer": "kernel"}),
+            "S": fused.replace(phases=ONE_LAUNCH),
+            "D": fused.replace(handover=MEMORY),
+            "F": fused,
+        }
+
     def predict(self, problem: FlashDecode, config: Config, machine: Machine) -> float | None:
         return flash_decode_latency(problem, KERNELS.knobs.of(config), machine)
 
@@ -214,6 +266,7 @@ class FlashDecodeWorkload(LaunchedWorkload):
 
     def problem_of(self, world_size: int, operands: Operands, options: Sequence[Any]) -> FlashDecode:
         """From q, one cache and the block table, which the others have to fit: its row is the longest sequence."""
+        *operands, k_scale, v_scale = operands
         named = dict(zip(DIMENSIONS, operands, strict=True))
         for name, tensor in named.items():
             assert tensor is not None
@@ -223,7 +276,11 @@ class FlashDecodeWorkload(LaunchedWorkload):
                     "contiguous, are needed"
                 )
         q, keys, values, table, lengths = (tensor for tensor in operands if tensor is not None)
-        dtype = element_type({"q": q, "k_cache": keys, "v_cache": values}, DTYPES)
+        cached = "auto"
+        if keys.element_size() > 1:
+            dtype = element_type({"q": q, "k_cache": keys, "v_cache": values}, DTYPES)
+        else:
+            dtype, cached = element_type({"q": q}, DTYPES), element_type({"k_cache": keys, "v_cache": values}, FP8)
         batch, q_heads, head_dim = q.shape
         _, page_size, kv_heads, _ = keys.shape
         fits = (
@@ -238,9 +295,11 @@ class FlashDecodeWorkload(LaunchedWorkload):
                 f"lengths [{batch}], both int32"
             )
         soft_cap, ragged = options
+        scales = _kind_of_scales(k_scale, v_scale, kv_heads)
         return FlashDecode(
             batch=batch, q_heads=q_heads, kv_heads=kv_heads, head_dim=head_dim, kv_len=table.shape[1] * page_size,
             page_size=page_size, soft_cap=soft_cap, ragged=ragged, dtype=dtype, world_size=world_size,
+            kv_dtype=cached, kv_scales=scales,
         )  # fmt: skip
 
     def out_shape(self, world_size: int, operands: Operands, options: Sequence[Any]) -> tuple[int, ...]:

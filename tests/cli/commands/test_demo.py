@@ -32,7 +32,7 @@ def test_the_best_of_a_table_is_found_and_the_report_is_the_next_step(laptop: Be
     command = re.search(r"Next: +tune (report .*) --open", found.stdout)
     assert command is not None
     report = laptop.tune(*command[1].split())
-    assert report.exit_code == 0 and "replay of 2026-11-21" in report.stdout
+    assert report.exit_code == 0 and "replay of a table recorded 2026-11-21" in report.stdout
     assert laptop.tune("list").stdout == "", "the user's own database has nothing of it"
     assert database.exists()
 

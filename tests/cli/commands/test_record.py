@@ -49,6 +49,8 @@ def test_interrupted_it_goes_on(gpus: Bench, tmp_path: Path) -> None:
         (("--values", "block_m"), "write each dimension once"),
         (("--values", "block_m=64;block_m=128"), "write each dimension once"),
         (("--limit", "100"), "allow fewer"),
+        (("--values", "mode=push;block_m=256;block_n=256;num_warps=4"), "every config breaks registers ("),
+        (("--out", "/dev"), "file /dev: it is a folder"),
     ],
 )
 def test_what_cannot_be_recorded_is_said_before_any_rank_starts(

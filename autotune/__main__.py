@@ -1,0 +1,5 @@
+"""``python -m autotune``: the command ``tune``."""
+
+from autotune.cli import main
+
+main()

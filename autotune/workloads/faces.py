@@ -1,0 +1,71 @@
+"""Built-in workloads seen from outside, without their kernels, torch and Triton, whose import takes seconds."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from autotune.db.records import Provenance
+from autotune.machine import versions
+from autotune.problem import Problem
+from autotune.workloads.interface import Workload
+from autotune.workloads.provenance import provenance_of
+from autotune.workloads.registry import installed_workload, workload
+from autotune.workloads.sources import source_hash
+from autotune.workloads.user_files import BUILT_IN
+
+PACKAGE = Path(__file__).parents[1]
+
+
+@dataclass(frozen=True)
+class Face:
+    """A workload's name and problem; the rest is loaded when it is needed."""
+
+    name: str
+    problem_type: type[Problem]
+    reference: str
+    """The name by which it is loaded."""
+
+    def load(self) -> Workload:
+        return workload(self.reference)
+
+
+def face(name: str) -> Face:
+    """The face of a workload named as for ``workload``, which it loads only if it is not a built-in one."""
+    built_in = name.replace("-", "_")
+    kind = _problem_type(built_in) if _is_light(built_in) else None
+    if kind is None:
+        found = workload(name)
+        return Face(found.name, found.problem_type, name)
+    return Face(built_in, kind, built_in)
+
+
+def installed_face(name: str) -> Face:
+    """The face of a workload of a stored name, which never loads a file. Raises UnknownWorkload."""
+    if not _is_light(name):
+        installed_workload(name)
+    return face(name)
+
+
+@functools.cache
+def installed_provenance(name: str) -> Provenance:
+    """``provenance_of`` the workload of a stored name. Raises UnknownWorkload."""
+    if not _is_light(name):
+        return provenance_of(installed_workload(name))
+    space = importlib.import_module(f"autotune.search_spaces.{name}").SPACE
+    file = PACKAGE / "workloads" / "built_in" / f"{name}.py"
+    return Provenance(source_hash=source_hash(file, ()), space=space.fingerprint(), **versions())
+
+
+def _is_light(name: str) -> bool:
+    """True for a built-in workload whose problem and space lie in modules of their own, named like it."""
+    files = (PACKAGE / "kernels" / name / "problem.py", PACKAGE / "search_spaces" / f"{name}.py")
+    return name in BUILT_IN and all(file.is_file() for file in files)
+
+
+def _problem_type(name: str) -> type[Problem] | None:
+    found = vars(importlib.import_module(f"autotune.kernels.{name}.problem")).values()
+    kinds = [kind for kind in found if isinstance(kind, type) and issubclass(kind, Problem)]
+    return next((kind for kind in kinds if getattr(kind, "workload", None) == name), None)

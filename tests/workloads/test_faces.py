@@ -1,0 +1,26 @@
+"""A workload's face says what the workload itself says."""
+
+from __future__ import annotations
+
+import pytest
+
+from autotune.errors import UnknownWorkload
+from autotune.workloads import provenance_of, workload
+from autotune.workloads.faces import face, installed_face, installed_provenance
+from autotune.workloads.user_files import BUILT_IN
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_a_face_is_that_of_its_workload(name: str) -> None:
+    found, whole = face(name.replace("_", "-")), workload(name)
+    assert found == installed_face(name)
+    assert (found.name, found.problem_type) == (whole.name, whole.problem_type) and found.load() is whole
+    assert installed_provenance(name) == provenance_of(whole), (
+        "an entry would be called stale, or served when it is not"
+    )
+
+
+def test_a_name_that_nobody_has() -> None:
+    for look in (face, installed_face, installed_provenance):
+        with pytest.raises(UnknownWorkload):
+            look("gemm_all_reduc")
