@@ -152,7 +152,7 @@ class Stopwatch:
         call()
         self._heap.barrier()
         passed = int(aligned[0, PASSED.value, 0, 1].item())
-        origin = passed if not self._machine.is_interpreter else int(self._latest(passed))
+        origin = passed if not self._machine.is_interpreter else -int(self._latest(-passed))  # one clock
         tick = 10.0 if self._machine.kind == "hip" else 1.0
         return tuple(
             event for number, trace in enumerate(traces) for event in _events(number, trace.cpu(), origin, tick)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
+from compile_worker import Compilers
 
 from autotune.machine import H100, MI300X, MI350X, Machine
 from autotune.taxes.measure import ladder_of
@@ -14,7 +13,7 @@ NAMES = ("all_gather_gemm", "gemm_reduce_scatter", "gemm_all_reduce", "flash_dec
 TARGETS = pytest.mark.parametrize("machine", [H100, MI300X, MI350X], ids=["sm_90", "gfx942", "gfx950"])
 
 
-def check(compiled: Callable[..., object], machine: Machine, letters: str, name: str) -> None:
+def check(compilers: Compilers, machine: Machine, letters: str, name: str) -> None:
     """Compile the letters' rungs of the default config, and see that they need no more than there is."""
     found = workload(name)
     problem = found.default_problem(machine, 4)
@@ -22,19 +21,19 @@ def check(compiled: Callable[..., object], machine: Machine, letters: str, name:
     rungs, _ = ladder_of(found, problem, machine, default, default)
     jobs = [(problem, rungs[letter]) for letter in letters if letter in rungs]
     assert jobs
-    for config, kernels in compiled(machine, jobs):  # type: ignore[attr-defined]
+    for config, kernels in compilers.compiled(machine, jobs):
         assert all(kernel.shared_memory <= machine.shared_memory for kernel in kernels), config
 
 
 @TARGETS
-def test_the_barriers_compile(compiled: Callable[..., object], machine: Machine) -> None:
+def test_the_barriers_compile(compilers: Compilers, machine: Machine) -> None:
     """The smallest and the most unlike of the four workloads."""
-    check(compiled, machine, "S", "flash_decode")
-    check(compiled, machine, "S", "gemm_all_reduce")
+    check(compilers, machine, "S", "flash_decode")
+    check(compilers, machine, "S", "gemm_all_reduce")
 
 
 @pytest.mark.slow
 @TARGETS
 @pytest.mark.parametrize("name", NAMES)
-def test_every_rung_compiles(compiled: Callable[..., object], machine: Machine, name: str) -> None:
-    check(compiled, machine, "BSDF", name)
+def test_every_rung_compiles(compilers: Compilers, machine: Machine, name: str) -> None:
+    check(compilers, machine, "BSDF", name)
