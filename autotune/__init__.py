@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from autotune.kernels.all_reduce_norm.problem import AllReduceNorm
     from autotune.kernels.flash_decode.problem import FlashDecode
     from autotune.kernels.gemm_all_reduce.problem import GemmAllReduce
+    from autotune.kernels.gemm_all_reduce_norm.problem import GemmAllReduceNorm
     from autotune.kernels.gemm_reduce_scatter.problem import GemmReduceScatter
     from autotune.runtime.context import Context
     from autotune.runtime.in_program import tune
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
         all_reduce_norm,
         flash_decode,
         gemm_all_reduce,
+        gemm_all_reduce_norm,
         gemm_reduce_scatter,
     )
     from autotune.sharing.by_size import configs_by_size
@@ -41,6 +43,7 @@ __all__ = [
     "FlashDecode",
     "Found",
     "GemmAllReduce",
+    "GemmAllReduceNorm",
     "GemmReduceScatter",
     "all_gather_gemm",
     "all_gather_shard",
@@ -50,6 +53,7 @@ __all__ = [
     "flash_decode",
     "forget_lookups",
     "gemm_all_reduce",
+    "gemm_all_reduce_norm",
     "gemm_reduce_scatter",
     "lookup",
     "tune",
@@ -63,6 +67,7 @@ _HOMES = {
     "FlashDecode": "autotune.kernels.flash_decode.problem",
     "Found": "autotune.runtime.lookup",
     "GemmAllReduce": "autotune.kernels.gemm_all_reduce.problem",
+    "GemmAllReduceNorm": "autotune.kernels.gemm_all_reduce_norm.problem",
     "GemmReduceScatter": "autotune.kernels.gemm_reduce_scatter.problem",
     "all_gather_gemm": "autotune.runtime.operators",
     "all_gather_shard": "autotune.runtime.operators",
@@ -72,6 +77,7 @@ _HOMES = {
     "flash_decode": "autotune.runtime.operators",
     "forget_lookups": "autotune.runtime.lookup",
     "gemm_all_reduce": "autotune.runtime.operators",
+    "gemm_all_reduce_norm": "autotune.runtime.operators",
     "gemm_reduce_scatter": "autotune.runtime.operators",
     "lookup": "autotune.runtime.lookup",
     "tune": "autotune.runtime.in_program",

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class ElementType:
-    """An element type. Its rounding errors were measured on normally distributed numbers."""
+class OperandType:
+    """An element type of operands."""
 
     size: int
     """Bytes of an element."""
@@ -16,6 +17,12 @@ class ElementType:
     triton: str
     aliases: tuple[str, ...]
     """Names that people give in its place."""
+
+
+@dataclass(frozen=True)
+class ElementType(OperandType):
+    """An element type of operands and results. Its rounding errors were measured on normally distributed numbers."""
+
     rounded_once: tuple[float, float]
     """Tolerance of a result that was accumulated in fp32 and rounded once: overall, and of an element."""
     rounding: float = 0.0
@@ -30,3 +37,47 @@ DTYPES: Mapping[str, ElementType] = {
     "fp16": ElementType(2, "float16", "float16", ("float16", "half"), (8e-4, 0.01), rounding=2.08e-4, half_unit=2**-11),
     "fp32": ElementType(4, "float32", "float32", ("float32", "float"), (1e-5, 1e-4)),
 }
+
+FP8: Mapping[str, OperandType] = {
+    "fp8": OperandType(1, "float8_e4m3fn", "float8e4nv", ("fp8_e4m3", "e4m3", "float8_e4m3fn", "float8", "e4m3fn")),
+    "fp8_e5m2": OperandType(1, "float8_e5m2", "float8e5", ("e5m2", "float8_e5m2")),
+    "fp8_fnuz": OperandType(1, "float8_e4m3fnuz", "float8e4b8", ("e4m3fnuz", "float8_e4m3fnuz")),
+}
+"""Types of operands alone, which come with scales."""
+
+OPERAND_TYPES: Mapping[str, OperandType] = {**DTYPES, **FP8}
+
+
+@dataclass(frozen=True)
+class Combination:
+    """What may stand beside one element type of A in a GEMM."""
+
+    b: str
+    results: tuple[str, ...]
+    """Element types of the result, the default first."""
+    scales: tuple[str, ...]
+
+
+_SCALED = Combination("fp8", ("bf16", "fp16", "fp32"), ("tensor", "row", "block"))
+
+COMBINATIONS: Mapping[str, Combination] = {
+    **{name: Combination(name, (name,), ("none",)) for name in DTYPES},
+    "fp8": _SCALED,
+    "fp8_e5m2": _SCALED,  # training's gradients
+    "fp8_fnuz": dataclasses.replace(_SCALED, b="fp8_fnuz"),
+}
+"""By A's element type: every GEMM that there is. fp32 accumulates, always."""
+
+SCALES = ("none", "tensor", "row", "block")
+
+SCALE_BLOCK = 128
+"""Elements of K that one scale of ``block`` covers, in A and B; in B as many columns, too."""
+
+
+def multiplies(kind: str, arch: str, dtype: str) -> bool:
+    """True if a GPU's matrix units take operands of this type, or the interpreter does."""
+    if dtype not in FP8:
+        return True
+    if kind == "hip":
+        return dtype in {"gfx942": ("fp8_fnuz",), "gfx950": ("fp8", "fp8_e5m2")}.get(arch, ())
+    return dtype != "fp8_fnuz" and (kind == "interpreter" or int(arch.removeprefix("sm_")) >= 90)

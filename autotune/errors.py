@@ -12,6 +12,7 @@
     ├── NotTuned                no tuned config, and neither a substitute nor tuning is allowed
     ├── StoreError              the database cannot be used
     │   └── NoDatabase          there is no database yet
+    ├── FleetError              a host or a cluster that cannot be used
     ├── HeapError               the symmetric heap
     │   └── HeapExhausted       an allocation that does not fit
     └── GangError               the ranks did not start, or a restart did not help
@@ -76,6 +77,10 @@ class StoreError(AutotuneError):
 
 class NoDatabase(StoreError):
     """There is no database yet, and the caller asked to make none."""
+
+
+class FleetError(AutotuneError):
+    """A host cannot be examined, a cluster cannot be reached, or its hosts cannot take work."""
 
 
 class HeapError(AutotuneError):

@@ -6,7 +6,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from autotune.errors import InputError
+from autotune.notebook import html_table
 from autotune.suggestion import did_you_mean
+from autotune.text import microseconds
 
 
 class Regime(StrEnum):
@@ -112,6 +114,14 @@ class Evaluation:
     """Wall time by phase: compile, check, measure."""
     times: tuple[float, ...] = field(default=(), repr=False, compare=False)
     """Microseconds of each iteration's slowest rank, in the requested regime. Not stored."""
+
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        rows = [("outcome", self.outcome.value), ("reason", self.reason)]
+        if self.latency is not None:
+            rows += [("latency", microseconds(self.latency.median)), ("skew", microseconds(self.latency.skew))]
+        rows += [(name, f"{seconds:.2f} s") for name, seconds in self.seconds.items()]
+        return html_table("Evaluation", rows)
 
     def __post_init__(self) -> None:
         """Raise ValueError unless a latency and the outcome ``measured`` come together."""

@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
-from autotune.dtypes import DTYPES
+from autotune.dtypes import DTYPES, OPERAND_TYPES
 from autotune.errors import InvalidProblem
 from autotune.suggestion import did_you_mean
 
-OTHER_NAMES = {alias: name for name, each in DTYPES.items() for alias in each.aliases}
+OTHER_NAMES = {alias: name for name, each in OPERAND_TYPES.items() for alias in each.aliases}
 """Of element types, that people give in place of ours."""
 
 LARGEST_DIMENSION = 2**24
@@ -30,14 +30,16 @@ def number(help: str, default: float) -> Any:
     return dataclasses.field(default=default, metadata={"help": help, "kind": "number"})
 
 
-def choice(help: str, allowed: tuple[str, ...], default: str) -> Any:
-    """A dataclass field for one of a few words."""
-    return dataclasses.field(default=default, metadata={"help": help, "kind": "choice", "allowed": allowed})
+def choice(help: str, allowed: tuple[str, ...], default: str, *, late: bool = False) -> Any:
+    """A dataclass field for one of a few words; ``late``: see ``Problem.as_dict``."""
+    return dataclasses.field(
+        default=default, metadata={"help": help, "kind": "choice", "allowed": allowed, "late": late}
+    )
 
 
-def flag(help: str, default: bool = False) -> Any:
-    """A dataclass field that is true or false."""
-    return dataclasses.field(default=default, metadata={"help": help, "kind": "flag"})
+def flag(help: str, default: bool = False, *, late: bool = False) -> Any:
+    """A dataclass field that is true or false; ``late``: see ``Problem.as_dict``."""
+    return dataclasses.field(default=default, metadata={"help": help, "kind": "flag", "late": late})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,10 +81,24 @@ class Problem:
 
     @property
     def element_size(self) -> int:
-        return DTYPES[self.dtype].size
+        return OPERAND_TYPES[self.dtype].size
 
     def as_dict(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
+        """The fields by name. A ``late`` field is left out where it has its default: it was added when problems were in
+        caches and files already, and they keep their keys.
+        """
+        fields = dataclasses.fields(self)
+        return {f.name: v for f in fields if (v := getattr(self, f.name)) != f.default or not f.metadata.get("late")}
+
+    @classmethod
+    def late_defaults(cls) -> dict[str, Any]:
+        """What a problem's text means for the fields that it leaves out."""
+        return {field.name: field.default for field in dataclasses.fields(cls) if field.metadata.get("late")}
+
+    @classmethod
+    def completed(cls, given: Mapping[str, Any], default: Mapping[str, Any]) -> dict[str, Any]:
+        """The fields of a problem of which some are given: the others are those of the default problem."""
+        return {**default, **given}
 
     def to_json(self) -> str:
         """Canonical JSON: sorted keys, no spaces. Part of the cache key."""

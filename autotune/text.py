@@ -1,4 +1,4 @@
-"""Text from databases, files and users, made safe to print: control and hidden characters become escapes."""
+"""Text for people: times in the unit that suits them; text from databases, files and users, made safe to print."""
 
 from __future__ import annotations
 
@@ -51,6 +51,14 @@ def json_text(value: Any, indent: int | None = 2) -> str:
 def visible_json(text: str) -> str:
     """JSON text with hidden characters as JSON escapes."""
     return _OF_LINES.sub(_escape_in_json, text)
+
+
+def microseconds(value: float) -> str:
+    """A time of so many µs with about four digits, in the unit that suits it: 4.08 µs, 408.2 µs, 12.35 ms, 1.509 s."""
+    if value < 999.95:
+        return f"{value:.1f} µs" if value >= 100 else f"{value:.2f} µs"
+    scaled, unit = (value / 1e3, "ms") if value < 999.95e3 else (value / 1e6, "s")
+    return f"{scaled:.{1 if scaled >= 100 else 2 if scaled >= 10 else 3}f} {unit}"
 
 
 def _escape(found: re.Match[str]) -> str:

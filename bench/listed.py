@@ -45,7 +45,7 @@ class Sizes:
 
 
 AG, RS, AR, FD = "all_gather_gemm", "gemm_reduce_scatter", "gemm_all_reduce", "flash_decode"
-ARN = "all_reduce_norm"
+ARN, GARN = "all_reduce_norm", "gemm_all_reduce_norm"
 HEADS = {"q_heads": 96, "kv_heads": 12, "head_dim": 128, "dtype": "fp16"}
 TOY_GEMM = {"n": 32, "k": 32, "dtype": "fp32"}
 
@@ -79,6 +79,16 @@ LIST = (
         "arn", ARN, "bf16",
         {"n": 8192, "dtype": "bf16"}, {"m": (1, 4, 16, 64, 256, 1024)}, 5,
         {"n": 64, "dtype": "fp32"}, {"m": (4,)},
+    ),
+    Sizes(
+        "garn-28672", GARN, "bf16",
+        {"n": 8192, "k": 28672, "dtype": "bf16"}, {"m": (1, 4, 16, 64)}, 7,
+        {**TOY_GEMM, "n": 64}, {"m": (4,)},
+    ),
+    Sizes(
+        "garn-8192", GARN, "bf16",
+        {"n": 8192, "k": 8192, "dtype": "bf16"}, {"m": (1, 4, 16, 64)}, 7,
+        {**TOY_GEMM, "n": 64}, {"m": (2,)},
     ),
     Sizes(
         "fd", FD, "fp16",

@@ -37,7 +37,7 @@ DECODE = {
 BARE = ("mode", "block_n", "kv_splits", "heads_per_program", "num_warps", "num_stages", "table_reads", "program_order")
 ALL_GATHER = {name: DECODE[name] for name in (*BARE, "reducer", "transfer_heads", "combine_heads", "wire")}
 
-NORM = {"mode": "one_shot", "block_m": 2, "num_warps": 2, "senders": 0, "protocol": "signal"}
+NORM = {"mode": "one_shot", "norm_rows": 2, "norm_warps": 2, "senders": 0, "protocol": "signal"}
 
 AG = {"m": 64, "n": 128, "k": 64, "bias": True}
 RS = {"m": 64, "n": 64, "k": 128, "bias": True}
@@ -82,7 +82,7 @@ ON_GPU: Mapping[str, tuple[Mapping[str, int], Mapping[str, int]]] = {
         {"block_m": 8, "block_n": 4, "block_k": 2, "num_warps": 2, "transfer_rows": 16, "sum_block": 4, "sum_warps": 2},
     ),
     "gemm_all_reduce": ({"n": 128, "k": 64}, {"block_n": 2, "block_k": 4}),
-    "all_reduce_norm": ({"m": 16, "n": 16}, {"num_warps": 8}),
+    "all_reduce_norm": ({"m": 16, "n": 16}, {"norm_warps": 8}),
     "flash_decode": ({"q_heads": 8, "kv_heads": 4, "kv_len": 128}, {"block_n": 4, "kv_splits": 8, "num_warps": 2}),
 }
 """By workload: how many times larger the problem's sizes and the config's numbers are on GPUs."""
@@ -113,6 +113,10 @@ RAGGED = {"m": 68, "n": 84, "k": 70}
 
 PULL = {**TILE, "mode": "pull", "schedule": "tile"}
 
+FP8 = {"dtype": "fp8", "b_order": "nk", "scales": "row"}
+BLOCKS = {**FP8, "scales": "block", "n": 160, "k": 512}
+"""Two blocks of B in either direction, on each rank."""
+
 CASES: Mapping[str, Case] = {
     "ag push": _gather(PUSH),
     "ag tma": _gather(PUSH, loads="tma"),
@@ -130,6 +134,14 @@ CASES: Mapping[str, Case] = {
     "ag gather": _gather(GATHER),
     "ag gather wide": _gather(GATHER, {"n": 512, "k": 512}),
     "ag copies": _gather({"mode": "copy_engine", "transfer_rows": 16, "gemm_streams": 1}),
+    "ag scales": _gather(PUSH, FP8),
+    "ag scales staged": _gather(STAGED, FP8),
+    "ag scales pull": _gather(PULL, FP8),
+    "ag scales gather": _gather(GATHER, FP8),
+    "ag blocks": _gather(PUSH, {**BLOCKS, "n": 128, "k": 256}, k_chunks=2, block_k=128),
+    "rs scales": _scatter(SCATTER, FP8),
+    "rs blocks": _scatter(SCATTER, {**BLOCKS, "m": 32}, block_k=128),
+    "ar scale": _reduce({**FP8, "scales": "tensor"}),
     "rs push": _scatter(SCATTER),
     "rs units": _scatter(SCATTER, transfer_tiles=2),
     "rs late": _scatter(SCATTER, schedule="persistent", signals="next_turn"),
@@ -153,6 +165,7 @@ CASES: Mapping[str, Case] = {
     "fd last": _decode(reducer="last"),
     "fd kernel": _decode(reducer="kernel", combine_site="next_launch"),
     "fd cap": _decode({"batch": 2, "soft_cap": 3, "ragged": True}),
+    "fd cache": _decode({"kv_dtype": "fp8", "kv_scales": "head"}),
     "fd gather": Case("flash_decode", FD, {**ALL_GATHER, "mode": "iris_all_gather", "launch": "eager"}),
 }
 
@@ -202,6 +215,7 @@ PUSHED = """        if ROTATE:
 PUSH_LOOP = "        for step in range(part, tl.cdiv(end - first, STEP_ROWS) * across, parts):\n"
 FETCH_LOOP = "        for step in range(part + late, tl.cdiv(end - first, STEP_ROWS) * across, parts):\n"
 FETCHED = "        heap.signal(arrivals + (chunk * WORLD + peer) * units + unit, rank, rank, heap_bases)\n"
+SCALES_SENT = "            if (chunk == 0) & (unit % parts == part):\n"
 RS_SEND = "            send_tile(acc, inbox, place, rank if PULL else owner, rank, heap_bases, BLOCK_M, BLOCK_N)\n"
 RS_SIGNAL = "                announce(index, tiles, sent, arrivals, owner, rank, heap_bases, TRANSFER_TILES)\n"
 RS_LATE = "        announce(stored_index, tiles, sent, arrivals, stored_owner, rank, heap_bases, TRANSFER_TILES)\n\n"
@@ -289,8 +303,21 @@ MUTANTS: list[Mutant] = [
         ("stores over the right edge", "ag ragged", ("(cs < width)[None, :])", "(cs < width + 1)[None, :])")),
         ("tiles in another order", "rs push", ("return first_m + local % rows, local // rows", "return first_m + local // tiles_n, local % tiles_n"),
          {"equivalent": "the same tiles, each once"}),
-        ("rows beyond the edge are read", "rs push", ("rows = tl.minimum(a_row + tl.arange(0, BLOCK_M), a_rows - 1).to(tl.int64)", "rows = (a_row + tl.arange(0, BLOCK_M)).to(tl.int64)"),
+        ("rows beyond the edge are read", "rs push", ("rows = tl.minimum(a_row + tl.arange(0, BLOCK_M), a_rows - 1).to(tl.int64)", "rows = (a_row + tl.arange(0, BLOCK_M)).to(tl.int64)", 2),
          {"equivalent": "what comes of them is not stored"}),
+    ),
+    *_in(
+        "kernels/primitives/scales.py",
+        ("A's scales are dropped", "rs scales", ("        acc *= tl.load(scale_a + tl.minimum(row + tl.arange(0, BLOCK_M), rows - 1))[:, None]\n", "")),
+        ("the next row's scale", "ag scales", ("tl.minimum(row + tl.arange(0, BLOCK_M)", "tl.minimum(row + 1 + tl.arange(0, BLOCK_M)")),
+        ("B's scales are dropped", "ag scales", ("return acc * tl.load(scale_b + tl.minimum(", "return acc + 0 * tl.load(scale_b + tl.minimum(")),
+        ("the next column's scale", "ag scales pull", ("return acc * tl.load(scale_b + tl.minimum(column + ", "return acc * tl.load(scale_b + tl.minimum(column + 1 + ")),
+        ("scales twice", "rs scales", ("rows - 1))[:, None]\n", "rows - 1))[:, None] * tl.load(scale_a)\n")),
+        ("B's scale is dropped", "ar scale", ("acc *= tl.load(scale_a) * tl.load(scale_b)", "acc *= tl.load(scale_a)")),
+        ("A's scale is dropped", "ar scale", ("acc *= tl.load(scale_a) * tl.load(scale_b)", "acc *= tl.load(scale_b)")),
+        ("the first block's scale of B for all of K", "rs blocks", ("at * pitch + k // SIDE", "at * pitch")),
+        ("the first block's scale of B for all columns", "rs blocks", ("    return tl.load(scale_b + at * pitch", "    return tl.load(scale_b + at * 0")),
+        ("blocks of B transposed", "rs blocks", ("at * pitch + k // SIDE", "k // SIDE * 2 + at")),
     ),
     *_in(
         "kernels/primitives/splits.py",
@@ -300,7 +327,17 @@ MUTANTS: list[Mutant] = [
         ("the last split is not the last to come", "rs split", ("last = last_of(tickets + tile, SPLITS)", "last = split == SPLITS - 1"), GPU),
     ),
     *_in(
+        "kernels/launching/contract.py",
+        ("the copy of the scales is an earlier call's", "ag scales staged", ("    for place, given in copies:\n", "    for place, given in copies[:1]:\n")),
+        ("the copy of the scales is an earlier call's", "ag scales pull", ("    for place, given in copies:\n", "    for place, given in copies[:1]:\n")),
+    ),
+    *_in(
         "kernels/primitives/transfer.py",
+        ("scales are not sent", "ag scales", (SCALES_SENT, "            if chunk < 0:\n", 2)),
+        ("scales are not sent", "ag scales gather", (SCALES_SENT, "            if chunk < 0:\n", 2)),
+        ("scales are not fetched", "ag scales staged", (SCALES_SENT, "            if chunk < 0:\n", 2)),
+        ("the first unit's scales alone are sent", "ag blocks", (SCALES_SENT, SCALES_SENT.replace("(chunk == 0)", "(unit == 0)"), 2)),
+        ("scales of the own rows are fetched", "ag scales staged", ("scale = heap.load(scales + here, rank, peer,", "scale = heap.load(scales + here, rank, rank,")),
         ("units are not signalled", "ag push", ("            heap.signal(counter, (rank + FIRST + turn) % WORLD, rank, heap_bases)\n", "            pass\n")),
         ("units are signalled before they are stored", "ag push", (PUSHED, ""), (PUSH_LOOP, PUSHED + PUSH_LOOP)),
         ("units are signalled before they are stored", "ag fanout", (PUSHED, ""), (PUSH_LOOP, PUSHED + PUSH_LOOP)),
@@ -316,6 +353,10 @@ MUTANTS: list[Mutant] = [
     ),
     *_in(
         "kernels/all_gather_gemm/device.py",
+        ("scales in one slot", "ag scales", ("return slot * M * tl.cast(pitch, tl.int64)", "return 0 * slot * M * tl.cast(pitch, tl.int64)"), ("scale_row = base_row", "scale_row = 0"), SLOT),
+        ("scales of the launch before", "ag scales", ("scale_row = base_row", "scale_row = M - base_row")),
+        ("another rank's scales", "ag scales", ("tl.cast(pitch, tl.int64) + rank * apart", "tl.cast(pitch, tl.int64) + (1 - rank) * apart")),
+        ("a peer's rows with the own scales", "ag scales pull", ("late * 4)[:, None], rank, owner, heap_bases)", "late * 4)[:, None], rank, rank, heap_bases)")),
         ("one slot", "ag push", ("slot = epoch & (SLOTS - 1)", "slot = epoch & 0")),
         ("one slot", "ag own stream", ("slot = epoch & (SLOTS - 1)", "slot = epoch & 0"), ("slot = read_epoch(epoch_counter) & (SLOTS - 1)", "slot = read_epoch(epoch_counter) & 0")),
         ("one slot", "ag split", ("slot = epoch & (SLOTS - 1)", "slot = epoch & 0")),
@@ -426,6 +467,9 @@ MUTANTS: list[Mutant] = [
     ),
     *_in(
         "kernels/flash_decode/device.py",
+        ("the keys' scale is dropped", "fd cache", ("        scale *= tl.load(key_scale)\n", "        pass\n")),
+        ("the values' scale is dropped", "fd cache", ("        acc *= tl.load(value_scale)\n", "        pass\n")),
+        ("the first head's scales for all", "fd cache", ("of_head = kv_row % kv_heads if SCALE_OF_HEAD else 0", "of_head = 0")),
         ("the last token counts twice", "fd signal", ("(start + tl.arange(0, BLOCK_N) < end)[None, :]", "(start + tl.arange(0, BLOCK_N) < end + 1)[None, :]")),
         ("the last token is lost", "fd signal", ("(start + tl.arange(0, BLOCK_N) < end)[None, :]", "(start + tl.arange(0, BLOCK_N) < end - 1)[None, :]")),
         ("sums are not rescaled", "fd signal", ("total = total * alpha + tl.sum(weights, axis=1)", "total = total + tl.sum(weights, axis=1)")),

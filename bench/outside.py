@@ -138,7 +138,7 @@ class Outside:
         """A row for each regime that there is here."""
         types = {kind.workload: kind for kind in (
             autotune.AllGatherGemm, autotune.GemmReduceScatter, autotune.GemmAllReduce, autotune.AllReduceNorm,
-            autotune.FlashDecode,
+            autotune.GemmAllReduceNorm, autotune.FlashDecode,
         )}  # fmt: skip
         problem = types[workload](**fields)
         case = make(problem, self._context, Collectives(self._shared))

@@ -93,7 +93,7 @@ def make(problem: Any, context: autotune.Context, collectives: Collectives) -> C
     kinds = {
         "all_gather_gemm": all_gather_gemm, "gemm_reduce_scatter": gemm_reduce_scatter,
         "gemm_all_reduce": gemm_all_reduce, "flash_decode": flash_decode,
-        "all_reduce_norm": all_reduce_norm,
+        "all_reduce_norm": all_reduce_norm, "gemm_all_reduce_norm": gemm_all_reduce_norm,
     }  # fmt: skip
     operands = Operands(problem, context.heap.device, 1000 + dist.get_rank())
     return kinds[problem.workload](problem, context, collectives, operands)
@@ -181,15 +181,11 @@ def all_reduce_norm(problem: Any, context: autotune.Context, collectives: Collec
     drawn = [(operands.normal(problem.m, problem.n), common.normal(problem.m, problem.n)) for _ in range(count)]
     kept, weight = [x.clone() for x, _ in drawn], common.normal(problem.n)
 
-    def sum_and_norm(x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
-        total = x + residual
-        return torch.nn.functional.rms_norm(total, (problem.n,), weight, problem.eps), total
-
-    def by(function: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]) -> Way:
+    def by(function: SumAndNorm) -> Way:
         def way(number: int) -> Tensor:
             x, residual = drawn[number % count]
             collectives.all_reduce(x)
-            return function(x, residual)[0]
+            return function(x, residual, weight, problem.eps)[0]
 
         return way
 
@@ -201,10 +197,42 @@ def all_reduce_norm(problem: Any, context: autotune.Context, collectives: Collec
         for (x, _), original in zip(drawn, kept, strict=True):
             x.copy_(original)
 
-    plain = {"plain": by(sum_and_norm)}
-    if operands.device.type == "cuda":
-        plain["compiled"] = by(torch.compile(sum_and_norm))
-    return Case(problem, count, plain, ours, restore)
+    return Case(problem, count, {name: by(each) for name, each in norms(operands.device).items()}, ours, restore)
+
+
+SumAndNorm = Callable[[Tensor, Tensor, Tensor, float], tuple[Tensor, Tensor]]
+
+
+def sum_and_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    total = x + residual
+    return torch.nn.functional.rms_norm(total, weight.shape, weight, eps), total
+
+
+def norms(device: torch.device) -> dict[str, SumAndNorm]:
+    """Sum and norm as a user writes them, and compiled into one kernel, which takes a GPU."""
+    return {"plain": sum_and_norm} | ({"compiled": torch.compile(sum_and_norm)} if device.type == "cuda" else {})
+
+
+def gemm_all_reduce_norm(problem: Any, context: autotune.Context, collectives: Collectives, operands: Operands) -> Case:
+    world = problem.world_size
+    drawn = pairs(operands, (problem.m, problem.k // world), (problem.k // world, problem.n))
+    common = Operands(problem, operands.device, 7)
+    residual, weight = common.normal(problem.m, problem.n), common.normal(problem.n)
+
+    def by(function: SumAndNorm) -> Way:
+        def way(number: int) -> Tensor:
+            a, b = drawn[number % len(drawn)]
+            c = a @ b
+            collectives.all_reduce(c)
+            return function(c, residual, weight, problem.eps)[0]
+
+        return way
+
+    def ours(number: int) -> Tensor:
+        a, b = drawn[number % len(drawn)]
+        return autotune.gemm_all_reduce_norm(context, a, b, residual, weight, eps=problem.eps)[0]
+
+    return Case(problem, len(drawn), {name: by(each) for name, each in norms(operands.device).items()}, ours)
 
 
 def flash_decode(problem: Any, context: autotune.Context, collectives: Collectives, operands: Operands) -> Case:

@@ -62,12 +62,12 @@ def start_rank(module: str, log: Path, gpu: bool | str) -> tuple[Process, Connec
     return start(module, log, without_gpus() if not gpu else {"CUDA_VISIBLE_DEVICES": "0"} if gpu == "one" else {})
 
 
-def start(module: str, log: Path, settings: Mapping[str, str]) -> tuple[Process, Connection]:
-    """The same with these environment variables."""
+def start(module: str, log: Path, settings: Mapping[str, str], imports: str = IMPORTS) -> tuple[Process, Connection]:
+    """The same with these environment variables; it finds imported what ``imports`` imports."""
     environment = {**os.environ, **settings}
     ours, theirs = Pipe()
     with theirs, open(log, "wb") as file:
-        return start_python(module, theirs, environment=environment, log=file, imports=IMPORTS), ours
+        return start_python(module, theirs, environment=environment, log=file, imports=imports), ours
 
 
 def without_gpus() -> dict[str, str]:

@@ -32,6 +32,10 @@ def gemm(**fields: Any) -> AllGatherGemm:
     return AllGatherGemm(**{"m": 4096, "n": 28672, "k": 8192, "world_size": 4, **fields})
 
 
+def fp8(**fields: Any) -> AllGatherGemm:
+    return gemm(**{"dtype": "fp8", "b_order": "nk", **fields})
+
+
 def test_the_canonical_form_leads_back_and_ignores_the_order() -> None:
     problem = Sum(width=1024, world_size=2, in_place=True)
     assert problem.to_json() == (
@@ -136,8 +140,43 @@ def test_sizes_of_a_gemm() -> None:
 
 def test_the_text_form_names_every_field() -> None:
     text = str(gemm(bias=True))
-    assert all(f"{field.name}=" in text for field in dataclasses.fields(AllGatherGemm))
+    late = {field.name for field in dataclasses.fields(AllGatherGemm) if field.metadata.get("late")}
+    assert all((f"{field.name}=" in text) != (field.name in late) for field in dataclasses.fields(AllGatherGemm))
+    assert "scales=row" in str(fp8(scales="row")) and "out_dtype=fp32" in str(fp8(scales="row", out_dtype="fp32"))
     assert "bias=True" in text
+
+
+def test_a_problem_keeps_the_key_that_it_had_before_its_late_fields() -> None:
+    key = (
+        '{"b_order":"kn","bias":false,"dtype":"bf16","in_place":false,"k":8192,"layout":"rows","m":4096,"n":28672,'
+        '"world_size":4}'
+    )
+    assert gemm().to_json() == gemm(out_dtype="bf16", scales="none").to_json() == key
+    assert AllGatherGemm.from_dict(json.loads(key)) == gemm() == gemm(out_dtype="auto")
+    scaled = fp8(scales="row", out_dtype="bf16")
+    assert scaled == fp8(scales="row") and '"scales":"row"' in scaled.to_json() and "out_dtype" not in scaled.to_json()
+    assert AllGatherGemm.from_dict(json.loads(scaled.to_json())) == scaled
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({}, "scales=none: with dtype=fp8 allowed: tensor, row, block; say how A and B are scaled"),
+        ({"dtype": "bf16", "scales": "row"}, "scales=row: with dtype=bf16 allowed: none"),
+        ({"dtype": "bf16", "out_dtype": "fp32", "scales": "none"}, "with dtype=bf16 allowed: auto, bf16"),
+        ({"scales": "row", "b_order": "kn"}, "stored transposed, b_order=nk"),
+        ({"scales": "rows"}, "allowed: none, tensor, row, block; did you mean row"),
+        ({"scales": "row", "n": 4 * 40}, "40 columns of B on each rank: .* multiple of 16; use 32 or 48"),
+        ({"scales": "row", "k": 8}, "8 columns of A .* use 16"),
+        ({"scales": "block", "k": 192}, "192 columns of A .* multiple of 128; use 128 or 256"),
+        ({"scales": "block", "k": 256, "layout": "k"}, "64 columns of A .* multiple of 128; use 128"),
+        ({"scales": "block", "fast_accum": True}, "fast_accum with scales=block"),
+        ({"scales": "row", "dtype": "float8_e4m3fn"}, "did you mean fp8"),
+    ],
+)  # fmt: skip
+def test_operands_that_do_not_go_together_are_refused(fields: dict[str, Any], told: str) -> None:
+    with pytest.raises(InvalidProblem, match=told):
+        fp8(**fields)
 
 
 def decode(**fields: Any) -> FlashDecode:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from autotune import settings
+from autotune.cli import app
 from autotune.errors import InputError
 from autotune.settings import SETTINGS, Setting
 
@@ -49,12 +48,13 @@ def test_anything_else_is_refused(setting: Setting[object], text: str, monkeypat
 
 
 @pytest.mark.parametrize(("name", "text"), [("AUTOTUNE_HEAP_BYTES", "x"), ("AUTOTUNE_COMPILE_WORKERS", "abc")])
-def test_on_the_command_line_it_is_one_line_before_anything_is_started(name: str, text: str, tmp_path: Path) -> None:
+def test_on_the_command_line_it_is_one_line_before_anything_is_started(
+    name: str, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, text)
     small = ("all-gather-gemm", "--m", "32", "--n", "64", "--k", "64", "--db", str(tmp_path / "cache.db"))
-    done = subprocess.run(
-        [sys.executable, "-m", "autotune.cli", *small], capture_output=True, text=True, env={**os.environ, name: text}
-    )
+    done = CliRunner().invoke(app.build(), small)
     (line,) = [line for line in done.stderr.splitlines() if "no GPU found" not in line]
     allowed = next(setting.allowed for setting in SETTINGS if setting.name == name)
-    assert (done.returncode, done.stdout) == (2, "")
+    assert (done.exit_code, done.stdout) == (2, "")
     assert line == f"tune: error: {name}={text!r}: must be {allowed}, or unset for the default"

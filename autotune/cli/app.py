@@ -14,7 +14,20 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from autotune.cli import output
-from autotune.cli.commands import compare, demo, grid, health, listing, record, report, sharing, stored, tune, tuned
+from autotune.cli.commands import (
+    compare,
+    demo,
+    fleet,
+    grid,
+    health,
+    listing,
+    record,
+    report,
+    sharing,
+    stored,
+    tune,
+    tuned,
+)
 from autotune.cli.interrupts import exit_code, interruptible, requested
 from autotune.cli.options import with_problem_options
 from autotune.errors import AutotuneError, UnknownWorkload
@@ -40,7 +53,7 @@ EXAMPLES: dict[Callable[..., None], str] = {
 PANELS = {
     "Start here": ("demo",),
     WORKLOADS: (),
-    "More ways to tune": ("run", "grid", "record"),
+    "More ways to tune": ("run", "grid", "fleet", "record"),
     "Results": ("list", "show", "lookup", "report", "compare", "export", "import"),
     "This machine": ("doctor",),
 }
@@ -143,8 +156,26 @@ def build() -> typer.Typer:
         group.callback(invoke_without_command=name in alone, no_args_is_help=name not in alone)(callback)
         _add_workloads(group, function, title)
         app.add_typer(group, name=name, rich_help_panel=panel_of[name])
+    app.add_typer(_fleet(), name="fleet", rich_help_panel=panel_of["fleet"])
     app.callback()(_main)
     return app
+
+
+class _Fleet(TyperGroup):
+    """``tune fleet FILE`` is ``tune fleet start FILE``."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args[0] not in self.commands and not args[0].startswith("-") and not ctx.resilient_parsing:
+            args = ["start", *args]
+        return super().resolve_command(ctx, args)
+
+
+def _fleet() -> typer.Typer:
+    group = _group(_Fleet, subcommand_metavar="FILE|COMMAND [ARGS]...")
+    group.callback(no_args_is_help=True)(fleet.fleet)
+    for command in (fleet.start, fleet.status, fleet.watch, fleet.stop):
+        group.command(command.__name__)(command)
+    return group
 
 
 def _main(

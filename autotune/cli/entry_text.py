@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
+from autotune.config import Config
 from autotune.db import CacheKey, Entry, Winner
-from autotune.errors import UnknownWorkload
 from autotune.machine import INTERPRETER
 from autotune.outcome import DEFAULT_REGIME, Latency, Regime
+from autotune.report.copies import copies
 from autotune.report.figures import (
+    BEYOND_LIMIT,
+    BEYOND_ROOFLINE,
     INTERPRETER_NOTE,
     config_text,
     dashed,
@@ -23,11 +25,13 @@ from autotune.report.figures import (
     ratio,
     regime_options,
     resource_text,
+    share_text,
     slowest,
 )
+from autotune.report.order import config_in_order, fields_in_order, problem_type
 from autotune.report.regimes import TITLES, WITHOUT_ROUNDS, conclusion, in_regimes, verdicts
 from autotune.report.staleness import why_stale
-from autotune.workloads.faces import installed_face
+from autotune.report.words import has_words, in_words
 
 Lines = list[tuple[str, str]]
 
@@ -36,7 +40,7 @@ def entry_dict(entry: Entry) -> dict[str, Any]:
     key = dataclasses.asdict(entry.key)
     return {
         **key,
-        "problem": json.loads(entry.key.problem),
+        "problem": fields_in_order(entry.key),
         **winner_dict(entry.winner, Regime(entry.key.regime)),
         "provenance": dataclasses.asdict(entry.provenance),
         "origin": entry.origin,
@@ -71,45 +75,34 @@ def winner_dict(winner: Winner, regime: Regime = DEFAULT_REGIME) -> dict[str, An
 
 
 def title(workload: str, problem: Mapping[str, Any]) -> str:
-    return f"{dashed(workload)}  {problem_text(in_order(workload, problem))}"
-
-
-def in_order(workload: str, problem: Mapping[str, Any]) -> dict[str, Any]:
-    """A problem's fields as its workload declares them; a database has them by the alphabet."""
-    declared = list(_defaults(workload))
-    return {name: problem[name] for name in sorted(problem, key=lambda name: _place(name, declared))}
+    """Workload and problem in one line."""
+    return f"{dashed(workload)}  {problem_text(problem)}"
 
 
 def short_problem(key: CacheKey) -> str:
     """A stored problem in one line, without fields that have their default."""
-    fields, defaults = in_order(key.workload, key.fields), _defaults(key.workload)
+    fields, defaults = fields_in_order(key), _defaults(key)
     return problem_text({name: value for name, value in fields.items() if value != defaults.get(name)})
 
 
-def _place(name: str, declared: Sequence[str]) -> int:
-    return declared.index(name) if name in declared else len(declared)
-
-
-def _defaults(workload: str) -> dict[str, Any]:
-    """The fields of a workload's problem, in order, with their defaults; nothing if it is not known here."""
-    try:
-        fields = dataclasses.fields(installed_face(workload).problem_type)
-    except UnknownWorkload:
-        return {}
-    return {field.name: field.default for field in fields}
+def _defaults(key: CacheKey) -> dict[str, Any]:
+    """The defaults of a workload's fields; nothing if it is not known here."""
+    kind = None if key.is_kernel else problem_type(key.workload)
+    return {field.name: field.default for field in dataclasses.fields(kind)} if kind is not None else {}
 
 
 def entry_title(entry: Entry) -> str:
     """Workload, problem and regime of an entry in one line."""
     regime = "" if entry.key.is_kernel else regime_options(entry.key.regime)
-    return title(entry.key.workload, entry.key.fields) + regime
+    return title(entry.key.workload, fields_in_order(entry.key)) + regime
 
 
-def winner_lines(winner: Winner, name: str = "winner", regime: Regime = DEFAULT_REGIME) -> Lines:
-    """The config, its latency, its speedups, the regimes, its share of the limits."""
+def winner_lines(key: CacheKey, winner: Winner, name: str = "winner") -> Lines:
+    """The config, in figures and in words, its latency, its speedups, the regimes, its share of the limits."""
+    regime, config = Regime(key.regime), config_in_order(key, winner.config)
     tuned_for = "" if regime is DEFAULT_REGIME else f", {TITLES[regime]}"
     lines = [(name, f"{latency_text(winner.latency, regime)}{tuned_for}, skew {microseconds(winner.latency.skew)}")]
-    lines += [("config", config_text(winner.config))]
+    lines += [("config", config_text(config)), *([("", in_words(key.workload, config))] if has_words(key) else [])]
     for i, (baseline, latency) in enumerate(_fastest_first(winner.baselines, regime)):
         text = f"{ratio(latency, winner.latency, regime)} times as fast as {baseline} ({latency_text(latency, regime)})"
         if latency == winner.latency:
@@ -137,17 +130,17 @@ def _limit_lines(winner: Winner) -> Lines:
     if limit is not None:
         share = ratio(winner.limits[limit], winner.latency, Regime.GRAPH).value
         parts = ", ".join(f"{part} alone {microseconds(latency.median)}" for part, latency in winner.limits.items())
-        lines.append(("limit", f"{share:.2f} of the limit: {parts}"))
+        lines.append(("limit", f"{share_text(share, 'limit', BEYOND_LIMIT)}: {parts}"))
     if roofline is not None:
         share = roofline.limit / winner.latency.median
         what = f"{resource_text(roofline.slowest)} busy for {microseconds(roofline.limit)} at this device's rates"
-        lines.append(("roofline", f"{share:.2f} of the roofline: {what}"))
+        lines.append(("roofline", f"{share_text(share, 'roofline', BEYOND_ROOFLINE)}: {what}"))
     return lines
 
 
 def entry_lines(entry: Entry) -> Lines:
     provenance = ", ".join(f"{name} {value or 'none'}" for name, value in dataclasses.asdict(entry.provenance).items())
-    lines = [("device", device_text(entry.key)), *winner_lines(entry.winner, regime=Regime(entry.key.regime))]
+    lines = [("device", device_text(entry.key)), *winner_lines(entry.key, entry.winner)]
     lines += [
         ("trials", f"{entry.trials}, finals included"),
         ("tuned", f"{entry.finished_at:%Y-%m-%d %H:%M} UTC, study {entry.study_id}{_origin(entry)}"),
@@ -161,11 +154,17 @@ def entry_lines(entry: Entry) -> Lines:
     stale = why_stale(entry.key, entry.provenance)
     if stale:
         lines.append(("stale", stale))
+    lines += copy_lines(entry.key, entry.winner.config, entry.origin)
     if entry.key.device == INTERPRETER:
         lines.append(("note", INTERPRETER_NOTE))
     if not entry.winner.latency.rounds and not entry.key.is_kernel:
         lines.append(("note", WITHOUT_ROUNDS))
     return lines
+
+
+def copy_lines(key: CacheKey, config: Config, origin: str = "") -> Lines:
+    """The winner to paste: as Python, for the command line, as JSON."""
+    return [(f"as {name}", text) for name, text in copies(key, config, origin).items()]
 
 
 def speedup_text(winner: Winner, regime: Regime) -> str:

@@ -93,15 +93,17 @@ class Request:
         except InvalidProblem:
             # The default's sizes do not suit that many ranks; those that the user gives may.
             default = self.workload.default_problem(machine, 1)
-        values = {**default.as_dict(), "world_size": ranks, **self.given}
-        return self.workload.problem_type.from_dict(values)
+        kind = self.workload.problem_type
+        problem = kind.from_dict(kind.completed({**self.given, "world_size": ranks}, default.as_dict()))
+        self.workload.space.check_problem(problem, machine)
+        return problem
 
     def command(self, verb: str = "", db: str | None = None) -> str:
         """The command line for the same problem, for hints."""
         if self.is_of_a_file:
             verb = verb or "run"
         words = ["tune", verb, self.word, options_text(self.given)]
-        return " ".join(word for word in (*words, f"--db {db}" if db else "") if word)
+        return " ".join(word for word in (*words, f"--db {masked(db)}" if db else "") if word)
 
     @property
     def is_of_a_file(self) -> bool:
@@ -115,6 +117,15 @@ class Request:
         return os.path.relpath(reference) if self.is_of_a_file else dashed(reference)
 
 
+def masked(db: str) -> str:
+    """A database for messages: a URL's password is not shown."""
+    if "://" not in db:
+        return db
+    from autotune.db.engines import database_url, has_secret, place_of
+
+    return place_of(database_url(db)) if has_secret(db) else db
+
+
 def with_problem_options(
     face: Face, function: Callable[..., None], *, several: bool = False, filters: bool = False
 ) -> Callable[..., None]:
@@ -125,7 +136,8 @@ def with_problem_options(
     fields that are not given mean any value, not their default.
     """
     own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
-    fields = dataclasses.fields(face.problem_type)
+    # First what has no default: the sizes.
+    fields = sorted(dataclasses.fields(face.problem_type), key=lambda field: field.default is not dataclasses.MISSING)
     names = [field.name for field in fields]
     taken = sorted({parameter.name for parameter in own} & set(names))
     if taken:

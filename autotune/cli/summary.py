@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-import json as jsonlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from autotune.cli import output
-from autotune.cli.entry_text import entry_dict, title, winner_dict, winner_lines
+from autotune.cli.entry_text import copy_lines, entry_dict, title, winner_dict, winner_lines
 from autotune.cli.options import Request
 from autotune.db import Store, TrialRecord, Winner
 from autotune.machine import INTERPRETER
 from autotune.outcome import Outcome, Regime
 from autotune.problem import Problem
 from autotune.report.figures import INTERPRETER_NOTE, config_text, device_text, regime_options
+from autotune.report.order import config_in_order, fields_in_order
 from autotune.tuning import Result
 from autotune.tuning.finals import FINAL, last_finals
 from autotune.tuning.progress import Spent
@@ -69,19 +69,21 @@ def _text(
     lines = [("device", device_text(key))]
     if best is not None:
         name = "winner" if result.entry is not None else "best so far"
-        lines += winner_lines(best, name, Regime(key.regime))
+        lines += winner_lines(key, best, name)
     outcomes = _outcomes(searched)
     restarts = result.progress.restarts
     again = f"; ranks restarted {restarts} time{'s' * (restarts > 1)}" if restarts else ""
     lines.append(("trials", (outcomes_text(outcomes) or "none") + again))
     for i, record in enumerate(failed):
-        told = f"{record.evaluation.outcome}: {record.evaluation.reason} ({config_text(record.config)})"
+        config = config_in_order(key, record.config)
+        told = f"{record.evaluation.outcome}: {record.evaluation.reason} ({config_text(config)})"
         lines.append(("" if i else "failed in finals", told))
     if result.progress.spent.trials:
         lines.append(("search", spent_text(result.progress.spent)))
     if result.entry is not None:
         when = f"tuned {result.entry.finished_at:%Y-%m-%d %H:%M} UTC"
         lines.append(("stored", f"{store.place} (study {result.study.id}, {when})"))
+        lines += copy_lines(key, result.entry.winner.config, result.entry.origin)
     lines += [("note", each) for each in (INTERPRETER_NOTE if key.device == INTERPRETER else "", note) if each]
     origin = " (from the cache)" if result.from_cache else ""
     return f"{title(key.workload, problem)}{origin}\n\n{output.named(lines)}"
@@ -93,7 +95,7 @@ def _values(result: Result, searched: list[TrialRecord], failed: list[TrialRecor
         values = entry_dict(result.entry)
     else:
         found = winner_dict(best, Regime(key.regime)) if best is not None else {"config": None, "latency": None}
-        values = {**dataclasses.asdict(key), "problem": jsonlib.loads(key.problem), **found, "study": result.study.id}
+        values = {**dataclasses.asdict(key), "problem": fields_in_order(key), **found, "study": result.study.id}
     return {
         **values,
         "finished": result.entry is not None,

@@ -37,7 +37,8 @@ class Wanted:
             return False
         if self.device is not None and key.device != self.device:
             return False
-        fields = key.fields
+        late = {} if self.workload is None else self.workload.problem_type.late_defaults()
+        fields = {**late, **key.fields}
         return all(
             any(_same(name, there) and _equal(value, fields[there]) for there in fields)
             for name, value in self.given.items()

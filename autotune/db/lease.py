@@ -10,6 +10,7 @@ import dataclasses
 import json
 import os
 import socket
+import time
 import uuid
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -23,6 +24,9 @@ BEAT_SECONDS = 5.0
 
 SILENT_SECONDS = 60.0
 """A heartbeat silent for this long belongs to a dead holder, or to one cut off from the database."""
+
+LONGEST_PAUSE = 10.0
+"""Seconds of silence that one look at a heartbeat adds at most."""
 
 
 @dataclass(frozen=True)
@@ -41,10 +45,11 @@ class Lease:
     """Distinguishes two leases of one process."""
 
     @classmethod
-    def new(cls) -> Self:
+    def new(cls, token: str = "") -> Self:
+        """This process's, with a token of its own unless one is given."""
         pid = os.getpid()
         since = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-        return cls(socket.gethostname(), _system(), pid, _started(pid), since, uuid.uuid4().hex)
+        return cls(socket.gethostname(), _system(), pid, _started(pid), since, token or uuid.uuid4().hex)
 
     @property
     def text(self) -> str:
@@ -83,6 +88,33 @@ class Held:
 
     def __str__(self) -> str:
         return visible(str(self.lease or "a process that cannot be named"))
+
+
+class Silence:
+    """The time for which a lease has been silent, by this process's own clock.
+
+    A long pause between two looks counts little: this process slept, or the database was away, for the holder too.
+    """
+
+    def __init__(self) -> None:
+        self._held: Held | None = None
+        self._silent = 0.0
+        self._looked_at = 0.0
+
+    def hear(self, held: Held) -> None:
+        """Note the lease's present heartbeat."""
+        now = time.monotonic()
+        pause, self._looked_at = min(now - self._looked_at, LONGEST_PAUSE), now
+        self._silent = self._silent + pause if held == self._held else 0.0
+        self._held = held
+
+    @property
+    def over(self) -> Held | None:
+        """The lease to take over, if any: its holder is gone, or is on another host and silent."""
+        if self._held is None:
+            return None
+        silent = not self._held.is_here and self._silent >= SILENT_SECONDS
+        return self._held if silent or self._held.is_gone else None
 
 
 def _system() -> str:

@@ -11,8 +11,10 @@ from typing import Any, Literal, Self
 
 from autotune.config import Config
 from autotune.machine import Machine
+from autotune.notebook import html_table
 from autotune.outcome import DEFAULT_REGIME, Evaluation, Latency, Regime
 from autotune.problem import Problem
+from autotune.text import microseconds
 
 Differences = dict[str, tuple[str, str]]
 """Differing fields by name, with both sides' values."""
@@ -198,6 +200,30 @@ class Entry:
     """UTC; None if it was tuned into this database."""
     origin: str = ""
     """``FILE:NAME`` of the kernel or workload, for people; empty for a built-in workload, or if it is not known."""
+
+    @property
+    def told(self) -> list[tuple[str, str]]:
+        """What it is of, and its latency against the fastest baseline, as named lines."""
+        regime, winner = Regime(self.key.regime), self.winner
+        problem = " ".join(f"{name}={_text(value)}" for name, value in self.key.fields.items() if name != "world_size")
+        latency = microseconds(winner.latency.of(regime))
+        fastest = min(winner.baselines, key=lambda name: winner.baselines[name].of(regime), default=None)
+        if fastest is not None:
+            baseline = winner.baselines[fastest].of(regime)
+            times = baseline / winner.latency.of(regime)
+            latency += f", {times:.2f} times as fast as {fastest} ({microseconds(baseline)})"
+        return [
+            ("workload", self.key.workload),
+            ("problem", problem),
+            ("device", f"{self.key.world_size} × {self.key.device}"),
+            ("latency", f"{latency}, {regime}"),
+            ("tuned", f"{self.finished_at:%Y-%m-%d %H:%M} UTC"),
+        ]
+
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        config = [(name, str(value)) for name, value in self.winner.config.items()]
+        return html_table("Cache entry", [*self.told, *config])
 
 
 @dataclass(frozen=True)

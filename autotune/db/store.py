@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 
 from autotune.db import queries, rows
 from autotune.db.engines import CURRENT, Database, database_url, intact, open_database, place_of, translated
+from autotune.db.fleet import Fleet
 from autotune.db.lease import Held, Lease
 from autotune.db.models import Study, Trial
 from autotune.db.records import CacheKey, Entry, Provenance, StudyRecord, TrialRecord, Winner
@@ -42,6 +43,11 @@ class Store:
         target = database_url(default_database_url() if url is None else url)
         with translated(place_of(target)):
             return cls(open_database(target, create=create))
+
+    @property
+    def fleet(self) -> Fleet:
+        """The fleet's list in the same database. Raises NoDatabase if it was opened for reading and has none."""
+        return Fleet(self._database)
 
     def close(self) -> None:
         self._database.close()

@@ -12,10 +12,7 @@ from autotune.config import Config, Value
 from autotune.decorator.key import Call
 from autotune.errors import InvalidArguments, InvalidConfig
 from autotune.machine import Machine
-from autotune.search_spaces import Constraint, Dimension, Space, choices
-
-OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg")
-"""Dimensions of a space that go to the compiler, not to the kernel."""
+from autotune.search_spaces import COMPILER_OPTIONS, Constraint, Dimension, Space, choices
 
 NO_MODES = choices("mode", "kernel")
 """The mode of configs without one."""
@@ -74,8 +71,8 @@ class Spaced:
 
     def form(self, config: Config) -> Any:
         """Options go to the compiler, all else to the kernel; ``mode`` only if the kernel has such an argument."""
-        options = {name: config[name] for name in OPTIONS if name in config}
-        values = {name: value for name, value in config.items() if name not in OPTIONS}
+        options = {name: config[name] for name in COMPILER_OPTIONS if name in config}
+        values = {name: value for name, value in config.items() if name not in COMPILER_OPTIONS}
         if not self._pass_mode:
             del values["mode"]
         return triton.Config(values, **options, pre_hook=self._hook)

@@ -1,4 +1,4 @@
-"""Patches two gaps of Triton's interpreter for rank processes that share memory, and saves most of its time."""
+"""Patches gaps of Triton's interpreter for rank processes that share memory, and saves most of its time."""
 
 from __future__ import annotations
 
@@ -6,16 +6,21 @@ import dataclasses
 import functools
 from typing import Any
 
+from autotune.dtypes import FP8
+
 
 @functools.cache
 def mend_interpreter() -> None:
-    """Replace the interpreter's write-back, and let its ``dot`` multiply bf16. Triton has no switch for either.
+    """Replace the write-back, and let ``dot`` multiply bf16, and fp8 with its NaN. Triton has no switch
+    for either.
 
     Write-back: the interpreter copies arguments to the host and back after a launch. It copies host tensors onto
     themselves, which would undo the stores of peers into them.
 
     bf16: NumPy has no such type; the interpreter keeps the bits as uint16, and its ``dot`` would multiply those
     integers.
+
+    fp8: the interpreter takes e4m3's NaN, with which inboxes are poisoned, for a number.
     """
     import triton.language as tl
     from triton.runtime import interpreter
@@ -26,6 +31,8 @@ def mend_interpreter() -> None:
 
     def create_dot(self: Any, a: Any, b: Any, *rest: Any) -> Any:
         def widened(operand: Any) -> Any:
+            if operand.dtype.scalar.is_fp8():
+                return interpreter.TensorHandle(_fp8_numbers(operand.dtype.scalar)[operand.data], tl.float32)
             if operand.dtype.scalar != tl.bfloat16:
                 return operand
             return self.create_fp_ext(operand, tl.block_type(tl.float32, list(operand.data.shape)))
@@ -34,6 +41,16 @@ def mend_interpreter() -> None:
 
     builder.create_dot = create_dot
     _hasten(interpreter)
+
+
+@functools.cache
+def _fp8_numbers(dtype: Any) -> Any:
+    """The number behind each of a type's 256 bytes."""
+    import torch
+    import triton.language as tl
+
+    of = next(getattr(torch, each.torch) for each in FP8.values() if getattr(tl, each.triton) == dtype)
+    return torch.arange(256).to(torch.uint8).view(of).to(torch.float32).numpy()
 
 
 def _hasten(interpreter: Any) -> None:

@@ -61,7 +61,12 @@ def start_python(
 
 def import_ahead(imports: str, environment: Mapping[str, str]) -> None:
     """Have the fork server ready that ``start_python`` will ask for; returns at once."""
-    server_with(imports, _with_path(environment, _search_path()))
+    server_with(imports, with_search_path(environment))
+
+
+def with_search_path(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a process that is to import what this one imports."""
+    return _with_path(environment, _search_path())
 
 
 def _with_path(environment: Mapping[str, str], path: list[str]) -> dict[str, str]:

@@ -8,9 +8,10 @@ from collections.abc import Callable
 
 import torch
 
+from autotune.dtypes import COMBINATIONS, FP8
 from autotune.heap.arena import SymmetricHeap
 from autotune.kernels.launching.streams import on, wait
-from autotune.kernels.launching.tensors import TORCH_DTYPES
+from autotune.kernels.launching.tensors import OPERAND_DTYPES
 
 SIDE = 8192
 """Rows, columns and depth of the GEMM."""
@@ -42,7 +43,7 @@ def measured_rates(heap: SymmetricHeap, dtype: str) -> dict[str, float]:
     if heap.world_size > 1 and piece >= LEAST_SENT:
         rates["links"] = (heap.world_size - 1) * piece / _exchange_time(heap, piece)
     rates["memory"] = 2 * COPIED / _copy_time(heap.device)
-    rates["flops"] = 2 * SIDE**3 / _gemm_time(heap.device, TORCH_DTYPES[dtype])
+    rates["flops"] = 2 * SIDE**3 / _gemm_time(heap.device, dtype)
     torch.cuda.empty_cache()  # what this has taken is for others too
     return rates
 
@@ -53,8 +54,14 @@ def _copy_time(device: torch.device) -> float:
     return _microseconds(lambda: target.copy_(source))
 
 
-def _gemm_time(device: torch.device, dtype: torch.dtype) -> float:
-    a, b = (torch.randn((SIDE, SIDE), device=device).to(dtype) for _ in range(2))
+def _gemm_time(device: torch.device, dtype: str) -> float:
+    kinds = (OPERAND_DTYPES[dtype], OPERAND_DTYPES[COMBINATIONS[dtype].b])
+    a, b = (torch.randn((SIDE, SIDE), device=device).to(kind) for kind in kinds)
+    if dtype in FP8:
+        one, product = torch.ones((), device=device), torch.empty((SIDE, SIDE), dtype=torch.bfloat16, device=device)
+        return _microseconds(
+            lambda: torch._scaled_mm(a, b.t(), scale_a=one, scale_b=one, out_dtype=product.dtype, out=product)
+        )
     out = torch.empty_like(a)
     return _microseconds(lambda: torch.matmul(a, b, out=out))
 

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import statistics
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from autotune.config import Config
-from autotune.db import CacheKey, Entry, Store, TrialRecord, Winner
+from autotune.db import Entry, Store, TrialRecord, Winner
 from autotune.machine import INTERPRETER
 from autotune.outcome import Latency, Outcome, Regime
 from autotune.ranks.evaluation import RESTART
 from autotune.report.figures import INTERPRETER_NOTE, fastest, ratio, slowest
 from autotune.report.knobs import knobs_of
 from autotune.report.model import Ending, Limit, Ranked, Report, Speedup, Tax
+from autotune.report.order import config_in_order, fields_in_order
 from autotune.report.regimes import WITHOUT_ROUNDS, in_regimes, verdicts
 from autotune.report.repeat import repeat_text
 from autotune.rounds import mean_and_error
@@ -40,7 +39,11 @@ def build(store: Store, entry: Entry, workload: Workload | None = None) -> Repor
     from autotune.tuning.finals import FINAL, last_finals  # loads Optuna, which the command line's help can do without
 
     space = workload.space if workload is not None else None
-    records = store.trials(entry.study_id)
+
+    def ordered(config: Config) -> Config:
+        return config_in_order(entry.key, config, workload)
+
+    records = [dataclasses.replace(each, config=ordered(each.config)) for each in store.trials(entry.study_id)]
     notes = [INTERPRETER_NOTE] if entry.key.device == INTERPRETER else []
     if entry.imported_at is not None:
         notes.append("Imported: its trials are in the database it was tuned in.")
@@ -61,12 +64,12 @@ def build(store: Store, entry: Entry, workload: Workload | None = None) -> Repor
     return Report(
         key=entry.key,
         provenance=entry.provenance,
-        problem=problem_of(entry.key, workload),
+        problem=fields_in_order(entry.key, workload),
         study_id=entry.study_id,
         seed=entry.seed,
         space_size=entry.space_size,
         finished_at=entry.finished_at,
-        config=entry.winner.config,
+        config=ordered(entry.winner.config),
         latency=entry.winner.latency,
         speedups=_speedups(entry.winner, regime),
         limit=_limit(entry.winner),
@@ -87,6 +90,7 @@ def build(store: Store, entry: Entry, workload: Workload | None = None) -> Repor
         rank_correlation=rank_correlation(searched),
         notes=tuple(notes),
         knob_notes=warned,
+        origin=entry.origin,
         repeat=repeat_text(entry, workload),
     )
 
@@ -108,13 +112,6 @@ def _ranks(values: Sequence[float]) -> list[float]:
     """Equal values share the mean of their ranks."""
     ordered = sorted(values)
     return [(bisect_left(ordered, value) + bisect_right(ordered, value)) / 2 for value in values]
-
-
-def problem_of(key: CacheKey, workload: Workload | None) -> dict[str, Any]:
-    """The problem's fields, in the order of their declaration if that is known."""
-    values: dict[str, Any] = json.loads(key.problem)
-    declared = [field.name for field in dataclasses.fields(workload.problem_type)] if workload is not None else []
-    return {name: values[name] for name in [*declared, *values] if name in values}
 
 
 def _speedups(winner: Winner, regime: Regime) -> tuple[Speedup, ...]:

@@ -9,11 +9,14 @@ from typing import Any
 
 from autotune.config import Config
 from autotune.outcome import Regime
+from autotune.report.copies import copies
 from autotune.report.figures import (
+    BEYOND_LIMIT,
     change_text,
     config_text,
     dashed,
     device_text,
+    difference_text,
     latency_text,
     microseconds,
     plain,
@@ -22,7 +25,11 @@ from autotune.report.figures import (
 )
 from autotune.report.model import Knob, Report
 from autotune.report.regimes import TITLES, conclusion, tuned_for
-from autotune.text import json_text, markdown, markdown_code, visible_json
+from autotune.report.words import has_words, in_words
+from autotune.text import json_text, markdown, markdown_code
+
+LANGUAGES = {"Python": "python", "command": "sh", "JSON": "json"}
+"""Of the blocks to copy."""
 
 
 def to_markdown(report: Report) -> str:
@@ -76,14 +83,18 @@ def _verdict(report: Report) -> str:
         verdict += f": {markdown(first.baseline)} itself, which no config beat by more than the noise" if own else ""
         verdict += "" if own else f", **{first.ratio} times** as fast as {markdown(first.baseline)}"
     if report.limit is not None:
-        alone = f"{report.limit.slowest} alone takes {report.limit.share.value:.2f} of that time on the device"
+        share = report.limit.share.value
+        alone = f"{report.limit.slowest} alone takes {share:.2f} of that time on the device"
+        alone += f": the winner is {BEYOND_LIMIT}" if share > 1.005 else ""
         verdict += f"; {markdown(alone)}"
     lines += [verdict + "."]
     slower = [each for each in report.verdicts if each.ratio.is_less]
     lines += ["", f"**{markdown(conclusion(slower))}**"] if slower else []
     lines += ["", f"Tuned {_date(report.finished_at)} for {tuned_for(report.key)}."]
     lines += [f"\n> {markdown(note)}" for note in report.notes]
-    lines += ["", "```json", visible_json(report.config.to_json()), "```"]
+    lines += ["", markdown(in_words(report.key.workload, report.config))] if has_words(report.key) else []
+    for name, text in copies(report.key, report.config, report.origin).items():
+        lines += ["", f"```{LANGUAGES[name]}", text, "```"]
     return "\n".join(lines)
 
 
@@ -156,7 +167,7 @@ def _rate(resource: str, per_microsecond: float) -> str:
 
 
 def _taxes(report: Report) -> str:
-    rows = [[each.name, f"{each.microseconds:.1f} ± {each.error:.1f} µs", each.meaning] for each in report.taxes]
+    rows = [[each.name, difference_text(each.microseconds, each.error), each.meaning] for each in report.taxes]
     return "## What bulk synchrony costs\n\n" + table(["", "time", "how it was found"], rows, "lr") if rows else ""
 
 

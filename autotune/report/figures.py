@@ -14,6 +14,7 @@ from autotune.db.records import CacheKey
 from autotune.machine import INTERPRETER
 from autotune.outcome import DEFAULT_REGIME, Latency, Regime
 from autotune.rounds import log_ratios, mean_and_error
+from autotune.text import microseconds as microseconds  # for people, like the others here
 from autotune.text import visible
 
 INTERPRETER_NOTE = "Times are from Triton's interpreter on CPUs; they say nothing about GPUs."
@@ -60,11 +61,21 @@ def fastest(latencies: Mapping[str, Latency], regime: Regime = DEFAULT_REGIME) -
     return min(latencies, key=lambda name: latencies[name].of(regime), default=None)
 
 
-def microseconds(value: float) -> str:
-    """A time in µs with about four digits: 4.08, 408.2, 12345."""
-    if value >= 10_000:
-        return f"{value:.0f} µs"
-    return f"{value:.1f} µs" if value >= 100 else f"{value:.2f} µs"
+def difference_text(value: float, error: float) -> str:
+    """A difference of times with its error, both in the unit of the larger: ``7.8 ± 0.3 µs``."""
+    size = max(abs(value), error)
+    factor, unit = (1.0, "µs") if size < 999.95 else (1e3, "ms") if size < 999.95e3 else (1e6, "s")
+    digits = 1 if unit == "µs" else 3
+    return f"{value / factor:.{digits}f} ± {error / factor:.{digits}f} {unit}"
+
+
+def share_text(share: float, of: str, beyond: str) -> str:
+    """``0.97 of the limit``; a share above 1 needs a word."""
+    return f"{share:.2f} of the {of}" + (f", {beyond}" if share > 1.005 else "")
+
+
+BEYOND_LIMIT = "faster than the library's slower part alone"
+BEYOND_ROOFLINE = "above the rates that were measured on this device: noise, or other clocks"
 
 
 def relative_error(latency: Latency, regime: Regime = DEFAULT_REGIME) -> float:
@@ -88,8 +99,8 @@ def problem_text(problem: Mapping[str, Any]) -> str:
 
 
 def config_text(config: Config) -> str:
-    """A config in one line, as name=value pairs: its mode first, then by the alphabet, in which databases keep them."""
-    names = sorted(config, key=lambda name: (name != "mode", name))
+    """A config in one line, as name=value pairs, its mode first."""
+    names = sorted(config, key=lambda name: name != "mode")
     return " ".join(f"{plain(name)}={plain(config[name])}" for name in names)
 
 

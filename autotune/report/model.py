@@ -8,9 +8,21 @@ from typing import Any
 
 from autotune.config import Config, Value
 from autotune.db.records import CacheKey, Provenance, Roofline
+from autotune.notebook import html_table
 from autotune.outcome import Latency, Outcome, Regime
-from autotune.report.figures import Ratio
+from autotune.report.copies import copies
+from autotune.report.figures import (
+    BEYOND_LIMIT,
+    Ratio,
+    config_text,
+    dashed,
+    device_text,
+    latency_text,
+    problem_text,
+    share_text,
+)
 from autotune.report.regimes import Verdict
+from autotune.report.words import has_words, in_words
 
 
 @dataclass(frozen=True)
@@ -132,9 +144,38 @@ class Report:
     """Caveats that come first in the report."""
     knob_notes: tuple[str, ...] = ()
     """Optuna's warnings about its importances."""
+    origin: str = ""
+    """``FILE:NAME`` of a decorated kernel or of a workload of one's own."""
     repeat: str = ""
     """The command that tunes it again; for a decorated kernel, the call in its program."""
 
     @property
     def regime(self) -> Regime:
         return Regime(self.key.regime)
+
+    @property
+    def summary(self) -> list[tuple[str, str]]:
+        """The winner against its baselines and the limit, in words, and to paste: named lines."""
+        key, regime = self.key, self.regime
+        lines = [
+            ("problem", f"{dashed(key.workload)} {problem_text(self.problem)}"),
+            ("device", device_text(key)),
+            ("latency", latency_text(self.latency, regime)),
+        ]
+        lines += [
+            (f"against {each.baseline}", f"{each.ratio} times as fast ({latency_text(each.latency, regime)})")
+            for each in self.speedups
+            if each.latency != self.latency
+        ]
+        if self.limit is not None:
+            lines.append(("limit", share_text(self.limit.share.value, "limit", BEYOND_LIMIT)))
+        lines.append(("config", config_text(self.config)))
+        if has_words(key):
+            lines.append(("in words", in_words(key.workload, self.config)))
+        lines += [(f"as {name}", text) for name, text in copies(key, self.config, self.origin).items()]
+        lines += [("note", note) for note in self.notes]
+        return [*lines, ("again", self.repeat)]
+
+    def _repr_html_(self) -> str:
+        """For notebooks; the page has the rest."""
+        return html_table("Report", self.summary)

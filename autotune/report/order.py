@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 from autotune.config import Config
 from autotune.db import CacheKey
 from autotune.errors import InputError
+from autotune.problem import Problem
 from autotune.workloads import Workload, installed_workload
+from autotune.workloads.faces import installed_face
 
 
 @functools.cache
@@ -21,20 +23,26 @@ def known_workload(name: str) -> Workload | None:
         return None
 
 
+@functools.cache
+def problem_type(name: str) -> type[Problem] | None:
+    """That of the installed workload of a stored name, without its kernels; None as for ``known_workload``."""
+    try:
+        return installed_face(name).problem_type
+    except InputError:
+        return None
+
+
 def fields_in_order(key: CacheKey, workload: Workload | None = None) -> dict[str, Any]:
     """The problem's fields in the order of their declaration; as stored where the workload is not known."""
     values = key.fields
-    found = workload or (None if key.is_kernel else known_workload(key.workload))
-    declared: Sequence[str] = list(found.problem_type.__dataclass_fields__) if found is not None else []
+    kind = workload.problem_type if workload is not None else None if key.is_kernel else problem_type(key.workload)
+    declared = [field.name for field in dataclasses.fields(kind)] if kind is not None else []
     return {name: values[name] for name in [*declared, *values] if name in values}
 
 
 def config_in_order(key: CacheKey, config: Config, workload: Workload | None = None) -> Config:
-    """The config with its dimensions in the space's order; what the space does not know comes last."""
+    """The config with its dimensions in the space's order, its mode first; as stored where no space is known."""
     found = workload or (None if key.is_kernel else known_workload(key.workload))
-    return in_order(config, found.space.dimensions if found is not None else {})
-
-
-def in_order(config: Config, known: Mapping[str, object] | Sequence[str]) -> Config:
-    """The config with its mode first, then ``known`` dimensions in their order, then the others in theirs."""
-    return Config({name: config[name] for name in ["mode", *known, *config] if name in config})
+    if found is not None:
+        return found.space.ordered(config)
+    return Config({name: config[name] for name in ["mode", *config] if name in config})

@@ -9,6 +9,7 @@ from typing import Any
 
 from autotune.db import CacheKey, Entry
 from autotune.report.figures import dashed, options_text, plain, regime_options
+from autotune.report.order import fields_in_order
 from autotune.text import visible
 from autotune.workloads import Workload, is_reference, reference_of
 
@@ -16,9 +17,7 @@ from autotune.workloads import Workload, is_reference, reference_of
 def repeat_text(entry: Entry, workload: Workload | None) -> str:
     """For an entry of the cache."""
     command = command_of(entry.key, entry.origin, workload)
-    problem = entry.key.fields
-    if workload is not None:
-        problem = {name: problem[name] for name in workload.problem_type.__dataclass_fields__ if name in problem}
+    problem = fields_in_order(entry.key, workload)
     return repeat_of(entry.key, problem, entry.origin, entry.seed, command)
 
 

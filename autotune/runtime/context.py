@@ -127,11 +127,13 @@ class Context:
     def release(self) -> None:
         """Give all workspaces back; the next call of each problem makes its own anew. Collective; waits for the device.
 
-        Whatever was allocated on ``heap``, the tensors of ``all_gather_shard``, and captured graphs are void then.
+        That call also looks its config up again: after ``forget_lookups`` it gets a winner found since. Whatever was
+        allocated on ``heap``, the tensors of ``all_gather_shard``, and captured graphs are void then.
         """
         with self._lock:
             self.heap.barrier()
             self._forget()
+            self._choices.clear()
             self.heap.release(self._mark)
 
     def _forget(self) -> None:

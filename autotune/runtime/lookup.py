@@ -10,6 +10,7 @@ from autotune.db import CacheKey, Entry
 from autotune.errors import InvalidProblem
 from autotune.machine import Machine, versions
 from autotune.machine import machine as this_machine
+from autotune.notebook import html_table
 from autotune.outcome import DEFAULT_REGIME, Regime, regime_of
 from autotune.problem import Problem
 from autotune.runtime.entries import GATE, Entries, Served, forget_entries, read_entries, serve
@@ -31,6 +32,13 @@ class Found:
     entry: Entry | None = field(repr=False)
     reason: str
     """The reason why it is not exact, in one line; empty if it is."""
+
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        rows = [("source", self.source), ("reason", self.reason)]
+        if self.entry is not None:
+            rows += self.entry.told
+        return html_table("Found", [*rows, *((name, str(value)) for name, value in self.config.items())])
 
     @classmethod
     def of(cls, served: Served) -> Found | None:
@@ -57,7 +65,8 @@ def lookup(
     the same problem, world size, device and interconnect, and the same sources, space and versions; an entry of other
     versions is stale and not served. Nearest means the same but for the problem's free dimensions (``free``), each
     within a factor of two, the smallest sum of their log ratios, smaller sizes first; its config is checked against the
-    space for the actual problem. No database is no error; an unreadable one raises StoreError.
+    space for the actual problem. No database is no error; an unreadable one raises StoreError. Raises
+    InvalidProblem where this machine cannot run the problem: not every one multiplies fp8.
     """
     url = url or default_database_url()
     return _ANSWERS.find(workload_for(name, problem), problem, machine or this_machine(), url, regime_of(regime))
@@ -103,6 +112,7 @@ def choose(
     found: Workload, problem: Problem, machine: Machine, entries: Entries, regime: Regime = DEFAULT_REGIME
 ) -> Found:
     """The result for a problem among these entries; ``lookup`` takes all entries of a database."""
+    found.space.check_problem(problem, machine)
     served = serve(
         entries, CacheKey.of(problem, machine, regime), provenance_of(found), problem.free,
         lambda config: found.space.violation(config, problem, machine),

@@ -97,10 +97,9 @@ class Operator:
         """A form of call, checked and set up, and the results that its first call has been bound to."""
         heap, workload = context.heap, self.workload
         problem = workload.problem_of(heap.world_size, operands, options)
-        first = operands[0]
-        assert first is not None
         shapes = workload.out_shapes(heap.world_size, operands, options)
-        forms = tuple(Form(shape, first.dtype, heap.device) for shape in shapes)
+        dtype = workload.out_dtype(operands, options)
+        forms = tuple(Form(shape, dtype, heap.device) for shape in shapes)
         results: list[torch.Tensor] = []
 
         def use(workspace: Workspace) -> None:
@@ -156,7 +155,8 @@ class Operator:
     def _fake(self, handle: int, *arguments: Any) -> Any:
         operands, options = arguments[: self._tensors], arguments[self._tensors : -1]
         shapes = self.workload.out_shapes(open_context(handle).heap.world_size, operands, options)
-        made = tuple(operands[0].new_empty(shape) for shape in shapes)
+        dtype = self.workload.out_dtype(operands, options)
+        made = tuple(operands[0].new_empty(shape, dtype=dtype) for shape in shapes)
         return made[0] if len(made) == 1 else made
 
 

@@ -7,38 +7,62 @@ import torch
 from autotune.config import Config
 from autotune.errors import InvalidProblem
 from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
+from autotune.kernels.launching.tensors import TORCH_DTYPES
 from autotune.runtime.context import Context
 from autotune.runtime.operator import Operator
 from autotune.workloads.built_in import all_gather_gemm as gathering
 from autotune.workloads.built_in import all_reduce_norm as norming
 from autotune.workloads.built_in import flash_decode as decoding
 from autotune.workloads.built_in import gemm_all_reduce as reducing
+from autotune.workloads.built_in import gemm_all_reduce_norm as reducing_norming
 from autotune.workloads.built_in import gemm_reduce_scatter as scattering
 
 _ALL_GATHER_GEMM = Operator(gathering.WORKLOAD)
 _GEMM_REDUCE_SCATTER = Operator(scattering.WORKLOAD)
 _GEMM_ALL_REDUCE = Operator(reducing.WORKLOAD)
 _ALL_REDUCE_NORM = Operator(norming.WORKLOAD)
+_GEMM_ALL_REDUCE_NORM = Operator(reducing_norming.WORKLOAD)
 _FLASH_DECODE = Operator(decoding.WORKLOAD)
+
+_WORDS: dict[torch.dtype | None, str] = {None: "auto", **{dtype: name for name, dtype in TORCH_DTYPES.items()}}
+
+
+def _word(out_dtype: torch.dtype | None) -> str:
+    """The problem's word for a result's element type. Raises InvalidProblem for a type that no result has."""
+    word = _WORDS.get(out_dtype)
+    if word is None:
+        raise InvalidProblem(f"out_dtype={out_dtype}: allowed: None, {', '.join(map(str, TORCH_DTYPES.values()))}")
+    return word
 
 
 def all_gather_gemm(
     context: Context, a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None = None,
-    *, layout: str = "rows", in_place: bool = False, out: torch.Tensor | None = None, config: Config | None = None,
+    *, scale_a: torch.Tensor | None = None, scale_b: torch.Tensor | None = None,
+    out_dtype: torch.dtype | None = None, fast_accum: bool = False, layout: str = "rows", in_place: bool = False,
+    out: torch.Tensor | None = None, config: Config | None = None,
 ) -> torch.Tensor:  # fmt: skip
     """C = all_gather(A) @ B (+ bias) with the tuned config for this problem, on the current stream. Collective.
 
     ``a`` is this rank's shard: [m / world_size, k] for layout ``rows``, [m, k / world_size] for ``k``; contiguous,
-    bf16, fp16 or fp32. ``b`` is [k, n_local], contiguous or the transpose of a contiguous [n_local, k]; ``bias``
-    [n_local].
+    bf16, fp16, fp32, or fp8 with scales. ``b`` is [k, n_local], contiguous or the transpose of a contiguous
+    [n_local, k]; ``bias`` [n_local].
     Returns C [m, n_local], ``out`` where one is given. In the modes in which peers read the shard it is copied first.
     With ``in_place`` it never is: ``a`` is the tensor of ``all_gather_shard``. That is another problem, with a tuned
     config of its own.
 
+    Of fp8 (e4m3; A also e5m2) C is the product of the dequantised matrices, rounded to ``out_dtype``: bf16, the
+    default, fp16 or fp32; ``bias`` is of that type, ``b`` the transpose of a contiguous matrix. Scales are fp32:
+    ``scale_a`` and ``scale_b`` [1] and [1]; [rows of a, 1] and [1, n_local]; or, by blocks of 128, [rows of a, columns
+    of a / 128] and [k / 128, n_local / 128], the latter rounded up, the transpose of a contiguous matrix. One scale for
+    all of A, and in layout ``k`` those of its rows, must be the same on every rank. ``fast_accum`` lets sm_90 add up in
+    its tensor cores, less exactly.
+
     Raises InvalidProblem where shapes, strides or types do not fit or ``a`` is not that tensor, HeapExhausted where the
     context's heap is too small, and on the first call of a problem what ``lookup`` raises.
     """
-    return _ALL_GATHER_GEMM(context, (a, b, bias), (layout, in_place), out, config)
+    return _ALL_GATHER_GEMM(
+        context, (a, b, bias, scale_a, scale_b), (layout, in_place, _word(out_dtype), fast_accum), out, config
+    )
 
 
 def all_gather_shard(context: Context, problem: AllGatherGemm, *, config: Config | None = None) -> torch.Tensor:
@@ -58,35 +82,43 @@ def all_gather_shard(context: Context, problem: AllGatherGemm, *, config: Config
 
 def gemm_reduce_scatter(
     context: Context, a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None = None,
-    *, out: torch.Tensor | None = None, config: Config | None = None,
+    *, scale_a: torch.Tensor | None = None, scale_b: torch.Tensor | None = None,
+    out_dtype: torch.dtype | None = None, fast_accum: bool = False,
+    out: torch.Tensor | None = None, config: Config | None = None,
 ) -> torch.Tensor:  # fmt: skip
     """This rank's rows of C = sum over ranks of A @ B (+ bias), by the tuned config, on the current stream. Collective.
 
     ``a`` [m, k_local], contiguous, bf16, fp16 or fp32, and ``b`` [k_local, n], contiguous or the transpose of a
     contiguous [n, k_local], are this rank's slices of the depth; ``bias`` [n], the same on all ranks, is added once.
+    fp8 with scales, ``out_dtype`` and ``fast_accum`` are as in ``all_gather_gemm``; each rank has scales of its own.
     Returns [m / world_size, n], rows rank * m / world_size and so on of C; ``out`` where one is given.
 
     Raises InvalidProblem where shapes, strides or types do not fit or the ranks do not divide m, HeapExhausted where
     the context's heap is too small, and on the first call of a problem what ``lookup`` raises.
     """
-    return _GEMM_REDUCE_SCATTER(context, (a, b, bias), (), out, config)
+    return _GEMM_REDUCE_SCATTER(context, (a, b, bias, scale_a, scale_b), (_word(out_dtype), fast_accum), out, config)
 
 
 def gemm_all_reduce(
     context: Context, a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None = None,
-    *, deterministic: bool = False, out: torch.Tensor | None = None, config: Config | None = None,
+    *, scale_a: torch.Tensor | None = None, scale_b: torch.Tensor | None = None,
+    out_dtype: torch.dtype | None = None, fast_accum: bool = False, deterministic: bool = False,
+    out: torch.Tensor | None = None, config: Config | None = None,
 ) -> torch.Tensor:  # fmt: skip
     """C = sum over ranks of A @ B (+ bias), on every rank, by the tuned config, on the current stream. Collective.
 
     ``a`` [m, k_local], contiguous, bf16, fp16 or fp32, and ``b`` [k_local, n], contiguous or the transpose of a
     contiguous [n, k_local], are this rank's slices of the depth; ``bias`` [n], the same on all ranks, is added once.
+    fp8 with scales, ``out_dtype`` and ``fast_accum`` are as in ``all_gather_gemm``; each rank has scales of its own.
     ``deterministic`` demands the same bits on every rank and in every call with the same inputs. Returns C [m, n],
     ``out`` where one is given.
 
     Raises InvalidProblem where shapes, strides or types do not fit, HeapExhausted where the context's heap is too
     small, and on the first call of a problem what ``lookup`` raises.
     """
-    return _GEMM_ALL_REDUCE(context, (a, b, bias), (deterministic,), out, config)
+    return _GEMM_ALL_REDUCE(
+        context, (a, b, bias, scale_a, scale_b), (deterministic, _word(out_dtype), fast_accum), out, config
+    )
 
 
 def all_reduce_norm(
@@ -107,22 +139,50 @@ def all_reduce_norm(
     return normed, total
 
 
+def gemm_all_reduce_norm(
+    context: Context, a: torch.Tensor, b: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    *, eps: float = 1e-6, scale_a: torch.Tensor | None = None, scale_b: torch.Tensor | None = None,
+    out_dtype: torch.dtype | None = None, fast_accum: bool = False, deterministic: bool = False,
+    out: tuple[torch.Tensor, torch.Tensor] | None = None, config: Config | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    """RMSNorm of (sum over ranks of A @ B) (+ bias) + residual, and that total, by the tuned config, on the current
+    stream. Collective.
+
+    ``a``, ``b``, ``bias``, their scales, ``out_dtype``, ``fast_accum`` and ``deterministic`` are as in
+    ``gemm_all_reduce``, ``residual`` [m, n], ``weight`` [n] and ``eps`` as in ``all_reduce_norm``, of the result's
+    type. Returns normed and total, [m, n] each; they are ``out`` where that is given, and share no memory with an
+    operand.
+
+    Raises InvalidProblem where shapes, strides or types do not fit, HeapExhausted where the context's heap is too
+    small, and on the first call of a problem what ``lookup`` raises.
+    """
+    normed, total = _GEMM_ALL_REDUCE_NORM.all_of(
+        context, (a, b, bias, scale_a, scale_b, residual, weight), (deterministic, _word(out_dtype), fast_accum, eps),
+        out, config,
+    )  # fmt: skip
+    return normed, total
+
+
 def flash_decode(
     context: Context, q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, block_table: torch.Tensor,
-    lengths: torch.Tensor, *, soft_cap: int = 0, ragged: bool = False, out: torch.Tensor | None = None,
+    lengths: torch.Tensor, *, k_scale: torch.Tensor | None = None, v_scale: torch.Tensor | None = None,
+    soft_cap: int = 0, ragged: bool = False, out: torch.Tensor | None = None,
     config: Config | None = None,
 ) -> torch.Tensor:  # fmt: skip
     """softmax(q K^T / sqrt(head_dim)) V over the tokens of all ranks, by the tuned config, on the current stream.
 
     Collective. All are contiguous: ``q`` [batch, q_heads, head_dim], bf16 or fp16, the same on every rank; this rank's
-    ``k_cache`` and ``v_cache`` [pages, page_size, kv_heads, head_dim], of any number of pages; ``block_table`` int32
-    [batch, pages of a sequence]: which page holds a sequence's tokens; ``lengths`` int32 [batch]: tokens of each
-    sequence on this rank, at most as many as a row of the table has room for, which nobody checks. ``soft_cap``
-    bounds the logits, 0 does not. ``ragged`` asks for what was tuned with different lengths; the result does not
-    depend on it.
+    ``k_cache`` and ``v_cache`` [pages, page_size, kv_heads, head_dim], of any number of pages, of q's type, or of fp8
+    with ``k_scale`` and ``v_scale`` in fp32, both [1] or both [kv_heads]; ``block_table`` int32 [batch, pages of a
+    sequence]: which page holds a sequence's tokens; ``lengths`` int32 [batch]: tokens of each sequence on this rank, at
+    most as many as a row of the table has room for, which nobody checks. ``soft_cap`` bounds the logits, 0 does not.
+    ``ragged`` asks for what was tuned with different lengths; the result does not depend on it.
     Returns [batch, q_heads, head_dim] on every rank, ``out`` where one is given; zeros for a sequence without tokens.
 
     Raises InvalidProblem where shapes, strides or types do not fit, HeapExhausted where the context's heap is too
     small, and on the first call of a problem what ``lookup`` raises.
     """
-    return _FLASH_DECODE(context, (q, k_cache, v_cache, block_table, lengths), (soft_cap, ragged), out, config)
+    return _FLASH_DECODE(
+        context, (q, k_cache, v_cache, block_table, lengths, k_scale, v_scale), (soft_cap, ragged), out, config
+    )

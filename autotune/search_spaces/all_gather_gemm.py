@@ -46,6 +46,10 @@ def _preload_has_a_step(s: Setting, preload_b: bool, split_k: int, block_k: int)
     return not preload_b or -(-steps // split_k) * (split_k - 1) < steps
 
 
+def _preload_is_unscaled(s: Setting, preload_b: bool) -> bool:
+    return not preload_b or s.problem.scales != "block"
+
+
 def _chunks_are_even(s: Setting, k_chunks: int, block_k: int) -> bool:
     if not s.problem.rows_layout and s.problem.world_size % k_chunks:
         return False
@@ -143,6 +147,8 @@ SPACE = Space(
                    "if tiles have one owner, programs start with their own rank's rows and need not wait"),
         Constraint("preload", ("preload_b", "split_k", "block_k"), _preload_has_a_step,
                    "every split needs a first step to preload"),
+        Constraint("preload", ("preload_b",), _preload_is_unscaled,
+                   "with scales by blocks a preloaded step would have to be scaled apart"),
         Constraint("flattening", ("split_k", "schedule"), _split_is_not_flattened,
                    "the programs of a split tile join at its end, so its loop cannot run on into the next tile"),
         Constraint("flattening", ("schedule",), _pull_is_not_flattened,
@@ -162,7 +168,7 @@ SPACE = Space(
 def default_config(problem: AllGatherGemm, machine: Machine) -> Config:
     """A push in the GEMM's own launch with a tile to suit M: what one would write down without measuring."""
     tma = machine.has_tma and not machine.is_interpreter and tma_aligned(Setting(problem, machine), "tma")
-    tile = default_tile(*problem.gemm, machine)
+    tile = default_tile(problem, machine)
     config: dict[str, Value] = {
         "mode": "push",
         **tile,

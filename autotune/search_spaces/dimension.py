@@ -12,6 +12,9 @@ from autotune.config import Value
 if TYPE_CHECKING:
     import optuna  # a lookup at run time checks configs against a space and must not pay for Optuna
 
+COMPILER_OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg")
+"""Dimensions that are Triton's own: a ``triton.Config`` takes them beside the kernel's arguments."""
+
 
 @dataclass(frozen=True)
 class Dimension:

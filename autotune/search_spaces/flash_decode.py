@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from autotune.config import Config
+from autotune.dtypes import multiplies
 from autotune.kernels.flash_decode.problem import FlashDecode
 from autotune.machine import Machine
 from autotune.search_spaces import Constraint, Setting, Space, choices, numbers, renamed
@@ -87,7 +88,14 @@ def _fits_shared_memory(s: Setting, block_n: int, num_stages: int, heads_per_pro
     step = 2 * block_n * s.problem.head_dim
     query = heads * (s.problem.head_dim + block_n)
     buffers = num_stages if heads >= 64 else max(1, num_stages - 1)
-    return int(buffers * step + query) * int(s.problem.element_size) <= s.machine.shared_memory
+    # A cache of fp8 is multiplied in the queries' type: one step more, converted.
+    size, cached = int(s.problem.element_size), int(s.problem.cache_element_size)
+    taken = buffers * step * cached + query * size + (step * size if cached < size else 0)
+    return bool(taken <= s.machine.shared_memory)
+
+
+def _cache_multiplied(s: Setting, mode: str) -> bool:
+    return multiplies(s.machine.kind, s.machine.arch, s.problem.cache_dtype)
 
 
 def _fits_registers(s: Setting, heads_per_program: int, block_n: int, num_warps: int) -> bool:
@@ -136,6 +144,8 @@ SPACE = Space(
     choices("protocol", "signal", "ll", modes=("fused",),
             help="data, then a signal; or LL: words of data and flag, twice the bytes, one trip instead of two"),
     constraints=(
+        Constraint("element type", ("mode",), _cache_multiplied,
+                   "this machine has no such fp8: sm_90 and gfx950 have fp8 and fp8_e5m2, gfx942 has fp8_fnuz"),
         Constraint("heads of a group", ("heads_per_program",), _heads_in_group,
                    "a program's query heads share one KV head; rounding to a power of two may exceed the group"),
         Constraint("tile within the transfer", ("combine_heads", "transfer_heads"), _tile_in_transfer,

@@ -5,6 +5,8 @@ A problem describes one rank's GEMM by its property ``gemm``: rows, columns and 
 
 from __future__ import annotations
 
+from autotune.dtypes import SCALE_BLOCK, multiplies
+from autotune.kernels.gemm.problem import GemmProblem
 from autotune.machine import Machine
 from autotune.search_spaces.dimension import Dimension, choices, numbers
 from autotune.search_spaces.space import Constraint, Setting
@@ -41,6 +43,11 @@ def split_dimension(modes: tuple[str, ...]) -> Dimension:
 def gemm_constraints() -> tuple[Constraint, ...]:
     """Constraints of every GEMM's config."""
     return (
+        Constraint("element type", ("mode",), _operands_multiplied,
+                   "this machine has no matrix units for these operands: sm_90 and gfx950 take fp8 and fp8_e5m2, "
+                   "gfx942 takes fp8_fnuz"),
+        Constraint("scales by blocks", ("block_k",), _one_scale_a_step,
+                   "a step of more than 128 of K would have several scales"),
         Constraint("no larger than the problem", ("block_m", "block_n", "block_k"), _no_larger_than_problem,
                    "a tile may exceed the problem only by rounding up to a power of two"),
         Constraint("registers", ("block_m", "block_n", "num_warps"), _fits_registers,
@@ -64,11 +71,12 @@ def split_constraints() -> tuple[Constraint, ...]:
     )  # fmt: skip
 
 
-def default_tile(rows: int, columns: int, depth: int, machine: Machine) -> dict[str, int]:
+def default_tile(problem: GemmProblem, machine: Machine) -> dict[str, int]:
     """Tile and pipeline that one would write down without measuring: few rows read B as fast as they can, many compute.
 
     Without ``loads``; the caller makes it smaller where it does not fit (fp32, odd shapes).
     """
+    rows, columns, depth = problem.gemm
     if machine.is_interpreter:
         tile = {"block_m": 16, "block_n": 32, "block_k": 32, "group_m": 1, "num_warps": 4, "num_stages": 2}
     elif rows <= 64:
@@ -80,6 +88,10 @@ def default_tile(rows: int, columns: int, depth: int, machine: Machine) -> dict[
         tile = {"block_m": 128, "block_n": 128, "block_k": 64, "group_m": 4, "num_warps": 8, "num_stages": stages}
     else:
         tile = {"block_m": 128, "block_n": 256, "block_k": 64, "group_m": 8, "num_warps": 8, "num_stages": 4}
+    if problem.scaled and not machine.is_interpreter:
+        tile["block_k"] = 128  # as many bytes
+        if not problem.fast_accum:
+            tile["block_n"] = min(tile["block_n"], 128)  # sums within a step have registers of their own
     tile["block_n"] = min(tile["block_n"], max(32, round_up(columns)))
     tile["block_k"] = min(tile["block_k"], max(32, round_up(depth)))
     return tile
@@ -88,7 +100,16 @@ def default_tile(rows: int, columns: int, depth: int, machine: Machine) -> dict[
 def tma_aligned(s: Setting, loads: str) -> bool:
     """True if the rows of A, B and C are multiples of 16 bytes."""
     _, columns, depth = s.problem.gemm
-    return loads != "tma" or all(size * s.problem.element_size % 16 == 0 for size in (columns, depth))
+    rows = (columns * s.problem.result_size, depth * s.problem.element_size)
+    return loads != "tma" or all(size % 16 == 0 for size in rows)
+
+
+def _operands_multiplied(s: Setting, mode: str) -> bool:
+    return multiplies(s.machine.kind, s.machine.arch, s.problem.dtype)
+
+
+def _one_scale_a_step(s: Setting, block_k: int) -> bool:
+    return s.problem.scales != "block" or block_k <= SCALE_BLOCK
 
 
 def _no_larger_than_problem(s: Setting, block_m: int, block_n: int, block_k: int) -> bool:
@@ -117,9 +138,9 @@ def _fits_shared_memory(s: Setting, block_m: int, block_n: int, block_k: int, nu
     # as operand.
     in_registers = s.machine.kind == "hip" or block_m < WGMMA_ROWS
     stages = max(1, num_stages - in_registers)
-    operands = (block_m + block_n) * block_k
-    output = block_m * min(block_n, max(32, block_n // 2)) if loads == "tma" else 0
-    return bool((stages * operands + output) * s.problem.element_size <= s.machine.shared_memory)
+    operands = (block_m + block_n) * block_k * s.problem.element_size
+    output = block_m * min(block_n, max(32, block_n // 2)) * s.problem.result_size if loads == "tma" else 0
+    return bool(stages * operands + output <= s.machine.shared_memory)
 
 
 def _split_is_deep(s: Setting, split_k: int, block_k: int) -> bool:

@@ -6,6 +6,7 @@ from autotune.config import Config, Value
 from autotune.kernels.gemm_all_reduce.problem import MOST_INBOX_BYTES, GemmAllReduce
 from autotune.machine import Machine
 from autotune.search_spaces import Constraint, Setting, Space, choices, numbers, renamed
+from autotune.search_spaces.dimension import Dimension
 from autotune.search_spaces.gemm import (
     default_tile,
     gemm_constraints,
@@ -36,7 +37,7 @@ def _ll_arrive(s: Setting, protocol: str) -> bool:
 
 
 def _ll_fit_registers(s: Setting, protocol: str, block_m: int, block_n: int, num_warps: int) -> bool:
-    words = round_up(s.problem.world_size) * block_m * block_n * int(s.problem.element_size) // 4
+    words = round_up(s.problem.world_size) * block_m * block_n * int(s.problem.result_size) // 4
     return protocol == "signal" or words <= MOST_LL_WORDS * 32 * num_warps
 
 
@@ -56,19 +57,22 @@ def _graphs_exist(s: Setting, launch: str) -> bool:
     return launch == "eager" or not s.machine.is_interpreter
 
 
-SPACE = Space(
-    choices("mode", "bsp", "one_shot", "two_shot", help="communication strategy"),
-    choices("launch", "eager", "graph", modes=("bsp",), help="library calls one by one, or as a CUDA graph"),
-    *gemm_dimensions(KERNELS),
-    split_dimension(KERNELS),
-    choices("schedule", "tile", "persistent", modes=KERNELS,
-            help="one program per tile and split, or persistent programs"),
-    numbers("programs_per_unit", 1, 2, 4, modes=KERNELS, help="persistent programs per compute unit"),
-    choices("combine", "sender", "separate", modes=KERNELS,
-            help="who waits for a tile's parts: the sender of ours, or a separate program at the launch's end"),
-    choices("protocol", "signal", "ll", modes=KERNELS,
-            help="data, then a signal; or LL: words of data and flag, twice the bytes, one trip instead of two"),
-    constraints=(
+def reduce_dimensions() -> tuple[Dimension, ...]:
+    """The dimensions of our kernel, but for the protocol."""
+    return (
+        *gemm_dimensions(KERNELS),
+        split_dimension(KERNELS),
+        choices("schedule", "tile", "persistent", modes=KERNELS,
+                help="one program per tile and split, or persistent programs"),
+        numbers("programs_per_unit", 1, 2, 4, modes=KERNELS, help="persistent programs per compute unit"),
+        choices("combine", "sender", "separate", modes=KERNELS,
+                help="who waits for a tile's parts: the sender of ours, or a separate program at the launch's end"),
+    )  # fmt: skip
+
+
+def reduce_constraints() -> tuple[Constraint, ...]:
+    """Constraints of these dimensions, and of the protocol."""
+    return (
         *gemm_constraints(),
         *split_constraints(),
         Constraint("size of the inbox", ("mode", "block_m", "block_n", "protocol"), _inbox_fits,
@@ -82,15 +86,29 @@ SPACE = Space(
         Constraint("residency", ("schedule", "programs_per_unit", "split_k", "combine"), _all_resident,
                    "a program that combines split tiles could occupy the place of a program that it waits for"),
         Constraint("CUDA graphs", ("launch",), _graphs_exist, "CUDA graphs need a GPU"),
-    ),
+    )  # fmt: skip
+
+
+def protocol_dimension(modes: tuple[str, ...]) -> Dimension:
+    """How finished rows or tiles travel, in the modes in which they do."""
+    help = "data, then a signal; or LL: words of data and flag, twice the bytes, one trip instead of two"
+    return choices("protocol", "signal", "ll", modes=modes, help=help)
+
+
+SPACE = Space(
+    choices("mode", "bsp", "one_shot", "two_shot", help="communication strategy"),
+    choices("launch", "eager", "graph", modes=("bsp",), help="library calls one by one, or as a CUDA graph"),
+    *reduce_dimensions(),
+    protocol_dimension(KERNELS),
+    constraints=reduce_constraints(),
     renamed=renamed.GEMM_ALL_REDUCE,
-)  # fmt: skip
+)
 
 
 def untuned(mode: str, problem: GemmAllReduce, machine: Machine) -> Config | None:
     """The config that one would write down for a mode of ``KERNELS`` without measuring; None if no tile fits."""
     tma = machine.has_tma and not machine.is_interpreter and tma_aligned(Setting(problem, machine), "tma")
-    tile = default_tile(*problem.gemm, machine)
+    tile = default_tile(problem, machine)
     config: dict[str, Value] = {
         "mode": mode,
         **tile,

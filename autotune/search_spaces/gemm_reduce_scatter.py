@@ -106,7 +106,7 @@ SPACE = Space(
 def default_config(problem: GemmReduceScatter, machine: Machine) -> Config:
     """A push tile by tile, each tile its own program, of a size to suit an owner's rows."""
     tma = machine.has_tma and not machine.is_interpreter and tma_aligned(Setting(problem, machine), "tma")
-    tile = default_tile(*problem.gemm, machine)
+    tile = default_tile(problem, machine)
     tile["block_m"] = min(tile["block_m"], max(16, round_up(problem.rows)))
     if tile["block_m"] * tile["block_n"] < 128 * tile["num_warps"]:
         tile["num_warps"] = 4

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from autotune.config import Config, Value
-from autotune.errors import InputError, InvalidConfig
+from autotune.errors import InputError, InvalidConfig, InvalidProblem
 from autotune.machine import Machine
 from autotune.problem import Problem
 from autotune.search_spaces import counting
@@ -96,6 +96,10 @@ class Space:
         newer = [d for d in self.dimensions_of(str(values.get("mode"))) if d.name not in values]
         return Config(values | {d.name: d.default for d in newer if d.default is not None})
 
+    def ordered(self, config: Config) -> Config:
+        """The config with its dimensions in the space's order; what the space does not have comes last."""
+        return Config({name: config[name] for name in [*self.dimensions, *config] if name in config})
+
     def violation(self, config: Config, problem: Problem, machine: Machine) -> str | None:
         """The reason why the config is invalid for the problem on the machine, in one line; None if it is valid."""
         mode = config.get("mode")
@@ -128,6 +132,19 @@ class Space:
         violation = self.violation(config, problem, machine)
         if violation is not None:
             raise InvalidConfig(f"config not valid for {problem.workload} {problem}: {violation}")
+
+    def check_problem(self, problem: Problem, machine: Machine) -> None:
+        """Raise InvalidProblem where the machine can run the problem in no mode, whatever the config."""
+        setting = Setting(problem, machine)
+        broken = [
+            next(
+                (c for c in self._constraints_of[mode] if c.uses == ("mode",) and not c.allows(setting, mode=mode)),
+                None,
+            )
+            for mode in self.modes
+        ]
+        if broken[0] is not None and None not in broken:
+            raise InvalidProblem(f"{problem.workload} {problem} on {machine.arch}: {broken[0].reason}")
 
     def suggest(self, trial: optuna.trial.BaseTrial) -> Config:
         """Let Optuna choose a config, valid or not: the mode first, then the dimensions that it has."""
@@ -182,7 +199,11 @@ class Space:
                     yield other
 
     def narrowed(self, problem: Problem, machine: Machine) -> Space:
-        """The same space without values that no valid config has, so that a sampler proposes fewer invalid configs."""
+        """The same space without values that no valid config has, so that a sampler proposes fewer invalid configs.
+
+        Raises InvalidProblem where that is none at all, see ``check_problem``.
+        """
+        self.check_problem(problem, machine)
         setting = Setting(problem, machine)
         living: dict[str, set[Value]] = {name: set() for name in self.dimensions}
         for mode in self.modes:

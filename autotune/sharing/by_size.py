@@ -14,6 +14,7 @@ from typing import Any
 from autotune.config import Value
 from autotune.db import Entry
 from autotune.errors import InputError
+from autotune.search_spaces import COMPILER_OPTIONS
 from autotune.text import json_text
 
 TRITON_VERSION = "triton_version"
@@ -43,13 +44,11 @@ class ConfigsBySize(Mapping[int, dict[str, Value]]):
         """The distinct configs as ``triton.Config``: a decorated kernel's ``configs``."""
         import triton
 
-        from autotune.decorator.candidates import OPTIONS
-
         distinct = {json.dumps(config, sort_keys=True): config for config in self._configs.values()}
         return [
             triton.Config(
-                {name: value for name, value in config.items() if name not in OPTIONS},
-                **{name: value for name, value in config.items() if name in OPTIONS},
+                {name: value for name, value in config.items() if name not in COMPILER_OPTIONS},
+                **{name: value for name, value in config.items() if name in COMPILER_OPTIONS},
             )
             for config in distinct.values()
         ]

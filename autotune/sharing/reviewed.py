@@ -14,6 +14,7 @@ from autotune.errors import InvalidProblem, UnknownWorkload
 from autotune.machine import H100, INTERPRETED, MI300X, MI350X, Machine, versions
 from autotune.outcome import Regime
 from autotune.search_spaces import Space
+from autotune.text import microseconds
 from autotune.workloads import Workload, installed_workload, provenance_of
 
 KNOWN = {machine.arch: machine for machine in (H100, MI300X, MI350X, INTERPRETED)}
@@ -163,9 +164,9 @@ def _machine_of(key: CacheKey, machine: Machine) -> Machine | None:
 def _compared(ours: Entry, theirs: Entry) -> str:
     here, there = ours.winner.latency.median, theirs.winner.latency.median
     if ours.winner.config == theirs.winner.config:
-        return f"same config; {here:.1f} µs here, {there:.1f} µs in the file"
+        return f"same config; {microseconds(here)} here, {microseconds(there)} in the file"
     verdict = "another config, faster here" if here < there else "another config, not faster here"
-    return f"{verdict}: {here:.1f} µs here, {there:.1f} µs in the file"
+    return f"{verdict}: {microseconds(here)} here, {microseconds(there)} in the file"
 
 
 def _without_origin(entry: Entry) -> Entry:

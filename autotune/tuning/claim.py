@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
-from autotune.db import Held, Lease, Store, StudyRecord
-from autotune.db.lease import BEAT_SECONDS, SILENT_SECONDS
+from autotune.db import Lease, Store, StudyRecord
+from autotune.db.lease import BEAT_SECONDS, Silence
 from autotune.errors import StoreError
 from autotune.tuning.progress import Progress
 
@@ -49,7 +49,7 @@ def _awaited(
     store: Store, begin: Callable[[], StudyRecord], watch: Callable[[Progress], None], lease: Lease, anew: bool
 ) -> StudyRecord:
     """A finished study, or one leased to this process now."""
-    silence = _Silence()
+    silence = Silence()
     progress, since = Progress(), time.monotonic()
     while True:
         study = begin()
@@ -70,27 +70,6 @@ def _awaited(
             return study
         else:  # it was finished, or superseded, before the lease was ours
             store.release(study.id, lease)
-
-
-class _Silence:
-    """The time for which a lease has been silent, by this process's own clock."""
-
-    def __init__(self) -> None:
-        self._held: Held | None = None
-        self._since = 0.0
-
-    def hear(self, held: Held) -> None:
-        """Note the lease's present heartbeat."""
-        if held != self._held:
-            self._held, self._since = held, time.monotonic()
-
-    @property
-    def over(self) -> Held | None:
-        """The lease to take over, if any: its holder is gone, or is on another host and silent."""
-        if self._held is None:
-            return None
-        silent = not self._held.is_here and time.monotonic() - self._since >= SILENT_SECONDS
-        return self._held if silent or self._held.is_gone else None
 
 
 def _beat(store: Store, study_id: int, lease: Lease, over: threading.Event) -> None:

@@ -7,7 +7,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
 
@@ -130,7 +130,7 @@ class _Run:
         self._regime = regime
         self.progress = Progress(regime=regime)
         self._baselines = workload.baselines(problem, machine)
-        self._history = store.trials(study.id)
+        self._history = [replace(each, config=workload.space.ordered(each.config)) for each in store.trials(study.id)]
         self._live = live.study(study, workload.space, self._history) if live is not None else None
         first = [workload.default_config(problem, machine), *warm_starts(workload, problem, machine, store, regime)]
         first += workload.first_configs(problem, machine)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import torch
 
-from autotune.dtypes import DTYPES
+from autotune.dtypes import DTYPES, SCALE_BLOCK
 from autotune.machine import Machine
 from autotune.workloads.tolerance import Error, Tolerance
 
@@ -19,13 +21,23 @@ HEAVY_SHARE = 1 / 16
 MARGIN = 1.5
 """Tolerance over the error expected from the roundings."""
 
+SCALE = 0.75
+"""The middle of the scales that are drawn: all of them twice too few, or too many, shows as well."""
+
+SPREAD = 2.0
+"""The largest root of the mean square where a row and a column meet, over that of the product, with such scales."""
+
+TRUNCATED = 2**-15
+"""Of a sum of fp8 products on sm_90, what each step of 32 of K loses at most on average: its tensor cores keep 14 bits
+of the sum. Not measured by us yet."""
+
 PEAK = 8
 """The largest element of a product, in units of the root of the mean square: none of 10^9 is larger."""
 
 
 def drawn(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, seed: int) -> torch.Tensor:
     """Normally distributed numbers, the same on every rank for the same seed: a reference needs no communication."""
-    return _normal(shape, device, seed).to(dtype)
+    return _rounded_to(dtype, _normal(shape, device, seed))
 
 
 def drawn_deep(shape: tuple[int, int], dtype: torch.dtype, device: torch.device, seed: int) -> torch.Tensor:
@@ -35,7 +47,24 @@ def drawn_deep(shape: tuple[int, int], dtype: torch.dtype, device: torch.device,
     """
     matrix = _normal(shape, device, seed)
     matrix[:, -HEAVY:] *= max(1.0, math.sqrt(shape[1] * HEAVY_SHARE))
+    return _rounded_to(dtype, matrix)
+
+
+def _rounded_to(dtype: torch.dtype, matrix: torch.Tensor) -> torch.Tensor:
+    """In an element type; of fp8 at most half of its largest number, so that twice as much is a number, too."""
+    if dtype.itemsize == 1:
+        most = torch.finfo(dtype).max / 2
+        matrix = matrix.clamp_(-most, most)
     return matrix.to(dtype)
+
+
+def drawn_scales(shape: tuple[int, ...], device: torch.device, seed: int) -> torch.Tensor:
+    """Scales that differ from each other and from one, by up to a factor of two: one that is dropped, or another one's,
+    changes what it scales by a fifth or so.
+    """
+    generator = torch.Generator(device=device).manual_seed(seed)
+    drawn = torch.rand(shape, generator=generator, device=device, dtype=torch.float32)
+    return torch.exp2(drawn - 0.5) * SCALE
 
 
 def drawn_bias(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, seed: int, depth: int) -> torch.Tensor:
@@ -56,6 +85,16 @@ def distance(result: torch.Tensor, reference: torch.Tensor) -> Error:
     return Error(float(difference.norm() / norm), float(difference.abs().max() / rms))
 
 
+def farthest(results: Sequence[torch.Tensor], references: Sequence[torch.Tensor]) -> Error:
+    """The larger errors of several results; NaN counts as the largest."""
+    errors = [distance(result, reference) for result, reference in zip(results, references, strict=True)]
+
+    def largest(values: Iterable[float]) -> float:
+        return max(values, key=lambda each: (math.isnan(each), each))
+
+    return Error(largest(each.overall for each in errors), largest(each.element for each in errors))
+
+
 def rounded(dtype: str, roundings: float, depth: int, elements: int, machine: Machine) -> Tolerance:
     """Tolerance of a product of ``depth``, accumulated in fp32, after ``roundings`` to ``dtype`` on the way.
 
@@ -71,3 +110,14 @@ def rounded(dtype: str, roundings: float, depth: int, elements: int, machine: Ma
     growth = 2 * roundings if machine.is_interpreter and dtype == "bf16" else math.sqrt(roundings)
     scatter = 1 + 2 / math.sqrt(elements)
     return Tolerance(MARGIN * scatter * growth * kind.rounding, PEAK * growth * kind.half_unit)
+
+
+def rounded_product(problem: Any, roundings: float, elements: int, machine: Machine) -> Tolerance:
+    """``rounded`` for the result of a ``GemmProblem``, with what scales and fp8's sums in tensor cores add to it."""
+    found = rounded(problem.result_dtype, roundings, problem.k, elements, machine)
+    if not problem.scaled:
+        return found
+    lost = 0.0
+    if machine.kind == "cuda":
+        lost = TRUNCATED * (problem.gemm[2] if problem.fast_accum else SCALE_BLOCK) / 32
+    return Tolerance(math.hypot(found.overall, MARGIN * lost), SPREAD * (found.element + PEAK * lost))

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 from autotune.config import Config
+from autotune.dtypes import COMBINATIONS, FP8, SCALES
 from autotune.errors import InvalidProblem
-from autotune.kernels.launching.contract import P, S
+from autotune.kernels.gemm.library import dequantised
+from autotune.kernels.gemm.problem import GemmProblem, scale_shapes
+from autotune.kernels.launching.contract import S
 from autotune.kernels.launching.gemm import GemmTensors
-from autotune.kernels.launching.tensors import TORCH_DTYPES, element_type
+from autotune.kernels.launching.tensors import OPERAND_DTYPES, TORCH_DTYPES, element_type
 from autotune.machine import Machine
 from autotune.problem import Problem
-from autotune.workloads.comparison import distance, drawn, drawn_bias, drawn_deep
+from autotune.workloads.comparison import distance, drawn, drawn_bias, drawn_deep, drawn_scales
 from autotune.workloads.input_sets import InputSets, poison
 from autotune.workloads.launched import LaunchedOperation, LaunchedWorkload, Operands
 from autotune.workloads.roofline import gemm_latency
@@ -24,6 +27,14 @@ from autotune.workloads.tolerance import Error
 FACTORS = (1.0, -1.0, 2.0, -2.0)
 """A is multiplied by one of these between calls back to back, on all ranks by the same: exact in every element type.
 No two are equal, so all that ranks exchange, partial sums or A itself, is wrong in any call but its own."""
+
+SCALE_FACTORS = (1.0, 2.0, 4.0, 0.5)
+"""A's scales are multiplied by these at the same time. No two products are equal either, whichever call's A and scales
+they are of."""
+
+NAMES = {dtype: name for name, dtype in OPERAND_DTYPES.items()}
+
+G = TypeVar("G", bound=GemmProblem)
 
 OF_A_LIBRARY = 3.0
 """Roundings that a library's GEMM may have beside the result's: it may split K and add up in the result's type."""
@@ -46,15 +57,16 @@ class GemmWorkload(LaunchedWorkload):
 
     def problem_of(self, world_size: int, operands: Operands, options: Sequence[Any]) -> Problem:
         """A is contiguous, B too or the transpose of such a matrix; B's depth and the bias fit the problem."""
-        a, b, bias = operands
+        a, b, bias, scale_a, scale_b = operands
         assert a is not None and b is not None
-        dtype = element_type({"a": a, "b": b, "bias": bias}, TORCH_DTYPES)
+        dtype = _element_types(a, b, bias, self.out_dtype(operands, options))
         _check_storage(a, b)
         given = dict(zip(self.options, options, strict=True))
         kind: type[Any] = self.problem_type
         problem = kind(
             **self.sizes(world_size, a, b, given), **given, dtype=dtype, world_size=world_size,
             b_order="kn" if b.is_contiguous() else "nk", bias=bias is not None,
+            scales=_kind_of_scales(a, b, scale_a, scale_b),
         )  # fmt: skip
         _, columns, depth = problem.gemm
         if b.shape[0] != depth or (bias is not None and bias.shape != (columns,)):
@@ -64,6 +76,15 @@ class GemmWorkload(LaunchedWorkload):
             )
         made: Problem = problem
         return made
+
+    def out_dtype(self, operands: Operands, options: Sequence[Any]) -> torch.dtype:
+        """The one that is asked for, else the default beside A's."""
+        a, asked = operands[0], dict(zip(self.options, options, strict=True))["out_dtype"]
+        assert a is not None
+        found = COMBINATIONS.get(NAMES.get(a.dtype, ""))
+        if found is None:
+            return a.dtype
+        return TORCH_DTYPES[found.results[0] if asked == "auto" else asked]
 
     def baselines(self, problem: Any, machine: Machine) -> dict[str, Config]:
         """The library's GEMM and its collective: eager, and as a CUDA graph where there are graphs."""
@@ -77,6 +98,50 @@ class GemmWorkload(LaunchedWorkload):
         return gemm_latency(problem, self.kernels.knobs.of(config), machine)
 
 
+def _element_types(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None, out: torch.dtype) -> str:
+    """Our name of A's element type. Raises InvalidProblem where the others' do not go with it."""
+    dtype = NAMES.get(a.dtype, "")
+    if dtype not in FP8:
+        return element_type({"a": a, "b": b, "bias": bias}, TORCH_DTYPES)
+    with_a = OPERAND_DTYPES[COMBINATIONS[dtype].b]
+    if b.dtype != with_a:
+        raise InvalidProblem(f"a is {a.dtype}, b is {b.dtype}; with such an a, b must be {with_a}")
+    if bias is not None and bias.dtype != out:
+        raise InvalidProblem(f"bias is {bias.dtype}; it must be of the result's type, {out}")
+    return dtype
+
+
+def _kind_of_scales(
+    a: torch.Tensor, b: torch.Tensor, scale_a: torch.Tensor | None, scale_b: torch.Tensor | None
+) -> str:  # fmt: skip
+    """The problem's word for scales of these shapes. Raises InvalidProblem where there is none."""
+    if scale_a is None and scale_b is None:
+        return "none"
+    of_a, of_b = (a.shape[0], a.shape[1]), (b.shape[0], b.shape[1])
+    shapes = {kind: scale_shapes(kind, of_a, of_b) for kind in SCALES[1:]}
+    said = "; ".join(f"{kind}: {list(for_a)} and {list(for_b)}" for kind, (for_a, for_b) in shapes.items())
+    got = " and ".join(_said(name, each) for name, each in (("scale_a", scale_a), ("scale_b", scale_b)))
+    if scale_a is None or scale_b is None:
+        raise InvalidProblem(f"{got}: give both scales, or none")
+    if scale_a.dtype != torch.float32 or scale_b.dtype != torch.float32:
+        raise InvalidProblem(f"{got}: scales must be {torch.float32}")
+    found = tuple((1,) if each.dim() == 0 else tuple(each.shape) for each in (scale_a, scale_b))
+    for kind, wanted in shapes.items():
+        if found == wanted:
+            if not scale_a.is_contiguous() or not scale_b.t().is_contiguous():
+                raise InvalidProblem(
+                    f"{got}: scale_a must be contiguous, and scale_b the transpose of a contiguous matrix, as b is"
+                )
+            return kind
+    raise InvalidProblem(f"{got}: with a {list(a.shape)} and b {list(b.shape)} allowed: {said}")
+
+
+def _said(name: str, scales: torch.Tensor | None) -> str:
+    if scales is None:
+        return f"{name} is None"
+    return f"{name} is {list(scales.shape)} {scales.dtype}, strides {scales.stride()}"
+
+
 def _check_storage(a: torch.Tensor, b: torch.Tensor) -> None:
     if a.dim() != 2 or b.dim() != 2 or not a.is_contiguous():
         raise InvalidProblem(
@@ -88,27 +153,30 @@ def _check_storage(a: torch.Tensor, b: torch.Tensor) -> None:
         )
 
 
-class GemmOperation(LaunchedOperation[P, GemmTensors, S]):
+class GemmOperation(LaunchedOperation[G, GemmTensors, S]):
     """The tensors of one rank, and the config prepared last. A subclass draws the inputs and knows the parts."""
 
     _product: torch.Tensor | None = None
-    """The reference without its bias, for A as it was drawn."""
-    _factor = 1.0
-    """The factor by which A has been multiplied since."""
+    """The reference without its bias, for A and its scales as they were drawn."""
+    _factors = (1.0, 1.0)
+    """The factors by which A and its scales have been multiplied since."""
 
     @abstractmethod
     def draw_operands(self, seed: int) -> torch.Tensor:
-        """Fill A, B and the bias; the product that the kernels owe this rank, without the bias, in type ``wide``."""
+        """Fill A, B, their scales and the bias; the product that the kernels owe this rank, without the bias, in type
+        ``wide``.
+        """
 
     def refresh(self, seed: int) -> None:
         """Every rank draws what it needs of every rank's operands, so that the reference needs no communication."""
-        self._product, self._factor = self.draw_operands(seed), 1.0
+        self._product, self._factors = self.draw_operands(seed), (1.0, 1.0)
         poison(self._tensors.c)
         self.poison()
 
     def inputs(self) -> Sequence[torch.Tensor]:
         tensors = self._tensors
-        return [tensor for tensor in (tensors.a, tensors.b, tensors.bias) if tensor is not None]
+        operands = (tensors.a, tensors.b, tensors.bias, tensors.scale_a, tensors.scale_b)
+        return [tensor for tensor in operands if tensor is not None]
 
     def outputs(self) -> Sequence[torch.Tensor]:
         return [self._tensors.c]
@@ -118,10 +186,21 @@ class GemmOperation(LaunchedOperation[P, GemmTensors, S]):
         self.refresh(seed)
         return _Multiples(self)
 
-    def multiply_a(self, factor: float) -> None:
-        """Enqueue what makes A ``factor`` times what was drawn."""
-        self._tensors.a.mul_(factor / self._factor)  # exact: nothing becomes smaller than it was drawn
-        self._factor = factor
+    def multiply_a(self, factor: float, of_scales: float) -> None:
+        """Enqueue what makes A, and its scales where there are any, so many times what was drawn."""
+        a, scale_a = self._tensors.a, self._tensors.scale_a
+        before, scales_before = self._factors
+        if scale_a is None:
+            a.mul_(factor / before)  # exact: nothing becomes smaller than it was drawn
+            of_scales = 1.0
+        else:
+            a.copy_(a.to(torch.float16) * (factor / before))  # fp8 has no arithmetic; exact in fp16
+            scale_a.mul_(of_scales / scales_before)
+        self._factors = factor, of_scales
+
+    @property
+    def scaled(self) -> bool:
+        return self._problem.scaled
 
     @property
     def wide(self) -> torch.dtype:
@@ -137,6 +216,24 @@ class GemmOperation(LaunchedOperation[P, GemmTensors, S]):
         """A random B of this rank's shape."""
         return drawn(tuple(self._tensors.b.shape), self._tensors.b.dtype, self._heap.device, seed)
 
+    def draw_scales(self, like: torch.Tensor | None, seed: int) -> torch.Tensor | None:
+        """Random scales of the form of ours, where there are any."""
+        return None if like is None else drawn_scales(tuple(like.shape), self._heap.device, seed)
+
+    def widened(self, matrix: torch.Tensor, scales: torch.Tensor | None) -> torch.Tensor:
+        """A or B as the reference takes it."""
+        return matrix.to(self.wide) if scales is None else dequantised(matrix, scales)
+
+    def put(self, a: torch.Tensor, scale_a: torch.Tensor | None, b: torch.Tensor, scale_b: torch.Tensor | None) -> None:
+        """Make these this rank's operands."""
+        tensors = self._tensors
+        tensors.a.copy_(a)
+        tensors.b.copy_(b)
+        if tensors.scale_a is not None and tensors.scale_b is not None:
+            assert scale_a is not None and scale_b is not None
+            tensors.scale_a.copy_(scale_a)
+            tensors.scale_b.copy_(scale_b)
+
     def draw_bias(self, seed: int, depth: int) -> None:
         """Fill the bias, where there is one, of a product of that depth."""
         bias = self._tensors.bias
@@ -144,11 +241,11 @@ class GemmOperation(LaunchedOperation[P, GemmTensors, S]):
             bias.copy_(drawn_bias(tuple(bias.shape), bias.dtype, self._heap.device, seed, depth))
 
     def error(self) -> Error:
-        return self.error_of(self._tensors.c, self._factor)
+        return self.error_of(self.outputs(), self._factors[0] * self._factors[1])
 
-    def error_of(self, c: torch.Tensor, factor: float) -> Error:
-        """Distance of a C from the reference for A times ``factor``."""
-        return distance(c, self.expected(factor))
+    def error_of(self, outputs: Sequence[torch.Tensor], factor: float) -> Error:
+        """Distance of outputs from the reference for a product of A and its scales times ``factor``."""
+        return distance(outputs[0], self.expected(factor))
 
     def expected(self, factor: float = 1.0) -> torch.Tensor:
         """The reference for A times ``factor``, in type ``wide``."""
@@ -158,7 +255,7 @@ class GemmOperation(LaunchedOperation[P, GemmTensors, S]):
 
 
 class _Multiples(InputSets):
-    """A as it was drawn, times each of ``FACTORS``."""
+    """A and its scales as they were drawn, times ``FACTORS`` and ``SCALE_FACTORS``."""
 
     count = len(FACTORS)
 
@@ -166,7 +263,8 @@ class _Multiples(InputSets):
         self._operation = operation
 
     def put(self, number: int) -> None:
-        self._operation.multiply_a(FACTORS[number])
+        self._operation.multiply_a(FACTORS[number], SCALE_FACTORS[number])
 
     def error(self, number: int, outputs: Sequence[torch.Tensor]) -> Error:
-        return self._operation.error_of(outputs[0], FACTORS[number])
+        scales = SCALE_FACTORS[number] if self._operation.scaled else 1.0
+        return self._operation.error_of(outputs, FACTORS[number] * scales)

@@ -40,6 +40,12 @@ class LaunchedWorkload(Workload):
         """The result's shape, of operands that fit each other; dimensions may be symbolic."""
         raise NotImplementedError(f"{self.name} has no operator")
 
+    def out_dtype(self, operands: Operands, options: Sequence[Any]) -> torch.dtype:
+        """The results' element type, of operands that fit each other: by default the first one's."""
+        first = operands[0]
+        assert first is not None
+        return first.dtype
+
     def out_shapes(self, world_size: int, operands: Operands, options: Sequence[Any]) -> list[tuple[int, ...]]:
         """The shape of each of the kernels' ``results``; by default all have the same."""
         return [self.out_shape(world_size, operands, options)] * len(self.kernels.results)

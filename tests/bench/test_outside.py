@@ -157,12 +157,12 @@ def test_a_run_sets_what_it_sees_beside_the_claim(tmp_path: Path, monkeypatch: p
 
 
 def test_all_workloads_run_and_nobody_exits_without_strict(tmp_path: Path) -> None:
-    words = [word for name in ("ag-rows/m=8", "ag-k", "ar-8192", "arn", "fd") for word in ("--only", name)]
+    words = [word for name in ("ag-rows/m=8", "ag-k", "ar-8192", "arn", "garn-8192", "fd") for word in ("--only", name)]
     done = run_script(str(FILES[0]), "--toy", *words, "--regimes", "pipelined", "--db", str(tmp_path / "none.db"),
                       "--json", str(tmp_path / "rows.json"), ranks=2)  # fmt: skip
     assert done.returncode == 0, done.stderr
     rows = rows_of(tmp_path / "rows.json")
-    assert [row["table"] for row in rows] == ["ag-rows", "ag-k", "ar-8192", "arn", "fd"]
+    assert [row["table"] for row in rows] == ["ag-rows", "ag-k", "ar-8192", "arn", "garn-8192", "fd"]
     assert all(row["source"] == "default" and "not tuned (default)" in row["flags"] for row in rows)
 
 
@@ -196,5 +196,15 @@ def test_two_ranks_on_gpus_go_through_all_regimes(tmp_path: Path) -> None:
     done = run_on_gpus("--toy", "--db", str(tmp_path / "none.db"), "--json", str(tmp_path / "rows.json"))
     assert done.returncode == 0, done.stderr
     rows = rows_of(tmp_path / "rows.json")
-    assert {row["table"] for row in rows} == {"ag-rows", "ag-k", "rs", "ar-28672", "ar-8192", "arn", "fd"}
+    assert {row["table"] for row in rows} == {
+        "ag-rows",
+        "ag-k",
+        "rs",
+        "ar-28672",
+        "ar-8192",
+        "arn",
+        "garn-28672",
+        "garn-8192",
+        "fd",
+    }
     assert {row["regime"] for row in rows} == set(outside.REGIMES)

@@ -8,16 +8,20 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
+import results
 from listed import LIST, selected
 from results import PAGES, Run, possible
 from results_table import Setting
 from results_tables import TABLES
 from results_text import NoMarkers, names_on, replaced
 from steps import JSON, LONGEST, Folder, Step, run_all
+
+from autotune.machine import machine, versions
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "bench/results.py"
@@ -211,10 +215,8 @@ def test_a_step_that_hangs_is_ended_with_all_that_it_started(tmp_path: Path) -> 
     folder = Folder(tmp_path, PLACE)
     child = "import subprocess\np = subprocess.Popen(['sleep', '600'])\n"
     hangs = written(folder, "hangs", child + "pathlib.Path(__file__ + '.pid').write_text(str(p.pid))\ntime.sleep(600)")
-    begin = time.monotonic()
     with pytest.raises(Exception, match="not done within"):
         folder.run(hangs, 5.0)
-    assert time.monotonic() - begin < 300
     assert ended(int((tmp_path / "hangs.py.pid").read_text()))
 
 
@@ -259,7 +261,7 @@ def test_no_step_begins_that_would_end_too_late(tmp_path: Path) -> None:
 def test_the_list_is_selected_from_by_name_and_field() -> None:
     assert [problem["m"] for _, problem in selected(["rs"], 4)] == [512, 2048, 4096, 8192]
     assert len(selected(["fd/batch=4"], 4)) == 7
-    assert len(selected(None, 4)) == sum(len(sizes.sizes()) for sizes in LIST) == 69
+    assert len(selected(None, 4)) == sum(len(sizes.sizes()) for sizes in LIST) == 77
     with pytest.raises(ValueError, match="rs/m=513 chooses nothing"):
         selected(["rs/m=513"], 4)
 
@@ -268,14 +270,22 @@ def script(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, str(SCRIPT), *words], capture_output=True, text=True, cwd=ROOT)
 
 
-def test_without_a_gpu_it_says_what_can_be_done(tmp_path: Path) -> None:
-    from autotune.machine import machine
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This machine, asked for in this process."""
+    place = {"machine": asdict(machine()), "versions": versions()}
+    monkeypatch.setattr(results, "here", lambda: place)
 
-    if not machine().is_interpreter:
-        pytest.skip("this machine has GPUs")
-    done = script("--folder", str(tmp_path))
-    assert done.returncode == 1 and "here is none" in done.stderr and "--toy" in done.stderr
-    assert "Traceback" not in done.stderr
+
+def main(monkeypatch: pytest.MonkeyPatch, *words: str) -> None:
+    monkeypatch.setattr(sys, "argv", [str(SCRIPT), *words])
+    results.main()
+
+
+@pytest.mark.skipif(not machine().is_interpreter, reason="this machine has GPUs")
+def test_without_a_gpu_it_says_what_can_be_done(tmp_path: Path, here: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(SystemExit, match="here is none.*--toy"):
+        main(monkeypatch, "--folder", str(tmp_path))
     assert not list(tmp_path.glob("*.json"))
 
 
@@ -287,15 +297,16 @@ def toy(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return done
 
 
-@pytest.mark.timeout(1200)
-def test_a_toy_is_measured_and_written_once(tmp_path: Path) -> None:
+def test_a_toy_is_measured_and_written_once(
+    tmp_path: Path, here: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     toy(tmp_path, "--only", "rs")
     page = tmp_path / "pages/docs/results.md"
     written = page.read_text()
     inside = written.split("<!-- results: rs -->")[1].split("<!-- end of")[0]
     assert "say nothing about GPUs" in inside and "\n| m=8 | " in inside
-    again = toy(tmp_path, "--only", "rs")
-    assert "[1/" not in again.stderr, "nothing is measured twice"
+    main(monkeypatch, "--toy", "--folder", str(tmp_path), "--only", "rs")
+    assert "[1/" not in capsys.readouterr().err, "nothing is measured twice"
     assert page.read_text() == written
 
 

@@ -13,14 +13,26 @@ from autotune.cli import app
 FOLDER = Path(__file__).parent / "help"
 
 GROUPS = ("run", "grid", "record", "show", "lookup", "report", "export")
-WORKLOADS = ("all-gather-gemm", "gemm-reduce-scatter", "gemm-all-reduce", "all-reduce-norm", "flash-decode")
+FLEET = ("start", "status", "watch", "stop")
+WORKLOADS = (
+    "all-gather-gemm",
+    "gemm-reduce-scatter",
+    "gemm-all-reduce",
+    "all-reduce-norm",
+    "gemm-all-reduce-norm",
+    "flash-decode",
+)
 
 COMMANDS: dict[str, tuple[str, ...]] = {
     "tune": (),
     **{name: (name,) for name in ("demo", "list", "import", "compare", "doctor", *GROUPS, *WORKLOADS)},
     **{f"{name}-workload": (name, "all-gather-gemm") for name in GROUPS},
+    "fleet": ("fleet",),
+    **{f"fleet-{name}": ("fleet", name) for name in FLEET},
 }
 """Every subcommand; of those that take a workload, the page of one workload too."""
+
+PAGES_OF_GROUPS = {f"{name}-workload" for name in GROUPS} | {f"fleet-{name}" for name in FLEET}
 
 
 def page(words: tuple[str, ...]) -> str:
@@ -39,7 +51,7 @@ def test_a_help_page_changes_only_on_purpose(name: str, monkeypatch: pytest.Monk
 def test_every_subcommand_has_its_page() -> None:
     app_groups = {info.name for info in app.build().registered_groups}
     app_commands = {info.name for info in app.build().registered_commands}
-    assert app_groups | app_commands == set(COMMANDS) - {"tune"} - {f"{name}-workload" for name in GROUPS}
+    assert app_groups | app_commands == set(COMMANDS) - PAGES_OF_GROUPS - {"tune"}
     assert {path.stem for path in FOLDER.glob("*.txt")} == set(COMMANDS)
 
 

@@ -15,10 +15,10 @@ WORKLOAD = workload("all_reduce_norm")
 MODES = {"bsp", "library_collective", "one_shot", "two_shot"}
 
 BLOCKS = [
-    {"block_m": 1, "num_warps": 1, "senders": 0},
-    {"block_m": 2, "num_warps": 4, "senders": 2},
-    {"block_m": 4, "num_warps": 2, "senders": 0},
-    {"block_m": 1, "num_warps": 2, "senders": 4},
+    {"norm_rows": 1, "norm_warps": 1, "senders": 0},
+    {"norm_rows": 2, "norm_warps": 4, "senders": 2},
+    {"norm_rows": 4, "norm_warps": 2, "senders": 0},
+    {"norm_rows": 1, "norm_warps": 2, "senders": 4},
 ]
 
 
@@ -46,10 +46,10 @@ def test_a_row_that_no_program_can_hold_is_refused() -> None:
 
 
 GPU_BLOCKS = [
-    {"block_m": 1, "num_warps": 8, "senders": 0},
-    {"block_m": 1, "num_warps": 16, "senders": 4},
-    {"block_m": 2, "num_warps": 16, "senders": 1},
-    {"block_m": 1, "num_warps": 4, "senders": 8},
+    {"norm_rows": 1, "norm_warps": 8, "senders": 0},
+    {"norm_rows": 1, "norm_warps": 16, "senders": 4},
+    {"norm_rows": 2, "norm_warps": 16, "senders": 1},
+    {"norm_rows": 1, "norm_warps": 4, "senders": 8},
 ]
 
 

@@ -87,7 +87,17 @@ def test_another_modes_first_config_stands_below_the_table(report: Report) -> No
     assert "\n\nNumber 2: mode=elsewhere " in text
 
 
-@pytest.mark.parametrize(("value", "text"), [(4.084, "4.08 µs"), (408.25, "408.2 µs"), (53728.4, "53728 µs")])
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (4.084, "4.08 µs"),
+        (408.25, "408.2 µs"),
+        (999.9, "999.9 µs"),
+        (999.96, "1.000 ms"),
+        (53728.4, "53.73 ms"),
+        (2803101, "2.803 s"),
+    ],
+)
 def test_microseconds(value: float, text: str) -> None:
     assert microseconds(value) == text
 

@@ -10,14 +10,16 @@ import pytest
 from compile_worker import Compilers
 
 from autotune.config import Config
+from autotune.errors import InvalidProblem
 from autotune.machine import H100, MI300X, MI350X, Machine
 from autotune.problem import Problem
 from autotune.workloads import workload
 
 SAMPLE = int(os.environ.get("COMPILE_SAMPLE", "12"))
-"""Configs of each workload, over all targets; 12 take about 6 s on two cores, from an empty compiler cache."""
+"""Configs of each workload, over all targets, with ``-m slow``."""
 
-WITHOUT_SHARED_MEMORY = {"push_kernel", "sum_kernel", "barrier_kernel"}
+WITHOUT_SHARED_MEMORY = {"push_kernel", "sum_kernel", "barrier_kernel", "all_reduce_norm_kernel", "add_norm_kernel"}
+"""A row may be one warp's."""
 LAUNCH_NOTHING_OF_OURS = {"bsp"}
 
 
@@ -41,6 +43,11 @@ PROBLEMS = {
         problem("gemm_all_reduce", m=64, n=8192, k=28672, world_size=8),
         problem("gemm_all_reduce", m=9, n=360, k=6 * 500, dtype="fp16", bias=True, b_order="nk", world_size=6),
     ],
+    "all_reduce_norm": [
+        problem("all_reduce_norm", m=64, n=8192, world_size=8),
+        problem("all_reduce_norm", m=3, n=5120, dtype="fp16", world_size=6),
+    ],
+    "gemm_all_reduce_norm": [problem("gemm_all_reduce_norm", m=64, n=8192, k=28672, world_size=8)],
 }
 """Large and even; small and odd."""
 
@@ -61,20 +68,73 @@ def sample(problem: Problem, machine: Machine, count: int) -> list[Config]:
     return list(found)
 
 
+def modes_of(name: str) -> set[str]:
+    """The modes with kernels of their own."""
+    return set(workload(name).space.modes) - LAUNCH_NOTHING_OF_OURS
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_every_mode_compiles_and_fits(name: str, compilers: Compilers) -> None:
+    """The problems in turn; for NVIDIA all modes, half of them for each of AMD's GPUs."""
+    modes = len(modes_of(name))
+    for machine in (H100, MI300X, MI350X):
+        samples = [[(problem, config) for config in sample(problem, machine, modes)] for problem in PROBLEMS[name]]
+        jobs = [samples[turn % len(samples)][turn] for turn in range(modes)]
+        assert {config["mode"] for _, config in jobs} == modes_of(name)
+        fits(machine, jobs if machine.kind == "cuda" else jobs[machine == MI350X :: 2], compilers)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("machine", [H100, MI300X, MI350X], ids=lambda machine: machine.arch)
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_a_sample_of_the_space_compiles_and_fits(name: str, machine: Machine, compilers: Compilers) -> None:
-    modes = len(workload(name).space.modes) - len(LAUNCH_NOTHING_OF_OURS)
-    count = max(modes, SAMPLE // 3 // len(PROBLEMS[name]))
+    count = max(len(modes_of(name)), SAMPLE // 3 // len(PROBLEMS[name]))
     jobs = [(problem, config) for problem in PROBLEMS[name] for config in sample(problem, machine, count)]
-    assert {config["mode"] for _, config in jobs} == set(workload(name).space.modes) - LAUNCH_NOTHING_OF_OURS
+    assert {config["mode"] for _, config in jobs} == modes_of(name)
+    # The search finds those slow; more would say that the constraint on registers is wrong. (What NVIDIA's tool states
+    # is all of the stack.)
+    assert fits(machine, jobs, compilers) <= len(jobs) // 5
+
+
+def fits(machine: Machine, jobs: list[tuple[Problem, Config]], compilers: Compilers) -> int:
+    """Compile them all; returns how many kernels spill registers where that says something."""
     spilled = 0
     for config, kernels in compilers.compiled(machine, jobs):
         for kernel in kernels:
-            fits = 0 < kernel.shared_memory <= machine.shared_memory
-            assert fits or kernel.name in WITHOUT_SHARED_MEMORY, f"{config}: {kernel}"
+            room = 0 < kernel.shared_memory <= machine.shared_memory
+            assert room or kernel.name in WITHOUT_SHARED_MEMORY, f"{config}: {kernel}"
             assert kernel.registers is not None and kernel.spills is not None, f"{config}: {kernel}"
             spilled += kernel.spills > 0 and machine.kind == "hip"
-    # The search finds those slow; more would say that the constraint on registers is wrong. (What NVIDIA's tool states
-    # is all of the stack.)
-    assert spilled <= len(jobs) // 5
+    return spilled
+
+
+@pytest.mark.parametrize(
+    ("machine", "dtype"),
+    [(H100, "fp8"), (MI300X, "fp8_fnuz"), pytest.param(MI350X, "fp8", marks=pytest.mark.slow)],
+    ids=lambda value: getattr(value, "arch", value),
+)
+def test_scaled_gemms_compile_for_the_machines_that_multiply_them(
+    machine: Machine, dtype: str, compilers: Compilers
+) -> None:
+    fields = {"m": 256, "n": 4 * 1024, "k": 4 * 1024, "dtype": dtype, "b_order": "nk", "world_size": 4}
+    jobs = []
+    for name, scales, count in (
+        ("all_gather_gemm", "row", 4), ("all_gather_gemm", "block", 4), ("gemm_reduce_scatter", "block", 2),
+        ("gemm_all_reduce", "tensor", 1),
+    ):  # fmt: skip
+        each = problem(name, scales=scales, **fields)
+        jobs += [(each, config) for config in sample(each, machine, count) if config["mode"] != "own_collective"]
+    for config, kernels in compilers.compiled(machine, jobs):
+        assert all(kernel.shared_memory <= machine.shared_memory for kernel in kernels), config
+
+
+@pytest.mark.parametrize(("machine", "dtype"), [(H100, "fp8_fnuz"), (MI300X, "fp8"), (MI350X, "fp8_fnuz")])
+def test_a_machine_without_matrix_units_for_an_element_type_says_so(machine: Machine, dtype: str) -> None:
+    for name in PROBLEMS.keys() - {"all_reduce_norm"}:
+        found = workload(name)
+        each = problem(name, m=64, n=256, k=256, dtype=dtype, scales="row", b_order="nk", world_size=2)
+        told = found.space.violation(found.default_config(each, machine), each, machine)
+        assert told is not None and told.startswith("element type") and "gfx942 takes fp8_fnuz" in told
+        for refused in (found.space.check_problem, found.space.narrowed):
+            with pytest.raises(InvalidProblem, match=f"on {machine.arch}: this machine has no matrix units"):
+                refused(each, machine)

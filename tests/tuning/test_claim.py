@@ -17,7 +17,7 @@ from fakes import LAPTOP
 from small_space import PROBLEM, WORKLOAD, Ranks, kept, run, time_of
 
 from autotune.config import Config
-from autotune.db import CacheKey, Lease, Store
+from autotune.db import CacheKey, Lease, Store, lease
 from autotune.errors import GangError
 from autotune.tuning import Progress, claim
 from autotune.workloads import provenance_of
@@ -156,7 +156,7 @@ def interrupting(seen: list[str]) -> Callable[[Progress], None]:
 
 
 def test_a_silent_holder_on_another_host_is_taken_over(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(claim, "SILENT_SECONDS", 0.5)
+    monkeypatch.setattr(lease, "SILENT_SECONDS", 0.5)
     with Store.open(path) as store:
         store.take_lease(study_of(store), lease_there())
     seen: list[str] = []
@@ -165,7 +165,7 @@ def test_a_silent_holder_on_another_host_is_taken_over(path: Path, monkeypatch: 
 
 
 def test_a_holder_on_another_host_whose_heart_beats_is_waited_for(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(claim, "SILENT_SECONDS", 2.0)
+    monkeypatch.setattr(lease, "SILENT_SECONDS", 2.0)
     theirs, over = lease_there(), threading.Event()
     with Store.open(path) as store:
         study = study_of(store)

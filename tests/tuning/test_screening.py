@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from planted import plant
+from scripts import run_script
 
 from autotune.config import Config
 from autotune.machine import H100
@@ -68,7 +67,7 @@ print(sys.modules["__main__"].__file__)
 def test_compilers_do_not_run_the_programs_script_again(screen: Screen, tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
-    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True)
+    done = run_script(str(script), interpreted=False)
     assert done.stdout.splitlines() == ["the script runs", "verdict None", str(script)], done.stderr
 
 

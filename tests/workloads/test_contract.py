@@ -50,6 +50,7 @@ def test_the_built_in_ones_and_the_examples_are_here() -> None:
         "gemm_reduce_scatter",
         "gemm_all_reduce",
         "all_reduce_norm",
+        "gemm_all_reduce_norm",
         "flash_decode",
         *USERS,
     }
@@ -117,6 +118,10 @@ SHAPES: dict[str, list[dict[str, Any]]] = {
     "flash_decode": [
         {"batch": batch, "q_heads": q_heads, "kv_heads": kv_heads, "head_dim": head_dim, "kv_len": 1000}
         for batch, q_heads, kv_heads, head_dim in ((1, 96, 12, 128), (16, 96, 12, 128), (3, 3, 1, 64), (2, 5, 1, 256))
+    ],
+    "gemm_all_reduce_norm": [
+        {"m": 1, "n": 8192, "k": 8192}, {"m": 40, "n": 360, "k": 8192, "bias": True},
+        {"m": 64, "n": 8192, "k": 8192, "dtype": "fp8", "scales": "row", "b_order": "nk"},
     ],
     "all_reduce_norm": [
         {"m": 1, "n": 8}, {"m": 1000, "n": 5120}, {"m": 64, "n": 16384, "dtype": "fp32"}, {"m": 8192, "n": 8192},

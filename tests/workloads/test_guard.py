@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from fakes import Bench
+from typer.testing import CliRunner
 
 import autotune
+from autotune.cli import app
 from autotune.errors import InvalidConfig
 from autotune.machine import INTERPRETED
 from autotune.runtime.lookup import forget_lookups
@@ -87,8 +86,7 @@ def test_a_prediction_that_is_no_time_counts_as_none(laptop: Bench, tmp_path: Pa
 
 def test_what_raises_on_a_rank_names_the_workload(tmp_path: Path) -> None:
     reference = wrong_toy(tmp_path, "unused", "pass")
-    command = [sys.executable, "-m", "autotune.cli", "run", reference, "--width", "64", "--trials", "2"]
-    environment = {**os.environ, "AUTOTUNE_DB": str(tmp_path / "cache.db"), "CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment)
-    assert done.returncode == 1 and "Traceback" not in done.stderr.partition("tune: error: ")[0]
+    words = ["run", reference, "--width", "64", "--trials", "2", "--db", str(tmp_path / "cache.db")]
+    done = CliRunner().invoke(app.build(), words)
+    assert done.exit_code == 1 and "Traceback" not in done.stderr.partition("tune: error: ")[0]
     assert f"tune: error: workload {reference}: rank 0 raised" in done.stderr and "NotImplementedError" in done.stderr

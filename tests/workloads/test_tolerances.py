@@ -14,10 +14,12 @@ import torch
 from fakes import EIGHT_GPUS
 
 from autotune.config import Config
-from autotune.kernels.launching.tensors import TORCH_DTYPES
-from autotune.machine import INTERPRETED, Machine
+from autotune.kernels.gemm.library import dequantised
+from autotune.kernels.gemm.problem import scale_shapes
+from autotune.kernels.launching.tensors import OPERAND_DTYPES, TORCH_DTYPES
+from autotune.machine import INTERPRETED, MI300X, Machine
 from autotune.workloads import Tolerance, workload
-from autotune.workloads.comparison import distance, drawn, drawn_bias, drawn_deep
+from autotune.workloads.comparison import distance, drawn, drawn_bias, drawn_deep, drawn_scales
 
 CPU = torch.device("cpu")
 DEPTH = 28672
@@ -160,3 +162,58 @@ def test_a_result_of_few_elements_may_scatter_more(machine: Machine) -> None:
         return found.tolerance_of(problem, OURS["all_gather_gemm"], machine).overall
 
     assert overall(2) > 1.5 * overall(1 << 12) and overall(1 << 12) < 1.1 * overall(1 << 16)
+
+
+def scaled(scales: str, **fields: Any) -> Any:
+    """A problem of one rank, as deep as those that are tuned."""
+    sizes = {"m": ROWS, "n": COLUMNS, "k": DEPTH, "world_size": 1, "b_order": "nk"}
+    return workload("all_gather_gemm").problem_type(**sizes, dtype="fp8", scales=scales, **fields)
+
+
+@pytest.mark.parametrize("scales", ["tensor", "row", "block"])
+def test_small_faults_of_scales_are_seen(scales: str) -> None:
+    fp8, found = OPERAND_DTYPES["fp8"], workload("all_gather_gemm")
+    a, b = drawn_deep((ROWS, DEPTH), fp8, CPU, 10), drawn((DEPTH, COLUMNS), fp8, CPU, 50)
+    shapes = scale_shapes(scales, (ROWS, DEPTH), (DEPTH, COLUMNS))
+    scale_a, scale_b = (drawn_scales(shape, CPU, 90 + number) for number, shape in enumerate(shapes))
+    expected = dequantised(a, scale_a) @ dequantised(b, scale_b)
+    tolerances = {
+        out: found.tolerance_of(scaled(scales, out_dtype=out), OURS["all_gather_gemm"], EIGHT_GPUS)
+        for out in ("bf16", "fp16", "fp32")
+    }
+
+    def passing(of_a: torch.Tensor, of_b: torch.Tensor, first: int = 0) -> set[str]:
+        """The types in which such a product would pass."""
+        product = dequantised(a, of_a)[:, first:] @ dequantised(b, of_b)[first:]
+        errors = {out: distance(product.to(TORCH_DTYPES[out]), expected) for out in tolerances}
+        allowed = tolerances.items()
+        return {out for out, t in allowed if errors[out].overall <= t.overall and errors[out].element <= t.element}
+
+    assert passing(scale_a, scale_b) == set(tolerances)
+    assert torch.finfo(fp8).max / 2 >= a.float().abs().max() > 64
+    faults = {
+        "dropped": (torch.ones_like(scale_a), scale_b),
+        "of b dropped": (scale_a, torch.ones_like(scale_b)),
+        "twice": (scale_a**2, scale_b),
+        "another call's": (drawn_scales(shapes[0], CPU, 77), scale_b),
+        "an earlier call's": (scale_a * 2, scale_b),
+    }
+    if scales != "tensor":
+        one_row = scale_a.clone()
+        one_row[-1] = scale_a[0]
+        faults |= {"the next row's": (scale_a.roll(1, 0), scale_b), "one row's": (one_row, scale_b)}
+        faults |= {"the next column's": (scale_a, scale_b.roll(1, 1 if scales == "row" else 0))}
+    for name, (of_a, of_b) in faults.items():
+        assert not passing(of_a, of_b), name
+    assert not passing(scale_a, scale_b, first=1), "the first of K is lost"
+
+
+def test_sums_in_tensor_cores_are_allowed_for_where_they_are() -> None:
+    found = workload("all_gather_gemm")
+
+    def allowed_overall(machine: Machine, **fields: Any) -> float:
+        return found.tolerance_of(scaled("row", **fields), OURS["all_gather_gemm"], machine).overall
+
+    assert allowed_overall(INTERPRETED, out_dtype="fp16") < allowed_overall(EIGHT_GPUS, out_dtype="fp16")
+    assert allowed_overall(EIGHT_GPUS) < 3e-3 < 1e-2 < allowed_overall(EIGHT_GPUS, fast_accum=True)
+    assert allowed_overall(MI300X) == allowed_overall(MI300X, fast_accum=True)

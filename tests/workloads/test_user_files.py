@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
-import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from scripts import run_script
 
 import autotune
 from autotune.errors import AutotuneError, InputError, InvalidProblem, UnknownWorkload
@@ -122,9 +122,7 @@ def test_a_main_script_looks_itself_up(tmp_path: Path) -> None:
         f"    found = autotune.lookup({str(tmp_path / 'my_op.py')!r} + ':Own', Rows(rows=8, world_size=2))\n"
         "    print(found.source, found.config['block'])\n"
     )
-    command = [sys.executable, str(write(tmp_path, after=after))]
-    environment = {"PYTHONPATH": ":".join(filter(None, [str(Path(__file__).parents[2]), *sys.path]))}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=900, env=environment)
+    done = run_script(str(write(tmp_path, after=after)))
     assert done.stdout.split() == ["default", "32"], done.stderr
 
 
@@ -221,7 +219,7 @@ def problem_with_a_plain_field() -> object:
 
 def test_a_plain_field_of_a_problem_is_named() -> None:
     with pytest.raises(
-        InvalidProblem, match=r"rows is a plain field; declare it with size\(\), choice\(\) or flag\(\)"
+        InvalidProblem, match=r"rows is a plain field; declare it with size\(\), number\(\), choice\(\) or flag\(\)"
     ):
         problem_with_a_plain_field()
 

@@ -13,7 +13,8 @@ from autotune.cli.options import Database, Json, RegimeName, Request
 from autotune.db import CacheKey, Differences, Entry, Provenance, TrialRecord
 from autotune.errors import NoDatabase
 from autotune.outcome import DEFAULT_REGIME, Regime, regime_of
-from autotune.report.figures import config_text, microseconds, regime_options
+from autotune.report.figures import config_text, microseconds, problem_text, regime_options
+from autotune.report.order import config_in_order
 from autotune.settings import default_database_url
 from autotune.workloads import provenance_of
 
@@ -54,7 +55,7 @@ def show_entry(
             }
         )
     else:
-        output.data(f"not in the cache: {problem}")
+        output.data(f"not in the cache: {problem_text(problem.as_dict())} world_size={problem.world_size}")
         if begun is not None:
             output.data(f"unfinished: {begun}; the same command continues it")
         if nearest is not None:
@@ -118,7 +119,7 @@ def _miss(nearest: Entry, differences: Differences, provenance: Provenance) -> s
     latency = nearest.winner.latency.of(Regime(nearest.key.regime))
     lines = [
         f"The nearest entry: {entry_title(nearest)}",
-        f"  {microseconds(latency)}: {config_text(nearest.winner.config)}",
+        f"  {microseconds(latency)}: {config_text(config_in_order(nearest.key, nearest.winner.config))}",
         "",
         output.columns(("field", "stored", "requested"), rows),
     ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as jsonlib
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -18,6 +17,7 @@ from autotune.cli.wanted import Wanted
 from autotune.db import Entry
 from autotune.errors import InputError, NoDatabase
 from autotune.report.figures import dashed, microseconds, problem_text
+from autotune.report.order import fields_in_order
 from autotune.suggestion import did_you_mean
 
 if TYPE_CHECKING:
@@ -163,7 +163,7 @@ def _values(number: int, review: Review) -> dict[str, Any]:
     return {
         "entry": number,
         "workload": key.workload,
-        "problem": jsonlib.loads(key.problem),
+        "problem": fields_in_order(key),
         "device": key.device,
         "config": dict(winner.config),
         "latency": winner.latency.median,
@@ -176,7 +176,7 @@ def _values(number: int, review: Review) -> dict[str, Any]:
 def _row(number: int, review: Review) -> tuple[str, ...]:
     key = review.entry.key
     return (
-        str(number), dashed(key.workload), problem_text(jsonlib.loads(key.problem)), f"{key.world_size} × {key.device}",
+        str(number), dashed(key.workload), problem_text(fields_in_order(key)), f"{key.world_size} × {key.device}",
         microseconds(review.entry.winner.latency.median), review.state.value, review.reason,
     )  # fmt: skip
 

@@ -11,6 +11,7 @@ from autotune.cli.options import Request
 from autotune.errors import InputError
 from autotune.problem import Problem
 from autotune.report.figures import dashed
+from autotune.sizes import parse_sizes
 
 MOST_PROBLEMS = 1000
 
@@ -27,10 +28,12 @@ class Sizes:
     @classmethod
     def of(cls, request: Request, held_out: str | None) -> Sizes:
         """Parse the command line; raises InputError."""
-        lists = {name: parse(request.given[name], name) for name in request.size_names if name in request.given}
+        lists = {
+            name: parse_sizes(request.given[name], f"--{name}") for name in request.size_names if name in request.given
+        }
         if held_out is None:
             return cls(_combined(lists), [])
-        name, apart = _free_dimension(request.workload.problem_type, lists), parse(held_out, "held-out")
+        name, apart = _free_dimension(request.workload.problem_type, lists), parse_sizes(held_out, "--held-out")
         both = [size for size in apart if size in lists[name]]
         if both:
             raise InputError(f"--held-out {held_out}: {both[0]} is also in --{dashed(name)} {request.given[name]}")
@@ -41,23 +44,6 @@ class Sizes:
         """Dimensions with several sizes."""
         found = [*self.every, *self.apart]
         return [name for name in found[0] if len({sizes[name] for sizes in found}) > 1]
-
-
-def parse(text: str, name: str) -> list[int]:
-    """``16,64,256``, ``1..1024`` (doubling), or both mixed. Raises InputError."""
-    found: list[int] = []
-    for part in text.split(","):
-        first, dots, last = part.strip().partition("..")
-        if not first.isdecimal() or (dots and not last.isdecimal()) or int(first) < 1:
-            raise InputError(f"--{name} {text}: write a list like 16,64,256 or a doubling range like 1..1024")
-        end = int(last) if dots else int(first)
-        if end < int(first):
-            raise InputError(f"--{name} {text}: the range {part.strip()} ends below its start")
-        value = int(first)
-        while value <= end:
-            found.append(value)
-            value *= 2
-    return list(dict.fromkeys(found))
 
 
 def _combined(lists: Mapping[str, Sequence[int]]) -> list[dict[str, int]]:

@@ -18,6 +18,7 @@ from autotune.db import Entry
 from autotune.errors import InputError, NoDatabase, UnknownWorkload
 from autotune.outcome import Regime
 from autotune.report.figures import config_text, dashed, latency_text, problem_text
+from autotune.report.order import config_in_order
 from autotune.suggestion import did_you_mean
 from autotune.workloads import names
 
@@ -106,6 +107,6 @@ def _row(entry: Entry) -> tuple[str, ...]:
         key.device,
         latency_text(entry.winner.latency, regime),
         speedup_text(entry.winner, regime),
-        config_text(entry.winner.config),
+        config_text(config_in_order(key, entry.winner.config)),
         f"{entry.finished_at:%Y-%m-%d %H:%M}",
     )

@@ -48,7 +48,8 @@ def tune_workload(
     request: Request, budget: Seconds = None, trials: Trials = None, effort: Effort = None, seed: Seed = 0,
     force: Force = False, regime: RegimeName = DEFAULT_REGIME.value,
     config: Annotated[
-        str | None, typer.Option(metavar="JSON", help="Check and measure this one config; store nothing.")
+        str | None,
+        typer.Option(metavar="CONFIG", help='Measure this config, "mode=push …" or JSON; store nothing.'),
     ] = None,
     optuna_storage: OptunaStorage = None, db: Database = None, json: Json = False,
 ) -> None:  # fmt: skip

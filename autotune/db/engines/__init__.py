@@ -1,7 +1,7 @@
 """Connects to a database by URL or path: SQLite files and PostgreSQL servers."""
 
 from autotune.db.engines.database import Database
-from autotune.db.engines.engine import database_url, open_database, place_of
+from autotune.db.engines.engine import database_url, has_secret, open_database, place_of, without_secret
 from autotune.db.engines.failures import intact, translated
 from autotune.db.engines.inspection import Condition, condition
 from autotune.db.engines.schema import CURRENT, Schema
@@ -13,8 +13,10 @@ __all__ = [
     "Schema",
     "condition",
     "database_url",
+    "has_secret",
     "intact",
     "open_database",
     "place_of",
     "translated",
+    "without_secret",
 ]

@@ -20,6 +20,9 @@ LOG = logging.getLogger("autotune")
 WRITING = "autotune_writing"
 """Execution option of a connection that will write: SQLite begins immediately, PostgreSQL takes the writers' lock."""
 
+AMONG = "autotune_among_writers"
+"""Execution option of a connection that writes while others do: PostgreSQL takes no lock but those of its rows."""
+
 PATIENCE = 60.0
 """Seconds of retries after a server went away."""
 
@@ -36,6 +39,7 @@ class Database:
         """``place``: the database's name in messages."""
         self.engine, self.place, self.schema = engine, place, schema
         self._writer = engine.execution_options(**{WRITING: True})
+        self._among_writers = engine.execution_options(**{WRITING: True, AMONG: True})
 
     def close(self) -> None:
         self.engine.dispose()
@@ -49,16 +53,22 @@ class Database:
 
         return self._patiently(attempt)
 
-    def write(self, work: Callable[[Session], T], *, patient: bool = True) -> T:
-        """Run ``work`` in one transaction, on disk on return. A retried ``work`` may find its first call done."""
+    def write(self, work: Callable[[Session], T], *, patient: bool = True, alone: bool = True) -> T:
+        """Run ``work`` in one transaction, on disk on return. A retried ``work`` may find its first call done.
+
+        Writers take turns. ``alone=False`` is for a ``work`` that is right beside others too, since it locks the rows
+        that it depends on; on a server it then waits for nobody else.
+        """
         if not self.schema.is_current:
             raise StoreError(
                 f"database {self.place} has schema {self.schema.revision!r} and is open for reading only; open it for "
                 "writing, which migrates it: tune something"
             )
 
+        writer = self._writer if alone else self._among_writers
+
         def attempt() -> T:
-            with Session(self._writer, expire_on_commit=False) as session, session.begin():
+            with Session(writer, expire_on_commit=False) as session, session.begin():
                 return work(session)
 
         if patient:

@@ -18,6 +18,11 @@ from autotune.errors import NoDatabase, StoreError
 
 ALLOWED = "use a file's path, sqlite:///FILE or postgresql+psycopg://USER@HOST/NAME"
 
+SECRETS = ("password", "sslpassword")
+"""Passwords among libpq's parameters."""
+
+MASK = "hidden"
+
 
 def database_url(given: str | os.PathLike[str]) -> URL:
     """Parse a URL or a plain path; raises StoreError for an unusable one."""
@@ -43,8 +48,23 @@ def database_url(given: str | os.PathLike[str]) -> URL:
 
 
 def place_of(url: URL) -> str:
-    """The file's path, or the URL without its password; for messages."""
-    return str(url.database) if url.get_backend_name() == "sqlite" else str(url)
+    """The file's path, or the URL with its passwords masked; for messages."""
+    if url.get_backend_name() == "sqlite":
+        return str(url.database)
+    return str(url.update_query_dict({name: MASK for name in SECRETS if name in url.query}))
+
+
+def has_secret(given: str) -> bool:
+    """True if a URL holds a password."""
+    url = database_url(given)
+    return url.password is not None or any(name in url.query for name in SECRETS)
+
+
+def without_secret(given: str) -> str:
+    """The URL without its passwords, to be used on hosts that have their own."""
+    url = database_url(given)
+    plain = URL.create(url.drivername, url.username, None, url.host, url.port, url.database, url.query)
+    return str(plain.difference_update_query(SECRETS))
 
 
 def open_database(url: URL, *, create: bool) -> Database:

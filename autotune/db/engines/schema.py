@@ -29,11 +29,15 @@ class Schema:
         """True for the schema that this package writes."""
         return self.revision == migrations.HEAD
 
+    def is_older_than(self, revision: str) -> bool:
+        """True for a known schema from before a revision."""
+        known = migrations.REVISIONS
+        return self.revision in known[: known.index(revision)]
+
     @cached_property
     def _prefix(self) -> str:
         """The prefix that this schema's table names do not have yet."""
-        known = migrations.REVISIONS
-        return "tuning_" if self.revision in known[: known.index(migrations.RENAMED)] else ""
+        return "tuning_" if self.is_older_than(migrations.RENAMED) else ""
 
     def name(self, model: type[Base]) -> str:
         """The model's table name in this schema."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 
 from autotune.heap.arena import SymmetricHeap
-from autotune.kernels.all_gather_gemm.library import multiply
 from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
+from autotune.kernels.all_gather_gemm.scratch import Scratch
+from autotune.kernels.gemm.library import multiply
 from autotune.kernels.launching.gemm import GemmTensors
 from autotune.kernels.launching.plan import Launch
 from autotune.kernels.launching.streams import on, side_stream, wait
@@ -19,22 +20,29 @@ class CopyEngine:
     """
 
     def __init__(
-        self, problem: AllGatherGemm, tensors: GemmTensors, inbox: torch.Tensor, launches: list[Launch],
+        self, problem: AllGatherGemm, tensors: GemmTensors, scratch: Scratch, launches: list[Launch],
         heap: SymmetricHeap, *, transfer_rows: int, streams: int,
     ) -> None:  # fmt: skip
         rows, _ = problem.shard
-        self._tensors = tensors
+        self._problem, self._tensors = problem, tensors
         self._enter, self._exit = launches
         own = slice(heap.rank * rows, (heap.rank + 1) * rows)
-        self._own = (tensors.a, tensors.c[own])
+        # What our GEMM reads, and the scales that it reads.
+        self._own = (tensors.a, tensors.scale_a, tensors.c[own])
         self._chunks = []
+        moved = [(tensors.a, scratch.inbox)]
+        if scratch.scale_inbox is not None:
+            assert tensors.scale_a is not None
+            moved.append((tensors.scale_a, scratch.scale_inbox))
         for back in range(1, problem.world_size):
             source = (heap.rank - back) % problem.world_size
-            remote = heap.peer(tensors.a, source)
+            remote = [heap.peer(shard, source) for shard, _ in moved]
             for begin in range(0, rows, transfer_rows):
                 end = min(begin + transfer_rows, rows)
                 here = slice(source * rows + begin, source * rows + end)
-                self._chunks.append((remote[begin:end], inbox[here], tensors.c[here]))
+                copies = [(inbox[here], there[begin:end]) for (_, inbox), there in zip(moved, remote, strict=True)]
+                scales = copies[1][0] if len(copies) > 1 else tensors.scale_a
+                self._chunks.append((copies, (copies[0][0], scales, tensors.c[here])))
         self._cuda = heap.device.type == "cuda"
         self._copying = side_stream(heap, "copies")
         self._multiplying = [side_stream(heap, f"gemm {each}") for each in range(streams)]
@@ -44,16 +52,20 @@ class CopyEngine:
         main = torch.cuda.current_stream() if self._cuda else None
         wait(self._multiplying, [main])
         with on(self._multiplying[0]):
-            multiply(self._own[0], self._tensors, self._own[1])
+            self._multiply(*self._own)
         self._enter.run()
         wait([self._copying], [main])
-        for number, (remote, inbox, out) in enumerate(self._chunks, start=1):
+        for number, (copies, operands) in enumerate(self._chunks, start=1):
             with on(self._copying):
-                inbox.copy_(remote)
+                for inbox, remote in copies:
+                    inbox.copy_(remote)
             stream = self._multiplying[number % len(self._multiplying)]
             wait([stream], [self._copying])
             with on(stream):
-                multiply(inbox, self._tensors, out)
+                self._multiply(*operands)
         wait([main], [self._copying])
         self._exit.run()
         wait([main], self._multiplying)
+
+    def _multiply(self, a: torch.Tensor, scale_a: torch.Tensor | None, out: torch.Tensor) -> None:
+        multiply(self._problem, a, scale_a, self._tensors, out, self._tensors.bias)

@@ -19,6 +19,7 @@ import triton.language as tl
 
 from autotune.heap import device as heap
 from autotune.kernels.primitives.counters import arrive, finish, read_epoch, wait_for_all
+from autotune.kernels.primitives.scales import BLOCK, ROW, SIDE, block_scale_b, scaled, scaled_columns
 from autotune.kernels.primitives.splits import join_splits, split_range
 from autotune.kernels.primitives.tiles import accumulate, load_a, load_b, store_tile, swizzle
 from autotune.kernels.primitives.transfer import fetch_shards, push_shard, wait_for_rows, wait_for_rows_of_each
@@ -64,14 +65,21 @@ def place_of(rank, slot, M, K, shard_rows, width, ROWS: tl.constexpr):
     return slot * M * tl.cast(K, tl.int64) + rank * apart
 
 
+@triton.jit
+def scale_place_of(rank, slot, M, shard_rows, columns, pitch, ROWS: tl.constexpr):
+    """The same for a shard's scales, ``columns`` for each row, in an inbox of ``pitch`` for each row of A."""
+    apart = shard_rows * tl.cast(pitch, tl.int64) if ROWS else columns
+    return slot * M * tl.cast(pitch, tl.int64) + rank * apart
+
+
 @triton.jit(
     do_not_specialize=[
         "M", "shard_rows", "transfer_rows", "comm_programs", "head_start", "group_m", "finishing", "rank", "spin_limit",
     ]
 )  # fmt: skip
 def gather_gemm_kernel(
-    a, inbox, b, c, shard, inbox_pointer, bias, partials, tickets,
-    M, N, K, shard_rows, width, stride_bk, stride_bn,
+    a, inbox, b, c, shard, inbox_pointer, bias, partials, tickets, scale_a, scale_shard, scale_inbox, scale_b,
+    M, N, K, shard_rows, width, stride_bk, stride_bn, scale_columns, scale_pitch,
     transfer_rows, comm_programs, head_start, group_m, finishing, rank,
     heap_bases, epoch_counter, arrivals, ready, done, status, spin_limit,
     WORLD: tl.constexpr, ROWS: tl.constexpr, GATHERED: tl.constexpr, SLOTS: tl.constexpr, TRANSFER: tl.constexpr,
@@ -80,7 +88,7 @@ def gather_gemm_kernel(
     CHUNKS: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     TMA: tl.constexpr, B_TRANSPOSED: tl.constexpr, EVEN_K: tl.constexpr,
-    BIAS: tl.constexpr, FLATTEN: tl.constexpr, PROXY_FENCE: tl.constexpr,
+    BIAS: tl.constexpr, FLATTEN: tl.constexpr, PROXY_FENCE: tl.constexpr, SCALES: tl.constexpr, PROMOTE: tl.constexpr,
 ):  # fmt: skip
     """C [M, N] = all_gather(A) @ B [K, N] + bias, reading remote rows from the inbox as their units arrive.
 
@@ -89,7 +97,8 @@ def gather_gemm_kernel(
     ``finishing`` is the number of programs that share the epoch. GATHERED: our own shard goes through the inbox too, so
     that a tile may have several owners and its depth be split; otherwise (rows layout, tiles that divide the shard)
     each tile has one owner, and our own are read from the shard. A tile waits for A in CHUNKS ranges of K, one after
-    the other: in rows layout they are units of their own, in K layout the shards of some ranks each.
+    the other: in rows layout they are units of their own, in K layout the shards of some ranks each. Scales of A that
+    travel, ``scale_shard``, arrive in ``scale_inbox``; the others are in ``scale_a``, for all rows.
     """
     pid = tl.program_id(0)
     programs = tl.num_programs(0)
@@ -98,6 +107,13 @@ def gather_gemm_kernel(
     epoch = read_epoch(epoch_counter)
     slot = epoch & (SLOTS - 1)  # not %: the epoch wraps around and is then negative
     first: tl.constexpr = 0 if GATHERED else 1
+    scale_place = 0
+    scale_first = 0
+    scale_next = 0
+    if scale_inbox is not None:
+        scale_place = scale_place_of(rank, slot, M, shard_rows, scale_columns, scale_pitch, ROWS)
+        scale_first = scale_place_of(0, slot, M, shard_rows, scale_columns, scale_pitch, ROWS)
+        scale_next = scale_place_of(1, 0, M, shard_rows, scale_columns, scale_pitch, ROWS)
 
     if TRANSFER == FETCH:
         if pid == 0:
@@ -108,6 +124,7 @@ def gather_gemm_kernel(
                 shard, inbox_pointer, place_of(rank, slot, M, K, shard_rows, width, ROWS), arrivals, shard_rows, width,
                 K, transfer_rows, pid, comm_programs, rank, heap_bases,
                 WORLD, CHUNKS if ROWS else 1, STEP_ROWS, STEP_COLUMNS, VECTOR, HINT, ROTATE, first,
+                scale_shard, scale_inbox, scale_place, scale_columns, scale_pitch,
             )  # fmt: skip
         if TRANSFER == FETCH:
             fetch_shards(
@@ -115,6 +132,7 @@ def gather_gemm_kernel(
                 place_of(1, 0, M, K, shard_rows, width, ROWS), arrivals, shard_rows, width, K,
                 transfer_rows, pid, comm_programs, rank, heap_bases, ready, done, epoch, status, spin_limit,
                 WORLD, CHUNKS if ROWS else 1, STEP_ROWS, STEP_COLUMNS, VECTOR, HINT, ROTATE, first,
+                scale_shard, scale_inbox, scale_first, scale_next, scale_columns, scale_pitch,
             )  # fmt: skip
     if TRANSFER == NONE:
         # Another kernel pushes: comm_programs is its size, and all programs of this one are workers.
@@ -123,6 +141,16 @@ def gather_gemm_kernel(
 
     target = (epoch + 1) * comm_programs
     base_row = slot * M
+    if scale_inbox is not None:
+        scales = scale_inbox
+        own_scales = scale_shard
+        scale_row = base_row
+        scale_rows = SLOTS * M
+    else:
+        scales = scale_a
+        own_scales = scale_a
+        scale_row = 0
+        scale_rows = M
     tiles_m = tl.cdiv(M, BLOCK_M)
     tiles_n = tl.cdiv(N, BLOCK_N)
     early = head_start * workers
@@ -144,6 +172,8 @@ def gather_gemm_kernel(
             last = tl.minimum(row + BLOCK_M, M) - 1
             first_k, end_k = split_range(split, K, SPLITS, BLOCK_K)
             acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
+            if SCALES == ROW:
+                waited = 0
             if PRELOAD:
                 # The first step of B is on its way while we wait; with deep steps and splits that is all of it.
                 b_tile = load_b(
@@ -165,16 +195,23 @@ def gather_gemm_kernel(
                         counters, first_source, last_source, shard_rows if ROWS else 0, row, last, shard_rows,
                         transfer_rows, target, status, spin_limit, WORLD, PROXY_FENCE,
                     )  # fmt: skip
+                    if SCALES == ROW:
+                        waited += late
                     if PRELOAD:
                         a_tile = load_a(
                             inbox, base_row + row + late, SLOTS * M, K, low, high, BLOCK_M, BLOCK_K, TMA
                         )  # fmt: skip
-                        acc = tl.dot(a_tile, b_tile, acc, input_precision="ieee")
+                        acc = tl.dot(a_tile, b_tile, acc, input_precision="ieee", max_num_imprecise_acc=PROMOTE)
                         low += BLOCK_K
                     acc = accumulate(
                         acc, inbox, base_row + row + late, SLOTS * M, K, b, N, n * BLOCK_N, stride_bk, stride_bn,
                         low, high, BLOCK_M, BLOCK_N, BLOCK_K, TMA, B_TRANSPOSED, EVEN_K,
+                        scales, scale_b, SCALES, PROMOTE,
                     )  # fmt: skip
+            acc = scaled(
+                acc, scales, scale_row + row + (waited if SCALES == ROW else 0), scale_rows, scale_b, n * BLOCK_N, N,
+                BLOCK_M, BLOCK_N, SCALES,
+            )  # fmt: skip
             if SPLITS == 1:
                 store_tile(acc, c, row, n * BLOCK_N, M, N, bias, BLOCK_M, BLOCK_N, TMA, BIAS)
             else:
@@ -191,8 +228,9 @@ def gather_gemm_kernel(
             acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
             acc = accumulate(
                 acc, a, m * BLOCK_M, shard_rows, K, b, N, n * BLOCK_N, stride_bk, stride_bn,
-                0, K, BLOCK_M, BLOCK_N, BLOCK_K, TMA, B_TRANSPOSED, EVEN_K,
+                0, K, BLOCK_M, BLOCK_N, BLOCK_K, TMA, B_TRANSPOSED, EVEN_K, own_scales, scale_b, SCALES, PROMOTE,
             )  # fmt: skip
+            acc = scaled(acc, own_scales, m * BLOCK_M, shard_rows, scale_b, n * BLOCK_N, N, BLOCK_M, BLOCK_N, SCALES)
             store_tile(acc, c, rank * shard_rows + m * BLOCK_M, n * BLOCK_N, M, N, bias, BLOCK_M, BLOCK_N, TMA, BIAS)
         for turn in tl.range(middle, end, flatten=FLATTEN):
             tile = tile_of(turn, worker, pid, early, head_start, workers, programs) - own
@@ -207,16 +245,24 @@ def gather_gemm_kernel(
             row_in_shard = m_in_shard * BLOCK_M
             row = source * shard_rows + row_in_shard
             acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
+            if SCALES == ROW:
+                waited = 0
             for chunk in range(CHUNKS):
                 low, high = chunk_of(chunk, rank, K, WORLD, CHUNKS, ROWS)
                 late = wait_for_rows(
                     arrivals + chunk * WORLD * tl.cdiv(shard_rows, transfer_rows), source, row_in_shard,
                     row_in_shard + BLOCK_M - 1, shard_rows, transfer_rows, target, status, spin_limit, PROXY_FENCE,
                 )  # fmt: skip
+                if SCALES == ROW:
+                    waited += late
                 acc = accumulate(
                     acc, inbox, base_row + row + late, SLOTS * M, K, b, N, n * BLOCK_N, stride_bk, stride_bn,
-                    low, high, BLOCK_M, BLOCK_N, BLOCK_K, TMA, B_TRANSPOSED, EVEN_K,
+                    low, high, BLOCK_M, BLOCK_N, BLOCK_K, TMA, B_TRANSPOSED, EVEN_K, scales, scale_b, SCALES, PROMOTE,
                 )  # fmt: skip
+            acc = scaled(
+                acc, scales, scale_row + row + (waited if SCALES == ROW else 0), scale_rows, scale_b, n * BLOCK_N, N,
+                BLOCK_M, BLOCK_N, SCALES,
+            )  # fmt: skip
             store_tile(acc, c, row, n * BLOCK_N, M, N, bias, BLOCK_M, BLOCK_N, TMA, BIAS)
 
     last_out = finish(epoch_counter, finishing)
@@ -227,24 +273,30 @@ def gather_gemm_kernel(
 
 @triton.jit(do_not_specialize=["M", "shard_rows", "transfer_rows", "finishing", "rank"])
 def push_kernel(
-    shard, inbox_pointer, M, K, shard_rows, width, transfer_rows, finishing, rank, heap_bases, epoch_counter, arrivals,
+    shard, inbox_pointer, scale_shard, scale_inbox, M, K, shard_rows, width, scale_columns, scale_pitch, transfer_rows,
+    finishing, rank, heap_bases, epoch_counter, arrivals,
     WORLD: tl.constexpr, ROWS: tl.constexpr, GATHERED: tl.constexpr, SLOTS: tl.constexpr, ROTATE: tl.constexpr,
     STEP_ROWS: tl.constexpr, STEP_COLUMNS: tl.constexpr, VECTOR: tl.constexpr, HINT: tl.constexpr,
     CHUNKS: tl.constexpr,
 ):  # fmt: skip
     """Push our shard to every peer's inbox, as a separate kernel; shares the epoch with the GEMM's programs."""
     slot = read_epoch(epoch_counter) & (SLOTS - 1)
+    scale_place = 0
+    if scale_inbox is not None:
+        scale_place = scale_place_of(rank, slot, M, shard_rows, scale_columns, scale_pitch, ROWS)
     push_shard(
         shard, inbox_pointer, place_of(rank, slot, M, K, shard_rows, width, ROWS), arrivals, shard_rows, width, K,
         transfer_rows, tl.program_id(0), tl.num_programs(0), rank, heap_bases,
         WORLD, CHUNKS if ROWS else 1, STEP_ROWS, STEP_COLUMNS, VECTOR, HINT, ROTATE, 0 if GATHERED else 1,
+        scale_shard, scale_inbox, scale_place, scale_columns, scale_pitch,
     )  # fmt: skip
     finish(epoch_counter, finishing)
 
 
 @triton.jit(do_not_specialize=["M", "shard_rows", "rank", "spin_limit"])
 def gather_kernel(
-    shard, inbox_pointer, M, K, shard_rows, width, rank, heap_bases, epoch_counter, arrivals, ready, status, spin_limit,
+    shard, inbox_pointer, scale_shard, scale_inbox, M, K, shard_rows, width, scale_columns, scale_pitch, rank,
+    heap_bases, epoch_counter, arrivals, ready, status, spin_limit,
     WORLD: tl.constexpr, ROWS: tl.constexpr, ROTATE: tl.constexpr,
     STEP_ROWS: tl.constexpr, STEP_COLUMNS: tl.constexpr, VECTOR: tl.constexpr, HINT: tl.constexpr,
 ):  # fmt: skip
@@ -255,9 +307,13 @@ def gather_kernel(
     if pid == 0:
         arrive(ready, rank, heap_bases, WORLD)
     wait_for_all(ready, epoch + 1, status, spin_limit, WORLD)
+    scale_place = 0
+    if scale_inbox is not None:
+        scale_place = scale_place_of(rank, 0, M, shard_rows, scale_columns, scale_pitch, ROWS)
     push_shard(
         shard, inbox_pointer, place_of(rank, 0, M, K, shard_rows, width, ROWS), arrivals, shard_rows, width, K,
         shard_rows, pid, programs, rank, heap_bases, WORLD, 1, STEP_ROWS, STEP_COLUMNS, VECTOR, HINT, ROTATE, 0,
+        scale_shard, scale_inbox, scale_place, scale_columns, scale_pitch,
     )  # fmt: skip
     if finish(epoch_counter, programs):
         wait_for_all(arrivals, (epoch + 1) * programs, status, spin_limit, WORLD)
@@ -265,12 +321,13 @@ def gather_kernel(
 
 @triton.jit(do_not_specialize=["M", "shard_rows", "group_m", "rank", "spin_limit"])
 def pull_gemm_kernel(
-    b, c, shard, bias, M, N, K, shard_rows, width, stride_bk, stride_bn, group_m, rank,
+    b, c, shard, bias, scale_a, scale_shard, scale_b,
+    M, N, K, shard_rows, width, stride_bk, stride_bn, scale_columns, scale_pitch, group_m, rank,
     heap_bases, epoch_counter, ready, done, status, spin_limit,
     WORLD: tl.constexpr, ROWS: tl.constexpr, ALIGNED: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     TMA: tl.constexpr, B_TRANSPOSED: tl.constexpr, EVEN_K: tl.constexpr,
-    BIAS: tl.constexpr, HINT: tl.constexpr,
+    BIAS: tl.constexpr, HINT: tl.constexpr, SCALES: tl.constexpr, PROMOTE: tl.constexpr,
 ):  # fmt: skip
     """The paper's consumer-driven kernel: every tile of A is loaded from its owner, again for each column of tiles.
 
@@ -313,6 +370,8 @@ def pull_gemm_kernel(
                 b + (first_k + ks).to(tl.int64)[:, None] * stride_bk + columns.to(tl.int64)[None, :] * stride_bn
                 if not TMA else 0
             )  # fmt: skip
+            if SCALES == BLOCK:
+                scale_pointers = (scale_shard + row_in_shard.to(tl.int64) * scale_columns + late * 4)[:, None]
             for k in range(0, width, BLOCK_K):
                 if EVEN_K:
                     a_tile = heap.load(a_pointers, rank, source, heap_bases, hint=(1, HINT))
@@ -331,8 +390,23 @@ def pull_gemm_kernel(
                     else:
                         b_tile = tl.load(b_pointers, mask=ks[:, None] < width - k, other=0.0)
                     b_pointers += BLOCK_K * stride_bk
-                acc = tl.dot(a_tile, b_tile, acc, input_precision="ieee")
+                if SCALES == BLOCK:
+                    factors = heap.load(scale_pointers + k // SIDE, rank, source, heap_bases)
+                    at = first_k + k
+                    factors = factors * block_scale_b(scale_b, at, scale_pitch, n * BLOCK_N, N, BLOCK_N)
+                    acc += tl.dot(a_tile, b_tile) * factors
+                else:
+                    acc = tl.dot(a_tile, b_tile, acc, input_precision="ieee", max_num_imprecise_acc=PROMOTE)
                 a_pointers += BLOCK_K
+        if SCALES == ROW and scale_shard is not None:
+            if ALIGNED:
+                owner = row // shard_rows
+            else:
+                owner = (rows // shard_rows)[:, None]
+            acc *= heap.load((scale_shard + rows % shard_rows + late * 4)[:, None], rank, owner, heap_bases)
+            acc = scaled_columns(acc, scale_b, n * BLOCK_N, N, BLOCK_N)
+        else:
+            acc = scaled(acc, scale_a, row, M, scale_b, n * BLOCK_N, N, BLOCK_M, BLOCK_N, SCALES)
         store_tile(acc, c, row, n * BLOCK_N, M, N, bias, BLOCK_M, BLOCK_N, TMA, BIAS)
     if finish(epoch_counter, programs):
         heap.signal_each(done + rank, rank, heap_bases, WORLD, 0)

@@ -18,12 +18,13 @@ from autotune.kernels.all_gather_gemm.copy_engine import CopyEngine
 from autotune.kernels.all_gather_gemm.library import bulk_synchronous, gather_and_multiply
 from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
 from autotune.kernels.all_gather_gemm.scratch import Scratch
+from autotune.kernels.gemm.problem import blocks
 from autotune.kernels.launching.contract import Call, Kernels
 from autotune.kernels.launching.gemm import GemmKnobs, GemmTensors
 from autotune.kernels.launching.graphs import graphed
 from autotune.kernels.launching.plan import Launch, in_order
 from autotune.kernels.launching.streams import side_stream
-from autotune.kernels.launching.tensors import TORCH_DTYPES, Allocate, Run
+from autotune.kernels.launching.tensors import OPERAND_DTYPES, Allocate, Run
 from autotune.kernels.primitives.barrier import barrier_kernel
 from autotune.machine import Machine
 
@@ -61,8 +62,8 @@ class AllGatherGemmKernels(Kernels[AllGatherGemm, AllGatherGemmKnobs, GemmTensor
 
     def tensors(self, problem: AllGatherGemm, shared: Allocate, own: Allocate) -> GemmTensors:
         """A's shard lies on the heap if the problem says so."""
-        a = (shared if problem.in_place else own)(problem.shard, TORCH_DTYPES[problem.dtype])
-        return GemmTensors.allocate(problem, a, (problem.m, problem.n_local), own)
+        a = (shared if problem.in_place else own)(problem.shard, OPERAND_DTYPES[problem.dtype])
+        return GemmTensors.allocate(problem, a, (problem.k, problem.n_local), (problem.m, problem.n_local), own)
 
     def scratch(
         self, problem: AllGatherGemm, knobs: AllGatherGemmKnobs, machine: Machine, shared: Allocate, own: Allocate
@@ -74,6 +75,7 @@ class AllGatherGemmKernels(Kernels[AllGatherGemm, AllGatherGemmKnobs, GemmTensor
         staged = whole or knobs.transfer_rows > 0
         units = 1 if whole else math.ceil(problem.shard[0] / knobs.transfer_rows) if staged else 0
         ints = torch.int32
+        rows = knobs.slots * problem.m * staged
         partials, tickets = knobs.partials(problem.m, problem.n_local, own)
         return Scratch(
             epoch_counter=shared((1,), torch.int64),
@@ -81,16 +83,18 @@ class AllGatherGemmKernels(Kernels[AllGatherGemm, AllGatherGemmKnobs, GemmTensor
             ready=shared((problem.world_size,), ints),
             done=shared((problem.world_size,), ints),
             arrivals=shared((knobs.k_chunks, problem.world_size, units), ints),
-            inbox=shared((knobs.slots * problem.m * staged, problem.k), TORCH_DTYPES[problem.dtype]),
+            inbox=shared((rows, problem.k), OPERAND_DTYPES[problem.dtype]),
+            scale_inbox=shared((rows, problem.scale_columns), torch.float32) if problem.gathers_scales else None,
             partials=partials,
             tickets=tickets,
         )
 
     def scratch_bytes(self, problem: AllGatherGemm) -> int:
-        """Two inboxes, and the counters of the smallest units."""
+        """Two inboxes, and the counters of the smallest units; with scales, theirs and a copy of ours."""
         rows, _ = problem.shard
+        scales = 3 * problem.m * problem.scale_columns * 4 if problem.gathers_scales else 0
         arrivals = MOST_CHUNKS * problem.world_size * rows * 4 // 16 + 1024
-        return 2 * problem.m * problem.k * problem.element_size + arrivals + (64 << 10)
+        return 2 * problem.m * problem.k * problem.element_size + scales + arrivals + (64 << 10)
 
     def plan(self, call: GatherCall) -> list[Launch]:
         """A push in its own launch comes before the GEMM. ``copy_engine``: the launch before its copies, and the one
@@ -110,11 +114,11 @@ class AllGatherGemmKernels(Kernels[AllGatherGemm, AllGatherGemmKnobs, GemmTensor
         knobs = call.knobs
         if knobs.mode == "copy_engine":
             return CopyEngine(
-                call.problem, call.tensors, call.scratch.inbox, launches, heap,
+                call.problem, call.tensors, call.scratch, launches, heap,
                 transfer_rows=knobs.transfer_rows, streams=knobs.gemm_streams,
             )  # fmt: skip
         if knobs.mode == "own_collective":
-            return functools.partial(gather_and_multiply, launches[0], call.tensors, call.scratch.inbox)
+            return functools.partial(gather_and_multiply, launches[0], call.problem, call.tensors, call.scratch)
         if knobs.push_site == "side_stream" and heap.device.type == "cuda":
             push, gemm = launches
             return _SideStream(push, gemm, side_stream(heap, "push"))
@@ -128,6 +132,10 @@ class AllGatherGemmKernels(Kernels[AllGatherGemm, AllGatherGemmKnobs, GemmTensor
     def read_by_peers(self, problem: AllGatherGemm, knobs: AllGatherGemmKnobs) -> tuple[int, int] | None:
         """The shard, if peers pull or copy it, and whenever the caller writes it in place."""
         return problem.shard if problem.in_place or knobs.mode in READ_BY_PEERS else None
+
+    def also_read_by_peers(self, problem: AllGatherGemm, knobs: AllGatherGemmKnobs) -> tuple[str, ...]:
+        """The scales of the shard, if peers pull or copy it."""
+        return ("scale_a",) if problem.gathers_scales and knobs.mode in READ_BY_PEERS else ()
 
 
 KERNELS = AllGatherGemmKernels()
@@ -160,7 +168,18 @@ def _shard(call: GatherCall) -> dict[str, Any]:
     problem, (rows, width) = call.problem, call.problem.shard
     return {
         "shard": call.tensors.a, "M": problem.m, "K": problem.k, "shard_rows": rows, "width": width,
-        "ROWS": problem.rows_layout, "HINT": _hint(problem),
+        "ROWS": problem.rows_layout, "HINT": _hint(problem), **_scales(call),
+    }  # fmt: skip
+
+
+def _scales(call: GatherCall) -> dict[str, Any]:
+    """Arguments of every kernel that moves A's scales; None where they stay where they are."""
+    problem, moving = call.problem, call.problem.gathers_scales
+    width = problem.shard[1] if problem.scales == "block" else 1
+    return {
+        "scale_shard": call.tensors.scale_a if moving else None,
+        "scale_columns": (blocks(width) if moving else None),
+        "scale_pitch": problem.scale_columns if moving else None,
     }  # fmt: skip
 
 
@@ -184,6 +203,7 @@ def _gemm(call: GatherCall) -> dict[str, Any]:
     return {
         **call.knobs.common(call.problem, call.tensors), **_ranks(call), **_shard(call),
         "N": call.problem.n_local, "ready": call.scratch.ready, "done": call.scratch.done,
+        "scale_a": None if call.problem.gathers_scales else call.tensors.scale_a,
     }  # fmt: skip
 
 
@@ -208,7 +228,8 @@ def _gather_gemm(call: GatherCall) -> list[Launch]:
         head_start = knobs.head_start if same_launch else 0
     gathered = not _aligned(call) or knobs.split_k > 1
     transfer = {
-        "inbox_pointer": scratch.inbox, "arrivals": scratch.arrivals, "transfer_rows": knobs.transfer_rows,
+        "inbox_pointer": scratch.inbox, "scale_inbox": scratch.scale_inbox, "arrivals": scratch.arrivals,
+        "transfer_rows": knobs.transfer_rows,
         "finishing": programs + (0 if same_launch else communicating),
         "SLOTS": knobs.slots, "GATHERED": gathered, "CHUNKS": knobs.k_chunks, **_step(call),
     }  # fmt: skip
@@ -235,7 +256,10 @@ def _gather_gemm(call: GatherCall) -> list[Launch]:
 def _gather(call: GatherCall) -> Launch:
     """The all-gather in front of the library's GEMM."""
     scratch = call.scratch
-    boxes = {"inbox_pointer": scratch.inbox, "arrivals": scratch.arrivals, "ready": scratch.ready}
+    boxes = {
+        "inbox_pointer": scratch.inbox, "scale_inbox": scratch.scale_inbox, "arrivals": scratch.arrivals,
+        "ready": scratch.ready,
+    }  # fmt: skip
     arguments = _ranks(call) | _shard(call) | _step(call) | boxes
     return Launch(device.gather_kernel, call.knobs.comm_programs, arguments, {"num_warps": 8})
 

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+from typing import Any
+
 import torch
 
 from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
+from autotune.kernels.all_gather_gemm.scratch import Scratch
+from autotune.kernels.gemm.library import multiply
 from autotune.kernels.launching.gemm import GemmTensors
 from autotune.kernels.launching.plan import Launch
 from autotune.kernels.launching.tensors import Run
@@ -15,26 +20,63 @@ def bulk_synchronous(problem: AllGatherGemm, tensors: GemmTensors) -> Run:
 
     In K layout the shard is gathered transposed: the result is A transposed, which the library's GEMM takes as it is.
     """
+    if problem.scaled:
+        return _scaled(problem, tensors)
     a, by_rows = tensors.a, problem.rows_layout
     shape = (problem.m, problem.k) if by_rows else (problem.k, problem.m)
 
     def run() -> None:
         gathered = a.new_empty(shape)
         torch.distributed.all_gather_into_tensor(gathered, a if by_rows else a.t().contiguous())
-        multiply(gathered if by_rows else gathered.t(), tensors, tensors.c)
+        multiply(problem, gathered if by_rows else gathered.t(), None, tensors, tensors.c, tensors.bias)
 
     return run
 
 
-def gather_and_multiply(gather: Launch, tensors: GemmTensors, inbox: torch.Tensor) -> None:
+def _scaled(problem: AllGatherGemm, tensors: GemmTensors) -> Run:
+    """The same with fp8: bytes are gathered, and scales that travel, both by one launch of the library.
+
+    In K layout one copy puts what was gathered in order: the library's scaled GEMM takes no transposed A.
+    """
+    a, scale_a = tensors.a, tensors.scale_a
+    assert scale_a is not None
+    travelling = [a, scale_a] if problem.gathers_scales else [a]
+
+    def run() -> None:
+        gathered = [each.new_empty((problem.world_size, *each.shape)) for each in travelling]
+        gather(gathered, travelling)
+        whole, *scales = [_joined(each, problem.rows_layout) for each in gathered]
+        multiply(problem, whole, scales[0] if scales else scale_a, tensors, tensors.c, tensors.bias)
+
+    return run
+
+
+def gather(gathered: list[torch.Tensor], shards: list[torch.Tensor]) -> None:
+    """The library's all-gather of bytes, of several tensors at once; ``gathered``: [world_size, *shard]."""
+    with _at_once(shards[0].device) if len(shards) > 1 else contextlib.nullcontext():
+        for whole, shard in zip(gathered, shards, strict=True):
+            torch.distributed.all_gather_into_tensor(_bytes(whole), _bytes(shard))
+
+
+def _at_once(device: torch.device) -> contextlib.AbstractContextManager[Any]:
+    """Makes one launch of the collectives within, where the library can: gloo cannot."""
+    if device.type != "cuda":
+        return contextlib.nullcontext()
+    manager: contextlib.AbstractContextManager[Any] = torch.distributed._coalescing_manager(device=device)  # type: ignore[attr-defined]
+    return manager
+
+
+def _bytes(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.view(-1).view(torch.uint8)
+
+
+def _joined(gathered: torch.Tensor, by_rows: bool) -> torch.Tensor:
+    """Shards [world_size, rows, columns] as one matrix, on top of each other or side by side."""
+    return gathered.flatten(0, 1) if by_rows else gathered.transpose(0, 1).flatten(1)
+
+
+def gather_and_multiply(gather: Launch, problem: AllGatherGemm, tensors: GemmTensors, scratch: Scratch) -> None:
     """The same with our own kernel instead of the library's collective; in either layout A arrives untransposed."""
     gather.run()
-    multiply(inbox, tensors, tensors.c)
-
-
-def multiply(a: torch.Tensor, tensors: GemmTensors, out: torch.Tensor) -> None:
-    """The library's GEMM: out = a @ B (+ bias)."""
-    if tensors.bias is None:
-        torch.matmul(a, tensors.b, out=out)
-    else:
-        torch.addmm(tensors.bias, a, tensors.b, out=out)
+    scales = tensors.scale_a if scratch.scale_inbox is None else scratch.scale_inbox
+    multiply(problem, scratch.inbox, scales, tensors, tensors.c, tensors.bias)

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from autotune.problem import Problem, choice, flag, size
+from autotune.kernels.gemm.problem import GemmProblem, blocks
+from autotune.problem import choice, flag, size
 
 LAYOUTS = ("rows", "k")
-B_ORDERS = ("kn", "nk")
 
 
 @dataclass(frozen=True, kw_only=True)
-class AllGatherGemm(Problem):
+class AllGatherGemm(GemmProblem):
     """C [m, n / world_size] = all_gather(A) [m, k] @ B [k, n / world_size] (+ bias [n / world_size]) on every rank.
 
     ``layout`` rows: each rank holds A [m / world_size, k] (sequence parallel). k: A [m, k / world_size].
     ``b_order`` kn: B is stored [k, n_local] row by row; nk: as the weight of a linear layer, [n_local, k].
+    Scales per row, and per block in layout rows, lie beside A's shard and travel with its rows; those per row in layout
+    k are the same on every rank.
     """
 
     workload = "all_gather_gemm"
@@ -25,13 +27,12 @@ class AllGatherGemm(Problem):
     n: int = size("columns of the whole B; each rank holds n / world-size")
     k: int = size("columns of the gathered A, rows of B")
     layout: str = choice("sharding of A: by rows, or along K", LAYOUTS, "rows")
-    b_order: str = choice("storage of B: row by row (kn), or transposed (nk)", B_ORDERS, "kn")
-    bias: bool = flag("add a bias of n / world-size elements")
     in_place: bool = flag("A's shard lies in the tensor of all_gather_shard, where peers read it without a copy")
 
     def check(self) -> None:
-        """Raise InvalidProblem if the sharding does not divide a dimension."""
+        """Raise InvalidProblem if the sharding does not divide a dimension, or operands do not go together."""
         self.check_sharded("n", "m" if self.layout == "rows" else "k", note=f" (layout {self.layout})")
+        self.check_operands(self.n_local, self.shard[1])
 
     @property
     def rows_layout(self) -> bool:
@@ -49,6 +50,16 @@ class AllGatherGemm(Problem):
         return self.m, self.k // self.world_size
 
     @property
+    def gathers_scales(self) -> bool:
+        """True if a rank holds scales of A that its peers need."""
+        return self.scales == "block" or (self.scales == "row" and self.rows_layout)
+
+    @property
+    def scale_columns(self) -> int:
+        """Scales of a row of the gathered A."""
+        return blocks(self.k) if self.scales == "block" else 1
+
+    @property
     def gemm(self) -> tuple[int, int, int]:
         """Rows, columns and depth of one rank's GEMM."""
         return self.m, self.n_local, self.k
@@ -61,7 +72,8 @@ class AllGatherGemm(Problem):
     @property
     def bytes_moved(self) -> int:
         """Bytes that one rank receives from its peers."""
-        return self.m * self.k * self.element_size * (self.world_size - 1) // self.world_size
+        row = self.k * self.element_size + (4 * self.scale_columns if self.gathers_scales else 0)
+        return self.m * row * (self.world_size - 1) // self.world_size
 
     @property
     def bytes_read(self) -> int:

@@ -21,6 +21,8 @@ class Scratch:
     """int32 [k_chunks, world_size, units]"""
     inbox: torch.Tensor
     """[slots * m, k]"""
+    scale_inbox: torch.Tensor | None
+    """fp32 [slots * m, scales of a row], where scales travel."""
     partials: torch.Tensor
     """fp32 [tiles * splits, block_m, block_n], this rank's alone, like the tickets; see ``join_splits``."""
     tickets: torch.Tensor
@@ -29,3 +31,5 @@ class Scratch:
     def poison(self) -> None:
         """Fill with NaN everything that a right launch writes before it reads it."""
         self.inbox.fill_(float("nan"))
+        if self.scale_inbox is not None:
+            self.scale_inbox.fill_(float("nan"))

@@ -69,8 +69,8 @@ class NormKnobs(Knobs):
     """Defaults stand for knobs that a mode lacks; they have no effect there."""
 
     launch: str = "eager"
-    block_m: int = 1
-    num_warps: int = 4
+    norm_rows: int = 1
+    norm_warps: int = 4
     senders: int = 0
     protocol: str = "signal"
 
@@ -82,7 +82,7 @@ class NormKnobs(Knobs):
     @property
     def options(self) -> dict[str, int]:
         """Options for the compiler."""
-        return {"num_warps": self.num_warps}
+        return {"num_warps": self.norm_warps}
 
 
 NormCall = Call[AllReduceNorm, NormKnobs, Tensors, Scratch]
@@ -112,9 +112,9 @@ class AllReduceNormKernels(Kernels[AllReduceNorm, NormKnobs, Tensors, Scratch]):
         ints, blocks = torch.int32, _blocks(problem, knobs) if knobs.mode in MODES else 0
         wire = torch.int64 if knobs.ll else TORCH_DTYPES[problem.dtype]
         per_word = 4 // problem.element_size if knobs.ll else 1
-        in_all = problem.inbox_bytes(knobs.mode, knobs.block_m, ll=knobs.ll) // wire.itemsize if blocks else 0
+        in_all = problem.inbox_bytes(knobs.mode, knobs.norm_rows, ll=knobs.ll) // wire.itemsize if blocks else 0
         two_shot = knobs.mode == "two_shot"
-        in_sums = SLOTS * blocks * knobs.block_m * problem.n // per_word if two_shot else 0
+        in_sums = SLOTS * blocks * knobs.norm_rows * problem.n // per_word if two_shot else 0
         return Scratch(
             epoch_counter=shared((1,), torch.int64),
             status=shared((1,), ints),
@@ -162,8 +162,7 @@ class AllReduceNormKernels(Kernels[AllReduceNorm, NormKnobs, Tensors, Scratch]):
         tensors, problem = call.tensors, call.problem
 
         def run() -> None:
-            torch.add(self._all_reduce(tensors), tensors.residual, out=tensors.total)
-            tensors.normed.copy_(torch.nn.functional.rms_norm(tensors.total, (problem.n,), tensors.weight, problem.eps))
+            library_norm(problem, tensors, self._all_reduce(tensors))
 
         return graphed(run) if call.knobs.launch == "graph" else run
 
@@ -184,14 +183,20 @@ def norm_launch(problem: AllReduceNorm, knobs: NormKnobs, tensors: Tensors, summ
     return Launch(device.add_norm_kernel, _blocks(problem, knobs), arguments, knobs.options)
 
 
+def library_norm(problem: AllReduceNorm, tensors: Tensors, summed: torch.Tensor) -> None:
+    """The library's sum and norm of what its all-reduce has left in ``summed``."""
+    torch.add(summed, tensors.residual, out=tensors.total)
+    tensors.normed.copy_(torch.nn.functional.rms_norm(tensors.total, (problem.n,), tensors.weight, problem.eps))
+
+
 def _blocks(problem: AllReduceNorm, knobs: NormKnobs) -> int:
-    return math.ceil(problem.m / knobs.block_m)
+    return math.ceil(problem.m / knobs.norm_rows)
 
 
 def _arguments(problem: AllReduceNorm, knobs: NormKnobs, tensors: Tensors) -> dict[str, Any]:
     """Those of both kernels."""
     return {
-        **vars(tensors), "M": problem.m, "N": problem.n, "eps": problem.eps, "BLOCK_M": knobs.block_m,
+        **vars(tensors), "M": problem.m, "N": problem.n, "eps": problem.eps, "BLOCK_M": knobs.norm_rows,
         "BLOCK_N": 1 << (problem.n - 1).bit_length(), "TYPE": getattr(tl, DTYPES[problem.dtype].triton),
     }  # fmt: skip
 

@@ -43,6 +43,11 @@ class AllReduceNorm(Problem):
             raise InvalidProblem(f"n={self.n}: must be a multiple of {WHOLE}, and {WIDEST} at most")
 
     @property
+    def result_size(self) -> int:
+        """Bytes of an element of a result."""
+        return self.element_size
+
+    @property
     def flops(self) -> int:
         """Floating-point operations of one rank that sums, adds and norms all rows."""
         return self.m * self.n * (self.world_size + 4)

@@ -52,12 +52,13 @@ def token_rows(pages, start, end, PAGE: tl.constexpr, BLOCK_N: tl.constexpr):
 def attend(
     q, keys, values, table, first_row, end_row, kv_head, kv_heads, begin, end, scale,
     D: tl.constexpr, HEADS: tl.constexpr, BLOCK_N: tl.constexpr, PAGE: tl.constexpr, CAP: tl.constexpr,
-    AHEAD: tl.constexpr,
+    AHEAD: tl.constexpr, key_scale=None, value_scale=None,
 ):  # fmt: skip
     """Attention of HEADS rows (those from ``end_row`` are padding) over tokens [begin, end) of one sequence.
 
     Returns values [HEADS, D] and lse [HEADS] as in ``primitives/softmax.py``. ``scale`` takes products to logits in
-    units of log2. AHEAD: the block table is read a step before its pages, so that it is off the way to them.
+    units of log2. A cache of fp8 is multiplied in the queries' type, and by the numbers behind ``key_scale`` and
+    ``value_scale``. AHEAD: the block table is read a step before its pages, so that it is off the way to them.
     """
     heads = tl.arange(0, HEADS)
     columns = tl.arange(0, D)
@@ -67,6 +68,8 @@ def attend(
     acc = tl.zeros((HEADS, D), dtype=tl.float32)
     total = tl.zeros((HEADS,), dtype=tl.float32)
     running_max = tl.full((HEADS,), float("-inf"), dtype=tl.float32)
+    if key_scale is not None:
+        scale *= tl.load(key_scale)
     width = kv_heads * D
     keys += kv_head * D
     values += kv_head * D
@@ -78,8 +81,8 @@ def attend(
             place = token_rows(pages, start, end, PAGE, BLOCK_N)[:, None] * width + columns[None, :]
             if AHEAD:
                 pages = cache_rows(table, start + BLOCK_N, end, PAGE, BLOCK_N)
-            key = tl.load(keys + place)
-            value = tl.load(values + place)
+            key = tl.load(keys + place).to(query.dtype)
+            value = tl.load(values + place).to(query.dtype)
             logits = tl.dot(query, tl.trans(key)) * scale
             if CAP > 0:
                 bound: tl.constexpr = CAP * 1.4426950408889634
@@ -91,6 +94,8 @@ def attend(
             total = total * alpha + tl.sum(weights, axis=1)
             acc = tl.dot(weights.to(value.dtype), value, acc * alpha[:, None])
             running_max = new_max
+    if value_scale is not None:
+        acc *= tl.load(value_scale)
     return finalize(acc, total, running_max)
 
 
@@ -101,7 +106,7 @@ def attend(
     ]
 )  # fmt: skip
 def attend_kernel(
-    q, keys, values, table, lengths, out, scale,
+    q, keys, values, table, lengths, key_scales, value_scales, out, scale,
     groups, units, total_rows, heads_of_group, kv_heads, splits, table_width,
     parts, part_lse, mine, mine_lse, inbox, inbox_lse, value_stride, lse_stride, outbox,
     epoch_counter, arrived, arrivals, returns, finishing, rank, heap_bases, status, spin_limit,
@@ -109,7 +114,7 @@ def attend_kernel(
     AHEAD: tl.constexpr, HEADS_FIRST: tl.constexpr,
     UNITS: tl.constexpr, BLOCKS: tl.constexpr, HPP: tl.constexpr, TRANSFER_HEADS: tl.constexpr, TILE: tl.constexpr,
     PART_CHUNK: tl.constexpr, CHUNK: tl.constexpr, WORLD: tl.constexpr, REDUCER: tl.constexpr, DELIVERY: tl.constexpr,
-    COMBINE: tl.constexpr,
+    COMBINE: tl.constexpr, SCALE_OF_HEAD: tl.constexpr,
 ):  # fmt: skip
     """Split-KV attention: groups * splits programs; and, unless REDUCER is ELSEWHERE, all that follows up to COMBINE.
 
@@ -135,12 +140,15 @@ def attend_kernel(
         first_row = kv_row * heads_of_group + block * HPP
         end_row = kv_row * heads_of_group + tl.minimum(heads_of_group, (block + 1) * HPP)
         length = tl.load(lengths + sequence)
+        of_head = kv_row % kv_heads if SCALE_OF_HEAD else 0
         # Splits begin at multiples of BLOCK_N, so that a step that fits a page lies in one.
         share = tl.cdiv(tl.cdiv(length, splits), BLOCK_N) * BLOCK_N
         result, lse = attend(
             q, keys, values, table + tl.cast(sequence, tl.int64) * table_width, first_row, end_row, kv_row % kv_heads,
             kv_heads, split * share, tl.minimum(length, (split + 1) * share), scale,
             D, HEADS, BLOCK_N, PAGE, CAP, AHEAD,
+            key_scales + of_head if key_scales is not None else None,
+            value_scales + of_head if value_scales is not None else None,
         )  # fmt: skip
         rows = first_row + tl.arange(0, HEADS)
         columns = tl.arange(0, D)

@@ -190,7 +190,8 @@ class _Planner:
         attending = units.groups * knobs.kv_splits
         arguments = self.common(knobs.num_warps) | self.own_records | self.reduction | {
             "q": tensors.q, "keys": tensors.k_cache, "values": tensors.v_cache, "table": tensors.block_table,
-            "lengths": tensors.lengths, "out": tensors.out,
+            "lengths": tensors.lengths, "out": tensors.out, "key_scales": tensors.k_scale,
+            "value_scales": tensors.v_scale, "SCALE_OF_HEAD": problem.kv_scales == "head",
             "scale": problem.head_dim**-0.5 * math.log2(math.e), "groups": units.groups,
             "kv_heads": problem.kv_heads, "table_width": problem.pages, "arrived": self.call.scratch.arrived,
             "HEADS": max(16, knobs.heads_per_program), "BLOCK_N": knobs.block_n, "PAGE": problem.page_size,

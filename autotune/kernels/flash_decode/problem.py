@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from autotune.dtypes import FP8, OPERAND_TYPES
 from autotune.errors import InvalidProblem
-from autotune.problem import Problem, flag, size
+from autotune.problem import Problem, choice, flag, size
 
 HEAD_DIMS = (64, 128, 256)
 DTYPES = ("bf16", "fp16")
+CACHE_SCALES = ("none", "tensor", "head")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,7 +19,8 @@ class FlashDecode(Problem):
 
     Each rank holds up to ``kv_len`` tokens of each sequence, in pages of ``page_size`` tokens, and all of q. Query
     heads share KV heads in groups: head h reads KV head h * kv_heads // q_heads. With a soft cap c, logits x become
-    c * tanh(x / c). A sequence without any token gives zeros.
+    c * tanh(x / c). A sequence without any token gives zeros. A cache of fp8 has scales in fp32, each rank its own: one
+    for all keys and one for all values (``tensor``), or one for each KV head (``head``).
     """
 
     workload = "flash_decode"
@@ -31,6 +34,8 @@ class FlashDecode(Problem):
     page_size: int = size("tokens in a page of the KV cache", default=1)
     soft_cap: int = size("soft cap on the logits, by a tanh; 0 for none", default=0, least=0)
     ragged: bool = flag("sequences of different lengths, some of them empty")
+    kv_dtype: str = choice("element type of the KV cache; auto: as q", ("auto", *FP8), "auto", late=True)
+    kv_scales: str = choice("scales of an fp8 KV cache: one, or one per KV head", CACHE_SCALES, "none", late=True)
 
     def check(self) -> None:
         """Raise InvalidProblem if dimensions do not fit each other or our kernels."""
@@ -42,6 +47,13 @@ class FlashDecode(Problem):
             raise InvalidProblem(
                 f"kv_heads={self.kv_heads} must divide q_heads={self.q_heads}: each KV head serves a whole group"
             )
+        if (self.kv_dtype == "auto") != (self.kv_scales == "none"):
+            raise InvalidProblem(
+                f"kv_dtype={self.kv_dtype} kv_scales={self.kv_scales}: a cache of fp8 has scales, tensor or head, and "
+                "no other one has"
+            )
+        if self.kv_heads == 1 and self.kv_scales == "head":
+            object.__setattr__(self, "kv_scales", "tensor")  # the same: one problem has one key
 
     @property
     def group(self) -> int:
@@ -64,6 +76,14 @@ class FlashDecode(Problem):
         return self.batch * self.pages, self.page_size, self.kv_heads, self.head_dim
 
     @property
+    def cache_dtype(self) -> str:
+        return self.dtype if self.kv_dtype == "auto" else self.kv_dtype
+
+    @property
+    def cache_element_size(self) -> int:
+        return OPERAND_TYPES[self.cache_dtype].size
+
+    @property
     def flops(self) -> int:
         """Floating-point operations of one rank, at full length."""
         return 4 * self.rows * self.kv_len * self.head_dim
@@ -71,7 +91,7 @@ class FlashDecode(Problem):
     @property
     def bytes_read(self) -> int:
         """Lower bound on the bytes that one rank reads from its memory, at full length: keys and values."""
-        return 2 * self.batch * self.kv_len * self.kv_heads * self.head_dim * self.element_size
+        return 2 * self.batch * self.kv_len * self.kv_heads * self.head_dim * self.cache_element_size
 
     @property
     def bytes_moved(self) -> int:

@@ -43,8 +43,8 @@ def _of_tokens(
     pages = tensors.block_table[sequence, tokens // problem.page_size].long()
     rows = pages * problem.page_size + tokens % problem.page_size
     keys, values = (
-        cache.view(-1, problem.kv_heads, problem.head_dim)[rows].float().transpose(0, 1)
-        for cache in (tensors.k_cache, tensors.v_cache)
+        _dequantised(cache.view(-1, problem.kv_heads, problem.head_dim)[rows], scale).transpose(0, 1)
+        for cache, scale in ((tensors.k_cache, tensors.k_scale), (tensors.v_cache, tensors.v_scale))
     )
     sets = queries.shape[0]
     # A KV head's queries of all sets side by side: [kv_heads, sets * group, head_dim].
@@ -57,3 +57,8 @@ def _of_tokens(
     shape = problem.kv_heads, sets, problem.group
     out = out.view(*shape, problem.head_dim).transpose(0, 1).reshape(queries.shape)
     return out, torch.logsumexp(logits, dim=-1).view(shape).transpose(0, 1).reshape(sets, problem.q_heads)
+
+
+def _dequantised(rows: torch.Tensor, scale: torch.Tensor | None) -> torch.Tensor:
+    """Rows of a cache [tokens, kv_heads, head_dim] in fp32, each head times its scale."""
+    return rows.float() if scale is None else rows.float() * scale.view(1, -1, 1)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from autotune.kernels.flash_decode.problem import FlashDecode
-from autotune.kernels.launching.tensors import TORCH_DTYPES, Allocate
+from autotune.kernels.launching.tensors import OPERAND_DTYPES, TORCH_DTYPES, Allocate
 
 
 @dataclass(frozen=True)
@@ -25,18 +25,25 @@ class Tensors:
     """int32 [batch]: tokens of each sequence on this rank, 0 to kv_len"""
     out: torch.Tensor
     """[batch, q_heads, head_dim]"""
+    k_scale: torch.Tensor | None = None
+    """fp32 [1], or [kv_heads]: of an fp8 cache"""
+    v_scale: torch.Tensor | None = None
 
     @classmethod
     def allocate(cls, problem: FlashDecode, allocate: Allocate) -> Tensors:
         dtype = TORCH_DTYPES[problem.dtype]
         heads = (problem.batch, problem.q_heads, problem.head_dim)
+        cache = OPERAND_DTYPES[problem.cache_dtype]
+        scales = {"tensor": (1,), "head": (problem.kv_heads,)}.get(problem.kv_scales)
         return cls(
             q=allocate(heads, dtype),
-            k_cache=allocate(problem.cache_shape, dtype),
-            v_cache=allocate(problem.cache_shape, dtype),
+            k_cache=allocate(problem.cache_shape, cache),
+            v_cache=allocate(problem.cache_shape, cache),
             block_table=allocate((problem.batch, problem.pages), torch.int32),
             lengths=allocate((problem.batch,), torch.int32),
             out=allocate(heads, dtype),
+            k_scale=None if scales is None else allocate(scales, torch.float32),
+            v_scale=None if scales is None else allocate(scales, torch.float32),
         )
 
 

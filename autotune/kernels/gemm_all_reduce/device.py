@@ -30,6 +30,7 @@ from autotune.kernels.gemm_all_reduce.ll_tiles import ll_send_tile, ll_sum_tiles
 from autotune.kernels.primitives.counters import finish_unordered, wait_in_slot, wide_epoch
 from autotune.kernels.primitives.exchange import send_tile, sum_parts
 from autotune.kernels.primitives.ll import ll_flag
+from autotune.kernels.primitives.scales import scaled
 from autotune.kernels.primitives.splits import join_splits, split_range
 from autotune.kernels.primitives.tiles import accumulate, add_bias, store_tile, swizzle
 
@@ -137,12 +138,13 @@ def combine(
 
 @triton.jit(do_not_specialize=["M", "group_m", "gemm_programs", "rank", "spin_limit"])
 def gemm_all_reduce_kernel(
-    a, b, c, bias, inbox, results, partials, tickets,
+    a, b, c, bias, scale_a, scale_b, inbox, results, partials, tickets,
     M, N, K, stride_bk, stride_bn, group_m, gemm_programs, rank,
     heap_bases, epoch_counter, arrivals, returns, status, spin_limit, TYPE: tl.constexpr,
     WORLD: tl.constexpr, MODE: tl.constexpr, LL: tl.constexpr, SEPARATE: tl.constexpr, SPLITS: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     TMA: tl.constexpr, B_TRANSPOSED: tl.constexpr, EVEN_K: tl.constexpr, BIAS: tl.constexpr,
+    SCALES: tl.constexpr, PROMOTE: tl.constexpr,
 ):  # fmt: skip
     """C [M, N] = sum over ranks of A [M, K] @ B [K, N], + bias; C's type is TYPE.
 
@@ -165,8 +167,9 @@ def gemm_all_reduce_kernel(
         acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
         acc = accumulate(
             acc, a, m * BLOCK_M, M, K, b, N, n * BLOCK_N, stride_bk, stride_bn, first_k, end_k,
-            BLOCK_M, BLOCK_N, BLOCK_K, TMA, B_TRANSPOSED, EVEN_K,
+            BLOCK_M, BLOCK_N, BLOCK_K, TMA, B_TRANSPOSED, EVEN_K, scale_a, scale_b, SCALES, PROMOTE,
         )  # fmt: skip
+        acc = scaled(acc, scale_a, m * BLOCK_M, M, scale_b, n * BLOCK_N, N, BLOCK_M, BLOCK_N, SCALES)
         whole = True
         if SPLITS > 1:
             acc, whole = join_splits(acc, partials, tickets, tile, item % SPLITS, SPLITS, BLOCK_M, BLOCK_N)

@@ -20,7 +20,7 @@ from autotune.kernels.launching.contract import Call, Kernels
 from autotune.kernels.launching.gemm import GemmKnobs, GemmTensors
 from autotune.kernels.launching.graphs import graphed
 from autotune.kernels.launching.plan import Launch
-from autotune.kernels.launching.tensors import TORCH_DTYPES, Allocate, Run
+from autotune.kernels.launching.tensors import OPERAND_DTYPES, TORCH_DTYPES, Allocate, Run
 from autotune.machine import Machine
 
 MODES = {"one_shot": device.ONE_SHOT, "two_shot": device.TWO_SHOT}
@@ -56,8 +56,8 @@ class GemmAllReduceKernels(Kernels[GemmAllReduce, GemmAllReduceKnobs, GemmTensor
     results = ("c",)
 
     def tensors(self, problem: GemmAllReduce, shared: Allocate, own: Allocate) -> GemmTensors:
-        a = own((problem.m, problem.k_local), TORCH_DTYPES[problem.dtype])
-        return GemmTensors.allocate(problem, a, (problem.m, problem.n), own)
+        a = own((problem.m, problem.k_local), OPERAND_DTYPES[problem.dtype])
+        return GemmTensors.allocate(problem, a, (problem.k_local, problem.n), (problem.m, problem.n), own)
 
     def scratch(
         self, problem: GemmAllReduce, knobs: GemmAllReduceKnobs, machine: Machine, shared: Allocate, own: Allocate
@@ -66,10 +66,10 @@ class GemmAllReduceKernels(Kernels[GemmAllReduce, GemmAllReduceKnobs, GemmTensor
         if knobs.mode == "bsp":
             return None
         ints, tiles, tile = torch.int32, knobs.tiles(problem.m, problem.n), (knobs.block_m, knobs.block_n)
-        wire = torch.int64 if knobs.ll else TORCH_DTYPES[problem.dtype]
+        wire = torch.int64 if knobs.ll else TORCH_DTYPES[problem.result_dtype]
         in_all = problem.inbox_bytes(knobs.mode, *tile, ll=knobs.ll) // wire.itemsize
         results = SLOTS * tiles if knobs.mode == "two_shot" else 0
-        in_results = results * math.prod(tile) * problem.element_size * (2 if knobs.ll else 1) // wire.itemsize
+        in_results = results * math.prod(tile) * problem.result_size * (2 if knobs.ll else 1) // wire.itemsize
         partials, tickets = knobs.partials(problem.m, problem.n, own)
         return Scratch(
             epoch_counter=shared((1,), torch.int64),
@@ -107,7 +107,7 @@ class GemmAllReduceKernels(Kernels[GemmAllReduce, GemmAllReduceKnobs, GemmTensor
             "M": problem.m, "N": problem.n, "K": problem.k_local, "gemm_programs": programs, "rank": call.rank,
             "heap_bases": call.bases, "epoch_counter": scratch.epoch_counter, "arrivals": scratch.arrivals,
             "returns": scratch.returns, "status": scratch.status, "spin_limit": call.spin_limit,
-            "TYPE": getattr(tl, DTYPES[problem.dtype].triton), "WORLD": problem.world_size,
+            "TYPE": getattr(tl, DTYPES[problem.result_dtype].triton), "WORLD": problem.world_size,
             "MODE": MODES[knobs.mode].value,
             "LL": knobs.ll, "SEPARATE": knobs.separate, "SPLITS": knobs.split_k,
         }  # fmt: skip

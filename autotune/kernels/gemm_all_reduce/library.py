@@ -1,9 +1,10 @@
-"""The library's way: its GEMM, and the bulk-synchronous baseline."""
+"""The library's way: the bulk-synchronous baseline."""
 
 from __future__ import annotations
 
 import torch
 
+from autotune.kernels.gemm.library import multiply
 from autotune.kernels.gemm_all_reduce.problem import GemmAllReduce
 from autotune.kernels.launching.gemm import GemmTensors
 from autotune.kernels.launching.tensors import Run
@@ -19,7 +20,7 @@ def bulk_synchronous(problem: GemmAllReduce, tensors: GemmTensors, rank: int) ->
     if not problem.deterministic:
 
         def all_reduce() -> None:
-            multiply(tensors, bias, tensors.c)
+            multiply(problem, tensors.a, tensors.scale_a, tensors, tensors.c, bias)
             torch.distributed.all_reduce(tensors.c)
 
         return all_reduce
@@ -27,16 +28,8 @@ def bulk_synchronous(problem: GemmAllReduce, tensors: GemmTensors, rank: int) ->
     def gather_and_sum() -> None:
         part = torch.empty_like(tensors.c)
         parts = part.new_empty((problem.world_size * problem.m, problem.n))
-        multiply(tensors, bias, part)
+        multiply(problem, tensors.a, tensors.scale_a, tensors, part, bias)
         torch.distributed.all_gather_into_tensor(parts, part)
         torch.sum(parts.view(problem.world_size, problem.m, problem.n), dim=0, out=tensors.c)
 
     return gather_and_sum
-
-
-def multiply(tensors: GemmTensors, bias: torch.Tensor | None, out: torch.Tensor) -> None:
-    """The library's GEMM: out = this rank's A @ B (+ bias)."""
-    if bias is None:
-        torch.matmul(tensors.a, tensors.b, out=out)
-    else:
-        torch.addmm(bias, tensors.a, tensors.b, out=out)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from autotune.problem import Problem, choice, flag, size
-
-B_ORDERS = ("kn", "nk")
+from autotune.kernels.gemm.problem import GemmProblem
+from autotune.problem import flag, size
 
 SLOTS = 2
 """Inboxes used in turn, see ``device``."""
@@ -17,7 +16,7 @@ MOST_INBOX_BYTES = 2 << 30
 
 
 @dataclass(frozen=True, kw_only=True)
-class GemmAllReduce(Problem):
+class GemmAllReduce(GemmProblem):
     """C [m, n] = sum over ranks of A [m, k / world_size] @ B [k / world_size, n] (+ bias [n], once), on every rank.
 
     The second half of a row-parallel layer. ``b_order`` kn: B is stored [k_local, n] row by row; nk: as the weight of a
@@ -31,13 +30,12 @@ class GemmAllReduce(Problem):
     m: int = size("rows of A and of C")
     n: int = size("columns of B and of C")
     k: int = size("columns of the whole A, rows of the whole B; each rank holds k / world-size")
-    b_order: str = choice("storage of B: row by row (kn), or transposed (nk)", B_ORDERS, "kn")
-    bias: bool = flag("add a bias of n elements, once")
     deterministic: bool = flag("demand the same bits on every rank, in every call")
 
     def check(self) -> None:
-        """Raise InvalidProblem if the ranks cannot share K evenly."""
+        """Raise InvalidProblem if the ranks cannot share K evenly, or operands do not go together."""
         self.check_sharded("k")
+        self.check_operands(self.n, self.k_local)
 
     @property
     def k_local(self) -> int:
@@ -57,7 +55,7 @@ class GemmAllReduce(Problem):
     @property
     def bytes_moved(self) -> int:
         """Bytes that one rank receives at least: its share of every peer's part, then every peer's share of the sum."""
-        return 2 * self.m * self.n * self.element_size * (self.world_size - 1) // self.world_size
+        return 2 * self.m * self.n * self.result_size * (self.world_size - 1) // self.world_size
 
     @property
     def bytes_read(self) -> int:
@@ -67,7 +65,7 @@ class GemmAllReduce(Problem):
     def inbox_bytes(self, mode: str, block_m: int, block_n: int, *, ll: bool = False) -> int:
         """Bytes of the inboxes that a mode needs on each rank, with C in tiles of ``block_m`` x ``block_n``."""
         tiles = math.ceil(self.m / block_m) * math.ceil(self.n / block_n)
-        element = self.element_size * (2 if ll else 1)
+        element = self.result_size * (2 if ll else 1)
         if mode == "two_shot":  # parts of the tiles that we own, and every tile's result
             whole = self.world_size * math.ceil(tiles / self.world_size) + tiles
         else:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from autotune.heap.arena import SymmetricHeap
+from autotune.kernels.gemm.library import multiply
 from autotune.kernels.gemm_reduce_scatter.problem import GemmReduceScatter
 from autotune.kernels.gemm_reduce_scatter.scratch import Scratch
 from autotune.kernels.launching.gemm import GemmTensors
@@ -35,9 +36,10 @@ def parcels(begin: int, end: int, rank: int, rows: int) -> Iterator[tuple[int, i
 
 @dataclass(frozen=True)
 class _Chunk:
-    """Rows of A, where their product goes, and the copies from there into the owners' inboxes."""
+    """Rows of A with their scales, where their product goes, and the copies from there into the owners' inboxes."""
 
     a: torch.Tensor
+    scale_a: torch.Tensor | None
     out: torch.Tensor
     copies: list[tuple[torch.Tensor, torch.Tensor]]
 
@@ -54,7 +56,7 @@ class CopyEngine:
         self, problem: GemmReduceScatter, tensors: GemmTensors, scratch: Scratch, launches: list[Launch],
         heap: SymmetricHeap, *, transfer_rows: int, streams: int,
     ) -> None:  # fmt: skip
-        self._b = tensors.b
+        self._problem, self._tensors = problem, tensors
         self._enter, self._sum = launches
         rank, rows = heap.rank, problem.rows
         inboxes = [heap.peer(scratch.inbox, owner)[rank] for owner in range(problem.world_size)]
@@ -64,7 +66,10 @@ class CopyEngine:
                 (inboxes[owner][low - owner * rows : high - owner * rows], scratch.product[low:high])
                 for owner, low, high in parcels(begin, end, rank, rows)
             ]
-            self._chunks.append(_Chunk(tensors.a[begin:end], scratch.product[begin:end], copies))
+            scales = tensors.scale_a
+            if scales is not None and problem.scales != "tensor":
+                scales = scales[begin:end]
+            self._chunks.append(_Chunk(tensors.a[begin:end], scales, scratch.product[begin:end], copies))
         self._cuda = heap.device.type == "cuda"
         self._copying = side_stream(heap, "copies")
         self._multiplying = [side_stream(heap, f"gemm {each}") for each in range(streams)]
@@ -78,7 +83,7 @@ class CopyEngine:
         for number, chunk in enumerate(self._chunks):
             stream = self._multiplying[number % len(self._multiplying)]
             with on(stream):
-                torch.matmul(chunk.a, self._b, out=chunk.out)
+                multiply(self._problem, chunk.a, chunk.scale_a, self._tensors, chunk.out)
             if chunk.copies:
                 wait([self._copying], [stream])
             with on(self._copying):

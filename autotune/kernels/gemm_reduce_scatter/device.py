@@ -27,6 +27,7 @@ import triton.language as tl
 from autotune.heap import device as heap
 from autotune.kernels.primitives.counters import arrive, finish, last_of, read_epoch, wait_for_all
 from autotune.kernels.primitives.exchange import add_tiles, send_tile
+from autotune.kernels.primitives.scales import scaled
 from autotune.kernels.primitives.splits import join_splits, split_range
 from autotune.kernels.primitives.tiles import accumulate, store_tile, swizzle
 
@@ -59,13 +60,14 @@ def collect(
 
 @triton.jit(do_not_specialize=["M", "rows", "group_m", "rank", "spin_limit"])
 def gemm_scatter_kernel(
-    a, b, c, bias, inbox, partials, tickets, sent,
+    a, b, c, bias, scale_a, scale_b, inbox, partials, tickets, sent,
     M, N, K, rows, stride_bk, stride_bn, group_m, rank,
     heap_bases, epoch_counter, arrivals, status, spin_limit,
     WORLD: tl.constexpr, PULL: tl.constexpr, ROTATE: tl.constexpr, TRANSFER_TILES: tl.constexpr, LATE: tl.constexpr,
     SPLITS: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     TMA: tl.constexpr, B_TRANSPOSED: tl.constexpr, EVEN_K: tl.constexpr, BIAS: tl.constexpr, FLATTEN: tl.constexpr,
+    SCALES: tl.constexpr, PROMOTE: tl.constexpr,
 ):  # fmt: skip
     """C [rows, N] = the sum over ranks of our rows of A [M, K] @ B [K, N], + bias [N].
 
@@ -101,8 +103,9 @@ def gemm_scatter_kernel(
         acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
         acc = accumulate(
             acc, a, owner * rows + m * BLOCK_M, M, K, b, N, n * BLOCK_N, stride_bk, stride_bn, first_k, end_k,
-            BLOCK_M, BLOCK_N, BLOCK_K, TMA, B_TRANSPOSED, EVEN_K,
+            BLOCK_M, BLOCK_N, BLOCK_K, TMA, B_TRANSPOSED, EVEN_K, scale_a, scale_b, SCALES, PROMOTE,
         )  # fmt: skip
+        acc = scaled(acc, scale_a, owner * rows + m * BLOCK_M, M, scale_b, n * BLOCK_N, N, BLOCK_M, BLOCK_N, SCALES)
         whole = True
         if SPLITS > 1:
             acc, whole = join_splits(
@@ -129,8 +132,9 @@ def gemm_scatter_kernel(
         acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
         acc = accumulate(
             acc, a, rank * rows + m * BLOCK_M, M, K, b, N, n * BLOCK_N, stride_bk, stride_bn, first_k, end_k,
-            BLOCK_M, BLOCK_N, BLOCK_K, TMA, B_TRANSPOSED, EVEN_K,
+            BLOCK_M, BLOCK_N, BLOCK_K, TMA, B_TRANSPOSED, EVEN_K, scale_a, scale_b, SCALES, PROMOTE,
         )  # fmt: skip
+        acc = scaled(acc, scale_a, rank * rows + m * BLOCK_M, M, scale_b, n * BLOCK_N, N, BLOCK_M, BLOCK_N, SCALES)
         whole = True
         if SPLITS > 1:
             acc, whole = join_splits(

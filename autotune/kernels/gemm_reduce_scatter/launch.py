@@ -22,7 +22,7 @@ from autotune.kernels.launching.contract import Call, Kernels
 from autotune.kernels.launching.gemm import GemmKnobs, GemmTensors
 from autotune.kernels.launching.graphs import graphed
 from autotune.kernels.launching.plan import Launch, in_order
-from autotune.kernels.launching.tensors import TORCH_DTYPES, Allocate, Run
+from autotune.kernels.launching.tensors import OPERAND_DTYPES, TORCH_DTYPES, Allocate, Run
 from autotune.kernels.primitives.barrier import barrier_kernel
 from autotune.machine import Machine
 
@@ -56,8 +56,8 @@ class GemmReduceScatterKernels(Kernels[GemmReduceScatter, GemmReduceScatterKnobs
     results = ("c",)
 
     def tensors(self, problem: GemmReduceScatter, shared: Allocate, own: Allocate) -> GemmTensors:
-        a = own((problem.m, problem.k_local), TORCH_DTYPES[problem.dtype])
-        return GemmTensors.allocate(problem, a, (problem.rows, problem.n), own)
+        a = own((problem.m, problem.k_local), OPERAND_DTYPES[problem.dtype])
+        return GemmTensors.allocate(problem, a, (problem.k_local, problem.n), (problem.rows, problem.n), own)
 
     def scratch(
         self, problem: GemmReduceScatter, knobs: GemmReduceScatterKnobs, machine: Machine, shared: Allocate,
@@ -80,7 +80,7 @@ class GemmReduceScatterKernels(Kernels[GemmReduceScatter, GemmReduceScatterKnobs
             inbox, product = (SLOTS * world * tiles, knobs.block_m, knobs.block_n), (0, 0)
             rows_of_tiles = world * math.ceil(problem.rows / knobs.block_m)
             partials, tickets = knobs.partials(rows_of_tiles * knobs.block_m, problem.n, own)
-        dtype = TORCH_DTYPES[problem.dtype]
+        dtype = TORCH_DTYPES[problem.result_dtype]
         return Scratch(
             epoch_counter=shared((1,), torch.int64),
             status=shared((1,), ints),
@@ -97,7 +97,7 @@ class GemmReduceScatterKernels(Kernels[GemmReduceScatter, GemmReduceScatterKnobs
     def scratch_bytes(self, problem: GemmReduceScatter) -> int:
         """The inboxes of the tiles that stand out most, and the counters of the smallest."""
         rows, columns = _padded(problem.rows, 16), _padded(problem.n, 32)
-        inbox = SLOTS * problem.world_size * rows * columns * problem.element_size
+        inbox = SLOTS * problem.world_size * rows * columns * problem.result_size
         arrivals = problem.world_size * math.ceil(rows / 16) * math.ceil(columns / 32) * 4
         return inbox + arrivals + (64 << 10)
 
@@ -117,7 +117,7 @@ class GemmReduceScatterKernels(Kernels[GemmReduceScatter, GemmReduceScatterKnobs
                 transfer_rows=call.knobs.transfer_rows, streams=call.knobs.gemm_streams,
             )  # fmt: skip
         if call.knobs.mode == "own_collective":
-            return functools.partial(multiply_and_pull, call.tensors, call.scratch.product, launches[0])
+            return functools.partial(multiply_and_pull, call.problem, call.tensors, call.scratch.product, launches[0])
         return in_order(launches)
 
     def library(self, call: Call[GemmReduceScatter, GemmReduceScatterKnobs, GemmTensors, None]) -> Run:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from autotune.kernels.gemm.library import multiply
 from autotune.kernels.gemm_reduce_scatter.problem import GemmReduceScatter
 from autotune.kernels.launching.gemm import GemmTensors
 from autotune.kernels.launching.plan import Launch
@@ -14,7 +15,8 @@ def bulk_synchronous(problem: GemmReduceScatter, tensors: GemmTensors) -> Run:
     """The baseline, the hard way: one library GEMM, one ``reduce_scatter_tensor`` straight into C, no copy between."""
 
     def run() -> None:
-        product = torch.matmul(tensors.a, tensors.b)
+        product = tensors.c.new_empty((problem.m, problem.n))
+        multiply(problem, tensors.a, tensors.scale_a, tensors, product)
         torch.distributed.reduce_scatter_tensor(tensors.c, product)
         if tensors.bias is not None:
             tensors.c.add_(tensors.bias)
@@ -22,7 +24,9 @@ def bulk_synchronous(problem: GemmReduceScatter, tensors: GemmTensors) -> Run:
     return run
 
 
-def multiply_and_pull(tensors: GemmTensors, product: torch.Tensor, pull_sum: Launch) -> None:
+def multiply_and_pull(
+    problem: GemmReduceScatter, tensors: GemmTensors, product: torch.Tensor, pull_sum: Launch
+) -> None:  # fmt: skip
     """The same with our own kernel instead of the library's collective. No rank still reads ``product``."""
-    torch.matmul(tensors.a, tensors.b, out=product)
+    multiply(problem, tensors.a, tensors.scale_a, tensors, product)
     pull_sum.run()

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from autotune.problem import Problem, choice, flag, size
-
-B_ORDERS = ("kn", "nk")
+from autotune.kernels.gemm.problem import GemmProblem
+from autotune.problem import size
 
 
 @dataclass(frozen=True, kw_only=True)
-class GemmReduceScatter(Problem):
+class GemmReduceScatter(GemmProblem):
     """C [m / world_size, n]: rows r * m / world_size … of the sum over ranks of A [m, k_local] @ B [k_local, n].
 
-    Rounding: each rank's product, accumulated in fp32, is rounded once to the element type; the parts are summed in
+    Rounding: each rank's product, accumulated in fp32, is rounded once to the result's type; the parts are summed in
     fp32 in a fixed order, the bias [n] is added once, to the sum, and that is rounded once. (``bsp`` rounds as the
     library's reduce-scatter does, and the bias's sum once more.) ``b_order`` kn: B is stored [k_local, n] row by row;
     nk: as the weight of a linear layer, [n, k_local].
@@ -25,12 +24,11 @@ class GemmReduceScatter(Problem):
     m: int = size("rows of A; each rank gets m / world-size of C's")
     n: int = size("columns of B and C")
     k: int = size("depth of the whole product; each rank holds k / world-size")
-    b_order: str = choice("storage of B: row by row (kn), or transposed (nk)", B_ORDERS, "kn")
-    bias: bool = flag("add a bias of n elements to the sum")
 
     def check(self) -> None:
-        """Raise InvalidProblem if the ranks do not divide a sharded dimension."""
+        """Raise InvalidProblem if the ranks do not divide a sharded dimension, or operands do not go together."""
         self.check_sharded("m", "k")
+        self.check_operands(self.n, self.k_local)
 
     @property
     def rows(self) -> int:
@@ -53,7 +51,7 @@ class GemmReduceScatter(Problem):
     @property
     def bytes_moved(self) -> int:
         """Bytes that one rank receives from its peers: their parts of its rows."""
-        return (self.world_size - 1) * self.rows * self.n * self.element_size
+        return (self.world_size - 1) * self.rows * self.n * self.result_size
 
     @property
     def bytes_read(self) -> int:

@@ -18,7 +18,7 @@ from autotune.kernels.launching.graphs import replayed
 from autotune.kernels.launching.knobs import Knobs
 from autotune.kernels.launching.plan import Launch, in_order
 from autotune.kernels.launching.scratch import share
-from autotune.kernels.launching.tensors import TORCH_DTYPES, Allocate, Run, meta
+from autotune.kernels.launching.tensors import OPERAND_DTYPES, Allocate, Run, meta
 from autotune.machine import Machine
 from autotune.problem import Problem
 
@@ -104,6 +104,10 @@ class Kernels(ABC, Generic[P, K, T, S]):
         """Shape of the first operand where peers read it, so that it must lie on the heap; else None."""
         return None
 
+    def also_read_by_peers(self, problem: P, knobs: K) -> tuple[str, ...]:
+        """Names of further operands that peers read: each call copies them to the heap."""
+        return ()
+
     @property
     def operands(self) -> tuple[str, ...]:
         """Names of the tensors that a caller gives, in their order."""
@@ -129,6 +133,7 @@ class Setup(Generic[P, K, T, S]):
     """One config set up on one rank: its scratch, on which calls bound to several sets of tensors may take turns.
 
     Where peers read the first operand, they read ``shard``: a call copies the operand there first if it lies elsewhere.
+    Others that they read it always copies.
     """
 
     def __init__(
@@ -144,7 +149,11 @@ class Setup(Generic[P, K, T, S]):
         self.shard = None if shape is None else shard
         self._own_shard = None
         if shape is not None and shard is None:
-            self.shard = self._own_shard = heap.allocate(shape, TORCH_DTYPES[problem.dtype])
+            self.shard = self._own_shard = heap.allocate(shape, OPERAND_DTYPES[problem.dtype])
+        self._further: dict[str, torch.Tensor] = {}
+        for name in kernels.also_read_by_peers(problem, self.knobs):
+            like: torch.Tensor = getattr(kernels.tensors(problem, meta, meta), name)
+            self._further[name] = heap.allocate(tuple(like.shape), like.dtype)
 
     def bind(self, tensors: T, *, ahead: bool = False) -> Run:
         """The function that enqueues one call on these tensors; ``ahead`` compiles its kernels now, not at their first
@@ -154,27 +163,29 @@ class Setup(Generic[P, K, T, S]):
         """
         if self.scratch is None:
             return self._kernels.library(self._call(tensors, None))
-        name = self._kernels.operands[0]
-        first: torch.Tensor = getattr(tensors, name)
-        shard = self.shard
-        if shard is not None and shard.data_ptr() != first.data_ptr():
-            tensors = dataclasses.replace(tensors, **{name: shard})  # type: ignore[type-var]  # it is a dataclass
+        read = {**({} if self.shard is None else {self._kernels.operands[0]: self.shard}), **self._further}
+        given: dict[str, torch.Tensor] = {name: getattr(tensors, name) for name in read}
+        copied = {name: place for name, place in read.items() if place.data_ptr() != given[name].data_ptr()}
+        if copied:
+            tensors = dataclasses.replace(tensors, **copied)  # type: ignore[type-var]  # it is a dataclass
         call = self._call(tensors, self.scratch)
         launches = self._kernels.plan(call)
         if ahead and not self._machine.is_interpreter:
             for launch in launches:
                 launch.compile()
         run = self._kernels.run(call, launches, self._heap)
-        if shard is not None and shard.data_ptr() != first.data_ptr():
-            run = functools.partial(_copy_and_run, shard, first, run)
+        if copied:
+            run = functools.partial(_copy_and_run, [(place, given[name]) for name, place in copied.items()], run)
         return run if self._kernels.has_collective(self.knobs) else replayed(run, self._heap)
 
     def poison(self) -> None:
-        """Fill with NaN what a right call writes before it reads it: inboxes, and the copy of the first operand."""
+        """Fill with NaN what a right call writes before it reads it: inboxes, and copies of operands."""
         if self.scratch is not None:
             self.scratch.poison()
         if self._own_shard is not None:
             self._own_shard.fill_(math.nan)
+        for copy in self._further.values():
+            copy.fill_(math.nan)
 
     def timed_out(self) -> bool:
         """True if a wait has timed out since the scratch was allocated. Waits for the device."""
@@ -185,6 +196,7 @@ class Setup(Generic[P, K, T, S]):
         return Call(self._problem, self.knobs, self._machine, tensors, scratch, heap.bases, heap.rank, self._spin_limit)
 
 
-def _copy_and_run(shard: torch.Tensor, first: torch.Tensor, run: Run) -> None:
-    shard.copy_(first)  # safe to overwrite: where peers read it, a call ends only when every peer has read
+def _copy_and_run(copies: Sequence[tuple[torch.Tensor, torch.Tensor]], run: Run) -> None:
+    for place, given in copies:
+        place.copy_(given)  # safe to overwrite: where peers read it, a call ends only when every peer has read
     run()

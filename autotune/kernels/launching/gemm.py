@@ -4,55 +4,56 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
+from autotune.dtypes import FP8, SCALES
+from autotune.kernels.gemm.problem import GemmProblem, scale_shapes
 from autotune.kernels.launching.knobs import Knobs
-from autotune.kernels.launching.tensors import TORCH_DTYPES, Allocate
+from autotune.kernels.launching.tensors import OPERAND_DTYPES, TORCH_DTYPES, Allocate
 
-
-class HasGemm(Protocol):
-    """A problem with a GEMM: each rank multiplies ``gemm``, rows by depth times depth by columns."""
-
-    @property
-    def dtype(self) -> str: ...  # see ``Problem``
-    @property
-    def b_order(self) -> str:
-        """Storage of B: ``kn``, or ``nk``, transposed."""
-
-    @property
-    def bias(self) -> bool:
-        pass
-
-    @property
-    def gemm(self) -> tuple[int, int, int]:
-        pass
+PROMOTED = 128
+"""Most fp8 products, along K, that sm_90's tensor cores add up before fp32 registers take the sum over."""
 
 
 @dataclass(frozen=True)
 class GemmTensors:
-    """One rank's operands: ``a`` contiguous, ``b`` in either storage order, ``c`` the output, ``bias`` maybe."""
+    """One rank's operands: ``a`` contiguous, ``b`` in either storage order, ``c`` the output, ``bias`` maybe; of fp8
+    the scales, see ``scale_shapes``, ``b``'s stored as ``b`` is.
+    """
 
     a: torch.Tensor
     b: torch.Tensor
     c: torch.Tensor
     bias: torch.Tensor | None = None
+    scale_a: torch.Tensor | None = None
+    scale_b: torch.Tensor | None = None
 
     @classmethod
     def allocate(
-        cls, problem: HasGemm, a: torch.Tensor, c_shape: tuple[int, int], allocate: Allocate
+        cls, problem: GemmProblem, a: torch.Tensor, b_shape: tuple[int, int], c_shape: tuple[int, int],
+        allocate: Allocate,
     ) -> GemmTensors:  # fmt: skip
-        """Everything beside ``a``, with undefined contents."""
-        dtype, (_, columns, depth) = TORCH_DTYPES[problem.dtype], problem.gemm
-        transposed = problem.b_order == "nk"
-        b = allocate((columns, depth) if transposed else (depth, columns), dtype)
+        """Everything beside ``a``, with undefined contents; B's shape is [depth, columns]."""
+        result = TORCH_DTYPES[problem.result_dtype]
+        scale_a = scale_b = None
+        if problem.scaled:
+            shapes = scale_shapes(problem.scales, (a.shape[0], a.shape[1]), b_shape)
+            scale_a, scale_b = allocate(shapes[0], torch.float32), _stored("nk", shapes[1], torch.float32, allocate)
         return cls(
             a=a,
-            b=b.t() if transposed else b,
-            c=allocate(c_shape, dtype),
-            bias=allocate((columns,), dtype) if problem.bias else None,
+            b=_stored(problem.b_order, b_shape, OPERAND_DTYPES[problem.b_dtype], allocate),
+            c=allocate(c_shape, result),
+            bias=allocate((b_shape[1],), result) if problem.bias else None,
+            scale_a=scale_a,
+            scale_b=scale_b,
         )
+
+
+def _stored(order: str, shape: tuple[int, ...], dtype: torch.dtype, allocate: Allocate) -> torch.Tensor:
+    """A tensor of this shape; ``nk``: the transpose of what is stored."""
+    return allocate(shape[::-1], dtype).t() if order == "nk" else allocate(shape, dtype)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +105,7 @@ class GemmKnobs(Knobs):
         """A, or an inbox that stands in for it: row-major."""
         return self.operand(a, (self.block_m, self.block_k))
 
-    def common(self, problem: HasGemm, tensors: GemmTensors) -> dict[str, Any]:
+    def common(self, problem: GemmProblem, tensors: GemmTensors) -> dict[str, Any]:
         """Arguments that every GEMM kernel has."""
         b, transposed = tensors.b, problem.b_order == "nk"
         block = (self.block_n, self.block_k) if transposed else (self.block_k, self.block_n)
@@ -116,7 +117,14 @@ class GemmKnobs(Knobs):
             "stride_bk": b.stride(0), "stride_bn": b.stride(1), "group_m": self.group_m,
             "BLOCK_M": self.block_m, "BLOCK_N": self.block_n, "BLOCK_K": self.block_k,
             "TMA": self.tma, "B_TRANSPOSED": transposed, "EVEN_K": problem.gemm[2] % self.block_k == 0,
+            "scale_a": tensors.scale_a, "scale_b": tensors.scale_b, "SCALES": SCALES.index(problem.scales),
+            "PROMOTE": self.promoted(problem),
         }  # fmt: skip
+
+    def promoted(self, problem: GemmProblem) -> int | None:
+        """Products along K after which a dot product's sum is added up in fp32 registers; None: as Triton does."""
+        whole = problem.dtype not in FP8 or problem.fast_accum or problem.scales == "block"
+        return None if whole else min(PROMOTED, self.block_k)
 
     def partials(self, rows: int, columns: int, allocate: Allocate) -> tuple[torch.Tensor, torch.Tensor]:
         """Scratch of ``join_splits`` for a matrix: fp32 partials and int32 tickets; empty where nothing is split."""

@@ -6,10 +6,13 @@ from collections.abc import Callable, Collection
 
 import torch
 
-from autotune.dtypes import DTYPES
+from autotune.dtypes import DTYPES, OPERAND_TYPES
 from autotune.errors import InvalidProblem
 
 TORCH_DTYPES: dict[str, torch.dtype] = {name: getattr(torch, each.torch) for name, each in DTYPES.items()}
+
+OPERAND_DTYPES: dict[str, torch.dtype] = {name: getattr(torch, each.torch) for name, each in OPERAND_TYPES.items()}
+"""With the types that no result has: fp8."""
 
 Run = Callable[[], None]
 """Enqueues one call of an operation on the current stream."""
@@ -26,7 +29,7 @@ def meta(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
 def element_type(tensors: dict[str, torch.Tensor | None], allowed: Collection[str]) -> str:
     """Our name of the element type that all tensors have; raises InvalidProblem where it is none of ``allowed``."""
     found = {name: tensor.dtype for name, tensor in tensors.items() if tensor is not None}
-    names = {TORCH_DTYPES[name]: name for name in allowed}
+    names = {OPERAND_DTYPES[name]: name for name in allowed}
     types = set(found.values())
     if len(types) != 1 or not types <= set(names):
         said = ", ".join(f"{name} is {dtype}" for name, dtype in found.items())

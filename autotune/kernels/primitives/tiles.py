@@ -5,6 +5,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from autotune.kernels.primitives.scales import BLOCK, NO_SCALES, SIDE, block_scale_b
+
 
 @triton.jit
 def swizzle(tile, tiles_m, tiles_n, GROUP_M: tl.constexpr):
@@ -53,6 +55,7 @@ def accumulate(
     acc, a, a_row, a_rows, a_pitch, b, b_columns, column, stride_bk, stride_bn, first_k, end_k,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     TMA: tl.constexpr, B_TRANSPOSED: tl.constexpr, EVEN_K: tl.constexpr,
+    scale_a=None, scale_b=None, SCALES: tl.constexpr = NO_SCALES, PROMOTE: tl.constexpr = None,
 ):  # fmt: skip
     """Add A[a_row : a_row + BLOCK_M, first_k : end_k] @ B[first_k : end_k, column : column + BLOCK_N] to acc.
 
@@ -60,16 +63,25 @@ def accumulate(
     columns and any strides (B_TRANSPOSED: its storage is [N, K]). ``a`` and ``b`` are tensor descriptors with TMA,
     pointers without. Rows and columns beyond the edge are clamped or zero: they end up in parts of the tile that are
     not stored. ``first_k`` is a multiple of BLOCK_K, and so is ``end_k`` unless it is the end of K; EVEN_K says that
-    it always is.
+    it always is. Each step of scales by blocks is multiplied by them; the other SCALES are the caller's. PROMOTE: see
+    ``GemmKnobs.promoted``.
     """
-    if TMA:
+    if SCALES == BLOCK:
+        rows = tl.minimum(a_row + tl.arange(0, BLOCK_M), a_rows - 1).to(tl.int64)
+        for k in range(first_k, end_k, BLOCK_K):
+            a_tile = load_a(a, a_row, a_rows, a_pitch, k, end_k, BLOCK_M, BLOCK_K, TMA)
+            b_tile = load_b(b, b_columns, k, end_k, column, stride_bk, stride_bn, BLOCK_N, BLOCK_K, TMA, B_TRANSPOSED)
+            factors = tl.load(scale_a + rows * (a_pitch // SIDE) + k // SIDE)[:, None]
+            factors = factors * block_scale_b(scale_b, k, a_pitch // SIDE, column, b_columns, BLOCK_N)
+            acc += tl.dot(a_tile, b_tile) * factors
+    elif TMA:
         for k in range(first_k, end_k, BLOCK_K):
             a_tile = a.load([a_row, k])
             if B_TRANSPOSED:
                 b_tile = b.load([column, k]).T
             else:
                 b_tile = b.load([k, column])
-            acc = tl.dot(a_tile, b_tile, acc, input_precision="ieee")
+            acc = tl.dot(a_tile, b_tile, acc, input_precision="ieee", max_num_imprecise_acc=PROMOTE)
     else:
         rows = tl.minimum(a_row + tl.arange(0, BLOCK_M), a_rows - 1).to(tl.int64)
         columns = (column + tl.arange(0, BLOCK_N)) % b_columns
@@ -84,7 +96,7 @@ def accumulate(
                 inside = tl.arange(0, BLOCK_K) < end_k - k
                 a_tile = tl.load(a_pointers, mask=inside[None, :], other=0.0)
                 b_tile = tl.load(b_pointers, mask=inside[:, None], other=0.0)
-            acc = tl.dot(a_tile, b_tile, acc, input_precision="ieee")
+            acc = tl.dot(a_tile, b_tile, acc, input_precision="ieee", max_num_imprecise_acc=PROMOTE)
             a_pointers += BLOCK_K
             b_pointers += BLOCK_K * stride_bk
     return acc

@@ -7,6 +7,10 @@ unit has arrived when its counter has grown by their number (``parts``). Counter
 ``epoch`` waits for (epoch + 1) * parts. ``arrivals`` is int32 [CHUNKS, world_size, units], a row for each
 source.
 
+Scales of the shard's rows, where it has any (``scales``, fp32 [rows, scale_columns]), travel with the first range of
+columns of their rows: before its signal, which follows them, and so before any later range's. Their inbox has its own
+``scale_place`` and ``scale_pitch``.
+
 A step is a block of STEP_ROWS x STEP_COLUMNS elements; the columns are a power of two that divides the range where
 there is one large enough, so that a step's rows are whole.
 """
@@ -35,11 +39,23 @@ def _step(
     return wide * tl.multiple_of(width, VECTOR) + columns, wide * tl.multiple_of(pitch, VECTOR) + columns, inside
 
 
+SCALE_STEP = tl.constexpr(256)
+"""Scales that a program moves at once."""
+
+
+@triton.jit
+def _scale_step(begin, end, columns, pitch):
+    """SCALE_STEP scales, numbered from ``begin`` on: their offsets where they are and where they go, and the mask."""
+    number = begin + tl.arange(0, SCALE_STEP)
+    return number, (number // columns).to(tl.int64) * pitch + number % columns, number < end
+
+
 @triton.jit
 def push_shard(
     shard, inbox, place, arrivals, rows, width, pitch, transfer_rows, part, parts, rank, heap_bases,
     WORLD: tl.constexpr, CHUNKS: tl.constexpr, STEP_ROWS: tl.constexpr, STEP_COLUMNS: tl.constexpr,
     VECTOR: tl.constexpr, HINT: tl.constexpr, ROTATE: tl.constexpr, FIRST: tl.constexpr,
+    scales=None, scale_inbox=None, scale_place=0, scale_columns=1, scale_pitch=1,
 ):  # fmt: skip
     """Store our shard at ``place`` of every peer's inbox, unit by unit, and signal each unit.
 
@@ -70,6 +86,14 @@ def push_shard(
                 for onwards in tl.static_range(FIRST, WORLD):
                     peer = (rank + onwards) % WORLD
                     heap.store(inbox + place + there, value, rank, peer, heap_bases, mask=inside, hint=(1, HINT))
+        if scales is not None:
+            if (chunk == 0) & (unit % parts == part):
+                for begin in range(first * scale_columns, end * scale_columns, SCALE_STEP):
+                    here, there, inside = _scale_step(begin, end * scale_columns, scale_columns, scale_pitch)
+                    scale = tl.load(scales + here, mask=inside)
+                    for onwards in tl.static_range(1 if ROTATE else FIRST, 2 if ROTATE else WORLD):
+                        peer = (rank + FIRST + turn if ROTATE else rank + onwards) % WORLD
+                        heap.store(scale_inbox + scale_place + there, scale, rank, peer, heap_bases, mask=inside)
         if ROTATE:
             heap.signal(counter, (rank + FIRST + turn) % WORLD, rank, heap_bases)
         else:
@@ -82,6 +106,7 @@ def fetch_shards(
     ready, done, epoch, status, spin_limit,
     WORLD: tl.constexpr, CHUNKS: tl.constexpr, STEP_ROWS: tl.constexpr, STEP_COLUMNS: tl.constexpr,
     VECTOR: tl.constexpr, HINT: tl.constexpr, ROTATE: tl.constexpr, FIRST: tl.constexpr,
+    scales=None, scale_inbox=None, scale_place=0, scale_apart=0, scale_columns=1, scale_pitch=1,
 ):  # fmt: skip
     """Load every peer's shard into our own inbox, unit by unit, and signal ourselves.
 
@@ -112,6 +137,13 @@ def fetch_shards(
             )
             value = heap.load(shard + here, rank, peer, heap_bases, mask=inside, hint=(1, HINT))
             tl.store(target + there, value, mask=inside)
+        if scales is not None:
+            if (chunk == 0) & (unit % parts == part):
+                scale_target = scale_inbox + scale_place + peer * tl.cast(scale_apart, tl.int64)
+                for begin in range(first * scale_columns + late, end * scale_columns, SCALE_STEP):
+                    here, there, inside = _scale_step(begin, end * scale_columns, scale_columns, scale_pitch)
+                    scale = heap.load(scales + here, rank, peer, heap_bases, mask=inside)
+                    tl.store(scale_target + there, scale, mask=inside)
         heap.signal(arrivals + (chunk * WORLD + peer) * units + unit, rank, rank, heap_bases)
     heap.signal_each(done + rank, rank, heap_bases, WORLD, 0)
 

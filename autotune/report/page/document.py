@@ -10,18 +10,18 @@ import base64
 import gzip
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from html import escape
 from importlib import resources
 from string import Template
 
-from autotune.report.figures import dashed, device_text, latency_text, problem_text
+from autotune.report.figures import BEYOND_LIMIT, dashed, device_text, latency_text, problem_text
 from autotune.report.page import origin
 from autotune.report.page.study import Study
 from autotune.report.page.view import Chart, Table, View
 from autotune.report.page.views import finals, headline, importance, parallel, search, slices
-from autotune.report.page.words import in_words
+from autotune.report.words import in_words
 from autotune.text import visible
 
 VIEWS = (headline.view, search.view, parallel.view, slices.view, importance.view, finals.view)
@@ -66,14 +66,15 @@ def lead(study: Study) -> str:
         if first is not None:
             told.append(f"{first.baseline} {latency_text(first.latency, report.regime)}")
         if report.limit is not None:
-            told.append(f"{100 * report.limit.share.value:.0f} % of perfect overlap")
+            share = report.limit.share.value
+            told.append(BEYOND_LIMIT if share > 1.005 else f"{100 * share:.0f} % of perfect overlap")
         told.append(f"{study.evaluated} of {study.record.space_size} configs tried, results checked on every rank")
         parts.append(f'<p class="facts">{" · ".join(map(_text, told))}</p>')
     parts += [f'<p class="note">{_text(note)}</p>' for note in study.notes]
     if study.winner is not None:
         name = "The winner" if report is not None else "The fastest so far"
         parts.append(f"<p><strong>{name}:</strong> {_text(in_words(key.workload, study.winner))}</p>")
-        parts.append(_copies(origin.copies(study)))
+        parts.append(_copies(study.copies))
     return "\n".join(parts)
 
 
@@ -143,8 +144,11 @@ def _chart(chart: Chart) -> str:
     )
 
 
-def _copies(of: Sequence[tuple[str, str]]) -> str:
-    pieces = "".join(_copy_line(name, text) for name, text in of)
+PASTED = {"Python": "Python", "command": "Command line: check and measure it once", "JSON": "JSON"}
+
+
+def _copies(of: Mapping[str, str]) -> str:
+    pieces = "".join(_copy_line(PASTED[name], text) for name, text in of.items())
     return f'<details open class="copies"><summary>The config to copy</summary>{pieces}</details>'
 
 

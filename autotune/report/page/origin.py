@@ -1,32 +1,14 @@
-"""A study's provenance, and the commands that repeat it or use its winner."""
+"""A study's provenance."""
 
 from __future__ import annotations
 
 import dataclasses
-import shlex
 
-from autotune.report.figures import device_text, options_text
+from autotune.report.figures import device_text
 from autotune.report.page.study import Study, last_moment
 from autotune.report.page.view import Table
 from autotune.report.regimes import tuned_for
-from autotune.text import visible, visible_json
-
-
-def command(study: Study) -> str:
-    """The problem on the command line."""
-    return visible(f"{study.command} {options_text(study.problem)}")
-
-
-def copies(study: Study) -> list[tuple[str, str]]:
-    """The winner as one paste for each place where it may be needed."""
-    if study.winner is None:
-        return []
-    json = visible_json(study.winner.to_json())
-    python = "Config({" + ", ".join(f"{name!a}: {value!a}" for name, value in study.winner.items()) + "})"
-    found = [("JSON", json), ("Python", f"from autotune.config import Config\nconfig = {python}")]
-    if study.command:
-        found.append(("Command line: check and measure it once", f"{command(study)} --config {shlex.quote(json)}"))
-    return found
+from autotune.text import visible
 
 
 def provenance(study: Study) -> Table:

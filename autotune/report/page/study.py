@@ -12,10 +12,12 @@ from autotune.config import Config, Value
 from autotune.db import Entry, Store, StudyRecord, TrialRecord
 from autotune.machine import INTERPRETER
 from autotune.outcome import Latency, Outcome, Regime
-from autotune.report.builder import build, endings_of, problem_of
+from autotune.report.builder import build, endings_of
+from autotune.report.copies import copies
 from autotune.report.figures import INTERPRETER_NOTE, dashed
 from autotune.report.knobs import knobs_of
 from autotune.report.model import Ending, Knob, Report
+from autotune.report.order import fields_in_order
 from autotune.report.repeat import command_of, repeat_of
 from autotune.search_spaces import Space
 from autotune.tuning.finals import FINAL
@@ -37,8 +39,16 @@ class Study:
     endings: tuple[Ending, ...]
     notes: tuple[str, ...] = ()
     knob_notes: tuple[str, ...] = ()
+    workload: Workload | None = None
     command: str = ""
     """The command line that tunes the workload; empty for a kernel that its own program tunes."""
+
+    @property
+    def copies(self) -> dict[str, str]:
+        """The winner to paste, by the place where it is needed; nothing without one."""
+        if self.winner is None:
+            return {}
+        return copies(self.record.key, self.winner, self.record.origin, self.workload)
 
     @property
     def repeat(self) -> str:
@@ -138,6 +148,7 @@ def finished(store: Store, entry: Entry, workload: Workload | None = None) -> St
         endings=report.endings,
         notes=report.notes,
         knob_notes=report.knob_notes,
+        workload=workload,
         command=command_of(record.key, record.origin, workload),
     )
 
@@ -152,7 +163,7 @@ def unfinished(store: Store, record: StudyRecord, workload: Workload | None = No
     notes += [INTERPRETER_NOTE] if record.key.device == INTERPRETER else []
     return Study(
         record=record,
-        problem=problem_of(record.key, workload),
+        problem=fields_in_order(record.key, workload),
         trials=trials,
         space=space,
         report=None,
@@ -160,6 +171,7 @@ def unfinished(store: Store, record: StudyRecord, workload: Workload | None = No
         endings=endings_of(searched),
         notes=tuple(notes),
         knob_notes=warned,
+        workload=workload,
         command=command_of(record.key, record.origin, workload),
     )
 

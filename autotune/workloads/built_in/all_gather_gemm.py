@@ -10,13 +10,14 @@ import torch
 from autotune.config import Config
 from autotune.heap.arena import SymmetricHeap
 from autotune.kernels.all_gather_gemm.launch import KERNELS
-from autotune.kernels.all_gather_gemm.library import multiply
+from autotune.kernels.all_gather_gemm.library import gather
 from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
 from autotune.kernels.all_gather_gemm.scratch import Scratch
+from autotune.kernels.gemm.library import multiply
 from autotune.machine import Machine
 from autotune.search_spaces.all_gather_gemm import KERNELS as OUR_GEMM
 from autotune.search_spaces.all_gather_gemm import SPACE, default_config, first_configs
-from autotune.workloads.comparison import rounded
+from autotune.workloads.comparison import rounded_product
 from autotune.workloads.gemm import OF_A_LIBRARY, GemmOperation, GemmWorkload
 from autotune.workloads.interface import Run
 from autotune.workloads.launched import Operands
@@ -32,23 +33,33 @@ class AllGatherGemmOperation(GemmOperation[AllGatherGemm, Scratch]):
 
     def draw_operands(self, seed: int) -> torch.Tensor:
         """Every rank draws every rank's shard, and multiplies the whole A by its own B."""
-        tensors, rank, wide = self._tensors, self._heap.rank, self.wide
-        shards = [self.draw_a(seed * 1000 + other) for other in range(self._heap.world_size)]
-        tensors.a.copy_(shards[rank])
-        tensors.b.copy_(self.draw_b(seed * 1000 + 500 + rank))
-        self.draw_bias(seed * 1000 + 750 + rank, self._problem.k)
-        whole = torch.cat(shards, dim=0 if self._problem.rows_layout else 1)
-        product: torch.Tensor = whole.to(wide) @ tensors.b.to(wide)
+        tensors, rank, problem = self._tensors, self._heap.rank, self._problem
+        ranks = range(self._heap.world_size)
+        shards = [self.draw_a(seed * 1000 + other) for other in ranks]
+        # Scales that do not travel are the same on every rank.
+        scales = [
+            self.draw_scales(tensors.scale_a, seed * 1000 + 250 + other * problem.gathers_scales) for other in ranks
+        ]
+        b, scale_b = self.draw_b(seed * 1000 + 500 + rank), self.draw_scales(tensors.scale_b, seed * 1000 + 600 + rank)
+        self.put(shards[rank], scales[rank], b, scale_b)
+        self.draw_bias(seed * 1000 + 750 + rank, problem.k)
+        wide = [self.widened(shard, scale) for shard, scale in zip(shards, scales, strict=True)]
+        product: torch.Tensor = torch.cat(wide, dim=0 if problem.rows_layout else 1) @ self.widened(b, scale_b)
         return product
 
     def parts(self) -> dict[str, Run]:
         """The library's all-gather of A alone, and its GEMM alone."""
-        tensors, problem = self._tensors, self._problem
-        whole = torch.randn((problem.m, problem.k), device=self._heap.device).to(tensors.a.dtype)
-        gathered = torch.empty((problem.m * problem.k,), dtype=tensors.a.dtype, device=self._heap.device)
+        tensors, problem, device = self._tensors, self._problem, self._heap.device
+        whole = torch.randn((problem.m, problem.k), device=device).to(tensors.a.dtype)
+        scales = tensors.scale_a
+        shards = [tensors.a]
+        if scales is not None and problem.gathers_scales:
+            shards.append(scales)
+            scales = torch.ones((problem.m, problem.scale_columns), device=device)
+        gathered = [each.new_empty((problem.world_size, *each.shape)) for each in shards]
         return {
-            "all_gather": lambda: torch.distributed.all_gather_into_tensor(gathered, tensors.a.view(-1)) and None,
-            "gemm": lambda: multiply(whole, tensors, tensors.c),
+            "all_gather": lambda: gather(gathered, shards),
+            "gemm": lambda: multiply(problem, whole, scales, tensors, tensors.c, tensors.bias),
         }
 
 
@@ -58,7 +69,7 @@ class AllGatherGemmWorkload(GemmWorkload):
     problem_type = AllGatherGemm
     space = SPACE
     kernels = KERNELS
-    options = ("layout", "in_place")
+    options = ("layout", "in_place", "out_dtype", "fast_accum")
 
     def default_problem(self, machine: Machine, world_size: int) -> AllGatherGemm:
         """Llama-70B's MLP up-projection at 4096 tokens; a toy of the same form under the interpreter."""
@@ -75,7 +86,7 @@ class AllGatherGemmWorkload(GemmWorkload):
     def tolerance_of(self, problem: AllGatherGemm, config: Config, machine: Machine) -> Tolerance:
         """The result alone is rounded, or what the library's GEMM rounds on its way there."""
         roundings = 1.0 if self.kernels.knobs.of(config).mode in OUR_GEMM else 1.0 + OF_A_LIBRARY
-        return rounded(problem.dtype, roundings, problem.k, problem.m * problem.n_local, machine)
+        return rounded_product(problem, roundings, problem.m * problem.n_local, machine)
 
     def heap_bytes(self, problem: AllGatherGemm) -> int:
         """A's shard and the largest scratch."""
@@ -94,7 +105,7 @@ class AllGatherGemmWorkload(GemmWorkload):
         return {"m": m, "n": b.shape[1] * world_size, "k": k}
 
     def out_shape(self, world_size: int, operands: Operands, options: Sequence[Any]) -> tuple[int, int]:
-        (a, b, _), (layout, _) = operands, options
+        (a, b), layout = operands[:2], options[0]
         assert a is not None and b is not None
         return a.shape[0] * world_size if layout == "rows" else a.shape[0], b.shape[1]
 

@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 
 from autotune.config import Config
+from autotune.dtypes import FP8
 from autotune.errors import InvalidProblem
 from autotune.heap.arena import SymmetricHeap
 from autotune.kernels.flash_decode.launch import KERNELS, gather
@@ -21,7 +22,7 @@ from autotune.kernels.launching.plan import in_order
 from autotune.kernels.launching.tensors import element_type
 from autotune.machine import Machine
 from autotune.search_spaces.flash_decode import SPACE, default_config, first_configs
-from autotune.workloads.comparison import distance, drawn
+from autotune.workloads.comparison import distance, drawn, drawn_scales
 from autotune.workloads.input_sets import SETS, InputSets, poison
 from autotune.workloads.interface import Run
 from autotune.workloads.launched import LaunchedOperation, LaunchedWorkload, Operands
@@ -38,6 +39,9 @@ TOLERANCES = {
 
 DIMENSIONS = {"q": 3, "k_cache": 4, "v_cache": 4, "block_table": 2, "lengths": 1}
 """Of each operand."""
+
+FILLED_AT_ONCE = 1 << 26
+"""Elements of a cache that are drawn at once."""
 
 SHARPNESS = 4.0
 """Standard deviation of the queries, hence of the logits: parts then differ widely in their log-sum-exps."""
@@ -62,7 +66,11 @@ class FlashDecodeOperation(LaunchedOperation[FlashDecode, Tensors, Scratch]):
         self._queries = (drawn(shape, torch.float32, device, seed * 1000) * SHARPNESS).to(tensors.q.dtype)
         tensors.q.copy_(self._queries[0])
         for cache in (tensors.k_cache, tensors.v_cache):
-            cache.normal_(generator=generator)
+            _fill(cache, generator)
+        for offset, scale in enumerate((tensors.k_scale, tensors.v_scale)):
+            if scale is not None:
+                seed_here = seed * 1000 + 250 + 2 * self._heap.rank + offset
+                scale.copy_(drawn_scales(tuple(scale.shape), device, seed_here))
         pages = torch.randperm(tensors.block_table.numel(), generator=generator, device=device)
         tensors.block_table.copy_(pages.view(tensors.block_table.shape))
         tensors.lengths.copy_(self._lengths(seed))
@@ -72,9 +80,10 @@ class FlashDecodeOperation(LaunchedOperation[FlashDecode, Tensors, Scratch]):
         self.poison()
 
     def inputs(self) -> Sequence[torch.Tensor]:
-        """Queries, cache, block table and lengths."""
+        """Queries, cache and its scales, block table and lengths."""
         tensors = self._tensors
-        return [tensors.q, tensors.k_cache, tensors.v_cache, tensors.block_table, tensors.lengths]
+        scales = [scale for scale in (tensors.k_scale, tensors.v_scale) if scale is not None]
+        return [tensors.q, tensors.k_cache, tensors.v_cache, tensors.block_table, tensors.lengths, *scales]
 
     def outputs(self) -> Sequence[torch.Tensor]:
         return [self._tensors.out]
@@ -141,6 +150,17 @@ class FlashDecodeOperation(LaunchedOperation[FlashDecode, Tensors, Scratch]):
         }
 
 
+def _fill(cache: torch.Tensor, generator: torch.Generator) -> None:
+    """Normally distributed numbers; fp8's, which torch does not draw, page by page to take little memory."""
+    if cache.element_size() > 1:
+        cache.normal_(generator=generator)
+        return
+    flat = cache.view(-1)
+    for begin in range(0, flat.numel(), FILLED_AT_ONCE):
+        part = flat[begin : begin + FILLED_AT_ONCE]
+        part.copy_(torch.randn(part.shape, generator=generator, device=part.device))
+
+
 def _zeros(device: torch.device, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
     return torch.zeros(shape, dtype=dtype, device=device)
 
@@ -170,6 +190,22 @@ def bulk_synchronous(problem: FlashDecode, machine: Machine, launch_as: str) -> 
     default = default_config(problem, machine)
     shared = {d.name: default[d.name] for d in SPACE.dimensions_of("bsp") if d.name in default}
     return Config({**shared, "mode": "bsp", "launch": launch_as})
+
+
+def _kind_of_scales(k_scale: torch.Tensor | None, v_scale: torch.Tensor | None, kv_heads: int) -> str:
+    """The problem's word for a cache's scales. Raises InvalidProblem where there is none."""
+    if k_scale is None and v_scale is None:
+        return "none"
+    if k_scale is not None and v_scale is not None and k_scale.dtype == v_scale.dtype == torch.float32:
+        shapes = {tuple(scale.shape) or (1,) for scale in (k_scale, v_scale)}
+        for kind, shape in (("tensor", (1,)), ("head", (kv_heads,))):
+            if shapes == {shape} and k_scale.is_contiguous() and v_scale.is_contiguous():
+                return kind
+    got = ", ".join(
+        f"{name} {None if scale is None else (list(scale.shape), scale.dtype)}"
+        for name, scale in (("k_scale", k_scale), ("v_scale", v_scale))
+    )
+    raise InvalidProblem(f"{got}: needed are both, contiguous, torch.float32, [1] or [{kv_heads}]")
 
 
 class FlashDecodeWorkload(LaunchedWorkload):
@@ -214,6 +250,7 @@ class FlashDecodeWorkload(LaunchedWorkload):
 
     def problem_of(self, world_size: int, operands: Operands, options: Sequence[Any]) -> FlashDecode:
         """From q, one cache and the block table, which the others have to fit: its row is the longest sequence."""
+        *operands, k_scale, v_scale = operands
         named = dict(zip(DIMENSIONS, operands, strict=True))
         for name, tensor in named.items():
             assert tensor is not None
@@ -223,7 +260,11 @@ class FlashDecodeWorkload(LaunchedWorkload):
                     "contiguous, are needed"
                 )
         q, keys, values, table, lengths = (tensor for tensor in operands if tensor is not None)
-        dtype = element_type({"q": q, "k_cache": keys, "v_cache": values}, DTYPES)
+        cached = "auto"
+        if keys.element_size() > 1:
+            dtype = element_type({"q": q, "k_cache": keys, "v_cache": values}, DTYPES)
+        else:
+            dtype, cached = element_type({"q": q}, DTYPES), element_type({"k_cache": keys, "v_cache": values}, FP8)
         batch, q_heads, head_dim = q.shape
         _, page_size, kv_heads, _ = keys.shape
         fits = (
@@ -238,9 +279,11 @@ class FlashDecodeWorkload(LaunchedWorkload):
                 f"lengths [{batch}], both int32"
             )
         soft_cap, ragged = options
+        scales = _kind_of_scales(k_scale, v_scale, kv_heads)
         return FlashDecode(
             batch=batch, q_heads=q_heads, kv_heads=kv_heads, head_dim=head_dim, kv_len=table.shape[1] * page_size,
             page_size=page_size, soft_cap=soft_cap, ragged=ragged, dtype=dtype, world_size=world_size,
+            kv_dtype=cached, kv_scales=scales,
         )  # fmt: skip
 
     def out_shape(self, world_size: int, operands: Operands, options: Sequence[Any]) -> tuple[int, ...]:

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
 from autotune.config import Config
 from autotune.heap.arena import SymmetricHeap
+from autotune.kernels.gemm.library import multiply
 from autotune.kernels.gemm_all_reduce.launch import KERNELS
-from autotune.kernels.gemm_all_reduce.library import multiply
 from autotune.kernels.gemm_all_reduce.problem import GemmAllReduce
 from autotune.kernels.gemm_all_reduce.scratch import Scratch
+from autotune.kernels.launching.contract import Kernels
 from autotune.machine import Machine
 from autotune.search_spaces.gemm_all_reduce import SPACE, default_config, first_configs
-from autotune.workloads.comparison import rounded
+from autotune.workloads.comparison import rounded_product
 from autotune.workloads.gemm import GemmOperation, GemmWorkload, ring
 from autotune.workloads.interface import Run
 from autotune.workloads.launched import Operands
@@ -25,29 +26,33 @@ from autotune.workloads.tolerance import Tolerance
 class GemmAllReduceOperation(GemmOperation[GemmAllReduce, Scratch]):
     """Its operands lie in ordinary memory."""
 
-    def __init__(self, problem: GemmAllReduce, heap: SymmetricHeap, machine: Machine, spin_limit: int) -> None:
+    def __init__(
+        self, problem: GemmAllReduce, heap: SymmetricHeap, machine: Machine, spin_limit: int,
+        kernels: Kernels[Any, Any, Any, Any] = KERNELS,
+    ) -> None:  # fmt: skip
         """Inputs are undefined until ``refresh``."""
-        super().__init__(KERNELS, problem, heap, machine, spin_limit)
+        super().__init__(kernels, problem, heap, machine, spin_limit)
 
     def draw_operands(self, seed: int) -> torch.Tensor:
         """Every rank draws every rank's operands, one rank's at a time: a large B is there only once more."""
-        tensors, rank, wide = self._tensors, self._heap.rank, self.wide
-        product = torch.zeros(tensors.c.shape, dtype=wide, device=self._heap.device)
+        tensors, rank = self._tensors, self._heap.rank
+        product = torch.zeros(tensors.c.shape, dtype=self.wide, device=self._heap.device)
         for other in range(self._heap.world_size):
             a, b = self.draw_a(seed * 1000 + other), self.draw_b(seed * 1000 + 500 + other)
-            product += a.to(wide) @ b.to(wide)
+            scale_a = self.draw_scales(tensors.scale_a, seed * 1000 + 250 + other)
+            scale_b = self.draw_scales(tensors.scale_b, seed * 1000 + 600 + other)
+            product += self.widened(a, scale_a) @ self.widened(b, scale_b)
             if other == rank:
-                tensors.a.copy_(a)
-                tensors.b.copy_(b)
+                self.put(a, scale_a, b, scale_b)
         self.draw_bias(seed * 1000 + 999, self._problem.k)
         return product
 
     def parts(self) -> dict[str, Run]:
         """The library's GEMM alone, and its all-reduce of C alone."""
-        tensors = self._tensors
+        tensors, problem = self._tensors, self._problem
         parts = torch.zeros_like(tensors.c)  # adding up again and again must not overflow
         return {
-            "gemm": lambda: multiply(tensors, None, tensors.c),
+            "gemm": lambda: multiply(problem, tensors.a, tensors.scale_a, tensors, tensors.c),
             "all_reduce": lambda: torch.distributed.all_reduce(parts) and None,
         }
 
@@ -57,8 +62,8 @@ class GemmAllReduceWorkload(GemmWorkload):
 
     problem_type = GemmAllReduce
     space = SPACE
-    kernels = KERNELS
-    options = ("deterministic",)
+    kernels: ClassVar[Kernels[Any, Any, Any, Any]] = KERNELS
+    options: ClassVar[tuple[str, ...]] = ("deterministic", "out_dtype", "fast_accum")
 
     def default_problem(self, machine: Machine, world_size: int) -> GemmAllReduce:
         """Llama-70B's MLP down-projection at 16 tokens; a toy of the same form under the interpreter."""
@@ -75,7 +80,7 @@ class GemmAllReduceWorkload(GemmWorkload):
     def tolerance_of(self, problem: GemmAllReduce, config: Config, machine: Machine) -> Tolerance:
         """Each part is rounded, and the sum; see ``ring`` for the library's."""
         roundings = ring(problem.world_size) if self.kernels.knobs.of(config).mode == "bsp" else 2.0
-        return rounded(problem.dtype, roundings, problem.k, problem.m * problem.n, machine)
+        return rounded_product(problem, roundings, problem.m * problem.n, machine)
 
     def operation(
         self, problem: GemmAllReduce, heap: SymmetricHeap, machine: Machine, spin_limit: int
@@ -87,7 +92,7 @@ class GemmAllReduceWorkload(GemmWorkload):
         return {"m": a.shape[0], "n": b.shape[1], "k": a.shape[1] * world_size}
 
     def out_shape(self, world_size: int, operands: Operands, options: Sequence[Any]) -> tuple[int, int]:
-        a, b, _ = operands
+        a, b = operands[:2]
         assert a is not None and b is not None
         return a.shape[0], b.shape[1]
 

@@ -9,13 +9,14 @@ import torch
 
 from autotune.config import Config
 from autotune.heap.arena import SymmetricHeap
+from autotune.kernels.gemm.library import multiply
 from autotune.kernels.gemm_reduce_scatter.launch import KERNELS
 from autotune.kernels.gemm_reduce_scatter.problem import GemmReduceScatter
 from autotune.kernels.gemm_reduce_scatter.scratch import Scratch
 from autotune.machine import Machine
 from autotune.search_spaces.gemm_reduce_scatter import KERNELS as OUR_GEMM
 from autotune.search_spaces.gemm_reduce_scatter import SPACE, default_config, first_configs
-from autotune.workloads.comparison import rounded
+from autotune.workloads.comparison import rounded_product
 from autotune.workloads.gemm import OF_A_LIBRARY, GemmOperation, GemmWorkload, ring
 from autotune.workloads.interface import Run
 from autotune.workloads.launched import Operands
@@ -31,29 +32,26 @@ class GemmReduceScatterOperation(GemmOperation[GemmReduceScatter, Scratch]):
 
     def draw_operands(self, seed: int) -> torch.Tensor:
         """Every rank draws every rank's operands, one rank's at a time, and multiplies its own rows."""
-        tensors, rank, problem, wide = self._tensors, self._heap.rank, self._problem, self.wide
+        tensors, rank, problem = self._tensors, self._heap.rank, self._problem
         ours = slice(rank * problem.rows, (rank + 1) * problem.rows)
-        product = torch.zeros((problem.rows, problem.n), dtype=wide, device=self._heap.device)
+        product = torch.zeros((problem.rows, problem.n), dtype=self.wide, device=self._heap.device)
         for source in range(problem.world_size):
             a, b = self.draw_a(seed * 1000 + source), self.draw_b(seed * 1000 + 500 + source)
-            product.addmm_(a[ours].to(wide), b.to(wide))
+            scale_a = self.draw_scales(tensors.scale_a, seed * 1000 + 250 + source)
+            scale_b = self.draw_scales(tensors.scale_b, seed * 1000 + 600 + source)
+            product.addmm_(self.widened(a, scale_a)[ours], self.widened(b, scale_b))
             if source == rank:
-                tensors.a.copy_(a)
-                tensors.b.copy_(b)
-        self.draw_bias(seed * 1000 + 750, self._problem.k)
+                self.put(a, scale_a, b, scale_b)
+        self.draw_bias(seed * 1000 + 750, problem.k)
         return product
 
     def parts(self) -> dict[str, Run]:
         """The library's GEMM alone, and its reduce-scatter of such a product alone."""
         tensors, problem = self._tensors, self._problem
         product = torch.randn((problem.m, problem.n), device=self._heap.device).to(tensors.c.dtype)
-
-        def gemm() -> None:
-            torch.matmul(tensors.a, tensors.b, out=product)
-
         return {
             "reduce_scatter": lambda: torch.distributed.reduce_scatter_tensor(tensors.c, product) and None,
-            "gemm": gemm,
+            "gemm": lambda: multiply(problem, tensors.a, tensors.scale_a, tensors, product),
         }
 
 
@@ -63,6 +61,7 @@ class GemmReduceScatterWorkload(GemmWorkload):
     problem_type = GemmReduceScatter
     space = SPACE
     kernels = KERNELS
+    options = ("out_dtype", "fast_accum")
 
     def default_problem(self, machine: Machine, world_size: int) -> GemmReduceScatter:
         """Llama-70B's MLP down-projection at 4096 tokens; a toy of the same form under the interpreter."""
@@ -82,7 +81,7 @@ class GemmReduceScatterWorkload(GemmWorkload):
         roundings = 2.0 if mode in OUR_GEMM else 2.0 + OF_A_LIBRARY
         if mode == "bsp":
             roundings = ring(problem.world_size) + problem.bias
-        return rounded(problem.dtype, roundings, problem.k, problem.rows * problem.n, machine)
+        return rounded_product(problem, roundings, problem.rows * problem.n, machine)
 
     def operation(
         self, problem: GemmReduceScatter, heap: SymmetricHeap, machine: Machine, spin_limit: int
@@ -94,7 +93,7 @@ class GemmReduceScatterWorkload(GemmWorkload):
         return {"m": a.shape[0], "n": b.shape[1], "k": a.shape[1] * world_size}
 
     def out_shape(self, world_size: int, operands: Operands, options: Sequence[Any]) -> tuple[int, int]:
-        a, b, _ = operands
+        a, b = operands[:2]
         assert a is not None and b is not None
         return a.shape[0] // world_size, b.shape[1]
 

@@ -54,11 +54,12 @@ def gemm_latency(problem: Any, knobs: GemmKnobs, machine: Machine) -> float | No
 def _computation(problem: Any, knobs: GemmKnobs, machine: Machine, rates: Rates) -> float:
     """The slower of the waves' arithmetic and the bytes from memory; the library's GEMM where no tile is ours."""
     rows, columns, depth = map(int, problem.gemm)
+    flops = rates.flops * (2 if problem.element_size == 1 else 1)
     memory = int(problem.bytes_read) / rates.memory
     if not knobs.block_m:
         chunks = max(1.0, rows / knobs.transfer_rows) if knobs.transfer_rows else 1.0
         weights = columns * depth * int(problem.element_size) / rates.memory  # every chunk of rows reads all of B
-        return max(2.0 * rows * columns * depth / rates.flops, memory, chunks * weights) + (chunks - 1) * rates.launch
+        return max(2.0 * rows * columns * depth / flops, memory, chunks * weights) + (chunks - 1) * rates.launch
     m, n, splits = knobs.block_m, knobs.block_n, knobs.split_k
     tiles = knobs.tiles(rows, columns) * splits
     units = machine.compute_units
@@ -69,7 +70,7 @@ def _computation(problem: Any, knobs: GemmKnobs, machine: Machine, rates: Rates)
         share *= POINTER_SHARE
     if knobs.num_stages < 3 and machine.kind == "cuda":
         share *= 0.7
-    tile = 2.0 * m * n * depth / splits / (rates.flops / machine.compute_units * share)
+    tile = 2.0 * m * n * depth / splits / (flops / machine.compute_units * share)
     busy = min(1.0, tiles / (ENOUGH_UNITS * units))
     loaded = tiles * (m + n) * depth / splits * int(problem.element_size) / (CACHE_FACTOR * rates.memory)
     # Programs that share a tile meet at its end, one after the other; their fp32 sums are written and read once more.

@@ -8,6 +8,7 @@ from fakes import Bench
 
 from autotune.db import Store
 from autotune.machine import H100
+from autotune.report.figures import config_text
 from autotune.workloads import workload
 
 WORKLOAD = workload("all_gather_gemm")
@@ -21,6 +22,16 @@ def test_one_config_is_measured_once_and_not_stored(gpus: Bench, tmp_path: Path)
     (gang,) = gpus.gangs
     assert gang.calls == [DEFAULT] and gang.closed == 1
     assert not (tmp_path / "cache.db").exists()
+
+
+def test_a_config_may_be_pasted_as_it_is_shown(gpus: Bench) -> None:
+    """Words take the types of the space's values."""
+    config = DEFAULT
+    assert config["preload_b"] is False and isinstance(config["block_m"], int)
+    result = gpus.tune("all-gather-gemm", "--config", config_text(config))
+    assert result.exit_code == 0 and gpus.gangs[0].calls == [config], result.output
+    again = gpus.tune("all-gather-gemm", "--config", config_text(config).replace(" ", ","))
+    assert again.exit_code == 0
 
 
 def test_its_end_as_json(gpus: Bench) -> None:
@@ -38,8 +49,12 @@ def test_a_config_that_fails_says_how(gpus: Bench) -> None:
 @pytest.mark.parametrize(
     ("config", "told"),
     [
-        ("push", "config is not JSON"),
-        ("[1]", "expected an object of dimension names"),
+        ("push", "'push': write a config once as NAME=VALUE words, mode=push block_m=128, or as JSON"),
+        ("mode=push mode=pull", "'mode=pull': write a config once"),
+        ("mode=push block_m=sixty", "mode push needs block_k"),
+        (f"{config_text(DEFAULT)} colour=red", "mode push has no colour"),
+        (config_text(DEFAULT.replace(block_m=100)), "block_m='100': allowed: 16"),
+        ("{", "config is not JSON"),
         ('{"mode": "teleport"}', "allowed: bsp, own_collective, pull"),
         ('{"mode": "push"}', "mode push needs block_k"),
         (DEFAULT.replace(block_m=100).to_json(), "block_m=100: allowed: 16"),

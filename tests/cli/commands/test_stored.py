@@ -56,7 +56,14 @@ def launched(clock: Clock, n: int, dtype: torch.dtype = torch.float32, **options
 def test_show_one_in_full_by_its_fields(kernel: Bench) -> None:
     shown = kernel.tune("show", *KEY.split())
     assert shown.exit_code == 0, shown.output
-    for text in ("1000.0 µs", "BLOCK=64", "small_kernels.py:copy", "source and configs", "source_hash"):
+    for text in (
+        "1.000 ms",
+        "config = triton.Config({'BLOCK': 64}, num_warps=4",
+        "BLOCK=64",
+        "small_kernels.py:copy",
+        "source and configs",
+        "source_hash",
+    ):
         assert text in shown.stdout
     assert "stored no rounds" not in shown.stdout and "--regime" not in shown.stdout
     values = kernel.json("show", "copy", "--n=200")

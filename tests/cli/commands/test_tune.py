@@ -39,6 +39,20 @@ def test_a_run_ends_with_the_winner_and_what_to_do_next(gpus: Bench) -> None:
     assert gpus.gangs[0].started == gpus.gangs[0].closed == 1
 
 
+def test_fp8_with_scales_is_a_problem_of_its_own(gpus: Bench) -> None:
+    scaled = ("--dtype", "fp8", "--scales", "row")
+    found = gpus.tune(*SMALL, *scaled)
+    assert found.exit_code == 0, found.output
+    assert "dtype=fp8" in found.stdout and "scales=row" in found.stdout and "b_order=nk" in found.stdout
+    assert found.stdout.splitlines()[-1] == "Next:       tune report all-gather-gemm --dtype fp8 --scales row"
+    assert "exact" in gpus.tune("lookup", "all-gather-gemm", *scaled).stderr
+    for other in ((), ("--dtype", "fp8", "--scales", "tensor"), (*scaled, "--out-dtype", "fp16")):
+        assert "nothing tuned for this problem here" in gpus.tune("lookup", "all-gather-gemm", *other).stderr
+    assert "exact" in gpus.tune("lookup", "all-gather-gemm", *scaled, "--out-dtype", "bf16").stderr
+    assert gpus.tune("report", "all-gather-gemm", "--scales", "row", "--out-dtype", "auto").exit_code == 0
+    assert gpus.tune("report", "all-gather-gemm", "--scales", "none").exit_code == 1
+
+
 def test_piped_the_view_is_plain_lines_on_stderr(gpus: Bench) -> None:
     lines = gpus.tune(*SMALL).stderr.splitlines()
     assert re.fullmatch(r"\[0:0\d\] starting the ranks", lines[0])
@@ -54,7 +68,17 @@ def test_piped_the_view_is_plain_lines_on_stderr(gpus: Bench) -> None:
         (("grid", "all-gather-gemm", "--seed", str(2**32)), "seed 4294967296: allowed: 0 to 4294967295"),
         (("all-gather-gemm", "--m", "16,64"), "several sizes are tuned"),
         (("all-gather-gemm", "--m", "16..64"), "several sizes are tuned"),
-        (("all-gather-gemm", "--dtype", "bfloat16"), "allowed: bf16, fp16, fp32; did you mean bf16?"),
+        (
+            ("all-gather-gemm", "--dtype", "bfloat16"),
+            "allowed: bf16, fp16, fp32, fp8, fp8_e5m2, fp8_fnuz; did you mean bf16?",
+        ),
+        (("all-gather-gemm", "--dtype", "fp8"), "with dtype=fp8 allowed: tensor, row, block; say how"),
+        (
+            ("all-gather-gemm", "--dtype", "fp8_fnuz", "--scales", "row"),
+            "on sm_90: this machine has no matrix units for",
+        ),
+        (("all-gather-gemm", "--scales", "block"), "scales=block: with dtype=bf16 allowed: none"),
+        (("flash-decode", "--kv-dtype", "fp8"), "a cache of fp8 has scales, tensor or head"),
         (("all-gather-gemm", "--layout", "row"), "allowed: rows, k; did you mean rows?"),
     ],
 )
@@ -218,7 +242,7 @@ def test_the_seed_is_kept(gpus: Bench) -> None:
         (["all-gather-gemm", "--effort", "huge"], "allowed: quick, standard, full"),
         (
             ["scatter-gemm"],
-            "no workload named 'scatter-gemm'; workloads: all-gather-gemm, flash-decode, gemm-all-reduce, ",
+            "no workload named 'scatter-gemm'; workloads: all-gather-gemm, ",
         ),
         (["show", "scatter-gemm"], "workloads: all-gather-gemm"),
     ],

@@ -12,7 +12,7 @@ from typing import Any
 import postgres_server
 import pytest
 from sqlalchemy import URL, create_engine, event, text
-from writers import heard, started, tell
+from writers import started
 
 from autotune.db import CacheKey, Entry, Provenance, Store, TrialRecord, Winner
 from autotune.db.engines import condition, postgresql
@@ -52,9 +52,9 @@ def test_processes_make_and_fill_an_empty_database_at_once(database: URL) -> Non
     processes, trials = 6, 10
     with started(processes, trials) as writers:
         for writer in writers:
-            tell(writer, str(database))
+            writer.tell(str(database))
         for writer in writers:
-            assert [heard(writer) for _ in range(trials + 1)] == [*map(str, range(trials)), "done"]
+            assert [writer.heard() for _ in range(trials + 1)] == [*map(str, range(trials)), "done"]
     with Store.open(str(database), create=False) as store:
         [study] = store.studies()
         assert Counter(trial.number for trial in store.trials(study.id)) == dict.fromkeys(range(trials), processes)

@@ -74,7 +74,7 @@ class Server:
 
 
 @contextmanager
-def running() -> Iterator[Server]:
+def running(connections: int = 100) -> Iterator[Server]:
     """Start a server of whatever version is installed, stop it at the end."""
     pytest.importorskip("psycopg", reason="no driver psycopg here: pip install 'iris-autotune[postgresql]'")
     initdb, pg_ctl = find("initdb"), find("pg_ctl")
@@ -89,6 +89,8 @@ def running() -> Iterator[Server]:
 
     try:
         call(initdb, "-D", f"{folder}/data", "-U", "tuner", "-A", "trust", "--no-sync", "-E", "UTF8", "--locale", "C")
+        with open(f"{folder}/data/postgresql.conf", "a") as settings:
+            settings.write(f"max_connections = {connections}\n")
         server = Server(folder, lambda *words: call(pg_ctl, "-D", f"{folder}/data", "-w", *words))
         server.start()
         try:

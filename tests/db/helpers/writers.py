@@ -1,48 +1,63 @@
-"""Starting, commanding and hearing the processes of writer.py."""
+"""Starting, commanding and hearing the processes of writer.py, which are forked."""
 
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
+import signal
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-import autotune.db
-
-WRITER = Path(__file__).with_name("writer.py")
-ROOT = Path(autotune.db.__file__).parents[2]
+from ranks_of_functions import DEADLINE, start, without_gpus
 
 
-def start_writer(trials: int) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-W", "error", str(WRITER), str(trials)],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+class Writer:
+    """A process, as a context manager; it is ended if it has not ended already."""
+
+    def __init__(self, trials: int) -> None:
+        self._process, self._connection = start("writer", Path(os.devnull), without_gpus(), imports="writer_imports")
+        self._connection.send(trials)
+
+    def __enter__(self) -> Writer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+        self._connection.close()
+
+    def tell(self, place: str | Path) -> None:
+        self._connection.send(str(place))
+
+    def heard(self) -> str:
+        assert self._connection.poll(DEADLINE)
+        return str(self._connection.recv())
+
+    def rest(self) -> Iterator[str]:
+        """All that was said before the end."""
+        try:
+            while True:
+                yield self.heard()
+        except (EOFError, ConnectionResetError):
+            return
+
+    def end(self) -> int:
+        """The exit code, once nothing more is asked."""
+        self._connection.send(None)
+        return self._process.wait(DEADLINE)
+
+    def kill(self) -> None:
+        if self._process.returncode is None:
+            os.kill(self._process.pid, signal.SIGKILL)
+            self._process.wait()
 
 
 @contextmanager
-def started(processes: int, trials: int) -> Iterator[list[subprocess.Popen[str]]]:
+def started(processes: int, trials: int) -> Iterator[list[Writer]]:
     """``count`` started writers; all must end well."""
     with ExitStack() as stack:
-        writers = [stack.enter_context(start_writer(trials)) for _ in range(processes)]
+        writers = [stack.enter_context(Writer(trials)) for _ in range(processes)]
         for writer in writers:
-            assert heard(writer) == "ready"
+            assert writer.heard() == "ready"
         yield writers
         for writer in writers:
-            writer.communicate(timeout=300)
-            assert writer.returncode == 0
-
-
-def tell(writer: subprocess.Popen[str], place: str | Path) -> None:
-    assert writer.stdin is not None
-    print(place, file=writer.stdin, flush=True)
-
-
-def heard(writer: subprocess.Popen[str]) -> str:
-    assert writer.stdout is not None
-    return writer.stdout.readline().strip()
+            assert writer.end() == 0

@@ -12,6 +12,7 @@ from importlib import resources
 
 import pytest
 
+from autotune.report.figures import config_text
 from autotune.report.page import Study, file_name, to_html, to_index
 from autotune.text import HIDDEN
 
@@ -140,7 +141,8 @@ def test_the_command_that_makes_it_again_and_the_configs_to_copy(study: Study) -
     command = "tune all-gather-gemm --dtype bf16 --world-size 8 --m 4096"
     assert study.winner is not None
     assert re.search(rf"{command}.* --seed 0 --force", text)
-    assert study.winner.to_json() in text and f"{command}" in text and "--config '{" in text
+    assert json.dumps(dict(study.winner)) in text and "config = autotune.Config({'mode': 'push', " in text
+    assert f"--config '{config_text(study.winner)}'" in text, "in the space's order"
 
 
 def test_an_index_links_every_page(study: Study, hostile: Study, only_failed: Study) -> None:

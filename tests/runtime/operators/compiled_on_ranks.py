@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from calls import HEAP, call, configs, drawn, error, options, problems, said
+from calls import HEAP, call, configs, drawn, error, problems, said, schema_arguments
 
 import autotune
 
@@ -46,7 +46,8 @@ def compiled(url: str) -> dict[str, Any]:
                     found[f"{backend} {problem.workload}"] = max(found.get(f"{backend} {problem.workload}", 0.0), worst)
                 (a, b, bias), reference = pairs[0][0], pairs[0][1]
                 found[f"{backend} config"] = error(last, reference - bias.float())
-    found["closed"] = said(lambda: torch.ops.iris_autotune.gemm_all_reduce(context.handle, a, b, None, False, ""))
+    closed = schema_arguments(context, here[3], (a, b, None))
+    found["closed"] = said(lambda: torch.ops.iris_autotune.gemm_all_reduce(*closed))
     return found
 
 
@@ -57,7 +58,7 @@ def registered(url: str) -> dict[str, list[str]]:
         for problem in problems(context.heap.device)[:4]:
             operands, reference = drawn(problem, 1, context.heap.device)
             call(context, problem, operands)
-            arguments = (context.handle, *operands, *options(problem).values(), "")
+            arguments = schema_arguments(context, problem, operands)
             out = torch.empty_like(reference, dtype=torch.bfloat16)
             operator = getattr(torch.ops.iris_autotune, problem.workload)
             for overload, more in ((operator.default, {}), (operator.out, {"out": out})):

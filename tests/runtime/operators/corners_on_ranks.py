@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from calls import HEAP, call, configs, drawn, error, options, problems, said
+from calls import HEAP, call, configs, drawn, error, problems, said, schema_arguments
 from ranks_of_functions import held
 from triton.runtime.errors import OutOfResources
 
@@ -159,7 +159,7 @@ def gradients(url: str) -> dict[str, Any]:
                 return call(context, problem, operands) * 2
 
             compiled = torch.compile(doubled, backend=backend, fullgraph=True)
-            arguments = (context.handle, *needing, *options(problem).values(), "")
+            arguments = schema_arguments(context, problem, needing)
             name = problem.workload
             found[f"{name} eager"] = said(lambda problem=problem, x=needing: call(context, problem, x))
             found[f"{name} compiled"] = said(lambda compiled=compiled, x=needing: compiled(*x))

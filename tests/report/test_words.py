@@ -8,7 +8,7 @@ import pytest
 from fakes import EIGHT_GPUS
 
 from autotune.config import Config
-from autotune.report.page.words import MODES, PHRASES, in_words
+from autotune.report.words import MODES, PHRASES, in_words
 from autotune.workloads import workload
 
 

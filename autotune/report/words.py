@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from autotune.config import Config, Value
-from autotune.report.page.view import shown
+from autotune.db import CacheKey
+from autotune.report.figures import plain
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,11 @@ GEMM = (
                                "flattened": "persistent programs with one flattened loop"})),
 )  # fmt: skip
 
+NORM = (
+    Phrase(("norm_rows",), lambda n: f"{_counted('row')(n)} per norming program"),
+    Phrase(("norm_warps",), lambda n: f"of {_counted('warp')(n)}"),
+)
+SENDERS = Phrase(("senders",), lambda n: f"{_counted('program')(n)} per block only send{'s' * (n == 1)}" if n else "")
 LAUNCH = Phrase(("launch",), _of({"graph": "launched as a CUDA graph", "eager": "launched one by one"}))
 STREAMS = Phrase(("gemm_streams",), lambda n: f"GEMMs on {_counted('stream')(n)}")
 PROTOCOL = Phrase(("protocol",), _of({"signal": "data, then a signal", "ll": "LL words of data and flag"}))
@@ -98,9 +104,18 @@ PHRASES: dict[str, tuple[Phrase, ...]] = {
     "all_reduce_norm": (
         LAUNCH,
         PROTOCOL,
-        Phrase(("block_m",), lambda n: f"{n} row{'s' * (n != 1)} per program"),
-        Phrase(("num_warps",), _counted("warp")),
-        Phrase(("senders",), lambda n: f"{_counted('program')(n)} per block only send{'s' * (n == 1)}" if n else ""),
+        *NORM,
+        SENDERS,
+    ),
+    "gemm_all_reduce_norm": (
+        LAUNCH,
+        Phrase(("exchange",), _of({"one_shot": "one-shot exchange", "two_shot": "two-shot exchange"})),
+        PROTOCOL,
+        Phrase(("combine",), _of({"sender": "the sender sums", "separate": "separate programs sum"})),
+        Phrase(("programs_per_unit",), lambda n: f"{_counted('program')(n)} per compute unit"),
+        *GEMM,
+        *NORM,
+        SENDERS,
     ),
     "flash_decode": (
         LAUNCH,
@@ -128,6 +143,11 @@ PHRASES: dict[str, tuple[Phrase, ...]] = {
 """Phrases of each workload in their order; a dimension without one is told by its name."""
 
 
+def has_words(key: CacheKey) -> bool:
+    """True for a built-in workload: of others the values would only be listed once more."""
+    return key.workload in PHRASES and not key.is_kernel
+
+
 def in_words(workload: str, config: Config) -> str:
     """One sentence. Kernels that are not built in have their values named."""
     mode = config.get("mode")
@@ -137,7 +157,7 @@ def in_words(workload: str, config: Config) -> str:
     for phrase in PHRASES.get(workload, ()):
         if all(name in values for name in phrase.names):
             parts.append(phrase.say(*(values.pop(name) for name in phrase.names)))
-    parts += [f"{shown(name)} {shown(value)}" for name, value in values.items()]
-    head = [built_in or f"mode {shown(mode)}"] if mode is not None else []
+    parts += [f"{plain(name)} {plain(value)}" for name, value in values.items()]
+    head = [built_in or f"mode {plain(mode)}"] if mode is not None else []
     text = "; ".join([*head, *filter(None, [", ".join(filter(None, parts))])])
     return f"{text}." if text else "No dimensions."

@@ -1,0 +1,147 @@
+"""The file with a fleet's problems: YAML, with the words of the command line, checked at the boundary."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from autotune.errors import AutotuneError, InputError
+from autotune.machine import INTERPRETED
+from autotune.outcome import DEFAULT_REGIME, Regime, regime_of
+from autotune.problem import Problem
+from autotune.sizes import parse_sizes
+from autotune.tuning import limits_of
+from autotune.workloads import Workload, is_reference, workload
+
+MOST_PROBLEMS = 100_000
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A problem of the file, for every kind of host that its ``device`` allows."""
+
+    workload: Workload
+    problem: Problem
+    regime: Regime
+    options: tuple[tuple[str, Any], ...] = ()
+    device: str | None = None
+    """A device's name as the driver gives it; None for each kind that the fleet has."""
+
+
+class Entry(BaseModel):
+    """An entry as written; what is not named here is a field of the workload's problem."""
+
+    model_config = ConfigDict(extra="allow", strict=True)
+
+    workload: str
+    device: str | None = None
+    regime: str = DEFAULT_REGIME.value
+    budget: str | int | float | None = None
+    trials: int | None = None
+    effort: str | None = None
+    seed: int = 0
+
+
+class File(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    defaults: dict[str, Any] = {}
+    """Fields of every entry that does not have them itself."""
+    problems: Annotated[list[dict[str, Any]], Field(min_length=1)]
+
+
+class _Loader(yaml.SafeLoader):  # type: ignore[misc]
+    """PyYAML's safe one, which would take the last of two values of one name without a word."""
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+        names = [self.construct_object(key, deep=True) for key, _ in node.value]
+        twice = [name for name in names if names.count(name) > 1]
+        if twice:
+            raise yaml.constructor.ConstructorError(None, None, f"{twice[0]} is there twice", node.start_mark)
+        return super().construct_mapping(node, deep)
+
+
+def read_list(path: Path) -> list[Asked]:
+    """Every problem that a file asks for. Raises InputError that names the entry and what is allowed."""
+    try:
+        return parse_list(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: not UTF-8 text ({error.reason} at byte {error.start})") from error
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
+
+
+def parse_list(text: str) -> list[Asked]:
+    try:
+        written = yaml.load(text, _Loader)
+    except (yaml.YAMLError, RecursionError, ValueError) as error:  # ValueError: a date that is none
+        raise InputError(f"not YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(written, dict):
+        raise InputError("needs problems: and a list of entries, each with its workload and dimensions")
+    file = _checked(File, written, "")
+    found: dict[Asked, None] = {}
+    for number, entry in enumerate(file.problems, 1):
+        name = f"problem {number}"
+        try:
+            for asked in _problems(_checked(Entry, {**file.defaults, **entry}, f"{name}: ")):
+                found[asked] = None
+                if len(found) > MOST_PROBLEMS:
+                    raise InputError(f"more than {MOST_PROBLEMS} problems; split the file")
+        except AutotuneError as error:
+            raise InputError(str(error) if str(error).startswith(name) else f"{name}: {error}") from error
+    return list(found)
+
+
+def _checked(kind: type[Any], values: Mapping[str, Any], place: str) -> Any:
+    try:
+        return kind.model_validate(values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise InputError(f"{place}{where}: {first['msg'][:1].lower()}{first['msg'][1:]}") from error
+
+
+def _problems(entry: Entry) -> Iterator[Asked]:
+    """Every combination of the entry's sizes, the last one varying fastest."""
+    if is_reference(entry.workload):
+        raise InputError(
+            f"workload {entry.workload}: a fleet takes workloads by name; set AUTOTUNE_WORKLOADS on every host to load "
+            "the file"
+        )
+    found = workload(entry.workload)
+    regime = regime_of(entry.regime)
+    options = _options(entry)
+    fields = dict(entry.model_extra or {})
+    kinds = {each.name: each.metadata["kind"] for each in dataclasses.fields(found.problem_type)}
+    sizes = {name: _sizes(name, value) for name, value in fields.items() if kinds.get(name) == "size"}
+    if math.prod(map(len, sizes.values())) > MOST_PROBLEMS:
+        raise InputError(f"more than {MOST_PROBLEMS} problems; split the ranges")
+    for each in itertools.product(*sizes.values()):
+        problem = found.problem_type.from_dict({**fields, **dict(zip(sizes, each, strict=True))})
+        yield Asked(found, problem, regime, options, entry.device)
+
+
+def _sizes(name: str, value: Any) -> list[int]:
+    """A number, a list, or the words of the command line: 16,64,256 or 1..1024."""
+    values = value if isinstance(value, list) else [value]
+    if not values or any(isinstance(each, bool) or not isinstance(each, int | str) for each in values):
+        raise InputError(f"{name}: {value!r}: write a number, a list like 16,64,256, or a doubling range like 1..1024")
+    return parse_sizes(",".join(map(str, values)), f"{name}:")
+
+
+def _options(entry: Entry) -> tuple[tuple[str, Any], ...]:
+    """The options that ``tune WORKLOAD`` gets, checked."""
+    budget = entry.budget if isinstance(entry.budget, str | None) else f"{entry.budget:g}s"
+    limits_of(INTERPRETED, entry.effort, entry.trials, budget, entry.seed)
+    given = {"budget": budget, "trials": entry.trials, "effort": entry.effort, "seed": entry.seed or None}
+    return tuple((name, value) for name, value in given.items() if value is not None)

@@ -1,0 +1,118 @@
+"""The library's GEMM: torch.matmul, and of fp8 torch._scaled_mm."""
+
+from __future__ import annotations
+
+import functools
+
+import torch
+
+from autotune.dtypes import SCALE_BLOCK
+from autotune.kernels.gemm.problem import GemmProblem
+from autotune.kernels.launching.gemm import GemmTensors
+
+BLOCK_ROWS = 4
+"""Rows of an A with scales by blocks are a multiple of this in the library's GEMM."""
+
+
+def multiply(
+    problem: GemmProblem, a: torch.Tensor, scale_a: torch.Tensor | None, tensors: GemmTensors, out: torch.Tensor,
+    bias: torch.Tensor | None = None,
+) -> None:  # fmt: skip
+    """Out = a @ B (+ bias), of fp8 each times its scales."""
+    if scale_a is not None:
+        _multiply_scaled(problem, a, scale_a, tensors, out, bias)
+    elif bias is None:
+        torch.matmul(a, tensors.b, out=out)
+    else:
+        torch.addmm(bias, a, tensors.b, out=out)
+
+
+def _multiply_scaled(
+    problem: GemmProblem, a: torch.Tensor, scale_a: torch.Tensor, tensors: GemmTensors, out: torch.Tensor,
+    bias: torch.Tensor | None,
+) -> None:  # fmt: skip
+    b, scale_b = tensors.b, tensors.scale_b
+    assert scale_b is not None
+    # The library adds a bias of 16 bits alone.
+    within = bias if out.dtype != torch.float32 else None
+    if problem.scales == "block":
+        _multiply_blocks(a, scale_a, b, scale_b, out, bias)
+        return
+    if problem.scales == "row" and out.dtype != torch.bfloat16 and out.is_cuda:
+        _multiply_unscaled(problem, a, scale_a, b, scale_b, out)
+        within = None
+    else:
+        torch._scaled_mm(
+            a, b, scale_a=scale_a, scale_b=scale_b, bias=within, out_dtype=out.dtype, out=out,
+            use_fast_accum=problem.fast_accum,
+        )  # fmt: skip
+    if bias is not None and within is None:
+        out.add_(bias)
+
+
+def _multiply_unscaled(
+    problem: GemmProblem, a: torch.Tensor, scale_a: torch.Tensor, b: torch.Tensor, scale_b: torch.Tensor,
+    out: torch.Tensor,
+) -> None:  # fmt: skip
+    """Scales by rows where the library's scaled GEMM gives bf16 alone: the product in fp32, then the scales."""
+    one = _one(a.device)
+    product = torch._scaled_mm(
+        a, b, scale_a=one, scale_b=one, out_dtype=torch.float32, use_fast_accum=problem.fast_accum
+    )
+    torch.mul(product.mul_(scale_a), scale_b, out=out)
+
+
+@functools.cache
+def _one(device: torch.device) -> torch.Tensor:
+    return torch.ones((), dtype=torch.float32, device=device)
+
+
+def _multiply_blocks(
+    a: torch.Tensor, scale_a: torch.Tensor, b: torch.Tensor, scale_b: torch.Tensor, out: torch.Tensor,
+    bias: torch.Tensor | None,
+) -> None:  # fmt: skip
+    """Scales by blocks: the library's GEMM on sm_90, to bf16; elsewhere it has none, and multiplies what is
+    dequantised, in fp32.
+    """
+    if out.is_cuda and torch.version.cuda and out.dtype == torch.bfloat16:
+        rows = a.shape[0]
+        if rows % BLOCK_ROWS:
+            a, scale_a = _padded(a), _padded(scale_a)
+        # A's scales column by column, B's in rows of 16 bytes: the library's layouts.
+        by_columns = scale_a.t().contiguous().t()
+        product = torch._scaled_mm(a, b, scale_a=by_columns, scale_b=_aligned(scale_b.t()).t(), out_dtype=out.dtype)
+        out.copy_(product[:rows])
+    else:
+        wide = dequantised(a, scale_a) @ dequantised(b, scale_b)
+        out.copy_(wide if bias is None else wide + bias)
+        return
+    if bias is not None:
+        out.add_(bias)
+
+
+def _padded(matrix: torch.Tensor) -> torch.Tensor:
+    """With rows of any contents, up to a multiple of what the library takes."""
+    rows, columns = matrix.shape
+    padded = matrix.new_empty((-(-rows // BLOCK_ROWS) * BLOCK_ROWS, columns))
+    padded[:rows].copy_(matrix)
+    return padded
+
+
+def _aligned(scales: torch.Tensor) -> torch.Tensor:
+    """The same scales, each row beginning at a multiple of 16 bytes."""
+    rows, columns = scales.shape
+    if columns % 4 == 0:
+        return scales
+    wide = scales.new_empty((rows, -(-columns // 4) * 4))[:, :columns]
+    return wide.copy_(scales)
+
+
+def dequantised(matrix: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
+    """An fp8 A or B in fp32: every element times its scale, whichever kind of scales they are."""
+    wide = matrix.to(torch.float32)
+    if scales.dim() == 1:
+        return wide * scales
+    for dimension, size in enumerate(matrix.shape):
+        if scales.shape[dimension] not in (1, size):
+            scales = scales.repeat_interleave(SCALE_BLOCK, dimension).narrow(dimension, 0, size)
+    return wide * scales

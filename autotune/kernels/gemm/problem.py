@@ -1,0 +1,121 @@
+"""The operands of a problem with a GEMM: element types and scales, said and checked once for all workloads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from autotune.dtypes import COMBINATIONS, DTYPES, FP8, SCALE_BLOCK, SCALES
+from autotune.errors import InvalidProblem
+from autotune.problem import Problem, choice, flag
+
+B_ORDERS = ("kn", "nk")
+
+LIBRARY_MULTIPLE = 16
+"""Columns and depth of an fp8 GEMM are multiples of this: the library takes no others, and neither do vector loads."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GemmProblem(Problem):
+    """A problem whose ranks multiply A and B; ``COMBINATIONS`` has what goes with what.
+
+    With fp8 operands the product is that of the dequantised matrices: each element times its scale. The scales are
+    fp32. ``tensor``: one for A, the same on every rank, and one for each rank's B. ``row``: one for each row of A and
+    each column of B. ``block``: one for each row and 128 of K in A, and for each 128 of K and 128 columns in B.
+    """
+
+    dtype: str = choice("element type of A and B; accumulation is fp32", tuple(COMBINATIONS), "bf16")
+    out_dtype: str = choice(
+        "element type of the result; auto is bf16 where A and B are fp8, else theirs", ("auto", *DTYPES), "auto",
+        late=True,
+    )  # fmt: skip
+    scales: str = choice(
+        "scales of fp8: per tensor; per row of A and column of B; or per block, 1x128 of A and 128x128 of B", SCALES,
+        "none", late=True,
+    )  # fmt: skip
+    b_order: str = choice("storage of B: row by row (kn), or transposed (nk)", B_ORDERS, "kn")
+    bias: bool = flag("add a bias, one element per column of the result")
+    fast_accum: bool = flag("let sm_90 add up fp8 products within its tensor cores: faster, less exact", late=True)
+
+    @property
+    def gemm(self) -> tuple[int, int, int]:
+        """Rows, columns and depth of one rank's GEMM."""
+        raise NotImplementedError
+
+    @property
+    def b_dtype(self) -> str:
+        return COMBINATIONS[self.dtype].b
+
+    @property
+    def result_dtype(self) -> str:
+        return COMBINATIONS[self.dtype].results[0] if self.out_dtype == "auto" else self.out_dtype
+
+    @property
+    def result_size(self) -> int:
+        """Bytes of an element of the result."""
+        return DTYPES[self.result_dtype].size
+
+    @property
+    def scaled(self) -> bool:
+        return self.scales != "none"
+
+    def check_operands(self, columns: int, width: int) -> None:
+        """Raise InvalidProblem unless the element types, the scales and a rank's sizes go together.
+
+        ``columns`` are those of a rank's B, ``width`` those of a rank's A. Where ``out_dtype`` says the default, it
+        becomes auto: one problem has one key.
+        """
+        allowed = COMBINATIONS[self.dtype]
+        if self.result_dtype not in allowed.results:
+            raise InvalidProblem(f"out_dtype={self.out_dtype}: with dtype={self.dtype} allowed: "
+                                 f"auto, {', '.join(allowed.results)}")  # fmt: skip
+        if self.out_dtype == allowed.results[0]:
+            object.__setattr__(self, "out_dtype", "auto")
+        if self.scales not in allowed.scales:
+            raise InvalidProblem(
+                f"scales={self.scales}: with dtype={self.dtype} allowed: {', '.join(allowed.scales)}"
+                + ("" if self.scaled else "; say how A and B are scaled")
+            )
+        if self.fast_accum and self.scales not in ("tensor", "row"):
+            raise InvalidProblem(
+                f"fast_accum with scales={self.scales}: only sums over the whole depth of fp8 products, with scales "
+                "tensor or row, can stay in the tensor cores"
+            )
+        if self.dtype in FP8:
+            self._check_fp8(columns, width)
+
+    def _check_fp8(self, columns: int, width: int) -> None:
+        if self.b_order != "nk":
+            raise InvalidProblem(f"b_order={self.b_order}: B of {self.dtype} is stored transposed, b_order=nk")
+        along_k = SCALE_BLOCK if self.scales == "block" else LIBRARY_MULTIPLE
+        for what, value, unit in (("columns of B", columns, LIBRARY_MULTIPLE), ("columns of A", width, along_k)):
+            if value % unit:
+                nearest = " or ".join(str(n * unit) for n in (value // unit, value // unit + 1) if n)
+                raise InvalidProblem(
+                    f"{value} {what} on each rank: with dtype={self.dtype} scales={self.scales} they must be a "
+                    f"multiple of {unit}; use {nearest}"
+                )
+
+    @classmethod
+    def completed(cls, given: Mapping[str, Any], default: Mapping[str, Any]) -> dict[str, Any]:
+        """B of fp8 is stored transposed, whatever the default problem has."""
+        order = {"b_order": "nk"} if given.get("dtype") in FP8 else {}
+        return {**default, **order, **given}
+
+
+def blocks(size: int) -> int:
+    """Scales of ``block`` along a dimension."""
+    return -(-size // SCALE_BLOCK)
+
+
+def scale_shapes(
+    scales: str, a: tuple[int, int], b: tuple[int, int]
+) -> tuple[tuple[int, ...], tuple[int, ...]]:  # fmt: skip
+    """Shapes of the scales of an A [rows, K] and a B [K, columns]."""
+    (rows, width), (depth, columns) = a, b
+    if scales == "tensor":
+        return (1,), (1,)
+    if scales == "row":
+        return (rows, 1), (1, columns)
+    return (rows, blocks(width)), (blocks(depth), blocks(columns))

@@ -1,0 +1,44 @@
+"""A config to paste, in one line each: as Python, for the command line, as JSON."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+from autotune.config import Config
+from autotune.db import CacheKey
+from autotune.report.figures import config_text, options_text
+from autotune.report.order import config_in_order, fields_in_order
+from autotune.report.repeat import command_of
+from autotune.text import json_text, visible
+from autotune.workloads import Workload
+
+NOTHING = "none"
+"""In a decorated kernel's config: a parameter that this config of the list lacks."""
+
+
+def copies(key: CacheKey, config: Config, origin: str = "", workload: Workload | None = None) -> dict[str, str]:
+    """By the place where it is needed. A decorated kernel has no command line: its own program launches it."""
+    config, problem = config_in_order(key, config, workload), fields_in_order(key, workload)
+    found = {"Python": visible(_of_kernel(config) if key.is_kernel else f"config = autotune.Config({_dict(config)})")}
+    command = command_of(key, origin, workload)
+    if command:
+        found["command"] = visible(f"{command} {options_text(problem)} --config {shlex.quote(config_text(config))}")
+    return {**found, "JSON": json_text(dict(config), indent=None)}
+
+
+def _of_kernel(config: Config) -> str:
+    """A decorated kernel's config for a list of configs."""
+    from autotune.search_spaces import COMPILER_OPTIONS  # loads NumPy, which a help page can do without
+
+    values = {name: value for name, value in config.items() if value != NOTHING}
+    options = {name: values.pop(name) for name in COMPILER_OPTIONS if name in values}
+    if values.get("mode") == "kernel":  # of a kernel without modes
+        del values["mode"]
+    named = "".join(f", {name}={value!a}" for name, value in options.items())
+    return f"config = triton.Config({_dict(values)}{named})"
+
+
+def _dict(values: Mapping[str, Any]) -> str:
+    return "{" + ", ".join(f"{name!a}: {value!a}" for name, value in values.items()) + "}"

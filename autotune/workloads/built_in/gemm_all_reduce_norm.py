@@ -1,0 +1,121 @@
+"""GEMM + all-reduce + residual + RMSNorm as a workload."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from autotune.config import Config
+from autotune.errors import InvalidProblem
+from autotune.heap.arena import SymmetricHeap
+from autotune.kernels.all_reduce_norm import launch as norming
+from autotune.kernels.all_reduce_norm.reference import norm_of
+from autotune.kernels.gemm_all_reduce_norm.launch import KERNELS, NormedTensors
+from autotune.kernels.gemm_all_reduce_norm.problem import GemmAllReduceNorm
+from autotune.machine import Machine
+from autotune.search_spaces.gemm_all_reduce_norm import LIBRARY, SPACE, default_config, first_configs, untuned
+from autotune.workloads.built_in.all_reduce_norm import OF_THE_NORM
+from autotune.workloads.built_in.gemm_all_reduce import GemmAllReduceOperation, GemmAllReduceWorkload
+from autotune.workloads.comparison import drawn, drawn_bias, farthest, rounded_product
+from autotune.workloads.gemm import ring
+from autotune.workloads.input_sets import poison
+from autotune.workloads.interface import Run
+from autotune.workloads.launched import Operands
+from autotune.workloads.tolerance import Error, Tolerance
+
+
+class GemmAllReduceNormOperation(GemmAllReduceOperation):
+    """GEMM + all-reduce's, with a residual and a weight that are the same on all ranks."""
+
+    _tensors: NormedTensors
+    _problem: GemmAllReduceNorm
+
+    def __init__(self, problem: GemmAllReduceNorm, heap: SymmetricHeap, machine: Machine, spin_limit: int) -> None:
+        """Inputs are undefined until ``refresh``."""
+        super().__init__(problem, heap, machine, spin_limit, KERNELS)
+
+    def refresh(self, seed: int) -> None:
+        """The residual is as large as the product."""
+        tensors, device = self._tensors, self._heap.device
+        shape, dtype = tuple(tensors.residual.shape), tensors.residual.dtype
+        tensors.residual.copy_(drawn_bias(shape, dtype, device, seed * 1000 + 997, self._problem.k))
+        tensors.weight.copy_(1 + 0.25 * drawn(shape[1:], torch.float32, device, seed * 1000 + 998))
+        poison(tensors.normed)
+        super().refresh(seed)
+
+    def inputs(self) -> Sequence[torch.Tensor]:
+        return [*super().inputs(), self._tensors.residual, self._tensors.weight]
+
+    def outputs(self) -> Sequence[torch.Tensor]:
+        return [self._tensors.normed, self._tensors.c]
+
+    def error_of(self, outputs: Sequence[torch.Tensor], factor: float) -> Error:
+        """The larger distance of the two results from their references."""
+        tensors = self._tensors
+        return farthest(outputs, norm_of(self.expected(factor), tensors.residual, tensors.weight, self._problem.eps))
+
+    def parts(self) -> dict[str, Run]:
+        """The library's GEMM alone, its all-reduce alone, and our sum and norm of what that leaves."""
+        config = untuned("library_collective", self._problem, self._machine)
+        assert config is not None, self._problem
+        tensors, knobs = self._tensors, KERNELS.knobs.of(config).norm
+        norm = norming.norm_launch(self._problem.norm, knobs, tensors.norming(tensors.c), tensors.c)
+        return {**super().parts(), "norm": norm.run}
+
+
+class GemmAllReduceNormWorkload(GemmAllReduceWorkload):
+    """Joins problem, kernels and space."""
+
+    problem_type = GemmAllReduceNorm
+    space = SPACE
+    kernels = KERNELS
+    options = ("deterministic", "out_dtype", "fast_accum", "eps")
+
+    def default_problem(self, machine: Machine, world_size: int) -> GemmAllReduceNorm:
+        """GEMM + all-reduce's."""
+        return GemmAllReduceNorm(**super().default_problem(machine, world_size).as_dict())
+
+    def default_config(self, problem: Any, machine: Machine) -> Config:
+        return default_config(problem, machine)
+
+    def first_configs(self, problem: Any, machine: Machine) -> list[Config]:
+        return first_configs(problem, machine)
+
+    def baselines(self, problem: Any, machine: Machine) -> dict[str, Config]:
+        """The library's GEMM and all-reduce, followed by the library's sum and norm, or by one kernel for both."""
+        norm = untuned("library_collective", problem, machine)
+        assert norm is not None, problem
+        ways = {"bsp": Config({"mode": "bsp"}), "bsp fused norm": norm}
+        found = {f"{name} {how}": way.replace(launch=how) for name, way in ways.items() for how in ("eager", "graph")}
+        return {name: config for name, config in found.items() if SPACE.violation(config, problem, machine) is None}
+
+    def tolerance_of(self, problem: Any, config: Config, machine: Machine) -> Tolerance:
+        """Each part is rounded, and the sum, where they are ours; then the total, and the norm."""
+        mode = KERNELS.knobs.of(config).mode
+        reduction = ring(problem.world_size) if mode in LIBRARY else 2.0
+        return rounded_product(problem, reduction + OF_THE_NORM, problem.m * problem.n, machine)
+
+    def operation(
+        self, problem: Any, heap: SymmetricHeap, machine: Machine, spin_limit: int
+    ) -> GemmAllReduceNormOperation:
+        return GemmAllReduceNormOperation(problem, heap, machine, spin_limit)
+
+    def problem_of(self, world_size: int, operands: Operands, options: Sequence[Any]) -> GemmAllReduceNorm:
+        """GEMM + all-reduce's; residual and weight are contiguous, of the result's shape and type."""
+        *of_gemm, residual, weight = operands
+        problem = super().problem_of(world_size, of_gemm, options)
+        assert isinstance(problem, GemmAllReduceNorm) and residual is not None and weight is not None
+        wanted = {"residual": (residual, (problem.m, problem.n)), "weight": (weight, (problem.n,))}
+        for name, (tensor, shape) in wanted.items():
+            dtype = self.out_dtype(operands, options)
+            if tuple(tensor.shape) != shape or tensor.dtype != dtype or not tensor.is_contiguous():
+                raise InvalidProblem(
+                    f"{name} is {list(tensor.shape)} {tensor.dtype}, strides {tensor.stride()}; {list(shape)} {dtype}, "
+                    "contiguous, is needed"
+                )
+        return problem
+
+
+WORKLOAD = GemmAllReduceNormWorkload()

@@ -1,0 +1,233 @@
+"""A night of ``tune fleet`` on this machine: three fake Ray nodes, interpreter ranks, PostgreSQL, faults injected.
+
+    python bench/fleet_night.py                     60 problems; prints the command's log with the faults in it
+    python bench/fleet_night.py --problems 12       fewer
+
+Needs Ray (pip install -e '.[fleet]') and a PostgreSQL server (Debian's postgresql). Faults come when so many problems
+are done: a worker killed, a node removed and added again, the database restarted, the head killed and started again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "db" / "helpers"))
+
+OBJECT_STORE = 80 << 20
+WIDTHS = {"gpu-01": 4, "gpu-02": 2, "gpu-03": 1}
+PATIENCE = 600.0
+"""Seconds in which the command has to end after its cluster's head died."""
+
+RANKS = (2, 1, 1, 2, 1, 1, 4, 1, 2, 1)
+"""Of the problems in turn."""
+
+
+class Nodes:
+    """A Ray cluster of fake nodes on this machine, with token authentication; it may lose nodes and its head."""
+
+    def __init__(self, widths: dict[str, int]) -> None:
+        self._widths = widths
+        self._nodes: dict[str, Any] = {}
+        self.start()
+
+    def start(self) -> None:
+        """A head without GPUs, and the nodes."""
+        from ray.cluster_utils import Cluster
+
+        head = {"num_cpus": 1, "num_gpus": 0, "object_store_memory": OBJECT_STORE, "include_dashboard": False}
+        self._cluster = Cluster(initialize_head=True, head_node_args=head)
+        self.address: str = self._cluster.address
+        for name in self._widths:
+            self.add(name)
+
+    def add(self, name: str) -> None:
+        self._nodes[name] = self._cluster.add_node(
+            num_cpus=1, num_gpus=self._widths[name], object_store_memory=OBJECT_STORE, resources={"host": 1},
+            labels={"host": name}, wait=False,
+        )  # fmt: skip
+
+    def remove(self, name: str) -> None:
+        """As a host that loses its power."""
+        self._cluster.remove_node(self._nodes.pop(name), allow_graceful=False)
+
+    def kill_head(self) -> None:
+        """And with it what only it knew."""
+        self._cluster.remove_node(self._cluster.head_node, allow_graceful=False)
+
+    def stop(self) -> None:
+        self._cluster.shutdown()
+
+
+class Night:
+    """One list, one database, one command that is started again when it ends too early."""
+
+    def __init__(self, list_file: Path, url: str, nodes: Nodes, tell: Callable[[str], None]) -> None:
+        self._list, self._url, self.nodes, self._tell = list_file, url, nodes, tell
+        self.starts = 0
+        self._process: subprocess.Popen[str] | None = None
+
+    def run(self, faults: Sequence[tuple[int, Callable[[Night], None]]], words: Sequence[str] = ()) -> None:
+        """Until every problem is done or set aside; each fault once so many are done."""
+        from autotune.db import Store
+
+        left = list(faults)
+        with Store.open(self._url) as store:
+            while True:
+                if self._process is None or self._process.poll() is not None:
+                    counts = store.fleet.counts()
+                    if counts.total and counts.done + counts.failed == counts.total:
+                        return
+                    self._start(words)
+                time.sleep(0.5)
+                counts = store.fleet.counts()
+                if left and counts.running and counts.done >= left[0][0]:
+                    left.pop(0)[1](self)
+
+    def _start(self, words: Sequence[str]) -> None:
+        self.starts += 1
+        command = ["fleet", str(self._list), "--engine", "ray", "--address", self.nodes.address, "--db", self._url]
+        self._tell(
+            f"$ tune fleet {self._list.name} --engine ray --address HEAD --db postgresql://…   (start {self.starts})"
+        )
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "autotune.cli", *command, *words], stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        )  # fmt: skip
+        threading.Thread(target=self._relay, args=(self._process,), daemon=True).start()
+
+    def _relay(self, process: subprocess.Popen[str]) -> None:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if not line.lstrip().startswith(("[state-dump]", "\033[33m(raylet)", "(2) raylet")) and line.strip():
+                self._tell(line.rstrip().replace(self._url, "postgresql://…"))
+
+    def fault(self, what: str) -> None:
+        self._tell(f"--- {what} ---")
+
+    def ended(self) -> int:
+        """Wait for the command to end, and end it if it does not."""
+        assert self._process is not None
+        try:
+            return self._process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            self._tell("--- the command did not notice; killed ---")
+            self._process.kill()
+            return self._process.wait()
+
+    def running(self) -> Any:
+        """Some attempt that is under way."""
+        from autotune.db import Store
+
+        with Store.open(self._url) as store:
+            return next(iter(store.fleet.running()), None)
+
+
+def kill_worker(night: Night) -> None:
+    under_way = night.running()
+    if under_way is not None:
+        night.fault(f"SIGKILL to the worker on {under_way.host}")
+        os.kill(under_way.held.lease.pid, signal.SIGKILL)
+
+
+def replace_node(name: str) -> Callable[[Night], None]:
+    def replace(night: Night) -> None:
+        night.fault(f"{name} loses its power")
+        night.nodes.remove(name)
+        time.sleep(15)
+        night.fault(f"{name} is back")
+        night.nodes.add(name)
+
+    return replace
+
+
+def kill_head(night: Night) -> None:
+    night.fault("the head of the Ray cluster is killed")
+    night.nodes.kill_head()
+    night.ended()
+    night.nodes.stop()
+    night.fault("the cluster is started again")
+    night.nodes.start()
+
+
+def restart_database(server: Any) -> Callable[[Night], None]:
+    def restart(night: Night) -> None:
+        night.fault("the database stops")
+        server.stop()
+        time.sleep(5)
+        server.start()
+        night.fault("the database is back")
+
+    return restart
+
+
+def problems(count: int) -> str:
+    """So many small ones; two workloads, sizes, element types and regimes in turn."""
+    workloads, types = ("gemm-all-reduce", "all-gather-gemm"), ("bf16", "fp16")
+    regimes = ("pipelined", "graph", "isolated")
+    every = itertools.product((16, 32, 48, 64, 80, 96), regimes, types, workloads)
+    lines = [
+        f"  - {{workload: {workload}, m: {m}, dtype: {dtype}, regime: {regime}, world_size: {RANKS[i % len(RANKS)]}}}\n"
+        for i, (m, regime, dtype, workload) in enumerate(itertools.islice(every, count))
+    ]
+    return "defaults: {n: 64, k: 64, effort: quick, trials: 1}\nproblems:\n" + "".join(lines)
+
+
+def with_tokens() -> None:
+    """Switch Ray's token authentication on, for all that this process starts."""
+    os.environ.update(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=secrets.token_hex(32))
+
+
+def main() -> None:
+    import postgres_server
+
+    from autotune.db import Store
+
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--problems", type=int, default=60)
+    count = parser.parse_args().problems
+    with_tokens()
+    begin = time.monotonic()
+
+    def tell(line: str) -> None:
+        print(f"{time.strftime('%H:%M:%S', time.gmtime())}  {line}", flush=True)
+
+    with postgres_server.running() as server, server.new_database() as url, tempfile.TemporaryDirectory() as folder:
+        list_file = Path(folder, "problems.yaml")
+        list_file.write_text(problems(count))
+        nodes = Nodes(WIDTHS)
+        faults = (
+            (count // 10, kill_worker),
+            (count // 5, replace_node("gpu-02")),
+            (2 * count // 5, restart_database(server)),
+            (3 * count // 5, kill_head),
+            (4 * count // 5, replace_node("gpu-01")),
+        )
+        text = url.render_as_string(hide_password=False)
+        try:
+            night = Night(list_file, text, nodes, tell)
+            night.run(faults)
+        finally:
+            nodes.stop()
+        with Store.open(text) as store:
+            ends = Counter(each.state for each in store.fleet.attempts(0))
+            studies = Counter((study.key, study.provenance) for study in store.studies())
+            tell(f"{store.fleet.counts()}; attempts: {dict(ends)}; started {night.starts} times")
+            tell(f"studies: {len(studies)}, most of one problem: {max(studies.values())}")
+    tell(f"{time.monotonic() - begin:.0f} s")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,52 @@
+"""Fixtures of the fleet's tests: helpers beside this file, a store in a file, a PostgreSQL server."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from autotune.db import Store
+from autotune.db.fleet import Fleet
+from autotune.fleet import driver
+
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parent / "db" / "helpers"), str(HERE.parents[1] / "bench")]
+import postgres_server  # noqa: E402
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[postgres_server.Server]:
+    """A running PostgreSQL server; skips where none is installed."""
+    with postgres_server.running() as started:
+        yield started
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """Of an empty database, once of each kind."""
+    if request.param == "sqlite":
+        yield str(tmp_path / "cache.db")
+    else:
+        with request.getfixturevalue("server").new_database() as found:
+            yield found.render_as_string(hide_password=False)
+
+
+@pytest.fixture
+def fleet(url: str) -> Iterator[Fleet]:
+    with Store.open(url) as store:
+        yield store.fleet
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    """Of a SQLite file."""
+    return str(tmp_path / "cache.db")
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driver, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(driver, "LOOK_SECONDS", 0.0)

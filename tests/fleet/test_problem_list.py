@@ -1,0 +1,138 @@
+"""The file of problems: ranges in the words of the command line, and every mistake named with what is allowed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from small_fleet import H200, MI300X, OLD_DRIVER, host
+
+from autotune.errors import FleetError, InputError
+from autotune.fleet.problem_list import parse_list, read_list
+from autotune.fleet.wanting import wanted_by
+
+ENTRY = "{workload: all-gather-gemm, m: 16, n: 64, k: 64, world_size: 2}"
+
+
+def problems(text: str) -> list[str]:
+    return [each.problem.to_json() for each in parse_list(text)]
+
+
+def test_sizes_are_lists_and_ranges_as_on_the_command_line() -> None:
+    text = "problems: [{workload: all-gather-gemm, m: 4..32, n: [64, 128], k: 64, world_size: '2,4'}]"
+    asked = parse_list(text)
+    assert [(each.problem.m, each.problem.n, each.problem.world_size) for each in asked] == [  # type: ignore[attr-defined]
+        (m, n, world) for m in (4, 8, 16, 32) for n in (64, 128) for world in (2, 4)
+    ]
+
+
+def test_the_file_of_the_docs_is_one() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "fleet.md").read_text().partition("```yaml\n")[2].partition("```")[0]
+    asked = parse_list(text)
+    assert {each.workload.name for each in asked} == {"all_gather_gemm", "gemm_all_reduce", "flash_decode"}
+    assert len(asked) == 10 + 8 + 35
+
+
+def test_defaults_and_options() -> None:
+    text = """
+    defaults: {n: 64, k: 64, world_size: 2, budget: 5m, regime: graph}
+    problems:
+      - {workload: all_gather_gemm, m: 16}
+      - {workload: gemm-all-reduce, m: 16, budget: 90, trials: 7, effort: full, seed: 3, bias: yes, device: NVIDIA H200}
+    """
+    first, second = parse_list(text)
+    assert (first.workload.name, first.regime, first.options) == ("all_gather_gemm", "graph", (("budget", "5m"),))
+    assert dict(second.options) == {"budget": "90s", "trials": 7, "effort": "full", "seed": 3}
+    assert second.problem.as_dict()["bias"] is True and second.device == "NVIDIA H200"
+
+
+def test_a_problem_that_is_there_twice_counts_once() -> None:
+    assert len(parse_list(f"problems: [{ENTRY}, {ENTRY}]")) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", "needs problems: and a list of entries"),
+        ("problems: [", "not YAML"),
+        ("problems: []", "problems: list should have at least 1 item"),
+        ("problem: [{}]", "problems: field required"),
+        (f"problems: [{ENTRY}]\nhosts: 3", "hosts: extra inputs are not permitted"),
+        ("problems: [{m: 16}]", "problem 1: workload: field required"),
+        ("problems: [{workload: gemm, m: 16}]", "problem 1: no workload named 'gemm'; known: all_gather_gemm"),
+        ("problems: [{workload: ./my.py:Mine}]", "problem 1: workload ./my.py:Mine: a fleet takes workloads by name"),
+        ("problems: [{workload: all-gather-gemm, m: 16}]", "problem 1: all_gather_gemm needs world_size, n, k"),
+        (f"problems: [{ENTRY[:-1]}, q: 3}}]", "problem 1: all_gather_gemm has no field q"),
+        (f"problems: [{ENTRY}, {ENTRY.replace('16', '8..4')}]", "problem 2: m: 8..4: the range 8..4 ends below"),
+        (f"problems: [{ENTRY.replace('16', 'many')}]", "m: many: write a list like 16,64,256 or a doubling range"),
+        (f"problems: [{ENTRY.replace('16', 'true')}]", "m: True: write a number, a list like"),
+        (f"problems: [{ENTRY.replace('n: 64', 'n: 65')}]", "n=65 is sharded over world_size=2"),
+        (f"problems: [{ENTRY[:-1]}, dtype: bf15}}]", "dtype='bf15': allowed: "),
+        (f"problems: [{ENTRY[:-1]}, regime: eager}}]", "regime 'eager': allowed: graph, pipelined, isolated"),
+        (f"problems: [{ENTRY[:-1]}, budget: soon}}]", "budget 'soon': write it like 90s, 5m or 1.5h"),
+        (f"problems: [{ENTRY[:-1]}, trials: 0}}]", "0 trials: allowed: 1 to"),
+        (f"problems: [{ENTRY[:-1]}, trials: many}}]", "problem 1: trials: input should be a valid integer"),
+        (f"problems: [{ENTRY[:-1]}, effort: big}}]", "effort 'big': allowed: quick, standard, full"),
+        (f"problems: [{ENTRY[:-1]}, m: 32}}]", "m is there twice"),
+        (f"problems: [{ENTRY[:-1]}, seed: -1}}]", "seed -1: allowed: 0 to"),
+        ("problems: [{workload: all-gather-gemm, m: 1..1000000, n: 1..1000000, k: 1..1000000, world_size: 1..8, "
+         "splits: '1..1000000'}]", "problem 1: all_gather_gemm has no field splits"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_named(text: str, told: str, tmp_path: Path) -> None:
+    path = tmp_path / "problems.yaml"
+    path.write_text(text)
+    with pytest.raises(InputError) as caught:
+        read_list(path)
+    assert str(caught.value).startswith(f"{path}: ")
+    assert told in str(caught.value)
+
+
+@pytest.mark.parametrize("raw", [b"\xff\xfe", None])
+def test_a_file_that_cannot_be_read(raw: bytes | None, tmp_path: Path) -> None:
+    path = tmp_path / "problems.yaml"
+    if raw is not None:
+        path.write_bytes(raw)
+    with pytest.raises(InputError, match="problems.yaml: (not UTF-8|No such file)"):
+        read_list(path)
+
+
+@given(st.text(alphabet="problems: [{}]workloadm16,.&*!<>\n-?|", max_size=60))
+def test_no_text_brings_a_traceback(text: str) -> None:
+    try:
+        parse_list(text)
+    except InputError as error:
+        assert str(error)
+
+
+def asked(**fields: object) -> str:
+    extra = "".join(f", {name}: {value}" for name, value in fields.items())
+    return f"problems: [{ENTRY[:-1]}{extra}}}]"
+
+
+def test_each_kind_of_host_gets_its_own_problem() -> None:
+    hosts = [host("a"), host("b"), host("c", kind=OLD_DRIVER), host("d", gpus=1, kind=MI300X)]
+    found = wanted_by(parse_list(asked()), hosts)
+    assert [each.kind for each in found] == [H200, OLD_DRIVER], "the MI300X host is too narrow"
+    assert len({each.identity for each in found}) == 2
+    assert {each.key.world_size for each in found} == {2}
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"device": "NVIDIA H100"}, "device 'NVIDIA H100': the fleet has AMD Instinct MI300X, NVIDIA H200"),
+        ({"device": "AMD Instinct MI300X"}, "the widest host has 1 GPUs"),
+    ],
+)
+def test_the_impossible_is_refused_at_once(fields: dict[str, object], told: str) -> None:
+    with pytest.raises(InputError, match="no host can take these; nothing was started") as caught:
+        wanted_by(parse_list(asked(**fields)), [host("a"), host("d", gpus=1, kind=MI300X)])
+    assert told in str(caught.value)
+
+
+def test_hosts_that_cannot_be_used_do_not_count() -> None:
+    with pytest.raises(FleetError, match=r"no host can be used \(a: links: down; b: failed 3\)"):
+        wanted_by(parse_list(asked()), [host("a", broken="links: down"), host("b", set_aside="failed 3")])

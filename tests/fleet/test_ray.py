@@ -1,0 +1,121 @@
+"""The Ray engine on Ray's own cluster of fake nodes, with interpreter ranks and a PostgreSQL server; minutes long."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import postgres_server
+import pytest
+
+from autotune.db import Store
+from autotune.db.fleet_records import Counts
+
+pytest.importorskip("ray", reason="no Ray here: pip install 'iris-autotune[fleet]'")
+
+import fleet_night as night
+
+pytestmark = pytest.mark.slow
+
+ENTRY = "  - {{workload: gemm-all-reduce, m: {m}, n: 64, k: 64, trials: 1, effort: quick, world_size: {ranks}}}\n"
+
+
+@pytest.fixture(scope="module")
+def nodes() -> Iterator[night.Nodes]:
+    """Three nodes of different widths, with token authentication."""
+    night.with_tokens()
+    cluster = night.Nodes(night.WIDTHS)
+    yield cluster
+    cluster.stop()
+
+
+@pytest.fixture
+def url(server: postgres_server.Server) -> Iterator[str]:
+    with server.new_database() as found:
+        yield found.render_as_string(hide_password=False)
+
+
+def listed(folder: Path, *ranks: int) -> Path:
+    path = folder / "problems.yaml"
+    path.write_text("problems:\n" + "".join(ENTRY.format(m=16 + 16 * i, ranks=each) for i, each in enumerate(ranks)))
+    return path
+
+
+def command(file: Path, url: str, nodes: night.Nodes, *words: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-P", "-m", "autotune.cli", "fleet", str(file), "--engine", "ray", "--address", nodes.address,
+         "--db", url, *words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+def test_a_problem_too_wide_is_refused_at_once(nodes: night.Nodes, url: str, tmp_path: Path) -> None:
+    process = command(listed(tmp_path, 1, 8), url, nodes)
+    _, told = process.communicate()
+    assert process.returncode == 2
+    assert "no host can take these; nothing was started" in told and "the widest host has 4 GPUs" in told
+    with Store.open(url) as store:
+        assert store.fleet.counts() == Counts()
+        assert {host.name: host.gpus for host in store.fleet.hosts()} == night.WIDTHS
+        assert all(host.findings and host.is_usable for host in store.fleet.hosts())
+
+
+def test_interrupted_it_gives_its_problems_back(nodes: night.Nodes, url: str, tmp_path: Path) -> None:
+    process = command(listed(tmp_path, 2, 1), url, nodes)
+    with Store.open(url) as store:
+        while not any(each.progress for each in store.fleet.running()):
+            assert process.poll() is None
+            time.sleep(0.2)
+        process.send_signal(signal.SIGTERM)
+        _, told = process.communicate()
+        assert process.returncode == 143, told
+        assert "interrupted; measurements are kept" in told and "Traceback" not in told
+        counts = store.fleet.counts()
+        assert (counts.running, counts.wanted + counts.done) == (0, 2)
+
+
+def test_exclusive_problems_have_a_host_to_themselves(nodes: night.Nodes, url: str, tmp_path: Path) -> None:
+    process = command(listed(tmp_path, 4, 2, 1, 1, 1), url, nodes, "--exclusive")
+    seen = 0
+    with Store.open(url) as store:
+        while process.poll() is None:
+            hosts = Counter(each.host for each in store.fleet.running())
+            assert all(count == 1 for count in hosts.values())
+            seen = max(seen, len(hosts))
+            time.sleep(0.5)
+        assert store.fleet.counts() == Counts(done=5)
+    assert seen > 1, "several hosts at once"
+    process.communicate()
+
+
+def test_whatever_dies_nothing_is_lost_and_nothing_is_done_twice(
+    nodes: night.Nodes, url: str, server: postgres_server.Server, tmp_path: Path
+) -> None:
+    """A worker killed, a node removed and added, the database restarted, the head killed and started again."""
+    lines: list[str] = []
+    file = listed(tmp_path, 4, 2, 2, 1, 1, 1, 1)
+    run = night.Night(file, url, nodes, lines.append)
+    run.run(
+        (
+            (0, night.kill_worker),
+            (1, night.replace_node("gpu-02")),
+            (3, night.restart_database(server)),
+            (4, night.kill_head),
+        )
+    )
+    assert run.starts == 2, lines
+    assert any("the head of the Ray cluster is gone" in line for line in lines), lines
+    with Store.open(url) as store:
+        assert store.fleet.counts() == Counts(done=7)
+        ends = Counter((each.problem.id, each.state) for each in store.fleet.attempts(0))
+        assert all(count == 1 for (_, state), count in ends.items() if state == "done")
+        assert sum(count for (_, state), count in ends.items() if state == "lost") >= 2
+        studies = store.studies()
+        assert len(studies) == len({(each.key, each.provenance) for each in studies}) == 7
+        for study in studies:
+            searched = [trial.number for trial in store.trials(study.id) if trial.number is not None]
+            assert len(searched) == len(set(searched)), "no trial was measured twice"
