@@ -6,10 +6,10 @@ from autotune.lazily import loading
 
 if TYPE_CHECKING:
     from autotune.report.builder import build
-    from autotune.report.document import to_dict, to_json, to_markdown
+    from autotune.report.document import overview, to_dict, to_json, to_markdown
     from autotune.report.model import Report
 
-__all__ = ["Report", "build", "to_dict", "to_json", "to_markdown"]
+__all__ = ["Report", "build", "overview", "to_dict", "to_json", "to_markdown"]
 
 # Most commands need only the figures.
 __getattr__ = loading(
@@ -17,6 +17,7 @@ __getattr__ = loading(
     {
         "Report": "autotune.report.model",
         "build": "autotune.report.builder",
+        "overview": "autotune.report.document",
         "to_dict": "autotune.report.document",
         "to_json": "autotune.report.document",
         "to_markdown": "autotune.report.document",

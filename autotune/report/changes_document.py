@@ -180,7 +180,7 @@ def _quotient(change: Change) -> str:
 
 def _notes(group: Group) -> list[str]:
     """Why, as far as it is known: other versions, another mode, another config that both measured in turns."""
-    notes = [f"A's {what}" for what in dict.fromkeys(_versions(change) for change in group.changes) if what]
+    notes = [f"from A to B: {what}" for what in dict.fromkeys(_versions(change) for change in group.changes) if what]
     for change in group.changes:
         if change.verdict is Verdict.SAME:
             continue

@@ -9,6 +9,7 @@ from typing import Any
 
 from autotune.config import Config
 from autotune.outcome import Regime
+from autotune.report import waterfall
 from autotune.report.copies import copies
 from autotune.report.figures import (
     BEYOND_LIMIT,
@@ -21,11 +22,13 @@ from autotune.report.figures import (
     microseconds,
     plain,
     problem_text,
+    regime_options,
     resource_text,
 )
 from autotune.report.model import Knob, Report
 from autotune.report.regimes import TITLES, conclusion, tuned_for
 from autotune.report.words import has_words, in_words
+from autotune.taxes.result import Taxes, summary
 from autotune.text import json_text, markdown, markdown_code
 
 LANGUAGES = {"Python": "python", "command": "sh", "JSON": "json"}
@@ -46,6 +49,25 @@ def to_markdown(report: Report) -> str:
         _provenance(report),
     ]
     return "\n\n".join(section for section in sections if section) + "\n"
+
+
+def overview(reports: Sequence[Report]) -> str:
+    """Many problems as one table; their own reports follow."""
+    rows = []
+    for each in reports:
+        first = each.speedups[0] if each.speedups else None
+        rows.append(
+            [
+                dashed(each.key.workload),
+                problem_text(each.problem) + ("" if each.key.is_kernel else regime_options(each.key.regime)),
+                plain(each.config.get("mode", "")),
+                latency_text(each.latency, each.regime),
+                f"{first.ratio} {first.baseline}" if first is not None else "",
+                f"{each.limit.share.value:.2f}" if each.limit is not None else "",
+            ]
+        )
+    header = ["workload", "problem", "mode", "latency", "times as fast as", "of the limit"]
+    return f"# {len(reports)} tuned problems\n\n{table(header, rows, 'lllrlr')}"
 
 
 def to_dict(report: Report) -> dict[str, Any]:
@@ -167,6 +189,13 @@ def _rate(resource: str, per_microsecond: float) -> str:
 
 
 def _taxes(report: Report) -> str:
+    """By the ladder where it was measured, else as far as the finals tell them."""
+    if report.ladder is not None:
+        drawn = "\n".join(waterfall.waterfall(report.ladder))
+        rows = [[name, text.replace("\n", "; ")] for name, text in waterfall.table(report.ladder)]
+        notes = "\n".join(f"- {markdown(note)}" for note in waterfall.notes(report.ladder))
+        parts = [f"```text\n{drawn}\n```", table(["", "measured by tune taxes"], rows, "ll"), notes]
+        return "\n\n".join(["## What bulk synchrony costs", *parts])
     rows = [[each.name, difference_text(each.microseconds, each.error), each.meaning] for each in report.taxes]
     return "## What bulk synchrony costs\n\n" + table(["", "time", "how it was found"], rows, "lr") if rows else ""
 
@@ -255,6 +284,8 @@ def _short(reason: str, longest: int = 90) -> str:
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, Taxes):
+        return summary(value)
     if isinstance(value, Config):
         return dict(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):

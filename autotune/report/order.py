@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from typing import Any
 
 from autotune.config import Config
@@ -14,7 +13,6 @@ from autotune.workloads import Workload, installed_workload
 from autotune.workloads.faces import installed_face
 
 
-@functools.cache
 def known_workload(name: str) -> Workload | None:
     """The installed workload of a stored name; None if it is not installed, or its file is broken."""
     try:
@@ -23,7 +21,6 @@ def known_workload(name: str) -> Workload | None:
         return None
 
 
-@functools.cache
 def problem_type(name: str) -> type[Problem] | None:
     """That of the installed workload of a stored name, without its kernels; None as for ``known_workload``."""
     try:

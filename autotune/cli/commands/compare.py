@@ -79,14 +79,18 @@ def _side(place: str, conditions: list[str], stack: ExitStack) -> Side:
             entries = read(Path(place).read_text(encoding="utf-8"))
         except (InputError, UnicodeDecodeError) as error:
             raise InputError(f"{place}: {error}") from error
-        newest = sorted(entries, key=lambda entry: entry.finished_at, reverse=True)
-        return Side(place, tuple(chosen(newest, pairs)))
+        return Side(place, _newest_first(chosen(entries, pairs)))
     store = stack.enter_context(session.open_store(place, create=False))
 
     def trials(entry: Entry) -> list[TrialRecord]:
         return store.trials(entry.study_id)
 
-    return Side(store.place, tuple(chosen(store.history(), pairs)), trials)
+    return Side(store.place, _newest_first(chosen(store.history(), pairs)), trials)
+
+
+def _newest_first(entries: Sequence[Entry]) -> tuple[Entry, ...]:
+    """By the time of tuning, not of an import: a file and the database that took it in have the same order."""
+    return tuple(sorted(entries, key=lambda entry: entry.finished_at, reverse=True))
 
 
 def _is_database(path: Path) -> bool:

@@ -51,7 +51,7 @@ def write(wanted: Wanted, format: str, file: Path | None, db: str | None, open: 
     if format == "html" or open or all:
         pages.write_pages(wanted, file, db, open=open, all=all, load=_loaded)
         return
-    from autotune.report import build, to_dict, to_markdown
+    from autotune.report import build, overview, to_dict, to_markdown
 
     with session.open_store(db, create=False) as store:
         entries = wanted.entries(store)
@@ -59,7 +59,8 @@ def write(wanted: Wanted, format: str, file: Path | None, db: str | None, open: 
     if format == "json":
         text = json_text([to_dict(each) for each in reports])
     else:
-        text = "\n\n".join(to_markdown(each) for each in reports).rstrip()
+        several = [overview(reports)] if len(reports) > 1 else []
+        text = "\n\n".join([*several, *(to_markdown(each) for each in reports)]).rstrip()
     output.write(text + "\n", file, f"{len(reports)} report{'s' * (len(reports) > 1)}")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from typer.main import get_command
@@ -38,19 +38,31 @@ def command(name: str, function: Callable[..., None], title: str) -> Any:
     return get_command(single)
 
 
-def show(context: typer.Context, db: Database = None, json: Json = False) -> None:
+def show(
+    context: typer.Context,
+    study: Annotated[
+        int | None, typer.Option("--study", metavar="N", help="Of several entries the one of this study.")
+    ] = None,
+    db: Database = None,
+    json: Json = False,
+) -> None:
     """One entry in full, several as a list."""
     wanted = _wanted(context, db)
     with session.open_store(db, create=False) as store:
         entries = wanted.entries(store)
+    if study is not None:
+        there = ", ".join(str(entry.study_id) for entry in entries)
+        entries = [entry for entry in entries if entry.study_id == study]
+        if not entries:
+            raise InputError(f"study {study} is none of these: {there}")
     if json:
         output.data_json({"found": True, "entries": [entry_dict(entry) for entry in entries]})
     elif len(entries) == 1:
         output.data(f"{entry_title(entries[0])}\n\n{output.named(entry_lines(entries[0]))}")
     else:
-        output.data(output.columns(("problem", "ranks", "device", "latency", "speedup", "config", "tuned"),
+        output.data(output.columns(("study", "problem", "ranks", "device", "latency", "speedup", "config", "tuned"),
                                    [_row(entry) for entry in entries]))  # fmt: skip
-        output.say(f"next: one of them in full: tune show {dashed(str(wanted.name))} and more of its fields")
+        output.say(f"next: one of them in full: tune show {dashed(str(wanted.name))} --study {entries[0].study_id}")
 
 
 def report(
@@ -102,6 +114,7 @@ def fields(words: Sequence[str]) -> dict[str, str]:
 def _row(entry: Entry) -> tuple[str, ...]:
     key, regime = entry.key, Regime(entry.key.regime)
     return (
+        str(entry.study_id),
         problem_text(key.fields),
         str(key.world_size),
         key.device,

@@ -73,7 +73,7 @@ def test_what_changed_is_told_in_eighty_columns(sides: tuple[Bench, str, str], m
     assert [row.split()[-1] for row in rows.values()] == ["slower", "faster", "same", "missing", "new"]
     assert "100.0 µs" in rows["64"] and "110.0 µs" in rows["64"] and "1.100 ± 0.004" in rows["64"]
     assert "n=28672 k=8192 dtype=bf16" in result.stdout and "8 × NVIDIA H200" in result.stdout
-    assert "A's triton 3.6.0 is now" in result.stdout
+    assert "from A to B: triton 3.6.0 is now" in result.stdout
     assert "m=128: pull before, push now; measured in turns in B, its winner" in result.stdout
     assert lines[-2].startswith("1 slower, 1 faster, 1 the same, 1 new, 1 missing (a change is beyond the")
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,8 @@ def test_without_dimensions_every_study_is_reported(tuned: Bench) -> None:
     for words in (["report"], ["report", "all-gather-gemm"]):
         text = tuned.tune(*words).stdout
         assert text.count("# all-gather-gemm: m=") == 2
+        assert text.startswith("# 2 tuned problems\n\n| workload")
+        assert re.search(r"\| all-gather-gemm \| m=1024 .* \| push +\| .* bsp graph \| +0\.\d\d \|\n", text)
     assert len(json.loads(tuned.tune("report", "--format", "json").stdout)) == 2
 
 

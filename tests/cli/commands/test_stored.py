@@ -73,7 +73,9 @@ def test_show_one_in_full_by_its_fields(kernel: Bench) -> None:
 def test_show_several_as_a_list(kernel: Bench) -> None:
     shown = kernel.tune("show", "copy")
     assert shown.exit_code == 0 and len(shown.stdout.splitlines()) == 3
-    assert "next: one of them in full" in shown.stderr
+    assert "next: one of them in full: tune show copy --study 2" in shown.stderr
+    one = kernel.tune("show", "copy", "--study", "2")
+    assert one.exit_code == 0 and one.stdout.startswith("copy  n=64 ")
 
 
 @pytest.mark.parametrize(
@@ -83,6 +85,7 @@ def test_show_several_as_a_list(kernel: Bench) -> None:
         ("show copy --rows 7", 2, "copy has no field rows; it has n, out.dtype, x.dtype"),
         ("show copy 7", 2, "expected a field of the kernel's key and its value, such as --M 4096"),
         ("show copy --n", 2, "expected a field"),
+        ("show copy --n 200 --study 2", 2, "study 2 is none of these: 1"),
         ("show cpoy", 2, "no workload named 'cpoy'; workloads: all-gather-gemm, "),
         ("report cpoy", 2, "; did you mean copy?"),
         ("export all-gater-gemm", 2, "; did you mean all-gather-gemm?"),

@@ -344,3 +344,15 @@ def test_an_optuna_storage_that_cannot_be_opened_ends_the_command_before_it_star
     assert result.stderr.splitlines()[-1].startswith(
         f"tune: error: Optuna storage sqlite:///{tmp_path}/nowhere/optuna.db: "
     )
+
+
+def test_knobs_have_the_spaces_order_in_a_first_run_and_from_the_cache(gpus: Bench) -> None:
+    words = ("all-gather-gemm", "--trials", "6", "--effort", "quick")
+    first, again = (gpus.tune(*words).stdout for _ in range(2))
+    lines = [next(line for line in text.splitlines() if line.startswith("config")) for text in (first, again)]
+    assert lines[0] == lines[1] and "(from the cache)" in again
+    names = re.findall(r"(\w+)=", lines[0])
+    order = list(workload("all_gather_gemm").space.dimensions)
+    assert names == sorted(names, key=order.index) and names[0] == "mode"
+    for text in ("as Python", "as command", "as JSON"):
+        assert text in first and text in again
