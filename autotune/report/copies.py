@@ -11,7 +11,6 @@ from autotune.db import CacheKey
 from autotune.report.figures import config_text, options_text
 from autotune.report.order import config_in_order, fields_in_order
 from autotune.report.repeat import command_of
-from autotune.search_spaces import COMPILER_OPTIONS
 from autotune.text import json_text, visible
 from autotune.workloads import Workload
 
@@ -31,6 +30,8 @@ def copies(key: CacheKey, config: Config, origin: str = "", workload: Workload |
 
 def _of_kernel(config: Config) -> str:
     """A decorated kernel's config for a list of configs."""
+    from autotune.search_spaces import COMPILER_OPTIONS  # loads NumPy, which a help page can do without
+
     values = {name: value for name, value in config.items() if value != NOTHING}
     options = {name: values.pop(name) for name in COMPILER_OPTIONS if name in values}
     if values.get("mode") == "kernel":  # of a kernel without modes

@@ -66,7 +66,7 @@ def completed(*words: str) -> str:
         (("li",), ["list"]),
         (("grid", "flash"), ["flash-decode"]),
         (("list", "all-g"), ["all-gather-gemm"]),
-        (("flash-decode", "--kv-"), ["--kv-heads", "--kv-len"]),
+        (("flash-decode", "--kv-l"), ["--kv-len"]),
         (("flash-decode", "--dtype", ""), ["bf16", "fp16", "fp32"]),
         (("all-gather-gemm", "--effort", "s"), ["standard"]),
         (("report", "all-gather-gemm", "--format", "h"), ["html"]),

@@ -16,7 +16,7 @@ from autotune.cli import output, session
 from autotune.cli.commands.tune import say_where
 from autotune.cli.interrupts import exit_code
 from autotune.cli.options import Database, Json, RegimeName, Request
-from autotune.db import CacheKey, Entry, Store
+from autotune.db import CacheKey, Entry
 from autotune.errors import AutotuneError, InputError
 from autotune.machine import Machine
 from autotune.outcome import DEFAULT_REGIME, Regime, regime_of
@@ -24,6 +24,7 @@ from autotune.problem import Problem
 from autotune.report.figures import config_text, dashed, device_text, problem_text, regime_options, resource_text
 
 if TYPE_CHECKING:
+    from autotune.db import Store
     from autotune.taxes.result import Taxes
 
 Rounds = Annotated[
@@ -57,7 +58,7 @@ def measure_taxes(
     session.check_ranks(request.world_size(machine), machine)
     problem = request.problem(machine)
     session.check_work(problem, machine)
-    with Store.open(db, create=False) as store:
+    with session.open_store(db, create=False) as store:
         entry = _entry(request, problem, machine, wanted, store, db)
         trials = [
             (trial.config, trial.evaluation.latency.median)
@@ -76,7 +77,7 @@ def measure_taxes(
     except KeyboardInterrupt:
         output.say("interrupted; nothing was stored")
         raise typer.Exit(exit_code()) from None
-    with Store.open(db) as store:
+    with session.open_store(db) as store:
         store.add_taxes(entry.study_id, found.to_json())
     if trace is not None:
         _write_trace(found, trace)
