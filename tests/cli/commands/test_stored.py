@@ -114,7 +114,7 @@ def test_a_file_takes_it_to_another_machine_where_a_launch_is_served(kernel: Ben
     tried = kernel.tune("import", str(file), "--dry-run", "--db", there)
     assert tried.exit_code == 0 and "a decorated kernel of small_kernels.py:copy" in tried.stdout
     assert not Path(there).exists()
-    assert kernel.tune("import", str(file), "--db", there).stderr == "2 new\n"
+    assert kernel.tune("import", str(file), "--db", there).stderr.endswith("2 new\n")
     assert kernel.tune("import", str(file), "--db", there).stderr == "2 there already\n"
     found = launched(Clock(), 200, db=there)
     assert (found.source, found.config["BLOCK"]) == ("exact", 64)
@@ -191,7 +191,7 @@ def test_a_workload_of_a_file_says_which_file_is_needed_and_loads_none(
     for text in (exported, exported.replace("toy_workload.py:ToyWorkload", str(tmp_path / "toy_workload.py:Toy"))):
         file.write_text(text)
         result = toy.tune("import", str(file), "--db", there)
-        assert result.exit_code == 1 and result.stderr == "1 unknown workload\n"
+        assert result.exit_code == 1 and result.stderr.endswith("1 unknown workload\n")
         assert f"source_hash {entry['provenance']['source_hash']}" in result.stdout
         assert "toy_workload.py on this machine, set AUTOTUNE_WORKLOADS to its path" in result.stdout
     assert toy.json("list", "--db", there) == []
