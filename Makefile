@@ -3,11 +3,12 @@
 #   make tune    tune all-gather + GEMM on this machine and print the report; ARGS="--m 4096 …"
 #   make test    all checks: ruff, mypy, pytest; ARGS="-k heap …" goes to pytest
 #
-# and five for occasional use:
+# and six for occasional use:
 #
 #   make test-slow     the tests that "make test" leaves out: whole matrices, of which that runs a part
 #   make results       on a host with GPUs: measure the tables of README and docs/results.md again; ARGS="--minutes 9"
 #   make test-lowest   the decorator's contract and a sample of kernels with the lowest Triton that works, in .lowest
+#   make docs          the docs as a website, in site/
 #   make wheelhouse    collect the wheels that a GPU host without internet needs (docs/offline-hosts.md)
 #   make clean         remove everything that the others made
 #
@@ -29,7 +30,7 @@ ifneq ($(shell cat $(STAMP) 2>/dev/null),$(CURDIR))
 .PHONY: $(STAMP)
 endif
 
-.PHONY: tune test test-slow results test-lowest wheelhouse clean
+.PHONY: tune test test-slow results test-lowest docs wheelhouse clean
 
 tune: $(STAMP)
 	@$(BIN)/tune all-gather-gemm $(ARGS)
@@ -77,6 +78,10 @@ wheelhouse: $(STAMP)
 	@rm -rf build
 	@echo "wheelhouse/: $$(ls wheelhouse/*.whl | wc -l) wheels, $$(du -sh wheelhouse | cut -f1). Next: docs/offline-hosts.md" >&2
 
+docs: $(STAMP)
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet $(ARGS)
+	@echo "site/index.html" >&2
+
 clean:
-	@rm -rf .venv .lowest wheelhouse build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache
+	@rm -rf .venv .lowest wheelhouse build dist site *.egg-info .mypy_cache .pytest_cache .ruff_cache
 	@find . -path './.*' -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +

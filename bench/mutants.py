@@ -230,7 +230,10 @@ AR_SIGNAL = """        if PEERS == 1:
             heap.signal_each(counter, rank, heap_bases, WORLD, 0)
 """
 FD_ANNOUNCE = "    announce_unit(unit, units, arrivals, rank, heap_bases, WORLD, DELIVERY)\n"
-FD_REDUCE = '    """Merge a unit\'s splits and deliver it."""\n'
+FD_PUSH = "\n\n@triton.jit\ndef push_unit("
+FD_REDUCE = (
+    '    """Merge a unit\'s splits and deliver it. MEMORY, for ``tune taxes`` alone: by way of our own records."""\n'
+)
 POLLING = "    while (missing > 0) & (spins < spin_limit):\n"
 TIMED_OUT = "    if missing > 0:\n        tl.atomic_xchg(status, 1)\n"
 EPOCH_STAYS = ("-programs + EPOCH_STEP,", "-programs,")
@@ -367,9 +370,9 @@ MUTANTS: list[Mutant] = [
         ("peers are read before they are ready", "ag pull", ("late = heap.wait_each(ready + peers, peers < WORLD, epoch + 1, status, spin_limit)", "late = 0")),
         ("A is overwritten while peers read it", "ag pull", ("        heap.signal_each(done + rank, rank, heap_bases, WORLD, 0)\n    " + DONE, "        pass\n")),
         ("A is overwritten while peers read it", "ag staged deep", ("            wait_for_all(done, target, status, spin_limit, WORLD)\n", "            pass\n")),
-        ("inboxes are overwritten while they are read", "ag gather wide", ("    wait_for_all(ready, epoch + 1, status, spin_limit, WORLD)\n", "")),
+        ("inboxes are overwritten while they are read", "ag gather wide", ("WORLD)\n    wait_for_all(ready, epoch + 1, status, spin_limit, WORLD)\n", "WORLD)\n")),
         ("the GEMM begins before all is there", "ag gather", ("        wait_for_all(arrivals, (epoch + 1) * programs, status, spin_limit, WORLD)\n", "        pass\n")),
-        ("a chunk of K is lost", "ag chunks", ("            for chunk in range(CHUNKS):\n                low, high = chunk_of(chunk, rank, K, WORLD, CHUNKS, ROWS)\n                late", "            for chunk in range(1, CHUNKS):\n                low, high = chunk_of(chunk, rank, K, WORLD, CHUNKS, ROWS)\n                late")),
+        ("a chunk of K is lost", "ag chunks", ("            for chunk in range(CHUNKS):\n                low, high = chunk_of(chunk, rank, K, WORLD, CHUNKS, ROWS)\n                traces", "            for chunk in range(1, CHUNKS):\n                low, high = chunk_of(chunk, rank, K, WORLD, CHUNKS, ROWS)\n                traces")),
         ("chunks wait for the first one's units", "ag chunks", ("arrivals + chunk * WORLD * tl.cdiv(shard_rows, transfer_rows), source", "arrivals, source")),
         ("a tile waits for its first row alone", "ag units", ("row_in_shard + BLOCK_M - 1, shard_rows", "row_in_shard, shard_rows")),
         ("the last of K is lost", "ag pull ragged", ("mask=ks[None, :] < width - k, other=0.0, hint", "mask=ks[None, :] < width - k - 1, other=0.0, hint")),
@@ -396,10 +399,10 @@ MUTANTS: list[Mutant] = [
         ("tiles are signalled before they are stored", "rs push", (RS_SIGNAL, "                pass\n"), (RS_SEND, RS_SIGNAL[4:] + RS_SEND)),
         ("each tile signals its unit", "rs units", ("last_of(sent + owner * units + unit, in_unit))", "in_unit > 0)")),
         ("the last late signal is forgotten", "rs late", ("    if LATE:\n" + RS_LATE, "\n")),
-        ("waits for the launch before", "rs push", ("arrivals, epoch + 1, rank, heap_bases, status, spin_limit,\n                WORLD, PULL", "arrivals, epoch, rank, heap_bases, status, spin_limit,\n                WORLD, PULL")),
+        ("waits for the launch before", "rs push", ("arrivals, epoch + 1, rank, heap_bases, status, spin_limit,\n                    WORLD, PULL", "arrivals, epoch, rank, heap_bases, status, spin_limit,\n                    WORLD, PULL")),
         ("sums before the copies have come", "rs copies", (DONE + "    for back", "    for back")),
         ("no bias", "rs copies", ("        acc += tl.load(bias + place % N, mask=inside, other=0.0).to(tl.float32)\n", "        pass\n", 2)),
-        ("products are read before they are whole", "rs gather", ("    wait_for_all(ready, epoch + 1, status, spin_limit, WORLD)\n", "")),
+        ("products are read before they are whole", "rs gather", ("    wait_for_all(ready, epoch + 1, status, spin_limit, WORLD)\n    for back", "    for back")),
         ("the product is overwritten while peers read it", "rs gather", ("        arrive(done, rank, heap_bases, WORLD)\n    " + DONE, "        pass\n")),
         ("a peer's part is not added", "rs gather", ("    for back in tl.static_range(1, WORLD):\n        source = (rank + WORLD - back) % WORLD\n        acc +=", "    for back in tl.static_range(2, WORLD):\n        source = (rank + WORLD - back) % WORLD\n        acc +=")),
     ),
@@ -421,8 +424,8 @@ MUTANTS: list[Mutant] = [
         ("tiles are signalled before they are stored", "ar one", (AR_SENT + AR_SIGNAL, AR_SIGNAL + AR_SENT)),
         ("the owner adds no bias", "ar two", ("                total = add_bias(total, bias, n * BLOCK_N, N, BLOCK_N)\n", "                total = total\n")),
         ("bias twice", "ar two", ("False, BIAS and MODE != TWO_SHOT)", "False, BIAS)")),
-        ("rank 1 is an epoch ahead", "ar one", ("epoch = wide_epoch(epoch_counter)\n            share_part", "epoch = wide_epoch(epoch_counter) + rank\n            share_part")),
-        ("finishes before it has read the epoch", "ar one", ("    finish_unordered(epoch_counter, tl.num_programs(0), pid == 0)\n", ""), ("    pid = tl.program_id(0)\n    # Fetched", "    pid = tl.program_id(0)\n    finish_unordered(epoch_counter, tl.num_programs(0), pid == 0)\n    # Fetched")),
+        ("rank 1 is an epoch ahead", "ar one", ("epoch = wide_epoch(epoch_counter)\n                traces.begin(trace, traces.SENT, item", "epoch = wide_epoch(epoch_counter) + rank\n                traces.begin(trace, traces.SENT, item")),
+        ("finishes before it has read the epoch", "ar one", ("    if not PHASED:\n        finish_unordered(epoch_counter, tl.num_programs(0), pid == 0)\n", ""), ("    pid = tl.program_id(0)\n    # Fetched", "    pid = tl.program_id(0)\n    finish_unordered(epoch_counter, tl.num_programs(0), pid == 0)\n    # Fetched")),
         ("results are sent to the wrong tile", "ar two", ("total, results, here, returns", "total, results, slot * tiles, returns")),
     ),
     *_in(
@@ -459,7 +462,7 @@ MUTANTS: list[Mutant] = [
         ("results are read from the other slot", "fd signal", ("slot = epoch & (SLOTS - 1)", "slot = (epoch + 1) & (SLOTS - 1)")),
         ("units are not waited for", "fd signal", ("    heap.wait_each(arrivals + unit + sources * units, sources < WORLD, epoch + 1, status, spin_limit)\n", "    pass\n")),
         ("waits for the launch before", "fd kernel", ("sources < WORLD, epoch + 1, status", "sources < WORLD, epoch, status")),
-        ("units are announced before they are delivered", "fd kernel", (FD_ANNOUNCE, ""), (FD_REDUCE, FD_REDUCE + FD_ANNOUNCE)),
+        ("units are announced before they are delivered", "fd kernel", (FD_ANNOUNCE + FD_PUSH, FD_PUSH), (FD_REDUCE, FD_REDUCE + FD_ANNOUNCE)),
         ("outputs are read before they have come back", "fd two shot", ("        heap.wait(returns + unit, epoch + 1, status, spin_limit)\n", "        pass\n")),
         ("a rank's part is left out", "fd signal", ("rows, valid, WORLD, D, CHUNK)", "rows, valid, WORLD - 1, D, CHUNK)")),
         ("a split is left out", "fd signal", ("valid, splits, D, CHUNK)", "valid, splits - 1, D, CHUNK)")),

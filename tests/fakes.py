@@ -19,6 +19,7 @@ from autotune.config import Config
 from autotune.machine import INTERPRETER, Machine
 from autotune.outcome import Evaluation, Latency, Outcome
 from autotune.problem import Problem
+from autotune.ranks.protocol import Done, Failed, MeasureBarrier, Stamped, Trace, Turn
 from autotune.runtime.lookup import forget_lookups
 from autotune.workloads import Workload
 
@@ -57,6 +58,29 @@ def formula(config: Config) -> float:
     return median
 
 
+def rung_formula(request: Turn) -> float:
+    """What ``tune taxes`` times, in microseconds: a launch between phases costs 1.5, a barrier's synchrony 40, memory
+    6, and of a rank's lateness a barrier passes all on and flags half.
+    """
+    config = request.config
+    median = formula(Config({name: value for name, value in config.items() if name != "empty_launches"}))
+    phases = config.get("phases", "overlapped")
+    median += {"overlapped": 0.0, "one_launch": 40.0, "two_launches": 45.0}[str(phases)]
+    median += 6.0 * (config.get("handover") == "memory") + 30.0 * request.isolated
+    median += 1.5 * int(config.get("empty_launches", 0))
+    overlaps = config["mode"] != "bsp" and phases == "overlapped"
+    return median + request.late * 1e6 * (0.5 if overlaps else 1.0)
+
+
+def stamps(rank: int) -> tuple[Stamped, ...]:
+    """Two programs send, then 20 compute behind a barrier, which rank r reaches after 10 + r microseconds."""
+    sending = [(0, program, 0, program, 1.0, 9.0 + rank + program) for program in range(2)]
+    ended = [(0, program, 3, 0, 9.0 + rank + program, 9.0 + rank + program) for program in range(2)]
+    waiting = [(0, program, 4, 0, 2.0, 20.0) for program in range(2, 22)]
+    tiles = [(0, program, 1, program - 2, 20.0, 50.0 + rank) for program in range(2, 22)]
+    return (*sending, *ended, *waiting, *tiles)
+
+
 def evaluation_of(config: Config, ranks: int = 2) -> Evaluation:
     seconds = {"compile": 0.5, "check": 0.1, "measure": 0.4}
     for outcome, fails in FAILURES.items():
@@ -81,6 +105,10 @@ class FakeGang:
         self.broken = False
         self.host: Callable[[Config], float] | None = None
         """Host time to enqueue a config; an isolated call takes that much longer than the device's time."""
+        self.turns: list[Turn | MeasureBarrier | Trace] = []
+        self.turn_failure: Failed | None = None
+        self.clock: Callable[[Config], float] | None = None
+        """MHz after a turn of a config."""
 
     def start(self) -> None:
         self.started += 1
@@ -114,6 +142,19 @@ class FakeGang:
 
     def measure_rates(self, dtype: str) -> dict[str, float]:
         return dict(RATES)
+
+    def turn(self, request: Turn | MeasureBarrier | Trace) -> list[Done] | Failed:
+        """A round's noise hits all turns of the round alike; see ``rung_formula`` for what a rung takes."""
+        self.turns.append(request)
+        if self.turn_failure is not None:
+            return self.turn_failure
+        if isinstance(request, Trace):
+            return [Done("", events=stamps(rank)) for rank in range(self.ranks)]
+        if isinstance(request, MeasureBarrier):
+            return [Done("", parts={"barrier": (3.5,), "empty": (2.0,)})] * self.ranks
+        median = rung_formula(request) * (1 + 0.001 * math.sin(len(self.turns) // 8))
+        clock = self.clock(request.config) if self.clock is not None else 1980.0
+        return [Done("", times=(median - rank,) * request.calls, clock=clock) for rank in range(self.ranks)]
 
 
 class FakeScreen:

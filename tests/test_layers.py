@@ -23,6 +23,7 @@ ROOMS = (
     "decorator",
     "runtime",
     "recordings",
+    "taxes",
     "tuning",
     "ranks",
     "workloads",

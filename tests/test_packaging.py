@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import os
 import re
 import shutil
@@ -107,20 +108,64 @@ autotune.lookup("all_gather_gemm", 5)
 """
 
 
-@pytest.mark.slow
-def test_a_strict_clients_types_are_ours(tmp_path: Path, wheel_file: Path) -> None:
-    """Of the installed wheel, in an environment that has nothing else: torch's types are not needed for ours."""
-    venv.create(tmp_path / "venv")
-    (site,) = (tmp_path / "venv").glob("lib/python*/site-packages")
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory, wheel_file: Path) -> Path:
+    """The Python of an environment that has the wheel alone."""
+    place = tmp_path_factory.mktemp("installed") / "venv"
+    venv.create(place)
+    (site,) = place.glob("lib/python*/site-packages")
     with zipfile.ZipFile(wheel_file) as archive:
         archive.extractall(site)
+    return place / "bin" / "python"
+
+
+@pytest.mark.slow
+def test_a_strict_clients_types_are_ours(tmp_path: Path, installed: Path) -> None:
+    """Nothing else is installed there: torch's types are not needed for ours."""
     (tmp_path / "client.py").write_text(CLIENT)
     (tmp_path / "mypy.ini").write_text("[mypy]\nstrict = true\n")
-    command = [sys.executable, "-m", "mypy", "--python-executable", str(tmp_path / "venv/bin/python"), "client.py"]
+    command = [sys.executable, "-m", "mypy", "--python-executable", str(installed), "client.py"]
     told = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True).stdout
     revealed = re.findall(r'note: Revealed type is "(.*)"', told)
     assert revealed[0].endswith("int") and "Literal['exact']" in revealed[1] and revealed[2] == "autotune.config.Config"
     assert re.findall(r"^client.py:(\d+): error: (.*) to \"lookup\"", told, re.M) == [("9", "Argument 2")], told
+
+
+@pytest.mark.slow
+def test_an_installed_wheel_has_what_the_demo_replays(tmp_path: Path, installed: Path) -> None:
+    """Of this environment it sees the other packages, but not the checkout."""
+    here = next(place for place in map(Path, sys.path) if (place / "typer").is_dir())
+    code = (
+        f"import sys; sys.path.append({str(here)!r}); import autotune; print(autotune.__file__, file=sys.stderr)\n"
+        "sys.argv = ['tune', 'demo', 'ar-64', '--trials', '3']; from autotune.cli import main; main()"
+    )
+    done = subprocess.run([installed, "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert Path(done.stderr.splitlines()[0]).is_relative_to(installed.parent.parent)
+    assert "winner" in done.stdout and "4 × NVIDIA H200" in done.stdout
+
+
+@pytest.mark.slow
+def test_pip_finds_versions_that_suit_us_and_the_newest_torch_triton_and_transformers(
+    tmp_path: Path, wheel_file: Path
+) -> None:
+    """By their metadata: nothing is installed. Needs a package index."""
+    pip = [sys.executable, "-m", "pip", "install", "--dry-run", "--ignore-installed", "--quiet"]
+
+    def resolved(*words: str) -> dict[str, str]:
+        report = tmp_path / "report.json"
+        done = subprocess.run([*pip, "--report", str(report), *words], capture_output=True, text=True)
+        if "No matching distribution" in done.stderr and not report.exists():
+            pytest.skip(f"no package index: {done.stderr.strip().splitlines()[-1]}")
+        assert done.returncode == 0, done.stderr
+        items = [each["metadata"] for each in json.loads(report.read_text())["install"]]
+        return {canonicalize_name(each["name"]): each["version"] for each in items}
+
+    names = ("torch", "triton", "transformers")
+    newest = {name: resolved("--no-deps", name)[name] for name in names}
+    together = resolved(str(wheel_file), *names)
+    assert "iris-autotune" in together
+    assert {name: together[name] for name in names} == newest
 
 
 def pins(text: str) -> dict[str, str]:

@@ -25,6 +25,7 @@ from autotune.cli.commands import (
     report,
     sharing,
     stored,
+    taxes,
     tune,
     tuned,
 )
@@ -47,6 +48,7 @@ EXAMPLES: dict[Callable[..., None], str] = {
     listing.show_entry: "tune show {name} --{size} 1024",
     listing.look_up: "tune lookup {name} --{size} 1024",
     report.report_workload: "tune report {name} --open",
+    taxes.measure_taxes: "tune taxes {name} --{size} 64 --trace trace.json",
     sharing.export_workload: "tune export {name} -o configs.json",
 }
 
@@ -54,7 +56,7 @@ PANELS = {
     "Start here": ("demo",),
     WORKLOADS: (),
     "More ways to tune": ("run", "grid", "fleet", "record"),
-    "Results": ("list", "show", "lookup", "report", "compare", "export", "import"),
+    "Results": ("list", "show", "lookup", "report", "compare", "taxes", "export", "import"),
     "This machine": ("doctor",),
 }
 """Panels of the help page in order, with the commands in each; workloads are found when the app is built."""
@@ -150,6 +152,7 @@ def build() -> typer.Typer:
         ("show", listing.show_entry, "Show the cache entry of one problem of {}.", listing.show),
         ("lookup", listing.look_up, "Print the config a program would get for {}.", listing.lookup),
         ("report", report.report_workload, "Report on {}.", report.report),
+        ("taxes", taxes.measure_taxes, "Measure the taxes of {}.", taxes.taxes),
         ("export", sharing.export_workload, "Export the tuned configs of {}.", sharing.export),
     ):
         group = _group(_commands_of(function, title, of_stored.get(name)), subcommand_metavar="WORKLOAD [ARGS]...")

@@ -1,4 +1,4 @@
-"""The tables: studies and their trials; a fleet's problems, attempts, hosts and findings.
+"""The tables: studies, their trials and measured taxes; a fleet's problems, attempts, hosts and findings.
 
 Times are ISO 8601 text in UTC, JSON is text: a damaged value is then reported with its row.
 """
@@ -112,6 +112,21 @@ class Trial(Base):
     seconds: Mapped[str] = mapped_column(Text)
     created_at: Mapped[str] = mapped_column(Text)
     record_key: Mapped[str | None] = mapped_column(Text)
+    """Identifies the record when a write is retried."""
+
+
+class TaxesRow(Base):
+    """The taxes of a study's problem, measured once; rows are only ever added."""
+
+    __tablename__ = "tuning_taxes"
+    __table_args__ = (Index("ix_tuning_taxes_record_key", "record_key", unique=True),)
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    study_id: Mapped[int] = mapped_column(ForeignKey("tuning_studies.id"), index=True)
+    measured: Mapped[str] = mapped_column(Text)
+    """JSON, see ``autotune.taxes.result``."""
+    created_at: Mapped[str] = mapped_column(Text)
+    record_key: Mapped[str] = mapped_column(Text)
     """Identifies the record when a write is retried."""
 
 

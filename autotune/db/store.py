@@ -10,11 +10,11 @@ from typing import Any, Self
 from sqlalchemy import BigInteger, Executable, Row, cast, func, select, update
 from sqlalchemy.orm import Session
 
-from autotune.db import queries, rows
+from autotune.db import migrations, queries, rows
 from autotune.db.engines import CURRENT, Database, database_url, intact, open_database, place_of, translated
 from autotune.db.fleet import Fleet
 from autotune.db.lease import Held, Lease
-from autotune.db.models import Study, Trial
+from autotune.db.models import Study, TaxesRow, Trial
 from autotune.db.records import CacheKey, Entry, Provenance, StudyRecord, TrialRecord, Winner
 from autotune.errors import StoreError
 from autotune.settings import default_database_url
@@ -106,6 +106,26 @@ class Store:
 
         records = (self._intact(Trial, row, rows.trial_record) for row in self._database.read(ask))
         return [record for record in records if record is not None]
+
+    def add_taxes(self, study_id: int, measured: str) -> None:
+        """Store the taxes that were measured of a study's problem, as JSON; earlier ones stay."""
+        key = uuid.uuid4().hex
+
+        def add(session: Session) -> None:
+            self._existing(session, study_id)
+            if session.scalar(select(TaxesRow.id).where(TaxesRow.record_key == key)) is None:
+                session.add(TaxesRow(study_id=study_id, measured=measured, created_at=rows.now(), record_key=key))
+
+        self._database.write(add)
+
+    def taxes(self, study_id: int) -> str | None:
+        """The taxes that were measured of a study's problem last, as JSON; None if they never were."""
+        if self._database.schema.is_older_than(migrations.TAXED):
+            return None
+        table = self._database.schema.table(TaxesRow)
+        query = select(table.c.measured).where(table.c.study_id == study_id).order_by(table.c.id.desc()).limit(1)
+        found: str | None = self._database.read(lambda session: session.scalar(query))
+        return found
 
     def finish(self, study_id: int, winner: Winner) -> None:
         """Store the study's winner; the cache serves it from now on. A study that continues may finish again.

@@ -30,7 +30,7 @@ from autotune.ranks.evaluation import (
     measure_rates,
     prove,
 )
-from autotune.ranks.protocol import Bug, Done, Failed, Open, Reply, Request, SetUp
+from autotune.ranks.protocol import Bug, Done, Failed, MeasureBarrier, Open, Reply, Request, SetUp, Trace, Turn
 from autotune.settings import HEAP_BYTES
 from autotune.workloads import Code, Workload, reference_of
 
@@ -200,6 +200,12 @@ class Gang:
         if not self._rates.get(dtype):
             self._rates[dtype] = measure_rates(self._everyone, dtype)
         return self._rates[dtype]
+
+    def turn(self, request: Turn | MeasureBarrier | Trace) -> list[Done] | Failed:
+        """A turn of ``tune taxes`` on all ranks, whose config has been evaluated before."""
+        if not self._alive():
+            self._restart()
+        return self._everyone(request, "measure")
 
     def last_words(self) -> str:
         """The last lines of every running rank's log."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -12,11 +12,14 @@ import torch.distributed as dist
 
 from autotune.errors import MissedBarrier
 from autotune.heap.arena import SymmetricHeap
+from autotune.kernels.launching.empty import empty_launches
 from autotune.kernels.launching.plan import Launch
 from autotune.kernels.primitives.barrier import barrier_kernel
+from autotune.kernels.primitives.trace import KINDS, MOST_EVENTS, PASSED
 from autotune.machine import Machine
 from autotune.outcome import Latency
 from autotune.ranks.early_stop import slowest
+from autotune.ranks.protocol import Stamped
 
 FLUSH_OVER_L2 = 2
 """The L2 is evicted by reading this many times its size. Reading, not writing: written lines stay dirty, and writing
@@ -37,6 +40,12 @@ HOST_AHEAD_FROM = 300e-6
 
 SHORTEST_PAUSE, LONGEST_PAUSE = 50e-6, 2e-3
 """Seconds that the device sleeps before a call, so that the host is ahead of it: the time of the call itself helps."""
+
+WARM_CALLS = 4
+"""Calls before a traced one: the third is captured, and replayed from then on."""
+
+CLOCK_CYCLES = 1_000_000
+"""Cycles by which a GPU's clock is measured: half a millisecond, of which events resolve a thousandth."""
 
 ATTEMPTS = 5
 """At an isolated call that all ranks begin in time."""
@@ -71,17 +80,19 @@ class Stopwatch:
         self._counters = heap.allocate((heap.world_size + 1,), torch.int32)
         self._status = self._counters[:1]
         self._begin_anew()
-        self._barrier = Launch(
-            barrier_kernel, 1,
-            {
-                "counters": self._counters[1:], "epoch_counter": self._epoch_counter, "rank": heap.rank,
-                "heap_bases": heap.bases, "status": self._status, "spin_limit": spin_limit,
-                "WORLD": heap.world_size, "FINISH": True,
-            },
-            {"num_warps": 1},
-        )  # fmt: skip
+        self._barrier = self._barrier_launch(spin_limit)
+        self._spin_limit = spin_limit
         self._flush = torch.zeros(machine.l2_bytes * FLUSH_OVER_L2 // 4, device=heap.device)
         self._sink = torch.zeros((), device=heap.device)
+
+    def _barrier_launch(self, spin_limit: int, trace: torch.Tensor | None = None) -> Launch:
+        heap = self._heap
+        arguments = {
+            "counters": self._counters[1:], "epoch_counter": self._epoch_counter, "rank": heap.rank,
+            "heap_bases": heap.bases, "status": self._status, "spin_limit": spin_limit, "trace": trace,
+            "WORLD": heap.world_size, "FINISH": True,
+        }  # fmt: skip
+        return Launch(barrier_kernel, 1, arguments, {"num_warps": 1})
 
     def time(self, call: Callable[[], None], *, warmup: int, iterations: int) -> Timed:
         """Times of ``iterations`` calls on this rank, after ``warmup`` uncounted ones. Collective.
@@ -110,6 +121,73 @@ class Stopwatch:
         if self._machine.is_interpreter:
             return []
         return [self._isolated_time(call) for _ in range(calls)]
+
+    def time_barrier(self, warmup: int, calls: int) -> dict[str, tuple[float, ...]]:
+        """Times of a launch that is nothing but the barrier of all ranks, and of an empty one. Collective."""
+        [empty] = empty_launches(1)
+        runs = {"barrier": self._barrier.run, "empty": empty.run}
+        return {
+            name: tuple(self.time(run, warmup=warmup, iterations=calls).device) for name, run in runs.items()
+        }  # fmt: skip
+
+    def trace(self, call: Callable[[], None], traces: Sequence[torch.Tensor]) -> tuple[Stamped, ...]:
+        """The events of one traced call on this rank, in microseconds since all ranks passed a barrier. Collective.
+
+        The ranks' clocks differ; each counts from its own exit of the barrier, a link's latency apart at most.
+        """
+        self._begin_anew()
+        shape = (1, KINDS.value, MOST_EVENTS.value, 3)
+        aligned = torch.zeros(shape, dtype=torch.int64, device=self._heap.device)
+        barrier = self._barrier_launch(self._spin_limit, aligned)
+        for _ in range(1 if self._machine.is_interpreter else WARM_CALLS):
+            barrier.run()
+            call()
+        for trace in (aligned, *traces):
+            trace.zero_()
+        self._heap.barrier()
+        if not self._machine.is_interpreter:
+            torch.sum(self._flush, dim=0, out=self._sink)
+            torch.cuda._sleep(int(LONGEST_PAUSE * SLOWEST_CLOCK_GHZ * 1e9))
+        barrier.run()
+        call()
+        self._heap.barrier()
+        passed = int(aligned[0, PASSED.value, 0, 1].item())
+        origin = passed if not self._machine.is_interpreter else int(self._latest(passed))
+        tick = 10.0 if self._machine.kind == "hip" else 1.0
+        return tuple(
+            event for number, trace in enumerate(traces) for event in _events(number, trace.cpu(), origin, tick)
+        )  # fmt: skip
+
+    def delayed(self, call: Callable[[], None], seconds: float) -> Callable[[], None]:
+        """``call`` after a pause, on the device where there is one."""
+        if self._machine.is_interpreter:
+
+            def pause() -> None:
+                time.sleep(seconds)
+        else:
+            cycles = int(seconds * self.clock() * 1e6)
+
+            def pause() -> None:
+                torch.cuda._sleep(cycles)
+
+        def pause_and_call() -> None:
+            pause()
+            call()
+
+        return pause_and_call
+
+    def clock(self) -> float:
+        """MHz at which this rank's GPU runs now; 0 under the interpreter."""
+        if self._machine.is_interpreter:
+            return 0.0
+        before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        torch.cuda._sleep(CLOCK_CYCLES // 10)  # so that both events lie behind the host
+        before.record()
+        torch.cuda._sleep(CLOCK_CYCLES)
+        after.record()
+        torch.cuda.synchronize()
+        milliseconds: float = before.elapsed_time(after)
+        return CLOCK_CYCLES / (milliseconds * 1e3)
 
     def _isolated_time(self, call: Callable[[], None]) -> float:
         """Of a call that no rank began too late; of the last one if every attempt had such a rank."""
@@ -166,6 +244,15 @@ class Stopwatch:
         enqueued = time.perf_counter()
         torch.cuda.synchronize()
         return (enqueued - begin) / calls * 1e6
+
+
+def _events(launch: int, trace: torch.Tensor, origin: int, nanoseconds: float) -> Iterator[Stamped]:
+    """What a launch's stamps say: a moment where an event has no end."""
+    for place in trace[..., 0].nonzero().tolist():
+        program, kind, event = place
+        begin, end, number = trace[program, kind, event].tolist()
+        times = ((each - origin) * nanoseconds / 1e3 for each in (begin, end or begin))
+        yield (launch, program, kind, number, *times)
 
 
 def _enqueued_and_worked(call: Callable[[], None]) -> tuple[float, float]:

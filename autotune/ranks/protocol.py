@@ -77,6 +77,33 @@ class MeasureIsolated:
 
 
 @dataclass(frozen=True)
+class Turn:
+    """Prepare a config that has been checked before, and time it, for ``tune taxes``."""
+
+    config: Config
+    warmup: int
+    calls: int
+    isolated: bool = False
+    """Isolated calls, each from the ranks' common start to this rank's end."""
+    late_rank: int = 0
+    late: float = 0.0
+    """Seconds by which that rank is late to each call; its own time counts from the others' start."""
+
+
+@dataclass(frozen=True)
+class MeasureBarrier:
+    """Time a launch that is nothing but a barrier of all ranks, and one that is nothing at all."""
+
+    warmup: int
+    calls: int
+
+
+@dataclass(frozen=True)
+class Trace:
+    """Make one call of the traced config of the last turn, and collect its stamps."""
+
+
+@dataclass(frozen=True)
 class MeasureParts:
     """Time the operation's parts alone, or one of them."""
 
@@ -93,7 +120,14 @@ class MeasureRates:
     """The GEMM's element type, by the problems' names."""
 
 
-Request = Open | SetUp | Compile | Check | Measure | Recheck | MeasureIsolated | MeasureParts | MeasureRates
+Request = (
+    Open | SetUp | Compile | Check | Measure | Recheck | MeasureIsolated | Turn | MeasureBarrier | Trace
+    | MeasureParts | MeasureRates
+)  # fmt: skip
+
+
+Stamped = tuple[int, int, int, int, float, float]
+"""Launch, program, kind (see ``kernels/primitives/trace.py``), number, begin and end in microseconds."""
 
 
 @dataclass(frozen=True)
@@ -109,6 +143,10 @@ class Done:
     parts: dict[str, tuple[float, ...]] = field(default_factory=dict)
     rates: dict[str, float] = field(default_factory=dict)
     """Rates per microsecond, by resource."""
+    events: tuple[Stamped, ...] = ()
+    """What happened in a traced call."""
+    clock: float = 0.0
+    """MHz of this rank's GPU after a turn; 0 under the interpreter."""
     seconds: dict[str, float] = field(default_factory=dict)
     """Seconds of the start, by stage."""
     code: Code | None = None

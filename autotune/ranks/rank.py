@@ -9,6 +9,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,7 @@ from autotune.ranks.protocol import (
     Done,
     Failed,
     Measure,
+    MeasureBarrier,
     MeasureIsolated,
     MeasureParts,
     MeasureRates,
@@ -33,12 +35,20 @@ from autotune.ranks.protocol import (
     Reply,
     Request,
     SetUp,
+    Trace,
+    Turn,
 )
 
 if TYPE_CHECKING:
     from autotune.heap.arena import SymmetricHeap
     from autotune.workloads.provenance import Code
     from autotune.workloads.tolerance import Error
+
+
+COLLECTED_EVERY = 16
+"""Preparations for turns between two collections: each takes a tenth of a second."""
+
+TIMED_OUT = "a wait in the kernel timed out while being timed"
 
 
 class Rank:
@@ -52,6 +62,8 @@ class Rank:
         self._stopwatch = Stopwatch(heap, machine, spin_limit)
         self._empty = heap.mark()
         self._config: Config | None = None
+        self._prepared = 0
+        """Configs prepared for turns."""
 
     def set_up(self, request: SetUp) -> None:
         """Set a problem up, in place of the one before. Collective."""
@@ -124,6 +136,15 @@ class Rank:
             return self._measured(timed.device, timed.host)
         elif isinstance(request, MeasureIsolated):
             return self._measured(self._stopwatch.time_isolated(self._run, request.calls))
+        elif isinstance(request, Turn):
+            return self._turn(request)
+        elif isinstance(request, Trace):
+            events = self._stopwatch.trace(self._run, self._operation.traces())
+            return Failed(Outcome.TIMED_OUT, TIMED_OUT) if self._operation.timed_out() else Done(
+                self.fingerprint, events=events
+            )  # fmt: skip
+        elif isinstance(request, MeasureBarrier):
+            return Done(self.fingerprint, parts=self._stopwatch.time_barrier(request.warmup, request.calls))
         elif isinstance(request, MeasureParts):
             return Done(self.fingerprint, parts=self._parts(request))
         elif isinstance(request, MeasureRates):
@@ -132,8 +153,27 @@ class Rank:
 
     def _measured(self, times: Sequence[float], host: Sequence[float] = ()) -> Reply:
         if self._operation.timed_out():
-            return Failed(Outcome.TIMED_OUT, "a wait in the kernel timed out while being timed")
+            return Failed(Outcome.TIMED_OUT, TIMED_OUT)
         return Done(self.fingerprint, times=tuple(times), host=tuple(host))
+
+    def _turn(self, request: Turn) -> Reply:
+        """Time a config, prepared anew unless it was the last one's, with the inputs that are there."""
+        if not self._has_inputs:
+            self._refresh(0)
+        if self._config != request.config:
+            self._prepared += 1
+            if self._prepared % COLLECTED_EVERY == 0:
+                gc.collect()  # captured graphs and what they hold; torch's memory tells Python's collector nothing
+            self._config, self._run = request.config, self._operation.prepare(request.config)
+        run = self._run
+        if request.late and request.late_rank == self._heap.rank:
+            run = self._stopwatch.delayed(run, request.late)
+        if request.isolated:
+            times = self._stopwatch.time_isolated(run, request.calls)
+        else:
+            times = self._stopwatch.time(run, warmup=request.warmup, iterations=request.calls).device
+        measured = self._measured(times)
+        return replace(measured, clock=self._stopwatch.clock()) if isinstance(measured, Done) else measured
 
     def _parts(self, request: MeasureParts) -> dict[str, tuple[float, ...]]:
         if not self._has_inputs:  # as where ranks were started again: a GEMM of zeros draws less power

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from autotune.config import Config
 from autotune.db import Entry, Store, TrialRecord, Winner
+from autotune.errors import InputError
 from autotune.machine import INTERPRETER
 from autotune.outcome import Latency, Outcome, Regime
 from autotune.ranks.evaluation import RESTART
@@ -21,6 +22,7 @@ from autotune.report.order import config_in_order, fields_in_order
 from autotune.report.regimes import WITHOUT_ROUNDS, in_regimes, verdicts
 from autotune.report.repeat import repeat_text
 from autotune.rounds import mean_and_error
+from autotune.taxes.result import Taxes
 from autotune.workloads import Workload
 
 BEST = 10
@@ -77,6 +79,7 @@ def build(store: Store, entry: Entry, workload: Workload | None = None) -> Repor
         in_regimes=in_regimes(entry.winner),
         verdicts=verdicts(entry.winner),
         taxes=_taxes(entry.winner),
+        ladder=_ladder(store, entry.study_id, notes),
         best=best[:BEST],
         endings=endings_of(searched),
         disqualified=disqualified,
@@ -93,6 +96,16 @@ def build(store: Store, entry: Entry, workload: Workload | None = None) -> Repor
         origin=entry.origin,
         repeat=repeat_text(entry, workload),
     )
+
+
+def _ladder(store: Store, study_id: int, notes: list[str]) -> Taxes | None:
+    """What ``tune taxes`` has stored; a note where that cannot be read."""
+    text = store.taxes(study_id)
+    try:
+        return None if text is None else Taxes.from_json(text)
+    except InputError as error:
+        notes.append(f"{error}.")
+        return None
 
 
 def rank_correlation(searched: Sequence[TrialRecord]) -> float | None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from autotune.config import Config
 from autotune.outcome import Regime
+from autotune.report import waterfall
 from autotune.report.copies import copies
 from autotune.report.figures import (
     BEYOND_LIMIT,
@@ -27,6 +28,7 @@ from autotune.report.figures import (
 from autotune.report.model import Knob, Report
 from autotune.report.regimes import TITLES, conclusion, tuned_for
 from autotune.report.words import has_words, in_words
+from autotune.taxes.result import Taxes, summary
 from autotune.text import json_text, markdown, markdown_code
 
 LANGUAGES = {"Python": "python", "command": "sh", "JSON": "json"}
@@ -187,6 +189,13 @@ def _rate(resource: str, per_microsecond: float) -> str:
 
 
 def _taxes(report: Report) -> str:
+    """By the ladder where it was measured, else as far as the finals tell them."""
+    if report.ladder is not None:
+        drawn = "\n".join(waterfall.waterfall(report.ladder))
+        rows = [[name, text.replace("\n", "; ")] for name, text in waterfall.table(report.ladder)]
+        notes = "\n".join(f"- {markdown(note)}" for note in waterfall.notes(report.ladder))
+        parts = [f"```text\n{drawn}\n```", table(["", "measured by tune taxes"], rows, "ll"), notes]
+        return "\n\n".join(["## What bulk synchrony costs", *parts])
     rows = [[each.name, difference_text(each.microseconds, each.error), each.meaning] for each in report.taxes]
     return "## What bulk synchrony costs\n\n" + table(["", "time", "how it was found"], rows, "lr") if rows else ""
 
@@ -275,6 +284,8 @@ def _short(reason: str, longest: int = 90) -> str:
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, Taxes):
+        return summary(value)
     if isinstance(value, Config):
         return dict(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):

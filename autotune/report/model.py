@@ -23,6 +23,7 @@ from autotune.report.figures import (
 )
 from autotune.report.regimes import Verdict
 from autotune.report.words import has_words, in_words
+from autotune.taxes.result import Taxes
 
 
 @dataclass(frozen=True)
@@ -121,6 +122,9 @@ class Report:
     verdicts: tuple[Verdict, ...]
     """The winner against the fastest baseline of each regime."""
     taxes: tuple[Tax, ...]
+    """As far as the finals tell them."""
+    ladder: Taxes | None
+    """What ``tune taxes`` has measured; None if it was not run."""
     best: tuple[Ranked, ...]
     endings: tuple[Ending, ...]
     disqualified: tuple[Ranked, ...]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -70,6 +70,10 @@ class Operation(ABC):
         """True if a wait inside the kernels has timed out since ``prepare``; never, where none waits for peers."""
         return False
 
+    def traces(self) -> Sequence[torch.Tensor]:
+        """Where a call of a traced config leaves its stamps, see ``kernels/primitives/trace.py``; none otherwise."""
+        return ()
+
     def parts(self) -> dict[str, Run]:
         """The operation's parts alone (communication, computation), by name: the slowest of them is the limit."""
         return {}
@@ -86,6 +90,9 @@ class Workload(ABC):
     """Modules whose source text decides what a config does and that the class's file does not import; of a package all
     modules below it. What it imports is found by itself (``workloads/sources.py``).
     """
+
+    overlapping: ClassVar[Sequence[str]] = ()
+    """Modes whose kernels overlap communication and computation, for ``rungs``."""
 
     def __init_subclass__(cls) -> None:
         """Take the problem's name, and guard the methods of a user's class."""
@@ -111,6 +118,15 @@ class Workload(ABC):
         """The bulk-synchronous ways, by name: configs of the space, so that the winner is never slower than they.
 
         Without any, a report has nothing to compare the winner with.
+        """
+        return {}
+
+    def rungs(self, problem: Any, config: Config, machine: Machine) -> Mapping[str, Config | str]:
+        """Configs between the bulk-synchronous way and ours, for ``tune taxes``; a text says why one does not exist.
+
+        All have the tile of ``config``, whose mode is one of ``overlapping``. B: our pieces, a launch for each phase.
+        S: one launch, a barrier of all ranks between the phases. D: flags instead of the barrier, data handed on
+        through memory. F: handed on without. Of a workload without rungs only the rest of the ladder is measured.
         """
         return {}
 

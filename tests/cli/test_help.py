@@ -12,7 +12,7 @@ from autotune.cli import app
 
 FOLDER = Path(__file__).parent / "help"
 
-GROUPS = ("run", "grid", "record", "show", "lookup", "report", "export")
+GROUPS = ("run", "grid", "record", "show", "lookup", "report", "taxes", "export")
 FLEET = ("start", "status", "watch", "stop")
 WORKLOADS = (
     "all-gather-gemm",

@@ -80,14 +80,20 @@ def test_the_revisions_make_what_the_models_say(url: URL, path: Path, began: str
     Store.open(as_text(url)).close()
     engine = create_engine(url)
     names = [
-        index["name"] for table in ("tuning_studies", "tuning_trials") for index in inspect(engine).get_indexes(table)
+        index["name"]
+        for table in ("tuning_studies", "tuning_trials", "tuning_taxes")
+        for index in inspect(engine).get_indexes(table)
     ]
     assert sorted(map(str, names)) == [
-        "ix_tuning_studies_live", "ix_tuning_studies_record_key", "ix_tuning_trials_record_key",
-        "ix_tuning_trials_study_id",
+        "ix_tuning_studies_live", "ix_tuning_studies_record_key", "ix_tuning_taxes_record_key",
+        "ix_tuning_taxes_study_id", "ix_tuning_trials_record_key", "ix_tuning_trials_study_id",
     ]  # fmt: skip
     if url.get_backend_name() == "postgresql":
-        for table, keys in (("tuning_studies", []), ("tuning_trials", ["fk_tuning_trials_study_id"])):
+        for table, keys in (
+            ("tuning_studies", []),
+            ("tuning_trials", ["fk_tuning_trials_study_id"]),
+            ("tuning_taxes", ["fk_tuning_taxes_study_id"]),
+        ):
             assert inspect(engine).get_pk_constraint(table)["name"] == f"pk_{table}"
             assert [key["name"] for key in inspect(engine).get_foreign_keys(table)] == keys
     with engine.connect() as connection:
@@ -149,13 +155,16 @@ def test_reading_migrates_nothing_and_writing_all_that_is_there(url: URL, path: 
             assert [trial.evaluation.reason for trial in store.trials(1)] == ["rank 1 died"]
             with pytest.raises(StoreError, match=f"has schema '{revision}' and is open for reading only"):
                 store.forget(1)
+            assert store.taxes(2) is None, "there is no table of them yet"
         with engine.connect() as connection:
             assert migrations.current(connection) == revision
             assert inspect(connection).has_table("tuning_studies") == (revision >= migrations.RENAMED)
+            assert not inspect(connection).has_table("tuning_taxes")
             assert inspect(connection).get_view_names() == (["tuning_winners"] if revision >= "0006" else [])
-            assert not inspect(connection).has_table("fleet_problems")
-        with Store.open(as_text(url), create=False) as store, pytest.raises(NoDatabase, match="has no fleet yet"):
-            _ = store.fleet
+            assert inspect(connection).has_table("fleet_problems") == (revision >= "0007")
+        if revision < "0007":
+            with Store.open(as_text(url), create=False) as store, pytest.raises(NoDatabase, match="has no fleet yet"):
+                _ = store.fleet
         Store.open(as_text(url)).close()
         with engine.begin() as connection:
             assert migrations.current(connection) == migrations.HEAD, "opening for writing migrates"
@@ -168,6 +177,9 @@ def test_reading_migrates_nothing_and_writing_all_that_is_there(url: URL, path: 
             assert sorted(entry.study_id for entry in store.entries()) == [2, 3]
             store.record(1, store.trials(1)[0])
             assert len(store.trials(1)) == 2 and condition(as_text(url)).trials == 2
+            store.add_taxes(2, '{"first": 1}')
+            store.add_taxes(2, '{"second": 2}')
+            assert store.taxes(2) == '{"second": 2}' and store.taxes(1) is None
 
 
 def test_a_lookup_in_an_older_database_is_exact_and_changes_no_byte(path: Path) -> None:

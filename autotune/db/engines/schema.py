@@ -10,7 +10,7 @@ from sqlalchemy import Connection, FromClause, cast, column, inspect, null, sele
 from sqlalchemy.exc import NoSuchTableError
 
 from autotune.db import migrations
-from autotune.db.models import Base, Study, Trial
+from autotune.db.models import Base, Study, TaxesRow, Trial
 from autotune.errors import StoreError
 
 
@@ -66,7 +66,8 @@ def schema_of(connection: Connection, revision: str) -> Schema:
         return CURRENT
     schema = Schema(revision)
     try:
-        lacking = frozenset().union(*(_lacking(connection, schema, model) for model in (Study, Trial)))
+        models = (Study, Trial) if schema.is_older_than(migrations.TAXED) else (Study, Trial, TaxesRow)
+        lacking = frozenset().union(*(_lacking(connection, schema, model) for model in models))
     except NoSuchTableError as error:
         raise StoreError(newer(connection, revision)) from error
     if lacking and revision not in migrations.REVISIONS:

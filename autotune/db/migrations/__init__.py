@@ -6,10 +6,13 @@ from pathlib import Path
 
 from sqlalchemy import Connection, inspect, text
 
-REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007")
+REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008")
 """One file each in ``versions/``; listed here too, so that a database at the newest opens without alembic."""
 
 HEAD = REVISIONS[-1]
+
+TAXED = "0008"
+"""From here on there is a table of taxes."""
 
 RENAMED = "0005"
 """From here on the tables have ``tuning_`` before their names."""

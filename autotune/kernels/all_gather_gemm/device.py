@@ -18,7 +18,8 @@ import triton
 import triton.language as tl
 
 from autotune.heap import device as heap
-from autotune.kernels.primitives.counters import arrive, finish, read_epoch, wait_for_all
+from autotune.kernels.primitives import trace as traces
+from autotune.kernels.primitives.counters import arrive, end_phase, finish, read_epoch, wait_for_all
 from autotune.kernels.primitives.scales import BLOCK, ROW, SIDE, block_scale_b, scaled, scaled_columns
 from autotune.kernels.primitives.splits import join_splits, split_range
 from autotune.kernels.primitives.tiles import accumulate, load_a, load_b, store_tile, swizzle
@@ -81,7 +82,7 @@ def gather_gemm_kernel(
     a, inbox, b, c, shard, inbox_pointer, bias, partials, tickets, scale_a, scale_shard, scale_inbox, scale_b,
     M, N, K, shard_rows, width, stride_bk, stride_bn, scale_columns, scale_pitch,
     transfer_rows, comm_programs, head_start, group_m, finishing, rank,
-    heap_bases, epoch_counter, arrivals, ready, done, status, spin_limit,
+    heap_bases, epoch_counter, arrivals, ready, done, phase, trace, status, spin_limit,
     WORLD: tl.constexpr, ROWS: tl.constexpr, GATHERED: tl.constexpr, SLOTS: tl.constexpr, TRANSFER: tl.constexpr,
     ROTATE: tl.constexpr, STEP_ROWS: tl.constexpr, STEP_COLUMNS: tl.constexpr, VECTOR: tl.constexpr,
     HINT: tl.constexpr, SPLITS: tl.constexpr, PRELOAD: tl.constexpr,
@@ -89,6 +90,7 @@ def gather_gemm_kernel(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     TMA: tl.constexpr, B_TRANSPOSED: tl.constexpr, EVEN_K: tl.constexpr,
     BIAS: tl.constexpr, FLATTEN: tl.constexpr, PROXY_FENCE: tl.constexpr, SCALES: tl.constexpr, PROMOTE: tl.constexpr,
+    BARRIER: tl.constexpr,
 ):  # fmt: skip
     """C [M, N] = all_gather(A) @ B [K, N] + bias, reading remote rows from the inbox as their units arrive.
 
@@ -99,6 +101,7 @@ def gather_gemm_kernel(
     each tile has one owner, and our own are read from the shard. A tile waits for A in CHUNKS ranges of K, one after
     the other: in rows layout they are units of their own, in K layout the shards of some ranks each. Scales of A that
     travel, ``scale_shard``, arrive in ``scale_inbox``; the others are in ``scale_a``, for all rows.
+    BARRIER: no tile begins before all ranks have pushed everything; only ``tune taxes`` wants that.
     """
     pid = tl.program_id(0)
     programs = tl.num_programs(0)
@@ -124,7 +127,7 @@ def gather_gemm_kernel(
                 shard, inbox_pointer, place_of(rank, slot, M, K, shard_rows, width, ROWS), arrivals, shard_rows, width,
                 K, transfer_rows, pid, comm_programs, rank, heap_bases,
                 WORLD, CHUNKS if ROWS else 1, STEP_ROWS, STEP_COLUMNS, VECTOR, HINT, ROTATE, first,
-                scale_shard, scale_inbox, scale_place, scale_columns, scale_pitch,
+                scale_shard, scale_inbox, scale_place, scale_columns, scale_pitch, trace,
             )  # fmt: skip
         if TRANSFER == FETCH:
             fetch_shards(
@@ -158,6 +161,15 @@ def gather_gemm_kernel(
     end = turn_of(tiles_m * tiles_n * SPLITS, worker, pid, early, head_start, workers, programs)
     end = tl.maximum(end, begin)
 
+    if BARRIER:
+        if pid < comm_programs:
+            traces.begin(trace, traces.ENDED, 0, 0)
+            end_phase(phase, comm_programs, ready, rank, heap_bases, WORLD)
+        if begin < end:
+            traces.begin(trace, traces.PASSED, 0, 0)
+            wait_for_all(ready, epoch + 1, status, spin_limit, WORLD)
+            traces.end(trace, traces.PASSED, 0)
+
     if GATHERED:
         # In rows layout start at our own rows and go backwards, as the others arrive; in K layout from the top.
         own_m = rank * shard_rows // BLOCK_M if ROWS else 0
@@ -171,6 +183,7 @@ def gather_gemm_kernel(
             row = m * BLOCK_M
             last = tl.minimum(row + BLOCK_M, M) - 1
             first_k, end_k = split_range(split, K, SPLITS, BLOCK_K)
+            traces.begin(trace, traces.TILE, turn - begin, item)
             acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
             if SCALES == ROW:
                 waited = 0
@@ -191,10 +204,12 @@ def gather_gemm_kernel(
                         first_source = low // width
                         last_source = (high - 1) // width
                     counters = arrivals + (chunk * WORLD * tl.cdiv(shard_rows, transfer_rows) if ROWS else 0)
+                    traces.begin(trace, traces.WAIT, (turn - begin) * CHUNKS + chunk, item)
                     late = wait_for_rows_of_each(
                         counters, first_source, last_source, shard_rows if ROWS else 0, row, last, shard_rows,
                         transfer_rows, target, status, spin_limit, WORLD, PROXY_FENCE,
                     )  # fmt: skip
+                    traces.end(trace, traces.WAIT, (turn - begin) * CHUNKS + chunk)
                     if SCALES == ROW:
                         waited += late
                     if PRELOAD:
@@ -218,6 +233,7 @@ def gather_gemm_kernel(
                 acc, whole = join_splits(acc, partials, tickets, tile, split, SPLITS, BLOCK_M, BLOCK_N)
                 if whole:
                     store_tile(acc, c, row, n * BLOCK_N, M, N, bias, BLOCK_M, BLOCK_N, TMA, BIAS)
+            traces.end(trace, traces.TILE, turn - begin)
     else:
         own_m = shard_rows // BLOCK_M
         own = own_m * tiles_n
@@ -225,6 +241,7 @@ def gather_gemm_kernel(
         for turn in tl.range(begin, middle, flatten=FLATTEN):
             tile = tile_of(turn, worker, pid, early, head_start, workers, programs)
             m, n = swizzle(tile, own_m, tiles_n, group_m)
+            traces.begin(trace, traces.TILE, turn - begin, tile)
             acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
             acc = accumulate(
                 acc, a, m * BLOCK_M, shard_rows, K, b, N, n * BLOCK_N, stride_bk, stride_bn,
@@ -232,6 +249,7 @@ def gather_gemm_kernel(
             )  # fmt: skip
             acc = scaled(acc, own_scales, m * BLOCK_M, shard_rows, scale_b, n * BLOCK_N, N, BLOCK_M, BLOCK_N, SCALES)
             store_tile(acc, c, rank * shard_rows + m * BLOCK_M, n * BLOCK_N, M, N, bias, BLOCK_M, BLOCK_N, TMA, BIAS)
+            traces.end(trace, traces.TILE, turn - begin)
         for turn in tl.range(middle, end, flatten=FLATTEN):
             tile = tile_of(turn, worker, pid, early, head_start, workers, programs) - own
             m, n = swizzle(tile, tiles_m - own_m, tiles_n, group_m)
@@ -244,15 +262,18 @@ def gather_gemm_kernel(
             source = (rank + WORLD - back) % WORLD
             row_in_shard = m_in_shard * BLOCK_M
             row = source * shard_rows + row_in_shard
+            traces.begin(trace, traces.TILE, turn - begin, tile + own)
             acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
             if SCALES == ROW:
                 waited = 0
             for chunk in range(CHUNKS):
                 low, high = chunk_of(chunk, rank, K, WORLD, CHUNKS, ROWS)
+                traces.begin(trace, traces.WAIT, (turn - begin) * CHUNKS + chunk, tile + own)
                 late = wait_for_rows(
                     arrivals + chunk * WORLD * tl.cdiv(shard_rows, transfer_rows), source, row_in_shard,
                     row_in_shard + BLOCK_M - 1, shard_rows, transfer_rows, target, status, spin_limit, PROXY_FENCE,
                 )  # fmt: skip
+                traces.end(trace, traces.WAIT, (turn - begin) * CHUNKS + chunk)
                 if SCALES == ROW:
                     waited += late
                 acc = accumulate(
@@ -264,6 +285,7 @@ def gather_gemm_kernel(
                 BLOCK_M, BLOCK_N, SCALES,
             )  # fmt: skip
             store_tile(acc, c, row, n * BLOCK_N, M, N, bias, BLOCK_M, BLOCK_N, TMA, BIAS)
+            traces.end(trace, traces.TILE, turn - begin)
 
     last_out = finish(epoch_counter, finishing)
     if TRANSFER == FETCH:
@@ -271,15 +293,18 @@ def gather_gemm_kernel(
             wait_for_all(done, target, status, spin_limit, WORLD)
 
 
-@triton.jit(do_not_specialize=["M", "shard_rows", "transfer_rows", "finishing", "rank"])
+@triton.jit(do_not_specialize=["M", "shard_rows", "transfer_rows", "finishing", "rank", "spin_limit"])
 def push_kernel(
     shard, inbox_pointer, scale_shard, scale_inbox, M, K, shard_rows, width, scale_columns, scale_pitch, transfer_rows,
-    finishing, rank, heap_bases, epoch_counter, arrivals,
+    finishing, rank, heap_bases, epoch_counter, arrivals, ready, phase, status, spin_limit,
     WORLD: tl.constexpr, ROWS: tl.constexpr, GATHERED: tl.constexpr, SLOTS: tl.constexpr, ROTATE: tl.constexpr,
     STEP_ROWS: tl.constexpr, STEP_COLUMNS: tl.constexpr, VECTOR: tl.constexpr, HINT: tl.constexpr,
-    CHUNKS: tl.constexpr,
+    CHUNKS: tl.constexpr, BARRIER: tl.constexpr,
 ):  # fmt: skip
-    """Push our shard to every peer's inbox, as a separate kernel; shares the epoch with the GEMM's programs."""
+    """Push our shard to every peer's inbox, as a separate kernel; shares the epoch with the GEMM's programs.
+
+    BARRIER: the launch ends when all ranks have pushed everything, as a collective's does.
+    """
     slot = read_epoch(epoch_counter) & (SLOTS - 1)
     scale_place = 0
     if scale_inbox is not None:
@@ -290,6 +315,9 @@ def push_kernel(
         WORLD, CHUNKS if ROWS else 1, STEP_ROWS, STEP_COLUMNS, VECTOR, HINT, ROTATE, 0 if GATHERED else 1,
         scale_shard, scale_inbox, scale_place, scale_columns, scale_pitch,
     )  # fmt: skip
+    if BARRIER:
+        if end_phase(phase, tl.num_programs(0), ready, rank, heap_bases, WORLD):
+            wait_for_all(ready, read_epoch(epoch_counter) + 1, status, spin_limit, WORLD)
     finish(epoch_counter, finishing)
 
 

@@ -20,6 +20,7 @@ from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
 from autotune.kernels.all_gather_gemm.scratch import Scratch
 from autotune.kernels.gemm.problem import blocks
 from autotune.kernels.launching.contract import Call, Kernels
+from autotune.kernels.launching.empty import empty_launches
 from autotune.kernels.launching.gemm import GemmKnobs, GemmTensors
 from autotune.kernels.launching.graphs import graphed
 from autotune.kernels.launching.plan import Launch, in_order
@@ -87,6 +88,7 @@ class AllGatherGemmKernels(Kernels[AllGatherGemm, AllGatherGemmKnobs, GemmTensor
             scale_inbox=shared((rows, problem.scale_columns), torch.float32) if problem.gathers_scales else None,
             partials=partials,
             tickets=tickets,
+            phase=own((1,), ints) if knobs.phased else None,
         )
 
     def scratch_bytes(self, problem: AllGatherGemm) -> int:
@@ -126,7 +128,7 @@ class AllGatherGemmKernels(Kernels[AllGatherGemm, AllGatherGemmKnobs, GemmTensor
 
     def library(self, call: Call[AllGatherGemm, AllGatherGemmKnobs, GemmTensors, None]) -> Run:
         """``bsp``"""
-        run = bulk_synchronous(call.problem, call.tensors)
+        run = bulk_synchronous(call.problem, call.tensors, empty_launches(call.knobs.empty_launches))
         return graphed(run) if call.knobs.launch == "graph" else run
 
     def read_by_peers(self, problem: AllGatherGemm, knobs: AllGatherGemmKnobs) -> tuple[int, int] | None:
@@ -231,7 +233,7 @@ def _gather_gemm(call: GatherCall) -> list[Launch]:
         "inbox_pointer": scratch.inbox, "scale_inbox": scratch.scale_inbox, "arrivals": scratch.arrivals,
         "transfer_rows": knobs.transfer_rows,
         "finishing": programs + (0 if same_launch else communicating),
-        "SLOTS": knobs.slots, "GATHERED": gathered, "CHUNKS": knobs.k_chunks, **_step(call),
+        "SLOTS": knobs.slots, "GATHERED": gathered, "CHUNKS": knobs.k_chunks, "phase": scratch.phase, **_step(call),
     }  # fmt: skip
     kind = device.FETCH if knobs.mode == "pull_staged" else device.PUSH if same_launch else device.NONE
     gemm = {
@@ -239,17 +241,19 @@ def _gather_gemm(call: GatherCall) -> list[Launch]:
         "partials": scratch.partials, "tickets": scratch.tickets, "SPLITS": knobs.split_k,
         "PRELOAD": knobs.preload_b, "comm_programs": communicating, "head_start": head_start,
         "TRANSFER": kind.value, "FLATTEN": knobs.schedule == "flattened", "PROXY_FENCE": knobs.tma,
+        "BARRIER": knobs.barrier, "trace": knobs.trace_of(programs, call.tensors.c),
     }  # fmt: skip
     # On another stream nothing but room lets the push begin; elsewhere it is the first to.
     resident = programs if beside else None
     arguments = _gemm(call) | transfer | gemm
     launches = [Launch(device.gather_gemm_kernel, programs, arguments, knobs.options, resident)]
     if not same_launch:
-        pushing = transfer | _ranks(call) | _shard(call)
-        for name in ("status", "spin_limit"):  # it waits for nobody
-            del pushing[name]
+        pushing = transfer | _ranks(call) | _shard(call) | {"ready": scratch.ready, "BARRIER": knobs.split_launch}
+        if not knobs.split_launch:  # it waits for nobody
+            pushing |= dict.fromkeys(("ready", "status", "spin_limit"))
         resident = communicating if beside else None
-        launches.insert(0, Launch(device.push_kernel, communicating, pushing, {"num_warps": 8}, resident))
+        push = Launch(device.push_kernel, communicating, pushing, {"num_warps": 8}, resident)
+        return [push, *empty_launches(knobs.empty_launches), *launches]
     return launches
 
 
@@ -266,7 +270,9 @@ def _gather(call: GatherCall) -> Launch:
 
 def _barrier(call: GatherCall, counters: torch.Tensor, finish: bool) -> Launch:
     """All ranks wait for each other, on the device."""
-    return Launch(barrier_kernel, 1, _ranks(call) | {"counters": counters, "FINISH": finish}, {"num_warps": 1})
+    return Launch(
+        barrier_kernel, 1, _ranks(call) | {"counters": counters, "trace": None, "FINISH": finish}, {"num_warps": 1}
+    )
 
 
 class _SideStream:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -15,25 +16,28 @@ from autotune.kernels.launching.plan import Launch
 from autotune.kernels.launching.tensors import Run
 
 
-def bulk_synchronous(problem: AllGatherGemm, tensors: GemmTensors) -> Run:
+def bulk_synchronous(problem: AllGatherGemm, tensors: GemmTensors, between: Sequence[Launch] = ()) -> Run:
     """The baseline, the hard way: one ``all_gather_into_tensor``, one library GEMM, no concatenation, no host wait.
 
     In K layout the shard is gathered transposed: the result is A transposed, which the library's GEMM takes as it is.
+    ``between`` are launches between the two.
     """
     if problem.scaled:
-        return _scaled(problem, tensors)
+        return _scaled(problem, tensors, between)
     a, by_rows = tensors.a, problem.rows_layout
     shape = (problem.m, problem.k) if by_rows else (problem.k, problem.m)
 
     def run() -> None:
         gathered = a.new_empty(shape)
         torch.distributed.all_gather_into_tensor(gathered, a if by_rows else a.t().contiguous())
+        for launch in between:
+            launch.run()
         multiply(problem, gathered if by_rows else gathered.t(), None, tensors, tensors.c, tensors.bias)
 
     return run
 
 
-def _scaled(problem: AllGatherGemm, tensors: GemmTensors) -> Run:
+def _scaled(problem: AllGatherGemm, tensors: GemmTensors, between: Sequence[Launch]) -> Run:
     """The same with fp8: bytes are gathered, and scales that travel, both by one launch of the library.
 
     In K layout one copy puts what was gathered in order: the library's scaled GEMM takes no transposed A.
@@ -45,6 +49,8 @@ def _scaled(problem: AllGatherGemm, tensors: GemmTensors) -> Run:
     def run() -> None:
         gathered = [each.new_empty((problem.world_size, *each.shape)) for each in travelling]
         gather(gathered, travelling)
+        for launch in between:
+            launch.run()
         whole, *scales = [_joined(each, problem.rows_layout) for each in gathered]
         multiply(problem, whole, scales[0] if scales else scale_a, tensors, tensors.c, tensors.bias)
 

@@ -28,6 +28,9 @@ class Scratch:
     tickets: torch.Tensor
     """int32 [tiles]"""
 
+    phase: torch.Tensor | None
+    """int32 [1], this rank's alone, zero between launches: see ``end_phase``; None in the modes of the space."""
+
     def poison(self) -> None:
         """Fill with NaN everything that a right launch writes before it reads it."""
         self.inbox.fill_(float("nan"))

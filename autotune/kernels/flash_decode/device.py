@@ -13,15 +13,18 @@ import triton.language as tl
 
 from autotune.heap import device as heap
 from autotune.kernels.flash_decode.exchange import (
-    announce_unit,
+    KEEP,
     combine_unit,
-    deliver_tile,
+    push_unit,
     reduce_unit,
-    rows_of_unit,
     wait_for_unit,
 )
-from autotune.kernels.primitives.counters import finish, finish_unordered, read_epoch
+from autotune.kernels.primitives import trace as traces
+from autotune.kernels.primitives.counters import end_phase, finish, finish_unordered, read_epoch, wait_for_all
 from autotune.kernels.primitives.softmax import finalize
+
+TRAILED = tl.constexpr(traces.MOST_EVENTS.value - 1)
+"""The number of a trailing program's wait for its splits, in a trace."""
 
 ELSEWHERE = tl.constexpr(0)
 """The reducer of splits: another kernel, the program whose split came last, or programs behind the attending ones."""
@@ -99,6 +102,46 @@ def attend(
     return finalize(acc, total, running_max)
 
 
+@triton.jit
+def run_phase(
+    number, unit, units, heads_of_group, splits, total_rows, parts, part_lse, out, epoch,
+    mine, mine_lse, inbox, inbox_lse, value_stride, lse_stride, outbox, arrivals, returns, phase, ready,
+    trace, rank, heap_bases, status, spin_limit,
+    D: tl.constexpr, UNITS: tl.constexpr, BLOCKS: tl.constexpr, HPP: tl.constexpr, TRANSFER_HEADS: tl.constexpr,
+    TILE: tl.constexpr, PART_CHUNK: tl.constexpr, CHUNK: tl.constexpr, WORLD: tl.constexpr, DELIVERY: tl.constexpr,
+):  # fmt: skip
+    """A unit's part of what would be the launch ``number`` after the attention, once all ranks have ended the one
+    before: its reduction, its way to who combines it, its combination.
+
+    ``phase`` is int32 [3] and ``ready`` int32 [3, WORLD], of the attention and the first two of these.
+    """
+    traces.begin(trace, traces.PASSED, number, number)
+    wait_for_all(ready + number * WORLD, epoch + 1, status, spin_limit, WORLD)
+    traces.end(trace, traces.PASSED, number)
+    traces.begin(trace, traces.SENT, 0, unit)
+    if number == 0:
+        reduce_unit(
+            unit, units, heads_of_group, splits, total_rows, parts, part_lse, epoch,
+            mine, mine_lse, inbox, inbox_lse, value_stride, lse_stride, arrivals, rank, heap_bases,
+            D, UNITS, BLOCKS, HPP, TRANSFER_HEADS, TILE, PART_CHUNK, WORLD, KEEP, False,
+        )  # fmt: skip
+    elif number == 1:
+        push_unit(
+            unit, units, heads_of_group, epoch, mine, mine_lse, inbox, inbox_lse, value_stride, lse_stride, arrivals,
+            rank, heap_bases, D, UNITS, BLOCKS, HPP, TRANSFER_HEADS, TILE, WORLD, DELIVERY,
+        )  # fmt: skip
+    else:
+        combine_unit(
+            unit, units, total_rows, heads_of_group, epoch, inbox, inbox_lse, value_stride, lse_stride, outbox, out,
+            arrivals, returns, rank, heap_bases, status, spin_limit,
+            D, UNITS, BLOCKS, HPP, TRANSFER_HEADS, TILE, CHUNK, WORLD, DELIVERY, 2, True,
+        )  # fmt: skip
+    traces.end(trace, traces.SENT, 0)
+    if number < 2:
+        traces.begin(trace, traces.ENDED, number + 1, number + 1)
+        end_phase(phase + number + 1, units, ready + (number + 1) * WORLD, rank, heap_bases, WORLD)
+
+
 @triton.jit(
     do_not_specialize=[
         "groups", "units", "total_rows", "heads_of_group", "kv_heads", "splits", "table_width", "finishing", "rank",
@@ -109,18 +152,19 @@ def attend_kernel(
     q, keys, values, table, lengths, key_scales, value_scales, out, scale,
     groups, units, total_rows, heads_of_group, kv_heads, splits, table_width,
     parts, part_lse, mine, mine_lse, inbox, inbox_lse, value_stride, lse_stride, outbox,
-    epoch_counter, arrived, arrivals, returns, finishing, rank, heap_bases, status, spin_limit,
+    epoch_counter, arrived, arrivals, returns, finishing, phase, ready, trace, rank, heap_bases, status, spin_limit,
     D: tl.constexpr, HEADS: tl.constexpr, BLOCK_N: tl.constexpr, PAGE: tl.constexpr, CAP: tl.constexpr,
     AHEAD: tl.constexpr, HEADS_FIRST: tl.constexpr,
     UNITS: tl.constexpr, BLOCKS: tl.constexpr, HPP: tl.constexpr, TRANSFER_HEADS: tl.constexpr, TILE: tl.constexpr,
     PART_CHUNK: tl.constexpr, CHUNK: tl.constexpr, WORLD: tl.constexpr, REDUCER: tl.constexpr, DELIVERY: tl.constexpr,
-    COMBINE: tl.constexpr, SCALE_OF_HEAD: tl.constexpr,
+    COMBINE: tl.constexpr, SCALE_OF_HEAD: tl.constexpr, PHASED: tl.constexpr, MEMORY: tl.constexpr,
 ):  # fmt: skip
     """Split-KV attention: groups * splits programs; and, unless REDUCER is ELSEWHERE, all that follows up to COMBINE.
 
     HEADS_FIRST: the head varies fastest across program ids, so that neighbouring programs attend to one split of heads
     that lie side by side in the cache; otherwise the split does. TRAILING: ``units`` more programs come behind.
-    ``finishing`` programs share the epoch where this kernel combines.
+    ``finishing`` programs share the epoch where this kernel combines. PHASED and MEMORY are for ``tune taxes`` alone;
+    with the former, and ELSEWHERE, three times ``units`` programs come behind, see ``run_phase``.
     """
     pid = tl.program_id(0)
     epoch = read_epoch(epoch_counter)
@@ -143,6 +187,7 @@ def attend_kernel(
         of_head = kv_row % kv_heads if SCALE_OF_HEAD else 0
         # Splits begin at multiples of BLOCK_N, so that a step that fits a page lies in one.
         share = tl.cdiv(tl.cdiv(length, splits), BLOCK_N) * BLOCK_N
+        traces.begin(trace, traces.TILE, 0, group * splits + split)
         result, lse = attend(
             q, keys, values, table + tl.cast(sequence, tl.int64) * table_width, first_row, end_row, kv_row % kv_heads,
             kv_heads, split * share, tl.minimum(length, (split + 1) * share), scale,
@@ -156,6 +201,7 @@ def attend_kernel(
         mask = (rows < end_row)[:, None]
         tl.store(parts + place[:, None] * D + columns[None, :], result, mask=mask)
         tl.store(part_lse + place, lse, mask=rows < end_row)
+        traces.end(trace, traces.TILE, 0)
         if REDUCER != ELSEWHERE:
             tl.debug_barrier()
             before = tl.atomic_add(arrived + group, 1, sem="acq_rel", scope="gpu")
@@ -166,23 +212,42 @@ def attend_kernel(
     elif REDUCER == TRAILING:
         first_unit = pid - groups * splits
         last_unit = first_unit + 1
+        traces.begin(trace, traces.WAIT, TRAILED, first_unit)
         heap.wait(arrived + first_unit // UNITS, target, status, spin_limit)
+        traces.end(trace, traces.WAIT, TRAILED)
+    if PHASED:
+        behind = pid - groups * splits
+        if behind < 0:
+            traces.begin(trace, traces.ENDED, 0, 0)
+            end_phase(phase, groups * splits, ready, rank, heap_bases, WORLD)
+        else:
+            run_phase(
+                behind // units, behind % units, units, heads_of_group, splits, total_rows, parts, part_lse, out, epoch,
+                mine, mine_lse, inbox, inbox_lse, value_stride, lse_stride, outbox, arrivals, returns, phase, ready,
+                trace, rank, heap_bases, status, spin_limit,
+                D, UNITS, BLOCKS, HPP, TRANSFER_HEADS, TILE, PART_CHUNK, CHUNK, WORLD, DELIVERY,
+            )  # fmt: skip
+        finish(epoch_counter, finishing)
     if REDUCER != ELSEWHERE:
         for unit in range(first_unit, last_unit):
+            traces.begin(trace, traces.SENT, unit - first_unit, unit)
             reduce_unit(
                 unit, units, heads_of_group, splits, total_rows, parts, part_lse, epoch,
                 mine, mine_lse, inbox, inbox_lse, value_stride, lse_stride, arrivals, rank, heap_bases,
-                D, UNITS, BLOCKS, HPP, TRANSFER_HEADS, TILE, PART_CHUNK, WORLD, DELIVERY,
+                D, UNITS, BLOCKS, HPP, TRANSFER_HEADS, TILE, PART_CHUNK, WORLD, DELIVERY, MEMORY,
             )  # fmt: skip
+            traces.end(trace, traces.SENT, unit - first_unit)
         if COMBINE:
             if first_unit < last_unit:
                 finish_unordered(epoch_counter, finishing, first_unit == 0)
             for unit in range(first_unit, last_unit):
+                traces.begin(trace, traces.WAIT, unit - first_unit, unit)
                 combine_unit(
                     unit, units, total_rows, heads_of_group, epoch, inbox, inbox_lse, value_stride, lse_stride,
                     outbox, out, arrivals, returns, rank, heap_bases, status, spin_limit,
                     D, UNITS, BLOCKS, HPP, TRANSFER_HEADS, TILE, CHUNK, WORLD, DELIVERY, 2, True,
                 )  # fmt: skip
+                traces.end(trace, traces.WAIT, unit - first_unit)
 
 
 @triton.jit(
@@ -202,7 +267,7 @@ def reduce_kernel(
     reduce_unit(
         unit, units, heads_of_group, splits, total_rows, parts, part_lse, epoch,
         mine, mine_lse, inbox, inbox_lse, value_stride, lse_stride, arrivals, rank, heap_bases,
-        D, UNITS, BLOCKS, HPP, TRANSFER_HEADS, TILE, PART_CHUNK, WORLD, DELIVERY,
+        D, UNITS, BLOCKS, HPP, TRANSFER_HEADS, TILE, PART_CHUNK, WORLD, DELIVERY, False,
     )  # fmt: skip
     if COMBINE:
         finish_unordered(epoch_counter, finishing, unit == 0)
@@ -225,19 +290,10 @@ def push_kernel(
     """
     unit = tl.program_id(0)
     epoch = read_epoch(epoch_counter)
-    first, end = rows_of_unit(unit, heads_of_group, UNITS, BLOCKS, HPP, TRANSFER_HEADS)
-    columns = tl.arange(0, D)
-    for tile in range(TRANSFER_HEADS // TILE):
-        rows = first + tile * TILE + tl.arange(0, TILE)
-        valid = rows < end
-        mask = valid[:, None]
-        result = tl.load(mine + rows[:, None] * D + columns[None, :], mask=mask, other=0.0)
-        lse = tl.load(mine_lse + rows, mask=valid, other=float("-inf"))
-        deliver_tile(
-            result, lse, rows, valid, unit, epoch, mine, mine_lse, inbox, inbox_lse, value_stride, lse_stride,
-            rank, heap_bases, D, WORLD, DELIVERY,
-        )  # fmt: skip
-    announce_unit(unit, units, arrivals, rank, heap_bases, WORLD, DELIVERY)
+    push_unit(
+        unit, units, heads_of_group, epoch, mine, mine_lse, inbox, inbox_lse, value_stride, lse_stride, arrivals, rank,
+        heap_bases, D, UNITS, BLOCKS, HPP, TRANSFER_HEADS, TILE, WORLD, DELIVERY,
+    )  # fmt: skip
     if WAIT:
         wait_for_unit(unit, units, arrivals, epoch, status, spin_limit, WORLD)
 

@@ -96,18 +96,54 @@ def wait_for_unit(unit, units, arrivals, epoch, status, spin_limit, WORLD: tl.co
 
 
 @triton.jit
+def through_memory(result, lse, rows, valid, mine, mine_lse, D: tl.constexpr):
+    """A reduced tile by way of our own records, as a kernel would hand it on to the next."""
+    within = rows[:, None] * D + tl.arange(0, D)[None, :]
+    tl.store(mine + within, result.to(mine.dtype.element_ty), mask=valid[:, None])
+    tl.store(mine_lse + rows, lse, mask=valid)
+    tl.debug_barrier()
+    result = tl.load(mine + within, mask=valid[:, None], other=0.0).to(tl.float32)
+    return result, tl.load(mine_lse + rows, mask=valid, other=float("-inf"))
+
+
+@triton.jit
 def reduce_unit(
     unit, units, heads_of_group, splits, part_stride, parts, part_lse, epoch,
     mine, mine_lse, inbox, inbox_lse, value_stride, lse_stride, arrivals, rank, heap_bases,
     D: tl.constexpr, UNITS: tl.constexpr, BLOCKS: tl.constexpr, HPP: tl.constexpr, TRANSFER_HEADS: tl.constexpr,
-    TILE: tl.constexpr, CHUNK: tl.constexpr, WORLD: tl.constexpr, DELIVERY: tl.constexpr,
+    TILE: tl.constexpr, CHUNK: tl.constexpr, WORLD: tl.constexpr, DELIVERY: tl.constexpr, MEMORY: tl.constexpr,
 ):  # fmt: skip
-    """Merge a unit's splits and deliver it."""
+    """Merge a unit's splits and deliver it. MEMORY, for ``tune taxes`` alone: by way of our own records."""
     first, end = rows_of_unit(unit, heads_of_group, UNITS, BLOCKS, HPP, TRANSFER_HEADS)
     for tile in range(TRANSFER_HEADS // TILE):
         rows = first + tile * TILE + tl.arange(0, TILE)
         valid = rows < end
         result, lse = merge_parts(parts, part_lse, part_stride * D, part_stride, rows, valid, splits, D, CHUNK)
+        if MEMORY:
+            result, lse = through_memory(result, lse, rows, valid, mine, mine_lse, D)
+        deliver_tile(
+            result, lse, rows, valid, unit, epoch, mine, mine_lse, inbox, inbox_lse, value_stride, lse_stride,
+            rank, heap_bases, D, WORLD, DELIVERY,
+        )  # fmt: skip
+    announce_unit(unit, units, arrivals, rank, heap_bases, WORLD, DELIVERY)
+
+
+@triton.jit
+def push_unit(
+    unit, units, heads_of_group, epoch, mine, mine_lse, inbox, inbox_lse, value_stride, lse_stride, arrivals, rank,
+    heap_bases,
+    D: tl.constexpr, UNITS: tl.constexpr, BLOCKS: tl.constexpr, HPP: tl.constexpr, TRANSFER_HEADS: tl.constexpr,
+    TILE: tl.constexpr, WORLD: tl.constexpr, DELIVERY: tl.constexpr,
+):  # fmt: skip
+    """Deliver a unit of our own records."""
+    first, end = rows_of_unit(unit, heads_of_group, UNITS, BLOCKS, HPP, TRANSFER_HEADS)
+    columns = tl.arange(0, D)
+    for tile in range(TRANSFER_HEADS // TILE):
+        rows = first + tile * TILE + tl.arange(0, TILE)
+        valid = rows < end
+        mask = valid[:, None]
+        result = tl.load(mine + rows[:, None] * D + columns[None, :], mask=mask, other=0.0)
+        lse = tl.load(mine_lse + rows, mask=valid, other=float("-inf"))
         deliver_tile(
             result, lse, rows, valid, unit, epoch, mine, mine_lse, inbox, inbox_lse, value_stride, lse_stride,
             rank, heap_bases, D, WORLD, DELIVERY,

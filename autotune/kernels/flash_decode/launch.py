@@ -18,8 +18,9 @@ from autotune.kernels.flash_decode import device, exchange
 from autotune.kernels.flash_decode.problem import FlashDecode
 from autotune.kernels.flash_decode.tensors import Records, Scratch, Tensors
 from autotune.kernels.launching.contract import Call, Kernels
+from autotune.kernels.launching.empty import empty_launches
 from autotune.kernels.launching.graphs import graphed
-from autotune.kernels.launching.knobs import Knobs
+from autotune.kernels.launching.knobs import MEMORY, LadderKnobs
 from autotune.kernels.launching.plan import Launch, in_order
 from autotune.kernels.launching.tensors import TORCH_DTYPES, Allocate, Run
 from autotune.machine import Machine
@@ -34,7 +35,7 @@ SMALL_KERNEL_WARPS = 4
 
 
 @dataclass(frozen=True, kw_only=True)
-class FlashDecodeKnobs(Knobs):
+class FlashDecodeKnobs(LadderKnobs):
     """Every mode has those without a default; where one lacks another, it has no effect as it is here."""
 
     launch: str = "eager"
@@ -119,6 +120,8 @@ class FlashDecodeKernels(Kernels[FlashDecode, FlashDecodeKnobs, Tensors, Scratch
             mine=Records.allocate(problem, 1, wire, fp32, own),
             parts=own((knobs.kv_splits, problem.rows, problem.head_dim), fp32),
             part_lse=own((knobs.kv_splits, problem.rows), fp32),
+            phase=own((3,), ints) if knobs.phased else None,
+            ready=shared((3, world), ints) if knobs.phased else None,
         )
 
     def scratch_bytes(self, problem: FlashDecode) -> int:
@@ -173,10 +176,13 @@ class _Planner:
 
     def launches(self) -> list[Launch]:
         knobs = self.call.knobs
+        between = empty_launches(knobs.empty_launches)
+        if knobs.phased:
+            return [self.in_phases()]
         if knobs.mode == "bsp":
-            return [*self.local(exchange.KEEP), self.combine(wait=False)]
+            return [*self.local(exchange.KEEP), *between, self.combine(wait=False)]
         if knobs.mode == "iris_all_gather":
-            return [*self.local(exchange.KEEP), self.push(wait=True), self.combine(wait=False)]
+            return [*self.local(exchange.KEEP), *between, self.push(wait=True), self.combine(wait=False)]
         if knobs.mode == "fine_grained_wait":
             return [*self.local(exchange.KEEP), self.push(wait=False), self.combine(wait=True)]
         if knobs.combine_site == "same_launch":
@@ -198,9 +204,11 @@ class _Planner:
             "CAP": problem.soft_cap, "AHEAD": knobs.table_reads == "ahead",
             "HEADS_FIRST": knobs.program_order == "heads", "REDUCER": reducer.value, "DELIVERY": to.value,
             "COMBINE": combine, "finishing": units.groups if reducer == device.LAST else units.count,
+            "PHASED": False, "MEMORY": knobs.handover == MEMORY, "phase": None, "ready": None,
         }  # fmt: skip
         options = {"num_warps": knobs.num_warps, "num_stages": knobs.num_stages}
         trailing = units.count if reducer == device.TRAILING else 0
+        arguments["trace"] = knobs.trace_of(attending + trailing, tensors.out)
         launches = [Launch(device.attend_kernel, attending + trailing, arguments, options)]
         if reducer == device.ELSEWHERE:
             arguments = self.common() | self.own_records | self.reduction | {
@@ -208,6 +216,15 @@ class _Planner:
             }  # fmt: skip
             launches.append(self.small(device.reduce_kernel, arguments))
         return launches
+
+    def in_phases(self) -> Launch:
+        """All in one launch, in which every rank ends a phase before any begins the next."""
+        scratch, units, (attention, *_) = self.call.scratch, self.units, self.local(_delivery(self.call.knobs))
+        programs = units.groups * self.call.knobs.kv_splits + 3 * units.count
+        arguments = {**attention.arguments, "PHASED": True, "phase": scratch.phase, "ready": scratch.ready}
+        arguments |= {"REDUCER": device.ELSEWHERE.value, "finishing": programs}
+        arguments["trace"] = self.call.knobs.trace_of(programs, self.call.tensors.out)
+        return Launch(device.attend_kernel, programs, arguments, attention.options)
 
     def push(self, wait: bool) -> Launch:
         """Our own all-gather as a separate launch; without ``wait`` only its sending half."""

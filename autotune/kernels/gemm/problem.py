@@ -21,8 +21,9 @@ class GemmProblem(Problem):
     """A problem whose ranks multiply A and B; ``COMBINATIONS`` has what goes with what.
 
     With fp8 operands the product is that of the dequantised matrices: each element times its scale. The scales are
-    fp32. ``tensor``: one for A, the same on every rank, and one for each rank's B. ``row``: one for each row of A and
-    each column of B. ``block``: one for each row and 128 of K in A, and for each 128 of K and 128 columns in B.
+    fp32. ``tensor``: one for each rank's A (where A is gathered, one for all of it) and one for its B. ``row``: one
+    for each row of A and each column of B. ``block``: one for each row and 128 of K in A, and for each 128 of K and 128
+    columns in B.
     """
 
     dtype: str = choice("element type of A and B; accumulation is fp32", tuple(COMBINATIONS), "bf16")

@@ -27,8 +27,9 @@ import triton.language as tl
 
 from autotune.heap import device as heap
 from autotune.kernels.gemm_all_reduce.ll_tiles import ll_send_tile, ll_sum_tiles
-from autotune.kernels.primitives.counters import finish_unordered, wait_in_slot, wide_epoch
-from autotune.kernels.primitives.exchange import send_tile, sum_parts
+from autotune.kernels.primitives import trace as traces
+from autotune.kernels.primitives.counters import end_phase, finish_unordered, wait_for_all, wait_in_slot, wide_epoch
+from autotune.kernels.primitives.exchange import inside_tile, read_tile, send_tile, sum_parts
 from autotune.kernels.primitives.ll import ll_flag
 from autotune.kernels.primitives.scales import scaled
 from autotune.kernels.primitives.splits import join_splits, split_range
@@ -136,19 +137,63 @@ def combine(
     store_tile(acc, c, m * BLOCK_M, n * BLOCK_N, M, N, bias, BLOCK_M, BLOCK_N, False, BIAS and MODE != TWO_SHOT)
 
 
-@triton.jit(do_not_specialize=["M", "group_m", "gemm_programs", "rank", "spin_limit"])
+@triton.jit
+def keep_part(acc, parts, tile, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
+    """Our part of a tile, rounded to C's type, into ordinary memory until the next phase."""
+    place = parts + tl.cast(tile, tl.int64) * (BLOCK_M * BLOCK_N) + inside_tile(BLOCK_M, BLOCK_N)
+    tl.store(place, acc.to(parts.dtype.element_ty))
+
+
+@triton.jit
+def exchange_part(
+    c, bias, parts, M, N, tile, group_m, epoch, rank, inbox, results, arrivals, returns, heap_bases, status,
+    spin_limit, TYPE: tl.constexpr, WORLD: tl.constexpr, MODE: tl.constexpr, LL: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BIAS: tl.constexpr,
+):  # fmt: skip
+    """The all-reduce of a tile whose part ``keep_part`` has kept."""
+    tiles_m = tl.cdiv(M, BLOCK_M)
+    tiles_n = tl.cdiv(N, BLOCK_N)
+    m, n = swizzle(tile, tiles_m, tiles_n, group_m)
+    acc = read_tile(parts, tile, BLOCK_M, BLOCK_N).to(tl.float32)
+    share_part(
+        acc, tile, tiles_m * tiles_n, M - m * BLOCK_M, epoch, rank, inbox, arrivals, heap_bases, TYPE,
+        WORLD, MODE, LL, BLOCK_M, BLOCK_N,
+    )  # fmt: skip
+    combine(
+        c, bias, m, n, M, N, tile, tiles_m * tiles_n, epoch, rank, inbox, results, arrivals, returns, heap_bases,
+        status, spin_limit, TYPE, WORLD, MODE, LL, BLOCK_M, BLOCK_N, BIAS,
+    )  # fmt: skip
+
+
+@triton.jit(do_not_specialize=["M", "group_m", "finishing", "rank", "spin_limit"])
+def all_reduce_kernel(
+    c, bias, inbox, results, parts, M, N, group_m, finishing, rank, heap_bases, epoch_counter, arrivals, returns,
+    status, spin_limit, TYPE: tl.constexpr, WORLD: tl.constexpr, MODE: tl.constexpr, LL: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BIAS: tl.constexpr,
+):  # fmt: skip
+    """The all-reduce behind a GEMM, a launch of its own; a tile a program."""
+    exchange_part(
+        c, bias, parts, M, N, tl.program_id(0), group_m, wide_epoch(epoch_counter), rank, inbox, results, arrivals,
+        returns, heap_bases, status, spin_limit, TYPE, WORLD, MODE, LL, BLOCK_M, BLOCK_N, BIAS,
+    )  # fmt: skip
+    finish_unordered(epoch_counter, finishing, tl.program_id(0) < 0)  # the first is in the launch before
+
+
+@triton.jit(do_not_specialize=["M", "group_m", "gemm_programs", "finishing", "rank", "spin_limit"])
 def gemm_all_reduce_kernel(
-    a, b, c, bias, scale_a, scale_b, inbox, results, partials, tickets,
-    M, N, K, stride_bk, stride_bn, group_m, gemm_programs, rank,
-    heap_bases, epoch_counter, arrivals, returns, status, spin_limit, TYPE: tl.constexpr,
+    a, b, c, bias, scale_a, scale_b, inbox, results, parts, partials, tickets,
+    M, N, K, stride_bk, stride_bn, group_m, gemm_programs, finishing, rank,
+    heap_bases, epoch_counter, arrivals, returns, ready, phase, trace, status, spin_limit, TYPE: tl.constexpr,
     WORLD: tl.constexpr, MODE: tl.constexpr, LL: tl.constexpr, SEPARATE: tl.constexpr, SPLITS: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     TMA: tl.constexpr, B_TRANSPOSED: tl.constexpr, EVEN_K: tl.constexpr, BIAS: tl.constexpr,
-    SCALES: tl.constexpr, PROMOTE: tl.constexpr,
+    SCALES: tl.constexpr, PROMOTE: tl.constexpr, PHASED: tl.constexpr,
 ):  # fmt: skip
     """C [M, N] = sum over ranks of A [M, K] @ B [K, N], + bias; C's type is TYPE.
 
     The first ``gemm_programs`` programs compute and send; with SEPARATE the others combine, else each what it sent.
+    PHASED, with SEPARATE, for ``tune taxes`` alone: they compute and keep, and the others, if there are any, send and
+    combine once all ranks have ended their GEMM.
     """
     pid = tl.program_id(0)
     # Fetched into the L2 now, for nobody waits for it: after the GEMM both would have to come from memory.
@@ -164,6 +209,7 @@ def gemm_all_reduce_kernel(
         tile = item // SPLITS
         m, n = swizzle(tile, tiles_m, tiles_n, group_m)
         first_k, end_k = split_range(item % SPLITS, K, SPLITS, BLOCK_K)
+        traces.begin(trace, traces.TILE, item // gemm_programs, item)
         acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
         acc = accumulate(
             acc, a, m * BLOCK_M, M, K, b, N, n * BLOCK_N, stride_bk, stride_bn, first_k, end_k,
@@ -174,23 +220,51 @@ def gemm_all_reduce_kernel(
         if SPLITS > 1:
             acc, whole = join_splits(acc, partials, tickets, tile, item % SPLITS, SPLITS, BLOCK_M, BLOCK_N)
         if whole:
-            epoch = wide_epoch(epoch_counter)
-            share_part(
-                acc, tile, tiles, M - m * BLOCK_M, epoch, rank, inbox, arrivals, heap_bases, TYPE,
-                WORLD, MODE, LL, BLOCK_M, BLOCK_N,
-            )  # fmt: skip
+            if PHASED:
+                keep_part(acc, parts, tile, BLOCK_M, BLOCK_N)
+            else:
+                epoch = wide_epoch(epoch_counter)
+                traces.begin(trace, traces.SENT, item // gemm_programs, tile)
+                share_part(
+                    acc, tile, tiles, M - m * BLOCK_M, epoch, rank, inbox, arrivals, heap_bases, TYPE,
+                    WORLD, MODE, LL, BLOCK_M, BLOCK_N,
+                )  # fmt: skip
+                traces.end(trace, traces.SENT, item // gemm_programs)
             if not SEPARATE:
+                traces.begin(trace, traces.WAIT, item // gemm_programs, tile)
                 combine(
                     c, bias, m, n, M, N, tile, tiles, epoch, rank, inbox, results, arrivals, returns, heap_bases,
                     status, spin_limit, TYPE, WORLD, MODE, LL, BLOCK_M, BLOCK_N, BIAS,
                 )  # fmt: skip
-    if SEPARATE:
+                traces.end(trace, traces.WAIT, item // gemm_programs)
+        traces.end(trace, traces.TILE, item // gemm_programs)
+    if PHASED:
+        if ready is not None:
+            if pid < gemm_programs:
+                traces.begin(trace, traces.ENDED, 0, 0)
+                end_phase(phase, gemm_programs, ready, rank, heap_bases, WORLD)
+            else:
+                epoch = wide_epoch(epoch_counter)
+                traces.begin(trace, traces.PASSED, 0, 0)
+                wait_for_all(ready, (epoch + 1).to(tl.int32), status, spin_limit, WORLD)
+                traces.end(trace, traces.PASSED, 0)
+                traces.begin(trace, traces.SENT, 0, pid - gemm_programs)
+                exchange_part(
+                    c, bias, parts, M, N, pid - gemm_programs, group_m, epoch, rank, inbox, results, arrivals, returns,
+                    heap_bases, status, spin_limit, TYPE, WORLD, MODE, LL, BLOCK_M, BLOCK_N, BIAS,
+                )  # fmt: skip
+                traces.end(trace, traces.SENT, 0)
+        finish_unordered(epoch_counter, finishing, pid == 0)
+    elif SEPARATE:
         if pid >= gemm_programs:
             tile = pid - gemm_programs
             epoch = wide_epoch(epoch_counter)
             m, n = swizzle(tile, tiles_m, tiles_n, group_m)
+            traces.begin(trace, traces.WAIT, 0, tile)
             combine(
                 c, bias, m, n, M, N, tile, tiles, epoch, rank, inbox, results, arrivals, returns, heap_bases,
                 status, spin_limit, TYPE, WORLD, MODE, LL, BLOCK_M, BLOCK_N, BIAS,
             )  # fmt: skip
-    finish_unordered(epoch_counter, tl.num_programs(0), pid == 0)
+            traces.end(trace, traces.WAIT, 0)
+    if not PHASED:
+        finish_unordered(epoch_counter, tl.num_programs(0), pid == 0)

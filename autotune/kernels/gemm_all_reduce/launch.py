@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import triton.language as tl
@@ -17,6 +18,7 @@ from autotune.kernels.gemm_all_reduce.library import bulk_synchronous
 from autotune.kernels.gemm_all_reduce.problem import MOST_INBOX_BYTES, SLOTS, GemmAllReduce
 from autotune.kernels.gemm_all_reduce.scratch import Scratch
 from autotune.kernels.launching.contract import Call, Kernels
+from autotune.kernels.launching.empty import empty_launches
 from autotune.kernels.launching.gemm import GemmKnobs, GemmTensors
 from autotune.kernels.launching.graphs import graphed
 from autotune.kernels.launching.plan import Launch
@@ -71,6 +73,7 @@ class GemmAllReduceKernels(Kernels[GemmAllReduce, GemmAllReduceKnobs, GemmTensor
         results = SLOTS * tiles if knobs.mode == "two_shot" else 0
         in_results = results * math.prod(tile) * problem.result_size * (2 if knobs.ll else 1) // wire.itemsize
         partials, tickets = knobs.partials(problem.m, problem.n, own)
+        phased, dtype = knobs.phased, TORCH_DTYPES[problem.result_dtype]
         return Scratch(
             epoch_counter=shared((1,), torch.int64),
             status=shared((1,), ints),
@@ -80,6 +83,9 @@ class GemmAllReduceKernels(Kernels[GemmAllReduce, GemmAllReduceKnobs, GemmTensor
             results=shared((in_results,), wire),
             partials=partials,
             tickets=tickets,
+            ready=shared((problem.world_size,), ints) if phased else None,
+            phase=own((1,), ints) if phased else None,
+            parts=own((tiles, *tile), dtype) if phased else None,
         )
 
     def scratch_bytes(self, problem: GemmAllReduce) -> int:
@@ -109,15 +115,34 @@ class GemmAllReduceKernels(Kernels[GemmAllReduce, GemmAllReduceKnobs, GemmTensor
             "returns": scratch.returns, "status": scratch.status, "spin_limit": call.spin_limit,
             "TYPE": getattr(tl, DTYPES[problem.result_dtype].triton), "WORLD": problem.world_size,
             "MODE": MODES[knobs.mode].value,
-            "LL": knobs.ll, "SEPARATE": knobs.separate, "SPLITS": knobs.split_k,
+            "LL": knobs.ll, "SEPARATE": knobs.separate, "SPLITS": knobs.split_k, "PHASED": knobs.phased,
+            "ready": scratch.ready, "phase": scratch.phase, "parts": scratch.parts, "finishing": None,
         }  # fmt: skip
+        combining = tiles if knobs.separate or knobs.barrier else 0
+        arguments["trace"] = knobs.trace_of(programs + combining, tensors.c)
+        if knobs.phased:
+            return _in_phases(call, programs, arguments)
         resident = programs if blocking else None
-        combining = tiles if knobs.separate else 0
         return [Launch(device.gemm_all_reduce_kernel, programs + combining, arguments, knobs.options, resident)]
 
     def library(self, call: Call[GemmAllReduce, GemmAllReduceKnobs, GemmTensors, None]) -> Run:
-        run = bulk_synchronous(call.problem, call.tensors, call.rank)
+        run = bulk_synchronous(call.problem, call.tensors, call.rank, empty_launches(call.knobs.empty_launches))
         return graphed(run) if call.knobs.launch == "graph" else run
 
 
 KERNELS = GemmAllReduceKernels()
+
+
+def _in_phases(call: ReduceCall, gemm_programs: int, fused: dict[str, Any]) -> list[Launch]:
+    """The GEMM, then the all-reduce: in one launch, whose last programs exchange, or in two."""
+    knobs, tiles = call.knobs, call.knobs.tiles(call.problem.m, call.problem.n)
+    arguments = {**fused, "SEPARATE": True, "finishing": gemm_programs + tiles}
+    if knobs.barrier:
+        return [Launch(device.gemm_all_reduce_kernel, gemm_programs + tiles, arguments, knobs.options)]
+    kernel = device.all_reduce_kernel
+    exchange = {name: arguments[name] for name in kernel.arg_names if name in arguments}
+    return [
+        Launch(device.gemm_all_reduce_kernel, gemm_programs, {**arguments, "ready": None}, knobs.options),
+        *empty_launches(knobs.empty_launches),
+        Launch(kernel, tiles, exchange, {"num_warps": knobs.num_warps}),
+    ]

@@ -12,7 +12,7 @@ NAN_LL_WORD = 0x7FC07FC0
 
 @dataclass(frozen=True)
 class Scratch:
-    """One config's memory between launches, zero at the start. All but the last two tensors lie on the heap."""
+    """One config's memory between launches, zero at the start. Up to ``ready`` the tensors lie on the heap."""
 
     epoch_counter: torch.Tensor
     """int64 [1]: see ``primitives/counters.py``."""
@@ -26,10 +26,17 @@ class Scratch:
     """Parts of tiles, one after the other: in the element type, or int64 as LL words."""
     results: torch.Tensor
     """Sums of tiles, ``two_shot``, 2 * tiles of them: in the element type, or int64 as LL words."""
+    ready: torch.Tensor | None
+    """int32 [world_size]: ranks that have ended their GEMM; None in the modes of the space, like all further ones."""
     partials: torch.Tensor
     """fp32 [tiles * splits, block_m, block_n], this rank's alone, like the tickets; see ``join_splits``."""
     tickets: torch.Tensor
     """int32 [tiles]"""
+
+    phase: torch.Tensor | None
+    """int32 [1], this rank's alone: see ``end_phase``."""
+    parts: torch.Tensor | None
+    """[tiles, block_m, block_n] in C's type, this rank's alone: its parts between the phases."""
 
     def poison(self) -> None:
         """Fill with NaN what a right launch writes before it reads it."""

@@ -25,8 +25,9 @@ import triton
 import triton.language as tl
 
 from autotune.heap import device as heap
-from autotune.kernels.primitives.counters import arrive, finish, last_of, read_epoch, wait_for_all
-from autotune.kernels.primitives.exchange import add_tiles, send_tile
+from autotune.kernels.primitives import trace as traces
+from autotune.kernels.primitives.counters import arrive, end_phase, finish, last_of, read_epoch, wait_for_all
+from autotune.kernels.primitives.exchange import add_tiles, read_tile, send_tile
 from autotune.kernels.primitives.scales import scaled
 from autotune.kernels.primitives.splits import join_splits, split_range
 from autotune.kernels.primitives.tiles import accumulate, store_tile, swizzle
@@ -58,16 +59,39 @@ def collect(
     )  # fmt: skip
 
 
-@triton.jit(do_not_specialize=["M", "rows", "group_m", "rank", "spin_limit"])
+@triton.jit
+def sum_own_tile(
+    c, bias, inbox, slot, index, rows, N, tiles, epoch, rank, heap_bases, ready, trace, status, spin_limit,
+    WORLD: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, TMA: tl.constexpr, BIAS: tl.constexpr,
+):  # fmt: skip
+    """Sum all ranks' parts of our tile ``index`` where they were made, once all ranks have ended their GEMM."""
+    traces.begin(trace, traces.PASSED, 0, 0)
+    wait_for_all(ready, epoch + 1, status, spin_limit, WORLD)
+    traces.end(trace, traces.PASSED, 0)
+    traces.begin(trace, traces.SENT, 0, index)
+    tiles_m = tl.cdiv(rows, BLOCK_M)
+    place = (slot * WORLD + rank) * tiles + index
+    acc = read_tile(inbox, place, BLOCK_M, BLOCK_N).to(tl.float32)
+    acc = add_tiles(
+        acc, inbox, place, tiles, ready, 0, 1, epoch + 1, rank, heap_bases, status, spin_limit,
+        WORLD, True, BLOCK_M, BLOCK_N,
+    )  # fmt: skip
+    store_tile(
+        acc, c, index % tiles_m * BLOCK_M, index // tiles_m * BLOCK_N, rows, N, bias, BLOCK_M, BLOCK_N, TMA, BIAS
+    )  # fmt: skip
+    traces.end(trace, traces.SENT, 0)
+
+
+@triton.jit(do_not_specialize=["M", "rows", "group_m", "rank", "spin_limit", "producers", "finishing"])
 def gemm_scatter_kernel(
     a, b, c, bias, scale_a, scale_b, inbox, partials, tickets, sent,
     M, N, K, rows, stride_bk, stride_bn, group_m, rank,
-    heap_bases, epoch_counter, arrivals, status, spin_limit,
+    heap_bases, epoch_counter, arrivals, ready, phase, producers, finishing, trace, status, spin_limit,
     WORLD: tl.constexpr, PULL: tl.constexpr, ROTATE: tl.constexpr, TRANSFER_TILES: tl.constexpr, LATE: tl.constexpr,
     SPLITS: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     TMA: tl.constexpr, B_TRANSPOSED: tl.constexpr, EVEN_K: tl.constexpr, BIAS: tl.constexpr, FLATTEN: tl.constexpr,
-    SCALES: tl.constexpr, PROMOTE: tl.constexpr,
+    SCALES: tl.constexpr, PROMOTE: tl.constexpr, PHASED: tl.constexpr, MEMORY: tl.constexpr,
 ):  # fmt: skip
     """C [rows, N] = the sum over ranks of our rows of A [M, K] @ B [K, N], + bias [N].
 
@@ -75,6 +99,10 @@ def gemm_scatter_kernel(
     the other, rank + 1 first, so that no two ranks send to one peer at a time; otherwise the peers' rows of tiles take
     turns. SPLITS programs share a tile's depth, and the last of them sends it, or collects it. LATE: a program signals
     a tile in its next turn: a signal waits until what was stored has arrived, and by then it has.
+
+    Two more, for ``tune taxes`` alone. PHASED, with PULL: the first ``producers`` programs compute all tiles, ours too,
+    and nothing travels before all ranks have; the programs behind them, if there are any, then sum a tile of ours
+    each. MEMORY: our own part of our own tile takes the way through memory, too.
     """
     pid = tl.program_id(0)
     programs = tl.num_programs(0)
@@ -85,11 +113,15 @@ def gemm_scatter_kernel(
     tiles_n = tl.cdiv(N, BLOCK_N)
     tiles = tiles_m * tiles_n
     remote = (WORLD - 1) * tiles * SPLITS
+    end_of_remote = remote
+    if PHASED:
+        programs = producers
+        end_of_remote = tl.where(pid < producers, remote, 0)
 
     # What a late signal is about; at first a tile of ours, whose counters nobody looks at.
     stored_owner = rank
     stored_index = 0
-    for item in tl.range(pid, remote, programs, flatten=FLATTEN):
+    for item in tl.range(pid, end_of_remote, programs, flatten=FLATTEN):
         m, n = swizzle(item // SPLITS, peers * tiles_m, tiles_n, group_m)
         if ROTATE:
             ahead = 1 + m // tiles_m
@@ -100,6 +132,7 @@ def gemm_scatter_kernel(
         owner = (rank + ahead) % WORLD
         index = n * tiles_m + m
         first_k, end_k = split_range(item % SPLITS, K, SPLITS, BLOCK_K)
+        traces.begin(trace, traces.TILE, item // programs, item)
         acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
         acc = accumulate(
             acc, a, owner * rows + m * BLOCK_M, M, K, b, N, n * BLOCK_N, stride_bk, stride_bn, first_k, end_k,
@@ -115,20 +148,29 @@ def gemm_scatter_kernel(
             if LATE:
                 announce(stored_index, tiles, sent, arrivals, stored_owner, rank, heap_bases, TRANSFER_TILES)
             place = (slot * WORLD + (owner if PULL else rank)) * tiles + index
+            if not PHASED:
+                traces.begin(trace, traces.SENT, item // programs, item)
             send_tile(acc, inbox, place, rank if PULL else owner, rank, heap_bases, BLOCK_M, BLOCK_N)
             if LATE:
                 stored_owner = owner
                 stored_index = index
-            else:
+            elif not PHASED:
                 announce(index, tiles, sent, arrivals, owner, rank, heap_bases, TRANSFER_TILES)
+            if not PHASED:
+                traces.end(trace, traces.SENT, item // programs)
+        traces.end(trace, traces.TILE, item // programs)
     if LATE:
         announce(stored_index, tiles, sent, arrivals, stored_owner, rank, heap_bases, TRANSFER_TILES)
 
     first_own = pid + tl.cdiv(tl.maximum(remote - pid, 0), programs) * programs
-    for item in tl.range(first_own, WORLD * tiles * SPLITS, programs, flatten=FLATTEN):
+    end_of_own = WORLD * tiles * SPLITS
+    if PHASED:
+        end_of_own = tl.where(pid < producers, end_of_own, 0)
+    for item in tl.range(first_own, end_of_own, programs, flatten=FLATTEN):
         m, n = swizzle((item - remote) // SPLITS, tiles_m, tiles_n, group_m)
         index = n * tiles_m + m
         first_k, end_k = split_range(item % SPLITS, K, SPLITS, BLOCK_K)
+        traces.begin(trace, traces.TILE, item // programs, item)
         acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
         acc = accumulate(
             acc, a, rank * rows + m * BLOCK_M, M, K, b, N, n * BLOCK_N, stride_bk, stride_bn, first_k, end_k,
@@ -141,13 +183,48 @@ def gemm_scatter_kernel(
                 acc, partials, tickets, rank * tiles + index, item % SPLITS, SPLITS, BLOCK_M, BLOCK_N
             )
         if whole:
-            acc = collect(
-                acc, inbox, slot, index, tiles, arrivals, epoch + 1, rank, heap_bases, status, spin_limit,
-                WORLD, PULL, TRANSFER_TILES, BLOCK_M, BLOCK_N,
-            )  # fmt: skip
-            store_tile(acc, c, m * BLOCK_M, n * BLOCK_N, rows, N, bias, BLOCK_M, BLOCK_N, TMA, BIAS)
+            if PHASED or MEMORY:
+                place = (slot * WORLD + rank) * tiles + index
+                send_tile(acc, inbox, place, rank, rank, heap_bases, BLOCK_M, BLOCK_N)
+            if MEMORY:
+                tl.debug_barrier()
+                acc = read_tile(inbox, place, BLOCK_M, BLOCK_N).to(tl.float32)
+            if not PHASED:
+                traces.begin(trace, traces.WAIT, item // programs, item)
+                acc = collect(
+                    acc, inbox, slot, index, tiles, arrivals, epoch + 1, rank, heap_bases, status, spin_limit,
+                    WORLD, PULL, TRANSFER_TILES, BLOCK_M, BLOCK_N,
+                )  # fmt: skip
+                traces.end(trace, traces.WAIT, item // programs)
+                store_tile(acc, c, m * BLOCK_M, n * BLOCK_N, rows, N, bias, BLOCK_M, BLOCK_N, TMA, BIAS)
+        traces.end(trace, traces.TILE, item // programs)
 
-    finish(epoch_counter, programs)
+    if PHASED:
+        if pid < producers:
+            traces.begin(trace, traces.ENDED, 0, 0)
+            end_phase(phase, producers, ready, rank, heap_bases, WORLD)
+        else:
+            sum_own_tile(
+                c, bias, inbox, slot, pid - producers, rows, N, tiles, epoch, rank, heap_bases, ready, trace, status,
+                spin_limit, WORLD, BLOCK_M, BLOCK_N, TMA, BIAS,
+            )  # fmt: skip
+        finish(epoch_counter, finishing)
+    else:
+        finish(epoch_counter, programs)
+
+
+@triton.jit(do_not_specialize=["rows", "rank", "spin_limit", "finishing"])
+def sum_tiles_kernel(
+    c, bias, inbox, rows, N, rank, heap_bases, epoch_counter, ready, finishing, status, spin_limit,
+    WORLD: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, TMA: tl.constexpr, BIAS: tl.constexpr,
+):  # fmt: skip
+    """The reduce-scatter behind a GEMM whose parts lie where they were made, a launch of its own; a tile a program."""
+    epoch = read_epoch(epoch_counter)
+    sum_own_tile(
+        c, bias, inbox, epoch & 1, tl.program_id(0), rows, N, tl.num_programs(0), epoch, rank, heap_bases, ready,
+        None, status, spin_limit, WORLD, BLOCK_M, BLOCK_N, TMA, BIAS,
+    )  # fmt: skip
+    finish(epoch_counter, finishing)
 
 
 @triton.jit(do_not_specialize=["rank", "spin_limit"])

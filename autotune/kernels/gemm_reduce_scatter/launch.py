@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,8 +20,10 @@ from autotune.kernels.gemm_reduce_scatter.library import bulk_synchronous, multi
 from autotune.kernels.gemm_reduce_scatter.problem import GemmReduceScatter
 from autotune.kernels.gemm_reduce_scatter.scratch import Scratch
 from autotune.kernels.launching.contract import Call, Kernels
+from autotune.kernels.launching.empty import empty_launches
 from autotune.kernels.launching.gemm import GemmKnobs, GemmTensors
 from autotune.kernels.launching.graphs import graphed
+from autotune.kernels.launching.knobs import MEMORY
 from autotune.kernels.launching.plan import Launch, in_order
 from autotune.kernels.launching.tensors import OPERAND_DTYPES, TORCH_DTYPES, Allocate, Run
 from autotune.kernels.primitives.barrier import barrier_kernel
@@ -92,6 +95,7 @@ class GemmReduceScatterKernels(Kernels[GemmReduceScatter, GemmReduceScatterKnobs
             product=(shared if knobs.mode == "own_collective" else own)(product, dtype),
             partials=partials,
             tickets=tickets,
+            phase=own((1,), ints) if knobs.phased else None,
         )
 
     def scratch_bytes(self, problem: GemmReduceScatter) -> int:
@@ -107,7 +111,9 @@ class GemmReduceScatterKernels(Kernels[GemmReduceScatter, GemmReduceScatterKnobs
             return [_enter(call), _sum_inbox(call)]
         if call.knobs.mode == "own_collective":
             return [_pull_sum(call)]
-        return [_gemm_scatter(call)]
+        if call.knobs.phased:
+            return _in_phases(call)
+        return [_gemm_scatter(call, _programs(call))]
 
     def run(self, call: ScatterCall, launches: list[Launch], heap: SymmetricHeap) -> Run:
         """Around the library's GEMM, or our kernel alone."""
@@ -121,7 +127,7 @@ class GemmReduceScatterKernels(Kernels[GemmReduceScatter, GemmReduceScatterKnobs
         return in_order(launches)
 
     def library(self, call: Call[GemmReduceScatter, GemmReduceScatterKnobs, GemmTensors, None]) -> Run:
-        run = bulk_synchronous(call.problem, call.tensors)
+        run = bulk_synchronous(call.problem, call.tensors, empty_launches(call.knobs.empty_launches))
         return graphed(run) if call.knobs.launch == "graph" else run
 
 
@@ -141,28 +147,51 @@ def _common(call: ScatterCall) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _gemm_scatter(call: ScatterCall) -> Launch:
-    """The fused kernel, one program a tile (or split of one), or persistent."""
-    problem, knobs, scratch = call.problem, call.knobs, call.scratch
+def _programs(call: ScatterCall) -> int:
+    """One program a tile (or split of one), or persistent."""
+    problem, knobs = call.problem, call.knobs
     programs = problem.world_size * knobs.tiles(problem.rows, problem.n) * knobs.split_k
-    if knobs.schedule != "tile":
-        # The interpreter runs programs one after another: two of which one waits for the other's peers would hang.
-        programs = min(programs, 1 if call.machine.is_interpreter else call.machine.compute_units)
-    resident = None if knobs.schedule == "tile" else programs
+    if knobs.schedule == "tile":
+        return programs
+    # The interpreter runs programs one after another: two of which one waits for the other's peers would hang.
+    return min(programs, 1 if call.machine.is_interpreter else call.machine.compute_units)
+
+
+def _in_phases(call: ScatterCall) -> list[Launch]:
+    """The GEMM, then the sum: in one launch, whose last programs sum, or in two."""
+    problem, knobs, scratch = call.problem, call.knobs, call.scratch
+    producers, tiles = _programs(call), knobs.tiles(problem.rows, problem.n)
+    in_all = {"producers": producers, "finishing": producers + tiles, "phase": scratch.phase, "ready": scratch.ready}
+    if knobs.barrier:
+        return [_gemm_scatter(call, producers + tiles, in_all)]
+    gemm = _gemm_scatter(call, producers, in_all)
+    wanted = ("c", "bias", "BLOCK_M", "BLOCK_N", "TMA", "BIAS", "rows", "N", "inbox", "ready", "finishing")
+    arguments = _common(call) | {name: gemm.arguments[name] for name in wanted}
+    summing = Launch(device.sum_tiles_kernel, tiles, arguments, {"num_warps": knobs.num_warps})
+    return [gemm, *empty_launches(knobs.empty_launches), summing]
+
+
+def _gemm_scatter(call: ScatterCall, programs: int, phases: Mapping[str, Any] | None = None) -> Launch:
+    """The fused kernel, or with ``phases`` the GEMM and maybe the sum behind it, of which only the latter waits."""
+    problem, knobs, scratch = call.problem, call.knobs, call.scratch
+    resident = None if knobs.schedule == "tile" or phases else programs
     arguments = {
         **knobs.common(problem, call.tensors), **_common(call),
         "a": knobs.a_operand(call.tensors.a), "M": problem.m, "N": problem.n, "K": problem.k_local,
         "rows": problem.rows, "inbox": scratch.inbox, "arrivals": scratch.arrivals, "sent": scratch.sent,
         "partials": scratch.partials, "tickets": scratch.tickets, "SPLITS": knobs.split_k,
-        "PULL": knobs.mode == "pull", "ROTATE": knobs.peer_order == "rotate", "TRANSFER_TILES": knobs.transfer_tiles,
-        "LATE": knobs.signals == "next_turn", "FLATTEN": knobs.schedule == "flattened",
+        "PULL": knobs.phased or knobs.mode == "pull", "ROTATE": knobs.peer_order == "rotate",
+        "TRANSFER_TILES": knobs.transfer_tiles, "LATE": knobs.signals == "next_turn" and not knobs.phased,
+        "FLATTEN": knobs.schedule == "flattened", "PHASED": knobs.phased, "MEMORY": knobs.handover == MEMORY,
+        "trace": knobs.trace_of(programs, call.tensors.c),
+        **(phases or dict.fromkeys(("producers", "finishing", "phase", "ready"))),
     }  # fmt: skip
     return Launch(device.gemm_scatter_kernel, programs, arguments, knobs.options, resident)
 
 
 def _enter(call: ScatterCall) -> Launch:
     """All ranks wait for each other, on the device, until every inbox may be written to."""
-    arguments = _common(call) | {"counters": call.scratch.ready, "FINISH": False}
+    arguments = _common(call) | {"counters": call.scratch.ready, "trace": None, "FINISH": False}
     return Launch(barrier_kernel, 1, arguments, {"num_warps": 1})
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from autotune.kernels.gemm.library import multiply
@@ -11,12 +13,17 @@ from autotune.kernels.launching.plan import Launch
 from autotune.kernels.launching.tensors import Run
 
 
-def bulk_synchronous(problem: GemmReduceScatter, tensors: GemmTensors) -> Run:
-    """The baseline, the hard way: one library GEMM, one ``reduce_scatter_tensor`` straight into C, no copy between."""
+def bulk_synchronous(problem: GemmReduceScatter, tensors: GemmTensors, between: Sequence[Launch] = ()) -> Run:
+    """The baseline, the hard way: one library GEMM, one ``reduce_scatter_tensor`` straight into C, no copy between.
+
+    ``between`` are launches between the two.
+    """
 
     def run() -> None:
         product = tensors.c.new_empty((problem.m, problem.n))
         multiply(problem, tensors.a, tensors.scale_a, tensors, product)
+        for launch in between:
+            launch.run()
         torch.distributed.reduce_scatter_tensor(tensors.c, product)
         if tensors.bias is not None:
             tensors.c.add_(tensors.bias)

@@ -148,6 +148,8 @@ class Setup(Generic[P, K, T, S]):
         shape = kernels.read_by_peers(problem, self.knobs)
         self.shard = None if shape is None else shard
         self._own_shard = None
+        self.traces: list[torch.Tensor] = []
+        """Where the last call bound leaves its stamps, a tensor for each traced launch."""
         if shape is not None and shard is None:
             self.shard = self._own_shard = heap.allocate(shape, OPERAND_DTYPES[problem.dtype])
         self._further: dict[str, torch.Tensor] = {}
@@ -170,6 +172,7 @@ class Setup(Generic[P, K, T, S]):
             tensors = dataclasses.replace(tensors, **copied)  # type: ignore[type-var]  # it is a dataclass
         call = self._call(tensors, self.scratch)
         launches = self._kernels.plan(call)
+        self.traces = [trace for launch in launches if (trace := launch.arguments.get("trace")) is not None]
         if ahead and not self._machine.is_interpreter:
             for launch in launches:
                 launch.compile()

@@ -10,7 +10,7 @@ import torch
 
 from autotune.dtypes import FP8, SCALES
 from autotune.kernels.gemm.problem import GemmProblem, scale_shapes
-from autotune.kernels.launching.knobs import Knobs
+from autotune.kernels.launching.knobs import LadderKnobs
 from autotune.kernels.launching.tensors import OPERAND_DTYPES, TORCH_DTYPES, Allocate
 
 PROMOTED = 128
@@ -57,7 +57,7 @@ def _stored(order: str, shape: tuple[int, ...], dtype: torch.dtype, allocate: Al
 
 
 @dataclass(frozen=True, kw_only=True)
-class GemmKnobs(Knobs):
+class GemmKnobs(LadderKnobs):
     """The knobs that several GEMM workloads have. A knob that a workload or a mode lacks has no effect as it is here.
 
     ``block_m`` is 0 where the GEMM is the library's.

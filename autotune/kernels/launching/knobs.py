@@ -8,8 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
+import torch
+
 from autotune.config import Config
 from autotune.errors import InvalidConfig
+from autotune.kernels.primitives.trace import KINDS, MOST_EVENTS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +37,50 @@ class Knobs:
             raise InvalidConfig(f"{config}: the mode is missing")
         values: dict[str, Any] = dict(config)
         return cls(**values)
+
+
+OVERLAPPED, ONE_LAUNCH, TWO_LAUNCHES = "overlapped", "one_launch", "two_launches"
+"""Values of ``phases`` below."""
+
+REGISTERS, MEMORY = "registers", "memory"
+"""Values of ``handover`` below."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LadderKnobs(Knobs):
+    """Knobs that are not in the space: the rungs between a bulk-synchronous program and ours, for ``tune taxes``."""
+
+    phases: str = OVERLAPPED
+    """``one_launch``: a barrier of all ranks between communication and computation; ``two_launches``: a launch for
+    each."""
+    handover: str = REGISTERS
+    """``memory``: what the producing loop could hand on in registers goes through memory, too."""
+    empty_launches: int = 0
+    """Empty kernels between the phases where these are launches: the dose whose response is a launch's cost."""
+
+    trace: bool = False
+    """A traced twin: kernels leave stamps of time behind, see ``primitives/trace.py``."""
+
+    def trace_of(self, programs: int, like: torch.Tensor) -> torch.Tensor | None:
+        """Where the twin's programs leave their stamps, on the device of ``like``; None in what is not traced."""
+        if not self.trace:
+            return None
+        return like.new_zeros((programs, KINDS.value, MOST_EVENTS.value, 3), dtype=torch.int64)
+
+    @property
+    def barrier(self) -> bool:
+        """True if the phases share a launch."""
+        return self.phases == ONE_LAUNCH
+
+    @property
+    def split_launch(self) -> bool:
+        """True if each phase is a launch."""
+        return self.phases == TWO_LAUNCHES
+
+    @property
+    def phased(self) -> bool:
+        """True if no rank computes while data travels."""
+        return self.phases != OVERLAPPED
 
 
 @functools.cache

@@ -5,12 +5,13 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from autotune.kernels.primitives import trace as traces
 from autotune.kernels.primitives.counters import arrive, finish, read_epoch, wait_for_all
 
 
 @triton.jit(do_not_specialize=["rank", "spin_limit"])
 def barrier_kernel(
-    counters, epoch_counter, rank, heap_bases, status, spin_limit, WORLD: tl.constexpr, FINISH: tl.constexpr
+    counters, epoch_counter, rank, heap_bases, status, spin_limit, trace, WORLD: tl.constexpr, FINISH: tl.constexpr
 ):
     """Arrive at every rank's counters, wait until all have. One program; ``counters`` is int32 [world_size].
 
@@ -18,6 +19,8 @@ def barrier_kernel(
     """
     epoch = read_epoch(epoch_counter)
     arrive(counters, rank, heap_bases, WORLD)
+    traces.begin(trace, traces.PASSED, 0, 0)
     wait_for_all(counters, epoch + 1, status, spin_limit, WORLD)
+    traces.end(trace, traces.PASSED, 0)
     if FINISH:
         finish(epoch_counter, tl.num_programs(0))

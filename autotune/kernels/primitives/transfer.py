@@ -21,6 +21,7 @@ import triton
 import triton.language as tl
 
 from autotune.heap import device as heap
+from autotune.kernels.primitives import trace as traces
 
 
 @triton.jit
@@ -55,7 +56,7 @@ def push_shard(
     shard, inbox, place, arrivals, rows, width, pitch, transfer_rows, part, parts, rank, heap_bases,
     WORLD: tl.constexpr, CHUNKS: tl.constexpr, STEP_ROWS: tl.constexpr, STEP_COLUMNS: tl.constexpr,
     VECTOR: tl.constexpr, HINT: tl.constexpr, ROTATE: tl.constexpr, FIRST: tl.constexpr,
-    scales=None, scale_inbox=None, scale_place=0, scale_columns=1, scale_pitch=1,
+    scales=None, scale_inbox=None, scale_place=0, scale_columns=1, scale_pitch=1, trace=None,
 ):  # fmt: skip
     """Store our shard at ``place`` of every peer's inbox, unit by unit, and signal each unit.
 
@@ -74,6 +75,7 @@ def push_shard(
         end = tl.minimum(first + transfer_rows, rows)
         left = chunk * (width // CHUNKS)
         counter = arrivals + (chunk * WORLD + rank) * units + unit
+        traces.begin(trace, traces.SENT, number, chunk * units + unit)
         for step in range(part, tl.cdiv(end - first, STEP_ROWS) * across, parts):
             here, there, inside = _step(
                 step, across, first, end, left, left + width // CHUNKS, width, pitch, STEP_ROWS, STEP_COLUMNS, VECTOR
@@ -98,6 +100,7 @@ def push_shard(
             heap.signal(counter, (rank + FIRST + turn) % WORLD, rank, heap_bases)
         else:
             heap.signal_each(counter, rank, heap_bases, WORLD, FIRST)
+        traces.end(trace, traces.SENT, number)
 
 
 @triton.jit

@@ -20,11 +20,20 @@ from autotune.report.figures import BEYOND_LIMIT, dashed, device_text, latency_t
 from autotune.report.page import origin
 from autotune.report.page.study import Study
 from autotune.report.page.view import Chart, Table, View
-from autotune.report.page.views import finals, headline, importance, parallel, search, slices
+from autotune.report.page.views import finals, headline, importance, parallel, search, slices, taxes, timeline
 from autotune.report.words import in_words
 from autotune.text import visible
 
-VIEWS = (headline.view, search.view, parallel.view, slices.view, importance.view, finals.view)
+VIEWS = (
+    headline.view,
+    search.view,
+    parallel.view,
+    slices.view,
+    importance.view,
+    finals.view,
+    taxes.view,
+    timeline.view,
+)
 """The order of the page."""
 
 UNFOLDED = ("headline",)

@@ -14,6 +14,7 @@ from autotune.kernels.all_gather_gemm.library import gather
 from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
 from autotune.kernels.all_gather_gemm.scratch import Scratch
 from autotune.kernels.gemm.library import multiply
+from autotune.kernels.launching.knobs import ONE_LAUNCH, TWO_LAUNCHES
 from autotune.machine import Machine
 from autotune.search_spaces.all_gather_gemm import KERNELS as OUR_GEMM
 from autotune.search_spaces.all_gather_gemm import SPACE, default_config, first_configs
@@ -70,6 +71,7 @@ class AllGatherGemmWorkload(GemmWorkload):
     space = SPACE
     kernels = KERNELS
     options = ("layout", "in_place", "out_dtype", "fast_accum")
+    overlapping = ("push",)
 
     def default_problem(self, machine: Machine, world_size: int) -> AllGatherGemm:
         """Llama-70B's MLP up-projection at 4096 tokens; a toy of the same form under the interpreter."""
@@ -82,6 +84,24 @@ class AllGatherGemmWorkload(GemmWorkload):
 
     def first_configs(self, problem: AllGatherGemm, machine: Machine) -> list[Config]:
         return first_configs(problem, machine)
+
+    def rungs(self, problem: AllGatherGemm, config: Config, machine: Machine) -> Mapping[str, Config | str]:
+        """S: no tile begins before every rank has pushed everything. F: each tile loads A from its owner."""
+        joins = config["head_start"] if config["push_site"] == "same_launch" else 0
+        dataflow = config.replace(push_site="same_launch", head_start=joins)
+        separate = dataflow.replace(push_site="same_stream", head_start=0)
+        pull = {d.name: dataflow[d.name] for d in SPACE.dimensions_of("pull") if d.name != "mode"}
+        if pull["schedule"] == "flattened":
+            pull["schedule"] = "persistent"  # the direct pull has no flattened form
+        direct: Config | str = Config({**pull, "mode": "pull"})
+        if config["split_k"] != 1:
+            direct = "the direct pull does not split K, so its tiles would not be these"
+        return {
+            "B": separate.replace(phases=TWO_LAUNCHES),
+            "S": dataflow.replace(phases=ONE_LAUNCH),
+            "D": dataflow,
+            "F": direct,
+        }
 
     def tolerance_of(self, problem: AllGatherGemm, config: Config, machine: Machine) -> Tolerance:
         """The result alone is rounded, or what the library's GEMM rounds on its way there."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ from autotune.kernels.flash_decode.problem import DTYPES, FlashDecode
 from autotune.kernels.flash_decode.reference import attention, joined
 from autotune.kernels.flash_decode.tensors import Scratch, Tensors
 from autotune.kernels.launching.contract import Call
+from autotune.kernels.launching.knobs import MEMORY, ONE_LAUNCH
 from autotune.kernels.launching.plan import in_order
 from autotune.kernels.launching.tensors import element_type
 from autotune.machine import Machine
@@ -215,6 +216,7 @@ class FlashDecodeWorkload(LaunchedWorkload):
     space = SPACE
     kernels = KERNELS
     options = ("soft_cap", "ragged")
+    overlapping = ("fused",)
 
     def default_problem(self, machine: Machine, world_size: int) -> FlashDecode:
         """The paper's heads at 32K tokens on each GPU; a toy of the same form under the interpreter."""
@@ -236,6 +238,20 @@ class FlashDecodeWorkload(LaunchedWorkload):
         """The default's local kernels and the library's all-gather: eager, and as a CUDA graph where there are any."""
         both = {f"bsp {way}": bulk_synchronous(problem, machine, way) for way in ("eager", "graph")}
         return {name: c for name, c in both.items() if SPACE.violation(c, problem, machine) is None}
+
+    def rungs(self, problem: FlashDecode, config: Config, machine: Machine) -> Mapping[str, Config | str]:
+        """B has a launch for attention, reduction, exchange and combination each; S has barriers instead of these
+        boundaries. All send data, then a signal, to every rank.
+        """
+        reducer = "trailing" if config["reducer"] == "kernel" else config["reducer"]
+        fused = config.replace(exchange="one_shot", protocol="signal", combine_site="same_launch", reducer=reducer)
+        shared = {d.name: fused[d.name] for d in SPACE.dimensions_of("iris_all_gather") if d.name in fused}
+        return {
+            "B": Config({**shared, "mode": "iris_all_gather", "launch": "eager", "reducer": "kernel"}),
+            "S": fused.replace(phases=ONE_LAUNCH),
+            "D": fused.replace(handover=MEMORY),
+            "F": fused,
+        }
 
     def predict(self, problem: FlashDecode, config: Config, machine: Machine) -> float | None:
         return flash_decode_latency(problem, KERNELS.knobs.of(config), machine)

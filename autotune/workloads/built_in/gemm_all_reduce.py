@@ -14,6 +14,7 @@ from autotune.kernels.gemm_all_reduce.launch import KERNELS
 from autotune.kernels.gemm_all_reduce.problem import GemmAllReduce
 from autotune.kernels.gemm_all_reduce.scratch import Scratch
 from autotune.kernels.launching.contract import Kernels
+from autotune.kernels.launching.knobs import ONE_LAUNCH, TWO_LAUNCHES
 from autotune.machine import Machine
 from autotune.search_spaces.gemm_all_reduce import SPACE, default_config, first_configs
 from autotune.workloads.comparison import rounded_product
@@ -64,6 +65,7 @@ class GemmAllReduceWorkload(GemmWorkload):
     space = SPACE
     kernels: ClassVar[Kernels[Any, Any, Any, Any]] = KERNELS
     options: ClassVar[tuple[str, ...]] = ("deterministic", "out_dtype", "fast_accum")
+    overlapping: ClassVar[tuple[str, ...]] = ("one_shot", "two_shot")
 
     def default_problem(self, machine: Machine, world_size: int) -> GemmAllReduce:
         """Llama-70B's MLP down-projection at 16 tokens; a toy of the same form under the interpreter."""
@@ -73,6 +75,15 @@ class GemmAllReduceWorkload(GemmWorkload):
 
     def default_config(self, problem: GemmAllReduce, machine: Machine) -> Config:
         return default_config(problem, machine)
+
+    def rungs(self, problem: GemmAllReduce, config: Config, machine: Machine) -> Mapping[str, Config | str]:
+        """B, S: parts of tiles are kept in memory until the GEMM has ended. D is the config itself."""
+        return {
+            "B": config.replace(phases=TWO_LAUNCHES),
+            "S": config.replace(phases=ONE_LAUNCH),
+            "D": config,
+            "F": "a rank's own part takes the same way as the others', so that all ranks add in one order",
+        }
 
     def first_configs(self, problem: GemmAllReduce, machine: Machine) -> list[Config]:
         return first_configs(problem, machine)

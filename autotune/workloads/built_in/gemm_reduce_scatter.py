@@ -13,6 +13,7 @@ from autotune.kernels.gemm.library import multiply
 from autotune.kernels.gemm_reduce_scatter.launch import KERNELS
 from autotune.kernels.gemm_reduce_scatter.problem import GemmReduceScatter
 from autotune.kernels.gemm_reduce_scatter.scratch import Scratch
+from autotune.kernels.launching.knobs import MEMORY, ONE_LAUNCH, TWO_LAUNCHES
 from autotune.machine import Machine
 from autotune.search_spaces.gemm_reduce_scatter import KERNELS as OUR_GEMM
 from autotune.search_spaces.gemm_reduce_scatter import SPACE, default_config, first_configs
@@ -62,6 +63,7 @@ class GemmReduceScatterWorkload(GemmWorkload):
     space = SPACE
     kernels = KERNELS
     options = ("out_dtype", "fast_accum")
+    overlapping = ("push", "pull")
 
     def default_problem(self, machine: Machine, world_size: int) -> GemmReduceScatter:
         """Llama-70B's MLP down-projection at 4096 tokens; a toy of the same form under the interpreter."""
@@ -71,6 +73,17 @@ class GemmReduceScatterWorkload(GemmWorkload):
 
     def default_config(self, problem: GemmReduceScatter, machine: Machine) -> Config:
         return default_config(problem, machine)
+
+    def rungs(self, problem: GemmReduceScatter, config: Config, machine: Machine) -> Mapping[str, Config | str]:
+        """B, S: parts stay where they are made, and after the GEMM owners pull them. D: an owner's part of its own
+        tiles goes through memory, too. F is the config itself.
+        """
+        return {
+            "B": config.replace(phases=TWO_LAUNCHES),
+            "S": config.replace(phases=ONE_LAUNCH),
+            "D": config.replace(handover=MEMORY),
+            "F": config,
+        }
 
     def first_configs(self, problem: GemmReduceScatter, machine: Machine) -> list[Config]:
         return first_configs(problem, machine)

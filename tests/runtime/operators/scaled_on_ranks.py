@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import torch
@@ -42,7 +43,8 @@ def call(context: autotune.Context, problem: Any, operands: tuple[Any, ...], **m
 def everything(url: str) -> dict[str, Any]:
     """Every answer of this module, in one context."""
     with autotune.Context(HEAP, url=url) as context:
-        found = {"right": right(context), "refused": refused(context), "compiled": compiled(context)}
+        functions = (right, in_place, refused, compiled)
+        found: dict[str, Any] = {function.__name__: function(context) for function in functions}
         context.check()
     return found
 
@@ -73,6 +75,24 @@ def right(context: autotune.Context) -> dict[str, bool]:
             near = all(e.overall <= allowed.overall and e.element <= allowed.element for e in errors)
             name = f"{problem.workload} {problem.scales} {'looked up' if config is None else config['mode']}"
             answers[name] = near and out.dtype == TORCH_DTYPES[problem.result_dtype]
+        context.release()
+    return answers
+
+
+def in_place(context: autotune.Context) -> dict[str, bool]:
+    """The same with A in place, in the modes whose peers read it: its scales are copied at each call."""
+    answers = {}
+    problem = dataclasses.replace(problems()[0], in_place=True)
+    found = workload(problem.workload)
+    for config in configs(problem, context.machine):
+        operation, (a, *others) = operation_of(context, problem)
+        shard = autotune.all_gather_shard(context, problem, config=config)
+        shard.copy_(a)
+        for factor in (1.0, 2.0):
+            others[2] *= factor  # A's scales
+            out = call(context, problem, (shard, *others), config=config, in_place=True)
+            allowed = found.tolerance_of(problem, config, context.machine)
+            answers[f"{config['mode']} {factor}"] = operation.error_of(out, factor).overall <= allowed.overall
         context.release()
     return answers
 

@@ -30,6 +30,12 @@ def test_every_mode_is_right_with_every_kind_of_scales(pair: Pair) -> None:
         assert {"all_gather_gemm block looked up", "gemm_all_reduce row looked up"} <= set(answers)
 
 
+def test_scales_of_an_a_in_place_may_lie_anywhere(pair: Pair) -> None:
+    for answers in (answer["in_place"] for answer in pair):
+        assert len(answers) == 2 * len(MODES["all_gather_gemm"])
+        assert all(answers.values()), answers
+
+
 def test_scales_that_do_not_fit_are_refused_with_the_shapes_that_do(pair: Pair) -> None:
     shapes = "allowed: tensor: [1] and [1]; row: [16, 1] and [1, 32]; block: [16, 2] and [2, 1]"
     for told in (answer["refused"] for answer in pair):

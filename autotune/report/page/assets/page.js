@@ -37,6 +37,15 @@
     };
   }
 
+  // A value of a span: row, begin, end.
+  function span(params, api) {
+    const begin = api.coord([api.value(1), api.value(0)]);
+    const end = api.coord([api.value(2), api.value(0)]);
+    const height = Math.max(1, api.size([0, 1])[1] * 0.85);
+    const shape = { x: begin[0], y: begin[1] - height / 2, width: Math.max(0.6, end[0] - begin[0]), height };
+    return { type: "rect", shape, style: { fill: api.visual("color") } };
+  }
+
   // A value of a cell: column, row, whether it is a tie (then hatched), its text.
   function cell(params, api) {
     const [x, y] = api.coord([api.value(0), api.value(1)]);
@@ -108,6 +117,7 @@
     script.textContent = library;
     document.head.append(script);
     echarts.registerCustomSeries("whisker", whisker);
+    echarts.registerCustomSeries("span", span);
     echarts.registerCustomSeries("cell", cell);
     root.classList.add("with-charts");
     draw(JSON.parse(options));

@@ -1,0 +1,144 @@
+"""``tune taxes WORKLOAD``: what a bulk-synchronous program pays, measured on a ladder of variants of one problem."""
+
+from __future__ import annotations
+
+import json as jsonlib
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
+
+from autotune.cli import output, session
+from autotune.cli.commands.tune import say_where
+from autotune.cli.interrupts import exit_code
+from autotune.cli.options import Database, Json, RegimeName, Request
+from autotune.db import CacheKey, Entry, Store
+from autotune.errors import AutotuneError, InputError
+from autotune.machine import Machine
+from autotune.outcome import DEFAULT_REGIME, Regime, regime_of
+from autotune.problem import Problem
+from autotune.report.figures import config_text, dashed, device_text, problem_text, regime_options, resource_text
+
+if TYPE_CHECKING:
+    from autotune.taxes.result import Taxes
+
+Rounds = Annotated[
+    int | None, typer.Option("--rounds", metavar="N", min=2, help="Rounds in which the rungs take turns.",
+                             show_default="40; 3 under the interpreter")
+]  # fmt: skip
+
+TraceFile = Annotated[
+    Path | None,
+    typer.Option("--trace", metavar="FILE", help="Also trace one call on all ranks, into FILE for Perfetto."),
+]
+
+
+def taxes() -> None:
+    """Measure the taxes of bulk-synchronous programs: kernel launch, bulk synchrony, locality."""
+
+
+def measure_taxes(
+    request: Request, rounds: Rounds = None, regime: RegimeName = DEFAULT_REGIME.value, db: Database = None,
+    trace: TraceFile = None, json: Json = False,
+) -> None:  # fmt: skip
+    """Takes the problem's tuned config, times variants between it and the library's way, and stores the result with
+    the study.
+    """
+    from autotune.taxes.measure import Amount, choose_base, measure
+    from autotune.taxes.result import summary
+
+    if trace is not None and not trace.parent.is_dir():
+        raise InputError(f"file {trace}: folder {trace.parent} does not exist")
+    machine, workload, wanted = session.machine_to_measure_on(), request.workload, regime_of(regime)
+    session.check_ranks(request.world_size(machine), machine)
+    problem = request.problem(machine)
+    session.check_work(problem, machine)
+    with Store.open(db, create=False) as store:
+        entry = _entry(request, problem, machine, wanted, store, db)
+        trials = [
+            (trial.config, trial.evaluation.latency.median)
+            for trial in store.trials(entry.study_id)
+            if trial.evaluation.latency is not None
+        ]
+    say_where(problem, machine)
+    winner = entry.winner.config
+    base = choose_base(workload, problem, machine, winner, trials)
+    try:
+        with closing(session.make_gang(workload, problem, machine)) as gang, _watching() as watch:
+            output.say("starting the ranks")
+            gang.start()
+            amount, tracing = Amount.on(machine, rounds), trace is not None
+            found = measure(workload, problem, machine, gang, winner, base, amount, watch, tracing)  # type: ignore[arg-type]
+    except KeyboardInterrupt:
+        output.say("interrupted; nothing was stored")
+        raise typer.Exit(exit_code()) from None
+    with Store.open(db) as store:
+        store.add_taxes(entry.study_id, found.to_json())
+    if trace is not None:
+        _write_trace(found, trace)
+    if json:
+        output.data_json({**summary(found), "measured": jsonlib.loads(found.to_json())})
+    else:
+        output.data(_text(request, problem, machine, entry, found))
+    output.say(f"stored with study {entry.study_id}; next: {request.command('report', db)}")
+
+
+def _write_trace(found: Taxes, file: Path) -> None:
+    from autotune.taxes.ladder import RUNGS
+    from autotune.taxes.trace import perfetto
+
+    output.write(jsonlib.dumps(perfetto(found.traces, RUNGS)), file, "a trace, which ui.perfetto.dev opens,")
+
+
+def _entry(
+    request: Request, problem: Problem, machine: Machine, regime: Regime, store: Store, db: str | None
+) -> Entry:  # fmt: skip
+    """The problem's entry of today's kernels. Raises AutotuneError where it has to be tuned first."""
+    from autotune.workloads import provenance_of
+
+    key, today = CacheKey.of(problem, machine, regime), provenance_of(request.workload)
+    entry = store.entry(key, today)
+    if entry is not None:
+        return entry
+    stale = next((each for each in store.entries(key.workload) if each.key == key), None)
+    why = "has not been tuned here" if stale is None else f"was tuned before {stale.provenance.changes(today)}"
+    again = request.command(db=db) + ("" if regime is DEFAULT_REGIME else f" {regime_options(regime.value)}")
+    raise AutotuneError(f"{dashed(key.workload)} {problem_text(problem.as_dict())} {why}; tune it first: {again}")
+
+
+def _text(request: Request, problem: Problem, machine: Machine, entry: Entry, found: Taxes) -> str:
+    from autotune.report import waterfall
+
+    head = f"{request.word}  {problem_text(problem.as_dict())}\n"
+    lines = [("device", device_text(entry.key)), *waterfall.table(found)]
+    if (roofline := entry.winner.roofline) is not None:
+        size, name = waterfall.unit(roofline.limit)
+        lines.append(("roofline", f"{roofline.limit / size:.1f} {name}: {resource_text(roofline.slowest)}"))
+    lines.append(("winner", config_text(entry.winner.config)))
+    if found.base != entry.winner.config:
+        lines.append(("tile of", config_text(found.base)))
+    told = "\n".join(waterfall.notes(found))
+    return "\n".join([head, "\n".join(waterfall.waterfall(found)), "", output.named(lines), "", told])
+
+
+@contextmanager
+def _watching() -> Iterator[Callable[[str, int, int], None]]:
+    """Yields a function of phase, steps done and steps in all: a bar in a terminal, a line for each phase elsewhere."""
+    console = Console(stderr=True, highlight=False)
+    if console.is_terminal:
+        with Progress(TextColumn("{task.description}"), BarColumn(), console=console, transient=True) as progress:
+            task = progress.add_task("", total=None)
+            yield lambda phase, done, of: progress.update(task, description=phase, completed=done, total=of)
+        return
+    said: list[str] = []
+
+    def say(phase: str, done: int, of: int) -> None:
+        if phase not in said:
+            said.append(phase)
+            output.say(f"{phase}: {of} {'rungs' if phase == 'checking' else 'rounds'}")
+
+    yield say

@@ -1,0 +1,175 @@
+"""The taxes as text of 80 columns: a waterfall from the bulk-synchronous call to perfect overlap, and their table."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from autotune.report.figures import INTERPRETER_NOTE
+from autotune.taxes import ladder
+from autotune.taxes.arithmetic import Estimate, estimate
+from autotune.taxes.result import Taxes
+from autotune.taxes.trace import Traced
+
+WIDTH = 80
+NAMES, NUMBERS = 29, 17
+"""Columns of a bar's name and of its number; the bar has the rest."""
+
+BLOCKS = " ▏▎▍▌▋▊▉█"
+"""Eighths of a column."""
+
+UNITS = ((1e6, "s"), (1e3, "ms"), (1.0, "µs"))
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A row of the waterfall: a rung's whole time, or a step's height between two rungs."""
+
+    letter: str
+    """Of a rung; empty for a step."""
+    name: str
+    found: Estimate
+    begin: float
+    end: float
+
+
+def bars(taxes: Taxes) -> list[Bar]:
+    """From the top rung down: each rung, then the step to the next."""
+    steps, rows = taxes.steps, []
+    below = {step.above: step for step in steps}
+    for letter in taxes.rungs:
+        rung = taxes.of_rung(letter)
+        rows.append(Bar(letter, ladder.RUNGS[letter], rung, 0.0, rung.value))
+        if letter in below:
+            height = taxes.of_step(below[letter])
+            ends = sorted((rung.value, rung.value - height.value))
+            rows.append(Bar("", below[letter].name, height, *ends))
+    return rows
+
+
+def unit(largest: float) -> tuple[float, str]:
+    """Microseconds in the unit that suits a time, and its name."""
+    return next((size, name) for size, name in UNITS if largest >= 10 * size or size == 1)
+
+
+def number(found: Estimate, size: float) -> str:
+    """``12.3 ± 0.4``; ``≈ 0 ± 0.4`` where the interval does not exclude zero."""
+    digits = _digits(max(abs(found.value), found.error) / size)
+    value = "≈ 0" if found.is_nil else f"{found.value / size:.{digits}f}"
+    return f"{value} ± {found.error / size:.{digits}f}"
+
+
+def waterfall(taxes: Taxes) -> list[str]:
+    """Lines of at most WIDTH columns."""
+    rows = bars(taxes)
+    most = max(bar.end for bar in rows)
+    size, name = unit(most)
+    room = WIDTH - NAMES - NUMBERS - 2
+    lines = [f"{'':{NAMES}}{f'{name} ± 95 %':>{NUMBERS}}"]
+    for bar in rows:
+        head = f"{bar.letter:<3}{bar.name}" if bar.letter else f"     {bar.name}"
+        drawn = _bar(bar.begin / most * room, bar.end / most * room)
+        lines.append(f"{_cut(head, NAMES - 1):{NAMES}}{number(bar.found, size):>{NUMBERS}}  {drawn}".rstrip())
+    return lines
+
+
+def table(taxes: Taxes) -> list[tuple[str, str]]:
+    """The three taxes by name, each with its share of the first rung, and what else was measured."""
+    rungs = taxes.rungs
+    first = next(iter(rungs))
+    whole = taxes.of_rung(first).value
+    size, name = unit(max(taxes.of_rung(letter).value for letter in rungs))
+    lines = []
+    for tax, causes in ladder.TAXES.items():
+        found = taxes.of_tax(tax)
+        if found is None:
+            lines.append((tax, f"not told apart: {_why(taxes, causes)}"))
+        else:
+            share = (
+                "" if found.is_nil or abs(found.value) > whole else f", {100 * found.value / whole:.0f} % of {first}"
+            )
+            lines.append((tax, f"{number(found, size)} {name}{share}"))
+    for what, about in (("a launch", _launches(taxes)), ("a late rank", _lateness(taxes))):
+        if about:
+            lines.append((what, about))
+    if taxes.barrier:
+        small, short = unit(abs(estimate(taxes.barrier).value))
+        lines.append(("a barrier", f"{number(estimate(taxes.barrier), small)} {short}, of all ranks on the device"))
+    for letter, traced in taxes.traces.items():
+        lines.append((f"traced {letter}", _traced(traced, size, name)))
+    return lines
+
+
+def notes(taxes: Taxes) -> list[str]:
+    """What a reader has to know of the numbers: missing rungs, dropped rounds, clocks."""
+    lines = [INTERPRETER_NOTE] if taxes.interpreted else []
+    lines += [f"Rung {letter} is missing: {reason}." for letter, reason in taxes.missing.items()]
+    lines.append(f"The tile is that of {taxes.origin}.")
+    lines.append(f"{len(taxes.kept)} rounds, the rungs in turns; ± is half of a bootstrapped 95 % interval.")
+    if taxes.clocks_differ:
+        lines.append(
+            "Clocks differed by more than 3 % in nearly every round: what the power limit costs is among the taxes."
+        )
+    elif taxes.dropped:
+        lines.append(f"{taxes.dropped} more rounds do not count: clocks differed by more than 3 % within them.")
+    return lines
+
+
+def _why(taxes: Taxes, causes: tuple[str, ...]) -> str:
+    """Which rungs are missing that a tax needs."""
+    rungs = taxes.rungs
+    letters = [letter for letter, cause in ladder.CAUSES.items() if cause in causes]
+    order = list(ladder.RUNGS)
+    needed = {each for letter in letters for each in (order[order.index(letter) - 1], letter)}
+    return "there is no rung " + ", ".join(letter for letter in order if letter in needed and letter not in rungs)
+
+
+def _launches(taxes: Taxes) -> str:
+    """``B 1.21 ± 0.05, G 1.3 ± 0.1 µs more for each empty one between the phases``."""
+    slopes = taxes.launch_slopes()
+    if not slopes:
+        return ""
+    size, name = unit(max(abs(each.value) for each in slopes.values()))
+    each = ", ".join(f"{letter} {number(found, size)}" for letter, found in slopes.items())
+    return f"{each} {name} for each more between the phases"
+
+
+def _lateness(taxes: Taxes) -> str:
+    """``S passes 100 % on, D 72 %; …``"""
+    slopes, slacks = taxes.late_slopes(), taxes.slacks()
+    if not slopes:
+        return ""
+    size, name = unit(max(dose for doses in taxes.late.values() for dose in doses))
+    told = []
+    for letter, found in slopes.items():
+        absorbed = slacks[letter]
+        most = max(taxes.late[letter])
+        slack = f"over {most / size:.0f}" if math.isinf(absorbed) else f"{absorbed / size:.1f}"
+        told.append(f"{letter} passes on {100 * found.value:.0f} ± {100 * found.error:.0f} %, absorbs {slack} {name}")
+    return "\n".join(told)
+
+
+def _traced(traced: Traced, size: float, name: str) -> str:
+    """The twin's price, and what its stamps say of the barriers."""
+    text = f"the twin takes {traced.slowdown:.2f} times as long"
+    if traced.skew is None or traced.tail is None:
+        return text
+    skew, tail = (f"{each / size:.{_digits(each / size)}f} {name}" for each in (traced.skew, traced.tail))
+    return f"{text}; at barriers ranks wait {skew} for the last rank,\nand programs {tail} for the last one of theirs"
+
+
+def _bar(begin: float, end: float) -> str:
+    """A bar between two places, in columns; to an eighth at its end."""
+    first = int(begin)
+    whole = int(end)
+    eighths = round((end - whole) * 8)
+    text = " " * first + "█" * (whole - first) + (BLOCKS[eighths] if eighths else "")
+    return text if text.strip() else " " * first + "▏"
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: width - 1] + "…"
+
+
+def _digits(value: float) -> int:
+    return 0 if value >= 1000 else 1 if value >= 100 else 2

@@ -1,0 +1,1 @@
+"""The three taxes of a bulk-synchronous program, measured: the ladder of variants, its arithmetic, the protocol."""

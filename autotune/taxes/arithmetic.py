@@ -1,0 +1,95 @@
+"""The taxes' arithmetic: means over paired rounds with bootstrap intervals, slopes, slack. No unit, no I/O."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+RESAMPLES = 2000
+SEED = 6
+
+LEAST_CLOCK = 0.97
+"""A round whose slowest turn ran at less than this share of its fastest turn's clock is not a comparison of equals."""
+
+ABSORBED = 1.05
+"""A delay is absorbed as long as it makes a call slower by less than this factor."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean over rounds and its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+    @property
+    def is_nil(self) -> bool:
+        """True if the interval does not exclude zero."""
+        return self.low <= 0 <= self.high
+
+    @property
+    def error(self) -> float:
+        """Half the interval's width."""
+        return (self.high - self.low) / 2
+
+
+def estimate(rounds: Sequence[float]) -> Estimate:
+    """The mean of the rounds, with the interval of 95 % that resampling them gives (percentile bootstrap).
+
+    The mean, not the median: differences of means add up exactly. Raises ValueError without rounds.
+    """
+    if not rounds:
+        raise ValueError("no rounds: nothing to estimate")
+    values = np.asarray(rounds, dtype=np.float64)
+    drawn = np.random.default_rng(SEED).integers(0, len(values), size=(RESAMPLES, len(values)))
+    low, high = np.percentile(values[drawn].mean(axis=1), [2.5, 97.5])
+    value = statistics.fmean(rounds)
+    return Estimate(value, min(float(low), value), max(float(high), value))
+
+
+def difference(above: Sequence[float], below: Sequence[float]) -> Estimate:
+    """How much more ``above`` takes than ``below``, round by round."""
+    return estimate([one - other for one, other in zip(above, below, strict=True)])
+
+
+def combined(terms: Sequence[tuple[Sequence[float], Sequence[float]]]) -> Estimate:
+    """The sum of several differences, round by round."""
+    each = [[one - other for one, other in zip(*term, strict=True)] for term in terms]
+    return estimate([sum(values) for values in zip(*each, strict=True)])
+
+
+def same_clock(clocks: Mapping[str, Sequence[float]], rounds: int) -> list[bool]:
+    """For each round, true if all its turns ran at about the same clock, or if no clock is known.
+
+    ``clocks``: the slowest GPU's in each turn, by variant; 0 where it is not known.
+    """
+    kept = []
+    for number in range(rounds):
+        known = [series[number] for series in clocks.values() if number < len(series) and series[number] > 0]
+        kept.append(not known or min(known) >= LEAST_CLOCK * max(known))
+    return kept
+
+
+def slope(doses: Mapping[float, Sequence[float]]) -> Estimate:
+    """The response to one more unit of the dose: a straight line through each round, then the mean over rounds.
+
+    Raises ValueError for fewer than two doses.
+    """
+    if len(doses) < 2:
+        raise ValueError(f"{len(doses)} dose: a slope needs two")
+    x = [float(dose) for dose in doses]
+    return estimate([statistics.linear_regression(x, y).slope for y in zip(*doses.values(), strict=True)])
+
+
+def slack(doses: Mapping[float, Sequence[float]]) -> float:
+    """The largest dose that is absorbed, between doses by a straight line; infinite if the largest one is."""
+    ordered = sorted((float(dose), statistics.fmean(rounds)) for dose, rounds in doses.items())
+    limit = ABSORBED * ordered[0][1]
+    for (before, low), (after, high) in zip(ordered, ordered[1:], strict=False):
+        if high > limit:
+            return before + (after - before) * (limit - low) / (high - low) if high > low else before
+    return float("inf")

@@ -1,0 +1,85 @@
+"""The ladder from a bulk-synchronous program to perfect overlap: its rungs, and the name of each step down."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+RUNGS = {
+    "E0": "BSP eager, GPU idle",
+    "E1": "BSP eager, host ahead",
+    "G": "BSP as a CUDA graph",
+    "B": "ours, a launch per phase",
+    "S": "one launch, barriers",
+    "D": "flags, not barriers",
+    "F": "nothing via memory",
+    "W": "the winner",
+    "L": "slowest part alone",
+}
+"""Letters of the rungs from the top down, and what each is."""
+
+CAUSES = {
+    "E1": "host",
+    "G": "gaps",
+    "B": "library",
+    "S": "boundary",
+    "D": "synchrony",
+    "F": "locality",
+    "W": "other knobs",
+    "L": "fusion",
+}
+"""The cause of the step down to each rung."""
+
+MEANINGS = {
+    "host": "the host's time until the device begins, and its wait for the end",
+    "gaps": "pauses of the device between eager launches",
+    "library": "what the library's kernels take more than our pieces; less where it is negative",
+    "boundary": "the end of a launch and the begin of the next, less a barrier on the device",
+    "synchrony": "nobody computes while data travels, and all wait for the slowest",
+    "locality": "data goes through memory between producer and consumer",
+    "other knobs": "the winner's mode and knobs against this ladder's",
+    "fusion": "what sharing a GPU costs, against each part alone at its best",
+}
+
+TAXES = {
+    "kernel launch": ("host", "gaps", "boundary"),
+    "bulk synchrony": ("synchrony",),
+    "locality": ("locality",),
+}
+"""The paper's three taxes, and the causes that make each."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """The way down from one rung to the next that exists."""
+
+    above: str
+    below: str
+    causes: tuple[str, ...]
+    """Several where a rung between is missing: then they cannot be told apart."""
+
+    @property
+    def name(self) -> str:
+        return " + ".join(self.causes)
+
+
+def steps(present: Collection[str], winner_apart: bool = False) -> list[Step]:
+    """The steps between the rungs that are present, from the top down; together they lead from the first to the last.
+
+    ``winner_apart``: the winner is a rung of its own; otherwise it is one of the others, and there is no such cause.
+    """
+    order = [letter for letter in RUNGS if letter != "W" or winner_apart]
+    there = [letter for letter in order if letter in present]
+    found = []
+    for above, below in zip(there, there[1:], strict=False):
+        between = order[order.index(above) + 1 : order.index(below) + 1]
+        found.append(Step(above, below, tuple(CAUSES[letter] for letter in between)))
+    return found
+
+
+def tax_of(tax: str, among: Sequence[Step]) -> list[Step] | None:
+    """The steps whose sum is a tax: those that have its causes and no others; None unless they have all of them."""
+    wanted = set(TAXES[tax])
+    own = [step for step in among if set(step.causes) <= wanted]
+    covered = {cause for step in own for cause in step.causes}
+    return own if covered == wanted else None

@@ -1,0 +1,184 @@
+"""The measured taxes of one problem: every round, and what follows from them; to and from JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from autotune.config import Config
+from autotune.errors import InputError
+from autotune.taxes import ladder
+from autotune.taxes.arithmetic import Estimate, combined, difference, estimate, same_clock, slack, slope
+from autotune.taxes.ladder import Step
+from autotune.taxes.trace import Traced
+
+FORMAT = 1
+
+Rounds = tuple[float, ...]
+Doses = dict[float, Rounds]
+"""Microseconds of each round, by dose."""
+
+
+@dataclass(frozen=True)
+class Taxes:
+    """What ``tune taxes`` has measured of a study's problem. Times are in microseconds, of the slowest rank."""
+
+    winner: Config
+    base: Config
+    """The config whose tile the ladder's own rungs have."""
+    origin: str
+    """Why this one."""
+    configs: dict[str, Config]
+    """The rungs' configs, by letter."""
+    missing: dict[str, str]
+    """Why a rung is not there, by letter."""
+    rounds: dict[str, Rounds]
+    """The rungs' times, by letter: a median a round, all rounds."""
+    parts: dict[str, Rounds]
+    """The operation's parts alone, in the same rounds."""
+    clocks: dict[str, Rounds]
+    """MHz of the slowest GPU in each turn, by letter; empty under the interpreter."""
+    launches: dict[str, Doses]
+    """Empty launches between the phases, by letter."""
+    late: dict[str, Doses]
+    """Microseconds by which one rank was late, by letter."""
+    barrier: Rounds = ()
+    """A barrier of all ranks on the device, less an empty launch."""
+    interpreted: bool = False
+    traces: dict[str, Traced] = field(default_factory=dict)
+    """One traced call, by letter; stored with some programs only."""
+
+    @property
+    def kept(self) -> list[int]:
+        """The rounds that count: those of one clock; all where there are not two of these."""
+        count = min((len(rounds) for rounds in self.rounds.values()), default=0)
+        same = [number for number, kept in enumerate(same_clock(self.clocks, count)) if kept]
+        return same if len(same) >= 2 else list(range(count))
+
+    @property
+    def dropped(self) -> int:
+        """Rounds that do not count, because clocks differed within them."""
+        return min((len(rounds) for rounds in self.rounds.values()), default=0) - len(self.kept)
+
+    @property
+    def clocks_differ(self) -> bool:
+        """True if clocks differed in nearly every round: power then looks like a tax."""
+        count = min((len(rounds) for rounds in self.rounds.values()), default=0)
+        return count >= 2 and sum(same_clock(self.clocks, count)) < 2
+
+    @property
+    def rungs(self) -> dict[str, Rounds]:
+        """The rungs' counting rounds in the ladder's order, L the slowest part of each round."""
+        kept = self.kept
+        found = {
+            letter: tuple(self.rounds[letter][i] for i in kept) for letter in ladder.RUNGS if letter in self.rounds
+        }
+        if self.parts:
+            found["L"] = tuple(max(rounds[i] for rounds in self.parts.values()) for i in kept)
+        return found
+
+    @property
+    def steps(self) -> list[Step]:
+        return ladder.steps(self.rungs, winner_apart="W" in self.rounds)
+
+    def of_rung(self, letter: str) -> Estimate:
+        return estimate(self.rungs[letter])
+
+    def of_step(self, step: Step) -> Estimate:
+        """The step's height, by paired rounds."""
+        rungs = self.rungs
+        return difference(rungs[step.above], rungs[step.below])
+
+    def of_tax(self, tax: str) -> Estimate | None:
+        """One of ``ladder.TAXES``; None where a rung is missing that tells it from others."""
+        own, rungs = ladder.tax_of(tax, self.steps), self.rungs
+        if own is None:
+            return None
+        return combined([(rungs[step.above], rungs[step.below]) for step in own])
+
+    def launch_slopes(self) -> dict[str, Estimate]:
+        """Microseconds that one more launch between the phases costs, by letter."""
+        return {letter: slope(doses) for letter, doses in self.launches.items()}
+
+    def late_slopes(self) -> dict[str, Estimate]:
+        """The share of a rank's lateness that is passed on, by letter."""
+        return {letter: slope(doses) for letter, doses in self.late.items()}
+
+    def slacks(self) -> dict[str, float]:
+        """Microseconds of a rank's lateness that a rung absorbs, by letter."""
+        return {letter: slack(doses) for letter, doses in self.late.items()}
+
+    def to_json(self) -> str:
+        """All that was measured; what follows from it is not kept."""
+        values = {each.name: getattr(self, each.name) for each in dataclasses.fields(self)}
+        return json.dumps({"format": FORMAT, **_plain(values)})
+
+    @classmethod
+    def from_json(cls, text: str) -> Taxes:
+        """Raises InputError for what ``to_json`` did not write."""
+        try:
+            values: dict[str, Any] = json.loads(text)
+            if values.pop("format") != FORMAT:
+                raise InputError("taxes were measured by another version; measure them again: tune taxes")
+            for name in ("winner", "base"):
+                values[name] = Config(values[name])
+            values["configs"] = {letter: Config(each) for letter, each in values["configs"].items()}
+            for name in ("rounds", "parts", "clocks"):
+                values[name] = {letter: tuple(map(float, each)) for letter, each in values[name].items()}
+            for name in ("launches", "late"):
+                values[name] = {letter: _doses(each) for letter, each in values[name].items()}
+            values["traces"] = {letter: Traced.from_dict(each) for letter, each in values["traces"].items()}
+            values["barrier"] = tuple(map(float, values["barrier"]))
+            return cls(**values)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise InputError(f"stored taxes are damaged ({error}); measure them again: tune taxes") from error
+
+
+def summary(taxes: Taxes) -> dict[str, Any]:
+    """What follows from the measurements, as plain values: for ``--json`` and for programs."""
+    rungs = {letter: taxes.of_rung(letter) for letter in taxes.rungs}
+    found = {tax: taxes.of_tax(tax) for tax in ladder.TAXES}
+    return {
+        "rungs": {letter: {"is": ladder.RUNGS[letter], **_estimate(each)} for letter, each in rungs.items()},
+        "steps": [
+            {"from": step.above, "to": step.below, "causes": step.causes, **_estimate(taxes.of_step(step))}
+            for step in taxes.steps
+        ],
+        "taxes": {tax: None if each is None else _estimate(each) for tax, each in found.items()},
+        "missing": taxes.missing,
+        "rounds": len(taxes.kept),
+        "rounds_dropped": taxes.dropped,
+        "launch_slopes": {letter: _estimate(each) for letter, each in taxes.launch_slopes().items()},
+        "late_slopes": {letter: _estimate(each) for letter, each in taxes.late_slopes().items()},
+        "slack": {letter: None if each == float("inf") else each for letter, each in taxes.slacks().items()},
+        "barrier": _estimate(estimate(taxes.barrier)) if taxes.barrier else None,
+        "traced": {
+            letter: {"slowdown": each.slowdown, "skew": each.skew, "tail": each.tail}
+            for letter, each in taxes.traces.items()
+        },
+        "interpreted": taxes.interpreted,
+    }
+
+
+def _estimate(found: Estimate) -> dict[str, Any]:
+    return {"microseconds": found.value, "low": found.low, "high": found.high, "nil": found.is_nil}
+
+
+def _plain(value: Any) -> Any:
+    """JSON-able. A mapping by dose becomes a list of pairs, which keeps order and numbers; of a trace some programs."""
+    if isinstance(value, Traced):
+        return value.sampled().as_dict()
+    if isinstance(value, Mapping):
+        if value and all(isinstance(key, (int, float)) for key in value):
+            return [[key, _plain(each)] for key, each in value.items()]
+        return {key: _plain(each) for key, each in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [_plain(each) for each in value]
+    return value
+
+
+def _doses(pairs: Sequence[tuple[float, Sequence[float]]]) -> Doses:
+    return {dose: tuple(map(float, rounds)) for dose, rounds in pairs}

@@ -1,0 +1,149 @@
+"""The taxes of the four workloads at small, middle and large sizes, step by step: run again, it goes on where it was.
+
+    python bench/taxes.py --folder taxes-h200                 every problem on all GPUs of this machine
+    python bench/taxes.py --folder taxes-h200 --world-size 2  on two of them
+    python bench/taxes.py --folder taxes-h200 --minutes 25    what can be done in that time
+    python bench/taxes.py --folder taxes-h200 --table         the tables, as Markdown, of what has been measured
+    python bench/taxes.py --list                              the commands, without running any
+
+Each problem is tuned for some seconds and then measured, both with the ``tune`` command, into the folder's database.
+Without GPUs the problems are toys, whose times say nothing about GPUs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from steps import FOLDER, Folder, Step, here, run_all
+
+HEADS = {"q_heads": 96, "kv_heads": 12, "head_dim": 128, "dtype": "fp16"}
+
+PROBLEMS: dict[str, tuple[dict[str, Any], ...]] = {
+    "all-gather-gemm": tuple({"m": m, "n": 28672, "k": 8192} for m in (16, 256, 1024, 4096)),
+    "gemm-reduce-scatter": tuple({"m": m, "n": 8192, "k": 28672} for m in (512, 4096)),
+    "gemm-all-reduce": tuple({"m": m, "n": 8192, "k": 28672} for m in (1, 64)),
+    "flash-decode": tuple({"batch": b, "kv_len": kv, **HEADS} for b, kv in ((1, 8192), (8, 65536))),
+}
+"""Small, middle and large."""
+
+TOYS: dict[str, tuple[dict[str, Any], ...]] = {
+    "all-gather-gemm": ({"m": 32, "n": 64, "k": 64},),
+    "gemm-reduce-scatter": ({"m": 32, "n": 32, "k": 128},),
+    "gemm-all-reduce": ({"m": 16, "n": 64, "k": 128},),
+    "flash-decode": ({"batch": 1, "q_heads": 4, "kv_heads": 2, "head_dim": 64, "kv_len": 32, "dtype": "fp16"},),
+}
+
+STEPS = ("host", "gaps", "library", "boundary", "synchrony", "locality", "other knobs", "fusion")
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the commands depend on."""
+
+    world_size: int
+    toy: bool
+    budget: str = "20s"
+
+    def problems(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        for workload, several in (TOYS if self.toy else PROBLEMS).items():
+            for fields in several:
+                yield workload, {**fields, "world_size": self.world_size}
+
+
+def name_of(workload: str, fields: dict[str, Any]) -> str:
+    """``all-gather-gemm-m4096``: by the fields that vary."""
+    varied = "-".join(f"{name[0]}{fields[name]}" for name in ("m", "batch", "kv_len") if name in fields)
+    return f"{workload}-{varied}"
+
+
+def steps(options: Options) -> list[Step]:
+    """Tune, then measure, each problem."""
+    found = []
+    for workload, fields in options.problems():
+        words = tuple(word for name, value in fields.items() for word in (f"--{name.replace('_', '-')}", str(value)))
+        search = ("--trials", "6") if options.toy else ("--budget", options.budget)
+        name = name_of(workload, fields)
+        trace = ("--trace", f"{FOLDER}/{name}.trace.json")
+        found += [
+            Step(f"{name}-tuned", ("-m", "autotune.cli", workload, *words, *search, "--json"), 240.0),
+            Step(f"{name}-taxes", ("-m", "autotune.cli", "taxes", workload, *words, *trace, "--json"), 180.0),
+        ]
+    return found
+
+
+def tables(folder: Folder, options: Options) -> str:
+    """A row for each problem that has been measured: each step down, in microseconds."""
+    rows = []
+    for workload, fields in options.problems():
+        name = f"{name_of(workload, fields)}-taxes"
+        step = next(each for each in steps(options) if each.name == name)
+        stored = folder.found(step)
+        if stored is not None:
+            rows.append(row(name.removesuffix("-taxes"), json.loads(stored["found"])))
+    head = ["problem", "E0", *STEPS, "L", "launch tax", "synchrony tax", "locality tax", "late: S, D"]
+    lines = [f"| {' | '.join(cells)} |" for cells in (head, ["---", *["---:"] * (len(head) - 1)], *rows)]
+    return "\n".join(lines) + "\n"
+
+
+def row(name: str, found: dict[str, Any]) -> list[str]:
+    """A problem's cells; a step that several causes share stands under the first of them, named."""
+    heights = {}
+    for step in found["steps"]:
+        first, *others = step["causes"]
+        heights[first] = figure(step) + (f" (with {', '.join(others)})" if others else "")
+    whole = found["rungs"]
+    taxes = ["–" if each is None else figure(each) for each in found["taxes"].values()]
+    late = ", ".join(
+        f"{found['late_slopes'][letter]['microseconds']:.2f}" for letter in "SD" if letter in found["late_slopes"]
+    )
+    top, bottom = (figure(whole[letter]) if letter in whole else "–" for letter in ("E0", "L"))
+    return [name, top, *(heights.get(each, "–") for each in STEPS), bottom, *taxes, late]
+
+
+def figure(of: dict[str, Any]) -> str:
+    """``12.3 ± 0.4``, or ``≈ 0 ± 0.4``."""
+    error = (of["high"] - of["low"]) / 2
+    return f"{'≈ 0' if of['nil'] else format(of['microseconds'], '.2f')} ± {error:.2f}"
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--folder", type=Path, default=Path("taxes"), help="results so far, the database, the traces")
+    parser.add_argument("--world-size", type=int, help="ranks; all GPUs of the machine if not given, two without GPUs")
+    parser.add_argument("--budget", default="20s", help="time to tune each problem")
+    parser.add_argument("--minutes", type=float, help="begin no step that would not end within this time")
+    parser.add_argument(
+        "--table", action="store_true", help="print the tables of what has been measured, and run nothing"
+    )
+    parser.add_argument("--list", action="store_true", help="print the commands, and run nothing")
+    given = parser.parse_args(words)
+    place = here()
+    toy = place["machine"]["kind"] == "interpreter"
+    options = Options(given.world_size or place["machine"]["gpus"] or 2, toy, given.budget)
+    if given.list:
+        for step in steps(options):
+            print(" ".join(step.words))
+        return 0
+    folder = Folder(given.folder, place)
+    if given.table:
+        print(tables(folder, options), end="")
+        return 0
+    deadline = time.monotonic() + 60 * given.minutes if given.minutes else float("inf")
+    undone = run_all(folder, steps(options), deadline)
+    print(tables(folder, options), end="")
+    for line in undone:
+        print(line, file=sys.stderr)
+    return 1 if undone else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,50 @@
+"""The list of taxes to measure on a GPU host, and its table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import taxes
+from fakes import EIGHT_GPUS, FakeGang
+from steps import Folder
+
+from autotune.taxes.measure import Amount, Base, measure
+from autotune.taxes.result import summary
+from autotune.workloads import names as workloads
+from autotune.workloads import workload
+
+AMOUNT = Amount(rounds=2, dose_rounds=1, calls=1, warmup=0, warmed=0.0, late=(0.0, 10.0))
+
+
+def test_every_problem_is_tuned_and_then_measured() -> None:
+    for toy in (False, True):
+        steps = taxes.steps(taxes.Options(4, toy))
+        assert len({step.name for step in steps}) == len(steps)
+        for tuned, measured in zip(steps[::2], steps[1::2], strict=True):
+            assert tuned.words[2] == measured.words[3] and measured.words[2] == "taxes"
+            shared = [word for word in tuned.words[3:] if word in measured.words]
+            assert "--world-size" in shared
+        assert {step.words[3].replace("-", "_") for step in steps[1::2]} <= set(workloads())
+
+
+def test_problems_exist() -> None:
+    for toy in (False, True):
+        for name, fields in taxes.Options(4, toy).problems():
+            found = workload(name)
+            found.problem_type.from_dict(fields)
+
+
+def test_the_table_has_what_was_measured(tmp_path: Path) -> None:
+    found = workload("gemm_all_reduce")
+    problem = found.default_problem(EIGHT_GPUS, 8)
+    config = found.default_config(problem, EIGHT_GPUS).replace(num_stages=3)
+    gang = FakeGang(problem)
+    measured = measure(found, problem, EIGHT_GPUS, gang, config, Base(config, "the winner"), AMOUNT)  # type: ignore[arg-type]
+    row = taxes.row("gemm-all-reduce-m1", summary(measured))
+    names = ["problem", "E0", *taxes.STEPS, "L", "launch tax", "synchrony tax", "locality tax", "late"]
+    cells = dict(zip(names, row, strict=True))
+    assert cells["problem"] == "gemm-all-reduce-m1" and "(with fusion)" in cells["locality"]
+    assert cells["locality tax"] == "–", "there is no rung F"
+    assert cells["late"].startswith("1.00, ")
+    empty = taxes.tables(Folder(tmp_path, {}), taxes.Options(8, False))
+    assert empty.count("\n") == 2, "nothing is invented"

@@ -1,0 +1,187 @@
+"""``tune taxes`` over a gang without ranks, whose rungs take what a formula says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes import EIGHT_GPUS, Bench, FakeGang, formula, latency_of
+
+from autotune.config import Config
+from autotune.db import CacheKey, Store, Winner
+from autotune.outcome import Outcome
+from autotune.ranks.protocol import Failed, Turn
+from autotune.taxes import measure
+from autotune.taxes.result import Taxes
+from autotune.workloads import provenance_of, workload
+
+SIZES: dict[str, list[str]] = {
+    "all-gather-gemm": ["--m", "4096"], "gemm-reduce-scatter": [], "gemm-all-reduce": [], "flash-decode": [],
+}  # fmt: skip
+
+ALL_BUT_W = ["E0", "E1", "G", "B", "S", "D", "F", "L"]
+
+
+@pytest.fixture(autouse=True)
+def _cold(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fake gang need not be warmed."""
+    monkeypatch.setitem(measure.WARMED, "gpu", 0.0)
+
+
+def tuned(bench: Bench, name: str, winner: Config | None = None, stale: bool = False) -> None:
+    """A finished study of the workload's default problem, without a search."""
+    found = workload(name)
+    problem = found.default_problem(bench.machine, 8)
+    with Store.open() as store:
+        provenance = provenance_of(found)
+        if stale:
+            provenance = type(provenance)(**{**vars(provenance), "source_hash": "before"})
+        study = store.study(CacheKey.of(problem, bench.machine), provenance, seed=0, space_size=1)
+        config = winner or found.default_config(problem, bench.machine).replace(
+            num_stages=3
+        )  # the fake gang fails at 6
+        store.finish(study.id, Winner(config, latency_of(formula(config))))
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_all_four_workloads_have_a_ladder(gpus: Bench, name: str) -> None:
+    tuned(gpus, name)
+    found = gpus.json("taxes", name, "--rounds", "4")
+    there = set(found["rungs"])
+    assert there | set(found["missing"]) >= set(ALL_BUT_W)
+    assert there >= {"E0", "E1", "G", "B", "S", "D", "L"}
+    heights = sum(step["microseconds"] for step in found["steps"])
+    whole = found["rungs"]["E0"]["microseconds"] - found["rungs"]["L"]["microseconds"]
+    assert heights == pytest.approx(whole, abs=1e-6)
+    assert found["rounds"] == 4 and not found["interpreted"]
+    assert found["slack"]["S"] is not None and set(found["launch_slopes"]) == {"E1", "G", "B"}
+
+
+def test_taxes_are_what_was_planted(gpus: Bench) -> None:
+    tuned(gpus, "gemm_reduce_scatter")
+    found = gpus.json("taxes", "gemm-reduce-scatter", "--rounds", "6")
+    steps = {"+".join(step["causes"]): step for step in found["steps"]}
+    for name, planted in {"host": 30.0, "gaps": 20.0, "boundary": 5.0, "synchrony": 34.0, "locality": 6.0}.items():
+        assert steps[name]["microseconds"] == pytest.approx(planted, abs=1.5), name
+    assert found["launch_slopes"]["B"]["microseconds"] == pytest.approx(1.5, abs=0.3)
+    assert found["late_slopes"]["S"]["microseconds"] == pytest.approx(1.0, abs=0.05)
+    assert found["late_slopes"]["D"]["microseconds"] == pytest.approx(0.5, abs=0.05)
+    assert found["barrier"]["microseconds"] == pytest.approx(1.5)
+
+
+def test_rungs_take_turns_and_the_order_rotates(gpus: Bench) -> None:
+    tuned(gpus, "gemm_reduce_scatter")
+    assert gpus.tune("taxes", "gemm-reduce-scatter", "--rounds", "3").exit_code == 0
+    turns = [turn for turn in gpus.gangs[-1].turns if isinstance(turn, Turn)][:21]
+    rounds = [[(turn.config, turn.isolated) for turn in turns[i : i + 7]] for i in (0, 7, 14)]
+    assert len({tuple(each) for each in rounds}) == 3 and len({frozenset(each) for each in rounds}) == 1
+    assert rounds[0][0] == (Config({"mode": "bsp", "launch": "eager"}), True)
+
+
+def test_the_text_fits_80_columns_and_is_stored_with_the_study(gpus: Bench) -> None:
+    tuned(gpus, "gemm_all_reduce")
+    result = gpus.tune("taxes", "gemm-all-reduce", "--rounds", "4")
+    assert result.exit_code == 0, result.stderr
+    lines = result.stdout.splitlines()
+    drawn = lines[lines.index("") : lines.index("", lines.index("") + 1)]
+    assert all(len(line) <= 80 for line in drawn) and sum("█" in line for line in drawn) > 8
+    assert "F is missing: a rank's own part takes the same way" in result.stdout
+    assert "locality        not told apart: there is no rung F" in result.stdout
+    assert "stored with study 1; next: tune report gemm-all-reduce" in result.stderr
+    with Store.open(create=False) as store:
+        text = store.taxes(1)
+    assert text is not None
+    taxes = Taxes.from_json(text)
+    assert Taxes.from_json(taxes.to_json()) == taxes and len(taxes.rounds["B"]) == 4
+
+
+def test_a_winner_apart_is_a_rung_of_its_own(gpus: Bench) -> None:
+    tuned(gpus, "all_gather_gemm", Config({"mode": "copy_engine", "transfer_rows": 128, "gemm_streams": 1}))
+    found = gpus.json("taxes", "all-gather-gemm", "--rounds", "3")
+    assert {"W", "D"} <= set(found["rungs"]) and found["steps"][-1]["causes"] == ["fusion"]
+    assert found["steps"][-2]["causes"] == ["other knobs"]
+    assert "the default, for the winner is copy_engine" in gpus.tune("taxes", "all-gather-gemm", "--rounds", "2").stdout
+
+
+def test_a_rung_that_is_wrong_has_no_number(gpus: Bench) -> None:
+    default = workload("all_gather_gemm").default_config(
+        workload("all_gather_gemm").default_problem(EIGHT_GPUS, 8), EIGHT_GPUS
+    )
+    tuned(gpus, "all_gather_gemm", default.replace(num_stages=1))  # the fake gang crashes at its B
+    found = gpus.json("taxes", "all-gather-gemm", "--rounds", "2")
+    assert found["missing"]["B"].startswith("crashed: rank 0: made to end")
+    assert "B" not in found["rungs"] and ["library", "boundary"] in [step["causes"] for step in found["steps"]]
+    assert found["taxes"]["kernel launch"] is None and found["taxes"]["bulk synchrony"] is not None
+
+
+@pytest.mark.parametrize(("ratio", "dropped", "said"), [(0.99, 0, ""), (0.9, 0, "Clocks differed by more than 3 %")])
+def test_clocks_that_differ_are_said(gpus: Bench, ratio: float, dropped: int, said: str) -> None:
+    tuned(gpus, "gemm_all_reduce")
+
+    def throttle(gang: FakeGang) -> None:
+        gang.clock = lambda config: 1980.0 * (ratio if config["mode"] == "bsp" else 1.0)
+
+    gpus.prepare = throttle
+    result = gpus.tune("taxes", "gemm-all-reduce", "--rounds", "3")
+    assert result.exit_code == 0 and ("Clocks differed" in result.stdout) == bool(said)
+    assert gpus.json("taxes", "gemm-all-reduce", "--rounds", "3")["rounds_dropped"] == dropped
+
+
+def fail_late(gang: FakeGang) -> None:
+    gang.turn_failure = Failed(Outcome.TIMED_OUT, "rank 1: a wait in the kernel timed out")
+
+
+def test_a_trace_is_a_file_for_perfetto(gpus: Bench, tmp_path: Path) -> None:
+    tuned(gpus, "gemm_all_reduce")
+    file = tmp_path / "trace.json"
+    result = gpus.tune("taxes", "gemm-all-reduce", "--rounds", "2", "--trace", str(file))
+    assert result.exit_code == 0 and f"to {file}" in result.stderr, result.stderr
+    assert "the twin takes 1.00 times as long" in result.stdout
+    found = json.loads(file.read_text())["traceEvents"]
+    assert {each["ph"] for each in found} == {"M", "X", "i"}
+    assert len({each["pid"] for each in found}) == 16, "eight ranks of S, eight of D"
+    with Store.open(create=False) as store:
+        assert set(Taxes.from_json(store.taxes(1) or "").traces) == {"S", "D"}
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "told"),
+    [
+        (["gemm-all-reduce", "--rounds", "1"], 2, "greater than or equal to 2"),
+        (["gemm-all-reduce", "--m", "5"], 1, "has not been tuned here; tune it first: tune gemm-all-reduce --m 5"),
+        (["flash-decode"], 1, "was tuned before the kernels' sources have changed"),
+        (["gemm-all-reduce", "--world-size", "16"], 2, "this machine has 8 GPUs"),
+        (["gemm-all-reduce", "--regime", "fast"], 2, "regime 'fast': allowed"),
+        (["gemm-all-reduce", "--db", "nowhere.db"], 2, "no database at"),
+        (["gemm-all-reduce", "--trace", "/no/such/folder/x.json"], 2, "folder /no/such/folder does not exist"),
+        (["no-such-thing"], 2, "no workload named"),
+    ],
+)
+def test_bad_input(gpus: Bench, words: list[str], code: int, told: str) -> None:
+    tuned(gpus, "gemm_all_reduce")
+    tuned(gpus, "flash_decode", stale=True)
+    result = gpus.tune("taxes", *words)
+    assert result.exit_code == code and result.stdout == "" and told in result.stderr, result.stderr
+
+
+def test_a_fault_in_a_later_turn_ends_it_and_stores_nothing(gpus: Bench) -> None:
+    tuned(gpus, "gemm_all_reduce")
+    gpus.prepare = fail_late
+    result = gpus.tune("taxes", "gemm-all-reduce", "--rounds", "2")
+    assert result.exit_code == 1 and "failed in a later turn: timed out: rank 1: a wait" in result.stderr
+    with Store.open(create=False) as store:
+        assert store.taxes(1) is None
+    assert gpus.gangs[-1].closed == 1
+
+
+def test_the_interpreter_says_what_its_times_are(laptop: Bench) -> None:
+    assert laptop.tune("gemm-all-reduce", "--trials", "4").exit_code == 0
+    result = laptop.tune("taxes", "gemm-all-reduce")
+    assert result.exit_code == 0 and "its times say nothing about GPUs" in result.stderr
+    assert "Times are from Triton's interpreter on CPUs" in result.stdout
+    assert "Rung E0 is missing: an interpreted call is not enqueued" in result.stdout
+    found: dict[str, Any] = laptop.json("taxes", "gemm-all-reduce")
+    assert found["interpreted"] and found["measured"]["clocks"] == {} and "G" in found["missing"]
+    json.dumps(found)

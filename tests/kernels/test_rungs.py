@@ -1,0 +1,88 @@
+"""The rungs of ``tune taxes``: variants of our kernels that no space has are right, too."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from every_mode import check_all, on_cpu
+from rungs import SMALL
+
+from autotune.config import Config
+from autotune.machine import H100, machine
+from autotune.taxes.measure import ladder_of
+from autotune.workloads import workload
+
+OTHERS: dict[str, dict[str, Any]] = {
+    "all_gather_gemm": {"split_k": 2, "peer_order": "rotate"},
+    "gemm_reduce_scatter": {"mode": "pull", "split_k": 2},
+    "gemm_all_reduce": {"mode": "two_shot", "protocol": "ll", "split_k": 2},
+    "flash_decode": {"block_n": 32, "kv_splits": 2, "reducer": "last", "transfer_heads": 2, "wire": "rounded"},
+}
+"""Knobs of a second config whose kernels differ most from the default's."""
+
+
+def rungs(name: str, problem: Any, config: Config) -> dict[str, Config]:
+    """Those of our own kernels."""
+    found, _ = ladder_of(workload(name), problem, machine(), config, config)
+    return {letter: found[letter] for letter in "BSDF" if letter in found}
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_every_rung_is_right_under_the_interpreter(name: str) -> None:
+    here, found = on_cpu(), workload(name)
+    problem = found.problem_type.from_dict({**SMALL[name], "world_size": 2})
+    default = found.default_config(problem, here)
+    first, second = (rungs(name, problem, each) for each in (default, default.replace(**OTHERS[name])))
+    assert {"B", "S", "D"} <= set(first) == set(second) | ({"F"} if name == "all_gather_gemm" else set())
+    configs = [*first.values(), *(second[letter].replace(**_dose(letter)) for letter in "BS")]
+    check_all(found, problem, configs, {str(default["mode"])})
+
+
+def _dose(letter: str) -> dict[str, int]:
+    """Empty launches are launched in between without harm."""
+    return {"empty_launches": 2} if letter == "B" else {}
+
+
+def test_the_library_takes_empty_launches_too() -> None:
+    here = on_cpu()
+    for name, fields in SMALL.items():
+        found = workload(name)
+        problem = found.problem_type.from_dict({**fields, "world_size": 2})
+        baseline = found.baselines(problem, here)["bsp eager"]
+        check_all(found, problem, [baseline.replace(empty_launches=2)], {"bsp"})
+
+
+LARGE: dict[str, list[dict[str, Any]]] = {
+    "all_gather_gemm": [{"m": 16, "n": 28672, "k": 8192}, {"m": 4096, "n": 28672, "k": 8192}],
+    "gemm_reduce_scatter": [{"m": 512, "n": 8192, "k": 28672}, {"m": 4096, "n": 8192, "k": 28672}],
+    "gemm_all_reduce": [{"m": 1, "n": 8192, "k": 8192}, {"m": 64, "n": 8192, "k": 28672}],
+    "flash_decode": [
+        {"batch": batch, "q_heads": 96, "kv_heads": 12, "head_dim": 128, "kv_len": kv_len, "dtype": "fp16"}
+        for batch, kv_len in ((1, 8192), (8, 65536))
+    ],
+}
+
+
+@pytest.mark.gpu(2)
+@pytest.mark.parametrize("name", LARGE)
+def test_every_rung_is_right_on_gpus(name: str) -> None:
+    here, found = machine(), workload(name)
+    for fields in LARGE[name]:
+        problem = found.problem_type.from_dict({**fields, "world_size": here.gpus})
+        default = found.default_config(problem, here)
+        check_all(found, problem, list(rungs(name, problem, default).values()), {str(default["mode"])})
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_a_rung_that_does_not_exist_is_named_with_its_reason(name: str) -> None:
+    found = workload(name)
+    few_rows = {"m": 16} if name == "all_gather_gemm" else {}
+    problem = found.problem_type.from_dict({**found.default_problem(H100, 4).as_dict(), **few_rows})
+    configs = [found.default_config(problem, H100), *found.first_configs(problem, H100)]
+    splitting = (config for config in configs if config.get("split_k", 2) != 1 and config["mode"] in found.overlapping)
+    config = next(splitting, configs[0])
+    there, missing = ladder_of(found, problem, H100, config, config)
+    assert set(there) | set(missing) - {"W"} == {"E0", "E1", "G", "B", "S", "D", "F"}
+    reasons = {"all_gather_gemm": "does not split K", "gemm_all_reduce": "all ranks add in one order"}
+    assert ("F" in missing) == (name in reasons) and reasons.get(name, "") in missing.get("F", "")
