@@ -59,10 +59,14 @@ def run_ranks(
 
 def start_rank(module: str, log: Path, gpu: bool | str) -> tuple[Process, Connection]:
     """A process that runs the module, and the connection to it; what it prints goes to the log."""
-    return start(module, log, without_gpus() if not gpu else {"CUDA_VISIBLE_DEVICES": "0"} if gpu == "one" else {})
+    if gpu:
+        return start(module, log, {"CUDA_VISIBLE_DEVICES": "0"} if gpu == "one" else {}, imports=IMPORTS)
+    return start(module, log, without_gpus())
 
 
-def start(module: str, log: Path, settings: Mapping[str, str], imports: str = IMPORTS) -> tuple[Process, Connection]:
+def start(
+    module: str, log: Path, settings: Mapping[str, str], imports: str = "rank_imports"
+) -> tuple[Process, Connection]:
     """The same with these environment variables; it finds imported what ``imports`` imports."""
     environment = {**os.environ, **settings}
     ours, theirs = Pipe()

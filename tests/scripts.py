@@ -21,6 +21,7 @@ import torch.distributed as dist
 from ranks_of_functions import DEADLINE, drivers_connection, kill, start, without_gpus
 
 from autotune.processes.python import Process
+from autotune.ranks.gang import IMPORTS
 
 KINDS = ("out", "err")
 GRACE = 30.0
@@ -48,7 +49,10 @@ def run_script(
         for rank in range(max(1, ranks)):
             here = f"{folder}/{rank}"
             mine = environment | ({"RANK": str(rank), "LOCAL_RANK": str(rank)} if ranks else {})
-            process, connection = start("scripts", Path(f"{here}.log"), without_gpus() if interpreted else {})
+            log = Path(f"{here}.log")
+            process, connection = (
+                start("scripts", log, without_gpus()) if interpreted else start("scripts", log, {}, imports=IMPORTS)
+            )
             started.append(process)
             with connection:
                 connection.send((words, mine, f"{here}.out", f"{here}.err"))

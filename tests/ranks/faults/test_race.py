@@ -15,7 +15,9 @@ from autotune.ranks.evaluation import MeasurePlan
 from autotune.ranks.gang import Gang
 from autotune.workloads import Workload, from_reference, registry, workload
 
-RUNS, CAUGHT = 20, 19
+RUNS = 10 if machine().is_interpreter else 20
+CAUGHT = 0.8
+"""Share of the runs: which rank is late is chance."""
 
 PUSH = Config(
     {
@@ -45,7 +47,7 @@ def evaluations(
 
 def check_caught(found: list[Evaluation]) -> None:
     wrong = [each for each in found if each.outcome is Outcome.WRONG_RESULT]
-    assert len(wrong) >= CAUGHT, [(each.outcome, each.reason) for each in found]
+    assert len(wrong) >= CAUGHT * len(found), [(each.outcome, each.reason) for each in found]
 
 
 @pytest.mark.skipif(not machine().is_interpreter, reason="the problem is one for interpreted ranks")

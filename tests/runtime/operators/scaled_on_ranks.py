@@ -92,7 +92,7 @@ def in_place(context: autotune.Context) -> dict[str, bool]:
             others[2] *= factor  # A's scales
             out = call(context, problem, (shard, *others), config=config, in_place=True)
             allowed = found.tolerance_of(problem, config, context.machine)
-            answers[f"{config['mode']} {factor}"] = operation.error_of(out, factor).overall <= allowed.overall
+            answers[f"{config['mode']} {factor}"] = operation.error_of([out], factor).overall <= allowed.overall
         context.release()
     return answers
 
