@@ -6,7 +6,8 @@
                                                           the statements a second that such a fleet asks for
 
 Starts a server of its own (Debian's postgresql). A worker is a thread with a connection of its own; nothing is tuned.
-Client and server share this machine's cores, so a server of its own does better.
+Client and server share this machine's cores, and the workers one Python process, which is the slower part: the CPU time
+of the server per transaction tells what it could do with its cores for itself.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ def work(url: str, name: str, until: float, times: Times, together: threading.Ba
             times.take("end", lambda claim=claim, lease=lease: store.fleet.end(claim.attempt, lease, "done"))
 
 
-def load(url: str, workers: int, seconds: float) -> None:
+def load(server: Any, url: str, workers: int, seconds: float) -> None:
     """All workers at once, each on a host of its own."""
     from small_fleet import host, wanted
 
@@ -84,16 +85,20 @@ def load(url: str, workers: int, seconds: float) -> None:
             until = time.monotonic() + seconds + workers * 0.05
             ends = [pool.submit(work, url, f"host{i}", until, times, together) for i in range(workers)]
             together.wait()
-            begin = time.monotonic()
+            begin, before, own = time.monotonic(), server.cpu_seconds(), time.process_time()
             for end in ends:
                 end.result()
-            wall = time.monotonic() - begin
+            wall, own = time.monotonic() - begin, time.process_time() - own
+        time.sleep(1.0)  # connections end
+        spent = server.cpu_seconds() - before
         done = store.fleet.counts().done
     steps = len(times.seconds["claim"])
     assert done == steps, "nothing is lost, nothing is done twice"
     total = sum(map(len, times.seconds.values()))
     print(f"{workers} workers, {wall:.1f} s: {steps} problems, {total / wall:.0f} transactions a second")
     times.show(wall)
+    print(f"CPU a transaction: server {1e3 * spent / total:.2f} ms, so {total / spent:.0f} a second on one core; "
+          f"client {1e3 * own / total:.2f} ms")  # fmt: skip
 
 
 def simulate(url: str, hosts: int, problems: int) -> None:
@@ -162,7 +167,7 @@ def main() -> None:
         if asked.simulate:
             simulate(url, asked.hosts, asked.problems)
         else:
-            load(url, asked.workers, asked.seconds)
+            load(server, url, asked.workers, asked.seconds)
 
 
 if __name__ == "__main__":

@@ -8,26 +8,27 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
+import fleet_night as night
 import postgres_server
 import pytest
 
 from autotune.db import Store
 from autotune.db.fleet_records import Counts
 
-pytest.importorskip("ray", reason="no Ray here: pip install 'iris-autotune[fleet]'")
-
-import fleet_night as night
-
-pytestmark = pytest.mark.slow
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(find_spec("ray") is None, reason="no Ray here: pip install 'iris-autotune[fleet]'"),
+]
 
 ENTRY = "  - {{workload: gemm-all-reduce, m: {m}, n: 64, k: 64, trials: 1, effort: quick, world_size: {ranks}}}\n"
 
 
 @pytest.fixture(scope="module")
 def nodes() -> Iterator[night.Nodes]:
-    """Three nodes of different widths, with token authentication."""
+    """Three nodes of different widths, with token authentication, which Ray reads when it is imported first."""
     night.with_tokens()
     cluster = night.Nodes(night.WIDTHS)
     yield cluster
