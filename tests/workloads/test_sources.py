@@ -81,7 +81,7 @@ print("done", Path(sys.modules["autotune"].__file__).parents[1] == root)
 def test_a_change_in_any_module_that_a_built_in_workload_comes_to_makes_its_results_stale(tmp_path: Path) -> None:
     files = {name: sorted(str(file.relative_to(PACKAGE.parent)) for file in closure(name)) for name in BUILT_IN}
     for name, found in files.items():
-        assert {f"autotune/kernels/{name}/device.py", "autotune/kernels/launching/plan.py", "autotune/heap/device.py",
+        assert {f"autotune/kernels/{name}/launch.py", "autotune/kernels/launching/plan.py", "autotune/heap/device.py",
                 "autotune/heap/gpu.py", "autotune/ranks/measure.py"} <= set(found)  # fmt: skip
     shutil.copytree(PACKAGE, tmp_path / "autotune", ignore=shutil.ignore_patterns("__pycache__"))
     command = [sys.executable, "-c", CHANGES, json.dumps(files), str(tmp_path)]
