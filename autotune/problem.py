@@ -91,6 +91,12 @@ class Problem:
         return {f.name: v for f in fields if (v := getattr(self, f.name)) != f.default or not f.metadata.get("late")}
 
     @classmethod
+    def in_order(cls) -> list[dataclasses.Field[Any]]:
+        """The fields as people see them: what has to be given, the ranks after the sizes, then the rest as declared."""
+        optional = {field.name: field.default is not dataclasses.MISSING for field in dataclasses.fields(cls)}
+        return sorted(dataclasses.fields(cls), key=lambda field: (optional[field.name], field.name == "world_size"))
+
+    @classmethod
     def late_defaults(cls) -> dict[str, Any]:
         """What a problem's text means for the fields that it leaves out."""
         return {field.name: field.default for field in dataclasses.fields(cls) if field.metadata.get("late")}

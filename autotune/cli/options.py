@@ -77,7 +77,7 @@ class Request:
     @property
     def size_names(self) -> list[str]:
         """Dimensions of the problem, without the world size."""
-        fields = dataclasses.fields(self.workload.problem_type)
+        fields = self.workload.problem_type.in_order()
         return [f.name for f in fields if f.metadata["kind"] == "size" and f.name != "world_size"]
 
     def world_size(self, machine: Machine) -> int:
@@ -136,8 +136,7 @@ def with_problem_options(
     fields that are not given mean any value, not their default.
     """
     own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
-    # First what has no default: the sizes.
-    fields = sorted(dataclasses.fields(face.problem_type), key=lambda field: field.default is not dataclasses.MISSING)
+    fields = face.problem_type.in_order()
     names = [field.name for field in fields]
     taken = sorted({parameter.name for parameter in own} & set(names))
     if taken:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 from autotune.config import Config
@@ -30,10 +29,10 @@ def problem_type(name: str) -> type[Problem] | None:
 
 
 def fields_in_order(key: CacheKey, workload: Workload | None = None) -> dict[str, Any]:
-    """The problem's fields in the order of their declaration; as stored where the workload is not known."""
+    """The problem's fields in the order of ``Problem.in_order``; as stored where the workload is not known."""
     values = key.fields
     kind = workload.problem_type if workload is not None else None if key.is_kernel else problem_type(key.workload)
-    declared = [field.name for field in dataclasses.fields(kind)] if kind is not None else []
+    declared = [field.name for field in kind.in_order()] if kind is not None else []
     return {name: values[name] for name in [*declared, *values] if name in values}
 
 
