@@ -185,7 +185,7 @@ def _annotation(field: dataclasses.Field[Any], several: bool, defaults: bool) ->
         case "size":
             return Annotated[int | None, typer.Option(option, help=text, metavar="N", parser=_integer)]
         case "number":
-            return Annotated[float | None, typer.Option(option, help=text, metavar="X")]
+            return Annotated[float | None, typer.Option(option, help=text, metavar="X", **shown)]
         case "choice":
             words = one_of(field.metadata["allowed"])
             return Annotated[str | None, typer.Option(option, help=text, **words, **shown)]
