@@ -88,7 +88,7 @@ def test_exclusive_problems_have_a_host_to_themselves(nodes: night.Nodes, url: s
             assert all(count == 1 for count in hosts.values())
             seen = max(seen, len(hosts))
             time.sleep(0.5)
-        assert store.fleet.counts() == Counts(done=5)
+        assert store.fleet.counts() == Counts(done=5), process.communicate()
     assert seen > 1, "several hosts at once"
     process.communicate()
 
