@@ -32,7 +32,7 @@ def report(text: str) -> Report:
     return Report(
         of.key, of.provenance, of.key.fields, 1, 0, 9, of.finished_at, of.winner.config, LATENCY,
         (Speedup(text, SLOWER, ratio(SLOWER, LATENCY)),), Limit({text: LATENCY}, {text: ratio(LATENCY, LATENCY)}, text),
-        None, {}, (), (), (), (), (), (), 9, 0, 1.0, 1.0, notes=(text,), repeat=text,
+        None, {}, (), (), None, (), (), (), (), 9, 0, 1.0, 1.0, notes=(text,), repeat=text,
     )  # fmt: skip
 
 

@@ -23,7 +23,7 @@ def test_markdown_says_the_verdict_first_with_device_date_and_versions(report: R
     for heading in ("Against the baselines", "The limit", "The 10 best", "How evaluations ended", "dimension mattered"):
         assert heading in text
     assert "| change from the winner" in text
-    assert "`tune all-gather-gemm --dtype bf16 --world-size 8 " in text and " --m 4096 " in text
+    assert "`tune all-gather-gemm --m 4096 " in text and " --world-size 8 --dtype bf16 " in text
 
 
 def test_every_table_of_the_markdown_is_whole(report: Report) -> None:

@@ -138,9 +138,8 @@ def test_the_first_line_is_the_verdict(
 
 def test_the_command_that_makes_it_again_and_the_configs_to_copy(study: Study) -> None:
     text = Parsed(to_html(study)).text
-    command = "tune all-gather-gemm --dtype bf16 --world-size 8 "
     assert study.winner is not None
-    assert re.search(rf"{command}.*--m 4096 .* --seed 0 --force", text)
+    assert re.search("tune all-gather-gemm --m 4096 .*--world-size 8 --dtype bf16 .* --seed 0 --force", text)
     assert json.dumps(dict(study.winner)) in text and "config = autotune.Config({'mode': 'push', " in text
     assert f"--config '{config_text(study.winner)}'" in text, "in the space's order"
 
