@@ -6,7 +6,8 @@
     python bench/check_power.py --gpu                   two ranks on this machine's GPUs, in turns on one: all
                                                         mutants, at sizes that take a GPU its time
 
-The mutants are a table (``mutants.py``). Each is made in a copy of the package, and evaluated there as a trial is; what
+The mutants are a table (``mutants.py``), their problems another (``mutant_cases.py``). Each is made in a copy of the
+package, and evaluated there as a trial is; what
 passes goes through the proof that a winner has to pass. Cases are evaluated unbroken, too: all of these have to pass.
 """
 
@@ -29,7 +30,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from mutants import CASES, MUTANTS, Case, Mutant
+from mutant_cases import CASES, Case
+from mutants import MUTANTS, Mutant
 
 PACKAGE = Path(__file__).parent.parent / "autotune"
 RANKS = 2

@@ -55,7 +55,7 @@ class HostRecord:
     kind: Kind
     findings: tuple[Finding, ...] = ()
     broken: str = ""
-    """What the doctor found broken; empty if nothing."""
+    """The doctor's broken findings; empty if there are none."""
     set_aside: str = ""
     """Why it gets no more problems; empty if it does."""
 
@@ -94,7 +94,7 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Listed:
-    """A problem of the list."""
+    """A wanted problem, its state, and the hosts that it failed on."""
 
     id: int
     wanted: Wanted
@@ -140,7 +140,7 @@ class Attempt:
 
 @dataclass(frozen=True)
 class Counts:
-    """Problems by state."""
+    """Numbers of problems, by state."""
 
     wanted: int = 0
     running: int = 0
@@ -156,7 +156,7 @@ class Counts:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A fleet at one moment."""
+    """All that ``status`` and ``watch`` show, read in one transaction."""
 
     counts: Counts
     running: Sequence[UnderWay]

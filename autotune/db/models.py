@@ -211,7 +211,7 @@ class FleetHost(Base):
     driver: Mapped[str] = mapped_column(Text)
     examined_at: Mapped[str] = mapped_column(Text)
     broken: Mapped[str] = mapped_column(Text, server_default="")
-    """What the doctor found broken; empty if nothing."""
+    """The doctor's broken findings; empty if there are none."""
     set_aside: Mapped[str] = mapped_column(Text, server_default="")
     """Why it gets no more problems; empty if it does."""
 

@@ -1,4 +1,4 @@
-"""What changed between two collections of results: faster or slower beyond the noise, new, missing."""
+"""The changes between two collections of results: faster or slower beyond the noise, new, missing."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ OF_THE_KEY = ("workload", "device", "arch", "interconnect", "world_size", "regim
 OF_THE_PROVENANCE = ("source_hash", "space", "triton", "iris", "torch", "driver")
 DATES = ("since", "until")
 NAMES = (*DATES, *OF_THE_KEY, *OF_THE_PROVENANCE)
-"""What entries can be chosen by; dates are those of finishing."""
+"""Properties to choose entries by; dates are those of finishing."""
 
 
 def _test(name: str, value: str) -> Callable[[Entry], bool]:

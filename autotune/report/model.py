@@ -124,7 +124,7 @@ class Report:
     taxes: tuple[Tax, ...]
     """As far as the finals tell them."""
     ladder: Taxes | None
-    """What ``tune taxes`` has measured; None if it was not run."""
+    """The measurements of ``tune taxes``; None if it was not run."""
     best: tuple[Ranked, ...]
     endings: tuple[Ending, ...]
     disqualified: tuple[Ranked, ...]

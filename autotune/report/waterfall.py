@@ -101,7 +101,7 @@ def table(taxes: Taxes) -> list[tuple[str, str]]:
 
 
 def notes(taxes: Taxes) -> list[str]:
-    """What a reader has to know of the numbers: missing rungs, dropped rounds, clocks."""
+    """Notes on the numbers: missing rungs, dropped rounds, clocks."""
     lines = [INTERPRETER_NOTE] if taxes.interpreted else []
     lines += [f"Rung {letter} is missing: {reason}." for letter, reason in taxes.missing.items()]
     lines.append(f"The tile is that of {taxes.origin}.")
@@ -116,7 +116,7 @@ def notes(taxes: Taxes) -> list[str]:
 
 
 def _why(taxes: Taxes, causes: tuple[str, ...]) -> str:
-    """Which rungs are missing that a tax needs."""
+    """The missing rungs that a tax needs."""
     rungs = taxes.rungs
     letters = [letter for letter, cause in ladder.CAUSES.items() if cause in causes]
     order = list(ladder.RUNGS)

@@ -52,7 +52,7 @@ def estimate(rounds: Sequence[float]) -> Estimate:
 
 
 def difference(above: Sequence[float], below: Sequence[float]) -> Estimate:
-    """How much more ``above`` takes than ``below``, round by round."""
+    """The mean of ``above`` less ``below``, round by round."""
     return estimate([one - other for one, other in zip(above, below, strict=True)])
 
 

@@ -60,7 +60,7 @@ class Ranks(Protocol):
 
 @dataclass(frozen=True)
 class Amount:
-    """How much is measured."""
+    """Numbers of rounds and calls, and the doses."""
 
     rounds: int
     dose_rounds: int

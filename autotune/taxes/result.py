@@ -24,7 +24,7 @@ Doses = dict[float, Rounds]
 
 @dataclass(frozen=True)
 class Taxes:
-    """What ``tune taxes`` has measured of a study's problem. Times are in microseconds, of the slowest rank."""
+    """The measurements of ``tune taxes`` for a study's problem. Times are in microseconds, of the slowest rank."""
 
     winner: Config
     base: Config
@@ -138,7 +138,7 @@ class Taxes:
 
 
 def summary(taxes: Taxes) -> dict[str, Any]:
-    """What follows from the measurements, as plain values: for ``--json`` and for programs."""
+    """Steps, taxes and slopes of the measurements, as plain values: for ``--json`` and for programs."""
     rungs = {letter: taxes.of_rung(letter) for letter in taxes.rungs}
     found = {tax: taxes.of_tax(tax) for tax in ladder.TAXES}
     return {

@@ -19,7 +19,7 @@ KEPT_PROGRAMS = 16
 
 @dataclass(frozen=True)
 class Event:
-    """What one program did, in microseconds since all ranks passed a barrier."""
+    """One program's events, in microseconds since all ranks passed a barrier."""
 
     launch: int
     program: int

@@ -20,7 +20,7 @@ from autotune.machine import Machine
 from autotune.problem import Problem
 from autotune.workloads.comparison import distance, drawn, drawn_bias, drawn_deep, drawn_scales
 from autotune.workloads.input_sets import InputSets, poison
-from autotune.workloads.launched import LaunchedOperation, LaunchedWorkload, Operands
+from autotune.workloads.launched import LaunchedOperation, LaunchedWorkload, Operands, eager_and_graph
 from autotune.workloads.roofline import gemm_latency
 from autotune.workloads.tolerance import Error
 
@@ -88,11 +88,7 @@ class GemmWorkload(LaunchedWorkload):
 
     def baselines(self, problem: Any, machine: Machine) -> dict[str, Config]:
         """The library's GEMM and its collective: eager, and as a CUDA graph where there are graphs."""
-        both = {
-            "bsp eager": Config({"mode": "bsp", "launch": "eager"}),
-            "bsp graph": Config({"mode": "bsp", "launch": "graph"}),
-        }
-        return {name: c for name, c in both.items() if self.space.violation(c, problem, machine) is None}
+        return eager_and_graph(self.space, {"bsp": Config({"mode": "bsp"})}, problem, machine)
 
     def predict(self, problem: Any, config: Config, machine: Machine) -> float | None:
         return gemm_latency(problem, self.kernels.knobs.of(config), machine)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Generic
 
 import torch
@@ -14,6 +14,7 @@ from autotune.kernels.launching.contract import Kernels, P, S, Setup, T
 from autotune.kernels.launching.plan import Compiled, compile_all
 from autotune.machine import Machine
 from autotune.problem import Problem
+from autotune.search_spaces import Space
 from autotune.workloads.interface import Operation, Run, Workload
 
 SPARE_BYTES = 1 << 20
@@ -104,6 +105,14 @@ class LaunchedOperation(Operation, Generic[P, T, S]):
     def timed_out(self) -> bool:
         """True if a wait in the kernels timed out since ``prepare``."""
         return self._setup is not None and self._setup.timed_out()
+
+
+def eager_and_graph(
+    space: Space, ways: Mapping[str, Config], problem: Problem, machine: Machine
+) -> dict[str, Config]:  # fmt: skip
+    """Baselines: each of the library's ways called eagerly, and as a CUDA graph where there are graphs."""
+    found = {f"{name} {how}": way.replace(launch=how) for name, way in ways.items() for how in ("eager", "graph")}
+    return {name: config for name, config in found.items() if space.violation(config, problem, machine) is None}
 
 
 def _empty(device: torch.device, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:

@@ -13,6 +13,7 @@ from pathlib import Path
 import check_power
 import mutants
 import pytest
+from mutant_cases import CASES
 
 from autotune.config import Config
 from autotune.machine import INTERPRETED, Machine, machine
@@ -27,7 +28,7 @@ FOUR = (*TWO, "ag ragged: the last of K is lost", "rs push: no bias")
 
 def test_every_mutant_can_be_made() -> None:
     for mutant in mutants.MUTANTS:
-        assert mutant.case in mutants.CASES
+        assert mutant.case in CASES
         ast.parse(check_power.applied(mutant))
 
 
@@ -46,9 +47,9 @@ def test_a_snippet_that_is_gone_is_an_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("gpu", [False, True], ids=["interpreter", "gpu"])
-@pytest.mark.parametrize("name", mutants.CASES)
+@pytest.mark.parametrize("name", CASES)
 def test_cases_are_valid(name: str, gpu: bool) -> None:
-    case, here = (mutants.CASES[name].on_gpu(), H200) if gpu else (mutants.CASES[name], INTERPRETED)
+    case, here = (CASES[name].on_gpu(), H200) if gpu else (CASES[name], INTERPRETED)
     if not gpu and all(mutant.hardware for mutant in mutants.MUTANTS if mutant.case == name):
         pytest.skip("for GPUs alone")
     found = workload(case.workload)

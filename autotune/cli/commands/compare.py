@@ -36,7 +36,7 @@ def compare(
     output_file: Output = None,
     json: Json = False,
 ) -> None:
-    """What got faster or slower from A to B beyond the noise, what is new, what is missing.
+    """Compare two collections of results: faster or slower from A to B beyond the noise, new, missing.
 
     Exit code 0 if nothing is slower, 1 if something is, 2 for bad input. Both may be the same database:
     tune compare cache.db cache.db --a until=2026-11-01 --b since=2026-11-02.

@@ -106,7 +106,7 @@ def _emptied(table: str) -> Path:
 
 
 def _steps(result: Result, replay: Replay, place: Path) -> list[str]:
-    """What the trials took when they were measured, and what to do next."""
+    """The time of the trials when they were measured, and the next commands."""
     if result.entry is None:
         return ["", "Interrupted. Next:  tune demo"]
     from autotune.recordings.tables import names

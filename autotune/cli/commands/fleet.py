@@ -181,7 +181,7 @@ def _check_work(wanted: list[Wanted]) -> None:
 
 
 def _done(store: Store) -> set[tuple[CacheKey, Provenance]]:
-    """What the cache has already."""
+    """The problems that the cache has already."""
     return {(entry.key, entry.provenance) for entry in store.entries()}
 
 

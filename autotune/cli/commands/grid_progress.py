@@ -1,4 +1,4 @@
-"""How far a grid is: sizes done and left, the time that they take, the rows so far."""
+"""The progress of a grid: sizes done and left, the time that they take, the rows so far."""
 
 from __future__ import annotations
 

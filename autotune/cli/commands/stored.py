@@ -69,7 +69,7 @@ def report(
     context: typer.Context, format: reports.Format = "md", output: Output = None, all: reports.All = False,
     open: reports.Open = False, db: Database = None,
 ) -> None:  # fmt: skip
-    """As of a workload."""
+    """Report the results that are stored under this name."""
     reports.write(_wanted(context, db), format, output, db, open, all)
 
 
@@ -77,7 +77,7 @@ def export(
     context: typer.Context, format: sharing.Format = "json", output: Output = None, device: sharing.Device = None,
     by: sharing.By = None, db: Database = None,
 ) -> None:  # fmt: skip
-    """As of a workload."""
+    """Write the results that are stored under this name to a file."""
     sharing.write(_wanted(context, db, device), format, output, by, db)
 
 

@@ -21,13 +21,12 @@ from autotune.kernels.launching.contract import Call, Kernels
 from autotune.kernels.launching.graphs import graphed
 from autotune.kernels.launching.knobs import Knobs
 from autotune.kernels.launching.plan import Launch
+from autotune.kernels.launching.scratch import poison_inbox
 from autotune.kernels.launching.tensors import TORCH_DTYPES, Allocate, Run
 from autotune.machine import Machine
 
 MODES = {"one_shot": device.ONE_SHOT, "two_shot": device.TWO_SHOT}
 LARGEST_BLOCK = 16
-NAN_LL_WORD = 0x7FC07FC0
-"""An LL word whose data is NaN in every element type and whose flag, zero, no launch waits for."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +60,7 @@ class Scratch:
     def poison(self) -> None:
         """Fill with NaN what a right launch writes before it reads it."""
         for inbox in (self.inbox, self.sums):
-            inbox.fill_(math.nan if inbox.dtype.is_floating_point else NAN_LL_WORD)
+            poison_inbox(inbox)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-NAN_LL_WORD = 0x7FC07FC0
-"""An LL word whose data is NaN in every element type and whose flag, zero, no launch waits for."""
+from autotune.kernels.launching.scratch import poison_inbox
 
 
 @dataclass(frozen=True)
@@ -41,4 +40,4 @@ class Scratch:
     def poison(self) -> None:
         """Fill with NaN what a right launch writes before it reads it."""
         for inbox in (self.inbox, self.results):
-            inbox.fill_(float("nan") if inbox.dtype.is_floating_point else NAN_LL_WORD)
+            poison_inbox(inbox)

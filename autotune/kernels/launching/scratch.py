@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -12,6 +13,9 @@ from autotune.heap.arena import SymmetricHeap
 from autotune.kernels.launching.tensors import Allocate
 
 S = TypeVar("S")
+
+NAN_LL_WORD = 0x7FC07FC0
+"""An LL word whose data is NaN in every element type and whose flag, zero, no launch waits for."""
 
 
 def share(heap: SymmetricHeap, allocate: Callable[[Allocate, Allocate], S]) -> S:
@@ -28,6 +32,11 @@ def share(heap: SymmetricHeap, allocate: Callable[[Allocate, Allocate], S]) -> S
     scratch = allocate(on_the_heap, functools.partial(_zeros, heap.device))
     heap.barrier()
     return scratch
+
+
+def poison_inbox(inbox: torch.Tensor) -> None:
+    """Fill an inbox, of elements or of LL words (int64), with NaN."""
+    inbox.fill_(math.nan if inbox.dtype.is_floating_point else NAN_LL_WORD)
 
 
 def _zeros(device: torch.device, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:

@@ -52,7 +52,7 @@ class Study:
 
     @property
     def repeat(self) -> str:
-        """What tunes it again."""
+        """The command that tunes it again."""
         return repeat_of(self.record.key, self.problem, self.record.origin, self.record.seed, self.command)
 
     @property

@@ -26,7 +26,7 @@ from autotune.workloads.comparison import drawn, farthest, rounded
 from autotune.workloads.gemm import FACTORS, OF_A_LIBRARY, ring
 from autotune.workloads.input_sets import InputSets, poison
 from autotune.workloads.interface import Run
-from autotune.workloads.launched import LaunchedOperation, LaunchedWorkload, Operands
+from autotune.workloads.launched import LaunchedOperation, LaunchedWorkload, Operands, eager_and_graph
 from autotune.workloads.tolerance import Error, Tolerance
 
 OF_THE_NORM = 2.0
@@ -136,8 +136,7 @@ class AllReduceNormWorkload(LaunchedWorkload):
         norm = untuned("library_collective", problem, machine)
         assert norm is not None, problem
         ways = {"bsp": Config({"mode": "bsp"}), "bsp fused norm": norm}
-        found = {f"{name} {how}": way.replace(launch=how) for name, way in ways.items() for how in ("eager", "graph")}
-        return {name: config for name, config in found.items() if SPACE.violation(config, problem, machine) is None}
+        return eager_and_graph(SPACE, ways, problem, machine)
 
     def tolerance_of(self, problem: AllReduceNorm, config: Config, machine: Machine) -> Tolerance:
         """Each part is rounded where it is ours; see ``ring`` for the library's."""

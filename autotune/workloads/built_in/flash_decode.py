@@ -26,7 +26,7 @@ from autotune.search_spaces.flash_decode import SPACE, default_config, first_con
 from autotune.workloads.comparison import distance, drawn, drawn_scales
 from autotune.workloads.input_sets import SETS, InputSets, poison
 from autotune.workloads.interface import Run
-from autotune.workloads.launched import LaunchedOperation, LaunchedWorkload, Operands
+from autotune.workloads.launched import LaunchedOperation, LaunchedWorkload, Operands, eager_and_graph
 from autotune.workloads.roofline import flash_decode_latency
 from autotune.workloads.tolerance import Error, Tolerance
 
@@ -183,14 +183,14 @@ class _Queries(InputSets):
 
 def part_config(problem: FlashDecode, machine: Machine) -> Config:
     """The default's local kernels as separate launches that each make sense alone, the reduction included."""
-    return bulk_synchronous(problem, machine, launch_as="eager").replace(reducer="kernel")
+    return bulk_synchronous(problem, machine).replace(reducer="kernel")
 
 
-def bulk_synchronous(problem: FlashDecode, machine: Machine, launch_as: str) -> Config:
-    """The default's local kernels around the library's all-gather."""
+def bulk_synchronous(problem: FlashDecode, machine: Machine) -> Config:
+    """The default's local kernels around the library's all-gather, called eagerly."""
     default = default_config(problem, machine)
     shared = {d.name: default[d.name] for d in SPACE.dimensions_of("bsp") if d.name in default}
-    return Config({**shared, "mode": "bsp", "launch": launch_as})
+    return Config({**shared, "mode": "bsp", "launch": "eager"})
 
 
 def _kind_of_scales(k_scale: torch.Tensor | None, v_scale: torch.Tensor | None, kv_heads: int) -> str:
@@ -236,8 +236,7 @@ class FlashDecodeWorkload(LaunchedWorkload):
 
     def baselines(self, problem: FlashDecode, machine: Machine) -> dict[str, Config]:
         """The default's local kernels and the library's all-gather: eager, and as a CUDA graph where there are any."""
-        both = {f"bsp {way}": bulk_synchronous(problem, machine, way) for way in ("eager", "graph")}
-        return {name: c for name, c in both.items() if SPACE.violation(c, problem, machine) is None}
+        return eager_and_graph(SPACE, {"bsp": bulk_synchronous(problem, machine)}, problem, machine)
 
     def rungs(self, problem: FlashDecode, config: Config, machine: Machine) -> Mapping[str, Config | str]:
         """B has a launch for attention, reduction, exchange and combination each; S has barriers instead of these

@@ -22,7 +22,7 @@ from autotune.workloads.comparison import drawn, drawn_bias, farthest, rounded_p
 from autotune.workloads.gemm import ring
 from autotune.workloads.input_sets import poison
 from autotune.workloads.interface import Run
-from autotune.workloads.launched import Operands
+from autotune.workloads.launched import Operands, eager_and_graph
 from autotune.workloads.tolerance import Error, Tolerance
 
 
@@ -88,8 +88,7 @@ class GemmAllReduceNormWorkload(GemmAllReduceWorkload):
         norm = untuned("library_collective", problem, machine)
         assert norm is not None, problem
         ways = {"bsp": Config({"mode": "bsp"}), "bsp fused norm": norm}
-        found = {f"{name} {how}": way.replace(launch=how) for name, way in ways.items() for how in ("eager", "graph")}
-        return {name: config for name, config in found.items() if SPACE.violation(config, problem, machine) is None}
+        return eager_and_graph(SPACE, ways, problem, machine)
 
     def tolerance_of(self, problem: Any, config: Config, machine: Machine) -> Tolerance:
         """Each part is rounded, and the sum, where they are ours; then the total, and the norm."""

@@ -175,7 +175,7 @@ def speedup_of(of: Point) -> Ratio | None:
 
 
 def margin_text(of: Point) -> str:
-    """What the next mode takes, in words."""
+    """The next mode's time, in words."""
     if of.margin is None:
         return "no other mode measured"
     tie = ", a tie" if of.tied else ""

@@ -1,4 +1,4 @@
-"""What a collection of studies lacks: results that are stale here, sizes that others have, studies without an end."""
+"""The gaps in a collection of studies: results that are stale here, sizes that others have, studies without an end."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ class Line:
     """Problems that differ in one size alone."""
 
     name: str
-    """What tells it from the other lines."""
+    """Its label among the lines."""
     problem: dict[str, object]
     """Of one of them."""
     points: dict[int, Point]

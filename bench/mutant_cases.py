@@ -1,0 +1,166 @@
+"""The problems and configs whose evaluation has to find a mutant out, on two ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+TILE = {
+    "block_m": 16, "block_n": 32, "block_k": 32, "group_m": 1, "num_warps": 4, "num_stages": 2, "loads": "pointer",
+}  # fmt: skip
+PUSH = {
+    **TILE, "mode": "push", "schedule": "tile", "transfer_rows": 16, "comm_programs": 1, "copy_kib": 2,
+    "peer_order": "rotate", "push_site": "same_launch", "head_start": 0, "split_k": 1, "preload_b": False,
+    "k_chunks": 1,
+}  # fmt: skip
+STAGED = {name: value for name, value in PUSH.items() if name != "push_site"} | {"mode": "pull_staged"}
+GATHER = {"mode": "own_collective", "comm_programs": 2, "copy_kib": 2, "peer_order": "rotate"}
+SCATTER = {
+    **TILE, "mode": "push", "schedule": "tile", "peer_order": "rotate", "signals": "at_once", "split_k": 1,
+    "transfer_tiles": 1,
+}  # fmt: skip
+SUM = {"sum_block": 512, "sum_warps": 4}
+REDUCE = {
+    **TILE, "mode": "one_shot", "schedule": "tile", "programs_per_unit": 1, "combine": "sender", "protocol": "signal",
+    "split_k": 1,
+}  # fmt: skip
+DECODE = {
+    "mode": "fused", "block_n": 16, "kv_splits": 2, "heads_per_program": 2, "num_warps": 2, "num_stages": 2,
+    "table_reads": "ahead", "program_order": "heads", "reducer": "trailing", "transfer_heads": 1, "combine_heads": 1,
+    "wire": "fp32", "exchange": "one_shot", "combine_site": "same_launch", "protocol": "signal",
+}  # fmt: skip
+BARE = ("mode", "block_n", "kv_splits", "heads_per_program", "num_warps", "num_stages", "table_reads", "program_order")
+ALL_GATHER = {name: DECODE[name] for name in (*BARE, "reducer", "transfer_heads", "combine_heads", "wire")}
+
+NORM = {"mode": "one_shot", "norm_rows": 2, "norm_warps": 2, "senders": 0, "protocol": "signal"}
+
+AG = {"m": 64, "n": 128, "k": 64, "bias": True}
+RS = {"m": 64, "n": 64, "k": 128, "bias": True}
+AR = {"m": 16, "n": 64, "k": 128, "bias": True}
+ARN = {"m": 7, "n": 264, "eps": 0.5}
+FD = {"batch": 1, "q_heads": 4, "kv_heads": 2, "head_dim": 64, "kv_len": 72, "page_size": 16, "dtype": "fp16"}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A workload's problem on two ranks, and a config."""
+
+    workload: str
+    problem: Mapping[str, Any]
+    config: Mapping[str, Any]
+
+    def on_gpu(self) -> Case:
+        """The same at a size and with tiles that a GPU takes its time for; what is ragged stays so."""
+        scale, knobs = ON_GPU[self.workload]
+        problem = {
+            name: value * scale[name] + (value % 8 if name in GEMM else 0) if name in scale else value
+            for name, value in self.problem.items()
+        }
+        config = {
+            name: min(value * knobs[name], LARGEST.get(name, value * knobs[name])) if name in knobs else value
+            for name, value in self.config.items()
+        }
+        return Case(self.workload, problem, config)
+
+
+GEMM = ("m", "n", "k")
+LARGEST = {"block_m": 256, "block_k": 128, "transfer_rows": 256}
+
+ON_GPU: Mapping[str, tuple[Mapping[str, int], Mapping[str, int]]] = {
+    "all_gather_gemm": (
+        {"m": 32, "n": 64, "k": 32},
+        {"block_m": 8, "block_n": 4, "block_k": 2, "num_warps": 2, "transfer_rows": 8, "comm_programs": 8}
+        | {"copy_kib": 4},
+    ),
+    "gemm_reduce_scatter": (
+        {"m": 32, "n": 64, "k": 32},
+        {"block_m": 8, "block_n": 4, "block_k": 2, "num_warps": 2, "transfer_rows": 16, "sum_block": 4, "sum_warps": 2},
+    ),
+    "gemm_all_reduce": ({"n": 128, "k": 64}, {"block_n": 2, "block_k": 4}),
+    "all_reduce_norm": ({"m": 16, "n": 16}, {"norm_warps": 8}),
+    "flash_decode": ({"q_heads": 8, "kv_heads": 4, "kv_len": 128}, {"block_n": 4, "kv_splits": 8, "num_warps": 2}),
+}
+"""By workload: how many times larger the problem's sizes and the config's numbers are on GPUs."""
+
+
+def _gather(config: Mapping[str, Any], problem: Mapping[str, Any] | None = None, **knobs: Any) -> Case:
+    return Case("all_gather_gemm", {**AG, **(problem or {})}, {**config, **knobs})
+
+
+def _scatter(config: Mapping[str, Any], problem: Mapping[str, Any] | None = None, **knobs: Any) -> Case:
+    return Case("gemm_reduce_scatter", {**RS, **(problem or {})}, {**config, **knobs})
+
+
+def _reduce(problem: Mapping[str, Any] | None = None, **knobs: Any) -> Case:
+    return Case("gemm_all_reduce", {**AR, **(problem or {})}, {**REDUCE, **knobs})
+
+
+def _norm(**knobs: Any) -> Case:
+    return Case("all_reduce_norm", ARN, {**NORM, **knobs})
+
+
+def _decode(problem: Mapping[str, Any] | None = None, **knobs: Any) -> Case:
+    return Case("flash_decode", {**FD, **(problem or {})}, {**DECODE, **knobs})
+
+
+RAGGED = {"m": 68, "n": 84, "k": 70}
+"""Edges in every direction: nothing divides."""
+
+PULL = {**TILE, "mode": "pull", "schedule": "tile"}
+
+FP8 = {"dtype": "fp8", "b_order": "nk", "scales": "row"}
+BLOCKS = {**FP8, "scales": "block", "n": 160, "k": 512}
+"""Two blocks of B in either direction, on each rank."""
+
+CASES: Mapping[str, Case] = {
+    "ag push": _gather(PUSH),
+    "ag tma": _gather(PUSH, loads="tma"),
+    "ag fanout": _gather(PUSH, peer_order="fanout"),
+    "ag ragged": _gather(PUSH, RAGGED),
+    "ag units": _gather(PUSH, block_m=32),
+    "ag chunks": _gather(PUSH, k_chunks=2),
+    "ag split": _gather(PUSH, {"k": 96}, split_k=2),
+    "ag K": _gather(PUSH, {"layout": "k"}),
+    "ag own stream": _gather(PUSH, push_site="same_stream"),
+    "ag staged": _gather(STAGED),
+    "ag staged deep": _gather(STAGED, {"m": 256, "k": 256, "n": 64}, block_m=128, block_k=256, transfer_rows=128),
+    "ag pull": _gather(PULL),
+    "ag pull ragged": _gather(PULL, RAGGED),
+    "ag gather": _gather(GATHER),
+    "ag gather wide": _gather(GATHER, {"n": 512, "k": 512}),
+    "ag copies": _gather({"mode": "copy_engine", "transfer_rows": 16, "gemm_streams": 1}),
+    "ag scales": _gather(PUSH, FP8),
+    "ag scales staged": _gather(STAGED, FP8),
+    "ag scales pull": _gather(PULL, FP8),
+    "ag scales gather": _gather(GATHER, FP8),
+    "ag blocks": _gather(PUSH, {**BLOCKS, "n": 128, "k": 256}, k_chunks=2, block_k=128),
+    "rs scales": _scatter(SCATTER, FP8),
+    "rs blocks": _scatter(SCATTER, {**BLOCKS, "m": 32}, block_k=128),
+    "ar scale": _reduce({**FP8, "scales": "tensor"}),
+    "rs push": _scatter(SCATTER),
+    "rs units": _scatter(SCATTER, transfer_tiles=2),
+    "rs late": _scatter(SCATTER, schedule="persistent", signals="next_turn"),
+    "rs pull": _scatter(SCATTER, mode="pull"),
+    "rs split": _scatter(SCATTER, split_k=2),
+    "rs gather": _scatter({"mode": "own_collective", **SUM}),
+    "rs copies": _scatter({"mode": "copy_engine", "transfer_rows": 16, "gemm_streams": 1, **SUM}),
+    "arn one": _norm(),
+    "arn two": _norm(mode="two_shot"),
+    "arn ll": _norm(protocol="ll", senders=2),
+    "arn senders": _norm(senders=2),
+    "ar one": _reduce(),
+    "ar two": _reduce(mode="two_shot"),
+    "ar ll": _reduce(protocol="ll"),
+    "ar two ll": _reduce(mode="two_shot", protocol="ll"),
+    "ar separate": _reduce(combine="separate"),
+    "ar split": _reduce(split_k=2),
+    "fd signal": _decode(),
+    "fd ll": _decode(protocol="ll"),
+    "fd two shot": _decode(exchange="two_shot"),
+    "fd last": _decode(reducer="last"),
+    "fd kernel": _decode(reducer="kernel", combine_site="next_launch"),
+    "fd cap": _decode({"batch": 2, "soft_cap": 3, "ragged": True}),
+    "fd cache": _decode({"kv_dtype": "fp8", "kv_scales": "head"}),
+    "fd gather": Case("flash_decode", FD, {**ALL_GATHER, "mode": "iris_all_gather", "launch": "eager"}),
+}
