@@ -205,11 +205,11 @@ class Stopwatch:
                 break
         return took * 1e6
 
-    def _latest(self, moment: float) -> float:
+    def _latest(self, value: float) -> float:
         """The largest on any rank."""
-        value = torch.tensor([moment], dtype=torch.float64)
-        dist.all_reduce(value, dist.ReduceOp.MAX, group=self._heap.group)
-        return value.item()
+        largest = torch.tensor([value], dtype=torch.float64)
+        dist.all_reduce(largest, dist.ReduceOp.MAX, group=self._heap.group)
+        return largest.item()
 
     def _host_time(self, call: Callable[[], None]) -> float:
         self._heap.host_barrier()
@@ -234,7 +234,13 @@ class Stopwatch:
             after.record()
         torch.cuda.synchronize()
         device = [before.elapsed_time(after) * 1e3 for before, after in events[warmup:]]
-        return Timed(device, [self._enqueueing(call, HOST_CALLS if working < HOST_AHEAD_FROM else FEW_HOST_CALLS)])
+        return Timed(device, [self._enqueueing(call, self._host_calls(working))])
+
+    def _host_calls(self, working: float) -> int:
+        """The number of calls by which the host is timed, the same on all ranks; ``working``: seconds of one on this
+        rank. Ranks that disagree would wait in a kernel for calls that are never made.
+        """
+        return HOST_CALLS if self._latest(working) < HOST_AHEAD_FROM else FEW_HOST_CALLS
 
     def _enqueueing(self, call: Callable[[], None], calls: int) -> float:
         """Microseconds that the host takes per call to enqueue calls back to back, as an eager program does."""

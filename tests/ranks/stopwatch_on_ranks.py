@@ -1,16 +1,17 @@
-"""Functions that the stopwatch's tests run on every rank: rank 0 comes to barriers that rank 1 has missed."""
+"""Functions that the stopwatch's tests run on every rank, where the ranks differ."""
 
 from __future__ import annotations
 
 import dataclasses
 from typing import Any
 
+import torch
 import torch.distributed as dist
 
 from autotune.errors import MissedBarrier
 from autotune.heap import open_heap
 from autotune.machine import machine
-from autotune.ranks.measure import Stopwatch
+from autotune.ranks.measure import HOST_AHEAD_FROM, Stopwatch
 
 FEW_POLLS = 1 << 8
 
@@ -42,3 +43,22 @@ def missed_meanwhile(_: Any) -> str:
     except MissedBarrier as error:
         return str(error)
     return "measured"
+
+
+def near_the_threshold(_: Any) -> list[int]:
+    """The calls by which a host is timed, where rank 0 finds them shorter than the threshold and rank 1 longer; on a
+    GPU also those that a whole timing has made.
+    """
+    watch = Stopwatch(open_heap(1 << 20, dist.new_group(backend="gloo")), machine(), FEW_POLLS << 12)
+    seconds = HOST_AHEAD_FROM * (1.5 if dist.get_rank() else 0.5)
+    numbers = [watch._host_calls(seconds)]
+    if not machine().is_interpreter:
+        cycles, made = int(seconds * watch.clock() * 1e6), []
+
+        def call() -> None:
+            made.append(None)
+            torch.cuda._sleep(cycles)
+
+        watch.time(call, warmup=1, iterations=2)
+        numbers.append(len(made))
+    return numbers

@@ -14,6 +14,7 @@ from autotune.machine import machine
 from autotune.outcome import Outcome
 from autotune.ranks.evaluation import MeasurePlan
 from autotune.ranks.gang import Gang
+from autotune.ranks.measure import FEW_HOST_CALLS
 from autotune.ranks.protocol import Failed, Measure, Request
 from autotune.ranks.rank import Rank
 from autotune.workloads import workload
@@ -30,6 +31,12 @@ def test_a_timing_in_which_a_rank_did_not_come_says_so(tmp_path: Path) -> None:
     first, second = run_ranks(ON_RANKS, "missed_meanwhile", 2, tmp_path, seconds=270)
     assert "missed the barrier" in first
     assert second == "measured", "it came to all barriers that it knew of"
+
+
+@pytest.mark.parametrize("gpu", [False, pytest.param("one", marks=pytest.mark.gpu)], ids=["interpreter", "GPU"])
+def test_ranks_make_equally_many_calls_however_long_each_finds_them(tmp_path: Path, gpu: bool | str) -> None:
+    first, second = run_ranks(ON_RANKS, "near_the_threshold", 2, tmp_path, gpu=gpu, seconds=270)
+    assert first == second == ([FEW_HOST_CALLS, 2 + 3 + FEW_HOST_CALLS] if gpu else [FEW_HOST_CALLS])
 
 
 def test_a_missed_barrier_is_an_outcome_and_no_number() -> None:
