@@ -1,4 +1,4 @@
-"""SwiGLU and GeGLU behind all-gather + GEMM are right in every mode: under the interpreter, and on all GPUs there are."""
+"""All-gather + GEMM with SwiGLU or GeGLU is right in every mode: under the interpreter, and on all GPUs there are."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ TILES = [
 @pytest.mark.parametrize(
     "fields",
     [
-        {"m": 64, "n": 128, "k": 64, "epilogue": "swiglu", "bias": True},
+        {"m": 32, "n": 128, "k": 64, "epilogue": "swiglu", "bias": True},
         {"m": 22, "n": 84, "k": 72, "epilogue": "swiglu", "b_order": "nk", "dtype": "fp16"},
         {"m": 22, "n": 84, "k": 72, "epilogue": "geglu", "gate_up": "interleaved", "bias": True},
         {"m": 9, "n": 64, "k": 160, "epilogue": "geglu_tanh", "layout": "k", "dtype": "fp32"},
         {"m": 32, "n": 96, "k": 64, "epilogue": "swiglu", "scales": "row", "bias": True, **FP8},
-        {"m": 22, "n": 320, "k": 256, "epilogue": "swiglu", "scales": "block", **FP8},
+        {"m": 10, "n": 320, "k": 256, "epilogue": "swiglu", "scales": "block", **FP8},
     ],
     ids=lambda fields: "-".join(map(str, fields.values())),
 )
 def test_every_mode_is_right_under_the_interpreter(fields: dict[str, Any]) -> None:
     here = on_cpu()
     problem = WORKLOAD.problem_type(world_size=2, **fields)
-    check_all(WORKLOAD, problem, few(variants(WORKLOAD, problem, here, TILES), 2), MODES)
+    check_all(WORKLOAD, problem, few(variants(WORKLOAD, problem, here, TILES), 1), MODES)
 
 
 @pytest.mark.parametrize("epilogue", ["swiglu", "geglu", "geglu_tanh"])
