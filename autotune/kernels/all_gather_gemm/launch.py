@@ -23,7 +23,7 @@ from autotune.kernels.all_gather_gemm.scratch import Scratch
 from autotune.kernels.gemm.problem import blocks
 from autotune.kernels.launching.contract import Call, Kernels
 from autotune.kernels.launching.empty import empty_launches
-from autotune.kernels.launching.gemm import GemmKnobs, GemmTensors
+from autotune.kernels.launching.gemm import GemmKnobs, GemmTensors, readable
 from autotune.kernels.launching.graphs import graphed
 from autotune.kernels.launching.plan import Launch, in_order
 from autotune.kernels.launching.streams import side_stream
@@ -127,6 +127,14 @@ class AllGatherGemmKernels(Kernels[AllGatherGemm, AllGatherGemmKnobs, GemmTensor
             push, gemm = launches
             return _SideStream(push, gemm, side_stream(heap, "push"))
         return in_order(launches)
+
+    def readable(
+        self, problem: AllGatherGemm, knobs: AllGatherGemmKnobs, name: str, operand: torch.Tensor
+    ) -> torch.Tensor:  # fmt: skip
+        """A is sent without gaps; but where peers read a copy of it anyway, that is made from A of any strides."""
+        if name == "a" and knobs.mode in READ_BY_PEERS and not problem.in_place:
+            return operand
+        return readable(name, operand)
 
     def library(self, call: Call[AllGatherGemm, AllGatherGemmKnobs, GemmTensors, None]) -> Run:
         """``bsp``"""
