@@ -148,7 +148,7 @@ class AllReduceNormKernels(Kernels[AllReduceNorm, NormKnobs, Tensors, Scratch]):
         (launch,) = launches
 
         def reduce_then_norm() -> None:
-            self._all_reduce(call.tensors)
+            self._all_reduce(call.tensors, call.group)
             launch.run()
 
         return graphed(reduce_then_norm) if call.knobs.launch == "graph" else reduce_then_norm
@@ -161,18 +161,18 @@ class AllReduceNormKernels(Kernels[AllReduceNorm, NormKnobs, Tensors, Scratch]):
         tensors, problem = call.tensors, call.problem
 
         def run() -> None:
-            library_norm(problem, tensors, self._all_reduce(tensors))
+            library_norm(problem, tensors, self._all_reduce(tensors, call.group))
 
         return graphed(run) if call.knobs.launch == "graph" else run
 
     def _summed(self, tensors: Tensors) -> torch.Tensor:
         return tensors.x if self._in_place else tensors.total
 
-    def _all_reduce(self, tensors: Tensors) -> torch.Tensor:
+    def _all_reduce(self, tensors: Tensors, group: Any) -> torch.Tensor:
         summed = self._summed(tensors)
         if not self._in_place:
             summed.copy_(tensors.x)
-        torch.distributed.all_reduce(summed)
+        torch.distributed.all_reduce(summed, group=group)
         return summed
 
 
