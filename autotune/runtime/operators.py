@@ -169,7 +169,8 @@ def gemm_all_reduce(
 
 def all_reduce_norm(
     context: Context, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor,
-    *, eps: float = 1e-6, out: tuple[torch.Tensor, torch.Tensor] | None = None, config: Config | None = None,
+    *, eps: float = 1e-6, in_place: bool = False, out: tuple[torch.Tensor, torch.Tensor] | None = None,
+    config: Config | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     """RMSNorm of (sum over ranks of x) + residual, and that total, by the tuned config, on the current stream.
 
@@ -177,11 +178,18 @@ def all_reduce_norm(
     are contiguous and bf16, fp16 or fp32. Returns normed [m, n], which is total / rms(total) * weight, and total
     [m, n], the residual of the next layer; rms is the root of a row's mean square + ``eps``. The modes of our kernels
     give the same bits on every rank. ``out`` is (normed, total), which share no memory with an operand.
+    In the library's modes its all-reduce overwrites its operand, so ``x`` is copied first. With ``in_place`` it is not:
+    the contents of ``x`` are undefined afterwards. That is another problem, with a tuned config of its own. Under
+    ``torch.compile`` ``x`` is copied in any case.
 
     Raises InvalidProblem where shapes, strides or types do not fit, HeapExhausted where the context's heap is too
     small, and on the first call of a problem what ``lookup`` raises.
     """
-    normed, total = _ALL_REDUCE_NORM.all_of(context, (x, residual, weight), (eps,), out, config)
+    # A graph must not hold a call that overwrites what its schema calls an input.
+    in_place = in_place and not torch.compiler.is_compiling()
+    normed, total = _ALL_REDUCE_NORM.all_of(context, (x, residual, weight), (eps, in_place), out, config)
+    if in_place:
+        torch.autograd.graph.increment_version(x)
     return normed, total
 
 

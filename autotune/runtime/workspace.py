@@ -100,9 +100,10 @@ class Workspace:
         return run
 
     def _check_in_place(self, first: torch.Tensor | None) -> None:
-        if first is not self.shard and getattr(self.problem, "in_place", False):
-            assert first is not None and self.shard is not None
-            if first.data_ptr() != self.shard.data_ptr():
+        shard = self.shard
+        if first is not shard and shard is not None and getattr(self.problem, "in_place", False):
+            assert first is not None
+            if first.data_ptr() != shard.data_ptr():
                 raise InvalidProblem("in_place=True: a must be the tensor of all_gather_shard")
 
 
