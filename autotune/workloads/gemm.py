@@ -78,6 +78,16 @@ class GemmWorkload(LaunchedWorkload):
         made: Problem = problem
         return made
 
+    def filled(self, world_size: int, operands: Operands) -> Operands | None:
+        """A without rows, and what has its rows."""
+        a = operands[0]
+        if a is None or a.dim() != 2 or a.shape[0] != 0:
+            return None
+        return [
+            each.new_empty((world_size, *each.shape[1:])) if each is not None and each.shape[:1] == (0,) else each
+            for each in operands
+        ]
+
     def out_dtype(self, operands: Operands, options: Sequence[Any]) -> torch.dtype:
         """The one that is asked for, else the default beside A's."""
         a, asked = operands[0], dict(zip(self.options, options, strict=True))["out_dtype"]
