@@ -28,8 +28,8 @@ def is_ragged(rows: Sequence[int], heap: SymmetricHeap, a: torch.Tensor, dim: in
     """True if shards with these rows along ``dim``, ``a`` being ours, need padding. Raises InvalidProblem."""
     if len(rows) != heap.world_size or min(rows) < 0 or a.shape[dim] != rows[heap.rank] or dim == a.dim() - 1:
         raise InvalidProblem(
-            f"rows={list(rows)}, a {list(a.shape)} on rank {heap.rank}: a number for each of {heap.world_size} ranks is "
-            f"needed, ours being the size of a in gather_dim={dim}, which must not be the last dimension"
+            f"rows={list(rows)}, a {list(a.shape)} on rank {heap.rank}: a number for each of {heap.world_size} ranks "
+            f"is needed, ours being the size of a in gather_dim={dim}, which must not be the last dimension"
         )
     if in_place:
         raise InvalidProblem("rows with in_place: shards of unequal length are copied")

@@ -108,11 +108,12 @@ class GemmWorkload(LaunchedWorkload):
 def _element_types(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None, out: torch.dtype) -> str:
     """Our name of A's element type. Raises InvalidProblem where the others' do not go with it."""
     dtype = NAMES.get(a.dtype, "")
-    if dtype not in FP8:
-        return element_type({"a": a, "b": b, "bias": bias}, TORCH_DTYPES)
-    with_a = OPERAND_DTYPES[COMBINATIONS[dtype].b]
-    if b.dtype != with_a:
-        raise InvalidProblem(f"a is {a.dtype}, b is {b.dtype}; with such an a, b must be {with_a}")
+    if dtype in FP8:
+        with_a = OPERAND_DTYPES[COMBINATIONS[dtype].b]
+        if b.dtype != with_a:
+            raise InvalidProblem(f"a is {a.dtype}, b is {b.dtype}; with such an a, b must be {with_a}")
+    else:
+        element_type({"a": a, "b": b}, TORCH_DTYPES)
     if bias is not None and bias.dtype != out:
         raise InvalidProblem(f"bias is {bias.dtype}; it must be of the result's type, {out}")
     return dtype
