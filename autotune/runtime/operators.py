@@ -54,6 +54,7 @@ def all_gather_gemm(
     *, scale_a: torch.Tensor | None = None, scale_b: torch.Tensor | None = None,
     out_dtype: torch.dtype | None = None, fast_accum: bool = False, layout: str = "rows",
     gather_dim: int | None = None, rows: Sequence[int] | None = None, in_place: bool = False,
+    epilogue: str = "none", gate_up: str = "halves",
     out: torch.Tensor | None = None, config: Config | None = None,
 ) -> torch.Tensor:  # fmt: skip
     """C = all_gather(A) @ B (+ bias) with the tuned config for this problem, on the current stream. Collective.
@@ -74,25 +75,27 @@ def all_gather_gemm(
     all of A, and in layout ``k`` those of its rows, must be the same on every rank. ``fast_accum`` lets sm_90 add up in
     its tensor cores, less exactly.
 
+    With ``epilogue`` ``swiglu``, ``geglu`` or ``geglu_tanh`` ``b`` holds gate and up, and C [m, n_local / 2] is
+    activation(gate) * up, the bias added before. ``gate_up`` says how they lie in ``b``: ``halves`` [gate, up], or
+    ``interleaved``, column by column.
+
     Raises InvalidProblem where shapes, strides or types do not fit or ``a`` is not that tensor, HeapExhausted where the
     context's heap is too small, and on the first call of a problem what ``lookup`` raises.
     """
-    folding = None
-    if gather_dim is not None or rows is not None or a.dim() != 2:
+    plain = gather_dim is None and rows is None and a.dim() == 2
+    dim = 0
+    if not plain:
         dim = dimension("gather_dim", _default_dim(layout) if gather_dim is None else gather_dim, a)
         layout = _layout_of(dim == a.dim() - 1, layout, gather_dim)
-        if rows is not None and is_ragged(rows, context.heap, a, dim, in_place):
+    options = layout, in_place, _word(out_dtype), fast_accum, epilogue, gate_up
 
-            def gather(a: torch.Tensor, scale_a: torch.Tensor | None) -> torch.Tensor:
-                return all_gather_gemm(
-                    context, a, b, bias, scale_a=scale_a, scale_b=scale_b, out_dtype=out_dtype, fast_accum=fast_accum,
-                    gather_dim=dim, config=config,
-                )  # fmt: skip
+    def gather(a: torch.Tensor, scale_a: torch.Tensor | None, out: torch.Tensor | None = None) -> torch.Tensor:
+        folding = None if plain else gathered(a, dim, context.heap.world_size)
+        return folded(_ALL_GATHER_GEMM, context, folding, (a, b, bias, scale_a, scale_b), options, out, config)
 
-            return gather_ragged(gather, rows, dim, a, scale_a, out)
-        folding = gathered(a, dim, context.heap.world_size)
-    options = layout, in_place, _word(out_dtype), fast_accum
-    return folded(_ALL_GATHER_GEMM, context, folding, (a, b, bias, scale_a, scale_b), options, out, config)
+    if rows is None or not is_ragged(rows, context.heap, a, dim, in_place):
+        return gather(a, scale_a, out)
+    return gather_ragged(gather, rows, dim, a, scale_a, out)
 
 
 def _default_dim(layout: str) -> int:

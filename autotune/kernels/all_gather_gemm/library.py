@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
+from autotune.kernels.all_gather_gemm.activation import multiply_and_activate
 from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
 from autotune.kernels.all_gather_gemm.scratch import Scratch
-from autotune.kernels.gemm.library import multiply
 from autotune.kernels.launching.gemm import GemmTensors
 from autotune.kernels.launching.plan import Launch
 from autotune.kernels.launching.tensors import Run
@@ -32,7 +32,7 @@ def bulk_synchronous(problem: AllGatherGemm, tensors: GemmTensors, group: Any, b
         torch.distributed.all_gather_into_tensor(gathered, a if by_rows else a.t().contiguous(), group)
         for launch in between:
             launch.run()
-        multiply(problem, gathered if by_rows else gathered.t(), None, tensors, tensors.c, tensors.bias)
+        multiply_and_activate(problem, gathered if by_rows else gathered.t(), None, tensors, tensors.c)
 
     return run
 
@@ -52,7 +52,7 @@ def _scaled(problem: AllGatherGemm, tensors: GemmTensors, group: Any, between: S
         for launch in between:
             launch.run()
         whole, *scales = [_joined(each, problem.rows_layout) for each in gathered]
-        multiply(problem, whole, scales[0] if scales else scale_a, tensors, tensors.c, tensors.bias)
+        multiply_and_activate(problem, whole, scales[0] if scales else scale_a, tensors, tensors.c)
 
     return run
 
@@ -85,4 +85,4 @@ def gather_and_multiply(gather: Launch, problem: AllGatherGemm, tensors: GemmTen
     """The same with our own kernel instead of the library's collective; in either layout A arrives untransposed."""
     gather.run()
     scales = tensors.scale_a if scratch.scale_inbox is None else scratch.scale_inbox
-    multiply(problem, scratch.inbox, scales, tensors, tensors.c, tensors.bias)
+    multiply_and_activate(problem, scratch.inbox, scales, tensors, tensors.c)

@@ -77,7 +77,8 @@ def right(context: autotune.Context) -> dict[str, bool]:
             errors = [operation.error_of([each], 1.0) for each in (out, again)]
             near = all(e.overall <= allowed.overall and e.element <= allowed.element for e in errors)
             way = "looked up" if config is None else config["mode"]
-            answers[f"{problem.workload} {problem.dtype} {problem.scales} {way}"] = near and out.dtype == TORCH_DTYPES[problem.result_dtype]
+            name = f"{problem.workload} {problem.dtype} {problem.scales} {way}"
+            answers[name] = near and out.dtype == TORCH_DTYPES[problem.result_dtype]
         context.release()
     return answers
 
