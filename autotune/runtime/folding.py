@@ -92,12 +92,10 @@ def scattered(a: torch.Tensor, dim: int, world_size: int) -> Folding:
 
 
 def folded(
-    operator: Operator, context: Context, folding: Folding | None, operands: Operands, options: tuple[Any, ...],
+    operator: Operator, context: Context, folding: Folding, operands: Operands, options: tuple[Any, ...],
     out: torch.Tensor | None, config: Config | None,
 ) -> torch.Tensor:  # fmt: skip
-    """A call whose first operand, its scales and result have the dimensions of ``folding``; None: they are matrices."""
-    if folding is None:
-        return operator(context, operands, options, out, config)
+    """A call whose first operand, its scales and result have the dimensions of ``folding``."""
     a, b, bias, scale_a, scale_b = operands
     assert a is not None
     if scale_a is not None and scale_a.dim() == a.dim():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -82,15 +83,15 @@ def all_gather_gemm(
     Raises InvalidProblem where shapes, strides or types do not fit or ``a`` is not that tensor, HeapExhausted where the
     context's heap is too small, and on the first call of a problem what ``lookup`` raises.
     """
-    plain = gather_dim is None and rows is None and a.dim() == 2
-    dim = 0
-    if not plain:
-        dim = dimension("gather_dim", _default_dim(layout) if gather_dim is None else gather_dim, a)
-        layout = _layout_of(dim == a.dim() - 1, layout, gather_dim)
+    if gather_dim is None and rows is None and a.dim() == 2:
+        options: tuple[Any, ...] = layout, in_place, _word(out_dtype), fast_accum, epilogue, gate_up
+        return _ALL_GATHER_GEMM(context, (a, b, bias, scale_a, scale_b), options, out, config)
+    dim = dimension("gather_dim", _default_dim(layout) if gather_dim is None else gather_dim, a)
+    layout = _layout_of(dim == a.dim() - 1, layout, gather_dim)
     options = layout, in_place, _word(out_dtype), fast_accum, epilogue, gate_up
 
     def gather(a: torch.Tensor, scale_a: torch.Tensor | None, out: torch.Tensor | None = None) -> torch.Tensor:
-        folding = None if plain else gathered(a, dim, context.heap.world_size)
+        folding = gathered(a, dim, context.heap.world_size)
         return folded(_ALL_GATHER_GEMM, context, folding, (a, b, bias, scale_a, scale_b), options, out, config)
 
     if rows is None or not is_ragged(rows, context.heap, a, dim, in_place):
@@ -146,16 +147,13 @@ def gemm_reduce_scatter(
     Raises InvalidProblem where shapes, strides or types do not fit or the ranks do not divide m, HeapExhausted where
     the context's heap is too small, and on the first call of a problem what ``lookup`` raises.
     """
-    options, parts = (_word(out_dtype), fast_accum), divisor(reduce_op, context.heap.world_size)
-    if a.dim() == 2 and scatter_dim == 0:
-        folding = None
-    else:
-        dim = dimension("scatter_dim", scatter_dim, a)
-        if dim == a.dim() - 1:
-            return columns_scattered(
-                _GEMM_REDUCE_SCATTER, context, (a, b, bias, scale_a, scale_b), options, parts, out, config
-            )
-        folding = scattered(a, dim, context.heap.world_size)
+    options, operands = (_word(out_dtype), fast_accum), (a, b, bias, scale_a, scale_b)
+    if a.dim() == 2 and scatter_dim == 0 and reduce_op == "sum":
+        return _GEMM_REDUCE_SCATTER(context, operands, options, out, config)
+    parts, dim = divisor(reduce_op, context.heap.world_size), dimension("scatter_dim", scatter_dim, a)
+    if dim == a.dim() - 1:
+        return columns_scattered(_GEMM_REDUCE_SCATTER, context, operands, options, parts, out, config)
+    folding = scattered(a, dim, context.heap.world_size)
     operands = a, b, multiplied(bias, parts), scale_a, scale_b
     return divided(folded(_GEMM_REDUCE_SCATTER, context, folding, operands, options, out, config), parts)
 
@@ -177,10 +175,12 @@ def gemm_all_reduce(
     Raises InvalidProblem where shapes, strides or types do not fit, HeapExhausted where the context's heap is too
     small, and on the first call of a problem what ``lookup`` raises.
     """
-    options, parts = (deterministic, _word(out_dtype), fast_accum), divisor(reduce_op, context.heap.world_size)
-    folding = None if a.dim() == 2 else by_rows(a)
+    options, operands = (deterministic, _word(out_dtype), fast_accum), (a, b, bias, scale_a, scale_b)
+    if a.dim() == 2 and reduce_op == "sum":
+        return _GEMM_ALL_REDUCE(context, operands, options, out, config)
+    parts = divisor(reduce_op, context.heap.world_size)
     operands = a, b, multiplied(bias, parts), scale_a, scale_b
-    return divided(folded(_GEMM_ALL_REDUCE, context, folding, operands, options, out, config), parts)
+    return divided(folded(_GEMM_ALL_REDUCE, context, by_rows(a), operands, options, out, config), parts)
 
 
 def all_reduce_norm(

@@ -61,5 +61,5 @@ def test_scales_that_do_not_fit_are_refused_with_the_shapes_that_do(pair: Pair) 
 
 def test_compiled_calls_give_what_eager_ones_do(pair: Pair) -> None:
     for answers in (answer["compiled"] for answer in pair):
-        assert len(answers) == 6
+        assert len(answers) == 8
         assert all(answers.values()), answers
