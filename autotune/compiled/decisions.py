@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from autotune.compiled.patterns import Candidate, NoMatch, shape_of, shares_of
 from autotune.db import Entry
@@ -19,6 +18,7 @@ from autotune.errors import AutotuneError
 from autotune.outcome import Regime
 from autotune.problem import Problem
 from autotune.runtime.context import Context
+from autotune.runtime.groups import process_group, ranks_of
 from autotune.runtime.lookup import choose
 from autotune.workloads import workload
 from autotune.workloads.launched import LaunchedWorkload
@@ -78,13 +78,9 @@ class Table:
         return Verdict(problem, options, replaced, reason)
 
     def _check_group(self, candidate: Candidate) -> None:
-        group = candidate.group
-        if isinstance(group, str):
-            resolve: Any = dist.distributed_c10d._resolve_process_group  # type: ignore[attr-defined]
-            group = resolve(group)
-        ranks = dist.get_process_group_ranks(group)
-        if ranks != list(range(self.ranks)):
-            raise NoMatch(f"the collective is among ranks {ranks}, the context among {list(range(self.ranks))}")
+        ranks, ours = ranks_of(process_group(candidate.group)), self.context.ranks
+        if ranks != ours:
+            raise NoMatch(f"the collective is among ranks {list(ranks)}, the context among {list(ours)}")
 
     def _served(self, found: LaunchedWorkload, problem: Problem) -> tuple[Entry | None, str]:
         try:

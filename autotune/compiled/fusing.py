@@ -88,7 +88,7 @@ class Fusing(CustomGraphPass):
 
     def uuid(self) -> str:
         """For the compiler's cache: this code, the context in the graph, and what decides."""
-        return f"{_source()} {self.table.context.handle} {self.table.ranks} {self.table.digest}"
+        return f"{_source()} {self.table.context.handle} {self.table.context.ranks} {self.table.digest}"
 
 
 def _found(graph: Graph, table: Table) -> Iterator[tuple[Line, Candidate | None, Verdict | None]]:

@@ -50,7 +50,7 @@ def all_gather_gemm(
     context: Context, a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None = None,
     *, scale_a: torch.Tensor | None = None, scale_b: torch.Tensor | None = None,
     out_dtype: torch.dtype | None = None, fast_accum: bool = False, layout: str = "rows",
-    gather_dim: int | None = None, in_place: bool = False,
+    gather_dim: int | None = None, in_place: bool = False, epilogue: str = "none", gate_up: str = "halves",
     out: torch.Tensor | None = None, config: Config | None = None,
 ) -> torch.Tensor:  # fmt: skip
     """C = all_gather(A) @ B (+ bias) with the tuned config for this problem, on the current stream. Collective.
@@ -70,6 +70,10 @@ def all_gather_gemm(
     all of A, and in layout ``k`` those of its rows, must be the same on every rank. ``fast_accum`` lets sm_90 add up in
     its tensor cores, less exactly.
 
+    With ``epilogue`` ``swiglu``, ``geglu`` or ``geglu_tanh`` ``b`` holds gate and up, and C [m, n_local / 2] is
+    activation(gate) * up, the bias added before. ``gate_up`` says how they lie in ``b``: ``halves`` [gate, up], or
+    ``interleaved``, column by column.
+
     Raises InvalidProblem where shapes, strides or types do not fit or ``a`` is not that tensor, HeapExhausted where the
     context's heap is too small, and on the first call of a problem what ``lookup`` raises.
     """
@@ -78,7 +82,7 @@ def all_gather_gemm(
         dim = dimension("gather_dim", _default_dim(layout) if gather_dim is None else gather_dim, a)
         layout = _layout_of(dim == a.dim() - 1, layout, gather_dim)
         folding = gathered(a, dim, context.heap.world_size)
-    options = layout, in_place, _word(out_dtype), fast_accum
+    options = layout, in_place, _word(out_dtype), fast_accum, epilogue, gate_up
     return folded(_ALL_GATHER_GEMM, context, folding, (a, b, bias, scale_a, scale_b), options, out, config)
 
 
