@@ -296,7 +296,7 @@ MUTANTS: list[Mutant] = [
         ("tiles are signalled before they are stored", "ar one", (AR_SENT + AR_SIGNAL, AR_SIGNAL + AR_SENT)),
         ("the owner adds no bias", "ar two", ("                total = add_bias(total, bias, n * BLOCK_N, N, BLOCK_N)\n", "                total = total\n")),
         ("the owner adds no residual", "ar residual two", ("                total = add_residual(total,", "                total + 0 * add_residual(total,")),
-        ("residual twice", "ar residual two", ("residual=residual if MODE != TWO_SHOT else None", "residual=residual")),
+        ("the owner and every rank add the residual", "ar residual two", ("residual=residual if MODE != TWO_SHOT else None", "residual=residual")),
         ("bias twice", "ar two", ("False, BIAS and MODE != TWO_SHOT,", "False, BIAS,")),
         ("rank 1 is an epoch ahead", "ar one", ("epoch = wide_epoch(epoch_counter)\n                traces.begin(trace, traces.SENT, item", "epoch = wide_epoch(epoch_counter) + rank\n                traces.begin(trace, traces.SENT, item")),
         ("finishes before it has read the epoch", "ar one", ("    if not PHASED:\n        finish_unordered(epoch_counter, tl.num_programs(0), pid == 0)\n", ""), ("    pid = tl.program_id(0)\n    # Fetched", "    pid = tl.program_id(0)\n    finish_unordered(epoch_counter, tl.num_programs(0), pid == 0)\n    # Fetched")),

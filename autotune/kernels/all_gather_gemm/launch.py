@@ -138,7 +138,7 @@ class AllGatherGemmKernels(Kernels[AllGatherGemm, AllGatherGemmKnobs, GemmTensor
 
     def library(self, call: Call[AllGatherGemm, AllGatherGemmKnobs, GemmTensors, None]) -> Run:
         """``bsp``"""
-        run = bulk_synchronous(call.problem, call.tensors, empty_launches(call.knobs.empty_launches))
+        run = bulk_synchronous(call.problem, call.tensors, call.group, empty_launches(call.knobs.empty_launches))
         return graphed(run) if call.knobs.launch == "graph" else run
 
     def read_by_peers(self, problem: AllGatherGemm, knobs: AllGatherGemmKnobs) -> tuple[int, int] | None:

@@ -16,20 +16,20 @@ from autotune.kernels.launching.plan import Launch
 from autotune.kernels.launching.tensors import Run
 
 
-def bulk_synchronous(problem: AllGatherGemm, tensors: GemmTensors, between: Sequence[Launch] = ()) -> Run:
+def bulk_synchronous(problem: AllGatherGemm, tensors: GemmTensors, group: Any, between: Sequence[Launch] = ()) -> Run:
     """The baseline, the hard way: one ``all_gather_into_tensor``, one library GEMM, no concatenation, no host wait.
 
     In K layout the shard is gathered transposed: the result is A transposed, which the library's GEMM takes as it is.
     ``between`` are launches between the two.
     """
     if problem.scaled:
-        return _scaled(problem, tensors, between)
+        return _scaled(problem, tensors, group, between)
     a, by_rows = tensors.a, problem.rows_layout
     shape = (problem.m, problem.k) if by_rows else (problem.k, problem.m)
 
     def run() -> None:
         gathered = a.new_empty(shape)
-        torch.distributed.all_gather_into_tensor(gathered, a if by_rows else a.t().contiguous())
+        torch.distributed.all_gather_into_tensor(gathered, a if by_rows else a.t().contiguous(), group)
         for launch in between:
             launch.run()
         multiply_and_activate(problem, gathered if by_rows else gathered.t(), None, tensors, tensors.c)
@@ -37,7 +37,7 @@ def bulk_synchronous(problem: AllGatherGemm, tensors: GemmTensors, between: Sequ
     return run
 
 
-def _scaled(problem: AllGatherGemm, tensors: GemmTensors, between: Sequence[Launch]) -> Run:
+def _scaled(problem: AllGatherGemm, tensors: GemmTensors, group: Any, between: Sequence[Launch]) -> Run:
     """The same with fp8: bytes are gathered, and scales that travel, both by one launch of the library.
 
     In K layout one copy puts what was gathered in order: the library's scaled GEMM takes no transposed A.
@@ -48,7 +48,7 @@ def _scaled(problem: AllGatherGemm, tensors: GemmTensors, between: Sequence[Laun
 
     def run() -> None:
         gathered = [each.new_empty((problem.world_size, *each.shape)) for each in travelling]
-        gather(gathered, travelling)
+        gather(gathered, travelling, group)
         for launch in between:
             launch.run()
         whole, *scales = [_joined(each, problem.rows_layout) for each in gathered]
@@ -57,18 +57,18 @@ def _scaled(problem: AllGatherGemm, tensors: GemmTensors, between: Sequence[Laun
     return run
 
 
-def gather(gathered: list[torch.Tensor], shards: list[torch.Tensor]) -> None:
+def gather(gathered: list[torch.Tensor], shards: list[torch.Tensor], group: Any = None) -> None:
     """The library's all-gather of bytes, of several tensors at once; ``gathered``: [world_size, *shard]."""
-    with _at_once(shards[0].device) if len(shards) > 1 else contextlib.nullcontext():
+    with _at_once(shards[0].device, group) if len(shards) > 1 else contextlib.nullcontext():
         for whole, shard in zip(gathered, shards, strict=True):
-            torch.distributed.all_gather_into_tensor(_bytes(whole), _bytes(shard))
+            torch.distributed.all_gather_into_tensor(_bytes(whole), _bytes(shard), group)
 
 
-def _at_once(device: torch.device) -> contextlib.AbstractContextManager[Any]:
+def _at_once(device: torch.device, group: Any) -> contextlib.AbstractContextManager[Any]:
     """Makes one launch of the collectives within, where the library can: gloo cannot."""
     if device.type != "cuda":
         return contextlib.nullcontext()
-    manager: contextlib.AbstractContextManager[Any] = torch.distributed._coalescing_manager(device=device)  # type: ignore[attr-defined]
+    manager: contextlib.AbstractContextManager[Any] = torch.distributed._coalescing_manager(group, device)  # type: ignore[attr-defined]
     return manager
 
 
