@@ -13,6 +13,7 @@ from autotune.config import Config
 from autotune.errors import InvalidProblem
 from autotune.runtime.call import NO_BACKWARD, Form, Prepared, demand_no_gradient, fitting, needs_gradient
 from autotune.runtime.context import Context, open_context
+from autotune.runtime.listeners import LISTENERS, tell
 from autotune.runtime.workspace import Operands, Results, Workspace
 from autotune.workloads.launched import LaunchedWorkload
 
@@ -89,6 +90,8 @@ class Operator:
             return results
         if prepared.copies:
             operands = prepared.workspace.readable(operands)
+        if LISTENERS:
+            tell(prepared.workspace.problem)
         context.enqueue(prepared.workspace, operands, results)
         for out in outs or ():
             torch.autograd.graph.increment_version(out)
@@ -100,7 +103,7 @@ class Operator:
     ) -> tuple[Prepared, Results]:  # fmt: skip
         """A form of call, checked and set up, and the results that its first call has been bound to."""
         heap, workload = context.heap, self.workload
-        filled = workload.filled(heap.world_size, operands)
+        filled = workload.filled(heap.world_size, operands, options)
         problem = workload.problem_of(heap.world_size, operands if filled is None else filled, options)
         shapes = workload.out_shapes(heap.world_size, operands, options)
         dtype = workload.out_dtype(operands, options)

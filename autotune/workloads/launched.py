@@ -51,7 +51,7 @@ class LaunchedWorkload(Workload):
         """The shape of each of the kernels' ``results``; by default all have the same."""
         return [self.out_shape(world_size, operands, options)] * len(self.kernels.results)
 
-    def filled(self, world_size: int, operands: Operands) -> Operands | None:
+    def filled(self, world_size: int, operands: Operands, options: Sequence[Any]) -> Operands | None:
         """For operands without rows, whose results are empty, such operands of the smallest problem; else None."""
         return None
 

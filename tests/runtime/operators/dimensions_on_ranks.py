@@ -138,7 +138,10 @@ def strides(context: autotune.Context) -> dict[str, dict[str, Any]]:
                 if name == "gemm_reduce_scatter":
                     reference = reference.chunk(world)[rank]
                 operator = getattr(autotune, name)
-                errors = [error(operator(context, a[rank], b[rank], config=config), reference) for _ in range(2)]
+                errors = [
+                    error(operator(context, a[rank], b[rank], config=config), reference)
+                    for _ in range(1 + (way == "steps"))
+                ]
                 *_, prepared = context.calls.values()
                 found[f"{name} {config['mode']} {way}"] = {
                     "error": max(errors), "copies": prepared.copies, "loads": dict(config).get("loads"),
@@ -184,7 +187,7 @@ def empty(context: autotune.Context) -> dict[str, Any]:
         return [
             autotune.all_gather_gemm(context, a, b),
             autotune.all_gather_gemm(context, wide, b, gather_dim=1),
-            autotune.gemm_reduce_scatter(context, a, b, reduce_op="avg"),
+            autotune.gemm_reduce_scatter(context, a, b, reduce_op="avg", residual=b[:0]),
             autotune.gemm_reduce_scatter(context, wide, b, scatter_dim=2),
             autotune.gemm_all_reduce(context, a, b, out=b.new_empty(0, COLUMNS)),
             autotune.all_gather_gemm(context, a, b, rows=[0] * world),

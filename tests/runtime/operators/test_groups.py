@@ -21,7 +21,9 @@ GEMMS = ("all_gather_gemm", "gemm_reduce_scatter", "gemm_all_reduce")
 )
 def test_two_contexts_of_a_mesh_are_right_in_every_mode_in_turns(tmp_path: Path, gpu: bool) -> None:
     answers = run_ranks(ON_RANKS, "groups", 4, tmp_path, gpu=gpu, argument=url(tmp_path))
-    names = {f"{dim} {name} {mode}" for dim in ("data", "tensor") for name in GEMMS for mode in MODES[name]}
+    names = {
+        f"{dim} {name} {mode}" for dim in ("data", "tensor") for name in GEMMS for mode in {*MODES[name], "looked up"}
+    }
     for rank, found in enumerate(answers):
         assert found.pop("mesh").startswith("InputError: group is a mesh of 2 dimensions")
         assert found.pop("ranks") == {"data": [rank % 2, rank % 2 + 2], "tensor": [rank // 2 * 2, rank // 2 * 2 + 1]}
@@ -40,7 +42,7 @@ def test_torchs_signatures_give_torchs_results(tmp_path: Path, gpu: str) -> None
         assert "biases has 0 elements; one for each of 1 Bs" in refused["lists"]
         assert "results are not fp8" in refused["fp8"]
         assert "allowed: one element, [16, 1], [32, 1]" in refused["scales"]
-        assert len(found) == 49, sorted(found)
+        assert len(found) == 39, sorted(found)
         wrong = {name: each for name, each in found.items() if not isinstance(each, float) or each >= WORST}
         assert not wrong
 
