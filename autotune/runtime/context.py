@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from triton.runtime import driver
 
 from autotune.agreement import Agreement
@@ -41,6 +42,11 @@ def open_context(handle: int) -> Context:
     if found is None:
         raise InputError(f"no context with handle {handle} is open; open handles: {sorted(_OPEN) or 'none'}")
     return found
+
+
+def _collective_group() -> tuple[str, int]:
+    group = dist.group.WORLD
+    return (group.group_name, group.size()) if group is not None else ("", 1)
 
 
 class FirstCallAgreement(Agreement):
@@ -84,7 +90,10 @@ class Context:
         self.handle = next(_HANDLES)
         _OPEN[self.handle] = self
         self._workspaces: dict[tuple[Problem, Config], Workspace] = {}
+        self.collective_group = _collective_group()
+        """The name of the group of torch's collectives among the ranks, and its size."""
         self._choices: dict[Problem, Found] = {}
+        self._agreed: set[tuple[object, ...]] = set()
         self._url = url
         self._lock = threading.RLock()
         self._stream: torch.cuda.Stream | None = None
@@ -157,6 +166,13 @@ class Context:
                 torch.cuda.synchronize(self.heap.device)  # calls may be on any stream, and a status word waits for none
             for workspace in self._workspaces.values():
                 workspace.check()
+
+    def agree(self, call: tuple[object, ...]) -> None:
+        """Raise RanksDisagree unless every rank says the same. Collective the first time that it is said."""
+        if call not in self._agreed:
+            with self._lock:
+                self._agreement.same(lambda: " ".join(map(str, call)))
+                self._agreed.add(call)
 
     @property
     def group(self) -> Any:

@@ -8,6 +8,8 @@ from autotune.config import Config
 from autotune.errors import InvalidProblem
 from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
 from autotune.kernels.launching.tensors import TORCH_DTYPES
+from autotune.runtime import gradients
+from autotune.runtime.call import needs_gradient
 from autotune.runtime.context import Context
 from autotune.runtime.operator import Operator
 from autotune.workloads.built_in import all_gather_gemm as gathering
@@ -17,9 +19,9 @@ from autotune.workloads.built_in import gemm_all_reduce as reducing
 from autotune.workloads.built_in import gemm_all_reduce_norm as reducing_norming
 from autotune.workloads.built_in import gemm_reduce_scatter as scattering
 
-_ALL_GATHER_GEMM = Operator(gathering.WORKLOAD)
-_GEMM_REDUCE_SCATTER = Operator(scattering.WORKLOAD)
-_GEMM_ALL_REDUCE = Operator(reducing.WORKLOAD)
+_ALL_GATHER_GEMM = Operator(gathering.WORKLOAD, gradients.OfAllGatherGemm())
+_GEMM_REDUCE_SCATTER = Operator(scattering.WORKLOAD, gradients.OfGemmReduceScatter())
+_GEMM_ALL_REDUCE = Operator(reducing.WORKLOAD, gradients.OfGemmAllReduce())
 _ALL_REDUCE_NORM = Operator(norming.WORKLOAD)
 _GEMM_ALL_REDUCE_NORM = Operator(reducing_norming.WORKLOAD)
 _FLASH_DECODE = Operator(decoding.WORKLOAD)
@@ -39,7 +41,7 @@ def all_gather_gemm(
     context: Context, a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None = None,
     *, scale_a: torch.Tensor | None = None, scale_b: torch.Tensor | None = None,
     out_dtype: torch.dtype | None = None, fast_accum: bool = False, layout: str = "rows", in_place: bool = False,
-    out: torch.Tensor | None = None, config: Config | None = None,
+    keep_gathered: bool = False, out: torch.Tensor | None = None, config: Config | None = None,
 ) -> torch.Tensor:  # fmt: skip
     """C = all_gather(A) @ B (+ bias) with the tuned config for this problem, on the current stream. Collective.
 
@@ -57,12 +59,17 @@ def all_gather_gemm(
     all of A, and in layout ``k`` those of its rows, must be the same on every rank. ``fast_accum`` lets sm_90 add up in
     its tensor cores, less exactly.
 
+    B's gradient takes the whole A. The backward gathers it anew, on its way into the GEMM, and only the shard is kept
+    until then. With ``keep_gathered``, where ``b`` needs a gradient, the whole A is kept instead: the library gathers
+    it in the forward, as the fused kernels hand out none.
+
     Raises InvalidProblem where shapes, strides or types do not fit or ``a`` is not that tensor, HeapExhausted where the
     context's heap is too small, and on the first call of a problem what ``lookup`` raises.
     """
-    return _ALL_GATHER_GEMM(
-        context, (a, b, bias, scale_a, scale_b), (layout, in_place, _word(out_dtype), fast_accum), out, config
-    )
+    operands, options = (a, b, bias, scale_a, scale_b), (layout, in_place, _word(out_dtype), fast_accum)
+    if keep_gathered and needs_gradient((b,)) and _ALL_GATHER_GEMM.differentiable(operands, options, out):
+        return gradients.all_gather_gemm_keeping(context, a, b, bias, layout)
+    return _ALL_GATHER_GEMM(context, operands, options, out, config)
 
 
 def all_gather_shard(context: Context, problem: AllGatherGemm, *, config: Config | None = None) -> torch.Tensor:
