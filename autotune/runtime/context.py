@@ -44,11 +44,6 @@ def open_context(handle: int) -> Context:
     return found
 
 
-def _collective_group() -> tuple[str, int]:
-    group = dist.group.WORLD
-    return (group.group_name, group.size()) if group is not None else ("", 1)
-
-
 class FirstCallAgreement(Agreement):
     """The ranks of a context."""
 
@@ -77,6 +72,8 @@ class Context:
         """
         self._regime = regime_of(regime)
         self.machine = this_machine()
+        self.group_name: str = dist.distributed_c10d._get_default_group().group_name
+        """C10d's name of the group for the library's collectives."""
         self._agreement = FirstCallAgreement.among()
         try:
             self.heap = open_heap(heap_bytes, self._agreement.group)
@@ -90,8 +87,6 @@ class Context:
         self.handle = next(_HANDLES)
         _OPEN[self.handle] = self
         self._workspaces: dict[tuple[Problem, Config], Workspace] = {}
-        self.collective_group = _collective_group()
-        """The name of the group of torch's collectives among the ranks, and its size."""
         self._choices: dict[Problem, Found] = {}
         self._agreed: set[tuple[object, ...]] = set()
         self._url = url

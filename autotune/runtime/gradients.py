@@ -158,5 +158,6 @@ class _Kept(torch.autograd.Function):
 def all_gather_gemm_keeping(context: Context, a: Tensor, b: Tensor, bias: Tensor | None, layout: str) -> Tensor:
     """all_gather(a) @ b (+ bias) whose backward gathers no A."""
     cast = autocast((a, b, bias), a.device.type)
-    made: Tensor = _Kept.apply(context.handle, context.collective_group, layout, *cast)  # type: ignore[no-untyped-call]
+    group = (context.group_name, context.heap.world_size)
+    made: Tensor = _Kept.apply(context.handle, group, layout, *cast)  # type: ignore[no-untyped-call]
     return made
