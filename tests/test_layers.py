@@ -16,6 +16,7 @@ import pytest
 PACKAGE = "autotune"
 ROOMS = (
     "cli",
+    "models",
     "fleet",
     "doctor",
     "report",

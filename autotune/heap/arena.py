@@ -16,6 +16,13 @@ ALIGNMENT = 1024
 """Bytes. Covers TMA (128) and lets flags of different tensors never share a cache line."""
 
 
+def extent(tensor: torch.Tensor) -> int:
+    """Elements from a tensor's first to its last, those between its rows included."""
+    if tensor.numel() == 0:
+        return 0
+    return 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+
+
 class SymmetricHeap(ABC):
     """Memory that all ranks allocate in the same order: a peer's address is its base plus the same offset.
 
@@ -97,14 +104,17 @@ class SymmetricHeap(ABC):
         return self._peers[key]
 
     def borrow(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A second tensor over the memory of a contiguous one, which does not keep that memory alive."""
+        """A second tensor over the memory of one without overlaps, which does not keep that memory alive."""
         if tensor.numel() == 0:  # an empty KV cache, say: there is no memory, and an address means nothing
             return torch.empty_like(tensor)
-        return self._borrow(tensor)
+        if tensor.is_contiguous():
+            return self._borrow(tensor)
+        flat = tensor.as_strided((extent(tensor),), (1,))
+        return self._borrow(flat).as_strided(tensor.shape, tensor.stride())
 
     @abstractmethod
     def _borrow(self, tensor: torch.Tensor) -> torch.Tensor:
-        """``borrow`` for a tensor with elements."""
+        """``borrow`` for a contiguous tensor with elements."""
 
     @abstractmethod
     def _view(self, address: int, rank: int, like: torch.Tensor) -> torch.Tensor:

@@ -46,6 +46,8 @@ class Prepared:
 
     workspace: Workspace
     outs: tuple[Form, ...]
+    copies: bool
+    """True if the launches cannot go by the strides of some operand, so that each call copies it."""
 
 
 def fitting(forms: Sequence[Form], given: Results | None) -> list[torch.Tensor]:

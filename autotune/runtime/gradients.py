@@ -8,9 +8,10 @@ from typing import Any
 
 import torch
 
+from autotune.config import Config
 from autotune.kernels.launching.tensors import TORCH_DTYPES
 from autotune.runtime.context import Context
-from autotune.runtime.operator import OPERATORS
+from autotune.runtime.operator import OPERATORS, Operator
 from autotune.runtime.workspace import Operands
 
 Tensor = torch.Tensor
@@ -155,9 +156,21 @@ class _Kept(torch.autograd.Function):
         return None, None, None, of_a, of_b, formulas.of_bias(ctx.context, grad) if needs[2] else None
 
 
-def all_gather_gemm_keeping(context: Context, a: Tensor, b: Tensor, bias: Tensor | None, layout: str) -> Tensor:
-    """all_gather(a) @ b (+ bias) whose backward gathers no A."""
-    cast = autocast((a, b, bias), a.device.type)
-    group = (context.group_name, context.heap.world_size)
-    made: Tensor = _Kept.apply(context.handle, group, layout, *cast)  # type: ignore[no-untyped-call]
-    return made
+class Keeping:
+    """All-gather + GEMM whose backward gathers no A."""
+
+    def __init__(self, operator: Operator) -> None:
+        self._operator = operator
+
+    def __call__(
+        self, context: Context, operands: Operands, options: tuple[Any, ...], out: Tensor | None, config: Config | None
+    ) -> Tensor:  # fmt: skip
+        """As the operator is called, which refuses what has no gradients."""
+        a, b, bias, *_ = operands
+        assert a is not None
+        if not self._operator.differentiable(operands, options, out):
+            return self._operator(context, operands, options, out, config)
+        cast = autocast((a.contiguous(), b, bias), a.device.type)
+        group = (context.group_name, context.heap.world_size)
+        made: Tensor = _Kept.apply(context.handle, group, options[0], *cast)  # type: ignore[no-untyped-call]
+        return made

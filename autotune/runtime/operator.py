@@ -138,6 +138,8 @@ class Operator:
             context.calls[key] = prepared
         else:
             results = fitting(prepared.outs, outs)
+        if prepared.copies:
+            operands = prepared.workspace.readable(operands)
         context.enqueue(prepared.workspace, operands, results)
         for out in outs or ():
             torch.autograd.graph.increment_version(out)
@@ -154,6 +156,7 @@ class Operator:
         dtype = workload.out_dtype(operands, options)
         forms = tuple(Form(shape, dtype, heap.device) for shape in shapes)
         results: list[torch.Tensor] = []
+        copies: list[bool] = []
 
         def use(workspace: Workspace) -> None:
             """Checks of one rank's tensors alone."""
@@ -162,10 +165,12 @@ class Operator:
                     raise InvalidProblem(f"an operand {list(tensor.shape)} is on {tensor.device}, not on {heap.device}")
             demand_no_gradient(operands)
             results[:] = fitting(forms, outs)
-            workspace.prepare(operands, results)
+            readable = workspace.readable(operands)
+            copies[:] = [any(mine is not given for mine, given in zip(readable, operands, strict=True))]
+            workspace.prepare(readable, results)
 
         workspace = context.workspace(workload, problem, config, use)
-        return Prepared(workspace, forms), results
+        return Prepared(workspace, forms, copies[0]), results
 
     def _into_graph(
         self, context: Context, operands: Operands, options: tuple[Any, ...], outs: Results | None,

@@ -11,6 +11,17 @@ from autotune.kernels.launching.tensors import TORCH_DTYPES
 from autotune.runtime import gradients
 from autotune.runtime.call import needs_gradient
 from autotune.runtime.context import Context
+from autotune.runtime.folding import (
+    by_rows,
+    columns_scattered,
+    dimension,
+    divided,
+    divisor,
+    folded,
+    gathered,
+    multiplied,
+    scattered,
+)
 from autotune.runtime.operator import Operator
 from autotune.workloads.built_in import all_gather_gemm as gathering
 from autotune.workloads.built_in import all_reduce_norm as norming
@@ -20,6 +31,7 @@ from autotune.workloads.built_in import gemm_all_reduce_norm as reducing_norming
 from autotune.workloads.built_in import gemm_reduce_scatter as scattering
 
 _ALL_GATHER_GEMM = Operator(gathering.WORKLOAD, gradients.OfAllGatherGemm())
+_KEEPING = gradients.Keeping(_ALL_GATHER_GEMM)
 _GEMM_REDUCE_SCATTER = Operator(scattering.WORKLOAD, gradients.OfGemmReduceScatter())
 _GEMM_ALL_REDUCE = Operator(reducing.WORKLOAD, gradients.OfGemmAllReduce())
 _ALL_REDUCE_NORM = Operator(norming.WORKLOAD)
@@ -40,17 +52,19 @@ def _word(out_dtype: torch.dtype | None) -> str:
 def all_gather_gemm(
     context: Context, a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None = None,
     *, scale_a: torch.Tensor | None = None, scale_b: torch.Tensor | None = None,
-    out_dtype: torch.dtype | None = None, fast_accum: bool = False, layout: str = "rows", in_place: bool = False,
-    keep_gathered: bool = False, out: torch.Tensor | None = None, config: Config | None = None,
+    out_dtype: torch.dtype | None = None, fast_accum: bool = False, layout: str = "rows",
+    gather_dim: int | None = None, in_place: bool = False, keep_gathered: bool = False,
+    out: torch.Tensor | None = None, config: Config | None = None,
 ) -> torch.Tensor:  # fmt: skip
     """C = all_gather(A) @ B (+ bias) with the tuned config for this problem, on the current stream. Collective.
 
-    ``a`` is this rank's shard: [m / world_size, k] for layout ``rows``, [m, k / world_size] for ``k``; contiguous,
-    bf16, fp16, fp32, or fp8 with scales. ``b`` is [k, n_local], contiguous or the transpose of a contiguous
-    [n_local, k]; ``bias`` [n_local].
-    Returns C [m, n_local], ``out`` where one is given. In the modes in which peers read the shard it is copied first.
-    With ``in_place`` it never is: ``a`` is the tensor of ``all_gather_shard``. That is another problem, with a tuned
-    config of its own.
+    ``a`` is this rank's shard: [m / world_size, k] for layout ``rows``, [m, k / world_size] for ``k``; bf16, fp16,
+    fp32, or fp8 with scales. ``b`` is [k, n_local], ``bias`` [n_local]. Which strides cost a copy says
+    docs/operators.md. ``a`` may have more dimensions, [..., k]: ``gather_dim`` is the one that the ranks share, by
+    default the first or, for layout ``k``, the last; the last one means layout ``k``.
+    Returns C [m, n_local], or [..., n_local] with all of ``gather_dim``; ``out`` where one is given. In the modes in
+    which peers read the shard it is copied first. With ``in_place`` it never is: ``a`` is the tensor of
+    ``all_gather_shard``. That is another problem, with a tuned config of its own.
 
     Of fp8 (e4m3; A also e5m2) C is the product of the dequantised matrices, rounded to ``out_dtype``: bf16, the
     default, fp16 or fp32; ``bias`` is of that type, ``b`` the transpose of a contiguous matrix. Scales are fp32:
@@ -66,10 +80,27 @@ def all_gather_gemm(
     Raises InvalidProblem where shapes, strides or types do not fit or ``a`` is not that tensor, HeapExhausted where the
     context's heap is too small, and on the first call of a problem what ``lookup`` raises.
     """
-    operands, options = (a, b, bias, scale_a, scale_b), (layout, in_place, _word(out_dtype), fast_accum)
-    if keep_gathered and needs_gradient((b,)) and _ALL_GATHER_GEMM.differentiable(operands, options, out):
-        return gradients.all_gather_gemm_keeping(context, a, b, bias, layout)
-    return _ALL_GATHER_GEMM(context, operands, options, out, config)
+    folding = None
+    if gather_dim is not None or a.dim() != 2:
+        dim = dimension("gather_dim", _default_dim(layout) if gather_dim is None else gather_dim, a)
+        layout = _layout_of(dim == a.dim() - 1, layout, gather_dim)
+        folding = gathered(a, dim, context.heap.world_size)
+    options = layout, in_place, _word(out_dtype), fast_accum
+    operator = _KEEPING if keep_gathered and needs_gradient((b,)) else _ALL_GATHER_GEMM
+    return folded(operator, context, folding, (a, b, bias, scale_a, scale_b), options, out, config)
+
+
+def _default_dim(layout: str) -> int:
+    return -1 if layout == "k" else 0
+
+
+def _layout_of(along_k: bool, layout: str, gather_dim: int | None) -> str:
+    """The problem's word for a gathered dimension. Raises InvalidProblem where ``layout`` says another one."""
+    if layout == "k" and not along_k:
+        raise InvalidProblem(
+            f"layout='k', gather_dim={gather_dim}: layout k gathers the last dimension; leave one of the two out"
+        )
+    return "k" if along_k else layout
 
 
 def all_gather_shard(context: Context, problem: AllGatherGemm, *, config: Config | None = None) -> torch.Tensor:
@@ -90,47 +121,64 @@ def all_gather_shard(context: Context, problem: AllGatherGemm, *, config: Config
 def gemm_reduce_scatter(
     context: Context, a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None = None,
     *, scale_a: torch.Tensor | None = None, scale_b: torch.Tensor | None = None,
-    out_dtype: torch.dtype | None = None, fast_accum: bool = False,
+    out_dtype: torch.dtype | None = None, fast_accum: bool = False, scatter_dim: int = 0, reduce_op: str = "sum",
     out: torch.Tensor | None = None, config: Config | None = None,
 ) -> torch.Tensor:  # fmt: skip
     """This rank's rows of C = sum over ranks of A @ B (+ bias), by the tuned config, on the current stream. Collective.
 
-    ``a`` [m, k_local], contiguous, bf16, fp16 or fp32, and ``b`` [k_local, n], contiguous or the transpose of a
-    contiguous [n, k_local], are this rank's slices of the depth; ``bias`` [n], the same on all ranks, is added once.
-    fp8 with scales, ``out_dtype`` and ``fast_accum`` are as in ``all_gather_gemm``; each rank has scales of its own.
-    Returns [m / world_size, n], rows rank * m / world_size and so on of C; ``out`` where one is given.
+    ``a`` [m, k_local], bf16, fp16 or fp32, and ``b`` [k_local, n] are this rank's slices of the depth; ``bias`` [n],
+    the same on all ranks, is added once. fp8 with scales, ``out_dtype`` and ``fast_accum`` are as in
+    ``all_gather_gemm``; each rank has scales of its own. Returns [m / world_size, n], rows rank * m / world_size and so
+    on of C; ``out`` where one is given.
+
+    ``a`` may have more dimensions, [..., k_local]: the ranks share ``scatter_dim`` of C. The last one is its columns:
+    then the kernels compute the transpose of C, a problem with m and n swapped. ``reduce_op`` is ``sum`` or ``avg``,
+    which divides the rounded sum by the number of ranks before the bias is added.
 
     Raises InvalidProblem where shapes, strides or types do not fit or the ranks do not divide m, HeapExhausted where
     the context's heap is too small, and on the first call of a problem what ``lookup`` raises.
     """
-    return _GEMM_REDUCE_SCATTER(context, (a, b, bias, scale_a, scale_b), (_word(out_dtype), fast_accum), out, config)
+    options, parts = (_word(out_dtype), fast_accum), divisor(reduce_op, context.heap.world_size)
+    if a.dim() == 2 and scatter_dim == 0:
+        folding = None
+    else:
+        dim = dimension("scatter_dim", scatter_dim, a)
+        if dim == a.dim() - 1:
+            return columns_scattered(
+                _GEMM_REDUCE_SCATTER, context, (a, b, bias, scale_a, scale_b), options, parts, out, config
+            )
+        folding = scattered(a, dim, context.heap.world_size)
+    operands = a, b, multiplied(bias, parts), scale_a, scale_b
+    return divided(folded(_GEMM_REDUCE_SCATTER, context, folding, operands, options, out, config), parts)
 
 
 def gemm_all_reduce(
     context: Context, a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None = None,
     *, scale_a: torch.Tensor | None = None, scale_b: torch.Tensor | None = None,
     out_dtype: torch.dtype | None = None, fast_accum: bool = False, deterministic: bool = False,
-    out: torch.Tensor | None = None, config: Config | None = None,
+    reduce_op: str = "sum", out: torch.Tensor | None = None, config: Config | None = None,
 ) -> torch.Tensor:  # fmt: skip
     """C = sum over ranks of A @ B (+ bias), on every rank, by the tuned config, on the current stream. Collective.
 
-    ``a`` [m, k_local], contiguous, bf16, fp16 or fp32, and ``b`` [k_local, n], contiguous or the transpose of a
-    contiguous [n, k_local], are this rank's slices of the depth; ``bias`` [n], the same on all ranks, is added once.
-    fp8 with scales, ``out_dtype`` and ``fast_accum`` are as in ``all_gather_gemm``; each rank has scales of its own.
-    ``deterministic`` demands the same bits on every rank and in every call with the same inputs. Returns C [m, n],
+    ``a`` [m, k_local] or [..., k_local], bf16, fp16 or fp32, and ``b`` [k_local, n] are this rank's slices of the
+    depth; ``bias`` [n], the same on all ranks, is added once. fp8 with scales, ``out_dtype`` and ``fast_accum`` are as
+    in ``all_gather_gemm``; each rank has scales of its own. ``deterministic`` demands the same bits on every rank and
+    in every call with the same inputs. ``reduce_op`` is as in ``gemm_reduce_scatter``. Returns C [m, n] or [..., n],
     ``out`` where one is given.
 
     Raises InvalidProblem where shapes, strides or types do not fit, HeapExhausted where the context's heap is too
     small, and on the first call of a problem what ``lookup`` raises.
     """
-    return _GEMM_ALL_REDUCE(
-        context, (a, b, bias, scale_a, scale_b), (deterministic, _word(out_dtype), fast_accum), out, config
-    )
+    options, parts = (deterministic, _word(out_dtype), fast_accum), divisor(reduce_op, context.heap.world_size)
+    folding = None if a.dim() == 2 else by_rows(a)
+    operands = a, b, multiplied(bias, parts), scale_a, scale_b
+    return divided(folded(_GEMM_ALL_REDUCE, context, folding, operands, options, out, config), parts)
 
 
 def all_reduce_norm(
     context: Context, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor,
-    *, eps: float = 1e-6, out: tuple[torch.Tensor, torch.Tensor] | None = None, config: Config | None = None,
+    *, eps: float = 1e-6, in_place: bool = False, out: tuple[torch.Tensor, torch.Tensor] | None = None,
+    config: Config | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     """RMSNorm of (sum over ranks of x) + residual, and that total, by the tuned config, on the current stream.
 
@@ -138,11 +186,18 @@ def all_reduce_norm(
     are contiguous and bf16, fp16 or fp32. Returns normed [m, n], which is total / rms(total) * weight, and total
     [m, n], the residual of the next layer; rms is the root of a row's mean square + ``eps``. The modes of our kernels
     give the same bits on every rank. ``out`` is (normed, total), which share no memory with an operand.
+    In the library's modes its all-reduce overwrites its operand, so ``x`` is copied first. With ``in_place`` it is not:
+    the contents of ``x`` are undefined afterwards. That is another problem, with a tuned config of its own. Under
+    ``torch.compile`` ``x`` is copied in any case.
 
     Raises InvalidProblem where shapes, strides or types do not fit, HeapExhausted where the context's heap is too
     small, and on the first call of a problem what ``lookup`` raises.
     """
-    normed, total = _ALL_REDUCE_NORM.all_of(context, (x, residual, weight), (eps,), out, config)
+    # A graph must not hold a call that overwrites what its schema calls an input.
+    in_place = in_place and not torch.compiler.is_compiling()
+    normed, total = _ALL_REDUCE_NORM.all_of(context, (x, residual, weight), (eps, in_place), out, config)
+    if in_place:
+        torch.autograd.graph.increment_version(x)
     return normed, total
 
 

@@ -14,7 +14,7 @@ from autotune.errors import InvalidProblem
 from autotune.kernels.gemm.library import dequantised
 from autotune.kernels.gemm.problem import GemmProblem, scale_shapes
 from autotune.kernels.launching.contract import S
-from autotune.kernels.launching.gemm import GemmTensors
+from autotune.kernels.launching.gemm import GemmTensors, order_of
 from autotune.kernels.launching.tensors import OPERAND_DTYPES, TORCH_DTYPES, element_type
 from autotune.machine import Machine
 from autotune.problem import Problem
@@ -56,16 +56,17 @@ class GemmWorkload(LaunchedWorkload):
         """The problem's fields that come from two matrices."""
 
     def problem_of(self, world_size: int, operands: Operands, options: Sequence[Any]) -> Problem:
-        """A is contiguous, B too or the transpose of such a matrix; B's depth and the bias fit the problem."""
+        """A, B and the bias may have any strides; B's depth and the bias fit the problem."""
         a, b, bias, scale_a, scale_b = operands
         assert a is not None and b is not None
         dtype = _element_types(a, b, bias, self.out_dtype(operands, options))
-        _check_storage(a, b)
+        if a.dim() != 2 or b.dim() != 2:
+            raise InvalidProblem(f"a is {list(a.shape)}, b {list(b.shape)}; both must be matrices")
         given = dict(zip(self.options, options, strict=True))
         kind: type[Any] = self.problem_type
         problem = kind(
             **self.sizes(world_size, a, b, given), **given, dtype=dtype, world_size=world_size,
-            b_order="kn" if b.is_contiguous() else "nk", bias=bias is not None,
+            b_order=order_of(b), bias=bias is not None,
             scales=_kind_of_scales(a, b, scale_a, scale_b),
         )  # fmt: skip
         _, columns, depth = problem.gemm
@@ -136,17 +137,6 @@ def _said(name: str, scales: torch.Tensor | None) -> str:
     if scales is None:
         return f"{name} is None"
     return f"{name} is {list(scales.shape)} {scales.dtype}, strides {scales.stride()}"
-
-
-def _check_storage(a: torch.Tensor, b: torch.Tensor) -> None:
-    if a.dim() != 2 or b.dim() != 2 or not a.is_contiguous():
-        raise InvalidProblem(
-            f"a {list(a.shape)}, strides {a.stride()}, and b {list(b.shape)} must be matrices, and a contiguous"
-        )
-    if not b.is_contiguous() and not b.t().is_contiguous():
-        raise InvalidProblem(
-            f"b has strides {b.stride()}: it must be contiguous, or the transpose of a contiguous matrix"
-        )
 
 
 class GemmOperation(LaunchedOperation[G, GemmTensors, S]):

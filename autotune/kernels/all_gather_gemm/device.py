@@ -1,4 +1,4 @@
-"""Device code of all-gather + GEMM: the fused kernel, the stand-alone push and gather, the paper's direct pull.
+"""The fused kernel of all-gather + GEMM, which reads remote rows from the inbox; ``push`` and ``pull`` have the others.
 
 Rows layout: rank r holds rows [r * shard_rows, (r + 1) * shard_rows) of A, width = K.
 K layout: rank r holds columns [r * width, (r + 1) * width) of A, shard_rows = M.
@@ -17,10 +17,10 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from autotune.heap import device as heap
+from autotune.kernels.all_gather_gemm.push import place_of, scale_place_of
 from autotune.kernels.primitives import trace as traces
 from autotune.kernels.primitives.counters import arrive, end_phase, finish, read_epoch, wait_for_all
-from autotune.kernels.primitives.scales import BLOCK, ROW, SIDE, block_scale_b, scaled, scaled_columns
+from autotune.kernels.primitives.scales import ROW, scaled
 from autotune.kernels.primitives.splits import join_splits, split_range
 from autotune.kernels.primitives.tiles import accumulate, load_a, load_b, store_tile, swizzle
 from autotune.kernels.primitives.transfer import fetch_shards, push_shard, wait_for_rows, wait_for_rows_of_each
@@ -57,20 +57,6 @@ def chunk_of(turn, rank, K, WORLD: tl.constexpr, CHUNKS: tl.constexpr, ROWS: tl.
         chunk = (rank * CHUNKS // WORLD + CHUNKS - turn) % CHUNKS
     length = tl.cdiv(K, CHUNKS)
     return chunk * length, tl.minimum(chunk * length + length, K)
-
-
-@triton.jit
-def place_of(rank, slot, M, K, shard_rows, width, ROWS: tl.constexpr):
-    """The element of the inbox at which a rank's shard begins in a slot, int64."""
-    apart = shard_rows * tl.cast(K, tl.int64) if ROWS else width
-    return slot * M * tl.cast(K, tl.int64) + rank * apart
-
-
-@triton.jit
-def scale_place_of(rank, slot, M, shard_rows, columns, pitch, ROWS: tl.constexpr):
-    """The same for a shard's scales, ``columns`` for each row, in an inbox of ``pitch`` for each row of A."""
-    apart = shard_rows * tl.cast(pitch, tl.int64) if ROWS else columns
-    return slot * M * tl.cast(pitch, tl.int64) + rank * apart
 
 
 @triton.jit(
@@ -291,151 +277,3 @@ def gather_gemm_kernel(
     if TRANSFER == FETCH:
         if last_out:
             wait_for_all(done, target, status, spin_limit, WORLD)
-
-
-@triton.jit(do_not_specialize=["M", "shard_rows", "transfer_rows", "finishing", "rank", "spin_limit"])
-def push_kernel(
-    shard, inbox_pointer, scale_shard, scale_inbox, M, K, shard_rows, width, scale_columns, scale_pitch, transfer_rows,
-    finishing, rank, heap_bases, epoch_counter, arrivals, ready, phase, status, spin_limit,
-    WORLD: tl.constexpr, ROWS: tl.constexpr, GATHERED: tl.constexpr, SLOTS: tl.constexpr, ROTATE: tl.constexpr,
-    STEP_ROWS: tl.constexpr, STEP_COLUMNS: tl.constexpr, VECTOR: tl.constexpr, HINT: tl.constexpr,
-    CHUNKS: tl.constexpr, BARRIER: tl.constexpr,
-):  # fmt: skip
-    """Push our shard to every peer's inbox, as a separate kernel; shares the epoch with the GEMM's programs.
-
-    BARRIER: the launch ends when all ranks have pushed everything, as a collective's does.
-    """
-    slot = read_epoch(epoch_counter) & (SLOTS - 1)
-    scale_place = 0
-    if scale_inbox is not None:
-        scale_place = scale_place_of(rank, slot, M, shard_rows, scale_columns, scale_pitch, ROWS)
-    push_shard(
-        shard, inbox_pointer, place_of(rank, slot, M, K, shard_rows, width, ROWS), arrivals, shard_rows, width, K,
-        transfer_rows, tl.program_id(0), tl.num_programs(0), rank, heap_bases,
-        WORLD, CHUNKS if ROWS else 1, STEP_ROWS, STEP_COLUMNS, VECTOR, HINT, ROTATE, 0 if GATHERED else 1,
-        scale_shard, scale_inbox, scale_place, scale_columns, scale_pitch,
-    )  # fmt: skip
-    if BARRIER:
-        if end_phase(phase, tl.num_programs(0), ready, rank, heap_bases, WORLD):
-            wait_for_all(ready, read_epoch(epoch_counter) + 1, status, spin_limit, WORLD)
-    finish(epoch_counter, finishing)
-
-
-@triton.jit(do_not_specialize=["M", "shard_rows", "rank", "spin_limit"])
-def gather_kernel(
-    shard, inbox_pointer, scale_shard, scale_inbox, M, K, shard_rows, width, scale_columns, scale_pitch, rank,
-    heap_bases, epoch_counter, arrivals, ready, status, spin_limit,
-    WORLD: tl.constexpr, ROWS: tl.constexpr, ROTATE: tl.constexpr,
-    STEP_ROWS: tl.constexpr, STEP_COLUMNS: tl.constexpr, VECTOR: tl.constexpr, HINT: tl.constexpr,
-):  # fmt: skip
-    """An all-gather: our shard into every rank's inbox, and the launch ends when everybody's is in ours."""
-    pid = tl.program_id(0)
-    programs = tl.num_programs(0)
-    epoch = read_epoch(epoch_counter)
-    if pid == 0:
-        arrive(ready, rank, heap_bases, WORLD)
-    wait_for_all(ready, epoch + 1, status, spin_limit, WORLD)
-    scale_place = 0
-    if scale_inbox is not None:
-        scale_place = scale_place_of(rank, 0, M, shard_rows, scale_columns, scale_pitch, ROWS)
-    push_shard(
-        shard, inbox_pointer, place_of(rank, 0, M, K, shard_rows, width, ROWS), arrivals, shard_rows, width, K,
-        shard_rows, pid, programs, rank, heap_bases, WORLD, 1, STEP_ROWS, STEP_COLUMNS, VECTOR, HINT, ROTATE, 0,
-        scale_shard, scale_inbox, scale_place, scale_columns, scale_pitch,
-    )  # fmt: skip
-    if finish(epoch_counter, programs):
-        wait_for_all(arrivals, (epoch + 1) * programs, status, spin_limit, WORLD)
-
-
-@triton.jit(do_not_specialize=["M", "shard_rows", "group_m", "rank", "spin_limit"])
-def pull_gemm_kernel(
-    b, c, shard, bias, scale_a, scale_shard, scale_b,
-    M, N, K, shard_rows, width, stride_bk, stride_bn, scale_columns, scale_pitch, group_m, rank,
-    heap_bases, epoch_counter, ready, done, status, spin_limit,
-    WORLD: tl.constexpr, ROWS: tl.constexpr, ALIGNED: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
-    TMA: tl.constexpr, B_TRANSPOSED: tl.constexpr, EVEN_K: tl.constexpr,
-    BIAS: tl.constexpr, HINT: tl.constexpr, SCALES: tl.constexpr, PROMOTE: tl.constexpr,
-):  # fmt: skip
-    """The paper's consumer-driven kernel: every tile of A is loaded from its owner, again for each column of tiles.
-
-    With TMA only B and C go through descriptors. Remote rows of one tile may have several owners (not ALIGNED).
-    """
-    pid = tl.program_id(0)
-    programs = tl.num_programs(0)
-    epoch = read_epoch(epoch_counter)
-    if pid == 0:
-        arrive(ready, rank, heap_bases, WORLD)
-    tiles_m = tl.cdiv(M, BLOCK_M)
-    tiles_n = tl.cdiv(N, BLOCK_N)
-    # Start at our own shard, so that no two ranks read from one peer at a time.
-    own_m = rank * (shard_rows // BLOCK_M) if ROWS else 0
-    segments: tl.constexpr = 1 if ROWS else WORLD
-    peers = tl.arange(0, triton.next_power_of_2(WORLD))
-    late = heap.wait_each(ready + peers, peers < WORLD, epoch + 1, status, spin_limit)
-    for tile in range(pid, tiles_m * tiles_n, programs):
-        m, n = swizzle(tile, tiles_m, tiles_n, group_m)
-        row = (m + own_m) % tiles_m * BLOCK_M
-        rows = tl.minimum(row + tl.arange(0, BLOCK_M), M - 1)
-        columns = (n * BLOCK_N + tl.arange(0, BLOCK_N)) % N
-        ks = tl.arange(0, BLOCK_K)
-        acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
-        for segment in range(segments):
-            if not ROWS:
-                source = (rank + segment) % WORLD
-                first_k = source * width
-                row_in_shard = rows
-            else:
-                first_k = 0
-                if ALIGNED:
-                    source = row // shard_rows
-                    row_in_shard = rows - source * shard_rows
-                else:
-                    source = (rows // shard_rows)[:, None]
-                    row_in_shard = rows % shard_rows
-            a_pointers = shard + row_in_shard.to(tl.int64)[:, None] * width + ks[None, :] + late * 16
-            b_pointers = (
-                b + (first_k + ks).to(tl.int64)[:, None] * stride_bk + columns.to(tl.int64)[None, :] * stride_bn
-                if not TMA else 0
-            )  # fmt: skip
-            if SCALES == BLOCK:
-                scale_pointers = (scale_shard + row_in_shard.to(tl.int64) * scale_columns + late * 4)[:, None]
-            for k in range(0, width, BLOCK_K):
-                if EVEN_K:
-                    a_tile = heap.load(a_pointers, rank, source, heap_bases, hint=(1, HINT))
-                else:
-                    a_tile = heap.load(
-                        a_pointers, rank, source, heap_bases, mask=ks[None, :] < width - k, other=0.0, hint=(1, HINT)
-                    )
-                if TMA:
-                    if B_TRANSPOSED:
-                        b_tile = b.load([n * BLOCK_N, first_k + k]).T
-                    else:
-                        b_tile = b.load([first_k + k, n * BLOCK_N])
-                else:
-                    if EVEN_K:
-                        b_tile = tl.load(b_pointers)
-                    else:
-                        b_tile = tl.load(b_pointers, mask=ks[:, None] < width - k, other=0.0)
-                    b_pointers += BLOCK_K * stride_bk
-                if SCALES == BLOCK:
-                    factors = heap.load(scale_pointers + k // SIDE, rank, source, heap_bases)
-                    at = first_k + k
-                    factors = factors * block_scale_b(scale_b, at, scale_pitch, n * BLOCK_N, N, BLOCK_N)
-                    acc += tl.dot(a_tile, b_tile) * factors
-                else:
-                    acc = tl.dot(a_tile, b_tile, acc, input_precision="ieee", max_num_imprecise_acc=PROMOTE)
-                a_pointers += BLOCK_K
-        if SCALES == ROW and scale_shard is not None:
-            if ALIGNED:
-                owner = row // shard_rows
-            else:
-                owner = (rows // shard_rows)[:, None]
-            acc *= heap.load((scale_shard + rows % shard_rows + late * 4)[:, None], rank, owner, heap_bases)
-            acc = scaled_columns(acc, scale_b, n * BLOCK_N, N, BLOCK_N)
-        else:
-            acc = scaled(acc, scale_a, row, M, scale_b, n * BLOCK_N, N, BLOCK_M, BLOCK_N, SCALES)
-        store_tile(acc, c, row, n * BLOCK_N, M, N, bias, BLOCK_M, BLOCK_N, TMA, BIAS)
-    if finish(epoch_counter, programs):
-        heap.signal_each(done + rank, rank, heap_bases, WORLD, 0)
-        wait_for_all(done, epoch + 1, status, spin_limit, WORLD)

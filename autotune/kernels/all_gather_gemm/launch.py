@@ -13,15 +13,17 @@ from typing import Any
 import torch
 
 from autotune.heap.arena import SymmetricHeap
-from autotune.kernels.all_gather_gemm import device
 from autotune.kernels.all_gather_gemm.copy_engine import CopyEngine
+from autotune.kernels.all_gather_gemm.device import FETCH, NONE, PUSH, gather_gemm_kernel
 from autotune.kernels.all_gather_gemm.library import bulk_synchronous, gather_and_multiply
 from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
+from autotune.kernels.all_gather_gemm.pull import pull_gemm_kernel
+from autotune.kernels.all_gather_gemm.push import gather_kernel, push_kernel
 from autotune.kernels.all_gather_gemm.scratch import Scratch
 from autotune.kernels.gemm.problem import blocks
 from autotune.kernels.launching.contract import Call, Kernels
 from autotune.kernels.launching.empty import empty_launches
-from autotune.kernels.launching.gemm import GemmKnobs, GemmTensors
+from autotune.kernels.launching.gemm import GemmKnobs, GemmTensors, readable
 from autotune.kernels.launching.graphs import graphed
 from autotune.kernels.launching.plan import Launch, in_order
 from autotune.kernels.launching.streams import side_stream
@@ -126,6 +128,14 @@ class AllGatherGemmKernels(Kernels[AllGatherGemm, AllGatherGemmKnobs, GemmTensor
             return _SideStream(push, gemm, side_stream(heap, "push"))
         return in_order(launches)
 
+    def readable(
+        self, problem: AllGatherGemm, knobs: AllGatherGemmKnobs, name: str, operand: torch.Tensor
+    ) -> torch.Tensor:  # fmt: skip
+        """A is sent without gaps; but where peers read a copy of it anyway, that is made from A of any strides."""
+        if name == "a" and knobs.mode in READ_BY_PEERS and not problem.in_place:
+            return operand
+        return readable(name, operand)
+
     def library(self, call: Call[AllGatherGemm, AllGatherGemmKnobs, GemmTensors, None]) -> Run:
         """``bsp``"""
         run = bulk_synchronous(call.problem, call.tensors, empty_launches(call.knobs.empty_launches))
@@ -215,7 +225,7 @@ def _pull(call: GatherCall) -> Launch:
     if knobs.schedule != "tile":
         programs = min(programs, call.machine.compute_units)
     segments = {"ALIGNED": _aligned(call), "EVEN_K": call.problem.shard[1] % knobs.block_k == 0}
-    return Launch(device.pull_gemm_kernel, programs, _gemm(call) | segments, knobs.options)
+    return Launch(pull_gemm_kernel, programs, _gemm(call) | segments, knobs.options)
 
 
 def _gather_gemm(call: GatherCall) -> list[Launch]:
@@ -235,7 +245,7 @@ def _gather_gemm(call: GatherCall) -> list[Launch]:
         "finishing": programs + (0 if same_launch else communicating),
         "SLOTS": knobs.slots, "GATHERED": gathered, "CHUNKS": knobs.k_chunks, "phase": scratch.phase, **_step(call),
     }  # fmt: skip
-    kind = device.FETCH if knobs.mode == "pull_staged" else device.PUSH if same_launch else device.NONE
+    kind = FETCH if knobs.mode == "pull_staged" else PUSH if same_launch else NONE
     gemm = {
         "a": knobs.a_operand(scratch.inbox if gathered else call.tensors.a), "inbox": knobs.a_operand(scratch.inbox),
         "partials": scratch.partials, "tickets": scratch.tickets, "SPLITS": knobs.split_k,
@@ -246,13 +256,13 @@ def _gather_gemm(call: GatherCall) -> list[Launch]:
     # On another stream nothing but room lets the push begin; elsewhere it is the first to.
     resident = programs if beside else None
     arguments = _gemm(call) | transfer | gemm
-    launches = [Launch(device.gather_gemm_kernel, programs, arguments, knobs.options, resident)]
+    launches = [Launch(gather_gemm_kernel, programs, arguments, knobs.options, resident)]
     if not same_launch:
         pushing = transfer | _ranks(call) | _shard(call) | {"ready": scratch.ready, "BARRIER": knobs.split_launch}
         if not knobs.split_launch:  # it waits for nobody
             pushing |= dict.fromkeys(("ready", "status", "spin_limit"))
         resident = communicating if beside else None
-        push = Launch(device.push_kernel, communicating, pushing, {"num_warps": 8}, resident)
+        push = Launch(push_kernel, communicating, pushing, {"num_warps": 8}, resident)
         return [push, *empty_launches(knobs.empty_launches), *launches]
     return launches
 
@@ -265,7 +275,7 @@ def _gather(call: GatherCall) -> Launch:
         "ready": scratch.ready,
     }  # fmt: skip
     arguments = _ranks(call) | _shard(call) | _step(call) | boxes
-    return Launch(device.gather_kernel, call.knobs.comm_programs, arguments, {"num_warps": 8})
+    return Launch(gather_kernel, call.knobs.comm_programs, arguments, {"num_warps": 8})
 
 
 def _barrier(call: GatherCall, counters: torch.Tensor, finish: bool) -> Launch:

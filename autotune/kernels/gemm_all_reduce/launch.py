@@ -19,7 +19,7 @@ from autotune.kernels.gemm_all_reduce.problem import MOST_INBOX_BYTES, SLOTS, Ge
 from autotune.kernels.gemm_all_reduce.scratch import Scratch
 from autotune.kernels.launching.contract import Call, Kernels
 from autotune.kernels.launching.empty import empty_launches
-from autotune.kernels.launching.gemm import GemmKnobs, GemmTensors
+from autotune.kernels.launching.gemm import GemmKnobs, GemmTensors, readable
 from autotune.kernels.launching.graphs import graphed
 from autotune.kernels.launching.plan import Launch
 from autotune.kernels.launching.tensors import OPERAND_DTYPES, TORCH_DTYPES, Allocate, Run
@@ -124,6 +124,11 @@ class GemmAllReduceKernels(Kernels[GemmAllReduce, GemmAllReduceKnobs, GemmTensor
             return _in_phases(call, programs, arguments)
         resident = programs if blocking else None
         return [Launch(device.gemm_all_reduce_kernel, programs + combining, arguments, knobs.options, resident)]
+
+    def readable(
+        self, problem: GemmAllReduce, knobs: GemmAllReduceKnobs, name: str, operand: torch.Tensor
+    ) -> torch.Tensor:  # fmt: skip
+        return readable(name, operand, apart=knobs.apart)
 
     def library(self, call: Call[GemmAllReduce, GemmAllReduceKnobs, GemmTensors, None]) -> Run:
         run = bulk_synchronous(call.problem, call.tensors, call.rank, empty_launches(call.knobs.empty_launches))

@@ -21,7 +21,7 @@ from autotune.kernels.gemm_all_reduce.library import bulk_synchronous
 from autotune.kernels.gemm_all_reduce.scratch import Scratch as ReduceScratch
 from autotune.kernels.gemm_all_reduce_norm.problem import GemmAllReduceNorm
 from autotune.kernels.launching.contract import Call, Kernels
-from autotune.kernels.launching.gemm import GemmTensors
+from autotune.kernels.launching.gemm import GemmTensors, readable
 from autotune.kernels.launching.graphs import graphed
 from autotune.kernels.launching.plan import Launch, in_order
 from autotune.kernels.launching.tensors import TORCH_DTYPES, Allocate, Run
@@ -147,6 +147,11 @@ class GemmAllReduceNormKernels(Kernels[GemmAllReduceNorm, GemmAllReduceNormKnobs
 
     def has_collective(self, knobs: GemmAllReduceNormKnobs) -> bool:
         return knobs.mode == "library_collective"
+
+    def readable(
+        self, problem: GemmAllReduceNorm, knobs: GemmAllReduceNormKnobs, name: str, operand: torch.Tensor
+    ) -> torch.Tensor:  # fmt: skip
+        return readable(name, operand, apart=knobs.apart)
 
     def library(self, call: Call[GemmAllReduceNorm, GemmAllReduceNormKnobs, NormedTensors, None]) -> Run:
         """The library's GEMM and all-reduce, then its sum and its norm."""

@@ -21,7 +21,7 @@ from autotune.kernels.gemm_reduce_scatter.problem import GemmReduceScatter
 from autotune.kernels.gemm_reduce_scatter.scratch import Scratch
 from autotune.kernels.launching.contract import Call, Kernels
 from autotune.kernels.launching.empty import empty_launches
-from autotune.kernels.launching.gemm import GemmKnobs, GemmTensors
+from autotune.kernels.launching.gemm import GemmKnobs, GemmTensors, readable
 from autotune.kernels.launching.graphs import graphed
 from autotune.kernels.launching.knobs import MEMORY
 from autotune.kernels.launching.plan import Launch, in_order
@@ -125,6 +125,11 @@ class GemmReduceScatterKernels(Kernels[GemmReduceScatter, GemmReduceScatterKnobs
         if call.knobs.mode == "own_collective":
             return functools.partial(multiply_and_pull, call.problem, call.tensors, call.scratch.product, launches[0])
         return in_order(launches)
+
+    def readable(
+        self, problem: GemmReduceScatter, knobs: GemmReduceScatterKnobs, name: str, operand: torch.Tensor
+    ) -> torch.Tensor:  # fmt: skip
+        return readable(name, operand, apart=knobs.apart)
 
     def library(self, call: Call[GemmReduceScatter, GemmReduceScatterKnobs, GemmTensors, None]) -> Run:
         run = bulk_synchronous(call.problem, call.tensors, empty_launches(call.knobs.empty_launches))

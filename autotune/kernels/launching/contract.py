@@ -108,6 +108,10 @@ class Kernels(ABC, Generic[P, K, T, S]):
         """Names of further operands that peers read: each call copies them to the heap."""
         return ()
 
+    def readable(self, problem: P, knobs: K, name: str, operand: torch.Tensor) -> torch.Tensor:
+        """An operand as the launches read it: itself, or a copy where they cannot go by its strides."""
+        return operand
+
     @property
     def operands(self) -> tuple[str, ...]:
         """Names of the tensors that a caller gives, in their order."""

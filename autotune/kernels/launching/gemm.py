@@ -56,6 +56,36 @@ def _stored(order: str, shape: tuple[int, ...], dtype: torch.dtype, allocate: Al
     return allocate(shape[::-1], dtype).t() if order == "nk" else allocate(shape, dtype)
 
 
+ROW_ALIGNMENT = 16
+"""Bytes: rows that lie apart begin at multiples of this, as descriptors need."""
+
+
+def order_of(b: torch.Tensor) -> str:
+    """The problem's word for the storage of B, by the strides."""
+    return "nk" if not b.is_contiguous() and b.stride(0) < b.stride(1) else "kn"
+
+
+def readable(name: str, operand: torch.Tensor, *, apart: tuple[str, ...] = ("b",)) -> torch.Tensor:
+    """A or B as a GEMM reads it: contiguous, B maybe its transpose; of those named in ``apart`` rows may also lie
+    apart, as in a slice of a matrix. Any other is copied. The bias is contiguous.
+    """
+    if name == "bias":
+        return operand.contiguous()
+    if name not in ("a", "b"):
+        return operand
+    transposed = name == "b" and order_of(operand) == "nk"
+    rows = operand.t() if transposed else operand
+    if rows.is_contiguous() or (name in apart and _rows_lie_apart(rows)):
+        return operand
+    rows = rows.contiguous()
+    return rows.t() if transposed else rows
+
+
+def _rows_lie_apart(matrix: torch.Tensor) -> bool:
+    pitch, within = matrix.stride()
+    return within == 1 and pitch >= matrix.shape[1] and pitch * matrix.element_size() % ROW_ALIGNMENT == 0
+
+
 @dataclass(frozen=True, kw_only=True)
 class GemmKnobs(LadderKnobs):
     """The knobs that several GEMM workloads have. A knob that a workload or a mode lacks has no effect as it is here.
@@ -84,6 +114,11 @@ class GemmKnobs(LadderKnobs):
     def tma(self) -> bool:
         """True if operands are loaded, and C stored, through tensor descriptors."""
         return self.loads == "tma"
+
+    @property
+    def apart(self) -> tuple[str, ...]:
+        """The operands whose rows may lie apart, if only the GEMM reads A: its pointers go by A's columns."""
+        return ("a", "b") if self.tma or not self.block_m else ("b",)
 
     @property
     def options(self) -> dict[str, int]:

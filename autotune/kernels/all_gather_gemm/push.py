@@ -1,0 +1,77 @@
+"""Kernels that push a shard of A to every peer and compute nothing: beside our GEMM, or before the library's."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from autotune.kernels.primitives.counters import arrive, end_phase, finish, read_epoch, wait_for_all
+from autotune.kernels.primitives.transfer import push_shard
+
+
+@triton.jit
+def place_of(rank, slot, M, K, shard_rows, width, ROWS: tl.constexpr):
+    """The element of the inbox at which a rank's shard begins in a slot, int64."""
+    apart = shard_rows * tl.cast(K, tl.int64) if ROWS else width
+    return slot * M * tl.cast(K, tl.int64) + rank * apart
+
+
+@triton.jit
+def scale_place_of(rank, slot, M, shard_rows, columns, pitch, ROWS: tl.constexpr):
+    """The same for a shard's scales, ``columns`` for each row, in an inbox of ``pitch`` for each row of A."""
+    apart = shard_rows * tl.cast(pitch, tl.int64) if ROWS else columns
+    return slot * M * tl.cast(pitch, tl.int64) + rank * apart
+
+
+@triton.jit(do_not_specialize=["M", "shard_rows", "transfer_rows", "finishing", "rank", "spin_limit"])
+def push_kernel(
+    shard, inbox_pointer, scale_shard, scale_inbox, M, K, shard_rows, width, scale_columns, scale_pitch, transfer_rows,
+    finishing, rank, heap_bases, epoch_counter, arrivals, ready, phase, status, spin_limit,
+    WORLD: tl.constexpr, ROWS: tl.constexpr, GATHERED: tl.constexpr, SLOTS: tl.constexpr, ROTATE: tl.constexpr,
+    STEP_ROWS: tl.constexpr, STEP_COLUMNS: tl.constexpr, VECTOR: tl.constexpr, HINT: tl.constexpr,
+    CHUNKS: tl.constexpr, BARRIER: tl.constexpr,
+):  # fmt: skip
+    """Push our shard to every peer's inbox, as a separate kernel; shares the epoch with the GEMM's programs.
+
+    BARRIER: the launch ends when all ranks have pushed everything, as a collective's does.
+    """
+    slot = read_epoch(epoch_counter) & (SLOTS - 1)
+    scale_place = 0
+    if scale_inbox is not None:
+        scale_place = scale_place_of(rank, slot, M, shard_rows, scale_columns, scale_pitch, ROWS)
+    push_shard(
+        shard, inbox_pointer, place_of(rank, slot, M, K, shard_rows, width, ROWS), arrivals, shard_rows, width, K,
+        transfer_rows, tl.program_id(0), tl.num_programs(0), rank, heap_bases,
+        WORLD, CHUNKS if ROWS else 1, STEP_ROWS, STEP_COLUMNS, VECTOR, HINT, ROTATE, 0 if GATHERED else 1,
+        scale_shard, scale_inbox, scale_place, scale_columns, scale_pitch,
+    )  # fmt: skip
+    if BARRIER:
+        if end_phase(phase, tl.num_programs(0), ready, rank, heap_bases, WORLD):
+            wait_for_all(ready, read_epoch(epoch_counter) + 1, status, spin_limit, WORLD)
+    finish(epoch_counter, finishing)
+
+
+@triton.jit(do_not_specialize=["M", "shard_rows", "rank", "spin_limit"])
+def gather_kernel(
+    shard, inbox_pointer, scale_shard, scale_inbox, M, K, shard_rows, width, scale_columns, scale_pitch, rank,
+    heap_bases, epoch_counter, arrivals, ready, status, spin_limit,
+    WORLD: tl.constexpr, ROWS: tl.constexpr, ROTATE: tl.constexpr,
+    STEP_ROWS: tl.constexpr, STEP_COLUMNS: tl.constexpr, VECTOR: tl.constexpr, HINT: tl.constexpr,
+):  # fmt: skip
+    """An all-gather: our shard into every rank's inbox, and the launch ends when everybody's is in ours."""
+    pid = tl.program_id(0)
+    programs = tl.num_programs(0)
+    epoch = read_epoch(epoch_counter)
+    if pid == 0:
+        arrive(ready, rank, heap_bases, WORLD)
+    wait_for_all(ready, epoch + 1, status, spin_limit, WORLD)
+    scale_place = 0
+    if scale_inbox is not None:
+        scale_place = scale_place_of(rank, 0, M, shard_rows, scale_columns, scale_pitch, ROWS)
+    push_shard(
+        shard, inbox_pointer, place_of(rank, 0, M, K, shard_rows, width, ROWS), arrivals, shard_rows, width, K,
+        shard_rows, pid, programs, rank, heap_bases, WORLD, 1, STEP_ROWS, STEP_COLUMNS, VECTOR, HINT, ROTATE, 0,
+        scale_shard, scale_inbox, scale_place, scale_columns, scale_pitch,
+    )  # fmt: skip
+    if finish(epoch_counter, programs):
+        wait_for_all(arrivals, (epoch + 1) * programs, status, spin_limit, WORLD)

@@ -1,0 +1,108 @@
+"""Damaged rows are left out, and named once."""
+
+from __future__ import annotations
+
+import dataclasses
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from studies import begin
+
+from autotune.db import CacheKey, Provenance, Store, TrialRecord, Winner
+
+TEXT = {bytes: "CAST(? AS TEXT)", str: "?", type(None): "?"}
+"""SQL that stores a value without conversion."""
+
+
+def change(path: Path, statement: str, *values: object) -> None:
+    """Write behind the store's back."""
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute(statement, values)
+        connection.commit()
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("config", "{"),
+        ("config", "[1]"),
+        ("config", '{"tile_m":1.5}'),
+        ("config", b"\x00\xff"),
+        ("outcome", "won"),
+        ("median", "fast"),
+        ("median", None),
+        ("by_rank", None),
+        ("by_rank", "7"),
+        ("error", "small"),
+        ("seconds", "null"),
+        ("created_at", "yesterday"),
+    ],
+)
+def test_a_damaged_trial_is_left_out_and_named_once(
+    path: Path, sqlite_store: Store, key: CacheKey, provenance: Provenance, trial: TrialRecord, column: str,
+    value: object, caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    study = begin(sqlite_store, key, provenance)
+    for _ in range(3):
+        sqlite_store.record(study.id, trial)
+    change(path, f"UPDATE tuning_trials SET {column} = ? WHERE id = 2", value)
+    for _ in range(2):
+        assert [each.id for each in sqlite_store.trials(study.id)] == [1, 3]
+    [message] = caplog.messages
+    assert "cache.db: row 2 of table tuning_trials is damaged (" in message
+    assert message.endswith("skipped; repair it or delete it: DELETE FROM tuning_trials WHERE id = 2;")
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("winner_config", "{"),
+        ("winner_config", None),
+        ("winner_latency", "{}"),
+        ("winner_latency", '{"median":{}}'),
+        ("winner_baselines", '{"eager":3}'),
+        ("winner_limits", "[]"),
+        ("problem", '{"m":4096'),
+        ("problem", '{ "m": 4096}'),
+        ("winner_latency", '{"median":0,"low":0,"high":0,"skew":0,"iterations":1,"by_rank":[]}'),
+        ("winner_latency", f'{{"median":1{"0" * 400},"low":0,"high":0,"skew":0,"iterations":1,"by_rank":[]}}'),
+        ("winner_config", "[" * 100_000),
+        ("device", b"\xff\xfe"),
+        ("seed", "many"),
+        ("state", "asleep"),
+        ("finished_at", "never"),
+        ("finished_at", "0001-01-01T00:00:00+14:00"),
+    ],
+)
+def test_a_damaged_study_costs_one_miss_and_one_warning(
+    path: Path, sqlite_store: Store, key: CacheKey, provenance: Provenance, winner: Winner, column: str, value: object,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    other = dataclasses.replace(key, arch="sm_100")
+    for each in (key, other):
+        sqlite_store.finish(begin(sqlite_store, each, provenance).id, winner)
+    change(path, f"UPDATE tuning_studies SET {column} = {TEXT[type(value)]} WHERE id = 1", value)
+    for _ in range(2):
+        assert [entry.key for entry in sqlite_store.entries()] == [other]
+        assert [study.key for study in sqlite_store.studies()] == [other]
+        assert sqlite_store.entry(key, provenance) is None
+    [message] = caplog.messages
+    assert "cache.db: row 1 of table tuning_studies is damaged (" in message
+    assert message.endswith("DELETE FROM tuning_trials WHERE study_id = 1; DELETE FROM tuning_studies WHERE id = 1;")
+    study = begin(sqlite_store, key, provenance)  # tuning the same problem
+    assert study.id == 3 and study.state == "running"
+    sqlite_store.finish(study.id, winner)
+    assert {entry.study_id for entry in sqlite_store.entries()} == {2, 3}
+
+
+def test_what_a_damaged_winner_superseded_is_not_served(
+    path: Path, sqlite_store: Store, key: CacheKey, provenance: Provenance, winner: Winner
+) -> None:
+    for _ in range(2):
+        study = begin(sqlite_store, key, provenance)
+        sqlite_store.finish(study.id, winner)
+        sqlite_store.forget(study.id)
+    change(path, "UPDATE tuning_studies SET winner_latency = '{}' WHERE id = 2")
+    assert sqlite_store.entries() == [] and sqlite_store.entry(key, provenance) is None

@@ -1,0 +1,135 @@
+"""Winners and entries through the store's door."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from sqlalchemy import event
+from studies import begin, just_now
+
+from autotune.config import Config
+from autotune.db import CacheKey, Provenance, Store, StudyRecord, TrialRecord, Winner, rows
+
+
+def finish(store: Store, study: StudyRecord, winner: Winner, **changes: str) -> Winner:
+    named = dataclasses.replace(winner, config=Config({"mode": "push", **changes}))
+    store.finish(study.id, named)
+    return named
+
+
+def test_finishing_makes_the_entry(
+    store: Store, key: CacheKey, provenance: Provenance, trial: TrialRecord, winner: Winner
+) -> None:
+    study = begin(store, key, provenance)
+    for _ in range(3):
+        store.record(study.id, trial)
+    assert store.entries() == [] and store.entry(key, provenance) is None
+    store.finish(study.id, winner)
+    entry = store.entry(key, provenance)
+    assert entry is not None and store.entries() == [entry]
+    assert (entry.key, entry.provenance, entry.winner, entry.study_id, entry.trials) == (
+        key, provenance, winner, study.id, 3,
+    )  # fmt: skip
+    assert just_now(entry.finished_at)
+    assert store.entry(key, dataclasses.replace(provenance, torch="2.12.0")) is None
+    assert store.entry(dataclasses.replace(key, world_size=4), provenance) is None
+
+
+def test_a_finished_study_may_go_on_and_finish_again(
+    store: Store, key: CacheKey, provenance: Provenance, trial: TrialRecord, winner: Winner
+) -> None:
+    study = begin(store, key, provenance)
+    store.finish(study.id, winner)
+    store.record(study.id, trial)
+    better = dataclasses.replace(winner, config=Config({"mode": "pull"}))
+    store.finish(study.id, better)
+    [entry] = store.entries()
+    assert (entry.winner, entry.trials) == (better, 1)
+
+
+def test_the_cache_serves_the_old_winner_until_the_new_one_is_found(
+    store: Store, key: CacheKey, provenance: Provenance, winner: Winner
+) -> None:
+    old = begin(store, key, provenance)
+    store.finish(old.id, winner)
+    store.forget(old.id)
+    new = begin(store, key, provenance)
+    assert [entry.study_id for entry in store.entries()] == [old.id]
+    better = dataclasses.replace(winner, config=Config({"mode": "pull"}))
+    store.finish(new.id, better)
+    [entry] = store.entries()
+    assert (entry.study_id, entry.winner) == (new.id, better)
+    assert store.entry(key, provenance) == entry
+
+
+def test_entries_come_newest_first_by_workload_and_device(
+    store: Store, key: CacheKey, provenance: Provenance, winner: Winner
+) -> None:
+    keys = [key, dataclasses.replace(key, workload="flash_decode"), dataclasses.replace(key, device="MI300X")]
+    for each in keys:
+        store.finish(begin(store, each, provenance).id, winner)
+    begin(store, dataclasses.replace(key, arch="sm_100"), provenance)
+    assert [entry.key for entry in store.entries()] == keys[::-1]
+    assert [entry.key for entry in store.entries("all_gather_gemm")] == [keys[2], keys[0]]
+    assert [entry.key for entry in store.entries(device="MI300X")] == [keys[2]]
+    assert store.entries("flash_decode", "MI300X") == []
+
+
+def test_entries_take_one_query(store: Store, key: CacheKey, provenance: Provenance, winner: Winner) -> None:
+    for world_size in (2, 4, 8):
+        store.finish(begin(store, dataclasses.replace(key, world_size=world_size), provenance).id, winner)
+    statements: list[str] = []
+
+    def note(_c: object, _cursor: object, statement: str, *_: object) -> None:
+        statements.append(statement)
+
+    event.listen(store._database.engine, "before_cursor_execute", note)
+    assert len(store.entries()) == 3
+    assert [each for each in statements if not each.startswith(("BEGIN", "SET"))] == [statements[-1]]
+
+
+def test_nearest_is_the_entry_with_the_fewest_differences(
+    store: Store, key: CacheKey, provenance: Provenance, winner: Winner
+) -> None:
+    assert store.nearest(key) is None
+    far = dataclasses.replace(key, device="MI300X", arch="gfx942", interconnect="xgmi")
+    near = dataclasses.replace(key, problem=key.problem.replace("4096", "8192"))
+    another = dataclasses.replace(key, workload="flash_decode")
+    for each in (near, far, another):
+        store.finish(begin(store, each, provenance).id, winner)
+    found = store.nearest(key)
+    assert found is not None
+    assert key.differences(found.key) == {"m": ("4096", "8192")}
+    stale = store.nearest(near)
+    assert stale is not None and stale.key == near
+
+
+def test_a_clock_that_is_set_back_serves_no_older_winner(
+    store: Store, key: CacheKey, provenance: Provenance, winner: Winner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stale = dataclasses.replace(provenance, torch="1.0")
+    first = begin(store, key, provenance)
+    finish(store, first, winner, by="first")
+    store.forget(first.id)
+    monkeypatch.setattr(rows, "now", lambda: "2001-01-01T00:00:00+00:00")
+    newer = finish(store, begin(store, key, provenance), winner, by="second")
+    assert [entry.winner for entry in store.entries()] == [newer]
+    newest = finish(store, begin(store, key, stale), winner, by="third")
+    assert [entry.winner for entry in store.entries()] == [newest, newer], "in the order in which they finished"
+
+
+def test_a_superseded_study_that_finishes_later_is_not_served(
+    store: Store, key: CacheKey, provenance: Provenance, winner: Winner
+) -> None:
+    slow = begin(store, key, provenance)
+    store.forget(slow.id)
+    quick = begin(store, key, provenance)
+    better = finish(store, quick, winner, by="the one in its place")
+    finish(store, slow, winner, by="the superseded one")
+    assert [entry.winner for entry in store.entries()] == [better]
+    found = store.entry(key, provenance)
+    assert found is not None and found.winner == better
+    store.forget(quick.id)
+    begin(store, key, provenance)
+    assert [entry.winner for entry in store.entries()] == [better], "until the next one finishes"
