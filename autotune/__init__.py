@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from autotune import nn as nn
     from autotune.config import Config
     from autotune.decorator import autotune
     from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
@@ -88,6 +89,8 @@ def __getattr__(name: str) -> Any:
     """Load a public name's module on first use."""
     import importlib
 
+    if name == "nn":
+        return importlib.import_module("autotune.nn")
     if name == "__version__":
         return importlib.import_module("importlib.metadata").version("iris-autotune")
     if name not in _HOMES:

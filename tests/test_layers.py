@@ -17,6 +17,7 @@ PACKAGE = "autotune"
 ROOMS = (
     "cli",
     "models",
+    "nn",
     "fleet",
     "doctor",
     "report",

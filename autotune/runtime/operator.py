@@ -250,7 +250,7 @@ class Operator:
         *options, text = arguments[self._tensors :]
         if text == REFUSED:
             raise InvalidProblem(NO_BACKWARD)
-        operands = [_aligned(x) for x in arguments[: self._tensors]]
+        operands = [aligned(x) for x in arguments[: self._tensors]]
         return self._enqueue(open_context(handle), operands, tuple(options), outs, _config(text), needs=False)
 
     def _fake(self, handle: int, *arguments: Any) -> Any:
@@ -280,7 +280,7 @@ def _returns_nothing(*_: Any, **outs: torch.Tensor) -> None:
     """An operator with an ``out`` has no result to describe."""
 
 
-def _aligned(tensor: torch.Tensor | None) -> torch.Tensor | None:
+def aligned(tensor: torch.Tensor | None) -> torch.Tensor | None:
     """The tensor, or a copy that begins with a whole vector: compilers and autograd make views that do not."""
     if tensor is None or not tensor.is_floating_point() or not tensor.data_ptr() % ALIGNMENT:
         return tensor
