@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from autotune.kernels.gemm_all_reduce.problem import GemmAllReduce
     from autotune.kernels.gemm_all_reduce_norm.problem import GemmAllReduceNorm
     from autotune.kernels.gemm_reduce_scatter.problem import GemmReduceScatter
+    from autotune.runtime import symm_mem
     from autotune.runtime.context import Context
     from autotune.runtime.in_program import tune
     from autotune.runtime.lookup import Found, forget_lookups, lookup
@@ -57,6 +58,7 @@ __all__ = [
     "gemm_all_reduce_norm",
     "gemm_reduce_scatter",
     "lookup",
+    "symm_mem",
     "tune",
 ]
 
@@ -81,8 +83,12 @@ _HOMES = {
     "gemm_all_reduce_norm": "autotune.runtime.operators",
     "gemm_reduce_scatter": "autotune.runtime.operators",
     "lookup": "autotune.runtime.lookup",
+    "symm_mem": "autotune.runtime",
     "tune": "autotune.runtime.in_program",
 }
+
+_MODULES = ("symm_mem",)
+"""Public names that are modules of their own."""
 
 
 def __getattr__(name: str) -> Any:
@@ -95,7 +101,8 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module("importlib.metadata").version("iris-autotune")
     if name not in _HOMES:
         raise AttributeError(f"module 'autotune' has no attribute {name!r}; it has {', '.join(__all__)}")
-    found = getattr(importlib.import_module(_HOMES[name]), name)
+    home = importlib.import_module(f"{_HOMES[name]}.{name}" if name in _MODULES else _HOMES[name])
+    found = home if name in _MODULES else getattr(home, name)
     globals()[name] = found  # from now on without us: this is on the way of every call
     return found
 

@@ -6,6 +6,7 @@ import functools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -32,12 +33,14 @@ class SymmetricHeap(ABC):
     """
 
     def __init__(self, arena: torch.Tensor, bases: list[int], group: dist.ProcessGroup | None) -> None:
-        """``arena`` is this rank's whole heap, uint8; ``group`` a CPU process group over all ranks."""
+        """``arena`` is this rank's whole heap, uint8; ``group`` a CPU process group of the ranks that share it."""
         self.arena = arena
         self.device = arena.device
         self.rank = dist.get_rank(group)
         self.world_size = dist.get_world_size(group)
         self.group = group
+        self.library_group: Any = None
+        """The same ranks' group for the library's collectives on device tensors; None: the default group."""
         self.host_barrier: Callable[[], None] = functools.partial(dist.barrier, group=group)
         """Waits on the host until every rank is here. The ranks' supervisor may replace it."""
         self.bases = torch.tensor(bases, dtype=torch.int64, device=arena.device)
@@ -130,7 +133,8 @@ class SymmetricHeap(ABC):
         """Free the memory at once. Its tensors must not be used any more."""
         self._peers.clear()
         self.arena = torch.empty(0, dtype=torch.uint8)
-        self.group, self.host_barrier = None, _closed  # a group that nobody holds gives its sockets and threads back
+        self.group = self.library_group = None
+        self.host_barrier = _closed  # a group that nobody holds gives its sockets and threads back
 
 
 def _closed() -> None:

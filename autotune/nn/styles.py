@@ -203,10 +203,11 @@ def _left_shared(given: Placement | None, desired: Placement | None) -> Placemen
 
 def takes(module: nn.Module, features: str, mesh: DeviceMesh, context: Context) -> bool:
     """True if our kernels take a layer. Raises InputError where the context is not that of the mesh."""
-    if mesh.ndim != 1 or mesh.size() != context.heap.world_size:
+    ranks = tuple(mesh.mesh.flatten().tolist())
+    if mesh.ndim != 1 or ranks != context.ranks:
         raise InputError(
-            f"the mesh has {tuple(mesh.shape)} ranks, the context {context.heap.world_size}: open a context of the "
-            "ranks of a mesh of one dimension"
+            f"the mesh has the ranks {ranks} in {mesh.ndim} dimensions, the context {context.ranks}: open the context "
+            "with Context(group=mesh), of a mesh of one dimension"
         )
     if type(module) is nn.Linear and getattr(module, features) % mesh.size() == 0:
         return True

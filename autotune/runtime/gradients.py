@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -23,7 +23,7 @@ DIFFERENTIABLE = ("a", "b", "bias")
 """Operands whose gradients there are, the first ones; a call with any other one has no backward."""
 
 INDIFFERENT = ("layout", "deterministic", "out_dtype", "fast_accum")
-"""Options that a backward knows, or that change nothing without fp8; a call with any other one has none."""
+"""Options that a backward knows, or that change nothing without fp8; a call with another one has no backward."""
 
 
 class GemmBackward(ABC):
@@ -31,11 +31,11 @@ class GemmBackward(ABC):
 
     collective = True
 
-    def covers(self, operands: Mapping[str, Tensor | None], options: Options) -> bool:
+    def covers(self, operands: Mapping[str, Tensor | None], options: Collection[str]) -> bool:
         """Not fp8, nothing beside A, B and a bias, and no shard that changes under the backward."""
         plain = all(x is None or x.dtype in DTYPES for x in operands.values())
         others = [name for name, x in operands.items() if x is not None and name not in DIFFERENTIABLE]
-        return plain and not others and not any(value for name, value in options.items() if name not in INDIFFERENT)
+        return plain and not others and all(name in INDIFFERENT for name in options)
 
     def autocast(self, operands: Operands, device: str) -> Operands:
         return autocast(operands, device)

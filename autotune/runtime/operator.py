@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import typing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -38,8 +38,8 @@ class Backward(Protocol):
     collective: bool
     """True if all ranks have to ask for the same gradients."""
 
-    def covers(self, operands: Mapping[str, torch.Tensor | None], options: Mapping[str, Any]) -> bool:
-        """True if a call with these has gradients."""
+    def covers(self, operands: Mapping[str, torch.Tensor | None], options: Collection[str]) -> bool:
+        """True if a call with these has gradients; ``options`` are those that are not at their defaults."""
 
     def autocast(self, operands: Operands, device: str) -> Operands:
         """The operands as ``torch.autocast`` hands them over."""
@@ -138,6 +138,8 @@ class Operator:
             context.calls[key] = prepared
         else:
             results = fitting(prepared.outs, outs)
+        if prepared.workspace is None:
+            return results
         if prepared.copies:
             operands = prepared.workspace.readable(operands)
         context.enqueue(prepared.workspace, operands, results)
@@ -151,12 +153,22 @@ class Operator:
     ) -> tuple[Prepared, Results]:  # fmt: skip
         """A form of call, checked and set up, and the results that its first call has been bound to."""
         heap, workload = context.heap, self.workload
-        problem = workload.problem_of(heap.world_size, operands, options)
+        filled = workload.filled(heap.world_size, operands)
+        problem = workload.problem_of(heap.world_size, operands if filled is None else filled, options)
         shapes = workload.out_shapes(heap.world_size, operands, options)
         dtype = workload.out_dtype(operands, options)
         forms = tuple(Form(shape, dtype, heap.device) for shape in shapes)
         results: list[torch.Tensor] = []
         copies: list[bool] = []
+
+        def empty() -> str:
+            demand_no_gradient(operands)
+            results[:] = fitting(forms, outs)
+            return f"{workload.name} without rows: {problem.to_json()}"
+
+        if filled is not None:
+            context.agree(workload.name, empty)
+            return Prepared(None, forms, copies=False), results
 
         def use(workspace: Workspace) -> None:
             """Checks of one rank's tensors alone."""
@@ -196,7 +208,8 @@ class Operator:
         if self._backward is None or outs is not None:
             return False
         named = dict(zip(self._names, operands, strict=True))
-        return self._backward.covers(named, dict(zip(self._defaults, options, strict=True)))
+        pairs = zip(self._defaults.items(), options, strict=True)
+        return self._backward.covers(named, [name for (name, default), value in pairs if value != default])
 
     def _agree(self, context: Context, operands: Operands) -> None:
         """A backward with collectives has to be the same on every rank."""
@@ -204,7 +217,7 @@ class Operator:
         if self._backward.collective:
             named = zip(self._names, operands, strict=True)
             needed = [(name, *x.shape) for name, x in named if x is not None and x.requires_grad]
-            context.agree((self.workload.name, "with gradients of", *needed))
+            context.agree_once(self.workload.name, "with gradients of", *needed)
 
     def _save(self, ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
         """What a backward takes, and no tensor that it does not."""
@@ -215,12 +228,17 @@ class Operator:
             raise InvalidProblem(NO_BACKWARD)
         ctx.save_for_backward(*self._backward.save(operands, ctx.needs_input_grad[1 : 1 + self._tensors]))
         ctx.handle, ctx.options = handle, dict(zip(self._defaults, options, strict=True))
+        ctx.shapes = [None if x is None else x.shape for x in operands]
 
     def _gradients(self, ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:
         """Of all arguments, by the result's."""
         assert self._backward is not None
         needs = ctx.needs_input_grad[1 : 1 + self._tensors]
-        grads = self._backward.all_of(ctx.handle, ctx.options, ctx.saved_tensors, grad, needs)
+        if grad.numel() == 0:
+            pairs = zip(ctx.shapes, needs, strict=True)
+            grads: Operands = [grad.new_zeros(shape) if needed else None for shape, needed in pairs]
+        else:
+            grads = self._backward.all_of(ctx.handle, ctx.options, ctx.saved_tensors, grad, needs)
         return (None, *grads, *[None] * (len(self._defaults) + 1))
 
     def _autocast(self, device: str, handle: int, *arguments: Any) -> Any:

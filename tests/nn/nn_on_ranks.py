@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -182,8 +183,17 @@ def corners(context: autotune.Context) -> dict[str, Any]:
                         results.append(parallelize_module(copy.deepcopy(linear), mesh, style)(mine))
                     found[f"{kind} {given} {wanted} {size}"] = difference(results[1], results[0])
     found["repr"] = repr(autotune.nn.RowParallelLinear(context, 16, 8, sequence_dim=1))
-    try:
-        autotune.nn.ColumnParallelLinear(context, 16, 15)
-    except AutotuneError as error:
-        found["uneven"] = f"{type(error).__name__}: {error}"
+    found["uneven"] = said(lambda: autotune.nn.ColumnParallelLinear(context, 16, 15))
+    flat = init_device_mesh(device.type, (1, ranks))
+    style = autotune.nn.ColwiseParallel(context)
+    found["mesh"] = said(lambda: style._apply(nn.Linear(16, 16), flat))
     return found
+
+
+def said(attempt: Callable[[], object]) -> str:
+    """The error of a call, by name and message."""
+    try:
+        attempt()
+    except AutotuneError as error:
+        return f"{type(error).__name__}: {error}"
+    return "no error"

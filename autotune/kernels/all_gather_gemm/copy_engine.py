@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 
 from autotune.heap.arena import SymmetricHeap
+from autotune.kernels.all_gather_gemm.activation import multiply_and_activate
 from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
 from autotune.kernels.all_gather_gemm.scratch import Scratch
-from autotune.kernels.gemm.library import multiply
 from autotune.kernels.launching.gemm import GemmTensors
 from autotune.kernels.launching.plan import Launch
 from autotune.kernels.launching.streams import on, side_stream, wait
@@ -68,4 +68,4 @@ class CopyEngine:
         wait([main], self._multiplying)
 
     def _multiply(self, a: torch.Tensor, scale_a: torch.Tensor | None, out: torch.Tensor) -> None:
-        multiply(self._problem, a, scale_a, self._tensors, out, self._tensors.bias)
+        multiply_and_activate(self._problem, a, scale_a, self._tensors, out)

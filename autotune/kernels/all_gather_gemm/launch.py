@@ -16,7 +16,7 @@ from autotune.heap.arena import SymmetricHeap
 from autotune.kernels.all_gather_gemm.copy_engine import CopyEngine
 from autotune.kernels.all_gather_gemm.device import FETCH, NONE, PUSH, gather_gemm_kernel
 from autotune.kernels.all_gather_gemm.library import bulk_synchronous, gather_and_multiply
-from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
+from autotune.kernels.all_gather_gemm.problem import EPILOGUES, AllGatherGemm
 from autotune.kernels.all_gather_gemm.pull import pull_gemm_kernel
 from autotune.kernels.all_gather_gemm.push import gather_kernel, push_kernel
 from autotune.kernels.all_gather_gemm.scratch import Scratch
@@ -66,7 +66,7 @@ class AllGatherGemmKernels(Kernels[AllGatherGemm, AllGatherGemmKnobs, GemmTensor
     def tensors(self, problem: AllGatherGemm, shared: Allocate, own: Allocate) -> GemmTensors:
         """A's shard lies on the heap if the problem says so."""
         a = (shared if problem.in_place else own)(problem.shard, OPERAND_DTYPES[problem.dtype])
-        return GemmTensors.allocate(problem, a, (problem.k, problem.n_local), (problem.m, problem.n_local), own)
+        return GemmTensors.allocate(problem, a, (problem.k, problem.n_local), (problem.m, problem.columns), own)
 
     def scratch(
         self, problem: AllGatherGemm, knobs: AllGatherGemmKnobs, machine: Machine, shared: Allocate, own: Allocate
@@ -138,7 +138,7 @@ class AllGatherGemmKernels(Kernels[AllGatherGemm, AllGatherGemmKnobs, GemmTensor
 
     def library(self, call: Call[AllGatherGemm, AllGatherGemmKnobs, GemmTensors, None]) -> Run:
         """``bsp``"""
-        run = bulk_synchronous(call.problem, call.tensors, empty_launches(call.knobs.empty_launches))
+        run = bulk_synchronous(call.problem, call.tensors, call.group, empty_launches(call.knobs.empty_launches))
         return graphed(run) if call.knobs.launch == "graph" else run
 
     def read_by_peers(self, problem: AllGatherGemm, knobs: AllGatherGemmKnobs) -> tuple[int, int] | None:
@@ -214,6 +214,7 @@ def _gemm(call: GatherCall) -> dict[str, Any]:
     """Arguments of both GEMM kernels."""
     return {
         **call.knobs.common(call.problem, call.tensors), **_ranks(call), **_shard(call),
+        "EPILOGUE": EPILOGUES.index(call.problem.epilogue), "HALVES": call.problem.halves,
         "N": call.problem.n_local, "ready": call.scratch.ready, "done": call.scratch.done,
         "scale_a": None if call.problem.gathers_scales else call.tensors.scale_a,
     }  # fmt: skip

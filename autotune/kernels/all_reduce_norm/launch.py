@@ -144,7 +144,7 @@ class AllReduceNormKernels(Kernels[AllReduceNorm, NormKnobs, Tensors, Scratch]):
         (launch,) = launches
 
         def reduce_then_norm() -> None:
-            _all_reduce(call.problem, call.tensors)
+            _all_reduce(call.problem, call.tensors, call.group)
             launch.run()
 
         return graphed(reduce_then_norm) if call.knobs.launch == "graph" else reduce_then_norm
@@ -157,7 +157,7 @@ class AllReduceNormKernels(Kernels[AllReduceNorm, NormKnobs, Tensors, Scratch]):
         tensors, problem = call.tensors, call.problem
 
         def run() -> None:
-            library_norm(problem, tensors, _all_reduce(problem, tensors))
+            library_norm(problem, tensors, _all_reduce(problem, tensors, call.group))
 
         return graphed(run) if call.knobs.launch == "graph" else run
 
@@ -167,12 +167,12 @@ def _summed(problem: AllReduceNorm, tensors: Tensors) -> torch.Tensor:
     return tensors.x if problem.in_place else tensors.total
 
 
-def _all_reduce(problem: AllReduceNorm, tensors: Tensors) -> torch.Tensor:
+def _all_reduce(problem: AllReduceNorm, tensors: Tensors, group: Any) -> torch.Tensor:
     """The library's, which knows no result apart from its operand: X is copied unless it may be overwritten."""
     summed = _summed(problem, tensors)
     if not problem.in_place:
         summed.copy_(tensors.x)
-    torch.distributed.all_reduce(summed)
+    torch.distributed.all_reduce(summed, group=group)
     return summed
 
 

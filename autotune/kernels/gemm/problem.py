@@ -45,6 +45,16 @@ class GemmProblem(Problem):
         raise NotImplementedError
 
     @property
+    def gated(self) -> bool:
+        """True if B has gate and up, so that the result has half as many columns as their product."""
+        return False
+
+    @property
+    def halves(self) -> bool:
+        """True if the gate is one half of B's columns and up the other."""
+        return False
+
+    @property
     def b_dtype(self) -> str:
         return COMBINATIONS[self.dtype].b
 

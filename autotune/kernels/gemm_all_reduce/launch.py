@@ -131,7 +131,8 @@ class GemmAllReduceKernels(Kernels[GemmAllReduce, GemmAllReduceKnobs, GemmTensor
         return readable(name, operand, apart=knobs.apart)
 
     def library(self, call: Call[GemmAllReduce, GemmAllReduceKnobs, GemmTensors, None]) -> Run:
-        run = bulk_synchronous(call.problem, call.tensors, call.rank, empty_launches(call.knobs.empty_launches))
+        empty = empty_launches(call.knobs.empty_launches)
+        run = bulk_synchronous(call.problem, call.tensors, call.rank, call.group, empty)
         return graphed(run) if call.knobs.launch == "graph" else run
 
 

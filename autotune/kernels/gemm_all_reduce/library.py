@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -14,7 +15,7 @@ from autotune.kernels.launching.tensors import Run
 
 
 def bulk_synchronous(
-    problem: GemmAllReduce, tensors: GemmTensors, rank: int, between: Sequence[Launch] = ()
+    problem: GemmAllReduce, tensors: GemmTensors, rank: int, group: Any, between: Sequence[Launch] = ()
 ) -> Run:  # fmt: skip
     """The baseline, the hard way: the library's GEMM into C, then its all-reduce in place; no copies, no host wait.
 
@@ -33,7 +34,7 @@ def bulk_synchronous(
         def all_reduce() -> None:
             multiply(problem, tensors.a, tensors.scale_a, tensors, tensors.c, bias)
             in_between()
-            torch.distributed.all_reduce(tensors.c)
+            torch.distributed.all_reduce(tensors.c, group=group)
 
         return all_reduce
 
@@ -42,7 +43,7 @@ def bulk_synchronous(
         parts = part.new_empty((problem.world_size * problem.m, problem.n))
         multiply(problem, tensors.a, tensors.scale_a, tensors, part, bias)
         in_between()
-        torch.distributed.all_gather_into_tensor(parts, part)
+        torch.distributed.all_gather_into_tensor(parts, part, group)
         torch.sum(parts.view(problem.world_size, problem.m, problem.n), dim=0, out=tensors.c)
 
     return gather_and_sum

@@ -142,7 +142,7 @@ class GemmAllReduceNormKernels(Kernels[GemmAllReduceNorm, GemmAllReduceNormKnobs
 
             return multiply_then_reduce
         if knobs.mode == "library_collective":
-            return _after(bulk_synchronous(problem, tensors, call.rank), ours, knobs)
+            return _after(bulk_synchronous(problem, tensors, call.rank, call.group), ours, knobs)
         return ours
 
     def has_collective(self, knobs: GemmAllReduceNormKnobs) -> bool:
@@ -160,7 +160,7 @@ class GemmAllReduceNormKernels(Kernels[GemmAllReduceNorm, GemmAllReduceNormKnobs
         def norm() -> None:
             norming.library_norm(problem.norm, tensors.norming(tensors.c), tensors.c)
 
-        return _after(bulk_synchronous(problem, tensors, call.rank), norm, call.knobs)
+        return _after(bulk_synchronous(problem, tensors, call.rank, call.group), norm, call.knobs)
 
 
 def _call(call: NormedCall, problem: Any, knobs: Any, tensors: Any, scratch: Any) -> Any:

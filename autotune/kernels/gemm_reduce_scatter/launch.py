@@ -132,7 +132,7 @@ class GemmReduceScatterKernels(Kernels[GemmReduceScatter, GemmReduceScatterKnobs
         return readable(name, operand, apart=knobs.apart)
 
     def library(self, call: Call[GemmReduceScatter, GemmReduceScatterKnobs, GemmTensors, None]) -> Run:
-        run = bulk_synchronous(call.problem, call.tensors, empty_launches(call.knobs.empty_launches))
+        run = bulk_synchronous(call.problem, call.tensors, call.group, empty_launches(call.knobs.empty_launches))
         return graphed(run) if call.knobs.launch == "graph" else run
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -13,7 +14,9 @@ from autotune.kernels.launching.plan import Launch
 from autotune.kernels.launching.tensors import Run
 
 
-def bulk_synchronous(problem: GemmReduceScatter, tensors: GemmTensors, between: Sequence[Launch] = ()) -> Run:
+def bulk_synchronous(
+    problem: GemmReduceScatter, tensors: GemmTensors, group: Any, between: Sequence[Launch] = ()
+) -> Run:  # fmt: skip
     """The baseline, the hard way: one library GEMM, one ``reduce_scatter_tensor`` straight into C, no copy between.
 
     ``between`` are launches between the two.
@@ -24,7 +27,7 @@ def bulk_synchronous(problem: GemmReduceScatter, tensors: GemmTensors, between: 
         multiply(problem, tensors.a, tensors.scale_a, tensors, product)
         for launch in between:
             launch.run()
-        torch.distributed.reduce_scatter_tensor(tensors.c, product)
+        torch.distributed.reduce_scatter_tensor(tensors.c, product, group=group)
         if tensors.bias is not None:
             tensors.c.add_(tensors.bias)
 

@@ -128,7 +128,7 @@ class GemmKnobs(LadderKnobs):
     def tiles(self, rows: int, columns: int) -> int:
         return math.ceil(rows / self.block_m) * math.ceil(columns / self.block_n)
 
-    def operand(self, tensor: torch.Tensor, block: tuple[int, int]) -> Any:
+    def operand(self, tensor: torch.Tensor, block: tuple[int, ...]) -> Any:
         """A descriptor where the config loads by TMA, else the tensor."""
         if not self.tma:
             return tensor
@@ -140,18 +140,25 @@ class GemmKnobs(LadderKnobs):
         """A, or an inbox that stands in for it: row-major."""
         return self.operand(a, (self.block_m, self.block_k))
 
+    def b_operand(self, problem: GemmProblem, b: torch.Tensor) -> Any:
+        """B as it is stored, and its halves one behind the other where a tile has columns of both."""
+        if problem.b_order == "kn":
+            return self.operand(b, (self.block_k, self.block_n))
+        if problem.halves and self.tma:
+            return self.operand(b.t().unflatten(0, (2, -1)), (2, self.block_n // 2, self.block_k))
+        return self.operand(b.t(), (self.block_n, self.block_k))
+
     def common(self, problem: GemmProblem, tensors: GemmTensors) -> dict[str, Any]:
         """Arguments that every GEMM kernel has."""
-        b, transposed = tensors.b, problem.b_order == "nk"
-        block = (self.block_n, self.block_k) if transposed else (self.block_k, self.block_n)
-        c_columns = self.block_n // 2 if self.block_n >= 64 else self.block_n  # see ``store_tile``
+        b = tensors.b
+        c_columns = self.block_n // 2 if self.block_n >= 64 or problem.gated else self.block_n  # see ``store_tile``
         return {
-            "b": self.operand(b.t() if transposed else b, block),
+            "b": self.b_operand(problem, b),
             "c": self.operand(tensors.c, (self.block_m, c_columns)),
             "bias": tensors.bias if tensors.bias is not None else tensors.c, "BIAS": tensors.bias is not None,
             "stride_bk": b.stride(0), "stride_bn": b.stride(1), "group_m": self.group_m,
             "BLOCK_M": self.block_m, "BLOCK_N": self.block_n, "BLOCK_K": self.block_k,
-            "TMA": self.tma, "B_TRANSPOSED": transposed, "EVEN_K": problem.gemm[2] % self.block_k == 0,
+            "TMA": self.tma, "B_TRANSPOSED": problem.b_order == "nk", "EVEN_K": problem.gemm[2] % self.block_k == 0,
             "scale_a": tensors.scale_a, "scale_b": tensors.scale_b, "SCALES": SCALES.index(problem.scales),
             "PROMOTE": self.promoted(problem),
         }  # fmt: skip

@@ -79,4 +79,5 @@ def test_calls_without_a_backward_are_refused_and_ranks_that_differ_are_told_so(
             assert said[name].startswith("InvalidProblem: a tensor requires a gradient, and this call has no"), said
         assert said["ranks"].startswith("RanksDisagree: the ranks call an operator with different problems"), said
         assert said["a alone"] == "no error"  # its backward exchanges nothing
+        assert said["empty"] == "([0, 32], 0.0)"
         assert said["right"] == "True"

@@ -1,0 +1,78 @@
+"""Functions that the tests of what follows a GEMM in an operator run on every rank."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from calls import HEAP, WORST, configs, drawn, error, said, schema_arguments
+
+import autotune
+
+
+def everything(url: str) -> dict[str, Any]:
+    """Every answer of this module, in one context."""
+    with autotune.Context(HEAP, url=url) as context:
+        functions = (gated, refused, compiled)
+        found: dict[str, Any] = {function.__name__: function(context) for function in functions}
+        context.check()
+    return found
+
+
+def gated_problem(**more: Any) -> autotune.AllGatherGemm:
+    ranks = dist.get_world_size()
+    fields = {"m": 16 * ranks, "n": 48 * ranks, "k": 64, "b_order": "nk", "bias": True, "epilogue": "swiglu"}
+    return autotune.AllGatherGemm(**{**fields, **more}, world_size=ranks)
+
+
+def gated_operands(context: autotune.Context, problem: autotune.AllGatherGemm, seed: int = 3) -> tuple[Any, ...]:
+    """Operands, and the reference in fp32."""
+    operands, product = drawn(problem, seed, context.heap.device)
+    gate, up = product.chunk(2, 1) if problem.halves else (product[:, ::2], product[:, 1::2])
+    activation = torch.nn.functional.silu if problem.epilogue == "swiglu" else torch.nn.functional.gelu
+    return operands, activation(gate) * up
+
+
+def gated(context: autotune.Context) -> dict[str, bool]:
+    """By problem and mode: a right result, a new one and a given one."""
+    answers = {}
+    for more in ({}, {"epilogue": "geglu", "gate_up": "interleaved"}):
+        problem = gated_problem(**more)
+        operands, expected = gated_operands(context, problem)
+        options = {"epilogue": problem.epilogue, "gate_up": problem.gate_up}
+        for config in (None, *configs(problem, context.machine)):
+            out = autotune.all_gather_gemm(context, *operands, **options, config=config)
+            again = torch.full_like(out, float("nan"))
+            assert autotune.all_gather_gemm(context, *operands, **options, config=config, out=again) is again
+            mode = "looked up" if config is None else str(config["mode"])
+            answers[f"{problem.epilogue} {mode}"] = max(error(out, expected), error(again, expected)) < WORST
+        context.release()
+    return answers
+
+
+def refused(context: autotune.Context) -> dict[str, str]:
+    (a, b, bias), _ = gated_operands(context, gated_problem())
+    call = autotune.all_gather_gemm
+    return {
+        "word": said(lambda: call(context, a, b, bias, epilogue="relu")),
+        "odd": said(lambda: call(context, a, b[:, :47], bias[:47], epilogue="swiglu")),
+        "layout": said(lambda: call(context, a, b, bias, gate_up="interleaved")),
+        "out": said(lambda: call(context, a, b, bias, epilogue="swiglu", out=a.new_empty(a.shape[0], b.shape[1]))),
+    }
+
+
+def compiled(context: autotune.Context) -> dict[str, Any]:
+    """A compiled function gives what an eager one does, and torch's own checks pass."""
+    problem = gated_problem()
+    operands, _ = gated_operands(context, problem)
+
+    def doubled(a: Any, b: Any, bias: Any) -> torch.Tensor:
+        return autotune.all_gather_gemm(context, a, b, bias, epilogue="swiglu") * 2
+
+    function = torch.compile(doubled, backend="aot_eager", fullgraph=True)
+    with torch.no_grad():
+        same = torch.equal(doubled(*operands), function(*operands))
+        arguments = schema_arguments(context, problem, operands)
+        checked = torch.library.opcheck(torch.ops.iris_autotune.all_gather_gemm.default, arguments)
+    return {"same": same, "opcheck": sorted(set(map(str, checked.values())))}
