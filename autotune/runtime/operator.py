@@ -14,6 +14,7 @@ from autotune.config import Config
 from autotune.errors import InvalidProblem
 from autotune.runtime.call import NO_BACKWARD, Form, Prepared, demand_no_gradient, fitting, needs_gradient
 from autotune.runtime.context import Context, open_context
+from autotune.runtime.listeners import LISTENERS, tell
 from autotune.runtime.workspace import ALIGNMENT, Operands, Results, Workspace
 from autotune.workloads.launched import LaunchedWorkload
 
@@ -142,6 +143,8 @@ class Operator:
             return results
         if prepared.copies:
             operands = prepared.workspace.readable(operands)
+        if LISTENERS:
+            tell(prepared.workspace.problem)
         context.enqueue(prepared.workspace, operands, results)
         for out in outs or ():
             torch.autograd.graph.increment_version(out)
