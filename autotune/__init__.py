@@ -13,6 +13,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from autotune.compiled.collecting import collect
+    from autotune.compiled.fusing import explain, fusing
     from autotune.config import Config
     from autotune.decorator import autotune
     from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
@@ -51,9 +53,12 @@ __all__ = [
     "all_gather_shard",
     "all_reduce_norm",
     "autotune",
+    "collect",
     "configs_by_size",
+    "explain",
     "flash_decode",
     "forget_lookups",
+    "fusing",
     "gemm_all_reduce",
     "gemm_all_reduce_norm",
     "gemm_reduce_scatter",
@@ -77,9 +82,12 @@ _HOMES = {
     "all_gather_shard": "autotune.runtime.operators",
     "all_reduce_norm": "autotune.runtime.operators",
     "autotune": "autotune.decorator",
+    "collect": "autotune.compiled.collecting",
     "configs_by_size": "autotune.sharing.by_size",
+    "explain": "autotune.compiled.fusing",
     "flash_decode": "autotune.runtime.operators",
     "forget_lookups": "autotune.runtime.lookup",
+    "fusing": "autotune.compiled.fusing",
     "gemm_all_reduce": "autotune.runtime.operators",
     "gemm_all_reduce_norm": "autotune.runtime.operators",
     "gemm_reduce_scatter": "autotune.runtime.operators",

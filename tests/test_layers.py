@@ -16,6 +16,7 @@ import pytest
 PACKAGE = "autotune"
 ROOMS = (
     "cli",
+    "compiled",
     "models",
     "fleet",
     "doctor",

@@ -21,10 +21,12 @@ from autotune.machine import machine as this_machine
 from autotune.outcome import DEFAULT_REGIME, regime_of
 from autotune.problem import Problem
 from autotune.runtime.call import Prepared
+from autotune.runtime.entries import Entries, read_entries
 from autotune.runtime.groups import process_group, ranks_of
 from autotune.runtime.lookup import Found, lookup, workload_for
 from autotune.runtime.turns import TURNS
 from autotune.runtime.workspace import Operands, Results, Workspace
+from autotune.settings import default_database_url
 from autotune.workloads import Workload
 from autotune.workloads.launched import LaunchedWorkload
 
@@ -80,7 +82,7 @@ class Context:
         gathered or exchanged. ``url`` names the database of tuned configs, by default the user's; ``regime`` is how the
         calls are made, see ``lookup``: ``graph`` for a program that captures them. Raises InputError for another word.
         """
-        self._regime = regime_of(regime)
+        self.regime = regime_of(regime)
         self.machine = this_machine()
         group = process_group(group)
         self.ranks = ranks_of(group)
@@ -203,8 +205,7 @@ class Context:
         on all, and the heap is as before. Raises what ``choose`` raises, HeapExhausted, and InputError where the
         context is closed or a CUDA graph is being captured.
         """
-        if self.handle not in _OPEN:
-            raise InputError(f"{problem.workload}: the context is closed; open another one")
+        self._demand_open(problem.workload)
         with self._lock:
             known = self._known(problem, config)
             if known is not None and known.bound:
@@ -239,6 +240,19 @@ class Context:
         use(workspace)
         return workspace
 
+    def agree(self, name: str, call: Callable[[], str]) -> None:
+        """Raise RanksDisagree unless all ranks make the same ``call``, which says which one it is, for the first time.
+
+        Collective. Raises what ``call`` raises on any rank, and InputError where the context is closed.
+        """
+        self._demand_open(name)
+        with self._lock:
+            self._agreement.same(call)
+
+    def _demand_open(self, name: str) -> None:
+        if self.handle not in _OPEN:
+            raise InputError(f"{name}: the context is closed; open another one")
+
     def choose(self, problem: Problem, config: Config | None = None, workload: Workload | None = None) -> Found:
         """The config for a problem, the same on every rank: rank 0 looks it up, the others take its word.
 
@@ -252,10 +266,18 @@ class Context:
             self._agreement.same(lambda: f"{problem.workload} {problem.to_json()}")
             self._choices[problem] = self._agreement.broadcast(
                 lambda: lookup(
-                    workload or problem.workload, problem, machine=self.machine, url=self._url, regime=self._regime
+                    workload or problem.workload, problem, machine=self.machine, url=self._url, regime=self.regime
                 )
             )
         return self._choices[problem]
+
+    def tuned(self, name: str) -> Entries:
+        """A workload's entries on this device, as rank 0 reads them, the same on every rank. Collective.
+
+        Raises what ``lookup`` raises.
+        """
+        url = self._url or default_database_url()
+        return Entries(self._agreement.broadcast(lambda: read_entries(url, name, self.machine.device).all))
 
     def _given(self, problem: Problem, config: Config, workload: Workload | None) -> Found:
         if (problem, config) not in self._workspaces:

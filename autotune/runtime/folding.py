@@ -125,11 +125,15 @@ def columns_scattered(
     heap, shape = context.heap, (*a.shape[:-1], b.shape[1] // context.heap.world_size)
     if out is not None and out.shape != shape:
         raise InvalidProblem(f"out is {list(out.shape)}; {list(shape)} is needed")
+    rows = a.flatten(0, -2)
+    if rows.shape[0] == 0:  # no columns of the transpose, either
+        empty = operator(context, (rows, b, None, scale_a, scale_b, None), options, None, config)
+        return empty.new_empty(shape) if out is None else out
     if scale_a is not None and scale_b is not None:
         scale_a, scale_b = _exchanged(a, b, scale_a, scale_b)
     if residual is not None and (residual.shape != shape or residual.device != a.device):
         raise InvalidProblem(f"residual is {list(residual.shape)} on {residual.device}; {list(shape)} is needed")
-    swapped = b.t(), a.flatten(0, -2).t(), None, scale_a, scale_b, None
+    swapped = b.t(), rows.t(), None, scale_a, scale_b, None
     transposed = None if out is None else out.movedim(-1, 0)
     place = None if transposed is None or not transposed.is_contiguous() else transposed.view(shape[-1], -1)
     result = divided(operator(context, swapped, options, place, config), parts)

@@ -21,6 +21,7 @@ class GatherOptions(TypedDict, total=False):
     fast_accum: bool
     layout: str
     gather_dim: int | None
+    rows: Sequence[int] | None
     in_place: bool
     epilogue: str
     gate_up: str
