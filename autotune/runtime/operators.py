@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Unpack, overload
 
 import torch
 
@@ -26,6 +27,7 @@ from autotune.runtime.folding import (
 )
 from autotune.runtime.operator import Operator
 from autotune.runtime.ragged import gather_ragged, is_ragged
+from autotune.runtime.several import GatherOptions, whole_of
 from autotune.workloads.built_in import all_gather_gemm as gathering
 from autotune.workloads.built_in import all_reduce_norm as norming
 from autotune.workloads.built_in import flash_decode as decoding
@@ -52,14 +54,34 @@ def _word(out_dtype: torch.dtype | None) -> str:
     return word
 
 
+@overload
 def all_gather_gemm(
-    context: Context, a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None = None,
+    context: Context,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    **options: Unpack[GatherOptions],
+) -> torch.Tensor: ...
+
+
+@overload
+def all_gather_gemm(
+    context: Context,
+    a: torch.Tensor,
+    b: Sequence[torch.Tensor],
+    bias: torch.Tensor | None = None,
+    **options: Unpack[GatherOptions],
+) -> list[torch.Tensor]: ...
+
+
+def all_gather_gemm(
+    context: Context, a: torch.Tensor, b: torch.Tensor | Sequence[torch.Tensor], bias: torch.Tensor | None = None,
     *, scale_a: torch.Tensor | None = None, scale_b: torch.Tensor | None = None,
     out_dtype: torch.dtype | None = None, fast_accum: bool = False, layout: str = "rows",
     gather_dim: int | None = None, rows: Sequence[int] | None = None, in_place: bool = False,
     keep_gathered: bool = False, epilogue: str = "none", gate_up: str = "halves",
     out: torch.Tensor | None = None, config: Config | None = None,
-) -> torch.Tensor:  # fmt: skip
+) -> torch.Tensor | list[torch.Tensor]:  # fmt: skip
     """C = all_gather(A) @ B (+ bias) with the tuned config for this problem, on the current stream. Collective.
 
     ``a`` is this rank's shard: [m / world_size, k] for layout ``rows``, [m, k / world_size] for ``k``; bf16, fp16,
@@ -86,9 +108,22 @@ def all_gather_gemm(
     activation(gate) * up, the bias added before. ``gate_up`` says how they lie in ``b``: ``halves`` [gate, up], or
     ``interleaved``, column by column.
 
+    ``b`` may be several matrices, such as those of q, k and v, which lie side by side in memory, see ``side_by_side``:
+    A is gathered once, and what is returned is a list with the columns of C that belong to each, views of one result.
+    It is the problem of one B with all their columns; ``bias``, ``scale_b`` and ``out`` are those of all of them.
+
     Raises InvalidProblem where shapes, strides or types do not fit or ``a`` is not that tensor, HeapExhausted where the
     context's heap is too small, and on the first call of a problem what ``lookup`` raises.
     """
+    if not isinstance(b, torch.Tensor):
+        if epilogue != "none":
+            raise InvalidProblem(f"epilogue={epilogue} takes gate and up in one b, not {len(b)} Bs")
+        whole = all_gather_gemm(
+            context, a, whole_of(b), bias, scale_a=scale_a, scale_b=scale_b, out_dtype=out_dtype, fast_accum=fast_accum,
+            layout=layout, gather_dim=gather_dim, rows=rows, in_place=in_place,
+            out=out, config=config,
+        )  # fmt: skip
+        return list(whole.split([each.shape[1] for each in b], dim=-1))
     plain = gather_dim is None and rows is None and a.dim() == 2
     dim = 0
     if not plain:
