@@ -120,8 +120,8 @@ def all_gather_gemm(
             raise InvalidProblem(f"epilogue={epilogue} takes gate and up in one b, not {len(b)} Bs")
         whole = all_gather_gemm(
             context, a, whole_of(b), bias, scale_a=scale_a, scale_b=scale_b, out_dtype=out_dtype, fast_accum=fast_accum,
-            layout=layout, gather_dim=gather_dim, rows=rows, in_place=in_place,
-            out=out, config=config,
+            layout=layout, gather_dim=gather_dim, rows=rows, in_place=in_place, keep_gathered=keep_gathered, out=out,
+            config=config,
         )  # fmt: skip
         return list(whole.split([each.shape[1] for each in b], dim=-1))
     plain = gather_dim is None and rows is None and a.dim() == 2

@@ -23,6 +23,7 @@ class GatherOptions(TypedDict, total=False):
     gather_dim: int | None
     rows: Sequence[int] | None
     in_place: bool
+    keep_gathered: bool
     epilogue: str
     gate_up: str
     out: torch.Tensor | None
