@@ -6,6 +6,7 @@ that each rank's rows lie together.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,8 @@ from autotune.errors import InvalidProblem
 from autotune.runtime.context import Context
 from autotune.runtime.operator import Operator
 from autotune.runtime.workspace import Operands
+
+Called = Callable[[Context, Operands, tuple[Any, ...], torch.Tensor | None, Config | None], torch.Tensor]
 
 REDUCTIONS = ("sum", "avg")
 
@@ -100,8 +103,8 @@ def scattered(a: torch.Tensor, dim: int, world_size: int) -> Folding:
 
 
 def folded(
-    operator: Operator, context: Context, folding: Folding | None, operands: Operands, options: tuple[Any, ...],
-    out: torch.Tensor | None, config: Config | None,
+    operator: Operator | Called, context: Context, folding: Folding | None, operands: Operands,
+    options: tuple[Any, ...], out: torch.Tensor | None, config: Config | None,
 ) -> torch.Tensor:  # fmt: skip
     """A call whose first operand, its scales and result have the dimensions of ``folding``; None: they are matrices."""
     if folding is None:
@@ -113,6 +116,29 @@ def folded(
     matrices = folding.matrix(a), b, bias, scale_a, scale_b, *(folding.residual(each) for each in residual)
     result = operator(context, matrices, options, folding.place(out), config)
     return folding.unfolded(result) if out is None else out
+
+
+def folded_with_a(
+    operator: Operator, context: Context, folding: Folding | None, operands: Operands, options: tuple[Any, ...],
+    out: torch.Tensor | None, config: Config | None,
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    """``folded`` for the operator whose second result is the gathered A, in the dimensions of C."""
+    made: list[torch.Tensor] = []
+
+    def both(
+        context: Context, operands: Operands, options: tuple[Any, ...], out: torch.Tensor | None, config: Config | None
+    ) -> torch.Tensor:
+        a, b = operands[:2]
+        assert a is not None and b is not None
+        outs = None
+        if out is not None:
+            outs = out, a.new_empty((out.shape[0], b.shape[0]))
+        c, whole = operator.all_of(context, operands, options, outs, config)
+        made[:] = [whole]
+        return c
+
+    c = folded(both, context, folding, operands, options, out, config)
+    return c, made[0] if folding is None else folding.unfolded(made[0])
 
 
 def columns_scattered(
