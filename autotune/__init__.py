@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from autotune import nn as nn
     from autotune.compiled.collecting import collect
     from autotune.compiled.fusing import explain, fusing
     from autotune.config import Config
@@ -105,6 +106,8 @@ def __getattr__(name: str) -> Any:
     """Load a public name's module on first use."""
     import importlib
 
+    if name == "nn":
+        return importlib.import_module("autotune.nn")
     if name == "__version__":
         return importlib.import_module("importlib.metadata").version("iris-autotune")
     if name not in _HOMES:

@@ -18,9 +18,10 @@ from autotune.runtime.context import Context
 from autotune.runtime.operator import Operator
 from autotune.runtime.workspace import Operands
 
-Called = Callable[[Context, Operands, tuple[Any, ...], torch.Tensor | None, Config | None], torch.Tensor]
-
 REDUCTIONS = ("sum", "avg")
+
+Call = Callable[[Context, Operands, tuple[Any, ...], torch.Tensor | None, Config | None], torch.Tensor]
+"""An operator, or what takes its place."""
 
 
 @dataclass(frozen=True)
@@ -103,8 +104,8 @@ def scattered(a: torch.Tensor, dim: int, world_size: int) -> Folding:
 
 
 def folded(
-    operator: Operator | Called, context: Context, folding: Folding | None, operands: Operands,
-    options: tuple[Any, ...], out: torch.Tensor | None, config: Config | None,
+    operator: Call, context: Context, folding: Folding | None, operands: Operands, options: tuple[Any, ...],
+    out: torch.Tensor | None, config: Config | None,
 ) -> torch.Tensor:  # fmt: skip
     """A call whose first operand, its scales and result have the dimensions of ``folding``; None: they are matrices."""
     if folding is None:

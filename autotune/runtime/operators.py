@@ -11,6 +11,8 @@ from autotune.config import Config
 from autotune.errors import InvalidProblem
 from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
 from autotune.kernels.launching.tensors import TORCH_DTYPES
+from autotune.runtime import gradients
+from autotune.runtime.call import needs_gradient
 from autotune.runtime.context import Context
 from autotune.runtime.folding import (
     by_rows,
@@ -34,10 +36,11 @@ from autotune.workloads.built_in import gemm_all_reduce as reducing
 from autotune.workloads.built_in import gemm_all_reduce_norm as reducing_norming
 from autotune.workloads.built_in import gemm_reduce_scatter as scattering
 
-_ALL_GATHER_GEMM = Operator(gathering.WORKLOAD)
+_ALL_GATHER_GEMM = Operator(gathering.WORKLOAD, gradients.OfAllGatherGemm())
 _GATHERING = Operator(gathering.RETURNING_A, name="all_gather_gemm_gathered")
-_GEMM_REDUCE_SCATTER = Operator(scattering.WORKLOAD)
-_GEMM_ALL_REDUCE = Operator(reducing.WORKLOAD)
+_KEEPING = gradients.Keeping(_ALL_GATHER_GEMM)
+_GEMM_REDUCE_SCATTER = Operator(scattering.WORKLOAD, gradients.OfGemmReduceScatter())
+_GEMM_ALL_REDUCE = Operator(reducing.WORKLOAD, gradients.OfGemmAllReduce())
 _ALL_REDUCE_NORM = Operator(norming.WORKLOAD)
 _GEMM_ALL_REDUCE_NORM = Operator(reducing_norming.WORKLOAD)
 _FLASH_DECODE = Operator(decoding.WORKLOAD)
@@ -88,7 +91,7 @@ def all_gather_gemm(
     *, scale_a: torch.Tensor | None = None, scale_b: torch.Tensor | None = None,
     out_dtype: torch.dtype | None = None, fast_accum: bool = False, layout: str = "rows",
     gather_dim: int | None = None, rows: Sequence[int] | None = None, in_place: bool = False,
-    epilogue: str = "none", gate_up: str = "halves", return_gathered: bool = False,
+    keep_gathered: bool = False, epilogue: str = "none", gate_up: str = "halves", return_gathered: bool = False,
     out: torch.Tensor | None = None, config: Config | None = None,
 ) -> Any:  # fmt: skip
     """C = all_gather(A) @ B (+ bias) with the tuned config for this problem, on the current stream. Collective.
@@ -109,6 +112,10 @@ def all_gather_gemm(
     all of A, and in layout ``k`` those of its rows, must be the same on every rank. ``fast_accum`` lets sm_90 add up in
     its tensor cores, less exactly.
 
+    B's gradient takes the whole A. The backward gathers it anew, on its way into the GEMM, and only the shard is kept
+    until then. With ``keep_gathered``, where ``b`` needs a gradient, the whole A is kept instead: the library gathers
+    it in the forward, as the fused kernels hand out none.
+
     With ``epilogue`` ``swiglu``, ``geglu`` or ``geglu_tanh`` ``b`` holds gate and up, and C [m, n_local / 2] is
     activation(gate) * up, the bias added before. ``gate_up`` says how they lie in ``b``: ``halves`` [gate, up], or
     ``interleaved``, column by column.
@@ -118,7 +125,7 @@ def all_gather_gemm(
     It is the problem of one B with all their columns; ``bias``, ``scale_b`` and ``out`` are those of all of them.
 
     With ``return_gathered`` the gathered A, a tensor of its own in the dimensions of ``a``, is returned as well, after
-    C or the list: another problem, ``gathered``, with a config of its own.
+    C or the list: another problem, ``gathered``, with a config of its own. Such a call has no backward.
 
     Raises InvalidProblem where shapes, strides or types do not fit or ``a`` is not that tensor, HeapExhausted where the
     context's heap is too small, and on the first call of a problem what ``lookup`` raises.
@@ -129,8 +136,8 @@ def all_gather_gemm(
         again: Any = all_gather_gemm  # its type depends on the last option
         whole = again(
             context, a, whole_of(b), bias, scale_a=scale_a, scale_b=scale_b, out_dtype=out_dtype, fast_accum=fast_accum,
-            layout=layout, gather_dim=gather_dim, rows=rows, in_place=in_place, out=out, config=config,
-            return_gathered=return_gathered,
+            layout=layout, gather_dim=gather_dim, rows=rows, in_place=in_place, keep_gathered=keep_gathered, out=out,
+            config=config, return_gathered=return_gathered,
         )  # fmt: skip
         c, *gathered_a = whole if return_gathered else (whole,)
         parts = list(c.split([each.shape[1] for each in b], dim=-1))
@@ -146,10 +153,11 @@ def all_gather_gemm(
             raise InvalidProblem("return_gathered with rows: shards of unequal length are gathered with padding")
         folding = None if plain else gathered(a, dim, context.heap.world_size)
         return folded_with_a(_GATHERING, context, folding, (a, b, bias, scale_a, scale_b), options, out, config)
+    operator = _KEEPING if keep_gathered and needs_gradient((b,)) else _ALL_GATHER_GEMM
 
     def gather(a: torch.Tensor, scale_a: torch.Tensor | None, out: torch.Tensor | None = None) -> torch.Tensor:
         folding = None if plain else gathered(a, dim, context.heap.world_size)
-        return folded(_ALL_GATHER_GEMM, context, folding, (a, b, bias, scale_a, scale_b), options, out, config)
+        return folded(operator, context, folding, (a, b, bias, scale_a, scale_b), options, out, config)
 
     if rows is None or not is_ragged(rows, context.heap, a, dim, in_place):
         return gather(a, scale_a, out)

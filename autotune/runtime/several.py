@@ -10,6 +10,7 @@ import torch
 from autotune.config import Config
 from autotune.errors import InvalidProblem
 from autotune.kernels.launching.gemm import order_of
+from autotune.runtime.call import needs_gradient
 
 
 class GatherOptions(TypedDict, total=False):
@@ -23,6 +24,7 @@ class GatherOptions(TypedDict, total=False):
     gather_dim: int | None
     rows: Sequence[int] | None
     in_place: bool
+    keep_gathered: bool
     epilogue: str
     gate_up: str
     out: torch.Tensor | None
@@ -43,10 +45,11 @@ def side_by_side(bs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
 def whole_of(bs: Sequence[torch.Tensor]) -> torch.Tensor:
     """The matrix whose columns these are, one after the other. Raises InvalidProblem where there is none.
 
-    Under ``torch.compile``, where nothing has an address, they are copied into one.
+    Under ``torch.compile``, where nothing has an address, and where gradients are needed, which go to each B, they are
+    copied into one.
     """
     _check(bs)
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() or needs_gradient(bs):
         return torch.cat([b.t() for b in bs]).t() if order_of(bs[0]) == "nk" else torch.cat(list(bs), dim=1)
     first, place = bs[0], bs[0].data_ptr()
     for b in bs:
