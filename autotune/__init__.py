@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         gemm_all_reduce_norm,
         gemm_reduce_scatter,
     )
+    from autotune.runtime.several import side_by_side
     from autotune.sharing.by_size import configs_by_size
 
 __all__ = [
@@ -63,6 +64,7 @@ __all__ = [
     "gemm_all_reduce_norm",
     "gemm_reduce_scatter",
     "lookup",
+    "side_by_side",
     "symm_mem",
     "tune",
 ]
@@ -91,6 +93,7 @@ _HOMES = {
     "gemm_all_reduce_norm": "autotune.runtime.operators",
     "gemm_reduce_scatter": "autotune.runtime.operators",
     "lookup": "autotune.runtime.lookup",
+    "side_by_side": "autotune.runtime.several",
     "symm_mem": "autotune.runtime",
     "tune": "autotune.runtime.in_program",
 }

@@ -57,8 +57,9 @@ class GemmBackward(ABC):
         """The gradients that are needed, on all ranks in this order."""
         a, b = saved
         grad = grad.contiguous()
-        of_a = self.of_a(context, options, b, grad) if b is not None else None
-        of_b = self.of_b(context, options, a, grad) if a is not None else None
+        # A result wider than the operands has a gradient that is wider, too; the GEMMs take operands of one type.
+        of_a = self.of_a(context, options, b, grad.to(b.dtype)) if b is not None else None
+        of_b = self.of_b(context, options, a, grad.to(a.dtype)) if a is not None else None
         of_bias = self.of_bias(context, grad) if needs[2] else None
         return of_a, of_b, of_bias, *[None] * (len(needs) - len(DIFFERENTIABLE))
 
@@ -165,12 +166,13 @@ class Keeping:
     def __call__(
         self, context: Context, operands: Operands, options: tuple[Any, ...], out: Tensor | None, config: Config | None
     ) -> Tensor:  # fmt: skip
-        """As the operator is called, which refuses what has no gradients."""
+        """As the operator is called, which refuses what has no gradients. A result of another type keeps nothing."""
         a, b, bias, *_ = operands
         assert a is not None
-        if not self._operator.differentiable(operands, options, out):
+        layout, _, out_dtype, *_ = options
+        if out_dtype != "auto" or not self._operator.differentiable(operands, options, out):
             return self._operator(context, operands, options, out, config)
         cast = autocast((a.contiguous(), b, bias), a.device.type)
         group = (context.group_name, context.heap.world_size)
-        made: Tensor = _Kept.apply(context.handle, group, options[0], *cast)  # type: ignore[no-untyped-call]
+        made: Tensor = _Kept.apply(context.handle, group, layout, *cast)  # type: ignore[no-untyped-call]
         return made

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Unpack, overload
 
 import torch
 
@@ -26,6 +27,7 @@ from autotune.runtime.folding import (
 )
 from autotune.runtime.operator import Operator
 from autotune.runtime.ragged import gather_ragged, is_ragged
+from autotune.runtime.several import GatherOptions, whole_of
 from autotune.workloads.built_in import all_gather_gemm as gathering
 from autotune.workloads.built_in import all_reduce_norm as norming
 from autotune.workloads.built_in import flash_decode as decoding
@@ -52,14 +54,34 @@ def _word(out_dtype: torch.dtype | None) -> str:
     return word
 
 
+@overload
 def all_gather_gemm(
-    context: Context, a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None = None,
+    context: Context,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    **options: Unpack[GatherOptions],
+) -> torch.Tensor: ...
+
+
+@overload
+def all_gather_gemm(
+    context: Context,
+    a: torch.Tensor,
+    b: Sequence[torch.Tensor],
+    bias: torch.Tensor | None = None,
+    **options: Unpack[GatherOptions],
+) -> list[torch.Tensor]: ...
+
+
+def all_gather_gemm(
+    context: Context, a: torch.Tensor, b: torch.Tensor | Sequence[torch.Tensor], bias: torch.Tensor | None = None,
     *, scale_a: torch.Tensor | None = None, scale_b: torch.Tensor | None = None,
     out_dtype: torch.dtype | None = None, fast_accum: bool = False, layout: str = "rows",
     gather_dim: int | None = None, rows: Sequence[int] | None = None, in_place: bool = False,
     keep_gathered: bool = False, epilogue: str = "none", gate_up: str = "halves",
     out: torch.Tensor | None = None, config: Config | None = None,
-) -> torch.Tensor:  # fmt: skip
+) -> torch.Tensor | list[torch.Tensor]:  # fmt: skip
     """C = all_gather(A) @ B (+ bias) with the tuned config for this problem, on the current stream. Collective.
 
     ``a`` is this rank's shard: [m / world_size, k] for layout ``rows``, [m, k / world_size] for ``k``; bf16, fp16,
@@ -86,9 +108,22 @@ def all_gather_gemm(
     activation(gate) * up, the bias added before. ``gate_up`` says how they lie in ``b``: ``halves`` [gate, up], or
     ``interleaved``, column by column.
 
+    ``b`` may be several matrices, such as those of q, k and v, which lie side by side in memory, see ``side_by_side``:
+    A is gathered once, and what is returned is a list with the columns of C that belong to each, views of one result.
+    It is the problem of one B with all their columns; ``bias``, ``scale_b`` and ``out`` are those of all of them.
+
     Raises InvalidProblem where shapes, strides or types do not fit or ``a`` is not that tensor, HeapExhausted where the
     context's heap is too small, and on the first call of a problem what ``lookup`` raises.
     """
+    if not isinstance(b, torch.Tensor):
+        if epilogue != "none":
+            raise InvalidProblem(f"epilogue={epilogue} takes gate and up in one b, not {len(b)} Bs")
+        whole = all_gather_gemm(
+            context, a, whole_of(b), bias, scale_a=scale_a, scale_b=scale_b, out_dtype=out_dtype, fast_accum=fast_accum,
+            layout=layout, gather_dim=gather_dim, rows=rows, in_place=in_place, keep_gathered=keep_gathered, out=out,
+            config=config,
+        )  # fmt: skip
+        return list(whole.split([each.shape[1] for each in b], dim=-1))
     plain = gather_dim is None and rows is None and a.dim() == 2
     dim = 0
     if not plain:
@@ -137,15 +172,18 @@ def all_gather_shard(context: Context, problem: AllGatherGemm, *, config: Config
 def gemm_reduce_scatter(
     context: Context, a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None = None,
     *, scale_a: torch.Tensor | None = None, scale_b: torch.Tensor | None = None,
-    out_dtype: torch.dtype | None = None, fast_accum: bool = False, scatter_dim: int = 0, reduce_op: str = "sum",
+    residual: torch.Tensor | None = None, out_dtype: torch.dtype | None = None, fast_accum: bool = False,
+    scatter_dim: int = 0, reduce_op: str = "sum",
     out: torch.Tensor | None = None, config: Config | None = None,
 ) -> torch.Tensor:  # fmt: skip
-    """This rank's rows of C = sum over ranks of A @ B (+ bias), by the tuned config, on the current stream. Collective.
+    """This rank's rows of C = sum over ranks of A @ B (+ bias) (+ residual), by the tuned config, on the current
+    stream. Collective.
 
     ``a`` [m, k_local], bf16, fp16 or fp32, and ``b`` [k_local, n] are this rank's slices of the depth; ``bias`` [n],
     the same on all ranks, is added once. fp8 with scales, ``out_dtype`` and ``fast_accum`` are as in
     ``all_gather_gemm``; each rank has scales of its own. Returns [m / world_size, n], rows rank * m / world_size and so
-    on of C; ``out`` where one is given.
+    on of C; ``out`` where one is given. ``residual`` has the shape and type of what is returned, contiguous; our
+    kernels add bias and residual in fp32 and round once.
 
     ``a`` may have more dimensions, [..., k_local]: the ranks share ``scatter_dim`` of C. The last one is its columns:
     then the kernels compute the transpose of C, a problem with m and n swapped. ``reduce_op`` is ``sum`` or ``avg``,
@@ -161,33 +199,36 @@ def gemm_reduce_scatter(
         dim = dimension("scatter_dim", scatter_dim, a)
         if dim == a.dim() - 1:
             return columns_scattered(
-                _GEMM_REDUCE_SCATTER, context, (a, b, bias, scale_a, scale_b), options, parts, out, config
+                _GEMM_REDUCE_SCATTER, context, (a, b, bias, scale_a, scale_b, residual), options, parts, out, config
             )
         folding = scattered(a, dim, context.heap.world_size)
-    operands = a, b, multiplied(bias, parts), scale_a, scale_b
+    operands = a, b, multiplied(bias, parts), scale_a, scale_b, multiplied(residual, parts)
     return divided(folded(_GEMM_REDUCE_SCATTER, context, folding, operands, options, out, config), parts)
 
 
 def gemm_all_reduce(
     context: Context, a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None = None,
     *, scale_a: torch.Tensor | None = None, scale_b: torch.Tensor | None = None,
-    out_dtype: torch.dtype | None = None, fast_accum: bool = False, deterministic: bool = False,
-    reduce_op: str = "sum", out: torch.Tensor | None = None, config: Config | None = None,
+    residual: torch.Tensor | None = None, out_dtype: torch.dtype | None = None, fast_accum: bool = False,
+    deterministic: bool = False, reduce_op: str = "sum",
+    out: torch.Tensor | None = None, config: Config | None = None,
 ) -> torch.Tensor:  # fmt: skip
-    """C = sum over ranks of A @ B (+ bias), on every rank, by the tuned config, on the current stream. Collective.
+    """C = sum over ranks of A @ B (+ bias) (+ residual), on every rank, by the tuned config, on the current stream.
+    Collective.
 
     ``a`` [m, k_local] or [..., k_local], bf16, fp16 or fp32, and ``b`` [k_local, n] are this rank's slices of the
     depth; ``bias`` [n], the same on all ranks, is added once. fp8 with scales, ``out_dtype`` and ``fast_accum`` are as
     in ``all_gather_gemm``; each rank has scales of its own. ``deterministic`` demands the same bits on every rank and
     in every call with the same inputs. ``reduce_op`` is as in ``gemm_reduce_scatter``. Returns C [m, n] or [..., n],
-    ``out`` where one is given.
+    ``out`` where one is given. ``residual``, the same on all ranks, has that shape and type, contiguous; our kernels
+    add bias and residual in fp32 and round once.
 
     Raises InvalidProblem where shapes, strides or types do not fit, HeapExhausted where the context's heap is too
     small, and on the first call of a problem what ``lookup`` raises.
     """
     options, parts = (deterministic, _word(out_dtype), fast_accum), divisor(reduce_op, context.heap.world_size)
     folding = None if a.dim() == 2 else by_rows(a)
-    operands = a, b, multiplied(bias, parts), scale_a, scale_b
+    operands = a, b, multiplied(bias, parts), scale_a, scale_b, multiplied(residual, parts)
     return divided(folded(_GEMM_ALL_REDUCE, context, folding, operands, options, out, config), parts)
 
 

@@ -26,6 +26,7 @@ def gradients(url: str) -> dict[str, Any]:
     with autotune.Context(HEAP, url=url) as context:
         return {
             "errors": dict(errors(context)),
+            "beside": dict(beside(context)),
             "checked": checked(context),
             **ways(context),
             "autocast": autocast(context),
@@ -119,6 +120,26 @@ def errors(context: autotune.Context) -> Iterator[tuple[str, float]]:
             own = everyone[dist.get_rank()]
             own_loss(problem, call(context, problem, own)).backward()
             yield f"{dtype} {number} {problem.workload}", worst(own, expected(problem, everyone))
+
+
+def beside(context: autotune.Context) -> Iterator[tuple[str, float]]:
+    """Of gradients where there are several Bs, or the result's type is another one."""
+    problem = next(each for each in kinds("bf16") if each.bias)
+    everyone = drawn(context, problem)
+    own, right = everyone[dist.get_rank()], expected(problem, everyone)
+    a, b, bias = own
+    assert a is not None and b is not None
+    bs = [part.detach().requires_grad_() for part in b.split([8, 16], dim=1)]
+    own_loss(problem, torch.cat(autotune.all_gather_gemm(context, a, bs, bias), dim=1)).backward()
+    assert all(each.grad is not None for each in bs)
+    b.grad = torch.cat([each.grad for each in bs if each.grad is not None], dim=1)
+    yield "several Bs", worst(own, right)
+    wide = drawn(context, problem)[dist.get_rank()]
+    a, b, _ = wide
+    assert a is not None and b is not None
+    out = autotune.all_gather_gemm(context, a, b, out_dtype=torch.float32)
+    own_loss(problem, out).backward()
+    yield "fp32 from bf16", worst((a, b), right[:2])
 
 
 class _Shard(torch.autograd.Function):

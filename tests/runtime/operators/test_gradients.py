@@ -33,6 +33,12 @@ def test_gradients_are_those_of_the_same_without_ranks(pair: Pair) -> None:
             assert error < (FP32 if name.startswith("fp32") else WORST), errors
 
 
+def test_gradients_go_to_each_of_several_bs_and_through_another_type(pair: Pair) -> None:
+    for errors in pair["beside"]:
+        assert set(errors) == {"several Bs", "fp32 from bf16"}
+        assert max(errors.values()) < WORST, errors
+
+
 def test_gradcheck_finds_no_difference(pair: Pair) -> None:
     for verdicts in pair["checked"]:
         assert verdicts == dict.fromkeys(OPERATORS, True)
