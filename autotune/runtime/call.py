@@ -43,7 +43,8 @@ class Form:
 class Prepared:
     """A form of call that has been checked: where it runs, and what it returns."""
 
-    workspace: Workspace
+    workspace: Workspace | None
+    """None where the results are empty, and nothing runs."""
     outs: tuple[Form, ...]
     copies: bool
     """True if the launches cannot go by the strides of some operand, so that each call copies it."""

@@ -205,8 +205,7 @@ class Context:
         on all, and the heap is as before. Raises what ``choose`` raises, HeapExhausted, and InputError where the
         context is closed or a CUDA graph is being captured.
         """
-        if self.handle not in _OPEN:
-            raise InputError(f"{problem.workload}: the context is closed; open another one")
+        self._demand_open(problem.workload)
         with self._lock:
             known = self._known(problem, config)
             if known is not None and known.bound:
@@ -240,6 +239,19 @@ class Context:
             workspace = Workspace(workload.kernels, *key, self.machine, self.heap, self.spin_limit)
         use(workspace)
         return workspace
+
+    def agree(self, name: str, call: Callable[[], str]) -> None:
+        """Raise RanksDisagree unless all ranks make the same ``call``, which says which one it is, for the first time.
+
+        Collective. Raises what ``call`` raises on any rank, and InputError where the context is closed.
+        """
+        self._demand_open(name)
+        with self._lock:
+            self._agreement.same(call)
+
+    def _demand_open(self, name: str) -> None:
+        if self.handle not in _OPEN:
+            raise InputError(f"{name}: the context is closed; open another one")
 
     def choose(self, problem: Problem, config: Config | None = None, workload: Workload | None = None) -> Found:
         """The config for a problem, the same on every rank: rank 0 looks it up, the others take its word.

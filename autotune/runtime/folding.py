@@ -118,9 +118,13 @@ def columns_scattered(
     heap, shape = context.heap, (*a.shape[:-1], b.shape[1] // context.heap.world_size)
     if out is not None and out.shape != shape:
         raise InvalidProblem(f"out is {list(out.shape)}; {list(shape)} is needed")
+    rows = a.flatten(0, -2)
+    if rows.shape[0] == 0:  # no columns of the transpose, either
+        empty = operator(context, (rows, b, None, scale_a, scale_b), options, None, config)
+        return empty.new_empty(shape) if out is None else out
     if scale_a is not None and scale_b is not None:
         scale_a, scale_b = _exchanged(a, b, scale_a, scale_b)
-    swapped = b.t(), a.flatten(0, -2).t(), None, scale_a, scale_b
+    swapped = b.t(), rows.t(), None, scale_a, scale_b
     transposed = None if out is None else out.movedim(-1, 0)
     place = None if transposed is None or not transposed.is_contiguous() else transposed.view(shape[-1], -1)
     result = divided(operator(context, swapped, options, place, config), parts)

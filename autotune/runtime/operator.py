@@ -86,6 +86,8 @@ class Operator:
             context.calls[key] = prepared
         else:
             results = fitting(prepared.outs, outs)
+        if prepared.workspace is None:
+            return results
         if prepared.copies:
             operands = prepared.workspace.readable(operands)
         if LISTENERS:
@@ -101,12 +103,22 @@ class Operator:
     ) -> tuple[Prepared, Results]:  # fmt: skip
         """A form of call, checked and set up, and the results that its first call has been bound to."""
         heap, workload = context.heap, self.workload
-        problem = workload.problem_of(heap.world_size, operands, options)
+        filled = workload.filled(heap.world_size, operands)
+        problem = workload.problem_of(heap.world_size, operands if filled is None else filled, options)
         shapes = workload.out_shapes(heap.world_size, operands, options)
         dtype = workload.out_dtype(operands, options)
         forms = tuple(Form(shape, dtype, heap.device) for shape in shapes)
         results: list[torch.Tensor] = []
         copies: list[bool] = []
+
+        def empty() -> str:
+            demand_no_gradient(operands)
+            results[:] = fitting(forms, outs)
+            return f"{workload.name} without rows: {problem.to_json()}"
+
+        if filled is not None:
+            context.agree(workload.name, empty)
+            return Prepared(None, forms, copies=False), results
 
         def use(workspace: Workspace) -> None:
             """Checks of one rank's tensors alone."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from autotune.config import Config
@@ -21,6 +23,7 @@ from autotune.runtime.folding import (
     scattered,
 )
 from autotune.runtime.operator import Operator
+from autotune.runtime.ragged import gather_ragged, is_ragged
 from autotune.workloads.built_in import all_gather_gemm as gathering
 from autotune.workloads.built_in import all_reduce_norm as norming
 from autotune.workloads.built_in import flash_decode as decoding
@@ -50,7 +53,8 @@ def all_gather_gemm(
     context: Context, a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None = None,
     *, scale_a: torch.Tensor | None = None, scale_b: torch.Tensor | None = None,
     out_dtype: torch.dtype | None = None, fast_accum: bool = False, layout: str = "rows",
-    gather_dim: int | None = None, in_place: bool = False, epilogue: str = "none", gate_up: str = "halves",
+    gather_dim: int | None = None, rows: Sequence[int] | None = None, in_place: bool = False,
+    epilogue: str = "none", gate_up: str = "halves",
     out: torch.Tensor | None = None, config: Config | None = None,
 ) -> torch.Tensor:  # fmt: skip
     """C = all_gather(A) @ B (+ bias) with the tuned config for this problem, on the current stream. Collective.
@@ -58,7 +62,8 @@ def all_gather_gemm(
     ``a`` is this rank's shard: [m / world_size, k] for layout ``rows``, [m, k / world_size] for ``k``; bf16, fp16,
     fp32, or fp8 with scales. ``b`` is [k, n_local], ``bias`` [n_local]. Which strides cost a copy says
     docs/operators.md. ``a`` may have more dimensions, [..., k]: ``gather_dim`` is the one that the ranks share, by
-    default the first or, for layout ``k``, the last; the last one means layout ``k``.
+    default the first or, for layout ``k``, the last; the last one means layout ``k``. The shards are of one shape,
+    unless ``rows``, the same on all ranks, says how long each of them is in ``gather_dim``. A may have no rows.
     Returns C [m, n_local], or [..., n_local] with all of ``gather_dim``; ``out`` where one is given. In the modes in
     which peers read the shard it is copied first. With ``in_place`` it never is: ``a`` is the tensor of
     ``all_gather_shard``. That is another problem, with a tuned config of its own.
@@ -77,13 +82,20 @@ def all_gather_gemm(
     Raises InvalidProblem where shapes, strides or types do not fit or ``a`` is not that tensor, HeapExhausted where the
     context's heap is too small, and on the first call of a problem what ``lookup`` raises.
     """
-    folding = None
-    if gather_dim is not None or a.dim() != 2:
+    plain = gather_dim is None and rows is None and a.dim() == 2
+    dim = 0
+    if not plain:
         dim = dimension("gather_dim", _default_dim(layout) if gather_dim is None else gather_dim, a)
         layout = _layout_of(dim == a.dim() - 1, layout, gather_dim)
-        folding = gathered(a, dim, context.heap.world_size)
     options = layout, in_place, _word(out_dtype), fast_accum, epilogue, gate_up
-    return folded(_ALL_GATHER_GEMM, context, folding, (a, b, bias, scale_a, scale_b), options, out, config)
+
+    def gather(a: torch.Tensor, scale_a: torch.Tensor | None, out: torch.Tensor | None = None) -> torch.Tensor:
+        folding = None if plain else gathered(a, dim, context.heap.world_size)
+        return folded(_ALL_GATHER_GEMM, context, folding, (a, b, bias, scale_a, scale_b), options, out, config)
+
+    if rows is None or not is_ragged(rows, context.heap, a, dim, in_place):
+        return gather(a, scale_a, out)
+    return gather_ragged(gather, rows, dim, a, scale_a, out)
 
 
 def _default_dim(layout: str) -> int:

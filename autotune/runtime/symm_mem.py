@@ -172,6 +172,8 @@ def _all_gather(context: Context, shard: torch.Tensor, dim: int) -> torch.Tensor
     """The library's all-gather of bytes along any dimension: the whole as a matrix, see ``gathered``."""
     world = context.heap.world_size
     rows = gathered(shard, dim, world).matrix(shard).contiguous()
+    if rows.shape[0] == 0:
+        return rows if dim < shard.dim() - 1 else rows.new_empty((0, rows.shape[1] * world))
     collectives = torch.ops._c10d_functional
     whole: torch.Tensor = collectives.wait_tensor(
         collectives.all_gather_into_tensor(rows.view(torch.uint8), world, context.group_name)

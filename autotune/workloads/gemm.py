@@ -78,6 +78,16 @@ class GemmWorkload(LaunchedWorkload):
         made: Problem = problem
         return made
 
+    def filled(self, world_size: int, operands: Operands) -> Operands | None:
+        """A without rows, and what has its rows."""
+        a = operands[0]
+        if a is None or a.dim() != 2 or a.shape[0] != 0:
+            return None
+        return [
+            each.new_empty((world_size, *each.shape[1:])) if each is not None and each.shape[:1] == (0,) else each
+            for each in operands
+        ]
+
     def out_dtype(self, operands: Operands, options: Sequence[Any]) -> torch.dtype:
         """The one that is asked for, else the default beside A's."""
         a, asked = operands[0], dict(zip(self.options, options, strict=True))["out_dtype"]
@@ -98,11 +108,12 @@ class GemmWorkload(LaunchedWorkload):
 def _element_types(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None, out: torch.dtype) -> str:
     """Our name of A's element type. Raises InvalidProblem where the others' do not go with it."""
     dtype = NAMES.get(a.dtype, "")
-    if dtype not in FP8:
-        return element_type({"a": a, "b": b, "bias": bias}, TORCH_DTYPES)
-    with_a = OPERAND_DTYPES[COMBINATIONS[dtype].b]
-    if b.dtype != with_a:
-        raise InvalidProblem(f"a is {a.dtype}, b is {b.dtype}; with such an a, b must be {with_a}")
+    if dtype in FP8:
+        with_a = OPERAND_DTYPES[COMBINATIONS[dtype].b]
+        if b.dtype != with_a:
+            raise InvalidProblem(f"a is {a.dtype}, b is {b.dtype}; with such an a, b must be {with_a}")
+    else:
+        element_type({"a": a, "b": b}, TORCH_DTYPES)
     if bias is not None and bias.dtype != out:
         raise InvalidProblem(f"bias is {bias.dtype}; it must be of the result's type, {out}")
     return dtype

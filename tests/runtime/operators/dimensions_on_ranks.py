@@ -24,7 +24,7 @@ WAYS: dict[str, tuple[Any, Any]] = {
 def everything(url: str) -> dict[str, Any]:
     """Every answer of this module, in one context."""
     with autotune.Context(HEAP, url=url) as context:
-        functions = (dimensions, averages, scaled, strides, refused, compiled)
+        functions = (dimensions, averages, scaled, strides, ragged, empty, refused, compiled)
         found: dict[str, Any] = {function.__name__: function(context) for function in functions}
         context.check()
     return found
@@ -147,6 +147,60 @@ def strides(context: autotune.Context) -> dict[str, dict[str, Any]]:
     return found
 
 
+def ragged(context: autotune.Context) -> dict[str, Any]:
+    """Errors of shards with unequal numbers of rows, one of them without any; workspaces that they take."""
+    rank, world = context.heap.rank, context.heap.world_size
+    b, found = normal(context, 40, DEPTH, COLUMNS), {}
+    left = []
+    for number, first in enumerate((5, 7, 8, 0)):
+        rows = [first, *range(6, 5 + world)]
+        shards = [normal(context, 41 + number, each, 4, DEPTH) for each in rows]
+        out = torch.full((sum(rows), 4, COLUMNS), float("nan"), dtype=b.dtype, device=b.device)
+        assert autotune.all_gather_gemm(context, shards[rank], b, rows=rows, out=out) is out
+        left.append(context.heap.left)
+        found[f"rows {first}"] = error(out, product(torch.cat(shards), b))
+        across = [shard.transpose(0, 1).contiguous() for shard in shards]
+        out = autotune.all_gather_gemm(context, across[rank], b, rows=rows, gather_dim=1)
+        found[f"across {first}"] = error(out, product(torch.cat(across, 1), b))
+    found["one workspace"] = float(len(set(left)) - 1)
+    a8 = [normal(context, 50 + each, 3 + each, DEPTH).to(torch.float8_e4m3fn) for each in range(world)]
+    scales = [normal(context, 60 + each, 3 + each, 1).float().abs() + 0.5 for each in range(world)]
+    b8, scale_b = normal(context, 70, COLUMNS, DEPTH).to(torch.float8_e4m3fn).t(), torch.ones(1, COLUMNS).to(b.device)
+    out = autotune.all_gather_gemm(
+        context, a8[rank], b8, rows=[len(each) for each in a8], scale_a=scales[rank], scale_b=scale_b
+    )
+    wide = torch.cat([x.float() * scale for x, scale in zip(a8, scales, strict=True)])
+    found["fp8"] = error(out, product(wide, b8))
+    return found
+
+
+def empty(context: autotune.Context) -> dict[str, Any]:
+    """Shapes of results of an A without rows, eager and compiled; the heap is not touched, and what ranks do alone."""
+    rank, world, left = context.heap.rank, context.heap.world_size, context.heap.left
+    a, b = normal(context, 1, 0, DEPTH), normal(context, 2, DEPTH, COLUMNS)
+    wide = normal(context, 1, 2, 0, DEPTH)
+
+    def calls(a: torch.Tensor, wide: torch.Tensor, b: torch.Tensor) -> list[torch.Tensor]:
+        return [
+            autotune.all_gather_gemm(context, a, b),
+            autotune.all_gather_gemm(context, wide, b, gather_dim=1),
+            autotune.gemm_reduce_scatter(context, a, b, reduce_op="avg"),
+            autotune.gemm_reduce_scatter(context, wide, b, scatter_dim=2),
+            autotune.gemm_all_reduce(context, a, b, out=b.new_empty(0, COLUMNS)),
+            autotune.all_gather_gemm(context, a, b, rows=[0] * world),
+        ]
+
+    functions = [calls, calls, torch.compile(calls, backend="aot_eager", fullgraph=True)]
+    one = normal(context, 1, rank, DEPTH)
+    return {
+        "shapes": [[list(out.shape) for out in function(a, wide, b)] for function in functions],
+        "left": context.heap.left == left,
+        "one alone": said(lambda: autotune.gemm_all_reduce(context, one, b[:, :8].contiguous())),
+        "depth": said(lambda: autotune.gemm_all_reduce(context, a, b[:-1])),
+        "out": said(lambda: autotune.gemm_all_reduce(context, a, b, out=b)),
+    }
+
+
 def refused(context: autotune.Context) -> dict[str, str]:
     a, b = normal(context, 1, 2, 4, DEPTH), normal(context, 2, DEPTH, COLUMNS)
     gather, scatter, world = autotune.all_gather_gemm, autotune.gemm_reduce_scatter, dist.get_world_size()
@@ -157,6 +211,8 @@ def refused(context: autotune.Context) -> dict[str, str]:
         "vector": said(lambda: gather(context, a[0, 0], b, gather_dim=0)),
         "layout": said(lambda: gather(context, a, b, layout="k", gather_dim=1)),
         "parts": said(lambda: scatter(context, a[:, :3], b, scatter_dim=1)),
+        "rows": said(lambda: gather(context, a, b, rows=[2] * (world + 1))),
+        "own rows": said(lambda: gather(context, a, b, rows=[3] * world)),
         "reduce_op": said(lambda: scatter(context, a, b, reduce_op="max")),
         "out": said(lambda: gather(context, a, b, gather_dim=1, out=like)),
         "blocks": said(lambda: scatter(

@@ -60,6 +60,23 @@ def test_operands_of_any_strides_are_right_and_rows_that_lie_apart_are_copied_on
             assert each["copies"] == (not free), (name, each)
 
 
+def test_shards_may_have_unequal_numbers_of_rows(pair: Pair) -> None:
+    for found in (answer["ragged"] for answer in pair):
+        assert found.pop("one workspace") == 0
+        assert set(found) == {*(f"{way} {first}" for way in ("rows", "across") for first in (5, 7, 8, 0)), "fp8"}
+        assert max(found.values()) < WORST, found
+
+
+def test_an_a_without_rows_gives_an_empty_result_and_takes_nothing(pair: Pair) -> None:
+    shapes = [[0, 32], [2, 0, 32], [0, 32], [2, 0, 16], [0, 32], [0, 32]]
+    for found in (answer["empty"] for answer in pair):
+        assert found["shapes"] == [shapes] * 3
+        assert found["left"]
+        assert found["one alone"].startswith("RanksDisagree: the ranks call an operator with different problems")
+        assert found["depth"].startswith("InvalidProblem: b is [63, 32]")
+        assert found["out"].startswith("InvalidProblem: out is [64, 32]")
+
+
 def test_dimensions_that_cannot_be_are_refused(pair: Pair) -> None:
     expected = {
         "gather_dim": "InvalidProblem: gather_dim=3, a [2, 4, 64]: a has two",
@@ -67,6 +84,8 @@ def test_dimensions_that_cannot_be_are_refused(pair: Pair) -> None:
         "vector": "InvalidProblem: gather_dim=0, a [64]",
         "layout": "InvalidProblem: layout='k', gather_dim=1",
         "parts": "InvalidProblem: scatter_dim=1: 2 ranks do not divide its 3",
+        "rows": "InvalidProblem: rows=[2, 2, 2], a [2, 4, 64] on rank",
+        "own rows": "InvalidProblem: rows=[3, 3], a [2, 4, 64] on rank",
         "reduce_op": "InvalidProblem: reduce_op='max': allowed: sum, avg",
         "out": "InvalidProblem: out is [2, 8, 32], strides (256, 32, 1); [2, 8, 'columns']",
         "blocks": "InvalidProblem: the columns of C are scattered",
