@@ -149,6 +149,13 @@ CASES: Mapping[str, Case] = {
     "rs split": _scatter(SCATTER, split_k=2),
     "rs gather": _scatter({"mode": "own_collective", **SUM}),
     "rs copies": _scatter({"mode": "copy_engine", "transfer_rows": 16, "gemm_streams": 1, **SUM}),
+    "rs residual": _scatter(SCATTER, {"residual": True}),
+    "rs residual gather": _scatter({"mode": "own_collective", **SUM}, {"residual": True}),
+    "rs residual copies": _scatter(
+        {"mode": "copy_engine", "transfer_rows": 16, "gemm_streams": 1, **SUM}, {"residual": True}
+    ),
+    "ar residual": _reduce({"residual": True}),
+    "ar residual two": _reduce({"residual": True}, mode="two_shot"),
     "arn one": _norm(),
     "arn two": _norm(mode="two_shot"),
     "arn ll": _norm(protocol="ll", senders=2),

@@ -49,6 +49,14 @@ class Folding:
             )
         return moved.view(-1, moved.shape[-1])
 
+    def residual(self, tensor: torch.Tensor | None) -> torch.Tensor | None:
+        """A residual's matrix, in order; copied where ``dim`` is not its first dimension. Raises InvalidProblem."""
+        if tensor is None:
+            return None
+        if tuple(tensor.shape[:-1]) != self.shape:
+            raise InvalidProblem(f"residual is {list(tensor.shape)}; {[*self.shape, 'columns']} is needed")
+        return self.matrix(tensor).contiguous()
+
     @property
     def _moved(self) -> tuple[int, ...]:
         rest = list(self.shape)
@@ -98,13 +106,12 @@ def folded(
     """A call whose first operand, its scales and result have the dimensions of ``folding``; None: they are matrices."""
     if folding is None:
         return operator(context, operands, options, out, config)
-    a, b, bias, scale_a, scale_b = operands
+    a, b, bias, scale_a, scale_b, *residual = operands
     assert a is not None
     if scale_a is not None and scale_a.dim() == a.dim():
         scale_a = folding.matrix(scale_a)
-    result = operator(
-        context, (folding.matrix(a), b, bias, scale_a, scale_b), options, folding.place(out), config
-    )  # fmt: skip
+    matrices = folding.matrix(a), b, bias, scale_a, scale_b, *(folding.residual(each) for each in residual)
+    result = operator(context, matrices, options, folding.place(out), config)
     return folding.unfolded(result) if out is None else out
 
 
@@ -112,24 +119,28 @@ def columns_scattered(
     operator: Operator, context: Context, operands: Operands, options: tuple[Any, ...], parts: int,
     out: torch.Tensor | None, config: Config | None,
 ) -> torch.Tensor:  # fmt: skip
-    """This rank's columns of C: rows of its transpose, B' @ A'. The bias is added afterwards."""
-    a, b, bias, scale_a, scale_b = operands
+    """This rank's columns of C: rows of its transpose, B' @ A'. Bias and residual are added afterwards."""
+    a, b, bias, scale_a, scale_b, residual = operands
     assert a is not None and b is not None
     heap, shape = context.heap, (*a.shape[:-1], b.shape[1] // context.heap.world_size)
     if out is not None and out.shape != shape:
         raise InvalidProblem(f"out is {list(out.shape)}; {list(shape)} is needed")
     rows = a.flatten(0, -2)
     if rows.shape[0] == 0:  # no columns of the transpose, either
-        empty = operator(context, (rows, b, None, scale_a, scale_b), options, None, config)
+        empty = operator(context, (rows, b, None, scale_a, scale_b, None), options, None, config)
         return empty.new_empty(shape) if out is None else out
     if scale_a is not None and scale_b is not None:
         scale_a, scale_b = _exchanged(a, b, scale_a, scale_b)
-    swapped = b.t(), rows.t(), None, scale_a, scale_b
+    if residual is not None and (residual.shape != shape or residual.device != a.device):
+        raise InvalidProblem(f"residual is {list(residual.shape)} on {residual.device}; {list(shape)} is needed")
+    swapped = b.t(), rows.t(), None, scale_a, scale_b, None
     transposed = None if out is None else out.movedim(-1, 0)
     place = None if transposed is None or not transposed.is_contiguous() else transposed.view(shape[-1], -1)
     result = divided(operator(context, swapped, options, place, config), parts)
     if bias is not None:
         result.add_(bias.chunk(heap.world_size)[heap.rank][:, None])
+    if residual is not None:
+        result.add_(residual.movedim(-1, 0).flatten(1))
     if out is None:
         return result.view(shape[-1], *shape[:-1]).movedim(0, -1)
     return out if place is not None else out.copy_(result.view_as(out.movedim(-1, 0)).movedim(0, -1))

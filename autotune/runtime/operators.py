@@ -129,15 +129,18 @@ def all_gather_shard(context: Context, problem: AllGatherGemm, *, config: Config
 def gemm_reduce_scatter(
     context: Context, a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None = None,
     *, scale_a: torch.Tensor | None = None, scale_b: torch.Tensor | None = None,
-    out_dtype: torch.dtype | None = None, fast_accum: bool = False, scatter_dim: int = 0, reduce_op: str = "sum",
+    residual: torch.Tensor | None = None, out_dtype: torch.dtype | None = None, fast_accum: bool = False,
+    scatter_dim: int = 0, reduce_op: str = "sum",
     out: torch.Tensor | None = None, config: Config | None = None,
 ) -> torch.Tensor:  # fmt: skip
-    """This rank's rows of C = sum over ranks of A @ B (+ bias), by the tuned config, on the current stream. Collective.
+    """This rank's rows of C = sum over ranks of A @ B (+ bias) (+ residual), by the tuned config, on the current
+    stream. Collective.
 
     ``a`` [m, k_local], bf16, fp16 or fp32, and ``b`` [k_local, n] are this rank's slices of the depth; ``bias`` [n],
     the same on all ranks, is added once. fp8 with scales, ``out_dtype`` and ``fast_accum`` are as in
     ``all_gather_gemm``; each rank has scales of its own. Returns [m / world_size, n], rows rank * m / world_size and so
-    on of C; ``out`` where one is given.
+    on of C; ``out`` where one is given. ``residual`` has the shape and type of what is returned, contiguous; our
+    kernels add bias and residual in fp32 and round once.
 
     ``a`` may have more dimensions, [..., k_local]: the ranks share ``scatter_dim`` of C. The last one is its columns:
     then the kernels compute the transpose of C, a problem with m and n swapped. ``reduce_op`` is ``sum`` or ``avg``,
@@ -153,33 +156,36 @@ def gemm_reduce_scatter(
         dim = dimension("scatter_dim", scatter_dim, a)
         if dim == a.dim() - 1:
             return columns_scattered(
-                _GEMM_REDUCE_SCATTER, context, (a, b, bias, scale_a, scale_b), options, parts, out, config
+                _GEMM_REDUCE_SCATTER, context, (a, b, bias, scale_a, scale_b, residual), options, parts, out, config
             )
         folding = scattered(a, dim, context.heap.world_size)
-    operands = a, b, multiplied(bias, parts), scale_a, scale_b
+    operands = a, b, multiplied(bias, parts), scale_a, scale_b, multiplied(residual, parts)
     return divided(folded(_GEMM_REDUCE_SCATTER, context, folding, operands, options, out, config), parts)
 
 
 def gemm_all_reduce(
     context: Context, a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None = None,
     *, scale_a: torch.Tensor | None = None, scale_b: torch.Tensor | None = None,
-    out_dtype: torch.dtype | None = None, fast_accum: bool = False, deterministic: bool = False,
-    reduce_op: str = "sum", out: torch.Tensor | None = None, config: Config | None = None,
+    residual: torch.Tensor | None = None, out_dtype: torch.dtype | None = None, fast_accum: bool = False,
+    deterministic: bool = False, reduce_op: str = "sum",
+    out: torch.Tensor | None = None, config: Config | None = None,
 ) -> torch.Tensor:  # fmt: skip
-    """C = sum over ranks of A @ B (+ bias), on every rank, by the tuned config, on the current stream. Collective.
+    """C = sum over ranks of A @ B (+ bias) (+ residual), on every rank, by the tuned config, on the current stream.
+    Collective.
 
     ``a`` [m, k_local] or [..., k_local], bf16, fp16 or fp32, and ``b`` [k_local, n] are this rank's slices of the
     depth; ``bias`` [n], the same on all ranks, is added once. fp8 with scales, ``out_dtype`` and ``fast_accum`` are as
     in ``all_gather_gemm``; each rank has scales of its own. ``deterministic`` demands the same bits on every rank and
     in every call with the same inputs. ``reduce_op`` is as in ``gemm_reduce_scatter``. Returns C [m, n] or [..., n],
-    ``out`` where one is given.
+    ``out`` where one is given. ``residual``, the same on all ranks, has that shape and type, contiguous; our kernels
+    add bias and residual in fp32 and round once.
 
     Raises InvalidProblem where shapes, strides or types do not fit, HeapExhausted where the context's heap is too
     small, and on the first call of a problem what ``lookup`` raises.
     """
     options, parts = (deterministic, _word(out_dtype), fast_accum), divisor(reduce_op, context.heap.world_size)
     folding = None if a.dim() == 2 else by_rows(a)
-    operands = a, b, multiplied(bias, parts), scale_a, scale_b
+    operands = a, b, multiplied(bias, parts), scale_a, scale_b, multiplied(residual, parts)
     return divided(folded(_GEMM_ALL_REDUCE, context, folding, operands, options, out, config), parts)
 
 

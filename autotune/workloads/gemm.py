@@ -14,7 +14,7 @@ from autotune.errors import InvalidProblem
 from autotune.kernels.gemm.library import dequantised
 from autotune.kernels.gemm.problem import GemmProblem, scale_shapes
 from autotune.kernels.launching.contract import S
-from autotune.kernels.launching.gemm import GemmTensors, order_of
+from autotune.kernels.launching.gemm import GemmTensors, SummedTensors, order_of
 from autotune.kernels.launching.tensors import OPERAND_DTYPES, TORCH_DTYPES, element_type
 from autotune.machine import Machine
 from autotune.problem import Problem
@@ -57,7 +57,7 @@ class GemmWorkload(LaunchedWorkload):
 
     def problem_of(self, world_size: int, operands: Operands, options: Sequence[Any]) -> Problem:
         """A, B and the bias may have any strides; B's depth and the bias fit the problem."""
-        a, b, bias, scale_a, scale_b = operands
+        a, b, bias, scale_a, scale_b, *residual = operands
         assert a is not None and b is not None
         dtype = _element_types(a, b, bias, self.out_dtype(operands, options))
         if a.dim() != 2 or b.dim() != 2:
@@ -68,6 +68,7 @@ class GemmWorkload(LaunchedWorkload):
             **self.sizes(world_size, a, b, given), **given, dtype=dtype, world_size=world_size,
             b_order=order_of(b), bias=bias is not None,
             scales=_kind_of_scales(a, b, scale_a, scale_b),
+            **({"residual": residual[0] is not None} if residual else {}),
         )  # fmt: skip
         _, columns, depth = problem.gemm
         if b.shape[0] != depth or (bias is not None and bias.shape != (columns,)):
@@ -75,6 +76,10 @@ class GemmWorkload(LaunchedWorkload):
                 f"b is {list(b.shape)}, bias {None if bias is None else list(bias.shape)}; with a {list(a.shape)} on "
                 f"{world_size} ranks, b [{depth}, {columns}] and bias [{columns}] are needed ({problem})"
             )
+        for tensor in residual:
+            if tensor is not None:
+                shape = self.out_shape(world_size, operands, options)
+                demand_like("residual", tensor, shape, self.out_dtype(operands, options))
         made: Problem = problem
         return made
 
@@ -103,6 +108,15 @@ class GemmWorkload(LaunchedWorkload):
 
     def predict(self, problem: Any, config: Config, machine: Machine) -> float | None:
         return gemm_latency(problem, self.kernels.knobs.of(config), machine)
+
+
+def demand_like(name: str, tensor: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    """Raise InvalidProblem unless a tensor is contiguous and of this form."""
+    if tuple(tensor.shape) != shape or tensor.dtype != dtype or not tensor.is_contiguous():
+        raise InvalidProblem(
+            f"{name} is {list(tensor.shape)} {tensor.dtype}, strides {tensor.stride()}; {list(shape)} {dtype}, "
+            "contiguous, is needed"
+        )
 
 
 def _element_types(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None, out: torch.dtype) -> str:
@@ -172,8 +186,19 @@ class GemmOperation(LaunchedOperation[G, GemmTensors, S]):
 
     def inputs(self) -> Sequence[torch.Tensor]:
         tensors = self._tensors
-        operands = (tensors.a, tensors.b, tensors.bias, tensors.scale_a, tensors.scale_b)
+        operands = (tensors.a, tensors.b, tensors.bias, tensors.scale_a, tensors.scale_b, self.residual)
         return [tensor for tensor in operands if tensor is not None]
+
+    @property
+    def residual(self) -> torch.Tensor | None:
+        """What is added to this rank's result, where the problem has it."""
+        return self._tensors.residual if isinstance(self._tensors, SummedTensors) and self._problem.residual else None
+
+    def draw_residual(self, seed: int, depth: int) -> None:
+        """Fill the residual, where there is one, as large as a product of that depth."""
+        residual = self.residual
+        if residual is not None:
+            residual.copy_(drawn_bias(tuple(residual.shape), residual.dtype, self._heap.device, seed, depth))
 
     def outputs(self) -> Sequence[torch.Tensor]:
         return [self._tensors.c]
@@ -248,7 +273,10 @@ class GemmOperation(LaunchedOperation[G, GemmTensors, S]):
         """The reference for A times ``factor``, in type ``wide``."""
         assert self._product is not None, "refresh comes first"
         product = self._product if factor == 1.0 else self._product * factor
-        return product if self._tensors.bias is None else product + self._tensors.bias
+        for added in (self._tensors.bias, self.residual):
+            if added is not None:
+                product = product + added
+        return product
 
 
 class _Multiples(InputSets):

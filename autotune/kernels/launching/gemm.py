@@ -51,6 +51,22 @@ class GemmTensors:
         )
 
 
+@dataclass(frozen=True)
+class SummedTensors(GemmTensors):
+    """Those of a GEMM whose sum over ranks may go onto a residual, of the shape and type of ``c``."""
+
+    residual: torch.Tensor | None = None
+
+    @classmethod
+    def of(
+        cls, problem: GemmProblem, a: torch.Tensor, b_shape: tuple[int, int], c_shape: tuple[int, int],
+        allocate: Allocate,
+    ) -> SummedTensors:  # fmt: skip
+        """``allocate``, and the residual where the problem has one."""
+        gemm = GemmTensors.allocate(problem, a, b_shape, c_shape, allocate)
+        return cls(**vars(gemm), residual=allocate(c_shape, gemm.c.dtype) if problem.residual else None)
+
+
 def _stored(order: str, shape: tuple[int, ...], dtype: torch.dtype, allocate: Allocate) -> torch.Tensor:
     """A tensor of this shape; ``nk``: the transpose of what is stored."""
     return allocate(shape[::-1], dtype).t() if order == "nk" else allocate(shape, dtype)

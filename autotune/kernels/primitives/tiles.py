@@ -123,6 +123,18 @@ def add_bias(acc, bias, column, width, BLOCK_N: tl.constexpr, HALVES: tl.constex
 
 
 @triton.jit
+def add_residual(
+    acc, residual, row, column, rows, width, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr
+):  # fmt: skip
+    """Acc [BLOCK_M, BLOCK_N] + residual [rows, width] from (``row``, ``column``) on, in fp32."""
+    rs = row + tl.arange(0, BLOCK_M)
+    cs = column + tl.arange(0, BLOCK_N)
+    inside = (rs < rows)[:, None] & (cs < width)[None, :]
+    pointers = residual + rs.to(tl.int64)[:, None] * width + cs[None, :]
+    return acc + tl.load(pointers, mask=inside, other=0.0).to(tl.float32)
+
+
+@triton.jit
 def put_tile(
     tile, c, row, column, rows, width, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, TMA: tl.constexpr
 ):  # fmt: skip
@@ -140,13 +152,15 @@ def put_tile(
 def store_tile(
     acc, c, row, column, rows, width, bias,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, TMA: tl.constexpr, BIAS: tl.constexpr,
-    EPILOGUE: tl.constexpr = PLAIN, HALVES: tl.constexpr = False,
+    EPILOGUE: tl.constexpr = PLAIN, HALVES: tl.constexpr = False, residual=None,
 ):  # fmt: skip
-    """C[row : …, column : …] = acc + bias, rounded to C's type, or what EPILOGUE makes of it: half as many columns of a
-    C [rows, width / 2].
+    """C[row : …, column : …] = acc + bias + residual (None: without), rounded to C's type, or what EPILOGUE makes of
+    it: half as many columns of a C [rows, width / 2].
     """
     if BIAS:
         acc = add_bias(acc, bias, column, width, BLOCK_N, HALVES)
+    if residual is not None:
+        acc = add_residual(acc, residual, row, column, rows, width, BLOCK_M, BLOCK_N)
     if EPILOGUE != PLAIN:
         acc = gated(acc, EPILOGUE, HALVES, BLOCK_M, BLOCK_N)
         put_tile(acc, c, row, column // 2, rows, width // 2, BLOCK_M, BLOCK_N // 2, TMA)

@@ -14,7 +14,7 @@ import autotune
 def everything(url: str) -> dict[str, Any]:
     """Every answer of this module, in one context."""
     with autotune.Context(HEAP, url=url) as context:
-        functions = (gated, refused, compiled)
+        functions = (gated, refused, compiled, residual)
         found: dict[str, Any] = {function.__name__: function(context) for function in functions}
         context.check()
     return found
@@ -76,3 +76,47 @@ def compiled(context: autotune.Context) -> dict[str, Any]:
         arguments = schema_arguments(context, problem, operands)
         checked = torch.library.opcheck(torch.ops.iris_autotune.all_gather_gemm.default, arguments)
     return {"same": same, "opcheck": sorted(set(map(str, checked.values())))}
+
+
+def residual(context: autotune.Context) -> dict[str, bool]:
+    """By operator and mode: a result with a residual, near to the reference; and in three dimensions, by ``avg``."""
+    ranks, answers = dist.get_world_size(), {}
+    size = {"m": 16 * ranks, "n": 32, "k": 32 * ranks, "bias": True, "residual": True, "world_size": ranks}
+    for problem in (autotune.GemmReduceScatter(**size), autotune.GemmAllReduce(**size, deterministic=True)):
+        (a, b, bias), product = drawn(problem, 5, context.heap.device)
+        added = torch.randn_like(product).mul_(4).to(a.dtype)  # of its own on each rank, as its rows are
+        if problem.workload == "gemm_all_reduce":
+            dist.broadcast(added, 0)
+        expected = product + added.float()
+        operator = getattr(autotune, problem.workload)
+        more = {"deterministic": True} if problem.workload == "gemm_all_reduce" else {}
+        for config in (None, *configs(problem, context.machine)):
+            found = operator(context, a, b, bias, residual=added, config=config, **more)
+            mode = "looked up" if config is None else str(config["mode"])
+            answers[f"{problem.workload} {mode}"] = error(found, expected) < WORST
+        folded = operator(
+            context,
+            a[None],
+            b,
+            bias,
+            residual=added[None],
+            reduce_op="avg",
+            **more,
+            **({} if more else {"scatter_dim": 1}),
+        )
+        mean = (product - bias.float()) / ranks + bias.float() + added.float()
+        answers[f"{problem.workload} folded"] = error(folded[0], mean) < WORST
+        context.release()
+    columns = torch.randn(16 * ranks, 32 // ranks, device=a.device).to(a.dtype)
+    plain = autotune.gemm_reduce_scatter(context, a, b, scatter_dim=1)
+    found = autotune.gemm_reduce_scatter(context, a, b, residual=columns, scatter_dim=1)
+    answers["columns"] = error(found, plain.float() + columns.float()) < WORST
+    wrong = {
+        "shape": said(lambda: autotune.gemm_all_reduce(context, a, b, residual=added[:-1])),
+        "type": said(lambda: autotune.gemm_all_reduce(context, a, b, residual=added.float())),
+        "strides": said(lambda: autotune.gemm_all_reduce(context, a, b, residual=added.t().contiguous().t())),
+        "folded": said(lambda: autotune.gemm_all_reduce(context, a[None], b, residual=added)),
+    }
+    for name, text in wrong.items():
+        answers[f"{name} refused"] = text.startswith("InvalidProblem: residual is [")
+    return answers

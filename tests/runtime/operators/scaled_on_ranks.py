@@ -34,7 +34,7 @@ def problems() -> list[Any]:
 
 def call(context: autotune.Context, problem: Any, operands: tuple[Any, ...], **more: Any) -> torch.Tensor:
     """The operator of a problem."""
-    a, b, bias, scale_a, scale_b = operands
+    a, b, bias, scale_a, scale_b = operands[:5]
     if hasattr(problem, "layout"):
         more["layout"] = problem.layout
     asked = None if problem.out_dtype == "auto" else TORCH_DTYPES[problem.out_dtype]

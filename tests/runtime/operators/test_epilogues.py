@@ -37,6 +37,13 @@ def test_activations_are_right_in_every_mode(pair: Pair) -> None:
         assert answers.keys() == wanted
 
 
+def test_residuals_are_added_in_every_mode(pair: Pair) -> None:
+    for answers in (answer["residual"] for answer in pair):
+        assert all(answers.values()), answers
+        for name in ("gemm_reduce_scatter", "gemm_all_reduce"):
+            assert {f"{name} {mode}" for mode in {"looked up", "folded", *MODES[name]}} <= answers.keys()
+
+
 def test_what_does_not_fit_is_refused(pair: Pair) -> None:
     for told in (answer["refused"] for answer in pair):
         assert told.keys() == REFUSED.keys()
