@@ -13,6 +13,7 @@ from ranks_of_functions import run_ranks
 
 from autotune.db import CacheKey, Store, Winner
 from autotune.fleet.problem_list import parse_list
+from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
 from autotune.machine import INTERPRETED, Machine, machine
 from autotune.problem import Problem
 from autotune.workloads import provenance_of, workload
@@ -29,7 +30,10 @@ def keep(store: Store, problem: Problem, here: Machine, mode: str, microseconds:
     ours = [each for each in valid if each["mode"] != "bsp"]
     config = next((each for each in valid if each["mode"] == mode), ours[0])
     study = store.study(CacheKey.of(problem, here), provenance_of(found), seed=0, space_size=1)
-    store.finish(study.id, Winner(config, latency_of(microseconds), {"bsp": latency_of(LIBRARY)}))
+    parts = {}
+    if isinstance(problem, AllGatherGemm):  # gathering once for two GEMMs saves the library little, or much
+        parts = {"all_gather": latency_of(120.0 if problem.k == 2 * K else 40.0)}
+    store.finish(study.id, Winner(config, latency_of(microseconds), {"bsp": latency_of(LIBRARY)}, parts))
 
 
 def database(file: Path, here: Machine) -> str:
@@ -70,13 +74,14 @@ def test_a_graph_is_fused_where_that_is_faster_and_right_in_any_case(
     for answer in answers:
         found = answer["cases"][name]
         assert found["error"] < 1e-5
-        (line,) = found["lines"]
+        told = "\n".join(found["lines"])
+        assert case.told in told
         if case.operator:
-            assert found["operators"] == [case.operator] and found["collectives"] == 0
-            assert ": replaced: mode " in line and "2.00 times as fast as the library at m=16" in line
+            assert set(found["operators"]) == {case.operator} and found["collectives"] == 0
+            assert ": replaced: mode " in told and ": left: " not in told
         else:
             assert found["unchanged"] and not found["operators"], "the graph is the same, byte by byte"
-            assert ": left: " in line and case.told in line
+            assert ": left: " in told and ": replaced: " not in told
 
 
 def test_symbolic_rows_are_guarded_where_another_entry_would_be_served(answers: list[dict[str, Any]]) -> None:
