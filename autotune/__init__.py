@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from autotune import nn as nn
     from autotune.compiled.collecting import collect
     from autotune.compiled.fusing import explain, fusing
     from autotune.config import Config
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
         gemm_all_reduce_norm,
         gemm_reduce_scatter,
     )
+    from autotune.runtime.several import side_by_side
     from autotune.sharing.by_size import configs_by_size
 
 __all__ = [
@@ -62,6 +64,7 @@ __all__ = [
     "gemm_all_reduce_norm",
     "gemm_reduce_scatter",
     "lookup",
+    "side_by_side",
     "symm_mem",
     "tune",
 ]
@@ -90,6 +93,7 @@ _HOMES = {
     "gemm_all_reduce_norm": "autotune.runtime.operators",
     "gemm_reduce_scatter": "autotune.runtime.operators",
     "lookup": "autotune.runtime.lookup",
+    "side_by_side": "autotune.runtime.several",
     "symm_mem": "autotune.runtime",
     "tune": "autotune.runtime.in_program",
 }
@@ -102,6 +106,8 @@ def __getattr__(name: str) -> Any:
     """Load a public name's module on first use."""
     import importlib
 
+    if name == "nn":
+        return importlib.import_module("autotune.nn")
     if name == "__version__":
         return importlib.import_module("importlib.metadata").version("iris-autotune")
     if name not in _HOMES:

@@ -18,6 +18,7 @@ ROOMS = (
     "cli",
     "compiled",
     "models",
+    "nn",
     "fleet",
     "doctor",
     "report",

@@ -11,8 +11,9 @@ from autotune.errors import InvalidProblem
 from autotune.runtime.workspace import Results, Workspace
 
 NO_BACKWARD = (
-    "a tensor requires a gradient, and the operators have no backward: call them within torch.no_grad() or "
-    "torch.inference_mode(), or give tensor.detach()"
+    "a tensor requires a gradient, and this call has no backward (all_gather_gemm, gemm_reduce_scatter and "
+    "gemm_all_reduce have one, without fp8, in_place and out): call within torch.no_grad() or torch.inference_mode(), "
+    "or give tensor.detach()"
 )
 
 

@@ -104,6 +104,7 @@ class Context:
         _OPEN[self.handle] = self
         self._workspaces: dict[tuple[Problem, Config], Workspace] = {}
         self._choices: dict[Problem, Found] = {}
+        self._agreed: set[tuple[object, ...]] = set()
         self._url = url
         self._lock = threading.RLock()
         self._mark = self.heap.mark()
@@ -248,6 +249,12 @@ class Context:
         self._demand_open(name)
         with self._lock:
             self._agreement.same(call)
+
+    def agree_once(self, name: str, *call: object) -> None:
+        """The same for a ``call`` that has not been made before; nothing for another one."""
+        if (name, *call) not in self._agreed:
+            self.agree(name, lambda: " ".join(map(str, (name, *call))))
+            self._agreed.add((name, *call))
 
     def _demand_open(self, name: str) -> None:
         if self.handle not in _OPEN:

@@ -6,6 +6,7 @@ that each rank's rows lie together.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,9 @@ from autotune.runtime.operator import Operator
 from autotune.runtime.workspace import Operands
 
 REDUCTIONS = ("sum", "avg")
+
+Call = Callable[[Context, Operands, tuple[Any, ...], torch.Tensor | None, Config | None], torch.Tensor]
+"""An operator, or what takes its place."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +104,7 @@ def scattered(a: torch.Tensor, dim: int, world_size: int) -> Folding:
 
 
 def folded(
-    operator: Operator, context: Context, folding: Folding | None, operands: Operands, options: tuple[Any, ...],
+    operator: Call, context: Context, folding: Folding | None, operands: Operands, options: tuple[Any, ...],
     out: torch.Tensor | None, config: Config | None,
 ) -> torch.Tensor:  # fmt: skip
     """A call whose first operand, its scales and result have the dimensions of ``folding``; None: they are matrices."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Unpack, overload
 
 import torch
 
@@ -10,6 +11,8 @@ from autotune.config import Config
 from autotune.errors import InvalidProblem
 from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
 from autotune.kernels.launching.tensors import TORCH_DTYPES
+from autotune.runtime import gradients
+from autotune.runtime.call import needs_gradient
 from autotune.runtime.context import Context
 from autotune.runtime.folding import (
     by_rows,
@@ -24,6 +27,7 @@ from autotune.runtime.folding import (
 )
 from autotune.runtime.operator import Operator
 from autotune.runtime.ragged import gather_ragged, is_ragged
+from autotune.runtime.several import GatherOptions, whole_of
 from autotune.workloads.built_in import all_gather_gemm as gathering
 from autotune.workloads.built_in import all_reduce_norm as norming
 from autotune.workloads.built_in import flash_decode as decoding
@@ -31,9 +35,10 @@ from autotune.workloads.built_in import gemm_all_reduce as reducing
 from autotune.workloads.built_in import gemm_all_reduce_norm as reducing_norming
 from autotune.workloads.built_in import gemm_reduce_scatter as scattering
 
-_ALL_GATHER_GEMM = Operator(gathering.WORKLOAD)
-_GEMM_REDUCE_SCATTER = Operator(scattering.WORKLOAD)
-_GEMM_ALL_REDUCE = Operator(reducing.WORKLOAD)
+_ALL_GATHER_GEMM = Operator(gathering.WORKLOAD, gradients.OfAllGatherGemm())
+_KEEPING = gradients.Keeping(_ALL_GATHER_GEMM)
+_GEMM_REDUCE_SCATTER = Operator(scattering.WORKLOAD, gradients.OfGemmReduceScatter())
+_GEMM_ALL_REDUCE = Operator(reducing.WORKLOAD, gradients.OfGemmAllReduce())
 _ALL_REDUCE_NORM = Operator(norming.WORKLOAD)
 _GEMM_ALL_REDUCE_NORM = Operator(reducing_norming.WORKLOAD)
 _FLASH_DECODE = Operator(decoding.WORKLOAD)
@@ -49,14 +54,34 @@ def _word(out_dtype: torch.dtype | None) -> str:
     return word
 
 
+@overload
 def all_gather_gemm(
-    context: Context, a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None = None,
+    context: Context,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    **options: Unpack[GatherOptions],
+) -> torch.Tensor: ...
+
+
+@overload
+def all_gather_gemm(
+    context: Context,
+    a: torch.Tensor,
+    b: Sequence[torch.Tensor],
+    bias: torch.Tensor | None = None,
+    **options: Unpack[GatherOptions],
+) -> list[torch.Tensor]: ...
+
+
+def all_gather_gemm(
+    context: Context, a: torch.Tensor, b: torch.Tensor | Sequence[torch.Tensor], bias: torch.Tensor | None = None,
     *, scale_a: torch.Tensor | None = None, scale_b: torch.Tensor | None = None,
     out_dtype: torch.dtype | None = None, fast_accum: bool = False, layout: str = "rows",
     gather_dim: int | None = None, rows: Sequence[int] | None = None, in_place: bool = False,
-    epilogue: str = "none", gate_up: str = "halves",
+    keep_gathered: bool = False, epilogue: str = "none", gate_up: str = "halves",
     out: torch.Tensor | None = None, config: Config | None = None,
-) -> torch.Tensor:  # fmt: skip
+) -> torch.Tensor | list[torch.Tensor]:  # fmt: skip
     """C = all_gather(A) @ B (+ bias) with the tuned config for this problem, on the current stream. Collective.
 
     ``a`` is this rank's shard: [m / world_size, k] for layout ``rows``, [m, k / world_size] for ``k``; bf16, fp16,
@@ -75,23 +100,41 @@ def all_gather_gemm(
     all of A, and in layout ``k`` those of its rows, must be the same on every rank. ``fast_accum`` lets sm_90 add up in
     its tensor cores, less exactly.
 
+    B's gradient takes the whole A. The backward gathers it anew, on its way into the GEMM, and only the shard is kept
+    until then. With ``keep_gathered``, where ``b`` needs a gradient, the whole A is kept instead: the library gathers
+    it in the forward, as the fused kernels hand out none.
+
     With ``epilogue`` ``swiglu``, ``geglu`` or ``geglu_tanh`` ``b`` holds gate and up, and C [m, n_local / 2] is
     activation(gate) * up, the bias added before. ``gate_up`` says how they lie in ``b``: ``halves`` [gate, up], or
     ``interleaved``, column by column.
 
+    ``b`` may be several matrices, such as those of q, k and v, which lie side by side in memory, see ``side_by_side``:
+    A is gathered once, and what is returned is a list with the columns of C that belong to each, views of one result.
+    It is the problem of one B with all their columns; ``bias``, ``scale_b`` and ``out`` are those of all of them.
+
     Raises InvalidProblem where shapes, strides or types do not fit or ``a`` is not that tensor, HeapExhausted where the
     context's heap is too small, and on the first call of a problem what ``lookup`` raises.
     """
+    if not isinstance(b, torch.Tensor):
+        if epilogue != "none":
+            raise InvalidProblem(f"epilogue={epilogue} takes gate and up in one b, not {len(b)} Bs")
+        whole = all_gather_gemm(
+            context, a, whole_of(b), bias, scale_a=scale_a, scale_b=scale_b, out_dtype=out_dtype, fast_accum=fast_accum,
+            layout=layout, gather_dim=gather_dim, rows=rows, in_place=in_place, keep_gathered=keep_gathered, out=out,
+            config=config,
+        )  # fmt: skip
+        return list(whole.split([each.shape[1] for each in b], dim=-1))
     plain = gather_dim is None and rows is None and a.dim() == 2
     dim = 0
     if not plain:
         dim = dimension("gather_dim", _default_dim(layout) if gather_dim is None else gather_dim, a)
         layout = _layout_of(dim == a.dim() - 1, layout, gather_dim)
     options = layout, in_place, _word(out_dtype), fast_accum, epilogue, gate_up
+    operator = _KEEPING if keep_gathered and needs_gradient((b,)) else _ALL_GATHER_GEMM
 
     def gather(a: torch.Tensor, scale_a: torch.Tensor | None, out: torch.Tensor | None = None) -> torch.Tensor:
         folding = None if plain else gathered(a, dim, context.heap.world_size)
-        return folded(_ALL_GATHER_GEMM, context, folding, (a, b, bias, scale_a, scale_b), options, out, config)
+        return folded(operator, context, folding, (a, b, bias, scale_a, scale_b), options, out, config)
 
     if rows is None or not is_ragged(rows, context.heap, a, dim, in_place):
         return gather(a, scale_a, out)

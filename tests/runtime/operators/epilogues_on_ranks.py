@@ -14,7 +14,7 @@ import autotune
 def everything(url: str) -> dict[str, Any]:
     """Every answer of this module, in one context."""
     with autotune.Context(HEAP, url=url) as context:
-        functions = (gated, refused, compiled, residual)
+        functions = (gated, refused, compiled, residual, several)
         found: dict[str, Any] = {function.__name__: function(context) for function in functions}
         context.check()
     return found
@@ -120,3 +120,42 @@ def residual(context: autotune.Context) -> dict[str, bool]:
     for name, text in wrong.items():
         answers[f"{name} refused"] = text.startswith("InvalidProblem: residual is [")
     return answers
+
+
+WIDTHS = [32, 16, 48]
+
+
+def several(context: autotune.Context) -> dict[str, Any]:
+    """Three Bs and one gather: in both storage orders, folded, compiled; and Bs that do not lie side by side."""
+    ranks, found = dist.get_world_size(), {}
+    context.release()
+    for order in ("kn", "nk"):
+        problem = autotune.AllGatherGemm(
+            m=16 * ranks, n=sum(WIDTHS) * ranks, k=64, b_order=order, bias=True, world_size=ranks
+        )
+        (a, b, bias), product = drawn(problem, 4, context.heap.device)
+        expected = product.split(WIDTHS, dim=1)
+        bs = list(b.split(WIDTHS, dim=1))
+        apart = [(each.t().clone().t() if order == "nk" else each.contiguous()) for each in bs]
+        again = autotune.side_by_side(apart)
+        assert [each.stride() for each in again] == [each.stride() for each in bs]
+
+        def call(a: Any, bs: Any, bias: Any) -> list[torch.Tensor]:
+            return autotune.all_gather_gemm(context, a, bs, bias)
+
+        results = [call(a, bs, bias), call(a, again, bias)]
+        results.append([each[0] for each in autotune.all_gather_gemm(context, a[None], bs, bias, gather_dim=1)])
+        results.append(torch.compile(call, backend="aot_eager", fullgraph=True)(a, apart, bias))
+        errors = [error(mine, right) for each in results for mine, right in zip(each, expected, strict=True)]
+        found[order] = max(errors) < WORST and len(errors) == 12
+        found[f"{order} is one problem"] = len(context._choices) == 1
+        context.release()
+    call = autotune.all_gather_gemm
+    found["refused"] = {
+        "apart": said(lambda: call(context, a, apart, bias)),
+        "order": said(lambda: call(context, a, bs[::-1], bias)),
+        "depth": said(lambda: call(context, a, [bs[0], bs[1][:32]], bias)),
+        "none": said(lambda: call(context, a, [], bias)),
+        "gated": said(lambda: call(context, a, bs, bias, epilogue="swiglu")),
+    }
+    return found

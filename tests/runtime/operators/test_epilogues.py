@@ -23,6 +23,15 @@ REFUSED = {
 }
 
 
+SEVERAL = {
+    "apart": "do not lie side by side in memory: call autotune.side_by_side once",
+    "order": "do not lie side by side in memory",
+    "depth": "all need the same depth, type and device",
+    "none": "Bs: none; one matrix or more",
+    "gated": "epilogue=swiglu takes gate and up in one b, not 3 Bs",
+}
+
+
 @pytest.fixture(scope="module", params=EVERYWHERE)
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pair:
     """The answers of two ranks."""
@@ -42,6 +51,14 @@ def test_residuals_are_added_in_every_mode(pair: Pair) -> None:
         assert all(answers.values()), answers
         for name in ("gemm_reduce_scatter", "gemm_all_reduce"):
             assert {f"{name} {mode}" for mode in {"looked up", "folded", *MODES[name]}} <= answers.keys()
+
+
+def test_several_bs_take_one_gather(pair: Pair) -> None:
+    for answers in (answer["several"] for answer in pair):
+        refused = answers.pop("refused")
+        assert all(answers.values()) and len(answers) == 4, answers
+        for name, text in refused.items():
+            assert re.match(f"InvalidProblem: .*{SEVERAL[name]}", text), (name, text)
 
 
 def test_what_does_not_fit_is_refused(pair: Pair) -> None:
