@@ -51,15 +51,23 @@ def whole_of(bs: Sequence[torch.Tensor]) -> torch.Tensor:
     _check(bs)
     if torch.compiler.is_compiling() or needs_gradient(bs):
         return torch.cat([b.t() for b in bs]).t() if order_of(bs[0]) == "nk" else torch.cat(list(bs), dim=1)
+    if not lie_side_by_side(bs):
+        raise InvalidProblem(
+            "the Bs do not lie side by side in memory: call autotune.side_by_side once, where the weights are loaded, "
+            "and pass what it returns"
+        )
+    first = bs[0]
+    return first.as_strided((first.shape[0], sum(b.shape[1] for b in bs)), first.stride())
+
+
+def lie_side_by_side(bs: Sequence[torch.Tensor]) -> bool:
+    """True if matrices are the columns of one, one after the other."""
     first, place = bs[0], bs[0].data_ptr()
     for b in bs:
         if b.stride() != first.stride() or b.data_ptr() != place or not _same_memory(b, first):
-            raise InvalidProblem(
-                "the Bs do not lie side by side in memory: call autotune.side_by_side once, where the weights are "
-                "loaded, and pass what it returns"
-            )
+            return False
         place += b.shape[1] * b.stride(1) * b.element_size()
-    return first.as_strided((first.shape[0], sum(b.shape[1] for b in bs)), first.stride())
+    return True
 
 
 def _same_memory(one: torch.Tensor, other: torch.Tensor) -> bool:

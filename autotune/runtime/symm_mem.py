@@ -17,9 +17,11 @@ import torch
 
 from autotune.errors import InvalidProblem
 from autotune.runtime import operators
+from autotune.runtime.call import needs_gradient
 from autotune.runtime.context import Context, contexts_of
 from autotune.runtime.folding import dimension, gathered
 from autotune.runtime.groups import process_group
+from autotune.runtime.several import lie_side_by_side, whole_of
 
 _OPENED: list[Context] = []
 """The contexts that calls have opened."""
@@ -47,12 +49,16 @@ def fused_all_gather_matmul(
 ) -> tuple[torch.Tensor | None, list[torch.Tensor]]:
     """``A`` gathered along ``gather_dim``, if wanted, and its products with all ``Bs``. Collective.
 
-    One B without the gathered A is ``all_gather_gemm``; otherwise the library gathers A once and multiplies.
+    One B is ``all_gather_gemm``, and so are several that lie ``side_by_side``, whose products are then views of one
+    result. Otherwise the library gathers A once and multiplies.
     """
     context: Context = context_of(group_name)
     dim = dimension("gather_dim", gather_dim, A)
-    if len(Bs) == 1 and not return_A:
-        return None, [operators.all_gather_gemm(context, A, Bs[0], gather_dim=dim)]
+    as_one = not torch.compiler.is_compiling() and not needs_gradient(Bs) and lie_side_by_side(Bs)
+    if len(Bs) == 1 or as_one:
+        b = Bs[0] if len(Bs) == 1 else whole_of(Bs)
+        whole, product = _gather_gemm(context, A, b, dim, return_A)
+        return whole, [product] if len(Bs) == 1 else list(product.split([each.shape[1] for each in Bs], -1))
     folding = gathered(A, dim, context.heap.world_size)
     rows = _all_gather(context, A, dim)
     return folding.unfolded(rows) if return_A else None, [folding.unfolded(torch.matmul(rows, b)) for b in Bs]
@@ -66,8 +72,7 @@ def fused_all_gather_scaled_matmul(
 ) -> tuple[torch.Tensor | None, list[torch.Tensor]]:  # fmt: skip
     """The same of fp8. ``A_scale`` is of all of A, of its rows here, or of the rows of all ranks. Collective.
 
-    ``return_A=False``, which torch's operator lacks, saves the gathered A: then one B is ``all_gather_gemm``. Results
-    have no scales, and are not fp8.
+    ``return_A=False``, which torch's operator lacks, saves the gathered A. Results have no scales, and are not fp8.
     """
     lists = {"B_scales": B_scales, "biases": biases, "result_scales": result_scales, "out_dtypes": out_dtypes,
              "use_fast_accum": use_fast_accum}  # fmt: skip
@@ -80,14 +85,13 @@ def fused_all_gather_scaled_matmul(
     dim = dimension("gather_dim", gather_dim, A)
     ours = _own_scales(context, A, A_scale, dim)
     of_each = list(zip(Bs, B_scales, biases, out_dtypes, use_fast_accum, strict=True))
-    if len(Bs) == 1 and not return_A:
+    if len(Bs) == 1:
         ((b, scale_b, bias, dtype, fast),) = of_each
         scale_a, scale_b = _like_each_other(ours, scale_b)
-        return None, [
-            operators.all_gather_gemm(
-                context, A, b, bias, scale_a=scale_a, scale_b=scale_b, out_dtype=dtype, fast_accum=fast, gather_dim=dim
-            )
-        ]
+        whole, product = _gather_gemm(
+            context, A, b, dim, return_A, bias=bias, scale_a=scale_a, scale_b=scale_b, out_dtype=dtype, fast_accum=fast
+        )
+        return whole, [product]
     folding = gathered(A, dim, context.heap.world_size)
     rows, scale_a = _all_gather(context, A, dim), ours
     if ours.dim() == A.dim():
@@ -136,6 +140,16 @@ def fused_scaled_matmul_reduce_scatter(
         context, A.reshape(*leading, A.shape[-1]), B, bias, scale_a=scale_a, scale_b=scale_b, out_dtype=out_dtype,
         fast_accum=use_fast_accum, scatter_dim=orig_scatter_dim, reduce_op=reduce_op,
     ).contiguous()  # fmt: skip
+
+
+def _gather_gemm(
+    context: Context, a: torch.Tensor, b: torch.Tensor, dim: int, return_a: bool, **options: Any
+) -> tuple[torch.Tensor | None, torch.Tensor]:  # fmt: skip
+    """The gathered A, if wanted, and the product, by the kernels."""
+    if not return_a:
+        return None, operators.all_gather_gemm(context, a, b, gather_dim=dim, **options)
+    product, whole = operators.all_gather_gemm(context, a, b, gather_dim=dim, return_gathered=True, **options)
+    return whole, product
 
 
 def _check_result(result_scale: torch.Tensor | None, out_dtype: torch.dtype | None) -> None:
