@@ -54,8 +54,8 @@ def fused_all_gather_matmul(
     """
     context: Context = context_of(group_name)
     dim = dimension("gather_dim", gather_dim, A)
-    as_one = not torch.compiler.is_compiling() and not needs_gradient(Bs) and lie_side_by_side(Bs)
-    if len(Bs) == 1 or as_one:
+    several = len(Bs) > 1 and not torch.compiler.is_compiling() and not needs_gradient(Bs)
+    if len(Bs) == 1 or (several and lie_side_by_side(Bs)):
         b = Bs[0] if len(Bs) == 1 else whole_of(Bs)
         whole, product = _gather_gemm(context, A, b, dim, return_A)
         return whole, [product] if len(Bs) == 1 else list(product.split([each.shape[1] for each in Bs], -1))

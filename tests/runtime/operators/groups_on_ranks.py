@@ -113,12 +113,12 @@ def _bf16(group: Any, found: dict[str, Any]) -> None:
     for dim in range(3):
         a = normal(1, 2 * world, 4 * world, DEPTH)
         bs = [normal(2 + each, DEPTH * (world if dim == 2 else 1), COLUMNS) for each in range(2)]
-        for wanted, given in ((True, bs), (False, bs[:1])):
+        for wanted, given in ((True, bs), (True, bs[:1]), (False, bs[:1])):
             ours = symm_mem.fused_all_gather_matmul(a, given, dim, group, return_A=wanted)
             theirs = _fused_all_gather_matmul_fallback(a, given, dim, group, return_A=wanted)
-            _differ(found, f"gather {dim} A {wanted}", ours[0], theirs[0])
+            _differ(found, f"gather {dim} A {wanted} {len(given)}", ours[0], theirs[0])
             for number, pair in enumerate(zip(ours[1], theirs[1], strict=True)):
-                _differ(found, f"gather {dim} {wanted} {number}", *pair)
+                _differ(found, f"gather {dim} {wanted} {len(given)} {number}", *pair)
         joined = autotune.side_by_side(bs)
         for name, pair in {"joined": joined, "apart": bs}.items():
             ours = symm_mem.fused_all_gather_matmul(a, pair, dim, group, return_A=False)
