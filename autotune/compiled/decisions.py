@@ -26,6 +26,8 @@ from autotune.workloads.launched import LaunchedWorkload
 OPERATORS = ("all_gather_gemm", "gemm_reduce_scatter", "gemm_all_reduce")
 
 LIBRARY = "bsp"
+GATHERED = "all_gather"
+"""The part of a problem's limits that is its collective alone."""
 
 
 @dataclass(frozen=True)
@@ -35,8 +37,10 @@ class Verdict:
     problem: Problem
     options: tuple[Any, ...]
     """The operator's, in its order."""
-    replaced: bool
+    entry: Entry | None
+    """What a look-up serves for it."""
     reason: str
+    replaced: bool = False
 
 
 class Table:
@@ -55,27 +59,33 @@ class Table:
                 for each in self._entries[name].all]  # fmt: skip
         return hashlib.sha256(json.dumps([self.context.regime, sorted(told)]).encode()).hexdigest()
 
-    def verdict(self, candidate: Candidate) -> Verdict:
-        """Raises NoMatch where the operator does not take the candidate at all.
+    def verdicts(self, found: Sequence[Candidate]) -> list[Verdict]:
+        """Of the GEMMs of one collective: all are replaced, or none. Raises NoMatch where the operator takes them not.
 
         Where rows are counted by a symbol it decides for the value that the compiler has as an example, and guards the
         sizes for which a look-up serves the same entry: others compile anew.
         """
-        self._check_group(candidate)
-        found = workload(candidate.workload)
-        assert isinstance(found, LaunchedWorkload)
+        self._check_group(found[0])
+        asked = [self._asked(each) for each in found]
+        if any(each.entry is None for each in asked):
+            left = "another GEMM behind the same gather is not tuned"
+            return [each if each.entry is None else dataclasses.replace(each, reason=left) for each in asked]
+        replaced, reason = _faster([each.entry for each in asked if each.entry is not None])
+        symbol = shape_of(found[0].gemm)[0]
+        if replaced and not isinstance(symbol, int):
+            spans = [self._span(each) for each in asked]
+            first, last = max(first for first, _ in spans), min(last for _, last in spans)
+            _guard(symbol, first, last)
+            reason += f", for m from {first} to {last}"
+        return [dataclasses.replace(each, replaced=replaced, reason=reason) for each in asked]
+
+    def _asked(self, candidate: Candidate) -> Verdict:
+        """What a look-up serves for a candidate; not yet whether it is replaced."""
+        found = _workload(candidate.workload)
         options = _options(candidate, found)
         problem = _problem(candidate, found, options, self.ranks)
         entry, reason = self._served(found, problem)
-        if entry is None:
-            return Verdict(problem, options, False, reason)
-        replaced, reason = self._faster(entry)
-        symbol = shape_of(candidate.gemm)[0]
-        if replaced and not isinstance(symbol, int):
-            first, last = self._span(found, problem, entry)
-            _guard(symbol, first, last)
-            reason += f", for m from {first} to {last}"
-        return Verdict(problem, options, replaced, reason)
+        return Verdict(problem, options, entry, reason)
 
     def _check_group(self, candidate: Candidate) -> None:
         ranks, ours = ranks_of(process_group(candidate.group)), self.context.ranks
@@ -89,29 +99,42 @@ class Table:
             raise NoMatch(str(error)) from error
         return chosen.entry, chosen.reason
 
-    def _faster(self, entry: Entry) -> tuple[bool, str]:
-        winner, regime = entry.winner, Regime(entry.key.regime)
-        mode = str(winner.config["mode"])
-        if mode == LIBRARY:
-            return False, "the library's way is the fastest"
-        fastest = min((each.of(regime) for each in winner.baselines.values()), default=0.0)
-        speedup = fastest / winner.latency.of(regime)
-        if not speedup > 1:
-            return False, f"mode {mode} is {speedup:.2f} times as fast as the library"
-        return True, f"mode {mode}, {speedup:.2f} times as fast as the library at m={entry.key.fields['m']}"
-
-    def _span(self, found: LaunchedWorkload, problem: Problem, entry: Entry) -> tuple[int, int]:
+    def _span(self, verdict: Verdict) -> tuple[int, int]:
         """The smallest and the largest m around the problem's for which the same entry is served."""
+        problem = verdict.problem
+        found = _workload(problem.workload)
         step = self.ranks if found.name != "gemm_all_reduce" else 1
         here = int(problem.as_dict()["m"]) // step
 
         def serves(count: int) -> bool:
             asked = found.problem_type.from_dict({**problem.as_dict(), "m": count * step})
-            return self._served(found, asked)[0] is entry
+            return self._served(found, asked)[0] is verdict.entry
 
-        last = here * 4  # a look-up's neighbours are within a factor of two
-        low, high = _border(serves, here, 0), _border(serves, here, last + 1)
-        return low * step, high * step
+        beyond = here * 4 + 1  # a look-up's neighbours are within a factor of two
+        return _border(serves, here, 0) * step, _border(serves, here, beyond) * step
+
+
+def _faster(entries: Sequence[Entry]) -> tuple[bool, str]:
+    """True if the winners together take less than the library, which gathers once for all; and the reason."""
+    regime = Regime(entries[0].key.regime)
+    modes = " and ".join(dict.fromkeys(str(each.winner.config["mode"]) for each in entries))
+    if modes == LIBRARY:
+        return False, "the library's way is the fastest"
+    ours = sum(each.winner.latency.of(regime) for each in entries)
+    library = sum(min((time.of(regime) for time in each.winner.baselines.values()), default=0.0) for each in entries)
+    shared, more = "", len(entries) - 1
+    if more:
+        gathers = [each.winner.limits[GATHERED].median for each in entries if GATHERED in each.winner.limits]
+        library -= more * max(gathers, default=library)
+        shared = f" for {len(entries)} GEMMs behind one gather"
+    sizes = ", ".join(dict.fromkeys(str(each.key.fields["m"]) for each in entries))
+    return ours < library, f"mode {modes}, {library / ours:.2f} times as fast as the library at m={sizes}{shared}"
+
+
+def _workload(name: str) -> LaunchedWorkload:
+    found = workload(name)
+    assert isinstance(found, LaunchedWorkload)
+    return found
 
 
 def _border(serves: Any, here: int, beyond: int) -> int:

@@ -58,7 +58,7 @@ def backend(look: Callable[[Graph], None]) -> Callable[..., Any]:
         module.recompile()
         return module
 
-    made: Callable[..., Any] = aot_autograd(fw_compiler=compiler, decompositions=select_decomp_table)
+    made: Callable[..., Any] = aot_autograd(fw_compiler=compiler, decompositions=select_decomp_table())
     return made
 
 
@@ -92,18 +92,22 @@ class Fusing(CustomGraphPass):
 
 
 def _found(graph: Graph, table: Table) -> Iterator[tuple[Line, Candidate | None, Verdict | None]]:
+    """Everything in a graph, one after another: the caller may replace each before it asks for the next."""
     for collective, found in candidates(graph):
         name = str(getattr(collective.target, "__name__", collective.target)).removesuffix(".default")
         if isinstance(found, str):
             yield Line(collective.name, name, None, False, found), None, None
             continue
         try:
-            check_form(found)
-            verdict = table.verdict(found)
+            for each in found:
+                check_form(each)
+            verdicts = table.verdicts(found)
         except NoMatch as error:
-            yield Line(collective.name, found.workload, None, False, str(error)), found, None
+            yield Line(collective.name, found[0].workload, None, False, str(error)), None, None
             continue
-        yield Line(collective.name, found.workload, verdict.problem, verdict.replaced, verdict.reason), found, verdict
+        for each, verdict in zip(found, verdicts, strict=True):
+            line = Line(collective.name, each.workload, verdict.problem, verdict.replaced, verdict.reason)
+            yield line, each, verdict
 
 
 @functools.cache

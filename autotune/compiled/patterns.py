@@ -65,9 +65,12 @@ class Candidate:
         return self.collective.target is not GATHER and self.collective.args[1] == "avg"
 
 
-def candidates(graph: Graph) -> Iterator[tuple[Node, Candidate | str]]:
-    """Every collective of these kinds in order: with its GEMM, or the reason why it has none that an operator takes."""
-    finders: dict[Any, Callable[[Node], Candidate]] = {GATHER: _gathered, SCATTER: _summed, REDUCE: _summed}
+def candidates(graph: Graph) -> Iterator[tuple[Node, list[Candidate] | str]]:
+    """Every collective of these kinds in order: with its GEMM, or the reason why it has none that an operator takes.
+
+    Several GEMMs may share what is gathered: then all of them are replaced, or none.
+    """
+    finders: dict[Any, Callable[[Node], list[Candidate]]] = {GATHER: _gathered, SCATTER: _summed, REDUCE: _summed}
     for node in list(graph.nodes):
         if node.op == "call_function" and node.target in finders:
             try:
@@ -89,7 +92,7 @@ def same(one: Any, other: Any) -> bool:
     return str(one) == str(other)
 
 
-def _gathered(collective: Node) -> Candidate:
+def _gathered(collective: Node) -> list[Candidate]:
     shard, ranks, wait = collective.args[0], collective.args[1], _wait(collective)
     assert isinstance(shard, Node)
     whole, dim = _rejoined(wait, shard, ranks)
@@ -101,20 +104,18 @@ def _gathered(collective: Node) -> Candidate:
     if len(users) > len(gemms):
         others = ", ".join(sorted({_named(each) for each, _ in users if (each, _) not in gemms}))
         raise NoMatch(f"what is gathered is also used by {others}, so it has to be gathered anyway")
-    if len(gemms) > 1:
-        raise NoMatch(
-            f"{len(gemms)} GEMMs share what is gathered, an operator has one; make one linear layer of their weights"
-        )
-    ((gemm, taken),) = gemms
-    a, b, bias = _operands(gemm)
-    if a is not taken or b is taken:
-        raise NoMatch("what is gathered is the GEMM's B, not its A")
-    if bias is not None and len(shape_of(bias)) != 1:
-        raise NoMatch(f"the GEMM adds a tensor of shape {list(shape_of(bias))}, which is no bias")
-    return Candidate(collective, wait, gemm, shard, b, bias, dim, whole)
+    found = []
+    for gemm, taken in gemms:
+        a, b, bias = _operands(gemm)
+        if a is not taken or b is taken:
+            raise NoMatch("what is gathered is the GEMM's B, not its A")
+        if bias is not None and len(shape_of(bias)) != 1:
+            raise NoMatch(f"the GEMM adds a tensor of shape {list(shape_of(bias))}, which is no bias")
+        found.append(Candidate(collective, wait, gemm, shard, b, bias, dim, whole))
+    return found
 
 
-def _summed(collective: Node) -> Candidate:
+def _summed(collective: Node) -> list[Candidate]:
     total, how, wait = collective.args[0], collective.args[1], _wait(collective)
     assert isinstance(total, Node)
     if how not in SUMS:
@@ -124,7 +125,7 @@ def _summed(collective: Node) -> Candidate:
     a, b, bias = _operands(gemm)
     if dim == len(shape_of(whole)) - 1:
         raise NoMatch("the ranks share the columns of the sum; the operator shares its rows")
-    return Candidate(collective, wait, gemm, a, b, None if bias is None else _whole_bias(bias, how), dim, whole)
+    return [Candidate(collective, wait, gemm, a, b, None if bias is None else _whole_bias(bias, how), dim, whole)]
 
 
 def _whole_bias(bias: Node, how: Any) -> Node:
@@ -229,4 +230,6 @@ def _operands(gemm: Node) -> tuple[Node, Node, Node | None]:
 
 
 def _named(node: Node) -> str:
-    return "the graph's result" if node.op == "output" else str(getattr(node.target, "__name__", node.target))
+    """For people. What enters or leaves a graph may be a whole graph elsewhere: a graph break lies between."""
+    ends = {"output": "the graph's result", "placeholder": "outside the graph"}
+    return ends.get(node.op) or str(getattr(node.target, "__name__", node.target))

@@ -15,6 +15,8 @@ from autotune.kernels.gemm_reduce_scatter.problem import GemmReduceScatter
 from autotune.models.architecture import Architecture
 from autotune.problem import Problem
 
+GATE_UP = "gate, up"
+
 
 @dataclass(frozen=True)
 class Call:
@@ -51,6 +53,8 @@ class Plan:
     scales: str = "none"
     sequence_parallel_from: int | None = 128
     """Tokens from which on activations are sharded by tokens; None: never."""
+    separate: bool = False
+    """True: q, k, v, gate and up are linear layers of their own."""
     contexts: Sequence[int] = ()
     """Tokens in a KV cache that is sharded by sequence; none: each rank has all tokens of its heads."""
 
@@ -85,6 +89,14 @@ def qkv_width(model: Architecture, ranks: int) -> int:
     return (model.heads + 2 * max(model.kv_heads, ranks)) * model.head_dim
 
 
+def _inputs(model: Architecture, plan: Plan) -> list[tuple[str, int, int]]:
+    """The linear layers behind a gather: name, columns, how many of them a layer of the model has."""
+    if not plan.separate:
+        return [("q, k, v", qkv_width(model, plan.ranks), 1), (GATE_UP, 2 * model.intermediate, 1)]
+    narrow = max(model.kv_heads, plan.ranks) * model.head_dim
+    return [("q", model.heads * model.head_dim, 1), ("k, v", narrow, 2), (GATE_UP, model.intermediate, 2)]
+
+
 def _calls(model: Architecture, plan: Plan, tokens: int) -> Iterator[Call]:
     common: dict[str, Any] = {
         "m": tokens, "world_size": plan.ranks, "dtype": plan.dtype, "scales": plan.scales, "b_order": "nk",
@@ -93,11 +105,11 @@ def _calls(model: Architecture, plan: Plan, tokens: int) -> Iterator[Call]:
     out: dict[str, Any] = {"n": model.hidden, "k": model.heads * model.head_dim, "bias": biases.out}
     down: dict[str, Any] = {"n": model.hidden, "k": model.intermediate, "bias": biases.mlp}
     if plan.sequence_parallel(tokens):
-        qkv = AllGatherGemm(**common, n=qkv_width(model, plan.ranks), k=model.hidden, bias=biases.qkv)
-        up = AllGatherGemm(**common, n=2 * model.intermediate, k=model.hidden, bias=biases.mlp)
-        yield Call("q, k, v", qkv, layers)
+        for layer, width, times in _inputs(model, plan):
+            bias = biases.mlp if layer == GATE_UP else biases.qkv
+            problem = AllGatherGemm(**common, n=width, k=model.hidden, bias=bias)
+            yield Call(layer, problem, times * layers)
         yield Call("attention out", GemmReduceScatter(**common, **out), layers)
-        yield Call("gate, up", up, layers)
         yield Call("down", GemmReduceScatter(**common, **down), layers)
     else:
         yield Call("attention out", GemmAllReduce(**common, **out), layers)

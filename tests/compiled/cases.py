@@ -31,8 +31,8 @@ class Case:
     """Of the arguments."""
     operator: str
     """In the fused graph; empty where nothing is replaced."""
-    told: str = ""
-    """A part of the reason where it is not."""
+    told: str = "2.00 times as fast as the library at m=16"
+    """A part of the reason."""
 
 
 def gather(x: torch.Tensor, dim: int) -> torch.Tensor:
@@ -52,6 +52,11 @@ def _shared(x: torch.Tensor, one: torch.Tensor, other: torch.Tensor) -> torch.Te
     return whole @ one + whole @ other
 
 
+def _mixed(x: torch.Tensor, one: torch.Tensor, other: torch.Tensor, wide: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    whole = gather(x, 0)
+    return whole @ one + whole @ other, whole @ wide
+
+
 def _kept(x: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     product = x @ b
     return reduce(product), product
@@ -69,7 +74,13 @@ GATHERS = {
     "gather wide": Case(
         lambda x, w: linear(gather(x, 1), w), ((2, 4, N), (K, N)), "", "would copy 64 columns, the collective copies 32"
     ),
-    "gather for two": Case(_shared, ((8, K), (K, N), (K, N)), "", "2 GEMMs share what is gathered"),
+    "gather for two": Case(_shared, ((8, K), (K, N), (K, N)), "all_gather_gemm", "1.60 times as fast"),
+    "gather for two, briefly": Case(
+        _shared, ((8, 2 * K), (2 * K, N), (2 * K, N)), "", "0.80 times as fast as the library"
+    ),
+    "gather for two, one untuned": Case(
+        _mixed, ((8, K), (K, N), (K, N), (K, 3 * N)), "", "nothing tuned for this problem"
+    ),
     "gather and keep": Case(lambda x, b: (y := gather(x, 0), y @ b), ((8, K), (K, N)), "", "also used by the graph's"),
     "gather b": Case(lambda x, b: x @ gather(b, 0), ((8, K), (K // 2, N)), "", "the GEMM's B, not its A"),
     "gather alone": Case(lambda x: gather(x, 0) * 2, ((8, K),), "", "no GEMM takes what is gathered"),

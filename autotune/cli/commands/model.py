@@ -54,14 +54,18 @@ Contexts = Annotated[
     str | None,
     typer.Option("--context", metavar="N,N|N..N", help="Tokens in a KV cache sharded by sequence: adds flash decode."),
 ]
+Separate = Annotated[
+    bool, typer.Option("--separate", help="q, k, v, gate and up are layers of their own, as in unchanged models.")
+]
 Listed = Annotated[bool, typer.Option("--list", help="Write the list of problems for tune fleet; tune nothing.")]
 
 
 def model(
     config: Config, tp: Ranks = None, tokens: Tokens = "1..64,512..8192", dtype: Dtype = None, scales: Scales = None,
-    sequence_parallel_from: Sharded = "128", context: Contexts = None, list_only: Listed = False,
-    file: Output = None, budget: Seconds = None, trials: Trials = None, effort: Effort = None, seed: Seed = 0,
-    force: Force = False, regime: RegimeName = DEFAULT_REGIME.value, db: Database = None, json: Json = False,
+    separate: Separate = False, sequence_parallel_from: Sharded = "128", context: Contexts = None,
+    list_only: Listed = False, file: Output = None, budget: Seconds = None, trials: Trials = None,
+    effort: Effort = None, seed: Seed = 0, force: Force = False, regime: RegimeName = DEFAULT_REGIME.value,
+    db: Database = None, json: Json = False,
 ) -> None:  # fmt: skip
     """Tune what a model's forward calls: all-gather + GEMM, GEMM + reduce-scatter, GEMM + all-reduce, flash decode.
 
@@ -78,7 +82,7 @@ def model(
         from autotune.tuning.effort import parse_duration
 
         machine = session.machine()
-        found = _forwards(config, tp, tokens, dtype, scales, sequence_parallel_from, context, machine)
+        found = _forwards(config, tp, tokens, dtype, scales, separate, sequence_parallel_from, context, machine)
         gains = expected_gains(found, machine)
         seconds = shares(gains, gains, parse_duration(budget)) if budget is not None else None
         output.write(write_list([call for each in found for call in each.calls], wanted, seconds), file, "the problems")
@@ -89,7 +93,7 @@ def model(
 
     machine = session.machine_to_measure_on()
     chosen, limits = limits_of(machine, effort, trials, budget, seed)
-    found = _forwards(config, tp, tokens, dtype, scales, sequence_parallel_from, context, machine)
+    found = _forwards(config, tp, tokens, dtype, scales, separate, sequence_parallel_from, context, machine)
     problems = list(dict.fromkeys(call.problem for each in found for call in each.calls))
     session.check_ranks(problems[0].world_size, machine)
     for problem in problems:
@@ -113,7 +117,7 @@ def model(
 
 
 def _forwards(
-    config: Path, tp: int | None, tokens: str, dtype: str | None, scales: str | None, sharded: str,
+    config: Path, tp: int | None, tokens: str, dtype: str | None, scales: str | None, separate: bool, sharded: str,
     context: str | None, machine: Machine,
 ) -> list[Forward]:  # fmt: skip
     from autotune.models.architecture import read_architecture
@@ -133,6 +137,7 @@ def _forwards(
         dtype=element,
         scales=scales or ("row" if element in FP8 else "none"),
         sequence_parallel_from=None if sharded == NEVER else int(sharded),
+        separate=separate,
         contexts=parse_sizes(context, "--context") if context is not None else (),
     )
     return forwards(found, plan, parse_sizes(tokens, "--tokens"))

@@ -70,12 +70,17 @@ def test_what_a_kind_leaves_unsaid_is_known(
     gpus: Bench, tmp_path: Path, changed: dict[str, Any], width: int, biases: tuple[bool, bool, bool]
 ) -> None:  # fmt: skip
     found = listed(gpus, config(tmp_path, **changed), "--tp", "2", "--tokens", "256")
-    qkv, out, up, down = found.values()
+    qkv, up, out, down = found.values()
     assert qkv["n"] == width
     assert (qkv["bias"], out["bias"], up["bias"]) == biases and down["bias"] == up["bias"]
 
 
 def test_options_change_the_problems(gpus: Bench, tmp_path: Path) -> None:
+    apart = listed(gpus, config(tmp_path), "--tp", "2", "--tokens", "256", "--separate")
+    assert {name: each["calls"] for name, each in apart.items() if name.startswith("all_gather")} == {
+        "all_gather_gemm (256, 512, 512)": 3, "all_gather_gemm (256, 128, 512)": 6,
+        "all_gather_gemm (256, 2048, 512)": 6,
+    }  # fmt: skip
     never = listed(gpus, config(tmp_path), "--tp", "2", "--tokens", "256", "--sequence-parallel-from", "never")
     assert all(name.startswith("gemm_all_reduce (256") for name in never)
     odd = listed(gpus, config(tmp_path), "--tp", "2", "--tokens", "257")
@@ -113,7 +118,7 @@ def test_the_forward_is_told_layer_by_layer(gpus: Bench, tmp_path: Path) -> None
     assert result.exit_code == 0, result.output
     heading, *rows, decode, prefill = result.stdout.splitlines()
     assert heading.split()[0] == "forward"
-    layers = ["attention out", "down", "q, k, v", "attention out", "gate, up", "down"]
+    layers = ["attention out", "down", "q, k, v", "gate, up", "attention out", "down"]
     assert [next(layer for layer in layers if f" {layer} " in row) for row in rows] == layers
     assert decode.startswith("4 tokens: predicted ") and "times as fast, of which" in decode
     assert prefill.startswith("256 tokens: predicted ")
