@@ -130,6 +130,8 @@ CASES: Mapping[str, Case] = {
     "ag gather": _gather(GATHER),
     "ag gather wide": _gather(GATHER, {"n": 512, "k": 512}),
     "ag copies": _gather({"mode": "copy_engine", "transfer_rows": 16, "gemm_streams": 1}),
+    "ag gathered": _gather(PUSH, {"gathered": True}),
+    "ag gathered staged": _gather(STAGED, {"gathered": True, "layout": "k"}),
     "ag swiglu": _gather(PUSH, {"epilogue": "swiglu"}),
     "ag swiglu turns": _gather(PUSH, {"epilogue": "swiglu", "gate_up": "interleaved"}),
     "ag swiglu gather": _gather(GATHER, {"epilogue": "swiglu"}),

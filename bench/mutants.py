@@ -167,6 +167,12 @@ MUTANTS: list[Mutant] = [
         ("blocks of B transposed", "rs blocks", ("at * pitch + k // SIDE", "k // SIDE * 2 + at")),
     ),
     *_in(
+        "kernels/all_gather_gemm/push.py",
+        ("the gathered A is the other slot's", "ag gathered", ("(read_epoch(epoch_counter) - 1) & (SLOTS - 1)", "read_epoch(epoch_counter) & (SLOTS - 1)")),
+        ("own rows are taken from the inbox", "ag gathered", ("if row // shard_rows == rank:", "if row < 0:")),
+        ("the last of K is not given back", "ag gathered staged", ("    inside = column < K\n    slot", "    inside = column < K - 1\n    slot")),
+    ),
+    *_in(
         "kernels/primitives/gated.py",
         ("no activation", "ag swiglu", ("value = gate * tl.sigmoid(gate)", "value = gate")),
         ("the sigmoid alone", "ag swiglu turns", ("value = gate * tl.sigmoid(gate)", "value = tl.sigmoid(gate)")),

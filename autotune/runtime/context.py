@@ -120,6 +120,10 @@ class Context:
         else:
             self._end()  # waits for nobody: the other ranks may not come
 
+    def __deepcopy__(self, memo: object) -> Context:
+        """Itself: a copy of a module that has it calls the same kernels."""
+        return self
+
     def close(self) -> None:
         """Give everything back: memory, descriptors, threads. Collective; waits for what has been enqueued.
 

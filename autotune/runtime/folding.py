@@ -119,6 +119,29 @@ def folded(
     return folding.unfolded(result) if out is None else out
 
 
+def folded_with_a(
+    operator: Operator, context: Context, folding: Folding | None, operands: Operands, options: tuple[Any, ...],
+    out: torch.Tensor | None, config: Config | None,
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    """``folded`` for the operator whose second result is the gathered A, in the dimensions of C."""
+    made: list[torch.Tensor] = []
+
+    def both(
+        context: Context, operands: Operands, options: tuple[Any, ...], out: torch.Tensor | None, config: Config | None
+    ) -> torch.Tensor:
+        a, b = operands[:2]
+        assert a is not None and b is not None
+        outs = None
+        if out is not None:
+            outs = out, a.new_empty((out.shape[0], b.shape[0]))
+        c, whole = operator.all_of(context, operands, options, outs, config)
+        made[:] = [whole]
+        return c
+
+    c = folded(both, context, folding, operands, options, out, config)
+    return c, made[0] if folding is None else folding.unfolded(made[0])
+
+
 def columns_scattered(
     operator: Operator, context: Context, operands: Operands, options: tuple[Any, ...], parts: int,
     out: torch.Tensor | None, config: Config | None,

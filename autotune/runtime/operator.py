@@ -65,11 +65,11 @@ class Operator:
     ``out``. There a context is its ``handle``, an absent config the empty text, and a given one its canonical JSON.
     """
 
-    def __init__(self, workload: LaunchedWorkload, backward: Backward | None = None) -> None:
-        """Registers the operator with torch, and with ``OPERATORS``."""
+    def __init__(self, workload: LaunchedWorkload, backward: Backward | None = None, *, name: str = "") -> None:
+        """Registers the operator with torch, and with ``OPERATORS``, by the workload's name unless one is given."""
         self.workload = workload
         self._backward = backward
-        name, arguments = workload.name, ", ".join(["int context", *_parameters(workload), "str config"])
+        name, arguments = name or workload.name, ", ".join(["int context", *_parameters(workload), "str config"])
         names = workload.kernels.results
         made = ", ".join("Tensor" for _ in names)
         taken = ", ".join(f"Tensor({chr(ord('a') + number)}!) {out}" for number, out in enumerate(_outs(workload)))
@@ -159,8 +159,8 @@ class Operator:
         filled = workload.filled(heap.world_size, operands)
         problem = workload.problem_of(heap.world_size, operands if filled is None else filled, options)
         shapes = workload.out_shapes(heap.world_size, operands, options)
-        dtype = workload.out_dtype(operands, options)
-        forms = tuple(Form(shape, dtype, heap.device) for shape in shapes)
+        dtypes = workload.out_dtypes(operands, options)
+        forms = tuple(Form(shape, dtype, heap.device) for shape, dtype in zip(shapes, dtypes, strict=True))
         results: list[torch.Tensor] = []
         copies: list[bool] = []
 
@@ -277,8 +277,8 @@ class Operator:
     def _fake(self, handle: int, *arguments: Any) -> Any:
         operands, options = arguments[: self._tensors], arguments[self._tensors : -1]
         shapes = self.workload.out_shapes(open_context(handle).heap.world_size, operands, options)
-        dtype = self.workload.out_dtype(operands, options)
-        made = tuple(operands[0].new_empty(shape, dtype=dtype) for shape in shapes)
+        dtypes = self.workload.out_dtypes(operands, options)
+        made = tuple(operands[0].new_empty(shape, dtype=dtype) for shape, dtype in zip(shapes, dtypes, strict=True))
         return made[0] if len(made) == 1 else made
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Unpack, overload
+from typing import Any, Literal, Unpack, overload
 
 import torch
 
@@ -21,6 +21,7 @@ from autotune.runtime.folding import (
     divided,
     divisor,
     folded,
+    folded_with_a,
     gathered,
     multiplied,
     scattered,
@@ -36,6 +37,7 @@ from autotune.workloads.built_in import gemm_all_reduce_norm as reducing_norming
 from autotune.workloads.built_in import gemm_reduce_scatter as scattering
 
 _ALL_GATHER_GEMM = Operator(gathering.WORKLOAD, gradients.OfAllGatherGemm())
+_GATHERING = Operator(gathering.RETURNING_A, name="all_gather_gemm_gathered")
 _KEEPING = gradients.Keeping(_ALL_GATHER_GEMM)
 _GEMM_REDUCE_SCATTER = Operator(scattering.WORKLOAD, gradients.OfGemmReduceScatter())
 _GEMM_ALL_REDUCE = Operator(reducing.WORKLOAD, gradients.OfGemmAllReduce())
@@ -54,24 +56,34 @@ def _word(out_dtype: torch.dtype | None) -> str:
     return word
 
 
+# fmt: off
 @overload
 def all_gather_gemm(
-    context: Context,
-    a: torch.Tensor,
-    b: torch.Tensor,
-    bias: torch.Tensor | None = None,
-    **options: Unpack[GatherOptions],
+    context: Context, a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None = None,
+    *, return_gathered: Literal[True], **options: Unpack[GatherOptions],
+) -> tuple[torch.Tensor, torch.Tensor]: ...
+
+
+@overload
+def all_gather_gemm(
+    context: Context, a: torch.Tensor, b: Sequence[torch.Tensor], bias: torch.Tensor | None = None,
+    *, return_gathered: Literal[True], **options: Unpack[GatherOptions],
+) -> tuple[list[torch.Tensor], torch.Tensor]: ...
+
+
+@overload
+def all_gather_gemm(
+    context: Context, a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None = None,
+    *, return_gathered: Literal[False] = False, **options: Unpack[GatherOptions],
 ) -> torch.Tensor: ...
 
 
 @overload
 def all_gather_gemm(
-    context: Context,
-    a: torch.Tensor,
-    b: Sequence[torch.Tensor],
-    bias: torch.Tensor | None = None,
-    **options: Unpack[GatherOptions],
+    context: Context, a: torch.Tensor, b: Sequence[torch.Tensor], bias: torch.Tensor | None = None,
+    *, return_gathered: Literal[False] = False, **options: Unpack[GatherOptions],
 ) -> list[torch.Tensor]: ...
+# fmt: on
 
 
 def all_gather_gemm(
@@ -79,9 +91,9 @@ def all_gather_gemm(
     *, scale_a: torch.Tensor | None = None, scale_b: torch.Tensor | None = None,
     out_dtype: torch.dtype | None = None, fast_accum: bool = False, layout: str = "rows",
     gather_dim: int | None = None, rows: Sequence[int] | None = None, in_place: bool = False,
-    keep_gathered: bool = False, epilogue: str = "none", gate_up: str = "halves",
+    keep_gathered: bool = False, epilogue: str = "none", gate_up: str = "halves", return_gathered: bool = False,
     out: torch.Tensor | None = None, config: Config | None = None,
-) -> torch.Tensor | list[torch.Tensor]:  # fmt: skip
+) -> Any:  # fmt: skip
     """C = all_gather(A) @ B (+ bias) with the tuned config for this problem, on the current stream. Collective.
 
     ``a`` is this rank's shard: [m / world_size, k] for layout ``rows``, [m, k / world_size] for ``k``; bf16, fp16,
@@ -112,24 +124,35 @@ def all_gather_gemm(
     A is gathered once, and what is returned is a list with the columns of C that belong to each, views of one result.
     It is the problem of one B with all their columns; ``bias``, ``scale_b`` and ``out`` are those of all of them.
 
+    With ``return_gathered`` the gathered A, a tensor of its own in the dimensions of ``a``, is returned as well, after
+    C or the list: another problem, ``gathered``, with a config of its own. Such a call has no backward.
+
     Raises InvalidProblem where shapes, strides or types do not fit or ``a`` is not that tensor, HeapExhausted where the
     context's heap is too small, and on the first call of a problem what ``lookup`` raises.
     """
     if not isinstance(b, torch.Tensor):
         if epilogue != "none":
             raise InvalidProblem(f"epilogue={epilogue} takes gate and up in one b, not {len(b)} Bs")
-        whole = all_gather_gemm(
+        again: Any = all_gather_gemm  # its type depends on the last option
+        whole = again(
             context, a, whole_of(b), bias, scale_a=scale_a, scale_b=scale_b, out_dtype=out_dtype, fast_accum=fast_accum,
             layout=layout, gather_dim=gather_dim, rows=rows, in_place=in_place, keep_gathered=keep_gathered, out=out,
-            config=config,
+            config=config, return_gathered=return_gathered,
         )  # fmt: skip
-        return list(whole.split([each.shape[1] for each in b], dim=-1))
+        c, *gathered_a = whole if return_gathered else (whole,)
+        parts = list(c.split([each.shape[1] for each in b], dim=-1))
+        return (parts, *gathered_a) if return_gathered else parts
     plain = gather_dim is None and rows is None and a.dim() == 2
     dim = 0
     if not plain:
         dim = dimension("gather_dim", _default_dim(layout) if gather_dim is None else gather_dim, a)
         layout = _layout_of(dim == a.dim() - 1, layout, gather_dim)
     options = layout, in_place, _word(out_dtype), fast_accum, epilogue, gate_up
+    if return_gathered:
+        if rows is not None:
+            raise InvalidProblem("return_gathered with rows: shards of unequal length are gathered with padding")
+        folding = None if plain else gathered(a, dim, context.heap.world_size)
+        return folded_with_a(_GATHERING, context, folding, (a, b, bias, scale_a, scale_b), options, out, config)
     operator = _KEEPING if keep_gathered and needs_gradient((b,)) else _ALL_GATHER_GEMM
 
     def gather(a: torch.Tensor, scale_a: torch.Tensor | None, out: torch.Tensor | None = None) -> torch.Tensor:

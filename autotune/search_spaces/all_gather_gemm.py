@@ -36,6 +36,10 @@ def _halves_by_tma(s: Setting, loads: str) -> bool:
     return loads != "tma" or not s.problem.halves or s.problem.b_order == "nk"
 
 
+def _gathers(s: Setting, mode: str) -> bool:
+    return not s.problem.gathered
+
+
 def _split_is_not_flattened(s: Setting, split_k: int, schedule: str) -> bool:
     return split_k == 1 or schedule != "flattened"
 
@@ -159,6 +163,8 @@ SPACE = Space(
                    "the programs of a split tile join at its end, so its loop cannot run on into the next tile"),
         Constraint("flattening", ("schedule",), _pull_is_not_flattened,
                    "the direct pull has no flattened form", modes=("pull",)),
+        Constraint("a gathered A", ("mode",), _gathers,
+                   "the direct pull loads A tile by tile: there is no gathered A to give back", modes=("pull",)),
         Constraint("parts of peers", ("mode",), _peers_exist, "a single rank has nothing to exchange",
                    modes=("own_collective",)),
         Constraint("copies by rows", ("mode",), _copies_rows,

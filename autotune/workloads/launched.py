@@ -55,6 +55,10 @@ class LaunchedWorkload(Workload):
         """For operands without rows, whose results are empty, such operands of the smallest problem; else None."""
         return None
 
+    def out_dtypes(self, operands: Operands, options: Sequence[Any]) -> list[torch.dtype]:
+        """The element type of each of the kernels' ``results``; by default all have the same."""
+        return [self.out_dtype(operands, options)] * len(self.kernels.results)
+
     def heap_bytes(self, problem: Any) -> int:
         """The largest scratch; operands lie elsewhere."""
         return self.kernels.scratch_bytes(problem) + SPARE_BYTES

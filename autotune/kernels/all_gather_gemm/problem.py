@@ -37,6 +37,7 @@ class AllGatherGemm(GemmProblem):
     k: int = size("columns of the gathered A, rows of B")
     layout: str = choice("sharding of A: by rows, or along K", LAYOUTS, "rows")
     in_place: bool = flag("A's shard lies in the tensor of all_gather_shard, where peers read it without a copy")
+    gathered: bool = flag("also give back the gathered A, as a tensor of its own", late=True)
     epilogue: str = choice(
         "what follows the GEMM: SiLU or GELU (exact, or by tanh) of the gate, times up; C is half as wide as B",
         EPILOGUES, "none", late=True,

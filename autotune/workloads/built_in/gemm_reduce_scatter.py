@@ -104,6 +104,11 @@ class GemmReduceScatterWorkload(GemmWorkload):
     ) -> GemmReduceScatterOperation:
         return GemmReduceScatterOperation(problem, heap, machine, spin_limit)
 
+    def filled(self, world_size: int, operands: Operands) -> Operands | None:
+        """A residual without rows has those of a rank, and nothing to add."""
+        found = super().filled(world_size, operands)
+        return None if found is None else [*found[:-1], None]
+
     def sizes(self, world_size: int, a: torch.Tensor, b: torch.Tensor, options: Mapping[str, Any]) -> dict[str, int]:
         """The depth is that of all ranks together."""
         return {"m": a.shape[0], "n": b.shape[1], "k": a.shape[1] * world_size}

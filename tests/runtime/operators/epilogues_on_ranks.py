@@ -14,7 +14,7 @@ import autotune
 def everything(url: str) -> dict[str, Any]:
     """Every answer of this module, in one context."""
     with autotune.Context(HEAP, url=url) as context:
-        functions = (gated, refused, compiled, residual, several)
+        functions = (gated, refused, compiled, residual, several, gathered)
         found: dict[str, Any] = {function.__name__: function(context) for function in functions}
         context.check()
     return found
@@ -158,4 +158,55 @@ def several(context: autotune.Context) -> dict[str, Any]:
         "none": said(lambda: call(context, a, [], bias)),
         "gated": said(lambda: call(context, a, bs, bias, epilogue="swiglu")),
     }
+    return found
+
+
+def gathered(context: autotune.Context) -> dict[str, Any]:
+    """The gathered A beside C: by layout and mode, of fp8, of several Bs, folded, compiled; a tensor of its own."""
+    ranks, found = dist.get_world_size(), {}
+    context.release()
+    for layout in ("rows", "k"):
+        problem = autotune.AllGatherGemm(
+            m=16 * ranks, n=32 * ranks, k=32 * ranks, layout=layout, b_order="nk", gathered=True, world_size=ranks
+        )
+        (a, b, _), product = drawn(problem, 6, context.heap.device)
+        shards = [torch.empty_like(a) for _ in range(ranks)]
+        dist.all_gather(shards, a)
+        whole = torch.cat(shards, 0 if layout == "rows" else 1)
+        kept = []
+        for config in (None, *configs(problem, context.machine)):
+            options = {"layout": layout, "config": config, "return_gathered": True}
+            c, mine = autotune.all_gather_gemm(context, a, b, **options)
+            twice, again = autotune.all_gather_gemm(context, a * 2, b, **options, out=torch.empty_like(c))
+            right = error(c, product) < WORST and error(twice, product * 2) < WORST
+            kept.append((mine, whole, again))
+            mode = "looked up" if config is None else str(config["mode"])
+            found[f"{layout} {mode}"] = right and torch.equal(mine, whole) and torch.equal(again, whole * 2)
+        found[f"{layout} stays"] = all(torch.equal(mine, right) for mine, right, _ in kept)
+
+        def call(a: Any, b: Any, layout: Any = layout) -> Any:
+            return autotune.all_gather_gemm(context, a, b, layout=layout, return_gathered=True)
+
+        c, mine = torch.compile(call, backend="aot_eager", fullgraph=True)(a, b)
+        found[f"{layout} compiled"] = error(c, product) < WORST and torch.equal(mine, whole)
+    arguments = (context.handle, a, b, None, None, None, "k", False, "auto", False, "none", "halves", "")
+    with torch.no_grad():
+        checked = torch.library.opcheck(torch.ops.iris_autotune.all_gather_gemm_gathered.default, arguments)
+    found["opcheck"] = set(map(str, checked.values())) == {"SUCCESS"}
+    (left, right), mine = autotune.all_gather_gemm(
+        context, a[None], list(b.split(16, 1)), gather_dim=-1, return_gathered=True
+    )
+    found["several"] = error(torch.cat([left, right], 2)[0], product) < WORST and torch.equal(mine[0], whole)
+    small, scales = a.to(torch.float8_e4m3fn), torch.ones(1, device=a.device)
+    _, mine = autotune.all_gather_gemm(
+        context, small, b.t().to(small.dtype).t(), scale_a=scales, scale_b=scales, layout="k", return_gathered=True
+    )
+    found["fp8"] = mine.dtype == small.dtype and torch.equal(mine.float(), whole.to(small.dtype).float())
+    pull = autotune.Config({
+        "mode": "pull", "block_m": 16, "block_n": 32, "block_k": 32, "group_m": 1, "num_warps": 4, "num_stages": 2,
+        "loads": "pointer", "schedule": "tile",
+    })  # fmt: skip
+    more = {"layout": "k", "return_gathered": True, "config": pull}
+    refusal = said(lambda: autotune.all_gather_gemm(context, a, b, **more))
+    found["pull refused"] = "there is no gathered A to give back" in refusal
     return found

@@ -61,6 +61,14 @@ def test_several_bs_take_one_gather(pair: Pair) -> None:
             assert re.match(f"InvalidProblem: .*{SEVERAL[name]}", text), (name, text)
 
 
+def test_the_gathered_a_is_a_tensor_of_its_own(pair: Pair) -> None:
+    modes = MODES["all_gather_gemm"] - {"pull"}
+    for answers in (answer["gathered"] for answer in pair):
+        assert all(answers.values()), answers
+        assert {f"rows {mode}" for mode in modes | {"looked up", "stays", "compiled"}} <= answers.keys()
+        assert {f"k {mode}" for mode in modes - {"copy_engine"}} <= answers.keys()
+
+
 def test_what_does_not_fit_is_refused(pair: Pair) -> None:
     for told in (answer["refused"] for answer in pair):
         assert told.keys() == REFUSED.keys()
