@@ -49,7 +49,11 @@ def near_the_threshold(_: Any) -> list[int]:
     """The calls by which a host is timed, where rank 0 finds them shorter than the threshold and rank 1 longer; on a
     GPU also those that a whole timing has made.
     """
-    watch = Stopwatch(open_heap(1 << 20, dist.new_group(backend="gloo")), machine(), FEW_POLLS << 12)
+    watch = Stopwatch(
+        open_heap(1 << 20, dist.new_group(backend="gloo")),
+        machine(),
+        FEW_POLLS << 6 if machine().is_interpreter else FEW_POLLS << 12,
+    )
     seconds = HOST_AHEAD_FROM * (1.5 if dist.get_rank() else 0.5)
     numbers = [watch._host_calls(seconds)]
     if not machine().is_interpreter:
