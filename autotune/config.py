@@ -11,6 +11,10 @@ from autotune.errors import InvalidConfig
 Value = str | int | bool
 
 
+_canonical = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
+"""``json.dumps`` would make an encoder for each of the many configs that a search looks at."""
+
+
 class Config(Mapping[str, Value]):
     """An immutable mapping of dimension names to values, with a canonical JSON form.
 
@@ -26,7 +30,7 @@ class Config(Mapping[str, Value]):
             if not isinstance(name, str) or not isinstance(value, (str, int, bool)):
                 raise InvalidConfig(f"config value {name}={value!r}: allowed: strings, integers, true and false")
         self._values = dict(values)
-        self._text = json.dumps(self._values, sort_keys=True, separators=(",", ":"))
+        self._text: str | None = None
 
     @classmethod
     def from_json(cls, text: str) -> Config:
@@ -41,6 +45,8 @@ class Config(Mapping[str, Value]):
 
     def to_json(self) -> str:
         """The canonical form: sorted keys, no spaces."""
+        if self._text is None:
+            self._text = _canonical(self._values)
         return self._text
 
     def replace(self, **changes: Value) -> Config:
@@ -63,10 +69,10 @@ class Config(Mapping[str, Value]):
         return len(self._values)
 
     def __hash__(self) -> int:
-        return hash(self._text)
+        return hash(self.to_json())
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Config) and self._text == other._text
+        return isinstance(other, Config) and self.to_json() == other.to_json()
 
     def __repr__(self) -> str:
         return "Config(" + ", ".join(f"{name}={value}" for name, value in self._values.items()) + ")"

@@ -7,10 +7,10 @@ import os
 import select
 from collections.abc import Callable, Iterable
 
-
 MOMENT = 1
-"""Milliseconds between two polls of a wait: where ranks are more than cores, one that polls on keeps back the one that it
-waits for."""
+"""Milliseconds between two polls of a wait: where cores are fewer than ranks, one that polls all the time holds up the
+one that it waits for.
+"""
 
 
 class Peers:
