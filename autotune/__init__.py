@@ -13,6 +13,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from autotune import nn as nn
+    from autotune.compiled.collecting import collect
+    from autotune.compiled.fusing import explain, fusing
     from autotune.config import Config
     from autotune.decorator import autotune
     from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
     from autotune.kernels.gemm_all_reduce.problem import GemmAllReduce
     from autotune.kernels.gemm_all_reduce_norm.problem import GemmAllReduceNorm
     from autotune.kernels.gemm_reduce_scatter.problem import GemmReduceScatter
+    from autotune.runtime import symm_mem
     from autotune.runtime.context import Context
     from autotune.runtime.in_program import tune
     from autotune.runtime.lookup import Found, forget_lookups, lookup
@@ -33,6 +37,7 @@ if TYPE_CHECKING:
         gemm_all_reduce_norm,
         gemm_reduce_scatter,
     )
+    from autotune.runtime.several import side_by_side
     from autotune.sharing.by_size import configs_by_size
 
 __all__ = [
@@ -49,13 +54,18 @@ __all__ = [
     "all_gather_shard",
     "all_reduce_norm",
     "autotune",
+    "collect",
     "configs_by_size",
+    "explain",
     "flash_decode",
     "forget_lookups",
+    "fusing",
     "gemm_all_reduce",
     "gemm_all_reduce_norm",
     "gemm_reduce_scatter",
     "lookup",
+    "side_by_side",
+    "symm_mem",
     "tune",
 ]
 
@@ -73,26 +83,37 @@ _HOMES = {
     "all_gather_shard": "autotune.runtime.operators",
     "all_reduce_norm": "autotune.runtime.operators",
     "autotune": "autotune.decorator",
+    "collect": "autotune.compiled.collecting",
     "configs_by_size": "autotune.sharing.by_size",
+    "explain": "autotune.compiled.fusing",
     "flash_decode": "autotune.runtime.operators",
     "forget_lookups": "autotune.runtime.lookup",
+    "fusing": "autotune.compiled.fusing",
     "gemm_all_reduce": "autotune.runtime.operators",
     "gemm_all_reduce_norm": "autotune.runtime.operators",
     "gemm_reduce_scatter": "autotune.runtime.operators",
     "lookup": "autotune.runtime.lookup",
+    "side_by_side": "autotune.runtime.several",
+    "symm_mem": "autotune.runtime",
     "tune": "autotune.runtime.in_program",
 }
+
+_MODULES = ("symm_mem",)
+"""Public names that are modules of their own."""
 
 
 def __getattr__(name: str) -> Any:
     """Load a public name's module on first use."""
     import importlib
 
+    if name == "nn":
+        return importlib.import_module("autotune.nn")
     if name == "__version__":
         return importlib.import_module("importlib.metadata").version("iris-autotune")
     if name not in _HOMES:
         raise AttributeError(f"module 'autotune' has no attribute {name!r}; it has {', '.join(__all__)}")
-    found = getattr(importlib.import_module(_HOMES[name]), name)
+    home = importlib.import_module(f"{_HOMES[name]}.{name}" if name in _MODULES else _HOMES[name])
+    found = home if name in _MODULES else getattr(home, name)
     globals()[name] = found  # from now on without us: this is on the way of every call
     return found
 

@@ -30,7 +30,7 @@ class Config(Mapping[str, Value]):
             if not isinstance(name, str) or not isinstance(value, (str, int, bool)):
                 raise InvalidConfig(f"config value {name}={value!r}: allowed: strings, integers, true and false")
         self._values = dict(values)
-        self._text: str | None = None
+        self._text = _canonical(self._values)
 
     @classmethod
     def from_json(cls, text: str) -> Config:
@@ -45,8 +45,6 @@ class Config(Mapping[str, Value]):
 
     def to_json(self) -> str:
         """The canonical form: sorted keys, no spaces."""
-        if self._text is None:
-            self._text = _canonical(self._values)
         return self._text
 
     def replace(self, **changes: Value) -> Config:
@@ -69,10 +67,10 @@ class Config(Mapping[str, Value]):
         return len(self._values)
 
     def __hash__(self) -> int:
-        return hash(self.to_json())
+        return hash(self._text)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Config) and self.to_json() == other.to_json()
+        return isinstance(other, Config) and self._text == other._text
 
     def __repr__(self) -> str:
         return "Config(" + ", ".join(f"{name}={value}" for name, value in self._values.items()) + ")"

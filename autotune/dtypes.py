@@ -61,7 +61,9 @@ class Combination:
 _SCALED = Combination("fp8", ("bf16", "fp16", "fp32"), ("tensor", "row", "block"))
 
 COMBINATIONS: Mapping[str, Combination] = {
-    **{name: Combination(name, (name,), ("none",)) for name in DTYPES},
+    "bf16": Combination("bf16", ("bf16", "fp32"), ("none",)),
+    "fp16": Combination("fp16", ("fp16", "fp32"), ("none",)),
+    "fp32": Combination("fp32", ("fp32",), ("none",)),
     "fp8": _SCALED,
     "fp8_e5m2": _SCALED,  # training's gradients
     "fp8_fnuz": dataclasses.replace(_SCALED, b="fp8_fnuz"),

@@ -110,9 +110,10 @@ class Night:
 
     def _relay(self, process: subprocess.Popen[str]) -> None:
         assert process.stdout is not None
-        for line in process.stdout:
-            if not line.lstrip().startswith(("[state-dump]", "\033[33m(raylet)", "(2) raylet")) and line.strip():
-                self._tell(line.rstrip().replace(self._url, "postgresql://…"))
+        with process.stdout as said:
+            for line in said:
+                if not line.lstrip().startswith(("[state-dump]", "\033[33m(raylet)", "(2) raylet")) and line.strip():
+                    self._tell(line.rstrip().replace(self._url, "postgresql://…"))
 
     def fault(self, what: str) -> None:
         self._tell(f"--- {what} ---")

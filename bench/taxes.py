@@ -3,6 +3,7 @@
     python bench/taxes.py --folder taxes-h200                 every problem on all GPUs of this machine
     python bench/taxes.py --folder taxes-h200 --world-size 2  on two of them
     python bench/taxes.py --folder taxes-h200 --minutes 25    what can be done in that time
+    python bench/taxes.py --folder taxes-h200 --only flash    problems whose name begins so
     python bench/taxes.py --folder taxes-h200 --table         the tables, as Markdown, of what has been measured
     python bench/taxes.py --list                              the commands, without running any
 
@@ -52,11 +53,16 @@ class Options:
     world_size: int
     toy: bool
     budget: str = "20s"
+    rounds: int | None = None
+    """Of the taxes; as many as the command makes by itself if None."""
+    only: tuple[str, ...] = ("",)
+    """Beginnings of the names of the problems to be measured."""
 
     def problems(self) -> Iterator[tuple[str, dict[str, Any]]]:
         for workload, several in (TOYS if self.toy else PROBLEMS).items():
             for fields in several:
-                yield workload, {**fields, "world_size": self.world_size}
+                if name_of(workload, fields).startswith(self.only):
+                    yield workload, {**fields, "world_size": self.world_size}
 
 
 def name_of(workload: str, fields: dict[str, Any]) -> str:
@@ -72,10 +78,12 @@ def steps(options: Options) -> list[Step]:
         words = tuple(word for name, value in fields.items() for word in (f"--{name.replace('_', '-')}", str(value)))
         search = ("--trials", "6") if options.toy else ("--budget", options.budget)
         name = name_of(workload, fields)
-        trace = ("--trace", f"{FOLDER}/{name}.trace.json")
+        measured = ("--trace", f"{FOLDER}/{name}.trace.json", "--json")
+        if options.rounds:
+            measured += ("--rounds", str(options.rounds))
         found += [
             Step(f"{name}-tuned", ("-m", "autotune.cli", workload, *words, *search, "--json"), 240.0),
-            Step(f"{name}-taxes", ("-m", "autotune.cli", "taxes", workload, *words, *trace, "--json"), 180.0),
+            Step(f"{name}-taxes", ("-m", "autotune.cli", "taxes", workload, *words, *measured), 180.0),
         ]
     return found
 
@@ -120,6 +128,8 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--folder", type=Path, default=Path("taxes"), help="results so far, the database, the traces")
     parser.add_argument("--world-size", type=int, help="ranks; all GPUs of the machine if not given, two without GPUs")
     parser.add_argument("--budget", default="20s", help="time to tune each problem")
+    parser.add_argument("--rounds", type=int, help="rounds of the taxes, if not as many as the command makes by itself")
+    parser.add_argument("--only", action="append", metavar="NAME", help="problems whose name begins so; again for more")
     parser.add_argument("--minutes", type=float, help="begin no step that would not end within this time")
     parser.add_argument(
         "--table", action="store_true", help="print the tables of what has been measured, and run nothing"
@@ -128,7 +138,9 @@ def main(words: Sequence[str] | None = None) -> int:
     given = parser.parse_args(words)
     place = here()
     toy = place["machine"]["kind"] == "interpreter"
-    options = Options(given.world_size or place["machine"]["gpus"] or 2, toy, given.budget)
+    options = Options(
+        given.world_size or place["machine"]["gpus"] or 2, toy, given.budget, given.rounds, tuple(given.only or ("",))
+    )
     if given.list:
         for step in steps(options):
             print(" ".join(step.words))

@@ -16,6 +16,9 @@ import pytest
 PACKAGE = "autotune"
 ROOMS = (
     "cli",
+    "compiled",
+    "models",
+    "nn",
     "fleet",
     "doctor",
     "report",

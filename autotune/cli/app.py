@@ -21,6 +21,7 @@ from autotune.cli.commands import (
     grid,
     health,
     listing,
+    model,
     record,
     report,
     sharing,
@@ -55,7 +56,7 @@ EXAMPLES: dict[Callable[..., None], str] = {
 PANELS = {
     "Start here": ("demo",),
     WORKLOADS: (),
-    "More ways to tune": ("run", "grid", "fleet", "record"),
+    "More ways to tune": ("run", "grid", "model", "fleet", "record"),
     "Results": ("list", "show", "lookup", "report", "compare", "taxes", "export", "import"),
     "This machine": ("doctor",),
 }
@@ -135,6 +136,7 @@ def build() -> typer.Typer:
     panel_of = {command: panel for panel, commands in PANELS.items() for command in commands}
     for name, command in (
         ("demo", demo.demo),
+        ("model", model.model),
         ("list", tuned.list_entries),
         ("compare", compare.compare),
         ("import", sharing.import_configs),

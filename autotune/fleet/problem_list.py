@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -34,6 +34,8 @@ class Asked:
     options: tuple[tuple[str, Any], ...] = ()
     device: str | None = None
     """A device's name as the driver gives it; None for each kind that the fleet has."""
+    calls: int = field(default=1, compare=False)
+    """How often a model's forward calls it: ``tune model`` weighs problems by it, a fleet does not."""
 
 
 class Entry(BaseModel):
@@ -48,6 +50,7 @@ class Entry(BaseModel):
     trials: int | None = None
     effort: str | None = None
     seed: int = 0
+    calls: Annotated[int, Field(ge=1)] = 1
 
 
 class File(BaseModel):
@@ -128,7 +131,7 @@ def _problems(entry: Entry) -> Iterator[Asked]:
         raise InputError(f"more than {MOST_PROBLEMS} problems; split the ranges")
     for each in itertools.product(*sizes.values()):
         problem = found.problem_type.from_dict({**fields, **dict(zip(sizes, each, strict=True))})
-        yield Asked(found, problem, regime, options, entry.device)
+        yield Asked(found, problem, regime, options, entry.device, entry.calls)
 
 
 def _sizes(name: str, value: Any) -> list[int]:

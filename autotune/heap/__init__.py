@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 def open_heap(size: int, group: dist.ProcessGroup | None = None) -> SymmetricHeap:
     """Set up a symmetric heap of ``size`` bytes per rank: on GPUs if there are any, else in shared memory.
 
-    Collective. ``group`` is a CPU (gloo) process group over all ranks. Raises HeapError.
+    ``group`` is a CPU (gloo) process group of the ranks that share the heap; None: of all. Collective over them; on
+    GPUs over all ranks, each with a group of its own. Raises HeapError.
     """
     import torch
 

@@ -6,6 +6,7 @@ import functools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -14,6 +15,13 @@ from autotune.errors import HeapError, HeapExhausted
 
 ALIGNMENT = 1024
 """Bytes. Covers TMA (128) and lets flags of different tensors never share a cache line."""
+
+
+def extent(tensor: torch.Tensor) -> int:
+    """Elements from a tensor's first to its last, those between its rows included."""
+    if tensor.numel() == 0:
+        return 0
+    return 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
 
 
 class SymmetricHeap(ABC):
@@ -25,12 +33,14 @@ class SymmetricHeap(ABC):
     """
 
     def __init__(self, arena: torch.Tensor, bases: list[int], group: dist.ProcessGroup | None) -> None:
-        """``arena`` is this rank's whole heap, uint8; ``group`` a CPU process group over all ranks."""
+        """``arena`` is this rank's whole heap, uint8; ``group`` a CPU process group of the ranks that share it."""
         self.arena = arena
         self.device = arena.device
         self.rank = dist.get_rank(group)
         self.world_size = dist.get_world_size(group)
         self.group = group
+        self.library_group: Any = None
+        """The same ranks' group for the library's collectives on device tensors; None: the default group."""
         self.host_barrier: Callable[[], None] = functools.partial(dist.barrier, group=group)
         """Waits on the host until every rank is here. The ranks' supervisor may replace it."""
         self.bases = torch.tensor(bases, dtype=torch.int64, device=arena.device)
@@ -97,14 +107,17 @@ class SymmetricHeap(ABC):
         return self._peers[key]
 
     def borrow(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A second tensor over the memory of a contiguous one, which does not keep that memory alive."""
+        """A second tensor over the memory of one without overlaps, which does not keep that memory alive."""
         if tensor.numel() == 0:  # an empty KV cache, say: there is no memory, and an address means nothing
             return torch.empty_like(tensor)
-        return self._borrow(tensor)
+        if tensor.is_contiguous():
+            return self._borrow(tensor)
+        flat = tensor.as_strided((extent(tensor),), (1,))
+        return self._borrow(flat).as_strided(tensor.shape, tensor.stride())
 
     @abstractmethod
     def _borrow(self, tensor: torch.Tensor) -> torch.Tensor:
-        """``borrow`` for a tensor with elements."""
+        """``borrow`` for a contiguous tensor with elements."""
 
     @abstractmethod
     def _view(self, address: int, rank: int, like: torch.Tensor) -> torch.Tensor:
@@ -120,7 +133,8 @@ class SymmetricHeap(ABC):
         """Free the memory at once. Its tensors must not be used any more."""
         self._peers.clear()
         self.arena = torch.empty(0, dtype=torch.uint8)
-        self.group, self.host_barrier = None, _closed  # a group that nobody holds gives its sockets and threads back
+        self.group = self.library_group = None
+        self.host_barrier = _closed  # a group that nobody holds gives its sockets and threads back
 
 
 def _closed() -> None:

@@ -23,7 +23,11 @@ class IrisHeap(SymmetricHeap):
     """One allocation on Iris's heap, divided by our arena; addresses come from Iris."""
 
     def __init__(self, size: int, group: dist.ProcessGroup | None = None) -> None:
-        """Collective over the default process group, which Iris uses; ``size`` is a minimum. Takes about 1 s."""
+        """Collective over the default process group, which Iris uses; ``size`` is a minimum. Takes about 1 s.
+
+        The heap is that of the ranks of ``group``: Iris maps those of all ranks, and ours are picked out. So the other
+        ranks set one up at the same time, for a group of their own.
+        """
         iris = import_iris()
         kind = "hip" if torch.version.hip else "cuda"
         # Iris rounds an allocation up to a power of two in any case; so we may as well have all of it.
@@ -37,7 +41,9 @@ class IrisHeap(SymmetricHeap):
         # the callers' group, with its threads and sockets, until the collector comes.
         gc.collect()
         self._view_of = iris.tensor_from_ptr
-        super().__init__(arena, [int(base) for base in self.context.get_heap_bases().tolist()], group)
+        bases = [int(base) for base in self.context.get_heap_bases().tolist()]
+        members = dist.get_process_group_ranks(group) if group is not None else range(len(bases))
+        super().__init__(arena, [bases[rank] for rank in members], group)
 
     def _borrow(self, tensor: torch.Tensor) -> torch.Tensor:
         return self._view(tensor.data_ptr(), self.rank, tensor)

@@ -11,8 +11,9 @@ from autotune.errors import InvalidProblem
 from autotune.runtime.workspace import Results, Workspace
 
 NO_BACKWARD = (
-    "a tensor requires a gradient, and the operators have no backward: call them within torch.no_grad() or "
-    "torch.inference_mode(), or give tensor.detach()"
+    "a tensor requires a gradient, and this call has no backward (all_gather_gemm, gemm_reduce_scatter and "
+    "gemm_all_reduce have one, without fp8, in_place and out): call within torch.no_grad() or torch.inference_mode(), "
+    "or give tensor.detach()"
 )
 
 
@@ -43,8 +44,11 @@ class Form:
 class Prepared:
     """A form of call that has been checked: where it runs, and what it returns."""
 
-    workspace: Workspace
+    workspace: Workspace | None
+    """None where the results are empty, and nothing runs."""
     outs: tuple[Form, ...]
+    copies: bool
+    """True if the launches cannot go by the strides of some operand, so that each call copies it."""
 
 
 def fitting(forms: Sequence[Form], given: Results | None) -> list[torch.Tensor]:

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any
 
 import torch
-from triton.runtime import driver
+import torch.distributed as dist
 
 from autotune.agreement import Agreement
 from autotune.config import Config
@@ -21,8 +21,12 @@ from autotune.machine import machine as this_machine
 from autotune.outcome import DEFAULT_REGIME, regime_of
 from autotune.problem import Problem
 from autotune.runtime.call import Prepared
+from autotune.runtime.entries import Entries, read_entries
+from autotune.runtime.groups import process_group, ranks_of
 from autotune.runtime.lookup import Found, lookup, workload_for
+from autotune.runtime.turns import TURNS
 from autotune.runtime.workspace import Operands, Results, Workspace
+from autotune.settings import default_database_url
 from autotune.workloads import Workload
 from autotune.workloads.launched import LaunchedWorkload
 
@@ -43,6 +47,12 @@ def open_context(handle: int) -> Context:
     return found
 
 
+def contexts_of(group: Any) -> list[Context]:
+    """The open contexts of a group's ranks, the oldest first."""
+    ranks = ranks_of(group)
+    return [context for _, context in sorted(_OPEN.items()) if context.ranks == ranks]
+
+
 class FirstCallAgreement(Agreement):
     """The ranks of a context."""
 
@@ -54,30 +64,39 @@ class FirstCallAgreement(Agreement):
 
 
 class Context:
-    """Opened once per process, on every rank alike; operators take it as their first argument.
+    """Opened once per process group, on every rank of it alike; operators take it as their first argument.
 
     All ranks make the same calls in the same order. Threads may share a context: a call is made as a whole, and its
-    device work comes after that of the call before, whichever streams the two are on.
+    device work comes after that of the process's call before, whichever streams and contexts the two are on.
     """
 
     def __init__(
-        self, heap_bytes: int = 1 << 30, *, url: str | None = None, regime: str = DEFAULT_REGIME
+        self, heap_bytes: int = 1 << 30, *, group: Any = None, url: str | None = None, regime: str = DEFAULT_REGIME
     ) -> None:  # fmt: skip
         """Collective over the default process group, which has to be initialised (``cpu:gloo,cuda:nccl`` or ``gloo``).
 
+        ``group`` is a process group or a one-dimensional ``DeviceMesh`` with this rank in it: the ranks that share the
+        context, by default all. On GPUs all ranks then open their contexts at the same time, each for its own group,
+        for Iris maps the heaps of all.
         ``heap_bytes`` is the symmetric heap of each rank; an operator's workspace on it is about twice what is
         gathered or exchanged. ``url`` names the database of tuned configs, by default the user's; ``regime`` is how the
         calls are made, see ``lookup``: ``graph`` for a program that captures them. Raises InputError for another word.
         """
-        self._regime = regime_of(regime)
+        self.regime = regime_of(regime)
         self.machine = this_machine()
-        self._agreement = FirstCallAgreement.among()
+        group = process_group(group)
+        self.ranks = ranks_of(group)
+        """The context's ranks by their numbers in the default group."""
+        self.group_name: str = (group or dist.distributed_c10d._get_default_group()).group_name
+        """C10d's name of the group for the library's collectives."""
+        self._agreement = FirstCallAgreement.among(group)
         try:
             self.heap = open_heap(heap_bytes, self._agreement.group)
         except BaseException:  # Ctrl-C too: nothing is left half-way
             self._leave_group()
             raise
         self.heap.host_barrier = self._agreement.barrier
+        self.heap.library_group = group
         self.spin_limit = SPIN_LIMITS[self.machine.is_interpreter]
         self.calls: dict[Any, Prepared] = {}
         """Forms of calls that have been checked, see ``Operator``."""
@@ -85,10 +104,9 @@ class Context:
         _OPEN[self.handle] = self
         self._workspaces: dict[tuple[Problem, Config], Workspace] = {}
         self._choices: dict[Problem, Found] = {}
+        self._agreed: set[tuple[object, ...]] = set()
         self._url = url
         self._lock = threading.RLock()
-        self._stream: torch.cuda.Stream | None = None
-        self._raw_stream: int | None = None
         self._mark = self.heap.mark()
 
     def __enter__(self) -> Context:
@@ -101,6 +119,10 @@ class Context:
             self.close()
         else:
             self._end()  # waits for nobody: the other ranks may not come
+
+    def __deepcopy__(self, memo: object) -> Context:
+        """Itself: a copy of a module that has it calls the same kernels."""
+        return self
 
     def close(self) -> None:
         """Give everything back: memory, descriptors, threads. Collective; waits for what has been enqueued.
@@ -121,6 +143,8 @@ class Context:
             self._forget()
             self.heap.close()
             self._leave_group()
+            if not _OPEN:
+                TURNS.forget()
 
     def _leave_group(self) -> None:
         agreement, self._agreement = self._agreement, FirstCallAgreement()
@@ -169,24 +193,13 @@ class Context:
         return capturing(self.heap.device)
 
     def enqueue(self, workspace: Workspace, operands: Operands, outs: Results) -> None:
-        """One call of a workspace on the current stream, after the call before on whatever stream."""
+        """One call of a workspace on the current stream, after the process's call before, on whatever stream."""
         with self._lock:
-            if not self.machine.is_interpreter:
-                self._follow()
-            workspace.run(operands, outs)
-
-    def _follow(self) -> None:
-        """Two calls at once could each hold the GPU that the other one's peers need, or share a scratch."""
-        # Triton's query takes 0.2 µs, torch's several, as it makes an object; nearly always the stream is the last one.
-        raw = driver.active.get_current_stream(self.heap.device.index)
-        if raw == self._raw_stream:
-            return
-        if self.capturing:
-            return  # runs when it is replayed: then its order is the caller's
-        stream = torch.cuda.current_stream(self.heap.device)
-        if self._stream is not None:
-            stream.wait_stream(self._stream)
-        self._stream, self._raw_stream = stream, raw
+            if self.machine.is_interpreter:
+                workspace.run(operands, outs)
+                return
+            with TURNS.after_the_last(self.heap.device):
+                workspace.run(operands, outs)
 
     def workspace(
         self, workload: LaunchedWorkload, problem: Problem, config: Config | None, use: Callable[[Workspace], None]
@@ -197,8 +210,7 @@ class Context:
         on all, and the heap is as before. Raises what ``choose`` raises, HeapExhausted, and InputError where the
         context is closed or a CUDA graph is being captured.
         """
-        if self.handle not in _OPEN:
-            raise InputError(f"{problem.workload}: the context is closed; open another one")
+        self._demand_open(problem.workload)
         with self._lock:
             known = self._known(problem, config)
             if known is not None and known.bound:
@@ -233,6 +245,25 @@ class Context:
         use(workspace)
         return workspace
 
+    def agree(self, name: str, call: Callable[[], str]) -> None:
+        """Raise RanksDisagree unless all ranks make the same ``call``, which says which one it is, for the first time.
+
+        Collective. Raises what ``call`` raises on any rank, and InputError where the context is closed.
+        """
+        self._demand_open(name)
+        with self._lock:
+            self._agreement.same(call)
+
+    def agree_once(self, name: str, *call: object) -> None:
+        """The same for a ``call`` that has not been made before; nothing for another one."""
+        if (name, *call) not in self._agreed:
+            self.agree(name, lambda: " ".join(map(str, (name, *call))))
+            self._agreed.add((name, *call))
+
+    def _demand_open(self, name: str) -> None:
+        if self.handle not in _OPEN:
+            raise InputError(f"{name}: the context is closed; open another one")
+
     def choose(self, problem: Problem, config: Config | None = None, workload: Workload | None = None) -> Found:
         """The config for a problem, the same on every rank: rank 0 looks it up, the others take its word.
 
@@ -246,10 +277,18 @@ class Context:
             self._agreement.same(lambda: f"{problem.workload} {problem.to_json()}")
             self._choices[problem] = self._agreement.broadcast(
                 lambda: lookup(
-                    workload or problem.workload, problem, machine=self.machine, url=self._url, regime=self._regime
+                    workload or problem.workload, problem, machine=self.machine, url=self._url, regime=self.regime
                 )
             )
         return self._choices[problem]
+
+    def tuned(self, name: str) -> Entries:
+        """A workload's entries on this device, as rank 0 reads them, the same on every rank. Collective.
+
+        Raises what ``lookup`` raises.
+        """
+        url = self._url or default_database_url()
+        return Entries(self._agreement.broadcast(lambda: read_entries(url, name, self.machine.device).all))
 
     def _given(self, problem: Problem, config: Config, workload: Workload | None) -> Found:
         if (problem, config) not in self._workspaces:

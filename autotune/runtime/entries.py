@@ -44,6 +44,11 @@ class Entries:
             self._by_key.setdefault(entry.key, []).append(entry)
         self._families: dict[tuple[str, ...], dict[object, _Family]] = {}
 
+    @property
+    def all(self) -> Sequence[Entry]:
+        """From the newest to the oldest."""
+        return self._entries
+
     def of(self, key: CacheKey) -> Sequence[Entry]:
         """The entries of a key, one per provenance."""
         return self._by_key.get(key, ())

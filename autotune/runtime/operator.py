@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import typing
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, Protocol
 
 import torch
 
@@ -13,7 +14,8 @@ from autotune.config import Config
 from autotune.errors import InvalidProblem
 from autotune.runtime.call import NO_BACKWARD, Form, Prepared, demand_no_gradient, fitting, needs_gradient
 from autotune.runtime.context import Context, open_context
-from autotune.runtime.workspace import Operands, Results, Workspace
+from autotune.runtime.listeners import LISTENERS, tell
+from autotune.runtime.workspace import ALIGNMENT, Operands, Results, Workspace
 from autotune.workloads.launched import LaunchedWorkload
 
 LIBRARY = torch.library.Library("iris_autotune", "DEF")
@@ -22,9 +24,38 @@ LIBRARY = torch.library.Library("iris_autotune", "DEF")
 REFUSED = "a gradient"
 """In a graph, in the place of a config: a call that autograd would have to go through."""
 
+AUTOCAST = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU) | torch._C.DispatchKeySet(
+    torch._C.DispatchKey.AutocastCUDA
+)
+
 SCHEMA_TYPES = {
     torch.Tensor: "Tensor", torch.Tensor | None: "Tensor?", int: "int", float: "float", bool: "bool", str: "str",
 }  # fmt: skip
+
+
+class Backward(Protocol):
+    """The gradients of a workload's operands."""
+
+    collective: bool
+    """True if all ranks have to ask for the same gradients."""
+
+    def covers(self, operands: Mapping[str, torch.Tensor | None], options: Collection[str]) -> bool:
+        """True if a call with these has gradients; ``options`` are those that are not at their defaults."""
+
+    def autocast(self, operands: Operands, device: str) -> Operands:
+        """The operands as ``torch.autocast`` hands them over."""
+
+    def save(self, operands: Operands, needs: Sequence[bool]) -> Operands:
+        """The tensors that the gradients of the operands in ``needs`` take."""
+
+    def all_of(
+        self, context: int, options: Mapping[str, Any], saved: Operands, grad: torch.Tensor, needs: Sequence[bool]
+    ) -> Operands:
+        """The gradients of all operands, None where none is needed."""
+
+
+OPERATORS: dict[str, Operator] = {}
+"""By their workload's name."""
 
 
 class Operator:
@@ -34,10 +65,11 @@ class Operator:
     ``out``. There a context is its ``handle``, an absent config the empty text, and a given one its canonical JSON.
     """
 
-    def __init__(self, workload: LaunchedWorkload) -> None:
-        """Registers the operator with torch."""
+    def __init__(self, workload: LaunchedWorkload, backward: Backward | None = None, *, name: str = "") -> None:
+        """Registers the operator with torch, and with ``OPERATORS``, by the workload's name unless one is given."""
         self.workload = workload
-        name, arguments = workload.name, ", ".join(["int context", *_parameters(workload), "str config"])
+        self._backward = backward
+        name, arguments = name or workload.name, ", ".join(["int context", *_parameters(workload), "str config"])
         names = workload.kernels.results
         made = ", ".join("Tensor" for _ in names)
         taken = ", ".join(f"Tensor({chr(ord('a') + number)}!) {out}" for number, out in enumerate(_outs(workload)))
@@ -46,13 +78,23 @@ class Operator:
         LIBRARY.define(f"{name}.out({arguments}, *, {taken}) -> ()", tags=tags)
         LIBRARY.impl(name, self._from_graph, "CompositeExplicitAutograd")
         LIBRARY.impl(f"{name}.out", self._from_graph_into, "CompositeExplicitAutograd")
-        LIBRARY.impl(name, self._below_autograd, "Autograd")
         LIBRARY.impl(f"{name}.out", self._below_autograd_into, "Autograd")
+        if backward is None:
+            LIBRARY.impl(name, self._below_autograd, "Autograd")
+        else:
+            qualified = f"iris_autotune::{name}"
+            torch.library.register_autograd(qualified, self._gradients, setup_context=self._save, lib=LIBRARY)
+            for device in ("CPU", "CUDA"):
+                LIBRARY.impl(name, functools.partial(self._autocast, device.lower()), f"Autocast{device}")
         torch.library.register_fake(f"iris_autotune::{name}", self._fake, lib=LIBRARY)
         torch.library.register_fake(f"iris_autotune::{name}.out", _returns_nothing, lib=LIBRARY)
         packet = getattr(torch.ops.iris_autotune, name)
         self._op, self._op_out = packet.default, packet.out
-        self._tensors = len(workload.kernels.operands)
+        self._names = tuple(workload.kernels.operands)
+        self._tensors = len(self._names)
+        fields = {field.name: field.default for field in dataclasses.fields(workload.problem_type)}
+        self._defaults = {option: fields[option] for option in workload.options}
+        OPERATORS[name] = self
 
     def __call__(
         self, context: Context, operands: Operands, options: tuple[Any, ...], out: torch.Tensor | None,
@@ -67,16 +109,28 @@ class Operator:
         config: Config | None,
     ) -> Results:  # fmt: skip
         """The same with all results, in the order of the kernels' ``results``."""
-        way = self._into_graph if torch.compiler.is_compiling() else self._enqueue
-        return way(context, operands, options, outs, config)
+        if torch.compiler.is_compiling():
+            return self._into_graph(context, operands, options, outs, config)
+        needs = needs_gradient(operands)
+        if (needs or torch._C._is_any_autocast_enabled()) and self.differentiable(operands, options, outs):
+            if needs:
+                self._agree(context, operands)
+            return self._by_torch(context, operands, options, _text(config))
+        return self._enqueue(context, operands, options, outs, config, needs)
+
+    def dispatched(self, handle: int, *operands: torch.Tensor, **options: Any) -> torch.Tensor:
+        """A call by torch's dispatcher, as a graph makes it; operands and options that are not given have defaults."""
+        missing = (None,) * (self._tensors - len(operands))
+        made: torch.Tensor = self._op(handle, *operands, *missing, *{**self._defaults, **options}.values(), "")
+        return made
 
     def _enqueue(
         self, context: Context, operands: Operands, options: tuple[Any, ...], outs: Results | None,
-        config: Config | None,
+        config: Config | None, needs: bool,
     ) -> Results:  # fmt: skip
         # The operands' forms with their strides, and none of our objects: every call comes through here.
         key = (
-            self, options, config, needs_gradient(operands),
+            self, options, config, needs,
             *[x if x is None else (x.shape, x.stride(), x.dtype, x.device) for x in operands],
         )  # fmt: skip
         prepared = context.calls.get(key)
@@ -85,6 +139,12 @@ class Operator:
             context.calls[key] = prepared
         else:
             results = fitting(prepared.outs, outs)
+        if prepared.workspace is None:
+            return results
+        if prepared.copies:
+            operands = prepared.workspace.readable(operands)
+        if LISTENERS:
+            tell(prepared.workspace.problem)
         context.enqueue(prepared.workspace, operands, results)
         for out in outs or ():
             torch.autograd.graph.increment_version(out)
@@ -96,11 +156,22 @@ class Operator:
     ) -> tuple[Prepared, Results]:  # fmt: skip
         """A form of call, checked and set up, and the results that its first call has been bound to."""
         heap, workload = context.heap, self.workload
-        problem = workload.problem_of(heap.world_size, operands, options)
+        filled = workload.filled(heap.world_size, operands)
+        problem = workload.problem_of(heap.world_size, operands if filled is None else filled, options)
         shapes = workload.out_shapes(heap.world_size, operands, options)
-        dtype = workload.out_dtype(operands, options)
-        forms = tuple(Form(shape, dtype, heap.device) for shape in shapes)
+        dtypes = workload.out_dtypes(operands, options)
+        forms = tuple(Form(shape, dtype, heap.device) for shape, dtype in zip(shapes, dtypes, strict=True))
         results: list[torch.Tensor] = []
+        copies: list[bool] = []
+
+        def empty() -> str:
+            demand_no_gradient(operands)
+            results[:] = fitting(forms, outs)
+            return f"{workload.name} without rows: {problem.to_json()}"
+
+        if filled is not None:
+            context.agree(workload.name, empty)
+            return Prepared(None, forms, copies=False), results
 
         def use(workspace: Workspace) -> None:
             """Checks of one rank's tensors alone."""
@@ -109,25 +180,75 @@ class Operator:
                     raise InvalidProblem(f"an operand {list(tensor.shape)} is on {tensor.device}, not on {heap.device}")
             demand_no_gradient(operands)
             results[:] = fitting(forms, outs)
-            workspace.prepare(operands, results)
+            readable = workspace.readable(operands)
+            copies[:] = [any(mine is not given for mine, given in zip(readable, operands, strict=True))]
+            workspace.prepare(readable, results)
 
         workspace = context.workspace(workload, problem, config, use)
-        return Prepared(workspace, forms), results
+        return Prepared(workspace, forms, copies[0]), results
 
     def _into_graph(
         self, context: Context, operands: Operands, options: tuple[Any, ...], outs: Results | None,
         config: Config | None,
     ) -> Results:  # fmt: skip
-        text = "" if config is None else config.to_json()
-        if needs_gradient(operands):
+        text = _text(config)
+        if needs_gradient(operands) and not self.differentiable(operands, options, outs):
             # An error while a graph is traced would be the compiler's; so the graph has one that is ours.
             text, operands = REFUSED, [x if x is None else x.detach() for x in operands]
         if outs is None:
-            made = self._op(context.handle, *operands, *options, text)
-            return made if isinstance(made, tuple) else (made,)
+            return self._by_torch(context, operands, options, text)
         named = dict(zip(_outs(self.workload), outs, strict=True))
         self._op_out(context.handle, *operands, *options, text, **named)
         return outs
+
+    def _by_torch(self, context: Context, operands: Operands, options: tuple[Any, ...], text: str) -> Results:
+        """A call that autocast, autograd or a compiler sees."""
+        made = self._op(context.handle, *operands, *options, text)
+        return made if isinstance(made, tuple) else (made,)
+
+    def differentiable(self, operands: Operands, options: tuple[Any, ...], outs: object) -> bool:
+        """True if autograd and autocast go through such a call."""
+        if self._backward is None or outs is not None:
+            return False
+        named = dict(zip(self._names, operands, strict=True))
+        pairs = zip(self._defaults.items(), options, strict=True)
+        return self._backward.covers(named, [name for (name, default), value in pairs if value != default])
+
+    def _agree(self, context: Context, operands: Operands) -> None:
+        """A backward with collectives has to be the same on every rank."""
+        assert self._backward is not None
+        if self._backward.collective:
+            named = zip(self._names, operands, strict=True)
+            needed = [(name, *x.shape) for name, x in named if x is not None and x.requires_grad]
+            context.agree_once(self.workload.name, "with gradients of", *needed)
+
+    def _save(self, ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+        """What a backward takes, and no tensor that it does not."""
+        assert self._backward is not None
+        handle, *arguments = inputs
+        operands, options = arguments[: self._tensors], tuple(arguments[self._tensors : -1])
+        if not self.differentiable(operands, options, None):
+            raise InvalidProblem(NO_BACKWARD)
+        ctx.save_for_backward(*self._backward.save(operands, ctx.needs_input_grad[1 : 1 + self._tensors]))
+        ctx.handle, ctx.options = handle, dict(zip(self._defaults, options, strict=True))
+        ctx.shapes = [None if x is None else x.shape for x in operands]
+
+    def _gradients(self, ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:
+        """Of all arguments, by the result's."""
+        assert self._backward is not None
+        needs = ctx.needs_input_grad[1 : 1 + self._tensors]
+        if grad.numel() == 0:
+            pairs = zip(ctx.shapes, needs, strict=True)
+            grads: Operands = [grad.new_zeros(shape) if needed else None for shape, needed in pairs]
+        else:
+            grads = self._backward.all_of(ctx.handle, ctx.options, ctx.saved_tensors, grad, needs)
+        return (None, *grads, *[None] * (len(self._defaults) + 1))
+
+    def _autocast(self, device: str, handle: int, *arguments: Any) -> Any:
+        assert self._backward is not None
+        operands = self._backward.autocast(arguments[: self._tensors], device)
+        with torch._C._ExcludeDispatchKeyGuard(AUTOCAST):
+            return self._op(handle, *operands, *arguments[self._tensors :])
 
     def _below_autograd(self, *arguments: Any) -> Any:
         demand_no_gradient(arguments[1 : 1 + self._tensors])
@@ -150,13 +271,14 @@ class Operator:
         *options, text = arguments[self._tensors :]
         if text == REFUSED:
             raise InvalidProblem(NO_BACKWARD)
-        return self._enqueue(open_context(handle), arguments[: self._tensors], tuple(options), outs, _config(text))
+        operands = [aligned(x) for x in arguments[: self._tensors]]
+        return self._enqueue(open_context(handle), operands, tuple(options), outs, _config(text), needs=False)
 
     def _fake(self, handle: int, *arguments: Any) -> Any:
         operands, options = arguments[: self._tensors], arguments[self._tensors : -1]
         shapes = self.workload.out_shapes(open_context(handle).heap.world_size, operands, options)
-        dtype = self.workload.out_dtype(operands, options)
-        made = tuple(operands[0].new_empty(shape, dtype=dtype) for shape in shapes)
+        dtypes = self.workload.out_dtypes(operands, options)
+        made = tuple(operands[0].new_empty(shape, dtype=dtype) for shape, dtype in zip(shapes, dtypes, strict=True))
         return made[0] if len(made) == 1 else made
 
 
@@ -177,6 +299,18 @@ def _parameters(workload: LaunchedWorkload) -> Iterator[str]:
 
 def _returns_nothing(*_: Any, **outs: torch.Tensor) -> None:
     """An operator with an ``out`` has no result to describe."""
+
+
+def aligned(tensor: torch.Tensor | None) -> torch.Tensor | None:
+    """The tensor, or a copy that begins with a whole vector: compilers and autograd make views that do not."""
+    if tensor is None or not tensor.is_floating_point() or not tensor.data_ptr() % ALIGNMENT:
+        return tensor
+    return tensor.clone()
+
+
+def _text(config: Config | None) -> str:
+    """A config as graphs have it."""
+    return "" if config is None else config.to_json()
 
 
 @functools.cache

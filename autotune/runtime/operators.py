@@ -2,14 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any, Literal, Unpack, overload
+
 import torch
 
 from autotune.config import Config
 from autotune.errors import InvalidProblem
 from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
 from autotune.kernels.launching.tensors import TORCH_DTYPES
+from autotune.runtime import gradients
+from autotune.runtime.call import needs_gradient
 from autotune.runtime.context import Context
+from autotune.runtime.folding import (
+    by_rows,
+    columns_scattered,
+    dimension,
+    divided,
+    divisor,
+    folded,
+    folded_with_a,
+    gathered,
+    multiplied,
+    scattered,
+)
 from autotune.runtime.operator import Operator
+from autotune.runtime.ragged import gather_ragged, is_ragged
+from autotune.runtime.several import GatherOptions, whole_of
 from autotune.workloads.built_in import all_gather_gemm as gathering
 from autotune.workloads.built_in import all_reduce_norm as norming
 from autotune.workloads.built_in import flash_decode as decoding
@@ -17,9 +36,11 @@ from autotune.workloads.built_in import gemm_all_reduce as reducing
 from autotune.workloads.built_in import gemm_all_reduce_norm as reducing_norming
 from autotune.workloads.built_in import gemm_reduce_scatter as scattering
 
-_ALL_GATHER_GEMM = Operator(gathering.WORKLOAD)
-_GEMM_REDUCE_SCATTER = Operator(scattering.WORKLOAD)
-_GEMM_ALL_REDUCE = Operator(reducing.WORKLOAD)
+_ALL_GATHER_GEMM = Operator(gathering.WORKLOAD, gradients.OfAllGatherGemm())
+_GATHERING = Operator(gathering.RETURNING_A, name="all_gather_gemm_gathered")
+_KEEPING = gradients.Keeping(_ALL_GATHER_GEMM)
+_GEMM_REDUCE_SCATTER = Operator(scattering.WORKLOAD, gradients.OfGemmReduceScatter())
+_GEMM_ALL_REDUCE = Operator(reducing.WORKLOAD, gradients.OfGemmAllReduce())
 _ALL_REDUCE_NORM = Operator(norming.WORKLOAD)
 _GEMM_ALL_REDUCE_NORM = Operator(reducing_norming.WORKLOAD)
 _FLASH_DECODE = Operator(decoding.WORKLOAD)
@@ -35,20 +56,54 @@ def _word(out_dtype: torch.dtype | None) -> str:
     return word
 
 
+# fmt: off
+@overload
 def all_gather_gemm(
     context: Context, a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None = None,
+    *, return_gathered: Literal[True], **options: Unpack[GatherOptions],
+) -> tuple[torch.Tensor, torch.Tensor]: ...
+
+
+@overload
+def all_gather_gemm(
+    context: Context, a: torch.Tensor, b: Sequence[torch.Tensor], bias: torch.Tensor | None = None,
+    *, return_gathered: Literal[True], **options: Unpack[GatherOptions],
+) -> tuple[list[torch.Tensor], torch.Tensor]: ...
+
+
+@overload
+def all_gather_gemm(
+    context: Context, a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None = None,
+    *, return_gathered: Literal[False] = False, **options: Unpack[GatherOptions],
+) -> torch.Tensor: ...
+
+
+@overload
+def all_gather_gemm(
+    context: Context, a: torch.Tensor, b: Sequence[torch.Tensor], bias: torch.Tensor | None = None,
+    *, return_gathered: Literal[False] = False, **options: Unpack[GatherOptions],
+) -> list[torch.Tensor]: ...
+# fmt: on
+
+
+def all_gather_gemm(
+    context: Context, a: torch.Tensor, b: torch.Tensor | Sequence[torch.Tensor], bias: torch.Tensor | None = None,
     *, scale_a: torch.Tensor | None = None, scale_b: torch.Tensor | None = None,
-    out_dtype: torch.dtype | None = None, fast_accum: bool = False, layout: str = "rows", in_place: bool = False,
+    out_dtype: torch.dtype | None = None, fast_accum: bool = False, layout: str = "rows",
+    gather_dim: int | None = None, rows: Sequence[int] | None = None, in_place: bool = False,
+    keep_gathered: bool = False, epilogue: str = "none", gate_up: str = "halves", return_gathered: bool = False,
     out: torch.Tensor | None = None, config: Config | None = None,
-) -> torch.Tensor:  # fmt: skip
+) -> Any:  # fmt: skip
     """C = all_gather(A) @ B (+ bias) with the tuned config for this problem, on the current stream. Collective.
 
-    ``a`` is this rank's shard: [m / world_size, k] for layout ``rows``, [m, k / world_size] for ``k``; contiguous,
-    bf16, fp16, fp32, or fp8 with scales. ``b`` is [k, n_local], contiguous or the transpose of a contiguous
-    [n_local, k]; ``bias`` [n_local].
-    Returns C [m, n_local], ``out`` where one is given. In the modes in which peers read the shard it is copied first.
-    With ``in_place`` it never is: ``a`` is the tensor of ``all_gather_shard``. That is another problem, with a tuned
-    config of its own.
+    ``a`` is this rank's shard: [m / world_size, k] for layout ``rows``, [m, k / world_size] for ``k``; bf16, fp16,
+    fp32, or fp8 with scales. ``b`` is [k, n_local], ``bias`` [n_local]. Which strides cost a copy says
+    docs/operators.md. ``a`` may have more dimensions, [..., k]: ``gather_dim`` is the one that the ranks share, by
+    default the first or, for layout ``k``, the last; the last one means layout ``k``. The shards are of one shape,
+    unless ``rows``, the same on all ranks, says how long each of them is in ``gather_dim``. A may have no rows.
+    Returns C [m, n_local], or [..., n_local] with all of ``gather_dim``; ``out`` where one is given. In the modes in
+    which peers read the shard it is copied first. With ``in_place`` it never is: ``a`` is the tensor of
+    ``all_gather_shard``. That is another problem, with a tuned config of its own.
 
     Of fp8 (e4m3; A also e5m2) C is the product of the dequantised matrices, rounded to ``out_dtype``: bf16, the
     default, fp16 or fp32; ``bias`` is of that type, ``b`` the transpose of a contiguous matrix. Scales are fp32:
@@ -57,12 +112,69 @@ def all_gather_gemm(
     all of A, and in layout ``k`` those of its rows, must be the same on every rank. ``fast_accum`` lets sm_90 add up in
     its tensor cores, less exactly.
 
+    B's gradient takes the whole A. The backward gathers it anew, on its way into the GEMM, and only the shard is kept
+    until then. With ``keep_gathered``, where ``b`` needs a gradient, the whole A is kept instead: the library gathers
+    it in the forward, as the fused kernels hand out none.
+
+    With ``epilogue`` ``swiglu``, ``geglu`` or ``geglu_tanh`` ``b`` holds gate and up, and C [m, n_local / 2] is
+    activation(gate) * up, the bias added before. ``gate_up`` says how they lie in ``b``: ``halves`` [gate, up], or
+    ``interleaved``, column by column.
+
+    ``b`` may be several matrices, such as those of q, k and v, which lie side by side in memory, see ``side_by_side``:
+    A is gathered once, and what is returned is a list with the columns of C that belong to each, views of one result.
+    It is the problem of one B with all their columns; ``bias``, ``scale_b`` and ``out`` are those of all of them.
+
+    With ``return_gathered`` the gathered A, a tensor of its own in the dimensions of ``a``, is returned as well, after
+    C or the list: another problem, ``gathered``, with a config of its own. Such a call has no backward.
+
     Raises InvalidProblem where shapes, strides or types do not fit or ``a`` is not that tensor, HeapExhausted where the
     context's heap is too small, and on the first call of a problem what ``lookup`` raises.
     """
-    return _ALL_GATHER_GEMM(
-        context, (a, b, bias, scale_a, scale_b), (layout, in_place, _word(out_dtype), fast_accum), out, config
-    )
+    if not isinstance(b, torch.Tensor):
+        if epilogue != "none":
+            raise InvalidProblem(f"epilogue={epilogue} takes gate and up in one b, not {len(b)} Bs")
+        again: Any = all_gather_gemm  # its type depends on the last option
+        whole = again(
+            context, a, whole_of(b), bias, scale_a=scale_a, scale_b=scale_b, out_dtype=out_dtype, fast_accum=fast_accum,
+            layout=layout, gather_dim=gather_dim, rows=rows, in_place=in_place, keep_gathered=keep_gathered, out=out,
+            config=config, return_gathered=return_gathered,
+        )  # fmt: skip
+        c, *gathered_a = whole if return_gathered else (whole,)
+        parts = list(c.split([each.shape[1] for each in b], dim=-1))
+        return (parts, *gathered_a) if return_gathered else parts
+    plain = gather_dim is None and rows is None and a.dim() == 2
+    dim = 0
+    if not plain:
+        dim = dimension("gather_dim", _default_dim(layout) if gather_dim is None else gather_dim, a)
+        layout = _layout_of(dim == a.dim() - 1, layout, gather_dim)
+    options = layout, in_place, _word(out_dtype), fast_accum, epilogue, gate_up
+    if return_gathered:
+        if rows is not None:
+            raise InvalidProblem("return_gathered with rows: shards of unequal length are gathered with padding")
+        folding = None if plain else gathered(a, dim, context.heap.world_size)
+        return folded_with_a(_GATHERING, context, folding, (a, b, bias, scale_a, scale_b), options, out, config)
+    operator = _KEEPING if keep_gathered and needs_gradient((b,)) else _ALL_GATHER_GEMM
+
+    def gather(a: torch.Tensor, scale_a: torch.Tensor | None, out: torch.Tensor | None = None) -> torch.Tensor:
+        folding = None if plain else gathered(a, dim, context.heap.world_size)
+        return folded(operator, context, folding, (a, b, bias, scale_a, scale_b), options, out, config)
+
+    if rows is None or not is_ragged(rows, context.heap, a, dim, in_place):
+        return gather(a, scale_a, out)
+    return gather_ragged(gather, rows, dim, a, scale_a, out)
+
+
+def _default_dim(layout: str) -> int:
+    return -1 if layout == "k" else 0
+
+
+def _layout_of(along_k: bool, layout: str, gather_dim: int | None) -> str:
+    """The problem's word for a gathered dimension. Raises InvalidProblem where ``layout`` says another one."""
+    if layout == "k" and not along_k:
+        raise InvalidProblem(
+            f"layout='k', gather_dim={gather_dim}: layout k gathers the last dimension; leave one of the two out"
+        )
+    return "k" if along_k else layout
 
 
 def all_gather_shard(context: Context, problem: AllGatherGemm, *, config: Config | None = None) -> torch.Tensor:
@@ -83,47 +195,70 @@ def all_gather_shard(context: Context, problem: AllGatherGemm, *, config: Config
 def gemm_reduce_scatter(
     context: Context, a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None = None,
     *, scale_a: torch.Tensor | None = None, scale_b: torch.Tensor | None = None,
-    out_dtype: torch.dtype | None = None, fast_accum: bool = False,
+    residual: torch.Tensor | None = None, out_dtype: torch.dtype | None = None, fast_accum: bool = False,
+    scatter_dim: int = 0, reduce_op: str = "sum",
     out: torch.Tensor | None = None, config: Config | None = None,
 ) -> torch.Tensor:  # fmt: skip
-    """This rank's rows of C = sum over ranks of A @ B (+ bias), by the tuned config, on the current stream. Collective.
+    """This rank's rows of C = sum over ranks of A @ B (+ bias) (+ residual), by the tuned config, on the current
+    stream. Collective.
 
-    ``a`` [m, k_local], contiguous, bf16, fp16 or fp32, and ``b`` [k_local, n], contiguous or the transpose of a
-    contiguous [n, k_local], are this rank's slices of the depth; ``bias`` [n], the same on all ranks, is added once.
-    fp8 with scales, ``out_dtype`` and ``fast_accum`` are as in ``all_gather_gemm``; each rank has scales of its own.
-    Returns [m / world_size, n], rows rank * m / world_size and so on of C; ``out`` where one is given.
+    ``a`` [m, k_local], bf16, fp16 or fp32, and ``b`` [k_local, n] are this rank's slices of the depth; ``bias`` [n],
+    the same on all ranks, is added once. fp8 with scales, ``out_dtype`` and ``fast_accum`` are as in
+    ``all_gather_gemm``; each rank has scales of its own. Returns [m / world_size, n], rows rank * m / world_size and so
+    on of C; ``out`` where one is given. ``residual`` has the shape and type of what is returned, contiguous; our
+    kernels add bias and residual in fp32 and round once.
+
+    ``a`` may have more dimensions, [..., k_local]: the ranks share ``scatter_dim`` of C. The last one is its columns:
+    then the kernels compute the transpose of C, a problem with m and n swapped. ``reduce_op`` is ``sum`` or ``avg``,
+    which divides the rounded sum by the number of ranks before the bias is added.
 
     Raises InvalidProblem where shapes, strides or types do not fit or the ranks do not divide m, HeapExhausted where
     the context's heap is too small, and on the first call of a problem what ``lookup`` raises.
     """
-    return _GEMM_REDUCE_SCATTER(context, (a, b, bias, scale_a, scale_b), (_word(out_dtype), fast_accum), out, config)
+    options, parts = (_word(out_dtype), fast_accum), divisor(reduce_op, context.heap.world_size)
+    if a.dim() == 2 and scatter_dim == 0:
+        folding = None
+    else:
+        dim = dimension("scatter_dim", scatter_dim, a)
+        if dim == a.dim() - 1:
+            return columns_scattered(
+                _GEMM_REDUCE_SCATTER, context, (a, b, bias, scale_a, scale_b, residual), options, parts, out, config
+            )
+        folding = scattered(a, dim, context.heap.world_size)
+    operands = a, b, multiplied(bias, parts), scale_a, scale_b, multiplied(residual, parts)
+    return divided(folded(_GEMM_REDUCE_SCATTER, context, folding, operands, options, out, config), parts)
 
 
 def gemm_all_reduce(
     context: Context, a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None = None,
     *, scale_a: torch.Tensor | None = None, scale_b: torch.Tensor | None = None,
-    out_dtype: torch.dtype | None = None, fast_accum: bool = False, deterministic: bool = False,
+    residual: torch.Tensor | None = None, out_dtype: torch.dtype | None = None, fast_accum: bool = False,
+    deterministic: bool = False, reduce_op: str = "sum",
     out: torch.Tensor | None = None, config: Config | None = None,
 ) -> torch.Tensor:  # fmt: skip
-    """C = sum over ranks of A @ B (+ bias), on every rank, by the tuned config, on the current stream. Collective.
+    """C = sum over ranks of A @ B (+ bias) (+ residual), on every rank, by the tuned config, on the current stream.
+    Collective.
 
-    ``a`` [m, k_local], contiguous, bf16, fp16 or fp32, and ``b`` [k_local, n], contiguous or the transpose of a
-    contiguous [n, k_local], are this rank's slices of the depth; ``bias`` [n], the same on all ranks, is added once.
-    fp8 with scales, ``out_dtype`` and ``fast_accum`` are as in ``all_gather_gemm``; each rank has scales of its own.
-    ``deterministic`` demands the same bits on every rank and in every call with the same inputs. Returns C [m, n],
-    ``out`` where one is given.
+    ``a`` [m, k_local] or [..., k_local], bf16, fp16 or fp32, and ``b`` [k_local, n] are this rank's slices of the
+    depth; ``bias`` [n], the same on all ranks, is added once. fp8 with scales, ``out_dtype`` and ``fast_accum`` are as
+    in ``all_gather_gemm``; each rank has scales of its own. ``deterministic`` demands the same bits on every rank and
+    in every call with the same inputs. ``reduce_op`` is as in ``gemm_reduce_scatter``. Returns C [m, n] or [..., n],
+    ``out`` where one is given. ``residual``, the same on all ranks, has that shape and type, contiguous; our kernels
+    add bias and residual in fp32 and round once.
 
     Raises InvalidProblem where shapes, strides or types do not fit, HeapExhausted where the context's heap is too
     small, and on the first call of a problem what ``lookup`` raises.
     """
-    return _GEMM_ALL_REDUCE(
-        context, (a, b, bias, scale_a, scale_b), (deterministic, _word(out_dtype), fast_accum), out, config
-    )
+    options, parts = (deterministic, _word(out_dtype), fast_accum), divisor(reduce_op, context.heap.world_size)
+    folding = None if a.dim() == 2 else by_rows(a)
+    operands = a, b, multiplied(bias, parts), scale_a, scale_b, multiplied(residual, parts)
+    return divided(folded(_GEMM_ALL_REDUCE, context, folding, operands, options, out, config), parts)
 
 
 def all_reduce_norm(
     context: Context, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor,
-    *, eps: float = 1e-6, out: tuple[torch.Tensor, torch.Tensor] | None = None, config: Config | None = None,
+    *, eps: float = 1e-6, in_place: bool = False, out: tuple[torch.Tensor, torch.Tensor] | None = None,
+    config: Config | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     """RMSNorm of (sum over ranks of x) + residual, and that total, by the tuned config, on the current stream.
 
@@ -131,11 +266,18 @@ def all_reduce_norm(
     are contiguous and bf16, fp16 or fp32. Returns normed [m, n], which is total / rms(total) * weight, and total
     [m, n], the residual of the next layer; rms is the root of a row's mean square + ``eps``. The modes of our kernels
     give the same bits on every rank. ``out`` is (normed, total), which share no memory with an operand.
+    In the library's modes its all-reduce overwrites its operand, so ``x`` is copied first. With ``in_place`` it is not:
+    the contents of ``x`` are undefined afterwards. That is another problem, with a tuned config of its own. Under
+    ``torch.compile`` ``x`` is copied in any case.
 
     Raises InvalidProblem where shapes, strides or types do not fit, HeapExhausted where the context's heap is too
     small, and on the first call of a problem what ``lookup`` raises.
     """
-    normed, total = _ALL_REDUCE_NORM.all_of(context, (x, residual, weight), (eps,), out, config)
+    # A graph must not hold a call that overwrites what its schema calls an input.
+    in_place = in_place and not torch.compiler.is_compiling()
+    normed, total = _ALL_REDUCE_NORM.all_of(context, (x, residual, weight), (eps, in_place), out, config)
+    if in_place:
+        torch.autograd.graph.increment_version(x)
     return normed, total
 
 

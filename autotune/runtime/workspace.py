@@ -9,7 +9,7 @@ import torch
 
 from autotune.config import Config
 from autotune.errors import GangError, HeapExhausted, InvalidProblem
-from autotune.heap.arena import SymmetricHeap
+from autotune.heap.arena import SymmetricHeap, extent
 from autotune.kernels.launching.contract import Kernels, Setup
 from autotune.kernels.launching.streams import capturing
 from autotune.kernels.launching.tensors import Run
@@ -44,6 +44,12 @@ class Workspace:
             self._setup = Setup(kernels, problem, config, machine, heap, spin_limit)
         except HeapExhausted as error:
             raise HeapExhausted(f"{error}; or free other problems' workspaces with context.release()") from error
+
+    def readable(self, operands: Operands) -> Operands:
+        """The operands as the launches read them; those with strides that they cannot go by are copied."""
+        kernels, knobs = self._kernels, self._setup.knobs
+        named = zip(kernels.operands, operands, strict=True)
+        return [None if each is None else kernels.readable(self.problem, knobs, name, each) for name, each in named]
 
     def prepare(self, operands: Operands, outs: Results) -> None:
         """The parts of a first call that can fail, without the launches. Every rank is here, unless it is ``bound``
@@ -85,7 +91,7 @@ class Workspace:
         operands, outs = _checked(operands, outs)
         if capturing(self._heap.device):  # the graph keeps the addresses
             return self._setup.bind(self._kernels.bound(operands, outs))
-        borrowed = [_borrow(self._heap, tensor) for tensor in operands]
+        borrowed = [None if tensor is None else self._heap.borrow(tensor) for tensor in operands]
         tensors = self._kernels.bound(borrowed, [self._heap.borrow(out) for out in outs])
         run = self._setup.bind(tensors, ahead=not self.bound)
         if len(self._runs) >= MOST_BINDINGS:
@@ -94,9 +100,10 @@ class Workspace:
         return run
 
     def _check_in_place(self, first: torch.Tensor | None) -> None:
-        if first is not self.shard and getattr(self.problem, "in_place", False):
-            assert first is not None and self.shard is not None
-            if first.data_ptr() != self.shard.data_ptr():
+        shard = self.shard
+        if first is not shard and shard is not None and getattr(self.problem, "in_place", False):
+            assert first is not None
+            if first.data_ptr() != shard.data_ptr():
                 raise InvalidProblem("in_place=True: a must be the tensor of all_gather_shard")
 
 
@@ -122,9 +129,9 @@ def _check_alignment(tensor: torch.Tensor) -> None:
 
 
 def _check_apart(tensor: torch.Tensor, out: torch.Tensor) -> None:
-    """Both are dense. Kernels write a result while others, on any rank, still read operands."""
+    """Kernels write a result while others, on any rank, still read operands."""
     begin, here = out.data_ptr(), tensor.data_ptr()
-    if here < begin + out.nbytes and begin < here + tensor.nbytes:
+    if here < begin + out.nbytes and begin < here + extent(tensor) * tensor.element_size():
         raise InvalidProblem(
             f"out {list(out.shape)} shares memory with another tensor of the call {list(tensor.shape)}; "
             "pass a separate out, or none"
@@ -132,7 +139,7 @@ def _check_apart(tensor: torch.Tensor, out: torch.Tensor) -> None:
 
 
 def _plain(tensor: torch.Tensor | None) -> Any:
-    """A dense tensor as kernels and libraries take it: a part of no autograd graph, and with the strides of its shape.
+    """A tensor as kernels and libraries take it: a part of no autograd graph, and dense with the strides of its shape.
 
     A dimension of 1 may have any stride otherwise, which descriptors refuse.
     """
@@ -140,10 +147,6 @@ def _plain(tensor: torch.Tensor | None) -> Any:
         return None
     if tensor.is_contiguous():
         return tensor.detach().view(-1).view(tensor.shape)
-    return _plain(tensor.t()).t()
-
-
-def _borrow(heap: SymmetricHeap, tensor: torch.Tensor | None) -> torch.Tensor | None:
-    if tensor is None:
-        return None
-    return heap.borrow(tensor) if tensor.is_contiguous() else heap.borrow(tensor.t()).t()
+    if tensor.t().is_contiguous():
+        return _plain(tensor.t()).t()
+    return tensor.detach()

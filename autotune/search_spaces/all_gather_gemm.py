@@ -32,6 +32,14 @@ def _tma_within_shard(s: Setting, loads: str, block_k: int) -> bool:
     return loads != "tma" or s.problem.shard[1] % block_k == 0
 
 
+def _halves_by_tma(s: Setting, loads: str) -> bool:
+    return loads != "tma" or not s.problem.halves or s.problem.b_order == "nk"
+
+
+def _gathers(s: Setting, mode: str) -> bool:
+    return not s.problem.gathered
+
+
 def _split_is_not_flattened(s: Setting, split_k: int, schedule: str) -> bool:
     return split_k == 1 or schedule != "flattened"
 
@@ -127,6 +135,8 @@ SPACE = Space(
         Constraint("TMA within a shard", ("loads", "block_k"), _tma_within_shard,
                    "a direct pull's step must not cross into the next shard: block_k must divide the shard's columns",
                    modes=("pull",)),
+        Constraint("TMA of both halves", ("loads",), _halves_by_tma,
+                   "gate and up in halves arrive as one tile only if B is stored transposed, b_order=nk"),
         Constraint("transfer within the shard", ("transfer_rows",), _transfer_within_shard,
                    "a transfer may exceed the shard's rows only by rounding up to a power of two"),
         Constraint("room for the GEMM", ("comm_programs",), _leaves_room,
@@ -153,6 +163,8 @@ SPACE = Space(
                    "the programs of a split tile join at its end, so its loop cannot run on into the next tile"),
         Constraint("flattening", ("schedule",), _pull_is_not_flattened,
                    "the direct pull has no flattened form", modes=("pull",)),
+        Constraint("a gathered A", ("mode",), _gathers,
+                   "the direct pull loads A tile by tile: there is no gathered A to give back", modes=("pull",)),
         Constraint("parts of peers", ("mode",), _peers_exist, "a single rank has nothing to exchange",
                    modes=("own_collective",)),
         Constraint("copies by rows", ("mode",), _copies_rows,
@@ -167,7 +179,9 @@ SPACE = Space(
 
 def default_config(problem: AllGatherGemm, machine: Machine) -> Config:
     """A push in the GEMM's own launch with a tile to suit M: what one would write down without measuring."""
-    tma = machine.has_tma and not machine.is_interpreter and tma_aligned(Setting(problem, machine), "tma")
+    setting = Setting(problem, machine)
+    tma = tma_aligned(setting, "tma") and _halves_by_tma(setting, "tma")
+    tma = tma and machine.has_tma and not machine.is_interpreter
     tile = default_tile(problem, machine)
     config: dict[str, Value] = {
         "mode": "push",

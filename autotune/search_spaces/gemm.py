@@ -100,6 +100,7 @@ def default_tile(problem: GemmProblem, machine: Machine) -> dict[str, int]:
 def tma_aligned(s: Setting, loads: str) -> bool:
     """True if the rows of A, B and C are multiples of 16 bytes."""
     _, columns, depth = s.problem.gemm
+    columns //= 1 + s.problem.gated
     rows = (columns * s.problem.result_size, depth * s.problem.element_size)
     return loads != "tma" or all(size % 16 == 0 for size in rows)
 

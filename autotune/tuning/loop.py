@@ -126,7 +126,9 @@ class _Run:
         self._problem, self._machine, self._workload = problem, machine, workload
         self._store, self._gang, self._screen = store, gang, screen
         self._budget, self._effort, self._study, self._watch = budget, effort, study, watch
-        self._begin = time.monotonic()
+        self._opened = time.monotonic()
+        self._begin: float | None = None
+        """The start of the budget: when ranks and baselines are there, however long a cold machine takes for them."""
         self._regime = regime
         self.progress = Progress(regime=regime)
         self._baselines = workload.baselines(problem, machine)
@@ -166,7 +168,8 @@ class _Run:
         ahead.fill(self._ask)  # compiles while the ranks start
         self._gang.start()
         self._measure_baselines()
-        spent, begin = self.progress.spent, time.monotonic()
+        self._begin = begin = time.monotonic()
+        spent = self.progress.spent
         while self._used() < 1:
             ahead.fill(self._ask)
             if not ahead:
@@ -322,7 +325,8 @@ class _Run:
         return self._study.seed * 10_000 + number
 
     def _elapsed(self) -> float:
-        return time.monotonic() - self._begin
+        """Seconds of the budget."""
+        return 0.0 if self._begin is None else time.monotonic() - self._begin
 
     def _used(self) -> float:
         expected = self._effort.finalists + len(self._baselines) + OTHER_FINALISTS + 1  # and the proof
@@ -332,13 +336,13 @@ class _Run:
         progress = self.progress
         if phase != progress.phase:
             LOG.info("%s, study %d", phase, self._study.id)
-        progress.phase, progress.seconds, progress.used = phase, self._elapsed(), self._used()
+        progress.phase, progress.seconds, progress.used = phase, time.monotonic() - self._opened, self._used()
         progress.restarts = self._gang.restarts
         if math.isfinite(self._budget.seconds):
-            progress.seconds_left = max(0.0, self._budget.seconds - progress.seconds)
+            progress.seconds_left = max(0.0, self._budget.seconds - self._elapsed())
         done, planned = progress.finals
         if done:
-            left = (progress.seconds - self._finals_began) / done * (planned - done)
+            left = (self._elapsed() - self._finals_began) / done * (planned - done)
             progress.seconds_left = min(left, progress.seconds_left if progress.seconds_left is not None else left)
         self._watch(progress)
 

@@ -31,6 +31,13 @@ TRUNCATED = 2**-15
 """Of a sum of fp8 products on sm_90, what each step of 32 of K loses at most on average: its tensor cores keep 14 bits
 of the sum. Not measured by us yet."""
 
+GATED = 2.5
+"""Of the square of an error in gate and up, each of about 1, its share in activation(gate) * up is that many times as
+large, by simulation."""
+
+GATED_PEAK = 5.0
+"""The largest element of such a result, in units of ``PEAK``: it is a product of two normal numbers."""
+
 PEAK = 8
 """The largest element of a product, in units of the root of the mean square: none of 10^9 is larger."""
 
@@ -117,7 +124,20 @@ def rounded_product(problem: Any, roundings: float, elements: int, machine: Mach
     found = rounded(problem.result_dtype, roundings, problem.k, elements, machine)
     if not problem.scaled:
         return found
-    lost = 0.0
-    if machine.kind == "cuda":
-        lost = TRUNCATED * (problem.gemm[2] if problem.fast_accum else SCALE_BLOCK) / 32
+    lost = _lost(problem, machine)
     return Tolerance(math.hypot(found.overall, MARGIN * lost), SPREAD * (found.element + PEAK * lost))
+
+
+def rounded_gated(problem: Any, roundings: float, elements: int, machine: Machine) -> Tolerance:
+    """The same for activation(gate) * up of a product that is rounded so many times before; the result is once."""
+    found = rounded(problem.result_dtype, 1.0 + GATED * roundings, problem.k, elements, machine)
+    lost = math.sqrt(GATED) * _lost(problem, machine) if problem.scaled else 0.0
+    element = GATED_PEAK * (SPREAD if problem.scaled else 1.0) * (found.element + PEAK * lost)
+    return Tolerance(math.hypot(found.overall, MARGIN * lost), element)
+
+
+def _lost(problem: Any, machine: Machine) -> float:
+    """The share of a sum of fp8 products that the tensor cores lose."""
+    if machine.kind != "cuda":
+        return 0.0
+    return TRUNCATED * (int(problem.gemm[2]) if problem.fast_accum else SCALE_BLOCK) / 32

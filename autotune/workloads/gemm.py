@@ -14,7 +14,7 @@ from autotune.errors import InvalidProblem
 from autotune.kernels.gemm.library import dequantised
 from autotune.kernels.gemm.problem import GemmProblem, scale_shapes
 from autotune.kernels.launching.contract import S
-from autotune.kernels.launching.gemm import GemmTensors
+from autotune.kernels.launching.gemm import GemmTensors, SummedTensors, order_of
 from autotune.kernels.launching.tensors import OPERAND_DTYPES, TORCH_DTYPES, element_type
 from autotune.machine import Machine
 from autotune.problem import Problem
@@ -56,17 +56,19 @@ class GemmWorkload(LaunchedWorkload):
         """The problem's fields that come from two matrices."""
 
     def problem_of(self, world_size: int, operands: Operands, options: Sequence[Any]) -> Problem:
-        """A is contiguous, B too or the transpose of such a matrix; B's depth and the bias fit the problem."""
-        a, b, bias, scale_a, scale_b = operands
+        """A, B and the bias may have any strides; B's depth and the bias fit the problem."""
+        a, b, bias, scale_a, scale_b, *residual = operands
         assert a is not None and b is not None
         dtype = _element_types(a, b, bias, self.out_dtype(operands, options))
-        _check_storage(a, b)
+        if a.dim() != 2 or b.dim() != 2:
+            raise InvalidProblem(f"a is {list(a.shape)}, b {list(b.shape)}; both must be matrices")
         given = dict(zip(self.options, options, strict=True))
         kind: type[Any] = self.problem_type
         problem = kind(
             **self.sizes(world_size, a, b, given), **given, dtype=dtype, world_size=world_size,
-            b_order="kn" if b.is_contiguous() else "nk", bias=bias is not None,
+            b_order=order_of(b), bias=bias is not None,
             scales=_kind_of_scales(a, b, scale_a, scale_b),
+            **({"residual": residual[0] is not None} if residual else {}),
         )  # fmt: skip
         _, columns, depth = problem.gemm
         if b.shape[0] != depth or (bias is not None and bias.shape != (columns,)):
@@ -74,8 +76,22 @@ class GemmWorkload(LaunchedWorkload):
                 f"b is {list(b.shape)}, bias {None if bias is None else list(bias.shape)}; with a {list(a.shape)} on "
                 f"{world_size} ranks, b [{depth}, {columns}] and bias [{columns}] are needed ({problem})"
             )
+        for tensor in residual:
+            if tensor is not None:
+                shape = self.out_shape(world_size, operands, options)
+                demand_like("residual", tensor, shape, self.out_dtype(operands, options))
         made: Problem = problem
         return made
+
+    def filled(self, world_size: int, operands: Operands) -> Operands | None:
+        """A without rows, and what has its rows."""
+        a = operands[0]
+        if a is None or a.dim() != 2 or a.shape[0] != 0:
+            return None
+        return [
+            each.new_empty((world_size, *each.shape[1:])) if each is not None and each.shape[:1] == (0,) else each
+            for each in operands
+        ]
 
     def out_dtype(self, operands: Operands, options: Sequence[Any]) -> torch.dtype:
         """The one that is asked for, else the default beside A's."""
@@ -94,14 +110,24 @@ class GemmWorkload(LaunchedWorkload):
         return gemm_latency(problem, self.kernels.knobs.of(config), machine)
 
 
+def demand_like(name: str, tensor: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    """Raise InvalidProblem unless a tensor is contiguous and of this form."""
+    if tuple(tensor.shape) != shape or tensor.dtype != dtype or not tensor.is_contiguous():
+        raise InvalidProblem(
+            f"{name} is {list(tensor.shape)} {tensor.dtype}, strides {tensor.stride()}; {list(shape)} {dtype}, "
+            "contiguous, is needed"
+        )
+
+
 def _element_types(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None, out: torch.dtype) -> str:
     """Our name of A's element type. Raises InvalidProblem where the others' do not go with it."""
     dtype = NAMES.get(a.dtype, "")
-    if dtype not in FP8:
-        return element_type({"a": a, "b": b, "bias": bias}, TORCH_DTYPES)
-    with_a = OPERAND_DTYPES[COMBINATIONS[dtype].b]
-    if b.dtype != with_a:
-        raise InvalidProblem(f"a is {a.dtype}, b is {b.dtype}; with such an a, b must be {with_a}")
+    if dtype in FP8:
+        with_a = OPERAND_DTYPES[COMBINATIONS[dtype].b]
+        if b.dtype != with_a:
+            raise InvalidProblem(f"a is {a.dtype}, b is {b.dtype}; with such an a, b must be {with_a}")
+    else:
+        element_type({"a": a, "b": b}, TORCH_DTYPES)
     if bias is not None and bias.dtype != out:
         raise InvalidProblem(f"bias is {bias.dtype}; it must be of the result's type, {out}")
     return dtype
@@ -138,17 +164,6 @@ def _said(name: str, scales: torch.Tensor | None) -> str:
     return f"{name} is {list(scales.shape)} {scales.dtype}, strides {scales.stride()}"
 
 
-def _check_storage(a: torch.Tensor, b: torch.Tensor) -> None:
-    if a.dim() != 2 or b.dim() != 2 or not a.is_contiguous():
-        raise InvalidProblem(
-            f"a {list(a.shape)}, strides {a.stride()}, and b {list(b.shape)} must be matrices, and a contiguous"
-        )
-    if not b.is_contiguous() and not b.t().is_contiguous():
-        raise InvalidProblem(
-            f"b has strides {b.stride()}: it must be contiguous, or the transpose of a contiguous matrix"
-        )
-
-
 class GemmOperation(LaunchedOperation[G, GemmTensors, S]):
     """The tensors of one rank, and the config prepared last. A subclass draws the inputs and knows the parts."""
 
@@ -171,8 +186,19 @@ class GemmOperation(LaunchedOperation[G, GemmTensors, S]):
 
     def inputs(self) -> Sequence[torch.Tensor]:
         tensors = self._tensors
-        operands = (tensors.a, tensors.b, tensors.bias, tensors.scale_a, tensors.scale_b)
+        operands = (tensors.a, tensors.b, tensors.bias, tensors.scale_a, tensors.scale_b, self.residual)
         return [tensor for tensor in operands if tensor is not None]
+
+    @property
+    def residual(self) -> torch.Tensor | None:
+        """What is added to this rank's result, where the problem has it."""
+        return self._tensors.residual if isinstance(self._tensors, SummedTensors) and self._problem.residual else None
+
+    def draw_residual(self, seed: int, depth: int) -> None:
+        """Fill the residual, where there is one, as large as a product of that depth."""
+        residual = self.residual
+        if residual is not None:
+            residual.copy_(drawn_bias(tuple(residual.shape), residual.dtype, self._heap.device, seed, depth))
 
     def outputs(self) -> Sequence[torch.Tensor]:
         return [self._tensors.c]
@@ -247,7 +273,10 @@ class GemmOperation(LaunchedOperation[G, GemmTensors, S]):
         """The reference for A times ``factor``, in type ``wide``."""
         assert self._product is not None, "refresh comes first"
         product = self._product if factor == 1.0 else self._product * factor
-        return product if self._tensors.bias is None else product + self._tensors.bias
+        for added in (self._tensors.bias, self.residual):
+            if added is not None:
+                product = product + added
+        return product
 
 
 class _Multiples(InputSets):

@@ -51,6 +51,14 @@ class LaunchedWorkload(Workload):
         """The shape of each of the kernels' ``results``; by default all have the same."""
         return [self.out_shape(world_size, operands, options)] * len(self.kernels.results)
 
+    def filled(self, world_size: int, operands: Operands) -> Operands | None:
+        """For operands without rows, whose results are empty, such operands of the smallest problem; else None."""
+        return None
+
+    def out_dtypes(self, operands: Operands, options: Sequence[Any]) -> list[torch.dtype]:
+        """The element type of each of the kernels' ``results``; by default all have the same."""
+        return [self.out_dtype(operands, options)] * len(self.kernels.results)
+
     def heap_bytes(self, problem: Any) -> int:
         """The largest scratch; operands lie elsewhere."""
         return self.kernels.scratch_bytes(problem) + SPARE_BYTES

@@ -25,7 +25,7 @@ WORKLOADS = (
 
 COMMANDS: dict[str, tuple[str, ...]] = {
     "tune": (),
-    **{name: (name,) for name in ("demo", "list", "import", "compare", "doctor", *GROUPS, *WORKLOADS)},
+    **{name: (name,) for name in ("demo", "model", "list", "import", "compare", "doctor", *GROUPS, *WORKLOADS)},
     **{f"{name}-workload": (name, "all-gather-gemm") for name in GROUPS},
     "fleet": ("fleet",),
     **{f"fleet-{name}": ("fleet", name) for name in FLEET},

@@ -19,7 +19,7 @@ MODES = {"bsp", "one_shot", "two_shot"}
 
 ALIGNED = {"m": 16, "n": 64, "k": 64}
 """k per rank; tiles divide the matrix."""
-ODD = {"m": 11, "n": 40, "k": 72, "bias": True, "b_order": "nk"}
+ODD = {"m": 11, "n": 40, "k": 72, "bias": True, "b_order": "nk", "residual": True}
 TINY = {"m": 1, "n": 24, "k": 40, "dtype": "fp32"}
 
 
@@ -137,7 +137,7 @@ GPU_TILES = [
         {"m": 16, "n": 8192, "k": 28672},
         {"m": 64, "n": 8192, "k": 8192},
         {"m": 3, "n": 8192, "k": 8192, "dtype": "fp16", "bias": True, "b_order": "nk"},
-        {"m": 17, "n": 2880, "k": 2880, "bias": True},
+        {"m": 17, "n": 2880, "k": 2880, "bias": True, "residual": True},
         {"m": 64, "n": 2880, "k": 4096, "deterministic": True},
         {"m": 33, "n": 72, "k": 520, "b_order": "nk"},
         {"m": 100, "n": 37, "k": 104, "bias": True},

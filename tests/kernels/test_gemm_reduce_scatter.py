@@ -16,7 +16,7 @@ WORKLOAD = workload("gemm_reduce_scatter")
 
 ALIGNED = {"rows": 32, "n": 64, "k": 64}
 """Rows and depth per rank; tiles divide an owner's rows."""
-ODD = {"rows": 11, "n": 40, "k": 72, "bias": True, "b_order": "nk"}
+ODD = {"rows": 11, "n": 40, "k": 72, "bias": True, "b_order": "nk", "residual": True}
 NARROW = {"rows": 35, "n": 24, "k": 40, "bias": True}
 TINY = {"rows": 1, "n": 24, "k": 56, "dtype": "fp32"}
 
@@ -102,7 +102,7 @@ GPU_TILES = [
         {"rows": 512, "n": 8192, "k": 3584},
         {"rows": 1024, "n": 8192, "k": 3584, "b_order": "nk"},
         {"rows": 130, "n": 360, "k": 2880, "b_order": "nk", "bias": True},
-        {"rows": 200, "n": 2880, "k": 360, "bias": True, "dtype": "fp16"},
+        {"rows": 200, "n": 2880, "k": 360, "bias": True, "dtype": "fp16", "residual": True},
         {"rows": 129, "n": 37, "k": 101},
         {"rows": 96, "n": 512, "k": 264, "dtype": "fp32", "bias": True},
         {"rows": 7, "n": 136, "k": 72, "dtype": "fp32", "b_order": "nk"},

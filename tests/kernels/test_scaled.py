@@ -41,12 +41,16 @@ TILES = [
         ("all_gather_gemm", 2, {"m": 32, "n": 64, "k": 64, "scales": "tensor", "dtype": "fp8_e5m2"}),
         ("all_gather_gemm", 2, {"m": 22, "n": 160, "k": 256, "scales": "block", "bias": True}),
         ("all_gather_gemm", 3, {"m": 9, "n": 48, "k": 384, "scales": "block", "layout": "k"}),
-        ("gemm_reduce_scatter", 2, {"m": 44, "n": 80, "k": 160, "scales": "row", "bias": True}),
+        ("gemm_reduce_scatter", 2, {"m": 44, "n": 80, "k": 160, "scales": "row", "bias": True, "residual": True}),
         ("gemm_reduce_scatter", 2, {"m": 64, "n": 64, "k": 128, "scales": "tensor", "out_dtype": "fp32"}),
         ("gemm_reduce_scatter", 2, {"m": 44, "n": 160, "k": 512, "scales": "block"}),
         ("gemm_all_reduce", 2, {"m": 9, "n": 80, "k": 160, "scales": "row", "bias": True}),
         ("gemm_all_reduce", 2, {"m": 16, "n": 64, "k": 128, "scales": "tensor", "out_dtype": "fp16"}),
-        ("gemm_all_reduce", 2, {"m": 9, "n": 160, "k": 512, "scales": "block", "deterministic": True}),
+        (
+            "gemm_all_reduce",
+            2,
+            {"m": 9, "n": 160, "k": 512, "scales": "block", "deterministic": True, "residual": True},
+        ),
     ],
     ids=lambda value: "-".join(map(str, value.values())) if isinstance(value, dict) else str(value),
 )

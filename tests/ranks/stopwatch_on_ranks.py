@@ -11,7 +11,7 @@ import torch.distributed as dist
 from autotune.errors import MissedBarrier
 from autotune.heap import open_heap
 from autotune.machine import machine
-from autotune.ranks.measure import HOST_AHEAD_FROM, Stopwatch
+from autotune.ranks.measure import BACK_TO_BACK_FROM, HOST_AHEAD_FROM, Stopwatch
 
 FEW_POLLS = 1 << 8
 
@@ -45,24 +45,21 @@ def missed_meanwhile(_: Any) -> str:
     return "measured"
 
 
-def near_the_threshold(_: Any) -> list[int]:
-    """The calls by which a host is timed, where rank 0 finds them shorter than the threshold and rank 1 longer; on a
-    GPU also those that a whole timing has made.
+def near_the_thresholds(_: Any) -> list[Any]:
+    """The ways in which calls are timed that rank 0 finds shorter than a threshold and rank 1 longer; on a GPU also
+    the number of calls that a whole timing has made.
     """
-    watch = Stopwatch(
-        open_heap(1 << 20, dist.new_group(backend="gloo")),
-        machine(),
-        FEW_POLLS << 6 if machine().is_interpreter else FEW_POLLS << 12,
-    )
-    seconds = HOST_AHEAD_FROM * (1.5 if dist.get_rank() else 0.5)
-    numbers = [watch._host_calls(seconds)]
+    polls = FEW_POLLS << (6 if machine().is_interpreter else 12)
+    watch = Stopwatch(open_heap(1 << 20, dist.new_group(backend="gloo")), machine(), polls)
+    share = 1.5 if dist.get_rank() else 0.5
+    found: list[Any] = [watch._way_of(HOST_AHEAD_FROM * share), watch._way_of(BACK_TO_BACK_FROM * share)]
     if not machine().is_interpreter:
-        cycles, made = int(seconds * watch.clock() * 1e6), []
+        cycles, made = int(HOST_AHEAD_FROM * share * watch.clock() * 1e6), []
 
         def call() -> None:
             made.append(None)
             torch.cuda._sleep(cycles)
 
         watch.time(call, warmup=1, iterations=2)
-        numbers.append(len(made))
-    return numbers
+        found.append(len(made))
+    return found

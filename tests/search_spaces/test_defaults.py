@@ -28,7 +28,14 @@ def gathers(world_size: int) -> Iterator[Any]:
     ):
         rows = -(-m // world_size) * world_size if layout == "rows" else m
         yield workload("all_gather_gemm").problem_type(
-            m=rows, n=n_local * world_size, k=k, dtype=dtype, layout=layout, world_size=world_size
+            m=rows,
+            n=n_local * world_size,
+            k=k,
+            dtype=dtype,
+            layout=layout,
+            world_size=world_size,
+            epilogue="swiglu" if m == 64 else "none",
+            b_order="nk" if k == 2880 else "kn",
         )
 
 

@@ -14,17 +14,18 @@ from autotune.cli import output, session
 from autotune.cli.entry_text import entry_title
 from autotune.cli.options import Database, Json, Output, Request, one_of
 from autotune.cli.wanted import Wanted
-from autotune.db import Entry
+from autotune.db import CacheKey, Entry
 from autotune.errors import InputError, NoDatabase
 from autotune.report.figures import dashed, microseconds, problem_text
 from autotune.report.order import fields_in_order
 from autotune.suggestion import did_you_mean
+from autotune.workloads import Workload
 
 if TYPE_CHECKING:
     from autotune.db import Store
     from autotune.sharing import Here, Review
 
-FORMATS = ("json", "t4", "vllm", "optuna")
+FORMATS = ("json", "t4", "vllm", "optuna", "thresholds")
 
 Format = Annotated[
     str,
@@ -32,7 +33,7 @@ Format = Annotated[
         "--format",
         **one_of(FORMATS),
         help="json: configs for tune import; t4: the trials of one study; vllm: configs by size, as vLLM keeps "
-        "them; optuna: studies and trials for optuna-dashboard.",
+        "them; optuna: studies and trials for optuna-dashboard; thresholds: the winning mode by size.",
     ),
 ]
 By = Annotated[
@@ -107,6 +108,9 @@ def write(wanted: Wanted, format: str, file: Path | None, by: str | None, db: st
         if format == "optuna":
             _to_optuna(store, entries, file)
             return
+        if format == "thresholds":
+            output.write(_thresholds(store, entries, wanted), file, "the winning modes")
+            return
         if format == "vllm":
             text, left_out = sharing.to_sizes(entries, by)
             output.write(text, file, "configs by size")
@@ -118,6 +122,16 @@ def write(wanted: Wanted, format: str, file: Path | None, by: str | None, db: st
     if not trials:
         raise InputError(f"{entry_title(entry)} was imported; its trials are in the database it was tuned in")
     output.write(sharing.to_t4(entry, trials), file, _counted(len(trials), "trial"))
+
+
+def _thresholds(store: Store, entries: Sequence[Entry], wanted: Wanted) -> str:
+    from autotune.report.order import known_workload
+    from autotune.report.page import finished, thresholds
+
+    def workload_of(key: CacheKey) -> Workload | None:
+        return wanted.workload or (None if key.is_kernel else known_workload(key.workload))
+
+    return thresholds(finished(store, each, workload_of(each.key)) for each in entries)
 
 
 def _to_optuna(store: Store, entries: Sequence[Entry], file: Path | None) -> None:

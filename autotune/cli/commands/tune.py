@@ -17,7 +17,13 @@ from autotune.machine import Machine
 from autotune.outcome import DEFAULT_REGIME, regime_of
 from autotune.problem import Problem
 
-Seconds = Annotated[str | None, typer.Option("--budget", metavar="TIME", help="Stop after this time: 90s, 5m, 1.5h.")]
+Seconds = Annotated[
+    str | None,
+    typer.Option(
+        "--budget", metavar="TIME",
+        help="Time for search and finals, once ranks have started and baselines are measured: 90s, 5m, 1.5h.",
+    ),
+]  # fmt: skip
 Trials = Annotated[int | None, typer.Option("--trials", metavar="N", help="Stop after N configs.")]
 Effort = Annotated[
     str | None,

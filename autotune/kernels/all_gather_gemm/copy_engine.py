@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 
 from autotune.heap.arena import SymmetricHeap
+from autotune.kernels.all_gather_gemm.activation import multiply_and_activate
 from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
 from autotune.kernels.all_gather_gemm.scratch import Scratch
-from autotune.kernels.gemm.library import multiply
 from autotune.kernels.launching.gemm import GemmTensors
 from autotune.kernels.launching.plan import Launch
 from autotune.kernels.launching.streams import on, side_stream, wait
@@ -21,8 +21,9 @@ class CopyEngine:
 
     def __init__(
         self, problem: AllGatherGemm, tensors: GemmTensors, scratch: Scratch, launches: list[Launch],
-        heap: SymmetricHeap, *, transfer_rows: int, streams: int,
+        heap: SymmetricHeap, returned: torch.Tensor | None, *, transfer_rows: int, streams: int,
     ) -> None:  # fmt: skip
+        """Where the gathered A is ``returned``, that is the inbox."""
         rows, _ = problem.shard
         self._problem, self._tensors = problem, tensors
         self._enter, self._exit = launches
@@ -30,7 +31,8 @@ class CopyEngine:
         # What our GEMM reads, and the scales that it reads.
         self._own = (tensors.a, tensors.scale_a, tensors.c[own])
         self._chunks = []
-        moved = [(tensors.a, scratch.inbox)]
+        moved = [(tensors.a, scratch.inbox if returned is None else returned)]
+        self._returned = None if returned is None else returned[own]
         if scratch.scale_inbox is not None:
             assert tensors.scale_a is not None
             moved.append((tensors.scale_a, scratch.scale_inbox))
@@ -55,6 +57,9 @@ class CopyEngine:
             self._multiply(*self._own)
         self._enter.run()
         wait([self._copying], [main])
+        if self._returned is not None:
+            with on(self._copying):
+                self._returned.copy_(self._tensors.a)
         for number, (copies, operands) in enumerate(self._chunks, start=1):
             with on(self._copying):
                 for inbox, remote in copies:
@@ -68,4 +73,4 @@ class CopyEngine:
         wait([main], self._multiplying)
 
     def _multiply(self, a: torch.Tensor, scale_a: torch.Tensor | None, out: torch.Tensor) -> None:
-        multiply(self._problem, a, scale_a, self._tensors, out, self._tensors.bias)
+        multiply_and_activate(self._problem, a, scale_a, self._tensors, out)

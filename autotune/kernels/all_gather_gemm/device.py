@@ -20,6 +20,7 @@ import triton.language as tl
 from autotune.kernels.all_gather_gemm.push import place_of, scale_place_of
 from autotune.kernels.primitives import trace as traces
 from autotune.kernels.primitives.counters import arrive, end_phase, finish, read_epoch, wait_for_all
+from autotune.kernels.primitives.gated import PLAIN
 from autotune.kernels.primitives.scales import ROW, scaled
 from autotune.kernels.primitives.splits import join_splits, split_range
 from autotune.kernels.primitives.tiles import accumulate, load_a, load_b, store_tile, swizzle
@@ -76,7 +77,7 @@ def gather_gemm_kernel(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     TMA: tl.constexpr, B_TRANSPOSED: tl.constexpr, EVEN_K: tl.constexpr,
     BIAS: tl.constexpr, FLATTEN: tl.constexpr, PROXY_FENCE: tl.constexpr, SCALES: tl.constexpr, PROMOTE: tl.constexpr,
-    BARRIER: tl.constexpr,
+    BARRIER: tl.constexpr, EPILOGUE: tl.constexpr = PLAIN, HALVES: tl.constexpr = False,
 ):  # fmt: skip
     """C [M, N] = all_gather(A) @ B [K, N] + bias, reading remote rows from the inbox as their units arrive.
 
@@ -176,8 +177,9 @@ def gather_gemm_kernel(
             if PRELOAD:
                 # The first step of B is on its way while we wait; with deep steps and splits that is all of it.
                 b_tile = load_b(
-                    b, N, first_k, end_k, n * BLOCK_N, stride_bk, stride_bn, BLOCK_N, BLOCK_K, TMA, B_TRANSPOSED
-                )
+                    b, N, first_k, end_k, n * BLOCK_N, stride_bk, stride_bn, BLOCK_N, BLOCK_K, TMA, B_TRANSPOSED,
+                    HALVES,
+                )  # fmt: skip
             for chunk in range(CHUNKS):
                 low, high = chunk_of(chunk, rank, K, WORLD, CHUNKS, ROWS)
                 low = tl.maximum(low, first_k)
@@ -207,18 +209,22 @@ def gather_gemm_kernel(
                     acc = accumulate(
                         acc, inbox, base_row + row + late, SLOTS * M, K, b, N, n * BLOCK_N, stride_bk, stride_bn,
                         low, high, BLOCK_M, BLOCK_N, BLOCK_K, TMA, B_TRANSPOSED, EVEN_K,
-                        scales, scale_b, SCALES, PROMOTE,
+                        scales, scale_b, SCALES, PROMOTE, HALVES,
                     )  # fmt: skip
             acc = scaled(
                 acc, scales, scale_row + row + (waited if SCALES == ROW else 0), scale_rows, scale_b, n * BLOCK_N, N,
-                BLOCK_M, BLOCK_N, SCALES,
+                BLOCK_M, BLOCK_N, SCALES, HALVES,
             )  # fmt: skip
             if SPLITS == 1:
-                store_tile(acc, c, row, n * BLOCK_N, M, N, bias, BLOCK_M, BLOCK_N, TMA, BIAS)
+                store_tile(
+                    acc, c, row, n * BLOCK_N, M, N, bias, BLOCK_M, BLOCK_N, TMA, BIAS, EPILOGUE, HALVES
+                )  # fmt: skip
             else:
                 acc, whole = join_splits(acc, partials, tickets, tile, split, SPLITS, BLOCK_M, BLOCK_N)
                 if whole:
-                    store_tile(acc, c, row, n * BLOCK_N, M, N, bias, BLOCK_M, BLOCK_N, TMA, BIAS)
+                    store_tile(
+                        acc, c, row, n * BLOCK_N, M, N, bias, BLOCK_M, BLOCK_N, TMA, BIAS, EPILOGUE, HALVES
+                    )  # fmt: skip
             traces.end(trace, traces.TILE, turn - begin)
     else:
         own_m = shard_rows // BLOCK_M
@@ -232,9 +238,15 @@ def gather_gemm_kernel(
             acc = accumulate(
                 acc, a, m * BLOCK_M, shard_rows, K, b, N, n * BLOCK_N, stride_bk, stride_bn,
                 0, K, BLOCK_M, BLOCK_N, BLOCK_K, TMA, B_TRANSPOSED, EVEN_K, own_scales, scale_b, SCALES, PROMOTE,
+                HALVES,
             )  # fmt: skip
-            acc = scaled(acc, own_scales, m * BLOCK_M, shard_rows, scale_b, n * BLOCK_N, N, BLOCK_M, BLOCK_N, SCALES)
-            store_tile(acc, c, rank * shard_rows + m * BLOCK_M, n * BLOCK_N, M, N, bias, BLOCK_M, BLOCK_N, TMA, BIAS)
+            acc = scaled(
+                acc, own_scales, m * BLOCK_M, shard_rows, scale_b, n * BLOCK_N, N, BLOCK_M, BLOCK_N, SCALES, HALVES
+            )  # fmt: skip
+            store_tile(
+                acc, c, rank * shard_rows + m * BLOCK_M, n * BLOCK_N, M, N, bias, BLOCK_M, BLOCK_N, TMA, BIAS,
+                EPILOGUE, HALVES,
+            )  # fmt: skip
             traces.end(trace, traces.TILE, turn - begin)
         for turn in tl.range(middle, end, flatten=FLATTEN):
             tile = tile_of(turn, worker, pid, early, head_start, workers, programs) - own
@@ -265,12 +277,15 @@ def gather_gemm_kernel(
                 acc = accumulate(
                     acc, inbox, base_row + row + late, SLOTS * M, K, b, N, n * BLOCK_N, stride_bk, stride_bn,
                     low, high, BLOCK_M, BLOCK_N, BLOCK_K, TMA, B_TRANSPOSED, EVEN_K, scales, scale_b, SCALES, PROMOTE,
+                    HALVES,
                 )  # fmt: skip
             acc = scaled(
                 acc, scales, scale_row + row + (waited if SCALES == ROW else 0), scale_rows, scale_b, n * BLOCK_N, N,
-                BLOCK_M, BLOCK_N, SCALES,
+                BLOCK_M, BLOCK_N, SCALES, HALVES,
             )  # fmt: skip
-            store_tile(acc, c, row, n * BLOCK_N, M, N, bias, BLOCK_M, BLOCK_N, TMA, BIAS)
+            store_tile(
+                acc, c, row, n * BLOCK_N, M, N, bias, BLOCK_M, BLOCK_N, TMA, BIAS, EPILOGUE, HALVES
+            )  # fmt: skip
             traces.end(trace, traces.TILE, turn - begin)
 
     last_out = finish(epoch_counter, finishing)

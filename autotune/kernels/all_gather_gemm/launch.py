@@ -16,14 +16,14 @@ from autotune.heap.arena import SymmetricHeap
 from autotune.kernels.all_gather_gemm.copy_engine import CopyEngine
 from autotune.kernels.all_gather_gemm.device import FETCH, NONE, PUSH, gather_gemm_kernel
 from autotune.kernels.all_gather_gemm.library import bulk_synchronous, gather_and_multiply
-from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
+from autotune.kernels.all_gather_gemm.problem import EPILOGUES, AllGatherGemm
 from autotune.kernels.all_gather_gemm.pull import pull_gemm_kernel
-from autotune.kernels.all_gather_gemm.push import gather_kernel, push_kernel
+from autotune.kernels.all_gather_gemm.push import gather_kernel, push_kernel, return_kernel
 from autotune.kernels.all_gather_gemm.scratch import Scratch
 from autotune.kernels.gemm.problem import blocks
 from autotune.kernels.launching.contract import Call, Kernels
 from autotune.kernels.launching.empty import empty_launches
-from autotune.kernels.launching.gemm import GemmKnobs, GemmTensors
+from autotune.kernels.launching.gemm import GemmKnobs, GemmTensors, readable
 from autotune.kernels.launching.graphs import graphed
 from autotune.kernels.launching.plan import Launch, in_order
 from autotune.kernels.launching.streams import side_stream
@@ -39,6 +39,17 @@ MOST_SPLIT_ROW = 64
 
 READ_BY_PEERS = ("pull", "pull_staged", "copy_engine")
 """Modes whose peers read our shard where it lies: at the same place on the symmetric heap on every rank."""
+
+
+BLOCK = 2048
+"""Elements that a program copies of the gathered A."""
+
+
+@dataclass(frozen=True)
+class GatherTensors(GemmTensors):
+    """With the gathered A, [m, k], where it is a result."""
+
+    gathered: torch.Tensor | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,12 +72,15 @@ GatherCall = Call[AllGatherGemm, AllGatherGemmKnobs, GemmTensors, Scratch]
 class AllGatherGemmKernels(Kernels[AllGatherGemm, AllGatherGemmKnobs, GemmTensors, Scratch]):
     knobs = AllGatherGemmKnobs
     tensors_type = GemmTensors
-    results = ("c",)
+    results: tuple[str, ...] = ("c",)
 
     def tensors(self, problem: AllGatherGemm, shared: Allocate, own: Allocate) -> GemmTensors:
         """A's shard lies on the heap if the problem says so."""
         a = (shared if problem.in_place else own)(problem.shard, OPERAND_DTYPES[problem.dtype])
-        return GemmTensors.allocate(problem, a, (problem.k, problem.n_local), (problem.m, problem.n_local), own)
+        gemm = GemmTensors.allocate(problem, a, (problem.k, problem.n_local), (problem.m, problem.columns), own)
+        if not problem.gathered:
+            return gemm
+        return GatherTensors(**vars(gemm), gathered=own((problem.m, problem.k), a.dtype))
 
     def scratch(
         self, problem: AllGatherGemm, knobs: AllGatherGemmKnobs, machine: Machine, shared: Allocate, own: Allocate
@@ -102,7 +116,8 @@ class AllGatherGemmKernels(Kernels[AllGatherGemm, AllGatherGemmKnobs, GemmTensor
 
     def plan(self, call: GatherCall) -> list[Launch]:
         """A push in its own launch comes before the GEMM. ``copy_engine``: the launch before its copies, and the one
-        after. ``own_collective``: the launch before its GEMM.
+        after. ``own_collective``: the launch before its GEMM. Where the gathered A is a result, our GEMM is followed by
+        the launch that copies it.
         """
         mode, scratch = call.knobs.mode, call.scratch
         if mode == "pull":
@@ -111,26 +126,41 @@ class AllGatherGemmKernels(Kernels[AllGatherGemm, AllGatherGemmKnobs, GemmTensor
             return [_gather(call)]
         if mode == "copy_engine":
             return [_barrier(call, scratch.ready, finish=False), _barrier(call, scratch.done, finish=True)]
-        return _gather_gemm(call)
+        launches = _gather_gemm(call)
+        returned = returned_of(call.tensors)
+        return launches if returned is None else [*launches, _return(call, returned, launches[-1])]
 
     def run(self, call: GatherCall, launches: list[Launch], heap: SymmetricHeap) -> Run:
         """The library's GEMM after our launch, or between them; or the push on a stream beside the GEMM."""
         knobs = call.knobs
         if knobs.mode == "copy_engine":
             return CopyEngine(
-                call.problem, call.tensors, call.scratch, launches, heap,
+                call.problem, call.tensors, call.scratch, launches, heap, returned_of(call.tensors),
                 transfer_rows=knobs.transfer_rows, streams=knobs.gemm_streams,
             )  # fmt: skip
         if knobs.mode == "own_collective":
-            return functools.partial(gather_and_multiply, launches[0], call.problem, call.tensors, call.scratch)
+            returned = returned_of(call.tensors)
+            return functools.partial(
+                gather_and_multiply, launches[0], call.problem, call.tensors, call.scratch, returned
+            )
         if knobs.push_site == "side_stream" and heap.device.type == "cuda":
-            push, gemm = launches
-            return _SideStream(push, gemm, side_stream(heap, "push"))
+            push, *others = launches
+            return _SideStream(push, in_order(others), side_stream(heap, "push"))
         return in_order(launches)
+
+    def readable(
+        self, problem: AllGatherGemm, knobs: AllGatherGemmKnobs, name: str, operand: torch.Tensor
+    ) -> torch.Tensor:  # fmt: skip
+        """A is sent without gaps; but where peers read a copy of it anyway, that is made from A of any strides."""
+        if name == "a" and knobs.mode in READ_BY_PEERS and not problem.in_place:
+            return operand
+        return readable(name, operand)
 
     def library(self, call: Call[AllGatherGemm, AllGatherGemmKnobs, GemmTensors, None]) -> Run:
         """``bsp``"""
-        run = bulk_synchronous(call.problem, call.tensors, empty_launches(call.knobs.empty_launches))
+        run = bulk_synchronous(
+            call.problem, call.tensors, call.group, empty_launches(call.knobs.empty_launches), returned_of(call.tensors)
+        )
         return graphed(run) if call.knobs.launch == "graph" else run
 
     def read_by_peers(self, problem: AllGatherGemm, knobs: AllGatherGemmKnobs) -> tuple[int, int] | None:
@@ -142,7 +172,31 @@ class AllGatherGemmKernels(Kernels[AllGatherGemm, AllGatherGemmKnobs, GemmTensor
         return ("scale_a",) if problem.gathers_scales and knobs.mode in READ_BY_PEERS else ()
 
 
+class ReturningKernels(AllGatherGemmKernels):
+    """The same with the gathered A as a second result."""
+
+    tensors_type = GatherTensors
+    results = ("c", "gathered")
+
+
 KERNELS = AllGatherGemmKernels()
+RETURNING = ReturningKernels()
+
+
+def returned_of(tensors: GemmTensors) -> torch.Tensor | None:
+    """The tensor for the gathered A; None where it is no result."""
+    return tensors.gathered if isinstance(tensors, GatherTensors) else None
+
+
+def _return(call: GatherCall, returned: torch.Tensor, gemm: Launch) -> Launch:
+    """The copy of the gathered A behind the GEMM that has waited for it."""
+    problem, scratch = call.problem, call.scratch
+    arguments = {
+        "shard": call.tensors.a, "inbox_pointer": scratch.inbox, "returned": returned,
+        "epoch_counter": scratch.epoch_counter, "M": problem.m, "K": problem.k, "shard_rows": problem.shard[0],
+        "rank": call.rank, "GATHERED": gemm.arguments["GATHERED"], "SLOTS": call.knobs.slots, "BLOCK": BLOCK,
+    }  # fmt: skip
+    return Launch(return_kernel, problem.m * math.ceil(problem.k / BLOCK), arguments, {"num_warps": 8})
 
 
 def _hint(problem: AllGatherGemm) -> int:
@@ -206,6 +260,7 @@ def _gemm(call: GatherCall) -> dict[str, Any]:
     """Arguments of both GEMM kernels."""
     return {
         **call.knobs.common(call.problem, call.tensors), **_ranks(call), **_shard(call),
+        "EPILOGUE": EPILOGUES.index(call.problem.epilogue), "HALVES": call.problem.halves,
         "N": call.problem.n_local, "ready": call.scratch.ready, "done": call.scratch.done,
         "scale_a": None if call.problem.gathers_scales else call.tensors.scale_a,
     }  # fmt: skip
@@ -280,7 +335,7 @@ def _barrier(call: GatherCall, counters: torch.Tensor, finish: bool) -> Launch:
 class _SideStream:
     """The push on its own stream, the GEMM on the caller's; both are done before the caller's next work."""
 
-    def __init__(self, push: Launch, gemm: Launch, side: torch.cuda.Stream) -> None:
+    def __init__(self, push: Launch, gemm: Run, side: torch.cuda.Stream) -> None:
         self._push, self._gemm, self._side = push, gemm, side
 
     def __call__(self) -> None:
@@ -288,5 +343,5 @@ class _SideStream:
         self._side.wait_stream(main)
         with torch.cuda.stream(self._side):
             self._push.run()
-        self._gemm.run()
+        self._gemm()
         main.wait_stream(self._side)

@@ -1,13 +1,20 @@
-"""The problem: C = all_gather(A) @ B (+ bias), A sharded by rows or along K, B by columns."""
+"""The problem: C = all_gather(A) @ B (+ bias), then maybe SwiGLU; A sharded by rows or along K, B by columns."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from autotune.errors import InvalidProblem
 from autotune.kernels.gemm.problem import GemmProblem, blocks
 from autotune.problem import choice, flag, size
 
 LAYOUTS = ("rows", "k")
+
+EPILOGUES = ("none", "swiglu", "geglu", "geglu_tanh")
+"""What makes one column of C of two of the product: activation(gate) * up; ``geglu`` is exact, the other by tanh."""
+
+GATE_UP = ("halves", "interleaved")
+"""Gate and up in each rank's B: [gate, up], or in turns from column to column."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,6 +25,8 @@ class AllGatherGemm(GemmProblem):
     ``b_order`` kn: B is stored [k, n_local] row by row; nk: as the weight of a linear layer, [n_local, k].
     Scales per row, and per block in layout rows, lie beside A's shard and travel with its rows; those per row in layout
     k are the same on every rank.
+    With an ``epilogue`` B holds gate and up, and C [m, n / world_size / 2] is activation(gate) * up of the product and
+    its bias, in fp32.
     """
 
     workload = "all_gather_gemm"
@@ -28,11 +37,27 @@ class AllGatherGemm(GemmProblem):
     k: int = size("columns of the gathered A, rows of B")
     layout: str = choice("sharding of A: by rows, or along K", LAYOUTS, "rows")
     in_place: bool = flag("A's shard lies in the tensor of all_gather_shard, where peers read it without a copy")
+    gathered: bool = flag("also give back the gathered A, as a tensor of its own", late=True)
+    epilogue: str = choice(
+        "what follows the GEMM: SiLU or GELU (exact, or by tanh) of the gate, times up; C is half as wide as B",
+        EPILOGUES, "none", late=True,
+    )  # fmt: skip
+    gate_up: str = choice(
+        "gate and up in each rank's B: halves is [gate, up]; interleaved is gate, up, gate, up, …", GATE_UP, "halves",
+        late=True,
+    )  # fmt: skip
 
     def check(self) -> None:
         """Raise InvalidProblem if the sharding does not divide a dimension, or operands do not go together."""
         self.check_sharded("n", "m" if self.layout == "rows" else "k", note=f" (layout {self.layout})")
         self.check_operands(self.n_local, self.shard[1])
+        if self.gated and self.n_local % 2:
+            raise InvalidProblem(
+                f"n={self.n} on {self.world_size} ranks: with epilogue={self.epilogue} each rank's B has as many "
+                f"columns of the gate as of up, an even number; use {self.n + self.world_size}"
+            )
+        if self.gate_up != "halves" and not self.gated:
+            raise InvalidProblem(f"gate_up={self.gate_up}: B has gate and up only with an epilogue, such as swiglu")
 
     @property
     def rows_layout(self) -> bool:
@@ -41,6 +66,19 @@ class AllGatherGemm(GemmProblem):
     @property
     def n_local(self) -> int:
         return self.n // self.world_size
+
+    @property
+    def gated(self) -> bool:
+        return self.epilogue != "none"
+
+    @property
+    def halves(self) -> bool:
+        return self.gated and self.gate_up == "halves"
+
+    @property
+    def columns(self) -> int:
+        """Columns of C on each rank."""
+        return self.n_local // 2 if self.gated else self.n_local
 
     @property
     def shard(self) -> tuple[int, int]:

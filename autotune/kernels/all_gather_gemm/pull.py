@@ -7,8 +7,9 @@ import triton.language as tl
 
 from autotune.heap import device as heap
 from autotune.kernels.primitives.counters import arrive, finish, read_epoch, wait_for_all
+from autotune.kernels.primitives.gated import PLAIN, tile_columns
 from autotune.kernels.primitives.scales import BLOCK, ROW, SIDE, block_scale_b, scaled, scaled_columns
-from autotune.kernels.primitives.tiles import store_tile, swizzle
+from autotune.kernels.primitives.tiles import load_b_by_tma, store_tile, swizzle
 
 
 @triton.jit(do_not_specialize=["M", "shard_rows", "group_m", "rank", "spin_limit"])
@@ -20,6 +21,7 @@ def pull_gemm_kernel(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     TMA: tl.constexpr, B_TRANSPOSED: tl.constexpr, EVEN_K: tl.constexpr,
     BIAS: tl.constexpr, HINT: tl.constexpr, SCALES: tl.constexpr, PROMOTE: tl.constexpr,
+    EPILOGUE: tl.constexpr = PLAIN, HALVES: tl.constexpr = False,
 ):  # fmt: skip
     """The paper's consumer-driven kernel: every tile of A is loaded from its owner, again for each column of tiles.
 
@@ -41,7 +43,7 @@ def pull_gemm_kernel(
         m, n = swizzle(tile, tiles_m, tiles_n, group_m)
         row = (m + own_m) % tiles_m * BLOCK_M
         rows = tl.minimum(row + tl.arange(0, BLOCK_M), M - 1)
-        columns = (n * BLOCK_N + tl.arange(0, BLOCK_N)) % N
+        columns = tile_columns(n * BLOCK_N, N, BLOCK_N, HALVES) % N
         ks = tl.arange(0, BLOCK_K)
         acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
         for segment in range(segments):
@@ -72,10 +74,7 @@ def pull_gemm_kernel(
                         a_pointers, rank, source, heap_bases, mask=ks[None, :] < width - k, other=0.0, hint=(1, HINT)
                     )
                 if TMA:
-                    if B_TRANSPOSED:
-                        b_tile = b.load([n * BLOCK_N, first_k + k]).T
-                    else:
-                        b_tile = b.load([first_k + k, n * BLOCK_N])
+                    b_tile = load_b_by_tma(b, first_k + k, n * BLOCK_N, BLOCK_N, BLOCK_K, B_TRANSPOSED, HALVES)
                 else:
                     if EVEN_K:
                         b_tile = tl.load(b_pointers)
@@ -85,7 +84,7 @@ def pull_gemm_kernel(
                 if SCALES == BLOCK:
                     factors = heap.load(scale_pointers + k // SIDE, rank, source, heap_bases)
                     at = first_k + k
-                    factors = factors * block_scale_b(scale_b, at, scale_pitch, n * BLOCK_N, N, BLOCK_N)
+                    factors = factors * block_scale_b(scale_b, at, scale_pitch, n * BLOCK_N, N, BLOCK_N, HALVES)
                     acc += tl.dot(a_tile, b_tile) * factors
                 else:
                     acc = tl.dot(a_tile, b_tile, acc, input_precision="ieee", max_num_imprecise_acc=PROMOTE)
@@ -96,10 +95,10 @@ def pull_gemm_kernel(
             else:
                 owner = (rows // shard_rows)[:, None]
             acc *= heap.load((scale_shard + rows % shard_rows + late * 4)[:, None], rank, owner, heap_bases)
-            acc = scaled_columns(acc, scale_b, n * BLOCK_N, N, BLOCK_N)
+            acc = scaled_columns(acc, scale_b, n * BLOCK_N, N, BLOCK_N, HALVES)
         else:
-            acc = scaled(acc, scale_a, row, M, scale_b, n * BLOCK_N, N, BLOCK_M, BLOCK_N, SCALES)
-        store_tile(acc, c, row, n * BLOCK_N, M, N, bias, BLOCK_M, BLOCK_N, TMA, BIAS)
+            acc = scaled(acc, scale_a, row, M, scale_b, n * BLOCK_N, N, BLOCK_M, BLOCK_N, SCALES, HALVES)
+        store_tile(acc, c, row, n * BLOCK_N, M, N, bias, BLOCK_M, BLOCK_N, TMA, BIAS, EPILOGUE, HALVES)
     if finish(epoch_counter, programs):
         heap.signal_each(done + rank, rank, heap_bases, WORLD, 0)
         wait_for_all(done, epoch + 1, status, spin_limit, WORLD)

@@ -75,3 +75,24 @@ def gather_kernel(
     )  # fmt: skip
     if finish(epoch_counter, programs):
         wait_for_all(arrivals, (epoch + 1) * programs, status, spin_limit, WORLD)
+
+
+@triton.jit(do_not_specialize=["M", "shard_rows", "rank"])
+def return_kernel(
+    shard, inbox_pointer, returned, epoch_counter, M, K, shard_rows, rank,
+    GATHERED: tl.constexpr, SLOTS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Copy what the launch before has gathered, [M, K]; our own rows from the shard unless they are GATHERED, too.
+
+    It comes before our next launch, hence before anything that tells a peer that it may push into this slot again.
+    """
+    blocks = tl.cdiv(K, BLOCK)
+    row = (tl.program_id(0) // blocks).to(tl.int64)
+    column = tl.program_id(0) % blocks * BLOCK + tl.arange(0, BLOCK)
+    inside = column < K
+    slot = (read_epoch(epoch_counter) - 1) & (SLOTS - 1)
+    source = inbox_pointer + (slot * M + row) * K
+    if not GATHERED:
+        if row // shard_rows == rank:
+            source = shard + (row - rank * shard_rows) * K
+    tl.store(returned + row * K + column, tl.load(source + column, mask=inside), mask=inside)

@@ -92,10 +92,6 @@ class AllReduceNormKernels(Kernels[AllReduceNorm, NormKnobs, Tensors, Scratch]):
     tensors_type = Tensors
     results = ("normed", "total")
 
-    def __init__(self, *, in_place: bool = False) -> None:
-        """``in_place``: the library's all-reduce may overwrite X, which otherwise is copied first."""
-        self._in_place = in_place
-
     def tensors(self, problem: AllReduceNorm, shared: Allocate, own: Allocate) -> Tensors:
         shape, dtype = (problem.m, problem.n), TORCH_DTYPES[problem.dtype]
         return Tensors(
@@ -132,7 +128,7 @@ class AllReduceNormKernels(Kernels[AllReduceNorm, NormKnobs, Tensors, Scratch]):
     def plan(self, call: NormCall) -> list[Launch]:
         problem, knobs, scratch = call.problem, call.knobs, call.scratch
         if knobs.mode == "library_collective":
-            return [norm_launch(problem, knobs, call.tensors, self._summed(call.tensors))]
+            return [norm_launch(problem, knobs, call.tensors, _summed(problem, call.tensors))]
         blocks, arguments = _blocks(problem, knobs), _arguments(problem, knobs, call.tensors)
         arguments |= {
             "inbox": scratch.inbox, "sums": scratch.sums, "rank": call.rank, "heap_bases": call.bases,
@@ -148,7 +144,7 @@ class AllReduceNormKernels(Kernels[AllReduceNorm, NormKnobs, Tensors, Scratch]):
         (launch,) = launches
 
         def reduce_then_norm() -> None:
-            self._all_reduce(call.tensors)
+            _all_reduce(call.problem, call.tensors, call.group)
             launch.run()
 
         return graphed(reduce_then_norm) if call.knobs.launch == "graph" else reduce_then_norm
@@ -161,19 +157,23 @@ class AllReduceNormKernels(Kernels[AllReduceNorm, NormKnobs, Tensors, Scratch]):
         tensors, problem = call.tensors, call.problem
 
         def run() -> None:
-            library_norm(problem, tensors, self._all_reduce(tensors))
+            library_norm(problem, tensors, _all_reduce(problem, tensors, call.group))
 
         return graphed(run) if call.knobs.launch == "graph" else run
 
-    def _summed(self, tensors: Tensors) -> torch.Tensor:
-        return tensors.x if self._in_place else tensors.total
 
-    def _all_reduce(self, tensors: Tensors) -> torch.Tensor:
-        summed = self._summed(tensors)
-        if not self._in_place:
-            summed.copy_(tensors.x)
-        torch.distributed.all_reduce(summed)
-        return summed
+def _summed(problem: AllReduceNorm, tensors: Tensors) -> torch.Tensor:
+    """The tensor in which the library's all-reduce leaves its sum."""
+    return tensors.x if problem.in_place else tensors.total
+
+
+def _all_reduce(problem: AllReduceNorm, tensors: Tensors, group: Any) -> torch.Tensor:
+    """The library's, which knows no result apart from its operand: X is copied unless it may be overwritten."""
+    summed = _summed(problem, tensors)
+    if not problem.in_place:
+        summed.copy_(tensors.x)
+    torch.distributed.all_reduce(summed, group=group)
+    return summed
 
 
 def norm_launch(problem: AllReduceNorm, knobs: NormKnobs, tensors: Tensors, summed: torch.Tensor) -> Launch:

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from autotune.errors import InvalidProblem
-from autotune.problem import Problem, number, size
+from autotune.problem import Problem, flag, number, size
 
 SLOTS = 2
 """Inboxes used in turn, see ``device``."""
@@ -36,6 +36,7 @@ class AllReduceNorm(Problem):
     m: int = size("rows: tokens")
     n: int = size("columns: the hidden size")
     eps: float = number("added to a row's mean square", 1e-6)
+    in_place: bool = flag("the library's all-reduce may overwrite X, which it copies otherwise", late=True)
 
     def check(self) -> None:
         """Raise InvalidProblem if a program cannot hold a row."""

@@ -139,7 +139,7 @@ class FlashDecodeKernels(Kernels[FlashDecode, FlashDecodeKnobs, Tensors, Scratch
         """Collective for ``bsp`` as a CUDA graph."""
         if call.knobs.mode != "bsp":
             return in_order(launches)
-        run: Run = functools.partial(_bulk_synchronous, launches, call.scratch)
+        run: Run = functools.partial(_bulk_synchronous, launches, call.scratch, call.group)
         return graphed(run) if call.knobs.launch == "graph" else run
 
     def has_collective(self, knobs: FlashDecodeKnobs) -> bool:
@@ -150,15 +150,15 @@ class FlashDecodeKernels(Kernels[FlashDecode, FlashDecodeKnobs, Tensors, Scratch
 KERNELS = FlashDecodeKernels()
 
 
-def _bulk_synchronous(launches: list[Launch], scratch: Scratch) -> None:
+def _bulk_synchronous(launches: list[Launch], scratch: Scratch, group: Any) -> None:
     in_order(launches[:-1])()
-    gather(scratch)
+    gather(scratch, group)
     launches[-1].run()
 
 
-def gather(scratch: Scratch) -> None:
+def gather(scratch: Scratch, group: Any = None) -> None:
     """The library's all-gather of the records."""
-    torch.distributed.all_gather_into_tensor(scratch.inbox.buffer, scratch.mine.buffer)
+    torch.distributed.all_gather_into_tensor(scratch.inbox.buffer, scratch.mine.buffer, group)
 
 
 def _delivery(knobs: FlashDecodeKnobs) -> Any:

@@ -21,10 +21,22 @@ def multiply(
     """Out = a @ B (+ bias), of fp8 each times its scales."""
     if scale_a is not None:
         _multiply_scaled(problem, a, scale_a, tensors, out, bias)
+    elif out.dtype != a.dtype:
+        _multiply_wide(a, tensors.b, out, bias)
     elif bias is None:
         torch.matmul(a, tensors.b, out=out)
     else:
         torch.addmm(bias, a, tensors.b, out=out)
+
+
+def _multiply_wide(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, bias: torch.Tensor | None) -> None:
+    """A product in fp32 of operands of 16 bits, which torch has on NVIDIA GPUs alone."""
+    if out.is_cuda and torch.version.cuda:
+        torch.mm(a, b, out_dtype=out.dtype, out=out)
+    else:
+        torch.matmul(a.to(out.dtype), b.to(out.dtype), out=out)
+    if bias is not None:
+        out.add_(bias)
 
 
 def _multiply_scaled(

@@ -12,6 +12,8 @@ from autotune.problem import Problem, choice, flag
 
 B_ORDERS = ("kn", "nk")
 
+RESIDUAL = "add a residual of the result's shape and type, before the result is rounded"
+
 LIBRARY_MULTIPLE = 16
 """Columns and depth of an fp8 GEMM are multiples of this: the library takes no others, and neither do vector loads."""
 
@@ -43,6 +45,21 @@ class GemmProblem(Problem):
     def gemm(self) -> tuple[int, int, int]:
         """Rows, columns and depth of one rank's GEMM."""
         raise NotImplementedError
+
+    @property
+    def residual(self) -> bool:
+        """True if a residual is added to the result."""
+        return False
+
+    @property
+    def gated(self) -> bool:
+        """True if B has gate and up, so that the result has half as many columns as their product."""
+        return False
+
+    @property
+    def halves(self) -> bool:
+        """True if the gate is one half of B's columns and up the other."""
+        return False
 
     @property
     def b_dtype(self) -> str:

@@ -33,7 +33,7 @@ from autotune.kernels.primitives.exchange import inside_tile, read_tile, send_ti
 from autotune.kernels.primitives.ll import ll_flag
 from autotune.kernels.primitives.scales import scaled
 from autotune.kernels.primitives.splits import join_splits, split_range
-from autotune.kernels.primitives.tiles import accumulate, add_bias, store_tile, swizzle
+from autotune.kernels.primitives.tiles import accumulate, add_bias, add_residual, store_tile, swizzle
 
 ONE_SHOT = tl.constexpr(0)
 TWO_SHOT = tl.constexpr(1)
@@ -102,11 +102,12 @@ def share_part(
 
 @triton.jit
 def combine(
-    c, bias, m, n, M, N, tile, tiles, epoch, rank, inbox, results, arrivals, returns, heap_bases, status, spin_limit,
-    TYPE: tl.constexpr, WORLD: tl.constexpr, MODE: tl.constexpr, LL: tl.constexpr,
+    c, bias, residual, m, n, M, N, tile, tiles, epoch, rank, inbox, results, arrivals, returns, heap_bases, status,
+    spin_limit, TYPE: tl.constexpr, WORLD: tl.constexpr, MODE: tl.constexpr, LL: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BIAS: tl.constexpr,
 ):  # fmt: skip
-    """Wait for the parts of tile (m, n), number ``tile``, and store their sum + bias into our C, rounded once more.
+    """Wait for the parts of tile (m, n), number ``tile``, and store their sum + bias + residual (None: without) into
+    our C, rounded once more.
 
     C is stored through pointers even where operands come by TMA: the launch ends sooner after a small tile.
     """
@@ -127,6 +128,8 @@ def combine(
             )  # fmt: skip
             if BIAS:
                 total = add_bias(total, bias, n * BLOCK_N, N, BLOCK_N)
+            if residual is not None:
+                total = add_residual(total, residual, m * BLOCK_M, n * BLOCK_N, M, N, BLOCK_M, BLOCK_N)
             deliver(
                 total, results, here, returns + here, rank, epoch, rank, heap_bases, rows, TYPE,
                 WORLD, WORLD, LL, BLOCK_M, BLOCK_N,
@@ -134,7 +137,10 @@ def combine(
         acc = collect(
             results, here, 0, returns + here, epoch, status, spin_limit, rows, TYPE, 1, LL, BLOCK_M, BLOCK_N
         )  # fmt: skip
-    store_tile(acc, c, m * BLOCK_M, n * BLOCK_N, M, N, bias, BLOCK_M, BLOCK_N, False, BIAS and MODE != TWO_SHOT)
+    store_tile(
+        acc, c, m * BLOCK_M, n * BLOCK_N, M, N, bias, BLOCK_M, BLOCK_N, False, BIAS and MODE != TWO_SHOT,
+        residual=residual if MODE != TWO_SHOT else None,
+    )  # fmt: skip
 
 
 @triton.jit
@@ -146,7 +152,7 @@ def keep_part(acc, parts, tile, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
 
 @triton.jit
 def exchange_part(
-    c, bias, parts, M, N, tile, group_m, epoch, rank, inbox, results, arrivals, returns, heap_bases, status,
+    c, bias, residual, parts, M, N, tile, group_m, epoch, rank, inbox, results, arrivals, returns, heap_bases, status,
     spin_limit, TYPE: tl.constexpr, WORLD: tl.constexpr, MODE: tl.constexpr, LL: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BIAS: tl.constexpr,
 ):  # fmt: skip
@@ -160,28 +166,28 @@ def exchange_part(
         WORLD, MODE, LL, BLOCK_M, BLOCK_N,
     )  # fmt: skip
     combine(
-        c, bias, m, n, M, N, tile, tiles_m * tiles_n, epoch, rank, inbox, results, arrivals, returns, heap_bases,
-        status, spin_limit, TYPE, WORLD, MODE, LL, BLOCK_M, BLOCK_N, BIAS,
+        c, bias, residual, m, n, M, N, tile, tiles_m * tiles_n, epoch, rank, inbox, results, arrivals, returns,
+        heap_bases, status, spin_limit, TYPE, WORLD, MODE, LL, BLOCK_M, BLOCK_N, BIAS,
     )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["M", "group_m", "finishing", "rank", "spin_limit"])
 def all_reduce_kernel(
-    c, bias, inbox, results, parts, M, N, group_m, finishing, rank, heap_bases, epoch_counter, arrivals, returns,
-    status, spin_limit, TYPE: tl.constexpr, WORLD: tl.constexpr, MODE: tl.constexpr, LL: tl.constexpr,
+    c, bias, residual, inbox, results, parts, M, N, group_m, finishing, rank, heap_bases, epoch_counter, arrivals,
+    returns, status, spin_limit, TYPE: tl.constexpr, WORLD: tl.constexpr, MODE: tl.constexpr, LL: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BIAS: tl.constexpr,
 ):  # fmt: skip
     """The all-reduce behind a GEMM, a launch of its own; a tile a program."""
     exchange_part(
-        c, bias, parts, M, N, tl.program_id(0), group_m, wide_epoch(epoch_counter), rank, inbox, results, arrivals,
-        returns, heap_bases, status, spin_limit, TYPE, WORLD, MODE, LL, BLOCK_M, BLOCK_N, BIAS,
+        c, bias, residual, parts, M, N, tl.program_id(0), group_m, wide_epoch(epoch_counter), rank, inbox, results,
+        arrivals, returns, heap_bases, status, spin_limit, TYPE, WORLD, MODE, LL, BLOCK_M, BLOCK_N, BIAS,
     )  # fmt: skip
     finish_unordered(epoch_counter, finishing, tl.program_id(0) < 0)  # the first is in the launch before
 
 
 @triton.jit(do_not_specialize=["M", "group_m", "gemm_programs", "finishing", "rank", "spin_limit"])
 def gemm_all_reduce_kernel(
-    a, b, c, bias, scale_a, scale_b, inbox, results, parts, partials, tickets,
+    a, b, c, bias, residual, scale_a, scale_b, inbox, results, parts, partials, tickets,
     M, N, K, stride_bk, stride_bn, group_m, gemm_programs, finishing, rank,
     heap_bases, epoch_counter, arrivals, returns, ready, phase, trace, status, spin_limit, TYPE: tl.constexpr,
     WORLD: tl.constexpr, MODE: tl.constexpr, LL: tl.constexpr, SEPARATE: tl.constexpr, SPLITS: tl.constexpr,
@@ -189,7 +195,7 @@ def gemm_all_reduce_kernel(
     TMA: tl.constexpr, B_TRANSPOSED: tl.constexpr, EVEN_K: tl.constexpr, BIAS: tl.constexpr,
     SCALES: tl.constexpr, PROMOTE: tl.constexpr, PHASED: tl.constexpr,
 ):  # fmt: skip
-    """C [M, N] = sum over ranks of A [M, K] @ B [K, N], + bias; C's type is TYPE.
+    """C [M, N] = sum over ranks of A [M, K] @ B [K, N], + bias + residual (None: without); C's type is TYPE.
 
     The first ``gemm_programs`` programs compute and send; with SEPARATE the others combine, else each what it sent.
     PHASED, with SEPARATE, for ``tune taxes`` alone: they compute and keep, and the others, if there are any, send and
@@ -233,8 +239,8 @@ def gemm_all_reduce_kernel(
             if not SEPARATE:
                 traces.begin(trace, traces.WAIT, item // gemm_programs, tile)
                 combine(
-                    c, bias, m, n, M, N, tile, tiles, epoch, rank, inbox, results, arrivals, returns, heap_bases,
-                    status, spin_limit, TYPE, WORLD, MODE, LL, BLOCK_M, BLOCK_N, BIAS,
+                    c, bias, residual, m, n, M, N, tile, tiles, epoch, rank, inbox, results, arrivals, returns,
+                    heap_bases, status, spin_limit, TYPE, WORLD, MODE, LL, BLOCK_M, BLOCK_N, BIAS,
                 )  # fmt: skip
                 traces.end(trace, traces.WAIT, item // gemm_programs)
         traces.end(trace, traces.TILE, item // gemm_programs)
@@ -250,8 +256,8 @@ def gemm_all_reduce_kernel(
                 traces.end(trace, traces.PASSED, 0)
                 traces.begin(trace, traces.SENT, 0, pid - gemm_programs)
                 exchange_part(
-                    c, bias, parts, M, N, pid - gemm_programs, group_m, epoch, rank, inbox, results, arrivals, returns,
-                    heap_bases, status, spin_limit, TYPE, WORLD, MODE, LL, BLOCK_M, BLOCK_N, BIAS,
+                    c, bias, residual, parts, M, N, pid - gemm_programs, group_m, epoch, rank, inbox, results, arrivals,
+                    returns, heap_bases, status, spin_limit, TYPE, WORLD, MODE, LL, BLOCK_M, BLOCK_N, BIAS,
                 )  # fmt: skip
                 traces.end(trace, traces.SENT, 0)
         finish_unordered(epoch_counter, finishing, pid == 0)
@@ -262,7 +268,7 @@ def gemm_all_reduce_kernel(
             m, n = swizzle(tile, tiles_m, tiles_n, group_m)
             traces.begin(trace, traces.WAIT, 0, tile)
             combine(
-                c, bias, m, n, M, N, tile, tiles, epoch, rank, inbox, results, arrivals, returns, heap_bases,
+                c, bias, residual, m, n, M, N, tile, tiles, epoch, rank, inbox, results, arrivals, returns, heap_bases,
                 status, spin_limit, TYPE, WORLD, MODE, LL, BLOCK_M, BLOCK_N, BIAS,
             )  # fmt: skip
             traces.end(trace, traces.WAIT, 0)

@@ -19,7 +19,7 @@ from autotune.kernels.gemm_all_reduce.problem import MOST_INBOX_BYTES, SLOTS, Ge
 from autotune.kernels.gemm_all_reduce.scratch import Scratch
 from autotune.kernels.launching.contract import Call, Kernels
 from autotune.kernels.launching.empty import empty_launches
-from autotune.kernels.launching.gemm import GemmKnobs, GemmTensors
+from autotune.kernels.launching.gemm import GemmKnobs, SummedTensors, readable
 from autotune.kernels.launching.graphs import graphed
 from autotune.kernels.launching.plan import Launch
 from autotune.kernels.launching.tensors import OPERAND_DTYPES, TORCH_DTYPES, Allocate, Run
@@ -49,17 +49,17 @@ class GemmAllReduceKnobs(GemmKnobs):
         return self.combine == "separate"
 
 
-ReduceCall = Call[GemmAllReduce, GemmAllReduceKnobs, GemmTensors, Scratch]
+ReduceCall = Call[GemmAllReduce, GemmAllReduceKnobs, SummedTensors, Scratch]
 
 
-class GemmAllReduceKernels(Kernels[GemmAllReduce, GemmAllReduceKnobs, GemmTensors, Scratch]):
+class GemmAllReduceKernels(Kernels[GemmAllReduce, GemmAllReduceKnobs, SummedTensors, Scratch]):
     knobs = GemmAllReduceKnobs
-    tensors_type = GemmTensors
+    tensors_type = SummedTensors
     results = ("c",)
 
-    def tensors(self, problem: GemmAllReduce, shared: Allocate, own: Allocate) -> GemmTensors:
+    def tensors(self, problem: GemmAllReduce, shared: Allocate, own: Allocate) -> SummedTensors:
         a = own((problem.m, problem.k_local), OPERAND_DTYPES[problem.dtype])
-        return GemmTensors.allocate(problem, a, (problem.k_local, problem.n), (problem.m, problem.n), own)
+        return SummedTensors.of(problem, a, (problem.k_local, problem.n), (problem.m, problem.n), own)
 
     def scratch(
         self, problem: GemmAllReduce, knobs: GemmAllReduceKnobs, machine: Machine, shared: Allocate, own: Allocate
@@ -117,6 +117,7 @@ class GemmAllReduceKernels(Kernels[GemmAllReduce, GemmAllReduceKnobs, GemmTensor
             "MODE": MODES[knobs.mode].value,
             "LL": knobs.ll, "SEPARATE": knobs.separate, "SPLITS": knobs.split_k, "PHASED": knobs.phased,
             "ready": scratch.ready, "phase": scratch.phase, "parts": scratch.parts, "finishing": None,
+            "residual": tensors.residual if problem.residual else None,
         }  # fmt: skip
         combining = tiles if knobs.separate or knobs.barrier else 0
         arguments["trace"] = knobs.trace_of(programs + combining, tensors.c)
@@ -125,8 +126,14 @@ class GemmAllReduceKernels(Kernels[GemmAllReduce, GemmAllReduceKnobs, GemmTensor
         resident = programs if blocking else None
         return [Launch(device.gemm_all_reduce_kernel, programs + combining, arguments, knobs.options, resident)]
 
-    def library(self, call: Call[GemmAllReduce, GemmAllReduceKnobs, GemmTensors, None]) -> Run:
-        run = bulk_synchronous(call.problem, call.tensors, call.rank, empty_launches(call.knobs.empty_launches))
+    def readable(
+        self, problem: GemmAllReduce, knobs: GemmAllReduceKnobs, name: str, operand: torch.Tensor
+    ) -> torch.Tensor:  # fmt: skip
+        return readable(name, operand, apart=knobs.apart)
+
+    def library(self, call: Call[GemmAllReduce, GemmAllReduceKnobs, SummedTensors, None]) -> Run:
+        empty = empty_launches(call.knobs.empty_launches)
+        run = bulk_synchronous(call.problem, call.tensors, call.rank, call.group, empty)
         return graphed(run) if call.knobs.launch == "graph" else run
 
 

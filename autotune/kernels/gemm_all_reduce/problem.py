@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from autotune.kernels.gemm.problem import GemmProblem
+from autotune.kernels.gemm.problem import RESIDUAL, GemmProblem
 from autotune.problem import flag, size
 
 SLOTS = 2
@@ -17,10 +17,11 @@ MOST_INBOX_BYTES = 2 << 30
 
 @dataclass(frozen=True, kw_only=True)
 class GemmAllReduce(GemmProblem):
-    """C [m, n] = sum over ranks of A [m, k / world_size] @ B [k / world_size, n] (+ bias [n], once), on every rank.
+    """C [m, n] = sum over ranks of A [m, k / world_size] @ B [k / world_size, n] (+ bias) (+ residual), on every rank.
 
     The second half of a row-parallel layer. ``b_order`` kn: B is stored [k_local, n] row by row; nk: as the weight of a
-    linear layer, [n, k_local]. All ranks hold the same bias. ``deterministic``: the same inputs give the same bits, on
+    linear layer, [n, k_local]. All ranks hold the same bias [n] and residual [m, n]; both are added to the sum in
+    fp32, which is rounded once. ``deterministic``: the same inputs give the same bits, on
     every rank and in every call.
     """
 
@@ -31,6 +32,7 @@ class GemmAllReduce(GemmProblem):
     n: int = size("columns of B and of C")
     k: int = size("columns of the whole A, rows of the whole B; each rank holds k / world-size")
     deterministic: bool = flag("demand the same bits on every rank, in every call")
+    residual: bool = flag(RESIDUAL, late=True)
 
     def check(self) -> None:
         """Raise InvalidProblem if the ranks cannot share K evenly, or operands do not go together."""
@@ -59,8 +61,9 @@ class GemmAllReduce(GemmProblem):
 
     @property
     def bytes_read(self) -> int:
-        """Lower bound on the bytes that one rank reads from its memory: its A and its B."""
-        return (self.m + self.n) * self.k_local * self.element_size
+        """Lower bound on the bytes that one rank reads from its memory: its A, its B, the residual."""
+        residual = self.m * self.n * self.result_size if self.residual else 0
+        return (self.m + self.n) * self.k_local * self.element_size + residual
 
     def inbox_bytes(self, mode: str, block_m: int, block_n: int, *, ll: bool = False) -> int:
         """Bytes of the inboxes that a mode needs on each rank, with C in tiles of ``block_m`` x ``block_n``."""

@@ -21,7 +21,7 @@ from autotune.kernels.gemm_all_reduce.library import bulk_synchronous
 from autotune.kernels.gemm_all_reduce.scratch import Scratch as ReduceScratch
 from autotune.kernels.gemm_all_reduce_norm.problem import GemmAllReduceNorm
 from autotune.kernels.launching.contract import Call, Kernels
-from autotune.kernels.launching.gemm import GemmTensors
+from autotune.kernels.launching.gemm import SummedTensors, readable
 from autotune.kernels.launching.graphs import graphed
 from autotune.kernels.launching.plan import Launch, in_order
 from autotune.kernels.launching.tensors import TORCH_DTYPES, Allocate, Run
@@ -29,7 +29,7 @@ from autotune.machine import Machine
 
 
 @dataclass(frozen=True, kw_only=True)
-class NormedTensors(GemmTensors):
+class NormedTensors(SummedTensors):
     """GEMM + all-reduce's, with what follows: ``c`` is total. ``residual`` and ``normed`` [m, n], ``weight`` [n]."""
 
     residual: torch.Tensor
@@ -94,9 +94,9 @@ class GemmAllReduceNormKernels(Kernels[GemmAllReduceNorm, GemmAllReduceNormKnobs
     def tensors(self, problem: GemmAllReduceNorm, shared: Allocate, own: Allocate) -> NormedTensors:
         shape, dtype = (problem.m, problem.n), TORCH_DTYPES[problem.result_dtype]
         return NormedTensors(
-            **vars(reducing.KERNELS.tensors(problem, shared, own)),
-            residual=own(shape, dtype), weight=own(shape[1:], dtype), normed=own(shape, dtype),
-        )  # fmt: skip
+            **vars(reducing.KERNELS.tensors(problem, shared, own))
+            | {"residual": own(shape, dtype), "weight": own(shape[1:], dtype), "normed": own(shape, dtype)},
+        )
 
     def scratch(
         self, problem: GemmAllReduceNorm, knobs: GemmAllReduceNormKnobs, machine: Machine, shared: Allocate,
@@ -142,11 +142,16 @@ class GemmAllReduceNormKernels(Kernels[GemmAllReduceNorm, GemmAllReduceNormKnobs
 
             return multiply_then_reduce
         if knobs.mode == "library_collective":
-            return _after(bulk_synchronous(problem, tensors, call.rank), ours, knobs)
+            return _after(bulk_synchronous(problem, tensors, call.rank, call.group), ours, knobs)
         return ours
 
     def has_collective(self, knobs: GemmAllReduceNormKnobs) -> bool:
         return knobs.mode == "library_collective"
+
+    def readable(
+        self, problem: GemmAllReduceNorm, knobs: GemmAllReduceNormKnobs, name: str, operand: torch.Tensor
+    ) -> torch.Tensor:  # fmt: skip
+        return readable(name, operand, apart=knobs.apart)
 
     def library(self, call: Call[GemmAllReduceNorm, GemmAllReduceNormKnobs, NormedTensors, None]) -> Run:
         """The library's GEMM and all-reduce, then its sum and its norm."""
@@ -155,7 +160,7 @@ class GemmAllReduceNormKernels(Kernels[GemmAllReduceNorm, GemmAllReduceNormKnobs
         def norm() -> None:
             norming.library_norm(problem.norm, tensors.norming(tensors.c), tensors.c)
 
-        return _after(bulk_synchronous(problem, tensors, call.rank), norm, call.knobs)
+        return _after(bulk_synchronous(problem, tensors, call.rank, call.group), norm, call.knobs)
 
 
 def _call(call: NormedCall, problem: Any, knobs: Any, tensors: Any, scratch: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from autotune.kernels.all_reduce_norm.problem import AllReduceNorm
 from autotune.kernels.gemm_all_reduce.problem import GemmAllReduce
@@ -19,6 +20,7 @@ class GemmAllReduceNorm(GemmAllReduce):
 
     workload = "gemm_all_reduce_norm"
 
+    residual: ClassVar[bool] = False  # type: ignore[misc]  # what follows the sum always has one
     eps: float = number("added to a row's mean square", 1e-6)
 
     def check(self) -> None:

@@ -11,7 +11,7 @@ from autotune.heap.arena import SymmetricHeap
 from autotune.kernels.gemm.library import multiply
 from autotune.kernels.gemm_reduce_scatter.problem import GemmReduceScatter
 from autotune.kernels.gemm_reduce_scatter.scratch import Scratch
-from autotune.kernels.launching.gemm import GemmTensors
+from autotune.kernels.launching.gemm import SummedTensors
 from autotune.kernels.launching.plan import Launch
 from autotune.kernels.launching.streams import on, side_stream, wait
 
@@ -53,7 +53,7 @@ class CopyEngine:
     """
 
     def __init__(
-        self, problem: GemmReduceScatter, tensors: GemmTensors, scratch: Scratch, launches: list[Launch],
+        self, problem: GemmReduceScatter, tensors: SummedTensors, scratch: Scratch, launches: list[Launch],
         heap: SymmetricHeap, *, transfer_rows: int, streams: int,
     ) -> None:  # fmt: skip
         self._problem, self._tensors = problem, tensors

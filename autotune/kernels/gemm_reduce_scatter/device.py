@@ -61,7 +61,7 @@ def collect(
 
 @triton.jit
 def sum_own_tile(
-    c, bias, inbox, slot, index, rows, N, tiles, epoch, rank, heap_bases, ready, trace, status, spin_limit,
+    c, bias, residual, inbox, slot, index, rows, N, tiles, epoch, rank, heap_bases, ready, trace, status, spin_limit,
     WORLD: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, TMA: tl.constexpr, BIAS: tl.constexpr,
 ):  # fmt: skip
     """Sum all ranks' parts of our tile ``index`` where they were made, once all ranks have ended their GEMM."""
@@ -77,14 +77,15 @@ def sum_own_tile(
         WORLD, True, BLOCK_M, BLOCK_N,
     )  # fmt: skip
     store_tile(
-        acc, c, index % tiles_m * BLOCK_M, index // tiles_m * BLOCK_N, rows, N, bias, BLOCK_M, BLOCK_N, TMA, BIAS
+        acc, c, index % tiles_m * BLOCK_M, index // tiles_m * BLOCK_N, rows, N, bias, BLOCK_M, BLOCK_N, TMA, BIAS,
+        residual=residual,
     )  # fmt: skip
     traces.end(trace, traces.SENT, 0)
 
 
 @triton.jit(do_not_specialize=["M", "rows", "group_m", "rank", "spin_limit", "producers", "finishing"])
 def gemm_scatter_kernel(
-    a, b, c, bias, scale_a, scale_b, inbox, partials, tickets, sent,
+    a, b, c, bias, residual, scale_a, scale_b, inbox, partials, tickets, sent,
     M, N, K, rows, stride_bk, stride_bn, group_m, rank,
     heap_bases, epoch_counter, arrivals, ready, phase, producers, finishing, trace, status, spin_limit,
     WORLD: tl.constexpr, PULL: tl.constexpr, ROTATE: tl.constexpr, TRANSFER_TILES: tl.constexpr, LATE: tl.constexpr,
@@ -93,7 +94,7 @@ def gemm_scatter_kernel(
     TMA: tl.constexpr, B_TRANSPOSED: tl.constexpr, EVEN_K: tl.constexpr, BIAS: tl.constexpr, FLATTEN: tl.constexpr,
     SCALES: tl.constexpr, PROMOTE: tl.constexpr, PHASED: tl.constexpr, MEMORY: tl.constexpr,
 ):  # fmt: skip
-    """C [rows, N] = the sum over ranks of our rows of A [M, K] @ B [K, N], + bias [N].
+    """C [rows, N] = the sum over ranks of our rows of A [M, K] @ B [K, N], + bias [N] + residual [rows, N] or None.
 
     PULL: parts stay where they were made, and the owner loads them. ROTATE: peers' tiles are computed one peer after
     the other, rank + 1 first, so that no two ranks send to one peer at a time; otherwise the peers' rows of tiles take
@@ -196,7 +197,9 @@ def gemm_scatter_kernel(
                     WORLD, PULL, TRANSFER_TILES, BLOCK_M, BLOCK_N,
                 )  # fmt: skip
                 traces.end(trace, traces.WAIT, item // programs)
-                store_tile(acc, c, m * BLOCK_M, n * BLOCK_N, rows, N, bias, BLOCK_M, BLOCK_N, TMA, BIAS)
+                store_tile(
+                    acc, c, m * BLOCK_M, n * BLOCK_N, rows, N, bias, BLOCK_M, BLOCK_N, TMA, BIAS, residual=residual
+                )
         traces.end(trace, traces.TILE, item // programs)
 
     if PHASED:
@@ -205,8 +208,8 @@ def gemm_scatter_kernel(
             end_phase(phase, producers, ready, rank, heap_bases, WORLD)
         else:
             sum_own_tile(
-                c, bias, inbox, slot, pid - producers, rows, N, tiles, epoch, rank, heap_bases, ready, trace, status,
-                spin_limit, WORLD, BLOCK_M, BLOCK_N, TMA, BIAS,
+                c, bias, residual, inbox, slot, pid - producers, rows, N, tiles, epoch, rank, heap_bases, ready, trace,
+                status, spin_limit, WORLD, BLOCK_M, BLOCK_N, TMA, BIAS,
             )  # fmt: skip
         finish(epoch_counter, finishing)
     else:
@@ -215,24 +218,25 @@ def gemm_scatter_kernel(
 
 @triton.jit(do_not_specialize=["rows", "rank", "spin_limit", "finishing"])
 def sum_tiles_kernel(
-    c, bias, inbox, rows, N, rank, heap_bases, epoch_counter, ready, finishing, status, spin_limit,
+    c, bias, residual, inbox, rows, N, rank, heap_bases, epoch_counter, ready, finishing, status, spin_limit,
     WORLD: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, TMA: tl.constexpr, BIAS: tl.constexpr,
 ):  # fmt: skip
     """The reduce-scatter behind a GEMM whose parts lie where they were made, a launch of its own; a tile a program."""
     epoch = read_epoch(epoch_counter)
     sum_own_tile(
-        c, bias, inbox, epoch & 1, tl.program_id(0), rows, N, tl.num_programs(0), epoch, rank, heap_bases, ready,
-        None, status, spin_limit, WORLD, BLOCK_M, BLOCK_N, TMA, BIAS,
+        c, bias, residual, inbox, epoch & 1, tl.program_id(0), rows, N, tl.num_programs(0), epoch, rank, heap_bases,
+        ready, None, status, spin_limit, WORLD, BLOCK_M, BLOCK_N, TMA, BIAS,
     )  # fmt: skip
     finish(epoch_counter, finishing)
 
 
 @triton.jit(do_not_specialize=["rank", "spin_limit"])
 def sum_kernel(
-    own, inbox, c, bias, elements, N, rank, heap_bases, epoch_counter, done, status, spin_limit,
+    own, inbox, c, bias, residual, elements, N, rank, heap_bases, epoch_counter, done, status, spin_limit,
     WORLD: tl.constexpr, BLOCK: tl.constexpr, BIAS: tl.constexpr,
 ):  # fmt: skip
-    """C [elements / N, N] = own + the peers' parts in ``inbox`` [WORLD, elements] + bias, each program BLOCK elements.
+    """C [elements / N, N] = own + the peers' parts in ``inbox`` [WORLD, elements] + bias + residual; BLOCK elements a
+    program.
 
     Tells the peers that our copies to them have been made, which is so when this launch begins, and waits until theirs
     have. The order of the sum is that of ``add_tiles``.
@@ -251,16 +255,19 @@ def sum_kernel(
         acc += part.to(tl.float32)
     if BIAS:
         acc += tl.load(bias + place % N, mask=inside, other=0.0).to(tl.float32)
+    if residual is not None:
+        acc += tl.load(residual + place, mask=inside, other=0.0).to(tl.float32)
     tl.store(c + place, acc.to(c.dtype.element_ty), mask=inside)
     finish(epoch_counter, tl.num_programs(0))
 
 
 @triton.jit(do_not_specialize=["rank", "spin_limit"])
 def pull_sum_kernel(
-    product, c, bias, elements, N, rank, heap_bases, epoch_counter, ready, done, status, spin_limit,
+    product, c, bias, residual, elements, N, rank, heap_bases, epoch_counter, ready, done, status, spin_limit,
     WORLD: tl.constexpr, BLOCK: tl.constexpr, BIAS: tl.constexpr, HINT: tl.constexpr,
 ):  # fmt: skip
-    """C [elements / N, N] = our rows of every rank's ``product`` [WORLD, elements], + bias; BLOCK elements a program.
+    """C [elements / N, N] = our rows of every rank's ``product`` [WORLD, elements], + bias + residual; BLOCK elements a
+    program.
 
     Tells the peers that our product is whole, which is so when this launch begins, and waits until theirs are. The last
     program to have loaded tells them so and waits until they have: after the launch the product may be overwritten. The
@@ -281,6 +288,8 @@ def pull_sum_kernel(
         acc += heap.load(ours, rank, source, heap_bases, mask=inside, other=0.0, hint=HINT).to(tl.float32)
     if BIAS:
         acc += tl.load(bias + place % N, mask=inside, other=0.0).to(tl.float32)
+    if residual is not None:
+        acc += tl.load(residual + place, mask=inside, other=0.0).to(tl.float32)
     tl.store(c + place, acc.to(c.dtype.element_ty), mask=inside)
     if finish(epoch_counter, programs):
         arrive(done, rank, heap_bases, WORLD)

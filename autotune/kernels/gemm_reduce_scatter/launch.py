@@ -21,7 +21,7 @@ from autotune.kernels.gemm_reduce_scatter.problem import GemmReduceScatter
 from autotune.kernels.gemm_reduce_scatter.scratch import Scratch
 from autotune.kernels.launching.contract import Call, Kernels
 from autotune.kernels.launching.empty import empty_launches
-from autotune.kernels.launching.gemm import GemmKnobs, GemmTensors
+from autotune.kernels.launching.gemm import GemmKnobs, SummedTensors, readable
 from autotune.kernels.launching.graphs import graphed
 from autotune.kernels.launching.knobs import MEMORY
 from autotune.kernels.launching.plan import Launch, in_order
@@ -50,17 +50,17 @@ class GemmReduceScatterKnobs(GemmKnobs):
     sum_warps: int = 0
 
 
-ScatterCall = Call[GemmReduceScatter, GemmReduceScatterKnobs, GemmTensors, Scratch]
+ScatterCall = Call[GemmReduceScatter, GemmReduceScatterKnobs, SummedTensors, Scratch]
 
 
-class GemmReduceScatterKernels(Kernels[GemmReduceScatter, GemmReduceScatterKnobs, GemmTensors, Scratch]):
+class GemmReduceScatterKernels(Kernels[GemmReduceScatter, GemmReduceScatterKnobs, SummedTensors, Scratch]):
     knobs = GemmReduceScatterKnobs
-    tensors_type = GemmTensors
+    tensors_type = SummedTensors
     results = ("c",)
 
-    def tensors(self, problem: GemmReduceScatter, shared: Allocate, own: Allocate) -> GemmTensors:
+    def tensors(self, problem: GemmReduceScatter, shared: Allocate, own: Allocate) -> SummedTensors:
         a = own((problem.m, problem.k_local), OPERAND_DTYPES[problem.dtype])
-        return GemmTensors.allocate(problem, a, (problem.k_local, problem.n), (problem.rows, problem.n), own)
+        return SummedTensors.of(problem, a, (problem.k_local, problem.n), (problem.rows, problem.n), own)
 
     def scratch(
         self, problem: GemmReduceScatter, knobs: GemmReduceScatterKnobs, machine: Machine, shared: Allocate,
@@ -126,8 +126,13 @@ class GemmReduceScatterKernels(Kernels[GemmReduceScatter, GemmReduceScatterKnobs
             return functools.partial(multiply_and_pull, call.problem, call.tensors, call.scratch.product, launches[0])
         return in_order(launches)
 
-    def library(self, call: Call[GemmReduceScatter, GemmReduceScatterKnobs, GemmTensors, None]) -> Run:
-        run = bulk_synchronous(call.problem, call.tensors, empty_launches(call.knobs.empty_launches))
+    def readable(
+        self, problem: GemmReduceScatter, knobs: GemmReduceScatterKnobs, name: str, operand: torch.Tensor
+    ) -> torch.Tensor:  # fmt: skip
+        return readable(name, operand, apart=knobs.apart)
+
+    def library(self, call: Call[GemmReduceScatter, GemmReduceScatterKnobs, SummedTensors, None]) -> Run:
+        run = bulk_synchronous(call.problem, call.tensors, call.group, empty_launches(call.knobs.empty_launches))
         return graphed(run) if call.knobs.launch == "graph" else run
 
 
@@ -165,7 +170,7 @@ def _in_phases(call: ScatterCall) -> list[Launch]:
     if knobs.barrier:
         return [_gemm_scatter(call, producers + tiles, in_all)]
     gemm = _gemm_scatter(call, producers, in_all)
-    wanted = ("c", "bias", "BLOCK_M", "BLOCK_N", "TMA", "BIAS", "rows", "N", "inbox", "ready", "finishing")
+    wanted = ("c", "bias", "residual", "BLOCK_M", "BLOCK_N", "TMA", "BIAS", "rows", "N", "inbox", "ready", "finishing")
     arguments = _common(call) | {name: gemm.arguments[name] for name in wanted}
     summing = Launch(device.sum_tiles_kernel, tiles, arguments, {"num_warps": knobs.num_warps})
     return [gemm, *empty_launches(knobs.empty_launches), summing]
@@ -183,7 +188,7 @@ def _gemm_scatter(call: ScatterCall, programs: int, phases: Mapping[str, Any] | 
         "PULL": knobs.phased or knobs.mode == "pull", "ROTATE": knobs.peer_order == "rotate",
         "TRANSFER_TILES": knobs.transfer_tiles, "LATE": knobs.signals == "next_turn" and not knobs.phased,
         "FLATTEN": knobs.schedule == "flattened", "PHASED": knobs.phased, "MEMORY": knobs.handover == MEMORY,
-        "trace": knobs.trace_of(programs, call.tensors.c),
+        "trace": knobs.trace_of(programs, call.tensors.c), "residual": call.tensors.residual,
         **(phases or dict.fromkeys(("producers", "finishing", "phase", "ready"))),
     }  # fmt: skip
     return Launch(device.gemm_scatter_kernel, programs, arguments, knobs.options, resident)
@@ -217,7 +222,7 @@ def _sum(call: ScatterCall, kernel: Any, arguments: dict[str, Any]) -> Launch:
     elements = problem.rows * problem.n
     bias = tensors.bias if tensors.bias is not None else tensors.c
     common = {
-        **_common(call), "bias": bias, "BIAS": tensors.bias is not None, "c": tensors.c, "elements": elements,
-        "N": problem.n, "BLOCK": block,
+        **_common(call), "bias": bias, "residual": tensors.residual, "BIAS": tensors.bias is not None,
+        "c": tensors.c, "elements": elements, "N": problem.n, "BLOCK": block,
     }  # fmt: skip
     return Launch(kernel, math.ceil(elements / block), common | arguments, {"num_warps": call.knobs.sum_warps})

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
 from autotune.kernels.gemm.library import multiply
 from autotune.kernels.gemm_reduce_scatter.problem import GemmReduceScatter
-from autotune.kernels.launching.gemm import GemmTensors
+from autotune.kernels.launching.gemm import SummedTensors
 from autotune.kernels.launching.plan import Launch
 from autotune.kernels.launching.tensors import Run
 
 
-def bulk_synchronous(problem: GemmReduceScatter, tensors: GemmTensors, between: Sequence[Launch] = ()) -> Run:
+def bulk_synchronous(
+    problem: GemmReduceScatter, tensors: SummedTensors, group: Any, between: Sequence[Launch] = ()
+) -> Run:  # fmt: skip
     """The baseline, the hard way: one library GEMM, one ``reduce_scatter_tensor`` straight into C, no copy between.
 
     ``between`` are launches between the two.
@@ -24,15 +27,17 @@ def bulk_synchronous(problem: GemmReduceScatter, tensors: GemmTensors, between: 
         multiply(problem, tensors.a, tensors.scale_a, tensors, product)
         for launch in between:
             launch.run()
-        torch.distributed.reduce_scatter_tensor(tensors.c, product)
+        torch.distributed.reduce_scatter_tensor(tensors.c, product, group=group)
         if tensors.bias is not None:
             tensors.c.add_(tensors.bias)
+        if tensors.residual is not None:
+            tensors.c.add_(tensors.residual)
 
     return run
 
 
 def multiply_and_pull(
-    problem: GemmReduceScatter, tensors: GemmTensors, product: torch.Tensor, pull_sum: Launch
+    problem: GemmReduceScatter, tensors: SummedTensors, product: torch.Tensor, pull_sum: Launch
 ) -> None:  # fmt: skip
     """The same with our own kernel instead of the library's collective. No rank still reads ``product``."""
     multiply(problem, tensors.a, tensors.scale_a, tensors, product)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from autotune.kernels.gemm.problem import GemmProblem
-from autotune.problem import size
+from autotune.kernels.gemm.problem import RESIDUAL, GemmProblem
+from autotune.problem import flag, size
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -14,7 +14,8 @@ class GemmReduceScatter(GemmProblem):
 
     Rounding: each rank's product, accumulated in fp32, is rounded once to the result's type; the parts are summed in
     fp32 in a fixed order, the bias [n] is added once, to the sum, and that is rounded once. (``bsp`` rounds as the
-    library's reduce-scatter does, and the bias's sum once more.) ``b_order`` kn: B is stored [k_local, n] row by row;
+    library's reduce-scatter does, and after each of bias and residual once more.) A ``residual`` [m / world_size, n],
+    each rank's rows, is added like the bias. ``b_order`` kn: B is stored [k_local, n] row by row;
     nk: as the weight of a linear layer, [n, k_local].
     """
 
@@ -24,6 +25,7 @@ class GemmReduceScatter(GemmProblem):
     m: int = size("rows of A; each rank gets m / world-size of C's")
     n: int = size("columns of B and C")
     k: int = size("depth of the whole product; each rank holds k / world-size")
+    residual: bool = flag(RESIDUAL, late=True)
 
     def check(self) -> None:
         """Raise InvalidProblem if the ranks do not divide a sharded dimension, or operands do not go together."""
@@ -55,5 +57,6 @@ class GemmReduceScatter(GemmProblem):
 
     @property
     def bytes_read(self) -> int:
-        """Lower bound on the bytes that one rank reads from its memory: its A and its B."""
-        return (self.m + self.n) * self.k_local * self.element_size
+        """Lower bound on the bytes that one rank reads from its memory: its A, its B, the residual."""
+        residual = self.rows * self.n * self.result_size if self.residual else 0
+        return (self.m + self.n) * self.k_local * self.element_size + residual

@@ -58,6 +58,8 @@ class Call(Generic[P, K, T, MaybeS]):
     rank: int
     spin_limit: int
     """Polls before a wait times out."""
+    group: Any = None
+    """The ranks' process group for the library's collectives; None: the default group."""
 
 
 class Kernels(ABC, Generic[P, K, T, S]):
@@ -107,6 +109,10 @@ class Kernels(ABC, Generic[P, K, T, S]):
     def also_read_by_peers(self, problem: P, knobs: K) -> tuple[str, ...]:
         """Names of further operands that peers read: each call copies them to the heap."""
         return ()
+
+    def readable(self, problem: P, knobs: K, name: str, operand: torch.Tensor) -> torch.Tensor:
+        """An operand as the launches read it: itself, or a copy where they cannot go by its strides."""
+        return operand
 
     @property
     def operands(self) -> tuple[str, ...]:
@@ -196,7 +202,10 @@ class Setup(Generic[P, K, T, S]):
 
     def _call(self, tensors: T, scratch: MaybeS) -> Call[P, K, T, MaybeS]:
         heap = self._heap
-        return Call(self._problem, self.knobs, self._machine, tensors, scratch, heap.bases, heap.rank, self._spin_limit)
+        return Call(
+            self._problem, self.knobs, self._machine, tensors, scratch, heap.bases, heap.rank, self._spin_limit,
+            heap.library_group,
+        )  # fmt: skip
 
 
 def _copy_and_run(copies: Sequence[tuple[torch.Tensor, torch.Tensor]], run: Run) -> None:

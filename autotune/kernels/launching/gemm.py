@@ -51,9 +51,55 @@ class GemmTensors:
         )
 
 
+@dataclass(frozen=True)
+class SummedTensors(GemmTensors):
+    """Those of a GEMM whose sum over ranks may go onto a residual, of the shape and type of ``c``."""
+
+    residual: torch.Tensor | None = None
+
+    @classmethod
+    def of(
+        cls, problem: GemmProblem, a: torch.Tensor, b_shape: tuple[int, int], c_shape: tuple[int, int],
+        allocate: Allocate,
+    ) -> SummedTensors:  # fmt: skip
+        """``allocate``, and the residual where the problem has one."""
+        gemm = GemmTensors.allocate(problem, a, b_shape, c_shape, allocate)
+        return cls(**vars(gemm), residual=allocate(c_shape, gemm.c.dtype) if problem.residual else None)
+
+
 def _stored(order: str, shape: tuple[int, ...], dtype: torch.dtype, allocate: Allocate) -> torch.Tensor:
     """A tensor of this shape; ``nk``: the transpose of what is stored."""
     return allocate(shape[::-1], dtype).t() if order == "nk" else allocate(shape, dtype)
+
+
+ROW_ALIGNMENT = 16
+"""Bytes: rows that lie apart begin at multiples of this, as descriptors need."""
+
+
+def order_of(b: torch.Tensor) -> str:
+    """The problem's word for the storage of B, by the strides."""
+    return "nk" if not b.is_contiguous() and b.stride(0) < b.stride(1) else "kn"
+
+
+def readable(name: str, operand: torch.Tensor, *, apart: tuple[str, ...] = ("b",)) -> torch.Tensor:
+    """A or B as a GEMM reads it: contiguous, B maybe its transpose; of those named in ``apart`` rows may also lie
+    apart, as in a slice of a matrix. Any other is copied. The bias is contiguous.
+    """
+    if name == "bias":
+        return operand.contiguous()
+    if name not in ("a", "b"):
+        return operand
+    transposed = name == "b" and order_of(operand) == "nk"
+    rows = operand.t() if transposed else operand
+    if rows.is_contiguous() or (name in apart and _rows_lie_apart(rows)):
+        return operand
+    rows = rows.contiguous()
+    return rows.t() if transposed else rows
+
+
+def _rows_lie_apart(matrix: torch.Tensor) -> bool:
+    pitch, within = matrix.stride()
+    return within == 1 and pitch >= matrix.shape[1] and pitch * matrix.element_size() % ROW_ALIGNMENT == 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,6 +132,11 @@ class GemmKnobs(LadderKnobs):
         return self.loads == "tma"
 
     @property
+    def apart(self) -> tuple[str, ...]:
+        """The operands whose rows may lie apart, if only the GEMM reads A: its pointers go by A's columns."""
+        return ("a", "b") if self.tma or not self.block_m else ("b",)
+
+    @property
     def options(self) -> dict[str, int]:
         """Options for the compiler."""
         return {"num_warps": self.num_warps, "num_stages": self.num_stages}
@@ -93,7 +144,7 @@ class GemmKnobs(LadderKnobs):
     def tiles(self, rows: int, columns: int) -> int:
         return math.ceil(rows / self.block_m) * math.ceil(columns / self.block_n)
 
-    def operand(self, tensor: torch.Tensor, block: tuple[int, int]) -> Any:
+    def operand(self, tensor: torch.Tensor, block: tuple[int, ...]) -> Any:
         """A descriptor where the config loads by TMA, else the tensor."""
         if not self.tma:
             return tensor
@@ -105,18 +156,25 @@ class GemmKnobs(LadderKnobs):
         """A, or an inbox that stands in for it: row-major."""
         return self.operand(a, (self.block_m, self.block_k))
 
+    def b_operand(self, problem: GemmProblem, b: torch.Tensor) -> Any:
+        """B as it is stored, and its halves one behind the other where a tile has columns of both."""
+        if problem.b_order == "kn":
+            return self.operand(b, (self.block_k, self.block_n))
+        if problem.halves and self.tma:
+            return self.operand(b.t().unflatten(0, (2, -1)), (2, self.block_n // 2, self.block_k))
+        return self.operand(b.t(), (self.block_n, self.block_k))
+
     def common(self, problem: GemmProblem, tensors: GemmTensors) -> dict[str, Any]:
         """Arguments that every GEMM kernel has."""
-        b, transposed = tensors.b, problem.b_order == "nk"
-        block = (self.block_n, self.block_k) if transposed else (self.block_k, self.block_n)
-        c_columns = self.block_n // 2 if self.block_n >= 64 else self.block_n  # see ``store_tile``
+        b = tensors.b
+        c_columns = self.block_n // 2 if self.block_n >= 64 or problem.gated else self.block_n  # see ``store_tile``
         return {
-            "b": self.operand(b.t() if transposed else b, block),
+            "b": self.b_operand(problem, b),
             "c": self.operand(tensors.c, (self.block_m, c_columns)),
             "bias": tensors.bias if tensors.bias is not None else tensors.c, "BIAS": tensors.bias is not None,
             "stride_bk": b.stride(0), "stride_bn": b.stride(1), "group_m": self.group_m,
             "BLOCK_M": self.block_m, "BLOCK_N": self.block_n, "BLOCK_K": self.block_k,
-            "TMA": self.tma, "B_TRANSPOSED": transposed, "EVEN_K": problem.gemm[2] % self.block_k == 0,
+            "TMA": self.tma, "B_TRANSPOSED": problem.b_order == "nk", "EVEN_K": problem.gemm[2] % self.block_k == 0,
             "scale_a": tensors.scale_a, "scale_b": tensors.scale_b, "SCALES": SCALES.index(problem.scales),
             "PROMOTE": self.promoted(problem),
         }  # fmt: skip

@@ -10,6 +10,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from autotune.kernels.primitives.gated import tile_columns
+
 NO_SCALES = tl.constexpr(0)
 TENSOR = tl.constexpr(1)
 ROW = tl.constexpr(2)
@@ -20,27 +22,27 @@ SIDE = tl.constexpr(128)
 @triton.jit
 def scaled(
     acc, scale_a, row, rows, scale_b, column, columns,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, SCALES: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, SCALES: tl.constexpr, HALVES: tl.constexpr = False,
 ):  # fmt: skip
     """A tile's sums times the scales of the whole depth: ``row`` is the tile's first in A's scales, which have
-    ``rows``, ``column`` its first in B's.
+    ``rows``, ``column`` its first in B's, see ``tile_columns``.
     """
     if SCALES == TENSOR:
         acc *= tl.load(scale_a) * tl.load(scale_b)
     if SCALES == ROW:
         acc *= tl.load(scale_a + tl.minimum(row + tl.arange(0, BLOCK_M), rows - 1))[:, None]
-        acc = scaled_columns(acc, scale_b, column, columns, BLOCK_N)
+        acc = scaled_columns(acc, scale_b, column, columns, BLOCK_N, HALVES)
     return acc
 
 
 @triton.jit
-def scaled_columns(acc, scale_b, column, columns, BLOCK_N: tl.constexpr):
+def scaled_columns(acc, scale_b, column, columns, BLOCK_N: tl.constexpr, HALVES: tl.constexpr = False):
     """A tile's sums times the scales of B's columns."""
-    return acc * tl.load(scale_b + tl.minimum(column + tl.arange(0, BLOCK_N), columns - 1))[None, :]
+    return acc * tl.load(scale_b + tl.minimum(tile_columns(column, columns, BLOCK_N, HALVES), columns - 1))[None, :]
 
 
 @triton.jit
-def block_scale_b(scale_b, k, pitch, column, columns, BLOCK_N: tl.constexpr):
+def block_scale_b(scale_b, k, pitch, column, columns, BLOCK_N: tl.constexpr, HALVES: tl.constexpr = False):
     """The scales of B's blocks at depth ``k``, for each column of a tile: [1, BLOCK_N]."""
-    at = tl.minimum(column + tl.arange(0, BLOCK_N), columns - 1) // SIDE
+    at = tl.minimum(tile_columns(column, columns, BLOCK_N, HALVES), columns - 1) // SIDE
     return tl.load(scale_b + at * pitch + k // SIDE)[None, :]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from autotune.kernels.primitives.gated import PLAIN, gated, tile_columns
 from autotune.kernels.primitives.scales import BLOCK, NO_SCALES, SIDE, block_scale_b
 
 
@@ -32,19 +33,31 @@ def load_a(a, row, rows, pitch, k, end_k, BLOCK_M: tl.constexpr, BLOCK_K: tl.con
 
 
 @triton.jit
+def load_b_by_tma(
+    b, k, column, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, B_TRANSPOSED: tl.constexpr, HALVES: tl.constexpr
+):
+    """A step of B through its descriptor. With HALVES that is [2, columns / 2, K]: both halves in one load."""
+    if HALVES:
+        tile = tl.reshape(b.load([0, column // 2, k]), (BLOCK_N, BLOCK_K)).T
+    elif B_TRANSPOSED:
+        tile = b.load([column, k]).T
+    else:
+        tile = b.load([k, column])
+    return tile
+
+
+@triton.jit
 def load_b(
     b, columns, k, end_k, column, stride_bk, stride_bn,
     BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, TMA: tl.constexpr, B_TRANSPOSED: tl.constexpr,
+    HALVES: tl.constexpr = False,
 ):  # fmt: skip
     """B[k : k + BLOCK_K, column : column + BLOCK_N], zero from ``end_k`` on; see ``accumulate``."""
     if TMA:
-        if B_TRANSPOSED:
-            tile = b.load([column, k]).T
-        else:
-            tile = b.load([k, column])
+        tile = load_b_by_tma(b, k, column, BLOCK_N, BLOCK_K, B_TRANSPOSED, HALVES)
     else:
         ks = k + tl.arange(0, BLOCK_K)
-        wide = ((column + tl.arange(0, BLOCK_N)) % columns).to(tl.int64)
+        wide = (tile_columns(column, columns, BLOCK_N, HALVES) % columns).to(tl.int64)
         pointers = b + ks.to(tl.int64)[:, None] * stride_bk + wide[None, :] * stride_bn
         tile = tl.load(pointers, mask=(ks < end_k)[:, None], other=0.0)
     return tile
@@ -56,6 +69,7 @@ def accumulate(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     TMA: tl.constexpr, B_TRANSPOSED: tl.constexpr, EVEN_K: tl.constexpr,
     scale_a=None, scale_b=None, SCALES: tl.constexpr = NO_SCALES, PROMOTE: tl.constexpr = None,
+    HALVES: tl.constexpr = False,
 ):  # fmt: skip
     """Add A[a_row : a_row + BLOCK_M, first_k : end_k] @ B[first_k : end_k, column : column + BLOCK_N] to acc.
 
@@ -70,21 +84,20 @@ def accumulate(
         rows = tl.minimum(a_row + tl.arange(0, BLOCK_M), a_rows - 1).to(tl.int64)
         for k in range(first_k, end_k, BLOCK_K):
             a_tile = load_a(a, a_row, a_rows, a_pitch, k, end_k, BLOCK_M, BLOCK_K, TMA)
-            b_tile = load_b(b, b_columns, k, end_k, column, stride_bk, stride_bn, BLOCK_N, BLOCK_K, TMA, B_TRANSPOSED)
+            b_tile = load_b(
+                b, b_columns, k, end_k, column, stride_bk, stride_bn, BLOCK_N, BLOCK_K, TMA, B_TRANSPOSED, HALVES
+            )
             factors = tl.load(scale_a + rows * (a_pitch // SIDE) + k // SIDE)[:, None]
-            factors = factors * block_scale_b(scale_b, k, a_pitch // SIDE, column, b_columns, BLOCK_N)
+            factors = factors * block_scale_b(scale_b, k, a_pitch // SIDE, column, b_columns, BLOCK_N, HALVES)
             acc += tl.dot(a_tile, b_tile) * factors
     elif TMA:
         for k in range(first_k, end_k, BLOCK_K):
             a_tile = a.load([a_row, k])
-            if B_TRANSPOSED:
-                b_tile = b.load([column, k]).T
-            else:
-                b_tile = b.load([k, column])
+            b_tile = load_b_by_tma(b, k, column, BLOCK_N, BLOCK_K, B_TRANSPOSED, HALVES)
             acc = tl.dot(a_tile, b_tile, acc, input_precision="ieee", max_num_imprecise_acc=PROMOTE)
     else:
         rows = tl.minimum(a_row + tl.arange(0, BLOCK_M), a_rows - 1).to(tl.int64)
-        columns = (column + tl.arange(0, BLOCK_N)) % b_columns
+        columns = tile_columns(column, b_columns, BLOCK_N, HALVES) % b_columns
         ks = first_k + tl.arange(0, BLOCK_K)
         a_pointers = a + rows[:, None] * a_pitch + ks[None, :]
         b_pointers = b + ks.to(tl.int64)[:, None] * stride_bk + columns.to(tl.int64)[None, :] * stride_bn
@@ -103,31 +116,59 @@ def accumulate(
 
 
 @triton.jit
-def add_bias(acc, bias, column, width, BLOCK_N: tl.constexpr):
+def add_bias(acc, bias, column, width, BLOCK_N: tl.constexpr, HALVES: tl.constexpr = False):
     """Acc [BLOCK_M, BLOCK_N] + bias [width] from ``column`` on, in fp32."""
-    columns = column + tl.arange(0, BLOCK_N)
+    columns = tile_columns(column, width, BLOCK_N, HALVES)
     return acc + tl.load(bias + columns, mask=columns < width, other=0.0).to(tl.float32)[None, :]
+
+
+@triton.jit
+def add_residual(
+    acc, residual, row, column, rows, width, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr
+):  # fmt: skip
+    """Acc [BLOCK_M, BLOCK_N] + residual [rows, width] from (``row``, ``column``) on, in fp32."""
+    rs = row + tl.arange(0, BLOCK_M)
+    cs = column + tl.arange(0, BLOCK_N)
+    inside = (rs < rows)[:, None] & (cs < width)[None, :]
+    pointers = residual + rs.to(tl.int64)[:, None] * width + cs[None, :]
+    return acc + tl.load(pointers, mask=inside, other=0.0).to(tl.float32)
+
+
+@triton.jit
+def put_tile(
+    tile, c, row, column, rows, width, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, TMA: tl.constexpr
+):  # fmt: skip
+    """C[row : …, column : …] = tile, rounded to C's type. C is row-major [rows, width]; the edge is masked."""
+    if TMA:
+        c.store([row, column], tile.to(c.dtype))
+    else:
+        rs = row + tl.arange(0, BLOCK_M)
+        cs = column + tl.arange(0, BLOCK_N)
+        pointers = c + rs.to(tl.int64)[:, None] * width + cs[None, :]
+        tl.store(pointers, tile.to(c.dtype.element_ty), mask=(rs < rows)[:, None] & (cs < width)[None, :])
 
 
 @triton.jit
 def store_tile(
     acc, c, row, column, rows, width, bias,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, TMA: tl.constexpr, BIAS: tl.constexpr,
+    EPILOGUE: tl.constexpr = PLAIN, HALVES: tl.constexpr = False, residual=None,
 ):  # fmt: skip
-    """C[row : …, column : …] = acc + bias, rounded to C's type. C is row-major [rows, width]; the edge is masked."""
+    """C[row : …, column : …] = acc + bias + residual (None: without), rounded to C's type, or what EPILOGUE makes of
+    it: half as many columns of a C [rows, width / 2].
+    """
     if BIAS:
-        acc = add_bias(acc, bias, column, width, BLOCK_N)
-    if TMA:
+        acc = add_bias(acc, bias, column, width, BLOCK_N, HALVES)
+    if residual is not None:
+        acc = add_residual(acc, residual, row, column, rows, width, BLOCK_M, BLOCK_N)
+    if EPILOGUE != PLAIN:
+        acc = gated(acc, EPILOGUE, HALVES, BLOCK_M, BLOCK_N)
+        put_tile(acc, c, row, column // 2, rows, width // 2, BLOCK_M, BLOCK_N // 2, TMA)
+    elif TMA and BLOCK_N >= 64:
         # Two halves: the whole 128x256 tile's 64 KiB would not fit beside four stages of operands.
-        if BLOCK_N >= 64:
-            halves = tl.permute(tl.reshape(acc, (BLOCK_M, 2, BLOCK_N // 2)), (0, 2, 1))
-            left, right = tl.split(halves)
-            c.store([row, column], left.to(c.dtype))
-            c.store([row, column + BLOCK_N // 2], right.to(c.dtype))
-        else:
-            c.store([row, column], acc.to(c.dtype))
+        halves = tl.permute(tl.reshape(acc, (BLOCK_M, 2, BLOCK_N // 2)), (0, 2, 1))
+        left, right = tl.split(halves)
+        c.store([row, column], left.to(c.dtype))
+        c.store([row, column + BLOCK_N // 2], right.to(c.dtype))
     else:
-        rs = row + tl.arange(0, BLOCK_M)
-        cs = column + tl.arange(0, BLOCK_N)
-        pointers = c + rs.to(tl.int64)[:, None] * width + cs[None, :]
-        tl.store(pointers, acc.to(c.dtype.element_ty), mask=(rs < rows)[:, None] & (cs < width)[None, :])
+        put_tile(acc, c, row, column, rows, width, BLOCK_M, BLOCK_N, TMA)

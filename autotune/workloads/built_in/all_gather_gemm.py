@@ -1,7 +1,9 @@
-"""All-gather + GEMM as a workload: C = all_gather(A) @ B (+ bias)."""
+"""All-gather + GEMM as a workload: C = all_gather(A) @ B (+ bias), then maybe SwiGLU."""
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,20 +11,23 @@ import torch
 
 from autotune.config import Config
 from autotune.heap.arena import SymmetricHeap
-from autotune.kernels.all_gather_gemm.launch import KERNELS
+from autotune.kernels.all_gather_gemm.activation import reference
+from autotune.kernels.all_gather_gemm.launch import KERNELS, RETURNING, returned_of
 from autotune.kernels.all_gather_gemm.library import gather
 from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
 from autotune.kernels.all_gather_gemm.scratch import Scratch
 from autotune.kernels.gemm.library import multiply
 from autotune.kernels.launching.knobs import ONE_LAUNCH, TWO_LAUNCHES
 from autotune.machine import Machine
+from autotune.problem import Problem
 from autotune.search_spaces.all_gather_gemm import KERNELS as OUR_GEMM
 from autotune.search_spaces.all_gather_gemm import SPACE, default_config, first_configs
-from autotune.workloads.comparison import rounded_product
-from autotune.workloads.gemm import OF_A_LIBRARY, GemmOperation, GemmWorkload
+from autotune.workloads.comparison import farthest, rounded_gated, rounded_product
+from autotune.workloads.gemm import FACTORS, OF_A_LIBRARY, SCALE_FACTORS, GemmOperation, GemmWorkload
+from autotune.workloads.input_sets import poison
 from autotune.workloads.interface import Run
 from autotune.workloads.launched import Operands
-from autotune.workloads.tolerance import Tolerance
+from autotune.workloads.tolerance import Error, Tolerance
 
 
 class AllGatherGemmOperation(GemmOperation[AllGatherGemm, Scratch]):
@@ -30,7 +35,8 @@ class AllGatherGemmOperation(GemmOperation[AllGatherGemm, Scratch]):
 
     def __init__(self, problem: AllGatherGemm, heap: SymmetricHeap, machine: Machine, spin_limit: int) -> None:
         """Inputs are undefined until ``refresh``."""
-        super().__init__(KERNELS, problem, heap, machine, spin_limit)
+        kernels = RETURNING if problem.gathered else KERNELS
+        super().__init__(kernels, problem, heap, machine, spin_limit)
 
     def draw_operands(self, seed: int) -> torch.Tensor:
         """Every rank draws every rank's shard, and multiplies the whole A by its own B."""
@@ -42,14 +48,43 @@ class AllGatherGemmOperation(GemmOperation[AllGatherGemm, Scratch]):
             self.draw_scales(tensors.scale_a, seed * 1000 + 250 + other * problem.gathers_scales) for other in ranks
         ]
         b, scale_b = self.draw_b(seed * 1000 + 500 + rank), self.draw_scales(tensors.scale_b, seed * 1000 + 600 + rank)
+        depth = problem.k
+        if problem.gated:
+            # Gates of about 1, where an activation shows; exact, as it is a power of two.
+            factor = 2.0 ** -round(math.log2(depth) / 2)
+            (b if scale_b is None else scale_b).mul_(factor)
+            depth = max(1, round(depth * factor * factor))
         self.put(shards[rank], scales[rank], b, scale_b)
-        self.draw_bias(seed * 1000 + 750 + rank, problem.k)
+        self.draw_bias(seed * 1000 + 750 + rank, depth)
         wide = [self.widened(shard, scale) for shard, scale in zip(shards, scales, strict=True)]
-        product: torch.Tensor = torch.cat(wide, dim=0 if problem.rows_layout else 1) @ self.widened(b, scale_b)
+        along = 0 if problem.rows_layout else 1
+        product: torch.Tensor = torch.cat(wide, dim=along) @ self.widened(b, scale_b)
+        returned = returned_of(tensors)
+        if returned is not None:
+            self._whole = torch.cat([shard.to(torch.float32) for shard in shards], dim=along)
+            poison(returned)
         return product
 
+    def outputs(self) -> Sequence[torch.Tensor]:
+        returned = returned_of(self._tensors)
+        return [self._tensors.c] if returned is None else [self._tensors.c, returned]
+
+    def error_of(self, outputs: Sequence[torch.Tensor], factor: float) -> Error:
+        """The larger one of C's and the gathered A's, where that is an output."""
+        expected = [self.expected(factor)]
+        if len(outputs) > 1:
+            scales = SCALE_FACTORS if self.scaled else [1.0] * len(FACTORS)
+            of_a = {of_a * of_scales: of_a for of_a, of_scales in zip(FACTORS, scales, strict=True)}
+            expected.append(self._whole * of_a[factor])
+        return farthest(outputs, expected)
+
+    def expected(self, factor: float = 1.0) -> torch.Tensor:
+        """With what follows the GEMM."""
+        product = super().expected(factor)
+        return reference(product, self._problem) if self._problem.gated else product
+
     def parts(self) -> dict[str, Run]:
-        """The library's all-gather of A alone, and its GEMM alone."""
+        """The library's all-gather of A alone, and its GEMM alone, without what follows."""
         tensors, problem, device = self._tensors, self._problem, self._heap.device
         whole = torch.randn((problem.m, problem.k), device=device).to(tensors.a.dtype)
         scales = tensors.scale_a
@@ -58,9 +93,10 @@ class AllGatherGemmOperation(GemmOperation[AllGatherGemm, Scratch]):
             shards.append(scales)
             scales = torch.ones((problem.m, problem.scale_columns), device=device)
         gathered = [each.new_empty((problem.world_size, *each.shape)) for each in shards]
+        product = tensors.c.new_empty((problem.m, problem.n_local)) if problem.gated else tensors.c
         return {
             "all_gather": lambda: gather(gathered, shards),
-            "gemm": lambda: multiply(problem, whole, scales, tensors, tensors.c, tensors.bias),
+            "gemm": lambda: multiply(problem, whole, scales, tensors, product, tensors.bias),
         }
 
 
@@ -70,7 +106,7 @@ class AllGatherGemmWorkload(GemmWorkload):
     problem_type = AllGatherGemm
     space = SPACE
     kernels = KERNELS
-    options = ("layout", "in_place", "out_dtype", "fast_accum")
+    options = ("layout", "in_place", "out_dtype", "fast_accum", "epilogue", "gate_up")
     overlapping = ("push",)
 
     def default_problem(self, machine: Machine, world_size: int) -> AllGatherGemm:
@@ -96,6 +132,8 @@ class AllGatherGemmWorkload(GemmWorkload):
         direct: Config | str = Config({**pull, "mode": "pull"})
         if config["split_k"] != 1:
             direct = "the direct pull does not split K, so its tiles would not be these"
+        if problem.gathered:
+            direct = "the direct pull gathers no A that it could give back"
         return {
             "B": separate.replace(phases=TWO_LAUNCHES),
             "S": dataflow.replace(phases=ONE_LAUNCH),
@@ -105,8 +143,10 @@ class AllGatherGemmWorkload(GemmWorkload):
 
     def tolerance_of(self, problem: AllGatherGemm, config: Config, machine: Machine) -> Tolerance:
         """The result alone is rounded, or what the library's GEMM rounds on its way there."""
-        roundings = 1.0 if self.kernels.knobs.of(config).mode in OUR_GEMM else 1.0 + OF_A_LIBRARY
-        return rounded_product(problem, roundings, problem.m * problem.n_local, machine)
+        ours = self.kernels.knobs.of(config).mode in OUR_GEMM
+        if problem.gated:
+            return rounded_gated(problem, 0.0 if ours else 1.0 + OF_A_LIBRARY, problem.m * problem.columns, machine)
+        return rounded_product(problem, 1.0 if ours else 1.0 + OF_A_LIBRARY, problem.m * problem.n_local, machine)
 
     def heap_bytes(self, problem: AllGatherGemm) -> int:
         """A's shard and the largest scratch."""
@@ -127,7 +167,30 @@ class AllGatherGemmWorkload(GemmWorkload):
     def out_shape(self, world_size: int, operands: Operands, options: Sequence[Any]) -> tuple[int, int]:
         (a, b), layout = operands[:2], options[0]
         assert a is not None and b is not None
-        return a.shape[0] * world_size if layout == "rows" else a.shape[0], b.shape[1]
+        gated = dict(zip(self.options, options, strict=True))["epilogue"] != "none"
+        return a.shape[0] * world_size if layout == "rows" else a.shape[0], b.shape[1] // (2 if gated else 1)
+
+
+class ReturningWorkload(AllGatherGemmWorkload):
+    """The same for calls that want the gathered A, too."""
+
+    kernels = RETURNING
+
+    def problem_of(self, world_size: int, operands: Operands, options: Sequence[Any]) -> Problem:
+        problem = super().problem_of(world_size, operands, options)
+        assert isinstance(problem, AllGatherGemm)
+        return dataclasses.replace(problem, gathered=True)
+
+    def out_shapes(self, world_size: int, operands: Operands, options: Sequence[Any]) -> list[tuple[int, ...]]:
+        """Of C, and of the gathered A."""
+        (a, b), c = operands[:2], self.out_shape(world_size, operands, options)
+        assert a is not None and b is not None
+        return [c, (c[0], b.shape[0])]
+
+    def out_dtypes(self, operands: Operands, options: Sequence[Any]) -> list[torch.dtype]:
+        assert operands[0] is not None
+        return [self.out_dtype(operands, options), operands[0].dtype]
 
 
 WORKLOAD = AllGatherGemmWorkload()
+RETURNING_A = ReturningWorkload()

@@ -10,13 +10,7 @@ import torch
 from autotune.config import Config
 from autotune.errors import InvalidProblem
 from autotune.heap.arena import SymmetricHeap
-from autotune.kernels.all_reduce_norm.launch import (
-    KERNELS,
-    AllReduceNormKernels,
-    Scratch,
-    Tensors,
-    norm_launch,
-)
+from autotune.kernels.all_reduce_norm.launch import KERNELS, Scratch, Tensors, norm_launch
 from autotune.kernels.all_reduce_norm.problem import AllReduceNorm
 from autotune.kernels.all_reduce_norm.reference import norm_of
 from autotune.kernels.launching.tensors import TORCH_DTYPES, element_type
@@ -34,11 +28,11 @@ OF_THE_NORM = 2.0
 
 
 class AllReduceNormOperation(LaunchedOperation[AllReduceNorm, Tensors, Scratch]):
-    """The tensors of one rank, and the config prepared last. The library's all-reduce overwrites X here."""
+    """The tensors of one rank, and the config prepared last."""
 
     def __init__(self, problem: AllReduceNorm, heap: SymmetricHeap, machine: Machine, spin_limit: int) -> None:
         """Inputs are undefined until ``refresh``."""
-        super().__init__(AllReduceNormKernels(in_place=True), problem, heap, machine, spin_limit)
+        super().__init__(KERNELS, problem, heap, machine, spin_limit)
 
     def refresh(self, seed: int) -> None:
         """Every rank draws every rank's part, so that the reference needs no communication."""
@@ -117,7 +111,7 @@ class AllReduceNormWorkload(LaunchedWorkload):
     problem_type = AllReduceNorm
     space = SPACE
     kernels = KERNELS
-    options = ("eps",)
+    options = ("eps", "in_place")
 
     def default_problem(self, machine: Machine, world_size: int) -> AllReduceNorm:
         """Llama-70B's hidden size at 16 tokens; a toy of the same form under the interpreter."""
@@ -160,8 +154,8 @@ class AllReduceNormWorkload(LaunchedWorkload):
                 f"{residual.stride()}, weight {list(weight.shape)}: needed are x and residual [m, n] and weight [n], "
                 "all contiguous"
             )
-        (eps,) = options
-        return AllReduceNorm(m=x.shape[0], n=x.shape[1], eps=eps, dtype=dtype, world_size=world_size)
+        given = dict(zip(self.options, options, strict=True))
+        return AllReduceNorm(m=x.shape[0], n=x.shape[1], **given, dtype=dtype, world_size=world_size)
 
     def out_shape(self, world_size: int, operands: Operands, options: Sequence[Any]) -> tuple[int, ...]:
         """That of X, for both results."""

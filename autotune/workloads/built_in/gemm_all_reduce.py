@@ -46,6 +46,7 @@ class GemmAllReduceOperation(GemmOperation[GemmAllReduce, Scratch]):
             if other == rank:
                 self.put(a, scale_a, b, scale_b)
         self.draw_bias(seed * 1000 + 999, self._problem.k)
+        self.draw_residual(seed * 1000 + 997, self._problem.k)
         return product
 
     def parts(self) -> dict[str, Run]:
@@ -90,7 +91,8 @@ class GemmAllReduceWorkload(GemmWorkload):
 
     def tolerance_of(self, problem: GemmAllReduce, config: Config, machine: Machine) -> Tolerance:
         """Each part is rounded, and the sum; see ``ring`` for the library's."""
-        roundings = ring(problem.world_size) if self.kernels.knobs.of(config).mode == "bsp" else 2.0
+        library = self.kernels.knobs.of(config).mode == "bsp"
+        roundings = ring(problem.world_size) + 2 * problem.residual if library else 2.0
         return rounded_product(problem, roundings, problem.m * problem.n, machine)
 
     def operation(

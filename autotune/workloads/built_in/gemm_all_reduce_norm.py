@@ -8,7 +8,6 @@ from typing import Any
 import torch
 
 from autotune.config import Config
-from autotune.errors import InvalidProblem
 from autotune.heap.arena import SymmetricHeap
 from autotune.kernels.all_reduce_norm import launch as norming
 from autotune.kernels.all_reduce_norm.reference import norm_of
@@ -19,7 +18,7 @@ from autotune.search_spaces.gemm_all_reduce_norm import LIBRARY, SPACE, default_
 from autotune.workloads.built_in.all_reduce_norm import OF_THE_NORM
 from autotune.workloads.built_in.gemm_all_reduce import GemmAllReduceOperation, GemmAllReduceWorkload
 from autotune.workloads.comparison import drawn, drawn_bias, farthest, rounded_product
-from autotune.workloads.gemm import ring
+from autotune.workloads.gemm import demand_like, ring
 from autotune.workloads.input_sets import poison
 from autotune.workloads.interface import Run
 from autotune.workloads.launched import Operands, eager_and_graph
@@ -106,14 +105,9 @@ class GemmAllReduceNormWorkload(GemmAllReduceWorkload):
         *of_gemm, residual, weight = operands
         problem = super().problem_of(world_size, of_gemm, options)
         assert isinstance(problem, GemmAllReduceNorm) and residual is not None and weight is not None
-        wanted = {"residual": (residual, (problem.m, problem.n)), "weight": (weight, (problem.n,))}
-        for name, (tensor, shape) in wanted.items():
-            dtype = self.out_dtype(operands, options)
-            if tuple(tensor.shape) != shape or tensor.dtype != dtype or not tensor.is_contiguous():
-                raise InvalidProblem(
-                    f"{name} is {list(tensor.shape)} {tensor.dtype}, strides {tensor.stride()}; {list(shape)} {dtype}, "
-                    "contiguous, is needed"
-                )
+        dtype = self.out_dtype(operands, options)
+        demand_like("residual", residual, (problem.m, problem.n), dtype)
+        demand_like("weight", weight, (problem.n,), dtype)
         return problem
 
 

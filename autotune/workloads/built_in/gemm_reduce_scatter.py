@@ -13,6 +13,7 @@ from autotune.kernels.gemm.library import multiply
 from autotune.kernels.gemm_reduce_scatter.launch import KERNELS
 from autotune.kernels.gemm_reduce_scatter.problem import GemmReduceScatter
 from autotune.kernels.gemm_reduce_scatter.scratch import Scratch
+from autotune.kernels.launching.contract import Kernels
 from autotune.kernels.launching.knobs import MEMORY, ONE_LAUNCH, TWO_LAUNCHES
 from autotune.machine import Machine
 from autotune.search_spaces.gemm_reduce_scatter import KERNELS as OUR_GEMM
@@ -29,7 +30,8 @@ class GemmReduceScatterOperation(GemmOperation[GemmReduceScatter, Scratch]):
 
     def __init__(self, problem: GemmReduceScatter, heap: SymmetricHeap, machine: Machine, spin_limit: int) -> None:
         """Inputs are undefined until ``refresh``."""
-        super().__init__(KERNELS, problem, heap, machine, spin_limit)
+        kernels: Kernels[Any, Any, Any, Any] = KERNELS
+        super().__init__(kernels, problem, heap, machine, spin_limit)
 
     def draw_operands(self, seed: int) -> torch.Tensor:
         """Every rank draws every rank's operands, one rank's at a time, and multiplies its own rows."""
@@ -44,6 +46,7 @@ class GemmReduceScatterOperation(GemmOperation[GemmReduceScatter, Scratch]):
             if source == rank:
                 self.put(a, scale_a, b, scale_b)
         self.draw_bias(seed * 1000 + 750, problem.k)
+        self.draw_residual(seed * 1000 + 850 + rank, problem.k)
         return product
 
     def parts(self) -> dict[str, Run]:
@@ -93,13 +96,18 @@ class GemmReduceScatterWorkload(GemmWorkload):
         mode = self.kernels.knobs.of(config).mode
         roundings = 2.0 if mode in OUR_GEMM else 2.0 + OF_A_LIBRARY
         if mode == "bsp":
-            roundings = ring(problem.world_size) + problem.bias
+            roundings = ring(problem.world_size) + problem.bias + problem.residual
         return rounded_product(problem, roundings, problem.rows * problem.n, machine)
 
     def operation(
         self, problem: GemmReduceScatter, heap: SymmetricHeap, machine: Machine, spin_limit: int
     ) -> GemmReduceScatterOperation:
         return GemmReduceScatterOperation(problem, heap, machine, spin_limit)
+
+    def filled(self, world_size: int, operands: Operands) -> Operands | None:
+        """A residual without rows has those of a rank, and nothing to add."""
+        found = super().filled(world_size, operands)
+        return None if found is None else [*found[:-1], None]
 
     def sizes(self, world_size: int, a: torch.Tensor, b: torch.Tensor, options: Mapping[str, Any]) -> dict[str, int]:
         """The depth is that of all ranks together."""

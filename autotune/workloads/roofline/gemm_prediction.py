@@ -39,7 +39,7 @@ def gemm_latency(problem: Any, knobs: GemmKnobs, machine: Machine) -> float | No
     if rates is None:
         return None
     communication = int(problem.bytes_moved) * _times_read(problem, knobs) / (rates.links * _saturation(knobs))
-    computation = _computation(problem, knobs, machine, rates)
+    computation = _computation(problem, knobs, machine, rates) + _activation(problem, knobs, rates)
     if knobs.mode == "bsp":
         launches = 0.0 if knobs.launch == "graph" else 2 * rates.launch
         return computation + communication + rates.launch + launches
@@ -76,6 +76,14 @@ def _computation(problem: Any, knobs: GemmKnobs, machine: Machine, rates: Rates)
     # Programs that share a tile meet at its end, one after the other; their fp32 sums are written and read once more.
     joining = (splits - 1) * rates.signal + (splits > 1) * tiles * m * n * 8 / (CACHE_FACTOR * rates.memory)
     return max(math.ceil(tiles / units) * tile, max(memory, loaded) / max(busy, 0.25)) + joining
+
+
+def _activation(problem: Any, knobs: GemmKnobs, rates: Rates) -> float:
+    """The kernel that makes SwiGLU of the library's product: reads it, and writes half as much."""
+    if knobs.block_m or not problem.gated:
+        return 0.0
+    rows, columns, _ = map(int, problem.gemm)
+    return 1.5 * rows * columns * int(problem.result_size) / rates.memory + rates.launch
 
 
 def _times_read(problem: Any, knobs: GemmKnobs) -> int:

@@ -155,3 +155,12 @@ def test_export_of_one_study_as_t4(gpus: Bench, tmp_path: Path, exported: Path) 
         "export", "all-gather-gemm", "--m", "1024", "--format", "t4", "--db", str(tmp_path / "there.db")
     )
     assert elsewhere.exit_code == 2 and "its trials are in the database it was tuned in" in elsewhere.stderr
+
+
+def test_export_of_the_sizes_at_which_a_mode_wins(gpus: Bench, exported: Path) -> None:
+    (found,) = json.loads(gpus.tune("export", "--format", "thresholds").stdout)["maps"]
+    (by_name,) = json.loads(gpus.tune("export", "all-gather-gemm", "--format", "thresholds").stdout)["maps"]
+    assert found == by_name and found["workload"] == "all_gather_gemm" and found["by"] == "m"
+    sizes = [each["size"] for each in found["measured"]]
+    assert len(sizes) == 2 and found["ranges"][0]["from"] == -(-sizes[0] // 2)
+    assert {each["mode"] for each in found["ranges"]} == {each["mode"] for each in found["measured"]}

@@ -2,32 +2,35 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from sized_studies import of_size
 
 from autotune.report.page import Study, to_index
+from autotune.report.page.crossover import Range, families, point, ranges, thresholds
 from autotune.report.page.views import crossover
 
 
 def test_a_family_differs_in_one_size_alone(study: Study, only_failed: Study) -> None:
     members = [of_size(study, 4096), of_size(study, 64), of_size(study, 64, push=90.0)]
     others = [of_size(study, 64, k=1024), of_size(study, 64, dtype="fp16"), only_failed]
-    ((name, found),) = crossover.families([*members, *others])
+    ((name, found),) = families([*members, *others])
     assert name == "m" and [size for size, _ in found] == [64, 4096]
     assert found[0][1] is members[1], "of equal problems the first, which is the newest"
 
 
 def test_the_winners_mode_and_its_margin(study: Study) -> None:
-    clear = crossover.point(of_size(study, 64, push=100.0, pull=150.0), 64)
+    clear = point(of_size(study, 64, push=100.0, pull=150.0), 64)
     assert (clear.mode, clear.next_mode, clear.tied) == ("push", "pull", False)
     assert clear.margin is not None and clear.margin.value == pytest.approx(1.5)
-    tie = crossover.point(of_size(study, 64, push=100.0, pull=99.5), 64)
+    tie = point(of_size(study, 64, push=100.0, pull=99.5), 64)
     assert (tie.mode, tie.next_mode, tie.tied) == ("pull", "push", True)
 
 
 def test_a_bar_for_each_size_in_its_modes_colour_and_hollow_where_tied(study: Study) -> None:
     members = [of_size(study, 64, pull=99.5), of_size(study, 256), of_size(study, 1024, push=100.0, pull=60.0)]
-    points = [crossover.point(each, int(str(each.problem["m"]))) for each in members]
+    points = [point(each, int(str(each.problem["m"]))) for each in members]
     option = crossover.options("m", points)
     assert option["yAxis"]["data"] == ["m 64", "m 256", "m 1024"]
     drawn = {series["name"]: [bar["value"] for bar in series["data"]] for series in option["series"][:-1]}
@@ -42,3 +45,25 @@ def test_the_index_has_the_crossovers(study: Study) -> None:
     page = to_index([of_size(study, 64), of_size(study, 256)])
     assert "all-gather-gemm: which mode wins at which m" in page and 'data-chart="crossover-0"' in page
     assert 'data-chart="' not in to_index([study])
+
+
+def test_between_two_sizes_the_nearer_one_decides_as_in_a_look_up(study: Study) -> None:
+    pulled = {"push": 100.0, "pull": 60.0}
+    near = [point(of_size(study, 64), 64), point(of_size(study, 128), 128), point(of_size(study, 256, **pulled), 256)]
+    assert ranges(near) == [Range(32, 181, "push"), Range(182, 512, "pull")], "the border is sqrt(128 * 256)"
+    far = [point(of_size(study, 1), 1), point(of_size(study, 16), 16), point(of_size(study, 64, **pulled), 64)]
+    assert ranges(far) == [Range(1, 2, "push"), Range(8, 32, "push"), Range(33, 128, "pull")], "nothing from 3 to 7"
+
+
+def test_thresholds_for_a_program_that_knows_nothing_of_us(study: Study) -> None:
+    members = [of_size(study, 256, push=100.0, pull=60.0), of_size(study, 64, pull=99.5), of_size(study, 7, k=5)]
+    told = json.loads(thresholds(members))
+    assert (told["format"], told["version"]) == ("iris-autotune/thresholds", 1)
+    assert thresholds(reversed(members)) == thresholds(members)
+    alone, several = sorted(told["maps"], key=lambda each: len(each["measured"]))
+    assert [each["size"] for each in alone["measured"]] == [7]
+    assert several["by"] == "m" and "m" not in several["problem"] and several["problem"]["n"] == study.problem["n"]
+    assert several["ranges"] == [{"from": 32, "to": 512, "mode": "pull"}]
+    first, second = several["measured"]
+    assert first["tie"] and first["next_mode"] == "push" and first["next_takes"] == pytest.approx(100 / 99.5)
+    assert not second["tie"] and second["microseconds"] == 60.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from calls import HEAP, configs, error, said
+from calls import HEAP, WORST, configs, error, said
 
 import autotune
 
@@ -31,6 +31,7 @@ def calls(url: str) -> dict[str, Any]:
     """Errors of eager, repeated and compiled calls, with outputs given and not; by mode; and what is refused."""
     with autotune.Context(HEAP, url=url) as context:
         found = {"eager": eager(context), "compiled": compiled(context), "modes": modes(context)}
+        found["overwrites"] = overwrites(context)
         return {**found, "registered": registered(context), "refused": refused(context)}
 
 
@@ -44,6 +45,8 @@ def eager(context: autotune.Context) -> float:
         results = autotune.all_reduce_norm(context, *operands, eps=1e-2, out=outs)
         assert results[0] is outs[0] and results[1] is outs[1] and torch.equal(operands[0], kept)
         errors.append(worst(outs, references))
+        overwritten = autotune.all_reduce_norm(context, *operands, eps=1e-2, in_place=True)
+        errors.append(worst(overwritten, references))
     return max(errors)
 
 
@@ -54,6 +57,20 @@ def modes(context: autotune.Context) -> dict[str, float]:
         str(config["mode"]): worst(autotune.all_reduce_norm(context, *operands, eps=1e-2, config=config), references)
         for config in configs(problem, context.machine)
     }
+
+
+def overwrites(context: autotune.Context) -> dict[str, list[bool]]:
+    """By mode: x is as it was after a call, and after one in place, whose results are right as well."""
+    found = {}
+    for config in configs(autotune.AllReduceNorm(m=5, n=264, world_size=context.heap.world_size), context.machine):
+        (x, *others), references = drawn(context, 9)
+        kept, unchanged = x.clone(), []
+        for in_place in (False, True):
+            more = {"eps": 1e-2, "in_place": in_place, "config": config}
+            assert worst(autotune.all_reduce_norm(context, x, *others, **more), references) < WORST
+            unchanged.append(torch.equal(x, kept))
+        found[str(config["mode"])] = unchanged
+    return found
 
 
 def compiled(context: autotune.Context) -> float:
@@ -75,7 +92,7 @@ def compiled(context: autotune.Context) -> float:
 def registered(context: autotune.Context) -> list[str]:
     """Verdicts of torch's own checks."""
     operands, _ = drawn(context, 1)
-    arguments = (context.handle, *operands, 1e-2, "")
+    arguments = (context.handle, *operands, 1e-2, False, "")
     outs = {name: torch.empty_like(operands[0]) for name in ("out_normed", "out_total")}
     operator, verdicts = torch.ops.iris_autotune.all_reduce_norm, set()
     for overload, more in ((operator.default, {}), (operator.out, outs)):

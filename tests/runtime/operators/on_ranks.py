@@ -104,8 +104,6 @@ def bad_operands(url: str) -> dict[str, str]:
             "type": lambda: scatter(context, a.double(), b.double()),
             "types": lambda: reduce(context, a, b.half()),
             "rows": lambda: scatter(context, a[: ranks + 1], b),
-            "strides of a": lambda: reduce(context, torch.ones(8, 64, dtype=bf16)[:, ::2], b),
-            "strides of b": lambda: reduce(context, a, torch.ones(32, 32, dtype=bf16)[:, ::2]),
             "address": lambda: reduce(context, torch.ones(8 * 32 + 1, dtype=bf16)[1:].view(8, 32), b),
             "vectors": lambda: reduce(context, a[0], b),
             "device": lambda: reduce(context, a.to("meta"), b),

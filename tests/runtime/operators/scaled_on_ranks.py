@@ -17,7 +17,7 @@ FP8 = {"dtype": "fp8", "b_order": "nk"}
 
 
 def problems() -> list[Any]:
-    """Each kind of scales, each operator, each result's type."""
+    """Each kind of scales, each operator, each result's type; and fp32 of operands without scales."""
     ranks = dist.get_world_size()
     size = {"m": 16 * ranks, "n": 32 * ranks, "k": 128 * ranks, "world_size": ranks, **FP8}
     return [
@@ -26,12 +26,15 @@ def problems() -> list[Any]:
         autotune.GemmAllReduce(**size, scales="tensor", out_dtype="fp16", bias=True),
         autotune.AllGatherGemm(**size, scales="block", layout="k"),
         autotune.GemmAllReduce(**{**size, "dtype": "fp8_e5m2"}, scales="row"),
+        autotune.AllGatherGemm(**size | {"dtype": "bf16"}, out_dtype="fp32", bias=True),
+        autotune.GemmReduceScatter(**size | {"dtype": "fp16"}, out_dtype="fp32", bias=True),
+        autotune.GemmAllReduce(**size | {"dtype": "bf16"}, out_dtype="fp32"),
     ]
 
 
 def call(context: autotune.Context, problem: Any, operands: tuple[Any, ...], **more: Any) -> torch.Tensor:
     """The operator of a problem."""
-    a, b, bias, scale_a, scale_b = operands
+    a, b, bias, scale_a, scale_b = operands[:5]
     if hasattr(problem, "layout"):
         more["layout"] = problem.layout
     asked = None if problem.out_dtype == "auto" else TORCH_DTYPES[problem.out_dtype]
@@ -73,7 +76,8 @@ def right(context: autotune.Context) -> dict[str, bool]:
             assert call(context, problem, operands, config=config, out=again) is again
             errors = [operation.error_of([each], 1.0) for each in (out, again)]
             near = all(e.overall <= allowed.overall and e.element <= allowed.element for e in errors)
-            name = f"{problem.workload} {problem.scales} {'looked up' if config is None else config['mode']}"
+            way = "looked up" if config is None else config["mode"]
+            name = f"{problem.workload} {problem.dtype} {problem.scales} {way}"
             answers[name] = near and out.dtype == TORCH_DTYPES[problem.result_dtype]
         context.release()
     return answers

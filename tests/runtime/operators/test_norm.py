@@ -29,6 +29,9 @@ def test_both_results_are_right_however_it_is_called(tmp_path: Path, gpu: str) -
         assert max(found["eager"], found["compiled"], *found["modes"].values()) < WORST, found
         library = {"bsp", "library_collective"} & found["modes"].keys()
         assert found["modes"].keys() - library == {"one_shot", "two_shot"}
+        kept, lost = [True, True], [True, False]
+        expected = {"bsp": lost, "library_collective": lost, "one_shot": kept, "two_shot": kept}
+        assert found["overwrites"] == {mode: expected[mode] for mode in found["modes"]}
         assert found["registered"] == ["SUCCESS"]
         for name, said in found["refused"].items():
             assert re.match(f"InvalidProblem: .*{REFUSED[name]}", said), (name, said)

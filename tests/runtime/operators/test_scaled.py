@@ -23,11 +23,14 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 def test_every_mode_is_right_with_every_kind_of_scales(pair: Pair) -> None:
-    gemms = [("all_gather_gemm", "row"), ("gemm_reduce_scatter", "block"), ("gemm_all_reduce", "tensor")]
+    gemms = [
+        ("all_gather_gemm", "fp8 row"), ("gemm_reduce_scatter", "fp8 block"), ("gemm_all_reduce", "fp8 tensor"),
+        ("all_gather_gemm", "bf16 none"), ("gemm_reduce_scatter", "fp16 none"), ("gemm_all_reduce", "bf16 none"),
+    ]  # fmt: skip
     for answers in (answer["right"] for answer in pair):
         assert all(answers.values()), [name for name, right in answers.items() if not right]
         assert set(answers) >= {f"{name} {scales} {mode}" for name, scales in gemms for mode in MODES[name]}
-        assert {"all_gather_gemm block looked up", "gemm_all_reduce row looked up"} <= set(answers)
+        assert {"all_gather_gemm fp8 block looked up", "gemm_all_reduce fp8_e5m2 row looked up"} <= set(answers)
 
 
 def test_scales_of_an_a_in_place_may_lie_anywhere(pair: Pair) -> None:

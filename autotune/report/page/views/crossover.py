@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import math
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable, Sequence
 
-from autotune.report.figures import Ratio, device_text, latency_text, problem_text
-from autotune.report.model import Report
+from autotune.report.figures import device_text, latency_text, problem_text
 from autotune.report.order import known_workload
-from autotune.report.page.study import Study, mode_of
+from autotune.report.page.crossover import Point, families, point, speedup_of
+from autotune.report.page.study import Study
 from autotune.report.page.view import (
     GREY,
     Chart,
@@ -27,24 +22,6 @@ from autotune.report.page.view import (
     shown,
     whiskers,
 )
-
-
-@dataclass(frozen=True)
-class Point:
-    """A study among those that differ from it in one size."""
-
-    size: int
-    mode: str
-    report: Report
-    next_mode: str
-    """The second best; empty where no other was measured."""
-    margin: Ratio | None
-    """The latency of that mode's best over the winner's, both from the search."""
-
-    @property
-    def tied(self) -> bool:
-        """True where the next mode is within the noise."""
-        return self.margin is not None and self.margin.value - self.margin.error <= 1
 
 
 def views(studies: Iterable[Study]) -> list[View]:
@@ -62,48 +39,6 @@ def views(studies: Iterable[Study]) -> list[View]:
         title = f"{first.title}: the winner at each {shown(name)}"
         found.append(View(f"crossover-{place}", title, text, [chart], [table(name, points)]))
     return found
-
-
-def families(studies: Iterable[Study]) -> list[tuple[str, list[tuple[int, Study]]]]:
-    """Finished studies that differ in one size alone, with its name, by rising size; of equal ones the first."""
-    groups: dict[tuple[Any, ...], list[Study]] = defaultdict(list)
-    for study in studies:
-        if study.report is not None:
-            key, sizes = study.record.key, sizes_of(study.problem)
-            words = {name: value for name, value in study.problem.items() if name not in sizes}
-            groups[key.workload, key.world_size, key.device, key.regime, json.dumps(words, sort_keys=True)].append(
-                study
-            )
-    found = []
-    for group in groups.values():
-        values = {name: {study.problem[name] for study in group} for name in sizes_of(group[0].problem)}
-        name = max(values, key=lambda each: len(values[each]), default="")
-        by_rest: dict[str, dict[int, Study]] = defaultdict(dict)
-        for study in group:
-            sizes = sizes_of(study.problem)
-            if name in sizes:
-                size = sizes.pop(name)
-                by_rest[json.dumps(sizes, sort_keys=True)].setdefault(size, study)
-        found += [(name, sorted(each.items())) for each in by_rest.values() if len(each) > 1]
-    return found
-
-
-def point(study: Study, size: int) -> Point:
-    """The winner's mode, and the best of the others in the search."""
-    report = study.report
-    assert report is not None
-    own = mode_of(report.config)
-    best: dict[str, Any] = {}
-    for config, latency in study.measured.items():
-        mode = mode_of(config)
-        if mode not in best or latency.of(study.regime) < best[mode].of(study.regime):
-            best[mode] = latency
-    ours = best.pop(own, None)
-    if ours is None or not best:
-        return Point(size, own, report, "", None)
-    name = min(best, key=lambda mode: best[mode].of(study.regime))
-    value = best[name].of(study.regime) / ours.of(study.regime)
-    return Point(size, own, report, name, Ratio(value, value * math.hypot(best[name].spread, ours.spread)))
 
 
 def colours_of(points: Sequence[Point]) -> dict[str, str]:
@@ -158,20 +93,6 @@ def table(name: str, points: Sequence[Point]) -> Table:
         latency = latency_text(each.report.latency, each.report.regime)
         rows.append([str(each.size), each.mode, latency, *compared, margin_text(each)])
     return Table([name, "mode", "latency", "times as fast", "as", "next mode"], rows, "rlrrll")
-
-
-def sizes_of(problem: Mapping[str, object]) -> dict[str, int]:
-    """The integers of a problem, without the world size."""
-    return {
-        name: value
-        for name, value in problem.items()
-        if isinstance(value, int) and not isinstance(value, bool) and name != "world_size"
-    }
-
-
-def speedup_of(of: Point) -> Ratio | None:
-    """Over the fastest baseline."""
-    return of.report.speedups[0].ratio if of.report.speedups else None
 
 
 def margin_text(of: Point) -> str:

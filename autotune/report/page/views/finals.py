@@ -49,9 +49,10 @@ def view(study: Study) -> View | None:
     if report is None or not any(each.rounds for each in found):
         return None
     rounds = max(len(each.rounds) for each in found)
-    text = f"{len(found)} configs took turns for {rounds} rounds, in alternating order, so that what drifts for all "
-    text += "cancels. The ratios come round by round; ± is their 95 % interval."
-    label = f"Latency of {len(found)} finalists over {rounds} rounds."
+    turns = "one round" if rounds == 1 else f"{rounds} rounds"
+    text = f"{len(found)} configs took turns for {turns}, in alternating order, so that what drifts for all cancels. "
+    text += "The ratios come round by round; ± is their 95 % interval."
+    label = f"Latency of {len(found)} finalists over {turns}."
     chart = Chart("finals", label, options(study, found), 400)
     return View(
         "finals", "The finals, round by round", text, [chart], [table(report, found)], [conclusion(report, found)]

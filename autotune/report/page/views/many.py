@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from autotune.report.figures import device_text, problem_text
+from autotune.report.page.crossover import Point, point, sizes_of, speedup_of
 from autotune.report.page.study import Study
 from autotune.report.page.view import (
     GREY,
@@ -22,7 +23,7 @@ from autotune.report.page.view import (
     names_axis,
     shown,
 )
-from autotune.report.page.views.crossover import Point, colours_of, margin_text, point, sizes_of, speedup_of
+from autotune.report.page.views.crossover import colours_of, margin_text
 from autotune.report.regimes import TITLES
 
 EXPLAINED = (

@@ -1,0 +1,143 @@
+"""``tune model CONFIG``: the problems of a whole model, tuned where that saves most; its forward before and after."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from autotune.cli import output, session
+from autotune.cli.commands.model_job import Job
+from autotune.cli.commands.model_table import HEADER, ModelResult
+from autotune.cli.commands.tune import Effort, Force, Seconds, Seed, Trials, say_where
+from autotune.cli.interrupts import exit_code
+from autotune.cli.options import DEFAULT_RANKS, Database, Json, Output, RegimeName, one_of
+from autotune.dtypes import COMBINATIONS, FP8, SCALES
+from autotune.errors import InputError
+from autotune.machine import Machine
+from autotune.outcome import DEFAULT_REGIME, regime_of
+from autotune.sizes import parse_sizes
+
+if TYPE_CHECKING:
+    from autotune.models.forward import Forward
+
+NEVER = "never"
+
+Config = Annotated[
+    Path,
+    typer.Argument(
+        metavar="CONFIG", help="config.json of a dense Llama, Mistral, Qwen or Gemma, or a list of problems as YAML."
+    ),
+]
+Ranks = Annotated[
+    int | None,
+    typer.Option("--tp", metavar="N", help="Ranks that share a layer out.", show_default="all GPUs, 2 without"),
+]
+Tokens = Annotated[
+    str, typer.Option("--tokens", metavar="N,N|N..N", help="Tokens of a forward: lists and doubling ranges.")
+]
+Dtype = Annotated[
+    str | None,
+    typer.Option("--dtype", **one_of(COMBINATIONS), help="Element type of the GEMMs.", show_default="the config's"),
+]
+Scales = Annotated[
+    str | None, typer.Option("--scales", **one_of(SCALES), help="Scales of fp8.", show_default="row for fp8, else none")
+]
+Sharded = Annotated[
+    str,
+    typer.Option(
+        "--sequence-parallel-from", metavar=f"N|{NEVER}", help="Tokens from which on the ranks share the tokens out."
+    ),
+]
+Contexts = Annotated[
+    str | None,
+    typer.Option("--context", metavar="N,N|N..N", help="Tokens in a KV cache sharded by sequence: adds flash decode."),
+]
+Separate = Annotated[
+    bool, typer.Option("--separate", help="q, k, v, gate and up are layers of their own, as in unchanged models.")
+]
+Listed = Annotated[bool, typer.Option("--list", help="Write the list of problems for tune fleet; tune nothing.")]
+
+
+def model(
+    config: Config, tp: Ranks = None, tokens: Tokens = "1..64,512..8192", dtype: Dtype = None, scales: Scales = None,
+    separate: Separate = False, sequence_parallel_from: Sharded = "128", context: Contexts = None,
+    list_only: Listed = False, file: Output = None, budget: Seconds = None, trials: Trials = None,
+    effort: Effort = None, seed: Seed = 0, force: Force = False, regime: RegimeName = DEFAULT_REGIME.value,
+    db: Database = None, json: Json = False,
+) -> None:  # fmt: skip
+    """Tune what a model's forward calls: all-gather + GEMM, GEMM + reduce-scatter, GEMM + all-reduce, flash decode.
+
+    --budget is for all problems together, and goes where time times expected gain is largest; --trials is for each.
+    The same command continues an interrupted run.
+
+    Example: tune model config.json --tp 2 --tokens 1..64,512..8192 --budget 30m
+    """
+    wanted = regime_of(regime)
+    from autotune.models.gains import expected_gains, shares
+
+    if list_only:
+        from autotune.models.listed import write_list
+        from autotune.tuning.effort import parse_duration
+
+        machine = session.machine()
+        found = _forwards(config, tp, tokens, dtype, scales, separate, sequence_parallel_from, context, machine)
+        gains = expected_gains(found, machine)
+        seconds = shares(gains, gains, parse_duration(budget)) if budget is not None else None
+        output.write(write_list([call for each in found for call in each.calls], wanted, seconds), file, "the problems")
+        return
+    if file is not None:
+        raise InputError("--output is for --list; results are in the database, and --json prints them")
+    from autotune.tuning import limits_of
+
+    machine = session.machine_to_measure_on()
+    chosen, limits = limits_of(machine, effort, trials, budget, seed)
+    found = _forwards(config, tp, tokens, dtype, scales, separate, sequence_parallel_from, context, machine)
+    problems = list(dict.fromkeys(call.problem for each in found for call in each.calls))
+    session.check_ranks(problems[0].world_size, machine)
+    for problem in problems:
+        session.check_work(problem, machine)
+    say_where(problems[0], machine)
+    with session.open_store(db) as store:
+        result = ModelResult(found, machine, wanted)
+        job = Job(machine, store, limits, chosen, seed, force, wanted)
+        interrupted = job.tune(problems, expected_gains(found, machine), result)
+    if json:
+        output.data_json(result.as_dict())
+    else:
+        output.data(output.columns(HEADER, result.rows()))
+        for line in result.lines():
+            output.data(line)
+    if interrupted:
+        output.say("interrupted; the same command continues the run")
+        raise typer.Exit(exit_code())
+    if result.failed:
+        raise typer.Exit(1)
+
+
+def _forwards(
+    config: Path, tp: int | None, tokens: str, dtype: str | None, scales: str | None, separate: bool, sharded: str,
+    context: str | None, machine: Machine,
+) -> list[Forward]:  # fmt: skip
+    from autotune.models.architecture import read_architecture
+    from autotune.models.forward import Plan, forwards
+    from autotune.models.listed import forward_of, is_list
+
+    if is_list(config):
+        return [forward_of(config)]
+    found = read_architecture(config)
+    element = dtype or found.dtype or "bf16"
+    if element not in COMBINATIONS:
+        raise InputError(f"--dtype {element}: allowed: {', '.join(COMBINATIONS)}")
+    if sharded != NEVER and not sharded.isdecimal():
+        raise InputError(f"--sequence-parallel-from {sharded}: write a number of tokens, or {NEVER}")
+    plan = Plan(
+        ranks=tp if tp is not None else machine.gpus or DEFAULT_RANKS,
+        dtype=element,
+        scales=scales or ("row" if element in FP8 else "none"),
+        sequence_parallel_from=None if sharded == NEVER else int(sharded),
+        separate=separate,
+        contexts=parse_sizes(context, "--context") if context is not None else (),
+    )
+    return forwards(found, plan, parse_sizes(tokens, "--tokens"))

@@ -1,0 +1,156 @@
+"""A model's forward before and after tuning, as rows for people and as values for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from autotune.cli.entry_text import entry_dict, speedup_text
+from autotune.machine import Machine
+from autotune.outcome import Regime
+from autotune.problem import Problem
+from autotune.report.figures import dashed, fastest, microseconds
+
+if TYPE_CHECKING:
+    from autotune.db import Entry
+    from autotune.models.forward import Call, Forward
+    from autotune.workloads.roofline.device_rates import Rates
+
+HEADER = ("forward", "layer", "operator", "sizes", "calls", "before", "after", "times as fast", "mode", "share")
+TUNED = ("operator", "sizes", "after", "speedup", "mode")
+
+SIZES = ("m", "n", "k", "batch", "q_heads", "kv_heads", "head_dim", "kv_len")
+"""Fields of the problems that tell them apart in one forward."""
+
+
+@dataclass
+class ModelResult:
+    """Before is the library's fastest way, measured with the winner; after is the winner."""
+
+    forwards: Sequence[Forward]
+    machine: Machine
+    regime: Regime
+    entries: dict[Problem, Entry] = field(default_factory=dict)
+    failed: list[Problem] = field(default_factory=list)
+    left_out: list[Problem] = field(default_factory=list)
+    """Problems for which the budget was too short."""
+
+    def times(self, problem: Problem) -> tuple[float, float] | None:
+        """Microseconds of a call before and after; None where it is not tuned."""
+        entry = self.entries.get(problem)
+        if entry is None:
+            return None
+        winner = entry.winner
+        name = fastest(winner.baselines, self.regime)
+        after = winner.latency.of(self.regime)
+        return (winner.baselines[name].of(self.regime) if name is not None else after), after
+
+    def rows(self) -> list[list[str]]:
+        """The columns of ``HEADER``, layer by layer."""
+        return [self._cells(forward, call) for forward in self.forwards for call in forward.calls]
+
+    def tuned_cells(self, problem: Problem) -> list[str]:
+        """The columns of ``TUNED``."""
+        entry = self.entries.get(problem)
+        if entry is None:
+            return [dashed(problem.workload), _sizes(problem), "none", "", ""]
+        winner = entry.winner
+        latency = microseconds(winner.latency.of(self.regime))
+        mode = str(winner.config["mode"])
+        return [dashed(problem.workload), _sizes(problem), latency, speedup_text(winner, self.regime), mode]
+
+    def lines(self) -> list[str]:
+        """Each forward in a sentence, then what is left out and why."""
+        found = [self._line(forward) for forward in self.forwards]
+        if self.left_out:
+            named = ", ".join(f"{dashed(each.workload)} {_sizes(each)}" for each in self.left_out[:3])
+            more = f" and {len(self.left_out) - 3} more" if len(self.left_out) > 3 else ""
+            found.append(f"not tuned, since little is to be gained there within the budget: {named}{more}")
+        if self.rates is None:
+            found.append("what communicates nothing is left out: the rates of this device are not known")
+        return found
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "forwards": [self._forward_dict(forward) for forward in self.forwards],
+            "not_tuned": [{"workload": each.workload, "problem": each.as_dict()} for each in self.left_out],
+            "failed": [{"workload": each.workload, "problem": each.as_dict()} for each in self.failed],
+        }
+
+    @property
+    def rates(self) -> Rates | None:
+        """Of this device, for what communicates nothing."""
+        from autotune.models.gains import known_rates
+
+        return known_rates(self.machine)
+
+    def predicted(self, forward: Forward) -> tuple[float, float, float]:
+        """Microseconds of a forward before and after, and of what communicates nothing, which is part of both.
+
+        A call that is not tuned counts as the roofline has it, before and after.
+        """
+        from autotune.models.gains import rest
+
+        alone = rest(forward, self.rates) if self.rates is not None else 0.0
+        before = after = alone
+        for call in forward.calls:
+            once = self._once(call)
+            before, after = before + call.count * once[0], after + call.count * once[1]
+        return before, after, alone
+
+    def _once(self, call: Call) -> tuple[float, float]:
+        from autotune.models.gains import estimate
+
+        times = self.times(call.problem)
+        if times is not None:
+            return times
+        guessed = estimate(call.problem, self.machine).before if self.rates is not None else 0.0
+        return guessed, guessed
+
+    def _cells(self, forward: Forward, call: Call) -> list[str]:
+        head = [forward.title, call.layer, dashed(call.problem.workload), _sizes(call.problem), str(call.count)]
+        times, entry = self.times(call.problem), self.entries.get(call.problem)
+        if times is None or entry is None:
+            return [*head, "not tuned", "", "", "", self._share(forward, call)]
+        before, after = times
+        figures = [microseconds(before), microseconds(after), f"{before / after:.2f}"]
+        return [*head, *figures, str(entry.winner.config["mode"]), self._share(forward, call)]
+
+    def _share(self, forward: Forward, call: Call) -> str:
+        whole = self.predicted(forward)[0]
+        return f"{call.count * self._once(call)[0] / whole:.0%}" if whole else ""
+
+    def _line(self, forward: Forward) -> str:
+        before, after, alone = self.predicted(forward)
+        if not before:
+            return f"{forward.title}: nothing measured"
+        rest = f", of which {microseconds(alone)} by roofline without communication" if alone else ""
+        return (
+            f"{forward.title}: predicted {microseconds(before)} before, {microseconds(after)} after, "
+            f"{before / after:.2f} times as fast{rest}"
+        )
+
+    def _forward_dict(self, forward: Forward) -> dict[str, Any]:
+        before, after, alone = self.predicted(forward)
+        return {
+            "forward": forward.title,
+            "predicted": {"before": before, "after": after, "without_communication": alone},
+            "calls": [self._call_dict(call) for call in forward.calls],
+        }
+
+    def _call_dict(self, call: Call) -> dict[str, Any]:
+        times, entry = self.times(call.problem), self.entries.get(call.problem)
+        return {
+            "layer": call.layer,
+            "workload": call.problem.workload,
+            "problem": call.problem.as_dict(),
+            "calls": call.count,
+            "before": times and times[0],
+            "after": times and times[1],
+            "entry": entry_dict(entry) if entry is not None else None,
+        }
+
+
+def _sizes(problem: Problem) -> str:
+    return " ".join(f"{name}={getattr(problem, name)}" for name in SIZES if hasattr(problem, name))

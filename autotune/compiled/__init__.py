@@ -1,0 +1,1 @@
+"""For torch.compile: collectives and GEMMs of a graph become tuned operators where these are faster."""

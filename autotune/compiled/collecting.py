@@ -1,0 +1,47 @@
+"""The problems of a live module: what its forward calls, and what the pass finds in its graphs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from autotune.models.forward import Call
+from autotune.models.listed import write_list
+from autotune.problem import Problem
+from autotune.runtime.listeners import LISTENERS
+
+
+class Collected(Counter[Problem]):
+    """How often each problem was called, in the order of the first calls."""
+
+    def text(self) -> str:
+        """As the YAML that ``tune model`` and ``tune fleet`` take."""
+        return write_list(Call("", problem, count) for problem, count in self.items())
+
+    def write(self, file: str | Path) -> None:
+        Path(file).write_text(self.text(), encoding="utf-8")
+
+
+@contextmanager
+def collect() -> Iterator[Collected]:
+    """Count the problems of all operators that are called meanwhile, on this rank.
+
+        with autotune.collect() as problems:
+            model(tokens)
+        problems.write("problems.yaml")
+
+    With ``fusing``, what the compiler finds and does not replace counts too, once as its graph is compiled. A graph
+    from the compiler's cache is not looked at again.
+    """
+    problems = Collected()
+
+    def add(problem: Problem) -> None:
+        problems[problem] += 1
+
+    LISTENERS.append(add)
+    try:
+        yield problems
+    finally:
+        LISTENERS.remove(add)

@@ -1,0 +1,199 @@
+"""The decision: replaced is what has a tuned config faster than the library's way, by one table on all ranks."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from autotune.compiled.patterns import Candidate, NoMatch, shape_of, shares_of
+from autotune.db import Entry
+from autotune.errors import AutotuneError
+from autotune.outcome import Regime
+from autotune.problem import Problem
+from autotune.runtime.context import Context
+from autotune.runtime.groups import process_group, ranks_of
+from autotune.runtime.lookup import choose
+from autotune.workloads import workload
+from autotune.workloads.launched import LaunchedWorkload
+
+OPERATORS = ("all_gather_gemm", "gemm_reduce_scatter", "gemm_all_reduce")
+
+LIBRARY = "bsp"
+GATHERED = "all_gather"
+"""The part of a problem's limits that is its collective alone."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A candidate's problem, and whether the operator replaces it."""
+
+    problem: Problem
+    options: tuple[Any, ...]
+    """The operator's, in its order."""
+    entry: Entry | None
+    """What a look-up serves for it."""
+    reason: str
+    replaced: bool = False
+
+
+class Table:
+    """The tuned entries of a context's database as its first rank sees them."""
+
+    def __init__(self, context: Context) -> None:
+        """Collective."""
+        self.context = context
+        self.ranks = context.heap.world_size
+        self._entries = {name: context.tuned(name) for name in OPERATORS}
+
+    @property
+    def digest(self) -> str:
+        """A hash of all that decides."""
+        told = [f"{each.key} {each.winner.config} {each.winner.latency}" for name in OPERATORS
+                for each in self._entries[name].all]  # fmt: skip
+        return hashlib.sha256(json.dumps([self.context.regime, sorted(told)]).encode()).hexdigest()
+
+    def verdicts(self, found: Sequence[Candidate]) -> list[Verdict]:
+        """Of the GEMMs of one collective: all are replaced, or none. Raises NoMatch where the operator takes them not.
+
+        Where rows are counted by a symbol it decides for the value that the compiler has as an example, and guards the
+        sizes for which a look-up serves the same entry: others compile anew.
+        """
+        self._check_group(found[0])
+        asked = [self._asked(each) for each in found]
+        if any(each.entry is None for each in asked):
+            left = "another GEMM behind the same gather is not tuned"
+            return [each if each.entry is None else dataclasses.replace(each, reason=left) for each in asked]
+        replaced, reason = _faster([each.entry for each in asked if each.entry is not None])
+        symbol = shape_of(found[0].gemm)[0]
+        if replaced and not isinstance(symbol, int):
+            spans = [self._span(each) for each in asked]
+            first, last = max(first for first, _ in spans), min(last for _, last in spans)
+            _guard(symbol, first, last)
+            reason += f", for m from {first} to {last}"
+        return [dataclasses.replace(each, replaced=replaced, reason=reason) for each in asked]
+
+    def _asked(self, candidate: Candidate) -> Verdict:
+        """What a look-up serves for a candidate; not yet whether it is replaced."""
+        found = _workload(candidate.workload)
+        options = _options(candidate, found)
+        problem = _problem(candidate, found, options, self.ranks)
+        entry, reason = self._served(found, problem)
+        return Verdict(problem, options, entry, reason)
+
+    def _check_group(self, candidate: Candidate) -> None:
+        ranks, ours = ranks_of(process_group(candidate.group)), self.context.ranks
+        if ranks != ours:
+            raise NoMatch(f"the collective is among ranks {list(ranks)}, the context among {list(ours)}")
+
+    def _served(self, found: LaunchedWorkload, problem: Problem) -> tuple[Entry | None, str]:
+        try:
+            chosen = choose(found, problem, self.context.machine, self._entries[found.name], self.context.regime)
+        except AutotuneError as error:
+            raise NoMatch(str(error)) from error
+        return chosen.entry, chosen.reason
+
+    def _span(self, verdict: Verdict) -> tuple[int, int]:
+        """The smallest and the largest m around the problem's for which the same entry is served."""
+        problem = verdict.problem
+        found = _workload(problem.workload)
+        step = self.ranks if found.name != "gemm_all_reduce" else 1
+        here = int(problem.as_dict()["m"]) // step
+
+        def serves(count: int) -> bool:
+            asked = found.problem_type.from_dict({**problem.as_dict(), "m": count * step})
+            return self._served(found, asked)[0] is verdict.entry
+
+        beyond = here * 4 + 1  # a look-up's neighbours are within a factor of two
+        return _border(serves, here, 0) * step, _border(serves, here, beyond) * step
+
+
+def _faster(entries: Sequence[Entry]) -> tuple[bool, str]:
+    """True if the winners together take less than the library, which gathers once for all; and the reason."""
+    regime = Regime(entries[0].key.regime)
+    modes = " and ".join(dict.fromkeys(str(each.winner.config["mode"]) for each in entries))
+    if modes == LIBRARY:
+        return False, "the library's way is the fastest"
+    ours = sum(each.winner.latency.of(regime) for each in entries)
+    library = sum(min((time.of(regime) for time in each.winner.baselines.values()), default=0.0) for each in entries)
+    shared, more = "", len(entries) - 1
+    if more:
+        gathers = [each.winner.limits[GATHERED].median for each in entries if GATHERED in each.winner.limits]
+        library -= more * max(gathers, default=library)
+        shared = f" for {len(entries)} GEMMs behind one gather"
+    sizes = ", ".join(dict.fromkeys(str(each.key.fields["m"]) for each in entries))
+    return ours < library, f"mode {modes}, {library / ours:.2f} times as fast as the library at m={sizes}{shared}"
+
+
+def _workload(name: str) -> LaunchedWorkload:
+    found = workload(name)
+    assert isinstance(found, LaunchedWorkload)
+    return found
+
+
+def _border(serves: Any, here: int, beyond: int) -> int:
+    """The last number from ``here`` towards ``beyond`` that is served; ``beyond`` itself is not."""
+    while abs(beyond - here) > 1:
+        middle = (here + beyond) // 2
+        here, beyond = (middle, beyond) if serves(middle) else (here, middle)
+    return here
+
+
+def hint(size: Any) -> int:
+    """A size, of a symbol the compiler's example. Raises NoMatch where it has none."""
+    if isinstance(size, int):
+        return size
+    if not size.node.has_hint():
+        raise NoMatch(f"a size, {size}, is known to the data alone")
+    return int(size.node.hint)
+
+
+def _guard(symbol: Any, first: int, last: int) -> None:
+    """Let the compiler compile anew for sizes beyond these. Raises NoMatch where it takes no guards any more."""
+    if symbol.node.shape_env.frozen:
+        raise NoMatch(f"m is a symbol, {symbol}, and the compiler takes no guards any more, as in a backward")
+    if not (bool(symbol >= first) and bool(symbol <= last)):
+        raise NoMatch(f"m is a symbol, {symbol}, and not from {first} to {last}")
+
+
+def _options(candidate: Candidate, found: LaunchedWorkload) -> tuple[Any, ...]:
+    """The operator's options: those of a plain call, but for the layout of what is gathered along K."""
+    defaults = {field.name: field.default for field in dataclasses.fields(found.problem_type)}
+    if candidate.workload == "all_gather_gemm" and candidate.dim == len(shape_of(candidate.whole)) - 1:
+        defaults["layout"] = "k"
+    return tuple(defaults[name] for name in found.options)
+
+
+def _problem(candidate: Candidate, found: LaunchedWorkload, options: Sequence[Any], ranks: int) -> Problem:
+    """The problem that the operator's call will have, for example sizes."""
+    a = candidate.a.meta["val"]
+    if candidate.bias is not None and candidate.workload != "all_gather_gemm":
+        addend = candidate.gemm.args[0]
+        assert isinstance(addend, torch.fx.Node)
+        if shares_of(addend) != ranks:
+            raise NoMatch(f"each rank adds 1 / {shares_of(addend)} of a bias before the sum over {ranks} ranks")
+    rows = math.prod(hint(each) for each in a.shape[:-1])
+    operands: Mapping[str, torch.Tensor | None] = {
+        "a": torch.empty((rows, hint(a.shape[-1])), dtype=a.dtype, device="meta"),
+        "b": _stand_in(candidate.b),
+        "bias": None if candidate.bias is None else _stand_in(candidate.bias),
+    }
+    try:
+        return found.problem_of(ranks, [operands.get(name) for name in found.kernels.operands], options)
+    except AutotuneError as error:
+        raise NoMatch(str(error)) from error
+
+
+def _stand_in(node: torch.fx.Node) -> torch.Tensor:
+    value = node.meta["val"]
+    if not all(isinstance(each, int) for each in (*value.shape, *value.stride())):
+        raise NoMatch(f"the sizes of B or the bias are symbols: {list(value.shape)}")
+    if value.dim() == 2 and not (value.is_contiguous() or value.t().is_contiguous()):
+        raise NoMatch(f"B has strides {value.stride()}, so the operator would copy it in each call")
+    return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")

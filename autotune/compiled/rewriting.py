@@ -1,0 +1,169 @@
+"""Puts an operator into a graph in the place of a collective and its GEMM."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.fx import Graph, Node
+
+from autotune.compiled.decisions import Verdict, hint
+from autotune.compiled.patterns import ATEN, RESHAPES, SPLITS, WAIT, WORKLOADS, Candidate, NoMatch, shape_of
+from autotune.runtime.context import Context
+from autotune.workloads import workload
+from autotune.workloads.launched import LaunchedWorkload
+
+ERASED = {
+    ATEN.mm.default, ATEN.addmm.default, ATEN.cat.default, ATEN.div.Tensor, WAIT, operator.getitem, *WORKLOADS,
+    *RESHAPES, *SPLITS,
+}  # fmt: skip
+"""What may fall away with a collective and its GEMM."""
+
+
+def check_form(candidate: Candidate) -> None:
+    """Raise NoMatch where the operator would copy more than falls away with the collective, or sizes are not known."""
+    whole, gemm, dim = shape_of(candidate.whole), candidate.gemm, candidate.dim
+    a = candidate.a.meta["val"]
+    if not a.is_contiguous():
+        raise NoMatch(f"A has strides {a.stride()}, so the operator would copy it in each call")
+    symbols = [each for each in whole if not isinstance(each, int)]
+    if candidate.workload == "gemm_reduce_scatter" and len(whole) > 2 and len(symbols) > 1:
+        raise NoMatch(f"several sizes of the sum are symbols: {symbols}")
+    if not _reordered(candidate):
+        return
+    if symbols:
+        raise NoMatch(f"the ranks share dimension {dim}, not the first one, and sizes are symbols: {symbols}")
+    depth, columns = int(shape_of(candidate.b)[0]), int(shape_of(gemm)[-1])
+    added, removed = (columns, depth) if candidate.workload == "all_gather_gemm" else (depth, columns)
+    if added > removed:
+        raise NoMatch(
+            f"the ranks share dimension {dim}, not the first one: the operator would copy {added} columns, the "
+            f"collective copies {removed}"
+        )
+
+
+def rewrite(graph: Graph, candidate: Candidate, verdict: Verdict, context: Context) -> Node:
+    """The operator's node. What nothing needs any more is erased."""
+    ways = {"all_gather_gemm": _gather, "gemm_reduce_scatter": _scatter, "gemm_all_reduce": _reduce}
+    before = candidate.gemm if candidate.workload == "all_gather_gemm" else candidate.wait
+    with graph.inserting_before(before):
+        made = ways[candidate.workload](_Writer(graph, context, verdict), candidate)
+    _erase(graph, [candidate.gemm, candidate.wait])
+    return made
+
+
+def _erase(graph: Graph, unused: list[Node]) -> None:
+    """These nodes, and what they alone used; never what has an effect of its own."""
+    while unused:
+        node = unused.pop()
+        if node.users or node.op != "call_function" or getattr(node, "_erased", False) or node.target not in ERASED:
+            continue
+        unused += node.all_input_nodes
+        graph.erase_node(node)
+
+
+class _Writer:
+    """Adds nodes that know their shape."""
+
+    def __init__(self, graph: Graph, context: Context, verdict: Verdict) -> None:
+        self.graph, self._context, self._verdict = graph, context, verdict
+        self.ranks = context.heap.world_size
+
+    def add(self, target: Any, *arguments: Any, **named: Any) -> Node:
+        node = self.graph.call_function(target, arguments, named)
+        values, options = torch.fx.node.map_arg((arguments, named), lambda each: each.meta["val"])
+        node.meta["val"] = target(*values, **options)
+        return node
+
+    def reshaped(self, node: Node, shape: Sequence[Any]) -> Node:
+        """Row by row; one size may be a symbol."""
+        if len(shape) == len(shape_of(node)) == 2:
+            return node
+        return self.add(ATEN.reshape.default, node, [size if isinstance(size, int) else -1 for size in shape])
+
+    def moved(self, node: Node, source: int, target: int) -> Node:
+        """A dimension in another place, and the elements in the new order."""
+        order = [each for each in range(len(shape_of(node))) if each != source]
+        order.insert(target, source)
+        permuted = self.add(ATEN.permute.default, node, order)
+        return self.add(ATEN.clone.default, permuted, memory_format=torch.contiguous_format)
+
+    def matrix(self, node: Node) -> Node:
+        """All dimensions but the last as one."""
+        if len(shape_of(node)) == 2:
+            return node
+        return self.add(ATEN.reshape.default, node, [-1, shape_of(node)[-1]])
+
+    def operator(self, candidate: Candidate, a: Node) -> Node:
+        found = workload(candidate.workload)
+        assert isinstance(found, LaunchedWorkload)
+        operands = {"a": a, "b": candidate.b, "bias": candidate.bias}
+        given = [operands.get(name) for name in found.kernels.operands]
+        target = getattr(torch.ops.iris_autotune, found.name).default
+        return self.add(target, self._context.handle, *given, *self._verdict.options, "")
+
+
+def _reordered(candidate: Candidate) -> bool:
+    """True if the ranks' rows do not lie one after another in the whole."""
+    shape, dim = shape_of(candidate.whole), candidate.dim
+    return dim != len(shape) - 1 and math.prod(hint(each) for each in shape[:dim]) > 1
+
+
+def _gather(writer: _Writer, candidate: Candidate) -> Node:
+    """The operator's C stands for the GEMM's; its rows are in the order of the ranks."""
+    a, dim, whole = candidate.a, candidate.dim, shape_of(candidate.whole)
+    reordered = _reordered(candidate)
+    made = writer.operator(candidate, writer.matrix(writer.moved(a, dim, 0) if reordered else a))
+    result = made
+    if reordered:
+        rest = [size for place, size in enumerate(whole[:-1]) if place != dim]
+        apart = writer.add(ATEN.reshape.default, made, [whole[dim], *rest, shape_of(made)[-1]])
+        result = writer.matrix(writer.moved(apart, 0, dim))
+    candidate.gemm.replace_all_uses_with(result)
+    return made
+
+
+def _scatter(writer: _Writer, candidate: Candidate) -> Node:
+    a, dim, whole = candidate.a, candidate.dim, shape_of(candidate.whole)
+    scattered, reordered = shape_of(candidate.wait), _reordered(candidate)
+    if reordered:
+        apart = writer.add(ATEN.reshape.default, a, [*whole[:-1], shape_of(a)[-1]])
+        a = writer.matrix(writer.moved(apart, dim, 0))
+    made = writer.operator(candidate, a)
+    result = _averaged(writer, candidate, made)
+    if reordered:
+        rest = [size for place, size in enumerate(scattered[:-1]) if place != dim]
+        apart = writer.add(ATEN.reshape.default, result, [scattered[dim], *rest, scattered[-1]])
+        result = writer.moved(apart, 0, dim)
+    candidate.wait.replace_all_uses_with(writer.reshaped(result, scattered))
+    return made
+
+
+def _reduce(writer: _Writer, candidate: Candidate) -> Node:
+    made = writer.operator(candidate, candidate.a)
+    whole = candidate.collective.args[0]
+    assert isinstance(whole, Node)
+    result = _averaged(writer, candidate, made)
+    if whole is not candidate.gemm:  # the reshapes between stay, with the symbols that they may have
+        candidate.wait.replace_all_uses_with(_replayed(writer, whole, candidate.gemm, result))
+    else:
+        candidate.wait.replace_all_uses_with(result)
+    return made
+
+
+def _replayed(writer: _Writer, node: Node, first: Node, instead: Node) -> Node:
+    """The chain of reshapes from ``first`` to a node, of another tensor."""
+    if node is first:
+        return instead
+    source = node.args[0]
+    assert isinstance(source, Node)
+    return writer.add(node.target, _replayed(writer, source, first, instead), *node.args[1:], **node.kwargs)
+
+
+def _averaged(writer: _Writer, candidate: Candidate, total: Node) -> Node:
+    if not candidate.averages:
+        return total
+    return writer.add(ATEN.div.Tensor, total, writer.ranks)

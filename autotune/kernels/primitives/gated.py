@@ -1,0 +1,73 @@
+"""Gate and up side by side in one B: the columns of B that a tile has, and the activation that makes one of two.
+
+A tile has as many columns of the gate as of the up projection, and gives half as many columns of C. HALVES: B is [gate,
+up], as a merged linear layer stores it, and a tile has BLOCK_N / 2 columns of each, side by side; otherwise they
+alternate in B, and a tile is BLOCK_N columns as they come. EPILOGUE: the place of the problem's word in ``EPILOGUES``.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+PLAIN = tl.constexpr(0)
+SWIGLU = tl.constexpr(1)
+GEGLU = tl.constexpr(2)
+GEGLU_TANH = tl.constexpr(3)
+
+
+@triton.jit
+def tile_columns(column, columns, BLOCK_N: tl.constexpr, HALVES: tl.constexpr):
+    """The columns of B [columns] that make a tile, from ``column`` on; at the edge some are beyond what there is."""
+    if HALVES:
+        place = tl.arange(0, BLOCK_N)
+        half: tl.constexpr = BLOCK_N // 2
+        found = column // 2 + tl.where(place < half, place, columns // 2 + place - half)
+    else:
+        found = column + tl.arange(0, BLOCK_N)
+    return found
+
+
+@triton.jit
+def activated(gate, EPILOGUE: tl.constexpr):
+    """The activation of the gate, in fp32."""
+    if EPILOGUE == SWIGLU:
+        value = gate * tl.sigmoid(gate)
+    elif EPILOGUE == GEGLU:
+        value = 0.5 * gate * (1.0 + tl.erf(gate * 0.7071067811865476))
+    else:
+        # (1 + tanh(z)) / 2 is the sigmoid of 2 z.
+        value = gate * tl.sigmoid(1.5957691216057308 * (gate + 0.044715 * gate * gate * gate))
+    return value
+
+
+@triton.jit
+def gated(acc, EPILOGUE: tl.constexpr, HALVES: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
+    """A tile of the product, fp32 [BLOCK_M, BLOCK_N], as C has it: activation(gate) * up, [BLOCK_M, BLOCK_N / 2]."""
+    if HALVES:
+        pairs = tl.permute(tl.reshape(acc, (BLOCK_M, 2, BLOCK_N // 2)), (0, 2, 1))
+    else:
+        pairs = tl.reshape(acc, (BLOCK_M, BLOCK_N // 2, 2))
+    gate, up = tl.split(pairs)
+    return activated(gate, EPILOGUE) * up
+
+
+@triton.jit(do_not_specialize=["blocks"])
+def activate_kernel(
+    product, c, columns, blocks, EPILOGUE: tl.constexpr, HALVES: tl.constexpr, BLOCK: tl.constexpr
+):  # fmt: skip
+    """C [rows, columns] = activation(gate) * up of a product [rows, 2 * columns]; ``blocks`` programs for each row."""
+    pid = tl.program_id(0)
+    row = (pid // blocks).to(tl.int64)
+    first = pid % blocks * BLOCK
+    column = first + tl.arange(0, BLOCK)
+    inside = column < columns
+    if HALVES:
+        gate = tl.load(product + row * 2 * columns + column, mask=inside)
+        up = tl.load(product + row * 2 * columns + columns + column, mask=inside)
+    else:
+        both = 2 * first + tl.arange(0, 2 * BLOCK)
+        pairs = tl.load(product + row * 2 * columns + both, mask=both < 2 * columns)
+        gate, up = tl.split(tl.reshape(pairs, (BLOCK, 2)))
+    value = activated(gate.to(tl.float32), EPILOGUE) * up.to(tl.float32)
+    tl.store(c + row * columns + column, value.to(c.dtype.element_ty), mask=inside)

@@ -1,0 +1,84 @@
+"""Where a tuning budget pays: the time of each problem in a forward by rooflines, and what overlap could save of it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from autotune.dtypes import FP8
+from autotune.machine import Machine
+from autotune.models.forward import Forward, Work
+from autotune.problem import Problem
+from autotune.tuning.effort import LONGEST, SHORTEST
+from autotune.workloads.roofline.device_rates import RATES, Rates, rates_of
+
+LEAST_SECONDS = 20.0
+"""A shorter search finds little: baselines and finals take most of it."""
+
+GUESSED = "sm_90"
+"""The architecture whose rates weigh problems where this device's are unknown."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Microseconds of one call by rooflines."""
+
+    before: float
+    """The collective and the GEMM one after the other."""
+    limit: float
+    """The longer of the two alone."""
+
+    @property
+    def gain(self) -> float:
+        return self.before - self.limit
+
+
+def known_rates(machine: Machine) -> Rates | None:
+    """None for a device whose rates nobody has measured, as the interpreter's."""
+    return rates_of(machine)
+
+
+def estimate(problem: Problem, machine: Machine) -> Estimate:
+    rates = rates_of(machine) or RATES[GUESSED]
+    flops, read, moved = (float(getattr(problem, name, 0)) for name in ("flops", "bytes_read", "bytes_moved"))
+    computing = max(flops / (rates.flops * (2 if problem.dtype in FP8 else 1)), read / rates.memory) + rates.launch
+    moving = moved / rates.links + rates.signal + rates.launch
+    return Estimate(computing + moving, max(computing, moving))
+
+
+def rest(forward: Forward, rates: Rates) -> float:
+    """Microseconds of what communicates nothing."""
+    return sum(_alone(work, rates) for work in forward.rest)
+
+
+def _alone(work: Work, rates: Rates) -> float:
+    return max(work.flops / rates.flops, work.bytes_read / rates.memory)
+
+
+def expected_gains(forwards: Sequence[Forward], machine: Machine) -> dict[Problem, float]:
+    """For each problem the share of a forward's time that overlap could save, summed over the forwards."""
+    found: dict[Problem, float] = {}
+    rates = rates_of(machine) or RATES[GUESSED]
+    for forward in forwards:
+        whole = rest(forward, rates) + sum(
+            call.count * estimate(call.problem, machine).before for call in forward.calls
+        )
+        for call in forward.calls:
+            gain = call.count * estimate(call.problem, machine).gain / whole
+            found[call.problem] = found.get(call.problem, 0.0) + gain
+    return found
+
+
+def shares(gains: Mapping[Problem, float], wanted: Collection[Problem], seconds: float) -> dict[Problem, float]:
+    """Seconds for each wanted problem in proportion to its gain; those whose share is too short get none.
+
+    What these would have got goes to the others; the most promising one always gets its share.
+    """
+    chosen = sorted(wanted, key=lambda problem: gains[problem], reverse=True)
+    while len(chosen) > 1:
+        whole = sum(gains[problem] for problem in chosen)
+        if gains[chosen[-1]] / whole * seconds >= LEAST_SECONDS:
+            break
+        chosen.pop()
+    whole = sum(gains[problem] for problem in chosen)
+    return {each: max(SHORTEST, min(LONGEST, gains[each] / whole * seconds)) for each in chosen}

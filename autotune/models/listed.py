@@ -1,0 +1,71 @@
+"""A list of problems as the YAML that ``tune fleet`` takes, one entry for problems that differ in M alone."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from autotune.fleet.problem_list import read_list
+from autotune.models.forward import Call, Forward
+from autotune.outcome import DEFAULT_REGIME, Regime
+from autotune.problem import Problem
+from autotune.report.figures import dashed
+
+LISTS = (".yaml", ".yml")
+
+
+def is_list(path: Path) -> bool:
+    return path.suffix in LISTS
+
+
+def write_list(
+    calls: Iterable[Call], regime: Regime = DEFAULT_REGIME, seconds: Mapping[Problem, float] | None = None
+) -> str:  # fmt: skip
+    """The text of the list; ``seconds`` are the problems' budgets, and those without are left out."""
+    groups: dict[str, tuple[dict[str, Any], list[int]]] = {}
+    for problem, count in _counted(calls).items():
+        if seconds is not None and problem not in seconds:
+            continue
+        entry = {"workload": dashed(problem.workload), **_said(problem)}
+        m = entry.get("m")
+        if "m" in entry:
+            entry["m"] = []
+        entry["calls"] = count
+        if regime is not DEFAULT_REGIME:
+            entry["regime"] = regime.value
+        if seconds is not None:
+            entry["budget"] = f"{seconds[problem]:.0f}s"
+        _, sizes = groups.setdefault(json.dumps(entry), (entry, []))
+        if m is not None:
+            sizes.append(m)
+    for entry, sizes in groups.values():
+        if sizes:
+            entry["m"] = sizes if len(sizes) > 1 else sizes[0]
+    entries = [entry for entry, _ in groups.values()]
+    text: str = yaml.safe_dump({"problems": entries}, sort_keys=False, default_flow_style=None, width=120)
+    return text
+
+
+def forward_of(path: Path) -> Forward:
+    """All problems of a list as one forward. Raises InputError."""
+    asked = read_list(path)
+    return Forward(path.name, tuple(Call("", each.problem, each.calls) for each in asked))
+
+
+def _counted(calls: Iterable[Call]) -> dict[Problem, int]:
+    found: dict[Problem, int] = {}
+    for call in calls:
+        found[call.problem] = found.get(call.problem, 0) + call.count
+    return found
+
+
+def _said(problem: Problem) -> dict[str, Any]:
+    """The fields that differ from their default, in the order in which people see them."""
+    values = {field.name: getattr(problem, field.name) for field in problem.in_order()}
+    defaults = {field.name: field.default for field in dataclasses.fields(problem)}
+    return {name: value for name, value in values.items() if value != defaults[name]}

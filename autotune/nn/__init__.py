@@ -1,0 +1,42 @@
+"""Modules and tensor-parallel styles whose GEMMs and collectives are our operators, with gradients.
+
+up = autotune.nn.ColumnParallelLinear.from_linear(linear, context, sequence_dim=1)
+parallelize_module(model, mesh, autotune.nn.tuned(plan, context))      the plan of a tensor-parallel PyTorch model
+model = autotune.nn.transformers.parallelize(model, mesh, context)     a model of Hugging Face transformers
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from autotune.nn import transformers
+    from autotune.nn.linear import ColumnParallelLinear, RowParallelLinear
+    from autotune.nn.styles import ColwiseParallel, RowwiseParallel, tuned
+
+__all__ = [
+    "ColumnParallelLinear",
+    "ColwiseParallel",
+    "RowParallelLinear",
+    "RowwiseParallel",
+    "transformers",
+    "tuned",
+]
+
+_HOMES = {
+    "ColumnParallelLinear": "autotune.nn.linear",
+    "ColwiseParallel": "autotune.nn.styles",
+    "RowParallelLinear": "autotune.nn.linear",
+    "RowwiseParallel": "autotune.nn.styles",
+    "tuned": "autotune.nn.styles",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name's module on first use: DTensor and transformers take seconds."""
+    if name == "transformers":
+        return importlib.import_module("autotune.nn.transformers")
+    if name not in _HOMES:
+        raise AttributeError(f"module 'autotune.nn' has no attribute {name!r}; it has {', '.join(__all__)}")
+    return getattr(importlib.import_module(_HOMES[name]), name)

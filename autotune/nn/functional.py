@@ -1,0 +1,69 @@
+"""Linear layers whose weight is shared out over ranks, as functions of local tensors; with gradients."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from autotune.runtime.context import Context
+from autotune.runtime.gradients import autocast, reduced
+from autotune.runtime.operator import aligned
+from autotune.runtime.operators import all_gather_gemm, gemm_all_reduce, gemm_reduce_scatter
+
+Tensor = torch.Tensor
+
+
+def column_parallel(
+    context: Context, x: Tensor, weight: Tensor, bias: Tensor | None, gather_dim: int | None = None,
+    keep_gathered: bool = False,
+) -> Tensor:  # fmt: skip
+    """This rank's columns of x W' (+ bias); ``weight`` [columns / ranks, k].
+
+    ``x`` is the same on every rank, and its gradient is reduced over ranks within the GEMM that makes it; or, with
+    ``gather_dim``, it is this rank's part of that dimension, and is gathered within the GEMM.
+    """
+    if gather_dim is not None:
+        x, weight, bias = _readable(x, weight, bias)
+        return all_gather_gemm(context, x, weight.t(), bias, gather_dim=gather_dim, keep_gathered=keep_gathered)
+    if not (torch.is_grad_enabled() and x.requires_grad):
+        return F.linear(x, weight, bias)
+    made: Tensor = _Replicated.apply(context.handle, *autocast((x, weight, bias), x.device.type))  # type: ignore[no-untyped-call]
+    return made
+
+
+def row_parallel(
+    context: Context, x: Tensor, weight: Tensor, bias: Tensor | None, scatter_dim: int | None = None
+) -> Tensor:
+    """X W' (+ bias), summed over ranks: all of it, or this rank's part of ``scatter_dim``; ``weight`` [n, k / ranks].
+
+    ``bias`` is the same on every rank, and so is its gradient.
+    """
+    x, weight, bias = _readable(x, weight, bias)
+    if scatter_dim is None:
+        return gemm_all_reduce(context, x, weight.t(), bias)
+    return gemm_reduce_scatter(context, x, weight.t(), bias, scatter_dim=scatter_dim)
+
+
+def _readable(*tensors: Any) -> tuple[Any, ...]:
+    """The operands where kernels can read them: weights that are mapped from a file may lie anywhere."""
+    return tensors if torch.compiler.is_compiling() else tuple(aligned(tensor) for tensor in tensors)
+
+
+class _Replicated(torch.autograd.Function):
+    """A linear layer of an input that all ranks have: its gradient is the sum over ranks, by ``gemm_all_reduce``."""
+
+    @staticmethod
+    def forward(ctx: Any, context: int, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        ctx.save_for_backward(x if ctx.needs_input_grad[2] else None, weight)
+        ctx.context, ctx.shape = context, x.shape
+        return F.linear(x, weight, bias)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight = ctx.saved_tensors
+        rows = grad.flatten(0, -2).contiguous()
+        of_x = reduced(ctx.context, rows, weight).view(ctx.shape)
+        of_weight = None if x is None else rows.t() @ x.flatten(0, -2)
+        return None, of_x, of_weight, rows.sum(0) if ctx.needs_input_grad[3] else None

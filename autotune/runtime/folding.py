@@ -1,0 +1,204 @@
+"""Tensors of any number of dimensions as the matrices that kernels take, and matrices as such results.
+
+All rows of A are one dimension of a GEMM. Where ranks share rows out, the dimension that they share comes first, so
+that each rank's rows lie together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from autotune.config import Config
+from autotune.errors import InvalidProblem
+from autotune.runtime.context import Context
+from autotune.runtime.operator import Operator
+from autotune.runtime.workspace import Operands
+
+REDUCTIONS = ("sum", "avg")
+
+Call = Callable[[Context, Operands, tuple[Any, ...], torch.Tensor | None, Config | None], torch.Tensor]
+"""An operator, or what takes its place."""
+
+
+@dataclass(frozen=True)
+class Folding:
+    """A tensor [..., columns] as a matrix: ``dim`` moved to the front, then all dimensions but the last flattened."""
+
+    dim: int
+    shape: tuple[int, ...]
+    """The dimensions of a result but the last, in the caller's order."""
+
+    def matrix(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The rows of a tensor in the order of ``dim``: a view where its strides allow one, else a copy."""
+        return tensor.movedim(self.dim, 0).flatten(0, -2)
+
+    def unfolded(self, result: torch.Tensor) -> torch.Tensor:
+        """A result's matrix in the caller's dimensions. A view: contiguous once ``dim`` is moved to the front."""
+        unfolded: torch.Tensor = result.unflatten(0, self._moved)
+        return unfolded.movedim(0, self.dim)
+
+    def place(self, out: torch.Tensor | None) -> torch.Tensor | None:
+        """The matrix in the memory of a given ``out``. Raises InvalidProblem where there is none."""
+        if out is None:
+            return None
+        moved = out.movedim(self.dim, 0) if out.dim() == len(self.shape) + 1 else out
+        if moved.shape[:-1] != self._moved or not moved.is_contiguous():
+            raise InvalidProblem(
+                f"out is {list(out.shape)}, strides {out.stride()}; {[*self.shape, 'columns']} is needed, contiguous "
+                f"once dimension {self.dim} is the first"
+            )
+        return moved.view(-1, moved.shape[-1])
+
+    def residual(self, tensor: torch.Tensor | None) -> torch.Tensor | None:
+        """A residual's matrix, in order; copied where ``dim`` is not its first dimension. Raises InvalidProblem."""
+        if tensor is None:
+            return None
+        if tuple(tensor.shape[:-1]) != self.shape:
+            raise InvalidProblem(f"residual is {list(tensor.shape)}; {[*self.shape, 'columns']} is needed")
+        return self.matrix(tensor).contiguous()
+
+    @property
+    def _moved(self) -> tuple[int, ...]:
+        rest = list(self.shape)
+        return (rest.pop(self.dim), *rest)
+
+
+def by_rows(a: torch.Tensor) -> Folding:
+    """The folding of ``a`` whose result has as many rows. Raises InvalidProblem."""
+    if a.dim() < 2:
+        raise InvalidProblem(f"a is {list(a.shape)}; it must have two dimensions or more")
+    return Folding(0, tuple(a.shape[:-1]))
+
+
+def dimension(name: str, dim: int, a: torch.Tensor) -> int:
+    """A dimension of ``a``, counted from the front. Raises InvalidProblem."""
+    if a.dim() < 2 or not -a.dim() <= dim < a.dim():
+        raise InvalidProblem(
+            f"{name}={dim}, a {list(a.shape)}: a has two dimensions or more, and {name} is one of them"
+        )
+    return dim % a.dim()
+
+
+def gathered(a: torch.Tensor, dim: int, world_size: int) -> Folding:
+    """The folding of ``a`` whose result is ``world_size`` times as long in ``dim``; the last dimension is K."""
+    shape = list(a.shape[:-1])
+    if dim == a.dim() - 1:
+        return Folding(0, tuple(shape))
+    shape[dim] *= world_size
+    return Folding(dim, tuple(shape))
+
+
+def scattered(a: torch.Tensor, dim: int, world_size: int) -> Folding:
+    """The folding of ``a`` whose result is a rank's part of ``dim``. Raises InvalidProblem if parts are not equal."""
+    shape = list(a.shape[:-1])
+    if shape[dim] % world_size:
+        raise InvalidProblem(
+            f"scatter_dim={dim}: {world_size} ranks do not divide its {shape[dim]} elements, a {list(a.shape)}"
+        )
+    shape[dim] //= world_size
+    return Folding(dim, tuple(shape))
+
+
+def folded(
+    operator: Call, context: Context, folding: Folding | None, operands: Operands, options: tuple[Any, ...],
+    out: torch.Tensor | None, config: Config | None,
+) -> torch.Tensor:  # fmt: skip
+    """A call whose first operand, its scales and result have the dimensions of ``folding``; None: they are matrices."""
+    if folding is None:
+        return operator(context, operands, options, out, config)
+    a, b, bias, scale_a, scale_b, *residual = operands
+    assert a is not None
+    if scale_a is not None and scale_a.dim() == a.dim():
+        scale_a = folding.matrix(scale_a)
+    matrices = folding.matrix(a), b, bias, scale_a, scale_b, *(folding.residual(each) for each in residual)
+    result = operator(context, matrices, options, folding.place(out), config)
+    return folding.unfolded(result) if out is None else out
+
+
+def folded_with_a(
+    operator: Operator, context: Context, folding: Folding | None, operands: Operands, options: tuple[Any, ...],
+    out: torch.Tensor | None, config: Config | None,
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    """``folded`` for the operator whose second result is the gathered A, in the dimensions of C."""
+    made: list[torch.Tensor] = []
+
+    def both(
+        context: Context, operands: Operands, options: tuple[Any, ...], out: torch.Tensor | None, config: Config | None
+    ) -> torch.Tensor:
+        a, b = operands[:2]
+        assert a is not None and b is not None
+        outs = None
+        if out is not None:
+            outs = out, a.new_empty((out.shape[0], b.shape[0]))
+        c, whole = operator.all_of(context, operands, options, outs, config)
+        made[:] = [whole]
+        return c
+
+    c = folded(both, context, folding, operands, options, out, config)
+    return c, made[0] if folding is None else folding.unfolded(made[0])
+
+
+def columns_scattered(
+    operator: Operator, context: Context, operands: Operands, options: tuple[Any, ...], parts: int,
+    out: torch.Tensor | None, config: Config | None,
+) -> torch.Tensor:  # fmt: skip
+    """This rank's columns of C: rows of its transpose, B' @ A'. Bias and residual are added afterwards."""
+    a, b, bias, scale_a, scale_b, residual = operands
+    assert a is not None and b is not None
+    heap, shape = context.heap, (*a.shape[:-1], b.shape[1] // context.heap.world_size)
+    if out is not None and out.shape != shape:
+        raise InvalidProblem(f"out is {list(out.shape)}; {list(shape)} is needed")
+    rows = a.flatten(0, -2)
+    if rows.shape[0] == 0:  # no columns of the transpose, either
+        empty = operator(context, (rows, b, None, scale_a, scale_b, None), options, None, config)
+        return empty.new_empty(shape) if out is None else out
+    if scale_a is not None and scale_b is not None:
+        scale_a, scale_b = _exchanged(a, b, scale_a, scale_b)
+    if residual is not None and (residual.shape != shape or residual.device != a.device):
+        raise InvalidProblem(f"residual is {list(residual.shape)} on {residual.device}; {list(shape)} is needed")
+    swapped = b.t(), rows.t(), None, scale_a, scale_b, None
+    transposed = None if out is None else out.movedim(-1, 0)
+    place = None if transposed is None or not transposed.is_contiguous() else transposed.view(shape[-1], -1)
+    result = divided(operator(context, swapped, options, place, config), parts)
+    if bias is not None:
+        result.add_(bias.chunk(heap.world_size)[heap.rank][:, None])
+    if residual is not None:
+        result.add_(residual.movedim(-1, 0).flatten(1))
+    if out is None:
+        return result.view(shape[-1], *shape[:-1]).movedim(0, -1)
+    return out if place is not None else out.copy_(result.view_as(out.movedim(-1, 0)).movedim(0, -1))
+
+
+def _exchanged(
+    a: torch.Tensor, b: torch.Tensor, scale_a: torch.Tensor, scale_b: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The scales of B' and A'. Raises InvalidProblem where these are no operands."""
+    if scale_a.dim() == a.dim():
+        scale_a = scale_a.flatten(0, -2)
+    if scale_a.numel() > 1 and scale_a.shape[-1] != 1 or a.dtype != b.dtype:
+        raise InvalidProblem(
+            "the columns of C are scattered, for which A and B change places: they must be of one type, with scales by "
+            f"tensors or rows; a is {a.dtype}, b {b.dtype}, scale_a {list(scale_a.shape)}"
+        )
+    return scale_b.t().contiguous(), scale_a.t().contiguous()
+
+
+def divisor(reduce_op: str, world_size: int) -> int:
+    """The number by which a reduction divides the sum. Raises InvalidProblem for one that there is not."""
+    if reduce_op not in REDUCTIONS:
+        raise InvalidProblem(f"reduce_op={reduce_op!r}: allowed: {', '.join(REDUCTIONS)}")
+    return world_size if reduce_op == "avg" else 1
+
+
+def multiplied(bias: torch.Tensor | None, parts: int) -> torch.Tensor | None:
+    """The bias to add before a division."""
+    return bias if bias is None or parts == 1 else bias * parts
+
+
+def divided(total: torch.Tensor, parts: int) -> torch.Tensor:
+    """The sum divided in place."""
+    return total if parts == 1 else total.div_(parts)

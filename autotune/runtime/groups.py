@@ -1,0 +1,37 @@
+"""Process groups as programs name them: by themselves, by c10d's name, or as a dimension of a mesh."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch.distributed as dist
+from torch._C._distributed_c10d import _resolve_process_group
+from torch.distributed.device_mesh import DeviceMesh
+
+from autotune.errors import InputError
+
+
+def process_group(given: Any) -> Any:
+    """The process group that is meant; None: the default group. Raises InputError where this rank is not in it."""
+    if isinstance(given, DeviceMesh):
+        if given.ndim != 1:
+            names = " or ".join(f"mesh[{name!r}]" for name in given.mesh_dim_names or ()) or "mesh with a name for each"
+            raise InputError(f"group is a mesh of {given.ndim} dimensions; give one of them: {names}")
+        return given.get_group()
+    if isinstance(given, str):
+        return _named(given)
+    if given == dist.GroupMember.NON_GROUP_MEMBER:
+        raise InputError("this rank is not in the group: only its ranks open a context for it")
+    return given
+
+
+def _named(name: str) -> Any:
+    try:
+        return _resolve_process_group(name)  # type: ignore[arg-type]  # a str
+    except (RuntimeError, ValueError) as error:
+        raise InputError(f"there is no process group named {name!r}; give group.group_name of one") from error
+
+
+def ranks_of(group: Any) -> tuple[int, ...]:
+    """The ranks of a group by their numbers in the default group; None: all."""
+    return tuple(dist.get_process_group_ranks(group))

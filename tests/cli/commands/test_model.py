@@ -1,0 +1,210 @@
+"""``tune model``: a config's problems and their calls, a list for fleets, a budget where it pays, before and after."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes import Bench
+
+from autotune.fleet.problem_list import parse_list
+
+LLAMA = {
+    "model_type": "llama", "hidden_size": 512, "intermediate_size": 2048, "num_hidden_layers": 3,
+    "num_attention_heads": 8, "num_key_value_heads": 2, "vocab_size": 1000, "torch_dtype": "float16",
+}  # fmt: skip
+
+
+def config(folder: Path, **changed: Any) -> str:
+    """A config.json, with these fields changed; None leaves one out."""
+    values = {name: value for name, value in {**LLAMA, **changed}.items() if value is not None}
+    file = folder / "config.json"
+    file.write_text(json.dumps(values))
+    return str(file)
+
+
+def listed(bench: Bench, file: str, *words: str) -> dict[str, dict[str, Any]]:
+    """The problems of ``--list``, by workload and sizes."""
+    result = bench.tune("model", file, "--list", *words)
+    assert result.exit_code == 0, result.output
+    found = {}
+    for asked in parse_list(result.stdout):
+        fields = asked.problem.as_dict()
+        sizes = tuple(fields[name] for name in ("m", "n", "k") if name in fields)
+        found[f"{asked.workload.name} {sizes}"] = {**fields, "calls": asked.calls}
+    return found
+
+
+def test_the_list_has_every_collective_with_its_gemm(gpus: Bench, tmp_path: Path) -> None:
+    found = listed(gpus, config(tmp_path), "--tp", "2", "--tokens", "1,2,256")
+    assert {name: each["calls"] for name, each in found.items()} == {
+        "gemm_all_reduce (1, 512, 512)": 3, "gemm_all_reduce (2, 512, 512)": 3,
+        "gemm_all_reduce (1, 512, 2048)": 3, "gemm_all_reduce (2, 512, 2048)": 3,
+        "all_gather_gemm (256, 768, 512)": 3, "gemm_reduce_scatter (256, 512, 512)": 3,
+        "all_gather_gemm (256, 4096, 512)": 3, "gemm_reduce_scatter (256, 512, 2048)": 3,
+    }  # fmt: skip
+    for each in found.values():
+        assert each["dtype"] == "fp16" and each["b_order"] == "nk" and each["world_size"] == 2 and not each["bias"]
+
+
+def test_equal_problems_are_listed_once_with_their_calls_added(gpus: Bench, tmp_path: Path) -> None:
+    found = listed(gpus, config(tmp_path, intermediate_size=512), "--tp", "2", "--tokens", "4")
+    assert {name: each["calls"] for name, each in found.items()} == {"gemm_all_reduce (4, 512, 512)": 6}
+
+
+@pytest.mark.parametrize(
+    ("changed", "width", "biases"),
+    [
+        ({"model_type": "qwen2"}, 768, (True, False, False)),
+        ({"model_type": "qwen3"}, 12 * 128, (False, False, False)),
+        ({"model_type": "llama", "attention_bias": True, "mlp_bias": True}, 768, (True, True, True)),
+        ({"model_type": "gemma2", "intermediate_size": 4096}, 12 * 256, (False, False, False)),
+        ({"model_type": "mistral", "head_dim": 32, "num_key_value_heads": None}, 24 * 32, (False, False, False)),
+        ({"model_type": "llama", "num_key_value_heads": 1}, (8 + 2 * 2) * 64, (False, False, False)),
+    ],
+)
+def test_what_a_kind_leaves_unsaid_is_known(
+    gpus: Bench, tmp_path: Path, changed: dict[str, Any], width: int, biases: tuple[bool, bool, bool]
+) -> None:  # fmt: skip
+    found = listed(gpus, config(tmp_path, **changed), "--tp", "2", "--tokens", "256")
+    qkv, up, out, down = found.values()
+    assert qkv["n"] == width
+    assert (qkv["bias"], out["bias"], up["bias"]) == biases and down["bias"] == up["bias"]
+
+
+def test_options_change_the_problems(gpus: Bench, tmp_path: Path) -> None:
+    apart = listed(gpus, config(tmp_path), "--tp", "2", "--tokens", "256", "--separate")
+    assert {name: each["calls"] for name, each in apart.items() if name.startswith("all_gather")} == {
+        "all_gather_gemm (256, 512, 512)": 3, "all_gather_gemm (256, 128, 512)": 6,
+        "all_gather_gemm (256, 2048, 512)": 6,
+    }  # fmt: skip
+    never = listed(gpus, config(tmp_path), "--tp", "2", "--tokens", "256", "--sequence-parallel-from", "never")
+    assert all(name.startswith("gemm_all_reduce (256") for name in never)
+    odd = listed(gpus, config(tmp_path), "--tp", "2", "--tokens", "257")
+    assert all(name.startswith("gemm_all_reduce (257") for name in odd), "ranks cannot share 257 tokens out"
+    fp8 = listed(gpus, config(tmp_path), "--tp", "2", "--tokens", "256", "--dtype", "fp8")
+    assert {each["scales"] for each in fp8.values()} == {"row"}
+    *_, decode = listed(gpus, config(tmp_path), "--tp", "2", "--tokens", "4", "--context", "4096").values()
+    assert (decode["batch"], decode["q_heads"], decode["kv_len"], decode["calls"]) == (4, 8, 2048, 3)
+
+
+def test_a_text_model_within_a_model_of_images_is_read(gpus: Bench, tmp_path: Path) -> None:
+    file = tmp_path / "config.json"
+    text = {**LLAMA, "model_type": "gemma3_text", "intermediate_size": 4096, "torch_dtype": None}
+    file.write_text(json.dumps({"model_type": "gemma3", "torch_dtype": "bfloat16", "text_config": text}))
+    assert len(listed(gpus, str(file), "--tp", "2", "--tokens", "256")) == 4
+
+
+def test_a_budget_is_shared_out_by_what_is_to_be_gained(gpus: Bench, tmp_path: Path) -> None:
+    words = ("--tp", "2", "--tokens", "1,8192", "--budget", "10m", "--list", "-o", str(tmp_path / "list.yaml"))
+    result = gpus.tune("model", config(tmp_path), *words)
+    assert result.exit_code == 0 and "wrote the problems to" in result.stderr
+    asked = parse_list((tmp_path / "list.yaml").read_text())
+    seconds = {each.problem: float(dict(each.options)["budget"].removesuffix("s")) for each in asked}
+    assert sum(seconds.values()) == pytest.approx(600, abs=len(seconds))
+    wide = max(seconds, key=lambda problem: problem.m * problem.n)  # type: ignore[attr-defined]
+    assert wide.workload == "all_gather_gemm"
+    assert min(seconds.values()) >= 20
+    short = gpus.tune("model", config(tmp_path), "--tp", "2", "--tokens", "1,8192", "--budget", "30s", "--list")
+    assert len(parse_list(short.stdout)) == 1
+
+
+def test_the_forward_is_told_layer_by_layer(gpus: Bench, tmp_path: Path) -> None:
+    words = ("model", config(tmp_path), "--tp", "2", "--tokens", "4,256", "--trials", "12", "--effort", "quick")
+    result = gpus.tune(*words)
+    assert result.exit_code == 0, result.output
+    heading, *rows, decode, prefill = result.stdout.splitlines()
+    assert heading.split()[0] == "forward"
+    layers = ["attention out", "down", "q, k, v", "gate, up", "attention out", "down"]
+    assert [next(layer for layer in layers if f" {layer} " in row) for row in rows] == layers
+    assert decode.startswith("4 tokens: predicted ") and "times as fast, of which" in decode
+    assert prefill.startswith("256 tokens: predicted ")
+    again = gpus.json(*words)
+    assert not gpus.gangs[1:], "all from the cache"
+    for forward in again["forwards"]:
+        told, calls = forward["predicted"], forward["calls"]
+        for when in ("before", "after"):
+            whole = sum(each["calls"] * each[when] for each in calls) + told["without_communication"]
+            assert told[when] == pytest.approx(whole)
+        assert told["without_communication"] > 0 and told["after"] <= told["before"]
+    assert {problem.workload for problem in gpus.gangs[0].problems} == {
+        "all_gather_gemm", "gemm_reduce_scatter", "gemm_all_reduce",
+    }  # fmt: skip
+
+
+def test_what_the_budget_is_too_short_for_is_named(laptop: Bench, tmp_path: Path) -> None:
+    file = config(tmp_path, hidden_size=64, intermediate_size=128, num_attention_heads=4)
+    result = laptop.tune("model", file, "--tokens", "4,16", "--budget", "6s", "--trials", "3")
+    assert result.exit_code == 0, result.output
+    assert "not tuned, since little is to be gained there within the budget: gemm-all-reduce m=" in result.stdout
+    assert "rates of this device are not known" in result.stdout
+    assert len(re.findall(r"^\d+ tokens .* not tuned\b", result.stdout, re.M)) == 3
+    assert len({*laptop.gangs[0].problems}) == 1
+
+
+def test_a_written_list_is_tuned_with_its_calls(laptop: Bench, tmp_path: Path) -> None:
+    file = tmp_path / "list.yaml"
+    file.write_text("problems: [{workload: gemm-all-reduce, m: 4, n: 64, k: 64, world_size: 2, calls: 7}]")
+    (forward,) = laptop.json("model", str(file), "--trials", "3")["forwards"]
+    (call,) = forward["calls"]
+    assert call["calls"] == 7 and forward["predicted"]["before"] == pytest.approx(7 * call["before"])
+
+
+def test_interrupted_it_continues(laptop: Bench, tmp_path: Path) -> None:
+    file = config(tmp_path, hidden_size=64, intermediate_size=128, num_attention_heads=4)
+    laptop.prepare = lambda gang: setattr(gang, "interrupt_after", 20)
+    result = laptop.tune("model", file, "--tokens", "4,8", "--trials", "8")
+    assert result.exit_code == 130 and "the same command continues the run" in result.stderr
+    laptop.prepare = lambda gang: None
+    assert laptop.tune("model", file, "--tokens", "4,8", "--trials", "8").exit_code == 0
+    assert len(laptop.gangs[1].problems) < 5
+
+
+@pytest.mark.parametrize(
+    ("changed", "words", "told"),
+    [
+        ({"model_type": "mixtral", "num_local_experts": 8}, (), "model_type mixtral: a mixture of experts"),
+        ({"model_type": "lama"}, (), "model_type lama: unknown; known: llama, mistral"),
+        ({"model_type": None}, (), "no model_type"),
+        ({"hidden_size": "wide"}, (), "hidden_size: Input should be a valid integer"),
+        ({"hidden_size": None}, (), "hidden_size: Field required"),
+        ({"num_attention_heads": 7}, (), "num_attention_heads=7 must divide hidden_size=512"),
+        ({}, ("--tp", "3"), "--tp 3 must divide 8 heads"),
+        ({}, ("--tp", "1"), "--tp 1: one rank communicates with nobody"),
+        ({}, ("--tokens", "8..4"), "ends below its start"),
+        ({}, ("--dtype", "int8"), "--dtype int8: allowed: bf16"),
+        ({}, ("--sequence-parallel-from", "often"), "write a number of tokens, or never"),
+        ({"head_dim": 96}, ("--context", "4096"), "flash decode takes heads of 64, 128, 256 elements, not 96"),
+        ({}, ("--context", "4095"), "--context 4095: 2 ranks must divide it"),
+        ({}, ("--budget", "soon"), "budget 'soon': write it like 90s"),
+    ],
+)
+def test_what_is_wrong_is_said_in_a_line(
+    gpus: Bench, tmp_path: Path, changed: dict[str, Any], words: tuple[str, ...], told: str
+) -> None:  # fmt: skip
+    given = ("model", config(tmp_path, **changed), "--tp", "2", "--tokens", "4", "--list", *words)
+    result = gpus.tune(*given)
+    assert result.exit_code == 2 and told in result.stderr and len(result.stderr.splitlines()) == 1
+
+
+def test_files_that_are_none(gpus: Bench, tmp_path: Path) -> None:
+    (tmp_path / "broken.json").write_text("{")
+    assert "not JSON" in gpus.tune("model", str(tmp_path / "broken.json"), "--list").stderr
+    assert "No such file" in gpus.tune("model", str(tmp_path / "none.json"), "--list").stderr
+    assert "--output is for --list" in gpus.tune("model", config(tmp_path), "-o", "x.yaml").stderr
+
+
+@pytest.mark.slow
+def test_a_toy_is_tuned_by_ranks_under_the_interpreter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from autotune.machine import machine
+
+    if not machine().is_interpreter:
+        pytest.skip("times of GPUs are another test's")
+    monkeypatch.setenv("AUTOTUNE_DB", str(tmp_path / "cache.db"))
+    file = config(tmp_path, hidden_size=64, intermediate_size=64, num_attention_heads=4)
+    result = Bench(machine()).tune("model", file, "--tp", "2", "--tokens", "8", "--trials", "2")
+    assert result.exit_code == 0, result.output
+    assert "8 tokens: predicted" in result.stdout and result.stdout.count("gemm-all-reduce") == 2

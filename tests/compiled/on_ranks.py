@@ -1,0 +1,143 @@
+"""Functions that the tests of the pass run on every rank."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from cases import CASES, Layer, drawn
+from torch.fx import Graph
+from torch.fx.experimental.proxy_tensor import make_fx
+
+import autotune
+from autotune.compiled.decisions import Table
+from autotune.compiled.fusing import Fusing, backend
+
+HEAP = 32 << 20
+
+
+def everything(url: str) -> dict[str, Any]:
+    torch._dynamo.config.recompile_limit = 64
+    if torch.distributed.get_rank():
+        url = f"{url}.of-another-rank"  # it has nothing tuned; the first rank's counts
+    with autotune.Context(HEAP, url=url) as context:
+        return {
+            "cases": {name: fused(context, name) for name in CASES},
+            "grown": grown(context),
+            "layers": {
+                f"{'sequence' if parallel else 'tensor'} parallel{' with biases' * bias}": layer(
+                    context, parallel, bias
+                )
+                for parallel in (True, False)
+                for bias in (True, False)
+            },
+            "trained": trained(context),
+        }
+
+
+class Look:
+    """The pass, and the graphs before and after it."""
+
+    def __init__(self, context: autotune.Context) -> None:
+        self.fusing = Fusing(Table(context))
+        self.graphs: list[tuple[str, str]] = []
+
+    def __call__(self, graph: Graph) -> None:
+        before = str(graph)
+        self.fusing(graph)
+        graph.lint()
+        self.graphs.append((before, str(graph)))
+
+    @property
+    def told(self) -> dict[str, Any]:
+        after = "".join(after for _, after in self.graphs)
+        return {
+            "lines": list(self.fusing.lines),
+            "graphs": len(self.graphs),
+            "unchanged": all(before == after for before, after in self.graphs),
+            "collectives": after.count("torch.ops._c10d_functional.") - after.count("wait_tensor.default"),
+            "operators": [part.split(".")[0] for part in after.split("torch.ops.iris_autotune.")[1:]],
+        }
+
+
+def error(made: Any, wanted: Any) -> float:
+    """The largest of all results, relative."""
+    pairs = zip(made, wanted, strict=True) if isinstance(wanted, tuple) else [(made, wanted)]
+    return max(float((one - other).norm() / other.norm()) if one.shape == other.shape else 9.0 for one, other in pairs)
+
+
+def fused(context: autotune.Context, name: str) -> dict[str, Any]:
+    """A case traced by itself, which takes a tenth of a compiler's time."""
+    case, look = CASES[name], Look(context)
+    arguments = drawn(case)
+    with torch.no_grad():
+        traced = make_fx(case.function, tracing_mode="fake")(*arguments)
+        look(traced.graph)
+        traced.recompile()
+        return {"error": error(traced(*arguments), case.function(*arguments)), **look.told}
+
+
+def grown(context: autotune.Context) -> dict[str, Any]:
+    """A function whose rows are a symbol: within a tuned range, then far beyond it."""
+    look = Look(context)
+    torch._dynamo.reset()
+    compiled = torch.compile(CASES["gather"].function, backend=backend(look))
+    errors, graphs = [], []
+    for rows in (6, 7, 10, 12, 200):
+        x, b = torch.randn(rows, 64), torch.randn(64, 32)
+        torch._dynamo.mark_dynamic(x, 0)
+        errors.append(error(compiled(x, b), CASES["gather"].function(x, b)))
+        graphs.append(len(look.graphs))
+    return {
+        "errors": errors,
+        "graphs": graphs,
+        **{name: value for name, value in look.told.items() if name != "graphs"},
+    }
+
+
+def layer(context: autotune.Context, sequence_parallel: bool, bias: bool) -> dict[str, Any]:
+    """A layer under DTensor's own styles, against the same without."""
+    from torch.distributed.tensor import DTensor
+
+    look = Look(context)
+    torch._dynamo.reset()
+    x = torch.randn((1, 16, 128), generator=torch.Generator().manual_seed(3))
+    with torch.no_grad():
+        wanted = Layer(sequence_parallel=sequence_parallel, bias=bias)(x)
+        model = Layer(sequence_parallel=sequence_parallel, bias=bias).parallel()
+        rank = torch.distributed.get_rank()
+        mine = x.chunk(2, dim=1)[rank] if sequence_parallel else x
+        made = torch.compile(model, backend=backend(look))(mine)
+        explained = str(autotune.explain(context, model, mine))
+    made = made.to_local() if isinstance(made, DTensor) else made
+    part = wanted.chunk(2, dim=1)[rank] if sequence_parallel else wanted
+    return {"error": error(made, part), "explained": explained, **look.told}
+
+
+def trained(context: autotune.Context) -> dict[str, Any]:
+    """Gradients through a compiled layer, with the pass in its forward and its backward."""
+    look = Look(context)
+    torch._dynamo.reset()
+    x = torch.randn((1, 16, 128), generator=torch.Generator().manual_seed(3))
+    gradients = []
+    for compiled in (False, True):
+        model = Layer(sequence_parallel=False, bias=False).parallel()
+        forward = torch.compile(model, backend=backend(look)) if compiled else model
+        forward(x).square().sum().backward()
+        gradients.append(tuple(each.grad.to_local() for each in model.parameters()))
+    return {"error": error(gradients[1], gradients[0]), **look.told}
+
+
+def inductor(url: str) -> dict[str, Any]:
+    """The options of ``fusing``, with the code that inductor generates; and what ``collect`` hears."""
+    device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
+    errors = {}
+    with autotune.Context(HEAP * 4, url=url) as context, autotune.collect() as problems:
+        for name in ("gather linear with a bias", "scatter sequences of several", "reduce", "gather untuned"):
+            arguments = [each.to(device) for each in drawn(CASES[name])]
+            torch._dynamo.reset()
+            compiled = torch.compile(CASES[name].function, options=autotune.fusing(context), dynamic=False)
+            with torch.no_grad():
+                errors[name] = error(compiled(*arguments), CASES[name].function(*arguments))
+        context.check()
+    return {"errors": errors, "list": problems.text()}

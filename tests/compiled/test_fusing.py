@@ -1,0 +1,136 @@
+"""The pass replaces what is tuned and faster, leaves every other graph as it is, and results stay right."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cases import CASES, K, N
+from fakes import latency_of
+from ranks_of_functions import run_ranks
+
+from autotune.db import CacheKey, Store, Winner
+from autotune.fleet.problem_list import parse_list
+from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
+from autotune.machine import INTERPRETED, Machine, machine
+from autotune.problem import Problem
+from autotune.workloads import provenance_of, workload
+
+ON_RANKS = str(Path(__file__).with_name("on_ranks.py"))
+LIBRARY = 100.0
+
+
+def keep(store: Store, problem: Problem, here: Machine, mode: str, microseconds: float = 50.0) -> None:
+    """A finished study whose winner is the first config of a mode, of any but the library's where it has none."""
+    found = workload(problem.workload)
+    configs = [*found.baselines(problem, here).values(), *found.first_configs(problem, here)]
+    valid = [each for each in configs if found.space.violation(each, problem, here) is None]
+    ours = [each for each in valid if each["mode"] != "bsp"]
+    config = next((each for each in valid if each["mode"] == mode), ours[0])
+    study = store.study(CacheKey.of(problem, here), provenance_of(found), seed=0, space_size=1)
+    parts = {}
+    if isinstance(problem, AllGatherGemm):  # gathering once for two GEMMs saves the library little, or much
+        parts = {"all_gather": latency_of(120.0 if problem.k == 2 * K else 40.0)}
+    store.finish(study.id, Winner(config, latency_of(microseconds), {"bsp": latency_of(LIBRARY)}, parts))
+
+
+def database(file: Path, here: Machine) -> str:
+    """A database with the problems of the cases at m=16."""
+    with Store.open(file) as store:
+        common: dict[str, Any] = {"m": 16, "world_size": 2, "dtype": "fp32"}
+        for b_order, bias in itertools.product(("kn", "nk"), (False, True)):
+            fields = {**common, "b_order": b_order, "bias": bias}
+            for layout, k in itertools.product(("rows", "k"), (K, 2 * K)):
+                keep(store, _problem("all_gather_gemm", 2 * N, k, fields, layout=layout), here, "push")
+            for n, k in itertools.product((N, 2 * N, 2 * K), (2 * K, 2 * N)):
+                keep(store, _problem("gemm_reduce_scatter", n, k, fields), here, "push")
+                mode, time = ("one_shot", 125.0) if (n, k) == (N, 2 * N) else ("two_shot", 50.0)
+                keep(store, _problem("gemm_all_reduce", n, k, fields), here, mode, time)
+        keep(store, _problem("all_gather_gemm", 2 * N, N, common), here, "bsp", LIBRARY)
+    return f"sqlite:///{file}"
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return database(tmp_path_factory.mktemp("database") / "cache.db", INTERPRETED)
+
+
+def _problem(name: str, n: int, k: int, fields: dict[str, Any], **more: Any) -> Problem:
+    return workload(name).problem_type(n=n, k=k, **fields, **more)
+
+
+@pytest.fixture(scope="module")
+def answers(url: str, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    return run_ranks(ON_RANKS, "everything", 2, tmp_path_factory.mktemp("ranks"), argument=url)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_graph_is_fused_where_that_is_faster_and_right_in_any_case(
+    name: str, answers: list[dict[str, Any]]
+) -> None:  # fmt: skip
+    case = CASES[name]
+    for answer in answers:
+        found = answer["cases"][name]
+        assert found["error"] < 1e-5
+        told = "\n".join(found["lines"])
+        assert case.told in told
+        if case.operator:
+            assert set(found["operators"]) == {case.operator} and found["collectives"] == 0
+            assert ": replaced: mode " in told and ": left: " not in told
+        else:
+            assert found["unchanged"] and not found["operators"], "the graph is the same, byte by byte"
+            assert ": left: " in told and ": replaced: " not in told
+
+
+def test_symbolic_rows_are_guarded_where_another_entry_would_be_served(answers: list[dict[str, Any]]) -> None:
+    for answer in answers:
+        grown = answer["grown"]
+        assert max(grown["errors"]) < 1e-5
+        assert grown["graphs"] == [1, 1, 1, 1, 2], "one graph from m=8 to m=32, another one beyond"
+        first, second = grown["lines"]
+        assert "replaced" in first and first.endswith("at m=16, for m from 8 to 32")
+        assert "left: nothing tuned for this problem" in second
+
+
+@pytest.mark.parametrize("biases", ["", " with biases"])
+@pytest.mark.parametrize("kind", ["sequence", "tensor"])
+def test_layers_of_dtensor(kind: str, biases: str, answers: list[dict[str, Any]]) -> None:
+    wanted = {"sequence": ["all_gather_gemm", "gemm_reduce_scatter"], "tensor": ["gemm_all_reduce"]}[kind]
+    for answer in answers:
+        found = answer["layers"][f"{kind} parallel{biases}"]
+        assert found["error"] < 1e-5
+        assert found["operators"] == wanted and found["collectives"] == 0, found["lines"]
+        assert ("bias=true" in found["explained"]) == bool(biases)
+        assert found["explained"].startswith(f"{len(wanted)} collectives, {len(wanted)} replaced\n")
+
+
+def test_gradients_stay_right(answers: list[dict[str, Any]]) -> None:
+    for answer in answers:
+        assert answer["trained"]["error"] < 1e-5
+        assert answer["trained"]["graphs"] == 2 and answer["trained"]["operators"] == ["gemm_all_reduce"]
+
+
+def test_ranks_decide_alike_though_one_has_another_database(answers: list[dict[str, Any]]) -> None:
+    first, second = ({name: each["lines"] for name, each in answer["cases"].items()} for answer in answers)
+    assert first == second
+
+
+@pytest.mark.slow
+def test_inductor_takes_the_options_and_what_is_found_is_collected(url: str, tmp_path: Path) -> None:
+    collected(run_ranks(ON_RANKS, "inductor", 2, tmp_path, argument=url), 1e-5)
+
+
+@pytest.mark.gpu(2)
+def test_inductor_takes_the_options_on_gpus(tmp_path: Path) -> None:
+    url = database(tmp_path / "cache.db", machine())
+    collected(run_ranks(ON_RANKS, "inductor", 2, tmp_path, gpu=True, argument=url), 1e-2)
+
+
+def collected(answers: list[dict[str, Any]], worst: float) -> None:
+    for answer in answers:
+        assert max(answer["errors"].values()) < worst
+        found = {each.problem.as_dict()["m"]: each.calls for each in parse_list(answer["list"])}
+        assert found == {16: 1, 256: 1}, "each ran once; what is not tuned was found once"
+        assert answer["list"].count("workload: ") == 4

@@ -1,0 +1,118 @@
+"""All-gather + GEMM with SwiGLU or GeGLU is right in every mode: under the interpreter, and on all GPUs there are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from every_mode import check_all, few, on_cpu, ranks_a_gpu, variants
+
+from autotune.errors import InvalidProblem
+from autotune.kernels.all_gather_gemm.activation import reference
+from autotune.machine import machine
+from autotune.workloads import workload
+
+WORKLOAD = workload("all_gather_gemm")
+MODES = {"bsp", "pull", "pull_staged", "push", "own_collective"}
+FP8 = {"dtype": "fp8", "b_order": "nk"}
+
+TILES = [
+    {
+        "block_m": 16, "block_n": 32, "block_k": 32, "group_m": 2, "num_warps": 4, "num_stages": 2, "transfer_rows": 16,
+        "comm_programs": 2, "copy_kib": 2, "head_start": 0, "gemm_streams": 1, "split_k": 2, "k_chunks": 1,
+    },
+    {
+        "block_m": 16, "block_n": 64, "block_k": 32, "group_m": 1, "num_warps": 4, "num_stages": 2, "transfer_rows": 16,
+        "comm_programs": 1, "copy_kib": 2, "head_start": 0, "gemm_streams": 1, "split_k": 1, "k_chunks": 2,
+    },
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"m": 32, "n": 128, "k": 64, "epilogue": "swiglu", "bias": True, "gathered": True},
+        {"m": 22, "n": 84, "k": 72, "epilogue": "swiglu", "b_order": "nk", "dtype": "fp16"},
+        {"m": 22, "n": 84, "k": 72, "epilogue": "geglu", "gate_up": "interleaved", "bias": True},
+        {"m": 9, "n": 64, "k": 160, "epilogue": "geglu_tanh", "layout": "k", "dtype": "fp32"},
+        {"m": 32, "n": 96, "k": 64, "epilogue": "swiglu", "scales": "row", "bias": True, **FP8},
+        {"m": 10, "n": 320, "k": 256, "epilogue": "swiglu", "scales": "block", **FP8},
+    ],
+    ids=lambda fields: "-".join(map(str, fields.values())),
+)
+def test_every_mode_is_right_under_the_interpreter(fields: dict[str, Any]) -> None:
+    here = on_cpu()
+    problem = WORKLOAD.problem_type(world_size=2, **fields)
+    modes = MODES - ({"pull"} if problem.gathered else set())
+    check_all(WORKLOAD, problem, few(problem, variants(WORKLOAD, problem, here, TILES), 1), modes)
+
+
+@pytest.mark.parametrize("epilogue", ["swiglu", "geglu", "geglu_tanh"])
+def test_both_layouts_mean_the_same(epilogue: str) -> None:
+    fields = {"m": 4, "n": 12, "k": 8, "world_size": 1, "epilogue": epilogue}
+    gate, up = torch.randn(2, 4, 6)
+    halves = reference(torch.cat([gate, up], dim=1), WORKLOAD.problem_type(**fields))
+    turns = torch.stack([gate, up], dim=2).flatten(1)
+    interleaved = reference(turns, WORKLOAD.problem_type(**fields, gate_up="interleaved"))
+    assert torch.equal(halves, interleaved)
+    assert not torch.allclose(halves, gate * up)
+
+
+def test_a_key_without_epilogue_is_as_before() -> None:
+    plain = WORKLOAD.problem_type(m=4, n=12, k=8, world_size=1)
+    assert not {"epilogue", "gate_up"} & set(plain.as_dict())
+    gated = WORKLOAD.problem_type(m=4, n=12, k=8, world_size=1, epilogue="swiglu")
+    assert gated.as_dict() == {**plain.as_dict(), "epilogue": "swiglu"}
+    assert WORKLOAD.problem_type.from_dict(gated.as_dict()) == gated
+
+
+def test_what_does_not_go_together_is_refused() -> None:
+    with pytest.raises(InvalidProblem, match=r"n=6 on 2 ranks: .*an even number; use 8"):
+        WORKLOAD.problem_type(m=4, n=6, k=8, world_size=2, epilogue="swiglu")
+    with pytest.raises(InvalidProblem, match="gate_up=interleaved: B has gate and up only with an epilogue"):
+        WORKLOAD.problem_type(m=4, n=8, k=8, world_size=2, gate_up="interleaved")
+    with pytest.raises(InvalidProblem, match="epilogue='relu': allowed: none, swiglu, geglu, geglu_tanh"):
+        WORKLOAD.problem_type(m=4, n=8, k=8, world_size=2, epilogue="relu")
+
+
+GPU_TILES = [
+    {
+        "block_m": 128, "block_n": 256, "block_k": 64, "group_m": 8, "num_warps": 8, "num_stages": 3,
+        "transfer_rows": 128, "comm_programs": 12, "copy_kib": 16, "head_start": 0, "gemm_streams": 2, "split_k": 1,
+        "k_chunks": 4,
+    },
+    {
+        "block_m": 64, "block_n": 64, "block_k": 64, "group_m": 4, "num_warps": 4, "num_stages": 4, "transfer_rows": 32,
+        "comm_programs": 20, "copy_kib": 4, "head_start": 0, "gemm_streams": 1, "split_k": 2, "k_chunks": 1,
+    },
+    {
+        "block_m": 16, "block_n": 32, "block_k": 128, "group_m": 1, "num_warps": 4, "num_stages": 4,
+        "transfer_rows": 16, "comm_programs": 8, "copy_kib": 8, "head_start": 0, "gemm_streams": 2, "split_k": 4,
+        "k_chunks": 1,
+    },
+]  # fmt: skip
+
+
+@pytest.mark.gpu(2)
+@ranks_a_gpu
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"m": 1024, "n": 7168, "k": 8192, "epilogue": "swiglu", "b_order": "nk"},
+        {"m": 1024, "n": 3584, "k": 4096, "epilogue": "swiglu", "gate_up": "interleaved"},
+        {"m": 1024, "n": 3584, "k": 4096, "b_order": "nk", "gathered": True},
+        {"m": 256, "n": 512, "k": 4096, "layout": "k", "gathered": True},
+        {"m": 520, "n": 720, "k": 1024, "epilogue": "geglu", "b_order": "nk", "bias": True, "dtype": "fp16"},
+        {"m": 64, "n": 512, "k": 2048, "epilogue": "geglu_tanh", "layout": "k", "b_order": "nk"},
+        {"m": 512, "n": 1024, "k": 2048, "epilogue": "swiglu", "scales": "row", "bias": True, **FP8},
+        {"m": 512, "n": 1280, "k": 2048, "epilogue": "swiglu", "scales": "block", **FP8},
+    ],
+    ids=lambda fields: "-".join(map(str, fields.values())),
+)
+def test_every_mode_is_right_on_gpus(ranks: int, fields: dict[str, Any]) -> None:
+    here = machine()
+    world_size = ranks * here.gpus
+    problem = WORKLOAD.problem_type(world_size=world_size, **{**fields, "n": fields["n"] * world_size})
+    modes = MODES - ({"pull"} if problem.gathered else set())
+    check_all(WORKLOAD, problem, few(problem, variants(WORKLOAD, problem, here, GPU_TILES), 12), modes)

@@ -1,0 +1,84 @@
+"""A tiny Llama of Hugging Face transformers on ranks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from shares import HEAP, difference, whole
+from torch.distributed.device_mesh import init_device_mesh
+
+import autotune
+from autotune.errors import InputError
+
+
+def llama(given: tuple[str, str]) -> dict[str, Any]:
+    """Differences of the model by our styles from the whole model: logits, gradients, loaded from a file, generated."""
+    url, folder = given
+    from transformers import LlamaConfig, LlamaForCausalLM
+    from transformers.distributed.configuration_utils import DistributedConfig
+
+    config = LlamaConfig(
+        hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+        vocab_size=40, max_position_embeddings=64, use_cache=True, attention_bias=True, eos_token_id=None,
+    )  # fmt: skip
+    found: dict[str, Any] = {}
+    with autotune.Context(HEAP, url=url) as context:
+        device, ranks = context.heap.device, dist.get_world_size()
+        mesh = init_device_mesh(device.type, (ranks,), mesh_dim_names=("tp",))
+        torch.manual_seed(5)
+        plain = LlamaForCausalLM(config).to(device).eval()
+        tokens = torch.randint(0, 40, (2, 7), device=device)
+        right = plain(tokens, labels=tokens)
+        right.loss.backward()
+        torch.manual_seed(5)
+        ours = autotune.nn.transformers.parallelize(LlamaForCausalLM(config).to(device).eval(), mesh, context)
+        found["kinds"] = sorted(
+            {type(module).__name__ for module in ours.modules() if "Linear" in type(module).__name__}
+        )
+        result = ours(tokens, labels=tokens)
+        found["logits"] = difference(result.logits, right.logits)
+        result.loss.backward()
+        pairs = zip(ours.parameters(), plain.parameters(), strict=True)
+        found["gradients"] = max(difference(mine.grad, other.grad) for mine, other in pairs)
+        with torch.no_grad():
+            found["inference"] = difference(ours(tokens).logits, right.logits)
+        options = {"max_new_tokens": 4, "do_sample": False, "pad_token_id": 0}
+        same = ours.generate(tokens, **options) == plain.generate(tokens, **options)
+        found["generated"] = bool(same.all())
+        if dist.get_rank() == 0:
+            plain.save_pretrained(Path(folder, "llama"))
+        dist.barrier()
+        with autotune.nn.transformers.tuned(context):
+            loaded = LlamaForCausalLM.from_pretrained(
+                Path(folder, "llama"), distributed_config=DistributedConfig(tp_size=ranks)
+            ).eval()
+        with torch.no_grad():
+            found["loaded"] = difference(loaded(tokens.to(loaded.device)).logits, right.logits)
+        found["loaded kinds"] = sorted(
+            {type(each).__name__ for each in loaded.modules() if "Linear" in type(each).__name__}
+        )
+        found["shards"] = sorted({tuple(whole(p).shape) == tuple(p.shape) for p in loaded.parameters()})
+        found["theirs again"] = type(_registry()["colwise"]).__module__
+        try:
+            autotune.nn.transformers.parallelize(_Planless(), mesh, context)
+        except InputError as error:
+            found["no plan"] = str(error)
+    return found
+
+
+def kinds(model: torch.nn.Module) -> list[str]:
+    """The kinds of its linear layers."""
+    return sorted({type(module).__name__ for module in model.modules() if isinstance(module, torch.nn.Linear)})
+
+
+def _registry() -> Any:
+    from transformers.distributed.tensor_parallel import ALL_PARALLEL_STYLES
+
+    return ALL_PARALLEL_STYLES
+
+
+class _Planless:
+    tp_plan: dict[str, str] = {}

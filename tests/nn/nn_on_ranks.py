@@ -1,0 +1,199 @@
+"""Functions that the tests of modules and styles run on every rank."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from shares import HEAP, difference, part
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor import parallel as theirs
+from torch.distributed.tensor.parallel import parallelize_module
+
+import autotune
+from autotune.errors import AutotuneError
+
+Tensor = torch.Tensor
+BATCH, TOKENS, HIDDEN = 2, 8, 32
+
+
+def everything(url: str) -> dict[str, Any]:
+    """All of it, on the same ranks and in the same context."""
+    with autotune.Context(HEAP, url=url) as context:
+        return {"modules": modules(context), "styles": styles(context), "corners": corners(context)}
+
+
+class Mlp(nn.Module):
+    """Gate and up, column-parallel; down, row-parallel."""
+
+    def __init__(self, bias: bool = True) -> None:
+        super().__init__()
+        self.gate, self.up = nn.Linear(HIDDEN, 48, bias), nn.Linear(HIDDEN, 48, bias)
+        self.down = nn.Linear(48, HIDDEN, bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.down(F.silu(self.gate(x)) * self.up(x))
+        return out
+
+
+def modules(context: autotune.Context) -> dict[str, float]:
+    """Differences of an MLP of our modules from the whole one: results, gradients of the input and of all weights."""
+    torch.manual_seed(1)
+    device = context.heap.device
+    plain = Mlp().to(device)
+    x = torch.randn(BATCH, TOKENS, HIDDEN, device=device, requires_grad=True)
+    weights = torch.randn(BATCH, TOKENS, HIDDEN, device=device)
+    right = plain(x)
+    (right * weights).sum().backward()
+    found = {}
+    for dim in (None, 0, 1):
+        options = {"sequence_dim": dim}
+        ours = Mlp().to(device)
+        ours.gate = autotune.nn.ColumnParallelLinear.from_linear(plain.gate, context, **options)  # type: ignore[assignment]
+        shard = nn.Linear(HIDDEN, 48 // dist.get_world_size()).to(device)
+        shard.load_state_dict({name: part(each, 0).detach() for name, each in plain.up.state_dict().items()})
+        ours.up = autotune.nn.ColumnParallelLinear.from_shard(shard, context, keep_gathered=True, **options)  # type: ignore[assignment]
+        ours.down = autotune.nn.RowParallelLinear.from_linear(plain.down, context, **options)  # type: ignore[assignment]
+        assert list(ours.state_dict()) == list(plain.state_dict())
+        mine = x.detach().clone().requires_grad_() if dim is None else part(x, dim)
+        result = ours(mine)
+        (result * (weights if dim is None else part(weights, dim).detach())).sum().backward()
+        expected = {name: each.grad for name, each in plain.named_parameters()}
+        for name, each in ours.named_parameters():
+            sharded = {"down.weight": 1, "down.bias": None}.get(name, 0)
+            wanted = expected[name] if sharded is None else part(expected[name], sharded)
+            found[f"{dim} {name}"] = difference(each.grad, wanted)
+        found[f"{dim} result"] = difference(result, right if dim is None else part(right, dim))
+        found[f"{dim} x"] = difference(mine.grad, x.grad if dim is None else part(x.grad, dim))
+        with torch.no_grad():
+            found[f"{dim} without gradients"] = difference(copy.deepcopy(ours)(mine), result)
+    return found
+
+
+class Attention(nn.Module):
+    """Four heads, however many of them this rank has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wq, self.wk, self.wv, self.wo = (nn.Linear(HIDDEN, HIDDEN, bias=False) for _ in range(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch, tokens, _ = x.shape
+        q, k, v = (each(x).view(batch, tokens, -1, 8).transpose(1, 2) for each in (self.wq, self.wk, self.wv))
+        heads = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        out: Tensor = self.wo(heads.transpose(1, 2).reshape(batch, tokens, -1))
+        return out
+
+
+class Block(nn.Module):
+    """A transformer's block between an embedding and a head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.head = nn.Embedding(24, HIDDEN), nn.Linear(HIDDEN, 24, bias=False)
+        self.attention, self.mlp = Attention(), Mlp()
+        self.norm, self.mlp_norm, self.last_norm = (nn.RMSNorm(HIDDEN) for _ in range(3))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.embedding(tokens)
+        x = x + self.attention(self.norm(x))
+        x = x + self.mlp(self.mlp_norm(x))
+        out: Tensor = self.head(self.last_norm(x))
+        return out
+
+
+def plans() -> dict[str, dict[str, theirs.ParallelStyle]]:
+    """Torch's own: with replicated activations, and sequence parallel as in its tutorial."""
+    col, row = theirs.ColwiseParallel, theirs.RowwiseParallel
+    shared = {
+        **{f"attention.{name}": col() for name in ("wq", "wk", "wv")}, "mlp.gate": col(), "mlp.up": col(),
+    }  # fmt: skip
+    prepared = theirs.PrepareModuleInput(input_layouts=(Shard(1),), desired_input_layouts=(Replicate(),))
+    return {
+        "replicated": {
+            **shared, "attention.wo": row(), "mlp.down": row(), "embedding": row(input_layouts=Replicate()),
+            "head": col(output_layouts=Replicate()),
+        },
+        "sequence parallel": {
+            **shared, "attention": prepared, "mlp": prepared,
+            "attention.wo": row(output_layouts=Shard(1)), "mlp.down": row(output_layouts=Shard(1)),
+            **{name: theirs.SequenceParallel() for name in ("norm", "mlp_norm", "last_norm")},
+            "embedding": row(input_layouts=Replicate(), output_layouts=Shard(1)),
+            "head": col(input_layouts=Shard(1), output_layouts=Replicate()),
+        },
+    }  # fmt: skip
+
+
+def styles(context: autotune.Context) -> dict[str, float]:
+    """Differences of a block by our styles from the same by torch's: results and all gradients, eager and compiled."""
+    device = context.heap.device
+    mesh = init_device_mesh(device.type, (dist.get_world_size(),))
+    torch.manual_seed(2)
+    plain = Block().to(device)
+    tokens = torch.randint(0, 24, (BATCH, TOKENS), device=device)
+    backend = "inductor" if device.type == "cuda" else "aot_eager"
+    found = {}
+    for name, plan in plans().items():
+        right = parallelize_module(copy.deepcopy(plain), mesh, plan)
+        wanted = right(tokens)
+        F.cross_entropy(wanted.flatten(0, 1), tokens.flatten()).backward()
+        ours = parallelize_module(copy.deepcopy(plain), mesh, autotune.nn.tuned(plan, context))
+        assert {n: (type(p), p.placements) for n, p in ours.named_parameters() if isinstance(p, DTensor)} == {
+            n: (type(p), p.placements) for n, p in right.named_parameters() if isinstance(p, DTensor)
+        }
+        for way, model in (("eager", ours), ("compiled", torch.compile(ours, backend=backend))):
+            ours.zero_grad()
+            result = model(tokens)
+            found[f"{name} {way} logits"] = difference(result, wanted)
+            F.cross_entropy(result.flatten(0, 1), tokens.flatten()).backward()
+            for parameter, other in zip(ours.named_parameters(), right.parameters(), strict=True):
+                key = f"{name} {way} {parameter[0].split('.')[0]}"
+                assert parameter[1].grad is not None and other.grad is not None
+                found[key] = max(found.get(key, 0.0), difference(parameter[1].grad, other.grad))
+    return found
+
+
+def corners(context: autotune.Context) -> dict[str, Any]:
+    """Layouts that are seldom asked for, layers that are left to torch, errors, and what is shown."""
+    device, ranks = context.heap.device, dist.get_world_size()
+    mesh = init_device_mesh(device.type, (ranks,))
+    torch.manual_seed(3)
+    found: dict[str, Any] = {}
+    layouts = (Replicate(), Shard(0), Shard(1), Shard(2))
+    x = torch.randn(2, 4, 16, device=device)
+    for kind in ("ColwiseParallel", "RowwiseParallel"):
+        for given in layouts:
+            for wanted in layouts:
+                for size in (16, 15):  # the latter is left to torch
+                    if size == 15 and not given == wanted == Replicate():
+                        continue
+                    linear = nn.Linear(*((16, size) if kind == "ColwiseParallel" else (size, 16))).to(device)
+                    options = {"input_layouts": given, "output_layouts": wanted, "use_local_output": size == 15}
+                    mine = x[..., : linear.in_features]
+                    if isinstance(given, Shard):
+                        mine = mine.tensor_split(ranks, given.dim)[dist.get_rank()]
+                    results = []
+                    for style in (getattr(theirs, kind)(**options), getattr(autotune.nn, kind)(context, **options)):
+                        results.append(parallelize_module(copy.deepcopy(linear), mesh, style)(mine))
+                    found[f"{kind} {given} {wanted} {size}"] = difference(results[1], results[0])
+    found["repr"] = repr(autotune.nn.RowParallelLinear(context, 16, 8, sequence_dim=1))
+    found["uneven"] = said(lambda: autotune.nn.ColumnParallelLinear(context, 16, 15))
+    flat = init_device_mesh(device.type, (1, ranks))
+    style = autotune.nn.ColwiseParallel(context)
+    found["mesh"] = said(lambda: style._apply(nn.Linear(16, 16), flat))
+    return found
+
+
+def said(attempt: Callable[[], object]) -> str:
+    """The error of a call, by name and message."""
+    try:
+        attempt()
+    except AutotuneError as error:
+        return f"{type(error).__name__}: {error}"
+    return "no error"

@@ -1,0 +1,25 @@
+"""A Llama of Hugging Face transformers, its own tensor-parallel plan on our styles."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from ranks_of_functions import run_ranks
+from two_ranks import EVERYWHERE
+
+ON_RANKS = str(Path(__file__).with_name("llama_on_ranks.py"))
+
+
+@pytest.mark.parametrize("gpu", EVERYWHERE)
+def test_a_llama_by_its_own_plan_is_the_whole_one(gpu: str, tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    argument = (f"sqlite:///{tmp_path / 'none.db'}", str(tmp_path))
+    for found in run_ranks(ON_RANKS, "llama", 2, tmp_path, gpu=gpu, argument=argument):
+        for name in ("kinds", "loaded kinds"):
+            assert found[name] == ["ColwiseLinear", "RowwiseLinear"]
+        for name in ("logits", "gradients", "inference", "loaded"):
+            assert found[name] < 2e-5, found
+        assert found["generated"] and found["shards"] == [True]
+        assert found["theirs again"].startswith("transformers.")
+        assert found["no plan"] == "_Planless has no tensor-parallel plan (tp_plan)"

@@ -1,0 +1,250 @@
+"""Functions that the tests of operands of any dimensions and strides run on every rank."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from calls import HEAP, configs, error, said
+
+import autotune
+
+DEPTH = 64
+COLUMNS = 32
+
+WAYS: dict[str, tuple[Any, Any]] = {
+    "apart": (lambda x: x[::2, DEPTH : 2 * DEPTH], lambda x: x[:DEPTH, COLUMNS:]),
+    "transposed": (lambda x: x[::2, :DEPTH].t().contiguous().t(), lambda x: x.t().contiguous().t()[:DEPTH, :COLUMNS]),
+    "steps": (lambda x: x[::2, ::3], lambda x: x[:DEPTH, ::2]),
+}
+"""A and B from wider matrices, twice as many rows and three times the depth, twice as many columns."""
+
+
+def everything(url: str) -> dict[str, Any]:
+    """Every answer of this module, in one context."""
+    with autotune.Context(HEAP, url=url) as context:
+        functions = (dimensions, averages, scaled, strides, ragged, empty, refused, compiled)
+        found: dict[str, Any] = {function.__name__: function(context) for function in functions}
+        context.check()
+    return found
+
+
+def normal(context: autotune.Context, seed: int, *shape: int) -> torch.Tensor:
+    """The same on every rank."""
+    drawn = torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+    return drawn.bfloat16().to(context.heap.device)
+
+
+def parts(context: autotune.Context, seed: int, *shape: int) -> list[torch.Tensor]:
+    """One for each rank."""
+    return list(normal(context, seed, context.heap.world_size, *shape))
+
+
+def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return a.float() @ b.float()
+
+
+def total(a: list[torch.Tensor], b: list[torch.Tensor]) -> torch.Tensor:
+    return torch.stack([product(*pair) for pair in zip(a, b, strict=True)]).sum(0)
+
+
+def dimensions(context: autotune.Context) -> dict[str, float]:
+    """Errors by operator and dimension, of new results and given ones, whose shapes are those of the references."""
+    heap, found = context.heap, {}
+    rank, world = heap.rank, heap.world_size
+
+    def keep(name: str, reference: torch.Tensor, call: Any) -> None:
+        out = call(None)
+        given = torch.full_like(out, float("nan"))
+        assert out.shape == reference.shape and call(given) is given
+        found[name] = max(error(out, reference), error(given, reference))
+
+    bias = normal(context, 5, COLUMNS)
+    for dim in (0, 1, 2, -1, None):
+        a, b = parts(context, 1, 2, 4, DEPTH), normal(context, 2, DEPTH * (world if dim in (2, -1) else 1), COLUMNS)
+        reference = product(torch.cat(a, dim or 0), b) + bias.float()
+        keep(f"gather {dim}", reference, lambda out, dim=dim, a=a, b=b: autotune.all_gather_gemm(
+            context, a[rank], b, bias, gather_dim=dim, out=out))  # fmt: skip
+    b = parts(context, 4, DEPTH, COLUMNS)
+    for dim in (0, 1, 2, -2, 3):
+        a = parts(context, 3, 2 * world, 4 * world, 6, DEPTH)
+        reference = (total(a, b) + bias.float()).chunk(world, dim)[rank]
+        if dim != -2:
+            keep(f"scatter {dim}", reference, lambda out, dim=dim, a=a: autotune.gemm_reduce_scatter(
+                context, a[rank], b[rank], bias, scatter_dim=dim, out=out))  # fmt: skip
+    a = parts(context, 6, 2, 3, DEPTH)
+    keep("reduce", total(a, b) + bias.float(), lambda out: autotune.gemm_all_reduce(
+        context, a[rank], b[rank], bias, out=out))  # fmt: skip
+    return found
+
+
+def averages(context: autotune.Context) -> dict[str, float]:
+    rank, world = context.heap.rank, context.heap.world_size
+    a, b, bias = parts(context, 7, 8 * world, DEPTH), parts(context, 8, DEPTH, COLUMNS), normal(context, 9, COLUMNS)
+    mean = total(a, b) / world + bias.float()
+    scatter, reduce = autotune.gemm_reduce_scatter, autotune.gemm_all_reduce
+    ours = a[rank], b[rank], bias
+    return {
+        "rows": error(scatter(context, *ours, reduce_op="avg"), mean.chunk(world)[rank]),
+        "columns": error(scatter(context, *ours, reduce_op="avg", scatter_dim=1), mean.chunk(world, 1)[rank]),
+        "all": error(reduce(context, *ours, reduce_op="avg"), mean),
+    }
+
+
+def scaled(context: autotune.Context) -> dict[str, float]:
+    """Errors of fp8 with scales by rows, which follow A's dimensions."""
+    heap = context.heap
+    rank, world = heap.rank, heap.world_size
+    b = [torch.randn(COLUMNS, DEPTH, generator=torch.Generator().manual_seed(10 + each)) for each in range(world)]
+    b8 = [each.to(torch.float8_e4m3fn).to(heap.device).t() for each in b]
+    a8 = [each.to(torch.float8_e4m3fn) for each in parts(context, 11, 2 * world, 8, DEPTH)]
+    scale_a = [each.float().abs() + 0.5 for each in parts(context, 12, 2 * world, 8, 1)]
+    scale_b = [each.float().abs() + 0.5 for each in parts(context, 13, 1, COLUMNS)]
+    wide_a = [x.float() * scale for x, scale in zip(a8, scale_a, strict=True)]
+    wide_b = [x.float() * scale for x, scale in zip(b8, scale_b, strict=True)]
+    ours = {"scale_a": scale_a[rank], "scale_b": scale_b[rank]}
+    found = {}
+    for dim in (0, 1):
+        reference = product(torch.cat(wide_a, dim), wide_b[rank])
+        out = autotune.all_gather_gemm(context, a8[rank], b8[rank], gather_dim=dim, **ours)
+        found[f"gather {dim}"] = error(out, reference)
+    for dim in (0, 1, 2):
+        out = autotune.gemm_reduce_scatter(context, a8[rank], b8[rank], scatter_dim=dim, **ours)
+        found[f"scatter {dim}"] = error(out, total(wide_a, wide_b).chunk(world, dim)[rank])
+    return found
+
+
+def strides(context: autotune.Context) -> dict[str, dict[str, Any]]:
+    """By operator, mode and kind of strides: the error, and whether the call copies operands."""
+    heap, found = context.heap, {}
+    rank, world = heap.rank, heap.world_size
+    ranks: dict[str, Any] = {"world_size": world, "k": DEPTH * world}
+    problems = {
+        "all_gather_gemm": autotune.AllGatherGemm(m=16 * world, n=COLUMNS * world, **ranks | {"k": DEPTH}),
+        "gemm_reduce_scatter": autotune.GemmReduceScatter(m=16 * world, n=COLUMNS, **ranks),
+        "gemm_all_reduce": autotune.GemmAllReduce(m=16, n=COLUMNS, **ranks),
+    }
+    for name, problem in problems.items():
+        rows = 16 if name != "gemm_reduce_scatter" else 16 * world
+        wide_a, wide_b = parts(context, 14, 2 * rows, 3 * DEPTH), parts(context, 15, 3 * DEPTH, 2 * COLUMNS)
+        for config in configs(problem, context.machine):
+            for way, (of_a, of_b) in WAYS.items():
+                a, b = [of_a(x) for x in wide_a], [of_b(x) for x in wide_b]
+                if name == "all_gather_gemm":
+                    reference = product(torch.cat(a), b[rank])
+                else:
+                    reference = total(a, b)
+                if name == "gemm_reduce_scatter":
+                    reference = reference.chunk(world)[rank]
+                operator = getattr(autotune, name)
+                errors = [error(operator(context, a[rank], b[rank], config=config), reference) for _ in range(2)]
+                *_, prepared = context.calls.values()
+                found[f"{name} {config['mode']} {way}"] = {
+                    "error": max(errors), "copies": prepared.copies, "loads": dict(config).get("loads"),
+                }  # fmt: skip
+        context.release()
+    return found
+
+
+def ragged(context: autotune.Context) -> dict[str, Any]:
+    """Errors of shards with unequal numbers of rows, one of them without any; workspaces that they take."""
+    rank, world = context.heap.rank, context.heap.world_size
+    b, found = normal(context, 40, DEPTH, COLUMNS), {}
+    left = []
+    for number, first in enumerate((5, 7, 8, 0)):
+        rows = [first, *range(6, 5 + world)]
+        shards = [normal(context, 41 + number, each, 4, DEPTH) for each in rows]
+        out = torch.full((sum(rows), 4, COLUMNS), float("nan"), dtype=b.dtype, device=b.device)
+        assert autotune.all_gather_gemm(context, shards[rank], b, rows=rows, out=out) is out
+        left.append(context.heap.left)
+        found[f"rows {first}"] = error(out, product(torch.cat(shards), b))
+        across = [shard.transpose(0, 1).contiguous() for shard in shards]
+        out = autotune.all_gather_gemm(context, across[rank], b, rows=rows, gather_dim=1)
+        found[f"across {first}"] = error(out, product(torch.cat(across, 1), b))
+    found["one workspace"] = float(len(set(left)) - 1)
+    a8 = [normal(context, 50 + each, 3 + each, DEPTH).to(torch.float8_e4m3fn) for each in range(world)]
+    scales = [normal(context, 60 + each, 3 + each, 1).float().abs() + 0.5 for each in range(world)]
+    b8, scale_b = normal(context, 70, COLUMNS, DEPTH).to(torch.float8_e4m3fn).t(), torch.ones(1, COLUMNS).to(b.device)
+    out = autotune.all_gather_gemm(
+        context, a8[rank], b8, rows=[len(each) for each in a8], scale_a=scales[rank], scale_b=scale_b
+    )
+    wide = torch.cat([x.float() * scale for x, scale in zip(a8, scales, strict=True)])
+    found["fp8"] = error(out, product(wide, b8))
+    return found
+
+
+def empty(context: autotune.Context) -> dict[str, Any]:
+    """Shapes of results of an A without rows, eager and compiled; the heap is not touched, and what ranks do alone."""
+    rank, world, left = context.heap.rank, context.heap.world_size, context.heap.left
+    a, b = normal(context, 1, 0, DEPTH), normal(context, 2, DEPTH, COLUMNS)
+    wide = normal(context, 1, 2, 0, DEPTH)
+
+    def calls(a: torch.Tensor, wide: torch.Tensor, b: torch.Tensor) -> list[torch.Tensor]:
+        return [
+            autotune.all_gather_gemm(context, a, b),
+            autotune.all_gather_gemm(context, wide, b, gather_dim=1),
+            autotune.gemm_reduce_scatter(context, a, b, reduce_op="avg"),
+            autotune.gemm_reduce_scatter(context, wide, b, scatter_dim=2),
+            autotune.gemm_all_reduce(context, a, b, out=b.new_empty(0, COLUMNS)),
+            autotune.all_gather_gemm(context, a, b, rows=[0] * world),
+        ]
+
+    functions = [calls, calls, torch.compile(calls, backend="aot_eager", fullgraph=True)]
+    one = normal(context, 1, rank, DEPTH)
+    return {
+        "shapes": [[list(out.shape) for out in function(a, wide, b)] for function in functions],
+        "left": context.heap.left == left,
+        "one alone": said(lambda: autotune.gemm_all_reduce(context, one, b[:, :8].contiguous())),
+        "depth": said(lambda: autotune.gemm_all_reduce(context, a, b[:-1])),
+        "out": said(lambda: autotune.gemm_all_reduce(context, a, b, out=b)),
+    }
+
+
+def refused(context: autotune.Context) -> dict[str, str]:
+    a, b = normal(context, 1, 2, 4, DEPTH), normal(context, 2, DEPTH, COLUMNS)
+    gather, scatter, world = autotune.all_gather_gemm, autotune.gemm_reduce_scatter, dist.get_world_size()
+    like = torch.empty(2, 4 * world, COLUMNS, dtype=a.dtype)
+    return {
+        "gather_dim": said(lambda: gather(context, a, b, gather_dim=3)),
+        "scatter_dim": said(lambda: scatter(context, a, b, scatter_dim=-4)),
+        "vector": said(lambda: gather(context, a[0, 0], b, gather_dim=0)),
+        "layout": said(lambda: gather(context, a, b, layout="k", gather_dim=1)),
+        "parts": said(lambda: scatter(context, a[:, :3], b, scatter_dim=1)),
+        "rows": said(lambda: gather(context, a, b, rows=[2] * (world + 1))),
+        "own rows": said(lambda: gather(context, a, b, rows=[3] * world)),
+        "reduce_op": said(lambda: scatter(context, a, b, reduce_op="max")),
+        "out": said(lambda: gather(context, a, b, gather_dim=1, out=like)),
+        "blocks": said(lambda: scatter(
+            context, torch.ones(128, 128).to(torch.float8_e4m3fn), torch.ones(128, 128).to(torch.float8_e4m3fn).t(),
+            scale_a=torch.ones(128, 1)[:, :1].expand(128, 2), scale_b=torch.ones(1, 1), scatter_dim=1,
+        )),
+    }  # fmt: skip
+
+
+def compiled(context: autotune.Context) -> dict[str, float]:
+    """Errors of a compiled function with every dimension, whose graph is whole."""
+    rank, world = context.heap.rank, context.heap.world_size
+    b = parts(context, 21, DEPTH, COLUMNS)
+
+    def calls(a: torch.Tensor, b: torch.Tensor, wide: torch.Tensor) -> list[torch.Tensor]:
+        return [
+            *[autotune.all_gather_gemm(context, a, b, gather_dim=dim) * 2 for dim in (0, 1)],
+            *[autotune.gemm_reduce_scatter(context, a, b, scatter_dim=dim, reduce_op="avg") * 2 for dim in (0, 1, 2)],
+            autotune.gemm_all_reduce(context, a[:, ::2], wide[:, :COLUMNS]) * 2,
+        ]
+
+    function = torch.compile(calls, backend="inductor" if torch.cuda.is_available() else "aot_eager", fullgraph=True)
+    found: dict[str, float] = {}
+    for seed in (22, 23):
+        a, wide = parts(context, seed, 2 * world, 4 * world, DEPTH), parts(context, seed + 9, DEPTH, 2 * COLUMNS)
+        mean = total(a, b) / world
+        references = [
+            *[product(torch.cat(a, dim), b[rank]) for dim in (0, 1)],
+            *[mean.chunk(world, dim)[rank] for dim in (0, 1, 2)],
+            total([x[:, ::2] for x in a], [x[:, :COLUMNS] for x in wide]),
+        ]
+        for number, (out, reference) in enumerate(zip(function(a[rank], b[rank], wide[rank]), references, strict=True)):
+            assert out.shape == reference.shape
+            found[str(number)] = max(found.get(str(number), 0.0), error(out / 2, reference))
+    return found

@@ -1,0 +1,212 @@
+"""Functions that the tests of what follows a GEMM in an operator run on every rank."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from calls import HEAP, WORST, configs, drawn, error, said, schema_arguments
+
+import autotune
+
+
+def everything(url: str) -> dict[str, Any]:
+    """Every answer of this module, in one context."""
+    with autotune.Context(HEAP, url=url) as context:
+        functions = (gated, refused, compiled, residual, several, gathered)
+        found: dict[str, Any] = {function.__name__: function(context) for function in functions}
+        context.check()
+    return found
+
+
+def gated_problem(**more: Any) -> autotune.AllGatherGemm:
+    ranks = dist.get_world_size()
+    fields = {"m": 16 * ranks, "n": 48 * ranks, "k": 64, "b_order": "nk", "bias": True, "epilogue": "swiglu"}
+    return autotune.AllGatherGemm(**{**fields, **more}, world_size=ranks)
+
+
+def gated_operands(context: autotune.Context, problem: autotune.AllGatherGemm, seed: int = 3) -> tuple[Any, ...]:
+    """Operands, and the reference in fp32."""
+    operands, product = drawn(problem, seed, context.heap.device)
+    gate, up = product.chunk(2, 1) if problem.halves else (product[:, ::2], product[:, 1::2])
+    activation = torch.nn.functional.silu if problem.epilogue == "swiglu" else torch.nn.functional.gelu
+    return operands, activation(gate) * up
+
+
+def gated(context: autotune.Context) -> dict[str, bool]:
+    """By problem and mode: a right result, a new one and a given one."""
+    answers = {}
+    for more in ({}, {"epilogue": "geglu", "gate_up": "interleaved"}):
+        problem = gated_problem(**more)
+        operands, expected = gated_operands(context, problem)
+        options = {"epilogue": problem.epilogue, "gate_up": problem.gate_up}
+        for config in (None, *configs(problem, context.machine)):
+            out = autotune.all_gather_gemm(context, *operands, **options, config=config)
+            again = torch.full_like(out, float("nan"))
+            assert autotune.all_gather_gemm(context, *operands, **options, config=config, out=again) is again
+            mode = "looked up" if config is None else str(config["mode"])
+            answers[f"{problem.epilogue} {mode}"] = max(error(out, expected), error(again, expected)) < WORST
+        context.release()
+    return answers
+
+
+def refused(context: autotune.Context) -> dict[str, str]:
+    (a, b, bias), _ = gated_operands(context, gated_problem())
+    call = autotune.all_gather_gemm
+    return {
+        "word": said(lambda: call(context, a, b, bias, epilogue="relu")),
+        "odd": said(lambda: call(context, a, b[:, :47], bias[:47], epilogue="swiglu")),
+        "layout": said(lambda: call(context, a, b, bias, gate_up="interleaved")),
+        "out": said(lambda: call(context, a, b, bias, epilogue="swiglu", out=a.new_empty(a.shape[0], b.shape[1]))),
+    }
+
+
+def compiled(context: autotune.Context) -> dict[str, Any]:
+    """A compiled function gives what an eager one does, and torch's own checks pass."""
+    problem = gated_problem()
+    operands, _ = gated_operands(context, problem)
+
+    def doubled(a: Any, b: Any, bias: Any) -> torch.Tensor:
+        return autotune.all_gather_gemm(context, a, b, bias, epilogue="swiglu") * 2
+
+    function = torch.compile(doubled, backend="aot_eager", fullgraph=True)
+    with torch.no_grad():
+        same = torch.equal(doubled(*operands), function(*operands))
+        arguments = schema_arguments(context, problem, operands)
+        checked = torch.library.opcheck(torch.ops.iris_autotune.all_gather_gemm.default, arguments)
+    return {"same": same, "opcheck": sorted(set(map(str, checked.values())))}
+
+
+def residual(context: autotune.Context) -> dict[str, bool]:
+    """By operator and mode: a result with a residual, near to the reference; and in three dimensions, by ``avg``."""
+    ranks, answers = dist.get_world_size(), {}
+    size = {"m": 16 * ranks, "n": 32, "k": 32 * ranks, "bias": True, "residual": True, "world_size": ranks}
+    for problem in (autotune.GemmReduceScatter(**size), autotune.GemmAllReduce(**size, deterministic=True)):
+        (a, b, bias), product = drawn(problem, 5, context.heap.device)
+        added = torch.randn_like(product).mul_(4).to(a.dtype)  # of its own on each rank, as its rows are
+        if problem.workload == "gemm_all_reduce":
+            dist.broadcast(added, 0)
+        expected = product + added.float()
+        operator = getattr(autotune, problem.workload)
+        more = {"deterministic": True} if problem.workload == "gemm_all_reduce" else {}
+        for config in (None, *configs(problem, context.machine)):
+            found = operator(context, a, b, bias, residual=added, config=config, **more)
+            mode = "looked up" if config is None else str(config["mode"])
+            answers[f"{problem.workload} {mode}"] = error(found, expected) < WORST
+        folded = operator(
+            context,
+            a[None],
+            b,
+            bias,
+            residual=added[None],
+            reduce_op="avg",
+            **more,
+            **({} if more else {"scatter_dim": 1}),
+        )
+        mean = (product - bias.float()) / ranks + bias.float() + added.float()
+        answers[f"{problem.workload} folded"] = error(folded[0], mean) < WORST
+        context.release()
+    columns = torch.randn(16 * ranks, 32 // ranks, device=a.device).to(a.dtype)
+    plain = autotune.gemm_reduce_scatter(context, a, b, scatter_dim=1)
+    found = autotune.gemm_reduce_scatter(context, a, b, residual=columns, scatter_dim=1)
+    answers["columns"] = error(found, plain.float() + columns.float()) < WORST
+    wrong = {
+        "shape": said(lambda: autotune.gemm_all_reduce(context, a, b, residual=added[:-1])),
+        "type": said(lambda: autotune.gemm_all_reduce(context, a, b, residual=added.float())),
+        "strides": said(lambda: autotune.gemm_all_reduce(context, a, b, residual=added.t().contiguous().t())),
+        "folded": said(lambda: autotune.gemm_all_reduce(context, a[None], b, residual=added)),
+    }
+    for name, text in wrong.items():
+        answers[f"{name} refused"] = text.startswith("InvalidProblem: residual is [")
+    return answers
+
+
+WIDTHS = [32, 16, 48]
+
+
+def several(context: autotune.Context) -> dict[str, Any]:
+    """Three Bs and one gather: in both storage orders, folded, compiled; and Bs that do not lie side by side."""
+    ranks, found = dist.get_world_size(), {}
+    context.release()
+    for order in ("kn", "nk"):
+        problem = autotune.AllGatherGemm(
+            m=16 * ranks, n=sum(WIDTHS) * ranks, k=64, b_order=order, bias=True, world_size=ranks
+        )
+        (a, b, bias), product = drawn(problem, 4, context.heap.device)
+        expected = product.split(WIDTHS, dim=1)
+        bs = list(b.split(WIDTHS, dim=1))
+        apart = [(each.t().clone().t() if order == "nk" else each.contiguous()) for each in bs]
+        again = autotune.side_by_side(apart)
+        assert [each.stride() for each in again] == [each.stride() for each in bs]
+
+        def call(a: Any, bs: Any, bias: Any) -> list[torch.Tensor]:
+            return autotune.all_gather_gemm(context, a, bs, bias)
+
+        results = [call(a, bs, bias), call(a, again, bias)]
+        results.append([each[0] for each in autotune.all_gather_gemm(context, a[None], bs, bias, gather_dim=1)])
+        results.append(torch.compile(call, backend="aot_eager", fullgraph=True)(a, apart, bias))
+        errors = [error(mine, right) for each in results for mine, right in zip(each, expected, strict=True)]
+        found[order] = max(errors) < WORST and len(errors) == 12
+        found[f"{order} is one problem"] = len(context._choices) == 1
+        context.release()
+    call = autotune.all_gather_gemm
+    found["refused"] = {
+        "apart": said(lambda: call(context, a, apart, bias)),
+        "order": said(lambda: call(context, a, bs[::-1], bias)),
+        "depth": said(lambda: call(context, a, [bs[0], bs[1][:32]], bias)),
+        "none": said(lambda: call(context, a, [], bias)),
+        "gated": said(lambda: call(context, a, bs, bias, epilogue="swiglu")),
+    }
+    return found
+
+
+def gathered(context: autotune.Context) -> dict[str, Any]:
+    """The gathered A beside C: by layout and mode, of fp8, of several Bs, folded, compiled; a tensor of its own."""
+    ranks, found = dist.get_world_size(), {}
+    context.release()
+    for layout in ("rows", "k"):
+        problem = autotune.AllGatherGemm(
+            m=16 * ranks, n=32 * ranks, k=32 * ranks, layout=layout, b_order="nk", gathered=True, world_size=ranks
+        )
+        (a, b, _), product = drawn(problem, 6, context.heap.device)
+        shards = [torch.empty_like(a) for _ in range(ranks)]
+        dist.all_gather(shards, a)
+        whole = torch.cat(shards, 0 if layout == "rows" else 1)
+        kept = []
+        for config in (None, *configs(problem, context.machine)):
+            options = {"layout": layout, "config": config, "return_gathered": True}
+            c, mine = autotune.all_gather_gemm(context, a, b, **options)
+            twice, again = autotune.all_gather_gemm(context, a * 2, b, **options, out=torch.empty_like(c))
+            right = error(c, product) < WORST and error(twice, product * 2) < WORST
+            kept.append((mine, whole, again))
+            mode = "looked up" if config is None else str(config["mode"])
+            found[f"{layout} {mode}"] = right and torch.equal(mine, whole) and torch.equal(again, whole * 2)
+        found[f"{layout} stays"] = all(torch.equal(mine, right) for mine, right, _ in kept)
+
+        def call(a: Any, b: Any, layout: Any = layout) -> Any:
+            return autotune.all_gather_gemm(context, a, b, layout=layout, return_gathered=True)
+
+        c, mine = torch.compile(call, backend="aot_eager", fullgraph=True)(a, b)
+        found[f"{layout} compiled"] = error(c, product) < WORST and torch.equal(mine, whole)
+    arguments = (context.handle, a, b, None, None, None, "k", False, "auto", False, "none", "halves", "")
+    with torch.no_grad():
+        checked = torch.library.opcheck(torch.ops.iris_autotune.all_gather_gemm_gathered.default, arguments)
+    found["opcheck"] = set(map(str, checked.values())) == {"SUCCESS"}
+    (left, right), mine = autotune.all_gather_gemm(
+        context, a[None], list(b.split(16, 1)), gather_dim=-1, return_gathered=True
+    )
+    found["several"] = error(torch.cat([left, right], 2)[0], product) < WORST and torch.equal(mine[0], whole)
+    small, scales = a.to(torch.float8_e4m3fn), torch.ones(1, device=a.device)
+    _, mine = autotune.all_gather_gemm(
+        context, small, b.t().to(small.dtype).t(), scale_a=scales, scale_b=scales, layout="k", return_gathered=True
+    )
+    found["fp8"] = mine.dtype == small.dtype and torch.equal(mine.float(), whole.to(small.dtype).float())
+    pull = autotune.Config({
+        "mode": "pull", "block_m": 16, "block_n": 32, "block_k": 32, "group_m": 1, "num_warps": 4, "num_stages": 2,
+        "loads": "pointer", "schedule": "tile",
+    })  # fmt: skip
+    more = {"layout": "k", "return_gathered": True, "config": pull}
+    refusal = said(lambda: autotune.all_gather_gemm(context, a, b, **more))
+    found["pull refused"] = "there is no gathered A to give back" in refusal
+    return found

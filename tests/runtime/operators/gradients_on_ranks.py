@@ -1,0 +1,318 @@
+"""Functions that the tests of gradients run on every rank."""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from calls import HEAP, call, error, said, schema_arguments
+from functorch.compile import make_boxed_func
+from torch._dynamo.backends.common import aot_autograd
+from torch.utils.checkpoint import checkpoint
+
+import autotune
+from autotune.kernels.launching.tensors import TORCH_DTYPES
+
+Tensor = torch.Tensor
+Operands = tuple[Tensor | None, ...]
+
+
+def gradients(url: str) -> dict[str, Any]:
+    """All of it, on the same ranks and in the same context."""
+    with autotune.Context(HEAP, url=url) as context:
+        return {
+            "errors": dict(errors(context)),
+            "beside": dict(beside(context)),
+            "checked": checked(context),
+            **ways(context),
+            "autocast": autocast(context),
+            "registered": registered(context),
+            "refused": refused(context),
+        }
+
+
+def kinds(dtype: str) -> Iterator[Any]:
+    """Both layouts, both orders of B, with a bias and without."""
+    ranks = dist.get_world_size()
+    sizes: dict[str, Any] = {"m": 8 * ranks, "k": 16 * ranks, "world_size": ranks, "dtype": dtype}
+    yield autotune.AllGatherGemm(**sizes, n=24 * ranks, bias=True, b_order="nk")
+    yield autotune.AllGatherGemm(**sizes, n=24 * ranks)
+    yield autotune.AllGatherGemm(**sizes, n=24 * ranks, layout="k", bias=True)
+    yield autotune.AllGatherGemm(**sizes, n=24 * ranks, layout="k", b_order="nk")
+    yield autotune.GemmReduceScatter(**sizes, n=24, bias=True, b_order="nk")
+    yield autotune.GemmReduceScatter(**sizes, n=24)
+    yield autotune.GemmAllReduce(**sizes, n=24, bias=True, b_order="nk")
+    yield autotune.GemmAllReduce(**sizes, n=24)
+
+
+def few() -> list[Any]:
+    """One of each operator."""
+    return [each for each in kinds("fp32") if each.bias and getattr(each, "rows_layout", True)]
+
+
+def drawn(context: autotune.Context, problem: Any, seed: int = 1) -> list[Operands]:
+    """Every rank's operands, the same on every rank; all need gradients."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def draw(*shape: int) -> Tensor:
+        values = torch.randn(shape, generator=generator).to(TORCH_DTYPES[problem.dtype])
+        return values.to(context.heap.device).requires_grad_()
+
+    gathering = problem.workload == "all_gather_gemm"
+    rows, width = problem.shard if gathering else (problem.m, problem.k_local)
+    columns, depth = (problem.n_local, problem.k) if gathering else (problem.n, problem.k_local)
+    bias = draw(columns) if problem.bias else None
+    found = []
+    for _ in range(problem.world_size):
+        b = draw(depth, columns) if problem.b_order == "kn" else draw(columns, depth).detach().t().requires_grad_()
+        found.append((draw(rows, width), b, bias))
+    return found
+
+
+def loss(results: list[Tensor], ranks: list[int]) -> Tensor:
+    """Of these ranks' results: weighted by small integers, which every type holds."""
+    total = torch.zeros((), dtype=results[0].dtype, device=results[0].device)
+    for rank, result in zip(ranks, results, strict=True):
+        weights = (torch.arange(result.numel(), device=result.device) * 5 + rank) % 7 - 3
+        total = total + (result * weights.view(result.shape).to(result.dtype)).sum()
+    return total
+
+
+def expected(problem: Any, everyone: list[Operands]) -> Operands:
+    """The gradients of this rank's operands, in fp64, from the loss of all ranks' results."""
+    wide = [tuple(None if x is None else x.detach().double().requires_grad_() for x in each) for each in everyone]
+    ranks, rank = list(range(problem.world_size)), dist.get_rank()
+    bias = wide[rank][2]
+    if problem.workload == "all_gather_gemm":
+        whole = torch.cat([a for a, *_ in wide], dim=0 if problem.rows_layout else 1)
+        results = [whole @ b if each is None else whole @ b + each for _, b, each in wide]
+    else:
+        bias = wide[0][2]
+        total = sum(a @ b for a, b, _ in wide)
+        total = total if bias is None else total + bias
+        results = list(total.chunk(len(ranks))) if problem.workload == "gemm_reduce_scatter" else [total]
+    loss(results, ranks[: len(results)]).backward()
+    return tuple(None if x is None else x.grad for x in (*wide[rank][:2], bias))
+
+
+def own_loss(problem: Any, result: Tensor) -> Tensor:
+    """This rank's part of it; of one result that all have, the whole."""
+    return loss([result], [0 if problem.workload == "gemm_all_reduce" else dist.get_rank()])
+
+
+def worst(operands: Operands, right: Operands, times: float = 1) -> float:
+    """Of the gradients."""
+    pairs = [(x, y) for x, y in zip(operands, right, strict=True) if x is not None and y is not None]
+    for x, _ in pairs:
+        assert x.grad is not None and x.grad.dtype == x.dtype
+    return max(error(x.grad, (y * times).float()) for x, y in pairs if x.grad is not None)
+
+
+def errors(context: autotune.Context) -> Iterator[tuple[str, float]]:
+    """Of each problem's gradients, against autograd through the same without ranks."""
+    for dtype in ("fp32", "bf16"):
+        for number, problem in enumerate(kinds(dtype)):
+            everyone = drawn(context, problem)
+            own = everyone[dist.get_rank()]
+            own_loss(problem, call(context, problem, own)).backward()
+            yield f"{dtype} {number} {problem.workload}", worst(own, expected(problem, everyone))
+
+
+def beside(context: autotune.Context) -> Iterator[tuple[str, float]]:
+    """Of gradients where there are several Bs, or the result's type is another one."""
+    problem = next(each for each in kinds("bf16") if each.bias)
+    everyone = drawn(context, problem)
+    own, right = everyone[dist.get_rank()], expected(problem, everyone)
+    a, b, bias = own
+    assert a is not None and b is not None
+    bs = [part.detach().requires_grad_() for part in b.split([8, 16], dim=1)]
+    own_loss(problem, torch.cat(autotune.all_gather_gemm(context, a, bs, bias), dim=1)).backward()
+    assert all(each.grad is not None for each in bs)
+    b.grad = torch.cat([each.grad for each in bs if each.grad is not None], dim=1)
+    yield "several Bs", worst(own, right)
+    wide = drawn(context, problem)[dist.get_rank()]
+    a, b, _ = wide
+    assert a is not None and b is not None
+    out = autotune.all_gather_gemm(context, a, b, out_dtype=torch.float32)
+    own_loss(problem, out).backward()
+    yield "fp32 from bf16", worst((a, b), right[:2])
+
+
+class _Shard(torch.autograd.Function):
+    """A rank's part of what all have, whose gradient all have, too."""
+
+    @staticmethod
+    def forward(ctx: Any, whole: Tensor) -> Tensor:
+        return whole.chunk(dist.get_world_size())[dist.get_rank()].clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:  # type: ignore[override]
+        return torch.cat(_everyones(grad))
+
+
+class _Joined(torch.autograd.Function):
+    """What the ranks have, on all of them."""
+
+    @staticmethod
+    def forward(ctx: Any, own: Tensor) -> Tensor:
+        return torch.cat(_everyones(own))
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:  # type: ignore[override]
+        return grad.chunk(dist.get_world_size())[dist.get_rank()].clone()
+
+
+def _everyones(own: Tensor) -> list[Tensor]:
+    found = [torch.empty_like(own, memory_format=torch.contiguous_format) for _ in range(dist.get_world_size())]
+    dist.all_gather(found, own.contiguous())
+    return found
+
+
+def checked(context: autotune.Context) -> dict[str, bool]:
+    """Verdicts of ``gradcheck`` on the function of all ranks' operands that the ranks compute together."""
+    found = {}
+    ranks = dist.get_world_size()
+    for problem in (
+        autotune.AllGatherGemm(m=4 * ranks, n=4 * ranks, k=8, world_size=ranks, dtype="fp32", bias=True),
+        autotune.GemmReduceScatter(m=4 * ranks, n=4, k=8 * ranks, world_size=ranks, dtype="fp32", bias=True),
+        autotune.GemmAllReduce(m=4, n=4, k=8 * ranks, world_size=ranks, dtype="fp32", bias=True),
+    ):
+        everyone = drawn(context, problem)
+        shared = problem.workload != "all_gather_gemm"
+        a, b = (
+            torch.cat([x.detach() for x in each]).requires_grad_() for each in list(zip(*everyone, strict=True))[:2]
+        )
+        bias = everyone[0][2]
+
+        def whole(a: Tensor, b: Tensor, bias: Tensor, problem: Any = problem, shared: bool = shared) -> Tensor:
+            own = bias if shared else _Shard.apply(torch.cat([bias] * ranks))
+            result = call(context, problem, (_Shard.apply(a), _Shard.apply(b), own))
+            return result if problem.workload == "gemm_all_reduce" else _Joined.apply(result)
+
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Input #. requires gradient and is not a double precision")
+            found[problem.workload] = torch.autograd.gradcheck(
+                whole, (a, b, bias), eps=0.25, atol=1e-3, rtol=1e-3, fast_mode=True
+            )
+    return found
+
+
+def ways(context: autotune.Context) -> dict[str, Any]:
+    """Errors through a checkpoint, in a compiled function, after two calls, and of A or B alone; and our operators in
+    the two halves of the compiled function's joint graph.
+    """
+    found, halves = {}, {}
+    for problem in few():
+        graphs: list[str] = []
+
+        def keep(module: torch.fx.GraphModule, _: Any, graphs: list[str] = graphs) -> Any:
+            names = [str(node.target) for node in module.graph.nodes if "iris_autotune" in str(node.target)]
+            graphs.append(" ".join(name.removeprefix("iris_autotune.").removesuffix(".default") for name in names))
+            return make_boxed_func(module.forward)
+
+        def once(*operands: Any, problem: Any = problem, **more: Any) -> Tensor:
+            return own_loss(problem, torch.nn.functional.relu(call(context, problem, operands, **more)) * 2)
+
+        def reset(problem: Any = problem) -> Operands:
+            return drawn(context, problem)[dist.get_rank()]
+
+        own = reset()
+        once(*own).backward()
+        right = tuple(None if x is None else x.grad for x in own)
+        compiled = torch.compile(once, backend=aot_autograd(fw_compiler=keep, bw_compiler=keep), fullgraph=True)
+        attempts: dict[str, Callable[..., Tensor]] = {
+            "compiled": compiled,
+            "checkpoint": lambda *x, once=once: checkpoint(once, *x, use_reentrant=False),
+            "kept": lambda *x, once=once: once(*x, keep_gathered=True),
+            "compiled kept": lambda *x, compiled=compiled: compiled(*x, keep_gathered=True),
+            "compiled checkpoint": lambda *x, compiled=compiled: checkpoint(compiled, *x, use_reentrant=False),
+        }
+        for name, attempt in attempts.items():
+            if "kept" in name and problem.workload != "all_gather_gemm":
+                continue
+            own = reset()
+            attempt(*own).backward()
+            attempt(*own).backward()
+            found[f"{problem.workload} {name}"] = worst(own, right, times=2)
+        halves[problem.workload] = graphs
+        for kept in range(2):
+            own = tuple(None if x is None else x.detach() for x in reset())
+            own[kept].requires_grad_()  # type: ignore[union-attr]
+            once(*own).backward()
+            found[f"{problem.workload} {'ab'[kept]} alone"] = worst(own[kept : kept + 1], right[kept : kept + 1])
+    return {"ways": found, "graph": halves}
+
+
+def autocast(context: autotune.Context) -> dict[str, float]:
+    """Errors of results and gradients of fp32 operands under autocast, eager and compiled; their types are checked."""
+    found = {}
+    kind = context.heap.device.type
+    backend = "inductor" if kind == "cuda" else "aot_eager"
+    for problem in few():
+        everyone = drawn(context, problem)
+
+        def cast(*operands: Any, problem: Any = problem, **more: Any) -> Tensor:
+            with torch.autocast(kind, dtype=torch.bfloat16):
+                return call(context, problem, operands, **more)
+
+        functions: dict[str, Any] = {"eager": cast, "compiled": torch.compile(cast, backend=backend)}
+        if problem.workload == "all_gather_gemm":
+            functions["kept"] = functools.partial(cast, keep_gathered=True)
+        for name, function in functions.items():
+            own = tuple(None if x is None else x.detach().clone().requires_grad_() for x in everyone[dist.get_rank()])
+            result = function(*own)
+            assert result.dtype == torch.bfloat16
+            own_loss(problem, result.float()).backward()
+            key = f"{problem.workload} {name}"
+            found[key] = max(found.get(key, 0.0), worst(own, expected(problem, everyone)))
+    return found
+
+
+def registered(context: autotune.Context) -> dict[str, list[str]]:
+    """Results of torch's own checks of the operators with operands that need gradients."""
+    found = {}
+    for problem in few():
+        arguments = schema_arguments(context, problem, drawn(context, problem)[dist.get_rank()])
+        operator = getattr(torch.ops.iris_autotune, problem.workload).default
+        said = torch.library.opcheck(operator, arguments, raise_exception=False)
+        found[problem.workload] = sorted({f"{name}: {verdict}" for name, verdict in said.items()})
+    return found
+
+
+def refused(context: autotune.Context) -> dict[str, str]:
+    """The errors of calls that have no backward, and of ranks that need different gradients."""
+    ranks, device = dist.get_world_size(), context.heap.device
+    a, b = torch.ones(8, 32, device=device), torch.ones(32, 16, device=device)
+    needy = a.clone().requires_grad_()
+    small = torch.ones(8, 32, device=device).to(torch.float8_e4m3fn)
+    scaled = {"scale_a": torch.ones(1, device=device).requires_grad_(), "scale_b": torch.ones(1, device=device)}
+    fp8 = (context, small, torch.ones(16, 32, device=device).to(torch.float8_e4m3fn).t())
+    problem = autotune.AllGatherGemm(m=8 * ranks, n=16 * ranks, k=32, world_size=ranks, dtype="fp32", in_place=True)
+    shard = autotune.all_gather_shard(context, problem)
+    last = dist.get_rank() == ranks - 1
+    found = {
+        "fp8": said(lambda: autotune.gemm_all_reduce(*fp8, **scaled)),
+        "fp8 op": said(lambda: _dispatched(*fp8, **scaled)),
+        "in place": said(lambda: autotune.all_gather_gemm(context, shard, b.clone().requires_grad_(), in_place=True)),
+        "out": said(lambda: autotune.gemm_all_reduce(context, needy, b, out=torch.empty(8, 16, device=device))),
+        "ranks": said(lambda: autotune.gemm_reduce_scatter(context, needy if last else a, b)),
+        "a alone": said(lambda: autotune.gemm_all_reduce(context, needy if last else a, b)),
+    }
+    empty = torch.ones(0, 32, device=device, requires_grad=True)
+    weight = b.clone().requires_grad_()
+    autotune.gemm_reduce_scatter(context, empty, weight).sum().backward()
+    assert empty.grad is not None and weight.grad is not None
+    found["empty"] = str((list(empty.grad.shape), float(weight.grad.norm())))
+    if ranks > 1:
+        found["right"] = str(bool((autotune.gemm_reduce_scatter(context, a, b) == 32 * ranks).all()))
+    return found
+
+
+def _dispatched(context: autotune.Context, a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor) -> Tensor:
+    from autotune.runtime.operator import OPERATORS
+
+    return OPERATORS["gemm_all_reduce"].dispatched(context.handle, a, b, None, scale_a, scale_b)  # type: ignore[arg-type]

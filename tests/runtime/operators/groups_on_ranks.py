@@ -1,0 +1,210 @@
+"""Functions that the tests of groups, and of torch's signatures, run on every rank."""
+
+from __future__ import annotations
+
+from typing import Any
+from unittest import mock
+
+import torch
+import torch.distributed as dist
+from calls import HEAP, configs, error, said
+from torch.distributed._symmetric_memory import (
+    _fused_all_gather_matmul_fallback,
+    _fused_all_gather_scaled_matmul_fallback,
+    _fused_matmul_reduce_scatter_fallback,
+    _fused_scaled_matmul_reduce_scatter_fallback,
+)
+from torch.distributed.device_mesh import init_device_mesh
+
+import autotune
+from autotune import symm_mem
+
+DEPTH = 64
+COLUMNS = 32
+
+
+def normal(seed: int, *shape: int) -> torch.Tensor:
+    """Another one on each rank."""
+    drawn = torch.randn(shape, generator=torch.Generator().manual_seed(100 * seed + dist.get_rank())).bfloat16()
+    return drawn.to("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def of_all(tensor: torch.Tensor, group: Any) -> list[torch.Tensor]:
+    """The ranks' tensors, by c10d."""
+    parts = [torch.empty_like(tensor) for _ in range(dist.get_world_size(group))]
+    dist.all_gather(parts, tensor, group=group)
+    return parts
+
+
+def groups(url: str) -> dict[str, Any]:
+    """A mesh of two by two: a context for each of its dimensions, both open at once, calls in turns."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    mesh = init_device_mesh(device, (2, 2), mesh_dim_names=("data", "tensor"))
+    found: dict[str, Any] = {"mesh": said(lambda: autotune.Context(HEAP, group=mesh, url=url))}
+    with (
+        autotune.Context(HEAP, group=mesh["data"], url=url) as data,
+        autotune.Context(HEAP, group=mesh.get_group("tensor"), url=url) as tensor,
+    ):
+        contexts = {"data": data, "tensor": tensor}
+        found["ranks"] = {name: context.ranks for name, context in contexts.items()}
+        for seed in range(2):
+            for name, context in contexts.items():
+                _in_every_mode(context, mesh.get_group(name), f"{name} ", seed, found)
+        group = mesh.get_group("tensor")
+        a, b = normal(30, 8, DEPTH), normal(31, DEPTH, COLUMNS)
+        _, (out,) = symm_mem.fused_all_gather_matmul(a, [b], 0, group.group_name, return_A=False)
+        found["symm_mem"] = error(out, torch.cat(of_all(a, group)).float() @ b.float())
+        for context in contexts.values():
+            context.check()
+    outside = dist.new_group([0])
+    found["not in it"] = said(lambda: autotune.Context(HEAP, group=outside, url=url)) if dist.get_rank() else ""
+    found["no such"] = said(lambda: symm_mem.fused_matmul_reduce_scatter(a, b, "sum", 0, "nobody"))
+    return found
+
+
+def _in_every_mode(context: autotune.Context, group: Any, prefix: str, seed: int, found: dict[str, Any]) -> None:
+    world, rank = dist.get_world_size(group), dist.get_rank(group)
+    sizes: dict[str, Any] = {"m": 16, "world_size": world}
+    problems: list[Any] = [
+        autotune.AllGatherGemm(**sizes, k=DEPTH, n=COLUMNS * world),
+        autotune.GemmReduceScatter(**sizes, k=DEPTH * world, n=COLUMNS),
+        autotune.GemmAllReduce(**sizes, k=DEPTH * world, n=COLUMNS),
+    ]
+    for problem in problems:
+        a = normal(seed, 16 // world if problem.workload == "all_gather_gemm" else 16, DEPTH)
+        b = normal(seed + 10, DEPTH, COLUMNS)
+        if problem.workload == "all_gather_gemm":
+            reference = torch.cat(of_all(a, group)).float() @ b.float()
+        else:
+            reference = sum(x.float() @ y.float() for x, y in zip(of_all(a, group), of_all(b, group), strict=True))
+        if problem.workload == "gemm_reduce_scatter":
+            reference = reference.chunk(world)[rank]
+        for config in configs(problem, context.machine):
+            out = getattr(autotune, problem.workload)(context, a, b, config=config)
+            name = f"{prefix}{problem.workload} {config['mode']}"
+            found[name] = max(found.get(name, 0.0), error(out, reference))
+
+
+def as_torch(url: str) -> dict[str, Any]:
+    """Errors against the fallbacks of torch's own operators, by operator and dimension; shapes and strides."""
+    name = dist.group.WORLD.group_name
+    found: dict[str, Any] = {}
+    with autotune.Context(HEAP, url=url):
+        _bf16(name, found)
+        _fp8(name, found)
+        found["compiled"] = _compiled(name)
+        found["refused"] = _refused(name)
+    found["opened"] = _opened(url)
+    return found
+
+
+def _differ(found: dict[str, Any], name: str, ours: Any, theirs: Any) -> None:
+    """Keeps the error of one result, or a word if its form is another one."""
+    if (ours is None) != (theirs is None):
+        found[name] = "one of them is None"
+    elif ours is not None:
+        same = ours.shape == theirs.shape and ours.dtype == theirs.dtype and ours.stride() == theirs.stride()
+        found[name] = error(ours, theirs.float()) if same else f"{ours.stride()} and {theirs.stride()}"
+
+
+def _bf16(group: Any, found: dict[str, Any]) -> None:
+    world = dist.get_world_size()
+    for dim in range(3):
+        a = normal(1, 2 * world, 4 * world, DEPTH)
+        bs = [normal(2 + each, DEPTH * (world if dim == 2 else 1), COLUMNS) for each in range(2)]
+        for wanted, given in ((True, bs), (False, bs[:1])):
+            ours = symm_mem.fused_all_gather_matmul(a, given, dim, group, return_A=wanted)
+            theirs = _fused_all_gather_matmul_fallback(a, given, dim, group, return_A=wanted)
+            _differ(found, f"gather {dim} A {wanted}", ours[0], theirs[0])
+            for number, pair in enumerate(zip(ours[1], theirs[1], strict=True)):
+                _differ(found, f"gather {dim} {wanted} {number}", *pair)
+        b = normal(5, DEPTH, COLUMNS)
+        for reduce_op in ("sum", "avg"):
+            ours = symm_mem.fused_matmul_reduce_scatter(a, b, reduce_op, dim, group)
+            theirs = _fused_matmul_reduce_scatter_fallback(a, b, "sum", dim, group)
+            _differ(found, f"scatter {dim} {reduce_op}", ours, theirs / world if reduce_op == "avg" else theirs)
+
+
+def _fp8(group: Any, found: dict[str, Any]) -> None:
+    world, rank = dist.get_world_size(), dist.get_rank()
+    a = normal(6, 4 * world, 8 * world, DEPTH).to(torch.float8_e4m3fn)
+    b = normal(7, COLUMNS, DEPTH).to(torch.float8_e4m3fn).t()
+    bias = normal(0, COLUMNS) if rank == 0 else torch.zeros(COLUMNS, device=a.device, dtype=torch.bfloat16)
+    dist.broadcast(bias, 0)
+    by_rows, by_columns = normal(8, *a.shape[:-1], 1).float().abs() + 0.5, normal(9, 1, COLUMNS).float().abs() + 0.5
+    one = torch.tensor(0.5, device=a.device)
+    for dim in (0, 1):
+        replicated = torch.cat(of_all(by_rows, dist.group.WORLD), dim)
+        kinds = {"rows": (by_rows, by_columns), "all rows": (replicated, by_columns), "one": (one, one)}
+        for kind, (scale_a, scale_b) in kinds.items():
+            lists = [scale_b], dim, group, [bias], [None], [torch.bfloat16], [False]
+            with _gathered_as_bytes():
+                theirs = _fused_all_gather_scaled_matmul_fallback(a, [b], scale_a, *lists)
+            for wanted in (True, False):
+                ours = symm_mem.fused_all_gather_scaled_matmul(a, [b], scale_a, *lists, return_A=wanted)
+                if wanted:
+                    found[f"fp8 A {dim} {kind}"] = float(not torch.equal(ours[0].float(), theirs[0].float()))
+                _differ(found, f"fp8 gather {dim} {kind} {wanted}", ours[1][0], theirs[1][0])
+    shape = [4 * world, 8 * world, COLUMNS]
+    for dim in (0, 1, 2):
+        for kind, (scale_a, scale_b) in {"rows": (by_rows, by_columns), "one": (one, one)}.items():
+            for given in (a, a.flatten(0, 1)):  # as compiled programs reshape it
+                scales = scale_a if kind == "one" or given is a else scale_a.flatten(0, 1)
+                rest = scales, scale_b, "sum", dim, min(dim, given.dim() - 1), group
+                ours = symm_mem.fused_scaled_matmul_reduce_scatter(given, b, *rest, shape, bias, None, torch.bfloat16)
+                theirs = _fused_scaled_matmul_reduce_scatter_fallback(
+                    given, b, *rest, list(shape), bias, None, torch.bfloat16
+                )
+                _differ(found, f"fp8 scatter {dim} {kind} {given.dim()}", ours, theirs)
+
+
+def _gathered_as_bytes() -> Any:
+    """While it lasts, torch gathers fp8, which gloo cannot."""
+    gather = torch.ops._c10d_functional.all_gather_into_tensor
+
+    def of_bytes(shard: torch.Tensor, *group: Any) -> torch.Tensor:
+        whole = torch.ops._c10d_functional.wait_tensor(gather(shard.view(torch.uint8), *group))
+        return whole.view(shard.dtype)
+
+    return mock.patch.object(torch.ops._c10d_functional, "all_gather_into_tensor", of_bytes)
+
+
+def _compiled(group: Any) -> float:
+    """The error of a function whose graph is whole."""
+
+    def function(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        _, (c,) = symm_mem.fused_all_gather_matmul(a, [b], 0, group, return_A=False)
+        return symm_mem.fused_matmul_reduce_scatter(c, b.t(), "sum", 0, group) * 2
+
+    a, b = normal(10, 8, DEPTH), normal(11, DEPTH, COLUMNS)
+    backend = "inductor" if torch.cuda.is_available() else "aot_eager"
+    eager = function(a, b).float()
+    return error(torch.compile(function, backend=backend, fullgraph=True)(a, b), eager)
+
+
+def _refused(group: Any) -> dict[str, str]:
+    a, b = normal(12, 16, DEPTH).to(torch.float8_e4m3fn), normal(13, COLUMNS, DEPTH).to(torch.float8_e4m3fn).t()
+    one = torch.ones((), device=a.device)
+    gather, scatter = symm_mem.fused_all_gather_scaled_matmul, symm_mem.fused_scaled_matmul_reduce_scatter
+    return {
+        "lists": said(lambda: gather(a, [b], one, [one], 0, group, [], [None], [torch.bfloat16], [False])),
+        "fp8": said(lambda: gather(a, [b], one, [one], 0, group, [None], [None], [None], [False])),
+        "scales": said(
+            lambda: gather(a, [b], one.expand(7, 1), [one], 0, group, [None], [None], [torch.bfloat16], [False])
+        ),
+        "rows": said(lambda: scatter(
+            a, b, one.expand(7, 1), one, "sum", 0, 0, group, None, None, None, torch.bfloat16
+        )),
+        "dim": said(lambda: symm_mem.fused_all_gather_matmul(a, [b], 2, group)),
+    }  # fmt: skip
+
+
+def _opened(url: str) -> list[int]:
+    """Contexts that calls open where there is none: one, until they are closed."""
+    a, b = normal(14, 8, DEPTH), normal(15, DEPTH, COLUMNS)
+    counts = []
+    for _ in range(2):
+        symm_mem.fused_matmul_reduce_scatter(a, b, "sum", 0, dist.group.WORLD)
+        counts.append(len(symm_mem._OPENED))
+    symm_mem.close()
+    return [*counts, len(symm_mem._OPENED)]

@@ -1,0 +1,100 @@
+"""Operands of any number of dimensions and any strides: shared along any dimension, summed or averaged."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from calls import MODES, WORST, url
+from ranks_of_functions import run_ranks
+from two_ranks import EVERYWHERE
+
+ON_RANKS = str(Path(__file__).with_name("dimensions_on_ranks.py"))
+
+Pair = list[dict[str, Any]]
+
+
+@pytest.fixture(scope="module", params=EVERYWHERE)
+def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    """The answers of two ranks."""
+    folder = tmp_path_factory.mktemp("pair")
+    return run_ranks(ON_RANKS, "everything", 2, folder, gpu=request.param, argument=url(folder))
+
+
+def test_ranks_share_any_dimension(pair: Pair) -> None:
+    names = {*(f"gather {dim}" for dim in (0, 1, 2, -1, None)), *(f"scatter {dim}" for dim in range(4)), "reduce"}
+    for errors in (answer["dimensions"] for answer in pair):
+        assert set(errors) == names
+        assert max(errors.values()) < WORST, errors
+
+
+def test_sums_may_be_averages_and_the_bias_is_added_once(pair: Pair) -> None:
+    for errors in (answer["averages"] for answer in pair):
+        assert set(errors) == {"rows", "columns", "all"}
+        assert max(errors.values()) < WORST, errors
+
+
+def test_scales_by_rows_follow_the_rows(pair: Pair) -> None:
+    for errors in (answer["scaled"] for answer in pair):
+        assert len(errors) == 5
+        assert max(errors.values()) < WORST, errors
+
+
+def test_operands_of_any_strides_are_right_and_rows_that_lie_apart_are_copied_only_where_they_must(pair: Pair) -> None:
+    wanted = {
+        f"{name} {mode} {way}"
+        for name in ("all_gather_gemm", "gemm_reduce_scatter", "gemm_all_reduce")
+        for mode in MODES[name]
+        for way in ("apart", "transposed", "steps")
+    }
+    for found in (answer["strides"] for answer in pair):
+        assert set(found) >= wanted
+        assert max(each["error"] for each in found.values()) < WORST, found
+        for name, each in found.items():
+            operator, mode, way = name.split()
+            read_by_peers = operator == "all_gather_gemm" and mode in ("pull", "pull_staged", "copy_engine")
+            own_memory = operator != "all_gather_gemm" and each["loads"] != "pointer"
+            free = way == "apart" and (read_by_peers or own_memory)
+            free = free or (way == "transposed" and read_by_peers)
+            assert each["copies"] == (not free), (name, each)
+
+
+def test_shards_may_have_unequal_numbers_of_rows(pair: Pair) -> None:
+    for found in (answer["ragged"] for answer in pair):
+        assert found.pop("one workspace") == 0
+        assert set(found) == {*(f"{way} {first}" for way in ("rows", "across") for first in (5, 7, 8, 0)), "fp8"}
+        assert max(found.values()) < WORST, found
+
+
+def test_an_a_without_rows_gives_an_empty_result_and_takes_nothing(pair: Pair) -> None:
+    shapes = [[0, 32], [2, 0, 32], [0, 32], [2, 0, 16], [0, 32], [0, 32]]
+    for found in (answer["empty"] for answer in pair):
+        assert found["shapes"] == [shapes] * 3
+        assert found["left"]
+        assert found["one alone"].startswith("RanksDisagree: the ranks call an operator with different problems")
+        assert found["depth"].startswith("InvalidProblem: b is [63, 32]")
+        assert found["out"].startswith("InvalidProblem: out is [64, 32]")
+
+
+def test_dimensions_that_cannot_be_are_refused(pair: Pair) -> None:
+    expected = {
+        "gather_dim": "InvalidProblem: gather_dim=3, a [2, 4, 64]: a has two",
+        "scatter_dim": "InvalidProblem: scatter_dim=-4, a [2, 4, 64]",
+        "vector": "InvalidProblem: gather_dim=0, a [64]",
+        "layout": "InvalidProblem: layout='k', gather_dim=1",
+        "parts": "InvalidProblem: scatter_dim=1: 2 ranks do not divide its 3",
+        "rows": "InvalidProblem: rows=[2, 2, 2], a [2, 4, 64] on rank",
+        "own rows": "InvalidProblem: rows=[3, 3], a [2, 4, 64] on rank",
+        "reduce_op": "InvalidProblem: reduce_op='max': allowed: sum, avg",
+        "out": "InvalidProblem: out is [2, 8, 32], strides (256, 32, 1); [2, 8, 'columns']",
+        "blocks": "InvalidProblem: the columns of C are scattered",
+    }
+    for told in (answer["refused"] for answer in pair):
+        assert {name: told[name][: len(text)] for name, text in expected.items()} == expected
+
+
+def test_compiled_calls_have_any_dimensions(pair: Pair) -> None:
+    for errors in (answer["compiled"] for answer in pair):
+        assert len(errors) == 6
+        assert max(errors.values()) < WORST, errors

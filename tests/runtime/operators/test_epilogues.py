@@ -1,0 +1,81 @@
+"""Operators with more than a GEMM: activations, residuals, several Bs; right in every mode, compiled, or refused."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from calls import MODES, url
+from ranks_of_functions import run_ranks
+from two_ranks import EVERYWHERE
+
+ON_RANKS = str(Path(__file__).with_name("epilogues_on_ranks.py"))
+
+Pair = list[dict[str, Any]]
+
+REFUSED = {
+    "word": "epilogue='relu': allowed: none, swiglu, geglu, geglu_tanh",
+    "odd": "n=94 on 2 ranks: .* use 96",
+    "layout": "gate_up=interleaved: B has gate and up only with an epilogue",
+    "out": r"out is \[16, 48\].*\[32, 24\]",
+}
+
+
+SEVERAL = {
+    "apart": "do not lie side by side in memory: call autotune.side_by_side once",
+    "order": "do not lie side by side in memory",
+    "depth": "all need the same depth, type and device",
+    "none": "Bs: none; one matrix or more",
+    "gated": "epilogue=swiglu takes gate and up in one b, not 3 Bs",
+}
+
+
+@pytest.fixture(scope="module", params=EVERYWHERE)
+def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    """The answers of two ranks."""
+    folder = tmp_path_factory.mktemp("pair")
+    return run_ranks(ON_RANKS, "everything", 2, folder, gpu=request.param, argument=url(folder))
+
+
+def test_activations_are_right_in_every_mode(pair: Pair) -> None:
+    for answers in (answer["gated"] for answer in pair):
+        assert all(answers.values()), answers
+        wanted = {f"{word} {mode}" for word in ("swiglu", "geglu") for mode in {"looked up", *MODES["all_gather_gemm"]}}
+        assert answers.keys() == wanted
+
+
+def test_residuals_are_added_in_every_mode(pair: Pair) -> None:
+    for answers in (answer["residual"] for answer in pair):
+        assert all(answers.values()), answers
+        for name in ("gemm_reduce_scatter", "gemm_all_reduce"):
+            assert {f"{name} {mode}" for mode in {"looked up", "folded", *MODES[name]}} <= answers.keys()
+
+
+def test_several_bs_take_one_gather(pair: Pair) -> None:
+    for answers in (answer["several"] for answer in pair):
+        refused = answers.pop("refused")
+        assert all(answers.values()) and len(answers) == 4, answers
+        for name, text in refused.items():
+            assert re.match(f"InvalidProblem: .*{SEVERAL[name]}", text), (name, text)
+
+
+def test_the_gathered_a_is_a_tensor_of_its_own(pair: Pair) -> None:
+    modes = MODES["all_gather_gemm"] - {"pull"}
+    for answers in (answer["gathered"] for answer in pair):
+        assert all(answers.values()), answers
+        assert {f"rows {mode}" for mode in modes | {"looked up", "stays", "compiled"}} <= answers.keys()
+        assert {f"k {mode}" for mode in modes - {"copy_engine"}} <= answers.keys()
+
+
+def test_what_does_not_fit_is_refused(pair: Pair) -> None:
+    for told in (answer["refused"] for answer in pair):
+        assert told.keys() == REFUSED.keys()
+        for name, text in told.items():
+            assert re.match(f"InvalidProblem: .*{REFUSED[name]}", text), (name, text)
+
+
+def test_compiled_functions_give_the_same(pair: Pair) -> None:
+    for found in (answer["compiled"] for answer in pair):
+        assert found == {"same": True, "opcheck": ["SUCCESS"]}

@@ -1,0 +1,89 @@
+"""Gradients of the operators with a GEMM: right in every way that torch computes them, or refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from calls import WORST, url
+from ranks_of_functions import run_ranks
+from two_ranks import EVERYWHERE
+
+ON_RANKS = str(Path(__file__).with_name("gradients_on_ranks.py"))
+OPERATORS = ("all_gather_gemm", "gemm_reduce_scatter", "gemm_all_reduce")
+FP32 = 1e-5
+"""Largest relative error of a gradient in fp32."""
+
+Pair = dict[str, list[Any]]
+
+
+@pytest.fixture(scope="module", params=EVERYWHERE)
+def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    """The answers of two ranks, by the function called."""
+    folder = tmp_path_factory.mktemp("pair")
+    answers = run_ranks(ON_RANKS, "gradients", 2, folder, gpu=request.param, argument=url(folder))
+    return {name: [answer[name] for answer in answers] for name in answers[0]}
+
+
+def test_gradients_are_those_of_the_same_without_ranks(pair: Pair) -> None:
+    for errors in pair["errors"]:
+        assert len(errors) == 16
+        for name, error in errors.items():
+            assert error < (FP32 if name.startswith("fp32") else WORST), errors
+
+
+def test_gradients_go_to_each_of_several_bs_and_through_another_type(pair: Pair) -> None:
+    for errors in pair["beside"]:
+        assert set(errors) == {"several Bs", "fp32 from bf16"}
+        assert max(errors.values()) < WORST, errors
+
+
+def test_gradcheck_finds_no_difference(pair: Pair) -> None:
+    for verdicts in pair["checked"]:
+        assert verdicts == dict.fromkeys(OPERATORS, True)
+
+
+def test_checkpoints_accumulation_compilers_and_frozen_operands_change_nothing(pair: Pair) -> None:
+    for errors in pair["ways"]:
+        ways = ("checkpoint", "compiled", "compiled checkpoint", "a alone", "b alone")
+        kept = {f"all_gather_gemm {way}" for way in ("kept", "compiled kept")}
+        assert set(errors) == {f"{name} {way}" for name in OPERATORS for way in ways} | kept
+        assert max(errors.values()) < FP32, errors
+
+
+def test_autocast_takes_operands_as_for_a_matmul(pair: Pair) -> None:
+    for errors in pair["autocast"]:
+        ways = {f"{name} {way}" for name in OPERATORS for way in ("eager", "compiled")}
+        assert set(errors) == ways | {"all_gather_gemm kept"}
+        assert min(errors.values()) > FP32 and max(errors.values()) < WORST, errors
+
+
+def test_a_compiler_sees_our_operators_in_both_halves_of_the_joint_graph(pair: Pair) -> None:
+    for halves in pair["graph"]:
+        assert halves == {
+            "all_gather_gemm": [
+                "all_gather_gemm",
+                "gemm_reduce_scatter all_gather_gemm",
+                "",
+                "gemm_reduce_scatter",  # A is kept
+            ],
+            "gemm_reduce_scatter": ["gemm_reduce_scatter", "all_gather_gemm all_gather_gemm gemm_all_reduce"],
+            "gemm_all_reduce": ["gemm_all_reduce", ""],
+        }
+
+
+def test_operators_with_gradients_are_registered_as_torch_wants_them(pair: Pair) -> None:
+    checks = ("test_aot_dispatch_dynamic", "test_autograd_registration", "test_faketensor", "test_schema")
+    for found in pair["registered"]:
+        assert found == dict.fromkeys(OPERATORS, [f"{name}: SUCCESS" for name in checks])
+
+
+def test_calls_without_a_backward_are_refused_and_ranks_that_differ_are_told_so(pair: Pair) -> None:
+    for said in pair["refused"]:
+        for name in ("fp8", "fp8 op", "in place", "out"):
+            assert said[name].startswith("InvalidProblem: a tensor requires a gradient, and this call has no"), said
+        assert said["ranks"].startswith("RanksDisagree: the ranks call an operator with different problems"), said
+        assert said["a alone"] == "no error"  # its backward exchanges nothing
+        assert said["empty"] == "([0, 32], 0.0)"
+        assert said["right"] == "True"

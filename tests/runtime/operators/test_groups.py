@@ -1,0 +1,60 @@
+"""Contexts of groups that are a part of all ranks, and operators with the signatures of ``torch.ops.symm_mem``."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+
+import pytest
+from calls import MODES, WORST, url
+from ranks_of_functions import run_ranks
+from two_ranks import EVERYWHERE
+
+from autotune import symm_mem
+
+ON_RANKS = str(Path(__file__).with_name("groups_on_ranks.py"))
+GEMMS = ("all_gather_gemm", "gemm_reduce_scatter", "gemm_all_reduce")
+
+
+@pytest.mark.parametrize(
+    "gpu", [pytest.param(False, id="interpreter"), pytest.param(True, id="4 GPUs", marks=pytest.mark.gpu(4))]
+)
+def test_two_contexts_of_a_mesh_are_right_in_every_mode_in_turns(tmp_path: Path, gpu: bool) -> None:
+    answers = run_ranks(ON_RANKS, "groups", 4, tmp_path, gpu=gpu, argument=url(tmp_path))
+    names = {f"{dim} {name} {mode}" for dim in ("data", "tensor") for name in GEMMS for mode in MODES[name]}
+    for rank, found in enumerate(answers):
+        assert found.pop("mesh").startswith("InputError: group is a mesh of 2 dimensions")
+        assert found.pop("ranks") == {"data": [rank % 2, rank % 2 + 2], "tensor": [rank // 2 * 2, rank // 2 * 2 + 1]}
+        assert found.pop("not in it").startswith("InputError: this rank is not in the group" if rank else "")
+        assert found.pop("no such").startswith("InputError: there is no process group named 'nobody'")
+        assert set(found) == {*names, "symm_mem"}
+        assert max(found.values()) < WORST, found
+
+
+@pytest.mark.parametrize("gpu", EVERYWHERE[:2])
+def test_torchs_signatures_give_torchs_results(tmp_path: Path, gpu: str) -> None:
+    for found in run_ranks(ON_RANKS, "as_torch", 2, tmp_path, gpu=gpu, argument=url(tmp_path)):
+        assert found.pop("opened") == [1, 1, 0]
+        refused = found.pop("refused")
+        assert all(text.startswith("InvalidProblem") for text in refused.values()), refused
+        assert "biases has 0 elements; one for each of 1 Bs" in refused["lists"]
+        assert "results are not fp8" in refused["fp8"]
+        assert "allowed: one element, [16, 1], [32, 1]" in refused["scales"]
+        assert len(found) == 49, sorted(found)
+        wrong = {name: each for name, each in found.items() if not isinstance(each, float) or each >= WORST}
+        assert not wrong
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "fused_all_gather_matmul", "fused_all_gather_scaled_matmul", "fused_matmul_reduce_scatter",
+        "fused_scaled_matmul_reduce_scatter",
+    ],
+)  # fmt: skip
+def test_arguments_are_torchs_in_name_and_order(name: str) -> None:
+    import torch.distributed._symmetric_memory  # defines them
+
+    theirs = [argument.name for argument in getattr(torch.ops.symm_mem, name).default._schema.arguments]
+    ours = list(inspect.signature(getattr(symm_mem, name)).parameters)
+    assert ours == theirs or ours == [*theirs, "return_A"]
