@@ -8,4 +8,7 @@ GPUS = (
     pytest.param("each", id="2 GPUs", marks=pytest.mark.gpu(2)),
     pytest.param("one", id="two ranks on one GPU", marks=pytest.mark.gpu),
 )
+A_GPU_EACH = (pytest.param("", id="interpreter"), GPUS[0])
+"""Where the library's collectives are part of what is tested."""
+
 EVERYWHERE = (pytest.param("", id="interpreter"), *GPUS)

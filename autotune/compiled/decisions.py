@@ -20,7 +20,7 @@ from autotune.problem import Problem
 from autotune.runtime.context import Context
 from autotune.runtime.groups import process_group, ranks_of
 from autotune.runtime.lookup import choose
-from autotune.workloads import workload
+from autotune.workloads import provenance_of, workload
 from autotune.workloads.launched import LaunchedWorkload
 
 OPERATORS = ("all_gather_gemm", "gemm_reduce_scatter", "gemm_all_reduce")
@@ -55,9 +55,13 @@ class Table:
     @property
     def digest(self) -> str:
         """A hash of all that decides."""
-        told = [f"{each.key} {each.winner.config} {each.winner.latency}" for name in OPERATORS
-                for each in self._entries[name].all]  # fmt: skip
-        return hashlib.sha256(json.dumps([self.context.regime, sorted(told)]).encode()).hexdigest()
+        told = [
+            f"{each.key} {each.provenance} {each.winner.config} {each.winner.latency}"
+            for name in OPERATORS
+            for each in self._entries[name].all
+        ]
+        here = [str(provenance_of(_workload(name))) for name in OPERATORS]
+        return hashlib.sha256(json.dumps([self.context.regime, here, sorted(told)]).encode()).hexdigest()
 
     def verdicts(self, found: Sequence[Candidate]) -> list[Verdict]:
         """Of the GEMMs of one collective: all are replaced, or none. Raises NoMatch where the operator takes them not.

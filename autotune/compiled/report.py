@@ -27,11 +27,11 @@ class Line:
 
 @dataclass(frozen=True)
 class Explanation:
-    """Every collective that could be part of an operator."""
+    """Every collective that could be part of an operator, for each of its GEMMs."""
 
     lines: tuple[Line, ...]
 
     def __str__(self) -> str:
         replaced = sum(line.replaced for line in self.lines)
-        head = f"{len(self.lines)} collectives, {replaced} replaced"
+        head = f"{len(self.lines)} found, {replaced} replaced"
         return "\n".join([head, *(f"  {line}" for line in self.lines)])

@@ -57,10 +57,12 @@ def rewrite(graph: Graph, candidate: Candidate, verdict: Verdict, context: Conte
 
 def _erase(graph: Graph, unused: list[Node]) -> None:
     """These nodes, and what they alone used; never what has an effect of its own."""
+    gone: set[Node] = set()
     while unused:
         node = unused.pop()
-        if node.users or node.op != "call_function" or getattr(node, "_erased", False) or node.target not in ERASED:
+        if node in gone or node.users or node.target not in ERASED:
             continue
+        gone.add(node)
         unused += node.all_input_nodes
         graph.erase_node(node)
 

@@ -11,12 +11,7 @@ import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard
-from torch.distributed.tensor.parallel import (
-    ColwiseParallel,
-    PrepareModuleInput,
-    RowwiseParallel,
-    parallelize_module,
-)
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn import Linear, Module, Sequential
 from torch.nn.functional import linear
 
@@ -134,12 +129,8 @@ class Layer(Module):
 
     def parallel(self) -> Layer:
         mesh = init_device_mesh("cpu", (dist.get_world_size(),))
-        shard = (Shard(1),) if self.sequence_parallel else None
-        plan: dict[str, Any] = {"mlp.0": ColwiseParallel(), "mlp.2": RowwiseParallel()}
+        up, down = ColwiseParallel(), RowwiseParallel()
         if self.sequence_parallel:
-            plan = {
-                "mlp.0": ColwiseParallel(input_layouts=Shard(1)), "mlp.2": RowwiseParallel(output_layouts=Shard(1)),
-            }  # fmt: skip
-        assert shard is None or PrepareModuleInput is not None
-        parallelize_module(self, mesh, plan)
+            up, down = ColwiseParallel(input_layouts=Shard(1)), RowwiseParallel(output_layouts=Shard(1))
+        parallelize_module(self, mesh, {"mlp.0": up, "mlp.2": down})
         return self

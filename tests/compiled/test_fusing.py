@@ -103,7 +103,7 @@ def test_layers_of_dtensor(kind: str, biases: str, answers: list[dict[str, Any]]
         assert found["error"] < 1e-5
         assert found["operators"] == wanted and found["collectives"] == 0, found["lines"]
         assert ("bias=true" in found["explained"]) == bool(biases)
-        assert found["explained"].startswith(f"{len(wanted)} collectives, {len(wanted)} replaced\n")
+        assert found["explained"].startswith(f"{len(wanted)} found, {len(wanted)} replaced\n")
 
 
 def test_gradients_stay_right(answers: list[dict[str, Any]]) -> None:

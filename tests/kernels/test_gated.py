@@ -32,12 +32,17 @@ TILES = [
 @pytest.mark.parametrize(
     "fields",
     [
-        {"m": 32, "n": 128, "k": 64, "epilogue": "swiglu", "bias": True, "gathered": True},
-        {"m": 22, "n": 84, "k": 72, "epilogue": "swiglu", "b_order": "nk", "dtype": "fp16"},
+        {"m": 32, "n": 64, "k": 64, "epilogue": "swiglu", "bias": True, "gathered": True},
+        pytest.param(
+            {"m": 22, "n": 84, "k": 72, "epilogue": "swiglu", "b_order": "nk", "dtype": "fp16"},
+            marks=pytest.mark.slow,
+        ),
         {"m": 22, "n": 84, "k": 72, "epilogue": "geglu", "gate_up": "interleaved", "bias": True},
         {"m": 9, "n": 64, "k": 160, "epilogue": "geglu_tanh", "layout": "k", "dtype": "fp32"},
-        {"m": 32, "n": 96, "k": 64, "epilogue": "swiglu", "scales": "row", "bias": True, **FP8},
-        {"m": 10, "n": 320, "k": 256, "epilogue": "swiglu", "scales": "block", **FP8},
+        {"m": 10, "n": 96, "k": 64, "epilogue": "swiglu", "scales": "row", "bias": True, **FP8},
+        pytest.param(
+            {"m": 10, "n": 320, "k": 256, "epilogue": "swiglu", "scales": "block", **FP8}, marks=pytest.mark.slow
+        ),
     ],
     ids=lambda fields: "-".join(map(str, fields.values())),
 )

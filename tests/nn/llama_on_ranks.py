@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,7 @@ def llama(given: tuple[str, str]) -> dict[str, Any]:
         options = {"max_new_tokens": 4, "do_sample": False, "pad_token_id": 0}
         same = ours.generate(tokens, **options) == plain.generate(tokens, **options)
         found["generated"] = bool(same.all())
+        os.environ.setdefault("LOCAL_RANK", str(dist.get_rank()))  # torchrun sets it, and transformers reads it
         if dist.get_rank() == 0:
             plain.save_pretrained(Path(folder, "llama"))
         dist.barrier()

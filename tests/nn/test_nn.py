@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from ranks_of_functions import run_ranks
-from two_ranks import EVERYWHERE
+from two_ranks import A_GPU_EACH
 
 ON_RANKS = str(Path(__file__).with_name("nn_on_ranks.py"))
 FP32 = 1e-5
@@ -15,7 +15,7 @@ FP32 = 1e-5
 Pair = dict[str, list[Any]]
 
 
-@pytest.fixture(scope="module", params=EVERYWHERE)
+@pytest.fixture(scope="module", params=A_GPU_EACH)
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pair:
     """The answers of two ranks, by the function called."""
     folder = tmp_path_factory.mktemp("pair")
@@ -32,7 +32,7 @@ def test_an_mlp_of_our_modules_is_the_whole_one_with_its_gradients(pair: Pair) -
 
 def test_a_block_by_our_styles_is_the_one_by_torchs_with_its_gradients(pair: Pair) -> None:
     for found in pair["styles"]:
-        assert len(found) == 2 * 2 * 8
+        assert len(found) == 3 * 8
         assert max(found.values()) < FP32, found
 
 

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 from ranks_of_functions import run_ranks
-from two_ranks import EVERYWHERE
+from two_ranks import A_GPU_EACH
 
 ON_RANKS = str(Path(__file__).with_name("llama_on_ranks.py"))
 
 
-@pytest.mark.parametrize("gpu", EVERYWHERE)
+@pytest.mark.parametrize("gpu", A_GPU_EACH)
 def test_a_llama_by_its_own_plan_is_the_whole_one(gpu: str, tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     argument = (f"sqlite:///{tmp_path / 'none.db'}", str(tmp_path))

@@ -31,17 +31,38 @@ PROBLEMS = {
     "all_gather_gemm": [
         problem("all_gather_gemm", m=1024, n=28672, k=8192, world_size=4),
         problem(
-            "all_gather_gemm", m=200, n=8 * 360, k=2880, layout="k", dtype="fp16", bias=True, b_order="nk", world_size=8
+            "all_gather_gemm",
+            m=200,
+            n=8 * 360,
+            k=2880,
+            layout="k",
+            dtype="fp16",
+            bias=True,
+            b_order="nk",
+            world_size=8,
+            epilogue="swiglu",
         ),
     ],
     "gemm_reduce_scatter": [
         problem("gemm_reduce_scatter", m=4096, n=8192, k=28672, world_size=8),
-        problem("gemm_reduce_scatter", m=8 * 25, n=360, k=8 * 104, dtype="fp16", bias=True, b_order="nk", world_size=8),
+        problem(
+            "gemm_reduce_scatter",
+            m=8 * 25,
+            n=360,
+            k=8 * 104,
+            dtype="fp16",
+            bias=True,
+            b_order="nk",
+            world_size=8,
+            residual=True,
+        ),
         problem("gemm_reduce_scatter", m=8, n=2880, k=4 * 2880, dtype="fp32", world_size=4),
     ],
     "gemm_all_reduce": [
         problem("gemm_all_reduce", m=64, n=8192, k=28672, world_size=8),
-        problem("gemm_all_reduce", m=9, n=360, k=6 * 500, dtype="fp16", bias=True, b_order="nk", world_size=6),
+        problem(
+            "gemm_all_reduce", m=9, n=360, k=6 * 500, dtype="fp16", bias=True, b_order="nk", world_size=6, residual=True
+        ),
     ],
     "all_reduce_norm": [
         problem("all_reduce_norm", m=64, n=8192, world_size=8),

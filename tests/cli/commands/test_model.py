@@ -11,6 +11,7 @@ import pytest
 from fakes import Bench
 
 from autotune.fleet.problem_list import parse_list
+from autotune.machine import machine
 
 LLAMA = {
     "model_type": "llama", "hidden_size": 512, "intermediate_size": 2048, "num_hidden_layers": 3,
@@ -197,14 +198,22 @@ def test_files_that_are_none(gpus: Bench, tmp_path: Path) -> None:
     assert "--output is for --list" in gpus.tune("model", config(tmp_path), "-o", "x.yaml").stderr
 
 
-@pytest.mark.slow
-def test_a_toy_is_tuned_by_ranks_under_the_interpreter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from autotune.machine import machine
-
-    if not machine().is_interpreter:
-        pytest.skip("times of GPUs are another test's")
+def tuned_for_real(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **sizes: int) -> None:
+    """By the machine's own ranks."""
     monkeypatch.setenv("AUTOTUNE_DB", str(tmp_path / "cache.db"))
-    file = config(tmp_path, hidden_size=64, intermediate_size=64, num_attention_heads=4)
-    result = Bench(machine()).tune("model", file, "--tp", "2", "--tokens", "8", "--trials", "2")
+    words = ("--tp", "2", "--tokens", "8", "--trials", "3", "--effort", "quick")
+    result = Bench(machine()).tune("model", config(tmp_path, **sizes), *words)
     assert result.exit_code == 0, result.output
     assert "8 tokens: predicted" in result.stdout and result.stdout.count("gemm-all-reduce") == 2
+
+
+@pytest.mark.slow
+def test_a_toy_is_tuned_by_ranks_under_the_interpreter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not machine().is_interpreter:
+        pytest.skip("GPUs have a test of their own")
+    tuned_for_real(tmp_path, monkeypatch, hidden_size=64, intermediate_size=64, num_attention_heads=4)
+
+
+@pytest.mark.gpu(2)
+def test_a_model_is_tuned_on_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tuned_for_real(tmp_path, monkeypatch)
