@@ -11,6 +11,10 @@ from autotune.errors import InvalidConfig
 Value = str | int | bool
 
 
+_canonical = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
+"""``json.dumps`` would make an encoder for each of the many configs that a search looks at."""
+
+
 class Config(Mapping[str, Value]):
     """An immutable mapping of dimension names to values, with a canonical JSON form.
 
@@ -26,7 +30,7 @@ class Config(Mapping[str, Value]):
             if not isinstance(name, str) or not isinstance(value, (str, int, bool)):
                 raise InvalidConfig(f"config value {name}={value!r}: allowed: strings, integers, true and false")
         self._values = dict(values)
-        self._text = json.dumps(self._values, sort_keys=True, separators=(",", ":"))
+        self._text = _canonical(self._values)
 
     @classmethod
     def from_json(cls, text: str) -> Config:

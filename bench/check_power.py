@@ -35,7 +35,7 @@ from mutants import MUTANTS, Mutant
 
 PACKAGE = Path(__file__).parent.parent / "autotune"
 RANKS = 2
-POLLS = 1 << 14
+POLLS = 1 << 10
 """Before a wait times out under the interpreter: about a second, where the tuner waits for twenty."""
 DEADLINE = 150.0
 """Seconds that ranks may take for a phase."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+import random
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
@@ -44,12 +45,25 @@ def variants(workload: Workload, problem: Any, here: Machine, tiles: list[dict[s
                     break
 
 
-def few(configs: Iterator[Config], count: int) -> list[Config]:
-    """About ``count`` of them, spread evenly, with at least one of each mode."""
-    everything = list(configs)
-    spread = everything[:: max(1, len(everything) // count)]
-    firsts = {str(config["mode"]): config for config in reversed(everything)}
-    return list(dict.fromkeys([*firsts.values(), *spread]))
+def few(problem: Any, configs: Iterable[Config], count: int) -> list[Config]:
+    """About ``count`` of them, one of each mode first, then the one with the most pairs of words that none has yet.
+
+    Each problem begins with others, so that a file's problems have more pairs together than any of them.
+    """
+    left = list(configs)
+    random.Random(str(problem)).shuffle(left)
+    chosen = list({str(config["mode"]): config for config in left}.values())
+    seen = set().union(*map(_words, chosen))
+    while len(chosen) < count and (left := [config for config in left if config not in chosen]):
+        chosen.append(max(left, key=lambda config: len(_words(config) - seen)))
+        seen |= _words(chosen[-1])
+    return chosen
+
+
+def _words(config: Config) -> set[tuple[object, ...]]:
+    """A config's words, those that are not numbers, alone and in pairs."""
+    words = [each for each in config.items() if each[0] != "mode" and isinstance(each[1], str | bool)]
+    return {(config["mode"], *some) for size in (1, 2) for some in itertools.combinations(words, size)}
 
 
 class Ranks:
@@ -90,25 +104,34 @@ ranks_a_gpu = pytest.mark.parametrize("ranks", [1, 2], ids=["one rank a GPU", "t
 
 
 def check_all(
-    workload: Workload, problem: Any, configs: list[Config], modes: set[str], plan: MeasurePlan = ONCE
+    workload: Workload, problem: Any, configs: list[Config], modes: set[str], plan: MeasurePlan | None = None
 ) -> None:
-    """Every config gives the right result on every rank, before and after it is timed; ``modes`` are among them."""
-    if not machine().is_interpreter and problem.world_size > machine().gpus:
+    """Every config gives the right result on every rank, alone and in calls back to back; ``modes`` are among them. It
+    is timed in between on GPUs, and where there is a plan.
+    """
+    interpreted = machine().is_interpreter
+    if not interpreted and problem.world_size > machine().gpus:
         configs, modes = [config for config in configs if config["mode"] not in LIBRARY], modes - LIBRARY
     assert {config["mode"] for config in configs} >= modes
     gang, screen = RANKS.turn_to(workload, problem)
     restarts = gang.restarts
     compiling = [(config, screen.submit(config)) for config in configs]
     with pytest.MonkeyPatch.context() as patch:
-        if machine().is_interpreter:
-            # Ranks that come a call's time after each other sleep for a seventh of these tests, and calls beyond the
-            # fourth, when both slots have been used twice, are a third; races and long runs have tests of their own.
+        if interpreted:
+            # Four calls, so that both slots are used twice; races, ranks that are far apart, and what comes after a
+            # timing have tests of their own.
             patch.setitem(evaluation.LONGEST_STAGGER, "interpreter", 0.02)
             patch.setattr(evaluation, "BURSTS", 1)
+            patch.setitem(evaluation.PROOF_CALLS, "interpreter", 3)
+            patch.setitem(evaluation.PROOF_BURST, "interpreter", 3)
         for seed, (config, future) in enumerate(compiling):
-            refused = screen.verdict(config, future)
-            found = refused or gang.evaluate(config, seed, plan)
-            assert found.outcome is Outcome.MEASURED, f"{problem} {config}: {found}"
+            wrong = screen.verdict(config, future)
+            if wrong is None and interpreted and plan is None:
+                wrong = gang.prove(config, seed, latency=0.0)
+            elif wrong is None:
+                found = gang.evaluate(config, seed, plan or ONCE)
+                wrong = None if found.outcome is Outcome.MEASURED else found
+            assert wrong is None, f"{problem} {config}: {wrong}"
     assert gang.restarts == restarts
 
 

@@ -4,7 +4,8 @@ The protocol, in one place. A producer stores data to a peer, then ``signal``s a
 barrier among the program's threads orders all their stores before one thread's release at system scope. A consumer
 ``wait``s on the counter in its own heap with an acquire at system scope, then reads. Data that it reads through TMA
 (the async proxy) needs a proxy fence in between. A wait is bounded: after ``spin_limit`` polls it times out and sets
-``status`` to 1; under the interpreter also once a peer's process has ended.
+``status`` to 1; under the interpreter also once a peer's process has ended. There a poll takes a millisecond, in which
+the core is another rank's.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ def wait(counter, target, status, spin_limit):
     spins = 0
     behind = target - tl.atomic_add(counter, 0, sem="acquire", scope="sys")
     while (behind > 0) & (spins < spin_limit):
-        spins = _next_spin(spins, status, spin_limit)
+        spins = next_spin(spins, status, spin_limit)
         behind = target - tl.atomic_add(counter, 0, sem="acquire", scope="sys")
     return _late(behind, status)
 
@@ -71,7 +72,7 @@ def wait_each(counters, mask, target, status, spin_limit):
     spins = 0
     behind = _furthest_behind(counters, mask, target)
     while (behind > 0) & (spins < spin_limit):
-        spins = _next_spin(spins, status, spin_limit)
+        spins = next_spin(spins, status, spin_limit)
         behind = _furthest_behind(counters, mask, target)
     tl.debug_barrier()  # a few threads have acquired; what they have seen is for all
     return _late(behind, status)
@@ -85,14 +86,15 @@ def _furthest_behind(counters, mask, target):
 
 
 @triton.jit
-def _next_spin(spins, status, spin_limit):
+def next_spin(spins, status, spin_limit):
+    """The number of polls that a wait has made, or ``spin_limit`` where it is in vain."""
     spins += 1
     if spins % 256 == 0:
         if tl.load(status, volatile=True) != 0:
             spins = spin_limit
-        if is_interpreted():
-            if peer_is_gone():
-                spins = spin_limit
+    if is_interpreted():
+        if peer_ends():
+            spins = spin_limit
     return spins
 
 
@@ -111,9 +113,11 @@ def is_interpreted():
 
 
 @constexpr_function
-def peer_is_gone():
-    """Under the interpreter: whether a process that shares the heap has ended, and will signal no more."""
-    return peers.PEERS.gone
+def peer_ends():
+    """Under the interpreter: wait for a millisecond; true if a process that shares the heap has ended and will signal
+    no more.
+    """
+    return peers.PEERS.end
 
 
 @constexpr_function

@@ -7,6 +7,11 @@ import os
 import select
 from collections.abc import Callable, Iterable
 
+MOMENT = 1
+"""Milliseconds between two polls of a wait: where cores are fewer than ranks, one that polls all the time holds up the
+one that it waits for.
+"""
+
 
 class Peers:
     """Watches processes through pidfds (Linux 5.3), which become readable when their process ends."""
@@ -32,12 +37,14 @@ class Peers:
         return end
 
     @property
-    def gone(self) -> bool:
-        """True if any of them has ended. A property, since Triton's hash of a device function takes no calls."""
+    def end(self) -> bool:
+        """Give way to them for ``MOMENT``: true if any of them has ended, and then at once. A property, since Triton's
+        hash of a device function takes no calls.
+        """
         poll = select.poll()  # a new one: threads may not share it
         for descriptor in self._descriptors:
             poll.register(descriptor, select.POLLIN)
-        return bool(poll.poll(0))
+        return bool(poll.poll(MOMENT))
 
 
 PEERS = Peers()

@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import sysconfig
 import threading
 from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection, Pipe
@@ -28,6 +29,10 @@ READ_AT_IMPORT = (
     "NVIDIA", "OMP", "OPENBLAS", "PYTHON", "PYTORCH", "RCCL", "ROC", "TORCH", "TRITON",
 )  # fmt: skip
 """Prefixes of environment variables that a server's imports, or the libraries that they load, read."""
+
+
+LIBRARIES = {sysconfig.get_path(kind) for kind in ("purelib", "platlib")}
+"""The folders of installed packages."""
 
 
 class Forked:
@@ -139,6 +144,7 @@ def server_with(imports: str, environment: Mapping[str, str]) -> ForkServer:
     """This process's server that has imported what ``imports`` imports, from the same places and as the environment
     has it. It is started where there is none, and ends with this process.
     """
+    environment = {**environment, "PYTHONPATH": _before_users_folders(environment.get("PYTHONPATH", ""))}
     read = sorted((name, value) for name, value in environment.items() if name.startswith(READ_AT_IMPORT))
     key = (os.getpid(), imports, *read)  # a process that this one forks gets servers of its own
     with _lock:
@@ -147,6 +153,15 @@ def server_with(imports: str, environment: Mapping[str, str]) -> ForkServer:
         if key not in _servers:
             _servers[key] = ForkServer(imports, environment)
         return _servers[key]
+
+
+def _before_users_folders(path: str) -> str:
+    """A search path without what was appended to it, the folders of users' files: nothing there hides a library, and
+    each forked process gets the whole path.
+    """
+    folders = list(dict.fromkeys(path.split(os.pathsep)))
+    last = max((number for number, folder in enumerate(folders) if folder in LIBRARIES), default=len(folders))
+    return os.pathsep.join(folders[: last + 1])
 
 
 @atexit.register

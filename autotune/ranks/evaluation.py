@@ -28,7 +28,7 @@ from autotune.ranks.protocol import (
 )
 from autotune.workloads import Tolerance, Workload
 
-SPIN_LIMITS = {"gpu": 1 << 23, "interpreter": 1 << 18}
+SPIN_LIMITS = {"gpu": 1 << 23, "interpreter": 1 << 14}
 """Polls before a wait inside a kernel times out: 1.7 to 3.2 s on an H200, about 20 s under the interpreter."""
 
 STAGGER = {"gpu": 2e-3, "interpreter": 0.15}

@@ -30,7 +30,7 @@ from autotune.settings import default_database_url
 from autotune.workloads import Workload
 from autotune.workloads.launched import LaunchedWorkload
 
-SPIN_LIMITS = {True: 1 << 18, False: 1 << 25}
+SPIN_LIMITS = {True: 1 << 14, False: 1 << 25}
 """Polls before a wait times out, under the interpreter and on GPUs: about 20 s, and 7 to 13 s on an H200; peers may
 well be late.
 """

@@ -54,6 +54,26 @@ class Constraint:
         return (not self.modes or mode in self.modes) and names.issuperset(self.uses)
 
 
+class Remembering:
+    """The first constraint that a config breaks; one that has seen its values is not called for them again."""
+
+    def __init__(self, of_mode: Mapping[str, Sequence[Constraint]], setting: Setting) -> None:
+        self._setting = setting
+        self._of_mode: dict[str, list[tuple[Constraint, dict[tuple[Value, ...], bool]]]] = {
+            mode: [(constraint, {}) for constraint in constraints] for mode, constraints in of_mode.items()
+        }
+
+    def __call__(self, config: Mapping[str, Value]) -> Constraint | None:
+        """As ``Space.broken``."""
+        for constraint, known in self._of_mode[str(config["mode"])]:
+            values = tuple([config[name] for name in constraint.uses])
+            if values not in known:
+                known[values] = constraint.allows(self._setting, **dict(zip(constraint.uses, values, strict=True)))
+            if not known[values]:
+                return constraint
+        return None
+
+
 class Space:
     """A workload's joint search space. The dimension ``mode`` says which of the others a config carries.
 
@@ -126,6 +146,10 @@ class Space:
             if not constraint.allows(setting, **{name: config[name] for name in constraint.uses}):
                 return constraint
         return None
+
+    def remembering(self, problem: Problem, machine: Machine) -> Remembering:
+        """``broken`` for one problem on one machine, for who asks again and again."""
+        return Remembering(self._constraints_of, Setting(problem, machine))
 
     def check(self, config: Config, problem: Problem, machine: Machine) -> None:
         """Raise InvalidConfig if there is a violation."""

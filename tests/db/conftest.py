@@ -46,15 +46,43 @@ def url(request: pytest.FixtureRequest, path: Path) -> Iterator[URL]:
             yield url
 
 
+@pytest.fixture(scope="session")
+def empty_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store's file, to be copied: to make its tables takes longer than most tests."""
+    file = tmp_path_factory.mktemp("empty") / "cache.db"
+    Store.open(file).close()
+    return file
+
+
+@pytest.fixture(scope="session")
+def empty_database(server: postgres_server.Server) -> Iterator[str]:
+    """The same on the server, by its name."""
+    with server.new_database() as url:
+        Store.open(url.render_as_string(hide_password=False)).close()
+        yield str(url.database)
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def store_url(request: pytest.FixtureRequest, path: Path) -> Iterator[URL]:
+    """Of an empty store, once on each kind of database."""
+    if request.param == "sqlite":
+        shutil.copy(request.getfixturevalue("empty_file"), path)
+        yield URL.create("sqlite", database=str(path))
+    else:
+        with request.getfixturevalue("server").new_database(request.getfixturevalue("empty_database")) as url:
+            yield url
+
+
 @pytest.fixture
-def store(url: URL) -> Iterator[Store]:
-    """An open, empty store, once on each kind of database."""
-    with Store.open(url.render_as_string(hide_password=False)) as opened:
+def store(store_url: URL) -> Iterator[Store]:
+    """The same, open."""
+    with Store.open(store_url.render_as_string(hide_password=False)) as opened:
         yield opened
 
 
 @pytest.fixture
-def sqlite_store(path: Path) -> Iterator[Store]:
+def sqlite_store(path: Path, empty_file: Path) -> Iterator[Store]:
+    shutil.copy(empty_file, path)
     with Store.open(path) as opened:
         yield opened
 

@@ -16,8 +16,8 @@ OURS = Latency(100.0, 99.0, 101.0, 1.0, 9, host=120.0, isolated=300.0)
 THEIRS = {"slow": Latency(400.0, 399.0, 401.0, 1.0, 9), "fast": Latency(150.0, 149.0, 151.0, 1.0, 9, host=240.0)}
 
 
-def rows_of(url: URL, what: str) -> list[Any]:
-    engine = create_engine(url)
+def rows_of(store_url: URL, what: str) -> list[Any]:
+    engine = create_engine(store_url)
     try:
         with engine.connect() as connection:
             return list(connection.exec_driver_sql(f"SELECT {what} FROM tuning_winners ORDER BY study").fetchall())
@@ -27,7 +27,7 @@ def rows_of(url: URL, what: str) -> list[Any]:
 
 @pytest.mark.parametrize("regime", Regime)
 def test_a_winner_is_a_row_with_its_speedup_in_its_regime(
-    url: URL, store: Store, key: CacheKey, provenance: Provenance, regime: Regime
+    store_url: URL, store: Store, key: CacheKey, provenance: Provenance, regime: Regime
 ) -> None:
     of = dataclasses.replace(key, problem='{"M":512,"n":"x","x.dtype":"torch.float16"}', regime=regime.value)
     for _ in range(2):
@@ -35,18 +35,20 @@ def test_a_winner_is_a_row_with_its_speedup_in_its_regime(
         store.finish(study.id, Winner(Config({"mode": "push", "block_m": 64}), OURS, THEIRS))
         store.forget(study.id)
     store.study(of, provenance, seed=0, space_size=1)
-    assert rows_of(url, "study") == [], "superseded and running ones are left out"
+    assert rows_of(store_url, "study") == [], "superseded and running ones are left out"
     study = store.study(dataclasses.replace(of, device="other"), provenance, seed=0, space_size=1)
     store.finish(study.id, Winner(Config({"mode": "push", "block_m": 64}), OURS, THEIRS))
     [(found, m, mode, ours, baseline, speedup)] = rows_of(
-        url, "study, m, mode, microseconds, baseline_microseconds, speedup"
+        store_url, "study, m, mode, microseconds, baseline_microseconds, speedup"
     )
     expected = min(latency.of(regime) for latency in THEIRS.values())
     assert (found, m, mode, ours, baseline) == (study.id, 512, "push", OURS.of(regime), expected)
     assert speedup == pytest.approx(expected / OURS.of(regime))
 
 
-def test_without_baselines_there_is_no_speedup(url: URL, store: Store, key: CacheKey, provenance: Provenance) -> None:
+def test_without_baselines_there_is_no_speedup(
+    store_url: URL, store: Store, key: CacheKey, provenance: Provenance
+) -> None:
     study = store.study(key, provenance, seed=0, space_size=1)
     store.finish(study.id, Winner(Config({"mode": "push"}), OURS))
-    assert rows_of(url, "speedup") == [(None,)]
+    assert rows_of(store_url, "speedup") == [(None,)]

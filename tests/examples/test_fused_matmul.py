@@ -23,7 +23,7 @@ FOUND = workload(f"{EXAMPLE}:FusedMatmul")
 def test_both_modes_are_right(world_size: int, m: int, n: int, k: int) -> None:
     problem = FOUND.problem_type(m=m, n=n, k=k, world_size=world_size)  # type: ignore[call-arg]
     small = FOUND.space.restricted({"BLOCK_M": [16, 32], "BLOCK_N": [32, 64], "num_warps": [4], "num_stages": [2]})
-    check_all(FOUND, problem, few(small.enumerate(problem, on_cpu()), 3), {"gather", "pull"})
+    check_all(FOUND, problem, few(problem, small.enumerate(problem, on_cpu()), 3), {"gather", "pull"})
 
 
 @pytest.mark.gpu(2)
@@ -31,7 +31,7 @@ def test_both_modes_are_right_on_gpus() -> None:
     from autotune.machine import machine
 
     problem = FOUND.problem_type(m=1030, n=520, k=1000, world_size=2)  # type: ignore[call-arg]
-    check_all(FOUND, problem, few(FOUND.space.enumerate(problem, machine()), 12), {"gather", "pull"})
+    check_all(FOUND, problem, few(problem, FOUND.space.enumerate(problem, machine()), 12), {"gather", "pull"})
 
 
 @pytest.mark.parametrize("target", [H100, MI300X, MI350X], ids=lambda target: target.arch)

@@ -9,19 +9,28 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 import triton
+import triton.language as tl
 
 import autotune
 from autotune.errors import GangError
 from autotune.heap import device, open_heap
+from autotune.kernels.primitives.ll import ll_wait
 
 NEVER = 1 << 30
-"""Polls, of which the interpreter makes some ten thousand a second."""
+"""Polls, of which the interpreter makes a thousand a second at most."""
 
 
 @triton.jit
 def forlorn_kernel(flag, status, spin_limit):
     """Wait for what nobody signals."""
     device.wait(flag, 1, status, spin_limit)
+
+
+@triton.jit
+def forlorn_ll_kernel(word, status, spin_limit):
+    """The same for a word of the LL protocol."""
+    place = word + tl.arange(0, 1)
+    ll_wait(place, tl.full((), 1, tl.int32), tl.full((1,), 1, tl.int1), status, spin_limit)
 
 
 def last() -> bool:
@@ -43,6 +52,18 @@ def raw_wait(folder: str) -> None:
     if last():
         leave(folder, None)
     forlorn_kernel[(1,)](flag, status, NEVER)
+    leave(folder, status.item())
+
+
+def ll_wait_alone(folder: str) -> None:
+    """The same of a wait for a word of the LL protocol."""
+    heap = open_heap(1 << 20, dist.new_group(backend="gloo"))
+    word, status = heap.allocate((1,), torch.int64), heap.allocate((1,), torch.int32)
+    word.zero_(), status.zero_()
+    heap.barrier()
+    if last():
+        leave(folder, None)
+    forlorn_ll_kernel[(1,)](word, status, NEVER)
     leave(folder, status.item())
 
 

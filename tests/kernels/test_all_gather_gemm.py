@@ -59,7 +59,7 @@ def test_every_mode_is_right_under_the_interpreter(world_size: int, layout: str,
     here = on_cpu()
     problem = problem_of(world_size, layout, sizes)
     tiles = [tile for tile in INTERPRETED_TILES if tile["block_m"] <= max(16, problem.m)]
-    configs = few(variants(WORKLOAD, problem, here, tiles), 4 if world_size == 2 else 1)
+    configs = few(problem, variants(WORKLOAD, problem, here, tiles), 4 if world_size == 2 else 1)
     check_all(WORKLOAD, problem, configs, MODES - ({"own_collective"} if world_size == 1 else set()))
 
 
@@ -111,4 +111,4 @@ def test_every_mode_is_right_on_gpus(ranks: int, sizes: dict[str, Any]) -> None:
     world_size = ranks * here.gpus
     problem = WORKLOAD.problem_type(world_size=world_size, **{**sizes, "n": sizes["n"] * world_size})
     tiles = [tile for tile in GPU_TILES if tile["block_m"] <= max(16, problem.m)]
-    check_all(WORKLOAD, problem, few(variants(WORKLOAD, problem, here, tiles), 16), MODES)
+    check_all(WORKLOAD, problem, few(problem, variants(WORKLOAD, problem, here, tiles), 16), MODES)

@@ -35,7 +35,7 @@ BLOCKS = [
 def test_every_mode_is_right_under_the_interpreter(world_size: int, sizes: dict[str, Any], count: int) -> None:
     here = on_cpu()
     problem = WORKLOAD.problem_type(world_size=world_size, **sizes)
-    check_all(WORKLOAD, problem, few(variants(WORKLOAD, problem, here, BLOCKS), count), MODES)
+    check_all(WORKLOAD, problem, few(problem, variants(WORKLOAD, problem, here, BLOCKS), count), MODES)
 
 
 def test_a_row_that_no_program_can_hold_is_refused() -> None:
@@ -64,4 +64,4 @@ GPU_BLOCKS = [
 def test_every_mode_is_right_on_gpus(ranks: int, sizes: dict[str, Any]) -> None:
     here = machine()
     problem = WORKLOAD.problem_type(world_size=here.gpus * ranks, **sizes)
-    check_all(WORKLOAD, problem, few(variants(WORKLOAD, problem, here, GPU_BLOCKS), 24), MODES)
+    check_all(WORKLOAD, problem, few(problem, variants(WORKLOAD, problem, here, GPU_BLOCKS), 24), MODES)

@@ -64,7 +64,7 @@ def check(aged: Workload, problem: Problem, configs: list[Config]) -> None:
             assert evaluation.outcome is Outcome.MEASURED, f"{config}: {evaluation}"
 
 
-@pytest.mark.parametrize(("layout", "m"), [("rows", 64), ("k", 24)])
+@pytest.mark.parametrize(("layout", "m"), [("rows", 32), ("k", 24)])
 def test_results_are_right_before_and_after_the_counters_wrap_around(layout: str, m: int) -> None:
     gather = workload("aged")
     problem = gather.problem_type(m=m, n=2 * 40, k=2 * 64, layout=layout, world_size=2)

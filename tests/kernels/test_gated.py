@@ -50,7 +50,7 @@ def test_every_mode_is_right_under_the_interpreter(fields: dict[str, Any]) -> No
     here = on_cpu()
     problem = WORKLOAD.problem_type(world_size=2, **fields)
     modes = MODES - ({"pull"} if problem.gathered else set())
-    check_all(WORKLOAD, problem, few(variants(WORKLOAD, problem, here, TILES), 1), modes)
+    check_all(WORKLOAD, problem, few(problem, variants(WORKLOAD, problem, here, TILES), 1), modes)
 
 
 @pytest.mark.parametrize("epilogue", ["swiglu", "geglu", "geglu_tanh"])
@@ -120,4 +120,4 @@ def test_every_mode_is_right_on_gpus(ranks: int, fields: dict[str, Any]) -> None
     world_size = ranks * here.gpus
     problem = WORKLOAD.problem_type(world_size=world_size, **{**fields, "n": fields["n"] * world_size})
     modes = MODES - ({"pull"} if problem.gathered else set())
-    check_all(WORKLOAD, problem, few(variants(WORKLOAD, problem, here, GPU_TILES), 12), modes)
+    check_all(WORKLOAD, problem, few(problem, variants(WORKLOAD, problem, here, GPU_TILES), 12), modes)

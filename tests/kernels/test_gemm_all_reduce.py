@@ -50,7 +50,7 @@ def test_every_mode_is_right_under_the_interpreter(world_size: int, sizes: dict[
     here = on_cpu()
     problem = problem_of(world_size, sizes)
     tiles = [tile for tile in INTERPRETED_TILES if tile["block_m"] <= max(16, problem.m)]
-    check_all(WORKLOAD, problem, few(variants(WORKLOAD, problem, here, tiles), count), MODES)
+    check_all(WORKLOAD, problem, few(problem, variants(WORKLOAD, problem, here, tiles), count), MODES)
 
 
 def test_persistent_programs_are_right_under_the_interpreter() -> None:
@@ -59,7 +59,7 @@ def test_persistent_programs_are_right_under_the_interpreter() -> None:
     tiles = [{**INTERPRETED_TILES[0], "split_k": 1}]
     configs = [c for c in variants(WORKLOAD, problem, here, tiles) if c.get("schedule") == "persistent"]
     configs = [c for c in configs if (c["mode"], c["combine"]) in {("one_shot", "separate"), ("two_shot", "sender")}]
-    check_all(WORKLOAD, problem, few(iter(configs), 2), {"one_shot", "two_shot"})
+    check_all(WORKLOAD, problem, few(problem, iter(configs), 2), {"one_shot", "two_shot"})
 
 
 def same_bits(ranks: list[Any]) -> None:
@@ -152,7 +152,7 @@ def test_every_mode_is_right_on_gpus(ranks: int, sizes: dict[str, Any]) -> None:
     here = machine()
     problem = WORKLOAD.problem_type(world_size=ranks * here.gpus, **sizes)
     tiles = [tile for tile in GPU_TILES if tile["block_m"] <= max(16, problem.m)]
-    configs = few(variants(WORKLOAD, problem, here, tiles), 24)
+    configs = few(problem, variants(WORKLOAD, problem, here, tiles), 24)
     check_all(WORKLOAD, problem, configs, MODES & {config["mode"] for config in configs} | {"bsp", "two_shot"})
 
 

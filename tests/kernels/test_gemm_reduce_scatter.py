@@ -63,7 +63,9 @@ def test_every_mode_is_right_under_the_interpreter(world_size: int, sizes: dict[
     problem = problem_of(world_size, sizes)
     tiles = [tile for tile in INTERPRETED_TILES if tile["transfer_tiles"] == 1 or sizes["n"] > 32 or sizes["rows"] > 16]
     modes = ONE_OF_EACH | (EXCHANGED if world_size > 1 else set())
-    check_all(WORKLOAD, problem, few(variants(WORKLOAD, problem, here, tiles), 4 if world_size == 2 else 1), modes)
+    check_all(
+        WORKLOAD, problem, few(problem, variants(WORKLOAD, problem, here, tiles), 4 if world_size == 2 else 1), modes
+    )
 
 
 GPU_TILES = [
@@ -111,7 +113,7 @@ def test_every_mode_is_right_on_gpus(ranks: int, sizes: dict[str, Any]) -> None:
     here = machine()
     problem = problem_of(ranks * here.gpus, sizes)
     modes = ONE_OF_EACH | EXCHANGED
-    check_all(WORKLOAD, problem, few(variants(WORKLOAD, problem, here, GPU_TILES), 20), modes)
+    check_all(WORKLOAD, problem, few(problem, variants(WORKLOAD, problem, here, GPU_TILES), 20), modes)
 
 
 @pytest.mark.parametrize("world_size", [2, 3, 8])

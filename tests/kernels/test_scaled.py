@@ -57,7 +57,7 @@ TILES = [
 def test_every_mode_is_right_under_the_interpreter(name: str, ranks: int, fields: dict[str, Any]) -> None:
     here, found = on_cpu(), workload(name)
     problem = found.problem_type(world_size=ranks, **{**FP8, **fields})
-    configs = few(variants(found, problem, here, TILES), 1)
+    configs = few(problem, variants(found, problem, here, TILES), 1)
     check_all(found, problem, configs, MODES[name])
 
 
@@ -80,7 +80,7 @@ SPLITS = [
 def test_flash_decode_over_a_scaled_cache_is_right_under_the_interpreter(fields: dict[str, Any]) -> None:
     here, found = on_cpu(), workload("flash_decode")
     problem = found.problem_type(world_size=2, batch=2, head_dim=64, kv_len=56, **fields)
-    check_all(found, problem, few(variants(found, problem, here, SPLITS), 1), DECODE_MODES)
+    check_all(found, problem, few(problem, variants(found, problem, here, SPLITS), 1), DECODE_MODES)
 
 
 @pytest.mark.gpu(2)
@@ -94,7 +94,7 @@ def test_flash_decode_over_a_scaled_cache_is_right_on_gpus(ranks: int, cache: st
         ragged=True, kv_dtype=cache, kv_scales=scales,
     )  # fmt: skip
     splits = {**SPLITS[0], "block_n": 64, "kv_splits": 8, "heads_per_program": 8, "num_warps": 4}
-    check_all(found, problem, few(variants(found, problem, here, [splits]), 8), DECODE_MODES)
+    check_all(found, problem, few(problem, variants(found, problem, here, [splits]), 8), DECODE_MODES)
 
 
 GPU_TILES = [
@@ -141,4 +141,4 @@ def test_every_mode_is_right_on_gpus(ranks: int, name: str, scales: str, fields:
     sizes = {across: fields[across] * world_size}
     problem = found.problem_type(world_size=world_size, scales=scales, **{**FP8, **fields, **sizes})
     tiles = [tile for tile in GPU_TILES if tile["block_m"] <= max(16, problem.m)]
-    check_all(found, problem, few(variants(found, problem, here, tiles), 12), MODES[name])
+    check_all(found, problem, few(problem, variants(found, problem, here, tiles), 12), MODES[name])

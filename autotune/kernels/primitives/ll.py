@@ -18,6 +18,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from autotune.heap import device as heap
+
 
 @triton.jit
 def ll_flag(epoch):
@@ -87,10 +89,7 @@ def ll_wait(place, flag, mask, status, spin_limit):
     missing = ll_missing(words, flag)
     spins = 0
     while (missing > 0) & (spins < spin_limit):
-        spins += 1
-        if spins % 256 == 0:
-            if tl.load(status, volatile=True) != 0:
-                spins = spin_limit
+        spins = heap.next_spin(spins, status, spin_limit)
         words = tl.load(place, mask=mask, other=empty, volatile=True)
         missing = ll_missing(words, flag)
     if missing > 0:

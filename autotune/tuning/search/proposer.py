@@ -108,6 +108,7 @@ class Proposer:
         self._random, self._logarithmic = draw, logarithmic
         self._second_opinion = SecondOpinion(given.space, seed)
         self._surrogate = Surrogate(given.space, given.predict)
+        self._broken = given.space.remembering(given.problem, given.machine)
         self._steps = {
             mode: [
                 (d.name, {value: tuple(d.neighbours(value)) for value in d.values})
@@ -222,7 +223,7 @@ class Proposer:
         """
         mended = dict(values)
         for _ in range(MENDING_STEPS):
-            broken = self._space.broken(mended, self._problem, self._machine)
+            broken = self._broken(mended)
             if broken is None:
                 return Config(mended)
             changeable = [name for name in broken.uses if name != "mode"]
@@ -259,7 +260,7 @@ class Proposer:
         for _ in range(WALKS if ranked else 0):
             values = self._walked(self._random.choice(ranked[:STEPPED_FROM]))
             # As plain values, for most break a constraint, and to make a config takes longer than to see that.
-            if self._space.broken(values, self._problem, self._machine) is None:
+            if self._broken(values) is None:
                 walked = Config(values)
                 if walked not in self._known:
                     pool[walked] = None

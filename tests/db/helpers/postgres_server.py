@@ -35,8 +35,10 @@ class Server:
     def __init__(self, folder: Path, control: Callable[..., None]) -> None:
         self._folder, self._control = folder, control
         self._numbers = itertools.count()
+        self._administration = create_engine(self.url("postgres"), isolation_level="AUTOCOMMIT", pool_pre_ping=True)
 
     def stop(self) -> None:
+        self._administration.dispose()
         self._control("-m", "immediate", "stop")
 
     def start(self) -> None:
@@ -65,16 +67,15 @@ class Server:
     def url(self, database: str) -> URL:
         return URL.create("postgresql+psycopg", "tuner", database=database, query={"host": str(self._folder)})
 
-    def run(self, statement: str, database: str = "postgres") -> None:
-        engine = create_engine(self.url(database), isolation_level="AUTOCOMMIT")
-        with engine.connect() as connection:
+    def run(self, statement: str) -> None:
+        with self._administration.connect() as connection:
             connection.execute(text(statement))
-        engine.dispose()
 
     @contextmanager
-    def new_database(self) -> Iterator[URL]:
+    def new_database(self, template: str = "template1") -> Iterator[URL]:
+        """An empty one, or a copy of another one that nobody is connected to."""
         name = f"tests{next(self._numbers)}"
-        self.run(f"CREATE DATABASE {name}")
+        self.run(f"CREATE DATABASE {name} TEMPLATE {template}")
         yield self.url(name)
         self.run(f"DROP DATABASE {name} WITH (FORCE)")
 
