@@ -33,9 +33,11 @@ def gpus() -> int:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """How many tests run at a time with ``-n auto``: one where GPUs are measured."""
+    """How many tests run at a time with ``-n auto``: one where GPUs are measured, else one more than there are cores,
+    for ranks and drivers wait for each other.
+    """
     measured = Path("/dev/nvidiactl").exists() or Path("/dev/kfd").exists()
-    return 1 if measured else min(4, len(os.sched_getaffinity(0)))
+    return 1 if measured else min(4, len(os.sched_getaffinity(0)) + 1)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
