@@ -181,6 +181,7 @@ class Fleet:
             if row.lease != lease.text or (row.state != "running" and not late):
                 return
             row.state, row.reason, row.ended_at, row.seconds = state, reason, now(), seconds
+            row.forgiven = 0  # it may have been, while it was lost: what comes home late counts
             if not late or problem.state in ("wanted", "stopped", "failed"):
                 _settle(session, problem, row)
 

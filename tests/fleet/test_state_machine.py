@@ -131,3 +131,15 @@ FleetSteps.TestCase.settings = settings(
     max_examples=10, stateful_step_count=20, deadline=None, suppress_health_check=list(HealthCheck)
 )
 test_any_sequence_of_steps = FleetSteps.TestCase
+
+
+def test_given_up_forgiven_and_home_after_all() -> None:
+    """A sequence that was found once."""
+    steps = FleetSteps()
+    steps.add(count=1, first=1)
+    held = steps.claim(name="a")
+    steps.seems_dead(held=held)
+    steps.forgive()
+    steps.end(held=held, state="done")
+    steps.rows_agree()
+    steps.teardown()
