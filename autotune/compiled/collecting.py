@@ -14,7 +14,7 @@ from autotune.runtime.listeners import LISTENERS
 
 
 class Collected(Counter[Problem]):
-    """How often each problem was called, in the order of the first calls."""
+    """Counts of calls by problem, in the order of the first calls."""
 
     def text(self) -> str:
         """As the YAML that ``tune model`` and ``tune fleet`` take."""

@@ -38,7 +38,7 @@ class Verdict:
     options: tuple[Any, ...]
     """The operator's, in its order."""
     entry: Entry | None
-    """What a look-up serves for it."""
+    """The tuned entry that a look-up serves for it."""
     reason: str
     replaced: bool = False
 
@@ -47,7 +47,7 @@ class Table:
     """The tuned entries of a context's database as its first rank sees them."""
 
     def __init__(self, context: Context) -> None:
-        """Collective."""
+        """Reads the entries on rank 0 and gives them to all: collective."""
         self.context = context
         self.ranks = context.heap.world_size
         self._entries = {name: context.tuned(name) for name in OPERATORS}
@@ -84,7 +84,7 @@ class Table:
         return [dataclasses.replace(each, replaced=replaced, reason=reason) for each in asked]
 
     def _asked(self, candidate: Candidate) -> Verdict:
-        """What a look-up serves for a candidate; not yet whether it is replaced."""
+        """A candidate's problem and the entry that a look-up serves for it; the decision comes later."""
         found = _workload(candidate.workload)
         options = _options(candidate, found)
         problem = _problem(candidate, found, options, self.ranks)

@@ -35,7 +35,7 @@ def fusing(context: Context, *, inductor: dict[str, Any] | None = None) -> dict[
 
 
 def explain(context: Context, model: Callable[..., Any], *arguments: Any, **named: Any) -> Explanation:
-    """What ``fusing`` would do with a model: every collective, what replaces it and its GEMM, or why nothing does.
+    """A line for each collective of a model: the operator that ``fusing`` would put there, or the reason why it stays.
 
     Collective. Calls the model once with these arguments, compiled without any change.
     """
@@ -68,7 +68,7 @@ class Fusing(CustomGraphPass):
     def __init__(self, table: Table) -> None:
         self.table = table
         self.lines: dict[str, Line] = {}
-        """What was found so far, each once, by its text."""
+        """The lines told so far, by their text: each is told once."""
 
     def __call__(self, graph: Graph) -> None:
         for line, candidate, verdict in _found(graph, self.table):
@@ -112,6 +112,6 @@ def _found(graph: Graph, table: Table) -> Iterator[tuple[Line, Candidate | None,
 
 @functools.cache
 def _source() -> str:
-    """A hash of this folder."""
+    """A hash of the pass's own sources: a graph that another version of it rewrote is not taken from a cache."""
     files = sorted(Path(__file__).parent.glob("*.py"))
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()

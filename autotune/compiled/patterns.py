@@ -49,7 +49,7 @@ class Candidate:
     dim: int
     """The dimension that is gathered or scattered, of ``whole``."""
     whole: Node
-    """What has been gathered, or is to be summed, in all its dimensions."""
+    """The gathered tensor, or the one to be summed, in all its dimensions."""
 
     @property
     def workload(self) -> str:
@@ -152,7 +152,7 @@ def _wait(collective: Node) -> Node:
 
 
 def _rejoined(wait: Node, shard: Node, ranks: Any) -> tuple[Node, int]:
-    """What has been gathered along a dimension that is not the first: its parts, split and joined."""
+    """The whole after a gather and its dimension: parts of another dimension than the first are split and joined."""
     (split, *others) = list(wait.users) or [wait]
     if others or split.target not in SPLITS:
         return wait, 0
@@ -170,7 +170,7 @@ def _joined(split: Node, part: list[Any], ranks: Any) -> tuple[Node, int]:
 
 
 def _unsplit(total: Node, ranks: Any) -> tuple[Node, int]:
-    """What is scattered along a dimension that is not the first: it was split along it and joined along the first."""
+    """The whole before a scatter and its dimension: if not the first, it was split, and joined along the first."""
     if total.target is not ATEN.cat.default:
         return total, 0
     parts: Any = total.args[0]
@@ -198,7 +198,7 @@ def _parts_of(split: Node, joined: Any, part: list[Any], ranks: Any) -> bool:
 
 
 def _users_behind_reshapes(node: Node) -> Iterator[tuple[Node, Node]]:
-    """What uses a tensor's rows in their order, and what it takes; reshapes that keep the last dimension between."""
+    """Users of a tensor's rows in their order, behind reshapes that keep the last dimension, with what each takes."""
     for user in node.users:
         if user.target in RESHAPES and same(shape_of(user)[-1], shape_of(node)[-1]):
             yield from _users_behind_reshapes(user)

@@ -1,4 +1,4 @@
-"""What the pass found, for people."""
+"""The pass's findings as text."""
 
 from __future__ import annotations
 

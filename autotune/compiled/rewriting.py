@@ -20,7 +20,7 @@ ERASED = {
     ATEN.mm.default, ATEN.addmm.default, ATEN.cat.default, ATEN.div.Tensor, WAIT, operator.getitem, *WORKLOADS,
     *RESHAPES, *SPLITS,
 }  # fmt: skip
-"""What may fall away with a collective and its GEMM."""
+"""Nodes that may fall away with a collective and its GEMM."""
 
 
 def check_form(candidate: Candidate) -> None:

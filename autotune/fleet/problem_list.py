@@ -35,7 +35,7 @@ class Asked:
     device: str | None = None
     """A device's name as the driver gives it; None for each kind that the fleet has."""
     calls: int = field(default=1, compare=False)
-    """How often a model's forward calls it: ``tune model`` weighs problems by it, a fleet does not."""
+    """Calls in a model's forward: ``tune model`` weighs problems by them, a fleet does not."""
 
 
 class Entry(BaseModel):

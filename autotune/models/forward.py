@@ -30,7 +30,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Work:
-    """What a rank does in a forward without communicating, for a roofline."""
+    """The work of a rank in a forward that needs no communication, for a roofline."""
 
     flops: float
     bytes_read: float
@@ -46,7 +46,7 @@ class Forward:
 
 @dataclass(frozen=True)
 class Plan:
-    """How a model is run."""
+    """The ranks, token counts and types of a run."""
 
     ranks: int
     dtype: str

@@ -41,7 +41,8 @@ HOST_AHEAD_FROM = 300e-6
 BACK_TO_BACK_FROM = 500e-6
 """Seconds of work from which on calls follow each other with nothing but the barrier between them, as in a program that
 runs them back to back. Evicting the L2 and sleeping are a tenth of the time then, in which a GPU at its power limit
-recovers: so measured, GEMM + reduce-scatter m=2048 n=8192 k=28672 took BSP 749 µs, back to back 829 (2 x H200).
+recovers: so measured, BSP took 749 µs for GEMM + reduce-scatter m=2048 n=8192 k=28672; back to back it took 766 by this
+stopwatch, 794 to 830 by ``bench/outside.py`` (2 x H200, 2026-11-22).
 """
 
 SHORTEST_PAUSE, LONGEST_PAUSE = 50e-6, 2e-3

@@ -1,4 +1,4 @@
-"""Who wants to hear of every operator's call: nobody, but for ``autotune.collect``."""
+"""Listeners to the operators' calls: none, but for ``autotune.collect``."""
 
 from __future__ import annotations
 

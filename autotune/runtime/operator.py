@@ -223,7 +223,7 @@ class Operator:
             context.agree_once(self.workload.name, "with gradients of", *needed)
 
     def _save(self, ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
-        """What a backward takes, and no tensor that it does not."""
+        """Keeps the tensors that a backward takes, and no others."""
         assert self._backward is not None
         handle, *arguments = inputs
         operands, options = arguments[: self._tensors], tuple(arguments[self._tensors : -1])

@@ -24,7 +24,7 @@ class Turns:
 
     @contextmanager
     def after_the_last(self, device: torch.device) -> Iterator[None]:
-        """What is enqueued within, on the current stream, comes after the call before; no other call gets between."""
+        """Lets the current stream follow the call before, and keeps other calls out as long as it lasts."""
         with self._lock:
             self._follow(device)
             yield

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from every_mode import check_all, few, on_cpu, ranks_a_gpu, variants
+from gather_tiles import GPU_TILES
 
 from autotune.machine import machine
 from autotune.workloads import workload
@@ -62,23 +63,6 @@ def test_every_mode_is_right_under_the_interpreter(world_size: int, layout: str,
     configs = few(problem, variants(WORKLOAD, problem, here, tiles), 4 if world_size == 2 else 1)
     check_all(WORKLOAD, problem, configs, MODES - ({"own_collective"} if world_size == 1 else set()))
 
-
-GPU_TILES = [
-    {
-        "block_m": 128, "block_n": 256, "block_k": 64, "group_m": 8, "num_warps": 8, "num_stages": 3,
-        "transfer_rows": 128, "comm_programs": 12, "copy_kib": 16, "head_start": 0, "gemm_streams": 2, "split_k": 1,
-        "k_chunks": 4,
-    },
-    {
-        "block_m": 64, "block_n": 64, "block_k": 64, "group_m": 4, "num_warps": 4, "num_stages": 4, "transfer_rows": 32,
-        "comm_programs": 20, "copy_kib": 4, "head_start": 0, "gemm_streams": 1, "split_k": 2, "k_chunks": 1,
-    },
-    {
-        "block_m": 16, "block_n": 64, "block_k": 128, "group_m": 1, "num_warps": 4, "num_stages": 4,
-        "transfer_rows": 16, "comm_programs": 8, "copy_kib": 8, "head_start": 0, "gemm_streams": 2, "split_k": 4,
-        "k_chunks": 1,
-    },
-]  # fmt: skip
 
 PAPER = {"n": 3584, "k": 8192, "dtype": "fp16", "layout": "k"}
 """n per rank, k in all: Llama-70B's MLP up-projection on 8 GPUs."""

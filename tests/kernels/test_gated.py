@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from every_mode import check_all, few, on_cpu, ranks_a_gpu, variants
+from gather_tiles import GPU_TILES
 
 from autotune.errors import InvalidProblem
 from autotune.kernels.all_gather_gemm.activation import reference
@@ -79,24 +80,6 @@ def test_what_does_not_go_together_is_refused() -> None:
         WORKLOAD.problem_type(m=4, n=8, k=8, world_size=2, gate_up="interleaved")
     with pytest.raises(InvalidProblem, match="epilogue='relu': allowed: none, swiglu, geglu, geglu_tanh"):
         WORKLOAD.problem_type(m=4, n=8, k=8, world_size=2, epilogue="relu")
-
-
-GPU_TILES = [
-    {
-        "block_m": 128, "block_n": 256, "block_k": 64, "group_m": 8, "num_warps": 8, "num_stages": 3,
-        "transfer_rows": 128, "comm_programs": 12, "copy_kib": 16, "head_start": 0, "gemm_streams": 2, "split_k": 1,
-        "k_chunks": 4,
-    },
-    {
-        "block_m": 64, "block_n": 64, "block_k": 64, "group_m": 4, "num_warps": 4, "num_stages": 4, "transfer_rows": 32,
-        "comm_programs": 20, "copy_kib": 4, "head_start": 0, "gemm_streams": 1, "split_k": 2, "k_chunks": 1,
-    },
-    {
-        "block_m": 16, "block_n": 32, "block_k": 128, "group_m": 1, "num_warps": 4, "num_stages": 4,
-        "transfer_rows": 16, "comm_programs": 8, "copy_kib": 8, "head_start": 0, "gemm_streams": 2, "split_k": 4,
-        "k_chunks": 1,
-    },
-]  # fmt: skip
 
 
 @pytest.mark.gpu(2)

@@ -23,7 +23,7 @@ class CopyEngine:
         self, problem: AllGatherGemm, tensors: GemmTensors, scratch: Scratch, launches: list[Launch],
         heap: SymmetricHeap, returned: torch.Tensor | None, *, transfer_rows: int, streams: int,
     ) -> None:  # fmt: skip
-        """Where the gathered A is ``returned``, that is the inbox."""
+        """``returned``, the tensor for the gathered A, serves as the inbox where it is given."""
         rows, _ = problem.shard
         self._problem, self._tensors = problem, tensors
         self._enter, self._exit = launches

@@ -11,7 +11,9 @@ from autotune.problem import choice, flag, size
 LAYOUTS = ("rows", "k")
 
 EPILOGUES = ("none", "swiglu", "geglu", "geglu_tanh")
-"""What makes one column of C of two of the product: activation(gate) * up; ``geglu`` is exact, the other by tanh."""
+"""Activations that make one column of C of two of the product: activation(gate) * up; ``geglu`` is exact, the other
+by tanh.
+"""
 
 GATE_UP = ("halves", "interleaved")
 """Gate and up in each rank's B: [gate, up], or in turns from column to column."""

@@ -55,7 +55,7 @@ def bulk_synchronous(
 
 
 def _added(problem: GemmAllReduce, tensors: SummedTensors, rank: int) -> torch.Tensor | None:
-    """What a rank's GEMM adds to its product."""
+    """The addend of a rank's GEMM, on rank 0 alone: bias, or the residual with it; of scaled operands bias alone."""
     if rank != 0:
         return None
     if not problem.residual or problem.scaled:
