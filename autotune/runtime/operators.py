@@ -26,7 +26,7 @@ from autotune.runtime.folding import (
     multiplied,
     scattered,
 )
-from autotune.runtime.operator import Operator
+from autotune.runtime.operator import OPERATORS, Operator
 from autotune.runtime.ragged import gather_ragged, is_ragged
 from autotune.runtime.several import GatherOptions, whole_of
 from autotune.workloads.built_in import all_gather_gemm as gathering
@@ -44,6 +44,12 @@ _GEMM_ALL_REDUCE = Operator(reducing.WORKLOAD, gradients.OfGemmAllReduce())
 _ALL_REDUCE_NORM = Operator(norming.WORKLOAD)
 _GEMM_ALL_REDUCE_NORM = Operator(reducing_norming.WORKLOAD)
 _FLASH_DECODE = Operator(decoding.WORKLOAD)
+
+
+def in_graphs(workload: str) -> torch._ops.OpOverload:
+    """What a compiled graph calls for a workload, by its name."""
+    return OPERATORS[workload].in_graphs
+
 
 _WORDS: dict[torch.dtype | None, str] = {None: "auto", **{dtype: name for name, dtype in TORCH_DTYPES.items()}}
 
