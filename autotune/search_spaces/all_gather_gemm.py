@@ -240,7 +240,7 @@ def _streaming(default: Config, machine: Machine) -> list[Config]:
         comm_programs=min(8, machine.compute_units // 4), copy_kib=2,
     )  # fmt: skip
     # What is loaded before takes a stage of its own: on sm_90 a fifth one of 48 KiB does not fit with 128 rows.
-    stages = 4 if default["block_m"] < 128 else 3
+    stages = 4 if int(default["block_m"]) < 128 else 3
     return [
         deep,
         deep.replace(block_k=256, comm_programs=4),
