@@ -314,7 +314,7 @@ def gemm_all_reduce_norm(
 def flash_decode(
     context: Context, q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, block_table: torch.Tensor,
     lengths: torch.Tensor, *, k_scale: torch.Tensor | None = None, v_scale: torch.Tensor | None = None,
-    soft_cap: int = 0, ragged: bool = False, out: torch.Tensor | None = None,
+    soft_cap: int = 0, ragged: bool = False, result: str = "replicated", out: torch.Tensor | None = None,
     config: Config | None = None,
 ) -> torch.Tensor:  # fmt: skip
     """softmax(q K^T / sqrt(head_dim)) V over the tokens of all ranks, by the tuned config, on the current stream.
@@ -326,10 +326,13 @@ def flash_decode(
     most as many as a row of the table has room for, which nobody checks. ``soft_cap`` bounds the logits, 0 does not.
     ``ragged`` asks for what was tuned with different lengths; the result does not depend on it.
     Returns [batch, q_heads, head_dim] on every rank, ``out`` where one is given; zeros for a sequence without tokens.
+    With ``result`` ``heads`` rank r gets the r-th equal share of the query heads alone, [batch, q_heads / world_size,
+    head_dim], as decode context parallelism wants it: another problem, with a fraction of the exchange.
 
     Raises InvalidProblem where shapes, strides or types do not fit, HeapExhausted where the context's heap is too
     small, and on the first call of a problem what ``lookup`` raises.
     """
     return _FLASH_DECODE(
-        context, (q, k_cache, v_cache, block_table, lengths, k_scale, v_scale), (soft_cap, ragged), out, config
-    )
+        context, (q, k_cache, v_cache, block_table, lengths, k_scale, v_scale), (soft_cap, ragged, result), out,
+        config,
+    )  # fmt: skip
