@@ -178,7 +178,7 @@ def in_parallel(work: Sequence[tuple[str, Mutant | None, Case]], jobs: int, seed
 
 
 def chosen(only: str, gpu: bool, hardware: bool = False) -> list[tuple[str, Mutant | None, Case]]:
-    """The evaluations to run: cases unbroken, then the mutants that can show here; ``hardware``: that show here alone."""
+    """The evaluations to run: cases unbroken, then the mutants that show here; with ``hardware``, only here."""
     here = [each for each in MUTANTS if not each.equivalent]
     here = [each for each in here if (each.hardware if hardware else gpu or not each.hardware)]
     mutants = [each for each in here if re.search(only, each.name)]
