@@ -56,8 +56,8 @@ TILES = (
 
 SECONDS = 0.05
 ROUNDS = 5
-FAR = 1e-2
-"""Largest |ours - right| / |right| (Frobenius) of a result in bf16."""
+FAR = {False: 5e-3, True: 3e-2}
+"""Largest |ours - right| / |right| (Frobenius) of a result in bf16: with sums in fp32, and with the tensor cores' own."""
 
 
 @triton.jit(do_not_specialize=["group_m"])
@@ -155,7 +155,7 @@ class Comparison:
             if name in failed:
                 yield {**shared, "failed": failed[name]}
             else:
-                yield {**shared, "us": times[name], "error": errors[name], "wrong": not errors[name] <= FAR}
+                yield {**shared, "us": times[name], "error": errors[name], "wrong": not errors[name] <= FAR[self.fast]}
 
 
 def in_turns(ways: dict[str, Callable[[], object]]) -> dict[str, float]:
