@@ -57,6 +57,9 @@ TARGETS = {"prefill": 1.06, "prefill-sp": 1.06, "decode": 1.08, "train": 1.05}
 
 CLOCK = Plan(rounds=4, seconds=0.05, warm_up=0.15)
 
+TOKENS = ("prefill", "decode", "train")
+"""The fields of ``Sizes`` that hold numbers of tokens."""
+
 HEADER = """\
 | phase | tokens | plain, µs | ours, µs | plain / ours | each way, µs | error | flags |
 |---|---:|---:|---:|---:|---|---:|---|"""
@@ -232,6 +235,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--client", choices=CLIENTS, default="pytorch")
     parser.add_argument("--phases", nargs="+", metavar="PHASE", help="default: all of the client's")
     parser.add_argument("--ways", nargs="+", choices=("plain", "styles", "fusing"), help="default: all that run here")
+    parser.add_argument("--tokens", nargs="+", type=int, metavar="M", help="of the phases' numbers of tokens these alone")
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--tune", type=float, metavar="SECONDS", help="tune each problem first, at least 5 s")
     parser.add_argument("--trials", type=int, help="instead of seconds, for each problem")
@@ -304,6 +308,9 @@ def main() -> int:
     given = arguments()
     sizes = TINY if given.tiny else Sizes()
     sizes = dataclasses.replace(sizes, layers=given.layers or sizes.layers)
+    if given.tokens:
+        some = {name: tuple(m for m in getattr(sizes, name) if m in given.tokens) for name in TOKENS}
+        sizes = dataclasses.replace(sizes, **some)
     if "LOCAL_RANK" not in os.environ:
         return lead(given, sizes)
     start_ranks()
