@@ -235,7 +235,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--client", choices=CLIENTS, default="pytorch")
     parser.add_argument("--phases", nargs="+", metavar="PHASE", help="default: all of the client's")
     parser.add_argument("--ways", nargs="+", choices=("plain", "styles", "fusing"), help="default: all that run here")
-    parser.add_argument("--tokens", nargs="+", type=int, metavar="M", help="of the phases' numbers of tokens these alone")
+    parser.add_argument("--tokens", nargs="+", type=int, metavar="M", help="only these numbers of tokens")
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--tune", type=float, metavar="SECONDS", help="tune each problem first, at least 5 s")
     parser.add_argument("--trials", type=int, help="instead of seconds, for each problem")
