@@ -22,6 +22,8 @@ WORKLOADS = (
     "gemm-all-reduce-norm",
     "flash-decode",
     "moe-dispatch",
+    "moe-combine",
+    "moe-gemm-combine",
 )
 
 COMMANDS: dict[str, tuple[str, ...]] = {
