@@ -43,7 +43,7 @@ FD = {"batch": 1, "q_heads": 4, "kv_heads": 2, "head_dim": 64, "kv_len": 72, "pa
 
 
 MC = {"tokens": 9, "hidden": 72, "experts": 6, "top_k": 3}
-MGC = {**MC, "width": 40}
+MGC = {"tokens": 3, "hidden": 64, "experts": 4, "top_k": 2, "width": 24}
 COMBINE = {
     "mode": "push", "peer_order": "rotate", "comm_programs": 2, "transfer_tokens": 2, "split": 1, "copy_kib": 1,
     "num_warps": 4,
