@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from autotune.kernels.gemm_all_reduce_norm.problem import GemmAllReduceNorm
     from autotune.kernels.gemm_reduce_scatter.problem import GemmReduceScatter
     from autotune.kernels.moe_dispatch.problem import MoeDispatch
+    from autotune.kernels.moe_dispatch_gemm.problem import MoeDispatchGemm
     from autotune.runtime import symm_mem
     from autotune.runtime.context import Context
     from autotune.runtime.in_program import tune
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
         gemm_all_reduce_norm,
         gemm_reduce_scatter,
         moe_dispatch,
+        moe_dispatch_gemm,
     )
     from autotune.runtime.several import side_by_side
     from autotune.sharing.by_size import configs_by_size
@@ -53,6 +55,7 @@ __all__ = [
     "GemmAllReduceNorm",
     "GemmReduceScatter",
     "MoeDispatch",
+    "MoeDispatchGemm",
     "all_gather_gemm",
     "all_gather_shard",
     "all_reduce_norm",
@@ -68,6 +71,7 @@ __all__ = [
     "gemm_reduce_scatter",
     "lookup",
     "moe_dispatch",
+    "moe_dispatch_gemm",
     "side_by_side",
     "symm_mem",
     "tune",
@@ -84,6 +88,7 @@ _HOMES = {
     "GemmAllReduceNorm": "autotune.kernels.gemm_all_reduce_norm.problem",
     "GemmReduceScatter": "autotune.kernels.gemm_reduce_scatter.problem",
     "MoeDispatch": "autotune.kernels.moe_dispatch.problem",
+    "MoeDispatchGemm": "autotune.kernels.moe_dispatch_gemm.problem",
     "all_gather_gemm": "autotune.runtime.operators",
     "all_gather_shard": "autotune.runtime.operators",
     "all_reduce_norm": "autotune.runtime.operators",
@@ -99,6 +104,7 @@ _HOMES = {
     "gemm_reduce_scatter": "autotune.runtime.operators",
     "lookup": "autotune.runtime.lookup",
     "moe_dispatch": "autotune.runtime.operators",
+    "moe_dispatch_gemm": "autotune.runtime.operators",
     "side_by_side": "autotune.runtime.several",
     "symm_mem": "autotune.runtime",
     "tune": "autotune.runtime.in_program",

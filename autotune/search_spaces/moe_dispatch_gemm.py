@@ -18,6 +18,10 @@ def _leaves_room(s: Setting, comm_programs: int) -> bool:
     return comm_programs <= max(1, s.machine.compute_units // 2)
 
 
+def _groups_without_counts(s: Setting, launch: str) -> bool:
+    return launch == "eager" or s.problem.dtype == "bf16"
+
+
 SPACE = Space(
     choices("mode", "bsp", *OWN, help="communication strategy"),
     *library_dimensions(),
@@ -30,6 +34,8 @@ SPACE = Space(
         *grouped_constraints(),
         Constraint("room for the GEMM", ("comm_programs",), _leaves_room,
                    "programs that move tokens would leave less than half of the device to the GEMM"),
+        Constraint("graphs of the library's GEMM", ("launch",), _groups_without_counts,
+                   "the library groups bf16 alone without counts that the host reads"),
     ),
 )  # fmt: skip
 
