@@ -26,7 +26,7 @@ from autotune.runtime.folding import (
     multiplied,
     scattered,
 )
-from autotune.runtime.operator import Operator
+from autotune.runtime.operator import OPERATORS, Operator
 from autotune.runtime.ragged import gather_ragged, is_ragged
 from autotune.runtime.several import GatherOptions, whole_of
 from autotune.workloads.built_in import all_gather_gemm as gathering
@@ -48,6 +48,12 @@ _GEMM_ALL_REDUCE_NORM = Operator(reducing_norming.WORKLOAD)
 _FLASH_DECODE = Operator(decoding.WORKLOAD)
 _MOE_DISPATCH = Operator(dispatching.WORKLOAD)
 _MOE_DISPATCH_GEMM = Operator(dispatching_multiplying.WORKLOAD)
+
+
+def in_graphs(workload: str) -> torch._ops.OpOverload:
+    """What a compiled graph calls for a workload, by its name."""
+    return OPERATORS[workload].in_graphs
+
 
 _WORDS: dict[torch.dtype | None, str] = {None: "auto", **{dtype: name for name, dtype in TORCH_DTYPES.items()}}
 
@@ -312,7 +318,7 @@ def gemm_all_reduce_norm(
 def flash_decode(
     context: Context, q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, block_table: torch.Tensor,
     lengths: torch.Tensor, *, k_scale: torch.Tensor | None = None, v_scale: torch.Tensor | None = None,
-    soft_cap: int = 0, ragged: bool = False, out: torch.Tensor | None = None,
+    soft_cap: int = 0, ragged: bool = False, result: str = "replicated", out: torch.Tensor | None = None,
     config: Config | None = None,
 ) -> torch.Tensor:  # fmt: skip
     """softmax(q K^T / sqrt(head_dim)) V over the tokens of all ranks, by the tuned config, on the current stream.
@@ -324,13 +330,16 @@ def flash_decode(
     most as many as a row of the table has room for, which nobody checks. ``soft_cap`` bounds the logits, 0 does not.
     ``ragged`` asks for what was tuned with different lengths; the result does not depend on it.
     Returns [batch, q_heads, head_dim] on every rank, ``out`` where one is given; zeros for a sequence without tokens.
+    With ``result`` ``heads`` rank r gets the r-th equal share of the query heads alone, [batch, q_heads / world_size,
+    head_dim], as decode context parallelism wants it: another problem, with a fraction of the exchange.
 
     Raises InvalidProblem where shapes, strides or types do not fit, HeapExhausted where the context's heap is too
     small, and on the first call of a problem what ``lookup`` raises.
     """
     return _FLASH_DECODE(
-        context, (q, k_cache, v_cache, block_table, lengths, k_scale, v_scale), (soft_cap, ragged), out, config
-    )
+        context, (q, k_cache, v_cache, block_table, lengths, k_scale, v_scale), (soft_cap, ragged, result), out,
+        config,
+    )  # fmt: skip
 
 
 class Dispatched(NamedTuple):
