@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from autotune.kernels.gemm_reduce_scatter.problem import GemmReduceScatter
     from autotune.kernels.moe_combine.problem import MoeCombine
     from autotune.kernels.moe_dispatch.problem import MoeDispatch
+    from autotune.kernels.moe_dispatch_gemm.problem import MoeDispatchGemm
     from autotune.kernels.moe_gemm_combine.problem import MoeGemmCombine
     from autotune.runtime import symm_mem
     from autotune.runtime.context import Context
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
         gemm_all_reduce_norm,
         gemm_reduce_scatter,
         moe_dispatch,
+        moe_dispatch_gemm,
     )
     from autotune.runtime.several import side_by_side
     from autotune.sharing.by_size import configs_by_size
@@ -57,6 +59,7 @@ __all__ = [
     "GemmReduceScatter",
     "MoeCombine",
     "MoeDispatch",
+    "MoeDispatchGemm",
     "MoeGemmCombine",
     "all_gather_gemm",
     "all_gather_shard",
@@ -74,6 +77,7 @@ __all__ = [
     "lookup",
     "moe_combine",
     "moe_dispatch",
+    "moe_dispatch_gemm",
     "moe_gemm_combine",
     "side_by_side",
     "symm_mem",
@@ -92,6 +96,7 @@ _HOMES = {
     "GemmReduceScatter": "autotune.kernels.gemm_reduce_scatter.problem",
     "MoeCombine": "autotune.kernels.moe_combine.problem",
     "MoeDispatch": "autotune.kernels.moe_dispatch.problem",
+    "MoeDispatchGemm": "autotune.kernels.moe_dispatch_gemm.problem",
     "MoeGemmCombine": "autotune.kernels.moe_gemm_combine.problem",
     "all_gather_gemm": "autotune.runtime.operators",
     "all_gather_shard": "autotune.runtime.operators",
@@ -109,6 +114,7 @@ _HOMES = {
     "lookup": "autotune.runtime.lookup",
     "moe_combine": "autotune.runtime.experts",
     "moe_dispatch": "autotune.runtime.operators",
+    "moe_dispatch_gemm": "autotune.runtime.operators",
     "moe_gemm_combine": "autotune.runtime.experts",
     "side_by_side": "autotune.runtime.several",
     "symm_mem": "autotune.runtime",

@@ -71,6 +71,15 @@ SUMS = (
     Phrase(("copy_kib",), lambda n: f"{n} KiB per step"),
 )
 
+DISPATCH = (
+    Phrase(("exchange",), _of({"all_gather": "every token to every rank", "all_to_all": "the host reads counts"})),
+    PROTOCOL,
+    Phrase(("comm_programs",), lambda n: f"{_counted('program')(n)} move{'s' * (n == 1)} tokens"),
+    Phrase(("transfer_tokens",), lambda n: f"{_counted('token')(n)} per signal"),
+    Phrase(("split",), lambda n: f"each block shared by {n} programs" if n != 1 else ""),
+    Phrase(("copy_kib",), lambda n: f"{n} KiB per step"),
+)
+
 PHRASES: dict[str, tuple[Phrase, ...]] = {
     "all_gather_gemm": (
         LAUNCH,
@@ -129,12 +138,7 @@ PHRASES: dict[str, tuple[Phrase, ...]] = {
     ),
     "moe_dispatch": (
         LAUNCH,
-        Phrase(("exchange",), _of({"all_gather": "every token to every rank", "all_to_all": "the host reads counts"})),
-        PROTOCOL,
-        Phrase(("comm_programs",), lambda n: f"{_counted('program')(n)} move{'s' * (n == 1)} tokens"),
-        Phrase(("transfer_tokens",), lambda n: f"{_counted('token')(n)} per signal"),
-        Phrase(("split",), lambda n: f"each block shared by {n} programs" if n != 1 else ""),
-        Phrase(("copy_kib",), lambda n: f"{n} KiB per step"),
+        *DISPATCH,
         Phrase(("layout_rows",), lambda n: f"{_counted('row')(n)} laid out at once"),
         Phrase(("num_warps",), _counted("warp")),
     ),
@@ -154,6 +158,13 @@ PHRASES: dict[str, tuple[Phrase, ...]] = {
         Phrase(("programs_per_unit",), lambda n: f"{_counted('program')(n)} per compute unit"),
         Phrase(("swap_ab",), lambda swapped: "tiles are computed transposed" if swapped else ""),
         *GEMM,
+    ),
+    "moe_dispatch_gemm": (
+        LAUNCH,
+        *DISPATCH,
+        *GEMM,
+        Phrase(("swap_ab",), lambda yes: "tiles transposed" if yes else ""),
+        Phrase(("programs_per_unit",), lambda n: f"{_counted('program')(n)} per compute unit"),
     ),
     "flash_decode": (
         LAUNCH,

@@ -26,7 +26,7 @@ from autotune.runtime.folding import (
     multiplied,
     scattered,
 )
-from autotune.runtime.operator import Operator
+from autotune.runtime.operator import OPERATORS, Operator
 from autotune.runtime.ragged import gather_ragged, is_ragged
 from autotune.runtime.several import GatherOptions, whole_of
 from autotune.workloads.built_in import all_gather_gemm as gathering
@@ -36,6 +36,7 @@ from autotune.workloads.built_in import gemm_all_reduce as reducing
 from autotune.workloads.built_in import gemm_all_reduce_norm as reducing_norming
 from autotune.workloads.built_in import gemm_reduce_scatter as scattering
 from autotune.workloads.built_in import moe_dispatch as dispatching
+from autotune.workloads.built_in import moe_dispatch_gemm as dispatching_multiplying
 
 _ALL_GATHER_GEMM = Operator(gathering.WORKLOAD, gradients.OfAllGatherGemm())
 _GATHERING = Operator(gathering.RETURNING_A, name="all_gather_gemm_gathered")
@@ -46,6 +47,13 @@ _ALL_REDUCE_NORM = Operator(norming.WORKLOAD)
 _GEMM_ALL_REDUCE_NORM = Operator(reducing_norming.WORKLOAD)
 _FLASH_DECODE = Operator(decoding.WORKLOAD)
 _MOE_DISPATCH = Operator(dispatching.WORKLOAD)
+_MOE_DISPATCH_GEMM = Operator(dispatching_multiplying.WORKLOAD)
+
+
+def in_graphs(workload: str) -> torch._ops.OpOverload:
+    """What a compiled graph calls for a workload, by its name."""
+    return OPERATORS[workload].in_graphs
+
 
 _WORDS: dict[torch.dtype | None, str] = {None: "auto", **{dtype: name for name, dtype in TORCH_DTYPES.items()}}
 
@@ -310,7 +318,7 @@ def gemm_all_reduce_norm(
 def flash_decode(
     context: Context, q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, block_table: torch.Tensor,
     lengths: torch.Tensor, *, k_scale: torch.Tensor | None = None, v_scale: torch.Tensor | None = None,
-    soft_cap: int = 0, ragged: bool = False, out: torch.Tensor | None = None,
+    soft_cap: int = 0, ragged: bool = False, result: str = "replicated", out: torch.Tensor | None = None,
     config: Config | None = None,
 ) -> torch.Tensor:  # fmt: skip
     """softmax(q K^T / sqrt(head_dim)) V over the tokens of all ranks, by the tuned config, on the current stream.
@@ -322,22 +330,25 @@ def flash_decode(
     most as many as a row of the table has room for, which nobody checks. ``soft_cap`` bounds the logits, 0 does not.
     ``ragged`` asks for what was tuned with different lengths; the result does not depend on it.
     Returns [batch, q_heads, head_dim] on every rank, ``out`` where one is given; zeros for a sequence without tokens.
+    With ``result`` ``heads`` rank r gets the r-th equal share of the query heads alone, [batch, q_heads / world_size,
+    head_dim], as decode context parallelism wants it: another problem, with a fraction of the exchange.
 
     Raises InvalidProblem where shapes, strides or types do not fit, HeapExhausted where the context's heap is too
     small, and on the first call of a problem what ``lookup`` raises.
     """
     return _FLASH_DECODE(
-        context, (q, k_cache, v_cache, block_table, lengths, k_scale, v_scale), (soft_cap, ragged), out, config
-    )
+        context, (q, k_cache, v_cache, block_table, lengths, k_scale, v_scale), (soft_cap, ragged, result), out,
+        config,
+    )  # fmt: skip
 
 
 class Dispatched(NamedTuple):
-    """Tokens at the rank of their experts, by expert, and their plan (docs/kernels/moe.md). From row offsets[-1] on all
-    is undefined.
+    """What the ranks of its experts make of each token, by expert, and the plan (docs/kernels/moe.md). From row
+    offsets[-1] on all is undefined.
     """
 
     rows: torch.Tensor
-    """[capacity, hidden]."""
+    """[capacity, hidden]: the tokens; [capacity, width]: the experts' products."""
     offsets: torch.Tensor
     """int32 [local experts + 1]: local expert e has rows offsets[e] to offsets[e + 1] - 1."""
     pairs: torch.Tensor
@@ -364,3 +375,23 @@ def moe_dispatch(
     """
     options = experts, routing, exponent
     return Dispatched(*_MOE_DISPATCH.all_of(context, (x, ids, gates), options, out, config))
+
+
+def moe_dispatch_gemm(
+    context: Context, x: torch.Tensor, ids: torch.Tensor, gates: torch.Tensor, b: torch.Tensor,
+    *, experts: int, epilogue: str = "swiglu", gate_up: str = "halves", routing: str = "uniform",
+    exponent: float = 0.0, out: tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor] | None = None,
+    config: Config | None = None,
+) -> Dispatched:  # fmt: skip
+    """``moe_dispatch``, and each row times its expert's B, by the tuned config, on the current stream. Collective.
+
+    ``x``, ``ids``, ``gates``, ``experts``, ``routing`` and ``exponent`` are as there. ``b`` [local experts, hidden,
+    columns] holds the B of this rank's experts, of the type of ``x``; contiguous, or each the transpose of a contiguous
+    matrix. With the epilogue ``swiglu`` its columns are gate and up, ``gate_up`` says how they lie, and rows are
+    [capacity, columns / 2], SiLU(gate) * up; with ``none`` they are the product, [capacity, columns].
+
+    Raises InvalidProblem where shapes, strides or types do not fit, HeapExhausted where the context's heap is too
+    small, and on the first call of a problem what ``lookup`` raises.
+    """
+    options = experts, epilogue, gate_up, routing, exponent
+    return Dispatched(*_MOE_DISPATCH_GEMM.all_of(context, (x, ids, gates, b), options, out, config))

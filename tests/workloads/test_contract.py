@@ -54,6 +54,7 @@ def test_the_built_in_ones_and_the_examples_are_here() -> None:
         "flash_decode",
         "moe_combine",
         "moe_dispatch",
+        "moe_dispatch_gemm",
         "moe_gemm_combine",
         *USERS,
     }
@@ -121,7 +122,7 @@ SHAPES: dict[str, list[dict[str, Any]]] = {
     "flash_decode": [
         {"batch": batch, "q_heads": q_heads, "kv_heads": kv_heads, "head_dim": head_dim, "kv_len": 1000}
         for batch, q_heads, kv_heads, head_dim in ((1, 96, 12, 128), (16, 96, 12, 128), (3, 3, 1, 64), (2, 5, 1, 256))
-    ],
+    ] + [{"batch": 3, "q_heads": 24, "kv_heads": 2, "head_dim": 64, "kv_len": 1000, "result": "heads"}],
     "gemm_all_reduce_norm": [
         {"m": 1, "n": 8192, "k": 8192}, {"m": 40, "n": 360, "k": 8192, "bias": True},
         {"m": 64, "n": 8192, "k": 8192, "dtype": "fp8", "scales": "row", "b_order": "nk"},
@@ -143,6 +144,11 @@ SHAPES: dict[str, list[dict[str, Any]]] = {
         {"tokens": 1, "hidden": 7168, "experts": 256, "top_k": 8, "width": 2048},
         {"tokens": 129, "hidden": 72, "experts": 8, "top_k": 3, "width": 40},
         {"tokens": 1024, "hidden": 4096, "experts": 64, "top_k": 4, "width": 1024, "dtype": "fp32"},
+    ],
+    "moe_dispatch_gemm": [
+        {"tokens": 1, "hidden": 7168, "experts": 256, "top_k": 8, "width": 2048},
+        {"tokens": 129, "hidden": 72, "experts": 8, "top_k": 3, "width": 40, "epilogue": "none", "b_order": "kn"},
+        {"tokens": 1024, "hidden": 4096, "experts": 64, "top_k": 4, "width": 512, "dtype": "fp32"},
     ],
     "all_gather": [{"rows": 1, "columns": 7}, {"rows": 1000, "columns": 8191, "dtype": "fp32"}],
     "fused_matmul": [{"m": 8, "n": 16, "k": 16}],
