@@ -27,6 +27,10 @@ def _groups_have_tiles(s: Setting, column_groups: int, block_n: int) -> bool:
     return (column_groups - 1) * -(-tiles // column_groups) < tiles
 
 
+def _counts_stay_on_the_device(s: Setting, launch: str) -> bool:
+    return launch == "eager" or (s.machine.kind == "cuda" and s.problem.dtype == "bf16")
+
+
 def _leaves_room(s: Setting, comm_programs: int, column_groups: int) -> bool:
     return column_groups == 1 or comm_programs <= max(1, s.machine.compute_units // 2)
 
@@ -53,6 +57,8 @@ SPACE = Space(
         *sum_constraints(),
         *ll_constraints(),
         *grouped_constraints(),
+        Constraint("graph of the library's GEMM", ("launch",), _counts_stay_on_the_device,
+                   "the library multiplies groups without a word to the host in bf16 on NVIDIA GPUs alone"),
         Constraint("tiles of a group", ("column_groups", "block_n"), _groups_have_tiles,
                    "every group of columns needs a column of tiles"),
         Constraint("room for the GEMM", ("comm_programs", "column_groups"), _leaves_room,
