@@ -176,6 +176,8 @@ CASES: Mapping[str, Case] = {
     "fd kernel": _decode(reducer="kernel", combine_site="next_launch"),
     "fd cap": _decode({"batch": 2, "soft_cap": 3, "ragged": True}),
     "fd cache": _decode({"kv_dtype": "fp8", "kv_scales": "head"}),
+    "fd sentinel": _decode(protocol="sentinel"),
+    "fd heads sentinel": _decode(HEADS, protocol="sentinel", wire="rounded"),
     "fd heads": _decode(HEADS),
     "fd heads ll": _decode(HEADS, protocol="ll"),
     "fd heads gather": Case(

@@ -59,7 +59,10 @@ NORM = (
 SENDERS = Phrase(("senders",), lambda n: f"{_counted('program')(n)} per block only send{'s' * (n == 1)}" if n else "")
 LAUNCH = Phrase(("launch",), _of({"graph": "launched as a CUDA graph", "eager": "launched one by one"}))
 STREAMS = Phrase(("gemm_streams",), lambda n: f"GEMMs on {_counted('stream')(n)}")
-PROTOCOL = Phrase(("protocol",), _of({"signal": "data, then a signal", "ll": "LL words of data and flag"}))
+PROTOCOL = Phrase(
+    ("protocol",),
+    _of({"signal": "data, then a signal", "ll": "LL words of data and flag", "sentinel": "sentinel words: data alone"}),
+)
 
 PHRASES: dict[str, tuple[Phrase, ...]] = {
     "all_gather_gemm": (
