@@ -15,7 +15,10 @@ PUSH = {
     "k_chunks": 1,
 }  # fmt: skip
 STAGED = {name: value for name, value in PUSH.items() if name != "push_site"} | {"mode": "pull_staged"}
-GATHER = {"mode": "own_collective", "comm_programs": 2, "copy_kib": 2, "peer_order": "rotate"}
+GATHER = {
+    "mode": "own_collective", "comm_programs": 2, "copy_kib": 2, "peer_order": "rotate", "protocol": "signal",
+}  # fmt: skip
+WORDS = {**GATHER, "peer_order": "fanout", "protocol": "sentinel"}
 SCATTER = {
     **TILE, "mode": "push", "schedule": "tile", "peer_order": "rotate", "signals": "at_once", "split_k": 1,
     "transfer_tiles": 1,
@@ -129,6 +132,7 @@ CASES: Mapping[str, Case] = {
     "ag pull": _gather(PULL),
     "ag pull ragged": _gather(PULL, RAGGED),
     "ag gather": _gather(GATHER),
+    "ag words": _gather(WORDS, {"layout": "k"}),
     "ag gather wide": _gather(GATHER, {"n": 512, "k": 512}),
     "ag copies": _gather({"mode": "copy_engine", "transfer_rows": 16, "gemm_streams": 1}),
     "ag gathered": _gather(PUSH, {"gathered": True}),

@@ -252,6 +252,13 @@ MUTANTS: list[Mutant] = [
         ("the last of K is lost", "ag pull ragged", ("mask=ks[None, :] < width - k, other=0.0, hint", "mask=ks[None, :] < width - k - 1, other=0.0, hint")),
     ),
     *_in(
+        "kernels/all_gather_gemm/push.py",
+        ("one slot of words", "ag words", ("slot = words + (epoch & 1) * WORLD * elements", "slot = words"), SLOT),
+        ("words are not emptied", "ag words", ("taken = sentinel_take(", "taken = sentinel_wait("), ("import sentinel_bits, sentinel_take", "import sentinel_bits, sentinel_wait")),
+        ("a peer's words are not taken", "ag words", ("for back in range(1, WORLD):\n        source", "for back in range(2, WORLD + 1):\n        source")),
+        ("words lie a row apart", "ag words", ("place = place_of(source, 0, M, K, shard_rows, width, ROWS) + at // width * K + at % width", "place = place_of(source, 0, M, K, shard_rows, width, ROWS) + at // width * width + at % width")),
+    ),
+    *_in(
         "kernels/all_gather_gemm/launch.py",
         ("one slot", "ag own stream", ('return 2 if self.mode == "push"', 'return 1 if self.mode == "push"')),
     ),

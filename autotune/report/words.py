@@ -71,6 +71,7 @@ PHRASES: dict[str, tuple[Phrase, ...]] = {
         Phrase(("transfer_rows",), lambda n: f"{n} rows per signal"),
         Phrase(("copy_kib",), lambda n: f"{n} KiB per step"),
         Phrase(("peer_order",), _of({"rotate": "one peer after the other", "fanout": "all peers at each step"})),
+        PROTOCOL,
         Phrase(
             ("push_site",),
             _of(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from autotune.config import Config, Value
-from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
+from autotune.kernels.all_gather_gemm.problem import MOST_WORD_BYTES, AllGatherGemm
 from autotune.machine import Machine
 from autotune.search_spaces import Constraint, Setting, Space, choices, flags, numbers, renamed
 from autotune.search_spaces.gemm import (
@@ -96,6 +96,22 @@ def _peers_exist(s: Setting, mode: str) -> bool:
     return int(s.problem.world_size) > 1
 
 
+def _few_words(s: Setting, protocol: str) -> bool:
+    return protocol == "signal" or s.problem.m * s.problem.k * s.problem.element_size <= MOST_WORD_BYTES
+
+
+def _words_have_types(s: Setting, protocol: str) -> bool:
+    return protocol == "signal" or (s.problem.element_size > 1 and not s.problem.gathers_scales)
+
+
+def _words_to_all(s: Setting, protocol: str, peer_order: str) -> bool:
+    return protocol == "signal" or peer_order == "fanout"
+
+
+def _words_arrive(s: Setting, protocol: str) -> bool:
+    return protocol == "signal" or s.machine.kind in ("cuda", "interpreter")
+
+
 def _copies_rows(s: Setting, mode: str) -> bool:
     return bool(s.problem.rows_layout) and s.problem.world_size > 1
 
@@ -124,6 +140,8 @@ SPACE = Space(
     numbers("comm_programs", 1, 2, 4, 8, 12, 16, 20, 24, 32, 48, 64, modes=MOVING, help="programs that move data"),
     numbers("copy_kib", 2, 4, 8, 16, 32, modes=MOVING, help="KiB that a communicating program moves per step"),
     choices("peer_order", "rotate", "fanout", modes=MOVING, help="one peer after the other, or all at each step"),
+    choices("protocol", "signal", "sentinel", modes=("own_collective",), default="signal",
+            help="A, then a signal; or sentinel words: A alone, polled until it is there"),
     choices("push_site", "same_launch", "same_stream", "side_stream", modes=("push",),
             help="place of the push: in the GEMM's launch, before it, or on a stream beside it"),
     numbers("head_start", 0, 1, 2, 3, 4, 6, 8, modes=STAGED,
@@ -165,6 +183,14 @@ SPACE = Space(
                    "the direct pull has no flattened form", modes=("pull",)),
         Constraint("a gathered A", ("mode",), _gathers,
                    "the direct pull loads A tile by tile: there is no gathered A to give back", modes=("pull",)),
+        Constraint("few words", ("protocol",), _few_words,
+                   "sentinel words are for a gathered A of up to 8 MiB: they take its size three times"),
+        Constraint("words of two bytes or four", ("protocol",), _words_have_types,
+                   "sentinel words have 16 or 32 bits, and scales by rows or blocks do not travel as such"),
+        Constraint("words to all", ("protocol", "peer_order"), _words_to_all,
+                   "sentinel words go to all peers at each step: fanout"),
+        Constraint("words arrive", ("protocol",), _words_arrive,
+                   "only on NVIDIA GPUs do ordinary stores reach a peer while their program is running"),
         Constraint("parts of peers", ("mode",), _peers_exist, "a single rank has nothing to exchange",
                    modes=("own_collective",)),
         Constraint("copies by rows", ("mode",), _copies_rows,
@@ -175,6 +201,10 @@ SPACE = Space(
     ),
     renamed=renamed.ALL_GATHER_GEMM,
 )  # fmt: skip
+
+
+WORDS = {"peer_order": "fanout", "protocol": "sentinel"}
+"""Knobs of an all-gather by sentinel words."""
 
 
 def default_config(problem: AllGatherGemm, machine: Machine) -> Config:
@@ -215,7 +245,7 @@ def first_configs(problem: AllGatherGemm, machine: Machine) -> list[Config]:
     staged = {d.name: default[d.name] for d in SPACE.dimensions_of("pull_staged") if d.name != "mode"}
     persistent = {"schedule": "persistent", "comm_programs": 1 if machine.is_interpreter else 12, "head_start": 2}
     gathering = {name: default[name] for name in ("copy_kib", "peer_order")}
-    rows = problem.shard[0]
+    rows, most = problem.shard[0], min(32, machine.compute_units // 4)
     unit = max((v for v in SPACE.dimensions["transfer_rows"].values if int(v) <= rows), default=16)
     found = [
         default,
@@ -224,7 +254,8 @@ def first_configs(problem: AllGatherGemm, machine: Machine) -> list[Config]:
         default.replace(**persistent),
         default.replace(schedule="persistent", push_site="side_stream"),
         default.replace(loads="pointer"),
-        Config({"mode": "own_collective", "comm_programs": min(32, machine.compute_units // 4), **gathering}),
+        Config({"mode": "own_collective", "comm_programs": most, **gathering, "protocol": "signal"}),
+        Config({"mode": "own_collective", "comm_programs": most, "copy_kib": 2, **WORDS}),
         Config({"mode": "copy_engine", "transfer_rows": unit, "gemm_streams": 1}),
         Config({"mode": "pull_staged", **staged}),
         Config({"mode": "pull", **tile}),

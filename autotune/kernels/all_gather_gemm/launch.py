@@ -16,9 +16,9 @@ from autotune.heap.arena import SymmetricHeap
 from autotune.kernels.all_gather_gemm.copy_engine import CopyEngine
 from autotune.kernels.all_gather_gemm.device import FETCH, NONE, PUSH, gather_gemm_kernel
 from autotune.kernels.all_gather_gemm.library import bulk_synchronous, gather_and_multiply
-from autotune.kernels.all_gather_gemm.problem import EPILOGUES, AllGatherGemm
+from autotune.kernels.all_gather_gemm.problem import EPILOGUES, MOST_WORD_BYTES, AllGatherGemm
 from autotune.kernels.all_gather_gemm.pull import pull_gemm_kernel
-from autotune.kernels.all_gather_gemm.push import gather_kernel, push_kernel, return_kernel
+from autotune.kernels.all_gather_gemm.push import gather_kernel, gather_words_kernel, push_kernel, return_kernel
 from autotune.kernels.all_gather_gemm.scratch import Scratch
 from autotune.kernels.gemm.problem import blocks
 from autotune.kernels.launching.contract import Call, Kernels
@@ -26,6 +26,7 @@ from autotune.kernels.launching.empty import empty_launches
 from autotune.kernels.launching.gemm import GemmKnobs, GemmTensors, readable
 from autotune.kernels.launching.graphs import graphed
 from autotune.kernels.launching.plan import Launch, in_order
+from autotune.kernels.launching.scratch import wire_type
 from autotune.kernels.launching.streams import side_stream
 from autotune.kernels.launching.tensors import OPERAND_DTYPES, Allocate, Run
 from autotune.kernels.primitives.barrier import barrier_kernel
@@ -59,6 +60,7 @@ class AllGatherGemmKnobs(GemmKnobs):
     preload_b: bool = False
     peer_order: str = "rotate"
     push_site: str = "same_launch"
+    protocol: str = "signal"
 
     @property
     def slots(self) -> int:
@@ -94,25 +96,30 @@ class AllGatherGemmKernels(Kernels[AllGatherGemm, AllGatherGemmKnobs, GemmTensor
         ints = torch.int32
         rows = knobs.slots * problem.m * staged
         partials, tickets = knobs.partials(problem.m, problem.n_local, own)
+        dtype, words = OPERAND_DTYPES[problem.dtype], (2, problem.world_size, math.prod(problem.shard))
         return Scratch(
             epoch_counter=shared((1,), torch.int64),
             status=shared((1,), ints),
             ready=shared((problem.world_size,), ints),
             done=shared((problem.world_size,), ints),
             arrivals=shared((knobs.k_chunks, problem.world_size, units), ints),
-            inbox=shared((rows, problem.k), OPERAND_DTYPES[problem.dtype]),
+            inbox=shared((rows, problem.k), dtype),
             scale_inbox=shared((rows, problem.scale_columns), torch.float32) if problem.gathers_scales else None,
+            words=shared(words, wire_type("sentinel", dtype)) if knobs.protocol == "sentinel" else None,
             partials=partials,
             tickets=tickets,
             phase=own((1,), ints) if knobs.phased else None,
         )
 
     def scratch_bytes(self, problem: AllGatherGemm) -> int:
-        """Two inboxes, and the counters of the smallest units; with scales, theirs and a copy of ours."""
+        """Two inboxes, or one and two slots of words, and the counters of the smallest units; with scales, theirs and a
+        copy of ours.
+        """
         rows, _ = problem.shard
         scales = 3 * problem.m * problem.scale_columns * 4 if problem.gathers_scales else 0
         arrivals = MOST_CHUNKS * problem.world_size * rows * 4 // 16 + 1024
-        return 2 * problem.m * problem.k * problem.element_size + scales + arrivals + (64 << 10)
+        whole = problem.m * problem.k * problem.element_size
+        return (3 if whole <= MOST_WORD_BYTES else 2) * whole + scales + arrivals + (64 << 10)
 
     def plan(self, call: GatherCall) -> list[Launch]:
         """A push in its own launch comes before the GEMM. ``copy_engine``: the launch before its copies, and the one
@@ -123,7 +130,7 @@ class AllGatherGemmKernels(Kernels[AllGatherGemm, AllGatherGemmKnobs, GemmTensor
         if mode == "pull":
             return [_pull(call)]
         if mode == "own_collective":
-            return [_gather(call)]
+            return [_gather(call) if scratch.words is None else _gather_words(call)]
         if mode == "copy_engine":
             return [_barrier(call, scratch.ready, finish=False), _barrier(call, scratch.done, finish=True)]
         launches = _gather_gemm(call)
@@ -323,6 +330,14 @@ def _gather(call: GatherCall) -> Launch:
     }  # fmt: skip
     arguments = _ranks(call) | _shard(call) | _step(call) | boxes
     return Launch(gather_kernel, call.knobs.comm_programs, arguments, {"num_warps": 8})
+
+
+def _gather_words(call: GatherCall) -> Launch:
+    """The same by sentinel words."""
+    step = call.knobs.copy_kib * 1024 // call.problem.element_size
+    moved = {name: each for name, each in _shard(call).items() if not name.startswith("scale_")}
+    boxes = {"words": call.scratch.words, "inbox_pointer": call.scratch.inbox, "BLOCK": step}
+    return Launch(gather_words_kernel, call.knobs.comm_programs, _ranks(call) | moved | boxes, {"num_warps": 8})
 
 
 def _barrier(call: GatherCall, counters: torch.Tensor, finish: bool) -> Launch:
