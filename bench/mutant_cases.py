@@ -18,6 +18,7 @@ STAGED = {name: value for name, value in PUSH.items() if name != "push_site"} | 
 GATHER = {
     "mode": "own_collective", "comm_programs": 2, "copy_kib": 2, "peer_order": "rotate", "protocol": "signal",
 }  # fmt: skip
+COPIES = {"mode": "copy_engine", "transfer_rows": 16, "gemm_streams": 1}
 WORDS = {**GATHER, "peer_order": "fanout", "protocol": "sentinel"}
 SCATTER = {
     **TILE, "mode": "push", "schedule": "tile", "peer_order": "rotate", "signals": "at_once", "split_k": 1,
@@ -134,7 +135,8 @@ CASES: Mapping[str, Case] = {
     "ag gather": _gather(GATHER),
     "ag words": _gather(WORDS, {"layout": "k"}),
     "ag gather wide": _gather(GATHER, {"n": 512, "k": 512}),
-    "ag copies": _gather({"mode": "copy_engine", "transfer_rows": 16, "gemm_streams": 1}),
+    "ag copies": _gather({**COPIES, "copies": "pulled", "chunk_sizes": "even"}),
+    "ag pushed copies": _gather({**COPIES, "copies": "pushed", "chunk_sizes": "shrinking"}, {"m": 128}),
     "ag gathered": _gather(PUSH, {"gathered": True}),
     "ag gathered staged": _gather(STAGED, {"gathered": True, "layout": "k"}),
     "ag swiglu": _gather(PUSH, {"epilogue": "swiglu"}),

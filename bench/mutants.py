@@ -263,9 +263,18 @@ MUTANTS: list[Mutant] = [
         ("one slot", "ag own stream", ('return 2 if self.mode == "push"', 'return 1 if self.mode == "push"')),
     ),
     *_in(
+        "kernels/all_gather_gemm/chunks.py",
+        ("chunks are not waited for", "ag pushed copies", ("    heap.wait(arrivals + counter, read_epoch(epoch_counter) + 1, status, spin_limit)\n", "    pass\n")),
+        ("waits for the launch before", "ag pushed copies", ("read_epoch(epoch_counter) + 1, status", "read_epoch(epoch_counter), status")),
+        ("the epoch stays", "ag pushed copies", ("        finish(epoch_counter, 1)\n", "        pass\n")),
+    ),
+    *_in(
         "kernels/all_gather_gemm/copy_engine.py",
         ("copies before peers are ready", "ag copies", ("        self._enter.run()\n", "")),
-        ("a chunk is not copied", "ag copies", ("for begin in range(0, rows, transfer_rows):", "for begin in range(transfer_rows, rows, transfer_rows):")),
+        ("a chunk is not copied", "ag copies", ("for copies, signal in zip(self._copies", "self._copies[0] = []\n        for copies, signal in zip(self._copies")),
+        ("copies before peers are ready", "ag pushed copies", ("        self._enter.run()\n", "")),
+        ("chunks are announced before they are copied", "ag pushed copies", ("            self._copy(copies)\n            with on(self._copying):\n                signal.run()\n", "            with on(self._copying):\n                signal.run()\n            self._copy(copies)\n")),
+        ("a chunk goes to the wrong rows", "ag pushed copies", ("there = slice(own.start + begin, own.start + end)", "there = slice(own.start + begin // 2, own.start + end - begin + begin // 2)")),
     ),
     *_in(
         "kernels/primitives/exchange.py",

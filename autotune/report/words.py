@@ -69,6 +69,8 @@ PHRASES: dict[str, tuple[Phrase, ...]] = {
         LAUNCH,
         Phrase(("comm_programs",), lambda n: f"{_counted('program')(n)} move{'s' * (n == 1)} data"),
         Phrase(("transfer_rows",), lambda n: f"{n} rows per signal"),
+        Phrase(("copies",), _of({"pulled": "copies from the peers", "pushed": "copies to the peers"})),
+        Phrase(("chunk_sizes",), _of({"even": "even chunks", "shrinking": "chunks that shrink"})),
         Phrase(("copy_kib",), lambda n: f"{n} KiB per step"),
         Phrase(("peer_order",), _of({"rotate": "one peer after the other", "fanout": "all peers at each step"})),
         PROTOCOL,

@@ -113,6 +113,14 @@ def _words_arrive(s: Setting, protocol: str) -> bool:
     return protocol == "signal" or s.machine.kind in ("cuda", "interpreter")
 
 
+def _pushed_to_heap(s: Setting, copies: str) -> bool:
+    return copies == "pulled" or not s.problem.gathered
+
+
+def _chunks_shrink(s: Setting, chunk_sizes: str, transfer_rows: int) -> bool:
+    return chunk_sizes == "even" or bool(2 * transfer_rows < s.problem.shard[0])
+
+
 def _copies_rows(s: Setting, mode: str) -> bool:
     return bool(s.problem.rows_layout) and s.problem.world_size > 1
 
@@ -148,6 +156,10 @@ SPACE = Space(
     numbers("head_start", 0, 1, 2, 3, 4, 6, 8, modes=STAGED,
             help="tiles the GEMM programs take before the communicating programs join them"),
     numbers("gemm_streams", 1, 2, modes=("copy_engine",), help="streams over which the chunks' GEMMs alternate"),
+    choices("copies", "pulled", "pushed", modes=("copy_engine",), default="pulled",
+            help="copies from the peers between two barriers, or to the peers, with a signal for each chunk"),
+    choices("chunk_sizes", "even", "shrinking", modes=("copy_engine",), default="even",
+            help="chunks of transfer_rows; or the last shard in halves of what is left, the others whole"),
     constraints=(
         *gemm_constraints(),
         *split_constraints(),
@@ -194,6 +206,10 @@ SPACE = Space(
                    "only on NVIDIA GPUs do ordinary stores reach a peer while their program is running"),
         Constraint("parts of peers", ("mode",), _peers_exist, "a single rank has nothing to exchange",
                    modes=("own_collective",)),
+        Constraint("copies to a result", ("copies",), _pushed_to_heap,
+                   "peers push into the inbox on the heap, and the gathered A is the caller's tensor"),
+        Constraint("chunks that shrink", ("chunk_sizes", "transfer_rows"), _chunks_shrink,
+                   "a shard of up to two transfers has no chunks to shrink"),
         Constraint("copies by rows", ("mode",), _copies_rows,
                    "chunks of C are independent only in rows layout, and a single rank has nothing to copy",
                    modes=("copy_engine",)),
@@ -203,6 +219,9 @@ SPACE = Space(
     renamed=renamed.ALL_GATHER_GEMM,
 )  # fmt: skip
 
+
+PULLED = {"copies": "pulled", "chunk_sizes": "even"}
+"""Knobs of copies as they were before there were others."""
 
 WORDS = {"peer_order": "fanout", "protocol": "sentinel"}
 """Knobs of an all-gather by sentinel words."""
@@ -260,7 +279,8 @@ def first_configs(problem: AllGatherGemm, machine: Machine) -> list[Config]:
         default.replace(loads="pointer"),
         Config({"mode": "own_collective", "comm_programs": most, **gathering, "protocol": "signal"}),
         Config({"mode": "own_collective", "comm_programs": most, "copy_kib": 2, **WORDS}),
-        Config({"mode": "copy_engine", "transfer_rows": unit, "gemm_streams": 1}),
+        Config({"mode": "copy_engine", "transfer_rows": unit, "gemm_streams": 1, **PULLED}),
+        Config({"mode": "copy_engine", "transfer_rows": unit, "gemm_streams": 1, **PULLED, "copies": "pushed"}),
         Config({"mode": "pull_staged", **staged}),
         Config({"mode": "pull", **tile}),
         Config({"mode": "pull", **tile, "loads": "pointer"}),

@@ -73,7 +73,8 @@ def test_results_are_right_before_and_after_the_counters_wrap_around(layout: str
     others.append(of_mode("own_collective", **words))
     configs = [PUSH, PUSH.replace(push_site="same_stream"), *others]
     if layout == "rows":
-        configs.append(of_mode("copy_engine", gemm_streams=1))
+        copies = of_mode("copy_engine", gemm_streams=1, copies="pulled", chunk_sizes="even")
+        configs += [copies, copies.replace(copies="pushed")]
     check(gather, problem, configs)
 
 
