@@ -15,7 +15,11 @@ PUSH = {
     "k_chunks": 1,
 }  # fmt: skip
 STAGED = {name: value for name, value in PUSH.items() if name != "push_site"} | {"mode": "pull_staged"}
-GATHER = {"mode": "own_collective", "comm_programs": 2, "copy_kib": 2, "peer_order": "rotate"}
+GATHER = {
+    "mode": "own_collective", "comm_programs": 2, "copy_kib": 2, "peer_order": "rotate", "protocol": "signal",
+}  # fmt: skip
+COPIES = {"mode": "copy_engine", "transfer_rows": 16, "gemm_streams": 1}
+WORDS = {**GATHER, "peer_order": "fanout", "protocol": "sentinel"}
 SCATTER = {
     **TILE, "mode": "push", "schedule": "tile", "peer_order": "rotate", "signals": "at_once", "split_k": 1,
     "transfer_tiles": 1,
@@ -152,8 +156,10 @@ CASES: Mapping[str, Case] = {
     "ag pull": _gather(PULL),
     "ag pull ragged": _gather(PULL, RAGGED),
     "ag gather": _gather(GATHER),
+    "ag words": _gather(WORDS, {"layout": "k"}),
     "ag gather wide": _gather(GATHER, {"n": 512, "k": 512}),
-    "ag copies": _gather({"mode": "copy_engine", "transfer_rows": 16, "gemm_streams": 1}),
+    "ag copies": _gather({**COPIES, "copies": "pulled", "chunk_sizes": "even"}),
+    "ag pushed copies": _gather({**COPIES, "copies": "pushed", "chunk_sizes": "shrinking"}, {"m": 128}),
     "ag gathered": _gather(PUSH, {"gathered": True}),
     "ag gathered staged": _gather(STAGED, {"gathered": True, "layout": "k"}),
     "ag swiglu": _gather(PUSH, {"epilogue": "swiglu"}),
@@ -207,6 +213,8 @@ CASES: Mapping[str, Case] = {
     "fd kernel": _decode(reducer="kernel", combine_site="next_launch"),
     "fd cap": _decode({"batch": 2, "soft_cap": 3, "ragged": True}),
     "fd cache": _decode({"kv_dtype": "fp8", "kv_scales": "head"}),
+    "fd sentinel": _decode(protocol="sentinel"),
+    "fd heads sentinel": _decode(HEADS, protocol="sentinel", wire="rounded"),
     "fd heads": _decode(HEADS),
     "fd heads ll": _decode(HEADS, protocol="ll"),
     "fd heads gather": Case(

@@ -59,7 +59,10 @@ NORM = (
 SENDERS = Phrase(("senders",), lambda n: f"{_counted('program')(n)} per block only send{'s' * (n == 1)}" if n else "")
 LAUNCH = Phrase(("launch",), _of({"graph": "launched as a CUDA graph", "eager": "launched one by one"}))
 STREAMS = Phrase(("gemm_streams",), lambda n: f"GEMMs on {_counted('stream')(n)}")
-PROTOCOL = Phrase(("protocol",), _of({"signal": "data, then a signal", "ll": "LL words of data and flag"}))
+PROTOCOL = Phrase(
+    ("protocol",),
+    _of({"signal": "data, then a signal", "ll": "LL words of data and flag", "sentinel": "sentinel words: data alone"}),
+)
 COMBINED = (
     Phrase(("exchange",), _of({"reduce_scatter": "every token's sums", "all_to_all": "the host reads counts"})),
     PROTOCOL,
@@ -85,8 +88,11 @@ PHRASES: dict[str, tuple[Phrase, ...]] = {
         LAUNCH,
         Phrase(("comm_programs",), lambda n: f"{_counted('program')(n)} move{'s' * (n == 1)} data"),
         Phrase(("transfer_rows",), lambda n: f"{n} rows per signal"),
+        Phrase(("copies",), _of({"pulled": "copies from the peers", "pushed": "copies to the peers"})),
+        Phrase(("chunk_sizes",), _of({"even": "even chunks", "shrinking": "chunks that shrink"})),
         Phrase(("copy_kib",), lambda n: f"{n} KiB per step"),
         Phrase(("peer_order",), _of({"rotate": "one peer after the other", "fanout": "all peers at each step"})),
+        PROTOCOL,
         Phrase(
             ("push_site",),
             _of(
