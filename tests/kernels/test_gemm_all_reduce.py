@@ -15,7 +15,7 @@ from autotune.workloads import workload
 
 WORKLOAD = workload("gemm_all_reduce")
 FUNCTIONS = str(Path(__file__).parent / "all_reduce_on_ranks.py")
-MODES = {"bsp", "one_shot", "two_shot"}
+MODES = {"bsp", "own_collective", "one_shot", "two_shot"}
 
 ALIGNED = {"m": 16, "n": 64, "k": 64}
 """k per rank; tiles divide the matrix."""
@@ -28,7 +28,8 @@ def problem_of(world_size: int, sizes: dict[str, Any]) -> Any:
     return WORKLOAD.problem_type(world_size=world_size, **{**sizes, "k": sizes["k"] * world_size})
 
 
-TILES = {"group_m": 2, "num_warps": 4, "num_stages": 2, "programs_per_unit": 1}
+SUM = {"sum_block": 512, "sum_warps": 4}
+TILES = {"group_m": 2, "num_warps": 4, "num_stages": 2, "programs_per_unit": 1, **SUM}
 INTERPRETED_TILES = [
     {**TILES, "block_m": 16, "block_n": 32, "block_k": 32, "split_k": 2},
     {**TILES, "block_m": 16, "block_n": 32, "block_k": 64, "split_k": 1},
@@ -50,7 +51,8 @@ def test_every_mode_is_right_under_the_interpreter(world_size: int, sizes: dict[
     here = on_cpu()
     problem = problem_of(world_size, sizes)
     tiles = [tile for tile in INTERPRETED_TILES if tile["block_m"] <= max(16, problem.m)]
-    check_all(WORKLOAD, problem, few(problem, variants(WORKLOAD, problem, here, tiles), count), MODES)
+    modes = MODES - ({"own_collective"} if world_size == 1 else set())
+    check_all(WORKLOAD, problem, few(problem, variants(WORKLOAD, problem, here, tiles), count), modes)
 
 
 def test_persistent_programs_are_right_under_the_interpreter() -> None:
@@ -76,7 +78,8 @@ def test_all_ranks_get_the_same_bits_in_every_call(tmp_path: Path) -> None:
 
 OLD = {
     "signal": 2 * 715827882 - 2,
-    **dict.fromkeys(("ll", "two_shot", "two_ll"), (1 << 32) - 2),
+    **dict.fromkeys(("ll", "two_shot", "two_ll", "two_sentinel", "collective"), (1 << 32) - 2),
+    "sentinel": 0,
 }
 """Launches after which, with three ranks, the next calls make counters and flags wrap around: 3 * 715827882 + 2 is
 2**31, at which an int32 becomes negative; flags, and counters of results in either slot, come there after 2**32."""
@@ -91,12 +94,19 @@ def test_calls_follow_each_other_without_a_barrier_and_counters_wrap_around(tmp_
             assert max(errors) < 1e-5, f"{config}: {errors}"  # fp32
 
 
+def test_zeros_arrive_like_any_other_numbers(tmp_path: Path) -> None:
+    on_cpu()
+    for rank in run_ranks(FUNCTIONS, "of_zeros", 2, tmp_path):
+        for config, largest in rank.items():
+            assert [value == 0.0 for value in largest] == [True, False, True, True], (config, largest)
+
+
 def test_a_call_that_a_peer_misses_ends_and_says_so(tmp_path: Path) -> None:
     on_cpu()
     first, second = run_ranks(FUNCTIONS, "missed", 2, tmp_path)
     assert set(first.values()) == {True}
     assert set(second.values()) == {False}
-    assert len(first) == len(second) == 4
+    assert len(first) == len(second) == 7
 
 
 def test_a_k_that_the_ranks_cannot_share_is_refused() -> None:
@@ -107,23 +117,23 @@ def test_a_k_that_the_ranks_cannot_share_is_refused() -> None:
 GPU_TILES = [
     {
         "block_m": 16, "block_n": 64, "block_k": 128, "group_m": 1, "num_warps": 4, "num_stages": 4, "split_k": 1,
-        "programs_per_unit": 1,
+        "programs_per_unit": 1, "sum_block": 1024, "sum_warps": 4,
     },
     {
         "block_m": 16, "block_n": 32, "block_k": 128, "group_m": 1, "num_warps": 4, "num_stages": 3, "split_k": 4,
-        "programs_per_unit": 1,
+        "programs_per_unit": 1, "sum_block": 1024, "sum_warps": 4,
     },
     {
         "block_m": 64, "block_n": 64, "block_k": 64, "group_m": 4, "num_warps": 4, "num_stages": 4, "split_k": 2,
-        "programs_per_unit": 1,
+        "programs_per_unit": 1, "sum_block": 1024, "sum_warps": 4,
     },
     {
         "block_m": 128, "block_n": 128, "block_k": 64, "group_m": 8, "num_warps": 8, "num_stages": 3, "split_k": 1,
-        "programs_per_unit": 1,
+        "programs_per_unit": 1, "sum_block": 1024, "sum_warps": 4,
     },
     {
         "block_m": 16, "block_n": 32, "block_k": 32, "group_m": 1, "num_warps": 4, "num_stages": 2, "split_k": 1,
-        "programs_per_unit": 1,
+        "programs_per_unit": 1, "sum_block": 1024, "sum_warps": 4,
     },
 ]  # fmt: skip
 
@@ -166,6 +176,13 @@ def test_calls_follow_each_other_without_a_barrier_on_gpus(tmp_path: Path) -> No
     for rank in run_ranks(FUNCTIONS, "back_to_back", machine().gpus, tmp_path, gpu=True, argument=OLD):
         for config, errors in rank.items():
             assert max(errors) < 1e-5, f"{config}: {errors}"
+
+
+@pytest.mark.gpu(2)
+def test_zeros_arrive_on_gpus(tmp_path: Path) -> None:
+    for rank in run_ranks(FUNCTIONS, "of_zeros", machine().gpus, tmp_path, gpu=True):
+        for config, largest in rank.items():
+            assert [value == 0.0 for value in largest] == [True, False, True, True], (config, largest)
 
 
 @pytest.mark.gpu(2)
