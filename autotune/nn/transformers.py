@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from torch import nn
     from torch.distributed.device_mesh import DeviceMesh
 
+ADVICE = "pip install 'iris-autotune[transformers]'"
+
 
 @contextmanager
 def tuned(context: Context) -> Iterator[None]:
@@ -82,7 +84,10 @@ def _their_api() -> Any:
         from transformers.distributed import tensor_parallel
     except ImportError as error:
         raise InputError(
-            f"transformers with transformers.distributed.tensor_parallel is missing ({error}): "
-            "pip install 'iris-autotune[transformers]'"
+            f"transformers with transformers.distributed.tensor_parallel is missing ({error}): {ADVICE}"
         ) from error
+    from transformers import PreTrainedModel, __version__
+
+    if not hasattr(PreTrainedModel, "_resolve_parallel_plans"):
+        raise InputError(f"transformers {__version__} resolves no parallel plans; 5.23 or newer is needed: {ADVICE}")
     return tensor_parallel

@@ -145,7 +145,8 @@ class AllGatherGemmKernels(Kernels[AllGatherGemm, AllGatherGemmKnobs, GemmTensor
             )
         if knobs.push_site == "side_stream" and heap.device.type == "cuda":
             push, *others = launches
-            return _SideStream(push, in_order(others), side_stream(heap, "push"))
+            copies = [] if returned_of(call.tensors) is None else [others.pop()]
+            return _SideStream(push, in_order(others), in_order(copies), side_stream(heap, "push"))
         return in_order(launches)
 
     def readable(
@@ -333,10 +334,13 @@ def _barrier(call: GatherCall, counters: torch.Tensor, finish: bool) -> Launch:
 
 
 class _SideStream:
-    """The push on its own stream, the GEMM on the caller's; both are done before the caller's next work."""
+    """The push on its own stream, the GEMM on the caller's; both are done before the caller's next work.
 
-    def __init__(self, push: Launch, gemm: Run, side: torch.cuda.Stream) -> None:
-        self._push, self._gemm, self._side = push, gemm, side
+    So they are before ``after``, the copy of the gathered A: the epoch that it reads ends with the later of both.
+    """
+
+    def __init__(self, push: Launch, gemm: Run, after: Run, side: torch.cuda.Stream) -> None:
+        self._push, self._gemm, self._after, self._side = push, gemm, after, side
 
     def __call__(self) -> None:
         main = torch.cuda.current_stream()
@@ -345,3 +349,4 @@ class _SideStream:
             self._push.run()
         self._gemm()
         main.wait_stream(self._side)
+        self._after()
