@@ -30,7 +30,7 @@ DECODE = {
     "table_reads": "ahead", "program_order": "heads", "reducer": "trailing", "transfer_heads": 1, "combine_heads": 1,
     "wire": "fp32", "exchange": "one_shot", "combine_site": "same_launch", "protocol": "signal",
 }  # fmt: skip
-COLLECTIVE = {"mode": "own_collective", "exchange": "two_shot", "protocol": "sentinel", **SUM}
+COLLECTIVE = {"mode": "own_collective", "exchange": "one_shot", "protocol": "signal", **SUM, "transfer_rows": 16}
 BARE = ("mode", "block_n", "kv_splits", "heads_per_program", "num_warps", "num_stages", "table_reads", "program_order")
 ALL_GATHER = {name: DECODE[name] for name in (*BARE, "reducer", "transfer_heads", "combine_heads", "wire")}
 
@@ -171,7 +171,7 @@ CASES: Mapping[str, Case] = {
     "ar two ll": _reduce(mode="two_shot", protocol="ll"),
     "ar sentinel": _reduce(protocol="sentinel"),
     "ar two sentinel": _reduce(mode="two_shot", protocol="sentinel"),
-    "ar gather": Case("gemm_all_reduce", {**AR, "residual": True}, COLLECTIVE),
+    "ar gather": Case("gemm_all_reduce", {**AR, "m": 32, "residual": True}, COLLECTIVE),
     "ar separate": _reduce(combine="separate"),
     "ar split": _reduce(split_k=2),
     "fd signal": _decode(),

@@ -302,7 +302,7 @@ MUTANTS: list[Mutant] = [
         ("one slot", "ar ll", ("slot = (epoch & 1).to(tl.int32)", "slot = (epoch & 0).to(tl.int32)", 2), SLOT),
         ("one slot", "ar two ll", ("slot = (epoch & 1).to(tl.int32)", "slot = (epoch & 0).to(tl.int32)", 2), SLOT),
         ("one slot", "ar sentinel", ("slot = (epoch & 1).to(tl.int32)", "slot = (epoch & 0).to(tl.int32)", 2), SLOT),
-        ("one slot", "ar gather", ("slot = (epoch & 1).to(tl.int32)", "slot = (epoch & 0).to(tl.int32)", 2), SLOT),
+        ("one slot", "ar gather", ("slot = (epoch & 1).to(tl.int32)", "slot = (epoch & 0).to(tl.int32)", 2)),
         ("the epoch stays", "ar gather", ("tl.program_id(0) == first)", "tl.program_id(0) < 0)")),
         ("no residual", "ar gather", ("    acc = read_tile(parts, tile, BLOCK_M, BLOCK_N).to(tl.float32)\n", "    acc = read_tile(parts, tile, BLOCK_M, BLOCK_N).to(tl.float32)\n    residual = None\n")),
         ("the first part for all", "ar gather", ("acc = read_tile(parts, tile,", "acc = read_tile(parts, tile * 0,")),
@@ -320,8 +320,10 @@ MUTANTS: list[Mutant] = [
         ("results are sent to the wrong tile", "ar two", ("total, results, here, returns", "total, results, slot * tiles, returns")),
     ),
     *_in(
-        "kernels/gemm_all_reduce/launch.py",
-        ("every rank adds the bias", "ar gather", ("tensors.bias if call.rank == 0 else None", "tensors.bias")),
+        "kernels/gemm_all_reduce/own_collective.py",
+        ("every rank adds the bias", "ar gather", ("tensors.bias if heap.rank == 0 else None", "tensors.bias")),
+        ("the all-reduce does not wait for its GEMM", "ar gather", ("wait([self._reducing], [main])", "pass"), GPU),
+        ("the call does not wait for its all-reduces", "ar gather", ("wait([main], [self._reducing])", "pass"), GPU),
     ),
     *_in(
         "kernels/all_reduce_norm/device.py",
@@ -356,7 +358,6 @@ MUTANTS: list[Mutant] = [
         ("words are not emptied", "ar sentinel", (EMPTIED, "")),
         ("words are not emptied", "ar two sentinel", (EMPTIED, "")),
         ("words are not emptied", "arn sentinel", (EMPTIED, "")),
-        ("words are not emptied", "ar gather", (EMPTIED, "")),
         ("one word that comes is enough", "ar sentinel", ("    missing = tl.sum(((words == 0) & mask).to(tl.int32))\n    spins", "    missing = tl.min(((words == 0) & mask).to(tl.int32))\n    spins")),
     ),
     *_in(

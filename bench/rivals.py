@@ -174,7 +174,7 @@ def papers(mode: str) -> Rival:
 
 
 def served(exchange: str) -> Rival:
-    """As serving stacks do it: the library's GEMM, then an all-reduce for few rows, ours, in the faster of two blocks."""
+    """As serving stacks do it: the library's GEMM, then our all-reduce in the faster of two blocks."""
 
     def rival(operation: Any) -> Callable[[], torch.Tensor]:
         def call_with(config: Config) -> Callable[[], torch.Tensor]:
@@ -190,8 +190,9 @@ def served(exchange: str) -> Rival:
 
             return call
 
-        configs = [SERVED.replace(exchange=exchange, sum_block=block) for block in (1024, 4096)]
         problem, here = operation._problem, operation._machine
+        base = SERVED.replace(exchange=exchange, transfer_rows=max(16, 1 << (problem.m - 1).bit_length()))
+        configs = [base.replace(sum_block=block) for block in (1024, 4096)]
         return fastest([call_with(each) for each in configs if REDUCE.space.violation(each, problem, here) is None])
 
     return rival

@@ -102,6 +102,7 @@ PHRASES: dict[str, tuple[Phrase, ...]] = {
         PROTOCOL,
         Phrase(("combine",), _of({"sender": "the sender sums", "separate": "separate programs sum"})),
         EXCHANGE,
+        Phrase(("transfer_rows",), lambda n: f"{n} rows per GEMM"),
         SUM,
         Phrase(("programs_per_unit",), lambda n: f"{_counted('program')(n)} per compute unit"),
         *GEMM,

@@ -34,19 +34,31 @@ MOST_LL_WORDS = 64
 SUM_BLOCKS = (512, 1024, 2048, 4096, 8192)
 """Elements of C that a program of our all-reduce takes behind the library's GEMM."""
 
+TRANSFER_ROWS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536)
+"""Rows of C that one of the library's GEMMs takes."""
+
+MOST_CHUNKS = 8
+"""Such GEMMs in a call."""
+
 
 def _inbox_fits(s: Setting, mode: str, block_m: int, block_n: int, protocol: str) -> bool:
     tiles = -(-s.problem.m // block_m) * -(-s.problem.n // block_n)
     return bool(s.problem.inbox_bytes(mode, tiles, block_m * block_n, protocol) <= MOST_INBOX_BYTES)
 
 
-def _row_fits(s: Setting, exchange: str, sum_block: int, protocol: str) -> bool:
-    tiles = -(-s.problem.m * s.problem.n // sum_block)
+def _row_fits(s: Setting, exchange: str, sum_block: int, transfer_rows: int, protocol: str) -> bool:
+    tiles = -(-min(s.problem.m, transfer_rows) * s.problem.n // sum_block)
     return bool(s.problem.inbox_bytes(exchange, tiles, sum_block, protocol) <= MOST_INBOX_BYTES)
 
 
-def _no_longer_than_result(s: Setting, sum_block: int) -> bool:
-    return sum_block <= max(SUM_BLOCKS[0], round_up(s.problem.m * s.problem.n))
+def _no_longer_than_chunk(s: Setting, sum_block: int, transfer_rows: int) -> bool:
+    return sum_block <= max(SUM_BLOCKS[0], round_up(min(s.problem.m, transfer_rows) * s.problem.n))
+
+
+def _equal_chunks(s: Setting, transfer_rows: int) -> bool:
+    if transfer_rows >= s.problem.m:
+        return transfer_rows <= max(TRANSFER_ROWS[0], round_up(s.problem.m))
+    return bool(s.problem.m % transfer_rows == 0 and s.problem.m <= MOST_CHUNKS * transfer_rows)
 
 
 def _peers_exist(s: Setting, mode: str) -> bool:
@@ -139,16 +151,21 @@ SPACE = Space(
     choices("exchange", "one_shot", "two_shot", modes=("own_collective",),
             help="each rank sums all parts, or a block's owner does"),
     protocol_dimension(OWN),
+    numbers("transfer_rows", *TRANSFER_ROWS, modes=("own_collective",),
+            help="transfer granularity: rows of C that one GEMM and one all-reduce take"),
     numbers("sum_block", *SUM_BLOCKS, modes=("own_collective",),
-            help="transfer granularity: elements of C that a program of the all-reduce sends and sums"),
+            help="elements of C that a program of the all-reduce sends and sums"),
     numbers("sum_warps", 4, 8, 16, modes=("own_collective",), help="warps of a program of the all-reduce"),
     constraints=(
         *reduce_constraints(),
         Constraint("parts of peers", ("mode",), _peers_exist, "a single rank has nothing to exchange",
                    modes=("own_collective",)),
-        Constraint("a block within C", ("sum_block",), _no_longer_than_result,
-                   "a block may exceed C only by rounding up to a power of two"),
-        Constraint("size of the blocks' inbox", ("exchange", "sum_block", "protocol"), _row_fits,
+        Constraint("chunks", ("transfer_rows",), _equal_chunks,
+                   f"chunks have equally many rows, and are {MOST_CHUNKS} at most; one may exceed C's rows only by "
+                   "rounding up to a power of two"),
+        Constraint("a block within a chunk", ("sum_block", "transfer_rows"), _no_longer_than_chunk,
+                   "a block may exceed a chunk only by rounding up to a power of two"),
+        Constraint("size of the blocks' inbox", ("exchange", "sum_block", "transfer_rows", "protocol"), _row_fits,
                    "the inbox needs too much memory; the LL protocol needs twice as much"),
         Constraint("LL words of blocks fit", ("protocol", "sum_block", "sum_warps"), _ll_row_fits_registers,
                    "all ranks' words of a block are polled at once and do not fit into the registers"),
@@ -185,11 +202,12 @@ def untuned(mode: str, problem: GemmAllReduce, machine: Machine) -> Config | Non
 
 def _untuned_collective(problem: GemmAllReduce, machine: Machine) -> Config | None:
     exchange = "one_shot" if problem.m <= MOST_ROWS_ONE_SHOT else "two_shot"
+    rows = next((rows for rows in TRANSFER_ROWS if rows >= problem.m), TRANSFER_ROWS[-1])
     for block in (1024, *SUM_BLOCKS):
         config = Config(
             {
-                "mode": "own_collective", "exchange": exchange, "protocol": "signal", "sum_block": block,
-                "sum_warps": 4,
+                "mode": "own_collective", "exchange": exchange, "protocol": "signal", "transfer_rows": rows,
+                "sum_block": block, "sum_warps": 4,
             }
         )  # fmt: skip
         if SPACE.violation(config, problem, machine) is None:
@@ -215,4 +233,5 @@ def first_configs(problem: GemmAllReduce, machine: Machine) -> list[Config]:
     if collective is not None:
         words = itertools.product(("one_shot", "two_shot"), ("signal", "sentinel"))
         found += [collective, *(collective.replace(exchange=shots, protocol=protocol) for shots, protocol in words)]
+        found += [collective.replace(transfer_rows=problem.m // chunks) for chunks in (2, 4)]
     return [config for config in dict.fromkeys(found) if SPACE.violation(config, problem, machine) is None]

@@ -29,8 +29,11 @@ TWO_LL = TWO_SHOT.replace(protocol="ll")
 SENTINEL = LL.replace(protocol="sentinel")
 TWO_SENTINEL = TWO_SHOT.replace(protocol="sentinel")
 COLLECTIVE = Config(
-    {"mode": "own_collective", "exchange": "two_shot", "protocol": "sentinel", "sum_block": 512, "sum_warps": 4}
-)
+    {
+        "mode": "own_collective", "exchange": "two_shot", "protocol": "sentinel", "transfer_rows": 16, "sum_block": 512,
+        "sum_warps": 4,
+    }
+)  # fmt: skip
 BSP = Config({"mode": "bsp", "launch": "eager"})
 CONFIGS = {
     "signal": SIGNAL, "ll": LL, "two_shot": TWO_SHOT, "two_ll": TWO_LL, "sentinel": SENTINEL,

@@ -9,6 +9,7 @@ import pytest
 from every_mode import check_all, few, on_cpu, ranks_a_gpu, variants
 from ranks_of_functions import run_ranks
 
+from autotune.config import Config
 from autotune.errors import InvalidProblem
 from autotune.machine import machine
 from autotune.workloads import workload
@@ -37,6 +38,13 @@ INTERPRETED_TILES = [
 ]
 
 
+def with_rows(tile: dict[str, int], problem: Any) -> dict[str, int]:
+    """With the fewest rows that ``own_collective`` may take at once: eight chunks at most."""
+    whole = max(16, 1 << (problem.m - 1).bit_length())
+    parts = [rows for rows in (whole >> shift for shift in (3, 2, 1)) if rows >= 16 and problem.m % rows == 0]
+    return {**tile, "transfer_rows": next(iter(parts), whole)}
+
+
 @pytest.mark.parametrize(
     ("world_size", "sizes", "count"),
     [
@@ -50,9 +58,18 @@ INTERPRETED_TILES = [
 def test_every_mode_is_right_under_the_interpreter(world_size: int, sizes: dict[str, Any], count: int) -> None:
     here = on_cpu()
     problem = problem_of(world_size, sizes)
-    tiles = [tile for tile in INTERPRETED_TILES if tile["block_m"] <= max(16, problem.m)]
+    tiles = [with_rows(tile, problem) for tile in INTERPRETED_TILES if tile["block_m"] <= max(16, problem.m)]
     modes = MODES - ({"own_collective"} if world_size == 1 else set())
     check_all(WORKLOAD, problem, few(problem, variants(WORKLOAD, problem, here, tiles), count), modes)
+
+
+def test_chunks_of_rows_are_right_under_the_interpreter() -> None:
+    here = on_cpu()
+    problem = problem_of(2, {**ODD, "m": 48, "n": 48, "k": 80, "dtype": "fp8", "scales": "row"})
+    chunks = {"mode": "own_collective", **SUM, "transfer_rows": 16, "exchange": "two_shot"}
+    configs = [Config({**chunks, "protocol": protocol}) for protocol in ("signal", "sentinel")]
+    assert all(WORKLOAD.space.violation(config, problem, here) is None for config in configs)
+    check_all(WORKLOAD, problem, configs, {"own_collective"})
 
 
 def test_persistent_programs_are_right_under_the_interpreter() -> None:
@@ -161,7 +178,7 @@ GPU_TILES = [
 def test_every_mode_is_right_on_gpus(ranks: int, sizes: dict[str, Any]) -> None:
     here = machine()
     problem = WORKLOAD.problem_type(world_size=ranks * here.gpus, **sizes)
-    tiles = [tile for tile in GPU_TILES if tile["block_m"] <= max(16, problem.m)]
+    tiles = [with_rows(tile, problem) for tile in GPU_TILES if tile["block_m"] <= max(16, problem.m)]
     configs = few(problem, variants(WORKLOAD, problem, here, tiles), 24)
     check_all(WORKLOAD, problem, configs, MODES & {config["mode"] for config in configs} | {"bsp", "two_shot"})
 

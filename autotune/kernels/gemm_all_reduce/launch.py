@@ -1,7 +1,7 @@
 """Launching GEMM + all-reduce: the scratch of each mode, and its launch.
 
 Modes: ``bsp`` calls the library, ``one_shot`` and ``two_shot`` our kernel, once; ``own_collective`` the library's GEMM,
-then our all-reduce of its product, taken as one long row.
+then our all-reduce of its product, taken as one long row, maybe chunk by chunk.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ import triton.language as tl
 
 from autotune.dtypes import DTYPES
 from autotune.heap.arena import SymmetricHeap
-from autotune.kernels.gemm.library import multiply
 from autotune.kernels.gemm_all_reduce import device
 from autotune.kernels.gemm_all_reduce.library import bulk_synchronous
+from autotune.kernels.gemm_all_reduce.own_collective import OwnCollective
 from autotune.kernels.gemm_all_reduce.problem import MOST_INBOX_BYTES, SLOTS, GemmAllReduce
 from autotune.kernels.gemm_all_reduce.scratch import Scratch
 from autotune.kernels.launching.contract import Call, Kernels
 from autotune.kernels.launching.empty import empty_launches
 from autotune.kernels.launching.gemm import GemmKnobs, SummedTensors, readable
 from autotune.kernels.launching.graphs import graphed
-from autotune.kernels.launching.plan import Launch, in_order
+from autotune.kernels.launching.plan import Launch
 from autotune.kernels.launching.scratch import wire_type
 from autotune.kernels.launching.tensors import OPERAND_DTYPES, TORCH_DTYPES, Allocate, Run
 from autotune.kernels.primitives.protocols import PROTOCOLS
@@ -95,7 +95,7 @@ class GemmAllReduceKernels(Kernels[GemmAllReduce, GemmAllReduceKnobs, SummedTens
             tickets=tickets,
             ready=shared((problem.world_size,), ints) if phased else None,
             phase=own((1,), ints) if phased else None,
-            parts=own((tiles, *tile), dtype) if phased or knobs.mode == "own_collective" else None,
+            parts=own(_parts(problem, knobs), dtype) if phased or knobs.mode == "own_collective" else None,
         )
 
     def scratch_bytes(self, problem: GemmAllReduce) -> int:
@@ -114,7 +114,7 @@ class GemmAllReduceKernels(Kernels[GemmAllReduce, GemmAllReduceKnobs, SummedTens
     def plan(self, call: ReduceCall) -> list[Launch]:
         problem, knobs, tensors, scratch = call.problem, call.knobs, call.tensors, call.scratch
         if knobs.mode == "own_collective":
-            return [_all_reduce(call)]
+            return [_all_reduce(call, number) for number in range(problem.m // _rows(problem, knobs))]
         tiles = knobs.tiles(problem.m, problem.n)
         programs = tiles * knobs.split_k
         if knobs.schedule == "persistent":
@@ -138,16 +138,8 @@ class GemmAllReduceKernels(Kernels[GemmAllReduce, GemmAllReduceKnobs, SummedTens
         """Behind the library's GEMM, or our kernel alone."""
         if call.knobs.mode != "own_collective":
             return super().run(call, launches, heap)
-        problem, tensors, parts = call.problem, call.tensors, call.scratch.parts
-        assert parts is not None
-        product = parts.view(-1)[: problem.m * problem.n].view(problem.m, problem.n)
-        bias, ours = tensors.bias if call.rank == 0 else None, in_order(launches)
-
-        def multiply_then_reduce() -> None:
-            multiply(problem, tensors.a, tensors.scale_a, tensors, product, bias)
-            ours()
-
-        return multiply_then_reduce
+        assert call.scratch.parts is not None
+        return OwnCollective(call.problem, call.tensors, call.scratch.parts, launches, heap)
 
     def readable(
         self, problem: GemmAllReduce, knobs: GemmAllReduceKnobs, name: str, operand: torch.Tensor
@@ -163,11 +155,22 @@ class GemmAllReduceKernels(Kernels[GemmAllReduce, GemmAllReduceKnobs, SummedTens
 KERNELS = GemmAllReduceKernels()
 
 
+def _rows(problem: GemmAllReduce, knobs: GemmAllReduceKnobs) -> int:
+    """Rows of C that an all-reduce takes."""
+    return min(problem.m, knobs.transfer_rows or problem.m)
+
+
 def _tiles(problem: GemmAllReduce, knobs: GemmAllReduceKnobs) -> tuple[int, tuple[int, int]]:
-    """The tiles in which C travels: their number, rows and columns."""
+    """The tiles in which a launch's part of C travels: their number, rows and columns."""
     if knobs.mode == "own_collective":
-        return math.ceil(problem.m * problem.n / knobs.sum_block), (1, knobs.sum_block)
+        return math.ceil(_rows(problem, knobs) * problem.n / knobs.sum_block), (1, knobs.sum_block)
     return knobs.tiles(problem.m, problem.n), (knobs.block_m, knobs.block_n)
+
+
+def _parts(problem: GemmAllReduce, knobs: GemmAllReduceKnobs) -> tuple[int, ...]:
+    """Shape of a rank's parts: those of ``_tiles``, for each launch."""
+    tiles, tile = _tiles(problem, knobs)
+    return (problem.m // _rows(problem, knobs), tiles, *tile)
 
 
 def _longest_row(problem: GemmAllReduce) -> tuple[int, int]:
@@ -188,12 +191,17 @@ def _exchange(call: ReduceCall) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _all_reduce(call: ReduceCall) -> Launch:
-    """The all-reduce of the library's product: a bias is in there, a residual is added to the sum."""
+def _all_reduce(call: ReduceCall, number: int) -> Launch:
+    """The all-reduce of a chunk of the library's product: a bias is in there, a residual is added to the sum."""
     problem, knobs, (tiles, (rows, columns)) = call.problem, call.knobs, _tiles(call.problem, call.knobs)
+    height, parts = _rows(problem, knobs), call.scratch.parts
+    here = slice(number * height, (number + 1) * height)
+    c, residual = call.tensors.c[here], call.tensors.residual if problem.residual else None
+    assert parts is not None
     arguments = {
-        **_exchange(call), "c": call.tensors.c, "bias": call.tensors.c, "BIAS": False, "M": 1,
-        "N": problem.m * problem.n, "group_m": 1, "finishing": tiles, "first": 0, "BLOCK_M": rows, "BLOCK_N": columns,
+        **_exchange(call), "c": c, "bias": c, "BIAS": False, "M": 1, "N": height * problem.n, "group_m": 1,
+        "parts": parts[number], "residual": None if residual is None else residual[here],
+        "finishing": tiles, "first": 0, "BLOCK_M": rows, "BLOCK_N": columns,
     }  # fmt: skip
     return Launch(device.all_reduce_kernel, tiles, arguments, {"num_warps": knobs.sum_warps})
 

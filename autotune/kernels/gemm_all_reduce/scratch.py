@@ -35,8 +35,9 @@ class Scratch:
     phase: torch.Tensor | None
     """int32 [1], this rank's alone: see ``end_phase``."""
     parts: torch.Tensor | None
-    """[tiles, block_m, block_n] in C's type, this rank's alone: its parts between the phases. In ``own_collective`` the
-    library's product, row by row, in tiles of a single row; what the last of them has beyond it is never read."""
+    """[launches, tiles, block_m, block_n] in C's type, this rank's alone: its parts between the phases. In
+    ``own_collective`` a chunk of the library's product for each launch, row by row, in tiles of a single row; what the
+    last of them has beyond it is sent, and not stored."""
 
     def poison(self) -> None:
         """Fill with NaN what a right launch writes before it reads it."""
