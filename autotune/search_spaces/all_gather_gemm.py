@@ -8,6 +8,7 @@ from autotune.machine import Machine
 from autotune.search_spaces import Constraint, Setting, Space, choices, flags, numbers, renamed
 from autotune.search_spaces.gemm import (
     default_tile,
+    fp8_tiles,
     gemm_constraints,
     gemm_dimensions,
     round_up,
@@ -214,11 +215,14 @@ def first_configs(problem: AllGatherGemm, machine: Machine) -> list[Config]:
     tile = {d.name: default[d.name] for d in SPACE.dimensions_of("pull") if d.name != "mode"}
     staged = {d.name: default[d.name] for d in SPACE.dimensions_of("pull_staged") if d.name != "mode"}
     persistent = {"schedule": "persistent", "comm_programs": 1 if machine.is_interpreter else 12, "head_start": 2}
+    tiles = fp8_tiles(problem, machine)
     gathering = {name: default[name] for name in ("copy_kib", "peer_order")}
     rows = problem.shard[0]
     unit = max((v for v in SPACE.dimensions["transfer_rows"].values if int(v) <= rows), default=16)
     found = [
         default,
+        *(default.replace(**each) for each in tiles),
+        *(default.replace(**{**each, **persistent, "schedule": "flattened"}) for each in tiles),
         *_streaming(default, machine),
         *(default.replace(k_chunks=chunks) for chunks in (4, 8)),
         default.replace(**persistent),

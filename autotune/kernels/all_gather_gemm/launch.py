@@ -260,7 +260,7 @@ def _step(call: GatherCall) -> dict[str, Any]:
 def _gemm(call: GatherCall) -> dict[str, Any]:
     """Arguments of both GEMM kernels."""
     return {
-        **call.knobs.common(call.problem, call.tensors), **_ranks(call), **_shard(call),
+        **call.knobs.common(call.problem, call.tensors, call.machine), **_ranks(call), **_shard(call),
         "EPILOGUE": EPILOGUES.index(call.problem.epilogue), "HALVES": call.problem.halves,
         "N": call.problem.n_local, "ready": call.scratch.ready, "done": call.scratch.done,
         "scale_a": None if call.problem.gathers_scales else call.tensors.scale_a,
