@@ -34,6 +34,7 @@ DECODE = {
     "table_reads": "ahead", "program_order": "heads", "reducer": "trailing", "transfer_heads": 1, "combine_heads": 1,
     "wire": "fp32", "exchange": "one_shot", "combine_site": "same_launch", "protocol": "signal",
 }  # fmt: skip
+COLLECTIVE = {"mode": "own_collective", "exchange": "one_shot", "protocol": "signal", **SUM, "transfer_rows": 16}
 BARE = ("mode", "block_n", "kv_splits", "heads_per_program", "num_warps", "num_stages", "table_reads", "program_order")
 ALL_GATHER = {name: DECODE[name] for name in (*BARE, "reducer", "transfer_heads", "combine_heads", "wire")}
 
@@ -92,7 +93,7 @@ ON_GPU: Mapping[str, tuple[Mapping[str, int], Mapping[str, int]]] = {
         {"m": 32, "n": 64, "k": 32},
         {"block_m": 8, "block_n": 4, "block_k": 2, "num_warps": 2, "transfer_rows": 16, "sum_block": 4, "sum_warps": 2},
     ),
-    "gemm_all_reduce": ({"n": 128, "k": 64}, {"block_n": 2, "block_k": 4}),
+    "gemm_all_reduce": ({"n": 128, "k": 64}, {"block_n": 2, "block_k": 4, "sum_block": 2, "sum_warps": 1}),
     "all_reduce_norm": ({"m": 16, "n": 16}, {"norm_warps": 8}),
     "moe_combine": ({"tokens": 16, "hidden": 16, "experts": 4}, {"copy_kib": 4, "comm_programs": 16}),
     "moe_gemm_combine": (
@@ -191,11 +192,15 @@ CASES: Mapping[str, Case] = {
     "arn one": _norm(),
     "arn two": _norm(mode="two_shot"),
     "arn ll": _norm(protocol="ll", senders=2),
+    "arn sentinel": _norm(protocol="sentinel", senders=2),
     "arn senders": _norm(senders=2),
     "ar one": _reduce(),
     "ar two": _reduce(mode="two_shot"),
     "ar ll": _reduce(protocol="ll"),
     "ar two ll": _reduce(mode="two_shot", protocol="ll"),
+    "ar sentinel": _reduce(protocol="sentinel"),
+    "ar two sentinel": _reduce(mode="two_shot", protocol="sentinel"),
+    "ar gather": Case("gemm_all_reduce", {**AR, "m": 32, "residual": True}, COLLECTIVE),
     "ar separate": _reduce(combine="separate"),
     "ar split": _reduce(split_k=2),
     "mc push": _combine(COMBINE),

@@ -62,14 +62,17 @@ RS_SEND = "            send_tile(acc, inbox, place, rank if PULL else owner, ran
 RS_SIGNAL = "                announce(index, tiles, sent, arrivals, owner, rank, heap_bases, TRANSFER_TILES)\n"
 RS_LATE = "        announce(stored_index, tiles, sent, arrivals, stored_owner, rank, heap_bases, TRANSFER_TILES)\n\n"
 ARN_SENT = "    for turn in tl.static_range(PEERS):\n        heap.store(place, value, rank, (first + turn) % WORLD, heap_bases, mask=inside, hint=(1, 16))\n"
-ARN_SIGNAL = "    if not LL:\n        if PEERS == 1:\n            heap.signal(counter, first, rank, heap_bases)\n        else:\n            heap.signal_each(counter, rank, heap_bases, WORLD, 0)\n"
-AR_SENT = """        for turn in tl.static_range(PEERS):
+ARN_SIGNAL = "    if PROTOCOL == SIGNAL:\n        if PEERS == 1:\n            heap.signal(counter, first, rank, heap_bases)\n        else:\n            heap.signal_each(counter, rank, heap_bases, WORLD, 0)\n"
+AR_SENT = """        if PROTOCOL == SENTINEL:
+            part = sentinel_bits(part.to(TYPE))
+        for turn in tl.static_range(PEERS):
             send_tile(part, inbox, index, (first + turn) % WORLD, rank, heap_bases, BLOCK_M, BLOCK_N, rows)
 """
-AR_SIGNAL = """        if PEERS == 1:
-            heap.signal(counter, first, rank, heap_bases)
-        else:
-            heap.signal_each(counter, rank, heap_bases, WORLD, 0)
+AR_SIGNAL = """        if PROTOCOL == SIGNAL:
+            if PEERS == 1:
+                heap.signal(counter, first, rank, heap_bases)
+            else:
+                heap.signal_each(counter, rank, heap_bases, WORLD, 0)
 """
 FD_ANNOUNCE = "    announce_unit(unit, units, owner, arrivals, rank, heap_bases, WORLD, OWNED, DELIVERY)\n"
 FD_PUSH = "\n\n@triton.jit\ndef push_unit("
@@ -79,6 +82,7 @@ FD_REDUCE = (
     "    owner, excess = home_of_unit(first, WORLD, OWNED)\n"
 )
 POLLING = "    while (missing > 0) & (spins < spin_limit):\n"
+EMPTIED = "    sentinel_empty(place, mask)\n"
 TIMED_OUT = "    if missing > 0:\n        tl.atomic_xchg(status, 1)\n"
 EPOCH_STAYS = ("-programs + EPOCH_STEP,", "-programs,")
 NOT_RESET = ("-programs + EPOCH_STEP,", "EPOCH_STEP,")
@@ -315,6 +319,11 @@ MUTANTS: list[Mutant] = [
         ("one slot", "ar two", ("slot = (epoch & 1).to(tl.int32)", "slot = (epoch & 0).to(tl.int32)", 2)),
         ("one slot", "ar ll", ("slot = (epoch & 1).to(tl.int32)", "slot = (epoch & 0).to(tl.int32)", 2), SLOT),
         ("one slot", "ar two ll", ("slot = (epoch & 1).to(tl.int32)", "slot = (epoch & 0).to(tl.int32)", 2), SLOT),
+        ("one slot", "ar sentinel", ("slot = (epoch & 1).to(tl.int32)", "slot = (epoch & 0).to(tl.int32)", 2), SLOT),
+        ("one slot", "ar gather", ("slot = (epoch & 1).to(tl.int32)", "slot = (epoch & 0).to(tl.int32)", 2)),
+        ("the epoch stays", "ar gather", ("tl.program_id(0) == first)", "tl.program_id(0) < 0)")),
+        ("no residual", "ar gather", ("    acc = read_tile(parts, tile, BLOCK_M, BLOCK_N).to(tl.float32)\n", "    acc = read_tile(parts, tile, BLOCK_M, BLOCK_N).to(tl.float32)\n    residual = None\n")),
+        ("the first part for all", "ar gather", ("acc = read_tile(parts, tile,", "acc = read_tile(parts, tile * 0,")),
         ("parts are not waited for", "ar one", ("        wait_in_slot(counter, epoch, SOURCES, status, spin_limit)\n", "")),
         ("waits for all parts but one", "ar one", ("epoch, SOURCES, status", "epoch, SOURCES - 1, status")),
         ("waits for the slot's launch before", "ar two", ("(counter, epoch, SOURCES", "(counter, epoch - 2, SOURCES")),
@@ -327,6 +336,12 @@ MUTANTS: list[Mutant] = [
         ("rank 1 is an epoch ahead", "ar one", ("epoch = wide_epoch(epoch_counter)\n                traces.begin(trace, traces.SENT, item", "epoch = wide_epoch(epoch_counter) + rank\n                traces.begin(trace, traces.SENT, item")),
         ("finishes before it has read the epoch", "ar one", ("    if not PHASED:\n        finish_unordered(epoch_counter, tl.num_programs(0), pid == 0)\n", ""), ("    pid = tl.program_id(0)\n    # Fetched", "    pid = tl.program_id(0)\n    finish_unordered(epoch_counter, tl.num_programs(0), pid == 0)\n    # Fetched")),
         ("results are sent to the wrong tile", "ar two", ("total, results, here, returns", "total, results, slot * tiles, returns")),
+    ),
+    *_in(
+        "kernels/gemm_all_reduce/own_collective.py",
+        ("every rank adds the bias", "ar gather", ("tensors.bias if heap.rank == 0 else None", "tensors.bias")),
+        ("the all-reduce does not wait for its GEMM", "ar gather", ("wait([self._reducing], [main])", "pass"), GPU),
+        ("the call does not wait for its all-reduces", "ar gather", ("wait([main], [self._reducing])", "pass"), GPU),
     ),
     *_in(
         "kernels/all_reduce_norm/device.py",
@@ -396,6 +411,19 @@ MUTANTS: list[Mutant] = [
         ("one expert's B for all", "mgc push", ("b + expert.to(tl.int64) * stride_be", "b + 0 * expert.to(tl.int64) * stride_be")),
         ("the last of K is lost", "mgc push", ("tile = tl.load(pointers, mask=(ks < K)[:, None], other=0.0)", "tile = tl.load(pointers, mask=(ks < K - 1)[:, None], other=0.0)")),
         ("a tile has the next expert's rows", "mgc one", ("first, end = tl.load(offsets + expert), tl.load(offsets + expert + 1)", "first, end = tl.load(offsets + expert), tl.load(offsets + expert + 1) + 1")),
+    ),
+    *_in(
+        "kernels/primitives/sentinel.py",
+        ("words are not waited for", "ar sentinel", (POLLING, POLLING.replace("missing > 0", "missing < 0")), (TIMED_OUT, "")),
+        ("words are not waited for", "arn sentinel", (POLLING, POLLING.replace("missing > 0", "missing < 0")), (TIMED_OUT, "")),
+        ("words are not emptied", "ar sentinel", (EMPTIED, "")),
+        ("words are not emptied", "ar two sentinel", (EMPTIED, "")),
+        ("words are not emptied", "arn sentinel", (EMPTIED, "")),
+        ("one word that comes is enough", "ar sentinel", ("    missing = tl.sum(((words == 0) & mask).to(tl.int32))\n    spins", "    missing = tl.min(((words == 0) & mask).to(tl.int32))\n    spins")),
+    ),
+    *_in(
+        "kernels/gemm_all_reduce/polled_tiles.py",
+        ("a rank's part is left out", "ar sentinel", ("    words = sentinel_take(pointers,", "    exists = exists & (tl.arange(0, triton.next_power_of_2(SOURCES)) > 0)[:, None, None]\n    words = sentinel_take(pointers,")),
     ),
     *_in(
         "kernels/flash_decode/exchange.py",
