@@ -54,6 +54,16 @@ MDG = {"tokens": 5, "hidden": 72, "experts": 4, "top_k": 2, "width": 24}
 FD = {"batch": 1, "q_heads": 4, "kv_heads": 2, "head_dim": 64, "kv_len": 72, "page_size": 16, "dtype": "fp16"}
 
 
+MC = {"tokens": 9, "hidden": 72, "experts": 6, "top_k": 3}
+MGC = {**MC, "width": 40}
+COMBINE = {
+    "mode": "push", "peer_order": "rotate", "comm_programs": 2, "transfer_tokens": 2, "split": 1, "copy_kib": 1,
+    "num_warps": 4,
+}  # fmt: skip
+ROWS = {**{name: value for name, value in COMBINE.items() if name != "peer_order"}, "mode": "one_shot"}
+GROUPED = {**TILE, "swap_ab": False, "programs_per_unit": 1}
+
+
 @dataclass(frozen=True)
 class Case:
     """A workload's problem on two ranks, and a config."""
@@ -93,6 +103,11 @@ ON_GPU: Mapping[str, tuple[Mapping[str, int], Mapping[str, int]]] = {
     "all_reduce_norm": ({"m": 16, "n": 16}, {"norm_warps": 8}),
     "moe_dispatch": ({"tokens": 16, "hidden": 16}, {"transfer_tokens": 4, "copy_kib": 4}),
     "moe_dispatch_gemm": ({"tokens": 16, "hidden": 16, "width": 8}, {"transfer_tokens": 4, "copy_kib": 4}),
+    "moe_combine": ({"tokens": 16, "hidden": 16, "experts": 4}, {"copy_kib": 4, "comm_programs": 16}),
+    "moe_gemm_combine": (
+        {"tokens": 16, "hidden": 16, "experts": 4, "width": 8},
+        {"copy_kib": 4, "comm_programs": 8, "block_m": 4, "block_n": 4, "block_k": 2},
+    ),
     "flash_decode": ({"q_heads": 8, "kv_heads": 4, "kv_len": 128}, {"block_n": 4, "kv_splits": 8, "num_warps": 2}),
 }
 """By workload: how many times larger the problem's sizes and the config's numbers are on GPUs."""
@@ -127,6 +142,14 @@ def _multiply(**knobs: Any) -> Case:
 
 def _decode(problem: Mapping[str, Any] | None = None, **knobs: Any) -> Case:
     return Case("flash_decode", {**FD, **(problem or {})}, {**DECODE, **knobs})
+
+
+def _combine(config: Mapping[str, Any], **knobs: Any) -> Case:
+    return Case("moe_combine", MC, {**config, **knobs})
+
+
+def _gemm_combine(config: Mapping[str, Any], **knobs: Any) -> Case:
+    return Case("moe_gemm_combine", MGC, {**config, **GROUPED, **knobs})
 
 
 RAGGED = {"m": 68, "n": 84, "k": 70}
@@ -200,6 +223,14 @@ CASES: Mapping[str, Case] = {
     "mdg push": _multiply(),
     "mdg ll": _multiply(protocol="ll"),
     "mdg pull": _multiply(mode="pull", protocol=None),
+    "mc push": _combine(COMBINE),
+    "mc pull": _combine(COMBINE, mode="pull"),
+    "mc one": _combine(ROWS, protocol="signal"),
+    "mc ll": _combine(ROWS, protocol="ll", transfer_tokens=1),
+    "mgc push": _gemm_combine(COMBINE, column_groups=2),
+    "mgc one": _gemm_combine(
+        {name: value for name, value in ROWS.items() if name != "comm_programs"}, protocol="signal"
+    ),
     "fd signal": _decode(),
     "fd ll": _decode(protocol="ll"),
     "fd two shot": _decode(exchange="two_shot"),

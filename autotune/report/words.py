@@ -60,6 +60,16 @@ SENDERS = Phrase(("senders",), lambda n: f"{_counted('program')(n)} per block on
 LAUNCH = Phrase(("launch",), _of({"graph": "launched as a CUDA graph", "eager": "launched one by one"}))
 STREAMS = Phrase(("gemm_streams",), lambda n: f"GEMMs on {_counted('stream')(n)}")
 PROTOCOL = Phrase(("protocol",), _of({"signal": "data, then a signal", "ll": "LL words of data and flag"}))
+COMBINED = (
+    Phrase(("exchange",), _of({"reduce_scatter": "every token's sums", "all_to_all": "the host reads counts"})),
+    PROTOCOL,
+    Phrase(("peer_order",), _of({"rotate": "one peer after the other", "interleaved": "peers in turn"})),
+)
+SUMS = (
+    Phrase(("transfer_tokens",), lambda n: f"{_counted('token')(n)} per signal"),
+    Phrase(("split",), lambda n: f"each block shared by {n} programs" if n != 1 else ""),
+    Phrase(("copy_kib",), lambda n: f"{n} KiB per step"),
+)
 
 DISPATCH = (
     Phrase(("exchange",), _of({"all_gather": "every token to every rank", "all_to_all": "the host reads counts"})),
@@ -138,6 +148,23 @@ PHRASES: dict[str, tuple[Phrase, ...]] = {
         *GEMM,
         Phrase(("swap_ab",), lambda yes: "tiles transposed" if yes else ""),
         Phrase(("programs_per_unit",), lambda n: f"{_counted('program')(n)} per compute unit"),
+    ),
+    "moe_combine": (
+        LAUNCH,
+        *COMBINED,
+        Phrase(("comm_programs",), lambda n: f"{_counted('program')(n)} send{'s' * (n == 1)}"),
+        *SUMS,
+        Phrase(("num_warps",), _counted("warp")),
+    ),
+    "moe_gemm_combine": (
+        LAUNCH,
+        *COMBINED,
+        Phrase(("comm_programs",), lambda n: f"{_counted('program')(n)} send{'s' * (n == 1)}"),
+        Phrase(("column_groups",), lambda n: f"{n} groups of columns, one after the other" if n != 1 else ""),
+        *SUMS,
+        Phrase(("programs_per_unit",), lambda n: f"{_counted('program')(n)} per compute unit"),
+        Phrase(("swap_ab",), lambda swapped: "tiles are computed transposed" if swapped else ""),
+        *GEMM,
     ),
     "flash_decode": (
         LAUNCH,

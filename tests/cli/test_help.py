@@ -23,6 +23,8 @@ WORKLOADS = (
     "flash-decode",
     "moe-dispatch",
     "moe-dispatch-gemm",
+    "moe-combine",
+    "moe-gemm-combine",
 )
 
 COMMANDS: dict[str, tuple[str, ...]] = {
