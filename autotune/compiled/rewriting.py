@@ -13,6 +13,7 @@ from torch.fx import Graph, Node
 from autotune.compiled.decisions import Verdict, hint
 from autotune.compiled.patterns import ATEN, RESHAPES, SPLITS, WAIT, WORKLOADS, Candidate, NoMatch, shape_of
 from autotune.runtime.context import Context
+from autotune.runtime.operators import in_graphs
 from autotune.workloads import workload
 from autotune.workloads.launched import LaunchedWorkload
 
@@ -104,8 +105,7 @@ class _Writer:
         assert isinstance(found, LaunchedWorkload)
         operands = {"a": a, "b": candidate.b, "bias": candidate.bias}
         given = [operands.get(name) for name in found.kernels.operands]
-        target = getattr(torch.ops.iris_autotune, found.name).default
-        return self.add(target, self._context.handle, *given, *self._verdict.options, "")
+        return self.add(in_graphs(found.name), self._context.handle, *given, *self._verdict.options, "")
 
 
 def _reordered(candidate: Candidate) -> bool:

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from torch import nn
     from torch.distributed.device_mesh import DeviceMesh
 
+ADVICE = "pip install 'iris-autotune[transformers]'"
+
 
 @contextmanager
 def tuned(context: Context) -> Iterator[None]:
@@ -43,14 +45,21 @@ def parallelize(model: Any, mesh: DeviceMesh, context: Context) -> Any:
 
     Raises InputError where the model has no such plan.
     """
-    from transformers.distributed.configuration_utils import DistributedConfig
-
-    api = _their_api()
     if not model.tp_plan:
         raise InputError(f"{type(model).__name__} has no tensor-parallel plan (tp_plan)")
-    plan, _, _ = model._resolve_parallel_plans(DistributedConfig(tp_size=mesh.size()))
     with tuned(context):
-        return api.apply_tensor_parallelism(model, mesh, plan)
+        return shared_out(model, mesh)
+
+
+def shared_out(model: Any, mesh: DeviceMesh) -> Any:
+    """The same by the styles that are in transformers' registry now; outside of ``tuned`` these are its own."""
+    api = _their_api()
+    if not hasattr(model, "_resolve_parallel_plans"):  # before 5.18 the plan was read off the model
+        return api.apply_tensor_parallelism(model, mesh)
+    from transformers.distributed.configuration_utils import DistributedConfig
+
+    plan, _, _ = model._resolve_parallel_plans(DistributedConfig(tp_size=mesh.size()))
+    return api.apply_tensor_parallelism(model, mesh, plan)
 
 
 def _layouts(style: Any) -> dict[str, Any]:
@@ -82,7 +91,10 @@ def _their_api() -> Any:
         from transformers.distributed import tensor_parallel
     except ImportError as error:
         raise InputError(
-            f"transformers with transformers.distributed.tensor_parallel is missing ({error}): "
-            "pip install 'iris-autotune[transformers]'"
+            f"transformers with transformers.distributed.tensor_parallel is missing ({error}): {ADVICE}"
         ) from error
+    from transformers import PreTrainedModel, __version__
+
+    if not hasattr(PreTrainedModel, "_resolve_parallel_plans"):
+        raise InputError(f"transformers {__version__} resolves no parallel plans; 5.23 or newer is needed: {ADVICE}")
     return tensor_parallel
