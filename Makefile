@@ -24,7 +24,7 @@ STAMP := .venv/installed
 PYTEST := $(BIN)/pytest -n auto --dist loadfile --no-loadscope-reorder
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 export PYTHONNOUSERSITE := 1
-# Containers often set it; a quarter of the tests' time would go into compiling the same modules in each process.
+# Containers often set it: each worker would rewrite all tests again, and each rank compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
 
 # The stamp holds the place it was made for: a copied or moved checkout would otherwise run the old place's code.
