@@ -23,7 +23,7 @@ from typing import Any
 from latencies import microseconds, speedup
 
 RIVALS = Path(__file__).with_name("rivals.py")
-SUPPLIERS = ("torch", "iris", "paper")
+SUPPLIERS = ("torch", "iris", "paper", "served")
 
 
 def tune(arguments: list[str]) -> list[dict[str, Any]]:
