@@ -385,7 +385,6 @@ MUTANTS: list[Mutant] = [
         ("each part sends the first columns", "md split", ("range(unit % SPLIT * COLUMNS, H, SPLIT * COLUMNS)", "range(0, H, SPLIT * COLUMNS)")),
         ("tokens are not waited for", "md push", ("    return heap.wait_each(counters, wanted, target, status, spin_limit)\n", "    return 0\n")),
         ("one part of a block is waited for", "md split", ("target = (((epoch >> 1) + 1) * signals)", "target = (((epoch >> 1) + 1) * signals - 1)")),
-        ("a block's neighbour is waited for", "mdg push", ("+ token % T // TOKENS\n", "+ (token % T // TOKENS + 1) % blocks\n")),
         ("a peer's tokens are read before they are in place", "md pull", ("late = heap.wait(routings + slot * WORLD + source, target, status, spin_limit)", "late = heap.wait(routings + slot * WORLD + rank, target, status, spin_limit)")),
         ("nobody is told: done", "md pull", ("    heap.signal_each(done + rank, rank, heap_bases, WORLD, 0)\n", "")),
         ("words of the upper half are those of the lower", "md ll", ("high = ((found >> 16) & 0xFFFF)", "high = (found & 0xFFFF)")),

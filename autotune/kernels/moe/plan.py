@@ -77,7 +77,7 @@ def plan_expert(
         own += tl.sum((chosen == first + expert).to(tl.int32), axis=0)
     if expert == 0:
         tl.store(offsets, 0)
-    tl.store(offsets + expert + 1, row + own)
+    tl.store(offsets + expert + 1, tl.minimum(row + own, capacity))  # more only if a token has an expert twice
     end = row + own
     begin = late
     while (row < end) & (begin < WORLD * pairs):

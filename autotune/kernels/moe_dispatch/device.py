@@ -24,7 +24,8 @@ def lay_out(
     for first in range(part * ROWS, end, parts * ROWS):
         row = first + tl.arange(0, ROWS)
         exists = row < end
-        token = tl.load(pairs + row, mask=exists, other=0) // K
+        # Behind a wait that timed out the plan may be anything.
+        token = tl.minimum(tl.maximum(tl.load(pairs + row, mask=exists, other=0) // K, 0), WORLD * T - 1)
         if not LL:
             token += wait_for_tokens(arrivals, token, exists, T, SPLIT, epoch, status, spin_limit, WORLD, TOKENS)
         place = slot.to(tl.int64) * WORLD * T + token

@@ -29,7 +29,8 @@ def multiply_arrived(
     blocks = row_blocks(offsets, EXPERTS, BLOCK_M)
     for tile in range(part, tl.max(blocks, axis=0) * tiles_n, parts):
         expert, row, end, n = expert_tile(tile, blocks, offsets, tiles_n, group_m, BLOCK_M)
-        token = rows_of(pairs, row, end, PER, BLOCK_M).to(tl.int32)
+        # Behind a wait that timed out the plan may be anything.
+        token = tl.minimum(tl.maximum(rows_of(pairs, row, end, PER, BLOCK_M).to(tl.int32), 0), WORLD * T - 1)
         late = wait_for_tokens(arrivals, token, token >= 0, T, SPLIT, epoch, status, spin_limit, WORLD, TOKENS)
         rows = slot.to(tl.int64) * WORLD * T + token + late
         acc = expert_product(
