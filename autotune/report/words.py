@@ -142,6 +142,13 @@ PHRASES: dict[str, tuple[Phrase, ...]] = {
         Phrase(("layout_rows",), lambda n: f"{_counted('row')(n)} laid out at once"),
         Phrase(("num_warps",), _counted("warp")),
     ),
+    "moe_dispatch_gemm": (
+        LAUNCH,
+        *DISPATCH,
+        *GEMM,
+        Phrase(("swap_ab",), lambda yes: "tiles transposed" if yes else ""),
+        Phrase(("programs_per_unit",), lambda n: f"{_counted('program')(n)} per compute unit"),
+    ),
     "moe_combine": (
         LAUNCH,
         *COMBINED,
@@ -158,13 +165,6 @@ PHRASES: dict[str, tuple[Phrase, ...]] = {
         Phrase(("programs_per_unit",), lambda n: f"{_counted('program')(n)} per compute unit"),
         Phrase(("swap_ab",), lambda swapped: "tiles are computed transposed" if swapped else ""),
         *GEMM,
-    ),
-    "moe_dispatch_gemm": (
-        LAUNCH,
-        *DISPATCH,
-        *GEMM,
-        Phrase(("swap_ab",), lambda yes: "tiles transposed" if yes else ""),
-        Phrase(("programs_per_unit",), lambda n: f"{_counted('program')(n)} per compute unit"),
     ),
     "flash_decode": (
         LAUNCH,
