@@ -334,7 +334,7 @@ MUTANTS: list[Mutant] = [
     ),
     *_in(
         "kernels/moe/plan.py",
-        ("one slot", "md push", ("slot = (epoch & 1).to(tl.int32)", "slot = (epoch & 0).to(tl.int32)", 2)),
+        ("one slot of the routing", "md push", ("slot = (epoch & 1).to(tl.int32)", "slot = (epoch & 0).to(tl.int32)", 2)),
         ("the routing is not waited for", "md push", ("        late = heap.wait_each(arrivals + slot * WORLD + ranks, ranks < WORLD, target, status, spin_limit)\n", "")),
         ("the routing of rank 0 alone is waited for", "md push", ("ranks < WORLD, target, status", "ranks < 1, target, status")),
         ("the routing is signalled before it is stored", "md push", (ROUTED_SIGNAL, ""), ("    for begin in range(part * STEP, pairs, parts * STEP):\n", ROUTED_SIGNAL + "    for begin in range(part * STEP, pairs, parts * STEP):\n")),
@@ -346,7 +346,7 @@ MUTANTS: list[Mutant] = [
     ),
     *_in(
         "kernels/moe/tokens.py",
-        ("one slot", "md push", ("slot = (epoch & 1).to(tl.int32)", "slot = (epoch & 0).to(tl.int32)", 3)),
+        ("one slot of tokens", "md push", ("slot = (epoch & 1).to(tl.int32)", "slot = (epoch & 0).to(tl.int32)", 3)),
         ("tokens are signalled before they are stored", "md push", (TOKENS_SIGNAL, ""), ("        for column in range(unit % SPLIT * COLUMNS, H, SPLIT * COLUMNS):\n", TOKENS_SIGNAL + "        for column in range(unit % SPLIT * COLUMNS, H, SPLIT * COLUMNS):\n")),
         ("a token goes to the rank of its first expert alone", "md push", ("    return tl.where(chosen >= 0, chosen // local, WORLD)\n", "    return tl.where((chosen >= 0) & (places == 0), chosen // local, WORLD)\n")),
         ("an expert's rank is the one before", "md pull", ("tl.where(chosen >= 0, chosen // local, WORLD)", "tl.where(chosen >= 0, (chosen + 1) // local, WORLD)")),
