@@ -15,7 +15,11 @@ PUSH = {
     "k_chunks": 1,
 }  # fmt: skip
 STAGED = {name: value for name, value in PUSH.items() if name != "push_site"} | {"mode": "pull_staged"}
-GATHER = {"mode": "own_collective", "comm_programs": 2, "copy_kib": 2, "peer_order": "rotate"}
+GATHER = {
+    "mode": "own_collective", "comm_programs": 2, "copy_kib": 2, "peer_order": "rotate", "protocol": "signal",
+}  # fmt: skip
+COPIES = {"mode": "copy_engine", "transfer_rows": 16, "gemm_streams": 1}
+WORDS = {**GATHER, "peer_order": "fanout", "protocol": "sentinel"}
 SCATTER = {
     **TILE, "mode": "push", "schedule": "tile", "peer_order": "rotate", "signals": "at_once", "split_k": 1,
     "transfer_tiles": 1,
@@ -30,6 +34,7 @@ DECODE = {
     "table_reads": "ahead", "program_order": "heads", "reducer": "trailing", "transfer_heads": 1, "combine_heads": 1,
     "wire": "fp32", "exchange": "one_shot", "combine_site": "same_launch", "protocol": "signal",
 }  # fmt: skip
+COLLECTIVE = {"mode": "own_collective", "exchange": "one_shot", "protocol": "signal", **SUM, "transfer_rows": 16}
 BARE = ("mode", "block_n", "kv_splits", "heads_per_program", "num_warps", "num_stages", "table_reads", "program_order")
 ALL_GATHER = {name: DECODE[name] for name in (*BARE, "reducer", "transfer_heads", "combine_heads", "wire")}
 
@@ -100,7 +105,7 @@ ON_GPU: Mapping[str, tuple[Mapping[str, int], Mapping[str, int]]] = {
         {"m": 32, "n": 64, "k": 32},
         {"block_m": 8, "block_n": 4, "block_k": 2, "num_warps": 2, "transfer_rows": 16, "sum_block": 4, "sum_warps": 2},
     ),
-    "gemm_all_reduce": ({"n": 128, "k": 64}, {"block_n": 2, "block_k": 4}),
+    "gemm_all_reduce": ({"n": 128, "k": 64}, {"block_n": 2, "block_k": 4, "sum_block": 2, "sum_warps": 1}),
     "all_reduce_norm": ({"m": 16, "n": 16}, {"norm_warps": 8}),
     "moe_dispatch": ({"tokens": 16, "hidden": 16}, {"transfer_tokens": 4, "copy_kib": 4}),
     "moe_dispatch_gemm": ({"tokens": 16, "hidden": 16, "width": 8}, {"transfer_tokens": 4, "copy_kib": 4}),
@@ -177,8 +182,10 @@ CASES: Mapping[str, Case] = {
     "ag pull": _gather(PULL),
     "ag pull ragged": _gather(PULL, RAGGED),
     "ag gather": _gather(GATHER),
+    "ag words": _gather(WORDS, {"layout": "k"}),
     "ag gather wide": _gather(GATHER, {"n": 512, "k": 512}),
-    "ag copies": _gather({"mode": "copy_engine", "transfer_rows": 16, "gemm_streams": 1}),
+    "ag copies": _gather({**COPIES, "copies": "pulled", "chunk_sizes": "even"}),
+    "ag pushed copies": _gather({**COPIES, "copies": "pushed", "chunk_sizes": "shrinking"}, {"m": 128}),
     "ag gathered": _gather(PUSH, {"gathered": True}),
     "ag gathered staged": _gather(STAGED, {"gathered": True, "layout": "k"}),
     "ag swiglu": _gather(PUSH, {"epilogue": "swiglu"}),
@@ -210,11 +217,15 @@ CASES: Mapping[str, Case] = {
     "arn one": _norm(),
     "arn two": _norm(mode="two_shot"),
     "arn ll": _norm(protocol="ll", senders=2),
+    "arn sentinel": _norm(protocol="sentinel", senders=2),
     "arn senders": _norm(senders=2),
     "ar one": _reduce(),
     "ar two": _reduce(mode="two_shot"),
     "ar ll": _reduce(protocol="ll"),
     "ar two ll": _reduce(mode="two_shot", protocol="ll"),
+    "ar sentinel": _reduce(protocol="sentinel"),
+    "ar two sentinel": _reduce(mode="two_shot", protocol="sentinel"),
+    "ar gather": Case("gemm_all_reduce", {**AR, "m": 32, "residual": True}, COLLECTIVE),
     "ar separate": _reduce(combine="separate"),
     "ar split": _reduce(split_k=2),
     "md push": _dispatch(),
@@ -239,6 +250,8 @@ CASES: Mapping[str, Case] = {
     "fd kernel": _decode(reducer="kernel", combine_site="next_launch"),
     "fd cap": _decode({"batch": 2, "soft_cap": 3, "ragged": True}),
     "fd cache": _decode({"kv_dtype": "fp8", "kv_scales": "head"}),
+    "fd sentinel": _decode(protocol="sentinel"),
+    "fd heads sentinel": _decode(HEADS, protocol="sentinel", wire="rounded"),
     "fd heads": _decode(HEADS),
     "fd heads ll": _decode(HEADS, protocol="ll"),
     "fd heads gather": Case(

@@ -135,11 +135,6 @@ SHAPES: dict[str, list[dict[str, Any]]] = {
         {"tokens": 129, "hidden": 72, "experts": 8, "top_k": 3},
         {"tokens": 1024, "hidden": 4096, "experts": 64, "top_k": 4, "dtype": "fp32"},
     ],
-    "moe_dispatch_gemm": [
-        {"tokens": 1, "hidden": 7168, "experts": 256, "top_k": 8, "width": 2048},
-        {"tokens": 129, "hidden": 72, "experts": 8, "top_k": 3, "width": 40, "epilogue": "none", "b_order": "kn"},
-        {"tokens": 1024, "hidden": 4096, "experts": 64, "top_k": 4, "width": 512, "dtype": "fp32"},
-    ],
     "moe_combine": [
         {"tokens": 1, "hidden": 7168, "experts": 256, "top_k": 8},
         {"tokens": 129, "hidden": 72, "experts": 8, "top_k": 3},
@@ -149,6 +144,11 @@ SHAPES: dict[str, list[dict[str, Any]]] = {
         {"tokens": 1, "hidden": 7168, "experts": 256, "top_k": 8, "width": 2048},
         {"tokens": 129, "hidden": 72, "experts": 8, "top_k": 3, "width": 40},
         {"tokens": 1024, "hidden": 4096, "experts": 64, "top_k": 4, "width": 1024, "dtype": "fp32"},
+    ],
+    "moe_dispatch_gemm": [
+        {"tokens": 1, "hidden": 7168, "experts": 256, "top_k": 8, "width": 2048},
+        {"tokens": 129, "hidden": 72, "experts": 8, "top_k": 3, "width": 40, "epilogue": "none", "b_order": "kn"},
+        {"tokens": 1024, "hidden": 4096, "experts": 64, "top_k": 4, "width": 512, "dtype": "fp32"},
     ],
     "all_gather": [{"rows": 1, "columns": 7}, {"rows": 1000, "columns": 8191, "dtype": "fp32"}],
     "fused_matmul": [{"m": 8, "n": 16, "k": 16}],
