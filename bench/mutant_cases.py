@@ -66,6 +66,7 @@ COMBINE = {
     "num_warps": 4,
 }  # fmt: skip
 ROWS = {**{name: value for name, value in COMBINE.items() if name != "peer_order"}, "mode": "one_shot"}
+TILE_ROWS = {name: value for name, value in ROWS.items() if name != "comm_programs"}
 GROUPED = {**TILE, "swap_ab": False, "programs_per_unit": 1}
 
 
@@ -153,8 +154,8 @@ def _combine(config: Mapping[str, Any], **knobs: Any) -> Case:
     return Case("moe_combine", MC, {**config, **knobs})
 
 
-def _gemm_combine(config: Mapping[str, Any], **knobs: Any) -> Case:
-    return Case("moe_gemm_combine", MGC, {**config, **GROUPED, **knobs})
+def _gemm_combine(config: Mapping[str, Any], problem: Mapping[str, Any] | None = None, **knobs: Any) -> Case:
+    return Case("moe_gemm_combine", {**MGC, **(problem or {})}, {**config, **GROUPED, **knobs})
 
 
 RAGGED = {"m": 68, "n": 84, "k": 70}
@@ -239,9 +240,9 @@ CASES: Mapping[str, Case] = {
     "mc one": _combine(ROWS, protocol="signal"),
     "mc ll": _combine(ROWS, protocol="ll", transfer_tokens=1),
     "mgc push": _gemm_combine(COMBINE, column_groups=2),
-    "mgc one": _gemm_combine(
-        {name: value for name, value in ROWS.items() if name != "comm_programs"}, protocol="signal"
-    ),
+    "mgc one": _gemm_combine(TILE_ROWS, protocol="signal"),
+    "mgc idle": _gemm_combine(COMBINE, {"top_k": 1}, column_groups=2),
+    "mgc idle one": _gemm_combine(TILE_ROWS, {"top_k": 1}, protocol="signal"),
     "fd signal": _decode(),
     "fd ll": _decode(protocol="ll"),
     "fd two shot": _decode(exchange="two_shot"),

@@ -446,8 +446,8 @@ MUTANTS: list[Mutant] = [
     ),
     *_in(
         "kernels/moe_gemm_combine/device.py",
-        ("a rank without rows says nothing", "mgc push", ("(rows_of_tiles == 0) & (part == 0)", "(rows_of_tiles < 0) & (part == 0)")),
-        ("a rank without rows says nothing", "mgc one", ("(rows_of_tiles == 0) & (part == 0)", "(rows_of_tiles < 0) & (part == 0)")),
+        ("a rank without rows says nothing", "mgc idle", ("(rows_of_tiles == 0) & (part == 0)", "(rows_of_tiles < 0) & (part == 0)")),
+        ("a rank without rows says nothing", "mgc idle one", ("(rows_of_tiles == 0) & (part == 0)", "(rows_of_tiles < 0) & (part == 0)")),
         ("all groups compute the first columns", "mgc push", ("column = (group * wide + n) * BLOCK_N", "column = n * BLOCK_N")),
         ("the last group is not sent", "mgc push", ("for group in range(GROUPS):\n                late", "for group in range(GROUPS - 1):\n                late")),
         ("products are not waited for", "mgc push", ("late = heap.wait(ready + group, epoch.to(tl.int32) + 1, status, spin_limit)", "late = 0"), GPU),
