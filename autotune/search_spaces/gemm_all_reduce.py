@@ -137,7 +137,7 @@ def reduce_constraints() -> tuple[Constraint, ...]:
 
 
 def protocol_dimension(modes: tuple[str, ...], *further: str) -> Dimension:
-    """How finished rows or tiles travel, in the modes in which they do; ``further``: "sentinel", where kernels know it."""
+    """How finished rows or tiles travel, in the modes in which they do; ``further``: "sentinel", where it is known."""
     help = "data, then a signal; or LL: words of data and flag, twice the bytes, one trip instead of two"
     if further:
         help += "; or sentinel: data alone, polled until it is there, one trip"
