@@ -100,7 +100,7 @@ SPACE = Space(
     choices("mode", *LIBRARY, *EXCHANGING, help="communication strategy"),
     choices("launch", "eager", "graph", modes=LIBRARY, help="library calls one by one, or as a CUDA graph"),
     *norm_dimensions(OWN, EXCHANGING),
-    protocol_dimension(EXCHANGING),
+    protocol_dimension(EXCHANGING, "sentinel"),
     constraints=(
         *norm_constraints(EXCHANGING),
         Constraint("size of the inbox", ("mode", "norm_rows", "protocol"), _inbox_fits,

@@ -136,13 +136,12 @@ def reduce_constraints() -> tuple[Constraint, ...]:
     )  # fmt: skip
 
 
-def protocol_dimension(modes: tuple[str, ...]) -> Dimension:
-    """How finished rows or tiles travel, in the modes in which they do."""
-    help = (
-        "data, then a signal; or in one trip: LL, words of data and flag, twice the bytes; or sentinel, data alone, "
-        "polled until it is there"
-    )
-    return choices("protocol", "signal", "ll", "sentinel", modes=modes, help=help)
+def protocol_dimension(modes: tuple[str, ...], *further: str) -> Dimension:
+    """How finished rows or tiles travel, in the modes in which they do; ``further``: "sentinel", where it is known."""
+    help = "data, then a signal; or LL: words of data and flag, twice the bytes, one trip instead of two"
+    if further:
+        help += "; or sentinel: data alone, polled until it is there, one trip"
+    return choices("protocol", "signal", "ll", *further, modes=modes, help=help)
 
 
 SPACE = Space(
@@ -151,7 +150,7 @@ SPACE = Space(
     *reduce_dimensions(),
     choices("exchange", "one_shot", "two_shot", modes=("own_collective",),
             help="each rank sums all parts, or a block's owner does"),
-    protocol_dimension(OWN),
+    protocol_dimension(OWN, "sentinel"),
     numbers("transfer_rows", *TRANSFER_ROWS, modes=("own_collective",),
             help="transfer granularity: rows of C that one GEMM and one all-reduce take"),
     numbers("sum_block", *SUM_BLOCKS, modes=("own_collective",),

@@ -31,7 +31,7 @@ SPACE = Space(
     *reduce_dimensions(),
     choices("exchange", "one_shot", "two_shot", modes=("own_collective",),
             help="each rank sums all parts, or a block's owner does"),
-    protocol_dimension(("own_collective", *FUSED)),
+    protocol_dimension(("own_collective", *FUSED), "sentinel"),
     *norm_dimensions(NORMED, ("own_collective",)),
     constraints=(
         *reduce_constraints(),
