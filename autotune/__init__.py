@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from autotune.kernels.gemm_all_reduce.problem import GemmAllReduce
     from autotune.kernels.gemm_all_reduce_norm.problem import GemmAllReduceNorm
     from autotune.kernels.gemm_reduce_scatter.problem import GemmReduceScatter
+    from autotune.kernels.moe_dispatch.problem import MoeDispatch
     from autotune.runtime import symm_mem
     from autotune.runtime.context import Context
     from autotune.runtime.in_program import tune
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
         gemm_all_reduce,
         gemm_all_reduce_norm,
         gemm_reduce_scatter,
+        moe_dispatch,
     )
     from autotune.runtime.several import side_by_side
     from autotune.sharing.by_size import configs_by_size
@@ -50,6 +52,7 @@ __all__ = [
     "GemmAllReduce",
     "GemmAllReduceNorm",
     "GemmReduceScatter",
+    "MoeDispatch",
     "all_gather_gemm",
     "all_gather_shard",
     "all_reduce_norm",
@@ -64,6 +67,7 @@ __all__ = [
     "gemm_all_reduce_norm",
     "gemm_reduce_scatter",
     "lookup",
+    "moe_dispatch",
     "side_by_side",
     "symm_mem",
     "tune",
@@ -79,6 +83,7 @@ _HOMES = {
     "GemmAllReduce": "autotune.kernels.gemm_all_reduce.problem",
     "GemmAllReduceNorm": "autotune.kernels.gemm_all_reduce_norm.problem",
     "GemmReduceScatter": "autotune.kernels.gemm_reduce_scatter.problem",
+    "MoeDispatch": "autotune.kernels.moe_dispatch.problem",
     "all_gather_gemm": "autotune.runtime.operators",
     "all_gather_shard": "autotune.runtime.operators",
     "all_reduce_norm": "autotune.runtime.operators",
@@ -93,6 +98,7 @@ _HOMES = {
     "gemm_all_reduce_norm": "autotune.runtime.operators",
     "gemm_reduce_scatter": "autotune.runtime.operators",
     "lookup": "autotune.runtime.lookup",
+    "moe_dispatch": "autotune.runtime.operators",
     "side_by_side": "autotune.runtime.several",
     "symm_mem": "autotune.runtime",
     "tune": "autotune.runtime.in_program",

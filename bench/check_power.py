@@ -177,10 +177,11 @@ def in_parallel(work: Sequence[tuple[str, Mutant | None, Case]], jobs: int, seed
             yield {"name": name, **json.loads(place.read_text())}
 
 
-def chosen(only: str, gpu: bool) -> list[tuple[str, Mutant | None, Case]]:
-    """The evaluations to run: every case unbroken, then the mutants that can show here."""
-    mutants = [each for each in MUTANTS if not each.equivalent and (gpu or not each.hardware)]
-    mutants = [each for each in mutants if re.search(only, each.name)]
+def chosen(only: str, gpu: bool, hardware: bool = False) -> list[tuple[str, Mutant | None, Case]]:
+    """The evaluations to run: cases unbroken, then the mutants that show here; with ``hardware``, only here."""
+    here = [each for each in MUTANTS if not each.equivalent]
+    here = [each for each in here if (each.hardware if hardware else gpu or not each.hardware)]
+    mutants = [each for each in here if re.search(only, each.name)]
     cases = dict.fromkeys(each.case for each in mutants)
     work: list[tuple[str, Mutant | None, Case]] = [(f"{case}: {SOUND}", None, CASES[case]) for case in cases]
     work += [(each.name, each, CASES[each.case]) for each in mutants]
@@ -211,7 +212,10 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, help="JSON lines; what is there already is not evaluated again")
     parser.add_argument("--gpu", action="store_true", help="on this machine's GPUs; two ranks take turns on one")
+    parser.add_argument("--hardware", action="store_true", help="with --gpu: those alone that only GPUs can show")
     options = parser.parse_args()
+    if options.hardware and not options.gpu:
+        parser.error("--hardware needs --gpu: under the interpreter these mutants give right results")
     for mutant in MUTANTS:
         applied(mutant)
     if not options.gpu:
@@ -224,7 +228,7 @@ def main() -> None:
     if options.out and options.out.exists():
         rows = [json.loads(line) for line in options.out.read_text().splitlines()]
     known = {row["name"] for row in rows}
-    work = [piece for piece in chosen(options.only, options.gpu) if piece[0] not in known]
+    work = [piece for piece in chosen(options.only, options.gpu, options.hardware) if piece[0] not in known]
     for row in in_parallel(work, 1 if options.gpu else options.jobs, options.seed, options.gpu):
         rows.append(row)
         print(

@@ -48,12 +48,35 @@ AG, RS, AR, FD = "all_gather_gemm", "gemm_reduce_scatter", "gemm_all_reduce", "f
 ARN, GARN = "all_reduce_norm", "gemm_all_reduce_norm"
 HEADS = {"q_heads": 96, "kv_heads": 12, "head_dim": 128, "dtype": "fp16"}
 TOY_GEMM = {"n": 32, "k": 32, "dtype": "fp32"}
+FP8 = {"dtype": "fp8", "scales": "row", "b_order": "nk"}
+FAST = {**FP8, "fast_accum": True}
 
 LIST = (
     Sizes(
         "ag-rows", AG, "rows, bf16",
         {"n": 28672, "k": 8192, "layout": "rows", "dtype": "bf16"}, {"m": (16, 64, 256, 1024, 4096, 8192)}, 30,
         {**TOY_GEMM, "layout": "rows"}, {"m": (8, 16)},
+    ),
+    Sizes(
+        "ag-fp8", AG, "rows, fp8 with row scales",
+        {"n": 28672, "k": 8192, "layout": "rows", **FP8}, {"m": (16, 256, 1024, 4096, 8192)}, 30,
+        {**TOY_GEMM, "layout": "rows", **FP8}, {"m": (8,)},
+    ),
+    Sizes(
+        "ag-fp8-7168", AG, "rows, fp8 with row scales",
+        {"n": 7168, "k": 8192, "layout": "rows", **FP8}, {"m": (4096,)}, 30,
+        {**TOY_GEMM, "layout": "rows", **FP8}, {"m": (4,)},
+    ),
+    Sizes(
+        "ag-fp8-fast", AG, "rows, fp8 with row scales, fast accumulation",
+        {"n": 28672, "k": 8192, "layout": "rows", **FAST}, {"m": (1024, 4096, 8192)}, 30,
+        {**TOY_GEMM, "layout": "rows", **FAST}, {"m": (8,)},
+    ),
+    Sizes(
+        "ag-swiglu", AG, "rows, bf16, SwiGLU",
+        {"n": 28672, "k": 8192, "layout": "rows", "dtype": "bf16", "epilogue": "swiglu"},
+        {"m": (1024, 2048, 4096, 8192)}, 30,
+        {**TOY_GEMM, "layout": "rows", "epilogue": "swiglu"}, {"m": (8,)},
     ),
     Sizes(
         "ag-k", AG, "K, fp16",
@@ -64,6 +87,11 @@ LIST = (
         "rs", RS, "bf16",
         {"n": 8192, "k": 28672, "dtype": "bf16"}, {"m": (512, 2048, 4096, 8192)}, 25,
         TOY_GEMM, {"m": (8,)},
+    ),
+    Sizes(
+        "rs-fp8", RS, "fp8 with row scales",
+        {"n": 8192, "k": 28672, **FP8}, {"m": (512, 2048, 8192)}, 25,
+        {**TOY_GEMM, **FP8}, {"m": (8,)},
     ),
     Sizes(
         "ar-28672", AR, "bf16",

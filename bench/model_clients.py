@@ -172,7 +172,13 @@ class Logits(nn.Module):
         self.layers = model.model.layers
 
     def forward(self, tokens: Tensor) -> Tensor:
-        logits: Tensor = self.model(tokens, use_cache=False).logits
+        """As the model's own forward, but for the mask: that makes none, or one while a stream is captured."""
+        base, positions = self.model.model, torch.arange(tokens.shape[1], device=tokens.device)[None]
+        x = base.embed_tokens(tokens)
+        angles = base.rotary_emb(x, position_ids=positions)
+        for layer in base.layers:
+            x = layer(x, attention_mask=None, position_embeddings=angles, position_ids=positions, use_cache=False)
+        logits: Tensor = self.model.lm_head(base.norm(x))
         return logits
 
 

@@ -39,6 +39,7 @@ AG = {"m": 64, "n": 128, "k": 64, "bias": True}
 RS = {"m": 64, "n": 64, "k": 128, "bias": True}
 AR = {"m": 16, "n": 64, "k": 128, "bias": True}
 ARN = {"m": 7, "n": 264, "eps": 0.5}
+HEADS = {"batch": 2, "result": "heads"}
 FD = {"batch": 1, "q_heads": 4, "kv_heads": 2, "head_dim": 64, "kv_len": 72, "page_size": 16, "dtype": "fp16"}
 
 
@@ -175,5 +176,10 @@ CASES: Mapping[str, Case] = {
     "fd kernel": _decode(reducer="kernel", combine_site="next_launch"),
     "fd cap": _decode({"batch": 2, "soft_cap": 3, "ragged": True}),
     "fd cache": _decode({"kv_dtype": "fp8", "kv_scales": "head"}),
+    "fd heads": _decode(HEADS),
+    "fd heads ll": _decode(HEADS, protocol="ll"),
+    "fd heads gather": Case(
+        "flash_decode", {**FD, **HEADS}, {**ALL_GATHER, "mode": "iris_all_gather", "launch": "eager"}
+    ),
     "fd gather": Case("flash_decode", FD, {**ALL_GATHER, "mode": "iris_all_gather", "launch": "eager"}),
 }

@@ -69,10 +69,12 @@ AR_SIGNAL = """        if PEERS == 1:
         else:
             heap.signal_each(counter, rank, heap_bases, WORLD, 0)
 """
-FD_ANNOUNCE = "    announce_unit(unit, units, arrivals, rank, heap_bases, WORLD, DELIVERY)\n"
+FD_ANNOUNCE = "    announce_unit(unit, units, owner, arrivals, rank, heap_bases, WORLD, OWNED, DELIVERY)\n"
 FD_PUSH = "\n\n@triton.jit\ndef push_unit("
 FD_REDUCE = (
     '    """Merge a unit\'s splits and deliver it. MEMORY, for ``tune taxes`` alone: by way of our own records."""\n'
+    "    first, end = rows_of_unit(unit, heads_of_group, UNITS, BLOCKS, HPP, TRANSFER_HEADS)\n"
+    "    owner, excess = home_of_unit(first, WORLD, OWNED)\n"
 )
 POLLING = "    while (missing > 0) & (spins < spin_limit):\n"
 TIMED_OUT = "    if missing > 0:\n        tl.atomic_xchg(status, 1)\n"
@@ -346,6 +348,13 @@ MUTANTS: list[Mutant] = [
         ("outputs are read before they have come back", "fd two shot", ("        heap.wait(returns + unit, epoch + 1, status, spin_limit)\n", "        pass\n")),
         ("a rank's part is left out", "fd signal", ("rows, valid, WORLD, D, CHUNK)", "rows, valid, WORLD - 1, D, CHUNK)")),
         ("a split is left out", "fd signal", ("valid, splits, D, CHUNK)", "valid, splits - 1, D, CHUNK)")),
+        ("heads of all sequences fall together", "fd heads", ("first - first // (WORLD * OWNED) * OWNED - first % OWNED", "first - first % OWNED")),
+        ("heads go to another owner", "fd heads", ("owner = first // OWNED % WORLD", "owner = (first // OWNED + 1) % WORLD")),
+        ("an owner's heads are not waited for", "fd heads", ("    heap.wait_each(arrivals + unit + sources * units, sources < WORLD, epoch + 1, status, spin_limit)\n", "    pass\n")),
+        ("who keeps no heads combines them", "fd heads ll", ("        here = combiner_of(unit, owner, WORLD, DELIVERY) == rank\n", "        pass\n")),
+        ("an owner is told nothing", "fd heads", ("heap.signal(counter, combiner_of(unit, owner, WORLD, DELIVERY), rank, heap_bases)", "heap.signal(counter, rank, rank, heap_bases)")),
+        ("one slot", "fd heads ll", ("(epoch & 1) * WORLD + rank", "(epoch & 0) * WORLD + rank"), ("slot = epoch & (SLOTS - 1)", "slot = epoch & 0"), SLOT),
+        ("records of all owners fall together", "fd heads gather", ("    if OWNED > 0:\n        mine +=", "    if OWNED < 0:\n        mine +=")),
         ("log-sum-exps are not sent", "fd signal", ("                heap.store(place_lse, sent_lse, rank, peer, heap_bases, mask=valid)\n", "                pass\n")),
     ),
     *_in(
@@ -359,7 +368,7 @@ MUTANTS: list[Mutant] = [
         ("no soft cap", "fd cap", ("if CAP > 0:", "if CAP > 1000:")),
         ("the last split but one reduces", "fd last", ("if before + 1 == target:", "if before + 2 == target:")),
         ("splits are reduced before they are there", "fd signal", ("        heap.wait(arrived + first_unit // UNITS, target, status, spin_limit)\n", "        pass\n"), GPU),
-        ("records are combined before they have come", "fd gather", ("    if WAIT:\n        wait_for_unit(unit", "    if WAIT and WORLD == 1:\n        wait_for_unit(unit")),
+        ("records are combined before they have come", "fd gather", ("    if WAIT:\n        first, _ =", "    if WAIT and WORLD == 1:\n        first, _ =")),
     ),
     *_in(
         "kernels/primitives/softmax.py",

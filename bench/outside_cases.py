@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -16,10 +17,11 @@ Tensor = torch.Tensor
 Way = Callable[[int], Tensor]
 """One call with the operands of this number."""
 
-DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32, "fp8": torch.float8_e4m3fn}
 
-FAR = {"bf16": 1e-2, "fp16": 2e-3, "fp32": 1e-4}
-"""Largest |ours - plain| / |plain| (Frobenius): both accumulate in fp32, and round sums over the ranks to the dtype."""
+FAR = {"bf16": 1e-2, "fp16": 2e-3, "fp32": 1e-4, "fp8": 2e-2}
+"""Largest |ours - plain| / |plain| (Frobenius): both accumulate in fp32, and round sums over the ranks to the dtype.
+Of fp8, with results in bf16, the tensor cores lose some, each in its order."""
 
 MOST_SETS = 16
 LARGE = 1 << 30
@@ -54,6 +56,39 @@ class Collectives:
         else:
             collective(out, given)
 
+    def all_gather_scaled(self, whole: Pair, part: Pair) -> None:
+        """Of fp8 bytes and their scales, in one launch where the library can."""
+        assert whole.scale_a is not None and part.scale_a is not None
+        at_once = part.a.is_cuda and not self._staged
+        with dist._coalescing_manager(device=part.a.device) if at_once else contextlib.nullcontext():
+            self.all_gather(whole.a.view(torch.uint8), part.a.view(torch.uint8))
+            self.all_gather(whole.scale_a, part.scale_a)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A and B, and of fp8 their scales by rows and columns."""
+
+    a: Tensor
+    b: Tensor
+    scale_a: Tensor | None = None
+    scale_b: Tensor | None = None
+
+    @property
+    def scales(self) -> dict[str, Tensor]:
+        """As our operators take them."""
+        return (
+            {} if self.scale_a is None or self.scale_b is None else {"scale_a": self.scale_a, "scale_b": self.scale_b}
+        )
+
+    def product(self, fast: bool = False) -> Tensor:
+        """``fast``: the library's fast accumulation of fp8, where the problem asks for it."""
+        if self.scale_a is None or self.scale_b is None:
+            return self.a @ self.b
+        return torch._scaled_mm(
+            self.a, self.b, scale_a=self.scale_a, scale_b=self.scale_b, out_dtype=torch.bfloat16, use_fast_accum=fast
+        )
+
 
 @dataclass(frozen=True)
 class Case:
@@ -76,8 +111,13 @@ class Operands:
         self._generator = torch.Generator(device).manual_seed(seed)
 
     def normal(self, *shape: int, scale: float = 1.0) -> Tensor:
-        drawn = torch.empty(shape, dtype=self.dtype, device=self.device)
-        return drawn.normal_(0.0, scale, generator=self._generator)
+        drawn = torch.empty(shape, dtype=torch.bfloat16 if self.dtype.itemsize == 1 else self.dtype, device=self.device)
+        return drawn.normal_(0.0, scale, generator=self._generator).to(self.dtype)
+
+    def scales(self, *shape: int, scale: float = 1.0) -> Tensor:
+        """About ``scale``, in fp32, all different."""
+        drawn = torch.empty(shape, dtype=torch.float32, device=self.device)
+        return drawn.uniform_(0.75 * scale, 1.25 * scale, generator=self._generator)
 
     def sets(self, elements: int) -> int:
         """Sets of ``elements`` that are four times as large as the L2; at least two, one where they are large."""
@@ -99,10 +139,16 @@ def make(problem: Any, context: autotune.Context, collectives: Collectives) -> C
     return kinds[problem.workload](problem, context, collectives, operands)
 
 
-def pairs(operands: Operands, a: tuple[int, int], b: tuple[int, int]) -> list[tuple[Tensor, Tensor]]:
-    """Sets of A and B; C is of order 1."""
+def pairs(operands: Operands, a: tuple[int, int], b: tuple[int, int]) -> list[Pair]:
+    """Sets of A and B; C is of order 1. B of fp8 is stored transposed."""
     count = operands.sets(math.prod(a) + math.prod(b))
-    return [(operands.normal(*a), operands.normal(*b, scale=b[0] ** -0.5)) for _ in range(count)]
+    if operands.dtype.itemsize > 1:
+        return [Pair(operands.normal(*a), operands.normal(*b, scale=b[0] ** -0.5)) for _ in range(count)]
+    return [
+        Pair(operands.normal(*a), operands.normal(*b[::-1]).t(), operands.scales(a[0], 1),
+             operands.scales(1, b[1], scale=b[0] ** -0.5))
+        for _ in range(count)
+    ]  # fmt: skip
 
 
 def all_gather_gemm(problem: Any, context: autotune.Context, collectives: Collectives, operands: Operands) -> Case:
@@ -110,31 +156,60 @@ def all_gather_gemm(problem: Any, context: autotune.Context, collectives: Collec
     shard = (problem.m // world, problem.k) if rows else (problem.m, problem.k // world)
     drawn = pairs(operands, shard, (problem.k, problem.n // world))
     gathered = torch.empty(problem.m * problem.k, dtype=operands.dtype, device=operands.device)
+    gathered_scales = torch.empty((problem.m, 1), dtype=torch.float32, device=operands.device)
 
     def by_rows(number: int) -> Tensor:
-        a, b = drawn[number % len(drawn)]
-        whole = gathered.view(problem.m, problem.k)
-        collectives.all_gather(whole, a)
-        return whole @ b
+        pair = drawn[number % len(drawn)]
+        whole = Pair(
+            gathered.view(problem.m, problem.k), pair.b, gathered_scales if pair.scales else None, pair.scale_b
+        )
+        if pair.scales:
+            collectives.all_gather_scaled(whole, pair)
+        else:
+            collectives.all_gather(whole.a, pair.a)
+        return whole.product(problem.fast_accum)
 
     def transposed(number: int) -> Tensor:
-        a, b = drawn[number % len(drawn)]
+        pair = drawn[number % len(drawn)]
         whole = gathered.view(problem.k, problem.m)
-        collectives.all_gather(whole, a.t().contiguous())
-        return whole.t() @ b
+        collectives.all_gather(whole, pair.a.t().contiguous())
+        return whole.t() @ pair.b
 
     def put_together(number: int) -> Tensor:
-        a, b = drawn[number % len(drawn)]
+        pair = drawn[number % len(drawn)]
         parts = gathered.view(world, *shard)
-        collectives.all_gather(parts.view(world * shard[0], shard[1]), a)
-        return parts.transpose(0, 1).reshape(problem.m, problem.k) @ b
+        collectives.all_gather(parts.view(world * shard[0], shard[1]), pair.a)
+        return parts.transpose(0, 1).reshape(problem.m, problem.k) @ pair.b
 
-    def ours(number: int) -> Tensor:
-        a, b = drawn[number % len(drawn)]
-        return autotune.all_gather_gemm(context, a, b, layout=problem.layout)
+    def tuned(number: int, **options: Any) -> Tensor:
+        pair = drawn[number % len(drawn)]
+        return autotune.all_gather_gemm(
+            context, pair.a, pair.b, layout=problem.layout, fast_accum=problem.fast_accum, **pair.scales, **options
+        )
 
     plain: dict[str, Way] = {"plain": by_rows} if rows else {"transposed": transposed, "put together": put_together}
-    return Case(problem, len(drawn), plain, ours)
+    if problem.epilogue == "none":
+        return Case(problem, len(drawn), plain, tuned)
+    return Case(problem, len(drawn), activated(plain, tuned, operands.device),
+                lambda number: tuned(number, epilogue=problem.epilogue))  # fmt: skip
+
+
+def swiglu(product: Tensor) -> Tensor:
+    """Of gate and up in halves."""
+    gate, up = product.chunk(2, dim=1)
+    return torch.nn.functional.silu(gate) * up
+
+
+def activated(plain: dict[str, Way], tuned: Way, device: torch.device) -> dict[str, Way]:
+    """Plain torch's ways with SwiGLU behind them, eager and compiled; and our GEMM, tuned without it, with a compiled
+    one: the least that having it in the kernel has to gain on.
+    """
+    found: dict[str, Way] = {name: lambda number, way=way: swiglu(way(number)) for name, way in plain.items()}
+    if device.type == "cuda":
+        compiled = torch.compile(swiglu)
+        found |= {f"{name}, compiled": lambda number, way=way: compiled(way(number)) for name, way in plain.items()}
+        found["tuned, then compiled"] = lambda number: compiled(tuned(number))
+    return found
 
 
 def gemm_reduce_scatter(problem: Any, context: autotune.Context, collectives: Collectives, operands: Operands) -> Case:
@@ -142,15 +217,14 @@ def gemm_reduce_scatter(problem: Any, context: autotune.Context, collectives: Co
     drawn = pairs(operands, (problem.m, problem.k // world), (problem.k // world, problem.n))
 
     def plain(number: int) -> Tensor:
-        a, b = drawn[number % len(drawn)]
-        c = a @ b
+        c = drawn[number % len(drawn)].product(problem.fast_accum)
         mine = c.new_empty(problem.m // world, problem.n)
         collectives.reduce_scatter(mine, c)
         return mine
 
     def ours(number: int) -> Tensor:
-        a, b = drawn[number % len(drawn)]
-        return autotune.gemm_reduce_scatter(context, a, b)
+        pair = drawn[number % len(drawn)]
+        return autotune.gemm_reduce_scatter(context, pair.a, pair.b, fast_accum=problem.fast_accum, **pair.scales)
 
     return Case(problem, len(drawn), {"plain": plain}, ours)
 
@@ -160,14 +234,13 @@ def gemm_all_reduce(problem: Any, context: autotune.Context, collectives: Collec
     drawn = pairs(operands, (problem.m, problem.k // world), (problem.k // world, problem.n))
 
     def plain(number: int) -> Tensor:
-        a, b = drawn[number % len(drawn)]
-        c = a @ b
+        c = drawn[number % len(drawn)].product(problem.fast_accum)
         collectives.all_reduce(c)
         return c
 
     def ours(number: int) -> Tensor:
-        a, b = drawn[number % len(drawn)]
-        return autotune.gemm_all_reduce(context, a, b)
+        pair = drawn[number % len(drawn)]
+        return autotune.gemm_all_reduce(context, pair.a, pair.b, fast_accum=problem.fast_accum, **pair.scales)
 
     return Case(problem, len(drawn), {"plain": plain}, ours)
 
@@ -221,16 +294,15 @@ def gemm_all_reduce_norm(problem: Any, context: autotune.Context, collectives: C
 
     def by(function: SumAndNorm) -> Way:
         def way(number: int) -> Tensor:
-            a, b = drawn[number % len(drawn)]
-            c = a @ b
+            c = drawn[number % len(drawn)].product()
             collectives.all_reduce(c)
             return function(c, residual, weight, problem.eps)[0]
 
         return way
 
     def ours(number: int) -> Tensor:
-        a, b = drawn[number % len(drawn)]
-        return autotune.gemm_all_reduce_norm(context, a, b, residual, weight, eps=problem.eps)[0]
+        pair = drawn[number % len(drawn)]
+        return autotune.gemm_all_reduce_norm(context, pair.a, pair.b, residual, weight, eps=problem.eps)[0]
 
     return Case(problem, len(drawn), {name: by(each) for name, each in norms(operands.device).items()}, ours)
 

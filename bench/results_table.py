@@ -58,7 +58,12 @@ class Table(ABC):
 
 
 def options(fields: dict[str, Any]) -> list[str]:
-    return [f"--{name.replace('_', '-')}={value}" for name, value in fields.items()]
+    """A problem's fields as words of ``tune``."""
+    words = {name.replace("_", "-"): value for name, value in fields.items()}
+    return [
+        (f"--{name}" if value else f"--no-{name}") if isinstance(value, bool) else f"--{name}={value}"
+        for name, value in words.items()
+    ]
 
 
 def listed(values: Sequence[int]) -> str:

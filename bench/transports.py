@@ -98,6 +98,7 @@ class Pair:
         """Median µs on the slower rank."""
         took = []
         for _ in range(1 if self.toy else REPEATS + UNCOUNTED):
+            self.heap.barrier()  # what the peer still adds is of the time before
             before()
             self.heap.barrier()
             if self.toy:

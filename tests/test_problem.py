@@ -192,6 +192,7 @@ def decode(**fields: Any) -> FlashDecode:
         ({"kv_heads": 7}, "kv_heads=7 must divide q_heads=96"),
         ({"page_size": 0}, "page_size=0: must be an integer from 1"),
         ({"soft_cap": -1}, "soft_cap=-1: must be an integer from 0"),
+        ({"result": "heads", "q_heads": 12}, "q_heads=12 is sharded over world_size=8"),
     ],
 )
 def test_a_cache_that_cannot_be_attended_to(fields: dict[str, Any], said: str) -> None:
@@ -208,3 +209,11 @@ def test_sizes_of_a_decoding_step() -> None:
     assert problem.bytes_read == 2 * (4 * 8192 * 12 * 128 * 2), "keys and values"
     assert problem.bytes_moved == 7 * 384 * 129 * 4, "values and an LSE from each of seven peers"
     assert decode(world_size=1).bytes_moved == 0
+
+
+def test_heads_that_their_owner_keeps_are_a_problem_of_their_own() -> None:
+    kept = decode(result="heads")
+    assert (kept.owned_heads, kept.result_shape, kept.result_rows) == (12, (4, 12, 128), 48)
+    assert kept.bytes_moved * 8 == decode().bytes_moved
+    assert "result" not in decode().to_json() and '"result":"heads"' in kept.to_json()
+    assert decode(world_size=1, result="heads") == decode(world_size=1), "a rank alone owns every head"

@@ -13,6 +13,7 @@ from torch.fx import Graph, Node
 from autotune.compiled.decisions import Verdict, hint
 from autotune.compiled.patterns import ATEN, RESHAPES, SPLITS, WAIT, WORKLOADS, Candidate, NoMatch, shape_of
 from autotune.runtime.context import Context
+from autotune.runtime.operators import in_graphs
 from autotune.workloads import workload
 from autotune.workloads.launched import LaunchedWorkload
 
@@ -108,8 +109,8 @@ class _Writer:
         residual = None if candidate.residual is None else self.matrix(candidate.residual)
         operands = {"a": a, "b": candidate.b, "bias": candidate.bias, "residual": residual}
         given = [operands.get(name) for name in found.kernels.operands]
-        target = getattr(torch.ops.iris_autotune, found.name + "_gathered" * candidate.returns_a).default
-        return self.add(target, self._context.handle, *given, *self._verdict.options, "")
+        name = found.name + "_gathered" * candidate.returns_a
+        return self.add(in_graphs(name), self._context.handle, *given, *self._verdict.options, "")
 
 
 def _reordered(candidate: Candidate) -> bool:

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from torch import nn
     from torch.distributed.device_mesh import DeviceMesh
 
+ADVICE = "pip install 'iris-autotune[transformers]'"
+
 
 @contextmanager
 def tuned(context: Context) -> Iterator[None]:
@@ -89,7 +91,6 @@ def _their_api() -> Any:
         from transformers.distributed import tensor_parallel
     except ImportError as error:
         raise InputError(
-            f"transformers with transformers.distributed.tensor_parallel is missing ({error}): "
-            "pip install 'iris-autotune[transformers]'"
+            f"transformers with transformers.distributed.tensor_parallel is missing ({error}): {ADVICE}"
         ) from error
     return tensor_parallel

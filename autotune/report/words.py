@@ -117,6 +117,17 @@ PHRASES: dict[str, tuple[Phrase, ...]] = {
         *NORM,
         SENDERS,
     ),
+    "moe_dispatch": (
+        LAUNCH,
+        Phrase(("exchange",), _of({"all_gather": "every token to every rank", "all_to_all": "the host reads counts"})),
+        PROTOCOL,
+        Phrase(("comm_programs",), lambda n: f"{_counted('program')(n)} move{'s' * (n == 1)} tokens"),
+        Phrase(("transfer_tokens",), lambda n: f"{_counted('token')(n)} per signal"),
+        Phrase(("split",), lambda n: f"each block shared by {n} programs" if n != 1 else ""),
+        Phrase(("copy_kib",), lambda n: f"{n} KiB per step"),
+        Phrase(("layout_rows",), lambda n: f"{_counted('row')(n)} laid out at once"),
+        Phrase(("num_warps",), _counted("warp")),
+    ),
     "flash_decode": (
         LAUNCH,
         Phrase(("kv_splits",), lambda n: f"{_counted('KV split')(n)}"),

@@ -88,8 +88,8 @@ class Operator:
                 LIBRARY.impl(name, functools.partial(self._autocast, device.lower()), f"Autocast{device}")
         torch.library.register_fake(f"iris_autotune::{name}", self._fake, lib=LIBRARY)
         torch.library.register_fake(f"iris_autotune::{name}.out", _returns_nothing, lib=LIBRARY)
-        packet = getattr(torch.ops.iris_autotune, name)
-        self._op, self._op_out = packet.default, packet.out
+        packet: torch._ops.OpOverloadPacket = getattr(torch.ops.iris_autotune, name)
+        self.in_graphs, self._op_out = packet.default, packet.out
         self._names = tuple(workload.kernels.operands)
         self._tensors = len(self._names)
         fields = {field.name: field.default for field in dataclasses.fields(workload.problem_type)}
@@ -121,7 +121,7 @@ class Operator:
     def dispatched(self, handle: int, *operands: torch.Tensor, **options: Any) -> torch.Tensor:
         """A call by torch's dispatcher, as a graph makes it; operands and options that are not given have defaults."""
         missing = (None,) * (self._tensors - len(operands))
-        made: torch.Tensor = self._op(handle, *operands, *missing, *{**self._defaults, **options}.values(), "")
+        made: torch.Tensor = self.in_graphs(handle, *operands, *missing, *{**self._defaults, **options}.values(), "")
         return made
 
     def _enqueue(
@@ -203,7 +203,7 @@ class Operator:
 
     def _by_torch(self, context: Context, operands: Operands, options: tuple[Any, ...], text: str) -> Results:
         """A call that autocast, autograd or a compiler sees."""
-        made = self._op(context.handle, *operands, *options, text)
+        made = self.in_graphs(context.handle, *operands, *options, text)
         return made if isinstance(made, tuple) else (made,)
 
     def differentiable(self, operands: Operands, options: tuple[Any, ...], outs: object) -> bool:
@@ -248,12 +248,12 @@ class Operator:
         assert self._backward is not None
         operands = self._backward.autocast(arguments[: self._tensors], device)
         with torch._C._ExcludeDispatchKeyGuard(AUTOCAST):
-            return self._op(handle, *operands, *arguments[self._tensors :])
+            return self.in_graphs(handle, *operands, *arguments[self._tensors :])
 
     def _below_autograd(self, *arguments: Any) -> Any:
         demand_no_gradient(arguments[1 : 1 + self._tensors])
         with torch._C._AutoDispatchBelowAutograd():
-            return self._op(*arguments)
+            return self.in_graphs(*arguments)
 
     def _below_autograd_into(self, *arguments: Any, **outs: torch.Tensor) -> None:
         demand_no_gradient((*arguments[1 : 1 + self._tensors], *outs.values()))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, Unpack, overload
+from typing import Any, Literal, NamedTuple, Unpack, overload
 
 import torch
 
@@ -26,7 +26,7 @@ from autotune.runtime.folding import (
     multiplied,
     scattered,
 )
-from autotune.runtime.operator import Operator
+from autotune.runtime.operator import OPERATORS, Operator
 from autotune.runtime.ragged import gather_ragged, is_ragged
 from autotune.runtime.several import GatherOptions, whole_of
 from autotune.workloads.built_in import all_gather_gemm as gathering
@@ -35,6 +35,7 @@ from autotune.workloads.built_in import flash_decode as decoding
 from autotune.workloads.built_in import gemm_all_reduce as reducing
 from autotune.workloads.built_in import gemm_all_reduce_norm as reducing_norming
 from autotune.workloads.built_in import gemm_reduce_scatter as scattering
+from autotune.workloads.built_in import moe_dispatch as dispatching
 
 _ALL_GATHER_GEMM = Operator(gathering.WORKLOAD, gradients.OfAllGatherGemm())
 _GATHERING = Operator(gathering.RETURNING_A, name="all_gather_gemm_gathered")
@@ -44,6 +45,13 @@ _GEMM_ALL_REDUCE = Operator(reducing.WORKLOAD, gradients.OfGemmAllReduce())
 _ALL_REDUCE_NORM = Operator(norming.WORKLOAD)
 _GEMM_ALL_REDUCE_NORM = Operator(reducing_norming.WORKLOAD)
 _FLASH_DECODE = Operator(decoding.WORKLOAD)
+_MOE_DISPATCH = Operator(dispatching.WORKLOAD)
+
+
+def in_graphs(name: str) -> torch._ops.OpOverload:
+    """What a compiled graph calls for an operator, by its name: its workload's, or ``all_gather_gemm_gathered``."""
+    return OPERATORS[name].in_graphs
+
 
 _WORDS: dict[torch.dtype | None, str] = {None: "auto", **{dtype: name for name, dtype in TORCH_DTYPES.items()}}
 
@@ -308,7 +316,7 @@ def gemm_all_reduce_norm(
 def flash_decode(
     context: Context, q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, block_table: torch.Tensor,
     lengths: torch.Tensor, *, k_scale: torch.Tensor | None = None, v_scale: torch.Tensor | None = None,
-    soft_cap: int = 0, ragged: bool = False, out: torch.Tensor | None = None,
+    soft_cap: int = 0, ragged: bool = False, result: str = "replicated", out: torch.Tensor | None = None,
     config: Config | None = None,
 ) -> torch.Tensor:  # fmt: skip
     """softmax(q K^T / sqrt(head_dim)) V over the tokens of all ranks, by the tuned config, on the current stream.
@@ -320,10 +328,48 @@ def flash_decode(
     most as many as a row of the table has room for, which nobody checks. ``soft_cap`` bounds the logits, 0 does not.
     ``ragged`` asks for what was tuned with different lengths; the result does not depend on it.
     Returns [batch, q_heads, head_dim] on every rank, ``out`` where one is given; zeros for a sequence without tokens.
+    With ``result`` ``heads`` rank r gets the r-th equal share of the query heads alone, [batch, q_heads / world_size,
+    head_dim], as decode context parallelism wants it: another problem, with a fraction of the exchange.
 
     Raises InvalidProblem where shapes, strides or types do not fit, HeapExhausted where the context's heap is too
     small, and on the first call of a problem what ``lookup`` raises.
     """
     return _FLASH_DECODE(
-        context, (q, k_cache, v_cache, block_table, lengths, k_scale, v_scale), (soft_cap, ragged), out, config
-    )
+        context, (q, k_cache, v_cache, block_table, lengths, k_scale, v_scale), (soft_cap, ragged, result), out,
+        config,
+    )  # fmt: skip
+
+
+class Dispatched(NamedTuple):
+    """Tokens at the rank of their experts, by expert, and their plan (docs/kernels/moe.md). From row offsets[-1] on all
+    is undefined.
+    """
+
+    rows: torch.Tensor
+    """[capacity, hidden]."""
+    offsets: torch.Tensor
+    """int32 [local experts + 1]: local expert e has rows offsets[e] to offsets[e + 1] - 1."""
+    pairs: torch.Tensor
+    """int32 [capacity]: (source rank * tokens + token) * top_k + place among the token's ids, for each row."""
+    gates: torch.Tensor
+    """fp32 [capacity]: each row's gate."""
+
+
+def moe_dispatch(
+    context: Context, x: torch.Tensor, ids: torch.Tensor, gates: torch.Tensor,
+    *, experts: int, routing: str = "uniform", exponent: float = 0.0,
+    out: tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor] | None = None, config: Config | None = None,
+) -> Dispatched:  # fmt: skip
+    """Every token to the ranks of its experts, laid out there by expert, by the tuned config, on the current stream.
+
+    Collective. ``x`` [tokens, hidden] is contiguous and bf16, fp16 or fp32, with as many rows on every rank; ``ids``
+    int32 and ``gates`` fp32 are [tokens, top_k]. An id is a number below ``experts``, of which rank r holds as many as
+    every rank, in order; -1, like any other number, is none. A token of such ids alone does not exist. The ids of a
+    token differ. The host reads nothing. ``routing`` and ``exponent`` name the problem whose tuned config is taken: how
+    popular the experts are expected to be. They change no result. ``out`` is what is returned, as a tuple.
+
+    Raises InvalidProblem where shapes, strides or types do not fit, HeapExhausted where the context's heap is too
+    small, and on the first call of a problem what ``lookup`` raises.
+    """
+    options = experts, routing, exponent
+    return Dispatched(*_MOE_DISPATCH.all_of(context, (x, ids, gates), options, out, config))

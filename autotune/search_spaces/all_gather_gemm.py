@@ -8,6 +8,7 @@ from autotune.machine import Machine
 from autotune.search_spaces import Constraint, Setting, Space, choices, flags, numbers, renamed
 from autotune.search_spaces.gemm import (
     default_tile,
+    fp8_tiles,
     gemm_constraints,
     gemm_dimensions,
     round_up,
@@ -214,11 +215,14 @@ def first_configs(problem: AllGatherGemm, machine: Machine) -> list[Config]:
     tile = {d.name: default[d.name] for d in SPACE.dimensions_of("pull") if d.name != "mode"}
     staged = {d.name: default[d.name] for d in SPACE.dimensions_of("pull_staged") if d.name != "mode"}
     persistent = {"schedule": "persistent", "comm_programs": 1 if machine.is_interpreter else 12, "head_start": 2}
+    tiles = fp8_tiles(problem, machine)
     gathering = {name: default[name] for name in ("copy_kib", "peer_order")}
     rows = problem.shard[0]
     unit = max((v for v in SPACE.dimensions["transfer_rows"].values if int(v) <= rows), default=16)
     found = [
         default,
+        *(default.replace(**each) for each in tiles),
+        *(default.replace(**{**each, **persistent, "schedule": "flattened"}) for each in tiles),
         *_streaming(default, machine),
         *(default.replace(k_chunks=chunks) for chunks in (4, 8)),
         default.replace(**persistent),
@@ -239,10 +243,12 @@ def _streaming(default: Config, machine: Machine) -> list[Config]:
         block_n=64, block_k=512, split_k=16, preload_b=True, num_stages=1, num_warps=8, loads="pointer",
         comm_programs=min(8, machine.compute_units // 4), copy_kib=2,
     )  # fmt: skip
+    # What is loaded before takes a stage of its own: on sm_90 a fifth one of 48 KiB does not fit with 128 rows.
+    stages = 4 if int(default["block_m"]) < 128 else 3
     return [
         deep,
         deep.replace(block_k=256, comm_programs=4),
-        deep.replace(block_k=128, split_k=8, num_stages=4, num_warps=4),
+        deep.replace(block_k=128, split_k=8, num_stages=stages, num_warps=4),
         deep.replace(block_n=32, num_warps=4),
         deep.replace(block_n=128, block_k=128, split_k=4, num_stages=4),
     ]

@@ -41,6 +41,24 @@ def _transfer_in_program(s: Setting, transfer_heads: int, heads_per_program: int
     return transfer_heads <= heads_per_program
 
 
+def _have_one_owner(problem: FlashDecode, heads: int) -> bool:
+    """True if no rank's share of the heads begins within a block of ``heads`` heads of a group."""
+    shares = range(0, problem.q_heads, problem.owned_heads or problem.q_heads)
+    return all(first % problem.group % heads == 0 for first in shares)
+
+
+def _transfer_has_one_owner(s: Setting, transfer_heads: int) -> bool:
+    return _have_one_owner(s.problem, transfer_heads)
+
+
+def _tile_has_one_owner(s: Setting, combine_heads: int) -> bool:
+    return _have_one_owner(s.problem, combine_heads)
+
+
+def _owners_keep(s: Setting, exchange: str) -> bool:
+    return exchange != "two_shot" or not s.problem.owned_heads
+
+
 def _tile_in_program(s: Setting, combine_heads: int, heads_per_program: int) -> bool:
     return combine_heads <= heads_per_program
 
@@ -152,6 +170,12 @@ SPACE = Space(
                    "a tile has no more heads than one transfer", modes=OWN_EXCHANGE),
         Constraint("transfer within the program", ("transfer_heads", "heads_per_program"), _transfer_in_program,
                    "a transfer has no more heads than one program", modes=OWN_EXCHANGE),
+        Constraint("one owner", ("transfer_heads",), _transfer_has_one_owner,
+                   "result=heads: the heads of one transfer belong to one rank", modes=OWN_EXCHANGE),
+        Constraint("one owner of a tile", ("combine_heads",), _tile_has_one_owner,
+                   "result=heads: the heads of one tile belong to one rank", modes=("bsp",)),
+        Constraint("owners keep", ("exchange",), _owners_keep,
+                   "result=heads: who combines a head keeps it; there is nothing to send back"),
         Constraint("tile within the program", ("combine_heads", "heads_per_program"), _tile_in_program,
                    "a tile has no more heads than one program", modes=("bsp",)),
         Constraint("registers of a merge", ("combine_heads", "num_warps"), _merge_fits,
@@ -219,9 +243,11 @@ def _groups(problem: FlashDecode, heads: int) -> int:
 
 
 def _few_transfers(problem: FlashDecode, machine: Machine, heads: int) -> int:
-    """The fewest heads per transfer that leave at most two trailing programs for each compute unit."""
+    """The fewest heads per transfer that leave at most two trailing programs for each compute unit, of one owner."""
     transfer_heads = 1
     while transfer_heads < heads and _groups(problem, heads) * heads > 2 * machine.compute_units * transfer_heads:
+        if not _have_one_owner(problem, 2 * transfer_heads):
+            break
         transfer_heads *= 2
     return transfer_heads
 

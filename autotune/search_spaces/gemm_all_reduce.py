@@ -9,6 +9,7 @@ from autotune.search_spaces import Constraint, Setting, Space, choices, numbers,
 from autotune.search_spaces.dimension import Dimension
 from autotune.search_spaces.gemm import (
     default_tile,
+    fp8_tiles,
     gemm_constraints,
     gemm_dimensions,
     round_up,
@@ -140,7 +141,8 @@ def first_configs(problem: GemmAllReduce, machine: Machine) -> list[Config]:
     """The default, then each mode as one would write it down, as it is and with its words and splits changed."""
     found = [default_config(problem, machine)]
     for base in filter(None, (untuned(mode, problem, machine) for mode in KERNELS)):
-        found += [base, base.replace(combine="separate"), base.replace(split_k=2), base.replace(split_k=4)]
+        found += [base, *(base.replace(**each) for each in fp8_tiles(problem, machine))]
+        found += [base.replace(combine="separate"), base.replace(split_k=2), base.replace(split_k=4)]
         if "protocol" in base:
             found += [base.replace(protocol="ll"), base.replace(protocol="ll", split_k=2)]
     return [config for config in dict.fromkeys(found) if SPACE.violation(config, problem, machine) is None]

@@ -8,6 +8,7 @@ from autotune.machine import Machine
 from autotune.search_spaces import Constraint, Setting, Space, choices, numbers, renamed
 from autotune.search_spaces.gemm import (
     default_tile,
+    fp8_tiles,
     gemm_constraints,
     gemm_dimensions,
     round_up,
@@ -135,6 +136,7 @@ def first_configs(problem: GemmReduceScatter, machine: Machine) -> list[Config]:
     default = default_config(problem, machine)
     found = [
         default,
+        *(default.replace(**each) for each in fp8_tiles(problem, machine)),
         default.replace(schedule="persistent", signals="next_turn"),
         default.replace(schedule="flattened", transfer_tiles=2),
         default.replace(peer_order="interleaved"),

@@ -17,6 +17,7 @@ import outside
 import pytest
 from fakes import LAPTOP, Bench, FakeScreen, latency_of
 from latencies import time_in
+from listed import LIST
 from outside_clock import Ratio
 from scripts import run_script
 
@@ -156,13 +157,16 @@ def test_a_run_sets_what_it_sees_beside_the_claim(tmp_path: Path, monkeypatch: p
     assert "2 rows, 2 flagged" in done.stdout and done.stdout.count("| rs | m=8 ") == 2
 
 
+NAMES = ("ag-rows", "ag-k", "ag-fp8", "ag-swiglu", "rs-fp8", "ar-8192", "arn", "garn-8192", "fd")
+
+
 def test_all_workloads_run_and_nobody_exits_without_strict(tmp_path: Path) -> None:
-    words = [word for name in ("ag-rows/m=8", "ag-k", "ar-8192", "arn", "garn-8192", "fd") for word in ("--only", name)]
+    words = [word for name in NAMES for word in ("--only", name.replace("ag-rows", "ag-rows/m=8"))]
     done = run_script(str(FILES[0]), "--toy", *words, "--regimes", "pipelined", "--db", str(tmp_path / "none.db"),
                       "--json", str(tmp_path / "rows.json"), ranks=2)  # fmt: skip
     assert done.returncode == 0, done.stderr
     rows = rows_of(tmp_path / "rows.json")
-    assert [row["table"] for row in rows] == ["ag-rows", "ag-k", "ar-8192", "arn", "garn-8192", "fd"]
+    assert [row["table"] for row in rows] == list(NAMES)
     assert all(row["source"] == "default" and "not tuned (default)" in row["flags"] for row in rows)
 
 
@@ -196,15 +200,5 @@ def test_two_ranks_on_gpus_go_through_all_regimes(tmp_path: Path) -> None:
     done = run_on_gpus("--toy", "--db", str(tmp_path / "none.db"), "--json", str(tmp_path / "rows.json"))
     assert done.returncode == 0, done.stderr
     rows = rows_of(tmp_path / "rows.json")
-    assert {row["table"] for row in rows} == {
-        "ag-rows",
-        "ag-k",
-        "rs",
-        "ar-28672",
-        "ar-8192",
-        "arn",
-        "garn-28672",
-        "garn-8192",
-        "fd",
-    }
+    assert {row["table"] for row in rows} == {each.name for each in LIST}
     assert {row["regime"] for row in rows} == set(outside.REGIMES)

@@ -261,7 +261,7 @@ def test_no_step_begins_that_would_end_too_late(tmp_path: Path) -> None:
 def test_the_list_is_selected_from_by_name_and_field() -> None:
     assert [problem["m"] for _, problem in selected(["rs"], 4)] == [512, 2048, 4096, 8192]
     assert len(selected(["fd/batch=4"], 4)) == 7
-    assert len(selected(None, 4)) == sum(len(sizes.sizes()) for sizes in LIST) == 77
+    assert len(selected(None, 4)) == sum(len(sizes.sizes()) for sizes in LIST) == 93
     with pytest.raises(ValueError, match="rs/m=513 chooses nothing"):
         selected(["rs/m=513"], 4)
 

@@ -21,6 +21,7 @@ WORKLOADS = (
     "all-reduce-norm",
     "gemm-all-reduce-norm",
     "flash-decode",
+    "moe-dispatch",
 )
 
 COMMANDS: dict[str, tuple[str, ...]] = {

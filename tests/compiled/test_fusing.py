@@ -10,6 +10,7 @@ import pytest
 from cases import CASES, K, N
 from fakes import latency_of
 from ranks_of_functions import run_ranks
+from scripts import run_script
 
 from autotune.db import CacheKey, Store, Winner
 from autotune.fleet.problem_list import parse_list
@@ -125,6 +126,12 @@ def test_ranks_decide_alike_though_one_has_another_database(answers: list[dict[s
 @pytest.mark.slow
 def test_inductor_takes_the_options_and_what_is_found_is_collected(url: str, tmp_path: Path) -> None:
     collected(run_ranks(ON_RANKS, "inductor", 2, tmp_path, argument=url), 1e-5)
+
+
+def test_the_pass_brings_its_operators() -> None:
+    """A program that compiles and calls none of them by name has imported none."""
+    program = "import autotune; autotune.fusing; import torch; torch.ops.iris_autotune.all_gather_gemm.default"
+    assert run_script("-c", program).returncode == 0
 
 
 @pytest.mark.gpu(2)

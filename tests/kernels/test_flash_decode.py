@@ -62,6 +62,9 @@ SMALL: Knobs = {
         (2, 1, {"batch": 1, "q_heads": 8, "kv_heads": 1, "head_dim": 128, "kv_len": 64, "page_size": 32}),
         (3, 1, {"batch": 2, "q_heads": 2, "kv_heads": 2, "head_dim": 64, "kv_len": 37, "page_size": 5}),
         (4, 1, {"batch": 1, "q_heads": 2, "kv_heads": 1, "head_dim": 256, "kv_len": 40, "page_size": 24}),
+        (2, 2, {"batch": 2, "q_heads": 8, "kv_heads": 1, "head_dim": 64, "kv_len": 37, "result": "heads"}),
+        (3, 1, {"batch": 1, "q_heads": 6, "kv_heads": 2, "head_dim": 64, "kv_len": 37, "result": "heads"}),
+        (4, 1, {"batch": 1, "q_heads": 4, "kv_heads": 4, "head_dim": 64, "kv_len": 40, "result": "heads"}),
     ],
 )
 def test_every_mode_is_right_under_the_interpreter(world_size: int, count: int, sizes: dict[str, Any]) -> None:
@@ -154,6 +157,8 @@ PAPER = {"q_heads": 96, "kv_heads": 12, "head_dim": 128, "dtype": "fp16"}
         {"batch": 5, "q_heads": 32, "kv_heads": 1, "head_dim": 64, "kv_len": 777, "dtype": "fp16", "soft_cap": 30},
         {"batch": 1, "q_heads": 1, "kv_heads": 1, "head_dim": 256, "kv_len": 100, "ragged": True},
         {"batch": 64, "q_heads": 8, "kv_heads": 8, "head_dim": 64, "kv_len": 512, "page_size": 16, "ragged": True},
+        {**PAPER, "batch": 1, "kv_len": 8192, "result": "heads"},
+        {"batch": 9, "q_heads": 16, "kv_heads": 1, "head_dim": 128, "kv_len": 777, "ragged": True, "result": "heads"},
     ],
     ids=lambda sizes: "-".join(str(value) for value in sizes.values()),
 )

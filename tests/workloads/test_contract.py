@@ -52,6 +52,7 @@ def test_the_built_in_ones_and_the_examples_are_here() -> None:
         "all_reduce_norm",
         "gemm_all_reduce_norm",
         "flash_decode",
+        "moe_dispatch",
         *USERS,
     }
     assert set(WORKLOADS) - set(LAUNCHED) == {"toy_sum"}
@@ -118,13 +119,18 @@ SHAPES: dict[str, list[dict[str, Any]]] = {
     "flash_decode": [
         {"batch": batch, "q_heads": q_heads, "kv_heads": kv_heads, "head_dim": head_dim, "kv_len": 1000}
         for batch, q_heads, kv_heads, head_dim in ((1, 96, 12, 128), (16, 96, 12, 128), (3, 3, 1, 64), (2, 5, 1, 256))
-    ],
+    ] + [{"batch": 3, "q_heads": 24, "kv_heads": 2, "head_dim": 64, "kv_len": 1000, "result": "heads"}],
     "gemm_all_reduce_norm": [
         {"m": 1, "n": 8192, "k": 8192}, {"m": 40, "n": 360, "k": 8192, "bias": True},
         {"m": 64, "n": 8192, "k": 8192, "dtype": "fp8", "scales": "row", "b_order": "nk"},
     ],
     "all_reduce_norm": [
         {"m": 1, "n": 8}, {"m": 1000, "n": 5120}, {"m": 64, "n": 16384, "dtype": "fp32"}, {"m": 8192, "n": 8192},
+    ],
+    "moe_dispatch": [
+        {"tokens": 1, "hidden": 7168, "experts": 256, "top_k": 8},
+        {"tokens": 129, "hidden": 72, "experts": 8, "top_k": 3},
+        {"tokens": 1024, "hidden": 4096, "experts": 64, "top_k": 4, "dtype": "fp32"},
     ],
     "all_gather": [{"rows": 1, "columns": 7}, {"rows": 1000, "columns": 8191, "dtype": "fp32"}],
     "fused_matmul": [{"m": 8, "n": 16, "k": 16}],

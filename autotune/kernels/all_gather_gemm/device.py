@@ -23,7 +23,7 @@ from autotune.kernels.primitives.counters import arrive, end_phase, finish, read
 from autotune.kernels.primitives.gated import PLAIN
 from autotune.kernels.primitives.scales import ROW, scaled
 from autotune.kernels.primitives.splits import join_splits, split_range
-from autotune.kernels.primitives.tiles import accumulate, load_a, load_b, store_tile, swizzle
+from autotune.kernels.primitives.tiles import accumulate, add_product, load_a, load_b, store_tile, swizzle
 from autotune.kernels.primitives.transfer import fetch_shards, push_shard, wait_for_rows, wait_for_rows_of_each
 
 NONE = tl.constexpr(0)
@@ -204,7 +204,7 @@ def gather_gemm_kernel(
                         a_tile = load_a(
                             inbox, base_row + row + late, SLOTS * M, K, low, high, BLOCK_M, BLOCK_K, TMA
                         )  # fmt: skip
-                        acc = tl.dot(a_tile, b_tile, acc, input_precision="ieee", max_num_imprecise_acc=PROMOTE)
+                        acc = add_product(acc, a_tile, b_tile, PROMOTE)
                         low += BLOCK_K
                     acc = accumulate(
                         acc, inbox, base_row + row + late, SLOTS * M, K, b, N, n * BLOCK_N, stride_bk, stride_bn,

@@ -145,7 +145,8 @@ class AllGatherGemmKernels(Kernels[AllGatherGemm, AllGatherGemmKnobs, GemmTensor
             )
         if knobs.push_site == "side_stream" and heap.device.type == "cuda":
             push, *others = launches
-            return _SideStream(push, in_order(others), side_stream(heap, "push"))
+            copies = [] if returned_of(call.tensors) is None else [others.pop()]
+            return _SideStream(push, in_order(others), in_order(copies), side_stream(heap, "push"))
         return in_order(launches)
 
     def readable(
@@ -259,7 +260,7 @@ def _step(call: GatherCall) -> dict[str, Any]:
 def _gemm(call: GatherCall) -> dict[str, Any]:
     """Arguments of both GEMM kernels."""
     return {
-        **call.knobs.common(call.problem, call.tensors), **_ranks(call), **_shard(call),
+        **call.knobs.common(call.problem, call.tensors, call.machine), **_ranks(call), **_shard(call),
         "EPILOGUE": EPILOGUES.index(call.problem.epilogue), "HALVES": call.problem.halves,
         "N": call.problem.n_local, "ready": call.scratch.ready, "done": call.scratch.done,
         "scale_a": None if call.problem.gathers_scales else call.tensors.scale_a,
@@ -333,10 +334,13 @@ def _barrier(call: GatherCall, counters: torch.Tensor, finish: bool) -> Launch:
 
 
 class _SideStream:
-    """The push on its own stream, the GEMM on the caller's; both are done before the caller's next work."""
+    """The push on its own stream, the GEMM on the caller's; both are done before the caller's next work.
 
-    def __init__(self, push: Launch, gemm: Run, side: torch.cuda.Stream) -> None:
-        self._push, self._gemm, self._side = push, gemm, side
+    So they are before ``after``, the copy of the gathered A: the epoch that it reads ends with the later of both.
+    """
+
+    def __init__(self, push: Launch, gemm: Run, after: Run, side: torch.cuda.Stream) -> None:
+        self._push, self._gemm, self._after, self._side = push, gemm, after, side
 
     def __call__(self) -> None:
         main = torch.cuda.current_stream()
@@ -345,3 +349,4 @@ class _SideStream:
             self._push.run()
         self._gemm()
         main.wait_stream(self._side)
+        self._after()

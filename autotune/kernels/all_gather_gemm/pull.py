@@ -9,7 +9,7 @@ from autotune.heap import device as heap
 from autotune.kernels.primitives.counters import arrive, finish, read_epoch, wait_for_all
 from autotune.kernels.primitives.gated import PLAIN, tile_columns
 from autotune.kernels.primitives.scales import BLOCK, ROW, SIDE, block_scale_b, scaled, scaled_columns
-from autotune.kernels.primitives.tiles import load_b_by_tma, store_tile, swizzle
+from autotune.kernels.primitives.tiles import add_product, load_b_by_tma, store_tile, swizzle
 
 
 @triton.jit(do_not_specialize=["M", "shard_rows", "group_m", "rank", "spin_limit"])
@@ -87,7 +87,7 @@ def pull_gemm_kernel(
                     factors = factors * block_scale_b(scale_b, at, scale_pitch, n * BLOCK_N, N, BLOCK_N, HALVES)
                     acc += tl.dot(a_tile, b_tile) * factors
                 else:
-                    acc = tl.dot(a_tile, b_tile, acc, input_precision="ieee", max_num_imprecise_acc=PROMOTE)
+                    acc = add_product(acc, a_tile, b_tile, PROMOTE)
                 a_pointers += BLOCK_K
         if SCALES == ROW and scale_shard is not None:
             if ALIGNED:

@@ -15,8 +15,11 @@ from autotune.heap import device as heap
 from autotune.kernels.flash_decode.exchange import (
     KEEP,
     combine_unit,
+    combines_here,
+    home_of_unit,
     push_unit,
     reduce_unit,
+    rows_of_unit,
     wait_for_unit,
 )
 from autotune.kernels.primitives import trace as traces
@@ -108,7 +111,8 @@ def run_phase(
     mine, mine_lse, inbox, inbox_lse, value_stride, lse_stride, outbox, arrivals, returns, phase, ready,
     trace, rank, heap_bases, status, spin_limit,
     D: tl.constexpr, UNITS: tl.constexpr, BLOCKS: tl.constexpr, HPP: tl.constexpr, TRANSFER_HEADS: tl.constexpr,
-    TILE: tl.constexpr, PART_CHUNK: tl.constexpr, CHUNK: tl.constexpr, WORLD: tl.constexpr, DELIVERY: tl.constexpr,
+    TILE: tl.constexpr, PART_CHUNK: tl.constexpr, CHUNK: tl.constexpr, WORLD: tl.constexpr, OWNED: tl.constexpr,
+    DELIVERY: tl.constexpr,
 ):  # fmt: skip
     """A unit's part of what would be the launch ``number`` after the attention, once all ranks have ended the one
     before: its reduction, its way to who combines it, its combination.
@@ -123,18 +127,18 @@ def run_phase(
         reduce_unit(
             unit, units, heads_of_group, splits, total_rows, parts, part_lse, epoch,
             mine, mine_lse, inbox, inbox_lse, value_stride, lse_stride, arrivals, rank, heap_bases,
-            D, UNITS, BLOCKS, HPP, TRANSFER_HEADS, TILE, PART_CHUNK, WORLD, KEEP, False,
+            D, UNITS, BLOCKS, HPP, TRANSFER_HEADS, TILE, PART_CHUNK, WORLD, OWNED, KEEP, False,
         )  # fmt: skip
     elif number == 1:
         push_unit(
             unit, units, heads_of_group, epoch, mine, mine_lse, inbox, inbox_lse, value_stride, lse_stride, arrivals,
-            rank, heap_bases, D, UNITS, BLOCKS, HPP, TRANSFER_HEADS, TILE, WORLD, DELIVERY,
+            rank, heap_bases, D, UNITS, BLOCKS, HPP, TRANSFER_HEADS, TILE, WORLD, OWNED, DELIVERY,
         )  # fmt: skip
     else:
         combine_unit(
             unit, units, total_rows, heads_of_group, epoch, inbox, inbox_lse, value_stride, lse_stride, outbox, out,
             arrivals, returns, rank, heap_bases, status, spin_limit,
-            D, UNITS, BLOCKS, HPP, TRANSFER_HEADS, TILE, CHUNK, WORLD, DELIVERY, 2, True,
+            D, UNITS, BLOCKS, HPP, TRANSFER_HEADS, TILE, CHUNK, WORLD, OWNED, DELIVERY, 2, True,
         )  # fmt: skip
     traces.end(trace, traces.SENT, 0)
     if number < 2:
@@ -156,8 +160,9 @@ def attend_kernel(
     D: tl.constexpr, HEADS: tl.constexpr, BLOCK_N: tl.constexpr, PAGE: tl.constexpr, CAP: tl.constexpr,
     AHEAD: tl.constexpr, HEADS_FIRST: tl.constexpr,
     UNITS: tl.constexpr, BLOCKS: tl.constexpr, HPP: tl.constexpr, TRANSFER_HEADS: tl.constexpr, TILE: tl.constexpr,
-    PART_CHUNK: tl.constexpr, CHUNK: tl.constexpr, WORLD: tl.constexpr, REDUCER: tl.constexpr, DELIVERY: tl.constexpr,
-    COMBINE: tl.constexpr, SCALE_OF_HEAD: tl.constexpr, PHASED: tl.constexpr, MEMORY: tl.constexpr,
+    PART_CHUNK: tl.constexpr, CHUNK: tl.constexpr, WORLD: tl.constexpr, OWNED: tl.constexpr, REDUCER: tl.constexpr,
+    DELIVERY: tl.constexpr, COMBINE: tl.constexpr, SCALE_OF_HEAD: tl.constexpr, PHASED: tl.constexpr,
+    MEMORY: tl.constexpr,
 ):  # fmt: skip
     """Split-KV attention: groups * splits programs; and, unless REDUCER is ELSEWHERE, all that follows up to COMBINE.
 
@@ -225,7 +230,7 @@ def attend_kernel(
                 behind // units, behind % units, units, heads_of_group, splits, total_rows, parts, part_lse, out, epoch,
                 mine, mine_lse, inbox, inbox_lse, value_stride, lse_stride, outbox, arrivals, returns, phase, ready,
                 trace, rank, heap_bases, status, spin_limit,
-                D, UNITS, BLOCKS, HPP, TRANSFER_HEADS, TILE, PART_CHUNK, CHUNK, WORLD, DELIVERY,
+                D, UNITS, BLOCKS, HPP, TRANSFER_HEADS, TILE, PART_CHUNK, CHUNK, WORLD, OWNED, DELIVERY,
             )  # fmt: skip
         finish(epoch_counter, finishing)
     if REDUCER != ELSEWHERE:
@@ -234,7 +239,7 @@ def attend_kernel(
             reduce_unit(
                 unit, units, heads_of_group, splits, total_rows, parts, part_lse, epoch,
                 mine, mine_lse, inbox, inbox_lse, value_stride, lse_stride, arrivals, rank, heap_bases,
-                D, UNITS, BLOCKS, HPP, TRANSFER_HEADS, TILE, PART_CHUNK, WORLD, DELIVERY, MEMORY,
+                D, UNITS, BLOCKS, HPP, TRANSFER_HEADS, TILE, PART_CHUNK, WORLD, OWNED, DELIVERY, MEMORY,
             )  # fmt: skip
             traces.end(trace, traces.SENT, unit - first_unit)
         if COMBINE:
@@ -245,7 +250,7 @@ def attend_kernel(
                 combine_unit(
                     unit, units, total_rows, heads_of_group, epoch, inbox, inbox_lse, value_stride, lse_stride,
                     outbox, out, arrivals, returns, rank, heap_bases, status, spin_limit,
-                    D, UNITS, BLOCKS, HPP, TRANSFER_HEADS, TILE, CHUNK, WORLD, DELIVERY, 2, True,
+                    D, UNITS, BLOCKS, HPP, TRANSFER_HEADS, TILE, CHUNK, WORLD, OWNED, DELIVERY, 2, True,
                 )  # fmt: skip
                 traces.end(trace, traces.WAIT, unit - first_unit)
 
@@ -258,8 +263,8 @@ def reduce_kernel(
     parts, part_lse, mine, mine_lse, inbox, inbox_lse, value_stride, lse_stride, outbox,
     epoch_counter, arrivals, returns, finishing, rank, heap_bases, status, spin_limit,
     D: tl.constexpr, UNITS: tl.constexpr, BLOCKS: tl.constexpr, HPP: tl.constexpr, TRANSFER_HEADS: tl.constexpr,
-    TILE: tl.constexpr, PART_CHUNK: tl.constexpr, CHUNK: tl.constexpr, WORLD: tl.constexpr, DELIVERY: tl.constexpr,
-    COMBINE: tl.constexpr,
+    TILE: tl.constexpr, PART_CHUNK: tl.constexpr, CHUNK: tl.constexpr, WORLD: tl.constexpr, OWNED: tl.constexpr,
+    DELIVERY: tl.constexpr, COMBINE: tl.constexpr,
 ):  # fmt: skip
     """The work after the attention, one program per unit, as a separate kernel."""
     unit = tl.program_id(0)
@@ -267,14 +272,14 @@ def reduce_kernel(
     reduce_unit(
         unit, units, heads_of_group, splits, total_rows, parts, part_lse, epoch,
         mine, mine_lse, inbox, inbox_lse, value_stride, lse_stride, arrivals, rank, heap_bases,
-        D, UNITS, BLOCKS, HPP, TRANSFER_HEADS, TILE, PART_CHUNK, WORLD, DELIVERY, False,
+        D, UNITS, BLOCKS, HPP, TRANSFER_HEADS, TILE, PART_CHUNK, WORLD, OWNED, DELIVERY, False,
     )  # fmt: skip
     if COMBINE:
         finish_unordered(epoch_counter, finishing, unit == 0)
         combine_unit(
             unit, units, total_rows, heads_of_group, epoch, inbox, inbox_lse, value_stride, lse_stride, outbox, out,
             arrivals, returns, rank, heap_bases, status, spin_limit,
-            D, UNITS, BLOCKS, HPP, TRANSFER_HEADS, TILE, CHUNK, WORLD, DELIVERY, 2, True,
+            D, UNITS, BLOCKS, HPP, TRANSFER_HEADS, TILE, CHUNK, WORLD, OWNED, DELIVERY, 2, True,
         )  # fmt: skip
 
 
@@ -283,19 +288,22 @@ def push_kernel(
     units, heads_of_group, mine, mine_lse, inbox, inbox_lse, value_stride, lse_stride,
     epoch_counter, arrivals, rank, heap_bases, status, spin_limit,
     D: tl.constexpr, UNITS: tl.constexpr, BLOCKS: tl.constexpr, HPP: tl.constexpr, TRANSFER_HEADS: tl.constexpr,
-    TILE: tl.constexpr, WORLD: tl.constexpr, DELIVERY: tl.constexpr, WAIT: tl.constexpr,
+    TILE: tl.constexpr, WORLD: tl.constexpr, OWNED: tl.constexpr, DELIVERY: tl.constexpr, WAIT: tl.constexpr,
 ):  # fmt: skip
-    """Send our records to their combiner, one program per unit. WAIT: until all ranks' are here too, as in an
-    all-gather.
+    """Send our records to who combines them, one program per unit. WAIT: until all ranks' are where we combine, too, as
+    in an all-gather or, where heads have owners, an all-to-all.
     """
     unit = tl.program_id(0)
     epoch = read_epoch(epoch_counter)
     push_unit(
         unit, units, heads_of_group, epoch, mine, mine_lse, inbox, inbox_lse, value_stride, lse_stride, arrivals, rank,
-        heap_bases, D, UNITS, BLOCKS, HPP, TRANSFER_HEADS, TILE, WORLD, DELIVERY,
+        heap_bases, D, UNITS, BLOCKS, HPP, TRANSFER_HEADS, TILE, WORLD, OWNED, DELIVERY,
     )  # fmt: skip
     if WAIT:
-        wait_for_unit(unit, units, arrivals, epoch, status, spin_limit, WORLD)
+        first, _ = rows_of_unit(unit, heads_of_group, UNITS, BLOCKS, HPP, TRANSFER_HEADS)
+        owner, _ = home_of_unit(first, WORLD, OWNED)
+        if combines_here(unit, owner, rank, WORLD, OWNED, DELIVERY):
+            wait_for_unit(unit, units, arrivals, epoch, status, spin_limit, WORLD)
 
 
 @triton.jit(do_not_specialize=["units", "total_rows", "heads_of_group", "finishing", "rank", "spin_limit"])
@@ -303,8 +311,8 @@ def combine_kernel(
     out, units, total_rows, heads_of_group, inbox, inbox_lse, value_stride, lse_stride, outbox,
     epoch_counter, arrivals, returns, finishing, rank, heap_bases, status, spin_limit,
     D: tl.constexpr, UNITS: tl.constexpr, BLOCKS: tl.constexpr, HPP: tl.constexpr, TRANSFER_HEADS: tl.constexpr,
-    TILE: tl.constexpr, CHUNK: tl.constexpr, WORLD: tl.constexpr, DELIVERY: tl.constexpr, SLOTS: tl.constexpr,
-    WAIT: tl.constexpr,
+    TILE: tl.constexpr, CHUNK: tl.constexpr, WORLD: tl.constexpr, OWNED: tl.constexpr, DELIVERY: tl.constexpr,
+    SLOTS: tl.constexpr, WAIT: tl.constexpr,
 ):  # fmt: skip
     """The combination, one program per unit, as the last kernel of a call. The library gathers into one slot only."""
     epoch = read_epoch(epoch_counter)
@@ -312,5 +320,5 @@ def combine_kernel(
     combine_unit(
         tl.program_id(0), units, total_rows, heads_of_group, epoch, inbox, inbox_lse, value_stride, lse_stride,
         outbox, out, arrivals, returns, rank, heap_bases, status, spin_limit,
-        D, UNITS, BLOCKS, HPP, TRANSFER_HEADS, TILE, CHUNK, WORLD, DELIVERY, SLOTS, WAIT,
+        D, UNITS, BLOCKS, HPP, TRANSFER_HEADS, TILE, CHUNK, WORLD, OWNED, DELIVERY, SLOTS, WAIT,
     )  # fmt: skip

@@ -1,15 +1,17 @@
 """After the attention: the reduction of its splits, the exchange between the ranks, the combination.
 
 A unit's way: its splits are attended to, in any order; then it is reduced here, delivered to who combines it (every
-rank, or its owner, rank unit % WORLD), combined there, and in the latter case returned to every rank.
+rank, or one: with ``exchange=two_shot`` rank unit % WORLD, with ``result=heads`` the owner of its heads), combined
+there, and with ``two_shot`` returned to every rank. Where heads have owners (OWNED, heads per rank, is not 0), records
+have a block for each of them, and a unit's heads have one owner: a constraint of the space.
 
 Launch after launch without a barrier. Inbox and outbox have two slots, used in turn (epoch & 1). A rank that delivers
-in epoch e has finished its launch e - 1, hence held every output row of it, hence whoever combined them had every
-rank's partial results of e - 1, hence every rank had begun e - 1 and finished e - 2, whose programs were the slot's
-last readers. Counters only grow, by one a launch (``arrived`` by the number of splits), and may wrap around; so may
-epochs. Every program reads the epoch before all else; the last of those that combine advances it, when all splits of
-all units have arrived, hence when nobody has still to read it. What a slot still holds as LL words
-(``primitives/ll.py``) is of e - 2.
+in epoch e has finished its launch e - 1, hence held its whole result of it, which is not empty, hence whoever combined
+that had every rank's partial results of e - 1, hence every rank had begun e - 1 and finished e - 2, whose programs were
+the slot's last readers. Counters only grow, by one a launch (``arrived`` by the number of splits), and may wrap around;
+so may epochs. Every program reads the epoch before all else; the last of those that combine, or that pass where others
+do, advances it, when all splits of all units have arrived, hence when nobody has still to read it. What a slot still
+holds as LL words (``primitives/ll.py``) is of e - 2.
 
 No wait can starve its producer. Programs wait only for units of their own number, or for splits of it. What attends
 never waits, and its programs have lower ids than those that wait behind them, so are dispatched first; where the last
@@ -28,7 +30,8 @@ from autotune.kernels.primitives.ll import ll_flag, ll_pack, ll_unpack, ll_wait
 from autotune.kernels.primitives.softmax import finalize, merge_parts, update
 
 KEEP = tl.constexpr(0)
-"""Destination of a reduced unit: our own records; every rank; every rank as LL words; its owner."""
+"""Destination of a reduced unit: our own records; every rank whose result it belongs to; these as LL words; rank
+unit % WORLD."""
 ONE_SHOT = tl.constexpr(1)
 ONE_SHOT_LL = tl.constexpr(2)
 TWO_SHOT = tl.constexpr(3)
@@ -47,15 +50,50 @@ def rows_of_unit(
 
 
 @triton.jit
+def home_of_unit(first, WORLD: tl.constexpr, OWNED: tl.constexpr):
+    """Of a unit whose first row is ``first``: the owner of its heads, and what its rows' numbers exceed those in the
+    owner's result by. 0 and 0 where every rank gets all heads.
+    """
+    owner = 0
+    excess = 0
+    if OWNED > 0:
+        owner = first // OWNED % WORLD
+        excess = first - first // (WORLD * OWNED) * OWNED - first % OWNED
+    return owner, excess
+
+
+@triton.jit
+def combiner_of(unit, owner, WORLD: tl.constexpr, DELIVERY: tl.constexpr):
+    """The rank that alone combines a unit, where one does."""
+    if DELIVERY == TWO_SHOT:
+        combiner = unit % WORLD
+    else:
+        combiner = owner
+    return combiner
+
+
+@triton.jit
+def combines_here(unit, owner, rank, WORLD: tl.constexpr, OWNED: tl.constexpr, DELIVERY: tl.constexpr):
+    """True on every rank that combines the unit."""
+    here = True
+    if DELIVERY == TWO_SHOT or OWNED > 0:
+        here = combiner_of(unit, owner, WORLD, DELIVERY) == rank
+    return here
+
+
+@triton.jit
 def deliver_tile(
-    result, lse, rows, valid, unit, epoch, mine, mine_lse, inbox, inbox_lse, value_stride, lse_stride, rank, heap_bases,
-    D: tl.constexpr, WORLD: tl.constexpr, DELIVERY: tl.constexpr,
+    result, lse, rows, valid, unit, owner, epoch, mine, mine_lse, inbox, inbox_lse, value_stride, lse_stride, rank,
+    heap_bases, D: tl.constexpr, WORLD: tl.constexpr, OWNED: tl.constexpr, DELIVERY: tl.constexpr,
 ):  # fmt: skip
-    """Store a reduced tile, result [TILE, D] and lse [TILE], at the destination DELIVERY."""
+    """Store a reduced tile, result [TILE, D] and lse [TILE], at the destination DELIVERY; ``rows`` of the result that
+    it belongs to.
+    """
     columns = tl.arange(0, D)
     mask = valid[:, None]
     within = rows[:, None] * D + columns[None, :]
     if DELIVERY == KEEP:
+        mine, mine_lse = own_block(mine, mine_lse, owner, value_stride, lse_stride, OWNED)
         tl.store(mine + within, result.to(mine.dtype.element_ty), mask=mask)
         tl.store(mine_lse + rows, lse, mask=valid)
     else:
@@ -68,9 +106,10 @@ def deliver_tile(
         else:
             sent = result.to(inbox.dtype.element_ty)
             sent_lse = lse
-        if DELIVERY == TWO_SHOT:
-            heap.store(place, sent, rank, unit % WORLD, heap_bases, mask=mask, hint=(1, 16))
-            heap.store(place_lse, sent_lse, rank, unit % WORLD, heap_bases, mask=valid)
+        if DELIVERY == TWO_SHOT or OWNED > 0:
+            combiner = combiner_of(unit, owner, WORLD, DELIVERY)
+            heap.store(place, sent, rank, combiner, heap_bases, mask=mask, hint=(1, 16))
+            heap.store(place_lse, sent_lse, rank, combiner, heap_bases, mask=valid)
         else:
             for turn in tl.static_range(1, WORLD + 1):
                 peer = (rank + turn) % WORLD
@@ -79,12 +118,23 @@ def deliver_tile(
 
 
 @triton.jit
-def announce_unit(unit, units, arrivals, rank, heap_bases, WORLD: tl.constexpr, DELIVERY: tl.constexpr):
+def own_block(mine, mine_lse, owner, value_stride, lse_stride, OWNED: tl.constexpr):
+    """Our own records of an owner's heads."""
+    if OWNED > 0:
+        mine += tl.cast(owner, tl.int64) * value_stride
+        mine_lse += tl.cast(owner, tl.int64) * lse_stride
+    return mine, mine_lse
+
+
+@triton.jit
+def announce_unit(
+    unit, units, owner, arrivals, rank, heap_bases, WORLD: tl.constexpr, OWNED: tl.constexpr, DELIVERY: tl.constexpr
+):  # fmt: skip
     """Signal a delivered unit to its combiner."""
     counter = arrivals + rank * units + unit
-    if DELIVERY == TWO_SHOT:
-        heap.signal(counter, unit % WORLD, rank, heap_bases)
-    if DELIVERY == ONE_SHOT:
+    if DELIVERY == TWO_SHOT or (DELIVERY == ONE_SHOT and OWNED > 0):
+        heap.signal(counter, combiner_of(unit, owner, WORLD, DELIVERY), rank, heap_bases)
+    elif DELIVERY == ONE_SHOT:
         heap.signal_each(counter, rank, heap_bases, WORLD, 0)
 
 
@@ -111,21 +161,25 @@ def reduce_unit(
     unit, units, heads_of_group, splits, part_stride, parts, part_lse, epoch,
     mine, mine_lse, inbox, inbox_lse, value_stride, lse_stride, arrivals, rank, heap_bases,
     D: tl.constexpr, UNITS: tl.constexpr, BLOCKS: tl.constexpr, HPP: tl.constexpr, TRANSFER_HEADS: tl.constexpr,
-    TILE: tl.constexpr, CHUNK: tl.constexpr, WORLD: tl.constexpr, DELIVERY: tl.constexpr, MEMORY: tl.constexpr,
+    TILE: tl.constexpr, CHUNK: tl.constexpr, WORLD: tl.constexpr, OWNED: tl.constexpr, DELIVERY: tl.constexpr,
+    MEMORY: tl.constexpr,
 ):  # fmt: skip
     """Merge a unit's splits and deliver it. MEMORY, for ``tune taxes`` alone: by way of our own records."""
     first, end = rows_of_unit(unit, heads_of_group, UNITS, BLOCKS, HPP, TRANSFER_HEADS)
+    owner, excess = home_of_unit(first, WORLD, OWNED)
     for tile in range(TRANSFER_HEADS // TILE):
         rows = first + tile * TILE + tl.arange(0, TILE)
         valid = rows < end
         result, lse = merge_parts(parts, part_lse, part_stride * D, part_stride, rows, valid, splits, D, CHUNK)
+        rows -= excess
         if MEMORY:
-            result, lse = through_memory(result, lse, rows, valid, mine, mine_lse, D)
+            kept, kept_lse = own_block(mine, mine_lse, owner, value_stride, lse_stride, OWNED)
+            result, lse = through_memory(result, lse, rows, valid, kept, kept_lse, D)
         deliver_tile(
-            result, lse, rows, valid, unit, epoch, mine, mine_lse, inbox, inbox_lse, value_stride, lse_stride,
-            rank, heap_bases, D, WORLD, DELIVERY,
+            result, lse, rows, valid, unit, owner, epoch, mine, mine_lse, inbox, inbox_lse, value_stride, lse_stride,
+            rank, heap_bases, D, WORLD, OWNED, DELIVERY,
         )  # fmt: skip
-    announce_unit(unit, units, arrivals, rank, heap_bases, WORLD, DELIVERY)
+    announce_unit(unit, units, owner, arrivals, rank, heap_bases, WORLD, OWNED, DELIVERY)
 
 
 @triton.jit
@@ -133,22 +187,25 @@ def push_unit(
     unit, units, heads_of_group, epoch, mine, mine_lse, inbox, inbox_lse, value_stride, lse_stride, arrivals, rank,
     heap_bases,
     D: tl.constexpr, UNITS: tl.constexpr, BLOCKS: tl.constexpr, HPP: tl.constexpr, TRANSFER_HEADS: tl.constexpr,
-    TILE: tl.constexpr, WORLD: tl.constexpr, DELIVERY: tl.constexpr,
+    TILE: tl.constexpr, WORLD: tl.constexpr, OWNED: tl.constexpr, DELIVERY: tl.constexpr,
 ):  # fmt: skip
     """Deliver a unit of our own records."""
     first, end = rows_of_unit(unit, heads_of_group, UNITS, BLOCKS, HPP, TRANSFER_HEADS)
+    owner, excess = home_of_unit(first, WORLD, OWNED)
+    kept, kept_lse = own_block(mine, mine_lse, owner, value_stride, lse_stride, OWNED)
     columns = tl.arange(0, D)
     for tile in range(TRANSFER_HEADS // TILE):
         rows = first + tile * TILE + tl.arange(0, TILE)
         valid = rows < end
         mask = valid[:, None]
-        result = tl.load(mine + rows[:, None] * D + columns[None, :], mask=mask, other=0.0)
-        lse = tl.load(mine_lse + rows, mask=valid, other=float("-inf"))
+        rows -= excess
+        result = tl.load(kept + rows[:, None] * D + columns[None, :], mask=mask, other=0.0)
+        lse = tl.load(kept_lse + rows, mask=valid, other=float("-inf"))
         deliver_tile(
-            result, lse, rows, valid, unit, epoch, mine, mine_lse, inbox, inbox_lse, value_stride, lse_stride,
-            rank, heap_bases, D, WORLD, DELIVERY,
+            result, lse, rows, valid, unit, owner, epoch, mine, mine_lse, inbox, inbox_lse, value_stride, lse_stride,
+            rank, heap_bases, D, WORLD, OWNED, DELIVERY,
         )  # fmt: skip
-    announce_unit(unit, units, arrivals, rank, heap_bases, WORLD, DELIVERY)
+    announce_unit(unit, units, owner, arrivals, rank, heap_bases, WORLD, OWNED, DELIVERY)
 
 
 @triton.jit
@@ -177,42 +234,33 @@ def combine_unit(
     unit, units, total_rows, heads_of_group, epoch, inbox, inbox_lse, value_stride, lse_stride, outbox, out,
     arrivals, returns, rank, heap_bases, status, spin_limit,
     D: tl.constexpr, UNITS: tl.constexpr, BLOCKS: tl.constexpr, HPP: tl.constexpr, TRANSFER_HEADS: tl.constexpr,
-    TILE: tl.constexpr, CHUNK: tl.constexpr, WORLD: tl.constexpr, DELIVERY: tl.constexpr, SLOTS: tl.constexpr,
-    WAIT: tl.constexpr,
+    TILE: tl.constexpr, CHUNK: tl.constexpr, WORLD: tl.constexpr, OWNED: tl.constexpr, DELIVERY: tl.constexpr,
+    SLOTS: tl.constexpr, WAIT: tl.constexpr,
 ):  # fmt: skip
     """Merge all ranks' parts of a unit, in the order of the ranks so that all get the same bits, into ``out``.
 
-    WAIT: until they have come in. TWO_SHOT: only the unit's owner merges, and returns the output to every rank.
+    WAIT: until they have come in. OWNED: only the owner of the unit's heads merges. TWO_SHOT: only one rank merges, and
+    returns the output to every rank.
     """
     first, end = rows_of_unit(unit, heads_of_group, UNITS, BLOCKS, HPP, TRANSFER_HEADS)
+    owner, excess = home_of_unit(first, WORLD, OWNED)
     columns = tl.arange(0, D)
     slot = epoch & (SLOTS - 1)
     inbox += tl.cast(slot * WORLD, tl.int64) * value_stride
     inbox_lse += tl.cast(slot * WORLD, tl.int64) * lse_stride
     outbox += tl.cast(slot * total_rows, tl.int64) * D
-    combines = True
-    if DELIVERY == TWO_SHOT:
-        combines = unit % WORLD == rank
-    if combines:
+    if combines_here(unit, owner, rank, WORLD, OWNED, DELIVERY):
         if WAIT and DELIVERY != ONE_SHOT_LL:
             wait_for_unit(unit, units, arrivals, epoch, status, spin_limit, WORLD)
         for tile in range(TRANSFER_HEADS // TILE):
             rows = first + tile * TILE + tl.arange(0, TILE)
             valid = rows < end
+            rows -= excess
             if DELIVERY == ONE_SHOT_LL:
                 result, _ = ll_merge(
-                    inbox,
-                    inbox_lse,
-                    value_stride,
-                    lse_stride,
-                    rows,
-                    valid,
-                    ll_flag(epoch),
-                    status,
-                    spin_limit,
-                    D,
-                    WORLD,
-                )
+                    inbox, inbox_lse, value_stride, lse_stride, rows, valid, ll_flag(epoch), status, spin_limit,
+                    D, WORLD,
+                )  # fmt: skip
             else:
                 result, _ = merge_parts(inbox, inbox_lse, value_stride, lse_stride, rows, valid, WORLD, D, CHUNK)
             within = rows[:, None] * D + columns[None, :]

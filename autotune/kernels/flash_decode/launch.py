@@ -117,7 +117,7 @@ class FlashDecodeKernels(Kernels[FlashDecode, FlashDecodeKnobs, Tensors, Scratch
             if knobs.mode == "bsp"
             else Records.allocate(problem, 2 * world, sent, sent_lse, shared),
             outbox=shared((outbox_rows, problem.head_dim), dtype),
-            mine=Records.allocate(problem, 1, wire, fp32, own),
+            mine=Records.allocate(problem, world if problem.owned_heads else 1, wire, fp32, own),
             parts=own((knobs.kv_splits, problem.rows, problem.head_dim), fp32),
             part_lse=own((knobs.kv_splits, problem.rows), fp32),
             phase=own((3,), ints) if knobs.phased else None,
@@ -125,21 +125,21 @@ class FlashDecodeKernels(Kernels[FlashDecode, FlashDecodeKnobs, Tensors, Scratch
         )
 
     def scratch_bytes(self, problem: FlashDecode) -> int:
-        inbox = 2 * problem.world_size * Records.source_bytes(problem, torch.int64, torch.int64)
+        inbox = 2 * problem.world_size * Records.block_bytes(problem, torch.int64, torch.int64)
         outbox = 2 * problem.rows * problem.head_dim * problem.element_size
         # Units of one head: padding a group to its program's heads at most doubles their number.
         counters = 4 * 2 * problem.rows * (problem.world_size + 2)
         return inbox + outbox + counters + (64 << 10)
 
     def plan(self, call: DecodeCall) -> list[Launch]:
-        """In ``bsp`` the library's all-gather comes before the last."""
+        """In ``bsp`` the library's exchange comes before the last."""
         return _Planner(call).launches()
 
     def run(self, call: DecodeCall, launches: list[Launch], heap: SymmetricHeap) -> Run:
         """Collective for ``bsp`` as a CUDA graph."""
         if call.knobs.mode != "bsp":
             return in_order(launches)
-        run: Run = functools.partial(_bulk_synchronous, launches, call.scratch, call.group)
+        run: Run = functools.partial(_bulk_synchronous, launches, call)
         return graphed(run) if call.knobs.launch == "graph" else run
 
     def has_collective(self, knobs: FlashDecodeKnobs) -> bool:
@@ -150,15 +150,18 @@ class FlashDecodeKernels(Kernels[FlashDecode, FlashDecodeKnobs, Tensors, Scratch
 KERNELS = FlashDecodeKernels()
 
 
-def _bulk_synchronous(launches: list[Launch], scratch: Scratch, group: Any) -> None:
+def _bulk_synchronous(launches: list[Launch], call: DecodeCall) -> None:
     in_order(launches[:-1])()
-    gather(scratch, group)
+    library_exchange(call.problem, call.scratch, call.group)
     launches[-1].run()
 
 
-def gather(scratch: Scratch, group: Any = None) -> None:
-    """The library's all-gather of the records."""
-    torch.distributed.all_gather_into_tensor(scratch.inbox.buffer, scratch.mine.buffer, group)
+def library_exchange(problem: FlashDecode, scratch: Scratch, group: Any = None) -> None:
+    """The library's all-gather of the records or, where heads have owners, its all-to-all."""
+    collective = (
+        torch.distributed.all_to_all_single if problem.owned_heads else torch.distributed.all_gather_into_tensor
+    )
+    collective(scratch.inbox.buffer, scratch.mine.buffer, group=group)
 
 
 def _delivery(knobs: FlashDecodeKnobs) -> Any:
@@ -261,7 +264,7 @@ class _Planner:
             "spin_limit": self.call.spin_limit,
             "D": problem.head_dim, "UNITS": units.of_group, "BLOCKS": units.blocks, "HPP": units.heads_per_program,
             "TRANSFER_HEADS": units.transfer_heads, "TILE": units.tile, "CHUNK": self.chunk(warps, problem.world_size),
-            "WORLD": problem.world_size,
+            "WORLD": problem.world_size, "OWNED": problem.owned_heads,
         }  # fmt: skip
 
     @property

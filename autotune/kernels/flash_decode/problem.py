@@ -11,11 +11,15 @@ from autotune.problem import Problem, choice, flag, size
 HEAD_DIMS = (64, 128, 256)
 DTYPES = ("bf16", "fp16")
 CACHE_SCALES = ("none", "tensor", "head")
+RESULTS = ("replicated", "heads")
 
 
 @dataclass(frozen=True, kw_only=True)
 class FlashDecode(Problem):
-    """out [batch, q_heads, head_dim] = softmax(q K^T / sqrt(head_dim)) V over the tokens of all ranks, on every rank.
+    """out [batch, q_heads, head_dim] = softmax(q K^T / sqrt(head_dim)) V over the tokens of all ranks.
+
+    ``result`` is ``replicated``: all of it on every rank; or ``heads``: rank r gets the r-th equal share of the query
+    heads, [batch, q_heads / world_size, head_dim].
 
     Each rank holds up to ``kv_len`` tokens of each sequence, in pages of ``page_size`` tokens, and all of q. Query
     heads share KV heads in groups: head h reads KV head h * kv_heads // q_heads. With a soft cap c, logits x become
@@ -36,6 +40,7 @@ class FlashDecode(Problem):
     ragged: bool = flag("sequences of different lengths, some of them empty")
     kv_dtype: str = choice("element type of the KV cache; auto: as q", ("auto", *FP8), "auto", late=True)
     kv_scales: str = choice("scales of an fp8 KV cache: one, or one per KV head", CACHE_SCALES, "none", late=True)
+    result: str = choice("all heads on every rank, or each rank its share of them", RESULTS, "replicated", late=True)
 
     def check(self) -> None:
         """Raise InvalidProblem if dimensions do not fit each other or our kernels."""
@@ -47,6 +52,8 @@ class FlashDecode(Problem):
             raise InvalidProblem(
                 f"kv_heads={self.kv_heads} must divide q_heads={self.q_heads}: each KV head serves a whole group"
             )
+        if self.result == "heads":
+            self.check_sharded("q_heads", note=" where each rank gets its share of the heads")
         if (self.kv_dtype == "auto") != (self.kv_scales == "none"):
             raise InvalidProblem(
                 f"kv_dtype={self.kv_dtype} kv_scales={self.kv_scales}: a cache of fp8 has scales, tensor or head, and "
@@ -54,6 +61,8 @@ class FlashDecode(Problem):
             )
         if self.kv_heads == 1 and self.kv_scales == "head":
             object.__setattr__(self, "kv_scales", "tensor")  # the same: one problem has one key
+        if self.world_size == 1 and self.result == "heads":
+            object.__setattr__(self, "result", "replicated")  # likewise
 
     @property
     def group(self) -> int:
@@ -62,8 +71,23 @@ class FlashDecode(Problem):
 
     @property
     def rows(self) -> int:
-        """Rows of the output, one per sequence and query head."""
+        """Rows of the whole output, one per sequence and query head."""
         return self.batch * self.q_heads
+
+    @property
+    def owned_heads(self) -> int:
+        """Query heads whose result a rank alone gets; 0 where every rank gets all."""
+        return self.q_heads // self.world_size if self.result == "heads" else 0
+
+    @property
+    def result_shape(self) -> tuple[int, int, int]:
+        """Shape of one rank's result."""
+        return self.batch, self.owned_heads or self.q_heads, self.head_dim
+
+    @property
+    def result_rows(self) -> int:
+        """Rows of one rank's result."""
+        return self.batch * self.result_shape[1]
 
     @property
     def pages(self) -> int:
@@ -95,5 +119,5 @@ class FlashDecode(Problem):
 
     @property
     def bytes_moved(self) -> int:
-        """Bytes that one rank receives from its peers if every rank combines: partial results and LSEs in fp32."""
-        return (self.world_size - 1) * self.rows * (self.head_dim + 1) * 4
+        """Bytes that a rank receives if it combines its whole result: peers' partial results and LSEs in fp32."""
+        return (self.world_size - 1) * self.result_rows * (self.head_dim + 1) * 4

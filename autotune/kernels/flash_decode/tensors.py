@@ -24,7 +24,7 @@ class Tensors:
     lengths: torch.Tensor
     """int32 [batch]: tokens of each sequence on this rank, 0 to kv_len"""
     out: torch.Tensor
-    """[batch, q_heads, head_dim]"""
+    """The problem's ``result_shape``"""
     k_scale: torch.Tensor | None = None
     """fp32 [1], or [kv_heads]: of an fp8 cache"""
     v_scale: torch.Tensor | None = None
@@ -41,7 +41,7 @@ class Tensors:
             v_cache=allocate(problem.cache_shape, cache),
             block_table=allocate((problem.batch, problem.pages), torch.int32),
             lengths=allocate((problem.batch,), torch.int32),
-            out=allocate(heads, dtype),
+            out=allocate(problem.result_shape, dtype),
             k_scale=None if scales is None else allocate(scales, torch.float32),
             v_scale=None if scales is None else allocate(scales, torch.float32),
         )
@@ -49,32 +49,33 @@ class Tensors:
 
 @dataclass(frozen=True)
 class Records:
-    """Partial results: per source (``count`` of them) a row of head_dim elements and an LSE for each output row.
+    """Partial results in ``count`` blocks, one per source or destination: a row of head_dim elements and an LSE for
+    each row of a rank's result.
 
-    One flat tensor, so that the library can gather it in one call; ``values`` and ``lse`` are views of it.
+    One flat tensor, so that the library can move it in one call; ``values`` and ``lse`` are views of it.
     """
 
     buffer: torch.Tensor
-    """uint8 [count * bytes of a source]"""
+    """uint8 [count * bytes of a block]"""
     values: torch.Tensor
     lse: torch.Tensor
     value_stride: int
-    """Elements of ``values`` from one source to the next."""
+    """Elements of ``values`` from one block to the next."""
     lse_stride: int
 
     @staticmethod
-    def source_bytes(problem: FlashDecode, element: torch.dtype, lse: torch.dtype) -> int:
-        """Bytes of one source's records: strides are multiples of 16 elements, as loads of 16 bytes need."""
-        return -(-problem.rows * (problem.head_dim * element.itemsize + lse.itemsize) // 128) * 128
+    def block_bytes(problem: FlashDecode, element: torch.dtype, lse: torch.dtype) -> int:
+        """Bytes of one block: strides are multiples of 16 elements, as loads of 16 bytes need."""
+        return -(-problem.result_rows * (problem.head_dim * element.itemsize + lse.itemsize) // 128) * 128
 
     @classmethod
     def allocate(
         cls, problem: FlashDecode, count: int, element: torch.dtype, lse: torch.dtype, allocate: Allocate
     ) -> Records:
         """``element`` and ``lse`` are fp32, the problem's type, or int64 for LL words."""
-        size = cls.source_bytes(problem, element, lse)
+        size = cls.block_bytes(problem, element, lse)
         buffer = allocate((count * size,), torch.uint8)
-        begin = problem.rows * problem.head_dim * element.itemsize
+        begin = problem.result_rows * problem.head_dim * element.itemsize
         return cls(
             buffer, buffer.view(element), buffer[begin:].view(lse), size // element.itemsize, size // lse.itemsize
         )
@@ -95,11 +96,11 @@ class Scratch:
     returns: torch.Tensor
     """int32 [units]: finished outputs that have arrived from their combiners."""
     inbox: Records
-    """[2 slots, world_size] on the symmetric heap; for ``bsp`` one slot, into which the library gathers."""
+    """[2 slots, world_size] on the symmetric heap; for ``bsp`` one slot, which the library fills."""
     outbox: torch.Tensor
     """[2 slots, rows, head_dim] on the symmetric heap: finished outputs from their combiners."""
     mine: Records
-    """This rank's records, which another kernel or the library moves."""
+    """This rank's records, which another kernel or the library moves; a block for each owner of heads."""
     parts: torch.Tensor
     """fp32 [kv_splits, rows, head_dim]"""
     part_lse: torch.Tensor

@@ -88,12 +88,15 @@ def _multiply_blocks(
     """
     if out.is_cuda and torch.version.cuda and out.dtype == torch.bfloat16:
         rows = a.shape[0]
+        product = out
         if rows % BLOCK_ROWS:
             a, scale_a = _padded(a), _padded(scale_a)
+            product = out.new_empty((a.shape[0], out.shape[1]))
         # A's scales column by column, B's in rows of 16 bytes: the library's layouts.
-        by_columns = scale_a.t().contiguous().t()
-        product = torch._scaled_mm(a, b, scale_a=by_columns, scale_b=_aligned(scale_b.t()).t(), out_dtype=out.dtype)
-        out.copy_(product[:rows])
+        by_columns, by_rows = scale_a.t().contiguous().t(), _aligned(scale_b.t()).t()
+        torch._scaled_mm(a, b, scale_a=by_columns, scale_b=by_rows, out_dtype=out.dtype, out=product)
+        if product is not out:
+            out.copy_(product[:rows])
     else:
         wide = dequantised(a, scale_a) @ dequantised(b, scale_b)
         out.copy_(wide if bias is None else wide + bias)

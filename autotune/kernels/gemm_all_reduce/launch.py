@@ -107,7 +107,7 @@ class GemmAllReduceKernels(Kernels[GemmAllReduce, GemmAllReduceKnobs, SummedTens
             programs = min(programs, call.machine.compute_units * knobs.programs_per_unit)
         blocking = knobs.schedule == "persistent" and knobs.split_k > 1 and not knobs.separate
         arguments = {
-            **knobs.common(problem, tensors), "a": knobs.a_operand(tensors.a), "c": tensors.c,
+            **knobs.common(problem, tensors, call.machine), "a": knobs.a_operand(tensors.a), "c": tensors.c,
             "inbox": scratch.inbox, "results": scratch.results,
             "partials": scratch.partials, "tickets": scratch.tickets,
             "M": problem.m, "N": problem.n, "K": problem.k_local, "gemm_programs": programs, "rank": call.rank,

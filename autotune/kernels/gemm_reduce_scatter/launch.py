@@ -181,7 +181,7 @@ def _gemm_scatter(call: ScatterCall, programs: int, phases: Mapping[str, Any] | 
     problem, knobs, scratch = call.problem, call.knobs, call.scratch
     resident = None if knobs.schedule == "tile" or phases else programs
     arguments = {
-        **knobs.common(problem, call.tensors), **_common(call),
+        **knobs.common(problem, call.tensors, call.machine), **_common(call),
         "a": knobs.a_operand(call.tensors.a), "M": problem.m, "N": problem.n, "K": problem.k_local,
         "rows": problem.rows, "inbox": scratch.inbox, "arrivals": scratch.arrivals, "sent": scratch.sent,
         "partials": scratch.partials, "tickets": scratch.tickets, "SPLITS": knobs.split_k,

@@ -12,6 +12,7 @@ from autotune.dtypes import FP8, SCALES
 from autotune.kernels.gemm.problem import GemmProblem, scale_shapes
 from autotune.kernels.launching.knobs import LadderKnobs
 from autotune.kernels.launching.tensors import OPERAND_DTYPES, TORCH_DTYPES, Allocate
+from autotune.machine import Machine
 
 PROMOTED = 128
 """Most fp8 products, along K, that sm_90's tensor cores add up before fp32 registers take the sum over."""
@@ -164,7 +165,7 @@ class GemmKnobs(LadderKnobs):
             return self.operand(b.t().unflatten(0, (2, -1)), (2, self.block_n // 2, self.block_k))
         return self.operand(b.t(), (self.block_n, self.block_k))
 
-    def common(self, problem: GemmProblem, tensors: GemmTensors) -> dict[str, Any]:
+    def common(self, problem: GemmProblem, tensors: GemmTensors, machine: Machine) -> dict[str, Any]:
         """Arguments that every GEMM kernel has."""
         b = tensors.b
         c_columns = self.block_n // 2 if self.block_n >= 64 or problem.gated else self.block_n  # see ``store_tile``
@@ -176,12 +177,14 @@ class GemmKnobs(LadderKnobs):
             "BLOCK_M": self.block_m, "BLOCK_N": self.block_n, "BLOCK_K": self.block_k,
             "TMA": self.tma, "B_TRANSPOSED": problem.b_order == "nk", "EVEN_K": problem.gemm[2] % self.block_k == 0,
             "scale_a": tensors.scale_a, "scale_b": tensors.scale_b, "SCALES": SCALES.index(problem.scales),
-            "PROMOTE": self.promoted(problem),
+            "PROMOTE": self.promoted(problem, machine),
         }  # fmt: skip
 
-    def promoted(self, problem: GemmProblem) -> int | None:
-        """Products along K after which a dot product's sum is added up in fp32 registers; None: as Triton does."""
-        whole = problem.dtype not in FP8 or problem.fast_accum or problem.scales == "block"
+    def promoted(self, problem: GemmProblem, machine: Machine) -> int | None:
+        """Products along K after which a dot product's sum is added up in fp32 registers; None: as Triton does, which
+        is exact on AMD.
+        """
+        whole = problem.dtype not in FP8 or problem.fast_accum or problem.scales == "block" or machine.kind == "hip"
         return None if whole else min(PROMOTED, self.block_k)
 
     def partials(self, rows: int, columns: int, allocate: Allocate) -> tuple[torch.Tensor, torch.Tensor]:

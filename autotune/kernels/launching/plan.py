@@ -39,7 +39,9 @@ class Launch:
         if compiled is not None:  # the interpreter compiles nothing
             # The first launch has bound, checked and specialised the arguments, and they stay as they are. Of a tensor
             # Triton takes the address, too, and then asks neither the tensor nor the driver about it at each launch.
-            values = self.kernel.signature.bind(**self.arguments)
+            parameters = self.kernel.signature
+            given = {name: value for name, value in self.options.items() if name in parameters.parameters}
+            values = parameters.bind(**self.arguments, **given)
             values.apply_defaults()
             plain = [value.data_ptr() if hasattr(value, "data_ptr") else value for value in values.args]
             self._again.append(functools.partial(compiled[(self.programs, 1, 1)], *plain))

@@ -43,6 +43,30 @@ def scaled_columns(acc, scale_b, column, columns, BLOCK_N: tl.constexpr, HALVES:
 
 @triton.jit
 def block_scale_b(scale_b, k, pitch, column, columns, BLOCK_N: tl.constexpr, HALVES: tl.constexpr = False):
-    """The scales of B's blocks at depth ``k``, for each column of a tile: [1, BLOCK_N]."""
-    at = tl.minimum(tile_columns(column, columns, BLOCK_N, HALVES), columns - 1) // SIDE
-    return tl.load(scale_b + at * pitch + k // SIDE)[None, :]
+    """The scales of B's blocks at depth ``k``, for each column of a tile: [1, BLOCK_N].
+
+    A tile is as wide as a block, a part of one or two of them: a number or two for all its columns. Only up's half of
+    a tile begins anywhere in a block.
+    """
+    at = scale_b + k // SIDE
+    last = (columns - 1) // SIDE
+    places = tl.arange(0, BLOCK_N)
+    if HALVES:
+        half: tl.constexpr = BLOCK_N // 2
+        up = columns // 2 + column // 2
+        of_up = _of_two_blocks(at, pitch, up, last, places - half)
+        scales = tl.where(places < half, tl.load(at + column // 2 // SIDE * pitch), of_up)
+    elif BLOCK_N <= SIDE:
+        scales = tl.full((BLOCK_N,), tl.load(at + column // SIDE * pitch), tl.float32)
+    else:
+        scales = _of_two_blocks(at, pitch, column, last, places)
+    return scales[None, :]
+
+
+@triton.jit
+def _of_two_blocks(at, pitch, column, last, places):
+    """The scale of each column ``column`` + ``places``, in its block or the next; ``last`` is the last one there is."""
+    block = column // SIDE
+    scale = tl.load(at + block * pitch)
+    next_scale = tl.load(at + tl.minimum(block + 1, last) * pitch)
+    return tl.where(column % SIDE + places < SIDE, scale, next_scale)

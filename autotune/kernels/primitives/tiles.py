@@ -8,6 +8,9 @@ import triton.language as tl
 from autotune.kernels.primitives.gated import PLAIN, gated, tile_columns
 from autotune.kernels.primitives.scales import BLOCK, NO_SCALES, SIDE, block_scale_b
 
+WGMMA_ROWS = tl.constexpr(64)
+"""Rows of a tile from which on sm_90 multiplies it by wgmma."""
+
 
 @triton.jit
 def swizzle(tile, tiles_m, tiles_n, GROUP_M: tl.constexpr):
@@ -64,6 +67,20 @@ def load_b(
 
 
 @triton.jit
+def add_product(acc, a_tile, b_tile, PROMOTE: tl.constexpr):
+    """Acc + one step's product; PROMOTE: see ``GemmKnobs.promoted``.
+
+    Where sm_90's wgmma takes the tile, a step that is short enough starts from zero and is added as a whole. Told to
+    promote, Triton would wait after each of its instructions, 32 of K, instead of once.
+    """
+    if PROMOTE is not None and acc.shape[0] >= WGMMA_ROWS and a_tile.shape[1] <= PROMOTE:
+        acc += tl.dot(a_tile, b_tile, input_precision="ieee")
+    else:
+        acc = tl.dot(a_tile, b_tile, acc, input_precision="ieee", max_num_imprecise_acc=PROMOTE)
+    return acc
+
+
+@triton.jit
 def accumulate(
     acc, a, a_row, a_rows, a_pitch, b, b_columns, column, stride_bk, stride_bn, first_k, end_k,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
@@ -78,7 +95,7 @@ def accumulate(
     pointers without. Rows and columns beyond the edge are clamped or zero: they end up in parts of the tile that are
     not stored. ``first_k`` is a multiple of BLOCK_K, and so is ``end_k`` unless it is the end of K; EVEN_K says that
     it always is. Each step of scales by blocks is multiplied by them; the other SCALES are the caller's. PROMOTE: see
-    ``GemmKnobs.promoted``.
+    ``add_product``.
     """
     if SCALES == BLOCK:
         rows = tl.minimum(a_row + tl.arange(0, BLOCK_M), a_rows - 1).to(tl.int64)
@@ -94,7 +111,7 @@ def accumulate(
         for k in range(first_k, end_k, BLOCK_K):
             a_tile = a.load([a_row, k])
             b_tile = load_b_by_tma(b, k, column, BLOCK_N, BLOCK_K, B_TRANSPOSED, HALVES)
-            acc = tl.dot(a_tile, b_tile, acc, input_precision="ieee", max_num_imprecise_acc=PROMOTE)
+            acc = add_product(acc, a_tile, b_tile, PROMOTE)
     else:
         rows = tl.minimum(a_row + tl.arange(0, BLOCK_M), a_rows - 1).to(tl.int64)
         columns = tile_columns(column, b_columns, BLOCK_N, HALVES) % b_columns
@@ -109,7 +126,7 @@ def accumulate(
                 inside = tl.arange(0, BLOCK_K) < end_k - k
                 a_tile = tl.load(a_pointers, mask=inside[None, :], other=0.0)
                 b_tile = tl.load(b_pointers, mask=inside[:, None], other=0.0)
-            acc = tl.dot(a_tile, b_tile, acc, input_precision="ieee", max_num_imprecise_acc=PROMOTE)
+            acc = add_product(acc, a_tile, b_tile, PROMOTE)
             a_pointers += BLOCK_K
             b_pointers += BLOCK_K * stride_bk
     return acc

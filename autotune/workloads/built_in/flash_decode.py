@@ -13,7 +13,7 @@ from autotune.config import Config
 from autotune.dtypes import FP8
 from autotune.errors import InvalidProblem
 from autotune.heap.arena import SymmetricHeap
-from autotune.kernels.flash_decode.launch import KERNELS, gather
+from autotune.kernels.flash_decode.launch import KERNELS, library_exchange
 from autotune.kernels.flash_decode.problem import DTYPES, FlashDecode
 from autotune.kernels.flash_decode.reference import attention, joined
 from autotune.kernels.flash_decode.tensors import Scratch, Tensors
@@ -131,10 +131,15 @@ class FlashDecodeOperation(LaunchedOperation[FlashDecode, Tensors, Scratch]):
 
     def error_of(self, out: torch.Tensor, number: int) -> Error:
         """Distance of an output from the reference for set ``number`` of the queries."""
-        return distance(out, self._references[number])
+        return distance(out, self._of_this_rank(self._references[number]))
+
+    def _of_this_rank(self, reference: torch.Tensor) -> torch.Tensor:
+        """This rank's result of the whole one."""
+        owned = self._problem.owned_heads
+        return reference.narrow(1, self._heap.rank * owned, owned) if owned else reference
 
     def parts(self) -> dict[str, Run]:
-        """The attention alone, the library's all-gather of its partial results alone, their combination alone."""
+        """The attention alone, the library's exchange of its partial results alone, their combination alone."""
         own = functools.partial(_zeros, self._heap.device)
         knobs = KERNELS.knobs.of(part_config(self._problem, self._machine))
         scratch = KERNELS.scratch(self._problem, knobs, self._machine, own, own)
@@ -144,9 +149,10 @@ class FlashDecodeOperation(LaunchedOperation[FlashDecode, Tensors, Scratch]):
                 self._spin_limit,
             )
         )  # fmt: skip
+        exchange = "all_to_all" if self._problem.owned_heads else "all_gather"
         return {
             "attention": in_order(local),
-            "all_gather": lambda: gather(scratch),
+            exchange: functools.partial(library_exchange, self._problem, scratch),
             "combine": combine.run,
         }
 
@@ -215,7 +221,7 @@ class FlashDecodeWorkload(LaunchedWorkload):
     problem_type = FlashDecode
     space = SPACE
     kernels = KERNELS
-    options = ("soft_cap", "ragged")
+    options = ("soft_cap", "ragged", "result")
     overlapping = ("fused",)
 
     def default_problem(self, machine: Machine, world_size: int) -> FlashDecode:
@@ -293,17 +299,18 @@ class FlashDecodeWorkload(LaunchedWorkload):
                 f"caches [pages, page_size, kv_heads, {head_dim}], block_table [{batch}, pages of a sequence] and "
                 f"lengths [{batch}], both int32"
             )
-        soft_cap, ragged = options
+        soft_cap, ragged, result = options
         scales = _kind_of_scales(k_scale, v_scale, kv_heads)
         return FlashDecode(
             batch=batch, q_heads=q_heads, kv_heads=kv_heads, head_dim=head_dim, kv_len=table.shape[1] * page_size,
             page_size=page_size, soft_cap=soft_cap, ragged=ragged, dtype=dtype, world_size=world_size,
-            kv_dtype=cached, kv_scales=scales,
+            kv_dtype=cached, kv_scales=scales, result=result,
         )  # fmt: skip
 
     def out_shape(self, world_size: int, operands: Operands, options: Sequence[Any]) -> tuple[int, ...]:
         assert operands[0] is not None
-        return tuple(operands[0].shape)
+        batch, q_heads, head_dim = operands[0].shape
+        return batch, q_heads // world_size if options[2] == "heads" else q_heads, head_dim
 
 
 WORKLOAD = FlashDecodeWorkload()

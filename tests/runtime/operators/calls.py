@@ -88,7 +88,7 @@ def configs(problem: Problem, machine: Any) -> list[autotune.Config]:
 
 OPTIONS = {
     "all_gather_gemm": ("layout", "in_place"), "gemm_reduce_scatter": (), "gemm_all_reduce": ("deterministic",),
-    "flash_decode": ("soft_cap", "ragged"),
+    "flash_decode": ("soft_cap", "ragged", "result"),
 }  # fmt: skip
 
 
@@ -186,4 +186,6 @@ def _decode(problem: autotune.FlashDecode, generator: torch.Generator) -> tuple[
         logits = torch.einsum("hd,thd->ht", q[sequence].float(), keys) * problem.head_dim**-0.5
         reference[sequence] = torch.einsum("ht,thd->hd", logits.softmax(dim=1), values)
     rank = dist.get_rank()
+    if problem.result == "heads":
+        reference = reference.chunk(ranks, dim=1)[rank]
     return (q, *caches[rank], tables[rank], lengths[rank]), reference

@@ -93,6 +93,7 @@ def bad_operands(url: str) -> dict[str, str]:
         table, lengths = torch.zeros(2, 2, dtype=torch.int32), torch.zeros(2, dtype=torch.int32)
         gather, scatter, reduce = autotune.all_gather_gemm, autotune.gemm_reduce_scatter, autotune.gemm_all_reduce
         decode = autotune.flash_decode
+        odd, single = torch.ones(2, 3, 64, dtype=bf16), torch.ones(4, 16, 1, 64, dtype=bf16)
         attempts = {
             "depth": lambda: gather(context, a, b[:-1]),
             "layout": lambda: gather(context, a, b, layout="columns"),
@@ -114,6 +115,8 @@ def bad_operands(url: str) -> dict[str, str]:
             "caches": lambda: decode(context, q, cache, cache[:-1], table, lengths),
             "fp32": lambda: decode(context, q.float(), cache.float(), cache.float(), table, lengths),
             "heads": lambda: decode(context, torch.ones(2, 3, 64, dtype=bf16), cache, cache, table, lengths),
+            "shares": lambda: decode(context, odd, single, single, table, lengths, result="heads"),
+            "result": lambda: decode(context, q, cache, cache, table, lengths, result="head"),
             "cap": lambda: decode(context, q, cache, cache, table, lengths, soft_cap=-1),
             "strides": lambda: decode(context, q.transpose(0, 1), cache, cache, table, lengths),
         }

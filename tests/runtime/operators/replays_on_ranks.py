@@ -22,15 +22,15 @@ def replays(arguments: tuple[str, str]) -> dict[str, Any]:
         for problem in (problem for problem in problems(device) if problem.workload == name):
             inputs = [drawn(problem, seed, device) for seed in range(8)]
             for config in several_launches(problem, context):
-                before = len(graphs._GRAPHS)
+                before = len(graphs._REPLAYED)
                 ways = Ways(context, problem, config, inputs)
                 for way in ("same_addresses", "new_addresses", "streams", "outer_capture", "compiled"):
                     here = f"{name} {config['mode']} {way}"
                     worst[here] = max(worst.get(here, 0.0), getattr(ways, way)())
                     context.check()
-                if len(graphs._GRAPHS) > before:
+                if len(graphs._REPLAYED) > before:
                     replaying.add(str(config["mode"]))
-    return {"worst": worst, "replaying": sorted(replaying), "left": len(graphs._GRAPHS)}
+    return {"worst": worst, "replaying": sorted(replaying), "left": len(graphs._REPLAYED)}
 
 
 def several_launches(problem: Any, context: autotune.Context) -> list[Any]:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from calls import MODES, url
 from ranks_of_functions import run_ranks
-from two_ranks import EVERYWHERE
+from two_ranks import A_GPU_EACH
 
 ON_RANKS = str(Path(__file__).with_name("epilogues_on_ranks.py"))
 
@@ -32,7 +32,7 @@ SEVERAL = {
 }
 
 
-@pytest.fixture(scope="module", params=EVERYWHERE)
+@pytest.fixture(scope="module", params=A_GPU_EACH)
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pair:
     """The answers of two ranks."""
     folder = tmp_path_factory.mktemp("pair")

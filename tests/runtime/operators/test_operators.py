@@ -69,6 +69,8 @@ def test_operands_that_cannot_be_are_refused_on_every_rank(pair: Pair) -> None:
         "caches": "InvalidProblem: q is [2, 4, 64]",
         "fp32": "InvalidProblem: q is torch.float32",
         "heads": "InvalidProblem: kv_heads=2 must divide q_heads=3",
+        "shares": "InvalidProblem: q_heads=3 is sharded over world_size=2",
+        "result": "InvalidProblem: result='head': allowed: replicated, heads",
         "cap": "InvalidProblem: soft_cap=-1",
         "strides": "InvalidProblem: q is [4, 2, 64], strides (64, 256, 1)",
         "right": "True",

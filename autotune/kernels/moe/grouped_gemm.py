@@ -1,0 +1,162 @@
+"""The grouped GEMM: each expert's rows times its own B, in one launch, row counts known on the device only.
+
+Rows lie one expert after the other: those of expert e are ``offsets[e]`` to ``offsets[e + 1]``, int32, and nothing else
+says how many there are. Programs are as many as may be needed, and walk the tiles that there are: expert by expert,
+within one as ``swizzle`` orders them. A tile has rows of one expert alone; its last rows may be the next one's, or
+none at all, and are not stored. A's rows lie like that too, or are gathered: ``gather`` int32 [rows] divided by PER
+names the row of A, as ``pairs`` of a plan divided by the experts per token names a token.
+
+``swap_ab`` computes a tile's transpose: sm_90's matrix unit takes 64 rows at least, so where an expert has few, they
+had better be the columns.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from autotune.kernels.primitives.gated import PLAIN, gated, tile_columns
+from autotune.kernels.primitives.scales import ROW, scaled_columns
+from autotune.kernels.primitives.tiles import put_tile, swizzle
+
+
+@triton.jit
+def row_blocks(offsets, EXPERTS: tl.constexpr, BLOCK_M: tl.constexpr):
+    """The number of blocks of BLOCK_M rows that experts 0 to e have: int32 [power of two from EXPERTS], growing.
+
+    The last is that of all.
+    """
+    experts = tl.arange(0, triton.next_power_of_2(EXPERTS))
+    exists = experts < EXPERTS
+    begin = tl.load(offsets + experts, mask=exists, other=0)
+    end = tl.load(offsets + experts + 1, mask=exists, other=0)
+    return tl.cumsum(tl.cdiv(end - begin, BLOCK_M), axis=0)
+
+
+@triton.jit
+def expert_tile(tile, blocks, offsets, tiles_n, group_m, BLOCK_M: tl.constexpr):
+    """Tile number to (expert, its first row, the end of the expert's rows, column of tiles). ``blocks``: of
+    ``row_blocks``; ``tiles_n`` columns of tiles are walked for each expert.
+    """
+    before = blocks * tiles_n <= tile
+    expert = tl.sum(before.to(tl.int32), axis=0)
+    local = tile - tl.max(tl.where(before, blocks, 0), axis=0) * tiles_n
+    first, end = tl.load(offsets + expert), tl.load(offsets + expert + 1)
+    m, n = swizzle(local, tl.cdiv(end - first, BLOCK_M), tiles_n, group_m)
+    return expert, first + m * BLOCK_M, end, n
+
+
+@triton.jit
+def rows_of(gather, row, end, PER: tl.constexpr, BLOCK_M: tl.constexpr):
+    """The rows of A that make a tile from ``row`` on, int64 [BLOCK_M]; those beyond ``end`` are its last again."""
+    rows = tl.minimum(row + tl.arange(0, BLOCK_M), end - 1)
+    if gather is not None:
+        rows = tl.load(gather + rows) // PER
+    return rows.to(tl.int64)
+
+
+@triton.jit
+def _load_b(
+    b, expert, k, K, column, columns, stride_be, stride_bk, stride_bn,
+    BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, TMA: tl.constexpr, B_TRANSPOSED: tl.constexpr,
+    HALVES: tl.constexpr, EVEN_K: tl.constexpr,
+):  # fmt: skip
+    """B[expert][k : k + BLOCK_K, column : column + BLOCK_N], zero beyond K."""
+    if TMA:
+        if HALVES:
+            tile = tl.reshape(b.load([expert, 0, column // 2, k]), (BLOCK_N, BLOCK_K)).T
+        elif B_TRANSPOSED:
+            tile = tl.reshape(b.load([expert, column, k]), (BLOCK_N, BLOCK_K)).T
+        else:
+            tile = tl.reshape(b.load([expert, k, column]), (BLOCK_K, BLOCK_N))
+    else:
+        ks = k + tl.arange(0, BLOCK_K)
+        wide = (tile_columns(column, columns, BLOCK_N, HALVES) % columns).to(tl.int64)
+        pointers = b + expert.to(tl.int64) * stride_be + ks.to(tl.int64)[:, None] * stride_bk
+        pointers += wide[None, :] * stride_bn
+        if EVEN_K:
+            tile = tl.load(pointers)
+        else:
+            tile = tl.load(pointers, mask=(ks < K)[:, None], other=0.0)
+    return tile
+
+
+@triton.jit
+def expert_product(
+    a, rows, row, K, b, expert, column, columns, stride_be, stride_bk, stride_bn,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, A_TMA: tl.constexpr, TMA: tl.constexpr,
+    B_TRANSPOSED: tl.constexpr, HALVES: tl.constexpr, EVEN_K: tl.constexpr, SWAP: tl.constexpr, PROMOTE: tl.constexpr,
+):  # fmt: skip
+    """A tile of A @ B[expert], fp32 [BLOCK_M, BLOCK_N]: the rows ``rows`` of A [, K], see ``rows_of``, or with A_TMA
+    those from ``row`` on; the columns from ``column`` on of B [experts, K, columns], see ``tile_columns``.
+
+    A and B are descriptors with A_TMA and TMA, pointers without. ``row`` may carry the zero of a wait.
+    """
+    acc = tl.zeros((BLOCK_N, BLOCK_M) if SWAP else (BLOCK_M, BLOCK_N), dtype=tl.float32)
+    for k in range(0, K, BLOCK_K):
+        if A_TMA:
+            a_tile = a.load([row, k])
+        else:
+            ks = k + tl.arange(0, BLOCK_K)
+            pointers = a + rows[:, None] * K + ks[None, :]
+            if EVEN_K:
+                a_tile = tl.load(pointers)
+            else:
+                a_tile = tl.load(pointers, mask=(ks < K)[None, :], other=0.0)
+        b_tile = _load_b(
+            b, expert, k, K, column, columns, stride_be, stride_bk, stride_bn,
+            BLOCK_N, BLOCK_K, TMA, B_TRANSPOSED, HALVES, EVEN_K,
+        )  # fmt: skip
+        if SWAP:
+            acc = tl.dot(b_tile.T, a_tile.T, acc, input_precision="ieee", max_num_imprecise_acc=PROMOTE)
+        else:
+            acc = tl.dot(a_tile, b_tile, acc, input_precision="ieee", max_num_imprecise_acc=PROMOTE)
+    return acc.T if SWAP else acc
+
+
+@triton.jit
+def expert_scaled(
+    acc, scale_a, rows, scale_b, expert, column, columns, SCALES: tl.constexpr, BLOCK_N: tl.constexpr,
+    HALVES: tl.constexpr,
+):  # fmt: skip
+    """A tile's sums times the scales of its rows of A and columns of B [experts, columns], where it has any."""
+    if SCALES == ROW:
+        acc *= tl.load(scale_a + rows)[:, None]
+        acc = scaled_columns(acc, scale_b + expert.to(tl.int64) * columns, column, columns, BLOCK_N, HALVES)
+    return acc
+
+
+@triton.jit
+def store_expert_tile(
+    acc, c, row, end, column, columns, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, EPILOGUE: tl.constexpr,
+    HALVES: tl.constexpr,
+):  # fmt: skip
+    """Rows of C from ``row`` to ``end`` = acc, or what EPILOGUE makes of it: half as many columns."""
+    if EPILOGUE == PLAIN:
+        put_tile(acc, c, row, column, end, columns, BLOCK_M, BLOCK_N, False)
+    else:
+        value = gated(acc, EPILOGUE, HALVES, BLOCK_M, BLOCK_N)
+        put_tile(value, c, row, column // 2, end, columns // 2, BLOCK_M, BLOCK_N // 2, False)
+
+
+@triton.jit(do_not_specialize=["group_m"])
+def grouped_gemm_kernel(
+    a, gather, b, c, scale_a, scale_b, offsets, N, K, stride_be, stride_bk, stride_bn, group_m,
+    EXPERTS: tl.constexpr, PER: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    A_TMA: tl.constexpr, TMA: tl.constexpr, B_TRANSPOSED: tl.constexpr, HALVES: tl.constexpr, EVEN_K: tl.constexpr,
+    SWAP: tl.constexpr, PROMOTE: tl.constexpr, SCALES: tl.constexpr, EPILOGUE: tl.constexpr,
+):  # fmt: skip
+    """C [rows, N] = A [rows, K], gathered or not (None), @ B [EXPERTS, K, N] of each row's expert; with an EPILOGUE C
+    is [rows, N / 2].
+    """
+    tiles_n = tl.cdiv(N, BLOCK_N)
+    blocks = row_blocks(offsets, EXPERTS, BLOCK_M)
+    for tile in range(tl.program_id(0), tl.max(blocks, axis=0) * tiles_n, tl.num_programs(0)):
+        expert, row, end, n = expert_tile(tile, blocks, offsets, tiles_n, group_m, BLOCK_M)
+        rows = rows_of(gather, row, end, PER, BLOCK_M)
+        acc = expert_product(
+            a, rows, row, K, b, expert, n * BLOCK_N, N, stride_be, stride_bk, stride_bn, BLOCK_M, BLOCK_N, BLOCK_K,
+            A_TMA, TMA, B_TRANSPOSED, HALVES, EVEN_K, SWAP, PROMOTE,
+        )  # fmt: skip
+        acc = expert_scaled(acc, scale_a, rows, scale_b, expert, n * BLOCK_N, N, SCALES, BLOCK_N, HALVES)
+        store_expert_tile(acc, c, row, end, n * BLOCK_N, N, BLOCK_M, BLOCK_N, EPILOGUE, HALVES)

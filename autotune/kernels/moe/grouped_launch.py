@@ -1,0 +1,103 @@
+"""Launching a grouped GEMM: its knobs, its part of a kernel's arguments, and the launch of one alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from autotune.dtypes import FP8, SCALES
+from autotune.kernels.launching.gemm import PROMOTED, GemmKnobs
+from autotune.kernels.launching.plan import Launch
+from autotune.kernels.moe import grouped_gemm as device
+from autotune.kernels.primitives import gated
+
+EPILOGUES = {"none": gated.PLAIN.value, "swiglu": gated.SWIGLU.value}
+"""What may follow a grouped GEMM."""
+
+
+@dataclass(frozen=True)
+class GroupedOperands:
+    """Operands of one grouped GEMM: ``rows`` of A, of L experts' B [L, K, N], contiguous, or its transpose is."""
+
+    a: torch.Tensor
+    """[rows, K], or what ``gather`` names rows of."""
+    b: torch.Tensor
+    offsets: torch.Tensor
+    """int32 [L + 1]: of each expert's rows; the last is the number of all, ``rows`` at most."""
+    rows: int
+    gather: torch.Tensor | None = None
+    """int32 [rows]: divided by ``per`` the row of A."""
+    per: int = 1
+    scale_a: torch.Tensor | None = None
+    """fp32, one for each row of A."""
+    scale_b: torch.Tensor | None = None
+    """fp32 [L, N] or [L, 1, N]."""
+
+    @property
+    def transposed(self) -> bool:
+        """True if B is stored [L, N, K]."""
+        return self.b.stride(1) < self.b.stride(2)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupedKnobs(GemmKnobs):
+    """Those of a GEMM, and of a grouped one."""
+
+    swap_ab: bool = False
+    programs_per_unit: int = 1
+
+    def most_tiles(self, rows: int, experts: int, columns: int) -> int:
+        """Tiles of ``rows`` rows, however they fall to the experts."""
+        blocks = min(rows, (rows + experts * (self.block_m - 1)) // self.block_m)
+        return blocks * -(-columns // self.block_n)
+
+    def grouped_programs(self, rows: int, experts: int, columns: int, units: int) -> int:
+        """Programs that walk the tiles, on so many compute units."""
+        return max(1, min(self.most_tiles(rows, experts, columns), units * self.programs_per_unit))
+
+    def expert_b(self, operands: GroupedOperands, *, halves: bool) -> Any:
+        """B as it is stored, by expert; its halves one behind the other where a tile has columns of both."""
+        if not operands.transposed:
+            return self.operand(operands.b, (1, self.block_k, self.block_n))
+        stored = operands.b.transpose(1, 2)
+        if halves and self.tma:
+            return self.operand(stored.unflatten(1, (2, -1)), (1, 2, self.block_n // 2, self.block_k))
+        return self.operand(stored, (1, self.block_n, self.block_k))
+
+    def grouped(
+        self, operands: GroupedOperands, dtype: str, *, epilogue: str = "none", halves: bool = False,
+        fast_accum: bool = False,
+    ) -> dict[str, Any]:  # fmt: skip
+        """Arguments that every kernel with a grouped GEMM has, but for its result; ``dtype`` is A's. ``halves`` counts
+        with an epilogue alone.
+        """
+        halves = halves and epilogue != "none"
+        experts, depth, columns = operands.b.shape
+        a_tma = self.tma and operands.gather is None
+        whole = dtype not in FP8 or fast_accum
+        return {
+            "a": self.a_operand(operands.a) if a_tma else operands.a, "gather": operands.gather,
+            "b": self.expert_b(operands, halves=halves), "scale_a": operands.scale_a, "scale_b": operands.scale_b,
+            "offsets": operands.offsets, "N": columns, "K": depth,
+            **{f"stride_b{name}": operands.b.stride(place) for place, name in enumerate("ekn")},
+            "group_m": self.group_m, "EXPERTS": experts, "PER": operands.per,
+            "BLOCK_M": self.block_m, "BLOCK_N": self.block_n, "BLOCK_K": self.block_k, "A_TMA": a_tma, "TMA": self.tma,
+            "B_TRANSPOSED": operands.transposed, "HALVES": halves, "EVEN_K": depth % self.block_k == 0,
+            "SWAP": self.swap_ab, "PROMOTE": None if whole else min(PROMOTED, self.block_k),
+            "SCALES": SCALES.index("none" if operands.scale_a is None else "row"), "EPILOGUE": EPILOGUES[epilogue],
+        }  # fmt: skip
+
+
+def grouped_gemm(
+    knobs: GroupedKnobs, operands: GroupedOperands, c: torch.Tensor, dtype: str, units: int, *,
+    epilogue: str = "none", halves: bool = False,
+) -> Launch:  # fmt: skip
+    """C [rows, N] = each row of A times its expert's B; with swiglu C is [rows, N / 2], B's columns are gate and up:
+    ``halves``, or in turns. Rows of C beyond the last expert's are left alone.
+    """
+    experts, _, columns = operands.b.shape
+    arguments = {**knobs.grouped(operands, dtype, epilogue=epilogue, halves=halves), "c": c}
+    programs = knobs.grouped_programs(operands.rows, experts, columns, units)
+    return Launch(device.grouped_gemm_kernel, programs, arguments, knobs.options)

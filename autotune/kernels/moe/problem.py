@@ -1,0 +1,85 @@
+"""What the problems of a mixture of experts share: tokens, experts on their ranks, and how popular the experts are."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from autotune.errors import InvalidProblem
+from autotune.problem import Problem, choice, number, size
+
+SLOTS = 2
+"""Inboxes used in turn, see ``plan``."""
+
+WHOLE = 8
+"""A token's vector is a multiple of this many elements: of 16 bytes in 16 bits."""
+
+MOST_EXPERTS = 1024
+MOST_CHOICES = 16
+"""Experts per token."""
+
+MOST_PAIRS = 2**24
+"""Pairs of a token and one of its experts, over all ranks."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExpertsProblem(Problem):
+    """Base of the problems of a mixture of experts, expert parallel: rank r holds experts r * L to (r + 1) * L - 1.
+
+    ``routing`` and ``exponent`` say how popular the experts are in the inputs that a config is tuned with; they decide
+    nothing about a result. A call's own routing may be any.
+    """
+
+    free = ("tokens",)
+
+    tokens: int = size("tokens per rank, at most: those whose ids are all -1 do not exist")
+    hidden: int = size("elements of a token")
+    experts: int = size("experts of all ranks together, as many on each")
+    top_k: int = size("experts per token, at most: an id of -1 is none")
+    routing: str = choice("popularity of experts in the inputs to tune with", ("uniform", "zipf"), "uniform")
+    exponent: float = number("of the Zipf distribution: the i-th expert is chosen i**-exponent times as often", 0.0)
+
+    def check(self) -> None:
+        """Raise InvalidProblem if the experts do not fit the ranks, or a field means nothing beside the others."""
+        self.check_sharded("experts", note=": every rank holds as many experts")
+        if self.hidden % WHOLE:
+            raise InvalidProblem(f"hidden={self.hidden}: must be a multiple of {WHOLE}")
+        if self.experts > MOST_EXPERTS:
+            raise InvalidProblem(f"experts={self.experts}: {MOST_EXPERTS} at most")
+        if self.top_k > min(self.experts, MOST_CHOICES):
+            raise InvalidProblem(f"top_k={self.top_k}: {min(self.experts, MOST_CHOICES)} at most")
+        if self.all_pairs > MOST_PAIRS:
+            raise InvalidProblem(
+                f"tokens={self.tokens}, top_k={self.top_k}, world_size={self.world_size}: {self.all_pairs} pairs of a "
+                f"token and an expert; {MOST_PAIRS} at most, so use fewer tokens per call"
+            )
+        if (self.routing == "zipf") != (self.exponent > 0):
+            raise InvalidProblem(
+                f"routing={self.routing}, exponent={self.exponent}: zipf needs an exponent above 0, uniform has none"
+            )
+
+    @property
+    def local_experts(self) -> int:
+        """L: experts of each rank."""
+        return self.experts // self.world_size
+
+    @property
+    def all_pairs(self) -> int:
+        """Pairs of a token and one of its experts, over all ranks: R * T * K."""
+        return self.world_size * self.tokens * self.top_k
+
+    @property
+    def capacity(self) -> int:
+        """Rows that one rank's experts get at most: every token of every rank may choose all that it can here."""
+        return self.world_size * self.tokens * min(self.top_k, self.local_experts)
+
+    @property
+    def reached(self) -> float:
+        """The share of tokens that a rank gets on average where all experts are equally popular."""
+        others, chosen = self.experts - self.local_experts, self.top_k
+        return 1.0 - math.comb(others, chosen) / math.comb(self.experts, chosen)
+
+    @property
+    def bytes_moved(self) -> int:
+        """Bytes of tokens that one rank receives on average, each token once; the busiest rank receives more."""
+        return int((self.world_size - 1) * self.tokens * self.reached * self.hidden * self.element_size)

@@ -1,0 +1,90 @@
+"""Routing in torch: draws of it, and the plan that follows from it, as the kernels' reference and as the library's way.
+
+A routing is ids [..., K] int32, -1 for none, and gates of the same shape, fp32: the weights of the chosen experts.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from autotune.kernels.moe.problem import ExpertsProblem
+
+Kind = Literal["plain", "one expert", "holes"]
+
+POPULAR = 20261122
+"""Seed of the order in which experts are popular: the same experts are hot in every call, as in a trained model."""
+
+
+@dataclass(frozen=True)
+class Routing:
+    """The routing of all ranks' tokens, [world_size, tokens, top_k]."""
+
+    ids: torch.Tensor
+    """int32; those of a token differ, except -1."""
+    gates: torch.Tensor
+    """fp32."""
+
+
+def drawn_routing(problem: ExpertsProblem, device: torch.device, seed: int, kind: Kind = "plain") -> Routing:
+    """A routing by the problem's distribution, the same on every rank for the same seed.
+
+    ``one expert``: every token chooses expert ``seed`` % experts first, and the others follow the distribution.
+    ``holes``: rank ``seed`` % world_size has no tokens, the others only their first three quarters, and of the ids that
+    are left one in eight is -1.
+    """
+    generator = torch.Generator(device=device).manual_seed(seed)
+    shape = (problem.world_size, problem.tokens)
+
+    def uniform(*sizes: int) -> torch.Tensor:
+        return torch.rand(sizes, generator=generator, device=device).clamp_(1e-7, 1 - 1e-7)
+
+    # The K largest of log popularity + Gumbel noise are K draws without replacement.
+    order = torch.randperm(problem.experts, generator=torch.Generator().manual_seed(POPULAR)).to(device)
+    scores = -problem.exponent * torch.log(1.0 + order) - torch.log(-torch.log(uniform(*shape, problem.experts)))
+    if kind == "one expert":
+        scores[..., seed % problem.experts] = math.inf
+    ids = scores.topk(problem.top_k, dim=-1).indices.to(torch.int32)
+    if kind == "holes":
+        ids[seed % problem.world_size] = -1
+        ids[:, 1 + problem.tokens * 3 // 4 :] = -1
+        ids[uniform(*ids.shape) < 1 / 8] = -1
+    gates = uniform(*ids.shape)
+    return Routing(ids, gates / gates.sum(-1, keepdim=True))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One rank's rows: pairs of a token and one of this rank's experts, by expert, then by source rank and token.
+
+    Rows from ``offsets[L]`` on do not exist: whatever is there means nothing.
+    """
+
+    offsets: torch.Tensor
+    """int32 [L + 1]: the rows of local expert e are those from offsets[e] to offsets[e + 1] - 1."""
+    pairs: torch.Tensor
+    """int32 [capacity]: (source rank * tokens + token) * top_k + place among the token's ids, for each row."""
+    gates: torch.Tensor
+    """fp32 [capacity]: the gate of each row."""
+
+
+def planned(problem: ExpertsProblem, routing: Routing, rank: int) -> Plan:
+    """The plan of a rank, by fixed shapes: it waits for no number on the host, and can be captured."""
+    local, capacity = problem.local_experts, problem.capacity
+    expert = routing.ids.flatten() - rank * local
+    expert = torch.where((expert >= 0) & (expert < local), expert, local)
+    expert, pairs = torch.sort(expert, stable=True)
+    bounds = torch.arange(local + 1, dtype=expert.dtype, device=expert.device)
+    offsets = torch.searchsorted(expert, bounds, out_int32=True)
+    pairs = pairs[:capacity]
+    return Plan(offsets, pairs.to(torch.int32), routing.gates.flatten()[pairs])
+
+
+def reached_ranks(problem: ExpertsProblem, ids: torch.Tensor) -> torch.Tensor:
+    """The ranks that a token with ids [..., top_k] goes to: bool [..., world_size]."""
+    owner = torch.where(ids >= 0, ids // problem.local_experts, problem.world_size)
+    ranks = torch.arange(problem.world_size, device=ids.device)
+    return (owner[..., None] == ranks).any(-2)

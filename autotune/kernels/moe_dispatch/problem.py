@@ -1,0 +1,28 @@
+"""The problem: every token to the ranks of its experts, and laid out there by expert."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from autotune.kernels.moe.problem import SLOTS, ExpertsProblem
+
+MOST_INBOX_BYTES = 4 << 30
+"""Limit on a mode's inbox of tokens."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MoeDispatch(ExpertsProblem):
+    """rows [capacity, hidden]: the tokens of all ranks' x [tokens, hidden] by this rank's experts, and the plan that
+    says which row is whose (docs/kernels/moe.md).
+    """
+
+    workload = "moe_dispatch"
+
+    @property
+    def bytes_read(self) -> int:
+        """Lower bound on the bytes that one rank reads and writes: its tokens, and a row per pair, on average."""
+        return (self.tokens + self.tokens * self.top_k) * self.hidden * self.element_size
+
+    def inbox_bytes(self, *, ll: bool = False) -> int:
+        """Bytes of the inboxes of tokens on each rank."""
+        return SLOTS * self.world_size * self.tokens * self.hidden * self.element_size * (2 if ll else 1)

@@ -1,0 +1,94 @@
+"""Functions for ranks in the tests of sentinel words: kernels that exchange them, launch after launch."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import triton
+import triton.language as tl
+
+from autotune.heap import device, open_heap
+from autotune.kernels.primitives.sentinel import sentinel_bits, sentinel_empty, sentinel_take, sentinel_wait
+
+WORDS = 256
+VALUES = (0.0, -0.0, 1.0, float("nan"), float("inf"), -2.0, 0.0, 0.0)
+"""What is sent, in turn: mostly what could be taken for an empty word."""
+LAUNCHES = 7
+DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32, "fp8": torch.float8_e4m3fn}
+BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32}
+
+
+@triton.jit
+def taking_kernel(mine, inbox, out, epoch, rank, heap_bases, status, spin_limit, WORDS: tl.constexpr):
+    """Send a part, and take the peer's, of which we are the only reader: two slots."""
+    place = inbox + (epoch & 1) * WORDS + tl.arange(0, WORDS)
+    here = tl.arange(0, WORDS)
+    device.store(place, sentinel_bits(tl.load(mine + here)), rank, 1 - rank, heap_bases)
+    tl.store(out + here, sentinel_take(place, here < WORDS - 1, status, spin_limit), mask=here < WORDS - 1)
+
+
+@triton.jit
+def waiting_kernel(mine, inbox, out, epoch, rank, heap_bases, status, spin_limit, WORDS: tl.constexpr):
+    """The first program sends, and empties what the launch before has read; each reads all: three slots."""
+    pid = tl.program_id(0)
+    here = tl.arange(0, WORDS)
+    place = inbox + epoch % 3 * WORDS + here
+    if pid == 0:
+        device.store(place, sentinel_bits(tl.load(mine + here)), rank, 1 - rank, heap_bases)
+        sentinel_empty(inbox + (epoch + 2) % 3 * WORDS + here, here < WORDS)
+    tl.store(out + pid * WORDS + here, sentinel_wait(place, here < WORDS, status, spin_limit))
+
+
+def exchanged(_: None) -> dict[str, Any]:
+    """By kernel and type the number of launches whose result is the peer's part, bit by bit but for the sign of a
+    zero, and whether the inbox is as it has to be afterwards.
+    """
+    heap = open_heap(1 << 20, dist.new_group(backend="gloo"))
+    found: dict[str, Any] = {}
+    for kernel, slots, programs, left in ((taking_kernel, 2, 1, 0), (waiting_kernel, 3, 2, 1)):
+        for name, dtype in DTYPES.items():
+            found[f"{kernel.__name__} {name}"] = _launches(heap, kernel, dtype, slots, programs, left)
+    return found
+
+
+def _launches(heap: Any, kernel: Any, dtype: torch.dtype, slots: int, programs: int, left: int) -> dict[str, Any]:
+    bits, rank = BITS[dtype.itemsize], heap.rank
+    inbox, status = heap.allocate((slots, WORDS), bits).zero_(), heap.allocate((1,), torch.int32).zero_()
+    heap.barrier()
+    right = 0
+    for epoch in range(LAUNCHES):
+        if heap.device.type == "cpu" and epoch % 2 == rank:
+            time.sleep(0.02)
+        mine, out = _drawn(dtype, rank, epoch).to(heap.device), torch.zeros((programs, WORDS), dtype=bits)
+        out = out.to(heap.device)
+        kernel[(programs,)](mine.view(bits), inbox, out, epoch, rank, heap.bases, status, 1 << 20, WORDS, num_warps=4)
+        expected = _drawn(dtype, 1 - rank, epoch)
+        for row in out.cpu():
+            right += same(row.view(dtype)[:-1], expected[:-1]) and bool((row[:-1] != 0).all())
+    heap.barrier()
+    full = [bool((slot != 0).any()) for slot in inbox[:, : WORDS - 1].cpu()]
+    return {"right": right, "all": LAUNCHES * programs, "full": sum(full), "left": left, "late": status.item()}
+
+
+def _drawn(dtype: torch.dtype, rank: int, epoch: int) -> torch.Tensor:
+    """Other values in each launch and of each rank."""
+    return torch.tensor(VALUES).roll(rank * 3 + epoch).repeat(WORDS // len(VALUES)).to(dtype)
+
+
+def same(found: torch.Tensor, expected: torch.Tensor) -> bool:
+    return torch.equal(found.float().nan_to_num(nan=77.0), expected.float().nan_to_num(nan=77.0))
+
+
+def missing(_: None) -> int:
+    """The status word of a rank whose peer sends nothing."""
+    heap = open_heap(1 << 20, dist.new_group(backend="gloo"))
+    inbox, status = heap.allocate((2, WORDS), torch.int16).zero_(), heap.allocate((1,), torch.int32).zero_()
+    heap.barrier()
+    if heap.rank == 0:
+        mine, out = (torch.zeros(WORDS, dtype=torch.int16, device=heap.device) for _ in range(2))
+        taking_kernel[(1,)](mine, inbox, out, 0, 0, heap.bases, status, 300, WORDS, num_warps=4)
+    heap.barrier()
+    return int(status.item())

@@ -1,0 +1,77 @@
+"""The grouped GEMM is right alone: under the interpreter and on GPUs; and it compiles for GPUs that are not here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import grouped
+import pytest
+from compile_worker import Compilers
+from every_mode import on_cpu
+from ranks_of_functions import run_ranks
+
+from autotune.machine import H100, MI300X, MI350X, Machine
+
+CASES: list[dict[str, Any]] = [
+    *({"counts": counts, "gather": gather} for counts in grouped.COUNTS for gather in (False, True)),
+    {"counts": "some empty", "dtype": "fp16", "b_order": "nk", "knobs": {"group_m": 1}},
+    {"counts": "some empty", "dtype": "fp32", "n": 96, "k": 64, "knobs": {"swap_ab": True}},
+    {"counts": "some empty", "epilogue": "swiglu", "b_order": "nk", "gather": True},
+    {"counts": "even", "epilogue": "swiglu", "halves": False, "knobs": {"swap_ab": True}},
+    {"counts": "one takes all", "epilogue": "swiglu", "gather": True, "knobs": {"swap_ab": True, "block_k": 64}},
+    {"counts": "some empty", "dtype": "fp8", "b_order": "nk", "k": 96, "gather": True},
+    {"counts": "even", "dtype": "fp8", "b_order": "nk", "k": 96, "epilogue": "swiglu", "knobs": {"swap_ab": True}},
+]
+TMA: list[dict[str, Any]] = [
+    {"counts": "some empty", "k": 64, "n": 64},
+    {"counts": "some empty", "k": 96, "n": 96, "b_order": "nk", "gather": True},
+    {"counts": "even", "k": 96, "n": 96, "b_order": "nk", "epilogue": "swiglu", "knobs": {"swap_ab": True}},
+]
+"""Sizes with rows that TMA takes."""
+ELEMENT = {"bf16": 0.08, "fp16": 0.01, "fp32": 1e-4, "fp8": 0.08}
+"""Largest error of an element: rounded once."""
+
+
+def by_tma(case: dict[str, Any]) -> dict[str, Any]:
+    return {**case, "knobs": {**case.get("knobs", {}), "loads": "tma"}}
+
+
+def check(cases: list[dict[str, Any]], folder: Path, *, gpu: bool) -> None:
+    (errors,) = run_ranks(grouped.__file__, "all_wrong", 1, folder, gpu=gpu, argument=cases)
+    wrong = {str(case): error for case, error in zip(cases, errors, strict=True)
+             if not error <= (2.0 if "epilogue" in case else 1.0) * ELEMENT[case.get("dtype", "bf16")]}  # fmt: skip
+    assert not wrong
+
+
+def test_it_is_right_under_the_interpreter(tmp_path: Path) -> None:
+    on_cpu()
+    check([*CASES, *map(by_tma, TMA)], tmp_path, gpu=False)
+
+
+@pytest.mark.gpu
+def test_it_is_right_on_a_gpu(tmp_path: Path) -> None:
+    large = {"block_m": 64, "block_n": 128, "block_k": 64, "num_stages": 3}
+    cases = [*CASES, *map(by_tma, TMA)]
+    check([*cases, *({**case, "knobs": {**case.get("knobs", {}), **large}} for case in cases)], tmp_path, gpu=True)
+
+
+LARGE = {"block_m": 128, "block_n": 256, "block_k": 64, "num_stages": 3, "num_warps": 8}
+SMALL = {"block_m": 16, "block_n": 128, "block_k": 128, "num_stages": 4, "swap_ab": True}
+FORMS: list[dict[str, Any]] = [
+    {"knobs": LARGE, "gather": True, "b_order": "nk", "epilogue": "swiglu"},
+    {"knobs": SMALL, "dtype": "fp16"},
+    {"knobs": {**LARGE, "block_n": 128, "block_k": 128}, "dtype": "fp8", "b_order": "nk"},
+]
+
+
+@pytest.mark.parametrize("machine", [H100, MI300X, MI350X], ids=lambda machine: machine.arch)
+def test_it_compiles(machine: Machine, compilers: Compilers) -> None:
+    forms = [*FORMS, *map(by_tma, FORMS)] if machine.has_tma else FORMS
+    if machine is MI300X:
+        forms = [{**form, **({"dtype": "fp8_fnuz"} if form.get("dtype") == "fp8" else {})} for form in forms]
+    if machine.kind == "hip":
+        forms = [{**form, "knobs": {**form["knobs"], "num_stages": 2, "block_k": 32}} for form in forms]
+    for future in [compilers.submit(machine, grouped.compiled, machine, form) for form in forms]:
+        (kernel,) = future.result()
+        assert 0 < kernel.shared_memory <= machine.shared_memory, kernel

@@ -1,0 +1,123 @@
+"""The routing's exchange and its plan: on every rank as torch has it, launch after launch, whatever the routing is."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from ranks_of_functions import run_ranks
+
+from autotune.errors import InvalidProblem
+from autotune.kernels.moe.problem import ExpertsProblem
+from autotune.kernels.moe.routing import drawn_routing, planned, reached_ranks
+
+FILE = str(Path(__file__).with_name("moe_on_ranks.py"))
+
+
+def drawn_cases(world_size: int, count: int, seed: int) -> list[dict[str, Any]]:
+    """Random small problems, and ways to launch them."""
+    rng = random.Random(seed)
+    cases = []
+    for number in range(count):
+        local = rng.choice([1, 2, 3, 8])
+        top_k = rng.randint(1, min(8, local * world_size))
+        routing = rng.choice([{"routing": "uniform"}, {"routing": "zipf", "exponent": 1.2}])
+        problem = {"tokens": rng.choice([1, 2, 7, 16, 33]), "experts": local * world_size, "top_k": top_k, **routing}
+        launch = {"parts": rng.choice([1, 2, 3]), "ll": number % 2 == 0, "step": rng.choice([16, 64, 256])}
+        cases.append({"problem": problem, "launch": launch, "seed": rng.randint(0, 999)})
+    return cases
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
+def test_plans_are_torchs(world_size: int, tmp_path: Path) -> None:
+    cases = drawn_cases(world_size, 4, world_size)
+    assert run_ranks(FILE, "plans", world_size, tmp_path, argument=cases) == [[True] * len(cases)] * world_size
+
+
+@pytest.mark.slow
+def test_many_plans_are_torchs(tmp_path: Path) -> None:
+    cases = drawn_cases(2, 200, 11)
+    assert run_ranks(FILE, "plans", 2, tmp_path, argument=cases) == [[True] * len(cases)] * 2
+
+
+@pytest.mark.gpu(2)
+def test_plans_are_torchs_on_gpus(tmp_path: Path) -> None:
+    cases = drawn_cases(2, 200, 12)
+    assert run_ranks(FILE, "plans", 2, tmp_path, gpu=True, argument=cases) == [[True] * len(cases)] * 2
+
+
+def test_the_reference_lists_each_pair_once_where_its_expert_is() -> None:
+    """Said once more in plain Python, pair by pair."""
+    problem = ExpertsProblem(tokens=9, hidden=8, experts=6, top_k=3, world_size=3)
+    routing = drawn_routing(problem, torch.device("cpu"), 7, "holes")
+    for rank in range(3):
+        expected = [
+            [
+                (source * 9 + token) * 3 + place
+                for source in range(3)
+                for token in range(9)
+                for place in range(3)
+                if routing.ids[source, token, place] == rank * 2 + expert
+            ]
+            for expert in range(2)
+        ]
+        plan = planned(problem, routing, rank)
+        bounds = plan.offsets.tolist()
+        assert [plan.pairs[bounds[e] : bounds[e + 1]].tolist() for e in range(2)] == expected
+        tokens = {pair // 3 for pairs in expected for pair in pairs}
+        reached = reached_ranks(problem, routing.ids)[..., rank].flatten().nonzero().flatten()
+        assert set(reached.tolist()) == tokens
+
+
+def test_draws_follow_the_distribution() -> None:
+    """Of 32 experts that are chosen one at a time the most popular has a quarter of the tokens, or a 32nd."""
+    shares = {}
+    for routing, exponent in (("uniform", 0.0), ("zipf", 1.0)):
+        problem = ExpertsProblem(
+            tokens=4000, hidden=8, experts=32, top_k=1, world_size=1, routing=routing, exponent=exponent
+        )
+        ids = drawn_routing(problem, torch.device("cpu"), 3).ids
+        (_, most), *_ = Counter(ids.flatten().tolist()).most_common(1)
+        shares[routing] = most / 4000
+    harmonic = sum(1 / i for i in range(1, 33))
+    assert abs(shares["zipf"] * harmonic - 1) < 0.15 and shares["uniform"] < 1.4 / 32
+
+
+def test_a_token_never_has_an_expert_twice_and_gates_add_up() -> None:
+    problem = ExpertsProblem(tokens=50, hidden=8, experts=8, top_k=8, world_size=2)
+    for kind in ("plain", "one expert", "holes"):
+        drawn = drawn_routing(problem, torch.device("cpu"), 5, kind)
+        for ids in drawn.ids.flatten(0, 1).tolist():
+            chosen = [each for each in ids if each >= 0]
+            assert len(set(chosen)) == len(chosen) and all(each < 8 for each in chosen)
+        assert torch.allclose(drawn.gates.sum(-1), torch.ones(2, 50))
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"experts": 7}, "experts=7 is sharded over world_size=2, which must divide it"),
+        ({"hidden": 20}, "hidden=20: must be a multiple of 8"),
+        ({"top_k": 9}, "top_k=9: 8 at most"),
+        ({"experts": 2048}, "experts=2048: 1024 at most"),
+        ({"tokens": 2**23, "top_k": 2}, "use fewer tokens per call"),
+        ({"exponent": 1.0}, "zipf needs an exponent above 0, uniform has none"),
+        ({"routing": "zipf"}, "zipf needs an exponent above 0"),
+        ({"routing": "hot"}, "routing='hot': allowed: uniform, zipf"),
+    ],
+)
+def test_what_does_not_fit_is_refused(fields: dict[str, Any], told: str) -> None:
+    with pytest.raises(InvalidProblem) as refused:
+        ExpertsProblem(**{"tokens": 4, "hidden": 8, "experts": 8, "top_k": 2, "world_size": 2, **fields})
+    assert told in str(refused.value)
+
+
+def test_the_share_of_tokens_that_reach_a_rank() -> None:
+    problem = ExpertsProblem(tokens=4000, hidden=8, experts=16, top_k=4, world_size=4)
+    ids = drawn_routing(problem, torch.device("cpu"), 1).ids
+    reached = reached_ranks(problem, ids).float().mean()
+    assert abs(float(reached) - problem.reached) < 0.01

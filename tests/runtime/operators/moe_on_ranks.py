@@ -1,0 +1,152 @@
+"""Functions that the tests of the operators of mixtures of experts run on every rank."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from calls import HEAP, configs, said
+
+import autotune
+from autotune.kernels.moe.routing import Kind, drawn_routing, planned
+
+KINDS: tuple[Kind, ...] = ("plain", "holes", "one expert")
+REPLAYS = 1000
+
+
+class Tokens:
+    """A small problem, and draws of its operands on this rank with what a dispatch of them gives."""
+
+    def __init__(self, context: autotune.Context) -> None:
+        heap = context.heap
+        size = 8 if heap.device.type == "cuda" else 1
+        self.rank, self.device = heap.rank, heap.device
+        self.problem = autotune.MoeDispatch(
+            tokens=6 * size, hidden=64 * size, experts=4 * heap.world_size, top_k=3, world_size=heap.world_size
+        )
+        generator = torch.Generator().manual_seed(5)
+        shape = heap.world_size, self.problem.tokens, self.problem.hidden
+        self.every = torch.randn(shape, generator=generator).bfloat16().to(heap.device)
+
+    def drawn(self, seed: int, kind: Kind = "plain") -> tuple[tuple[torch.Tensor, ...], list[torch.Tensor]]:
+        """This rank's x, ids and gates; the rows that it gets, their offsets, pairs and gates."""
+        routing = drawn_routing(self.problem, self.device, seed, kind)
+        plan = planned(self.problem, routing, self.rank)
+        end = int(plan.offsets[-1])
+        rows = self.every.flatten(0, 1)[plan.pairs[:end] // self.problem.top_k]
+        operands = self.every[self.rank], routing.ids[self.rank].clone(), routing.gates[self.rank].clone()
+        return operands, [rows, plan.offsets, plan.pairs[:end], plan.gates[:end]]
+
+
+def same(found: Any, expected: list[torch.Tensor]) -> bool:
+    """Whether all that exists is the same to the bit."""
+    return all(torch.equal(each[: one.shape[0]], one) for each, one in zip(found, expected, strict=True))
+
+
+def calls(url: str) -> dict[str, Any]:
+    """Whether eager, compiled and later calls are right, by mode; and what is refused."""
+    with autotune.Context(HEAP, url=url) as context:
+        tokens = Tokens(context)
+        return {
+            "eager": eager(context, tokens), "compiled": compiled(context, tokens), "modes": modes(context, tokens),
+            "registered": registered(context, tokens), "refused": refused(context, tokens),
+        }  # fmt: skip
+
+
+def eager(context: autotune.Context, tokens: Tokens) -> bool:
+    right = []
+    for seed, kind in enumerate(KINDS):
+        operands, expected = tokens.drawn(seed, kind)
+        found = autotune.moe_dispatch(context, *operands, experts=tokens.problem.experts)
+        right.append(same(found, expected))
+        outs = tuple(torch.empty_like(each) for each in found)
+        again = autotune.moe_dispatch(context, *operands, experts=tokens.problem.experts, out=outs)
+        right.append(all(a is b for a, b in zip(again, outs, strict=True)) and same(outs, expected))
+    return all(right)
+
+
+def compiled(context: autotune.Context, tokens: Tokens) -> bool:
+    def layer(x: torch.Tensor, ids: torch.Tensor, gates: torch.Tensor) -> Any:
+        found = autotune.moe_dispatch(context, x, ids, gates, experts=tokens.problem.experts)
+        return found.rows * 2, found.offsets, found.pairs, found.gates
+
+    function = torch.compile(layer, backend="inductor" if torch.cuda.is_available() else "aot_eager", fullgraph=True)
+    right = []
+    for seed in (20, 21):
+        operands, (rows, *plan) = tokens.drawn(seed)
+        right.append(same(function(*operands), [rows * 2, *plan]))
+    return all(right)
+
+
+def each_mode(context: autotune.Context, tokens: Tokens) -> Iterator[tuple[str, Any]]:
+    """A mode, and the operator by a config of it."""
+    for config in configs(tokens.problem, context.machine):
+
+        def call(*operands: torch.Tensor, chosen: autotune.Config = config) -> autotune.runtime.operators.Dispatched:
+            return autotune.moe_dispatch(context, *operands, experts=tokens.problem.experts, config=chosen)
+
+        yield str(config["mode"]), call
+
+
+def modes(context: autotune.Context, tokens: Tokens) -> dict[str, bool]:
+    found = {}
+    for mode, call in each_mode(context, tokens):
+        right = [same(call(*operands), expected) for operands, expected in map(tokens.drawn, range(3), KINDS)]
+        found[mode] = all(right)
+    return found
+
+
+def registered(context: autotune.Context, tokens: Tokens) -> list[str]:
+    """Verdicts of torch's own checks; not of those that compare what is undefined."""
+    operands, _ = tokens.drawn(1)
+    arguments = (context.handle, *operands, tokens.problem.experts, "uniform", 0.0, "")
+    checks = "test_schema", "test_faketensor", "test_autograd_registration"
+    operator = torch.ops.iris_autotune.moe_dispatch.default
+    return sorted({str(each) for each in torch.library.opcheck(operator, arguments, test_utils=checks).values()})
+
+
+def refused(context: autotune.Context, tokens: Tokens) -> dict[str, str]:
+    (x, ids, gates), _ = tokens.drawn(2)
+    experts = tokens.problem.experts
+
+    def call(*operands: torch.Tensor, **options: Any) -> str:
+        return said(lambda: autotune.moe_dispatch(context, *operands, **{"experts": experts, **options}))
+
+    return {
+        "rows": call(x[:4], ids, gates), "type": call(x, ids.long(), gates), "gates": call(x, ids, gates.bfloat16()),
+        "stride": call(x.t().contiguous().t(), ids, gates), "experts": call(x, ids, gates, experts=experts + 1),
+        "routing": call(x, ids, gates, routing="hot"), "exponent": call(x, ids, gates, exponent=1.0),
+        "gradient": call(x.clone().requires_grad_(), ids, gates),
+    }  # fmt: skip
+
+
+def replays(url: str) -> dict[str, int]:
+    """By mode: how many replays of one captured call, each with other routing, were right."""
+    with autotune.Context(HEAP, url=url) as context:
+        tokens = Tokens(context)
+        found = {}
+        for mode, call in each_mode(context, tokens):
+            if mode != "bsp":
+                found[mode] = _replayed(tokens, call)
+        return found
+
+
+def _replayed(tokens: Tokens, call: Any) -> int:
+    operands, _ = tokens.drawn(0)
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        call(*operands)
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = call(*operands)
+    right = 0
+    for seed in range(REPLAYS):
+        given, expected = tokens.drawn(100 + seed, KINDS[seed % 3])
+        for place, value in zip(operands, given, strict=True):
+            place.copy_(value)
+        graph.replay()
+        right += same(found, expected)
+    return right

@@ -1,0 +1,42 @@
+"""``moe_dispatch``: eager, compiled, in every mode, whatever the routing is, and what it refuses."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from calls import url
+from ranks_of_functions import run_ranks
+from two_ranks import EVERYWHERE
+
+ON_RANKS = str(Path(__file__).with_name("moe_on_ranks.py"))
+OPERANDS = "needed are ids and gates \\[tokens, top_k\\], int32 and float32, contiguous"
+REFUSED = {
+    "rows": f"x is \\[4, .*{OPERANDS}",
+    "type": f"torch.int64.*{OPERANDS}",
+    "gates": f"torch.bfloat16: {OPERANDS}",
+    "stride": "needed is \\[tokens, hidden\\], contiguous",
+    "experts": "experts=9 is sharded over world_size=2",
+    "routing": "routing='hot': allowed: uniform, zipf",
+    "exponent": "zipf needs an exponent above 0, uniform has none",
+    "gradient": "requires a gradient",
+}
+
+
+@pytest.mark.parametrize("gpu", EVERYWHERE)
+def test_a_dispatch_is_right_however_it_is_called(tmp_path: Path, gpu: str) -> None:
+    for found in run_ranks(ON_RANKS, "calls", 2, tmp_path, gpu=gpu, argument=url(tmp_path)):
+        assert found["eager"] and found["compiled"] and all(found["modes"].values()), found
+        assert found["modes"].keys() - {"bsp"} == {"push", "pull"}
+        assert found["registered"] == ["SUCCESS"]
+        for name, said in found["refused"].items():
+            assert re.match(f"InvalidProblem: .*{REFUSED[name]}", said), (name, said)
+        assert found["refused"].keys() == REFUSED.keys()
+
+
+@pytest.mark.gpu(2)
+def test_one_captured_call_is_right_for_a_thousand_routings(tmp_path: Path) -> None:
+    """Nothing of a call depends on a number that the host has read."""
+    for found in run_ranks(ON_RANKS, "replays", 2, tmp_path, gpu=True, argument=url(tmp_path)):
+        assert found == {"push": 1000, "pull": 1000}
