@@ -56,18 +56,25 @@ PUSH_LOOP = "        for step in range(part, tl.cdiv(end - first, STEP_ROWS) * a
 FETCH_LOOP = "        for step in range(part + late, tl.cdiv(end - first, STEP_ROWS) * across, parts):\n"
 FETCHED = "        heap.signal(arrivals + (chunk * WORLD + peer) * units + unit, rank, rank, heap_bases)\n"
 SCALES_SENT = "            if (chunk == 0) & (unit % parts == part):\n"
+MC_SIGNAL = "        heap.signal(arrivals + (slot * blocks + block) * SPLIT + unit % SPLIT, peer, rank, heap_bases)\n"
+MC_BEGIN = "        begin = first_column + unit % SPLIT * COLUMNS\n"
 RS_SEND = "            send_tile(acc, inbox, place, rank if PULL else owner, rank, heap_bases, BLOCK_M, BLOCK_N)\n"
 RS_SIGNAL = "                announce(index, tiles, sent, arrivals, owner, rank, heap_bases, TRANSFER_TILES)\n"
 RS_LATE = "        announce(stored_index, tiles, sent, arrivals, stored_owner, rank, heap_bases, TRANSFER_TILES)\n\n"
 ARN_SENT = "    for turn in tl.static_range(PEERS):\n        heap.store(place, value, rank, (first + turn) % WORLD, heap_bases, mask=inside, hint=(1, 16))\n"
-ARN_SIGNAL = "    if not LL:\n        if PEERS == 1:\n            heap.signal(counter, first, rank, heap_bases)\n        else:\n            heap.signal_each(counter, rank, heap_bases, WORLD, 0)\n"
-AR_SENT = """        for turn in tl.static_range(PEERS):
+ARN_SIGNAL = "    if PROTOCOL == SIGNAL:\n        if PEERS == 1:\n            heap.signal(counter, first, rank, heap_bases)\n        else:\n            heap.signal_each(counter, rank, heap_bases, WORLD, 0)\n"
+ROUTED_SIGNAL = "    if not LL:\n        heap.signal_each(arrivals + slot * WORLD + rank, rank, heap_bases, WORLD, 0)\n"
+TOKENS_SIGNAL = "        if not LL:\n            heap.signal_each(arrivals + (slot * WORLD + rank) * blocks + block, rank, heap_bases, WORLD, 0)\n"
+AR_SENT = """        if PROTOCOL == SENTINEL:
+            part = sentinel_bits(part.to(TYPE))
+        for turn in tl.static_range(PEERS):
             send_tile(part, inbox, index, (first + turn) % WORLD, rank, heap_bases, BLOCK_M, BLOCK_N, rows)
 """
-AR_SIGNAL = """        if PEERS == 1:
-            heap.signal(counter, first, rank, heap_bases)
-        else:
-            heap.signal_each(counter, rank, heap_bases, WORLD, 0)
+AR_SIGNAL = """        if PROTOCOL == SIGNAL:
+            if PEERS == 1:
+                heap.signal(counter, first, rank, heap_bases)
+            else:
+                heap.signal_each(counter, rank, heap_bases, WORLD, 0)
 """
 FD_ANNOUNCE = "    announce_unit(unit, units, owner, arrivals, rank, heap_bases, WORLD, OWNED, DELIVERY)\n"
 FD_PUSH = "\n\n@triton.jit\ndef push_unit("
@@ -77,6 +84,7 @@ FD_REDUCE = (
     "    owner, excess = home_of_unit(first, WORLD, OWNED)\n"
 )
 POLLING = "    while (missing > 0) & (spins < spin_limit):\n"
+EMPTIED = "    sentinel_empty(place, mask)\n"
 TIMED_OUT = "    if missing > 0:\n        tl.atomic_xchg(status, 1)\n"
 EPOCH_STAYS = ("-programs + EPOCH_STEP,", "-programs,")
 NOT_RESET = ("-programs + EPOCH_STEP,", "EPOCH_STEP,")
@@ -252,13 +260,29 @@ MUTANTS: list[Mutant] = [
         ("the last of K is lost", "ag pull ragged", ("mask=ks[None, :] < width - k, other=0.0, hint", "mask=ks[None, :] < width - k - 1, other=0.0, hint")),
     ),
     *_in(
+        "kernels/all_gather_gemm/push.py",
+        ("one slot of words", "ag words", ("slot = words + (epoch & 1) * WORLD * elements", "slot = words"), SLOT),
+        ("words are not emptied", "ag words", ("taken = sentinel_take(", "taken = sentinel_wait("), ("import sentinel_bits, sentinel_take", "import sentinel_bits, sentinel_wait")),
+        ("a peer's words are not taken", "ag words", ("for back in range(1, WORLD):\n        source", "for back in range(2, WORLD + 1):\n        source")),
+        ("words lie a row apart", "ag words", ("place = place_of(source, 0, M, K, shard_rows, width, ROWS) + at // width * K + at % width", "place = place_of(source, 0, M, K, shard_rows, width, ROWS) + at // width * width + at % width")),
+    ),
+    *_in(
         "kernels/all_gather_gemm/launch.py",
         ("one slot", "ag own stream", ('return 2 if self.mode == "push"', 'return 1 if self.mode == "push"')),
     ),
     *_in(
+        "kernels/all_gather_gemm/chunks.py",
+        ("chunks are not waited for", "ag pushed copies", ("    heap.wait(arrivals + counter, read_epoch(epoch_counter) + 1, status, spin_limit)\n", "    pass\n")),
+        ("waits for the launch before", "ag pushed copies", ("read_epoch(epoch_counter) + 1, status", "read_epoch(epoch_counter), status")),
+        ("the epoch stays", "ag pushed copies", ("        finish(epoch_counter, 1)\n", "        pass\n")),
+    ),
+    *_in(
         "kernels/all_gather_gemm/copy_engine.py",
         ("copies before peers are ready", "ag copies", ("        self._enter.run()\n", "")),
-        ("a chunk is not copied", "ag copies", ("for begin in range(0, rows, transfer_rows):", "for begin in range(transfer_rows, rows, transfer_rows):")),
+        ("a chunk is not copied", "ag copies", ("for copies, signal in zip(self._copies", "self._copies[0] = []\n        for copies, signal in zip(self._copies")),
+        ("copies before peers are ready", "ag pushed copies", ("        self._enter.run()\n", "")),
+        ("chunks are announced before they are copied", "ag pushed copies", ("            self._copy(copies)\n            with on(self._copying):\n                signal.run()\n", "            with on(self._copying):\n                signal.run()\n            self._copy(copies)\n")),
+        ("a chunk goes to the wrong rows", "ag pushed copies", ("there = slice(own.start + begin, own.start + end)", "there = slice(own.start + begin // 2, own.start + end - begin + begin // 2)")),
     ),
     *_in(
         "kernels/primitives/exchange.py",
@@ -297,6 +321,11 @@ MUTANTS: list[Mutant] = [
         ("one slot", "ar two", ("slot = (epoch & 1).to(tl.int32)", "slot = (epoch & 0).to(tl.int32)", 2)),
         ("one slot", "ar ll", ("slot = (epoch & 1).to(tl.int32)", "slot = (epoch & 0).to(tl.int32)", 2), SLOT),
         ("one slot", "ar two ll", ("slot = (epoch & 1).to(tl.int32)", "slot = (epoch & 0).to(tl.int32)", 2), SLOT),
+        ("one slot", "ar sentinel", ("slot = (epoch & 1).to(tl.int32)", "slot = (epoch & 0).to(tl.int32)", 2), SLOT),
+        ("one slot", "ar gather", ("slot = (epoch & 1).to(tl.int32)", "slot = (epoch & 0).to(tl.int32)", 2)),
+        ("the epoch stays", "ar gather", ("tl.program_id(0) == first)", "tl.program_id(0) < 0)")),
+        ("no residual", "ar gather", ("    acc = read_tile(parts, tile, BLOCK_M, BLOCK_N).to(tl.float32)\n", "    acc = read_tile(parts, tile, BLOCK_M, BLOCK_N).to(tl.float32)\n    residual = None\n")),
+        ("the first part for all", "ar gather", ("acc = read_tile(parts, tile,", "acc = read_tile(parts, tile * 0,")),
         ("parts are not waited for", "ar one", ("        wait_in_slot(counter, epoch, SOURCES, status, spin_limit)\n", "")),
         ("waits for all parts but one", "ar one", ("epoch, SOURCES, status", "epoch, SOURCES - 1, status")),
         ("waits for the slot's launch before", "ar two", ("(counter, epoch, SOURCES", "(counter, epoch - 2, SOURCES")),
@@ -309,6 +338,12 @@ MUTANTS: list[Mutant] = [
         ("rank 1 is an epoch ahead", "ar one", ("epoch = wide_epoch(epoch_counter)\n                traces.begin(trace, traces.SENT, item", "epoch = wide_epoch(epoch_counter) + rank\n                traces.begin(trace, traces.SENT, item")),
         ("finishes before it has read the epoch", "ar one", ("    if not PHASED:\n        finish_unordered(epoch_counter, tl.num_programs(0), pid == 0)\n", ""), ("    pid = tl.program_id(0)\n    # Fetched", "    pid = tl.program_id(0)\n    finish_unordered(epoch_counter, tl.num_programs(0), pid == 0)\n    # Fetched")),
         ("results are sent to the wrong tile", "ar two", ("total, results, here, returns", "total, results, slot * tiles, returns")),
+    ),
+    *_in(
+        "kernels/gemm_all_reduce/own_collective.py",
+        ("every rank adds the bias", "ar gather", ("tensors.bias if heap.rank == 0 else None", "tensors.bias")),
+        ("the all-reduce does not wait for its GEMM", "ar gather", ("wait([self._reducing], [main])", "pass"), GPU),
+        ("the call does not wait for its all-reduces", "ar gather", ("wait([main], [self._reducing])", "pass"), GPU),
     ),
     *_in(
         "kernels/all_reduce_norm/device.py",
@@ -329,12 +364,115 @@ MUTANTS: list[Mutant] = [
         ("rank 1 is an epoch ahead", "arn ll", ("epoch = wide_epoch(epoch_counter)\n", "epoch = wide_epoch(epoch_counter) + rank\n")),
     ),
     *_in(
+        "kernels/moe/plan.py",
+        ("one slot of the routing", "md push", ("slot = (epoch & 1).to(tl.int32)", "slot = (epoch & 0).to(tl.int32)", 2)),
+        ("the routing is not waited for", "md push", ("        late = heap.wait_each(arrivals + slot * WORLD + ranks, ranks < WORLD, target, status, spin_limit)\n", "")),
+        ("the routing of rank 0 alone is waited for", "md push", ("ranks < WORLD, target, status", "ranks < 1, target, status")),
+        ("the routing is signalled before it is stored", "md push", (ROUTED_SIGNAL, ""), ("    for begin in range(part * STEP, pairs, parts * STEP):\n", ROUTED_SIGNAL + "    for begin in range(part * STEP, pairs, parts * STEP):\n")),
+        ("words of gates are those of ids", "md ll", ("heap.store(place + pairs + number, gate,", "heap.store(place + pairs + number, chosen,")),
+        ("an expert counts those before it twice", "md push", ("    row = 0\n    own = 0\n", "    row = expert\n    own = 0\n")),
+        ("the last expert of a rank is the next rank's first", "md push", ("    first = rank * local\n", "    first = rank * local + 1\n")),
+        ("pairs of an expert are in no order", "md push", ("place = row + tl.cumsum(count, axis=0) - count", "place = row + tl.sum(count, axis=0) - tl.cumsum(count, axis=0)")),
+        ("gates of the pair before", "md push", ("tl.store(listed_gates + place, gate", "tl.store(listed_gates + (place + 1) % capacity, gate")),
+    ),
+    *_in(
+        "kernels/moe/tokens.py",
+        ("one slot of tokens", "md push", ("slot = (epoch & 1).to(tl.int32)", "slot = (epoch & 0).to(tl.int32)", 3)),
+        ("tokens are signalled before they are stored", "md push", (TOKENS_SIGNAL, ""), ("        for column in range(unit % SPLIT * COLUMNS, H, SPLIT * COLUMNS):\n", TOKENS_SIGNAL + "        for column in range(unit % SPLIT * COLUMNS, H, SPLIT * COLUMNS):\n")),
+        ("a token goes to the rank of its first expert alone", "md push", ("    return tl.where(chosen >= 0, chosen // local, WORLD)\n", "    return tl.where((chosen >= 0) & (places == 0), chosen // local, WORLD)\n")),
+        ("an expert's rank is the one before", "md pull", ("tl.where(chosen >= 0, chosen // local, WORLD)", "tl.where(chosen >= 0, (chosen + 1) // local, WORLD)")),
+        ("the last token of a block stays", "md push", ("inside = (tokens < T)[:, None] & (columns < H)[None, :]\n            value = tl.load(x + tokens", "inside = (tokens < T - 1)[:, None] & (columns < H)[None, :]\n            value = tl.load(x + tokens")),
+        ("each part sends the first columns", "md split", ("range(unit % SPLIT * COLUMNS, H, SPLIT * COLUMNS)", "range(0, H, SPLIT * COLUMNS)")),
+        ("tokens are not waited for", "md push", ("    return heap.wait_each(counters, wanted, target, status, spin_limit)\n", "    return 0\n")),
+        ("one part of a block is waited for", "md split", ("target = (((epoch >> 1) + 1) * signals)", "target = (((epoch >> 1) + 1) * signals - 1)")),
+        ("a block's neighbour is waited for", "mdg push", ("+ token % T // TOKENS\n", "+ (token % T // TOKENS + 1) % blocks\n")),
+        ("a peer's tokens are read before they are in place", "md pull", ("late = heap.wait(routings + slot * WORLD + source, target, status, spin_limit)", "late = heap.wait(routings + slot * WORLD + rank, target, status, spin_limit)")),
+        ("nobody is told: done", "md pull", ("    heap.signal_each(done + rank, rank, heap_bases, WORLD, 0)\n", "")),
+        ("words of the upper half are those of the lower", "md ll", ("high = ((found >> 16) & 0xFFFF)", "high = (found & 0xFFFF)")),
+    ),
+    *_in(
+        "kernels/moe/arrivals.py",
+        ("the plan is not waited for", "md push", ("    wait_in_slot(planned + (epoch & 1).to(tl.int32), epoch, local, status, spin_limit)\n", "    pass\n"), GPU),
+        ("peers are not waited for: done", "md pull", ("            wait_for_all(done, ((epoch + 1) * comm_programs).to(tl.int32), status, spin_limit, WORLD)\n", "            pass\n")),
+        ("the plan of one expert is waited for", "mdg push", ("epoch, local, status, spin_limit)\n", "epoch, 1, status, spin_limit)\n"), GPU),
+    ),
+    *_in(
+        "kernels/moe_dispatch/device.py",
+        ("the last row stays", "md push", ("exists = row < end\n", "exists = row < end - 1\n")),
+        ("rows are read from the other slot", "md push", ("slot = (epoch & 1).to(tl.int32)", "slot = ((epoch + 1) & 1).to(tl.int32)")),
+        ("rank 1 is an epoch ahead", "md ll", ("epoch = wide_epoch(epoch_counter)\n", "epoch = wide_epoch(epoch_counter) + rank\n")),
+    ),
+    *_in(
+        "kernels/moe_dispatch_gemm/device.py",
+        ("rows are read from the other slot", "mdg push", ("slot = (epoch & 1).to(tl.int32)", "slot = ((epoch + 1) & 1).to(tl.int32)")),
+        ("tokens are not waited for", "mdg push", ("        late = wait_for_tokens(arrivals, token, token >= 0, T, SPLIT, epoch, status, spin_limit, WORLD, TOKENS)\n", "        late = 0\n")),
+        ("tokens of rank 0 alone", "mdg pull", ("rows = slot.to(tl.int64) * WORLD * T + token + late", "rows = slot.to(tl.int64) * WORLD * T + token % T + late")),
+        ("the last of the depth is lost", "mdg push", ("inbox, rows, row, H, b,", "inbox, rows, row, H - 8, b,")),
+        ("rank 1 is an epoch ahead", "mdg ll", ("epoch = wide_epoch(epoch_counter)\n", "epoch = wide_epoch(epoch_counter) + rank\n")),
+    ),
+    *_in(
         "kernels/primitives/ll.py",
         ("words of every launch are alike", "ar ll", ALIKE),
         ("words of every launch are alike", "ar two ll", ALIKE),
         ("words are not waited for", "ar ll", (POLLING, POLLING.replace("missing > 0", "missing < 0")), (TIMED_OUT, "")),
         ("words are not waited for", "fd ll", (POLLING, POLLING.replace("missing > 0", "missing < 0")), (TIMED_OUT, "")),
         ("words of every launch are alike", "fd ll", ALIKE),
+        ("words of every launch are alike", "mc ll", ALIKE),
+    ),
+    *_in(
+        "kernels/moe/sums.py",
+        ("one slot", "mc push", ("slot = (epoch & 1).to(tl.int32)", "slot = (epoch & 0).to(tl.int32)", 5)),
+        ("the last of a token's rows is left out", "mc push", ("    for choice in range(K):\n        place = tl.load(places", "    for choice in range(K - 1):\n        place = tl.load(places")),
+        ("rows of other launches count", "mc push", ("here = (place >> 32).to(tl.int32) == flag", "here = (place >> 32) != 0")),
+        ("no gates", "mc push", ("acc += gate[:, None] * value.to(tl.float32)", "acc += 0 * gate[:, None] + value.to(tl.float32)")),
+        ("sums are not waited for", "mc push", ("        late = heap.wait(arrivals + (slot * blocks + block) * SPLIT + unit % SPLIT, target, status, spin_limit)\n", "        late = 0\n")),
+        ("sums are not waited for", "mc pull", ("        late = heap.wait(arrivals + (slot * blocks + block) * SPLIT + unit % SPLIT, target, status, spin_limit)\n", "        late = 0\n")),
+        ("waits for all ranks but one", "mc push", ("((epoch >> 1) + 1) * WORLD)", "((epoch >> 1) + 1) * (WORLD - 1))")),
+        ("sums are signalled before they are stored", "mc push", (MC_SIGNAL, ""), (MC_BEGIN, MC_SIGNAL + MC_BEGIN)),
+        ("a rank's sums are left out", "mc push", ("for source in tl.static_range(WORLD):", "for source in tl.static_range(1, WORLD):")),
+        ("sums that were not sent are added", "mc push", ("goes_to(owner, source)[:, None]", "(token < T)[:, None]")),
+        ("a rank reads its own sums for others'", "mc pull", ("heap.load(place, rank, source,", "heap.load(place, rank, rank,")),
+        ("the last row is not sent", "mc one", ("range(part, end * SPLIT, parts)", "range(part, (end - 1) * SPLIT, parts)")),
+        ("rows go to another's place", "mc one", ("row = (slot * T * K + pair % (T * K))", "row = (slot * T * K + (pair + 1) % (T * K))")),
+        ("places without expert are added", "mc one", ("mask=token < T, other=-1)\n                    chosen = (chosen >= 0) & (chosen < experts)", "mask=token < T, other=-1)\n                    chosen = chosen < experts")),
+        ("no gates", "mgc one", ("(acc * gate[:, None]).to(TYPE)", "(acc + 0 * gate[:, None]).to(TYPE)")),
+    ),
+    *_in(
+        "kernels/moe_combine/device.py",
+        ("rows are not waited for", "mc one", ("            wait_in_slot(arrivals + slot, epoch, WORLD * sending, status, spin_limit)\n", "            pass\n")),
+        ("places are not waited for", "mc push", ("            wait_in_slot(placed + slot, epoch, placing, status, spin_limit)\n", ""), GPU),
+        ("peers may not have read", "mc ll", ("                wait_for_all(done, epoch.to(tl.int32) - 1, status, spin_limit, WORLD)\n", "                pass\n"), GPU),
+        ("does not say that it has read", "mc ll", ("            arrive(done, rank, heap_bases, WORLD)\n", "            pass\n")),
+        ("rank 1 is an epoch ahead", "mc push", ("epoch = wide_epoch(epoch_counter)\n", "epoch = wide_epoch(epoch_counter) + rank\n")),
+    ),
+    *_in(
+        "kernels/moe_gemm_combine/device.py",
+        ("a rank without rows says nothing", "mgc push", ("(rows_of_tiles == 0) & (part == 0)", "(rows_of_tiles < 0) & (part == 0)")),
+        ("a rank without rows says nothing", "mgc one", ("(rows_of_tiles == 0) & (part == 0)", "(rows_of_tiles < 0) & (part == 0)")),
+        ("all groups compute the first columns", "mgc push", ("column = (group * wide + n) * BLOCK_N", "column = n * BLOCK_N")),
+        ("the last group is not sent", "mgc push", ("for group in range(GROUPS):\n                late", "for group in range(GROUPS - 1):\n                late")),
+        ("products are not waited for", "mgc push", ("late = heap.wait(ready + group, epoch.to(tl.int32) + 1, status, spin_limit)", "late = 0"), GPU),
+        ("rows are not waited for", "mgc one", ("            wait_in_slot(arrivals + slot, epoch, WORLD, status, spin_limit)\n", "            pass\n")),
+        ("the last tile is left out", "mgc one", ("range(part, rows_of_tiles * tiles_n, parts)", "range(part, rows_of_tiles * tiles_n - 1, parts)")),
+    ),
+    *_in(
+        "kernels/moe/grouped_gemm.py",
+        ("one expert's B for all", "mgc push", ("b + expert.to(tl.int64) * stride_be", "b + 0 * expert.to(tl.int64) * stride_be")),
+        ("the last of K is lost", "mgc push", ("tile = tl.load(pointers, mask=(ks < K)[:, None], other=0.0)", "tile = tl.load(pointers, mask=(ks < K - 1)[:, None], other=0.0)")),
+        ("a tile has the next expert's rows", "mgc one", ("first, end = tl.load(offsets + expert), tl.load(offsets + expert + 1)", "first, end = tl.load(offsets + expert), tl.load(offsets + expert + 1) + 1")),
+    ),
+    *_in(
+        "kernels/primitives/sentinel.py",
+        ("words are not waited for", "ar sentinel", (POLLING, POLLING.replace("missing > 0", "missing < 0")), (TIMED_OUT, "")),
+        ("words are not waited for", "arn sentinel", (POLLING, POLLING.replace("missing > 0", "missing < 0")), (TIMED_OUT, "")),
+        ("words are not emptied", "ar sentinel", (EMPTIED, "")),
+        ("words are not emptied", "ar two sentinel", (EMPTIED, "")),
+        ("words are not emptied", "arn sentinel", (EMPTIED, "")),
+        ("one word that comes is enough", "ar sentinel", ("    missing = tl.sum(((words == 0) & mask).to(tl.int32))\n    spins", "    missing = tl.min(((words == 0) & mask).to(tl.int32))\n    spins")),
+    ),
+    *_in(
+        "kernels/gemm_all_reduce/polled_tiles.py",
+        ("a rank's part is left out", "ar sentinel", ("    words = sentinel_take(pointers,", "    exists = exists & (tl.arange(0, triton.next_power_of_2(SOURCES)) > 0)[:, None, None]\n    words = sentinel_take(pointers,")),
     ),
     *_in(
         "kernels/flash_decode/exchange.py",
@@ -348,6 +486,12 @@ MUTANTS: list[Mutant] = [
         ("outputs are read before they have come back", "fd two shot", ("        heap.wait(returns + unit, epoch + 1, status, spin_limit)\n", "        pass\n")),
         ("a rank's part is left out", "fd signal", ("rows, valid, WORLD, D, CHUNK)", "rows, valid, WORLD - 1, D, CHUNK)")),
         ("a split is left out", "fd signal", ("valid, splits, D, CHUNK)", "valid, splits - 1, D, CHUNK)")),
+        ("one slot", "fd sentinel", ("(epoch & 1) * WORLD + rank", "(epoch & 0) * WORLD + rank"), ("slot = epoch & (SLOTS - 1)", "slot = epoch & 0"), SLOT),
+        ("values are not emptied", "fd sentinel", ("words = sentinel_take(place,", "words = sentinel_wait(place,"), GPU),
+        ("log-sum-exps are not emptied", "fd sentinel", ("    sentinel_empty(place_lse, there)\n", "    pass\n")),
+        ("log-sum-exps are not waited for", "fd sentinel", ("    sentinel_wait(place_lse, there, status, spin_limit)\n", "    pass\n")),
+        ("an empty log-sum-exp is sent", "fd sentinel", ("sent_lse = sentinel_bits(lse)", "sent_lse = sentinel_bits(lse) * (rows % 2)")),
+        ("values are sent to all in place of their owner", "fd heads sentinel", ("        if DELIVERY == TWO_SHOT or OWNED > 0:\n            combiner =", "        if DELIVERY == TWO_SHOT:\n            combiner =")),
         ("heads of all sequences fall together", "fd heads", ("first - first // (WORLD * OWNED) * OWNED - first % OWNED", "first - first % OWNED")),
         ("heads go to another owner", "fd heads", ("owner = first // OWNED % WORLD", "owner = (first // OWNED + 1) % WORLD")),
         ("an owner's heads are not waited for", "fd heads", ("    heap.wait_each(arrivals + unit + sources * units, sources < WORLD, epoch + 1, status, spin_limit)\n", "    pass\n")),
