@@ -157,8 +157,8 @@ def pytorch(sizes: Sizes, phase: Phase, mesh: DeviceMesh, context: autotune.Cont
     """By the tutorial's plan; by ours where there is a context, which is the one line of difference."""
     chosen: Mapping[str, ParallelStyle] = plan(phase.sequence_parallel)
     if context is not None:
-        chosen = autotune.nn.tuned(chosen, context)
-        if phase.sequence_parallel:  # keys and values are too narrow to hide a gather each: the three share one
+        chosen = autotune.nn.tuned(chosen, context, share_gather=True)
+        if phase.training:  # keys and values are too narrow to hide a gather each: the three share torch's
             chosen["layers.*.attention"] = plan(sequence_parallel=True)["layers.*.attention"]
     return parallelize_module(Llama(sizes), mesh, chosen)
 
@@ -172,7 +172,13 @@ class Logits(nn.Module):
         self.layers = model.model.layers
 
     def forward(self, tokens: Tensor) -> Tensor:
-        logits: Tensor = self.model(tokens, use_cache=False).logits
+        """As the model's own forward, but for the mask: that makes none, or one while a stream is captured."""
+        base, positions = self.model.model, torch.arange(tokens.shape[1], device=tokens.device)[None]
+        x = base.embed_tokens(tokens)
+        angles = base.rotary_emb(x, position_ids=positions)
+        for layer in base.layers:
+            x = layer(x, attention_mask=None, position_embeddings=angles, position_ids=positions, use_cache=False)
+        logits: Tensor = self.model.lm_head(base.norm(x))
         return logits
 
 
@@ -196,7 +202,7 @@ CLIENTS = {"pytorch": pytorch, "transformers": transformers}
 
 def problems(phase: Phase, sizes: Sizes, ranks: int, dtype: str) -> Iterator[Problem]:
     """What our styles call in this phase, or the pass looks for, for every number of tokens."""
-    attention = {sizes.hidden, sizes.kv_heads * sizes.hidden // sizes.heads}
+    columns = {sizes.hidden, sizes.kv_heads * sizes.hidden // sizes.heads, sizes.ffn, sizes.vocabulary}
     for m in phase.tokens(sizes):
         common: dict[str, Any] = {"m": m, "n": sizes.hidden, "world_size": ranks, "dtype": dtype}
         for k in (sizes.hidden, sizes.ffn):
@@ -205,26 +211,28 @@ def problems(phase: Phase, sizes: Sizes, ranks: int, dtype: str) -> Iterator[Pro
             else:
                 yield autotune.GemmAllReduce(**common, k=k, b_order="nk")
         if phase.sequence_parallel:
-            columns = {sizes.ffn, sizes.vocabulary} | (set() if phase.training else attention)
-            yield from _sequence_parallel(columns, sizes, common, phase.training)
+            yield from _trained(sizes, common) if phase.training else _gathered_once(sizes, common)
         elif phase.training:
-            for width in sorted(attention | {sizes.ffn, sizes.vocabulary}):
+            for width in sorted(columns):
                 yield autotune.GemmAllReduce(**common, k=width, b_order="kn")
 
 
-def _sequence_parallel(
-    columns: set[int], sizes: Sizes, common: dict[str, Any], training: bool
-) -> Iterator[autotune.AllGatherGemm | autotune.GemmReduceScatter]:
-    """The gathers of a forward; in training also each layer's gradients of input and weight."""
+def _gathered_once(sizes: Sizes, common: dict[str, Any]) -> Iterator[Problem]:
+    """The first layer behind each gather gives back what it has gathered, for the others."""
+    for width in sorted({sizes.hidden, sizes.ffn}):
+        yield autotune.AllGatherGemm(**{**common, "n": width}, k=sizes.hidden, b_order="nk", gathered=True)
+    yield autotune.AllGatherGemm(**{**common, "n": sizes.vocabulary}, k=sizes.hidden, b_order="nk")
+
+
+def _trained(sizes: Sizes, common: dict[str, Any]) -> Iterator[Problem]:
+    """The gathers of a forward, and each layer's gradients of input and weight."""
+    columns = sorted({sizes.ffn, sizes.vocabulary})
     rows = {**common, "k": sizes.hidden}
-    for width in sorted(columns):
+    for width in columns:
         yield autotune.AllGatherGemm(**{**rows, "n": width}, b_order="nk")
-    if not training:
-        return
-    for width in sorted(columns):
         yield autotune.GemmReduceScatter(**common, k=width, b_order="kn")
     weights = {"m": sizes.hidden, "k": common["m"], "layout": "k", "b_order": "kn"}
-    for width in sorted(columns | {sizes.ffn, sizes.hidden}):
+    for width in sorted({*columns, sizes.hidden}):
         yield autotune.AllGatherGemm(**{**common, **weights, "n": width})
     for k in (sizes.hidden, sizes.ffn):
         yield autotune.AllGatherGemm(**{**rows, "n": k}, b_order="kn")

@@ -124,16 +124,34 @@ class Bench:
             found = {name: call(0).clone() for name, call in calls.items() for _ in range(3 if self.on_gpu else 1)}
             if self.given.collect:
                 return {}
+            failed = ""
             if self.on_gpu:
-                for way in models:
-                    replay, results = graphs.enter_context(captured(calls[f"{way} eager"], 1))
-                    calls[f"{way} graph"] = replay
+                replays, failed = self._captured({way: calls[f"{way} eager"] for way in models}, graphs)
+                for name, (replay, results) in replays.items():
+                    calls[name] = replay
                     replay(0)
-                    found[f"{way} graph"] = results[0].clone()
+                    found[name] = results[0].clone()
             right = found["plain eager"].float()
             errors = {name: float((logits - right).norm() / right.norm()) for name, logits in found.items()}
             self._check(errors, TOLERANCE)
-            return self._row(errors, self._clock.busy(calls, 1))
+            return {**self._row(errors, self._clock.busy(calls, 1)), "not_captured": failed}
+
+    def _captured(
+        self, calls: Mapping[str, Callable[[int], Any]], graphs: ExitStack
+    ) -> tuple[dict[str, tuple[Callable[[int], Any], list[Any]]], str]:  # fmt: skip
+        """Each way's graph; none, and the reason, where one fails on any rank: then eager calls alone are compared."""
+        found = {}
+        for way, call in calls.items():
+            failed = ""
+            try:
+                found[f"{way} graph"] = graphs.enter_context(captured(call, 1))
+            except RuntimeError as error:
+                failed = f"{way}: {str(error).strip().splitlines()[0]}"
+            everyone: list[Any] = [None] * self.mesh.size()
+            dist.all_gather_object(everyone, failed, group=self.context.group)
+            if any(everyone):
+                return {}, next(filter(None, everyone))
+        return found, ""
 
     def training(self, phase: Phase, count: int) -> dict[str, Any]:
         """A step is forward, backward and AdamW; losses over all steps, then the times of some more."""
@@ -207,6 +225,8 @@ def line(row: Mapping[str, Any]) -> str:
     best = max(ratios, key=lambda way: ratios[way]["value"])
     ratio = Ratio(**ratios[best])
     flags = [f"{way} is slower than plain" for way, each in ratios.items() if each["value"] + each["error"] < 1]
+    if row.get("not_captured"):
+        flags.append(f"eager alone, not captured ({row['not_captured'][:60]})")
     if ratio.value < TARGETS[row["phase"]]:
         flags.append(f"under {TARGETS[row['phase']]}")
     cells = [

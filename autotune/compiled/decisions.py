@@ -21,6 +21,7 @@ from autotune.runtime.context import Context
 from autotune.runtime.groups import process_group, ranks_of
 from autotune.runtime.lookup import choose
 from autotune.workloads import provenance_of, workload
+from autotune.workloads.built_in.all_gather_gemm import RETURNING_A
 from autotune.workloads.launched import LaunchedWorkload
 
 OPERATORS = ("all_gather_gemm", "gemm_reduce_scatter", "gemm_all_reduce")
@@ -41,14 +42,16 @@ class Verdict:
     """The tuned entry that a look-up serves for it."""
     reason: str
     replaced: bool = False
+    gain: float = 0.0
+    """Microseconds that replacing it, and those that are replaced with it, saves."""
 
 
 class Table:
     """The tuned entries of a context's database as its first rank sees them."""
 
-    def __init__(self, context: Context) -> None:
-        """Reads the entries on rank 0 and gives them to all: collective."""
-        self.context = context
+    def __init__(self, context: Context, *, replicated: bool = False) -> None:
+        """Reads the entries on rank 0 and gives them to all: collective. ``replicated`` is that of ``fusing``."""
+        self.context, self.replicated = context, replicated
         self.ranks = context.heap.world_size
         self._entries = {name: context.tuned(name) for name in OPERATORS}
 
@@ -61,7 +64,9 @@ class Table:
             for each in self._entries[name].all
         ]
         here = [str(provenance_of(_workload(name))) for name in OPERATORS]
-        return hashlib.sha256(json.dumps([self.context.regime, here, sorted(told)]).encode()).hexdigest()
+        return hashlib.sha256(
+            json.dumps([self.context.regime, self.replicated, here, sorted(told)]).encode()
+        ).hexdigest()
 
     def verdicts(self, found: Sequence[Candidate]) -> list[Verdict]:
         """Of the GEMMs of one collective: all are replaced, or none. Raises NoMatch where the operator takes them not.
@@ -74,18 +79,21 @@ class Table:
         if any(each.entry is None for each in asked):
             left = "another GEMM behind the same gather is not tuned"
             return [each if each.entry is None else dataclasses.replace(each, reason=left) for each in asked]
-        replaced, reason = _faster([each.entry for each in asked if each.entry is not None])
+        gain, reason = _gain([each.entry for each in asked if each.entry is not None])
+        replaced = gain > 0
         symbol = shape_of(found[0].gemm)[0]
         if replaced and not isinstance(symbol, int):
             spans = [self._span(each) for each in asked]
             first, last = max(first for first, _ in spans), min(last for _, last in spans)
             _guard(symbol, first, last)
             reason += f", for m from {first} to {last}"
-        return [dataclasses.replace(each, replaced=replaced, reason=reason) for each in asked]
+        return [dataclasses.replace(each, replaced=replaced, reason=reason, gain=gain) for each in asked]
 
     def _asked(self, candidate: Candidate) -> Verdict:
         """A candidate's problem and the entry that a look-up serves for it; the decision comes later."""
-        found = _workload(candidate.workload)
+        if candidate.residual is not None and candidate.workload == "gemm_all_reduce" and not self.replicated:
+            raise NoMatch("what is added to the sum may differ from rank to rank: see replicated=True")
+        found = RETURNING_A if candidate.returns_a else _workload(candidate.workload)
         options = _options(candidate, found)
         problem = _problem(candidate, found, options, self.ranks)
         entry, reason = self._served(found, problem)
@@ -118,12 +126,12 @@ class Table:
         return _border(serves, here, 0) * step, _border(serves, here, beyond) * step
 
 
-def _faster(entries: Sequence[Entry]) -> tuple[bool, str]:
-    """True if the winners together take less than the library, which gathers once for all; and the reason."""
+def _gain(entries: Sequence[Entry]) -> tuple[float, str]:
+    """By how much less the winners together take than the library, which gathers once for all; and the reason."""
     regime = Regime(entries[0].key.regime)
     modes = " and ".join(dict.fromkeys(str(each.winner.config["mode"]) for each in entries))
     if modes == LIBRARY:
-        return False, "the library's way is the fastest"
+        return 0.0, "the library's way is the fastest"
     ours = sum(each.winner.latency.of(regime) for each in entries)
     library = sum(min((time.of(regime) for time in each.winner.baselines.values()), default=0.0) for each in entries)
     shared, more = "", len(entries) - 1
@@ -132,7 +140,7 @@ def _faster(entries: Sequence[Entry]) -> tuple[bool, str]:
         library -= more * max(gathers, default=library)
         shared = f" for {len(entries)} GEMMs behind one gather"
     sizes = ", ".join(dict.fromkeys(str(each.key.fields["m"]) for each in entries))
-    return ours < library, f"mode {modes}, {library / ours:.2f} times as fast as the library at m={sizes}{shared}"
+    return library - ours, f"mode {modes}, {library / ours:.2f} times as fast as the library at m={sizes}{shared}"
 
 
 def _workload(name: str) -> LaunchedWorkload:
@@ -187,11 +195,20 @@ def _problem(candidate: Candidate, found: LaunchedWorkload, options: Sequence[An
         "a": torch.empty((rows, hint(a.shape[-1])), dtype=a.dtype, device="meta"),
         "b": _stand_in(candidate.b),
         "bias": None if candidate.bias is None else _stand_in(candidate.bias),
+        "residual": None if candidate.residual is None else _residual(candidate),
     }
     try:
         return found.problem_of(ranks, [operands.get(name) for name in found.kernels.operands], options)
     except AutotuneError as error:
         raise NoMatch(str(error)) from error
+
+
+def _residual(candidate: Candidate) -> torch.Tensor:
+    """As a matrix of the result's rows."""
+    value = shape_of(candidate.wait)
+    rows = math.prod(hint(each) for each in value[:-1])
+    assert candidate.residual is not None
+    return torch.empty((rows, hint(value[-1])), dtype=candidate.residual.meta["val"].dtype, device="meta")
 
 
 def _stand_in(node: torch.fx.Node) -> torch.Tensor:

@@ -6,15 +6,16 @@ import functools
 import hashlib
 import logging
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch._inductor.custom_graph_pass import CustomGraphPass
-from torch.fx import Graph, GraphModule
+from torch.fx import Graph, GraphModule, Node
 
 from autotune.compiled.decisions import Table, Verdict
-from autotune.compiled.patterns import Candidate, NoMatch, candidates
+from autotune.compiled.patterns import Candidate, NoMatch, Option, candidates
 from autotune.compiled.report import Explanation, Line
 from autotune.compiled.rewriting import check_form, rewrite
 from autotune.runtime.context import Context
@@ -23,26 +24,32 @@ from autotune.runtime.listeners import tell
 LOG = logging.getLogger("autotune")
 
 
-def fusing(context: Context, *, inductor: dict[str, Any] | None = None) -> dict[str, Any]:
+def fusing(
+    context: Context, *, replicated: bool = False, inductor: dict[str, Any] | None = None
+) -> dict[str, Any]:  # fmt: skip
     """Options for ``torch.compile``: collectives and their GEMMs become operators where tuned ones are faster.
 
         model = torch.compile(model, options=autotune.fusing(context))
 
     Collective: all ranks decide by what the first one finds in the database now. A later winner counts from the next
-    ``fusing`` on. ``inductor`` are further options of its own. Raises what ``lookup`` raises.
+    ``fusing`` on. ``replicated`` says that what a graph adds to an all-reduce's result is the same on every rank, as in
+    a model that shares out nothing but its layers: then the operator adds it. ``inductor`` are further options of its
+    own. Raises what ``lookup`` raises.
     """
-    return {**(inductor or {}), "post_grad_custom_pre_pass": Fusing(Table(context))}
+    return {**(inductor or {}), "post_grad_custom_pre_pass": Fusing(Table(context, replicated=replicated))}
 
 
-def explain(context: Context, model: Callable[..., Any], *arguments: Any, **named: Any) -> Explanation:
+def explain(
+    context: Context, model: Callable[..., Any], *arguments: Any, replicated: bool = False, **named: Any
+) -> Explanation:  # fmt: skip
     """A line for each collective of a model: the operator that ``fusing`` would put there, or the reason why it stays.
 
     Collective. Calls the model once with these arguments, compiled without any change.
     """
-    table, lines = Table(context), list[Line]()
+    table, lines = Table(context, replicated=replicated), list[Line]()
 
     def look(graph: Graph) -> None:
-        lines.extend(line for line, _, _ in _found(graph, table))
+        lines.extend(line for ways in _found(graph, table) for line in ways[0].lines())
 
     torch.compile(model, backend=backend(look))(*arguments, **named)
     return Explanation(tuple(lines))
@@ -71,16 +78,17 @@ class Fusing(CustomGraphPass):
         """The lines told so far, by their text: each is told once."""
 
     def __call__(self, graph: Graph) -> None:
-        for line, candidate, verdict in _found(graph, self.table):
-            if str(line) not in self.lines:
-                self.lines[str(line)] = line
-                LOG.info("%s", line)
-            if candidate is None or verdict is None:
-                continue
-            if verdict.replaced:
-                rewrite(graph, candidate, verdict, self.table.context)
-            else:
-                tell(verdict.problem)
+        for first, *others in _found(graph, self.table):
+            for line in first.lines():
+                if str(line) not in self.lines:
+                    self.lines[str(line)] = line
+                    LOG.info("%s", line)
+            if first.gain:
+                for candidate, verdict in zip(first.found, first.verdicts, strict=True):
+                    rewrite(graph, candidate, verdict, self.table.context)
+            for way in others if first.gain else (first, *others):
+                for verdict in way.verdicts:
+                    tell(verdict.problem)
 
     def __deepcopy__(self, memo: Any) -> Fusing:
         """Itself: inductor copies its options, and a context cannot be copied."""
@@ -91,23 +99,45 @@ class Fusing(CustomGraphPass):
         return f"{_source()} {self.table.context.handle} {self.table.context.ranks} {self.table.digest}"
 
 
-def _found(graph: Graph, table: Table) -> Iterator[tuple[Line, Candidate | None, Verdict | None]]:
-    """Everything in a graph, one after another: the caller may replace each before it asks for the next."""
-    for collective, found in candidates(graph):
-        name = str(getattr(collective.target, "__name__", collective.target)).removesuffix(".default")
-        if isinstance(found, str):
-            yield Line(collective.name, name, None, False, found), None, None
-            continue
-        try:
-            for each in found:
-                check_form(each)
-            verdicts = table.verdicts(found)
-        except NoMatch as error:
-            yield Line(collective.name, found[0].workload, None, False, str(error)), None, None
-            continue
-        for each, verdict in zip(found, verdicts, strict=True):
-            line = Line(collective.name, each.workload, verdict.problem, verdict.replaced, verdict.reason)
-            yield line, each, verdict
+@dataclass(frozen=True)
+class Found:
+    """A way to replace a collective: all of its GEMMs, or the reason why there is none."""
+
+    collective: Node
+    found: list[Candidate]
+    verdicts: list[Verdict]
+    reason: str = ""
+
+    @property
+    def gain(self) -> float:
+        """Zero where it is not replaced."""
+        return self.verdicts[0].gain if self.verdicts and self.verdicts[0].replaced else 0.0
+
+    def lines(self) -> Iterator[Line]:
+        if not self.verdicts:
+            name = str(getattr(self.collective.target, "__name__", self.collective.target)).removesuffix(".default")
+            operator = self.found[0].workload if self.found else name
+            yield Line(self.collective.name, operator, None, False, self.reason)
+        for each, verdict in zip(self.found, self.verdicts, strict=True) if self.verdicts else ():
+            yield Line(self.collective.name, each.workload, verdict.problem, verdict.replaced, verdict.reason)
+
+
+def _found(graph: Graph, table: Table) -> Iterator[list[Found]]:
+    """The ways for each collective, the one to take first; the caller may replace each before it asks for the next."""
+    for collective, options in candidates(graph):
+        ways = [_judged(collective, option, table) for option in options]
+        yield sorted(ways, key=lambda way: -way.gain)
+
+
+def _judged(collective: Node, option: Option, table: Table) -> Found:
+    if isinstance(option, str):
+        return Found(collective, [], [], option)
+    try:
+        for each in option:
+            check_form(each)
+        return Found(collective, option, table.verdicts(option))
+    except NoMatch as error:
+        return Found(collective, option, [], str(error))
 
 
 @functools.cache

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -40,6 +41,7 @@ class Candidate:
 
     collective: Node
     wait: Node
+    """Its result; of an all-reduce in place the copy back."""
     gemm: Node
     """An ``mm``, or an ``addmm`` with a bias."""
     a: Node
@@ -50,6 +52,11 @@ class Candidate:
     """The dimension that is gathered or scattered, of ``whole``."""
     whole: Node
     """The gathered tensor, or the one to be summed, in all its dimensions."""
+    returns_a: bool = False
+    """The operator also gives back the gathered tensor, for others that use it."""
+    residual: Node | None = None
+    added: Node | None = None
+    """The sum's sum with ``residual``."""
 
     @property
     def workload(self) -> str:
@@ -65,18 +72,19 @@ class Candidate:
         return self.collective.target is not GATHER and self.collective.args[1] == "avg"
 
 
-def candidates(graph: Graph) -> Iterator[tuple[Node, list[Candidate] | str]]:
-    """Every collective of these kinds in order: with its GEMM, or the reason why it has none that an operator takes.
+Option = list[Candidate] | str
+"""GEMMs that are replaced together, or the reason why there are none that an operator takes."""
 
-    Several GEMMs may share what is gathered: then all of them are replaced, or none.
-    """
-    finders: dict[Any, Callable[[Node], list[Candidate]]] = {GATHER: _gathered, SCATTER: _summed, REDUCE: _summed}
+
+def candidates(graph: Graph) -> Iterator[tuple[Node, list[Option]]]:
+    """Every collective of these kinds in order, with the ways to replace it, the plainest first; one at least."""
+    finders: dict[Any, Callable[[Node], list[Option]]] = {GATHER: _gathered, SCATTER: _summed, REDUCE: _summed}
     for node in list(graph.nodes):
         if node.op == "call_function" and node.target in finders:
             try:
                 yield node, finders[node.target](node)
             except NoMatch as error:
-                yield node, str(error)
+                yield node, [str(error)]
 
 
 def shape_of(node: Node) -> Sequence[Any]:
@@ -92,40 +100,83 @@ def same(one: Any, other: Any) -> bool:
     return str(one) == str(other)
 
 
-def _gathered(collective: Node) -> list[Candidate]:
+def _gathered(collective: Node) -> list[Option]:
+    """An operator for each GEMM; or one for the first GEMM, which gives back what is gathered for all else."""
     shard, ranks, wait = collective.args[0], collective.args[1], _wait(collective)
     assert isinstance(shard, Node)
     whole, dim = _rejoined(wait, shard, ranks)
-    users = list(_users_behind_reshapes(whole))
+    users = sorted(_users_behind_reshapes(whole), key=lambda each: each[0])
     gemms = [each for each in users if each[0].target in (ATEN.mm.default, ATEN.addmm.default)]
     if not gemms:
         used = ", ".join(sorted({_named(each) for each, _ in users})) or "nothing"
         raise NoMatch(f"no GEMM takes what is gathered; it is used by {used}")
+    each = [_behind_gather(gemm, taken, collective, wait, dim, whole) for gemm, taken in gemms]
+    found: list[Option] = [each]
     if len(users) > len(gemms):
-        others = ", ".join(sorted({_named(each) for each, _ in users if (each, _) not in gemms}))
-        raise NoMatch(f"what is gathered is also used by {others}, so it has to be gathered anyway")
-    found = []
-    for gemm, taken in gemms:
-        a, b, bias = _operands(gemm)
-        if a is not taken or b is taken:
-            raise NoMatch("what is gathered is the GEMM's B, not its A")
-        if bias is not None and len(shape_of(bias)) != 1:
-            raise NoMatch(f"the GEMM adds a tensor of shape {list(shape_of(bias))}, which is no bias")
-        found.append(Candidate(collective, wait, gemm, shard, b, bias, dim, whole))
+        others = ", ".join(sorted({_named(user) for user, taken in users if (user, taken) not in gemms}))
+        found = [f"what is gathered is also used by {others}, so it has to be gathered anyway"]
+    if len(users) > 1 and users[0] == gemms[0]:
+        found.append([dataclasses.replace(each[0], returns_a=True)])
     return found
 
 
-def _summed(collective: Node) -> list[Candidate]:
+def _behind_gather(gemm: Node, taken: Node, collective: Node, wait: Node, dim: int, whole: Node) -> Candidate:
+    a, b, bias = _operands(gemm)
+    if a is not taken or b is taken:
+        raise NoMatch("what is gathered is the GEMM's B, not its A")
+    if bias is not None and len(shape_of(bias)) != 1:
+        raise NoMatch(f"the GEMM adds a tensor of shape {list(shape_of(bias))}, which is no bias")
+    shard = collective.args[0]
+    assert isinstance(shard, Node)
+    return Candidate(collective, wait, gemm, shard, b, bias, dim, whole)
+
+
+def _summed(collective: Node) -> list[Option]:
     total, how, wait = collective.args[0], collective.args[1], _wait(collective)
     assert isinstance(total, Node)
     if how not in SUMS:
         raise NoMatch(f"the ranks reduce by {how}, operators by {' or '.join(SUMS)}")
+    copied = _copied_back(wait, total)
     whole, dim = _unsplit(total, collective.args[2]) if collective.target is SCATTER else (total, 0)
-    gemm = _gemm_before_reshapes(whole, collective if whole is total else None)
+    gemm = _gemm_before_reshapes(whole, {collective, copied} - {wait} if whole is total else None)
     a, b, bias = _operands(gemm)
     if dim == len(shape_of(whole)) - 1:
         raise NoMatch("the ranks share the columns of the sum; the operator shares its rows")
-    return [Candidate(collective, wait, gemm, a, b, None if bias is None else _whole_bias(bias, how), dim, whole)]
+    bias = None if bias is None else _whole_bias(bias, how)
+    plain = Candidate(collective, copied, gemm, a, b, bias, dim, whole)
+    found: list[Option] = [[plain]]
+    added = None if plain.averages else _added(copied)
+    if added is not None:
+        found.append([dataclasses.replace(plain, added=added[0], residual=added[1])])
+    return found
+
+
+def _copied_back(wait: Node, total: Node) -> Node:
+    """The result of a collective in place: functional graphs copy it to what was summed, and go on with that."""
+    (user, *others) = list(wait.users) or [wait]
+    return user if not others and user.target is ATEN.copy.default and user.args[:2] == (total, wait) else wait
+
+
+def _added(result: Node) -> tuple[Node, Node] | None:
+    """The addition of a tensor of the same shape and type to a result that nothing else uses, and that tensor."""
+    here = result
+    while len(here.users) == 1:
+        (user,) = here.users
+        if user.target is ATEN.add.Tensor and not user.kwargs:
+            return _residual(user, here)
+        if user.target not in RESHAPES or not same(shape_of(user)[-1], shape_of(here)[-1]):
+            return None
+        here = user
+    return None
+
+
+def _residual(added: Node, summand: Node) -> tuple[Node, Node] | None:
+    (other,) = [each for each in added.args if each is not summand] or [None]
+    if not isinstance(other, Node) or not isinstance(other.meta.get("val"), torch.Tensor):
+        return None
+    value, mine = other.meta["val"], summand.meta["val"]
+    fits = list(map(str, value.shape)) == list(map(str, mine.shape)) and value.dtype == mine.dtype
+    return (added, other) if fits and value.is_contiguous() else None
 
 
 def _whole_bias(bias: Node, how: Any) -> Node:
@@ -206,18 +257,18 @@ def _users_behind_reshapes(node: Node) -> Iterator[tuple[Node, Node]]:
             yield user, node
 
 
-def _gemm_before_reshapes(node: Node, user: Node | None) -> Node:
+def _gemm_before_reshapes(node: Node, users: set[Node] | None) -> Node:
     """The GEMM whose rows a tensor has, in their order, and that nothing else needs."""
     while True:
-        if user is not None and list(node.users) != [user]:
-            others = ", ".join(_named(each) for each in node.users if each is not user)
+        if users is not None and set(node.users) != users:
+            others = ", ".join(_named(each) for each in node.users if each not in users)
             raise NoMatch(f"what is summed is also used by {others}")
         if node.target in (ATEN.mm.default, ATEN.addmm.default):
             return node
         source: Any = node.args[0] if node.args else None
         if node.target not in RESHAPES or not same(shape_of(source)[-1], shape_of(node)[-1]):
             raise NoMatch(f"what is summed comes from {_named(node)}, not from a GEMM")
-        node, user = source, node
+        node, users = source, {node}
 
 
 def _operands(gemm: Node) -> tuple[Node, Node, Node | None]:

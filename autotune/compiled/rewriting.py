@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -18,7 +18,8 @@ from autotune.workloads import workload
 from autotune.workloads.launched import LaunchedWorkload
 
 ERASED = {
-    ATEN.mm.default, ATEN.addmm.default, ATEN.cat.default, ATEN.div.Tensor, WAIT, operator.getitem, *WORKLOADS,
+    ATEN.mm.default, ATEN.addmm.default, ATEN.cat.default, ATEN.div.Tensor, ATEN.copy.default, ATEN.add.Tensor, WAIT,
+    operator.getitem, *WORKLOADS,
     *RESHAPES, *SPLITS,
 }  # fmt: skip
 """Nodes that may fall away with a collective and its GEMM."""
@@ -35,6 +36,8 @@ def check_form(candidate: Candidate) -> None:
         raise NoMatch(f"several sizes of the sum are symbols: {symbols}")
     if not _reordered(candidate):
         return
+    if candidate.returns_a or candidate.residual is not None:
+        raise NoMatch(f"the ranks share dimension {dim}, not the first one, so what else there is has another order")
     if symbols:
         raise NoMatch(f"the ranks share dimension {dim}, not the first one, and sizes are symbols: {symbols}")
     depth, columns = int(shape_of(candidate.b)[0]), int(shape_of(gemm)[-1])
@@ -49,10 +52,10 @@ def check_form(candidate: Candidate) -> None:
 def rewrite(graph: Graph, candidate: Candidate, verdict: Verdict, context: Context) -> Node:
     """The operator's node. What nothing needs any more is erased."""
     ways = {"all_gather_gemm": _gather, "gemm_reduce_scatter": _scatter, "gemm_all_reduce": _reduce}
-    before = candidate.gemm if candidate.workload == "all_gather_gemm" else candidate.wait
+    before = candidate.gemm if candidate.workload == "all_gather_gemm" else candidate.added or candidate.wait
     with graph.inserting_before(before):
         made = ways[candidate.workload](_Writer(graph, context, verdict), candidate)
-    _erase(graph, [candidate.gemm, candidate.wait])
+    _erase(graph, [candidate.gemm, candidate.whole, candidate.wait, *filter(None, [candidate.added])])
     return made
 
 
@@ -103,9 +106,11 @@ class _Writer:
     def operator(self, candidate: Candidate, a: Node) -> Node:
         found = workload(candidate.workload)
         assert isinstance(found, LaunchedWorkload)
-        operands = {"a": a, "b": candidate.b, "bias": candidate.bias}
+        residual = None if candidate.residual is None else self.matrix(candidate.residual)
+        operands = {"a": a, "b": candidate.b, "bias": candidate.bias, "residual": residual}
         given = [operands.get(name) for name in found.kernels.operands]
-        return self.add(in_graphs(found.name), self._context.handle, *given, *self._verdict.options, "")
+        name = found.name + "_gathered" * candidate.returns_a
+        return self.add(in_graphs(name), self._context.handle, *given, *self._verdict.options, "")
 
 
 def _reordered(candidate: Candidate) -> bool:
@@ -120,6 +125,13 @@ def _gather(writer: _Writer, candidate: Candidate) -> Node:
     reordered = _reordered(candidate)
     made = writer.operator(candidate, writer.matrix(writer.moved(a, dim, 0) if reordered else a))
     result = made
+    if candidate.returns_a:
+        result = writer.add(operator.getitem, made, 0)
+        gathered = writer.reshaped(writer.add(operator.getitem, made, 1), whole)
+        late = [node for node in _reshapes_of(candidate.whole) if node < candidate.gemm]
+        candidate.whole.replace_all_uses_with(gathered)
+        for node in late:  # they stand before the operator, which makes what they take
+            candidate.gemm.prepend(node)
     if reordered:
         rest = [size for place, size in enumerate(whole[:-1]) if place != dim]
         apart = writer.add(ATEN.reshape.default, made, [whole[dim], *rest, shape_of(made)[-1]])
@@ -140,8 +152,24 @@ def _scatter(writer: _Writer, candidate: Candidate) -> Node:
         rest = [size for place, size in enumerate(scattered[:-1]) if place != dim]
         apart = writer.add(ATEN.reshape.default, result, [scattered[dim], *rest, scattered[-1]])
         result = writer.moved(apart, 0, dim)
-    candidate.wait.replace_all_uses_with(writer.reshaped(result, scattered))
+    _replace_sum(writer, candidate, writer.reshaped(result, scattered))
     return made
+
+
+def _replace_sum(writer: _Writer, candidate: Candidate, result: Node) -> None:
+    """The result, with what is added to it where that is the operator's part."""
+    if candidate.added is None:
+        candidate.wait.replace_all_uses_with(result)
+    else:
+        candidate.added.replace_all_uses_with(writer.reshaped(result, shape_of(candidate.added)))
+
+
+def _reshapes_of(node: Node) -> Iterator[Node]:
+    """Those that take a node, and what takes them, in the graph's order."""
+    for user in sorted(node.users):
+        if user.target in RESHAPES:
+            yield user
+            yield from _reshapes_of(user)
 
 
 def _reduce(writer: _Writer, candidate: Candidate) -> Node:
@@ -150,9 +178,8 @@ def _reduce(writer: _Writer, candidate: Candidate) -> Node:
     assert isinstance(whole, Node)
     result = _averaged(writer, candidate, made)
     if whole is not candidate.gemm:  # the reshapes between stay, with the symbols that they may have
-        candidate.wait.replace_all_uses_with(_replayed(writer, whole, candidate.gemm, result))
-    else:
-        candidate.wait.replace_all_uses_with(result)
+        result = _replayed(writer, whole, candidate.gemm, result)
+    _replace_sum(writer, candidate, result)
     return made
 
 

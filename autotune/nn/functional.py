@@ -25,7 +25,7 @@ def column_parallel(
     ``gather_dim``, it is this rank's part of that dimension, and is gathered within the GEMM.
     """
     if gather_dim is not None:
-        x, weight, bias = _readable(x, weight, bias)
+        x, weight, bias = readable(x, weight, bias)
         return all_gather_gemm(context, x, weight.t(), bias, gather_dim=gather_dim, keep_gathered=keep_gathered)
     if not (torch.is_grad_enabled() and x.requires_grad):
         return F.linear(x, weight, bias)
@@ -40,13 +40,13 @@ def row_parallel(
 
     ``bias`` is the same on every rank, and so is its gradient.
     """
-    x, weight, bias = _readable(x, weight, bias)
+    x, weight, bias = readable(x, weight, bias)
     if scatter_dim is None:
         return gemm_all_reduce(context, x, weight.t(), bias)
     return gemm_reduce_scatter(context, x, weight.t(), bias, scatter_dim=scatter_dim)
 
 
-def _readable(*tensors: Any) -> tuple[Any, ...]:
+def readable(*tensors: Any) -> tuple[Any, ...]:
     """The operands where kernels can read them: weights that are mapped from a file may lie anywhere."""
     return tensors if torch.compiler.is_compiling() else tuple(aligned(tensor) for tensor in tensors)
 

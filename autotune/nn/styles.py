@@ -16,8 +16,10 @@ from torch.distributed.tensor import parallel as theirs
 from torch.distributed.tensor.placement_types import Placement
 
 from autotune.errors import InputError
-from autotune.nn.functional import column_parallel, row_parallel
+from autotune.nn.functional import column_parallel, readable, row_parallel
+from autotune.runtime.call import needs_gradient
 from autotune.runtime.context import Context
+from autotune.runtime.operators import all_gather_gemm
 
 Tensor = torch.Tensor
 Style = theirs.ParallelStyle
@@ -62,17 +64,42 @@ class Layouts:
         return not (whole or isinstance(x, DTensor)) or x.shape[dim] % self.mesh.size() == 0
 
 
+class Gathered:
+    """An input that several layers take, gathered by the first of them; forgotten when their module ends."""
+
+    def __init__(self) -> None:
+        self._input: Tensor | None = None
+        self._whole: Tensor | None = None
+
+    def column_parallel(self, context: Context, input: Tensor, dim: int, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """``nn.functional.column_parallel``, without gradients; ``input`` is compared by identity."""
+        if self._input is input and self._whole is not None:
+            return F.linear(self._whole, weight, bias)
+        x, weight, bias = readable(local(input), weight, bias)
+        result, whole = all_gather_gemm(context, x, weight.t(), bias, gather_dim=dim, return_gathered=True)
+        self._input, self._whole = input, whole
+        return result
+
+    def forget(self, *_: Any) -> None:
+        self._input = self._whole = None
+
+
 class ColwiseLinear(nn.Linear):
     """A linear layer with a rank's rows of the weight. An input that ranks share out is gathered within its GEMM."""
 
     layouts: Layouts
+    gathered: Gathered | None = None
+    """Shared with the other layers of a module whose style is ``SharedInput``."""
 
     def forward(self, input: Tensor) -> Tensor:
         layouts, weight, bias = self.layouts, local(self.weight), local(self.bias)
         layout = layouts.layout_of(input)
         if isinstance(layout, Shard) and layouts.divide(input, layout.dim):
-            x = local(input)
-            result = column_parallel(layouts.context, x, weight, bias, layout.dim, layouts.keep_gathered)
+            if self.gathered is not None and not needs_gradient((input, weight, bias)):
+                result = self.gathered.column_parallel(layouts.context, input, layout.dim, weight, bias)
+            else:
+                x = local(input)
+                result = column_parallel(layouts.context, x, weight, bias, layout.dim, layouts.keep_gathered)
         elif isinstance(layout, Replicate) and not isinstance(input, DTensor):
             result = column_parallel(layouts.context, input, weight, bias)
         else:  # a whole DTensor has been gathered elsewhere, and its gradient is reduced there
@@ -158,24 +185,42 @@ class RowwiseParallel(theirs.RowwiseParallel):
         return become(module, RowwiseLinear, layouts)
 
 
+class SharedInput(theirs.PrepareModuleInput):
+    """Hands on what ranks share out; the linear layers below that take the very same tensor gather it once.
+
+    So they do without gradients alone. The module must not write into its input between two of its layers.
+    """
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        gathered = Gathered()
+        for each in module.modules():
+            if isinstance(each, nn.Linear):
+                cast(Any, each).gathered = gathered
+        module.register_forward_hook(gathered.forget, always_call=True)
+        return super()._apply(module, device_mesh)
+
+
 @overload
-def tuned(plan: Style, context: Context, *, keep_gathered: bool = False) -> Style: ...
+def tuned(plan: Style, context: Context, *, keep_gathered: bool = False, share_gather: bool = False) -> Style: ...
 @overload
-def tuned(plan: Mapping[str, Style], context: Context, *, keep_gathered: bool = False) -> dict[str, Style]: ...
 def tuned(
-    plan: Style | Mapping[str, Style], context: Context, *, keep_gathered: bool = False
+    plan: Mapping[str, Style], context: Context, *, keep_gathered: bool = False, share_gather: bool = False
+) -> dict[str, Style]: ...
+def tuned(
+    plan: Style | Mapping[str, Style], context: Context, *, keep_gathered: bool = False, share_gather: bool = False
 ) -> Style | dict[str, Style]:
     """A plan of ``parallelize_module`` with our styles in the place of torch's own.
 
-    ``PrepareModuleInput`` no longer gathers what it hands on as a DTensor: the linear layers do so, within their GEMMs.
-    Other styles, subclasses of torch's among them, stay as they are.
+    ``PrepareModuleInput`` no longer gathers what it hands on as a DTensor: the linear layers do so, within their GEMMs;
+    with ``share_gather``, where no gradient is needed, the first of them for all (``SharedInput``). Other styles,
+    subclasses of torch's among them, stay as they are.
     """
     if isinstance(plan, Mapping):
-        return {name: _tuned(style, context, keep_gathered) for name, style in plan.items()}
-    return _tuned(plan, context, keep_gathered)
+        return {name: _tuned(style, context, keep_gathered, share_gather) for name, style in plan.items()}
+    return _tuned(plan, context, keep_gathered, share_gather)
 
 
-def _tuned(style: Style, context: Context, keep_gathered: bool) -> Style:
+def _tuned(style: Style, context: Context, keep_gathered: bool, share_gather: bool) -> Style:
     if type(style) is theirs.ColwiseParallel:
         return ColwiseParallel(
             context, input_layouts=style.input_layouts[0], output_layouts=style.output_layouts[0],
@@ -187,7 +232,8 @@ def _tuned(style: Style, context: Context, keep_gathered: bool) -> Style:
             use_local_output=style.use_local_output,
         )  # fmt: skip
     if type(style) is theirs.PrepareModuleInput and not style.use_local_output and style.input_layouts is not None:
-        return theirs.PrepareModuleInput(
+        kind = SharedInput if share_gather else theirs.PrepareModuleInput
+        return kind(
             input_layouts=style.input_layouts,
             desired_input_layouts=tuple(map(_left_shared, style.input_layouts, style.desired_input_layouts or ())),
             input_kwarg_layouts=style.input_kwarg_layouts,

@@ -93,8 +93,4 @@ def _their_api() -> Any:
         raise InputError(
             f"transformers with transformers.distributed.tensor_parallel is missing ({error}): {ADVICE}"
         ) from error
-    from transformers import PreTrainedModel, __version__
-
-    if not hasattr(PreTrainedModel, "_resolve_parallel_plans"):
-        raise InputError(f"transformers {__version__} resolves no parallel plans; 5.23 or newer is needed: {ADVICE}")
     return tensor_parallel

@@ -46,9 +46,9 @@ _GEMM_ALL_REDUCE_NORM = Operator(reducing_norming.WORKLOAD)
 _FLASH_DECODE = Operator(decoding.WORKLOAD)
 
 
-def in_graphs(workload: str) -> torch._ops.OpOverload:
-    """What a compiled graph calls for a workload, by its name."""
-    return OPERATORS[workload].in_graphs
+def in_graphs(name: str) -> torch._ops.OpOverload:
+    """What a compiled graph calls for an operator, by its name: its workload's, or ``all_gather_gemm_gathered``."""
+    return OPERATORS[name].in_graphs
 
 
 _WORDS: dict[torch.dtype | None, str] = {None: "auto", **{dtype: name for name, dtype in TORCH_DTYPES.items()}}

@@ -28,6 +28,8 @@ class Case:
     """In the fused graph; empty where nothing is replaced."""
     told: str = "2.00 times as fast as the library at m=16"
     """A part of the reason."""
+    replicated: bool = False
+    """What is added to a sum is said to be the same on every rank."""
 
 
 def gather(x: torch.Tensor, dim: int) -> torch.Tensor:
@@ -57,6 +59,16 @@ def _kept(x: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]
     return reduce(product), product
 
 
+def _given_back(x: torch.Tensor, w: torch.Tensor, narrow: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    whole = gather(x, 1)
+    return linear(whole, w), linear(whole, narrow), whole * 2
+
+
+def _in_place(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    product = linear(x, w)
+    return torch.ops.aten.copy(product, reduce(product)) * 2
+
+
 GATHERS = {
     "gather": Case(lambda x, b: gather(x, 0) @ b, ((8, K), (K, N)), "all_gather_gemm"),
     "gather linear with a bias": Case(
@@ -77,6 +89,18 @@ GATHERS = {
         _mixed, ((8, K), (K, N), (K, N), (K, 3 * N)), "", "nothing tuned for this problem"
     ),
     "gather and keep": Case(lambda x, b: (y := gather(x, 0), y @ b), ((8, K), (K, N)), "", "also used by the graph's"),
+    "gather and give back": Case(
+        _given_back, ((1, 8, K), (2 * N, K), (N, K)), "all_gather_gemm_gathered", "gathered=true"
+    ),
+    "gather and give back a matrix": Case(
+        lambda x, b: (y := gather(x, 0), y @ b), ((8, K), (K, 2 * N)), "all_gather_gemm_gathered"
+    ),
+    "gather, use and multiply": Case(
+        lambda x, b: (y := gather(x, 0), (z := y * 2), y @ (z[:8, :8] @ b)),
+        ((8, 8), (8, 2 * N)),
+        "",
+        "also used by mul",
+    ),
     "gather b": Case(lambda x, b: x @ gather(b, 0), ((8, K), (K // 2, N)), "", "the GEMM's B, not its A"),
     "gather alone": Case(lambda x: gather(x, 0) * 2, ((8, K),), "", "no GEMM takes what is gathered"),
     "gather untuned": Case(lambda x, b: gather(x, 0) @ b, ((128, K), (K, N)), "", "nothing tuned for this problem"),
@@ -97,6 +121,27 @@ SUMS = {
     "reduce": Case(lambda x, b: reduce(x @ b), ((16, K), (K, N)), "gemm_all_reduce"),
     "reduce sequences, a bias behind": Case(
         lambda x, w, c: reduce(linear(x, w)) + c, ((2, 8, K), (N, K), (N,)), "gemm_all_reduce"
+    ),
+    "scatter and add": Case(
+        lambda x, b, r: r + scatter(x @ b, 0), ((16, K), (K, N), (8, N)), "gemm_reduce_scatter", "2.50 times as fast"
+    ),
+    "scatter sequences and add": Case(
+        lambda x, w, r: scatter(linear(x, w), 1) + r,
+        ((1, 16, K), (N, K), (1, 8, N)),
+        "gemm_reduce_scatter",
+        "2.50 times as fast",
+    ),
+    "scatter and add another shape": Case(
+        lambda x, b, r: scatter(x @ b, 0) + r, ((16, K), (K, N), (N,)), "gemm_reduce_scatter"
+    ),
+    "reduce in place": Case(_in_place, ((2, 8, K), (N, K)), "gemm_all_reduce"),
+    "reduce and add": Case(lambda x, b, r: reduce(x @ b) + r, ((16, K), (K, N), (16, N)), "gemm_all_reduce"),
+    "reduce and add the same": Case(
+        lambda x, b: reduce(x @ b) + torch.full((16, N), 0.5),
+        ((16, K), (K, N)),
+        "gemm_all_reduce",
+        "2.50 times as fast",
+        replicated=True,
     ),
     "reduce a maximum": Case(lambda x, b: reduce(x @ b, "max"), ((16, K), (K, N)), "", "the ranks reduce by max"),
     "reduce and keep": Case(_kept, ((16, K), (K, N)), "", "also used by the graph's result"),

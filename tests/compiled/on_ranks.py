@@ -38,8 +38,8 @@ def everything(url: str) -> dict[str, Any]:
 class Look:
     """The pass, and the graphs before and after it."""
 
-    def __init__(self, context: autotune.Context) -> None:
-        self.fusing = Fusing(Table(context))
+    def __init__(self, context: autotune.Context, replicated: bool = False) -> None:
+        self.fusing = Fusing(Table(context, replicated=replicated))
         self.graphs: list[tuple[str, str]] = []
 
     def __call__(self, graph: Graph) -> None:
@@ -68,7 +68,8 @@ def error(made: Any, wanted: Any) -> float:
 
 def fused(context: autotune.Context, name: str) -> dict[str, Any]:
     """A case traced by itself, which takes a tenth of a compiler's time."""
-    case, look = CASES[name], Look(context)
+    case = CASES[name]
+    look = Look(context, case.replicated)
     arguments = drawn(case)
     with torch.no_grad():
         traced = make_fx(case.function, tracing_mode="fake")(*arguments)

@@ -49,6 +49,11 @@ def database(file: Path, here: Machine) -> str:
                 keep(store, _problem("gemm_reduce_scatter", n, k, fields), here, "push")
                 mode, time = ("one_shot", 125.0) if (n, k) == (N, 2 * N) else ("two_shot", 50.0)
                 keep(store, _problem("gemm_all_reduce", n, k, fields), here, mode, time)
+        for b_order in ("kn", "nk"):
+            fields = {**common, "b_order": b_order}
+            keep(store, _problem("all_gather_gemm", 4 * N, K, fields, gathered=True), here, "push")
+            for name, mode in (("gemm_reduce_scatter", "push"), ("gemm_all_reduce", "two_shot")):
+                keep(store, _problem(name, N, 2 * K, fields, residual=True), here, mode, 40.0)
         keep(store, _problem("all_gather_gemm", 2 * N, N, common), here, "bsp", LIBRARY)
     return f"sqlite:///{file}"
 

@@ -159,6 +159,16 @@ def styles(context: autotune.Context) -> dict[str, float]:
                 key = f"{name} {way} {parameter[0].split('.')[0]}"
                 assert parameter[1].grad is not None and other.grad is not None
                 found[key] = max(found.get(key, 0.0), difference(parameter[1].grad, other.grad))
+    shared = autotune.nn.tuned(plans()["sequence parallel"], context, share_gather=True)
+    ours = parallelize_module(copy.deepcopy(plain), mesh, shared)
+    with torch.no_grad(), autotune.collect() as called:
+        models = {"eager": ours, "compiled": torch.compile(ours, backend=backend)}
+        for way, model in models.items():
+            for again in (False, True):
+                found[f"shared gather {way} {again}"] = difference(model(tokens), wanted)
+    gathers = [(each.gathered, count) for each, count in called.items() if isinstance(each, autotune.AllGatherGemm)]
+    assert sorted(gathers) == [(False, 4), (True, 4), (True, 4)], "the head; q, k, v; gate and up"
+    assert all(each.gathered._input is None for each in ours.modules() if getattr(each, "gathered", None)), "kept"
     return found
 
 

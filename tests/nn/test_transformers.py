@@ -13,7 +13,7 @@ ON_RANKS = str(Path(__file__).with_name("llama_on_ranks.py"))
 
 @pytest.mark.parametrize("gpu", A_GPU_EACH)
 def test_a_llama_by_its_own_plan_is_the_whole_one(gpu: str, tmp_path: Path) -> None:
-    pytest.importorskip("transformers", minversion="5.23")
+    pytest.importorskip("transformers", minversion="5.17")
     argument = (f"sqlite:///{tmp_path / 'none.db'}", str(tmp_path))
     for found in run_ranks(ON_RANKS, "llama", 2, tmp_path, gpu=gpu, argument=argument):
         for name in ("kinds", "loaded kinds"):

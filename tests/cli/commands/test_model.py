@@ -154,6 +154,17 @@ def test_a_written_list_is_tuned_with_its_calls(laptop: Bench, tmp_path: Path) -
     assert call["calls"] == 7 and forward["predicted"]["before"] == pytest.approx(7 * call["before"])
 
 
+def test_a_lists_own_budgets_are_kept(laptop: Bench, tmp_path: Path) -> None:
+    file = tmp_path / "list.yaml"
+    entry = "{workload: gemm-all-reduce, m: %s, n: 64, k: 64, world_size: 2, budget: %s}"
+    file.write_text(f"problems: [{entry % (4, '5s')}, {entry % (8, '6s')}]")
+    result = laptop.tune("model", str(file), "--effort", "quick")
+    assert result.exit_code == 0 and "not tuned" not in result.stdout, result.output
+    assert len({*laptop.gangs[0].problems}) == 2, "neither is left out as too short"
+    short = laptop.tune("model", str(file), "--force", "--budget", "6s", "--trials", "3")
+    assert short.exit_code == 0 and "not tuned" in short.stdout, "a budget for all takes their place"
+
+
 def test_interrupted_it_continues(laptop: Bench, tmp_path: Path) -> None:
     file = config(tmp_path, hidden_size=64, intermediate_size=128, num_attention_heads=4)
     laptop.prepare = lambda gang: setattr(gang, "interrupt_after", 20)
