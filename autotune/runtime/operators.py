@@ -204,7 +204,7 @@ def gemm_reduce_scatter(
     context: Context, a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None = None,
     *, scale_a: torch.Tensor | None = None, scale_b: torch.Tensor | None = None,
     residual: torch.Tensor | None = None, out_dtype: torch.dtype | None = None, fast_accum: bool = False,
-    scatter_dim: int = 0, reduce_op: str = "sum",
+    wire: str = "auto", scatter_dim: int = 0, reduce_op: str = "sum",
     out: torch.Tensor | None = None, config: Config | None = None,
 ) -> torch.Tensor:  # fmt: skip
     """This rank's rows of C = sum over ranks of A @ B (+ bias) (+ residual), by the tuned config, on the current
@@ -214,7 +214,8 @@ def gemm_reduce_scatter(
     the same on all ranks, is added once. fp8 with scales, ``out_dtype`` and ``fast_accum`` are as in
     ``all_gather_gemm``; each rank has scales of its own. Returns [m / world_size, n], rows rank * m / world_size and so
     on of C; ``out`` where one is given. ``residual`` has the shape and type of what is returned, contiguous; our
-    kernels add bias and residual in fp32 and round once.
+    kernels add bias and residual in fp32 and round once. ``wire="fp8"`` lets parts travel as e4m3 with a scale for each
+    row of a tile: fewer bytes, an error of about 2.6 % of a part, and no gradients.
 
     ``a`` may have more dimensions, [..., k_local]: the ranks share ``scatter_dim`` of C. The last one is its columns:
     then the kernels compute the transpose of C, a problem with m and n swapped. ``reduce_op`` is ``sum`` or ``avg``,
@@ -223,7 +224,7 @@ def gemm_reduce_scatter(
     Raises InvalidProblem where shapes, strides or types do not fit or the ranks do not divide m, HeapExhausted where
     the context's heap is too small, and on the first call of a problem what ``lookup`` raises.
     """
-    options, operands = (_word(out_dtype), fast_accum), (a, b, bias, scale_a, scale_b, residual)
+    options, operands = (_word(out_dtype), fast_accum, wire), (a, b, bias, scale_a, scale_b, residual)
     if a.dim() == 2 and scatter_dim == 0 and reduce_op == "sum":
         return _GEMM_REDUCE_SCATTER(context, operands, options, out, config)
     parts, dim = divisor(reduce_op, context.heap.world_size), dimension("scatter_dim", scatter_dim, a)
@@ -238,7 +239,7 @@ def gemm_all_reduce(
     context: Context, a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None = None,
     *, scale_a: torch.Tensor | None = None, scale_b: torch.Tensor | None = None,
     residual: torch.Tensor | None = None, out_dtype: torch.dtype | None = None, fast_accum: bool = False,
-    deterministic: bool = False, reduce_op: str = "sum",
+    wire: str = "auto", deterministic: bool = False, reduce_op: str = "sum",
     out: torch.Tensor | None = None, config: Config | None = None,
 ) -> torch.Tensor:  # fmt: skip
     """C = sum over ranks of A @ B (+ bias) (+ residual), on every rank, by the tuned config, on the current stream.
@@ -249,12 +250,12 @@ def gemm_all_reduce(
     in ``all_gather_gemm``; each rank has scales of its own. ``deterministic`` demands the same bits on every rank and
     in every call with the same inputs. ``reduce_op`` is as in ``gemm_reduce_scatter``. Returns C [m, n] or [..., n],
     ``out`` where one is given. ``residual``, the same on all ranks, has that shape and type, contiguous; our kernels
-    add bias and residual in fp32 and round once.
+    add bias and residual in fp32 and round once. ``wire`` is as in ``gemm_reduce_scatter``, of what is to be summed.
 
     Raises InvalidProblem where shapes, strides or types do not fit, HeapExhausted where the context's heap is too
     small, and on the first call of a problem what ``lookup`` raises.
     """
-    options, operands = (deterministic, _word(out_dtype), fast_accum), (a, b, bias, scale_a, scale_b, residual)
+    options, operands = (deterministic, _word(out_dtype), fast_accum, wire), (a, b, bias, scale_a, scale_b, residual)
     if a.dim() == 2 and reduce_op == "sum":
         return _GEMM_ALL_REDUCE(context, operands, options, out, config)
     parts = divisor(reduce_op, context.heap.world_size)

@@ -16,6 +16,7 @@ from autotune.search_spaces.gemm import (
     split_constraints,
     split_dimension,
     tma_aligned,
+    wire_constraint,
 )
 
 KERNELS = ("one_shot", "two_shot")
@@ -35,6 +36,10 @@ def _inbox_fits(s: Setting, mode: str, block_m: int, block_n: int, protocol: str
 
 def _ll_arrive(s: Setting, protocol: str) -> bool:
     return protocol == "signal" or s.machine.kind in ("cuda", "interpreter")
+
+
+def _ll_are_wide(s: Setting, protocol: str) -> bool:
+    return protocol == "signal" or s.problem.wire == "auto"
 
 
 def _ll_fit_registers(s: Setting, protocol: str, block_m: int, block_n: int, num_warps: int) -> bool:
@@ -76,10 +81,13 @@ def reduce_constraints() -> tuple[Constraint, ...]:
     return (
         *gemm_constraints(),
         *split_constraints(),
+        wire_constraint(),
         Constraint("size of the inbox", ("mode", "block_m", "block_n", "protocol"), _inbox_fits,
                    "the inbox needs too much memory; the LL protocol needs twice as much"),
         Constraint("LL words arrive", ("protocol",), _ll_arrive,
                    "only on NVIDIA GPUs do ordinary stores reach a peer while their program is running"),
+        Constraint("LL words of fp8", ("protocol",), _ll_are_wide,
+                   "LL words hold elements of the result's type; with wire=fp8 parts are signalled"),
         Constraint("LL words fit", ("protocol", "block_m", "block_n", "num_warps"), _ll_fit_registers,
                    "all ranks' LL words of a tile are polled at once and do not fit into the registers"),
         Constraint("persistence", ("schedule", "programs_per_unit", "split_k", "block_m", "block_n"), _persists,

@@ -29,7 +29,7 @@ from autotune.heap import device as heap
 from autotune.kernels.gemm_all_reduce.ll_tiles import ll_send_tile, ll_sum_tiles
 from autotune.kernels.primitives import trace as traces
 from autotune.kernels.primitives.counters import end_phase, finish_unordered, wait_for_all, wait_in_slot, wide_epoch
-from autotune.kernels.primitives.exchange import inside_tile, read_tile, send_tile, sum_parts
+from autotune.kernels.primitives.exchange import inside_tile, quantised, read_tile, send_tile, sum_parts
 from autotune.kernels.primitives.ll import ll_flag
 from autotune.kernels.primitives.scales import scaled
 from autotune.kernels.primitives.splits import join_splits, split_range
@@ -42,16 +42,22 @@ TWO_SHOT = tl.constexpr(1)
 @triton.jit
 def deliver(
     part, inbox, index, counter, first, epoch, rank, heap_bases, rows, TYPE: tl.constexpr, PEERS: tl.constexpr,
-    WORLD: tl.constexpr, LL: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    WORLD: tl.constexpr, LL: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, scales=None,
 ):  # fmt: skip
-    """Send a tile, rounded to TYPE, as tile ``index`` of the inbox of PEERS ranks from ``first`` on: one, or all."""
+    """Send a tile, rounded to TYPE or as fp8 with ``scales``, as tile ``index`` of the inbox of PEERS ranks from
+    ``first`` on: one, or all.
+    """
     if LL:
         ll_send_tile(
             part.to(TYPE), ll_flag(epoch), inbox, index, first, rank, heap_bases, rows, PEERS, WORLD, BLOCK_M, BLOCK_N
         )  # fmt: skip
     else:
+        of_rows = None
+        if scales is not None:
+            part, of_rows = quantised(part, inbox.dtype.element_ty)
         for turn in tl.static_range(PEERS):
-            send_tile(part, inbox, index, (first + turn) % WORLD, rank, heap_bases, BLOCK_M, BLOCK_N, rows)
+            peer = (first + turn) % WORLD
+            send_tile(part, inbox, index, peer, rank, heap_bases, BLOCK_M, BLOCK_N, rows, scales, of_rows)
         if PEERS == 1:
             heap.signal(counter, first, rank, heap_bases)
         else:
@@ -61,7 +67,7 @@ def deliver(
 @triton.jit
 def collect(
     inbox, index, apart, counter, epoch, status, spin_limit, rows, TYPE: tl.constexpr, SOURCES: tl.constexpr,
-    LL: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    LL: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, scales=None,
 ):  # fmt: skip
     """Wait for what SOURCES ranks delivered of a tile and add it up: fp32 [BLOCK_M, BLOCK_N].
 
@@ -73,13 +79,13 @@ def collect(
         )  # fmt: skip
     else:
         wait_in_slot(counter, epoch, SOURCES, status, spin_limit)
-        acc = sum_parts(inbox, index, apart, SOURCES, BLOCK_M, BLOCK_N, rows)
+        acc = sum_parts(inbox, index, apart, SOURCES, BLOCK_M, BLOCK_N, rows, scales)
     return acc
 
 
 @triton.jit
 def share_part(
-    acc, tile, tiles, rows, epoch, rank, inbox, arrivals, heap_bases, TYPE: tl.constexpr,
+    acc, tile, tiles, rows, epoch, rank, inbox, inbox_scales, arrivals, heap_bases, TYPE: tl.constexpr,
     WORLD: tl.constexpr, MODE: tl.constexpr, LL: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """Send our part of a tile, fp32 with ``rows`` rows that exist, to those who sum it."""
@@ -90,20 +96,20 @@ def share_part(
         index = (slot * WORLD + rank) * tiles + tile
         deliver(
             acc, inbox, index, counter, rank, epoch, rank, heap_bases, rows, TYPE,
-            WORLD, WORLD, LL, BLOCK_M, BLOCK_N,
+            WORLD, WORLD, LL, BLOCK_M, BLOCK_N, inbox_scales,
         )  # fmt: skip
     else:
         index = (slot * WORLD + rank) * tl.cdiv(tiles, WORLD) + tile // WORLD
         deliver(
             acc, inbox, index, counter, tile % WORLD, epoch, rank, heap_bases, rows, TYPE,
-            1, WORLD, LL, BLOCK_M, BLOCK_N,
+            1, WORLD, LL, BLOCK_M, BLOCK_N, inbox_scales,
         )  # fmt: skip
 
 
 @triton.jit
 def combine(
-    c, bias, residual, m, n, M, N, tile, tiles, epoch, rank, inbox, results, arrivals, returns, heap_bases, status,
-    spin_limit, TYPE: tl.constexpr, WORLD: tl.constexpr, MODE: tl.constexpr, LL: tl.constexpr,
+    c, bias, residual, m, n, M, N, tile, tiles, epoch, rank, inbox, inbox_scales, results, arrivals, returns,
+    heap_bases, status, spin_limit, TYPE: tl.constexpr, WORLD: tl.constexpr, MODE: tl.constexpr, LL: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BIAS: tl.constexpr,
 ):  # fmt: skip
     """Wait for the parts of tile (m, n), number ``tile``, and store their sum + bias + residual (None: without) into
@@ -117,14 +123,14 @@ def combine(
     if MODE == ONE_SHOT:
         acc = collect(
             inbox, slot * WORLD * tiles + tile, tiles, arrivals + here, epoch, status, spin_limit, rows, TYPE,
-            WORLD, LL, BLOCK_M, BLOCK_N,
+            WORLD, LL, BLOCK_M, BLOCK_N, inbox_scales,
         )  # fmt: skip
     else:
         if tile % WORLD == rank:
             owned = tl.cdiv(tiles, WORLD)
             total = collect(
                 inbox, slot * WORLD * owned + tile // WORLD, owned, arrivals + here, epoch, status, spin_limit, rows,
-                TYPE, WORLD, LL, BLOCK_M, BLOCK_N,
+                TYPE, WORLD, LL, BLOCK_M, BLOCK_N, inbox_scales,
             )  # fmt: skip
             if BIAS:
                 total = add_bias(total, bias, n * BLOCK_N, N, BLOCK_N)
@@ -152,8 +158,8 @@ def keep_part(acc, parts, tile, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
 
 @triton.jit
 def exchange_part(
-    c, bias, residual, parts, M, N, tile, group_m, epoch, rank, inbox, results, arrivals, returns, heap_bases, status,
-    spin_limit, TYPE: tl.constexpr, WORLD: tl.constexpr, MODE: tl.constexpr, LL: tl.constexpr,
+    c, bias, residual, parts, M, N, tile, group_m, epoch, rank, inbox, inbox_scales, results, arrivals, returns,
+    heap_bases, status, spin_limit, TYPE: tl.constexpr, WORLD: tl.constexpr, MODE: tl.constexpr, LL: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BIAS: tl.constexpr,
 ):  # fmt: skip
     """The all-reduce of a tile whose part ``keep_part`` has kept."""
@@ -162,20 +168,20 @@ def exchange_part(
     m, n = swizzle(tile, tiles_m, tiles_n, group_m)
     acc = read_tile(parts, tile, BLOCK_M, BLOCK_N).to(tl.float32)
     share_part(
-        acc, tile, tiles_m * tiles_n, M - m * BLOCK_M, epoch, rank, inbox, arrivals, heap_bases, TYPE,
+        acc, tile, tiles_m * tiles_n, M - m * BLOCK_M, epoch, rank, inbox, inbox_scales, arrivals, heap_bases, TYPE,
         WORLD, MODE, LL, BLOCK_M, BLOCK_N,
     )  # fmt: skip
     combine(
-        c, bias, residual, m, n, M, N, tile, tiles_m * tiles_n, epoch, rank, inbox, results, arrivals, returns,
-        heap_bases, status, spin_limit, TYPE, WORLD, MODE, LL, BLOCK_M, BLOCK_N, BIAS,
+        c, bias, residual, m, n, M, N, tile, tiles_m * tiles_n, epoch, rank, inbox, inbox_scales, results, arrivals,
+        returns, heap_bases, status, spin_limit, TYPE, WORLD, MODE, LL, BLOCK_M, BLOCK_N, BIAS,
     )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["M", "group_m", "finishing", "rank", "spin_limit"])
 def all_reduce_kernel(
-    c, bias, residual, inbox, results, parts, M, N, group_m, finishing, rank, heap_bases, epoch_counter, arrivals,
-    returns, status, spin_limit, TYPE: tl.constexpr, WORLD: tl.constexpr, MODE: tl.constexpr, LL: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BIAS: tl.constexpr,
+    c, bias, residual, inbox, inbox_scales, results, parts, M, N, group_m, finishing, rank, heap_bases, epoch_counter,
+    arrivals, returns, status, spin_limit, TYPE: tl.constexpr, WORLD: tl.constexpr, MODE: tl.constexpr,
+    LL: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BIAS: tl.constexpr,
 ):  # fmt: skip
     """The all-reduce behind a GEMM, a launch of its own; a tile a program."""
     exchange_part(
@@ -187,7 +193,7 @@ def all_reduce_kernel(
 
 @triton.jit(do_not_specialize=["M", "group_m", "gemm_programs", "finishing", "rank", "spin_limit"])
 def gemm_all_reduce_kernel(
-    a, b, c, bias, residual, scale_a, scale_b, inbox, results, parts, partials, tickets,
+    a, b, c, bias, residual, scale_a, scale_b, inbox, inbox_scales, results, parts, partials, tickets,
     M, N, K, stride_bk, stride_bn, group_m, gemm_programs, finishing, rank,
     heap_bases, epoch_counter, arrivals, returns, ready, phase, trace, status, spin_limit, TYPE: tl.constexpr,
     WORLD: tl.constexpr, MODE: tl.constexpr, LL: tl.constexpr, SEPARATE: tl.constexpr, SPLITS: tl.constexpr,
@@ -196,6 +202,8 @@ def gemm_all_reduce_kernel(
     SCALES: tl.constexpr, PROMOTE: tl.constexpr, PHASED: tl.constexpr,
 ):  # fmt: skip
     """C [M, N] = sum over ranks of A [M, K] @ B [K, N], + bias + residual (None: without); C's type is TYPE.
+
+    Parts travel in that type, or with ``inbox_scales`` in fp8, see ``exchange``; what ``two_shot`` sends back, in TYPE.
 
     The first ``gemm_programs`` programs compute and send; with SEPARATE the others combine, else each what it sent.
     PHASED, with SEPARATE, for ``tune taxes`` alone: they compute and keep, and the others, if there are any, send and
@@ -232,15 +240,15 @@ def gemm_all_reduce_kernel(
                 epoch = wide_epoch(epoch_counter)
                 traces.begin(trace, traces.SENT, item // gemm_programs, tile)
                 share_part(
-                    acc, tile, tiles, M - m * BLOCK_M, epoch, rank, inbox, arrivals, heap_bases, TYPE,
+                    acc, tile, tiles, M - m * BLOCK_M, epoch, rank, inbox, inbox_scales, arrivals, heap_bases, TYPE,
                     WORLD, MODE, LL, BLOCK_M, BLOCK_N,
                 )  # fmt: skip
                 traces.end(trace, traces.SENT, item // gemm_programs)
             if not SEPARATE:
                 traces.begin(trace, traces.WAIT, item // gemm_programs, tile)
                 combine(
-                    c, bias, residual, m, n, M, N, tile, tiles, epoch, rank, inbox, results, arrivals, returns,
-                    heap_bases, status, spin_limit, TYPE, WORLD, MODE, LL, BLOCK_M, BLOCK_N, BIAS,
+                    c, bias, residual, m, n, M, N, tile, tiles, epoch, rank, inbox, inbox_scales, results, arrivals,
+                    returns, heap_bases, status, spin_limit, TYPE, WORLD, MODE, LL, BLOCK_M, BLOCK_N, BIAS,
                 )  # fmt: skip
                 traces.end(trace, traces.WAIT, item // gemm_programs)
         traces.end(trace, traces.TILE, item // gemm_programs)
@@ -256,8 +264,9 @@ def gemm_all_reduce_kernel(
                 traces.end(trace, traces.PASSED, 0)
                 traces.begin(trace, traces.SENT, 0, pid - gemm_programs)
                 exchange_part(
-                    c, bias, residual, parts, M, N, pid - gemm_programs, group_m, epoch, rank, inbox, results, arrivals,
-                    returns, heap_bases, status, spin_limit, TYPE, WORLD, MODE, LL, BLOCK_M, BLOCK_N, BIAS,
+                    c, bias, residual, parts, M, N, pid - gemm_programs, group_m, epoch, rank, inbox, inbox_scales,
+                    results, arrivals, returns, heap_bases, status, spin_limit, TYPE, WORLD, MODE, LL, BLOCK_M, BLOCK_N,
+                    BIAS,
                 )  # fmt: skip
                 traces.end(trace, traces.SENT, 0)
         finish_unordered(epoch_counter, finishing, pid == 0)
@@ -268,8 +277,8 @@ def gemm_all_reduce_kernel(
             m, n = swizzle(tile, tiles_m, tiles_n, group_m)
             traces.begin(trace, traces.WAIT, 0, tile)
             combine(
-                c, bias, residual, m, n, M, N, tile, tiles, epoch, rank, inbox, results, arrivals, returns, heap_bases,
-                status, spin_limit, TYPE, WORLD, MODE, LL, BLOCK_M, BLOCK_N, BIAS,
+                c, bias, residual, m, n, M, N, tile, tiles, epoch, rank, inbox, inbox_scales, results, arrivals,
+                returns, heap_bases, status, spin_limit, TYPE, WORLD, MODE, LL, BLOCK_M, BLOCK_N, BIAS,
             )  # fmt: skip
             traces.end(trace, traces.WAIT, 0)
     if not PHASED:

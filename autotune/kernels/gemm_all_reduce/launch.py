@@ -19,7 +19,7 @@ from autotune.kernels.gemm_all_reduce.problem import MOST_INBOX_BYTES, SLOTS, Ge
 from autotune.kernels.gemm_all_reduce.scratch import Scratch
 from autotune.kernels.launching.contract import Call, Kernels
 from autotune.kernels.launching.empty import empty_launches
-from autotune.kernels.launching.gemm import GemmKnobs, SummedTensors, readable
+from autotune.kernels.launching.gemm import GemmKnobs, SummedTensors, readable, wire_dtype
 from autotune.kernels.launching.graphs import graphed
 from autotune.kernels.launching.plan import Launch
 from autotune.kernels.launching.tensors import OPERAND_DTYPES, TORCH_DTYPES, Allocate, Run
@@ -72,6 +72,7 @@ class GemmAllReduceKernels(Kernels[GemmAllReduce, GemmAllReduceKnobs, SummedTens
         in_all = problem.inbox_bytes(knobs.mode, *tile, ll=knobs.ll) // wire.itemsize
         results = SLOTS * tiles if knobs.mode == "two_shot" else 0
         in_results = results * math.prod(tile) * problem.result_size * (2 if knobs.ll else 1) // wire.itemsize
+        of_rows = ((in_all - in_results) // knobs.block_n,)
         partials, tickets = knobs.partials(problem.m, problem.n, own)
         phased, dtype = knobs.phased, TORCH_DTYPES[problem.result_dtype]
         return Scratch(
@@ -79,7 +80,8 @@ class GemmAllReduceKernels(Kernels[GemmAllReduce, GemmAllReduceKnobs, SummedTens
             status=shared((1,), ints),
             arrivals=shared((SLOTS, tiles), ints),
             returns=shared((results,), ints),
-            inbox=shared((in_all - in_results,), wire),
+            inbox=shared((in_all - in_results,), wire if knobs.ll else wire_dtype(problem, machine)),
+            inbox_scales=shared(of_rows, torch.float32) if problem.wire == "fp8" else None,
             results=shared((in_results,), wire),
             partials=partials,
             tickets=tickets,
@@ -108,7 +110,7 @@ class GemmAllReduceKernels(Kernels[GemmAllReduce, GemmAllReduceKnobs, SummedTens
         blocking = knobs.schedule == "persistent" and knobs.split_k > 1 and not knobs.separate
         arguments = {
             **knobs.common(problem, tensors, call.machine), "a": knobs.a_operand(tensors.a), "c": tensors.c,
-            "inbox": scratch.inbox, "results": scratch.results,
+            "inbox": scratch.inbox, "inbox_scales": scratch.inbox_scales, "results": scratch.results,
             "partials": scratch.partials, "tickets": scratch.tickets,
             "M": problem.m, "N": problem.n, "K": problem.k_local, "gemm_programs": programs, "rank": call.rank,
             "heap_bases": call.bases, "epoch_counter": scratch.epoch_counter, "arrivals": scratch.arrivals,

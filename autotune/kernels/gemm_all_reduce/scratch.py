@@ -23,6 +23,8 @@ class Scratch:
     """int32 [2, tiles], ``two_shot``: results of a tile that have arrived."""
     inbox: torch.Tensor
     """Parts of tiles, one after the other: in the element type, or int64 as LL words."""
+    inbox_scales: torch.Tensor | None
+    """fp32, one for each row of a tile in an inbox of fp8, in the tiles' order; None otherwise."""
     results: torch.Tensor
     """Sums of tiles, ``two_shot``, 2 * tiles of them: in the element type, or int64 as LL words."""
     ready: torch.Tensor | None
@@ -41,3 +43,5 @@ class Scratch:
         """Fill with NaN what a right launch writes before it reads it."""
         for inbox in (self.inbox, self.results):
             poison_inbox(inbox)
+        if self.inbox_scales is not None:
+            poison_inbox(self.inbox_scales)

@@ -65,7 +65,7 @@ class GemmAllReduceWorkload(GemmWorkload):
     problem_type = GemmAllReduce
     space = SPACE
     kernels: ClassVar[Kernels[Any, Any, Any, Any]] = KERNELS
-    options: ClassVar[tuple[str, ...]] = ("deterministic", "out_dtype", "fast_accum")
+    options: ClassVar[tuple[str, ...]] = ("deterministic", "out_dtype", "fast_accum", "wire")
     overlapping: ClassVar[tuple[str, ...]] = ("one_shot", "two_shot")
 
     def default_problem(self, machine: Machine, world_size: int) -> GemmAllReduce:
@@ -93,7 +93,8 @@ class GemmAllReduceWorkload(GemmWorkload):
         """Each part is rounded, and the sum; see ``ring`` for the library's."""
         library = self.kernels.knobs.of(config).mode == "bsp"
         roundings = ring(problem.world_size) + 2 * problem.residual if library else 2.0
-        return rounded_product(problem, roundings, problem.m * problem.n, machine)
+        quantised = problem.wire == "fp8" and not library
+        return rounded_product(problem, roundings, problem.m * problem.n, machine, quantised=quantised)
 
     def operation(
         self, problem: GemmAllReduce, heap: SymmetricHeap, machine: Machine, spin_limit: int
