@@ -39,6 +39,7 @@ from autotune.workloads.built_in import moe_dispatch as dispatching
 
 _ALL_GATHER_GEMM = Operator(gathering.WORKLOAD, gradients.OfAllGatherGemm())
 _GATHERING = Operator(gathering.RETURNING_A, name="all_gather_gemm_gathered")
+_QUANTISING = Operator(gathering.QUANTISING_C, name="all_gather_gemm_quantised")
 _KEEPING = gradients.Keeping(_ALL_GATHER_GEMM)
 _GEMM_REDUCE_SCATTER = Operator(scattering.WORKLOAD, gradients.OfGemmReduceScatter())
 _GEMM_ALL_REDUCE = Operator(reducing.WORKLOAD, gradients.OfGemmAllReduce())
@@ -100,6 +101,7 @@ def all_gather_gemm(
     out_dtype: torch.dtype | None = None, fast_accum: bool = False, layout: str = "rows",
     gather_dim: int | None = None, rows: Sequence[int] | None = None, in_place: bool = False,
     keep_gathered: bool = False, epilogue: str = "none", gate_up: str = "halves", return_gathered: bool = False,
+    quantise: bool = False,
     out: torch.Tensor | None = None, config: Config | None = None,
 ) -> Any:  # fmt: skip
     """C = all_gather(A) @ B (+ bias) with the tuned config for this problem, on the current stream. Collective.
@@ -128,6 +130,10 @@ def all_gather_gemm(
     activation(gate) * up, the bias added before. ``gate_up`` says how they lie in ``b``: ``halves`` [gate, up], or
     ``interleaved``, column by column.
 
+    ``quantise``, with an epilogue: C is fp8, and what is returned is (C, scales): fp32 [m, n_local / 2 / 128], one for
+    each row and 128 columns, as ``scale_a`` of the next GEMM takes them. ``a`` is a matrix then. Another problem,
+    ``quantised``, with a config of its own; such a call has no backward.
+
     ``b`` may be several matrices, such as those of q, k and v, which lie side by side in memory, see ``side_by_side``:
     A is gathered once, and what is returned is a list with the columns of C that belong to each, views of one result.
     It is the problem of one B with all their columns; ``bias``, ``scale_b`` and ``out`` are those of all of them.
@@ -150,6 +156,11 @@ def all_gather_gemm(
         c, *gathered_a = whole if return_gathered else (whole,)
         parts = list(c.split([each.shape[1] for each in b], dim=-1))
         return (parts, *gathered_a) if return_gathered else parts
+    if quantise:
+        if a.dim() != 2 or gather_dim is not None or rows is not None or return_gathered or out is not None:
+            raise InvalidProblem("quantise takes a matrix a, and neither gather_dim, rows, return_gathered nor out")
+        wanted = layout, in_place, _word(out_dtype), fast_accum, epilogue, gate_up
+        return _QUANTISING.all_of(context, (a, b, bias, scale_a, scale_b), wanted, None, config)
     operator = _KEEPING if keep_gathered and needs_gradient((b,)) else _ALL_GATHER_GEMM
     if gather_dim is None and rows is None and a.dim() == 2 and not return_gathered:
         options: tuple[Any, ...] = layout, in_place, _word(out_dtype), fast_accum, epilogue, gate_up

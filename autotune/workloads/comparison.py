@@ -144,11 +144,17 @@ def rounded_product(
 
 
 def rounded_gated(problem: Any, roundings: float, elements: int, machine: Machine) -> Tolerance:
-    """The same for activation(gate) * up of a product that is rounded so many times before; the result is once."""
+    """The same for activation(gate) * up of a product that is rounded so many times before; the result is once, and
+    where the problem is ``quantised`` to fp8.
+    """
     found = rounded(problem.result_dtype, 1.0 + GATED * roundings, problem.k, elements, machine)
     lost = math.sqrt(GATED) * _lost(problem, machine) if problem.scaled else 0.0
-    element = GATED_PEAK * (SPREAD if problem.scaled else 1.0) * (found.element + PEAK * lost)
-    return Tolerance(math.hypot(found.overall, MARGIN * lost), element)
+    spread = SPREAD if problem.scaled else 1.0
+    element = GATED_PEAK * spread * (found.element + PEAK * lost)
+    overall = math.hypot(found.overall, MARGIN * lost)
+    if problem.quantised:
+        return Tolerance(math.hypot(overall, MARGIN * OF_FP8), element + GATED_PEAK * spread * PEAK * HALF_UNIT_OF_FP8)
+    return Tolerance(overall, element)
 
 
 def _lost(problem: Any, machine: Machine) -> float:

@@ -8,6 +8,7 @@ from autotune.heap.arena import SymmetricHeap
 from autotune.kernels.all_gather_gemm.activation import multiply_and_activate
 from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
 from autotune.kernels.all_gather_gemm.scratch import Scratch
+from autotune.kernels.all_gather_gemm.tensors import scales_of_c
 from autotune.kernels.launching.gemm import GemmTensors
 from autotune.kernels.launching.plan import Launch
 from autotune.kernels.launching.streams import on, side_stream, wait
@@ -29,7 +30,8 @@ class CopyEngine:
         self._enter, self._exit = launches
         own = slice(heap.rank * rows, (heap.rank + 1) * rows)
         # What our GEMM reads, and the scales that it reads.
-        self._own = (tensors.a, tensors.scale_a, tensors.c[own])
+        out_scales = scales_of_c(tensors)
+        self._own = (tensors.a, tensors.scale_a, tensors.c[own], None if out_scales is None else out_scales[own])
         self._chunks = []
         moved = [(tensors.a, scratch.inbox if returned is None else returned)]
         self._returned = None if returned is None else returned[own]
@@ -44,7 +46,8 @@ class CopyEngine:
                 here = slice(source * rows + begin, source * rows + end)
                 copies = [(inbox[here], there[begin:end]) for (_, inbox), there in zip(moved, remote, strict=True)]
                 scales = copies[1][0] if len(copies) > 1 else tensors.scale_a
-                self._chunks.append((copies, (copies[0][0], scales, tensors.c[here])))
+                its_scales = None if out_scales is None else out_scales[here]
+                self._chunks.append((copies, (copies[0][0], scales, tensors.c[here], its_scales)))
         self._cuda = heap.device.type == "cuda"
         self._copying = side_stream(heap, "copies")
         self._multiplying = [side_stream(heap, f"gemm {each}") for each in range(streams)]
@@ -72,5 +75,7 @@ class CopyEngine:
         self._exit.run()
         wait([main], self._multiplying)
 
-    def _multiply(self, a: torch.Tensor, scale_a: torch.Tensor | None, out: torch.Tensor) -> None:
-        multiply_and_activate(self._problem, a, scale_a, self._tensors, out)
+    def _multiply(
+        self, a: torch.Tensor, scale_a: torch.Tensor | None, out: torch.Tensor, out_scales: torch.Tensor | None
+    ) -> None:
+        multiply_and_activate(self._problem, a, scale_a, self._tensors, out, out_scales)

@@ -29,9 +29,9 @@ from autotune.heap import device as heap
 from autotune.kernels.gemm_all_reduce.ll_tiles import ll_send_tile, ll_sum_tiles
 from autotune.kernels.primitives import trace as traces
 from autotune.kernels.primitives.counters import end_phase, finish_unordered, wait_for_all, wait_in_slot, wide_epoch
-from autotune.kernels.primitives.exchange import inside_tile, quantised, read_tile, send_tile, sum_parts
+from autotune.kernels.primitives.exchange import inside_tile, read_tile, send_tile, sum_parts
 from autotune.kernels.primitives.ll import ll_flag
-from autotune.kernels.primitives.scales import scaled
+from autotune.kernels.primitives.scales import quantised, scaled
 from autotune.kernels.primitives.splits import join_splits, split_range
 from autotune.kernels.primitives.tiles import accumulate, add_bias, add_residual, store_tile, swizzle
 

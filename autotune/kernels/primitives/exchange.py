@@ -15,26 +15,13 @@ import triton
 import triton.language as tl
 
 from autotune.heap import device as heap
+from autotune.kernels.primitives.scales import quantised
 
 
 @triton.jit
 def inside_tile(BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
     """Offsets of a tile's elements in an inbox, int32 [BLOCK_M, BLOCK_N]."""
     return tl.arange(0, BLOCK_M)[:, None] * BLOCK_N + tl.arange(0, BLOCK_N)[None, :]
-
-
-@triton.jit
-def quantised(value, TYPE: tl.constexpr):
-    """A tile's rows in an fp8 type, and their scales, fp32 [BLOCK_M]: a row's largest becomes the type's largest."""
-    MOST: tl.constexpr = 448.0 if tl.float8e4nv == TYPE else 240.0
-    largest = tl.max(tl.abs(value), axis=1)
-    of_rows = tl.where(largest == 0.0, 1.0, largest / MOST)
-    value = value / of_rows[:, None]
-    if heap.is_interpreted():
-        # Its conversion loses the carry of what is rounded up to a power of two; a number of fp8 it leaves as it is.
-        bits = value.to(tl.int32, bitcast=True)
-        value = ((bits + 0x7FFFF + ((bits >> 20) & 1)) & -0x100000).to(tl.float32, bitcast=True)
-    return value.to(TYPE), of_rows
 
 
 @triton.jit
