@@ -15,6 +15,7 @@ from autotune.models.forward import Call, Forward
 from autotune.outcome import DEFAULT_REGIME, Regime
 from autotune.problem import Problem
 from autotune.report.figures import dashed
+from autotune.tuning.effort import parse_duration
 
 LISTS = (".yaml", ".yml")
 
@@ -55,6 +56,15 @@ def forward_of(path: Path) -> Forward:
     """All problems of a list as one forward. Raises InputError."""
     asked = read_list(path)
     return Forward(path.name, tuple(Call("", each.problem, each.calls) for each in asked))
+
+
+def budgets_of(path: Path) -> dict[Problem, float]:
+    """The seconds of each problem of a list whose entry has a budget. Raises InputError."""
+    return {
+        each.problem: parse_duration(budget)
+        for each in read_list(path)
+        if (budget := dict(each.options).get("budget")) is not None
+    }
 
 
 def _counted(calls: Iterable[Call]) -> dict[Problem, int]:

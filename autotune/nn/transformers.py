@@ -45,14 +45,21 @@ def parallelize(model: Any, mesh: DeviceMesh, context: Context) -> Any:
 
     Raises InputError where the model has no such plan.
     """
-    from transformers.distributed.configuration_utils import DistributedConfig
-
-    api = _their_api()
     if not model.tp_plan:
         raise InputError(f"{type(model).__name__} has no tensor-parallel plan (tp_plan)")
-    plan, _, _ = model._resolve_parallel_plans(DistributedConfig(tp_size=mesh.size()))
     with tuned(context):
-        return api.apply_tensor_parallelism(model, mesh, plan)
+        return shared_out(model, mesh)
+
+
+def shared_out(model: Any, mesh: DeviceMesh) -> Any:
+    """The same by the styles that are in transformers' registry now; outside of ``tuned`` these are its own."""
+    api = _their_api()
+    if not hasattr(model, "_resolve_parallel_plans"):  # before 5.18 the plan was read off the model
+        return api.apply_tensor_parallelism(model, mesh)
+    from transformers.distributed.configuration_utils import DistributedConfig
+
+    plan, _, _ = model._resolve_parallel_plans(DistributedConfig(tp_size=mesh.size()))
+    return api.apply_tensor_parallelism(model, mesh, plan)
 
 
 def _layouts(style: Any) -> dict[str, Any]:

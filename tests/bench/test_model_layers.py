@@ -6,25 +6,41 @@ import json
 from pathlib import Path
 
 import pytest
+from model_clients import PHASES, TINY, problems
 from scripts import run_script
 
+from autotune.fleet.problem_list import read_list
+
 BENCH = str(Path(__file__).parents[2] / "bench" / "model_layers.py")
-PHASES = ["prefill", "prefill, sequence parallel", "decode", "training step"]
+NAMES = [phase.name for phase in PHASES["pytorch"]]
 
 
 @pytest.mark.parametrize(
     "interpreted", [pytest.param(True, marks=pytest.mark.slow), pytest.param(False, marks=pytest.mark.gpu(2))]
 )
 def test_every_phase_runs_in_every_way(interpreted: bool, tmp_path: Path) -> None:
-    out, problems = tmp_path / "rows.json", tmp_path / "problems.yaml"
-    done = run_script(BENCH, "--tiny", "--json", str(out), ranks=2, interpreted=interpreted)
+    out, database = tmp_path / "rows.json", f"sqlite:///{tmp_path / 'none.db'}"
+    done = run_script(BENCH, "--tiny", "--json", str(out), "--db", database, ranks=2, interpreted=interpreted)
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads(out.read_text())
-    assert [row["phase"] for row in found["rows"]] == PHASES
+    assert [row["phase"] for row in found["rows"]] == NAMES
     for row in found["rows"]:
-        assert set(row["speedup"]) == ({"styles"} if interpreted else {"styles", "fusing"})
-    assert len(found["rows"][-1]["losses"]["styles"]) == found["steps"]
-    done = run_script(BENCH, "--tiny", "--only", "train", "--collect", str(problems), ranks=2, interpreted=interpreted)
+        assert set(row["ratios"]) == ({"styles"} if interpreted else {"styles", "fusing"})
+    assert len(found["rows"][-1]["losses"]["styles"]) == TINY.steps
+    done = run_script(BENCH, "--tiny", "--json", str(out), "--db", database, ranks=2, interpreted=interpreted)
+    assert json.loads(out.read_text()) == found, "rows that were there have been measured again"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("phase", PHASES["pytorch"], ids=NAMES)
+def test_what_is_tuned_is_what_the_styles_call(phase, tmp_path: Path) -> None:
+    """But for queries, keys and values, whose gather is shared; the pass asks for theirs."""
+    file, database = tmp_path / "called.yaml", f"sqlite:///{tmp_path / 'none.db'}"
+    done = run_script(
+        BENCH, "--tiny", "--phases", phase.name, "--collect", str(file), "--db", database, ranks=2
+    )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
-    for name in ("all-gather-gemm", "gemm-reduce-scatter"):
-        assert name in problems.read_text()
+    called = {each.problem for each in read_list(file)}
+    listed = set(problems(phase, TINY, 2, "fp32"))
+    assert called <= listed
+    assert len(listed - called) == (2 if phase.name == "prefill-sp" else 0)

@@ -13,6 +13,9 @@ from autotune.kernels.moe.plan import plan_kernel
 from autotune.kernels.moe.problem import SLOTS, ExpertsProblem
 from autotune.kernels.moe.routing import Routing, drawn_routing, planned
 
+SPIN_LIMIT = 1 << (26 if torch.cuda.is_available() else 14)
+"""Polls. On GPUs a rank compiles for seconds while the other one waits for its routing."""
+
 
 def plans(cases: list[dict[str, Any]]) -> list[bool]:
     """For each case whether the plans of several launches in a row, each with other routing, are all as in torch."""
@@ -43,7 +46,7 @@ def _right(heap: Any, problem: ExpertsProblem, seed: int, *, parts: int, ll: boo
         {"ids": ids, "gates": gates, "offsets": offsets, "listed": listed, "listed_gates": listed_gates,
          "inbox": inbox, "arrivals": arrivals, "pairs": pairs, "local": problem.local_experts,
          "capacity": problem.capacity, "parts": parts, "rank": heap.rank, "heap_bases": heap.bases,
-         "epoch_counter": epoch, "status": status, "spin_limit": 1 << 14, "WORLD": world, "LL": ll, "STEP": step},
+         "epoch_counter": epoch, "status": status, "spin_limit": SPIN_LIMIT, "WORLD": world, "LL": ll, "STEP": step},
         {"num_warps": 4},
     )  # fmt: skip
     right = []

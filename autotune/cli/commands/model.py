@@ -21,6 +21,7 @@ from autotune.sizes import parse_sizes
 
 if TYPE_CHECKING:
     from autotune.models.forward import Forward
+    from autotune.problem import Problem
 
 NEVER = "never"
 
@@ -70,6 +71,7 @@ def model(
     """Tune what a model's forward calls: all-gather + GEMM, GEMM + reduce-scatter, GEMM + all-reduce, flash decode.
 
     --budget is for all problems together, and goes where time times expected gain is largest; --trials is for each.
+    Without both, a list's entries have the budgets that they name.
     The same command continues an interrupted run.
 
     Example: tune model config.json --tp 2 --tokens 1..64,512..8192 --budget 30m
@@ -101,7 +103,8 @@ def model(
     say_where(problems[0], machine)
     with session.open_store(db) as store:
         result = ModelResult(found, machine, wanted)
-        job = Job(machine, store, limits, chosen, seed, force, wanted)
+        budgets = {} if budget is not None or trials is not None else _budgets(config)
+        job = Job(machine, store, limits, chosen, seed, force, wanted, budgets)
         interrupted = job.tune(problems, expected_gains(found, machine), result)
     if json:
         output.data_json(result.as_dict())
@@ -114,6 +117,13 @@ def model(
         raise typer.Exit(exit_code())
     if result.failed:
         raise typer.Exit(1)
+
+
+def _budgets(config: Path) -> dict[Problem, float]:
+    """Those that a list of problems has itself."""
+    from autotune.models.listed import budgets_of, is_list
+
+    return budgets_of(config) if is_list(config) else {}
 
 
 def _forwards(

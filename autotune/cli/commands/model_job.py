@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from autotune.cli import output, session
@@ -17,6 +17,7 @@ from autotune.machine import Machine
 from autotune.outcome import Regime
 from autotune.problem import Problem
 from autotune.report.figures import dashed, problem_text
+from autotune.tuning.effort import MOST_TRIALS
 from autotune.workloads import provenance_of, workload
 
 if TYPE_CHECKING:
@@ -35,6 +36,8 @@ class Job:
     seed: int
     force: bool
     regime: Regime
+    budgets: Mapping[Problem, float] = field(default_factory=dict)
+    """Seconds of single problems, which no share of the whole replaces."""
 
     def tune(self, problems: Sequence[Problem], gains: Mapping[Problem, float], result: ModelResult) -> bool:
         """Tune what is not in the cache and put all into the result; True if the user interrupted it."""
@@ -45,7 +48,7 @@ class Job:
         wanted = sorted((each for each in problems if each not in cached), key=lambda each: -gains[each])
         if not wanted:
             return False
-        seconds = dict.fromkeys(wanted, self.limits.seconds)
+        seconds = {each: self.budgets.get(each, self.limits.seconds) for each in wanted}
         if math.isfinite(self.limits.seconds):
             seconds = shares(gains, wanted, self.limits.seconds)
         result.left_out = [each for each in wanted if each not in seconds]
@@ -61,7 +64,7 @@ class Job:
         workloads = {each: workload(each.workload) for each in seconds}
         first = next(iter(seconds))
         heap_bytes = max(found.heap_bytes(each) for each, found in workloads.items())
-        progress = GridProgress(TUNED, [True] * len(seconds), self.limits.seconds / len(seconds))
+        progress = GridProgress(TUNED, [True] * len(seconds), sum(seconds.values()) / len(seconds))
         with (
             session.make_screen(workloads[first], first, self.machine) as screen,
             closing(session.make_gang(workloads[first], first, self.machine, heap_bytes)) as gang,
@@ -70,7 +73,8 @@ class Job:
             screen.start()
             gang.start()
             for problem, share in seconds.items():
-                limits = dataclasses.replace(self.limits, seconds=share)
+                trials = MOST_TRIALS if problem in self.budgets else self.limits.trials
+                limits = dataclasses.replace(self.limits, seconds=share, trials=trials)
                 bench = Bench(
                     workloads[problem], self.machine, self.store, gang, screen, limits, self.effort, self.seed,
                     self.force, self.regime, None,
