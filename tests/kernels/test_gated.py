@@ -122,6 +122,8 @@ def test_what_does_not_go_together_is_refused() -> None:
         {"m": 64, "n": 512, "k": 2048, "epilogue": "geglu_tanh", "layout": "k", "b_order": "nk"},
         {"m": 512, "n": 1024, "k": 2048, "epilogue": "swiglu", "scales": "row", "bias": True, **FP8},
         {"m": 512, "n": 1280, "k": 2048, "epilogue": "swiglu", "scales": "block", **FP8},
+        {"m": 1024, "n": 3584, "k": 4096, "epilogue": "swiglu", "b_order": "nk", "quantised": True},
+        {"m": 500, "n": 1024, "k": 2048, "epilogue": "swiglu", "scales": "row", "quantised": True, **FP8},
     ],
     ids=lambda fields: "-".join(map(str, fields.values())),
 )
