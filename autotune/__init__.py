@@ -24,9 +24,13 @@ if TYPE_CHECKING:
     from autotune.kernels.gemm_all_reduce.problem import GemmAllReduce
     from autotune.kernels.gemm_all_reduce_norm.problem import GemmAllReduceNorm
     from autotune.kernels.gemm_reduce_scatter.problem import GemmReduceScatter
+    from autotune.kernels.moe_combine.problem import MoeCombine
     from autotune.kernels.moe_dispatch.problem import MoeDispatch
+    from autotune.kernels.moe_dispatch_gemm.problem import MoeDispatchGemm
+    from autotune.kernels.moe_gemm_combine.problem import MoeGemmCombine
     from autotune.runtime import symm_mem
     from autotune.runtime.context import Context
+    from autotune.runtime.experts import moe_combine, moe_gemm_combine
     from autotune.runtime.in_program import tune
     from autotune.runtime.lookup import Found, forget_lookups, lookup
     from autotune.runtime.operators import (
@@ -38,6 +42,7 @@ if TYPE_CHECKING:
         gemm_all_reduce_norm,
         gemm_reduce_scatter,
         moe_dispatch,
+        moe_dispatch_gemm,
     )
     from autotune.runtime.several import side_by_side
     from autotune.sharing.by_size import configs_by_size
@@ -52,7 +57,10 @@ __all__ = [
     "GemmAllReduce",
     "GemmAllReduceNorm",
     "GemmReduceScatter",
+    "MoeCombine",
     "MoeDispatch",
+    "MoeDispatchGemm",
+    "MoeGemmCombine",
     "all_gather_gemm",
     "all_gather_shard",
     "all_reduce_norm",
@@ -67,7 +75,10 @@ __all__ = [
     "gemm_all_reduce_norm",
     "gemm_reduce_scatter",
     "lookup",
+    "moe_combine",
     "moe_dispatch",
+    "moe_dispatch_gemm",
+    "moe_gemm_combine",
     "side_by_side",
     "symm_mem",
     "tune",
@@ -83,7 +94,10 @@ _HOMES = {
     "GemmAllReduce": "autotune.kernels.gemm_all_reduce.problem",
     "GemmAllReduceNorm": "autotune.kernels.gemm_all_reduce_norm.problem",
     "GemmReduceScatter": "autotune.kernels.gemm_reduce_scatter.problem",
+    "MoeCombine": "autotune.kernels.moe_combine.problem",
     "MoeDispatch": "autotune.kernels.moe_dispatch.problem",
+    "MoeDispatchGemm": "autotune.kernels.moe_dispatch_gemm.problem",
+    "MoeGemmCombine": "autotune.kernels.moe_gemm_combine.problem",
     "all_gather_gemm": "autotune.runtime.operators",
     "all_gather_shard": "autotune.runtime.operators",
     "all_reduce_norm": "autotune.runtime.operators",
@@ -98,7 +112,10 @@ _HOMES = {
     "gemm_all_reduce_norm": "autotune.runtime.operators",
     "gemm_reduce_scatter": "autotune.runtime.operators",
     "lookup": "autotune.runtime.lookup",
+    "moe_combine": "autotune.runtime.experts",
     "moe_dispatch": "autotune.runtime.operators",
+    "moe_dispatch_gemm": "autotune.runtime.operators",
+    "moe_gemm_combine": "autotune.runtime.experts",
     "side_by_side": "autotune.runtime.several",
     "symm_mem": "autotune.runtime",
     "tune": "autotune.runtime.in_program",

@@ -15,7 +15,11 @@ PUSH = {
     "k_chunks": 1,
 }  # fmt: skip
 STAGED = {name: value for name, value in PUSH.items() if name != "push_site"} | {"mode": "pull_staged"}
-GATHER = {"mode": "own_collective", "comm_programs": 2, "copy_kib": 2, "peer_order": "rotate"}
+GATHER = {
+    "mode": "own_collective", "comm_programs": 2, "copy_kib": 2, "peer_order": "rotate", "protocol": "signal",
+}  # fmt: skip
+COPIES = {"mode": "copy_engine", "transfer_rows": 16, "gemm_streams": 1}
+WORDS = {**GATHER, "peer_order": "fanout", "protocol": "sentinel"}
 SCATTER = {
     **TILE, "mode": "push", "schedule": "tile", "peer_order": "rotate", "signals": "at_once", "split_k": 1,
     "transfer_tiles": 1,
@@ -30,6 +34,7 @@ DECODE = {
     "table_reads": "ahead", "program_order": "heads", "reducer": "trailing", "transfer_heads": 1, "combine_heads": 1,
     "wire": "fp32", "exchange": "one_shot", "combine_site": "same_launch", "protocol": "signal",
 }  # fmt: skip
+COLLECTIVE = {"mode": "own_collective", "exchange": "one_shot", "protocol": "signal", **SUM, "transfer_rows": 16}
 BARE = ("mode", "block_n", "kv_splits", "heads_per_program", "num_warps", "num_stages", "table_reads", "program_order")
 ALL_GATHER = {name: DECODE[name] for name in (*BARE, "reducer", "transfer_heads", "combine_heads", "wire")}
 
@@ -41,6 +46,16 @@ AR = {"m": 16, "n": 64, "k": 128, "bias": True}
 ARN = {"m": 7, "n": 264, "eps": 0.5}
 HEADS = {"batch": 2, "result": "heads"}
 FD = {"batch": 1, "q_heads": 4, "kv_heads": 2, "head_dim": 64, "kv_len": 72, "page_size": 16, "dtype": "fp16"}
+
+
+MC = {"tokens": 9, "hidden": 72, "experts": 6, "top_k": 3}
+MGC = {"tokens": 3, "hidden": 64, "experts": 4, "top_k": 2, "width": 24}
+COMBINE = {
+    "mode": "push", "peer_order": "rotate", "comm_programs": 2, "transfer_tokens": 2, "split": 1, "copy_kib": 1,
+    "num_warps": 4,
+}  # fmt: skip
+ROWS = {**{name: value for name, value in COMBINE.items() if name != "peer_order"}, "mode": "one_shot"}
+GROUPED = {**TILE, "swap_ab": False, "programs_per_unit": 1}
 
 
 @dataclass(frozen=True)
@@ -78,8 +93,13 @@ ON_GPU: Mapping[str, tuple[Mapping[str, int], Mapping[str, int]]] = {
         {"m": 32, "n": 64, "k": 32},
         {"block_m": 8, "block_n": 4, "block_k": 2, "num_warps": 2, "transfer_rows": 16, "sum_block": 4, "sum_warps": 2},
     ),
-    "gemm_all_reduce": ({"n": 128, "k": 64}, {"block_n": 2, "block_k": 4}),
+    "gemm_all_reduce": ({"n": 128, "k": 64}, {"block_n": 2, "block_k": 4, "sum_block": 2, "sum_warps": 1}),
     "all_reduce_norm": ({"m": 16, "n": 16}, {"norm_warps": 8}),
+    "moe_combine": ({"tokens": 16, "hidden": 16, "experts": 4}, {"copy_kib": 4, "comm_programs": 16}),
+    "moe_gemm_combine": (
+        {"tokens": 16, "hidden": 16, "experts": 4, "width": 8},
+        {"copy_kib": 4, "comm_programs": 8, "block_m": 4, "block_n": 4, "block_k": 2},
+    ),
     "flash_decode": ({"q_heads": 8, "kv_heads": 4, "kv_len": 128}, {"block_n": 4, "kv_splits": 8, "num_warps": 2}),
 }
 """By workload: how many times larger the problem's sizes and the config's numbers are on GPUs."""
@@ -103,6 +123,14 @@ def _norm(**knobs: Any) -> Case:
 
 def _decode(problem: Mapping[str, Any] | None = None, **knobs: Any) -> Case:
     return Case("flash_decode", {**FD, **(problem or {})}, {**DECODE, **knobs})
+
+
+def _combine(config: Mapping[str, Any], **knobs: Any) -> Case:
+    return Case("moe_combine", MC, {**config, **knobs})
+
+
+def _gemm_combine(config: Mapping[str, Any], **knobs: Any) -> Case:
+    return Case("moe_gemm_combine", MGC, {**config, **GROUPED, **knobs})
 
 
 RAGGED = {"m": 68, "n": 84, "k": 70}
@@ -132,8 +160,10 @@ CASES: Mapping[str, Case] = {
     "ag pull": _gather(PULL),
     "ag pull ragged": _gather(PULL, RAGGED),
     "ag gather": _gather(GATHER),
+    "ag words": _gather(WORDS, {"layout": "k"}),
     "ag gather wide": _gather(GATHER, {"n": 512, "k": 512}),
-    "ag copies": _gather({"mode": "copy_engine", "transfer_rows": 16, "gemm_streams": 1}),
+    "ag copies": _gather({**COPIES, "copies": "pulled", "chunk_sizes": "even"}),
+    "ag pushed copies": _gather({**COPIES, "copies": "pushed", "chunk_sizes": "shrinking"}, {"m": 128}),
     "ag gathered": _gather(PUSH, {"gathered": True}),
     "ag gathered staged": _gather(STAGED, {"gathered": True, "layout": "k"}),
     "ag swiglu": _gather(PUSH, {"epilogue": "swiglu"}),
@@ -171,13 +201,25 @@ CASES: Mapping[str, Case] = {
     "arn one": _norm(),
     "arn two": _norm(mode="two_shot"),
     "arn ll": _norm(protocol="ll", senders=2),
+    "arn sentinel": _norm(protocol="sentinel", senders=2),
     "arn senders": _norm(senders=2),
     "ar one": _reduce(),
     "ar two": _reduce(mode="two_shot"),
     "ar ll": _reduce(protocol="ll"),
     "ar two ll": _reduce(mode="two_shot", protocol="ll"),
+    "ar sentinel": _reduce(protocol="sentinel"),
+    "ar two sentinel": _reduce(mode="two_shot", protocol="sentinel"),
+    "ar gather": Case("gemm_all_reduce", {**AR, "m": 32, "residual": True}, COLLECTIVE),
     "ar separate": _reduce(combine="separate"),
     "ar split": _reduce(split_k=2),
+    "mc push": _combine(COMBINE),
+    "mc pull": _combine(COMBINE, mode="pull"),
+    "mc one": _combine(ROWS, protocol="signal"),
+    "mc ll": _combine(ROWS, protocol="ll", transfer_tokens=1),
+    "mgc push": _gemm_combine(COMBINE, column_groups=2),
+    "mgc one": _gemm_combine(
+        {name: value for name, value in ROWS.items() if name != "comm_programs"}, protocol="signal"
+    ),
     "fd signal": _decode(),
     "fd ll": _decode(protocol="ll"),
     "fd two shot": _decode(exchange="two_shot"),
@@ -185,6 +227,8 @@ CASES: Mapping[str, Case] = {
     "fd kernel": _decode(reducer="kernel", combine_site="next_launch"),
     "fd cap": _decode({"batch": 2, "soft_cap": 3, "ragged": True}),
     "fd cache": _decode({"kv_dtype": "fp8", "kv_scales": "head"}),
+    "fd sentinel": _decode(protocol="sentinel"),
+    "fd heads sentinel": _decode(HEADS, protocol="sentinel", wire="rounded"),
     "fd heads": _decode(HEADS),
     "fd heads ll": _decode(HEADS, protocol="ll"),
     "fd heads gather": Case(

@@ -56,6 +56,8 @@ PUSH_LOOP = "        for step in range(part, tl.cdiv(end - first, STEP_ROWS) * a
 FETCH_LOOP = "        for step in range(part + late, tl.cdiv(end - first, STEP_ROWS) * across, parts):\n"
 FETCHED = "        heap.signal(arrivals + (chunk * WORLD + peer) * units + unit, rank, rank, heap_bases)\n"
 SCALES_SENT = "            if (chunk == 0) & (unit % parts == part):\n"
+MC_SIGNAL = "        heap.signal(arrivals + (slot * blocks + block) * SPLIT + unit % SPLIT, peer, rank, heap_bases)\n"
+MC_BEGIN = "        begin = first_column + unit % SPLIT * COLUMNS\n"
 RS_SEND = """            send_tile(
                 acc, inbox, place, rank if PULL else owner, rank, heap_bases, BLOCK_M, BLOCK_N, scales=inbox_scales
             )
@@ -63,15 +65,18 @@ RS_SEND = """            send_tile(
 RS_SIGNAL = "                announce(index, tiles, sent, arrivals, owner, rank, heap_bases, TRANSFER_TILES)\n"
 RS_LATE = "        announce(stored_index, tiles, sent, arrivals, stored_owner, rank, heap_bases, TRANSFER_TILES)\n\n"
 ARN_SENT = "    for turn in tl.static_range(PEERS):\n        heap.store(place, value, rank, (first + turn) % WORLD, heap_bases, mask=inside, hint=(1, 16))\n"
-ARN_SIGNAL = "    if not LL:\n        if PEERS == 1:\n            heap.signal(counter, first, rank, heap_bases)\n        else:\n            heap.signal_each(counter, rank, heap_bases, WORLD, 0)\n"
-AR_SENT = """        for turn in tl.static_range(PEERS):
+ARN_SIGNAL = "    if PROTOCOL == SIGNAL:\n        if PEERS == 1:\n            heap.signal(counter, first, rank, heap_bases)\n        else:\n            heap.signal_each(counter, rank, heap_bases, WORLD, 0)\n"
+AR_SENT = """        if PROTOCOL == SENTINEL:
+            part = sentinel_bits(part.to(TYPE))
+        for turn in tl.static_range(PEERS):
             peer = (first + turn) % WORLD
             send_tile(part, inbox, index, peer, rank, heap_bases, BLOCK_M, BLOCK_N, rows, scales, of_rows)
 """
-AR_SIGNAL = """        if PEERS == 1:
-            heap.signal(counter, first, rank, heap_bases)
-        else:
-            heap.signal_each(counter, rank, heap_bases, WORLD, 0)
+AR_SIGNAL = """        if PROTOCOL == SIGNAL:
+            if PEERS == 1:
+                heap.signal(counter, first, rank, heap_bases)
+            else:
+                heap.signal_each(counter, rank, heap_bases, WORLD, 0)
 """
 FD_ANNOUNCE = "    announce_unit(unit, units, owner, arrivals, rank, heap_bases, WORLD, OWNED, DELIVERY)\n"
 FD_PUSH = "\n\n@triton.jit\ndef push_unit("
@@ -81,6 +86,7 @@ FD_REDUCE = (
     "    owner, excess = home_of_unit(first, WORLD, OWNED)\n"
 )
 POLLING = "    while (missing > 0) & (spins < spin_limit):\n"
+EMPTIED = "    sentinel_empty(place, mask)\n"
 TIMED_OUT = "    if missing > 0:\n        tl.atomic_xchg(status, 1)\n"
 EPOCH_STAYS = ("-programs + EPOCH_STEP,", "-programs,")
 NOT_RESET = ("-programs + EPOCH_STEP,", "EPOCH_STEP,")
@@ -264,13 +270,29 @@ MUTANTS: list[Mutant] = [
         ("the last of K is lost", "ag pull ragged", ("mask=ks[None, :] < width - k, other=0.0, hint", "mask=ks[None, :] < width - k - 1, other=0.0, hint")),
     ),
     *_in(
+        "kernels/all_gather_gemm/push.py",
+        ("one slot of words", "ag words", ("slot = words + (epoch & 1) * WORLD * elements", "slot = words"), SLOT),
+        ("words are not emptied", "ag words", ("taken = sentinel_take(", "taken = sentinel_wait("), ("import sentinel_bits, sentinel_take", "import sentinel_bits, sentinel_wait")),
+        ("a peer's words are not taken", "ag words", ("for back in range(1, WORLD):\n        source", "for back in range(2, WORLD + 1):\n        source")),
+        ("words lie a row apart", "ag words", ("place = place_of(source, 0, M, K, shard_rows, width, ROWS) + at // width * K + at % width", "place = place_of(source, 0, M, K, shard_rows, width, ROWS) + at // width * width + at % width")),
+    ),
+    *_in(
         "kernels/all_gather_gemm/launch.py",
         ("one slot", "ag own stream", ('return 2 if self.mode == "push"', 'return 1 if self.mode == "push"')),
     ),
     *_in(
+        "kernels/all_gather_gemm/chunks.py",
+        ("chunks are not waited for", "ag pushed copies", ("    heap.wait(arrivals + counter, read_epoch(epoch_counter) + 1, status, spin_limit)\n", "    pass\n")),
+        ("waits for the launch before", "ag pushed copies", ("read_epoch(epoch_counter) + 1, status", "read_epoch(epoch_counter), status")),
+        ("the epoch stays", "ag pushed copies", ("        finish(epoch_counter, 1)\n", "        pass\n")),
+    ),
+    *_in(
         "kernels/all_gather_gemm/copy_engine.py",
         ("copies before peers are ready", "ag copies", ("        self._enter.run()\n", "")),
-        ("a chunk is not copied", "ag copies", ("for begin in range(0, rows, transfer_rows):", "for begin in range(transfer_rows, rows, transfer_rows):")),
+        ("a chunk is not copied", "ag copies", ("for copies, signal in zip(self._copies", "self._copies[0] = []\n        for copies, signal in zip(self._copies")),
+        ("copies before peers are ready", "ag pushed copies", ("        self._enter.run()\n", "")),
+        ("chunks are announced before they are copied", "ag pushed copies", ("            self._copy(copies)\n            with on(self._copying):\n                signal.run()\n", "            with on(self._copying):\n                signal.run()\n            self._copy(copies)\n")),
+        ("a chunk goes to the wrong rows", "ag pushed copies", ("there = slice(own.start + begin, own.start + end)", "there = slice(own.start + begin // 2, own.start + end - begin + begin // 2)")),
     ),
     *_in(
         "kernels/primitives/exchange.py",
@@ -315,6 +337,11 @@ MUTANTS: list[Mutant] = [
         ("one slot", "ar two", ("slot = (epoch & 1).to(tl.int32)", "slot = (epoch & 0).to(tl.int32)", 2)),
         ("one slot", "ar ll", ("slot = (epoch & 1).to(tl.int32)", "slot = (epoch & 0).to(tl.int32)", 2), SLOT),
         ("one slot", "ar two ll", ("slot = (epoch & 1).to(tl.int32)", "slot = (epoch & 0).to(tl.int32)", 2), SLOT),
+        ("one slot", "ar sentinel", ("slot = (epoch & 1).to(tl.int32)", "slot = (epoch & 0).to(tl.int32)", 2), SLOT),
+        ("one slot", "ar gather", ("slot = (epoch & 1).to(tl.int32)", "slot = (epoch & 0).to(tl.int32)", 2)),
+        ("the epoch stays", "ar gather", ("tl.program_id(0) == first)", "tl.program_id(0) < 0)")),
+        ("no residual", "ar gather", ("    acc = read_tile(parts, tile, BLOCK_M, BLOCK_N).to(tl.float32)\n", "    acc = read_tile(parts, tile, BLOCK_M, BLOCK_N).to(tl.float32)\n    residual = None\n")),
+        ("the first part for all", "ar gather", ("acc = read_tile(parts, tile,", "acc = read_tile(parts, tile * 0,")),
         ("parts are not waited for", "ar one", ("        wait_in_slot(counter, epoch, SOURCES, status, spin_limit)\n", "")),
         ("waits for all parts but one", "ar one", ("epoch, SOURCES, status", "epoch, SOURCES - 1, status")),
         ("waits for the slot's launch before", "ar two", ("(counter, epoch, SOURCES", "(counter, epoch - 2, SOURCES")),
@@ -327,6 +354,12 @@ MUTANTS: list[Mutant] = [
         ("rank 1 is an epoch ahead", "ar one", ("epoch = wide_epoch(epoch_counter)\n                traces.begin(trace, traces.SENT, item", "epoch = wide_epoch(epoch_counter) + rank\n                traces.begin(trace, traces.SENT, item")),
         ("finishes before it has read the epoch", "ar one", ("    if not PHASED:\n        finish_unordered(epoch_counter, tl.num_programs(0), pid == 0)\n", ""), ("    pid = tl.program_id(0)\n    # Fetched", "    pid = tl.program_id(0)\n    finish_unordered(epoch_counter, tl.num_programs(0), pid == 0)\n    # Fetched")),
         ("results are sent to the wrong tile", "ar two", ("total, results, here, returns", "total, results, slot * tiles, returns")),
+    ),
+    *_in(
+        "kernels/gemm_all_reduce/own_collective.py",
+        ("every rank adds the bias", "ar gather", ("tensors.bias if heap.rank == 0 else None", "tensors.bias")),
+        ("the all-reduce does not wait for its GEMM", "ar gather", ("wait([self._reducing], [main])", "pass"), GPU),
+        ("the call does not wait for its all-reduces", "ar gather", ("wait([main], [self._reducing])", "pass"), GPU),
     ),
     *_in(
         "kernels/all_reduce_norm/device.py",
@@ -353,6 +386,62 @@ MUTANTS: list[Mutant] = [
         ("words are not waited for", "ar ll", (POLLING, POLLING.replace("missing > 0", "missing < 0")), (TIMED_OUT, "")),
         ("words are not waited for", "fd ll", (POLLING, POLLING.replace("missing > 0", "missing < 0")), (TIMED_OUT, "")),
         ("words of every launch are alike", "fd ll", ALIKE),
+        ("words of every launch are alike", "mc ll", ALIKE),
+    ),
+    *_in(
+        "kernels/moe/sums.py",
+        ("one slot", "mc push", ("slot = (epoch & 1).to(tl.int32)", "slot = (epoch & 0).to(tl.int32)", 5)),
+        ("the last of a token's rows is left out", "mc push", ("    for choice in range(K):\n        place = tl.load(places", "    for choice in range(K - 1):\n        place = tl.load(places")),
+        ("rows of other launches count", "mc push", ("here = (place >> 32).to(tl.int32) == flag", "here = (place >> 32) != 0")),
+        ("no gates", "mc push", ("acc += gate[:, None] * value.to(tl.float32)", "acc += 0 * gate[:, None] + value.to(tl.float32)")),
+        ("sums are not waited for", "mc push", ("        late = heap.wait(arrivals + (slot * blocks + block) * SPLIT + unit % SPLIT, target, status, spin_limit)\n", "        late = 0\n")),
+        ("sums are not waited for", "mc pull", ("        late = heap.wait(arrivals + (slot * blocks + block) * SPLIT + unit % SPLIT, target, status, spin_limit)\n", "        late = 0\n")),
+        ("waits for all ranks but one", "mc push", ("((epoch >> 1) + 1) * WORLD)", "((epoch >> 1) + 1) * (WORLD - 1))")),
+        ("sums are signalled before they are stored", "mc push", (MC_SIGNAL, ""), (MC_BEGIN, MC_SIGNAL + MC_BEGIN)),
+        ("a rank's sums are left out", "mc push", ("for source in tl.static_range(WORLD):", "for source in tl.static_range(1, WORLD):")),
+        ("sums that were not sent are added", "mc push", ("goes_to(owner, source)[:, None]", "(token < T)[:, None]")),
+        ("a rank reads its own sums for others'", "mc pull", ("heap.load(place, rank, source,", "heap.load(place, rank, rank,")),
+        ("the last row is not sent", "mc one", ("range(part, end * SPLIT, parts)", "range(part, (end - 1) * SPLIT, parts)")),
+        ("rows go to another's place", "mc one", ("row = (slot * T * K + pair % (T * K))", "row = (slot * T * K + (pair + 1) % (T * K))")),
+        ("places without expert are added", "mc one", ("mask=token < T, other=-1)\n                    chosen = (chosen >= 0) & (chosen < experts)", "mask=token < T, other=-1)\n                    chosen = chosen < experts")),
+        ("no gates", "mgc one", ("(acc * gate[:, None]).to(TYPE)", "(acc + 0 * gate[:, None]).to(TYPE)")),
+    ),
+    *_in(
+        "kernels/moe_combine/device.py",
+        ("rows are not waited for", "mc one", ("            wait_in_slot(arrivals + slot, epoch, WORLD * sending, status, spin_limit)\n", "            pass\n")),
+        ("places are not waited for", "mc push", ("            wait_in_slot(placed + slot, epoch, placing, status, spin_limit)\n", ""), GPU),
+        ("peers may not have read", "mc ll", ("                wait_for_all(done, epoch.to(tl.int32) - 1, status, spin_limit, WORLD)\n", "                pass\n"), GPU),
+        ("does not say that it has read", "mc ll", ("            arrive(done, rank, heap_bases, WORLD)\n", "            pass\n")),
+        ("rank 1 is an epoch ahead", "mc push", ("epoch = wide_epoch(epoch_counter)\n", "epoch = wide_epoch(epoch_counter) + rank\n")),
+    ),
+    *_in(
+        "kernels/moe_gemm_combine/device.py",
+        ("a rank without rows says nothing", "mgc push", ("(rows_of_tiles == 0) & (part == 0)", "(rows_of_tiles < 0) & (part == 0)")),
+        ("a rank without rows says nothing", "mgc one", ("(rows_of_tiles == 0) & (part == 0)", "(rows_of_tiles < 0) & (part == 0)")),
+        ("all groups compute the first columns", "mgc push", ("column = (group * wide + n) * BLOCK_N", "column = n * BLOCK_N")),
+        ("the last group is not sent", "mgc push", ("for group in range(GROUPS):\n                late", "for group in range(GROUPS - 1):\n                late")),
+        ("products are not waited for", "mgc push", ("late = heap.wait(ready + group, epoch.to(tl.int32) + 1, status, spin_limit)", "late = 0"), GPU),
+        ("rows are not waited for", "mgc one", ("            wait_in_slot(arrivals + slot, epoch, WORLD, status, spin_limit)\n", "            pass\n")),
+        ("the last tile is left out", "mgc one", ("range(part, rows_of_tiles * tiles_n, parts)", "range(part, rows_of_tiles * tiles_n - 1, parts)")),
+    ),
+    *_in(
+        "kernels/moe/grouped_gemm.py",
+        ("one expert's B for all", "mgc push", ("b + expert.to(tl.int64) * stride_be", "b + 0 * expert.to(tl.int64) * stride_be")),
+        ("the last of K is lost", "mgc push", ("tile = tl.load(pointers, mask=(ks < K)[:, None], other=0.0)", "tile = tl.load(pointers, mask=(ks < K - 1)[:, None], other=0.0)")),
+        ("a tile has the next expert's rows", "mgc one", ("first, end = tl.load(offsets + expert), tl.load(offsets + expert + 1)", "first, end = tl.load(offsets + expert), tl.load(offsets + expert + 1) + 1")),
+    ),
+    *_in(
+        "kernels/primitives/sentinel.py",
+        ("words are not waited for", "ar sentinel", (POLLING, POLLING.replace("missing > 0", "missing < 0")), (TIMED_OUT, "")),
+        ("words are not waited for", "arn sentinel", (POLLING, POLLING.replace("missing > 0", "missing < 0")), (TIMED_OUT, "")),
+        ("words are not emptied", "ar sentinel", (EMPTIED, "")),
+        ("words are not emptied", "ar two sentinel", (EMPTIED, "")),
+        ("words are not emptied", "arn sentinel", (EMPTIED, "")),
+        ("one word that comes is enough", "ar sentinel", ("    missing = tl.sum(((words == 0) & mask).to(tl.int32))\n    spins", "    missing = tl.min(((words == 0) & mask).to(tl.int32))\n    spins")),
+    ),
+    *_in(
+        "kernels/gemm_all_reduce/polled_tiles.py",
+        ("a rank's part is left out", "ar sentinel", ("    words = sentinel_take(pointers,", "    exists = exists & (tl.arange(0, triton.next_power_of_2(SOURCES)) > 0)[:, None, None]\n    words = sentinel_take(pointers,")),
     ),
     *_in(
         "kernels/flash_decode/exchange.py",
@@ -366,6 +455,12 @@ MUTANTS: list[Mutant] = [
         ("outputs are read before they have come back", "fd two shot", ("        heap.wait(returns + unit, epoch + 1, status, spin_limit)\n", "        pass\n")),
         ("a rank's part is left out", "fd signal", ("rows, valid, WORLD, D, CHUNK)", "rows, valid, WORLD - 1, D, CHUNK)")),
         ("a split is left out", "fd signal", ("valid, splits, D, CHUNK)", "valid, splits - 1, D, CHUNK)")),
+        ("one slot", "fd sentinel", ("(epoch & 1) * WORLD + rank", "(epoch & 0) * WORLD + rank"), ("slot = epoch & (SLOTS - 1)", "slot = epoch & 0"), SLOT),
+        ("values are not emptied", "fd sentinel", ("words = sentinel_take(place,", "words = sentinel_wait(place,"), GPU),
+        ("log-sum-exps are not emptied", "fd sentinel", ("    sentinel_empty(place_lse, there)\n", "    pass\n")),
+        ("log-sum-exps are not waited for", "fd sentinel", ("    sentinel_wait(place_lse, there, status, spin_limit)\n", "    pass\n")),
+        ("an empty log-sum-exp is sent", "fd sentinel", ("sent_lse = sentinel_bits(lse)", "sent_lse = sentinel_bits(lse) * (rows % 2)")),
+        ("values are sent to all in place of their owner", "fd heads sentinel", ("        if DELIVERY == TWO_SHOT or OWNED > 0:\n            combiner =", "        if DELIVERY == TWO_SHOT:\n            combiner =")),
         ("heads of all sequences fall together", "fd heads", ("first - first // (WORLD * OWNED) * OWNED - first % OWNED", "first - first % OWNED")),
         ("heads go to another owner", "fd heads", ("owner = first // OWNED % WORLD", "owner = (first // OWNED + 1) % WORLD")),
         ("an owner's heads are not waited for", "fd heads", ("    heap.wait_each(arrivals + unit + sources * units, sources < WORLD, epoch + 1, status, spin_limit)\n", "    pass\n")),

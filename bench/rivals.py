@@ -1,4 +1,5 @@
-"""Rivals: what PyTorch, Iris and the paper offer for the same operations, as workloads whose parts are the rivals.
+"""Rivals: what PyTorch, Iris and the paper offer for the same operations, and what serving stacks do for them, as
+workloads whose parts are the rivals.
 
 A rival that cannot be set up here, or gives a wrong result, is left out; why, the ranks say on stderr.
 """
@@ -17,7 +18,9 @@ import torch.distributed._symmetric_memory  # registers torch.ops.symm_mem
 from triton.compiler.errors import CompilationError
 
 from autotune.config import Config
+from autotune.errors import HeapExhausted
 from autotune.heap.loading import import_iris
+from autotune.kernels.launching.contract import Setup
 from autotune.workloads import Workload
 from autotune.workloads.built_in.all_gather_gemm import WORKLOAD as GATHER
 from autotune.workloads.built_in.all_gather_gemm import AllGatherGemmOperation
@@ -52,8 +55,11 @@ PUSHING = {
 }  # fmt: skip
 """The push is a kernel of its own on another stream there, of as many programs as there are row blocks or so."""
 
+SERVED = Config({"mode": "own_collective", "protocol": "sentinel", "sum_warps": 4})
+
 FAILURES = (
     RuntimeError, AssertionError, ValueError, TypeError, NotImplementedError, AttributeError, CompilationError,
+    HeapExhausted,
 )  # fmt: skip
 """What rivals raise for problems that they are not made for."""
 
@@ -167,6 +173,31 @@ def papers(mode: str) -> Rival:
     return rival
 
 
+def served(exchange: str) -> Rival:
+    """As serving stacks do it: the library's GEMM, then our all-reduce in the faster of two blocks."""
+
+    def rival(operation: Any) -> Callable[[], torch.Tensor]:
+        def call_with(config: Config) -> Callable[[], torch.Tensor]:
+            # Not by ``prepare``, which would take the scratch away from the one before.
+            setup = Setup(
+                REDUCE.kernels, operation._problem, config, operation._machine, operation._heap, operation._spin_limit
+            )
+            run = setup.bind(operation._tensors)
+
+            def call() -> torch.Tensor:
+                run()
+                return operation._tensors.c
+
+            return call
+
+        problem, here = operation._problem, operation._machine
+        base = SERVED.replace(exchange=exchange, transfer_rows=max(16, 1 << (problem.m - 1).bit_length()))
+        configs = [base.replace(sum_block=block) for block in (1024, 4096)]
+        return fastest([call_with(each) for each in configs if REDUCE.space.violation(each, problem, here) is None])
+
+    return rival
+
+
 class Rivals:
     """Mixed into an operation: its parts are the rivals that work."""
 
@@ -258,3 +289,7 @@ TORCH_REDUCE = plugin("torch", REDUCE, GemmAllReduceOperation, lambda problem: {
 IRIS_REDUCE = plugin(
     "iris", REDUCE, GemmAllReduceOperation, lambda problem: {"iris.ops": iris_ops("matmul_all_reduce")}
 )
+SERVED_REDUCE = plugin(
+    "served", REDUCE, GemmAllReduceOperation,
+    lambda problem: {f"library's GEMM, our {exchange}": served(exchange) for exchange in ("one_shot", "two_shot")},
+)  # fmt: skip

@@ -23,7 +23,7 @@ from typing import Any
 from latencies import microseconds, speedup
 
 RIVALS = Path(__file__).with_name("rivals.py")
-SUPPLIERS = ("torch", "iris", "paper")
+SUPPLIERS = ("torch", "iris", "paper", "served")
 
 
 def tune(arguments: list[str]) -> list[dict[str, Any]]:
@@ -85,6 +85,7 @@ def cells(row: dict[str, Any], parts: list[str], rivals: list[str]) -> list[str]
         *(f"{limits[name]['median']:.1f}" if name in limits else "" for name in parts),
         f"{row['limit_share']:.2f}" if row["limit_share"] is not None else "",
         f"{row['roofline_share']:.2f}" if row.get("roofline_share") is not None else "",
+        f"{row['overlap_efficiency']:.0%}" if row.get("overlap_efficiency") is not None else "",
         row["config"]["mode"],
         *(f"{found[name]:.1f}" if name in found else "fails" for name in rivals),
         str(row["trials"]),
@@ -97,13 +98,19 @@ def table(rows: list[dict[str, Any]]) -> str:
     parts = sorted({name for row in done for name in row["limits"]})
     rivals = sorted({name for row in done for name in row.get("rivals", {})})
     heading = ["sizes", "winner, µs", "bsp eager, µs", "bsp graph, µs", "over the faster"]
-    heading += [f"{name} alone, µs" for name in parts] + ["share of the limit", "of the roofline", "mode"]
+    heading += [f"{name} alone, µs" for name in parts] + ["share of the limit", "of the roofline", "E", "mode"]
     heading += [f"{name}, µs" for name in rivals] + ["trials"]
     lines = [heading, ["---:"] * len(heading), *(cells(row, parts, rivals) for row in done)]
     speedups = [speedup(row)["value"] for row in done]
     mean = math.exp(statistics.fmean(math.log(speedup) for speedup in speedups))
     text = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-    return f"{text}\n\nOver the faster baseline, geometric mean: {mean:.2f}; least: {min(speedups):.2f}."
+    over = f"Over the faster baseline, geometric mean: {mean:.2f}; least: {min(speedups):.2f}."
+    return f"{text}\n\n{over} E: overlap efficiency. NCCL: NVLS {nvls()}."
+
+
+def nvls() -> str:
+    """A word for NCCL's use of NVLink's multicast in these numbers."""
+    return "off" if os.environ.get("NCCL_NVLS_ENABLE") == "0" else "as NCCL finds it"
 
 
 def main() -> None:

@@ -18,9 +18,11 @@ from autotune.report.figures import (
     config_text,
     dashed,
     device_text,
+    efficiency_text,
     fastest,
     latency_text,
     microseconds,
+    overlap_efficiency,
     problem_text,
     ratio,
     regime_options,
@@ -69,6 +71,7 @@ def winner_dict(winner: Winner, regime: Regime = DEFAULT_REGIME) -> dict[str, An
         "slower_than": {each.regime.value: each.baseline for each in verdicts(winner) if each.ratio.is_less},
         "limits": {name: dataclasses.asdict(latency) for name, latency in winner.limits.items()},
         "limit_share": share,
+        "overlap_efficiency": overlap_efficiency(winner.latency, winner.baselines, winner.limits),
         "roofline": dataclasses.asdict(roofline) if roofline is not None else None,
         "roofline_share": roofline.limit / winner.latency.median if roofline is not None else None,
     }
@@ -131,6 +134,9 @@ def _limit_lines(winner: Winner) -> Lines:
         share = ratio(winner.limits[limit], winner.latency, Regime.GRAPH).value
         parts = ", ".join(f"{part} alone {microseconds(latency.median)}" for part, latency in winner.limits.items())
         lines.append(("limit", f"{share_text(share, 'limit', BEYOND_LIMIT)}: {parts}"))
+    efficiency = overlap_efficiency(winner.latency, winner.baselines, winner.limits)
+    if efficiency is not None:
+        lines.append(("overlap", efficiency_text(efficiency)))
     if roofline is not None:
         share = roofline.limit / winner.latency.median
         what = f"{resource_text(roofline.slowest)} busy for {microseconds(roofline.limit)} at this device's rates"

@@ -15,7 +15,7 @@ from autotune.errors import InputError
 from autotune.machine import INTERPRETER
 from autotune.outcome import Latency, Outcome, Regime
 from autotune.ranks.evaluation import RESTART
-from autotune.report.figures import INTERPRETER_NOTE, fastest, ratio, slowest
+from autotune.report.figures import INTERPRETER_NOTE, fastest, overlap_efficiency, ratio, slowest
 from autotune.report.knobs import knobs_of
 from autotune.report.model import Ending, Limit, Ranked, Report, Speedup, Tax
 from autotune.report.order import config_in_order, fields_in_order
@@ -137,7 +137,8 @@ def _limit(winner: Winner) -> Limit | None:
     if name is None:
         return None
     shares = {part: ratio(latency, winner.latency, Regime.GRAPH) for part, latency in winner.limits.items()}
-    return Limit(dict(winner.limits), shares, name)
+    efficiency = overlap_efficiency(winner.latency, winner.baselines, winner.limits)
+    return Limit(dict(winner.limits), shares, name, efficiency)
 
 
 def _taxes(winner: Winner) -> tuple[Tax, ...]:

@@ -18,6 +18,7 @@ from autotune.report.figures import (
     dashed,
     device_text,
     difference_text,
+    efficiency_text,
     latency_text,
     microseconds,
     plain,
@@ -166,6 +167,8 @@ def _limit(report: Report) -> str:
         text = "The operation's parts alone, as the library does them, measured in turns with the finalists. Perfect\n"
         text += "overlap of these parts would take as long as the slowest one.\n\n"
         tables.append(text + table(["part", "on the device", "share of the winner's time"], rows, "lrr"))
+        if report.limit.efficiency is not None:
+            tables.append(f"Overlap efficiency: {efficiency_text(report.limit.efficiency)}.")
     if report.roofline is not None:
         device = report.latency.of(Regime.GRAPH)
         rows = [

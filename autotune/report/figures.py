@@ -61,6 +61,32 @@ def fastest(latencies: Mapping[str, Latency], regime: Regime = DEFAULT_REGIME) -
     return min(latencies, key=lambda name: latencies[name].of(regime), default=None)
 
 
+COMPUTING = ("gemm", "attention")
+"""Parts of an operation that compute, by name."""
+
+
+def overlap_efficiency(
+    latency: Latency, baselines: Mapping[str, Latency], limits: Mapping[str, Latency]
+) -> float | None:
+    """The share that a config hides of the communication that the fastest baseline exposes, on the device: 1 hides all.
+
+    E = 1 - ECT / ECT(baseline), where a way's ECT, its effective communication time, is its time less that of the
+    computation alone (Flux, arXiv 2406.06858, equations 1 and 2). None where a part is not known, or the baseline
+    exposes nothing.
+    """
+    alone = next((limits[name].median for name in COMPUTING if name in limits), None)
+    baseline = fastest(baselines, Regime.GRAPH)
+    if alone is None or baseline is None:
+        return None
+    exposed = baselines[baseline].of(Regime.GRAPH) - alone
+    return 1 - (latency.of(Regime.GRAPH) - alone) / exposed if exposed > 0 else None
+
+
+def efficiency_text(efficiency: float) -> str:
+    """The overlap efficiency in words."""
+    return f"{100 * efficiency:.0f} % of what the fastest baseline adds to the computation alone is hidden"
+
+
 def difference_text(value: float, error: float) -> str:
     """A difference of times with its error, both in the unit of the larger: ``7.8 ± 0.3 µs``."""
     size = max(abs(value), error)

@@ -43,6 +43,8 @@ class Limit:
     shares: dict[str, Ratio]
     """Each part's time over the winner's, on the device."""
     slowest: str
+    efficiency: float | None = None
+    """The overlap efficiency, see ``figures.overlap_efficiency``."""
 
     @property
     def share(self) -> Ratio:

@@ -29,7 +29,7 @@ def _counted(word: str) -> Callable[[int], str]:
 MODES = {
     "bsp": "the library's kernels one after the other (BSP)",
     "library_collective": "the library's all-reduce, then one kernel of ours",
-    "own_collective": "our collective, then the library's GEMM",
+    "own_collective": "our collective and the library's GEMM",
     "pull": "pull: the GEMM reads the peers' memory itself",
     "pull_staged": "pull, staged: some programs fetch, the GEMM waits for what it needs",
     "push": "push: each rank sends, the receivers' tiles wait for what they need",
@@ -58,16 +58,43 @@ NORM = (
 )
 SENDERS = Phrase(("senders",), lambda n: f"{_counted('program')(n)} per block only send{'s' * (n == 1)}" if n else "")
 LAUNCH = Phrase(("launch",), _of({"graph": "launched as a CUDA graph", "eager": "launched one by one"}))
+EXCHANGE = Phrase(("exchange",), _of({"one_shot": "one-shot exchange", "two_shot": "two-shot exchange"}))
+SUM = Phrase(("sum_block", "sum_warps"), lambda n, warps: f"summed in blocks of {n} by {_counted('warp')(warps)}")
 STREAMS = Phrase(("gemm_streams",), lambda n: f"GEMMs on {_counted('stream')(n)}")
-PROTOCOL = Phrase(("protocol",), _of({"signal": "data, then a signal", "ll": "LL words of data and flag"}))
+PROTOCOL = Phrase(
+    ("protocol",),
+    _of({"signal": "data, then a signal", "ll": "LL words of data and flag", "sentinel": "sentinel words: data alone"}),
+)
+COMBINED = (
+    Phrase(("exchange",), _of({"reduce_scatter": "every token's sums", "all_to_all": "the host reads counts"})),
+    PROTOCOL,
+    Phrase(("peer_order",), _of({"rotate": "one peer after the other", "interleaved": "peers in turn"})),
+)
+SUMS = (
+    Phrase(("transfer_tokens",), lambda n: f"{_counted('token')(n)} per signal"),
+    Phrase(("split",), lambda n: f"each block shared by {n} programs" if n != 1 else ""),
+    Phrase(("copy_kib",), lambda n: f"{n} KiB per step"),
+)
+
+DISPATCH = (
+    Phrase(("exchange",), _of({"all_gather": "every token to every rank", "all_to_all": "the host reads counts"})),
+    PROTOCOL,
+    Phrase(("comm_programs",), lambda n: f"{_counted('program')(n)} move{'s' * (n == 1)} tokens"),
+    Phrase(("transfer_tokens",), lambda n: f"{_counted('token')(n)} per signal"),
+    Phrase(("split",), lambda n: f"each block shared by {n} programs" if n != 1 else ""),
+    Phrase(("copy_kib",), lambda n: f"{n} KiB per step"),
+)
 
 PHRASES: dict[str, tuple[Phrase, ...]] = {
     "all_gather_gemm": (
         LAUNCH,
         Phrase(("comm_programs",), lambda n: f"{_counted('program')(n)} move{'s' * (n == 1)} data"),
         Phrase(("transfer_rows",), lambda n: f"{n} rows per signal"),
+        Phrase(("copies",), _of({"pulled": "copies from the peers", "pushed": "copies to the peers"})),
+        Phrase(("chunk_sizes",), _of({"even": "even chunks", "shrinking": "chunks that shrink"})),
         Phrase(("copy_kib",), lambda n: f"{n} KiB per step"),
         Phrase(("peer_order",), _of({"rotate": "one peer after the other", "fanout": "all peers at each step"})),
+        PROTOCOL,
         Phrase(
             ("push_site",),
             _of(
@@ -92,12 +119,15 @@ PHRASES: dict[str, tuple[Phrase, ...]] = {
         Phrase(("signals",), _of({"at_once": "signalled at once", "next_turn": "signalled one tile later"})),
         *GEMM,
         STREAMS,
-        Phrase(("sum_block", "sum_warps"), lambda n, warps: f"summed in blocks of {n} by {_counted('warp')(warps)}"),
+        SUM,
     ),
     "gemm_all_reduce": (
         LAUNCH,
         PROTOCOL,
         Phrase(("combine",), _of({"sender": "the sender sums", "separate": "separate programs sum"})),
+        EXCHANGE,
+        Phrase(("transfer_rows",), lambda n: f"{n} rows per GEMM"),
+        SUM,
         Phrase(("programs_per_unit",), lambda n: f"{_counted('program')(n)} per compute unit"),
         *GEMM,
     ),
@@ -109,7 +139,7 @@ PHRASES: dict[str, tuple[Phrase, ...]] = {
     ),
     "gemm_all_reduce_norm": (
         LAUNCH,
-        Phrase(("exchange",), _of({"one_shot": "one-shot exchange", "two_shot": "two-shot exchange"})),
+        EXCHANGE,
         PROTOCOL,
         Phrase(("combine",), _of({"sender": "the sender sums", "separate": "separate programs sum"})),
         Phrase(("programs_per_unit",), lambda n: f"{_counted('program')(n)} per compute unit"),
@@ -119,14 +149,33 @@ PHRASES: dict[str, tuple[Phrase, ...]] = {
     ),
     "moe_dispatch": (
         LAUNCH,
-        Phrase(("exchange",), _of({"all_gather": "every token to every rank", "all_to_all": "the host reads counts"})),
-        PROTOCOL,
-        Phrase(("comm_programs",), lambda n: f"{_counted('program')(n)} move{'s' * (n == 1)} tokens"),
-        Phrase(("transfer_tokens",), lambda n: f"{_counted('token')(n)} per signal"),
-        Phrase(("split",), lambda n: f"each block shared by {n} programs" if n != 1 else ""),
-        Phrase(("copy_kib",), lambda n: f"{n} KiB per step"),
+        *DISPATCH,
         Phrase(("layout_rows",), lambda n: f"{_counted('row')(n)} laid out at once"),
         Phrase(("num_warps",), _counted("warp")),
+    ),
+    "moe_combine": (
+        LAUNCH,
+        *COMBINED,
+        Phrase(("comm_programs",), lambda n: f"{_counted('program')(n)} send{'s' * (n == 1)}"),
+        *SUMS,
+        Phrase(("num_warps",), _counted("warp")),
+    ),
+    "moe_gemm_combine": (
+        LAUNCH,
+        *COMBINED,
+        Phrase(("comm_programs",), lambda n: f"{_counted('program')(n)} send{'s' * (n == 1)}"),
+        Phrase(("column_groups",), lambda n: f"{n} groups of columns, one after the other" if n != 1 else ""),
+        *SUMS,
+        Phrase(("programs_per_unit",), lambda n: f"{_counted('program')(n)} per compute unit"),
+        Phrase(("swap_ab",), lambda swapped: "tiles are computed transposed" if swapped else ""),
+        *GEMM,
+    ),
+    "moe_dispatch_gemm": (
+        LAUNCH,
+        *DISPATCH,
+        *GEMM,
+        Phrase(("swap_ab",), lambda yes: "tiles transposed" if yes else ""),
+        Phrase(("programs_per_unit",), lambda n: f"{_counted('program')(n)} per compute unit"),
     ),
     "flash_decode": (
         LAUNCH,
@@ -138,7 +187,7 @@ PHRASES: dict[str, tuple[Phrase, ...]] = {
         Phrase(("transfer_heads",), lambda n: f"{_counted('head')(n)} per signal"),
         PROTOCOL,
         Phrase(("wire",), _of({"fp32": "partial results in fp32", "rounded": "partial results rounded"})),
-        Phrase(("exchange",), _of({"one_shot": "one-shot exchange", "two_shot": "two-shot exchange"})),
+        EXCHANGE,
         Phrase(
             ("reducer",),
             _of(

@@ -36,6 +36,7 @@ from autotune.workloads.built_in import gemm_all_reduce as reducing
 from autotune.workloads.built_in import gemm_all_reduce_norm as reducing_norming
 from autotune.workloads.built_in import gemm_reduce_scatter as scattering
 from autotune.workloads.built_in import moe_dispatch as dispatching
+from autotune.workloads.built_in import moe_dispatch_gemm as dispatching_multiplying
 
 _ALL_GATHER_GEMM = Operator(gathering.WORKLOAD, gradients.OfAllGatherGemm())
 _GATHERING = Operator(gathering.RETURNING_A, name="all_gather_gemm_gathered")
@@ -47,6 +48,7 @@ _ALL_REDUCE_NORM = Operator(norming.WORKLOAD)
 _GEMM_ALL_REDUCE_NORM = Operator(reducing_norming.WORKLOAD)
 _FLASH_DECODE = Operator(decoding.WORKLOAD)
 _MOE_DISPATCH = Operator(dispatching.WORKLOAD)
+_MOE_DISPATCH_GEMM = Operator(dispatching_multiplying.WORKLOAD)
 
 
 def in_graphs(workload: str) -> torch._ops.OpOverload:
@@ -353,12 +355,12 @@ def flash_decode(
 
 
 class Dispatched(NamedTuple):
-    """Tokens at the rank of their experts, by expert, and their plan (docs/kernels/moe.md). From row offsets[-1] on all
-    is undefined.
+    """What the ranks of its experts make of each token, by expert, and the plan (docs/kernels/moe.md). From row
+    offsets[-1] on all is undefined.
     """
 
     rows: torch.Tensor
-    """[capacity, hidden]."""
+    """[capacity, hidden]: the tokens; [capacity, width]: the experts' products."""
     offsets: torch.Tensor
     """int32 [local experts + 1]: local expert e has rows offsets[e] to offsets[e + 1] - 1."""
     pairs: torch.Tensor
@@ -385,3 +387,23 @@ def moe_dispatch(
     """
     options = experts, routing, exponent
     return Dispatched(*_MOE_DISPATCH.all_of(context, (x, ids, gates), options, out, config))
+
+
+def moe_dispatch_gemm(
+    context: Context, x: torch.Tensor, ids: torch.Tensor, gates: torch.Tensor, b: torch.Tensor,
+    *, experts: int, epilogue: str = "swiglu", gate_up: str = "halves", routing: str = "uniform",
+    exponent: float = 0.0, out: tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor] | None = None,
+    config: Config | None = None,
+) -> Dispatched:  # fmt: skip
+    """``moe_dispatch``, and each row times its expert's B, by the tuned config, on the current stream. Collective.
+
+    ``x``, ``ids``, ``gates``, ``experts``, ``routing`` and ``exponent`` are as there. ``b`` [local experts, hidden,
+    columns] holds the B of this rank's experts, of the type of ``x``; contiguous, or each the transpose of a contiguous
+    matrix. With the epilogue ``swiglu`` its columns are gate and up, ``gate_up`` says how they lie, and rows are
+    [capacity, columns / 2], SiLU(gate) * up; with ``none`` they are the product, [capacity, columns].
+
+    Raises InvalidProblem where shapes, strides or types do not fit, HeapExhausted where the context's heap is too
+    small, and on the first call of a problem what ``lookup`` raises.
+    """
+    options = experts, epilogue, gate_up, routing, exponent
+    return Dispatched(*_MOE_DISPATCH_GEMM.all_of(context, (x, ids, gates, b), options, out, config))

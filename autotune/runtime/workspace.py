@@ -147,6 +147,6 @@ def _plain(tensor: torch.Tensor | None) -> Any:
         return None
     if tensor.is_contiguous():
         return tensor.detach().view(-1).view(tensor.shape)
-    if tensor.t().is_contiguous():
-        return _plain(tensor.t()).t()
+    if tensor.dim() > 1 and tensor.mT.is_contiguous():
+        return _plain(tensor.mT).mT
     return tensor.detach()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from autotune.config import Config, Value
 from autotune.dtypes import SCALE_BLOCK, multiplies
-from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
+from autotune.kernels.all_gather_gemm.problem import MOST_WORD_BYTES, AllGatherGemm
 from autotune.machine import Machine
 from autotune.search_spaces import Constraint, Setting, Space, choices, flags, numbers, renamed
 from autotune.search_spaces.gemm import (
@@ -106,6 +106,30 @@ def _peers_exist(s: Setting, mode: str) -> bool:
     return int(s.problem.world_size) > 1
 
 
+def _few_words(s: Setting, protocol: str) -> bool:
+    return protocol == "signal" or s.problem.m * s.problem.k * s.problem.element_size <= MOST_WORD_BYTES
+
+
+def _words_have_types(s: Setting, protocol: str) -> bool:
+    return protocol == "signal" or (s.problem.element_size > 1 and not s.problem.gathers_scales)
+
+
+def _words_to_all(s: Setting, protocol: str, peer_order: str) -> bool:
+    return protocol == "signal" or peer_order == "fanout"
+
+
+def _words_arrive(s: Setting, protocol: str) -> bool:
+    return protocol == "signal" or s.machine.kind in ("cuda", "interpreter")
+
+
+def _pushed_to_heap(s: Setting, copies: str) -> bool:
+    return copies == "pulled" or not s.problem.gathered
+
+
+def _chunks_shrink(s: Setting, chunk_sizes: str, transfer_rows: int) -> bool:
+    return chunk_sizes == "even" or bool(2 * transfer_rows < s.problem.shard[0])
+
+
 def _copies_rows(s: Setting, mode: str) -> bool:
     return bool(s.problem.rows_layout) and s.problem.world_size > 1
 
@@ -134,11 +158,17 @@ SPACE = Space(
     numbers("comm_programs", 1, 2, 4, 8, 12, 16, 20, 24, 32, 48, 64, modes=MOVING, help="programs that move data"),
     numbers("copy_kib", 2, 4, 8, 16, 32, modes=MOVING, help="KiB that a communicating program moves per step"),
     choices("peer_order", "rotate", "fanout", modes=MOVING, help="one peer after the other, or all at each step"),
+    choices("protocol", "signal", "sentinel", modes=("own_collective",), default="signal",
+            help="A, then a signal; or sentinel words: A alone, polled until it is there"),
     choices("push_site", "same_launch", "same_stream", "side_stream", modes=("push",),
             help="place of the push: in the GEMM's launch, before it, or on a stream beside it"),
     numbers("head_start", 0, 1, 2, 3, 4, 6, 8, modes=STAGED,
             help="tiles the GEMM programs take before the communicating programs join them"),
     numbers("gemm_streams", 1, 2, modes=("copy_engine",), help="streams over which the chunks' GEMMs alternate"),
+    choices("copies", "pulled", "pushed", modes=("copy_engine",), default="pulled",
+            help="copies from the peers between two barriers, or to the peers, with a signal for each chunk"),
+    choices("chunk_sizes", "even", "shrinking", modes=("copy_engine",), default="even",
+            help="chunks of transfer_rows; or the last shard in halves of what is left, the others whole"),
     constraints=(
         *gemm_constraints(),
         *split_constraints(),
@@ -179,8 +209,20 @@ SPACE = Space(
                    "this machine does not round to that fp8: sm_90 and gfx950 do to e4m3fn, gfx942 to e4m3fnuz"),
         Constraint("a gathered A", ("mode",), _gathers,
                    "the direct pull loads A tile by tile: there is no gathered A to give back", modes=("pull",)),
+        Constraint("few words", ("protocol",), _few_words,
+                   "sentinel words are for a gathered A of up to 8 MiB: they take its size three times"),
+        Constraint("words of two bytes or four", ("protocol",), _words_have_types,
+                   "sentinel words have 16 or 32 bits, and scales by rows or blocks do not travel as such"),
+        Constraint("words to all", ("protocol", "peer_order"), _words_to_all,
+                   "sentinel words go to all peers at each step: fanout"),
+        Constraint("words arrive", ("protocol",), _words_arrive,
+                   "only on NVIDIA GPUs do ordinary stores reach a peer while their program is running"),
         Constraint("parts of peers", ("mode",), _peers_exist, "a single rank has nothing to exchange",
                    modes=("own_collective",)),
+        Constraint("copies to a result", ("copies",), _pushed_to_heap,
+                   "peers push into the inbox on the heap, and the gathered A is the caller's tensor"),
+        Constraint("chunks that shrink", ("chunk_sizes", "transfer_rows"), _chunks_shrink,
+                   "a shard of up to two transfers has no chunks to shrink"),
         Constraint("copies by rows", ("mode",), _copies_rows,
                    "chunks of C are independent only in rows layout, and a single rank has nothing to copy",
                    modes=("copy_engine",)),
@@ -189,6 +231,13 @@ SPACE = Space(
     ),
     renamed=renamed.ALL_GATHER_GEMM,
 )  # fmt: skip
+
+
+PULLED = {"copies": "pulled", "chunk_sizes": "even"}
+"""Knobs of copies as they were before there were others."""
+
+WORDS = {"peer_order": "fanout", "protocol": "sentinel"}
+"""Knobs of an all-gather by sentinel words."""
 
 
 def default_config(problem: AllGatherGemm, machine: Machine) -> Config:
@@ -234,7 +283,7 @@ def first_configs(problem: AllGatherGemm, machine: Machine) -> list[Config]:
     persistent = {"schedule": "persistent", "comm_programs": 1 if machine.is_interpreter else 12, "head_start": 2}
     tiles = fp8_tiles(problem, machine)
     gathering = {name: default[name] for name in ("copy_kib", "peer_order")}
-    rows = problem.shard[0]
+    rows, most = problem.shard[0], min(32, machine.compute_units // 4)
     unit = max((v for v in SPACE.dimensions["transfer_rows"].values if int(v) <= rows), default=16)
     found = [
         default,
@@ -245,8 +294,10 @@ def first_configs(problem: AllGatherGemm, machine: Machine) -> list[Config]:
         default.replace(**persistent),
         default.replace(schedule="persistent", push_site="side_stream"),
         default.replace(loads="pointer"),
-        Config({"mode": "own_collective", "comm_programs": min(32, machine.compute_units // 4), **gathering}),
-        Config({"mode": "copy_engine", "transfer_rows": unit, "gemm_streams": 1}),
+        Config({"mode": "own_collective", "comm_programs": most, **gathering, "protocol": "signal"}),
+        Config({"mode": "own_collective", "comm_programs": most, "copy_kib": 2, **WORDS}),
+        Config({"mode": "copy_engine", "transfer_rows": unit, "gemm_streams": 1, **PULLED}),
+        Config({"mode": "copy_engine", "transfer_rows": unit, "gemm_streams": 1, **PULLED, "copies": "pushed"}),
         Config({"mode": "pull_staged", **staged}),
         Config({"mode": "pull", **tile}),
         Config({"mode": "pull", **tile, "loads": "pointer"}),

@@ -10,7 +10,7 @@ from autotune.machine import Machine
 from autotune.search_spaces import Constraint, Setting, Space, choices, numbers
 from autotune.search_spaces.dimension import Dimension
 from autotune.search_spaces.gemm import round_up
-from autotune.search_spaces.gemm_all_reduce import protocol_dimension, reduce_constraints
+from autotune.search_spaces.gemm_all_reduce import polled_words_fit, protocol_dimension, reduce_constraints
 
 LIBRARY = ("bsp", "library_collective")
 """Modes in which the library's all-reduce moves the data."""
@@ -21,9 +21,6 @@ OWN = ("library_collective", *EXCHANGING)
 
 MOST_ROWS_ONE_SHOT = 32
 """Untuned, more rows than this take two shots: one would move world-size / 2 times as much."""
-
-MOST_LL_WORDS = 64
-"""LL words that one thread may hold: 128 registers."""
 
 MOST_ELEMENTS = 64
 """Elements of a block that one thread may hold, in fp32, beside residual and weight."""
@@ -43,7 +40,7 @@ def _row(s: Setting) -> int:
 
 
 def _inbox_fits(s: Setting, mode: str, norm_rows: int, protocol: str) -> bool:
-    return bool(s.problem.inbox_bytes(mode, norm_rows, ll=protocol == "ll") <= MOST_INBOX_BYTES)
+    return bool(s.problem.inbox_bytes(mode, norm_rows, protocol) <= MOST_INBOX_BYTES)
 
 
 def _no_more_than_problem(s: Setting, norm_rows: int) -> bool:
@@ -63,8 +60,7 @@ def _feeds_every_thread(s: Setting, norm_rows: int, norm_warps: int) -> bool:
 
 
 def _ll_fit_registers(s: Setting, protocol: str, norm_rows: int, norm_warps: int) -> bool:
-    words = round_up(s.problem.world_size) * norm_rows * _row(s) * int(s.problem.result_size) // 4
-    return protocol == "signal" or words <= MOST_LL_WORDS * _threads(s, norm_warps)
+    return polled_words_fit(s, protocol, norm_rows * _row(s), _threads(s, norm_warps))
 
 
 def _senders_have_columns(s: Setting, senders: int) -> bool:
@@ -93,7 +89,7 @@ def norm_constraints(exchanging: tuple[str, ...]) -> tuple[Constraint, ...]:
         Constraint("a thread's share of a row", ("norm_rows", "norm_warps"), _feeds_every_thread,
                    "a thread gets fewer than 4 elements of the block"),
         Constraint("LL words of rows fit", ("protocol", "norm_rows", "norm_warps"), _ll_fit_registers,
-                   "all ranks' LL words of a block are polled at once and do not fit into the registers",
+                   "all ranks' words of a block are polled at once and do not fit into the registers",
                    modes=exchanging),
         Constraint("columns to send", ("senders",), _senders_have_columns,
                    "every sending program needs columns of its own, 64 at least"),
@@ -146,5 +142,6 @@ def first_configs(problem: AllReduceNorm, machine: Machine) -> list[Config]:
         if base["mode"] in EXCHANGING:
             wider = base.replace(norm_warps=2 * base.integer("norm_warps"))
             found += [base.replace(senders=4), base.replace(protocol="ll"), wider, wider.replace(protocol="ll")]
-            found += [wider.replace(protocol="ll", senders=4)]
+            found += [wider.replace(protocol="ll", senders=4), base.replace(protocol="sentinel")]
+            found += [wider.replace(protocol="sentinel"), wider.replace(protocol="sentinel", senders=4)]
     return [config for config in dict.fromkeys(found) if SPACE.violation(config, problem, machine) is None]

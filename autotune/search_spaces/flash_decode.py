@@ -72,17 +72,29 @@ def _merge_fits(s: Setting, combine_heads: int, num_warps: int) -> bool:
     return combine_heads * int(s.problem.head_dim) <= REGISTER_ELEMENTS * _merging_threads(s, num_warps)
 
 
-def _ll_fit(s: Setting, protocol: str, combine_heads: int, num_warps: int) -> bool:
-    words = _round_up(s.problem.world_size) * combine_heads * s.problem.head_dim
-    return protocol != "ll" or words <= REGISTER_ELEMENTS * _merging_threads(s, num_warps)
+def _polled_words(s: Setting, combine_heads: int) -> int:
+    return _round_up(s.problem.world_size) * combine_heads * int(s.problem.head_dim)
 
 
-def _ll_hold_fp32(s: Setting, protocol: str, wire: str, exchange: str) -> bool:
-    return protocol != "ll" or (wire == "fp32" and exchange == "one_shot")
+def _words_fit(s: Setting, protocol: str, combine_heads: int, num_warps: int) -> bool:
+    return protocol == "signal" or _polled_words(s, combine_heads) <= REGISTER_ELEMENTS * _merging_threads(s, num_warps)
 
 
-def _ll_arrive(s: Setting, protocol: str) -> bool:
-    return protocol != "ll" or s.machine.kind in ("cuda", "interpreter")
+def _words_for_threads(s: Setting, protocol: str, combine_heads: int, num_warps: int) -> bool:
+    # Kernels that only reduce or combine have four warps, the attending one may have more.
+    return protocol == "signal" or _polled_words(s, combine_heads) >= int(s.machine.warp_size) * max(4, num_warps)
+
+
+def _ll_hold_fp32(s: Setting, protocol: str, wire: str) -> bool:
+    return protocol != "ll" or wire == "fp32"
+
+
+def _words_go_once(s: Setting, protocol: str, exchange: str) -> bool:
+    return protocol == "signal" or exchange == "one_shot"
+
+
+def _words_arrive(s: Setting, protocol: str) -> bool:
+    return protocol == "signal" or s.machine.kind in ("cuda", "interpreter")
 
 
 def _splits_have_steps(s: Setting, kv_splits: int, block_n: int) -> bool:
@@ -159,8 +171,8 @@ SPACE = Space(
             help="every rank combines all heads, or each rank a share, whose output it then sends to all"),
     choices("combine_site", "same_launch", "next_launch", modes=("fused",),
             help="place of the combination: after the push in its launch, or in the next launch"),
-    choices("protocol", "signal", "ll", modes=("fused",),
-            help="data, then a signal; or LL: words of data and flag, twice the bytes, one trip instead of two"),
+    choices("protocol", "signal", "ll", "sentinel", modes=("fused",),
+            help="data, then a signal; or in one trip: LL, words of data and flag; sentinel, words of data alone"),
     constraints=(
         Constraint("element type", ("mode",), _cache_multiplied,
                    "this machine has no such fp8: sm_90 and gfx950 have fp8 and fp8_e5m2, gfx942 has fp8_fnuz"),
@@ -180,11 +192,14 @@ SPACE = Space(
                    "a tile has no more heads than one program", modes=("bsp",)),
         Constraint("registers of a merge", ("combine_heads", "num_warps"), _merge_fits,
                    "the tile of a merge needs more than 32 registers per thread"),
-        Constraint("LL words in registers", ("protocol", "combine_heads", "num_warps"), _ll_fit,
-                   "all ranks' LL words of a tile are held at once, 32 per thread at most"),
-        Constraint("LL words hold fp32", ("protocol", "wire", "exchange"), _ll_hold_fp32,
-                   "LL words carry fp32, and go to every rank"),
-        Constraint("LL words arrive", ("protocol",), _ll_arrive,
+        Constraint("words in registers", ("protocol", "combine_heads", "num_warps"), _words_fit,
+                   "all ranks' LL or sentinel words of a tile are held at once, 32 per thread at most"),
+        Constraint("words for all threads", ("protocol", "combine_heads", "num_warps"), _words_for_threads,
+                   "with fewer LL or sentinel words than threads, two threads could see the same word differently"),
+        Constraint("LL words hold fp32", ("protocol", "wire"), _ll_hold_fp32, "LL words carry fp32"),
+        Constraint("words go one way", ("protocol", "exchange"), _words_go_once,
+                   "LL and sentinel words go to who combines them, and finished outputs by signal alone"),
+        Constraint("words arrive", ("protocol",), _words_arrive,
                    "only on NVIDIA GPUs do ordinary stores reach a peer while their program is running"),
         Constraint("no longer than the sequence", ("block_n",), _no_longer_than_sequence,
                    "a step may exceed the sequence only by rounding up to a power of two"),
@@ -275,6 +290,7 @@ def first_configs(problem: FlashDecode, machine: Machine) -> list[Config]:
     found = [
         default,
         default.replace(protocol="ll"),
+        default.replace(protocol="sentinel"),
         default.replace(reducer="last"),
         default.replace(reducer="kernel", combine_site="next_launch"),
         default.replace(exchange="two_shot", wire="rounded"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 from autotune.config import Config, Value
 from autotune.kernels.gemm_all_reduce.problem import MOST_INBOX_BYTES, GemmAllReduce
 from autotune.machine import Machine
@@ -20,7 +22,10 @@ from autotune.search_spaces.gemm import (
 )
 
 KERNELS = ("one_shot", "two_shot")
-"""Modes with our own kernel."""
+"""Modes with our own GEMM."""
+
+OWN = ("own_collective", *KERNELS)
+"""Modes with our own all-reduce."""
 
 MOST_ROWS_ONE_SHOT = 32
 """Untuned, more rows than this take two shots: one would move world-size / 2 times as much."""
@@ -28,10 +33,38 @@ MOST_ROWS_ONE_SHOT = 32
 MOST_LL_WORDS = 64
 """LL words that one thread may hold: 128 registers."""
 
+SUM_BLOCKS = (512, 1024, 2048, 4096, 8192)
+"""Elements of C that a program of our all-reduce takes behind the library's GEMM."""
+
+TRANSFER_ROWS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536)
+"""Rows of C that one of the library's GEMMs takes."""
+
+MOST_CHUNKS = 8
+"""Such GEMMs in a call."""
+
 
 def _inbox_fits(s: Setting, mode: str, block_m: int, block_n: int, protocol: str) -> bool:
-    wanted = s.problem.inbox_bytes(mode, block_m, block_n, ll=protocol == "ll")
-    return bool(wanted <= MOST_INBOX_BYTES)
+    tiles = -(-s.problem.m // block_m) * -(-s.problem.n // block_n)
+    return bool(s.problem.inbox_bytes(mode, tiles, block_m * block_n, protocol) <= MOST_INBOX_BYTES)
+
+
+def _row_fits(s: Setting, exchange: str, sum_block: int, transfer_rows: int, protocol: str) -> bool:
+    tiles = -(-min(s.problem.m, transfer_rows) * s.problem.n // sum_block)
+    return bool(s.problem.inbox_bytes(exchange, tiles, sum_block, protocol) <= MOST_INBOX_BYTES)
+
+
+def _no_longer_than_chunk(s: Setting, sum_block: int, transfer_rows: int) -> bool:
+    return sum_block <= max(SUM_BLOCKS[0], round_up(min(s.problem.m, transfer_rows) * s.problem.n))
+
+
+def _equal_chunks(s: Setting, transfer_rows: int) -> bool:
+    if transfer_rows >= s.problem.m:
+        return transfer_rows <= max(TRANSFER_ROWS[0], round_up(s.problem.m))
+    return bool(s.problem.m % transfer_rows == 0 and s.problem.m <= MOST_CHUNKS * transfer_rows)
+
+
+def _peers_exist(s: Setting, mode: str) -> bool:
+    return int(s.problem.world_size) > 1
 
 
 def _ll_arrive(s: Setting, protocol: str) -> bool:
@@ -42,9 +75,22 @@ def _ll_are_wide(s: Setting, protocol: str) -> bool:
     return protocol == "signal" or s.problem.wire == "auto"
 
 
+def polled_words_fit(s: Setting, protocol: str, elements: int, threads: int) -> bool:
+    """True if every rank's part of as many elements fits into the registers, where parts are polled at once.
+
+    A sentinel takes half of an LL word's registers.
+    """
+    data = 8 if protocol == "sentinel" else 4  # bytes, of two registers
+    words = round_up(s.problem.world_size) * elements * int(s.problem.result_size) // data
+    return protocol == "signal" or words <= MOST_LL_WORDS * threads
+
+
 def _ll_fit_registers(s: Setting, protocol: str, block_m: int, block_n: int, num_warps: int) -> bool:
-    words = round_up(s.problem.world_size) * block_m * block_n * int(s.problem.result_size) // 4
-    return protocol == "signal" or words <= MOST_LL_WORDS * 32 * num_warps
+    return polled_words_fit(s, protocol, block_m * block_n, 32 * num_warps)
+
+
+def _ll_row_fits_registers(s: Setting, protocol: str, sum_block: int, sum_warps: int) -> bool:
+    return polled_words_fit(s, protocol, sum_block, 32 * sum_warps)
 
 
 def _persists(s: Setting, schedule: str, programs_per_unit: int, split_k: int, block_m: int, block_n: int) -> bool:
@@ -89,7 +135,7 @@ def reduce_constraints() -> tuple[Constraint, ...]:
         Constraint("LL words of fp8", ("protocol",), _ll_are_wide,
                    "LL words hold elements of the result's type; with wire=fp8 parts are signalled"),
         Constraint("LL words fit", ("protocol", "block_m", "block_n", "num_warps"), _ll_fit_registers,
-                   "all ranks' LL words of a tile are polled at once and do not fit into the registers"),
+                   "all ranks' words of a tile are polled at once and do not fit into the registers"),
         Constraint("persistence", ("schedule", "programs_per_unit", "split_k", "block_m", "block_n"), _persists,
                    "a persistent schedule needs more tiles than programs; the schedule tile has programs_per_unit=1"),
         Constraint("residency", ("schedule", "programs_per_unit", "split_k", "combine"), _all_resident,
@@ -100,22 +146,47 @@ def reduce_constraints() -> tuple[Constraint, ...]:
 
 def protocol_dimension(modes: tuple[str, ...]) -> Dimension:
     """How finished rows or tiles travel, in the modes in which they do."""
-    help = "data, then a signal; or LL: words of data and flag, twice the bytes, one trip instead of two"
-    return choices("protocol", "signal", "ll", modes=modes, help=help)
+    help = (
+        "data, then a signal; or in one trip: LL, words of data and flag, twice the bytes; or sentinel, data alone, "
+        "polled until it is there"
+    )
+    return choices("protocol", "signal", "ll", "sentinel", modes=modes, help=help)
 
 
 SPACE = Space(
-    choices("mode", "bsp", "one_shot", "two_shot", help="communication strategy"),
+    choices("mode", "bsp", *OWN, help="communication strategy"),
     choices("launch", "eager", "graph", modes=("bsp",), help="library calls one by one, or as a CUDA graph"),
     *reduce_dimensions(),
-    protocol_dimension(KERNELS),
-    constraints=reduce_constraints(),
+    choices("exchange", "one_shot", "two_shot", modes=("own_collective",),
+            help="each rank sums all parts, or a block's owner does"),
+    protocol_dimension(OWN),
+    numbers("transfer_rows", *TRANSFER_ROWS, modes=("own_collective",),
+            help="transfer granularity: rows of C that one GEMM and one all-reduce take"),
+    numbers("sum_block", *SUM_BLOCKS, modes=("own_collective",),
+            help="elements of C that a program of the all-reduce sends and sums"),
+    numbers("sum_warps", 4, 8, 16, modes=("own_collective",), help="warps of a program of the all-reduce"),
+    constraints=(
+        *reduce_constraints(),
+        Constraint("parts of peers", ("mode",), _peers_exist, "a single rank has nothing to exchange",
+                   modes=("own_collective",)),
+        Constraint("chunks", ("transfer_rows",), _equal_chunks,
+                   f"chunks have equally many rows, and are {MOST_CHUNKS} at most; one may exceed C's rows only by "
+                   "rounding up to a power of two"),
+        Constraint("a block within a chunk", ("sum_block", "transfer_rows"), _no_longer_than_chunk,
+                   "a block may exceed a chunk only by rounding up to a power of two"),
+        Constraint("size of the blocks' inbox", ("exchange", "sum_block", "transfer_rows", "protocol"), _row_fits,
+                   "the inbox needs too much memory; the LL protocol needs twice as much"),
+        Constraint("LL words of blocks fit", ("protocol", "sum_block", "sum_warps"), _ll_row_fits_registers,
+                   "all ranks' words of a block are polled at once and do not fit into the registers"),
+    ),
     renamed=renamed.GEMM_ALL_REDUCE,
-)
+)  # fmt: skip
 
 
 def untuned(mode: str, problem: GemmAllReduce, machine: Machine) -> Config | None:
-    """The config that one would write down for a mode of ``KERNELS`` without measuring; None if no tile fits."""
+    """The config that one would write down for a mode of ``OWN`` without measuring; None if no tile fits."""
+    if mode == "own_collective":
+        return _untuned_collective(problem, machine)
     tma = machine.has_tma and not machine.is_interpreter and tma_aligned(Setting(problem, machine), "tma")
     tile = default_tile(problem, machine)
     config: dict[str, Value] = {
@@ -138,6 +209,21 @@ def untuned(mode: str, problem: GemmAllReduce, machine: Machine) -> Config | Non
     return found if SPACE.violation(found, problem, machine) is None else None
 
 
+def _untuned_collective(problem: GemmAllReduce, machine: Machine) -> Config | None:
+    exchange = "one_shot" if problem.m <= MOST_ROWS_ONE_SHOT else "two_shot"
+    rows = next((rows for rows in TRANSFER_ROWS if rows >= problem.m), TRANSFER_ROWS[-1])
+    for block in (1024, *SUM_BLOCKS):
+        config = Config(
+            {
+                "mode": "own_collective", "exchange": exchange, "protocol": "signal", "transfer_rows": rows,
+                "sum_block": block, "sum_warps": 4,
+            }
+        )  # fmt: skip
+        if SPACE.violation(config, problem, machine) is None:
+            return config
+    return None
+
+
 def default_config(problem: GemmAllReduce, machine: Machine) -> Config:
     """One shot for few rows, two for many; the library's way where neither's inbox fits."""
     order = ("one_shot", "two_shot") if problem.m <= MOST_ROWS_ONE_SHOT else ("two_shot", "one_shot")
@@ -151,6 +237,11 @@ def first_configs(problem: GemmAllReduce, machine: Machine) -> list[Config]:
     for base in filter(None, (untuned(mode, problem, machine) for mode in KERNELS)):
         found += [base, *(base.replace(**each) for each in fp8_tiles(problem, machine))]
         found += [base.replace(combine="separate"), base.replace(split_k=2), base.replace(split_k=4)]
-        if "protocol" in base:
-            found += [base.replace(protocol="ll"), base.replace(protocol="ll", split_k=2)]
+        for protocol in ("sentinel", "ll"):
+            found += [base.replace(protocol=protocol), base.replace(protocol=protocol, split_k=2)]
+    collective = untuned("own_collective", problem, machine)
+    if collective is not None:
+        words = itertools.product(("one_shot", "two_shot"), ("signal", "sentinel"))
+        found += [collective, *(collective.replace(exchange=shots, protocol=protocol) for shots, protocol in words)]
+        found += [collective.replace(transfer_rows=problem.m // chunks) for chunks in (2, 4)]
     return [config for config in dict.fromkeys(found) if SPACE.violation(config, problem, machine) is None]

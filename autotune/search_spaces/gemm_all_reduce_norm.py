@@ -22,7 +22,7 @@ NORMED = ("library_collective", "own_collective", *FUSED)
 
 
 def _inbox_fits(s: Setting, exchange: str, norm_rows: int, protocol: str) -> bool:
-    return bool(s.problem.norm.inbox_bytes(exchange, norm_rows, ll=protocol == "ll") <= MOST_INBOX_BYTES)
+    return bool(s.problem.norm.inbox_bytes(exchange, norm_rows, protocol) <= MOST_INBOX_BYTES)
 
 
 SPACE = Space(
@@ -68,9 +68,10 @@ def first_configs(problem: GemmAllReduceNorm, machine: Machine) -> list[Config]:
     for base in filter(None, (untuned(mode, problem, machine) for mode in NORMED)):
         found.append(base)
         if base["mode"] == "own_collective":
-            words = itertools.product(("one_shot", "two_shot"), ("signal", "ll"), (0, 4))
+            words = itertools.product(("one_shot", "two_shot"), ("signal", "sentinel", "ll"), (0, 4))
             found += [base.replace(exchange=shots, protocol=protocol, senders=n) for shots, protocol, n in words]
         elif base["mode"] in FUSED:
             found += [base.replace(combine="separate"), base.replace(split_k=2), base.replace(split_k=4)]
-            found += [base.replace(protocol="ll"), base.replace(protocol="ll", split_k=2)]
+            for protocol in ("sentinel", "ll"):
+                found += [base.replace(protocol=protocol), base.replace(protocol=protocol, split_k=2)]
     return [config for config in dict.fromkeys(found) if SPACE.violation(config, problem, machine) is None]

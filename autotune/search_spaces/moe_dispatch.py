@@ -2,97 +2,51 @@
 
 from __future__ import annotations
 
-import math
-
 from autotune.config import Config
 from autotune.kernels.moe_dispatch.problem import MOST_INBOX_BYTES, MoeDispatch
 from autotune.machine import Machine
 from autotune.search_spaces import Constraint, Setting, Space, choices, numbers
 from autotune.search_spaces.gemm import round_up
 from autotune.search_spaces.gemm_all_reduce import protocol_dimension
-
-OWN = ("push", "pull")
-"""Modes with a kernel of ours."""
-
-NARROWEST = 64
-"""Elements of a row that a step moves at least, unless a row has fewer."""
+from autotune.search_spaces.moe_exchange import (
+    OWN,
+    exchange_constraints,
+    exchange_dimensions,
+    library_dimensions,
+    wide_enough,
+)
 
 FEW_TOKENS = 64
 """Untuned, up to so many tokens per rank travel by LL words, where these arrive."""
 
 
-def _columns(s: Setting, copy_kib: int, rows: int) -> int:
-    return copy_kib * 1024 // int(s.problem.element_size) // rows
-
-
-def _steps_are_wide(s: Setting, copy_kib: int, transfer_tokens: int, layout_rows: int) -> bool:
-    least: int = min(NARROWEST, round_up(s.problem.hidden))
-    return all(_columns(s, copy_kib, rows) >= least for rows in (transfer_tokens, layout_rows))
-
-
-def _tokens_exist(s: Setting, transfer_tokens: int) -> bool:
-    return transfer_tokens <= round_up(s.problem.tokens)
+def _rows_are_wide(s: Setting, copy_kib: int, layout_rows: int) -> bool:
+    return wide_enough(s, copy_kib, layout_rows)
 
 
 def _rows_exist(s: Setting, layout_rows: int) -> bool:
     return layout_rows <= round_up(s.problem.capacity)
 
 
-def _parts_have_columns(s: Setting, copy_kib: int, transfer_tokens: int, split: int) -> bool:
-    return split == 1 or (split - 1) * _columns(s, copy_kib, transfer_tokens) < int(s.problem.hidden)
-
-
-def _programs_have_work(s: Setting, mode: str, comm_programs: int, transfer_tokens: int, split: int) -> bool:
-    units: int = math.ceil(s.problem.tokens / transfer_tokens) * split * (s.problem.world_size if mode == "pull" else 1)
-    return comm_programs <= units
-
-
-def _inbox_fits(s: Setting, mode: str) -> bool:
-    return bool(s.problem.inbox_bytes() <= MOST_INBOX_BYTES)
-
-
 def _ll_inbox_fits(s: Setting, protocol: str) -> bool:
     return protocol == "signal" or bool(s.problem.inbox_bytes(ll=True) <= MOST_INBOX_BYTES)
 
 
-def _ll_arrive(s: Setting, protocol: str) -> bool:
-    return protocol == "signal" or s.machine.kind in ("cuda", "interpreter")
-
-
-def _can_be_captured(s: Setting, launch: str, exchange: str) -> bool:
-    return launch == "eager" or (exchange == "all_gather" and not s.machine.is_interpreter)
-
-
 SPACE = Space(
     choices("mode", "bsp", *OWN, help="communication strategy"),
-    choices("launch", "eager", "graph", modes=("bsp",), help="library calls one by one, or as a CUDA graph"),
-    choices("exchange", "all_gather", "all_to_all", modes=("bsp",),
-            help="every token to every rank, or each where it is wanted, by counts that the host reads"),
+    *library_dimensions(),
     protocol_dimension(("push",)),
-    numbers("comm_programs", 1, 2, 4, 8, 16, 32, 64, 128, modes=OWN, help="programs that move tokens between ranks"),
-    numbers("transfer_tokens", 1, 2, 4, 8, 16, 32, 64, modes=OWN, help="transfer granularity: tokens per signal"),
-    numbers("split", 1, 2, 4, 8, modes=OWN, help="programs that share a block of tokens, a part of the columns each"),
-    numbers("copy_kib", 1, 2, 4, 8, 16, modes=OWN, help="KiB that a program moves at once"),
+    *exchange_dimensions(),
     numbers("layout_rows", 1, 2, 4, 8, 16, modes=OWN, help="rows that a program lays out at once"),
     numbers("num_warps", 4, 8, 16, modes=OWN, help="warps per program"),
     constraints=(
-        Constraint("width of a step", ("copy_kib", "transfer_tokens", "layout_rows"), _steps_are_wide,
-                   "what a program moves at once has fewer than 64 elements of each row"),
-        Constraint("no more tokens than there are", ("transfer_tokens",), _tokens_exist,
-                   "a block may exceed a rank's tokens only by rounding up to a power of two"),
+        *exchange_constraints(),
+        Constraint("width of rows", ("copy_kib", "layout_rows"), _rows_are_wide,
+                   "what a program lays out at once has fewer than 64 elements of each row"),
         Constraint("no more rows than there are", ("layout_rows",), _rows_exist,
                    "a block may exceed the capacity only by rounding up to a power of two"),
-        Constraint("columns to share", ("copy_kib", "transfer_tokens", "split"), _parts_have_columns,
-                   "every program of a block needs columns of its own"),
-        Constraint("tokens to move", ("mode", "comm_programs", "transfer_tokens", "split"), _programs_have_work,
-                   "there are fewer parts of blocks than programs to move them"),
-        Constraint("size of the inbox", ("mode",), _inbox_fits, "the inbox needs too much memory", modes=OWN),
         Constraint("size of the LL inbox", ("protocol",), _ll_inbox_fits,
                    "the LL protocol needs twice the memory, which is too much"),
-        Constraint("LL words arrive", ("protocol",), _ll_arrive,
-                   "only on NVIDIA GPUs do ordinary stores reach a peer while their program is running"),
-        Constraint("CUDA graphs", ("launch", "exchange"), _can_be_captured,
-                   "CUDA graphs need a GPU, and no counts that the host reads"),
     ),
 )  # fmt: skip
 

@@ -22,6 +22,9 @@ WORKLOADS = (
     "gemm-all-reduce-norm",
     "flash-decode",
     "moe-dispatch",
+    "moe-dispatch-gemm",
+    "moe-combine",
+    "moe-gemm-combine",
 )
 
 COMMANDS: dict[str, tuple[str, ...]] = {

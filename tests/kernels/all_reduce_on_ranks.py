@@ -26,8 +26,19 @@ SIGNAL = Config({**TILE, "mode": "one_shot", "combine": "sender", "protocol": "s
 LL = Config({**TILE, "mode": "one_shot", "combine": "separate", "protocol": "ll"})
 TWO_SHOT = Config({**TILE, "mode": "two_shot", "combine": "sender", "protocol": "signal"})
 TWO_LL = TWO_SHOT.replace(protocol="ll")
+SENTINEL = LL.replace(protocol="sentinel")
+TWO_SENTINEL = TWO_SHOT.replace(protocol="sentinel")
+COLLECTIVE = Config(
+    {
+        "mode": "own_collective", "exchange": "two_shot", "protocol": "sentinel", "transfer_rows": 16, "sum_block": 512,
+        "sum_warps": 4,
+    }
+)  # fmt: skip
 BSP = Config({"mode": "bsp", "launch": "eager"})
-CONFIGS = {"signal": SIGNAL, "ll": LL, "two_shot": TWO_SHOT, "two_ll": TWO_LL}
+CONFIGS = {
+    "signal": SIGNAL, "ll": LL, "two_shot": TWO_SHOT, "two_ll": TWO_LL, "sentinel": SENTINEL,
+    "two_sentinel": TWO_SENTINEL, "collective": COLLECTIVE,
+}  # fmt: skip
 
 SPINS = {True: 1 << 30, False: 1 << 16}
 """By whether there is a GPU, whose polls are far faster."""
@@ -76,7 +87,7 @@ def bits_of_calls(_: None) -> dict[str, list[str]]:
     """By config the digests of three calls' results on the same inputs; bf16, in which rounding shows the order."""
     calls = Calls(deterministic=True)
     found = {}
-    for config in (SIGNAL, LL, TWO_SHOT, TWO_LL, BSP):
+    for config in (*CONFIGS.values(), BSP):
         out = calls.out()
         run, _ = calls.bind(config, out)
         digests = []
@@ -130,7 +141,7 @@ def missed(_: None) -> dict[str, bool]:
     """By config whether a wait timed out in a call that the second rank never makes."""
     calls = Calls(dtype="fp32")
     found = {}
-    for config in (SIGNAL, LL, TWO_SHOT, TWO_LL):
+    for config in CONFIGS.values():
         run, scratch = calls.bind(config, calls.out(), spins=300)
         if calls.heap.rank == 0:
             run()
@@ -139,11 +150,29 @@ def missed(_: None) -> dict[str, bool]:
     return found
 
 
+def of_zeros(_: None) -> dict[str, list[float]]:
+    """By config the largest results of calls with an A of zeros, as a batch is padded with: before and after others."""
+    calls = Calls(dtype="bf16")
+    found = {}
+    for name, config in CONFIGS.items():
+        out = calls.out()
+        run, _ = calls.bind(config, out)
+        original, outs = calls.a.clone(), []
+        for factor in (0, 1, 0, 0):
+            calls.a.copy_(original * factor)
+            run()
+            outs.append(float(out.abs().max()))
+        calls.a.copy_(original)
+        found[name] = outs
+        calls.heap.barrier()
+    return found
+
+
 def replayed(_: None) -> dict[str, list[float]]:
     """By config the errors of a call and of five replays of the same call, captured."""
     calls = Calls(dtype="fp32")
     found = {}
-    for config in (SIGNAL, LL, TWO_SHOT, TWO_LL):
+    for config in CONFIGS.values():
         out = calls.out()
         run, _ = calls.bind(config, out)
         run()  # compiles

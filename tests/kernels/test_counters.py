@@ -68,10 +68,13 @@ def check(aged: Workload, problem: Problem, configs: list[Config]) -> None:
 def test_results_are_right_before_and_after_the_counters_wrap_around(layout: str, m: int) -> None:
     gather = workload("aged")
     problem = gather.problem_type(m=m, n=2 * 40, k=2 * 64, layout=layout, world_size=2)
-    others = [of_mode(mode) for mode in ("pull_staged", "pull", "own_collective")]
+    others = [of_mode(mode) for mode in ("pull_staged", "pull")]
+    words = {"protocol": "sentinel", "peer_order": "fanout"} if layout == "k" else {"protocol": "signal"}
+    others.append(of_mode("own_collective", **words))
     configs = [PUSH, PUSH.replace(push_site="same_stream"), *others]
     if layout == "rows":
-        configs.append(of_mode("copy_engine", gemm_streams=1))
+        copies = of_mode("copy_engine", gemm_streams=1, copies="pulled", chunk_sizes="even")
+        configs += [copies, copies.replace(copies="pushed")]
     check(gather, problem, configs)
 
 

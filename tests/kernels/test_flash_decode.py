@@ -70,7 +70,13 @@ SMALL: Knobs = {
 def test_every_mode_is_right_under_the_interpreter(world_size: int, count: int, sizes: dict[str, Any]) -> None:
     words = {"ragged": sizes["batch"] > 1, "dtype": "bf16" if count == 1 else "fp16"}
     problem = WORKLOAD.problem_type(world_size=world_size, **sizes, **words)
-    check_all(WORKLOAD, problem, few_configs(problem, on_cpu(), SMALL, count), MODES)
+    here = on_cpu()
+    configs = few_configs(problem, here, SMALL, count)
+    if count == 1:  # two of each mode have more words
+        fused = next(config for config in configs if config["mode"] == "fused")
+        polled = fused.replace(protocol="ll" if world_size % 2 else "sentinel", wire="fp32", exchange="one_shot")
+        configs += [polled] if WORKLOAD.space.violation(polled, problem, here) is None else []
+    check_all(WORKLOAD, problem, configs, MODES)
 
 
 @pytest.fixture
@@ -89,6 +95,7 @@ def test_results_are_right_before_and_after_the_counters_wrap_around(aged: Workl
     problem = aged.problem_type(batch=1, q_heads=2, kv_heads=1, head_dim=64, kv_len=40, world_size=2)
     default = aged.default_config(problem, here).replace(block_n=16, kv_splits=3, num_warps=2)
     fused = [default.replace(reducer="last"), default.replace(protocol="ll"), default.replace(exchange="two_shot")]
+    fused.append(default.replace(protocol="sentinel", wire="rounded"))
     waiting = next(c for c in aged.first_configs(problem, here) if c["mode"] == "fine_grained_wait")
     # With the two checks six calls: three before the counters wrap around, three after.
     check_all(aged, problem, [*fused, waiting], {"fused"}, MeasurePlan(warmup=1, screen=1, iterations=1))
@@ -98,11 +105,12 @@ def test_a_rank_that_calls_alone_times_out_and_says_so(tmp_path: Path) -> None:
     here = on_cpu()
     problem = WORKLOAD.problem_type(batch=1, q_heads=2, kv_heads=1, head_dim=64, kv_len=40, world_size=2)
     default = WORKLOAD.default_config(problem, here)
-    calls = [dict(default), dict(default.replace(protocol="ll")), dict(default.replace(exchange="two_shot"))]
+    changes = ({}, {"protocol": "ll"}, {"protocol": "sentinel"}, {"exchange": "two_shot"})
+    calls = [dict(default.replace(**change)) for change in changes]
     file = Path(__file__).parent / "flash_decode_on_ranks.py"
     alone, other = run_ranks(str(file), "call_alone", 2, tmp_path, argument=calls)
-    assert alone == [True, True, True]
-    assert other == [False, False, False]
+    assert alone == [True] * len(calls)
+    assert other == [False] * len(calls)
 
 
 @pytest.mark.parametrize("soft_cap", [0, 3])

@@ -9,13 +9,14 @@ import pytest
 from every_mode import check_all, few, on_cpu, ranks_a_gpu, variants
 from ranks_of_functions import run_ranks
 
+from autotune.config import Config
 from autotune.errors import InvalidProblem
 from autotune.machine import machine
 from autotune.workloads import workload
 
 WORKLOAD = workload("gemm_all_reduce")
 FUNCTIONS = str(Path(__file__).parent / "all_reduce_on_ranks.py")
-MODES = {"bsp", "one_shot", "two_shot"}
+MODES = {"bsp", "own_collective", "one_shot", "two_shot"}
 
 ALIGNED = {"m": 16, "n": 64, "k": 64}
 """k per rank; tiles divide the matrix."""
@@ -28,12 +29,20 @@ def problem_of(world_size: int, sizes: dict[str, Any]) -> Any:
     return WORKLOAD.problem_type(world_size=world_size, **{**sizes, "k": sizes["k"] * world_size})
 
 
-TILES = {"group_m": 2, "num_warps": 4, "num_stages": 2, "programs_per_unit": 1}
+SUM = {"sum_block": 512, "sum_warps": 4}
+TILES = {"group_m": 2, "num_warps": 4, "num_stages": 2, "programs_per_unit": 1, **SUM}
 INTERPRETED_TILES = [
     {**TILES, "block_m": 16, "block_n": 32, "block_k": 32, "split_k": 2},
     {**TILES, "block_m": 16, "block_n": 32, "block_k": 64, "split_k": 1},
     {**TILES, "block_m": 32, "block_n": 64, "block_k": 32, "split_k": 1},
 ]
+
+
+def with_rows(tile: dict[str, int], problem: Any) -> dict[str, int]:
+    """With the fewest rows that ``own_collective`` may take at once: eight chunks at most."""
+    whole = max(16, 1 << (problem.m - 1).bit_length())
+    parts = [rows for rows in (whole >> shift for shift in (3, 2, 1)) if rows >= 16 and problem.m % rows == 0]
+    return {**tile, "transfer_rows": next(iter(parts), whole)}
 
 
 @pytest.mark.parametrize(
@@ -49,8 +58,18 @@ INTERPRETED_TILES = [
 def test_every_mode_is_right_under_the_interpreter(world_size: int, sizes: dict[str, Any], count: int) -> None:
     here = on_cpu()
     problem = problem_of(world_size, sizes)
-    tiles = [tile for tile in INTERPRETED_TILES if tile["block_m"] <= max(16, problem.m)]
-    check_all(WORKLOAD, problem, few(problem, variants(WORKLOAD, problem, here, tiles), count), MODES)
+    tiles = [with_rows(tile, problem) for tile in INTERPRETED_TILES if tile["block_m"] <= max(16, problem.m)]
+    modes = MODES - ({"own_collective"} if world_size == 1 else set())
+    check_all(WORKLOAD, problem, few(problem, variants(WORKLOAD, problem, here, tiles), count), modes)
+
+
+def test_chunks_of_rows_are_right_under_the_interpreter() -> None:
+    here = on_cpu()
+    problem = problem_of(2, {**ODD, "m": 48, "n": 48, "k": 80, "dtype": "fp8", "scales": "row"})
+    chunks = {"mode": "own_collective", **SUM, "transfer_rows": 16, "exchange": "two_shot"}
+    configs = [Config({**chunks, "protocol": protocol}) for protocol in ("signal", "sentinel")]
+    assert all(WORKLOAD.space.violation(config, problem, here) is None for config in configs)
+    check_all(WORKLOAD, problem, configs, {"own_collective"})
 
 
 def test_persistent_programs_are_right_under_the_interpreter() -> None:
@@ -76,7 +95,8 @@ def test_all_ranks_get_the_same_bits_in_every_call(tmp_path: Path) -> None:
 
 OLD = {
     "signal": 2 * 715827882 - 2,
-    **dict.fromkeys(("ll", "two_shot", "two_ll"), (1 << 32) - 2),
+    **dict.fromkeys(("ll", "two_shot", "two_ll", "two_sentinel", "collective"), (1 << 32) - 2),
+    "sentinel": 0,
 }
 """Launches after which, with three ranks, the next calls make counters and flags wrap around: 3 * 715827882 + 2 is
 2**31, at which an int32 becomes negative; flags, and counters of results in either slot, come there after 2**32."""
@@ -91,12 +111,19 @@ def test_calls_follow_each_other_without_a_barrier_and_counters_wrap_around(tmp_
             assert max(errors) < 1e-5, f"{config}: {errors}"  # fp32
 
 
+def test_zeros_arrive_like_any_other_numbers(tmp_path: Path) -> None:
+    on_cpu()
+    for rank in run_ranks(FUNCTIONS, "of_zeros", 2, tmp_path):
+        for config, largest in rank.items():
+            assert [value == 0.0 for value in largest] == [True, False, True, True], (config, largest)
+
+
 def test_a_call_that_a_peer_misses_ends_and_says_so(tmp_path: Path) -> None:
     on_cpu()
     first, second = run_ranks(FUNCTIONS, "missed", 2, tmp_path)
     assert set(first.values()) == {True}
     assert set(second.values()) == {False}
-    assert len(first) == len(second) == 4
+    assert len(first) == len(second) == 7
 
 
 def test_a_k_that_the_ranks_cannot_share_is_refused() -> None:
@@ -107,23 +134,23 @@ def test_a_k_that_the_ranks_cannot_share_is_refused() -> None:
 GPU_TILES = [
     {
         "block_m": 16, "block_n": 64, "block_k": 128, "group_m": 1, "num_warps": 4, "num_stages": 4, "split_k": 1,
-        "programs_per_unit": 1,
+        "programs_per_unit": 1, "sum_block": 1024, "sum_warps": 4,
     },
     {
         "block_m": 16, "block_n": 32, "block_k": 128, "group_m": 1, "num_warps": 4, "num_stages": 3, "split_k": 4,
-        "programs_per_unit": 1,
+        "programs_per_unit": 1, "sum_block": 1024, "sum_warps": 4,
     },
     {
         "block_m": 64, "block_n": 64, "block_k": 64, "group_m": 4, "num_warps": 4, "num_stages": 4, "split_k": 2,
-        "programs_per_unit": 1,
+        "programs_per_unit": 1, "sum_block": 1024, "sum_warps": 4,
     },
     {
         "block_m": 128, "block_n": 128, "block_k": 64, "group_m": 8, "num_warps": 8, "num_stages": 3, "split_k": 1,
-        "programs_per_unit": 1,
+        "programs_per_unit": 1, "sum_block": 1024, "sum_warps": 4,
     },
     {
         "block_m": 16, "block_n": 32, "block_k": 32, "group_m": 1, "num_warps": 4, "num_stages": 2, "split_k": 1,
-        "programs_per_unit": 1,
+        "programs_per_unit": 1, "sum_block": 1024, "sum_warps": 4,
     },
 ]  # fmt: skip
 
@@ -151,7 +178,7 @@ GPU_TILES = [
 def test_every_mode_is_right_on_gpus(ranks: int, sizes: dict[str, Any]) -> None:
     here = machine()
     problem = WORKLOAD.problem_type(world_size=ranks * here.gpus, **sizes)
-    tiles = [tile for tile in GPU_TILES if tile["block_m"] <= max(16, problem.m)]
+    tiles = [with_rows(tile, problem) for tile in GPU_TILES if tile["block_m"] <= max(16, problem.m)]
     configs = few(problem, variants(WORKLOAD, problem, here, tiles), 24)
     check_all(WORKLOAD, problem, configs, MODES & {config["mode"] for config in configs} | {"bsp", "two_shot"})
 
@@ -166,6 +193,13 @@ def test_calls_follow_each_other_without_a_barrier_on_gpus(tmp_path: Path) -> No
     for rank in run_ranks(FUNCTIONS, "back_to_back", machine().gpus, tmp_path, gpu=True, argument=OLD):
         for config, errors in rank.items():
             assert max(errors) < 1e-5, f"{config}: {errors}"
+
+
+@pytest.mark.gpu(2)
+def test_zeros_arrive_on_gpus(tmp_path: Path) -> None:
+    for rank in run_ranks(FUNCTIONS, "of_zeros", machine().gpus, tmp_path, gpu=True):
+        for config, largest in rank.items():
+            assert [value == 0.0 for value in largest] == [True, False, True, True], (config, largest)
 
 
 @pytest.mark.gpu(2)

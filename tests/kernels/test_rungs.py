@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 from every_mode import check_all, on_cpu
+from ranks_of_functions import run_ranks
 from rungs import SMALL
 
 from autotune.config import Config
@@ -37,6 +39,26 @@ def test_every_rung_is_right_under_the_interpreter(name: str) -> None:
     assert {"B", "S", "D"} <= set(first) == set(second) | ({"F"} if name == "all_gather_gemm" else set())
     configs = [*first.values(), *(second[letter].replace(**_dose(letter)) for letter in "BS")]
     check_all(found, problem, configs, {str(default["mode"])})
+
+
+def test_what_is_handed_on_without_memory_crosses_the_links_once(tmp_path: Path) -> None:
+    """A config whose tiles have one column has the rung F, which loads each remote row once; one with more has none."""
+    here, found = on_cpu(), workload("all_gather_gemm")
+    problem = found.problem_type.from_dict({**SMALL["all_gather_gemm"], "world_size": 2})
+    one = found.default_config(problem, here)
+    two = one.replace(block_n=16)
+    direct = found.rungs(problem, one, here)["F"]
+    assert isinstance(direct, Config)
+    file = str(Path(__file__).with_name("pulled_on_ranks.py"))
+    whole = problem.shard[0] * problem.shard[1] * problem.element_size
+    for columns, config in ((1, direct), (2, direct.replace(block_n=16))):
+        folder = tmp_path / str(columns)
+        folder.mkdir()
+        argument = {"problem": SMALL["all_gather_gemm"], "config": dict(config)}
+        assert run_ranks(file, "bytes_of_peers_shard", 2, folder, argument=argument) == [columns * whole] * 2
+    assert "2 columns of tiles would load A over the links, 2 times the bytes" in str(
+        found.rungs(problem, two, here)["F"]
+    )
 
 
 def _dose(letter: str) -> dict[str, int]:

@@ -19,7 +19,7 @@ from autotune.workloads import workload
 
 MODES = {
     "gemm_reduce_scatter": {"bsp", "push", "pull", "own_collective", "copy_engine"},
-    "gemm_all_reduce": {"bsp", "one_shot", "two_shot"},
+    "gemm_all_reduce": {"bsp", "own_collective", "one_shot", "two_shot"},
 }
 KERNELS = {"push", "pull", "one_shot", "two_shot"}
 A100 = Machine("cuda", "NVIDIA A100", "sm_80", 2, 108, 163 * 1024, 40 << 20, "nvlink")

@@ -10,7 +10,7 @@ import pytest
 from fakes import latency_of
 
 from autotune.outcome import Latency, Regime
-from autotune.report.figures import Ratio, latency_text, ratio
+from autotune.report.figures import Ratio, latency_text, overlap_efficiency, ratio
 from autotune.tuning.finals import merge
 
 
@@ -72,3 +72,14 @@ def test_each_regime_has_its_own_rounds() -> None:
     assert ours.knows(Regime.ISOLATED) and not theirs.knows(Regime.ISOLATED)
     unknown = dataclasses.replace(theirs, host=None, host_rounds=())
     assert unknown.in_rounds(Regime.PIPELINED) == (100.0, 102.0) and not unknown.knows(Regime.PIPELINED)
+
+
+def test_the_overlap_efficiency_is_the_share_of_exposed_communication_that_is_hidden() -> None:
+    gemm, bsp, half = latency_of(100.0), {"slow": latency_of(300.0), "fast": latency_of(180.0)}, latency_of(140.0)
+    parts = {"gemm": gemm, "all_gather": latency_of(120.0)}
+    assert overlap_efficiency(half, bsp, parts) == pytest.approx(0.5), "of the faster baseline's 80, 40 are left"
+    assert overlap_efficiency(gemm, bsp, parts) == pytest.approx(1.0)
+    assert overlap_efficiency(latency_of(200.0), bsp, parts) < 0, "slower than the baseline"
+    assert overlap_efficiency(half, bsp, {"all_gather": gemm}) is None, "no part computes"
+    assert overlap_efficiency(half, {}, parts) is None
+    assert overlap_efficiency(half, {"fast": latency_of(90.0)}, parts) is None, "nothing is exposed"

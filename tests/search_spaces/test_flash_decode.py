@@ -58,11 +58,22 @@ def test_the_space_holds_the_papers_config() -> None:
 @pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)
 def test_words_are_tried_only_where_ordinary_stores_arrive(machine: Machine) -> None:
     problem = FOUND.default_problem(machine, 2)
-    words = FOUND.default_config(problem, machine).replace(protocol="ll")
-    refused = FOUND.space.violation(words, problem, machine)
-    assert (refused is not None and "NVIDIA" in refused) == (machine.kind == "hip")
     tried = {config.get("protocol") for config in FOUND.first_configs(problem, machine)}
-    assert ("ll" in tried) == (machine.kind != "hip")
+    for protocol in ("ll", "sentinel"):
+        words = FOUND.default_config(problem, machine).replace(protocol=protocol)
+        refused = FOUND.space.violation(words, problem, machine)
+        assert (refused is not None and "NVIDIA" in refused) == (machine.kind == "hip")
+        assert (protocol in tried) == (machine.kind != "hip")
+
+
+def test_words_are_no_fewer_than_threads() -> None:
+    """Else two threads hold the same word, and may see it before and after it has come."""
+    problem = FOUND.problem_type(batch=1, q_heads=16, kv_heads=2, head_dim=64, kv_len=4096, world_size=2)
+    words = FOUND.default_config(problem, H200).replace(protocol="sentinel", block_n=64)
+    for combine_heads, num_warps, right in ((1, 4, True), (1, 8, False), (2, 8, True)):
+        config = words.replace(transfer_heads=2, combine_heads=combine_heads, num_warps=num_warps)
+        refused = FOUND.space.violation(config, problem, H200)
+        assert (refused is None) == right and (right or "than threads" in str(refused)), refused
 
 
 def drawn(problem: Any, machine: Machine, rng: random.Random, count: int) -> list[Config]:

@@ -110,6 +110,13 @@ PUSH = {
     "peer_order": "rotate", "push_site": "same_launch", "head_start": 0, "split_k": 1, "preload_b": False,
     "k_chunks": 1,
 }  # fmt: skip
+COPIES = {
+    "mode": "copy_engine", "transfer_rows": 128, "gemm_streams": 1, "copies": "pulled", "chunk_sizes": "even",
+}  # fmt: skip
+SENTINEL = {
+    "mode": "own_collective", "comm_programs": 8, "copy_kib": 2, "peer_order": "fanout", "protocol": "sentinel",
+}  # fmt: skip
+FEW = {"m": 64}
 PULL = {name: value for name, value in PUSH.items() if FOUND.space.dimensions[name].belongs_to("pull")}
 
 
@@ -143,9 +150,15 @@ PULL = {name: value for name, value in PUSH.items() if FOUND.space.dimensions[na
         ("head start without effect", {**PUSH, "head_start": 2}, {}, H100),
         ("flattening", {**PUSH, "schedule": "flattened", "split_k": 2, "transfer_rows": 64}, {"m": 256}, H100),
         ("flattening", {**PULL, "mode": "pull", "schedule": "flattened"}, {}, H100),
-        ("copies by rows", {"mode": "copy_engine", "transfer_rows": 128, "gemm_streams": 1}, {"layout": "k"}, H100),
+        ("copies by rows", COPIES, {"layout": "k"}, H100),
         ("CUDA graphs", {"mode": "bsp", "launch": "graph"}, {}, LAPTOP),
-        ("streams", {"mode": "copy_engine", "transfer_rows": 128, "gemm_streams": 2}, {}, LAPTOP),
+        ("streams", {**COPIES, "gemm_streams": 2}, {}, LAPTOP),
+        ("copies to a result", {**COPIES, "copies": "pushed"}, {"gathered": True}, H100),
+        ("chunks that shrink", {**COPIES, "chunk_sizes": "shrinking"}, {"m": 512}, H100),
+        ("few words", SENTINEL, {"m": 4096}, H100),
+        ("words of two bytes or four", SENTINEL, {**FEW, "dtype": "fp8", "scales": "row", "b_order": "nk"}, H100),
+        ("words to all", {**SENTINEL, "peer_order": "rotate"}, FEW, H100),
+        ("words arrive", SENTINEL, FEW, MI300X),
     ],
 )
 def test_each_constraint_refuses_what_it_is_for(

@@ -52,7 +52,10 @@ def test_the_built_in_ones_and_the_examples_are_here() -> None:
         "all_reduce_norm",
         "gemm_all_reduce_norm",
         "flash_decode",
+        "moe_combine",
         "moe_dispatch",
+        "moe_dispatch_gemm",
+        "moe_gemm_combine",
         *USERS,
     }
     assert set(WORKLOADS) - set(LAUNCHED) == {"toy_sum"}
@@ -131,6 +134,21 @@ SHAPES: dict[str, list[dict[str, Any]]] = {
         {"tokens": 1, "hidden": 7168, "experts": 256, "top_k": 8},
         {"tokens": 129, "hidden": 72, "experts": 8, "top_k": 3},
         {"tokens": 1024, "hidden": 4096, "experts": 64, "top_k": 4, "dtype": "fp32"},
+    ],
+    "moe_combine": [
+        {"tokens": 1, "hidden": 7168, "experts": 256, "top_k": 8},
+        {"tokens": 129, "hidden": 72, "experts": 8, "top_k": 3},
+        {"tokens": 1024, "hidden": 4096, "experts": 64, "top_k": 4, "dtype": "fp32"},
+    ],
+    "moe_gemm_combine": [
+        {"tokens": 1, "hidden": 7168, "experts": 256, "top_k": 8, "width": 2048},
+        {"tokens": 129, "hidden": 72, "experts": 8, "top_k": 3, "width": 40},
+        {"tokens": 1024, "hidden": 4096, "experts": 64, "top_k": 4, "width": 1024, "dtype": "fp32"},
+    ],
+    "moe_dispatch_gemm": [
+        {"tokens": 1, "hidden": 7168, "experts": 256, "top_k": 8, "width": 2048},
+        {"tokens": 129, "hidden": 72, "experts": 8, "top_k": 3, "width": 40, "epilogue": "none", "b_order": "kn"},
+        {"tokens": 1024, "hidden": 4096, "experts": 64, "top_k": 4, "width": 512, "dtype": "fp32"},
     ],
     "all_gather": [{"rows": 1, "columns": 7}, {"rows": 1000, "columns": 8191, "dtype": "fp32"}],
     "fused_matmul": [{"m": 8, "n": 16, "k": 16}],
@@ -241,8 +259,9 @@ def is_right(context: autotune.Context, found: LaunchedWorkload, problem: Proble
 @functools.cache
 def operator_of(found: LaunchedWorkload) -> Any:
     """The one that the package has for a workload of ours, a new one for a user's."""
-    from autotune.runtime import operators
+    from autotune.runtime import experts, operators
     from autotune.runtime.operator import Operator
 
-    ours = {each.workload: each for each in vars(operators).values() if isinstance(each, Operator)}
+    known = {**vars(operators), **vars(experts)}
+    ours = {each.workload: each for each in known.values() if isinstance(each, Operator)}
     return ours.get(found) or Operator(found)

@@ -9,6 +9,7 @@ import torch
 from autotune.kernels.all_gather_gemm.problem import EPILOGUES, AllGatherGemm
 from autotune.kernels.gemm.library import multiply
 from autotune.kernels.launching.gemm import GemmTensors
+from autotune.kernels.launching.plan import settle_key
 from autotune.kernels.launching.tensors import TORCH_DTYPES
 from autotune.kernels.primitives.activate import activate_kernel
 
@@ -29,6 +30,7 @@ def multiply_and_activate(
     rows, columns = out.shape
     block = min(BLOCK, 1 << (columns - 1).bit_length())
     blocks = math.ceil(columns / block)
+    settle_key(activate_kernel)
     activate_kernel[(rows * blocks,)](
         product, out, out_scales, columns, blocks, EPILOGUES.index(problem.epilogue), problem.halves, block
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 
 from autotune.heap.arena import SymmetricHeap
@@ -13,43 +15,85 @@ from autotune.kernels.launching.gemm import GemmTensors
 from autotune.kernels.launching.plan import Launch
 from autotune.kernels.launching.streams import on, side_stream, wait
 
+Copies = list[tuple[torch.Tensor, torch.Tensor]]
+"""Of rows of A, and of their scales: the place, and what is copied there."""
+
+
+def chunks_of(rows: int, transfer_rows: int, shrinking: bool) -> list[tuple[int, int]]:
+    """First and end row of each chunk of a shard: ``transfer_rows`` each, or half of what is left, at least so many."""
+    found, begin = [], 0
+    while begin < rows:
+        halves = -(-(rows - begin) // (2 * transfer_rows)) if shrinking else 1
+        end = min(begin + halves * transfer_rows, rows)
+        found.append((begin, end))
+        begin = end
+    return found
+
+
+def rounds(
+    world_size: int, rows: int, transfer_rows: int, shrinking: bool
+) -> Iterator[tuple[int, int, tuple[int, int]]]:
+    """The chunks in the order in which they travel: the ranks between sender and receiver, a number, the rows.
+
+    In each round a rank has one sender and one receiver. Only the GEMM of the last chunks is not hidden behind other
+    copies: with ``shrinking`` the shards of all rounds but the last one are whole, and its chunks get smaller.
+    """
+    for apart in range(1, world_size):
+        whole = shrinking and apart < world_size - 1
+        chunks = [(0, rows)] if whole else chunks_of(rows, transfer_rows, shrinking)
+        for number, chunk in enumerate(chunks):
+            yield apart, number, chunk
+
 
 class CopyEngine:
     """Rows layout: peers' rows come by device copies (the copy engines, no multiprocessor), chunk by chunk, and the
     library's GEMM runs on each chunk as it arrives, on alternating streams so that one chunk's tail overlaps with the
     next.
+
+    Pulled, a rank copies its peers' rows once all have arrived, and leaves when all have read. Pushed, it copies its
+    own to the peers, and signals each chunk; the GEMM of a chunk comes after a wait for its signal.
     """
 
     def __init__(
         self, problem: AllGatherGemm, tensors: GemmTensors, scratch: Scratch, launches: list[Launch],
-        heap: SymmetricHeap, returned: torch.Tensor | None, *, transfer_rows: int, streams: int,
+        heap: SymmetricHeap, returned: torch.Tensor | None, *, transfer_rows: int, streams: int, shrinking: bool,
+        pushed: bool,
     ) -> None:  # fmt: skip
-        """``returned``, the tensor for the gathered A, serves as the inbox where it is given."""
+        """``returned``, the tensor for the gathered A, serves as the inbox where it is given. ``launches``: the barrier
+        before, and that after the copies; or, pushed, that before, then a signal and a wait for each chunk.
+        """
         rows, _ = problem.shard
         self._problem, self._tensors = problem, tensors
-        self._enter, self._exit = launches
+        self._enter, *others = launches
+        self._exit = None if pushed else others[0]
+        self._signals, self._waits = (others[::2], others[1::2]) if pushed else ([], [])
         own = slice(heap.rank * rows, (heap.rank + 1) * rows)
         # What our GEMM reads, and the scales that it reads.
         out_scales = scales_of_c(tensors)
         self._own = (tensors.a, tensors.scale_a, tensors.c[own], None if out_scales is None else out_scales[own])
-        self._chunks = []
+        self._copies: list[Copies] = []
+        self._operands = []
         moved = [(tensors.a, scratch.inbox if returned is None else returned)]
         self._returned = None if returned is None else returned[own]
         if scratch.scale_inbox is not None:
             assert tensors.scale_a is not None
             moved.append((tensors.scale_a, scratch.scale_inbox))
-        for back in range(1, problem.world_size):
-            source = (heap.rank - back) % problem.world_size
-            remote = [heap.peer(shard, source) for shard, _ in moved]
-            for begin in range(0, rows, transfer_rows):
-                end = min(begin + transfer_rows, rows)
-                here = slice(source * rows + begin, source * rows + end)
-                copies = [(inbox[here], there[begin:end]) for (_, inbox), there in zip(moved, remote, strict=True)]
-                scales = copies[1][0] if len(copies) > 1 else tensors.scale_a
-                its_scales = None if out_scales is None else out_scales[here]
-                self._chunks.append((copies, (copies[0][0], scales, tensors.c[here], its_scales)))
+        for apart, _, (begin, end) in rounds(problem.world_size, rows, transfer_rows, shrinking):
+            source = (heap.rank - apart) % problem.world_size
+            here = slice(source * rows + begin, source * rows + end)
+            if pushed:
+                target = (heap.rank + apart) % problem.world_size
+                there = slice(own.start + begin, own.start + end)
+                copies = [(heap.peer(inbox, target)[there], shard[begin:end]) for shard, inbox in moved]
+            else:
+                copies = [(inbox[here], heap.peer(shard, source)[begin:end]) for shard, inbox in moved]
+            self._copies.append(copies)
+            scales = moved[1][1][here] if len(moved) > 1 else tensors.scale_a
+            its_scales = None if out_scales is None else out_scales[here]
+            self._operands.append((moved[0][1][here], scales, tensors.c[here], its_scales))
         self._cuda = heap.device.type == "cuda"
         self._copying = side_stream(heap, "copies")
+        self._arriving = side_stream(heap, "arrivals") if pushed else self._copying
         self._multiplying = [side_stream(heap, f"gemm {each}") for each in range(streams)]
 
     def __call__(self) -> None:
@@ -59,21 +103,33 @@ class CopyEngine:
         with on(self._multiplying[0]):
             self._multiply(*self._own)
         self._enter.run()
-        wait([self._copying], [main])
+        wait([self._copying, self._arriving], [main])
         if self._returned is not None:
             with on(self._copying):
                 self._returned.copy_(self._tensors.a)
-        for number, (copies, operands) in enumerate(self._chunks, start=1):
+        for copies, signal in zip(self._copies, self._signals, strict=False):
+            self._copy(copies)
             with on(self._copying):
-                for inbox, remote in copies:
-                    inbox.copy_(remote)
-            stream = self._multiplying[number % len(self._multiplying)]
-            wait([stream], [self._copying])
+                signal.run()
+        for number, operands in enumerate(self._operands):
+            if self._exit is None:
+                with on(self._arriving):
+                    self._waits[number].run()
+            else:
+                self._copy(self._copies[number])
+            stream = self._multiplying[(number + 1) % len(self._multiplying)]
+            wait([stream], [self._arriving])
             with on(stream):
                 self._multiply(*operands)
         wait([main], [self._copying])
-        self._exit.run()
+        if self._exit is not None:
+            self._exit.run()
         wait([main], self._multiplying)
+
+    def _copy(self, copies: Copies) -> None:
+        with on(self._copying):
+            for place, rows in copies:
+                place.copy_(rows)
 
     def _multiply(
         self, a: torch.Tensor, scale_a: torch.Tensor | None, out: torch.Tensor, out_scales: torch.Tensor | None

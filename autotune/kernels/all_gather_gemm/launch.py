@@ -13,12 +13,13 @@ from typing import Any
 import torch
 
 from autotune.heap.arena import SymmetricHeap
-from autotune.kernels.all_gather_gemm.copy_engine import CopyEngine
+from autotune.kernels.all_gather_gemm.chunks import signal_chunk_kernel, wait_for_chunk_kernel
+from autotune.kernels.all_gather_gemm.copy_engine import CopyEngine, rounds
 from autotune.kernels.all_gather_gemm.device import FETCH, NONE, PUSH, gather_gemm_kernel
 from autotune.kernels.all_gather_gemm.library import bulk_synchronous, gather_and_multiply
-from autotune.kernels.all_gather_gemm.problem import EPILOGUES, AllGatherGemm
+from autotune.kernels.all_gather_gemm.problem import EPILOGUES, MOST_WORD_BYTES, AllGatherGemm
 from autotune.kernels.all_gather_gemm.pull import pull_gemm_kernel
-from autotune.kernels.all_gather_gemm.push import gather_kernel, push_kernel, return_kernel
+from autotune.kernels.all_gather_gemm.push import gather_kernel, gather_words_kernel, push_kernel, return_kernel
 from autotune.kernels.all_gather_gemm.scratch import Scratch
 from autotune.kernels.all_gather_gemm.tensors import GatherTensors, QuantisedTensors, returned_of, scales_of_c
 from autotune.kernels.gemm.problem import blocks
@@ -27,6 +28,7 @@ from autotune.kernels.launching.empty import empty_launches
 from autotune.kernels.launching.gemm import GemmKnobs, GemmTensors, readable
 from autotune.kernels.launching.graphs import graphed
 from autotune.kernels.launching.plan import Launch, in_order
+from autotune.kernels.launching.scratch import wire_type
 from autotune.kernels.launching.streams import side_stream
 from autotune.kernels.launching.tensors import OPERAND_DTYPES, Allocate, Run
 from autotune.kernels.primitives.barrier import barrier_kernel
@@ -37,10 +39,6 @@ MOST_CHUNKS = 16
 
 MOST_SPLIT_ROW = 64
 """Elements: a row whose largest power-of-two factor is at least this is moved in such pieces, another one whole."""
-
-READ_BY_PEERS = ("pull", "pull_staged", "copy_engine")
-"""Modes whose peers read our shard where it lies: at the same place on the symmetric heap on every rank."""
-
 
 BLOCK = 2048
 """Elements that a program copies of the gathered A."""
@@ -53,6 +51,14 @@ class AllGatherGemmKnobs(GemmKnobs):
     preload_b: bool = False
     peer_order: str = "rotate"
     push_site: str = "same_launch"
+    protocol: str = "signal"
+    copies: str = "pulled"
+    chunk_sizes: str = "even"
+
+    @property
+    def read_by_peers(self) -> bool:
+        """True if peers read our shard where it lies: at the same place on the symmetric heap on every rank."""
+        return self.mode in ("pull", "pull_staged") or (self.mode == "copy_engine" and self.copies == "pulled")
 
     @property
     def slots(self) -> int:
@@ -92,38 +98,46 @@ class AllGatherGemmKernels(Kernels[AllGatherGemm, AllGatherGemmKnobs, GemmTensor
         ints = torch.int32
         rows = knobs.slots * problem.m * staged
         partials, tickets = knobs.partials(problem.m, problem.n_local, own)
+        dtype, words = OPERAND_DTYPES[problem.dtype], (2, problem.world_size, math.prod(problem.shard))
         return Scratch(
             epoch_counter=shared((1,), torch.int64),
             status=shared((1,), ints),
             ready=shared((problem.world_size,), ints),
             done=shared((problem.world_size,), ints),
             arrivals=shared((knobs.k_chunks, problem.world_size, units), ints),
-            inbox=shared((rows, problem.k), OPERAND_DTYPES[problem.dtype]),
+            inbox=shared((rows, problem.k), dtype),
             scale_inbox=shared((rows, problem.scale_columns), torch.float32) if problem.gathers_scales else None,
+            words=shared(words, wire_type("sentinel", dtype)) if knobs.protocol == "sentinel" else None,
             partials=partials,
             tickets=tickets,
             phase=own((1,), ints) if knobs.phased else None,
         )
 
     def scratch_bytes(self, problem: AllGatherGemm) -> int:
-        """Two inboxes, and the counters of the smallest units; with scales, theirs and a copy of ours."""
+        """Two inboxes, or one and two slots of words, and the counters of the smallest units; with scales, theirs and a
+        copy of ours.
+        """
         rows, _ = problem.shard
         scales = 3 * problem.m * problem.scale_columns * 4 if problem.gathers_scales else 0
         arrivals = MOST_CHUNKS * problem.world_size * rows * 4 // 16 + 1024
-        return 2 * problem.m * problem.k * problem.element_size + scales + arrivals + (64 << 10)
+        whole = problem.m * problem.k * problem.element_size
+        return (3 if whole <= MOST_WORD_BYTES else 2) * whole + scales + arrivals + (64 << 10)
 
     def plan(self, call: GatherCall) -> list[Launch]:
         """A push in its own launch comes before the GEMM. ``copy_engine``: the launch before its copies, and the one
-        after. ``own_collective``: the launch before its GEMM. Where the gathered A is a result, our GEMM is followed by
-        the launch that copies it.
+        after or, pushed, a signal and a wait for each chunk. ``own_collective``: the launch before its GEMM. Where the
+        gathered A is a result, our GEMM is followed by the launch that copies it.
         """
         mode, scratch = call.knobs.mode, call.scratch
         if mode == "pull":
             return [_pull(call)]
         if mode == "own_collective":
-            return [_gather(call)]
+            return [_gather(call) if scratch.words is None else _gather_words(call)]
         if mode == "copy_engine":
-            return [_barrier(call, scratch.ready, finish=False), _barrier(call, scratch.done, finish=True)]
+            enter = _barrier(call, scratch.ready, finish=False)
+            if call.knobs.copies == "pushed":
+                return [enter, *_signals_and_waits(call)]
+            return [enter, _barrier(call, scratch.done, finish=True)]
         launches = _gather_gemm(call)
         returned = returned_of(call.tensors)
         return launches if returned is None else [*launches, _return(call, returned, launches[-1])]
@@ -135,6 +149,7 @@ class AllGatherGemmKernels(Kernels[AllGatherGemm, AllGatherGemmKnobs, GemmTensor
             return CopyEngine(
                 call.problem, call.tensors, call.scratch, launches, heap, returned_of(call.tensors),
                 transfer_rows=knobs.transfer_rows, streams=knobs.gemm_streams,
+                shrinking=knobs.chunk_sizes == "shrinking", pushed=knobs.copies == "pushed",
             )  # fmt: skip
         if knobs.mode == "own_collective":
             returned = returned_of(call.tensors)
@@ -151,7 +166,7 @@ class AllGatherGemmKernels(Kernels[AllGatherGemm, AllGatherGemmKnobs, GemmTensor
         self, problem: AllGatherGemm, knobs: AllGatherGemmKnobs, name: str, operand: torch.Tensor
     ) -> torch.Tensor:  # fmt: skip
         """A is sent without gaps; but where peers read a copy of it anyway, that is made from A of any strides."""
-        if name == "a" and knobs.mode in READ_BY_PEERS and not problem.in_place:
+        if name == "a" and knobs.read_by_peers and not problem.in_place:
             return operand
         return readable(name, operand)
 
@@ -164,11 +179,11 @@ class AllGatherGemmKernels(Kernels[AllGatherGemm, AllGatherGemmKnobs, GemmTensor
 
     def read_by_peers(self, problem: AllGatherGemm, knobs: AllGatherGemmKnobs) -> tuple[int, int] | None:
         """The shard, if peers pull or copy it, and whenever the caller writes it in place."""
-        return problem.shard if problem.in_place or knobs.mode in READ_BY_PEERS else None
+        return problem.shard if problem.in_place or knobs.read_by_peers else None
 
     def also_read_by_peers(self, problem: AllGatherGemm, knobs: AllGatherGemmKnobs) -> tuple[str, ...]:
         """The scales of the shard, if peers pull or copy it."""
-        return ("scale_a",) if problem.gathers_scales and knobs.mode in READ_BY_PEERS else ()
+        return ("scale_a",) if problem.gathers_scales and knobs.read_by_peers else ()
 
 
 class ReturningKernels(AllGatherGemmKernels):
@@ -326,6 +341,34 @@ def _gather(call: GatherCall) -> Launch:
     }  # fmt: skip
     arguments = _ranks(call) | _shard(call) | _step(call) | boxes
     return Launch(gather_kernel, call.knobs.comm_programs, arguments, {"num_warps": 8})
+
+
+def _gather_words(call: GatherCall) -> Launch:
+    """The same by sentinel words."""
+    step = call.knobs.copy_kib * 1024 // call.problem.element_size
+    moved = {name: each for name, each in _shard(call).items() if not name.startswith("scale_")}
+    boxes = {"words": call.scratch.words, "inbox_pointer": call.scratch.inbox, "BLOCK": step}
+    return Launch(gather_words_kernel, call.knobs.comm_programs, _ranks(call) | moved | boxes, {"num_warps": 8})
+
+
+def _signals_and_waits(call: GatherCall) -> list[Launch]:
+    """For each chunk in its order: the signal to its receiver, and the wait for the one that comes in that turn."""
+    problem, knobs, scratch, launches = call.problem, call.knobs, call.scratch, []
+    world, units = problem.world_size, scratch.arrivals.shape[-1]
+    turns = list(rounds(world, problem.shard[0], knobs.transfer_rows, knobs.chunk_sizes == "shrinking"))
+    for turn, (apart, number, _) in enumerate(turns, start=1):
+        signal = {
+            "arrivals": scratch.arrivals, "counter": call.rank * units + number, "peer": (call.rank + apart) % world,
+            "rank": call.rank, "heap_bases": call.bases,
+        }  # fmt: skip
+        waiting = {
+            "arrivals": scratch.arrivals, "counter": (call.rank - apart) % world * units + number,
+            "epoch_counter": scratch.epoch_counter, "status": scratch.status, "spin_limit": call.spin_limit,
+            "FINISH": turn == len(turns),
+        }  # fmt: skip
+        launches += [Launch(signal_chunk_kernel, 1, signal, {"num_warps": 1})]
+        launches += [Launch(wait_for_chunk_kernel, 1, waiting, {"num_warps": 1})]
+    return launches
 
 
 def _barrier(call: GatherCall, counters: torch.Tensor, finish: bool) -> Launch:

@@ -16,6 +16,9 @@ EPILOGUES = ("none", "swiglu", "geglu", "geglu_tanh")
 by tanh.
 """
 
+MOST_WORD_BYTES = 8 << 20
+"""The largest gathered A that travels as sentinel words, which take its size twice beside the inbox."""
+
 GATE_UP = ("halves", "interleaved")
 """Gate and up in each rank's B: [gate, up], or in turns from column to column."""
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from autotune.heap import device as heap
 from autotune.kernels.primitives.counters import arrive, end_phase, finish, read_epoch, wait_for_all
+from autotune.kernels.primitives.sentinel import sentinel_bits, sentinel_take
 from autotune.kernels.primitives.transfer import push_shard
 
 
@@ -75,6 +77,42 @@ def gather_kernel(
     )  # fmt: skip
     if finish(epoch_counter, programs):
         wait_for_all(arrivals, (epoch + 1) * programs, status, spin_limit, WORLD)
+
+
+@triton.jit(do_not_specialize=["M", "shard_rows", "rank", "spin_limit"])
+def gather_words_kernel(
+    shard, words, inbox_pointer, M, K, shard_rows, width, rank, heap_bases, epoch_counter, status, spin_limit,
+    WORLD: tl.constexpr, ROWS: tl.constexpr, HINT: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """An all-gather by sentinel words: each program sends its blocks of our shard to every peer, then takes the same
+    blocks of every peer's shard from our ``words`` [2 slots, WORLD, elements of a shard] into our inbox.
+
+    Nobody waits before sending. Each word has one reader, which empties it; who sends to a slot for epoch e has
+    finished e - 1, hence had our words of e - 1, which we sent after our launch e - 2, the last to use the slot.
+    """
+    epoch = read_epoch(epoch_counter)
+    elements = shard_rows.to(tl.int64) * width
+    slot = words + (epoch & 1) * WORLD * elements
+    blocks = tl.cdiv(elements, BLOCK).to(tl.int32)
+    for block in range(tl.program_id(0), blocks, tl.num_programs(0)):
+        at = tl.cast(block, tl.int64) * BLOCK + tl.arange(0, BLOCK)
+        inside = at < elements
+        value = tl.load(shard + at, mask=inside)
+        place = place_of(rank, 0, M, K, shard_rows, width, ROWS) + at // width * K + at % width
+        tl.store(inbox_pointer + place, value, mask=inside)
+        bits = sentinel_bits(value)
+        for onwards in tl.static_range(1, WORLD):
+            peer = (rank + onwards) % WORLD
+            heap.store(slot + rank * elements + at, bits, rank, peer, heap_bases, mask=inside, hint=HINT)
+    for back in range(1, WORLD):
+        source = (rank + WORLD - back) % WORLD
+        for block in range(tl.program_id(0), blocks, tl.num_programs(0)):
+            at = tl.cast(block, tl.int64) * BLOCK + tl.arange(0, BLOCK)
+            inside = at < elements
+            taken = sentinel_take(slot + source * elements + at, inside, status, spin_limit)
+            place = place_of(source, 0, M, K, shard_rows, width, ROWS) + at // width * K + at % width
+            tl.store(inbox_pointer + place, taken.to(inbox_pointer.dtype.element_ty, bitcast=True), mask=inside)
+    finish(epoch_counter, tl.num_programs(0))
 
 
 @triton.jit(do_not_specialize=["M", "shard_rows", "rank"])

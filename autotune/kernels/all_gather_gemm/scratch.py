@@ -23,6 +23,8 @@ class Scratch:
     """[slots * m, k]"""
     scale_inbox: torch.Tensor | None
     """fp32 [slots * m, scales of a row], where scales travel."""
+    words: torch.Tensor | None
+    """Sentinel words [2 slots, world_size, elements of a shard], where A travels as such; empty between launches."""
     partials: torch.Tensor
     """fp32 [tiles * splits, block_m, block_n], this rank's alone, like the tickets; see ``join_splits``."""
     tickets: torch.Tensor

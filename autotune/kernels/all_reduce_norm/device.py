@@ -17,6 +17,8 @@ import triton.language as tl
 from autotune.heap import device as heap
 from autotune.kernels.primitives.counters import finish_unordered, wait_in_slot, wide_epoch
 from autotune.kernels.primitives.ll import ll_data, ll_flag, ll_sum, ll_wait, ll_words
+from autotune.kernels.primitives.protocols import LL, SENTINEL, SIGNAL
+from autotune.kernels.primitives.sentinel import sentinel_bits, sentinel_take
 
 ONE_SHOT = tl.constexpr(0)
 TWO_SHOT = tl.constexpr(1)
@@ -54,21 +56,23 @@ def add_and_norm(
 @triton.jit
 def deliver(
     part, inbox, index, counter, first, column, row, M, N, epoch, rank, heap_bases, TYPE: tl.constexpr,
-    PEERS: tl.constexpr, WORLD: tl.constexpr, LL: tl.constexpr, BLOCK_M: tl.constexpr, WIDTH: tl.constexpr,
+    PEERS: tl.constexpr, WORLD: tl.constexpr, PROTOCOL: tl.constexpr, BLOCK_M: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Send WIDTH columns of a block, rounded to TYPE, into block ``index`` of the inbox of PEERS ranks from ``first``
     on: one, or all.
     """
     value = part.to(TYPE)
-    PER_WORD: tl.constexpr = 32 // TYPE.primitive_bitwidth if LL else 1
-    if LL:
+    PER_WORD: tl.constexpr = 32 // TYPE.primitive_bitwidth if PROTOCOL == LL else 1
+    if PROTOCOL == LL:
         value = ll_words(ll_data(value, BLOCK_M, WIDTH), ll_flag(epoch))
+    elif PROTOCOL == SENTINEL:
+        value = sentinel_bits(value)
     rows, columns = tl.arange(0, BLOCK_M), column // PER_WORD + tl.arange(0, WIDTH // PER_WORD)
     inside = (row + rows < M)[:, None] & (columns < N // PER_WORD)[None, :]
     place = inbox + (tl.cast(index, tl.int64) * BLOCK_M + rows)[:, None] * (N // PER_WORD) + columns[None, :]
     for turn in tl.static_range(PEERS):
         heap.store(place, value, rank, (first + turn) % WORLD, heap_bases, mask=inside, hint=(1, 16))
-    if not LL:
+    if PROTOCOL == SIGNAL:
         if PEERS == 1:
             heap.signal(counter, first, rank, heap_bases)
         else:
@@ -78,23 +82,27 @@ def deliver(
 @triton.jit
 def collect(
     inbox, index, apart, counter, row, M, N, epoch, status, spin_limit, TYPE: tl.constexpr, SOURCES: tl.constexpr,
-    SIGNALS: tl.constexpr, LL: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    SIGNALS: tl.constexpr, PROTOCOL: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """Wait for what SOURCES ranks delivered of a block, with SIGNALS signals, and add it up: fp32 [BLOCK_M, BLOCK_N].
 
     What source number s sent is block ``index`` + s * ``apart`` of our inbox.
     """
     rows = tl.arange(0, BLOCK_M)
-    if LL:
-        PER_WORD: tl.constexpr = 32 // TYPE.primitive_bitwidth
+    if PROTOCOL != SIGNAL:
+        PER_WORD: tl.constexpr = 32 // TYPE.primitive_bitwidth if PROTOCOL == LL else 1
         sources = tl.arange(0, triton.next_power_of_2(SOURCES))
         columns = tl.arange(0, BLOCK_N // PER_WORD)
         blocks = (index + sources * apart).to(tl.int64)
         place = (blocks[:, None, None] * BLOCK_M + rows[None, :, None]) * (N // PER_WORD) + columns[None, None, :]
         exists = (sources < SOURCES)[:, None, None] & (row + rows < M)[None, :, None]
         exists = exists & (columns < N // PER_WORD)[None, None, :]
-        words = ll_wait(inbox + place, ll_flag(epoch), exists, status, spin_limit)
-        acc = ll_sum(words, TYPE, BLOCK_M, BLOCK_N)
+        if PROTOCOL == LL:
+            words = ll_wait(inbox + place, ll_flag(epoch), exists, status, spin_limit)
+            acc = ll_sum(words, TYPE, BLOCK_M, BLOCK_N)
+        else:
+            words = sentinel_take(inbox + place, exists, status, spin_limit)
+            acc = tl.sum(words.to(TYPE, bitcast=True).to(tl.float32), axis=0)
     else:
         wait_in_slot(counter, epoch, SIGNALS, status, spin_limit)
         columns = tl.arange(0, BLOCK_N)
@@ -110,7 +118,7 @@ def collect(
 @triton.jit
 def share_part(
     part, block, blocks, column, row, M, N, epoch, rank, inbox, arrivals, heap_bases, TYPE: tl.constexpr,
-    WORLD: tl.constexpr, MODE: tl.constexpr, LL: tl.constexpr, BLOCK_M: tl.constexpr, WIDTH: tl.constexpr,
+    WORLD: tl.constexpr, MODE: tl.constexpr, PROTOCOL: tl.constexpr, BLOCK_M: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Send our part of a block, WIDTH columns from ``column`` on, to those who sum it."""
     slot = (epoch & 1).to(tl.int32)
@@ -118,19 +126,19 @@ def share_part(
     if MODE == ONE_SHOT:
         deliver(
             part, inbox, (slot * WORLD + rank) * blocks + block, counter, rank, column, row, M, N, epoch, rank,
-            heap_bases, TYPE, WORLD, WORLD, LL, BLOCK_M, WIDTH,
+            heap_bases, TYPE, WORLD, WORLD, PROTOCOL, BLOCK_M, WIDTH,
         )  # fmt: skip
     else:
         deliver(
             part, inbox, (slot * WORLD + rank) * tl.cdiv(blocks, WORLD) + block // WORLD, counter, block % WORLD,
-            column, row, M, N, epoch, rank, heap_bases, TYPE, 1, WORLD, LL, BLOCK_M, WIDTH,
+            column, row, M, N, epoch, rank, heap_bases, TYPE, 1, WORLD, PROTOCOL, BLOCK_M, WIDTH,
         )  # fmt: skip
 
 
 @triton.jit
 def summed(
     block, blocks, row, M, N, epoch, rank, inbox, sums, arrivals, returns, heap_bases, status, spin_limit,
-    TYPE: tl.constexpr, WORLD: tl.constexpr, MODE: tl.constexpr, LL: tl.constexpr, SIGNALS: tl.constexpr,
+    TYPE: tl.constexpr, WORLD: tl.constexpr, MODE: tl.constexpr, PROTOCOL: tl.constexpr, SIGNALS: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """The sum of all ranks' parts of a block, fp32 [BLOCK_M, BLOCK_N]. Each rank signals SIGNALS times for its part."""
@@ -139,21 +147,21 @@ def summed(
     if MODE == ONE_SHOT:
         acc = collect(
             inbox, slot * WORLD * blocks + block, blocks, arrivals + here, row, M, N, epoch, status, spin_limit, TYPE,
-            WORLD, WORLD * SIGNALS, LL, BLOCK_M, BLOCK_N,
+            WORLD, WORLD * SIGNALS, PROTOCOL, BLOCK_M, BLOCK_N,
         )  # fmt: skip
     else:
         if block % WORLD == rank:
             owned = tl.cdiv(blocks, WORLD)
             part = collect(
                 inbox, slot * WORLD * owned + block // WORLD, owned, arrivals + here, row, M, N, epoch, status,
-                spin_limit, TYPE, WORLD, WORLD * SIGNALS, LL, BLOCK_M, BLOCK_N,
+                spin_limit, TYPE, WORLD, WORLD * SIGNALS, PROTOCOL, BLOCK_M, BLOCK_N,
             )  # fmt: skip
             deliver(
-                part, sums, here, returns + here, rank, 0, row, M, N, epoch, rank, heap_bases, TYPE, WORLD, WORLD, LL,
-                BLOCK_M, BLOCK_N,
+                part, sums, here, returns + here, rank, 0, row, M, N, epoch, rank, heap_bases, TYPE, WORLD, WORLD,
+                PROTOCOL, BLOCK_M, BLOCK_N,
             )  # fmt: skip
         acc = collect(
-            sums, here, 0, returns + here, row, M, N, epoch, status, spin_limit, TYPE, 1, 1, LL, BLOCK_M, BLOCK_N
+            sums, here, 0, returns + here, row, M, N, epoch, status, spin_limit, TYPE, 1, 1, PROTOCOL, BLOCK_M, BLOCK_N
         )  # fmt: skip
     return acc
 
@@ -162,7 +170,7 @@ def summed(
 def all_reduce_norm_kernel(
     x, residual, weight, normed, total, inbox, sums, M, N, eps, rank,
     heap_bases, epoch_counter, arrivals, returns, status, spin_limit, TYPE: tl.constexpr, WORLD: tl.constexpr,
-    MODE: tl.constexpr, LL: tl.constexpr, SENDERS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    MODE: tl.constexpr, PROTOCOL: tl.constexpr, SENDERS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """Total [M, N] = sum over ranks of x [M, N] + residual; normed = its RMSNorm * weight [N]. All are of TYPE.
 
@@ -179,7 +187,7 @@ def all_reduce_norm_kernel(
             part = load_rows(x, block * BLOCK_M, M, column, N, BLOCK_M, WIDTH)
             share_part(
                 part, block, blocks, column, block * BLOCK_M, M, N, epoch, rank, inbox, arrivals, heap_bases, TYPE,
-                WORLD, MODE, LL, BLOCK_M, WIDTH,
+                WORLD, MODE, PROTOCOL, BLOCK_M, WIDTH,
             )  # fmt: skip
     else:
         block = pid - sending
@@ -188,13 +196,13 @@ def all_reduce_norm_kernel(
             part = load_rows(x, row, M, 0, N, BLOCK_M, BLOCK_N)
             share_part(
                 part, block, blocks, 0, row, M, N, epoch, rank, inbox, arrivals, heap_bases, TYPE,
-                WORLD, MODE, LL, BLOCK_M, BLOCK_N,
+                WORLD, MODE, PROTOCOL, BLOCK_M, BLOCK_N,
             )  # fmt: skip
         # Fetched before the wait, for they hang on no peer.
         own, scale = load_rows(residual, row, M, 0, N, BLOCK_M, BLOCK_N), load_rows(weight, 0, 1, 0, N, 1, BLOCK_N)
         acc = summed(
             block, blocks, row, M, N, epoch, rank, inbox, sums, arrivals, returns, heap_bases, status, spin_limit,
-            TYPE, WORLD, MODE, LL, 1 if SENDERS == 0 else SENDERS, BLOCK_M, BLOCK_N,
+            TYPE, WORLD, MODE, PROTOCOL, 1 if SENDERS == 0 else SENDERS, BLOCK_M, BLOCK_N,
         )  # fmt: skip
         add_and_norm(acc, own, scale, normed, total, row, M, N, eps, TYPE, BLOCK_M, BLOCK_N)
     finish_unordered(epoch_counter, tl.num_programs(0), pid == 0)

@@ -21,8 +21,9 @@ from autotune.kernels.launching.contract import Call, Kernels
 from autotune.kernels.launching.graphs import graphed
 from autotune.kernels.launching.knobs import Knobs
 from autotune.kernels.launching.plan import Launch
-from autotune.kernels.launching.scratch import poison_inbox
+from autotune.kernels.launching.scratch import poison_inbox, wire_type
 from autotune.kernels.launching.tensors import TORCH_DTYPES, Allocate, Run
+from autotune.kernels.primitives.protocols import PROTOCOLS
 from autotune.machine import Machine
 
 MODES = {"one_shot": device.ONE_SHOT, "two_shot": device.TWO_SHOT}
@@ -53,7 +54,7 @@ class Scratch:
     returns: torch.Tensor
     """int32 [2, blocks], ``two_shot``: sums of a block that have arrived."""
     inbox: torch.Tensor
-    """Parts of blocks, one after the other: in the element type, or int64 as LL words."""
+    """Parts of blocks, one after the other: in the element type, or as words, see ``wire_type``."""
     sums: torch.Tensor
     """Sums of blocks, ``two_shot``, 2 * blocks of them: likewise."""
 
@@ -72,11 +73,6 @@ class NormKnobs(Knobs):
     norm_warps: int = 4
     senders: int = 0
     protocol: str = "signal"
-
-    @property
-    def ll(self) -> bool:
-        """True if parts travel by the LL protocol."""
-        return self.protocol == "ll"
 
     @property
     def options(self) -> dict[str, int]:
@@ -105,9 +101,9 @@ class AllReduceNormKernels(Kernels[AllReduceNorm, NormKnobs, Tensors, Scratch]):
         if knobs.mode == "bsp":
             return None
         ints, blocks = torch.int32, _blocks(problem, knobs) if knobs.mode in MODES else 0
-        wire = torch.int64 if knobs.ll else TORCH_DTYPES[problem.dtype]
-        per_word = 4 // problem.element_size if knobs.ll else 1
-        in_all = problem.inbox_bytes(knobs.mode, knobs.norm_rows, ll=knobs.ll) // wire.itemsize if blocks else 0
+        wire = wire_type(knobs.protocol, TORCH_DTYPES[problem.dtype])
+        per_word = 4 // problem.element_size if knobs.protocol == "ll" else 1
+        in_all = problem.inbox_bytes(knobs.mode, knobs.norm_rows, knobs.protocol) // wire.itemsize if blocks else 0
         two_shot = knobs.mode == "two_shot"
         in_sums = SLOTS * blocks * knobs.norm_rows * problem.n // per_word if two_shot else 0
         return Scratch(
@@ -122,7 +118,7 @@ class AllReduceNormKernels(Kernels[AllReduceNorm, NormKnobs, Tensors, Scratch]):
     def scratch_bytes(self, problem: AllReduceNorm) -> int:
         """The largest inbox that the space allows, and the counters of single rows."""
         block_m = min(LARGEST_BLOCK, 1 << (problem.m - 1).bit_length())
-        inboxes = (problem.inbox_bytes(mode, block_m, ll=True) for mode in MODES)
+        inboxes = (problem.inbox_bytes(mode, block_m, "ll") for mode in MODES)
         return min(max(inboxes), MOST_INBOX_BYTES) + 2 * SLOTS * problem.m * torch.int32.itemsize + (64 << 10)
 
     def plan(self, call: NormCall) -> list[Launch]:
@@ -134,7 +130,8 @@ class AllReduceNormKernels(Kernels[AllReduceNorm, NormKnobs, Tensors, Scratch]):
             "inbox": scratch.inbox, "sums": scratch.sums, "rank": call.rank, "heap_bases": call.bases,
             "epoch_counter": scratch.epoch_counter, "arrivals": scratch.arrivals, "returns": scratch.returns,
             "status": scratch.status, "spin_limit": call.spin_limit, "WORLD": problem.world_size,
-            "MODE": MODES[knobs.mode].value, "LL": knobs.ll, "SENDERS": knobs.senders,
+            "MODE": MODES[knobs.mode].value, "PROTOCOL": PROTOCOLS[knobs.protocol].value,
+            "SENDERS": knobs.senders,
         }  # fmt: skip
         return [Launch(device.all_reduce_norm_kernel, blocks * (knobs.senders + 1), arguments, knobs.options)]
 

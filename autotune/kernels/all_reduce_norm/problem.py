@@ -63,11 +63,11 @@ class AllReduceNorm(Problem):
         """Lower bound on the bytes that one rank reads from its memory: its part and the residual."""
         return 2 * self.m * self.n * self.element_size
 
-    def inbox_bytes(self, mode: str, block_m: int, *, ll: bool = False) -> int:
+    def inbox_bytes(self, mode: str, block_m: int, protocol: str) -> int:
         """Bytes of the inboxes that a mode needs on each rank, for blocks of ``block_m`` rows."""
         blocks = math.ceil(self.m / block_m)
         if mode == "two_shot":  # parts of the blocks that we own, and every block's sum
             whole = self.world_size * math.ceil(blocks / self.world_size) + blocks
         else:
             whole = self.world_size * blocks
-        return SLOTS * whole * block_m * self.n * self.element_size * (2 if ll else 1)
+        return SLOTS * whole * block_m * self.n * self.element_size * (2 if protocol == "ll" else 1)

@@ -11,7 +11,8 @@ that had every rank's partial results of e - 1, hence every rank had begun e - 1
 the slot's last readers. Counters only grow, by one a launch (``arrived`` by the number of splits), and may wrap around;
 so may epochs. Every program reads the epoch before all else; the last of those that combine, or that pass where others
 do, advances it, when all splits of all units have arrived, hence when nobody has still to read it. What a slot still
-holds as LL words (``primitives/ll.py``) is of e - 2.
+holds as LL words (``primitives/ll.py``) is of e - 2. Sentinel words (``primitives/sentinel.py``) are read by one
+program each, the one that combines their unit; it empties them, in e - 2 at the latest: so the slot is empty in e.
 
 No wait can starve its producer. Programs wait only for units of their own number, or for splits of it. What attends
 never waits, and its programs have lower ids than those that wait behind them, so are dispatched first; where the last
@@ -27,14 +28,16 @@ import triton.language as tl
 
 from autotune.heap import device as heap
 from autotune.kernels.primitives.ll import ll_flag, ll_pack, ll_unpack, ll_wait
+from autotune.kernels.primitives.sentinel import sentinel_bits, sentinel_empty, sentinel_take, sentinel_wait
 from autotune.kernels.primitives.softmax import finalize, merge_parts, update
 
 KEEP = tl.constexpr(0)
-"""Destination of a reduced unit: our own records; every rank whose result it belongs to; these as LL words; rank
-unit % WORLD."""
+"""Destination of a reduced unit: our own records; every rank whose result it belongs to, also as LL or as sentinel
+words; rank unit % WORLD."""
 ONE_SHOT = tl.constexpr(1)
 ONE_SHOT_LL = tl.constexpr(2)
 TWO_SHOT = tl.constexpr(3)
+ONE_SHOT_SENTINEL = tl.constexpr(4)
 
 
 @triton.jit
@@ -103,6 +106,9 @@ def deliver_tile(
         if DELIVERY == ONE_SHOT_LL:
             sent = ll_pack(result, ll_flag(epoch))
             sent_lse = ll_pack(lse, ll_flag(epoch))
+        elif DELIVERY == ONE_SHOT_SENTINEL:
+            sent = sentinel_bits(result.to(mine.dtype.element_ty))
+            sent_lse = sentinel_bits(lse)
         else:
             sent = result.to(inbox.dtype.element_ty)
             sent_lse = lse
@@ -214,17 +220,52 @@ def ll_merge(
     D: tl.constexpr, WORLD: tl.constexpr,
 ):  # fmt: skip
     """``merge_parts`` of all ranks' LL words, polled until they have come in."""
-    ROWS: tl.constexpr = rows.shape[0]
+    place, place_lse, there = places_of_each(inbox, inbox_lse, value_stride, lse_stride, rows, valid, D, WORLD)
+    ll_wait(place_lse, flag, there, status, spin_limit)
+    tl.debug_barrier()  # several threads hold each of these few words: from here on all see what one has seen
+    lse = ll_unpack(tl.load(place_lse, mask=there, other=0, volatile=True))
+    tile = ll_unpack(ll_wait(place, flag, there[:, :, None], status, spin_limit))
+    return merged(tile, tl.where(there, lse, float("-inf")), rows.shape[0], D)
+
+
+@triton.jit
+def sentinel_merge(
+    inbox, inbox_lse, value_stride, lse_stride, rows, valid, status, spin_limit,
+    TYPE: tl.constexpr, D: tl.constexpr, WORLD: tl.constexpr,
+):  # fmt: skip
+    """The same of sentinel words, for their only reader, which empties them. They hold fp32, or values of TYPE."""
+    place, place_lse, there = places_of_each(inbox, inbox_lse, value_stride, lse_stride, rows, valid, D, WORLD)
+    sentinel_wait(place_lse, there, status, spin_limit)
+    tl.debug_barrier()  # as above
+    lse = tl.load(place_lse, mask=there, other=0, volatile=True).to(tl.float32, bitcast=True)
+    words = sentinel_take(place, there[:, :, None], status, spin_limit)
+    tl.debug_barrier()  # every thread has read the few words
+    sentinel_empty(place_lse, there)
+    if words.dtype.primitive_bitwidth == 32:
+        values = words.to(tl.float32, bitcast=True)
+    else:
+        values = words.to(TYPE, bitcast=True).to(tl.float32)
+    return merged(values, tl.where(there, lse, float("-inf")), rows.shape[0], D)
+
+
+@triton.jit
+def places_of_each(
+    inbox, inbox_lse, value_stride, lse_stride, rows, valid, D: tl.constexpr, WORLD: tl.constexpr
+):  # fmt: skip
+    """Of each rank's records of some rows: the values [ranks, rows, D], the LSEs and which exist, [ranks, rows]."""
     source = tl.arange(0, triton.next_power_of_2(WORLD))
     columns = tl.arange(0, D)
-    there = (source < WORLD)[:, None] & valid[None, :]
     place = inbox + source[:, None, None] * value_stride + rows[None, :, None] * D + columns[None, None, :]
-    tile = ll_unpack(ll_wait(place, flag, there[:, :, None], status, spin_limit))
     place_lse = inbox_lse + source[:, None] * lse_stride + rows[None, :]
-    lse = ll_unpack(ll_wait(place_lse, flag, there, status, spin_limit))
+    return place, place_lse, (source < WORLD)[:, None] & valid[None, :]
+
+
+@triton.jit
+def merged(values, lse, ROWS: tl.constexpr, D: tl.constexpr):
+    """The part that ``values`` [parts, rows, D] and ``lse`` [parts, rows] make, as ``finalize`` returns it."""
     acc, total, running_max = update(
         tl.zeros((ROWS, D), dtype=tl.float32), tl.zeros((ROWS,), dtype=tl.float32),
-        tl.full((ROWS,), float("-inf"), dtype=tl.float32), tile, tl.where(there, lse, float("-inf")),
+        tl.full((ROWS,), float("-inf"), dtype=tl.float32), values, lse,
     )  # fmt: skip
     return finalize(acc, total, running_max)
 
@@ -250,7 +291,7 @@ def combine_unit(
     inbox_lse += tl.cast(slot * WORLD, tl.int64) * lse_stride
     outbox += tl.cast(slot * total_rows, tl.int64) * D
     if combines_here(unit, owner, rank, WORLD, OWNED, DELIVERY):
-        if WAIT and DELIVERY != ONE_SHOT_LL:
+        if WAIT and DELIVERY != ONE_SHOT_LL and DELIVERY != ONE_SHOT_SENTINEL:
             wait_for_unit(unit, units, arrivals, epoch, status, spin_limit, WORLD)
         for tile in range(TRANSFER_HEADS // TILE):
             rows = first + tile * TILE + tl.arange(0, TILE)
@@ -260,6 +301,11 @@ def combine_unit(
                 result, _ = ll_merge(
                     inbox, inbox_lse, value_stride, lse_stride, rows, valid, ll_flag(epoch), status, spin_limit,
                     D, WORLD,
+                )  # fmt: skip
+            elif DELIVERY == ONE_SHOT_SENTINEL:
+                result, _ = sentinel_merge(
+                    inbox, inbox_lse, value_stride, lse_stride, rows, valid, status, spin_limit,
+                    out.dtype.element_ty, D, WORLD,
                 )  # fmt: skip
             else:
                 result, _ = merge_parts(inbox, inbox_lse, value_stride, lse_stride, rows, valid, WORLD, D, CHUNK)

@@ -22,10 +22,14 @@ from autotune.kernels.launching.empty import empty_launches
 from autotune.kernels.launching.graphs import graphed
 from autotune.kernels.launching.knobs import MEMORY, LadderKnobs
 from autotune.kernels.launching.plan import Launch, in_order
+from autotune.kernels.launching.scratch import wire_type
 from autotune.kernels.launching.tensors import TORCH_DTYPES, Allocate, Run
 from autotune.machine import Machine
 
 REDUCERS = {"kernel": device.ELSEWHERE, "last": device.LAST, "trailing": device.TRAILING}
+
+ONE_SHOT = {"signal": exchange.ONE_SHOT, "ll": exchange.ONE_SHOT_LL, "sentinel": exchange.ONE_SHOT_SENTINEL}
+"""By the protocol."""
 
 MERGED_ELEMENTS = 32
 """Elements of parts that a merging thread holds at a time."""
@@ -54,11 +58,6 @@ class FlashDecodeKnobs(LadderKnobs):
     exchange: str = "one_shot"
     combine_site: str = "next_launch"
     protocol: str = "signal"
-
-    @property
-    def ll(self) -> bool:
-        """True if partial results travel by the LL protocol."""
-        return self.protocol == "ll"
 
 
 DecodeCall = Call[FlashDecode, FlashDecodeKnobs, Tensors, Scratch]
@@ -105,7 +104,7 @@ class FlashDecodeKernels(Kernels[FlashDecode, FlashDecodeKnobs, Tensors, Scratch
         ints, fp32, dtype = torch.int32, torch.float32, TORCH_DTYPES[problem.dtype]
         units, world = Units.of(problem, knobs), problem.world_size
         wire = dtype if knobs.wire == "rounded" else fp32
-        sent, sent_lse = (torch.int64, torch.int64) if knobs.ll else (wire, fp32)
+        sent, sent_lse = wire_type(knobs.protocol, wire), wire_type(knobs.protocol, fp32)
         outbox_rows = 2 * problem.rows if knobs.exchange == "two_shot" else 0
         return Scratch(
             epoch_counter=shared((1,), torch.int64),
@@ -166,9 +165,7 @@ def library_exchange(problem: FlashDecode, scratch: Scratch, group: Any = None) 
 
 def _delivery(knobs: FlashDecodeKnobs) -> Any:
     """The destination of a pushing config's partial results."""
-    if knobs.exchange == "two_shot":
-        return exchange.TWO_SHOT
-    return exchange.ONE_SHOT_LL if knobs.ll else exchange.ONE_SHOT
+    return exchange.TWO_SHOT if knobs.exchange == "two_shot" else ONE_SHOT[knobs.protocol]
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from autotune.kernels.flash_decode.problem import FlashDecode
+from autotune.kernels.launching.scratch import BITS
 from autotune.kernels.launching.tensors import OPERAND_DTYPES, TORCH_DTYPES, Allocate
 
 
@@ -72,7 +73,7 @@ class Records:
     def allocate(
         cls, problem: FlashDecode, count: int, element: torch.dtype, lse: torch.dtype, allocate: Allocate
     ) -> Records:
-        """``element`` and ``lse`` are fp32, the problem's type, or int64 for LL words."""
+        """``element`` and ``lse`` are fp32, the problem's type, or those of words, see ``wire_type``."""
         size = cls.block_bytes(problem, element, lse)
         buffer = allocate((count * size,), torch.uint8)
         begin = problem.result_rows * problem.head_dim * element.itemsize
@@ -111,8 +112,9 @@ class Scratch:
     """int32 [3, world_size], on the heap: ranks that have ended a phase."""
 
     def poison(self) -> None:
-        """Fill everything that kernels write to, the counters apart, with NaN."""
-        for tensor in (self.inbox.buffer, self.mine.buffer):
-            tensor.fill_(0xFF)
+        """Fill everything that kernels write to, the counters apart, with NaN; sentinel words stay empty."""
+        for records in (self.inbox, self.mine):
+            if records.values.dtype not in BITS.values():
+                records.buffer.fill_(0xFF)
         for tensor in (self.outbox, self.parts, self.part_lse):
             tensor.fill_(float("nan"))

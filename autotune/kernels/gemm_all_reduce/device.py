@@ -1,4 +1,4 @@
-"""Device code of GEMM + all-reduce: one kernel, one launch, whatever the mode.
+"""Device code of GEMM + all-reduce: one kernel, one launch; and the all-reduce alone, behind a GEMM of the library's.
 
 A program computes a tile of this rank's part of C, or SPLITS programs do together; the last of them to finish sends it.
 ``one_shot``: to every rank, and each sums all parts. ``two_shot``: to the tile's owner, rank tile % WORLD, who sums and
@@ -26,12 +26,14 @@ import triton
 import triton.language as tl
 
 from autotune.heap import device as heap
-from autotune.kernels.gemm_all_reduce.ll_tiles import ll_send_tile, ll_sum_tiles
+from autotune.kernels.gemm_all_reduce.polled_tiles import ll_send_tile, ll_sum_tiles, sentinel_sum_tiles
 from autotune.kernels.primitives import trace as traces
 from autotune.kernels.primitives.counters import end_phase, finish_unordered, wait_for_all, wait_in_slot, wide_epoch
 from autotune.kernels.primitives.exchange import inside_tile, read_tile, send_tile, sum_parts
 from autotune.kernels.primitives.ll import ll_flag
+from autotune.kernels.primitives.protocols import LL, SENTINEL, SIGNAL
 from autotune.kernels.primitives.scales import quantised, scaled
+from autotune.kernels.primitives.sentinel import sentinel_bits
 from autotune.kernels.primitives.splits import join_splits, split_range
 from autotune.kernels.primitives.tiles import accumulate, add_bias, add_residual, store_tile, swizzle
 
@@ -42,12 +44,12 @@ TWO_SHOT = tl.constexpr(1)
 @triton.jit
 def deliver(
     part, inbox, index, counter, first, epoch, rank, heap_bases, rows, TYPE: tl.constexpr, PEERS: tl.constexpr,
-    WORLD: tl.constexpr, LL: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, scales=None,
+    WORLD: tl.constexpr, PROTOCOL: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, scales=None,
 ):  # fmt: skip
     """Send a tile, rounded to TYPE or as fp8 with ``scales``, as tile ``index`` of the inbox of PEERS ranks from
     ``first`` on: one, or all.
     """
-    if LL:
+    if PROTOCOL == LL:
         ll_send_tile(
             part.to(TYPE), ll_flag(epoch), inbox, index, first, rank, heap_bases, rows, PEERS, WORLD, BLOCK_M, BLOCK_N
         )  # fmt: skip
@@ -55,28 +57,33 @@ def deliver(
         of_rows = None
         if scales is not None:
             part, of_rows = quantised(part, inbox.dtype.element_ty)
+        if PROTOCOL == SENTINEL:
+            part = sentinel_bits(part.to(TYPE))
         for turn in tl.static_range(PEERS):
             peer = (first + turn) % WORLD
             send_tile(part, inbox, index, peer, rank, heap_bases, BLOCK_M, BLOCK_N, rows, scales, of_rows)
-        if PEERS == 1:
-            heap.signal(counter, first, rank, heap_bases)
-        else:
-            heap.signal_each(counter, rank, heap_bases, WORLD, 0)
+        if PROTOCOL == SIGNAL:
+            if PEERS == 1:
+                heap.signal(counter, first, rank, heap_bases)
+            else:
+                heap.signal_each(counter, rank, heap_bases, WORLD, 0)
 
 
 @triton.jit
 def collect(
     inbox, index, apart, counter, epoch, status, spin_limit, rows, TYPE: tl.constexpr, SOURCES: tl.constexpr,
-    LL: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, scales=None,
+    PROTOCOL: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, scales=None,
 ):  # fmt: skip
     """Wait for what SOURCES ranks delivered of a tile and add it up: fp32 [BLOCK_M, BLOCK_N].
 
     What source number s sent is tile ``index`` + s * ``apart`` of our inbox.
     """
-    if LL:
+    if PROTOCOL == LL:
         acc = ll_sum_tiles(
             inbox, index, apart, ll_flag(epoch), status, spin_limit, rows, TYPE, SOURCES, BLOCK_M, BLOCK_N
         )  # fmt: skip
+    elif PROTOCOL == SENTINEL:
+        acc = sentinel_sum_tiles(inbox, index, apart, status, spin_limit, rows, TYPE, SOURCES, BLOCK_M, BLOCK_N)
     else:
         wait_in_slot(counter, epoch, SOURCES, status, spin_limit)
         acc = sum_parts(inbox, index, apart, SOURCES, BLOCK_M, BLOCK_N, rows, scales)
@@ -86,7 +93,7 @@ def collect(
 @triton.jit
 def share_part(
     acc, tile, tiles, rows, epoch, rank, inbox, inbox_scales, arrivals, heap_bases, TYPE: tl.constexpr,
-    WORLD: tl.constexpr, MODE: tl.constexpr, LL: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    WORLD: tl.constexpr, MODE: tl.constexpr, PROTOCOL: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """Send our part of a tile, fp32 with ``rows`` rows that exist, to those who sum it."""
     slot = (epoch & 1).to(tl.int32)
@@ -96,20 +103,20 @@ def share_part(
         index = (slot * WORLD + rank) * tiles + tile
         deliver(
             acc, inbox, index, counter, rank, epoch, rank, heap_bases, rows, TYPE,
-            WORLD, WORLD, LL, BLOCK_M, BLOCK_N, inbox_scales,
+            WORLD, WORLD, PROTOCOL, BLOCK_M, BLOCK_N, inbox_scales,
         )  # fmt: skip
     else:
         index = (slot * WORLD + rank) * tl.cdiv(tiles, WORLD) + tile // WORLD
         deliver(
             acc, inbox, index, counter, tile % WORLD, epoch, rank, heap_bases, rows, TYPE,
-            1, WORLD, LL, BLOCK_M, BLOCK_N, inbox_scales,
+            1, WORLD, PROTOCOL, BLOCK_M, BLOCK_N, inbox_scales,
         )  # fmt: skip
 
 
 @triton.jit
 def combine(
     c, bias, residual, m, n, M, N, tile, tiles, epoch, rank, inbox, inbox_scales, results, arrivals, returns,
-    heap_bases, status, spin_limit, TYPE: tl.constexpr, WORLD: tl.constexpr, MODE: tl.constexpr, LL: tl.constexpr,
+    heap_bases, status, spin_limit, TYPE: tl.constexpr, WORLD: tl.constexpr, MODE: tl.constexpr, PROTOCOL: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BIAS: tl.constexpr,
 ):  # fmt: skip
     """Wait for the parts of tile (m, n), number ``tile``, and store their sum + bias + residual (None: without) into
@@ -123,14 +130,14 @@ def combine(
     if MODE == ONE_SHOT:
         acc = collect(
             inbox, slot * WORLD * tiles + tile, tiles, arrivals + here, epoch, status, spin_limit, rows, TYPE,
-            WORLD, LL, BLOCK_M, BLOCK_N, inbox_scales,
+            WORLD, PROTOCOL, BLOCK_M, BLOCK_N, inbox_scales,
         )  # fmt: skip
     else:
         if tile % WORLD == rank:
             owned = tl.cdiv(tiles, WORLD)
             total = collect(
                 inbox, slot * WORLD * owned + tile // WORLD, owned, arrivals + here, epoch, status, spin_limit, rows,
-                TYPE, WORLD, LL, BLOCK_M, BLOCK_N, inbox_scales,
+                TYPE, WORLD, PROTOCOL, BLOCK_M, BLOCK_N, inbox_scales,
             )  # fmt: skip
             if BIAS:
                 total = add_bias(total, bias, n * BLOCK_N, N, BLOCK_N)
@@ -138,10 +145,10 @@ def combine(
                 total = add_residual(total, residual, m * BLOCK_M, n * BLOCK_N, M, N, BLOCK_M, BLOCK_N)
             deliver(
                 total, results, here, returns + here, rank, epoch, rank, heap_bases, rows, TYPE,
-                WORLD, WORLD, LL, BLOCK_M, BLOCK_N,
+                WORLD, WORLD, PROTOCOL, BLOCK_M, BLOCK_N,
             )  # fmt: skip
         acc = collect(
-            results, here, 0, returns + here, epoch, status, spin_limit, rows, TYPE, 1, LL, BLOCK_M, BLOCK_N
+            results, here, 0, returns + here, epoch, status, spin_limit, rows, TYPE, 1, PROTOCOL, BLOCK_M, BLOCK_N
         )  # fmt: skip
     store_tile(
         acc, c, m * BLOCK_M, n * BLOCK_N, M, N, bias, BLOCK_M, BLOCK_N, False, BIAS and MODE != TWO_SHOT,
@@ -159,7 +166,7 @@ def keep_part(acc, parts, tile, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
 @triton.jit
 def exchange_part(
     c, bias, residual, parts, M, N, tile, group_m, epoch, rank, inbox, inbox_scales, results, arrivals, returns,
-    heap_bases, status, spin_limit, TYPE: tl.constexpr, WORLD: tl.constexpr, MODE: tl.constexpr, LL: tl.constexpr,
+    heap_bases, status, spin_limit, TYPE: tl.constexpr, WORLD: tl.constexpr, MODE: tl.constexpr, PROTOCOL: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BIAS: tl.constexpr,
 ):  # fmt: skip
     """The all-reduce of a tile whose part ``keep_part`` has kept."""
@@ -169,26 +176,29 @@ def exchange_part(
     acc = read_tile(parts, tile, BLOCK_M, BLOCK_N).to(tl.float32)
     share_part(
         acc, tile, tiles_m * tiles_n, M - m * BLOCK_M, epoch, rank, inbox, inbox_scales, arrivals, heap_bases, TYPE,
-        WORLD, MODE, LL, BLOCK_M, BLOCK_N,
+        WORLD, MODE, PROTOCOL, BLOCK_M, BLOCK_N,
     )  # fmt: skip
     combine(
         c, bias, residual, m, n, M, N, tile, tiles_m * tiles_n, epoch, rank, inbox, inbox_scales, results, arrivals,
-        returns, heap_bases, status, spin_limit, TYPE, WORLD, MODE, LL, BLOCK_M, BLOCK_N, BIAS,
+        returns, heap_bases, status, spin_limit, TYPE, WORLD, MODE, PROTOCOL, BLOCK_M, BLOCK_N, BIAS,
     )  # fmt: skip
 
 
-@triton.jit(do_not_specialize=["M", "group_m", "finishing", "rank", "spin_limit"])
+@triton.jit(do_not_specialize=["M", "group_m", "finishing", "first", "rank", "spin_limit"])
 def all_reduce_kernel(
-    c, bias, residual, inbox, inbox_scales, results, parts, M, N, group_m, finishing, rank, heap_bases, epoch_counter,
-    arrivals, returns, status, spin_limit, TYPE: tl.constexpr, WORLD: tl.constexpr, MODE: tl.constexpr,
-    LL: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BIAS: tl.constexpr,
+    c, bias, residual, inbox, inbox_scales, results, parts, M, N, group_m, finishing, first, rank, heap_bases,
+    epoch_counter, arrivals, returns, status, spin_limit, TYPE: tl.constexpr, WORLD: tl.constexpr, MODE: tl.constexpr,
+    PROTOCOL: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BIAS: tl.constexpr,
 ):  # fmt: skip
-    """The all-reduce behind a GEMM, a launch of its own; a tile a program."""
+    """The all-reduce behind a GEMM, a launch of its own; a tile a program.
+
+    ``finishing`` programs end the epoch, among them ``first``, which is -1 where it is in the launch before.
+    """
     exchange_part(
-        c, bias, residual, parts, M, N, tl.program_id(0), group_m, wide_epoch(epoch_counter), rank, inbox, results,
-        arrivals, returns, heap_bases, status, spin_limit, TYPE, WORLD, MODE, LL, BLOCK_M, BLOCK_N, BIAS,
+        c, bias, residual, parts, M, N, tl.program_id(0), group_m, wide_epoch(epoch_counter), rank, inbox, inbox_scales,
+        results, arrivals, returns, heap_bases, status, spin_limit, TYPE, WORLD, MODE, PROTOCOL, BLOCK_M, BLOCK_N, BIAS,
     )  # fmt: skip
-    finish_unordered(epoch_counter, finishing, tl.program_id(0) < 0)  # the first is in the launch before
+    finish_unordered(epoch_counter, finishing, tl.program_id(0) == first)
 
 
 @triton.jit(do_not_specialize=["M", "group_m", "gemm_programs", "finishing", "rank", "spin_limit"])
@@ -196,14 +206,12 @@ def gemm_all_reduce_kernel(
     a, b, c, bias, residual, scale_a, scale_b, inbox, inbox_scales, results, parts, partials, tickets,
     M, N, K, stride_bk, stride_bn, group_m, gemm_programs, finishing, rank,
     heap_bases, epoch_counter, arrivals, returns, ready, phase, trace, status, spin_limit, TYPE: tl.constexpr,
-    WORLD: tl.constexpr, MODE: tl.constexpr, LL: tl.constexpr, SEPARATE: tl.constexpr, SPLITS: tl.constexpr,
+    WORLD: tl.constexpr, MODE: tl.constexpr, PROTOCOL: tl.constexpr, SEPARATE: tl.constexpr, SPLITS: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     TMA: tl.constexpr, B_TRANSPOSED: tl.constexpr, EVEN_K: tl.constexpr, BIAS: tl.constexpr,
     SCALES: tl.constexpr, PROMOTE: tl.constexpr, PHASED: tl.constexpr,
 ):  # fmt: skip
     """C [M, N] = sum over ranks of A [M, K] @ B [K, N], + bias + residual (None: without); C's type is TYPE.
-
-    Parts travel in that type, or with ``inbox_scales`` in fp8, see ``exchange``; what ``two_shot`` sends back, in TYPE.
 
     The first ``gemm_programs`` programs compute and send; with SEPARATE the others combine, else each what it sent.
     PHASED, with SEPARATE, for ``tune taxes`` alone: they compute and keep, and the others, if there are any, send and
@@ -241,14 +249,14 @@ def gemm_all_reduce_kernel(
                 traces.begin(trace, traces.SENT, item // gemm_programs, tile)
                 share_part(
                     acc, tile, tiles, M - m * BLOCK_M, epoch, rank, inbox, inbox_scales, arrivals, heap_bases, TYPE,
-                    WORLD, MODE, LL, BLOCK_M, BLOCK_N,
+                    WORLD, MODE, PROTOCOL, BLOCK_M, BLOCK_N,
                 )  # fmt: skip
                 traces.end(trace, traces.SENT, item // gemm_programs)
             if not SEPARATE:
                 traces.begin(trace, traces.WAIT, item // gemm_programs, tile)
                 combine(
                     c, bias, residual, m, n, M, N, tile, tiles, epoch, rank, inbox, inbox_scales, results, arrivals,
-                    returns, heap_bases, status, spin_limit, TYPE, WORLD, MODE, LL, BLOCK_M, BLOCK_N, BIAS,
+                    returns, heap_bases, status, spin_limit, TYPE, WORLD, MODE, PROTOCOL, BLOCK_M, BLOCK_N, BIAS,
                 )  # fmt: skip
                 traces.end(trace, traces.WAIT, item // gemm_programs)
         traces.end(trace, traces.TILE, item // gemm_programs)
@@ -265,8 +273,8 @@ def gemm_all_reduce_kernel(
                 traces.begin(trace, traces.SENT, 0, pid - gemm_programs)
                 exchange_part(
                     c, bias, residual, parts, M, N, pid - gemm_programs, group_m, epoch, rank, inbox, inbox_scales,
-                    results, arrivals, returns, heap_bases, status, spin_limit, TYPE, WORLD, MODE, LL, BLOCK_M, BLOCK_N,
-                    BIAS,
+                    results, arrivals, returns, heap_bases, status, spin_limit, TYPE, WORLD, MODE, PROTOCOL, BLOCK_M,
+                    BLOCK_N, BIAS,
                 )  # fmt: skip
                 traces.end(trace, traces.SENT, 0)
         finish_unordered(epoch_counter, finishing, pid == 0)
@@ -278,7 +286,7 @@ def gemm_all_reduce_kernel(
             traces.begin(trace, traces.WAIT, 0, tile)
             combine(
                 c, bias, residual, m, n, M, N, tile, tiles, epoch, rank, inbox, inbox_scales, results, arrivals,
-                returns, heap_bases, status, spin_limit, TYPE, WORLD, MODE, LL, BLOCK_M, BLOCK_N, BIAS,
+                returns, heap_bases, status, spin_limit, TYPE, WORLD, MODE, PROTOCOL, BLOCK_M, BLOCK_N, BIAS,
             )  # fmt: skip
             traces.end(trace, traces.WAIT, 0)
     if not PHASED:

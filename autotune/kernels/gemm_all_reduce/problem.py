@@ -66,12 +66,10 @@ class GemmAllReduce(GemmProblem):
         residual = self.m * self.n * self.result_size if self.residual else 0
         return (self.m + self.n) * self.k_local * self.element_size + residual
 
-    def inbox_bytes(self, mode: str, block_m: int, block_n: int, *, ll: bool = False) -> int:
-        """Bytes of the inboxes that a mode needs on each rank, with C in tiles of ``block_m`` x ``block_n``."""
-        tiles = math.ceil(self.m / block_m) * math.ceil(self.n / block_n)
-        element = self.result_size * (2 if ll else 1)
-        if mode == "two_shot":  # parts of the tiles that we own, and every tile's result
+    def inbox_bytes(self, shots: str, tiles: int, elements: int, protocol: str) -> int:
+        """Bytes of the inboxes that ``one_shot`` or ``two_shot`` needs on each rank, for ``tiles`` of ``elements``."""
+        if shots == "two_shot":  # parts of the tiles that we own, and every tile's result
             whole = self.world_size * math.ceil(tiles / self.world_size) + tiles
         else:
             whole = self.world_size * tiles
-        return SLOTS * whole * block_m * block_n * element
+        return SLOTS * whole * elements * self.result_size * (2 if protocol == "ll" else 1)

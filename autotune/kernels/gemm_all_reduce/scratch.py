@@ -22,11 +22,11 @@ class Scratch:
     returns: torch.Tensor
     """int32 [2, tiles], ``two_shot``: results of a tile that have arrived."""
     inbox: torch.Tensor
-    """Parts of tiles, one after the other: in the element type, or int64 as LL words."""
+    """Parts of tiles, one after the other: in C's type, or as words, see ``wire_type``."""
     inbox_scales: torch.Tensor | None
     """fp32, one for each row of a tile in an inbox of fp8, in the tiles' order; None otherwise."""
     results: torch.Tensor
-    """Sums of tiles, ``two_shot``, 2 * tiles of them: in the element type, or int64 as LL words."""
+    """Sums of tiles, ``two_shot``, 2 * tiles of them: likewise."""
     ready: torch.Tensor | None
     """int32 [world_size]: ranks that have ended their GEMM; None in the modes of the space, like all further ones."""
     partials: torch.Tensor
@@ -37,7 +37,9 @@ class Scratch:
     phase: torch.Tensor | None
     """int32 [1], this rank's alone: see ``end_phase``."""
     parts: torch.Tensor | None
-    """[tiles, block_m, block_n] in C's type, this rank's alone: its parts between the phases."""
+    """[launches, tiles, block_m, block_n] in C's type, this rank's alone: its parts between the phases. In
+    ``own_collective`` a chunk of the library's product for each launch, row by row, in tiles of a single row; what the
+    last of them has beyond it is sent, and not stored."""
 
     def poison(self) -> None:
         """Fill with NaN what a right launch writes before it reads it."""
@@ -45,3 +47,5 @@ class Scratch:
             poison_inbox(inbox)
         if self.inbox_scales is not None:
             poison_inbox(self.inbox_scales)
+        if self.parts is not None:
+            self.parts.fill_(torch.nan)

@@ -69,7 +69,6 @@ class Scratch:
 class GemmAllReduceNormKnobs(GemmAllReduceKnobs):
     """Defaults stand for knobs that a mode lacks; they have no effect there."""
 
-    exchange: str = "one_shot"
     norm_rows: int = 1
     norm_warps: int = 4
     senders: int = 0

@@ -14,6 +14,9 @@ from autotune.kernels.launching.tensors import Allocate
 
 S = TypeVar("S")
 
+BITS = {2: torch.int16, 4: torch.int32}
+"""Integers by bytes."""
+
 NAN_LL_WORD = 0x7FC07FC0
 """An LL word whose data is NaN in every element type and whose flag, zero, no launch waits for."""
 
@@ -34,9 +37,21 @@ def share(heap: SymmetricHeap, allocate: Callable[[Allocate, Allocate], S]) -> S
     return scratch
 
 
+def wire_type(protocol: str, dtype: torch.dtype) -> torch.dtype:
+    """The type of the words that an inbox has for elements of ``dtype``: their own; LL words; sentinel words."""
+    if protocol == "signal":
+        return dtype
+    return torch.int64 if protocol == "ll" else BITS[dtype.itemsize]
+
+
 def poison_inbox(inbox: torch.Tensor) -> None:
-    """Fill an inbox, of elements or of LL words (int64), with NaN."""
-    inbox.fill_(math.nan if inbox.dtype.is_floating_point else NAN_LL_WORD)
+    """Fill an inbox, of elements or of LL words (int64), with NaN. Sentinel words stay as they are: what a right launch
+    leaves behind is empty, and anything else would be taken for data.
+    """
+    if inbox.dtype.is_floating_point:
+        inbox.fill_(math.nan)
+    elif inbox.dtype == torch.int64:
+        inbox.fill_(NAN_LL_WORD)
 
 
 def _zeros(device: torch.device, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:

@@ -1,8 +1,5 @@
-"""Device code of the dispatch: one kernel, one launch. What it is made of lies in ``kernels/moe``.
-
-Programs by their ids: those that send the routing; those that move tokens (``push``: to the peers; ``pull``: from
-them); one per local expert that plans; those that lay rows out by expert, in turns. Each waits only for programs with
-lower ids, of its own rank or of others, and the first do not wait: no wait starves its producer.
+"""Device code of the dispatch: one kernel, one launch. Behind the exchange and the plan (``moe/arrivals.py``) come
+programs that lay rows out by expert, in turns.
 """
 
 from __future__ import annotations
@@ -10,10 +7,9 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from autotune.heap import device as heap
-from autotune.kernels.moe.plan import plan_expert, send_routing
-from autotune.kernels.moe.tokens import fetch_tokens, push_tokens, read_tokens, wait_for_tokens
-from autotune.kernels.primitives.counters import finish, wait_for_all, wait_in_slot, wide_epoch
+from autotune.kernels.moe.arrivals import exchange_and_plan, finish_exchange, wait_for_plan
+from autotune.kernels.moe.tokens import read_tokens, wait_for_tokens
+from autotune.kernels.primitives.counters import wide_epoch
 
 
 @triton.jit
@@ -43,44 +39,25 @@ def lay_out(
 def dispatch_kernel(
     x, ids, gates, rows, offsets, pairs, row_gates, routed, routings, inbox, arrivals, planned, done,
     T, H, K, local, capacity, routing_parts, comm_programs, rank, heap_bases, epoch_counter, status, spin_limit,
-    TYPE: tl.constexpr, WORLD: tl.constexpr, PULL: tl.constexpr, LL: tl.constexpr, STEP: tl.constexpr,
-    TOKENS: tl.constexpr, COLUMNS: tl.constexpr, SPLIT: tl.constexpr, CHOICES: tl.constexpr, ROWS: tl.constexpr,
-    ROW_COLUMNS: tl.constexpr,
+    TYPE: tl.constexpr, WORLD: tl.constexpr, PULL: tl.constexpr, LL: tl.constexpr, ROUTING_LL: tl.constexpr,
+    STEP: tl.constexpr, TOKENS: tl.constexpr, COLUMNS: tl.constexpr, SPLIT: tl.constexpr, CHOICES: tl.constexpr,
+    ROWS: tl.constexpr, ROW_COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """Rows [capacity, H] = tokens x [T, H] of all ranks by this rank's experts, with their plan."""
     pid = tl.program_id(0)
     programs = tl.num_programs(0)
     epoch = wide_epoch(epoch_counter)
-    first_plan = routing_parts + comm_programs
-    first_row = first_plan + local
-    if pid < routing_parts:
-        send_routing(
-            ids, gates, routed, routings, T * K, epoch, pid, routing_parts, rank, heap_bases, WORLD, LL, STEP
+    first_row = routing_parts + comm_programs + local
+    if pid < first_row:
+        exchange_and_plan(
+            pid, x, ids, gates, offsets, pairs, row_gates, routed, routings, inbox, arrivals, planned, done,
+            T, H, K, local, capacity, routing_parts, comm_programs, epoch, rank, heap_bases, status, spin_limit,
+            WORLD, PULL, LL, ROUTING_LL, STEP, TOKENS, COLUMNS, SPLIT, CHOICES,
         )  # fmt: skip
-    elif pid < first_plan:
-        part = pid - routing_parts
-        if PULL:
-            fetch_tokens(
-                x, routed, routings, routing_parts, inbox, arrivals, done, T, H, K, local, epoch, part,
-                comm_programs, rank, heap_bases, status, spin_limit, WORLD, TOKENS, COLUMNS, SPLIT, CHOICES,
-            )  # fmt: skip
-        else:
-            push_tokens(
-                x, ids, inbox, arrivals, T, H, K, local, epoch, part, comm_programs, rank, heap_bases, WORLD, LL,
-                TOKENS, COLUMNS, SPLIT, CHOICES,
-            )  # fmt: skip
-    elif pid < first_row:
-        plan_expert(
-            pid - first_plan, routed, routings, routing_parts, offsets, pairs, row_gates, T * K, local, capacity,
-            epoch, rank, status, spin_limit, WORLD, LL, STEP,
-        )  # fmt: skip
-        heap.signal(planned + (epoch & 1).to(tl.int32), rank, rank, heap_bases)
     else:
-        wait_in_slot(planned + (epoch & 1).to(tl.int32), epoch, local, status, spin_limit)
+        wait_for_plan(planned, local, epoch, status, spin_limit)
         lay_out(
             rows, offsets, pairs, inbox, arrivals, T, H, K, local, epoch, pid - first_row, programs - first_row,
             status, spin_limit, TYPE, WORLD, LL, TOKENS, SPLIT, ROWS, ROW_COLUMNS,
         )  # fmt: skip
-    if finish(epoch_counter, programs):
-        if PULL:
-            wait_for_all(done, ((epoch + 1) * comm_programs).to(tl.int32), status, spin_limit, WORLD)
+    finish_exchange(epoch_counter, programs, epoch, done, comm_programs, status, spin_limit, WORLD, PULL)

@@ -11,7 +11,23 @@ MOST_INBOX_BYTES = 4 << 30
 
 
 @dataclass(frozen=True, kw_only=True)
-class MoeDispatch(ExpertsProblem):
+class DispatchedProblem(ExpertsProblem):
+    """Base of the problems whose tokens go to the ranks of their experts."""
+
+    def inbox_bytes(self, *, ll: bool = False) -> int:
+        """Bytes of the inboxes of tokens on each rank."""
+        return SLOTS * self.world_size * self.tokens * self.hidden * self.element_size * (2 if ll else 1)
+
+    @property
+    def exchange_bytes(self) -> int:
+        """The most that counters and inboxes take on the heap, those of single tokens and of LL words among them."""
+        routed = SLOTS * 2 * self.all_pairs * 8
+        counters = SLOTS * self.world_size * self.tokens * 4
+        return self.inbox_bytes(ll=True) + routed + counters + (64 << 10)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MoeDispatch(DispatchedProblem):
     """rows [capacity, hidden]: the tokens of all ranks' x [tokens, hidden] by this rank's experts, and the plan that
     says which row is whose (docs/kernels/moe.md).
     """
@@ -22,7 +38,3 @@ class MoeDispatch(ExpertsProblem):
     def bytes_read(self) -> int:
         """Lower bound on the bytes that one rank reads and writes: its tokens, and a row per pair, on average."""
         return (self.tokens + self.tokens * self.top_k) * self.hidden * self.element_size
-
-    def inbox_bytes(self, *, ll: bool = False) -> int:
-        """Bytes of the inboxes of tokens on each rank."""
-        return SLOTS * self.world_size * self.tokens * self.hidden * self.element_size * (2 if ll else 1)

@@ -132,7 +132,9 @@ class AllGatherGemmWorkload(GemmWorkload):
         return first_configs(problem, machine)
 
     def rungs(self, problem: AllGatherGemm, config: Config, machine: Machine) -> Mapping[str, Config | str]:
-        """S: no tile begins before every rank has pushed everything. F: each tile loads A from its owner."""
+        """S: no tile begins before every rank has pushed everything. F: each tile loads A from its owner, if there is
+        one column of tiles: each of several would load A over the links again.
+        """
         joins = config["head_start"] if config["push_site"] == "same_launch" else 0
         dataflow = config.replace(push_site="same_launch", head_start=joins)
         separate = dataflow.replace(push_site="same_stream", head_start=0)
@@ -140,10 +142,13 @@ class AllGatherGemmWorkload(GemmWorkload):
         if pull["schedule"] == "flattened":
             pull["schedule"] = "persistent"  # the direct pull has no flattened form
         direct: Config | str = Config({**pull, "mode": "pull"})
+        columns = -(-problem.n_local // config.integer("block_n"))
         if config["split_k"] != 1:
             direct = "the direct pull does not split K, so its tiles would not be these"
-        if problem.gathered:
+        elif problem.gathered:
             direct = "the direct pull gathers no A that it could give back"
+        elif columns > 1:
+            direct = f"each of its {columns} columns of tiles would load A over the links, {columns} times the bytes"
         return {
             "B": separate.replace(phases=TWO_LAUNCHES),
             "S": dataflow.replace(phases=ONE_LAUNCH),

@@ -90,10 +90,13 @@ class GemmAllReduceWorkload(GemmWorkload):
         return first_configs(problem, machine)
 
     def tolerance_of(self, problem: GemmAllReduce, config: Config, machine: Machine) -> Tolerance:
-        """Each part is rounded, and the sum; see ``ring`` for the library's."""
-        library = self.kernels.knobs.of(config).mode == "bsp"
-        roundings = ring(problem.world_size) + 2 * problem.residual if library else 2.0
-        quantised = problem.wire == "fp8" and not library
+        """Each part is rounded, and the sum; ``ring`` for the library's. Its GEMM may round before it adds a bias."""
+        mode = self.kernels.knobs.of(config).mode
+        if mode == "bsp":
+            roundings = ring(problem.world_size) + 2 * problem.residual
+        else:
+            roundings = 2.0 + (mode == "own_collective" and problem.bias)
+        quantised = problem.wire == "fp8" and mode in ("one_shot", "two_shot")
         return rounded_product(problem, roundings, problem.m * problem.n, machine, quantised=quantised)
 
     def operation(

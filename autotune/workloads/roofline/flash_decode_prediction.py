@@ -38,8 +38,8 @@ def flash_decode_latency(problem: FlashDecode, knobs: FlashDecodeKnobs, machine:
     memory = problem.bytes_read * math.sqrt(blocks) / rates.memory / max(busy, 0.05) * waves
     steps = math.ceil(problem.kv_len / splits / block) * math.ceil(programs / slots)
     attention = max(memory, steps * STEP_OVERHEAD)
-    words = 2 if knobs.ll else 1
-    exchange = problem.bytes_moved * words / rates.links + rates.signal / words
+    trips = 2 if knobs.protocol == "signal" else 1
+    exchange = problem.bytes_moved * (2 if knobs.protocol == "ll" else 1) / rates.links + rates.signal * trips / 2
     launched = KERNELS.get(knobs.mode, 1) + (knobs.reducer == "kernel")
     gap = rates.launch / 2 if knobs.launch == "graph" else rates.launch
     return attention + exchange + REDUCTION * splits + launched * gap

@@ -76,7 +76,7 @@ def words_after_release(url: str) -> dict[str, float]:
     with autotune.Context(HEAP, url=url) as context:
         problem = problems(context.heap.device)[2]
         default = workload("flash_decode").default_config(problem, context.machine)
-        for protocol in ("signal", "ll"):
+        for protocol in ("signal", "ll", "sentinel"):
             for seed in range(3):
                 here = dataclasses.replace(problem, batch=2 - seed % 2, result=("replicated", "heads")[seed % 2])
                 operands, reference = drawn(here, seed, context.heap.device)

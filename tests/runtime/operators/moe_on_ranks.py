@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import torch
-from calls import HEAP, configs, said
+from calls import HEAP, WORST, configs, error, said
 
 import autotune
 from autotune.kernels.moe.routing import Kind, drawn_routing, planned
@@ -38,10 +39,34 @@ class Tokens:
         operands = self.every[self.rank], routing.ids[self.rank].clone(), routing.gates[self.rank].clone()
         return operands, [rows, plan.offsets, plan.pairs[:end], plan.gates[:end]]
 
+    def same(self, found: Any, expected: list[torch.Tensor]) -> bool:
+        """Whether all that exists is the same to the bit."""
+        return all(torch.equal(each[: one.shape[0]], one) for each, one in zip(found, expected, strict=True))
 
-def same(found: Any, expected: list[torch.Tensor]) -> bool:
-    """Whether all that exists is the same to the bit."""
-    return all(torch.equal(each[: one.shape[0]], one) for each, one in zip(found, expected, strict=True))
+
+class Multiplied(Tokens):
+    """The same with a grouped GEMM behind it."""
+
+    def __init__(self, context: autotune.Context) -> None:
+        super().__init__(context)
+        sizes = {name: getattr(self.problem, name) for name in ("tokens", "hidden", "experts", "top_k", "world_size")}
+        self.problem: Any = autotune.MoeDispatchGemm(width=self.problem.hidden // 2, **sizes)
+        shape = self.problem.local_experts, self.problem.columns, self.problem.hidden
+        b = torch.randn(shape, generator=torch.Generator().manual_seed(6 + self.rank)) * self.problem.hidden**-0.5
+        self.b = b.bfloat16().to(self.device).transpose(1, 2)
+
+    def drawn(self, seed: int, kind: Kind = "plain") -> tuple[tuple[torch.Tensor, ...], list[torch.Tensor]]:
+        operands, (rows, offsets, *others) = super().drawn(seed, kind)
+        bounds = offsets.tolist()
+        parts = [rows[begin:end].float() @ self.b[e].float() for e, (begin, end) in enumerate(pairwise(bounds))]
+        gate, up = torch.cat(parts).chunk(2, dim=1)
+        return (*operands, self.b), [torch.nn.functional.silu(gate) * up, offsets, *others]
+
+    def same(self, found: Any, expected: list[torch.Tensor]) -> bool:
+        """The plan to the bit, rows as near as they are rounded."""
+        rows = expected[0]
+        near = not len(rows) or error(found[0][: len(rows)], rows) < WORST
+        return near and super().same(found[1:], expected[1:])
 
 
 def calls(url: str) -> dict[str, Any]:
@@ -50,6 +75,7 @@ def calls(url: str) -> dict[str, Any]:
         tokens = Tokens(context)
         return {
             "eager": eager(context, tokens), "compiled": compiled(context, tokens), "modes": modes(context, tokens),
+            "gemm modes": modes(context, Multiplied(context)),
             "registered": registered(context, tokens), "refused": refused(context, tokens),
         }  # fmt: skip
 
@@ -59,10 +85,10 @@ def eager(context: autotune.Context, tokens: Tokens) -> bool:
     for seed, kind in enumerate(KINDS):
         operands, expected = tokens.drawn(seed, kind)
         found = autotune.moe_dispatch(context, *operands, experts=tokens.problem.experts)
-        right.append(same(found, expected))
+        right.append(tokens.same(found, expected))
         outs = tuple(torch.empty_like(each) for each in found)
         again = autotune.moe_dispatch(context, *operands, experts=tokens.problem.experts, out=outs)
-        right.append(all(a is b for a, b in zip(again, outs, strict=True)) and same(outs, expected))
+        right.append(all(a is b for a, b in zip(again, outs, strict=True)) and tokens.same(outs, expected))
     return all(right)
 
 
@@ -75,7 +101,7 @@ def compiled(context: autotune.Context, tokens: Tokens) -> bool:
     right = []
     for seed in (20, 21):
         operands, (rows, *plan) = tokens.drawn(seed)
-        right.append(same(function(*operands), [rows * 2, *plan]))
+        right.append(tokens.same(function(*operands), [rows * 2, *plan]))
     return all(right)
 
 
@@ -83,8 +109,10 @@ def each_mode(context: autotune.Context, tokens: Tokens) -> Iterator[tuple[str, 
     """A mode, and the operator by a config of it."""
     for config in configs(tokens.problem, context.machine):
 
-        def call(*operands: torch.Tensor, chosen: autotune.Config = config) -> autotune.runtime.operators.Dispatched:
-            return autotune.moe_dispatch(context, *operands, experts=tokens.problem.experts, config=chosen)
+        def call(*operands: torch.Tensor, chosen: autotune.Config = config) -> Any:
+            operator = getattr(autotune, tokens.problem.workload)
+            found: Any = operator(context, *operands, experts=tokens.problem.experts, config=chosen)
+            return found
 
         yield str(config["mode"]), call
 
@@ -92,7 +120,7 @@ def each_mode(context: autotune.Context, tokens: Tokens) -> Iterator[tuple[str, 
 def modes(context: autotune.Context, tokens: Tokens) -> dict[str, bool]:
     found = {}
     for mode, call in each_mode(context, tokens):
-        right = [same(call(*operands), expected) for operands, expected in map(tokens.drawn, range(3), KINDS)]
+        right = [tokens.same(call(*operands), expected) for operands, expected in map(tokens.drawn, range(3), KINDS)]
         found[mode] = all(right)
     return found
 
@@ -124,11 +152,11 @@ def refused(context: autotune.Context, tokens: Tokens) -> dict[str, str]:
 def replays(url: str) -> dict[str, int]:
     """By mode: how many replays of one captured call, each with other routing, were right."""
     with autotune.Context(HEAP, url=url) as context:
-        tokens = Tokens(context)
         found = {}
-        for mode, call in each_mode(context, tokens):
-            if mode != "bsp":
-                found[mode] = _replayed(tokens, call)
+        for tokens in (Tokens(context), Multiplied(context)):
+            for mode, call in each_mode(context, tokens):
+                if mode != "bsp":
+                    found[f"{tokens.problem.workload} {mode}"] = _replayed(tokens, call)
         return found
 
 
@@ -148,5 +176,5 @@ def _replayed(tokens: Tokens, call: Any) -> int:
         for place, value in zip(operands, given, strict=True):
             place.copy_(value)
         graph.replay()
-        right += same(found, expected)
+        right += tokens.same(found, expected)
     return right

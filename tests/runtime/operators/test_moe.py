@@ -1,4 +1,4 @@
-"""``moe_dispatch``: eager, compiled, in every mode, whatever the routing is, and what it refuses."""
+"""``moe_dispatch`` and ``moe_dispatch_gemm``: in every mode, whatever the routing is, and what they refuse."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ REFUSED = {
 def test_a_dispatch_is_right_however_it_is_called(tmp_path: Path, gpu: str) -> None:
     for found in run_ranks(ON_RANKS, "calls", 2, tmp_path, gpu=gpu, argument=url(tmp_path)):
         assert found["eager"] and found["compiled"] and all(found["modes"].values()), found
-        assert found["modes"].keys() - {"bsp"} == {"push", "pull"}
+        assert all(found["gemm modes"].values()), found
+        assert found["modes"].keys() - {"bsp"} == found["gemm modes"].keys() - {"bsp"} == {"push", "pull"}
         assert found["registered"] == ["SUCCESS"]
         for name, said in found["refused"].items():
             assert re.match(f"InvalidProblem: .*{REFUSED[name]}", said), (name, said)
@@ -39,4 +40,5 @@ def test_a_dispatch_is_right_however_it_is_called(tmp_path: Path, gpu: str) -> N
 def test_one_captured_call_is_right_for_a_thousand_routings(tmp_path: Path) -> None:
     """Nothing of a call depends on a number that the host has read."""
     for found in run_ranks(ON_RANKS, "replays", 2, tmp_path, gpu=True, argument=url(tmp_path)):
-        assert found == {"push": 1000, "pull": 1000}
+        names = {f"{name} {mode}" for name in ("moe_dispatch", "moe_dispatch_gemm") for mode in ("push", "pull")}
+        assert found == dict.fromkeys(names, 1000)

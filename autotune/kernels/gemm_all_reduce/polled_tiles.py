@@ -1,4 +1,4 @@
-"""Tiles by the LL protocol (``primitives/ll.py``): two elements of 16 bits, or one of 32, in each word."""
+"""Tiles that the reader polls: LL words, of two elements of 16 bits or one of 32; or sentinel words, elements alone."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import triton.language as tl
 from autotune.heap import device as heap
 from autotune.kernels.primitives.exchange import inside_tile
 from autotune.kernels.primitives.ll import ll_data, ll_sum, ll_wait, ll_words
+from autotune.kernels.primitives.sentinel import sentinel_take
 
 
 @triton.jit
@@ -26,6 +27,15 @@ def ll_send_tile(
 
 
 @triton.jit
+def _parts(inbox, index, apart, rows, SOURCES: tl.constexpr, BLOCK_M: tl.constexpr, WIDTH: tl.constexpr):
+    """Where the words of all parts of a tile lie, WIDTH in a row, [sources, BLOCK_M, WIDTH], and which exist."""
+    sources = tl.arange(0, triton.next_power_of_2(SOURCES))[:, None, None]
+    exists = (sources < SOURCES) & (tl.arange(0, BLOCK_M) < rows)[None, :, None]
+    tiles = (index + sources * apart).to(tl.int64)
+    return inbox + tiles * (BLOCK_M * WIDTH) + inside_tile(BLOCK_M, WIDTH)[None, :, :], exists
+
+
+@triton.jit
 def ll_sum_tiles(
     inbox, index, apart, flag, status, spin_limit, rows, TYPE: tl.constexpr,
     SOURCES: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
@@ -35,9 +45,17 @@ def ll_sum_tiles(
     Part number s is tile ``index`` + s * ``apart`` of our inbox. All parts are polled at once. TYPE is C's.
     """
     WIDTH: tl.constexpr = BLOCK_N // 2 if TYPE.primitive_bitwidth == 16 else BLOCK_N
-    sources = tl.arange(0, triton.next_power_of_2(SOURCES))[:, None, None]
-    exists = (sources < SOURCES) & (tl.arange(0, BLOCK_M) < rows)[None, :, None]
-    tiles = (index + sources * apart).to(tl.int64)
-    pointers = inbox + tiles * (BLOCK_M * WIDTH) + inside_tile(BLOCK_M, WIDTH)[None, :, :]
+    pointers, exists = _parts(inbox, index, apart, rows, SOURCES, BLOCK_M, WIDTH)
     words = ll_wait(pointers, flag, exists, status, spin_limit)
     return ll_sum(words, TYPE, BLOCK_M, BLOCK_N)
+
+
+@triton.jit
+def sentinel_sum_tiles(
+    inbox, index, apart, status, spin_limit, rows, TYPE: tl.constexpr, SOURCES: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """The same of tiles whose elements are words themselves. They are empty afterwards."""
+    pointers, exists = _parts(inbox, index, apart, rows, SOURCES, BLOCK_M, BLOCK_N)
+    words = sentinel_take(pointers, tl.broadcast_to(exists, pointers.shape), status, spin_limit)
+    return tl.sum(words.to(TYPE, bitcast=True).to(tl.float32), axis=0)

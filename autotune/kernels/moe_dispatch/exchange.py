@@ -1,0 +1,117 @@
+"""The host's side of a dispatch's exchange, for all kernels that begin with it (``moe/arrivals.py``)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+from autotune.kernels.launching.contract import Call
+from autotune.kernels.launching.scratch import poison_inbox
+from autotune.kernels.launching.tensors import OPERAND_DTYPES, Allocate
+from autotune.kernels.moe.problem import SLOTS
+from autotune.kernels.moe_dispatch.problem import DispatchedProblem
+
+LONGEST_STEP = 2048
+"""Pairs of the routing that a program sends, or plans, at once."""
+MOST_ROUTING_PARTS = 8
+"""Programs that send the routing."""
+
+
+class ExchangeKnobs(Protocol):
+    """Knobs of the exchange."""
+
+    @property
+    def mode(self) -> str: ...
+    @property
+    def ll(self) -> bool:
+        """True if tokens travel by the LL protocol."""
+
+    @property
+    def routing_ll(self) -> bool:
+        """True if the routing does."""
+
+    @property
+    def comm_programs(self) -> int: ...
+    @property
+    def transfer_tokens(self) -> int: ...
+    @property
+    def split(self) -> int: ...
+    @property
+    def copy_kib(self) -> int: ...
+
+
+@dataclass(frozen=True)
+class Scratch:
+    """One config's memory between launches, zero at the start, on the heap."""
+
+    epoch_counter: torch.Tensor
+    """int64 [1]: see ``primitives/counters.py``."""
+    status: torch.Tensor
+    """int32 [1]: 1 once a wait timed out."""
+    planned: torch.Tensor
+    """int32 [2]: experts whose rows are listed, over all launches that used the slot."""
+    done: torch.Tensor
+    """int32 [world_size], ``pull``: programs of each rank that have read all that they will."""
+    routings: torch.Tensor
+    """int32 [2, world_size]: parts of each rank's routing that have arrived."""
+    arrivals: torch.Tensor
+    """int32 [2, world_size, blocks]: parts of each rank's blocks of tokens that have arrived."""
+    routed: torch.Tensor
+    """int32 or, as LL words, int64 [2, world_size, 2, tokens * top_k]: ids and gates."""
+    inbox: torch.Tensor
+    """[2, world_size, tokens, hidden] in the element type, or int64 as LL words."""
+
+    def poison(self) -> None:
+        """Fill with what a right launch writes before it reads it."""
+        self.routed.fill_(-1 if self.routed.dtype is torch.int32 else 0)
+        poison_inbox(self.inbox)
+
+
+def exchange_scratch(problem: DispatchedProblem, knobs: ExchangeKnobs, shared: Allocate) -> Scratch:
+    """Counters and inboxes."""
+    ints, world, pairs = torch.int32, problem.world_size, problem.tokens * problem.top_k
+    per_word = 4 // problem.element_size if knobs.ll else 1
+    return Scratch(
+        epoch_counter=shared((1,), torch.int64),
+        status=shared((1,), ints),
+        planned=shared((SLOTS,), ints),
+        done=shared((world,), ints),
+        routings=shared((SLOTS, world), ints),
+        arrivals=shared((SLOTS, world, math.ceil(problem.tokens / knobs.transfer_tokens)), ints),
+        routed=shared((SLOTS, world, 2, pairs), torch.int64 if knobs.routing_ll else ints),
+        inbox=shared(
+            (SLOTS, world, problem.tokens, problem.hidden // per_word),
+            torch.int64 if knobs.ll else OPERAND_DTYPES[problem.dtype],
+        ),
+    )
+
+
+def exchange_arguments(call: Call[Any, Any, Any, Scratch]) -> tuple[int, dict[str, Any]]:
+    """The number of programs that exchange and plan, and their arguments but for the operands and the plan."""
+    problem: DispatchedProblem = call.problem
+    knobs: ExchangeKnobs = call.knobs
+    pairs = problem.tokens * problem.top_k
+    step = min(LONGEST_STEP, power(problem.all_pairs))
+    parts = min(MOST_ROUTING_PARTS, math.ceil(pairs / step))
+    arguments = {
+        **vars(call.scratch), "T": problem.tokens, "H": problem.hidden, "K": problem.top_k,
+        "local": problem.local_experts, "capacity": problem.capacity, "routing_parts": parts,
+        "comm_programs": knobs.comm_programs, "rank": call.rank, "heap_bases": call.bases,
+        "spin_limit": call.spin_limit, "WORLD": problem.world_size, "PULL": knobs.mode == "pull", "LL": knobs.ll,
+        "ROUTING_LL": knobs.routing_ll, "STEP": step, "TOKENS": knobs.transfer_tokens, "SPLIT": knobs.split,
+        "COLUMNS": step_columns(problem, knobs.copy_kib, knobs.transfer_tokens), "CHOICES": power(problem.top_k),
+    }  # fmt: skip
+    return parts + knobs.comm_programs + problem.local_experts, arguments
+
+
+def step_columns(problem: DispatchedProblem, copy_kib: int, rows: int) -> int:
+    """Columns of a step of that many KiB over that many rows."""
+    return min(copy_kib * 1024 // problem.element_size // rows, power(problem.hidden))
+
+
+def power(number: int) -> int:
+    """The power of two from ``number`` on."""
+    return 1 << (number - 1).bit_length()

@@ -1,0 +1,1 @@
+"""Mixture-of-experts dispatch with the first grouped GEMM."""

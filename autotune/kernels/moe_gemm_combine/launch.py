@@ -1,0 +1,153 @@
+"""Launching grouped GEMM + combine: the scratch of each mode, its launch, and the library's ways.
+
+Modes: ``bsp`` calls the library, ``push``, ``pull`` and ``one_shot`` one kernel of ours.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from autotune.kernels.launching.contract import Call, Kernels
+from autotune.kernels.launching.graphs import graphed
+from autotune.kernels.launching.plan import Launch
+from autotune.kernels.launching.tensors import OPERAND_DTYPES, TORCH_DTYPES, Allocate, Run
+from autotune.kernels.moe.grouped_launch import GroupedKnobs, GroupedOperands
+from autotune.kernels.moe.library import grouped_product
+from autotune.kernels.moe.routing import Plan
+from autotune.kernels.moe_combine import library
+from autotune.kernels.moe_combine.launch import ADDING_PER_UNIT, SumKnobs, scratch_bytes
+from autotune.kernels.moe_combine.scratch import Scratch, scratch_of
+from autotune.kernels.moe_gemm_combine.device import gemm_combine_kernel
+from autotune.kernels.moe_gemm_combine.problem import MoeGemmCombine
+from autotune.machine import Machine
+
+MOST_GROUPS = 8
+
+UNUSED = ("gather", "scale_a", "scale_b", "N", "PER", "HALVES", "PROMOTE", "SCALES", "EPILOGUE")
+"""Arguments of a grouped GEMM that this one does not have."""
+
+
+@dataclass(frozen=True)
+class Tensors:
+    """One rank's operands and result, all contiguous, but for B."""
+
+    a: torch.Tensor
+    """[capacity, width], by expert; with offsets, pairs and row_gates as ``moe.routing.Plan`` has them."""
+    b: torch.Tensor
+    """[local experts, width, hidden], contiguous, or each expert's is the transpose of a contiguous matrix."""
+    offsets: torch.Tensor
+    """int32 [local experts + 1]."""
+    pairs: torch.Tensor
+    """int32 [capacity]."""
+    row_gates: torch.Tensor
+    """fp32 [capacity]."""
+    ids: torch.Tensor
+    """int32 [tokens, top_k], of this rank's tokens."""
+    out: torch.Tensor
+    """[tokens, hidden]."""
+
+
+@dataclass(frozen=True)
+class GemmScratch(Scratch):
+    """One config's memory between launches, zero at the start; what a combine has, and of the GEMM:"""
+
+    ready: torch.Tensor
+    """int32 [groups], on the heap: groups of columns whose products are there, by launch."""
+    tickets: torch.Tensor
+    """int32 [groups], this rank's alone: finished tiles of a group, zero between launches."""
+    y: torch.Tensor
+    """[capacity, hidden], this rank's alone: products; empty in ``one_shot``."""
+
+    def poison(self) -> None:
+        """Products, too."""
+        super().poison()
+        self.y.fill_(math.nan)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GemmCombineKnobs(SumKnobs, GroupedKnobs):
+    """Defaults stand for knobs that a mode lacks; they have no effect there."""
+
+    column_groups: int = 1
+
+    def gemm_programs(self, problem: MoeGemmCombine, machine: Machine) -> int:
+        """Programs of the GEMM; where sums of the first columns travel beside it, it leaves room to who sends."""
+        units = machine.compute_units * self.programs_per_unit - (self.column_groups > 1) * self.comm_programs
+        tiles = self.most_tiles(problem.capacity, problem.local_experts, problem.hidden)
+        return max(1, min(tiles, units))
+
+
+GemmCombineCall = Call[MoeGemmCombine, GemmCombineKnobs, Tensors, GemmScratch]
+
+
+class MoeGemmCombineKernels(Kernels[MoeGemmCombine, GemmCombineKnobs, Tensors, GemmScratch]):
+    knobs = GemmCombineKnobs
+    tensors_type = Tensors
+
+    def tensors(self, problem: MoeGemmCombine, shared: Allocate, own: Allocate) -> Tensors:
+        ints, dtype = torch.int32, OPERAND_DTYPES[problem.dtype]
+        local, depth, columns = problem.local_experts, problem.width, problem.hidden
+        transposed = problem.b_order == "nk"
+        b = own((local, columns, depth) if transposed else (local, depth, columns), dtype)
+        return Tensors(
+            a=own((problem.capacity, depth), dtype),
+            b=b.transpose(1, 2) if transposed else b,
+            offsets=own((local + 1,), ints),
+            pairs=own((problem.capacity,), ints),
+            row_gates=own((problem.capacity,), torch.float32),
+            ids=own((problem.tokens, problem.top_k), ints),
+            out=own((problem.tokens, columns), TORCH_DTYPES[problem.dtype]),
+        )
+
+    def scratch(
+        self, problem: MoeGemmCombine, knobs: GemmCombineKnobs, machine: Machine, shared: Allocate, own: Allocate
+    ) -> GemmScratch | None:
+        """Counters, the inbox, the places of rows and the products; None for ``bsp``."""
+        if knobs.mode == "bsp":
+            return None
+        groups, rows = knobs.column_groups, 0 if knobs.mode == "one_shot" else problem.capacity
+        combine = scratch_of(problem, knobs.mode, knobs.units(problem), shared, own, ll=knobs.ll, groups=groups)
+        return GemmScratch(
+            **vars(combine),
+            ready=shared((groups,), torch.int32),
+            tickets=own((groups,), torch.int32),
+            y=own((rows, problem.hidden), OPERAND_DTYPES[problem.dtype]),
+        )
+
+    def scratch_bytes(self, problem: MoeGemmCombine) -> int:
+        return scratch_bytes(problem, MOST_GROUPS)
+
+    def plan(self, call: GemmCombineCall) -> list[Launch]:
+        problem, knobs, tensors, scratch = call.problem, call.knobs, call.tensors, call.scratch
+        operands = GroupedOperands(tensors.a, tensors.b, tensors.offsets, problem.capacity)
+        gemm = knobs.grouped(operands, problem.dtype)
+        gemm["depth"] = gemm.pop("K")
+        placing, gemm_programs = knobs.placing(problem), knobs.gemm_programs(problem, call.machine)
+        sending = 0 if knobs.mode == "one_shot" else knobs.comm_programs
+        adding = min(ADDING_PER_UNIT * call.machine.compute_units, knobs.units(problem))
+        arguments: dict[str, Any] = {
+            **vars(tensors), **vars(scratch), **{name: each for name, each in gemm.items() if name not in UNUSED},
+            **knobs.summing(problem), "placing": placing, "gemm_programs": gemm_programs, "sending": sending,
+            "GROUPS": knobs.column_groups, "rank": call.rank, "heap_bases": call.bases, "spin_limit": call.spin_limit,
+            "LL": knobs.ll,
+        }  # fmt: skip
+        programs = placing + gemm_programs + sending + adding
+        return [Launch(gemm_combine_kernel, programs, arguments, knobs.options)]
+
+    def library(self, call: Call[MoeGemmCombine, GemmCombineKnobs, Tensors, None]) -> Run:
+        """The library's grouped GEMM, then sums by token where the rows are, and a collective."""
+        problem, tensors = call.problem, call.tensors
+        plan = Plan(tensors.offsets, tensors.pairs, tensors.row_gates)
+
+        def run() -> None:
+            rows = grouped_product(tensors.a, tensors.b, tensors.offsets)
+            library.combine(problem, rows, plan, tensors.ids, tensors.out, call.knobs.exchange, call.rank, call.group)
+
+        return graphed(run) if call.knobs.launch == "graph" else run
+
+
+KERNELS = MoeGemmCombineKernels()

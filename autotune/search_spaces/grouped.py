@@ -1,0 +1,62 @@
+"""A grouped GEMM's part of a joint space.
+
+A problem's ``gemm`` has the rows of one expert at most, columns and depth; ``rows_per_expert`` is how many an expert
+has on average.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from autotune.config import Value
+from autotune.machine import Machine
+from autotune.search_spaces.dimension import Dimension, flags, numbers
+from autotune.search_spaces.gemm import gemm_constraints, gemm_dimensions, round_up
+from autotune.search_spaces.space import Constraint, Setting
+
+
+def grouped_dimensions(modes: tuple[str, ...]) -> tuple[Dimension, ...]:
+    """Tile, pipeline and operands, for the modes whose grouped GEMM is ours."""
+    return (
+        *gemm_dimensions(modes),
+        flags("swap_ab", modes=modes, help="compute each tile's transpose: for experts with few rows"),
+        numbers("programs_per_unit", 1, 2, 4, modes=modes, help="GEMM programs per compute unit, which walk the tiles"),
+    )
+
+
+def grouped_constraints() -> tuple[Constraint, ...]:
+    """Constraints of these dimensions."""
+    return (
+        *gemm_constraints(),
+        Constraint("TMA of both halves", ("loads",), halves_by_tma,
+                   "gate and up in halves arrive as one tile only if B is stored transposed, b_order=nk"),
+    )  # fmt: skip
+
+
+def halves_by_tma(s: Setting, loads: str) -> bool:
+    """True unless a tile's halves of B would be two tiles of TMA."""
+    return loads != "tma" or not s.problem.halves or s.problem.b_order == "nk"
+
+
+def grouped_tile(problem: Any, machine: Machine) -> dict[str, Value]:
+    """Tile and pipeline that one would write down without measuring: few rows read B as fast as they can, many compute.
+
+    The caller makes it smaller where it does not fit (fp32).
+    """
+    rows, (_, columns, depth) = problem.rows_per_expert, problem.gemm
+    few, cuda = rows <= 32, machine.kind == "cuda"
+    if machine.is_interpreter:
+        tile = {"block_m": 16, "block_n": 32, "block_k": 32, "group_m": 1, "num_warps": 4, "num_stages": 2}
+    elif few:
+        tile = {"block_m": max(16, round_up(rows)), "block_n": 128, "block_k": 128, "group_m": 1, "num_warps": 4}
+        tile["num_stages"] = 4 if cuda else 2
+    else:
+        tile = {"block_m": 64 if rows <= 96 else 128, "block_n": 128, "block_k": 64, "group_m": 8, "num_warps": 8}
+        tile["num_stages"] = 4 if cuda else 2
+        if rows >= 512 and cuda:
+            tile["block_n"] = 256
+    tile["block_m"] = min(tile["block_m"], max(16, round_up(problem.gemm[0])))
+    tile["block_n"] = min(tile["block_n"], max(32, round_up(columns)))
+    tile["block_k"] = min(tile["block_k"], max(32, round_up(depth)))
+    programs = 1 if machine.is_interpreter or not few else 2
+    return {**tile, "swap_ab": few and cuda, "programs_per_unit": programs}

@@ -1,0 +1,114 @@
+"""The joint space of grouped GEMM + combine, and the config that a sensible engineer would use untuned."""
+
+from __future__ import annotations
+
+import math
+
+from autotune.config import Config, Value
+from autotune.kernels.moe_gemm_combine.problem import MoeGemmCombine
+from autotune.machine import Machine
+from autotune.search_spaces import Constraint, Setting, Space, choices, numbers
+from autotune.search_spaces.gemm import tma_aligned
+from autotune.search_spaces.gemm_all_reduce import protocol_dimension
+from autotune.search_spaces.grouped import grouped_constraints, grouped_dimensions, grouped_tile
+from autotune.search_spaces.moe_combine import (
+    FEW_TOKENS,
+    OWN,
+    SUMMING,
+    library_dimensions,
+    ll_constraints,
+    sum_constraints,
+    sum_dimensions,
+)
+
+
+def _groups_have_tiles(s: Setting, column_groups: int, block_n: int) -> bool:
+    tiles = -(-int(s.problem.hidden) // block_n)
+    return (column_groups - 1) * -(-tiles // column_groups) < tiles
+
+
+def _counts_stay_on_the_device(s: Setting, launch: str) -> bool:
+    return launch == "eager" or (s.machine.kind == "cuda" and s.problem.dtype == "bf16")
+
+
+def _leaves_room(s: Setting, comm_programs: int, column_groups: int) -> bool:
+    return column_groups == 1 or comm_programs <= max(1, s.machine.compute_units // 2)
+
+
+def _senders_have_work(s: Setting, comm_programs: int, transfer_tokens: int, split: int) -> bool:
+    units: int = math.ceil(s.problem.tokens / transfer_tokens) * split * s.problem.world_size
+    return comm_programs <= units
+
+
+def _ll_words_are_whole(s: Setting, protocol: str, block_m: int, block_n: int, num_warps: int) -> bool:
+    return protocol == "signal" or block_m * block_n <= 64 * 32 * num_warps
+
+
+SPACE = Space(
+    choices("mode", "bsp", *OWN, help="communication strategy"),
+    *library_dimensions(),
+    protocol_dimension(("one_shot",)),
+    numbers("comm_programs", 1, 2, 4, 8, 16, 32, 64, 128, modes=SUMMING, help="programs that send sums"),
+    numbers("column_groups", 1, 2, 4, 8, modes=SUMMING,
+            help="groups of columns: sums of one travel while the next is computed"),
+    *sum_dimensions(OWN),
+    *grouped_dimensions(OWN),
+    constraints=(
+        *sum_constraints(),
+        *ll_constraints(),
+        *grouped_constraints(),
+        Constraint("graph of the library's GEMM", ("launch",), _counts_stay_on_the_device,
+                   "the library multiplies groups without a word to the host in bf16 on NVIDIA GPUs alone"),
+        Constraint("tiles of a group", ("column_groups", "block_n"), _groups_have_tiles,
+                   "every group of columns needs a column of tiles"),
+        Constraint("room for the GEMM", ("comm_programs", "column_groups"), _leaves_room,
+                   "programs that send would leave less than half of the device to the GEMM"),
+        Constraint("sums to send", ("comm_programs", "transfer_tokens", "split"), _senders_have_work,
+                   "there are fewer parts of blocks than programs to send them"),
+        Constraint("LL words of a tile", ("protocol", "block_m", "block_n", "num_warps"), _ll_words_are_whole,
+                   "a tile's LL words need more than 64 registers per thread"),
+    ),
+)  # fmt: skip
+
+
+def untuned(mode: str, problem: MoeGemmCombine, machine: Machine) -> Config | None:
+    """The config that one would write down for a mode of ``OWN`` without measuring; None if no tile fits."""
+    few = problem.tokens <= FEW_TOKENS
+    aligned = tma_aligned(Setting(problem, machine), "tma")
+    tma = machine.has_tma and not machine.is_interpreter and aligned
+    words: dict[str, Value] = {"protocol": "ll" if machine.kind == "cuda" else "signal"}
+    tile = {**grouped_tile(problem, machine), "loads": "tma" if tma else "pointer"}
+    for programs, groups in ((16, 4), (8, 4), (4, 2), (2, 1), (1, 1)):
+        if mode in SUMMING:
+            words = {"peer_order": "rotate", "comm_programs": programs, "column_groups": 1 if few else groups}
+        for narrower in (1, 2, 4):
+            for transfer, kib in ((1, 2), (1, 1)) if few else ((4, 8), (1, 4), (1, 1)):
+                found = Config(
+                    {"mode": mode, **words, "transfer_tokens": transfer, "split": 1, "copy_kib": kib, **tile}
+                )
+                found = found.replace(block_n=max(32, found.integer("block_n") // narrower))
+                if SPACE.violation(found, problem, machine) is None:
+                    return found
+    return None
+
+
+def default_config(problem: MoeGemmCombine, machine: Machine) -> Config:
+    """Rows as they are for few tokens, sums for many; the library's way where no tile or no inbox fits."""
+    order = ("one_shot", "push") if problem.tokens <= FEW_TOKENS else ("push", "one_shot")
+    found = (untuned(mode, problem, machine) for mode in order)
+    library = Config({"mode": "bsp", "launch": "eager", "exchange": "reduce_scatter"})
+    return next((config for config in found if config), library)
+
+
+def first_configs(problem: MoeGemmCombine, machine: Machine) -> list[Config]:
+    """The default, then each mode as one would write it down, as it is and with its words and sizes changed."""
+    found = [default_config(problem, machine)]
+    for base in filter(None, (untuned(mode, problem, machine) for mode in OWN)):
+        found += [base, base.replace(split=2), base.replace(swap_ab=not base["swap_ab"]), base.replace(loads="pointer")]
+        found += [base.replace(block_m=16), base.replace(block_m=64), base.replace(programs_per_unit=2)]
+        if "protocol" in base:
+            found += [base.replace(protocol="ll"), base.replace(protocol="signal")]
+        else:
+            found += [base.replace(column_groups=1, comm_programs=64), base.replace(column_groups=8)]
+            found.append(base.replace(peer_order="interleaved"))
+    return [config for config in dict.fromkeys(found) if SPACE.violation(config, problem, machine) is None]

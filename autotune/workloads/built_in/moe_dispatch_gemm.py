@@ -1,0 +1,147 @@
+"""Dispatch of tokens to the ranks of their experts with the first grouped GEMM, as a workload."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from autotune.config import Config
+from autotune.errors import InvalidProblem
+from autotune.heap.arena import SymmetricHeap
+from autotune.kernels.launching.tensors import TORCH_DTYPES, element_type
+from autotune.kernels.moe.routing import Plan
+from autotune.kernels.moe_dispatch_gemm.launch import KERNELS, Tensors, multiply
+from autotune.kernels.moe_dispatch_gemm.problem import MoeDispatchGemm
+from autotune.machine import Machine
+from autotune.search_spaces.moe_dispatch_gemm import SPACE, default_config, first_configs
+from autotune.workloads.comparison import distance, drawn, rounded_gated, rounded_product
+from autotune.workloads.experts import LIBRARY_WAYS, DispatchedOperation, check_routing
+from autotune.workloads.gemm import OF_A_LIBRARY
+from autotune.workloads.interface import Run
+from autotune.workloads.launched import LaunchedWorkload, Operands, eager_and_graph
+from autotune.workloads.tolerance import Error, Tolerance
+
+
+class MoeDispatchGemmOperation(DispatchedOperation[MoeDispatchGemm, Tensors]):
+    """The tensors of one rank, and the config prepared last."""
+
+    def __init__(self, problem: MoeDispatchGemm, heap: SymmetricHeap, machine: Machine, spin_limit: int) -> None:
+        """Inputs are undefined until ``refresh``."""
+        super().__init__(KERNELS, problem, heap, machine, spin_limit)
+
+    def draw_weights(self, seed: int) -> None:
+        """B differs from expert to expert; scaled so that gate and up are of about 1, whatever the depth."""
+        b = self._tensors.b
+        b.copy_(drawn(tuple(b.shape), b.dtype, self._heap.device, seed * 1000 + 700 + self._heap.rank))
+        if self._problem.gated:
+            b.mul_(self._problem.hidden**-0.5)
+
+    def error_of_rows(self, rows: torch.Tensor, tokens: torch.Tensor, plan: Plan) -> Error:
+        """Against the products in fp32, or fp64 for fp32."""
+        wide = torch.float64 if self._problem.dtype == "fp32" else torch.float32
+        bounds = plan.offsets.tolist()
+        parts = [
+            tokens[begin:end].to(wide) @ self._tensors.b[expert].to(wide)
+            for expert, (begin, end) in enumerate(zip(bounds, bounds[1:], strict=False))
+        ]
+        return distance(rows, self._after(torch.cat(parts)))
+
+    def _after(self, product: torch.Tensor) -> torch.Tensor:
+        """What the epilogue makes of a product."""
+        problem = self._problem
+        if not problem.gated:
+            return product
+        gate, up = product.chunk(2, dim=1) if problem.halves else (product[:, 0::2], product[:, 1::2])
+        return torch.nn.functional.silu(gate) * up
+
+    def parts(self) -> dict[str, Run]:
+        """An even all-to-all, and the library's grouped GEMM of as many rows for each expert."""
+        problem, b = self._problem, self._tensors.b
+        count = problem.tokens * problem.top_k
+        ends = [expert * count // problem.local_experts for expert in range(problem.local_experts + 1)]
+        offsets = torch.tensor(ends, dtype=torch.int32, device=b.device)
+        rows, c = b.new_zeros((count, problem.hidden)), b.new_empty((count, problem.width))
+        return {"all_to_all": self.exchange(), "gemm": lambda: multiply(problem, rows, b, offsets, c)}
+
+
+class MoeDispatchGemmWorkload(LaunchedWorkload):
+    """Joins problem, kernels and space."""
+
+    problem_type = MoeDispatchGemm
+    space = SPACE
+    kernels = KERNELS
+    options = ("experts", "epilogue", "gate_up", "routing", "exponent")
+
+    def default_problem(self, machine: Machine, world_size: int) -> MoeDispatchGemm:
+        """DeepSeek-V3's experts, 32 per rank; a toy of the same form under the interpreter."""
+        if machine.is_interpreter:
+            return MoeDispatchGemm(
+                tokens=6, hidden=64, experts=2 * world_size, top_k=2, width=32, world_size=world_size
+            )  # fmt: skip
+        return MoeDispatchGemm(
+            tokens=128, hidden=7168, experts=32 * world_size, top_k=8, width=2048, world_size=world_size
+        )  # fmt: skip
+
+    def default_config(self, problem: MoeDispatchGemm, machine: Machine) -> Config:
+        return default_config(problem, machine)
+
+    def first_configs(self, problem: MoeDispatchGemm, machine: Machine) -> list[Config]:
+        return first_configs(problem, machine)
+
+    def baselines(self, problem: MoeDispatchGemm, machine: Machine) -> dict[str, Config]:
+        return eager_and_graph(SPACE, LIBRARY_WAYS, problem, machine)
+
+    def tolerance_of(self, problem: MoeDispatchGemm, config: Config, machine: Machine) -> Tolerance:
+        """The result alone is rounded, or also what the library's GEMM rounds on its way there."""
+        ours, elements = config["mode"] != "bsp", problem.tokens * problem.top_k * problem.width
+        if problem.gated:
+            return rounded_gated(problem, 0.0 if ours else 1.0 + OF_A_LIBRARY, elements, machine)
+        return rounded_product(problem, 1.0 if ours else 1.0 + OF_A_LIBRARY, elements, machine)
+
+    def heap_bytes(self, problem: MoeDispatchGemm) -> int:
+        """The largest scratch, and the copy of x that peers read."""
+        return super().heap_bytes(problem) + problem.tokens * problem.hidden * problem.element_size
+
+    def operation(
+        self, problem: MoeDispatchGemm, heap: SymmetricHeap, machine: Machine, spin_limit: int
+    ) -> MoeDispatchGemmOperation:
+        return MoeDispatchGemmOperation(problem, heap, machine, spin_limit)
+
+    def problem_of(self, world_size: int, operands: Operands, options: Sequence[Any]) -> MoeDispatchGemm:
+        """X is a contiguous matrix, ids and gates have a row for each of its rows, and B is this rank's experts'."""
+        x, ids, gates, b = (tensor for tensor in operands if tensor is not None)
+        given = dict(zip(self.options, options, strict=True))
+        dtype = element_type({"x": x, "b": b}, TORCH_DTYPES)
+        check_routing(x, ids, gates)
+        transposed = b.dim() == 3 and b.transpose(1, 2).is_contiguous() and not b.is_contiguous()
+        if x.dim() != 2 or b.dim() != 3 or not x.is_contiguous() or not (b.is_contiguous() or transposed):
+            raise InvalidProblem(
+                f"x is {list(x.shape)}, strides {x.stride()}, b {list(b.shape)}, strides {b.stride()}: needed are x "
+                "[tokens, hidden], contiguous, and b [local experts, hidden, columns], contiguous or each the "
+                "transpose of a contiguous matrix"
+            )
+        if b.shape[0] * world_size != given["experts"] or b.shape[1] != x.shape[1]:
+            raise InvalidProblem(
+                f"b is {list(b.shape)}: with x {list(x.shape)} and {given['experts']} experts on {world_size} ranks "
+                f"[{given['experts'] / world_size:g}, {x.shape[1]}, columns] is needed"
+            )
+        columns = b.shape[2] // (1 if given["epilogue"] == "none" else 2)
+        return MoeDispatchGemm(
+            tokens=x.shape[0], hidden=x.shape[1], top_k=ids.shape[1], width=columns,
+            b_order="nk" if transposed else "kn", **given, dtype=dtype, world_size=world_size,
+        )  # fmt: skip
+
+    def out_shapes(self, world_size: int, operands: Operands, options: Sequence[Any]) -> list[tuple[int, ...]]:
+        problem = self.problem_of(world_size, operands, options)
+        capacity = problem.capacity
+        return [(capacity, problem.width), (problem.local_experts + 1,), (capacity,), (capacity,)]
+
+    def out_dtypes(self, operands: Operands, options: Sequence[Any]) -> list[torch.dtype]:
+        x = operands[0]
+        assert x is not None
+        return [x.dtype, torch.int32, torch.int32, torch.float32]
+
+
+WORKLOAD = MoeDispatchGemmWorkload()

@@ -1,0 +1,185 @@
+"""Grouped GEMM and combine of its rows at their tokens' ranks as a workload."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from autotune.config import Config
+from autotune.errors import InvalidProblem
+from autotune.heap.arena import SymmetricHeap
+from autotune.kernels.launching.tensors import TORCH_DTYPES, element_type
+from autotune.kernels.moe.library import grouped_product
+from autotune.kernels.moe_gemm_combine.launch import KERNELS, GemmScratch, Tensors
+from autotune.kernels.moe_gemm_combine.problem import MoeGemmCombine
+from autotune.machine import Machine
+from autotune.search_spaces.moe_gemm_combine import SPACE, default_config, first_configs
+from autotune.workloads.combined import (
+    LIBRARY_WAYS,
+    DrawnRows,
+    combined_error,
+    combined_tolerance,
+    exchange_and_sum,
+    plan_of_a_call,
+)
+from autotune.workloads.comparison import drawn, drawn_deep
+from autotune.workloads.gemm import OF_A_LIBRARY
+from autotune.workloads.input_sets import InputSets, poison
+from autotune.workloads.interface import Run
+from autotune.workloads.launched import LaunchedOperation, LaunchedWorkload, Operands, eager_and_graph
+from autotune.workloads.tolerance import Error, Tolerance
+
+
+class MoeGemmCombineOperation(LaunchedOperation[MoeGemmCombine, Tensors, GemmScratch]):
+    """The tensors of one rank, and the config prepared last."""
+
+    def __init__(self, problem: MoeGemmCombine, heap: SymmetricHeap, machine: Machine, spin_limit: int) -> None:
+        """Inputs are undefined until ``refresh``."""
+        super().__init__(KERNELS, problem, heap, machine, spin_limit)
+
+    def refresh(self, seed: int) -> None:
+        """Every rank draws every rank's rows, routing and B, so that the reference needs no communication."""
+        self._drawn = DrawnRows(self._problem, self._heap, seed, self._problem.width, draw=drawn_deep)
+        self._seed = seed
+        first = self._heap.rank * self._problem.local_experts
+        for local, b in enumerate(self._tensors.b):
+            b.copy_(self._expert(first + local))
+        self.put(DrawnRows.PLAIN)
+        poison(self._tensors.out)
+        self.poison()
+
+    def _expert(self, expert: int) -> torch.Tensor:
+        """B of an expert of any rank."""
+        b = self._tensors.b
+        return drawn(tuple(b.shape[1:]), b.dtype, self._heap.device, self._seed * 1000 + 600 + 1_000_003 * expert)
+
+    def put(self, number: int) -> None:
+        """Enqueue what makes one of the drawn sets the inputs; B stays."""
+        self._drawn.put(number, self._tensors.a, self._tensors)
+        self._number = number
+
+    def inputs(self) -> Sequence[torch.Tensor]:
+        return [getattr(self._tensors, name) for name in KERNELS.operands]
+
+    def outputs(self) -> Sequence[torch.Tensor]:
+        return [self._tensors.out]
+
+    def input_sets(self, seed: int) -> InputSets:
+        """The same rows times a factor, under another routing each."""
+        self.refresh(seed)
+        return _Sets(self)
+
+    def error(self) -> Error:
+        return self.error_of(self.outputs(), self._number)
+
+    def error_of(self, outputs: Sequence[torch.Tensor], number: int) -> Error:
+        """The distance from the sums over experts of gates and factors times a token's vector @ the expert's B."""
+        weights, exists = self._drawn.weights(number)
+        wide = torch.float64 if self._problem.dtype == "fp32" else torch.float32
+        own, ids = self._drawn.own(number).to(wide), self._drawn.ids(number)
+        expected = torch.zeros(outputs[0].shape, dtype=wide, device=own.device)
+        for expert in ids[ids >= 0].unique().tolist():
+            token, place = (ids == expert).nonzero(as_tuple=True)
+            product = own[token] @ self._expert(expert).to(wide)
+            expected.index_add_(0, token, product * weights[token, place, None].to(wide))
+        return combined_error(outputs[0], expected, exists)
+
+    def parts(self) -> dict[str, Run]:
+        """The library's grouped GEMM of as many rows as there are on average, and what combines them."""
+        problem, tensors = self._problem, self._tensors
+        count = problem.tokens * problem.top_k
+        ends = [expert * count // problem.local_experts for expert in range(problem.local_experts + 1)]
+        offsets = torch.tensor(ends, dtype=torch.int32, device=tensors.b.device)
+        rows = tensors.a.new_zeros((count, problem.width))
+
+        def gemm() -> None:
+            grouped_product(rows, tensors.b, offsets)
+
+        return {"gemm": gemm, **exchange_and_sum(problem, tensors.out)}
+
+
+class _Sets(InputSets):
+    """What ``DrawnRows`` has drawn."""
+
+    count = DrawnRows.COUNT
+
+    def __init__(self, operation: MoeGemmCombineOperation) -> None:
+        self._operation = operation
+
+    def put(self, number: int) -> None:
+        self._operation.put(number)
+
+    def error(self, number: int, outputs: Sequence[torch.Tensor]) -> Error:
+        return self._operation.error_of(outputs, number)
+
+
+class MoeGemmCombineWorkload(LaunchedWorkload):
+    """Joins problem, kernels and space."""
+
+    problem_type = MoeGemmCombine
+    space = SPACE
+    kernels = KERNELS
+    options = ("routing", "exponent", "deterministic")
+
+    def default_problem(self, machine: Machine, world_size: int) -> MoeGemmCombine:
+        """DeepSeek-V3's experts, 32 per rank; a toy of the same form under the interpreter."""
+        if machine.is_interpreter:
+            return MoeGemmCombine(
+                tokens=6, hidden=64, experts=2 * world_size, top_k=2, width=32, world_size=world_size
+            )  # fmt: skip
+        return MoeGemmCombine(
+            tokens=128, hidden=7168, experts=32 * world_size, top_k=8, width=2048, world_size=world_size
+        )  # fmt: skip
+
+    def default_config(self, problem: MoeGemmCombine, machine: Machine) -> Config:
+        return default_config(problem, machine)
+
+    def first_configs(self, problem: MoeGemmCombine, machine: Machine) -> list[Config]:
+        return first_configs(problem, machine)
+
+    def baselines(self, problem: MoeGemmCombine, machine: Machine) -> dict[str, Config]:
+        return eager_and_graph(SPACE, LIBRARY_WAYS, problem, machine)
+
+    def tolerance_of(self, problem: MoeGemmCombine, config: Config, machine: Machine) -> Tolerance:
+        """Products are rounded too, and by the library's GEMM maybe more than once."""
+        library = config["mode"] == "bsp"
+        return combined_tolerance(problem, library, problem.width, machine, 1.0 + library * OF_A_LIBRARY)
+
+    def operation(
+        self, problem: MoeGemmCombine, heap: SymmetricHeap, machine: Machine, spin_limit: int
+    ) -> MoeGemmCombineOperation:
+        return MoeGemmCombineOperation(problem, heap, machine, spin_limit)
+
+    def problem_of(self, world_size: int, operands: Operands, options: Sequence[Any]) -> MoeGemmCombine:
+        """A is a contiguous matrix, laid out by the plan of the tokens with these ids; B is this rank's experts'."""
+        a, b, *plan, ids = (tensor for tensor in operands if tensor is not None)
+        dtype = element_type({"a": a, "b": b}, TORCH_DTYPES)
+        transposed = b.dim() == 3 and b.transpose(1, 2).is_contiguous() and not b.is_contiguous()
+        if a.dim() != 2 or b.dim() != 3 or not a.is_contiguous() or not (b.is_contiguous() or transposed):
+            raise InvalidProblem(
+                f"a is {list(a.shape)}, strides {a.stride()}, b {list(b.shape)}, strides {b.stride()}: needed are a "
+                "[capacity, width], contiguous, and b [local experts, width, hidden], contiguous or each the transpose "
+                "of a contiguous matrix"
+            )
+        given: dict[str, Any] = dict(zip(self.options, options, strict=True))
+        given |= plan_of_a_call(world_size, a, plan, ids)
+        if b.shape[0] * world_size != given["experts"] or b.shape[1] != a.shape[1]:
+            raise InvalidProblem(
+                f"b is {list(b.shape)}: with a {list(a.shape)} and offsets {list(plan[0].shape)} "
+                f"[{given['experts'] // world_size}, {a.shape[1]}, hidden] is needed"
+            )
+        return MoeGemmCombine(
+            hidden=b.shape[2], width=a.shape[1], b_order="nk" if transposed else "kn", **given, dtype=dtype,
+            world_size=world_size,
+        )  # fmt: skip
+
+    def out_shape(self, world_size: int, operands: Operands, options: Sequence[Any]) -> tuple[int, ...]:
+        """A row for each token of this rank."""
+        b, ids = operands[1], operands[-1]
+        assert b is not None and ids is not None
+        return (ids.shape[0], b.shape[2])
+
+
+WORKLOAD = MoeGemmCombineWorkload()

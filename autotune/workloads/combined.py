@@ -1,0 +1,145 @@
+"""What the workloads that combine experts' rows share: drawn rows, the error of a combined result, a caller's plan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from autotune.config import Config
+from autotune.errors import InvalidProblem
+from autotune.heap.arena import SymmetricHeap
+from autotune.kernels.launching.tensors import OPERAND_DTYPES
+from autotune.kernels.moe.routing import drawn_routing, planned
+from autotune.kernels.moe_combine.problem import CombinedProblem
+from autotune.machine import Machine
+from autotune.workloads.comparison import SPREAD, distance, drawn, rounded
+from autotune.workloads.experts import FACTORS, KINDS
+from autotune.workloads.gemm import ring
+from autotune.workloads.interface import Run
+from autotune.workloads.tolerance import Error, Tolerance
+
+LIBRARY_WAYS = {
+    "bsp": Config({"mode": "bsp", "exchange": "reduce_scatter"}),
+    "bsp counted": Config({"mode": "bsp", "exchange": "all_to_all"}),
+}
+"""A collective of fixed shapes, and one for which the host reads counts."""
+
+Draw = Callable[[tuple[int, int], torch.dtype, torch.device, int], torch.Tensor]
+
+OF_OURS = 2.0
+"""Roundings of a result: of what travels, and of the sum."""
+
+NOT_A_PAIR = torch.iinfo(torch.int32).min
+
+
+class DrawnRows:
+    """Rows by expert in several sets, each by its own routing: a token's vector times a factor of the place among its
+    ids, so that no rank needs another's, and rows of a token differ. What lies behind the last row is poison.
+    """
+
+    COUNT = len(KINDS)
+    PLAIN = KINDS.index("plain")
+
+    def __init__(
+        self, problem: CombinedProblem, heap: SymmetricHeap, seed: int, width: int, draw: Draw = drawn
+    ) -> None:
+        """``width``: elements of a row."""
+        shape, dtype = (problem.tokens, width), OPERAND_DTYPES[problem.dtype]
+        ranks, device = range(problem.world_size), heap.device
+        self._every = torch.cat([draw(shape, dtype, device, seed * 1000 + rank) for rank in ranks])
+        self._routings = [
+            drawn_routing(problem, device, seed * 1000 + 500 + number, kind) for number, kind in enumerate(KINDS)
+        ]
+        self._problem, self._rank = problem, heap.rank
+
+    def put(self, number: int, rows: torch.Tensor, tensors: Any) -> None:
+        """Enqueue what makes a set this rank's ``rows`` and plan, and its tokens' ids."""
+        plan = planned(self._problem, self._routings[number], self._rank)
+        exists = torch.arange(self._problem.capacity, device=rows.device) < plan.offsets[-1]
+        token, place = plan.pairs // self._problem.top_k, plan.pairs % self._problem.top_k
+        values = self._every[token] * (FACTORS[number] * _factor(place))[:, None].to(rows.dtype)
+        rows.copy_(torch.where(exists[:, None], values, torch.nan))
+        tensors.offsets.copy_(plan.offsets)
+        tensors.pairs.copy_(torch.where(exists, plan.pairs, NOT_A_PAIR))
+        tensors.row_gates.copy_(torch.where(exists, plan.gates, torch.nan))
+        tensors.ids.copy_(self.ids(number))
+
+    def ids(self, number: int) -> torch.Tensor:
+        """int32 [tokens, top_k]: those of this rank's tokens."""
+        return self._routings[number].ids[self._rank]
+
+    def own(self, number: int) -> torch.Tensor:
+        """[tokens, width]: this rank's tokens."""
+        tokens = self._problem.tokens
+        return self._every[self._rank * tokens :][:tokens] * FACTORS[number]
+
+    def weights(self, number: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """fp32 [tokens, top_k]: by what a token's rows make up its result: gate and factor, 0 without expert; and the
+        tokens that have experts, bool [tokens].
+        """
+        ids, gates = self.ids(number), self._routings[number].gates[self._rank]
+        place = torch.arange(self._problem.top_k, device=ids.device)
+        return torch.where(ids >= 0, gates * _factor(place), 0.0), (ids >= 0).any(1)
+
+
+def _factor(place: torch.Tensor) -> torch.Tensor:
+    """Of the row of that place among a token's ids: exact in every element type."""
+    return 1.0 + place % 2
+
+
+def combined_error(out: torch.Tensor, expected: torch.Tensor, exists: torch.Tensor) -> Error:
+    """The distance of the tokens that have experts; infinite where another one's result is not zero."""
+    if not bool((out[~exists] == 0).all()):
+        return Error(float("inf"), float("inf"))
+    return distance(out[exists], expected[exists]) if bool(exists.any()) else Error(0.0, 0.0)
+
+
+def combined_tolerance(
+    problem: CombinedProblem, library: bool, depth: int, machine: Machine, of_rows: float = 0.0
+) -> Tolerance:
+    """Ours rounds what travels, and the sum. The library rounds gates and products, each of a token's sums of rows, of
+    which the last are the largest, and the sums of its collective. ``of_rows``: roundings of the rows before that.
+    """
+    of_library = 2.0 + (problem.top_k + 1) / 2 + ring(problem.world_size)
+    roundings = of_rows + (of_library if library else OF_OURS)
+    found = rounded(problem.dtype, roundings, depth, problem.tokens * problem.hidden, machine)
+    return Tolerance(found.overall, SPREAD * found.element)
+
+
+def exchange_and_sum(problem: CombinedProblem, out: torch.Tensor) -> dict[str, Run]:
+    """An even all-to-all of as many sums as go to a rank on average, and sums of as many rows."""
+    rows = max(1, round(problem.tokens * problem.reached))
+    sent = torch.zeros(problem.world_size * rows, problem.hidden, dtype=out.dtype, device=out.device)
+    arrived = torch.zeros_like(sent)
+    taken = out.new_zeros((problem.tokens, problem.top_k, problem.hidden))
+    total = torch.zeros_like(out)
+
+    def exchange() -> None:
+        torch.distributed.all_to_all_single(arrived.view(torch.uint8), sent.view(torch.uint8))
+
+    def sums() -> None:
+        torch.sum(taken, 1, out=total)
+
+    return {"all_to_all": exchange, "sums": sums}
+
+
+def plan_of_a_call(
+    world_size: int, rows: torch.Tensor, plan: Sequence[torch.Tensor], ids: torch.Tensor
+) -> dict[str, int]:
+    """The sizes in a caller's operands. Raises InvalidProblem unless offsets, pairs and gates fit rows and ids."""
+    offsets, pairs, gates = plan
+    local = offsets.shape[0] - 1 if offsets.dim() == 1 else 0
+    fits = ids.dim() == 2 and local > 0
+    capacity = world_size * ids.shape[0] * min(ids.shape[1], local) if fits else 0
+    fits = fits and rows.shape[0] == capacity and pairs.shape == gates.shape == (capacity,)
+    types = {each.dtype for each in (offsets, pairs, ids)} == {torch.int32} and gates.dtype is torch.float32
+    if not (fits and types and all(each.is_contiguous() for each in (*plan, ids))):
+        raise InvalidProblem(
+            f"rows {list(rows.shape)}, offsets {list(offsets.shape)} {offsets.dtype}, pairs {list(pairs.shape)} "
+            f"{pairs.dtype}, gates {list(gates.shape)} {gates.dtype}, ids {list(ids.shape)} {ids.dtype}: needed are "
+            "int32 offsets [local experts + 1], pairs [capacity] and ids [tokens, top_k] and float32 gates [capacity], "
+            f"contiguous, as a dispatch gives them: capacity is ranks * tokens * min(top_k, local experts), {capacity}"
+        )
+    return {"tokens": ids.shape[0], "top_k": ids.shape[1], "experts": local * world_size}

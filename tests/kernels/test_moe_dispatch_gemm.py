@@ -1,0 +1,114 @@
+"""Dispatch + grouped GEMM is right in every mode, under each kind of routing: see ``test_moe_dispatch``."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+from every_mode import check_all, few, on_cpu, ranks_a_gpu, variants
+
+from autotune.errors import InvalidProblem
+from autotune.machine import Machine, machine
+from autotune.workloads import workload
+
+WORKLOAD = workload("moe_dispatch_gemm")
+MODES = {"bsp", "push", "pull"}
+
+TILE = {"block_m": 16, "block_n": 32, "block_k": 32, "group_m": 1, "num_warps": 4, "num_stages": 2}
+STEPS: list[dict[str, int]] = [
+    {**TILE, "comm_programs": 2, "transfer_tokens": 2, "split": 1, "copy_kib": 1, "programs_per_unit": 1},
+    {**TILE, "comm_programs": 1, "transfer_tokens": 4, "split": 2, "copy_kib": 1, "programs_per_unit": 2, "group_m": 2},
+    {**TILE, "comm_programs": 1, "transfer_tokens": 1, "split": 1, "copy_kib": 2, "programs_per_unit": 1},
+]
+
+
+def check(problem: Any, here: Machine, steps: list[dict[str, int]], count: int) -> None:
+    check_all(WORKLOAD, problem, few(problem, variants(WORKLOAD, problem, here, steps), count), MODES)
+
+
+@pytest.mark.parametrize(
+    ("world_size", "sizes", "count"),
+    [
+        (1, {"tokens": 5, "hidden": 72, "experts": 2, "top_k": 2, "width": 40}, 3),
+        (2, {"tokens": 17, "hidden": 136, "experts": 4, "top_k": 2, "width": 24, "b_order": "kn",
+             "routing": "zipf", "exponent": 1.0}, 5),
+        (2, {"tokens": 3, "hidden": 64, "experts": 8, "top_k": 8, "width": 32, "dtype": "fp32",
+             "gate_up": "interleaved"}, 3),
+        (3, {"tokens": 2, "hidden": 64, "experts": 3, "top_k": 1, "width": 40, "epilogue": "none"}, 3),
+        (4, {"tokens": 1, "hidden": 128, "experts": 8, "top_k": 4, "width": 32, "dtype": "fp16"}, 3),
+    ],
+)  # fmt: skip
+def test_every_mode_is_right_under_the_interpreter(world_size: int, sizes: dict[str, Any], count: int) -> None:
+    here = on_cpu()
+    check(WORKLOAD.problem_type(world_size=world_size, **sizes), here, STEPS, count)
+
+
+def drawn_problem(rng: random.Random, world_size: int, hidden: list[int], widths: list[int]) -> Any:
+    local = rng.choice([1, 2, 5])
+    routing = rng.choice([{"routing": "uniform"}, {"routing": "zipf", "exponent": 1.2}])
+    gated = rng.choice([{"epilogue": "none"}, {"gate_up": "halves"}, {"gate_up": "interleaved"}])
+    return WORKLOAD.problem_type(
+        tokens=rng.choice([1, 3, 8, 17, 40]), hidden=rng.choice(hidden), width=rng.choice(widths),
+        experts=local * world_size, top_k=rng.randint(1, min(8, local * world_size)), b_order=rng.choice(["kn", "nk"]),
+        dtype=rng.choice(["bf16", "bf16", "fp32"]), world_size=world_size, **routing, **gated,
+    )  # fmt: skip
+
+
+@pytest.mark.slow
+def test_random_problems_are_right_under_the_interpreter() -> None:
+    here, rng = on_cpu(), random.Random(23)
+    for _ in range(200):
+        check(drawn_problem(rng, rng.choice([2, 2, 2, 3, 4]), [64, 72, 128], [24, 40, 64]), here, STEPS, 3)
+
+
+WIDE = {"block_m": 128, "block_n": 128, "block_k": 64, "group_m": 4, "num_warps": 8, "num_stages": 3}
+FLAT = {"block_m": 16, "block_n": 128, "block_k": 128, "group_m": 1, "num_warps": 4, "num_stages": 4}
+GPU_STEPS = [
+    {**FLAT, "comm_programs": 16, "transfer_tokens": 1, "split": 4, "copy_kib": 2, "programs_per_unit": 2},
+    {**WIDE, "comm_programs": 16, "transfer_tokens": 8, "split": 1, "copy_kib": 16, "programs_per_unit": 1},
+    {**WIDE, "block_m": 64, "comm_programs": 8, "transfer_tokens": 16, "split": 2, "copy_kib": 8,
+     "programs_per_unit": 1},
+    {**FLAT, "block_m": 32, "comm_programs": 1, "transfer_tokens": 1, "split": 1, "copy_kib": 4,
+     "programs_per_unit": 1, "block_k": 64, "block_n": 64},
+]  # fmt: skip
+
+
+@pytest.mark.gpu(2)
+@ranks_a_gpu
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        {"tokens": 1, "hidden": 7168, "experts": 64, "top_k": 8, "width": 2048},
+        {"tokens": 128, "hidden": 7168, "experts": 64, "top_k": 8, "width": 2048, "routing": "zipf", "exponent": 1.0},
+        {"tokens": 1000, "hidden": 2048, "experts": 8, "top_k": 2, "width": 1024, "dtype": "fp16", "b_order": "kn"},
+        {"tokens": 333, "hidden": 1160, "experts": 16, "top_k": 1, "width": 328, "epilogue": "none"},
+    ],
+    ids=lambda sizes: f"tokens={sizes['tokens']}",
+)
+def test_every_mode_is_right_on_gpus(ranks: int, sizes: dict[str, Any]) -> None:
+    here = machine()
+    check(WORKLOAD.problem_type(world_size=here.gpus * ranks, **sizes), here, GPU_STEPS, 16)
+
+
+@pytest.mark.gpu(2)
+def test_random_problems_are_right_on_gpus() -> None:
+    here, rng = machine(), random.Random(24)
+    for _ in range(200):
+        problem = drawn_problem(rng, here.gpus, [64, 72, 2048, 7168], [64, 200, 1024])
+        check(problem, here, [*STEPS, *GPU_STEPS], 3)
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"width": 20}, "width=20: must be a multiple of 8"),
+        ({"epilogue": "none", "gate_up": "interleaved"}, "B has gate and up only with epilogue=swiglu"),
+        ({"experts": 5}, "experts=5 is sharded over world_size=2"),
+    ],
+)
+def test_what_does_not_fit_is_refused(fields: dict[str, Any], told: str) -> None:
+    with pytest.raises(InvalidProblem, match=told):
+        WORKLOAD.problem_type(
+            **{"tokens": 4, "hidden": 8, "experts": 4, "top_k": 2, "width": 8, "world_size": 2} | fields
+        )

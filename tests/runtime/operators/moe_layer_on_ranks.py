@@ -1,0 +1,161 @@
+"""Functions that the tests of the operators that combine run on every rank."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+from calls import HEAP, configs, said
+
+import autotune
+from autotune.kernels.moe.routing import Kind, drawn_routing
+
+KINDS: tuple[Kind, ...] = ("plain", "holes", "one expert")
+REPLAYS = 1000
+
+Operands = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+
+
+class Layer:
+    """A small mixture of experts: SwiGLU between two matrices of each expert; every rank knows all of them."""
+
+    def __init__(self, context: autotune.Context) -> None:
+        heap = context.heap
+        self.context, self.rank, self.device = context, heap.rank, heap.device
+        size = 8 if heap.device.type == "cuda" else 1
+        self.sizes = {"tokens": 6 * size, "hidden": 64 * size, "experts": 3 * heap.world_size, "top_k": 3}
+        self.problem = autotune.MoeCombine(**self.sizes, world_size=heap.world_size)
+        self.fused = autotune.MoeGemmCombine(**self.sizes, width=32 * size, world_size=heap.world_size)
+        generator = torch.Generator().manual_seed(7)
+        hidden, width, experts = self.problem.hidden, self.fused.width, self.problem.experts
+
+        def drawn(*shape: int) -> torch.Tensor:
+            return torch.randn(shape, generator=generator).bfloat16().to(self.device)
+
+        self.every = drawn(heap.world_size, self.problem.tokens, hidden)
+        self.up = drawn(experts, 2 * width, hidden).mul_(hidden**-0.5)
+        self.down = drawn(experts, hidden, width).mul_(width**-0.5)
+        first = self.rank * self.problem.local_experts
+        self.own_up, self.own_down = (
+            each[first : first + self.problem.local_experts].clone().mT for each in (self.up, self.down)
+        )
+
+    def drawn(self, seed: int) -> Operands:
+        """This rank's x, ids and gates."""
+        routing = drawn_routing(self.problem, self.device, seed, KINDS[seed % len(KINDS)])
+        return self.every[self.rank].clone(), routing.ids[self.rank].clone(), routing.gates[self.rank].clone()
+
+    def gathered(self, operands: Operands) -> torch.Tensor:
+        """Each token times the sum of its gates, by dispatch and combine."""
+        x, ids, gates = operands
+        found = autotune.moe_dispatch(self.context, x, ids, gates, experts=self.problem.experts)
+        return autotune.moe_combine(self.context, *found, ids)
+
+    def mixed(self, operands: Operands, config: autotune.Config | None = None) -> torch.Tensor:
+        """The mixture, by the fused operators."""
+        x, ids, gates = operands
+        found = autotune.moe_dispatch_gemm(self.context, x, ids, gates, self.own_up, experts=self.problem.experts)
+        a, *plan = found
+        return autotune.moe_gemm_combine(self.context, a, self.own_down, *plan, ids, config=config)
+
+    def wrong_gathered(self, out: torch.Tensor, operands: Operands) -> float:
+        x, ids, gates = operands
+        weight = torch.where(ids >= 0, gates, 0.0).double().sum(1, keepdim=True)
+        return _distance(out, x.double() * weight)
+
+    def wrong_mixed(self, out: torch.Tensor, operands: Operands) -> float:
+        """Against the mixture expert by expert, in fp64."""
+        x, ids, gates = operands
+        expected = torch.zeros(out.shape, dtype=torch.float64, device=out.device)
+        for expert in range(self.problem.experts):
+            token, place = (ids == expert).nonzero(as_tuple=True)
+            gate, up = (x[token].double() @ self.up[expert].double().T).chunk(2, 1)
+            product = (torch.nn.functional.silu(gate) * up) @ self.down[expert].double().T
+            expected.index_add_(0, token, product * gates[token, place, None].double())
+        return _distance(out, expected)
+
+
+def _distance(out: torch.Tensor, expected: torch.Tensor) -> float:
+    norm = expected.norm()
+    return float((out.double() - expected).norm() / norm) if norm > 0 else float(out.abs().max())
+
+
+def calls(url: str) -> dict[str, Any]:
+    """The largest errors of each way to call, and by mode; whether a mode gives the same bits again; refusals."""
+    with autotune.Context(HEAP, url=url) as context:
+        layer = Layer(context)
+        drawn = [layer.drawn(seed) for seed in range(len(KINDS))]
+        compiled = torch.compile(layer.mixed, backend="aot_eager", fullgraph=True)
+        found: dict[str, Any] = {
+            "gathered": max(layer.wrong_gathered(layer.gathered(each), each) for each in drawn),
+            "mixed": max(layer.wrong_mixed(layer.mixed(each), each) for each in drawn),
+            "compiled": layer.wrong_mixed(compiled(drawn[0]), drawn[0]),
+            "refused": refused(layer, drawn[0]),
+        }
+        for problem in (layer.problem, layer.fused):
+            found[problem.workload] = {
+                str(config["mode"]): by_config(layer, config, drawn, fused=problem is layer.fused)
+                for config in configs(problem, context.machine)
+            }
+        return found
+
+
+def by_config(layer: Layer, config: autotune.Config, drawn: list[Operands], *, fused: bool) -> list[Any]:
+    """The largest error over the routings, and whether the first gives the same bits again."""
+    operands = drawn[0]
+    if fused:
+        call, wrong = functools.partial(layer.mixed, config=config), layer.wrong_mixed
+    else:
+
+        def call(operands: Operands) -> torch.Tensor:
+            x, ids, gates = operands
+            found = autotune.moe_dispatch(layer.context, x, ids, gates, experts=layer.problem.experts)
+            return autotune.moe_combine(layer.context, *found, ids, config=config)
+
+        wrong = layer.wrong_gathered
+    errors = [wrong(call(each), each) for each in drawn]
+    return [max(errors), torch.equal(call(operands), call(operands))]
+
+
+def refused(layer: Layer, operands: Operands) -> dict[str, str]:
+    x, ids, gates = operands
+    rows, *plan = autotune.moe_dispatch(layer.context, x, ids, gates, experts=layer.problem.experts)
+
+    def call(*operands: torch.Tensor, **options: Any) -> str:
+        return said(lambda: autotune.moe_combine(layer.context, *operands, **options))
+
+    a = rows[:, : layer.fused.width].contiguous()
+    return {
+        "rows": call(rows[:-1], *plan, ids), "ids": call(rows, *plan, ids.long()), "tokens": call(rows, *plan, ids[1:]),
+        "stride": call(rows.t().contiguous().t(), *plan, ids), "routing": call(rows, *plan, ids, exponent=1.0),
+        "b": said(lambda: autotune.moe_gemm_combine(layer.context, a, layer.own_down[:-1], *plan, ids)),
+        "depth": said(lambda: autotune.moe_gemm_combine(layer.context, rows, layer.own_down, *plan, ids)),
+    }  # fmt: skip
+
+
+def replays(url: str) -> dict[str, int]:
+    """By mode: how many replays of the whole layer, captured once, each with other routing, were right."""
+    with autotune.Context(HEAP, url=url) as context:
+        layer = Layer(context)
+        modes = [config for config in configs(layer.fused, context.machine) if config["mode"] != "bsp"]
+        return {str(config["mode"]): _replayed(layer, config) for config in modes}
+
+
+def _replayed(layer: Layer, config: autotune.Config) -> int:
+    operands = layer.drawn(0)
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        layer.mixed(operands, config)
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = layer.mixed(operands, config)
+    right = 0
+    for seed in range(REPLAYS):
+        for place, value in zip(operands, layer.drawn(100 + seed), strict=True):
+            place.copy_(value)
+        graph.replay()
+        right += layer.wrong_mixed(out, operands) < 2e-2
+    return right

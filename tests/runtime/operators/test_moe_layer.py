@@ -1,0 +1,42 @@
+"""``moe_combine`` and ``moe_gemm_combine`` behind a dispatch: a whole mixture of experts, whatever the routing is."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from calls import url
+from ranks_of_functions import run_ranks
+from two_ranks import EVERYWHERE
+
+ON_RANKS = str(Path(__file__).with_name("moe_layer_on_ranks.py"))
+MODES = {"push", "pull", "one_shot"}
+PLAN = "contiguous, as a dispatch gives them: capacity is ranks"
+REFUSED = {
+    "rows": PLAN, "ids": f"torch.int64.*{PLAN}", "tokens": PLAN, "stride": "needed is \\[capacity, hidden\\]",
+    "routing": "zipf needs an exponent above 0", "b": "b is \\[2, .*hidden\\] is needed",
+    "depth": "b is \\[3, .*hidden\\] is needed",
+}  # fmt: skip
+WORST = 2e-2
+"""Relative error of a right result in bf16, which the interpreter cuts off."""
+
+
+@pytest.mark.parametrize("gpu", EVERYWHERE)
+def test_a_mixture_of_experts_is_right_however_it_is_called(tmp_path: Path, gpu: str) -> None:
+    for found in run_ranks(ON_RANKS, "calls", 2, tmp_path, gpu=gpu, argument=url(tmp_path)):
+        assert max(found[way] for way in ("gathered", "mixed", "compiled")) < WORST, found
+        for name in ("moe_combine", "moe_gemm_combine"):
+            assert found[name].keys() - {"bsp"} == MODES
+            for mode, (error, same) in found[name].items():
+                assert error < WORST and (same or mode == "bsp"), (name, mode, error, same)
+        for name, said in found["refused"].items():
+            assert re.match(f"InvalidProblem: .*{REFUSED[name]}", said), (name, said)
+        assert found["refused"].keys() == REFUSED.keys()
+
+
+@pytest.mark.gpu(2)
+def test_one_captured_layer_is_right_for_a_thousand_routings(tmp_path: Path) -> None:
+    """Nothing of a call depends on a number that the host has read."""
+    for found in run_ranks(ON_RANKS, "replays", 2, tmp_path, gpu=True, argument=url(tmp_path)):
+        assert found == dict.fromkeys(MODES, 1000)
