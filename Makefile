@@ -24,6 +24,8 @@ STAMP := .venv/installed
 PYTEST := $(BIN)/pytest -n auto --dist loadfile --no-loadscope-reorder
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 export PYTHONNOUSERSITE := 1
+# Containers often set it: each worker would rewrite all tests again, and each rank compile the package again.
+unexport PYTHONDONTWRITEBYTECODE
 
 # The stamp holds the place it was made for: a copied or moved checkout would otherwise run the old place's code.
 ifneq ($(shell cat $(STAMP) 2>/dev/null),$(CURDIR))
@@ -36,11 +38,12 @@ tune: $(STAMP)
 	@$(BIN)/tune all-gather-gemm $(ARGS)
 	@$(BIN)/tune report all-gather-gemm
 
+# mypy keeps one core busy for half a minute without its cache, so it runs beside the tests; its errors come last.
 test: $(STAMP)
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/ruff format --check --quiet .
-	@$(BIN)/mypy --no-error-summary
-	@$(PYTEST) $(ARGS)
+	@$(BIN)/mypy --no-error-summary > .venv/types.log 2>&1 & types=$$!; $(PYTEST) $(ARGS); tests=$$?; \
+	wait $$types || { cat .venv/types.log >&2; exit 1; }; exit $$tests
 
 test-slow: $(STAMP)
 	@$(PYTEST) -m slow $(ARGS)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from autotune.kernels.moe_gemm_combine.problem import MoeGemmCombine
     from autotune.runtime import symm_mem
     from autotune.runtime.context import Context
-    from autotune.runtime.experts import moe_combine, moe_gemm_combine
+    from autotune.runtime.experts import moe_combine, moe_dispatch, moe_dispatch_gemm, moe_gemm_combine
     from autotune.runtime.in_program import tune
     from autotune.runtime.lookup import Found, forget_lookups, lookup
     from autotune.runtime.operators import (
@@ -41,8 +41,6 @@ if TYPE_CHECKING:
         gemm_all_reduce,
         gemm_all_reduce_norm,
         gemm_reduce_scatter,
-        moe_dispatch,
-        moe_dispatch_gemm,
     )
     from autotune.runtime.several import side_by_side
     from autotune.sharing.by_size import configs_by_size
@@ -113,8 +111,8 @@ _HOMES = {
     "gemm_reduce_scatter": "autotune.runtime.operators",
     "lookup": "autotune.runtime.lookup",
     "moe_combine": "autotune.runtime.experts",
-    "moe_dispatch": "autotune.runtime.operators",
-    "moe_dispatch_gemm": "autotune.runtime.operators",
+    "moe_dispatch": "autotune.runtime.experts",
+    "moe_dispatch_gemm": "autotune.runtime.experts",
     "moe_gemm_combine": "autotune.runtime.experts",
     "side_by_side": "autotune.runtime.several",
     "symm_mem": "autotune.runtime",

@@ -43,8 +43,19 @@ NORM = {"mode": "one_shot", "norm_rows": 2, "norm_warps": 2, "senders": 0, "prot
 AG = {"m": 64, "n": 128, "k": 64, "bias": True}
 RS = {"m": 64, "n": 64, "k": 128, "bias": True}
 AR = {"m": 16, "n": 64, "k": 128, "bias": True}
+DISPATCH = {
+    "mode": "push", "protocol": "signal", "comm_programs": 1, "transfer_tokens": 2, "split": 1, "copy_kib": 1,
+    "layout_rows": 2, "num_warps": 4,
+}  # fmt: skip
+MOVES = ("mode", "comm_programs", "transfer_tokens", "split", "copy_kib")
+MULTIPLY = {
+    **{name: DISPATCH[name] for name in (*MOVES, "protocol")}, **TILE, "swap_ab": False, "programs_per_unit": 1,
+}  # fmt: skip
+
 ARN = {"m": 7, "n": 264, "eps": 0.5}
 HEADS = {"batch": 2, "result": "heads"}
+MD = {"tokens": 5, "hidden": 136, "experts": 4, "top_k": 2}
+MDG = {"tokens": 5, "hidden": 72, "experts": 4, "top_k": 2, "width": 24}
 FD = {"batch": 1, "q_heads": 4, "kv_heads": 2, "head_dim": 64, "kv_len": 72, "page_size": 16, "dtype": "fp16"}
 
 
@@ -95,6 +106,8 @@ ON_GPU: Mapping[str, tuple[Mapping[str, int], Mapping[str, int]]] = {
     ),
     "gemm_all_reduce": ({"n": 128, "k": 64}, {"block_n": 2, "block_k": 4, "sum_block": 2, "sum_warps": 1}),
     "all_reduce_norm": ({"m": 16, "n": 16}, {"norm_warps": 8}),
+    "moe_dispatch": ({"tokens": 16, "hidden": 16}, {"transfer_tokens": 4, "copy_kib": 4}),
+    "moe_dispatch_gemm": ({"tokens": 16, "hidden": 16, "width": 8}, {"transfer_tokens": 4, "copy_kib": 4}),
     "moe_combine": ({"tokens": 16, "hidden": 16, "experts": 4}, {"copy_kib": 4, "comm_programs": 16}),
     "moe_gemm_combine": (
         {"tokens": 16, "hidden": 16, "experts": 4, "width": 8},
@@ -119,6 +132,17 @@ def _reduce(problem: Mapping[str, Any] | None = None, **knobs: Any) -> Case:
 
 def _norm(**knobs: Any) -> Case:
     return Case("all_reduce_norm", ARN, {**NORM, **knobs})
+
+
+def _dispatch(**knobs: Any) -> Case:
+    """Values of None are knobs that the mode has not."""
+    config = {name: value for name, value in {**DISPATCH, **knobs}.items() if value is not None}
+    return Case("moe_dispatch", MD, config)
+
+
+def _multiply(**knobs: Any) -> Case:
+    config = {name: value for name, value in {**MULTIPLY, **knobs}.items() if value is not None}
+    return Case("moe_dispatch_gemm", MDG, config)
 
 
 def _decode(problem: Mapping[str, Any] | None = None, **knobs: Any) -> Case:
@@ -212,6 +236,13 @@ CASES: Mapping[str, Case] = {
     "ar gather": Case("gemm_all_reduce", {**AR, "m": 32, "residual": True}, COLLECTIVE),
     "ar separate": _reduce(combine="separate"),
     "ar split": _reduce(split_k=2),
+    "md push": _dispatch(),
+    "md ll": _dispatch(protocol="ll"),
+    "md pull": _dispatch(mode="pull", protocol=None),
+    "md split": _dispatch(split=2, comm_programs=2, transfer_tokens=4, copy_kib=1),
+    "mdg push": _multiply(),
+    "mdg ll": _multiply(protocol="ll"),
+    "mdg pull": _multiply(mode="pull", protocol=None),
     "mc push": _combine(COMBINE),
     "mc pull": _combine(COMBINE, mode="pull"),
     "mc one": _combine(ROWS, protocol="signal"),

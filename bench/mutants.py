@@ -66,6 +66,8 @@ RS_SIGNAL = "                announce(index, tiles, sent, arrivals, owner, rank,
 RS_LATE = "        announce(stored_index, tiles, sent, arrivals, stored_owner, rank, heap_bases, TRANSFER_TILES)\n\n"
 ARN_SENT = "    for turn in tl.static_range(PEERS):\n        heap.store(place, value, rank, (first + turn) % WORLD, heap_bases, mask=inside, hint=(1, 16))\n"
 ARN_SIGNAL = "    if PROTOCOL == SIGNAL:\n        if PEERS == 1:\n            heap.signal(counter, first, rank, heap_bases)\n        else:\n            heap.signal_each(counter, rank, heap_bases, WORLD, 0)\n"
+ROUTED_SIGNAL = "    if not LL:\n        heap.signal_each(arrivals + slot * WORLD + rank, rank, heap_bases, WORLD, 0)\n"
+TOKENS_SIGNAL = "        if not LL:\n            heap.signal_each(arrivals + (slot * WORLD + rank) * blocks + block, rank, heap_bases, WORLD, 0)\n"
 AR_SENT = """        if PROTOCOL == SENTINEL:
             part = sentinel_bits(part.to(TYPE))
         for turn in tl.static_range(PEERS):
@@ -378,6 +380,53 @@ MUTANTS: list[Mutant] = [
         ("no eps", "arn one", ("/ N + eps)", "/ N)")),
         ("no weight", "arn one", (" * weight.to(tl.float32)", "")),
         ("rank 1 is an epoch ahead", "arn ll", ("epoch = wide_epoch(epoch_counter)\n", "epoch = wide_epoch(epoch_counter) + rank\n")),
+    ),
+    *_in(
+        "kernels/moe/plan.py",
+        ("one slot of the routing", "md push", ("slot = (epoch & 1).to(tl.int32)", "slot = (epoch & 0).to(tl.int32)", 2)),
+        ("the routing is not waited for", "md push", ("        late = heap.wait_each(arrivals + slot * WORLD + ranks, ranks < WORLD, target, status, spin_limit)\n", "")),
+        ("the routing of rank 0 alone is waited for", "md push", ("ranks < WORLD, target, status", "ranks < 1, target, status")),
+        ("the routing is signalled before it is stored", "md push", (ROUTED_SIGNAL, ""), ("    for begin in range(part * STEP, pairs, parts * STEP):\n", ROUTED_SIGNAL + "    for begin in range(part * STEP, pairs, parts * STEP):\n")),
+        ("words of gates are those of ids", "md ll", ("heap.store(place + pairs + number, gate,", "heap.store(place + pairs + number, chosen,")),
+        ("an expert counts those before it twice", "md push", ("    row = 0\n    own = 0\n", "    row = expert\n    own = 0\n")),
+        ("the last expert of a rank is the next rank's first", "md push", ("    first = rank * local\n", "    first = rank * local + 1\n")),
+        ("pairs of an expert are in no order", "md push", ("place = row + tl.cumsum(count, axis=0) - count", "place = row + tl.sum(count, axis=0) - tl.cumsum(count, axis=0)")),
+        ("gates of the pair before", "md push", ("tl.store(listed_gates + place, gate", "tl.store(listed_gates + (place + 1) % capacity, gate")),
+    ),
+    *_in(
+        "kernels/moe/tokens.py",
+        ("one slot of tokens", "md push", ("slot = (epoch & 1).to(tl.int32)", "slot = (epoch & 0).to(tl.int32)", 3)),
+        ("tokens are signalled before they are stored", "md push", (TOKENS_SIGNAL, ""), ("        for column in range(unit % SPLIT * COLUMNS, H, SPLIT * COLUMNS):\n", TOKENS_SIGNAL + "        for column in range(unit % SPLIT * COLUMNS, H, SPLIT * COLUMNS):\n")),
+        ("a token goes to the rank of its first expert alone", "md push", ("    return tl.where(chosen >= 0, chosen // local, WORLD)\n", "    return tl.where((chosen >= 0) & (places == 0), chosen // local, WORLD)\n")),
+        ("an expert's rank is the one before", "md pull", ("tl.where(chosen >= 0, chosen // local, WORLD)", "tl.where(chosen >= 0, (chosen + 1) // local, WORLD)")),
+        ("the last token of a block stays", "md push", ("inside = (tokens < T)[:, None] & (columns < H)[None, :]\n            value = tl.load(x + tokens", "inside = (tokens < T - 1)[:, None] & (columns < H)[None, :]\n            value = tl.load(x + tokens")),
+        ("each part sends the first columns", "md split", ("range(unit % SPLIT * COLUMNS, H, SPLIT * COLUMNS)", "range(0, H, SPLIT * COLUMNS)")),
+        ("tokens are not waited for", "md push", ("    return heap.wait_each(counters, wanted, target, status, spin_limit)\n", "    return 0\n")),
+        ("one part of a block is waited for", "md split", ("target = (((epoch >> 1) + 1) * signals)", "target = (((epoch >> 1) + 1) * signals - 1)")),
+        ("a block's neighbour is waited for", "mdg push", ("+ token % T // TOKENS\n", "+ (token % T // TOKENS + 1) % blocks\n")),
+        ("a peer's tokens are read before they are in place", "md pull", ("late = heap.wait(routings + slot * WORLD + source, target, status, spin_limit)", "late = heap.wait(routings + slot * WORLD + rank, target, status, spin_limit)")),
+        ("nobody is told: done", "md pull", ("    heap.signal_each(done + rank, rank, heap_bases, WORLD, 0)\n", "")),
+        ("words of the upper half are those of the lower", "md ll", ("high = ((found >> 16) & 0xFFFF)", "high = (found & 0xFFFF)")),
+    ),
+    *_in(
+        "kernels/moe/arrivals.py",
+        ("the plan is not waited for", "md push", ("    wait_in_slot(planned + (epoch & 1).to(tl.int32), epoch, local, status, spin_limit)\n", "    pass\n"), GPU),
+        ("peers are not waited for: done", "md pull", ("            wait_for_all(done, ((epoch + 1) * comm_programs).to(tl.int32), status, spin_limit, WORLD)\n", "            pass\n")),
+        ("the plan of one expert is waited for", "mdg push", ("epoch, local, status, spin_limit)\n", "epoch, 1, status, spin_limit)\n"), GPU),
+    ),
+    *_in(
+        "kernels/moe_dispatch/device.py",
+        ("the last row stays", "md push", ("exists = row < end\n", "exists = row < end - 1\n")),
+        ("rows are read from the other slot", "md push", ("slot = (epoch & 1).to(tl.int32)", "slot = ((epoch + 1) & 1).to(tl.int32)")),
+        ("rank 1 is an epoch ahead", "md ll", ("epoch = wide_epoch(epoch_counter)\n", "epoch = wide_epoch(epoch_counter) + rank\n")),
+    ),
+    *_in(
+        "kernels/moe_dispatch_gemm/device.py",
+        ("rows are read from the other slot", "mdg push", ("slot = (epoch & 1).to(tl.int32)", "slot = ((epoch + 1) & 1).to(tl.int32)")),
+        ("tokens are not waited for", "mdg push", ("        late = wait_for_tokens(arrivals, token, token >= 0, T, SPLIT, epoch, status, spin_limit, WORLD, TOKENS)\n", "        late = 0\n")),
+        ("tokens of rank 0 alone", "mdg pull", ("rows = slot.to(tl.int64) * WORLD * T + token + late", "rows = slot.to(tl.int64) * WORLD * T + token % T + late")),
+        ("the last of the depth is lost", "mdg push", ("inbox, rows, row, H, b,", "inbox, rows, row, H - 8, b,")),
+        ("rank 1 is an epoch ahead", "mdg ll", ("epoch = wide_epoch(epoch_counter)\n", "epoch = wide_epoch(epoch_counter) + rank\n")),
     ),
     *_in(
         "kernels/primitives/ll.py",

@@ -1,6 +1,11 @@
-"""Ranks of tests find this imported: what the tuner's ranks do, and the package, which no test changes meanwhile."""
+"""Ranks of tests find this imported: what the tuner's ranks do, the package, which no test changes meanwhile, and
+torch's compiler, whose imports take two CPU seconds.
+"""
 
 import importlib
+
+import torch._dynamo.backends.debugging
+import torch._inductor.compile_fx  # noqa: F401
 
 import autotune.db
 import autotune.ranks.gang

@@ -1,6 +1,8 @@
-"""Operators of mixtures of experts behind the dispatch: experts' rows back to their tokens."""
+"""Operators of mixtures of experts: tokens to the ranks of their experts, and the experts' rows back to them."""
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import torch
 
@@ -8,10 +10,69 @@ from autotune.config import Config
 from autotune.runtime.context import Context
 from autotune.runtime.operator import Operator
 from autotune.workloads.built_in import moe_combine as combining
+from autotune.workloads.built_in import moe_dispatch as dispatching
+from autotune.workloads.built_in import moe_dispatch_gemm as dispatching_multiplying
 from autotune.workloads.built_in import moe_gemm_combine as multiplying
 
+_MOE_DISPATCH = Operator(dispatching.WORKLOAD)
+_MOE_DISPATCH_GEMM = Operator(dispatching_multiplying.WORKLOAD)
 _MOE_COMBINE = Operator(combining.WORKLOAD)
 _MOE_GEMM_COMBINE = Operator(multiplying.WORKLOAD)
+
+
+class Dispatched(NamedTuple):
+    """What the ranks of its experts make of each token, by expert, and the plan (docs/kernels/moe.md). From row
+    offsets[-1] on all is undefined.
+    """
+
+    rows: torch.Tensor
+    """[capacity, hidden]: the tokens; [capacity, width]: the experts' products."""
+    offsets: torch.Tensor
+    """int32 [local experts + 1]: local expert e has rows offsets[e] to offsets[e + 1] - 1."""
+    pairs: torch.Tensor
+    """int32 [capacity]: (source rank * tokens + token) * top_k + place among the token's ids, for each row."""
+    gates: torch.Tensor
+    """fp32 [capacity]: each row's gate."""
+
+
+def moe_dispatch(
+    context: Context, x: torch.Tensor, ids: torch.Tensor, gates: torch.Tensor,
+    *, experts: int, routing: str = "uniform", exponent: float = 0.0,
+    out: tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor] | None = None, config: Config | None = None,
+) -> Dispatched:  # fmt: skip
+    """Every token to the ranks of its experts, laid out there by expert, by the tuned config, on the current stream.
+
+    Collective. ``x`` [tokens, hidden] is contiguous and bf16, fp16 or fp32, with as many rows on every rank; ``ids``
+    int32 and ``gates`` fp32 are [tokens, top_k]. An id is a number below ``experts``, of which rank r holds as many as
+    every rank, in order; -1, like any other number, is none. A token of such ids alone does not exist. The ids of a
+    token differ. The host reads nothing. ``routing`` and ``exponent`` name the problem whose tuned config is taken: how
+    popular the experts are expected to be. They change no result. ``out`` is what is returned, as a tuple.
+
+    Raises InvalidProblem where shapes, strides or types do not fit, HeapExhausted where the context's heap is too
+    small, and on the first call of a problem what ``lookup`` raises.
+    """
+    options = experts, routing, exponent
+    return Dispatched(*_MOE_DISPATCH.all_of(context, (x, ids, gates), options, out, config))
+
+
+def moe_dispatch_gemm(
+    context: Context, x: torch.Tensor, ids: torch.Tensor, gates: torch.Tensor, b: torch.Tensor,
+    *, experts: int, epilogue: str = "swiglu", gate_up: str = "halves", routing: str = "uniform",
+    exponent: float = 0.0, out: tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor] | None = None,
+    config: Config | None = None,
+) -> Dispatched:  # fmt: skip
+    """``moe_dispatch``, and each row times its expert's B, by the tuned config, on the current stream. Collective.
+
+    ``x``, ``ids``, ``gates``, ``experts``, ``routing`` and ``exponent`` are as there. ``b`` [local experts, hidden,
+    columns] holds the B of this rank's experts, of the type of ``x``; contiguous, or each the transpose of a contiguous
+    matrix. With the epilogue ``swiglu`` its columns are gate and up, ``gate_up`` says how they lie, and rows are
+    [capacity, columns / 2], SiLU(gate) * up; with ``none`` they are the product, [capacity, columns].
+
+    Raises InvalidProblem where shapes, strides or types do not fit, HeapExhausted where the context's heap is too
+    small, and on the first call of a problem what ``lookup`` raises.
+    """
+    options = experts, epilogue, gate_up, routing, exponent
+    return Dispatched(*_MOE_DISPATCH_GEMM.all_of(context, (x, ids, gates, b), options, out, config))
 
 
 def moe_combine(

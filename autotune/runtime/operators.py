@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple, Unpack, overload
+from typing import Any, Literal, Unpack, overload
 
 import torch
 
@@ -35,8 +35,6 @@ from autotune.workloads.built_in import flash_decode as decoding
 from autotune.workloads.built_in import gemm_all_reduce as reducing
 from autotune.workloads.built_in import gemm_all_reduce_norm as reducing_norming
 from autotune.workloads.built_in import gemm_reduce_scatter as scattering
-from autotune.workloads.built_in import moe_dispatch as dispatching
-from autotune.workloads.built_in import moe_dispatch_gemm as dispatching_multiplying
 
 _ALL_GATHER_GEMM = Operator(gathering.WORKLOAD, gradients.OfAllGatherGemm())
 _GATHERING = Operator(gathering.RETURNING_A, name="all_gather_gemm_gathered")
@@ -47,8 +45,6 @@ _GEMM_ALL_REDUCE = Operator(reducing.WORKLOAD, gradients.OfGemmAllReduce())
 _ALL_REDUCE_NORM = Operator(norming.WORKLOAD)
 _GEMM_ALL_REDUCE_NORM = Operator(reducing_norming.WORKLOAD)
 _FLASH_DECODE = Operator(decoding.WORKLOAD)
-_MOE_DISPATCH = Operator(dispatching.WORKLOAD)
-_MOE_DISPATCH_GEMM = Operator(dispatching_multiplying.WORKLOAD)
 
 
 def in_graphs(workload: str) -> torch._ops.OpOverload:
@@ -352,58 +348,3 @@ def flash_decode(
         context, (q, k_cache, v_cache, block_table, lengths, k_scale, v_scale), (soft_cap, ragged, result), out,
         config,
     )  # fmt: skip
-
-
-class Dispatched(NamedTuple):
-    """What the ranks of its experts make of each token, by expert, and the plan (docs/kernels/moe.md). From row
-    offsets[-1] on all is undefined.
-    """
-
-    rows: torch.Tensor
-    """[capacity, hidden]: the tokens; [capacity, width]: the experts' products."""
-    offsets: torch.Tensor
-    """int32 [local experts + 1]: local expert e has rows offsets[e] to offsets[e + 1] - 1."""
-    pairs: torch.Tensor
-    """int32 [capacity]: (source rank * tokens + token) * top_k + place among the token's ids, for each row."""
-    gates: torch.Tensor
-    """fp32 [capacity]: each row's gate."""
-
-
-def moe_dispatch(
-    context: Context, x: torch.Tensor, ids: torch.Tensor, gates: torch.Tensor,
-    *, experts: int, routing: str = "uniform", exponent: float = 0.0,
-    out: tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor] | None = None, config: Config | None = None,
-) -> Dispatched:  # fmt: skip
-    """Every token to the ranks of its experts, laid out there by expert, by the tuned config, on the current stream.
-
-    Collective. ``x`` [tokens, hidden] is contiguous and bf16, fp16 or fp32, with as many rows on every rank; ``ids``
-    int32 and ``gates`` fp32 are [tokens, top_k]. An id is a number below ``experts``, of which rank r holds as many as
-    every rank, in order; -1, like any other number, is none. A token of such ids alone does not exist. The ids of a
-    token differ. The host reads nothing. ``routing`` and ``exponent`` name the problem whose tuned config is taken: how
-    popular the experts are expected to be. They change no result. ``out`` is what is returned, as a tuple.
-
-    Raises InvalidProblem where shapes, strides or types do not fit, HeapExhausted where the context's heap is too
-    small, and on the first call of a problem what ``lookup`` raises.
-    """
-    options = experts, routing, exponent
-    return Dispatched(*_MOE_DISPATCH.all_of(context, (x, ids, gates), options, out, config))
-
-
-def moe_dispatch_gemm(
-    context: Context, x: torch.Tensor, ids: torch.Tensor, gates: torch.Tensor, b: torch.Tensor,
-    *, experts: int, epilogue: str = "swiglu", gate_up: str = "halves", routing: str = "uniform",
-    exponent: float = 0.0, out: tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor] | None = None,
-    config: Config | None = None,
-) -> Dispatched:  # fmt: skip
-    """``moe_dispatch``, and each row times its expert's B, by the tuned config, on the current stream. Collective.
-
-    ``x``, ``ids``, ``gates``, ``experts``, ``routing`` and ``exponent`` are as there. ``b`` [local experts, hidden,
-    columns] holds the B of this rank's experts, of the type of ``x``; contiguous, or each the transpose of a contiguous
-    matrix. With the epilogue ``swiglu`` its columns are gate and up, ``gate_up`` says how they lie, and rows are
-    [capacity, columns / 2], SiLU(gate) * up; with ``none`` they are the product, [capacity, columns].
-
-    Raises InvalidProblem where shapes, strides or types do not fit, HeapExhausted where the context's heap is too
-    small, and on the first call of a problem what ``lookup`` raises.
-    """
-    options = experts, epilogue, gate_up, routing, exponent
-    return Dispatched(*_MOE_DISPATCH_GEMM.all_of(context, (x, ids, gates, b), options, out, config))

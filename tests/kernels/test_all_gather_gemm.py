@@ -8,6 +8,8 @@ import pytest
 from every_mode import check_all, few, on_cpu, ranks_a_gpu, variants
 from gather_tiles import GPU_TILES
 
+from autotune.config import Config
+from autotune.kernels.all_gather_gemm.copy_engine import rounds
 from autotune.machine import machine
 from autotune.workloads import workload
 
@@ -62,6 +64,30 @@ def test_every_mode_is_right_under_the_interpreter(world_size: int, layout: str,
     tiles = [tile for tile in INTERPRETED_TILES if tile["block_m"] <= max(16, problem.m)]
     configs = few(problem, variants(WORKLOAD, problem, here, tiles), 4 if world_size == 2 else 1)
     check_all(WORKLOAD, problem, configs, MODES - ({"own_collective"} if world_size == 1 else set()))
+
+
+COPIES = {"mode": "copy_engine", "transfer_rows": 16, "gemm_streams": 1, "chunk_sizes": "shrinking"}
+WORDS = {"mode": "own_collective", "comm_programs": 2, "copy_kib": 2, "peer_order": "fanout", "protocol": "sentinel"}
+
+
+def test_chunks_that_shrink_and_words_are_right_on_three_ranks() -> None:
+    here, problem = on_cpu(), problem_of(3, "rows", {"m": 40, "n": 20, "k": 72, "bias": True})
+    configs = [Config(WORDS), *(Config({**COPIES, "copies": copies}) for copies in ("pulled", "pushed"))]
+    assert [WORKLOAD.space.violation(config, problem, here) for config in configs] == [None] * 3
+    check_all(WORKLOAD, problem, configs, set())
+
+
+@pytest.mark.parametrize(
+    ("world_size", "rows", "transfer_rows"), [(2, 1024, 128), (4, 100, 16), (3, 64, 64), (1, 8, 16)]
+)
+def test_the_last_chunks_are_the_smallest(world_size: int, rows: int, transfer_rows: int) -> None:
+    turns = list(rounds(world_size, rows, transfer_rows, shrinking=True))
+    for apart in range(1, world_size):
+        chunks = [chunk for ranks, _, chunk in turns if ranks == apart]
+        assert [begin for begin, _ in chunks] == [0, *(end for _, end in chunks[:-1])] and chunks[-1][1] == rows
+        assert apart == world_size - 1 or len(chunks) == 1, "only the last shard is cut"
+        sizes = [end - begin for begin, end in chunks]
+        assert sizes == sorted(sizes, reverse=True) and sizes[-1] <= max(transfer_rows, rows * (len(chunks) == 1))
 
 
 PAPER = {"n": 3584, "k": 8192, "dtype": "fp16", "layout": "k"}

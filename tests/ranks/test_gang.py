@@ -95,11 +95,6 @@ def test_ranks_that_import_other_code_end_the_run(other_code: Path, monkeypatch:
     assert gang._processes == []
 
 
-def test_a_program_in_a_checkout_has_ranks_of_that_checkout(other_code: Path) -> None:
-    done = subprocess.run([sys.executable, "-c", DRIVER, "0"], capture_output=True, text=True, cwd=other_code)
-    assert len(done.stdout.split()) == 2, done.stderr
-
-
 DRIVER = """
 import sys, time
 from autotune.machine import machine
@@ -112,9 +107,10 @@ with Gang(found, found.problem_type(m=32, n=64, k=64, world_size=2), machine()) 
 """
 
 
-def driver(seconds: float, folder: Path) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", DRIVER, str(seconds)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "TMPDIR": str(folder)})
+def driver(seconds: float, folder: Path, checkout: Path) -> subprocess.Popen[str]:
+    """A program in a checkout: its ranks are that checkout's, else they would end the run."""
+    command, environment = [sys.executable, "-c", DRIVER, str(seconds)], {**os.environ, "TMPDIR": str(folder)}
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment, cwd=checkout)
 
 
 def pids_of(process: subprocess.Popen[str]) -> list[int]:
@@ -122,15 +118,19 @@ def pids_of(process: subprocess.Popen[str]) -> list[int]:
     return [int(word) for word in process.stdout.readline().split()]
 
 
-def test_a_killed_driver_takes_its_ranks_with_it_and_the_next_one_sweeps_its_folder(tmp_path: Path) -> None:
-    with driver(600, tmp_path) as killed:
+def test_a_killed_driver_in_a_checkout_takes_its_ranks_with_it_and_the_next_one_sweeps_its_folder(
+    tmp_path: Path, other_code: Path
+) -> None:
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    with driver(600, folder, other_code) as killed:
         pids = pids_of(killed)
         killed.send_signal(signal.SIGKILL)
     assert len(pids) == 2 and all(gone(pid, within=300) for pid in pids)
-    assert len(list(tmp_path.iterdir())) == 1, "nobody was left to remove it"
-    with driver(0, tmp_path) as orderly:
+    assert len(list(folder.iterdir())) == 1, "nobody was left to remove it"
+    with driver(0, folder, other_code) as orderly:
         assert len(pids_of(orderly)) == 2
-    assert list(tmp_path.iterdir()) == []
+    assert list(folder.iterdir()) == []
 
 
 def test_of_each_iteration_the_slowest_rank_counts() -> None:

@@ -21,6 +21,7 @@ SAMPLE = int(os.environ.get("COMPILE_SAMPLE", "12"))
 WITHOUT_SHARED_MEMORY = {"push_kernel", "sum_kernel", "barrier_kernel", "all_reduce_norm_kernel", "add_norm_kernel"}
 """A row may be one warp's."""
 LAUNCH_NOTHING_OF_OURS = {"bsp"}
+WITHOUT_SCALES = {"all_reduce_norm", "moe_combine", "moe_dispatch", "moe_dispatch_gemm", "moe_gemm_combine"}
 
 
 def problem(name: str, **fields: Any) -> Problem:
@@ -108,8 +109,6 @@ PROBLEMS = {
     ],
 }
 """Large and even; small and odd."""
-MOE = {name for name in PROBLEMS if name.startswith("moe_")}
-"""Take no fp8 yet."""
 
 
 def sample(problem: Problem, machine: Machine, count: int) -> list[Config]:
@@ -190,7 +189,7 @@ def test_scaled_gemms_compile_for_the_machines_that_multiply_them(
 
 @pytest.mark.parametrize(("machine", "dtype"), [(H100, "fp8_fnuz"), (MI300X, "fp8"), (MI350X, "fp8_fnuz")])
 def test_a_machine_without_matrix_units_for_an_element_type_says_so(machine: Machine, dtype: str) -> None:
-    for name in PROBLEMS.keys() - {"all_reduce_norm"} - MOE:
+    for name in PROBLEMS.keys() - WITHOUT_SCALES:
         found = workload(name)
         each = problem(name, m=64, n=256, k=256, dtype=dtype, scales="row", b_order="nk", world_size=2)
         told = found.space.violation(found.default_config(each, machine), each, machine)

@@ -15,7 +15,7 @@ from autotune.ranks.evaluation import MeasurePlan
 from autotune.ranks.gang import Gang
 from autotune.workloads import Workload, from_reference, registry, workload
 
-RUNS = 10 if machine().is_interpreter else 20
+RUNS = 5 if machine().is_interpreter else 20
 CAUGHT = 0.8
 """Share of the runs: which rank is late is chance."""
 

@@ -68,7 +68,7 @@ def dimensions(context: autotune.Context) -> dict[str, float]:
             context, a[rank], b, bias, gather_dim=dim, out=out))  # fmt: skip
     b = parts(context, 4, DEPTH, COLUMNS)
     for dim in (0, 1, 2, -2, 3):
-        a = parts(context, 3, 2 * world, 4 * world, 6, DEPTH)
+        a = parts(context, 3, world, 2 * world, 6, DEPTH)
         reference = (total(a, b) + bias.float()).chunk(world, dim)[rank]
         if dim != -2:
             keep(f"scatter {dim}", reference, lambda out, dim=dim, a=a: autotune.gemm_reduce_scatter(

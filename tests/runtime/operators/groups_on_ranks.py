@@ -111,7 +111,7 @@ def _differ(found: dict[str, Any], name: str, ours: Any, theirs: Any) -> None:
 def _bf16(group: Any, found: dict[str, Any]) -> None:
     world = dist.get_world_size()
     for dim in range(3):
-        a = normal(1, 2 * world, 4 * world, DEPTH)
+        a = normal(1, world, 2 * world, DEPTH)
         bs = [normal(2 + each, DEPTH * (world if dim == 2 else 1), COLUMNS) for each in range(2)]
         for wanted, given in ((True, bs), (True, bs[:1]), (False, bs[:1])):
             ours = symm_mem.fused_all_gather_matmul(a, given, dim, group, return_A=wanted)
@@ -136,7 +136,7 @@ def _bf16(group: Any, found: dict[str, Any]) -> None:
 
 def _fp8(group: Any, found: dict[str, Any]) -> None:
     world, rank = dist.get_world_size(), dist.get_rank()
-    a = normal(6, 4 * world, 8 * world, DEPTH).to(torch.float8_e4m3fn)
+    a = normal(6, 2 * world, 4 * world, DEPTH).to(torch.float8_e4m3fn)
     b = normal(7, COLUMNS, DEPTH).to(torch.float8_e4m3fn).t()
     bias = normal(0, COLUMNS) if rank == 0 else torch.zeros(COLUMNS, device=a.device, dtype=torch.bfloat16)
     dist.broadcast(bias, 0)
@@ -155,7 +155,7 @@ def _fp8(group: Any, found: dict[str, Any]) -> None:
                 if wanted:
                     found[f"fp8 A {dim} {kind}"] = float(not torch.equal(ours[0].float(), theirs[0].float()))
                 _differ(found, f"fp8 gather {dim} {kind} {wanted}", ours[1][0], theirs[1][0])
-    shape = [4 * world, 8 * world, COLUMNS]
+    shape = [2 * world, 4 * world, COLUMNS]
     for dim in (0, 1, 2):
         for kind, (scale_a, scale_b) in {"rows": (by_rows, by_columns), "one": (one, one)}.items():
             for given in (a, a.flatten(0, 1))[: 1 + (dim == 1)]:  # as compiled programs reshape it
