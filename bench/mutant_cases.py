@@ -167,6 +167,9 @@ FP8 = {"dtype": "fp8", "b_order": "nk", "scales": "row"}
 BLOCKS = {**FP8, "scales": "block", "n": 160, "k": 512}
 """Two blocks of B in either direction, on each rank."""
 
+QUANTISED = {"epilogue": "swiglu", "quantised": True, "n": 1024}
+"""Two blocks of C on each rank."""
+
 CASES: Mapping[str, Case] = {
     "ag push": _gather(PUSH),
     "ag tma": _gather(PUSH, loads="tma"),
@@ -191,6 +194,8 @@ CASES: Mapping[str, Case] = {
     "ag swiglu": _gather(PUSH, {"epilogue": "swiglu"}),
     "ag swiglu turns": _gather(PUSH, {"epilogue": "swiglu", "gate_up": "interleaved"}),
     "ag swiglu gather": _gather(GATHER, {"epilogue": "swiglu"}),
+    "ag swiglu fp8": _gather(PUSH, {**QUANTISED, "m": 32}, block_n=256),
+    "ag swiglu fp8 gather": _gather(GATHER, QUANTISED),
     "ag geglu": _gather(PUSH, {"epilogue": "geglu"}),
     "ag scales": _gather(PUSH, FP8),
     "ag scales staged": _gather(STAGED, FP8),
@@ -200,6 +205,10 @@ CASES: Mapping[str, Case] = {
     "rs scales": _scatter(SCATTER, FP8),
     "rs blocks": _scatter(SCATTER, {**BLOCKS, "m": 32}, block_k=128),
     "ar scale": _reduce({**FP8, "scales": "tensor"}),
+    "rs wire": _scatter(SCATTER, {"wire": "fp8"}),
+    "rs wire pull": _scatter(SCATTER, {"wire": "fp8"}, mode="pull"),
+    "ar wire": _reduce({"wire": "fp8"}),
+    "ar wire two": _reduce({"wire": "fp8"}, mode="two_shot"),
     "rs push": _scatter(SCATTER),
     "rs units": _scatter(SCATTER, transfer_tiles=2),
     "rs late": _scatter(SCATTER, schedule="persistent", signals="next_turn"),

@@ -58,7 +58,10 @@ FETCHED = "        heap.signal(arrivals + (chunk * WORLD + peer) * units + unit,
 SCALES_SENT = "            if (chunk == 0) & (unit % parts == part):\n"
 MC_SIGNAL = "        heap.signal(arrivals + (slot * blocks + block) * SPLIT + unit % SPLIT, peer, rank, heap_bases)\n"
 MC_BEGIN = "        begin = first_column + unit % SPLIT * COLUMNS\n"
-RS_SEND = "            send_tile(acc, inbox, place, rank if PULL else owner, rank, heap_bases, BLOCK_M, BLOCK_N)\n"
+RS_SEND = """            send_tile(
+                acc, inbox, place, rank if PULL else owner, rank, heap_bases, BLOCK_M, BLOCK_N, scales=inbox_scales
+            )
+"""
 RS_SIGNAL = "                announce(index, tiles, sent, arrivals, owner, rank, heap_bases, TRANSFER_TILES)\n"
 RS_LATE = "        announce(stored_index, tiles, sent, arrivals, stored_owner, rank, heap_bases, TRANSFER_TILES)\n\n"
 ARN_SENT = "    for turn in tl.static_range(PEERS):\n        heap.store(place, value, rank, (first + turn) % WORLD, heap_bases, mask=inside, hint=(1, 16))\n"
@@ -68,7 +71,8 @@ TOKENS_SIGNAL = "        if not LL:\n            heap.signal_each(arrivals + (sl
 AR_SENT = """        if PROTOCOL == SENTINEL:
             part = sentinel_bits(part.to(TYPE))
         for turn in tl.static_range(PEERS):
-            send_tile(part, inbox, index, (first + turn) % WORLD, rank, heap_bases, BLOCK_M, BLOCK_N, rows)
+            peer = (first + turn) % WORLD
+            send_tile(part, inbox, index, peer, rank, heap_bases, BLOCK_M, BLOCK_N, rows, scales, of_rows)
 """
 AR_SIGNAL = """        if PROTOCOL == SIGNAL:
             if PEERS == 1:
@@ -172,9 +176,13 @@ MUTANTS: list[Mutant] = [
         ("scales twice", "rs scales", ("rows - 1))[:, None]\n", "rows - 1))[:, None] * tl.load(scale_a)\n")),
         ("B's scale is dropped", "ar scale", ("acc *= tl.load(scale_a) * tl.load(scale_b)", "acc *= tl.load(scale_a)")),
         ("A's scale is dropped", "ar scale", ("acc *= tl.load(scale_a) * tl.load(scale_b)", "acc *= tl.load(scale_b)")),
-        ("the first block's scale of B for all of K", "rs blocks", ("at * pitch + k // SIDE", "at * pitch")),
-        ("the first block's scale of B for all columns", "rs blocks", ("    return tl.load(scale_b + at * pitch", "    return tl.load(scale_b + at * 0")),
-        ("blocks of B transposed", "rs blocks", ("at * pitch + k // SIDE", "k // SIDE * 2 + at")),
+        ("C's scales are the next row's", "ag swiglu fp8", ("places = scales + rs.to(tl.int64) * (columns // SIDE) + column // SIDE", "places = scales + (rs ^ 1).to(tl.int64) * (columns // SIDE) + column // SIDE")),
+        ("C's scales are all in the first block", "ag swiglu fp8", ("places = scales + rs.to(tl.int64) * (columns // SIDE) + column // SIDE", "places = scales + rs.to(tl.int64) * (columns // SIDE)")),
+        ("a row's largest is that of its first", "ag swiglu fp8", ("largest = tl.max(tl.abs(value), axis=1)", "largest = tl.max(value, axis=1)"),
+         {"equivalent": "of rows whose largest element is positive"}),
+        ("the first block's scale of B for all of K", "rs blocks", ("    at = scale_b + k // SIDE\n", "    at = scale_b\n")),
+        ("the first block's scale of B for all columns", "rs blocks", ("tl.load(at + column // SIDE * pitch)", "tl.load(at)")),
+        ("blocks of B transposed", "rs blocks", ("    at = scale_b + k // SIDE\n", "    at = scale_b + k // SIDE * 2\n"), ("tl.load(at + column // SIDE * pitch)", "tl.load(at + column // SIDE)")),
     ),
     *_in(
         "kernels/all_gather_gemm/push.py",
@@ -183,16 +191,20 @@ MUTANTS: list[Mutant] = [
         ("the last of K is not given back", "ag gathered staged", ("    inside = column < K\n    slot", "    inside = column < K - 1\n    slot")),
     ),
     *_in(
+        "kernels/primitives/activate.py",
+        ("no activation behind the library's GEMM", "ag swiglu gather", ("value = activated(gate.to(tl.float32), EPILOGUE)", "value = gate.to(tl.float32)")),
+        ("gate and up swapped behind the library's GEMM", "ag swiglu gather", ("+ row * 2 * columns + column, mask", "+ row * 2 * columns + columns + column, mask"),
+         ("+ row * 2 * columns + columns + column, mask=inside, other=0.0)\n    else", "+ row * 2 * columns + column, mask=inside, other=0.0)\n    else")),
+        ("C's scales are another block's behind the library's GEMM", "ag swiglu fp8 gather", ("part = first // SIDE + tl.arange(0, parts)", "part = first // SIDE + (tl.arange(0, parts) + 1) % parts")),
+    ),
+    *_in(
         "kernels/primitives/gated.py",
         ("no activation", "ag swiglu", ("value = gate * tl.sigmoid(gate)", "value = gate")),
         ("the sigmoid alone", "ag swiglu turns", ("value = gate * tl.sigmoid(gate)", "value = tl.sigmoid(gate)")),
         ("no activation", "ag geglu", ("value = 0.5 * gate * (1.0 + tl.erf(gate * 0.7071067811865476))", "value = gate")),
         ("SiLU in place of GELU", "ag geglu", ("value = 0.5 * gate * (1.0 + tl.erf(gate * 0.7071067811865476))", "value = gate * tl.sigmoid(gate)")),
-        ("no activation behind the library's GEMM", "ag swiglu gather", ("value = activated(gate.to(tl.float32), EPILOGUE)", "value = gate.to(tl.float32)")),
         ("gate and up swapped", "ag swiglu", ("gate, up = tl.split(pairs)", "up, gate = tl.split(pairs)")),
         ("gate and up swapped", "ag swiglu turns", ("gate, up = tl.split(pairs)", "up, gate = tl.split(pairs)")),
-        ("gate and up swapped behind the library's GEMM", "ag swiglu gather", ("+ row * 2 * columns + column, mask", "+ row * 2 * columns + columns + column, mask"),
-         ("+ row * 2 * columns + columns + column, mask=inside)\n    else", "+ row * 2 * columns + column, mask=inside)\n    else")),
         ("up is the gate", "ag swiglu", ("activated(gate, EPILOGUE) * up", "activated(gate, EPILOGUE) * gate")),
         ("not multiplied by up", "ag swiglu turns", ("activated(gate, EPILOGUE) * up", "activated(gate, EPILOGUE)")),
         ("both halves from the first half of B", "ag swiglu", ("columns // 2 + place - half", "place - half")),
@@ -290,6 +302,12 @@ MUTANTS: list[Mutant] = [
         ("parts are not waited for", "rs pull", ("late = heap.wait(arrivals + counter + source * counters_apart, target, status, spin_limit)", "late = 0")),
         ("a peer's part is not added", "rs push", ("for back in range(1, WORLD):", "for back in range(2, WORLD):")),
         ("a part is not added", "ar one", ("for part in tl.static_range(PARTS):", "for part in tl.static_range(1, PARTS):")),
+        ("a row's scale on the wire is dropped", "rs wire", ("part *= heap.load(places, rank, holder, heap_bases)[:, None]", "part *= 1.0")),
+        ("a row's scale on the wire is dropped", "ar wire", ("tile = tile.to(tl.float32) * tl.load(places, mask=tl.arange(0, BLOCK_M) < rows, other=0.0)[:, None]", "tile = tile.to(tl.float32)")),
+        ("scales on the wire are the next row's", "rs wire", ("places = scales + place * BLOCK_M + tl.arange(0, BLOCK_M)", "places = scales + place * BLOCK_M + (tl.arange(0, BLOCK_M) + 1) % BLOCK_M")),
+        ("scales on the wire are our own tile's", "rs wire pull", ("part *= heap.load(places, rank, holder, heap_bases)[:, None]", "part *= heap.load(places, rank, rank, heap_bases)[:, None]")),
+        ("scales on the wire are not sent", "rs wire", ("heap.store(places, of_rows, rank, peer, heap_bases, mask=tl.arange(0, BLOCK_M) < rows)", "pass")),
+        ("scales on the wire are not sent", "ar wire two", ("heap.store(places, of_rows, rank, peer, heap_bases, mask=tl.arange(0, BLOCK_M) < rows)", "pass")),
         ("our own part is not rounded", "rs push", ("acc = acc.to(inbox.dtype.element_ty).to(tl.float32)", "acc = acc"),
          {"equivalent": "nearer to the exact sum than what is allowed"}),
     ),
@@ -301,7 +319,7 @@ MUTANTS: list[Mutant] = [
         ("tiles are signalled before they are stored", "rs push", (RS_SIGNAL, "                pass\n"), (RS_SEND, RS_SIGNAL[4:] + RS_SEND)),
         ("each tile signals its unit", "rs units", ("last_of(sent + owner * units + unit, in_unit))", "in_unit > 0)")),
         ("the last late signal is forgotten", "rs late", ("    if LATE:\n" + RS_LATE, "\n")),
-        ("waits for the launch before", "rs push", ("arrivals, epoch + 1, rank, heap_bases, status, spin_limit,\n                    WORLD, PULL", "arrivals, epoch, rank, heap_bases, status, spin_limit,\n                    WORLD, PULL")),
+        ("waits for the launch before", "rs push", ("tiles, arrivals, epoch + 1, rank, heap_bases, status,\n", "tiles, arrivals, epoch, rank, heap_bases, status,\n")),
         ("sums before the copies have come", "rs copies", (DONE + "    for back", "    for back")),
         ("no residual", "rs residual copies", ("        acc += tl.load(residual + place, mask=inside, other=0.0).to(tl.float32)\n", "        pass\n", 2)),
         ("no residual", "rs residual gather", ("        acc += tl.load(residual + place, mask=inside, other=0.0).to(tl.float32)\n", "        pass\n", 2)),

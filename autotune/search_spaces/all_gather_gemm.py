@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from autotune.config import Config, Value
+from autotune.dtypes import SCALE_BLOCK, multiplies
 from autotune.kernels.all_gather_gemm.problem import MOST_WORD_BYTES, AllGatherGemm
 from autotune.machine import Machine
 from autotune.search_spaces import Constraint, Setting, Space, choices, flags, numbers, renamed
@@ -35,6 +36,14 @@ def _tma_within_shard(s: Setting, loads: str, block_k: int) -> bool:
 
 def _halves_by_tma(s: Setting, loads: str) -> bool:
     return loads != "tma" or not s.problem.halves or s.problem.b_order == "nk"
+
+
+def _tile_has_a_scale(s: Setting, block_n: int) -> bool:
+    return not s.problem.quantised or block_n == 2 * SCALE_BLOCK
+
+
+def _rounds_to_fp8(s: Setting, mode: str) -> bool:
+    return not s.problem.quantised or multiplies(s.machine.kind, s.machine.arch, s.problem.quantised_dtype)
 
 
 def _gathers(s: Setting, mode: str) -> bool:
@@ -194,6 +203,10 @@ SPACE = Space(
                    "the programs of a split tile join at its end, so its loop cannot run on into the next tile"),
         Constraint("flattening", ("schedule",), _pull_is_not_flattened,
                    "the direct pull has no flattened form", modes=("pull",)),
+        Constraint("scales of C", ("block_n",), _tile_has_a_scale,
+                   "a row of a tile has one scale, for the 128 columns of C that 256 of gate and up make"),
+        Constraint("scales of C", ("mode",), _rounds_to_fp8,
+                   "this machine does not round to that fp8: sm_90 and gfx950 do to e4m3fn, gfx942 to e4m3fnuz"),
         Constraint("a gathered A", ("mode",), _gathers,
                    "the direct pull loads A tile by tile: there is no gathered A to give back", modes=("pull",)),
         Constraint("few words", ("protocol",), _few_words,
@@ -233,6 +246,10 @@ def default_config(problem: AllGatherGemm, machine: Machine) -> Config:
     tma = tma_aligned(setting, "tma") and _halves_by_tma(setting, "tma")
     tma = tma and machine.has_tma and not machine.is_interpreter
     tile = default_tile(problem, machine)
+    if problem.quantised:
+        tile |= {"block_n": 2 * SCALE_BLOCK, "num_stages": min(3, tile["num_stages"])}
+        tile |= {"block_m": min(64, tile["block_m"])} if tile["num_warps"] == 4 else {}
+        tile |= {"block_k": min(tile["block_k"], 128 // problem.element_size)}
     config: dict[str, Value] = {
         "mode": "push",
         **tile,

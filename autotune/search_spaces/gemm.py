@@ -61,6 +61,12 @@ def gemm_constraints() -> tuple[Constraint, ...]:
     )  # fmt: skip
 
 
+def wire_constraint() -> Constraint:
+    """Of parts that may travel in fp8."""
+    return Constraint("fp8 on its way", ("mode",), _wire_converts,
+                      "this machine does not convert to fp8: sm_90, gfx942 and gfx950 do; use wire=auto")  # fmt: skip
+
+
 def split_constraints() -> tuple[Constraint, ...]:
     """Constraints of a split of the depth."""
     return (
@@ -126,6 +132,11 @@ def tma_aligned(s: Setting, loads: str) -> bool:
 
 def _operands_multiplied(s: Setting, mode: str) -> bool:
     return multiplies(s.machine.kind, s.machine.arch, s.problem.dtype)
+
+
+def _wire_converts(s: Setting, mode: str) -> bool:
+    here = s.machine.kind, s.machine.arch
+    return s.problem.wire == "auto" or any(multiplies(*here, dtype) for dtype in ("fp8", "fp8_fnuz"))
 
 
 def _one_scale_a_step(s: Setting, block_k: int) -> bool:

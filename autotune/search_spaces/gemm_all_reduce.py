@@ -18,6 +18,7 @@ from autotune.search_spaces.gemm import (
     split_constraints,
     split_dimension,
     tma_aligned,
+    wire_constraint,
 )
 
 KERNELS = ("one_shot", "two_shot")
@@ -68,6 +69,10 @@ def _peers_exist(s: Setting, mode: str) -> bool:
 
 def _ll_arrive(s: Setting, protocol: str) -> bool:
     return protocol == "signal" or s.machine.kind in ("cuda", "interpreter")
+
+
+def _ll_are_wide(s: Setting, protocol: str) -> bool:
+    return protocol == "signal" or s.problem.wire == "auto"
 
 
 def polled_words_fit(s: Setting, protocol: str, elements: int, threads: int) -> bool:
@@ -122,10 +127,13 @@ def reduce_constraints() -> tuple[Constraint, ...]:
     return (
         *gemm_constraints(),
         *split_constraints(),
+        wire_constraint(),
         Constraint("size of the inbox", ("mode", "block_m", "block_n", "protocol"), _inbox_fits,
                    "the inbox needs too much memory; the LL protocol needs twice as much"),
         Constraint("LL words arrive", ("protocol",), _ll_arrive,
                    "only on NVIDIA GPUs do ordinary stores reach a peer while their program is running"),
+        Constraint("LL words of fp8", ("protocol",), _ll_are_wide,
+                   "LL words hold elements of the result's type; with wire=fp8 parts are signalled"),
         Constraint("LL words fit", ("protocol", "block_m", "block_n", "num_warps"), _ll_fit_registers,
                    "all ranks' words of a tile are polled at once and do not fit into the registers"),
         Constraint("persistence", ("schedule", "programs_per_unit", "split_k", "block_m", "block_n"), _persists,

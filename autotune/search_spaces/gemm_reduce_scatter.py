@@ -15,6 +15,7 @@ from autotune.search_spaces.gemm import (
     split_constraints,
     split_dimension,
     tma_aligned,
+    wire_constraint,
 )
 
 KERNELS = ("push", "pull")
@@ -85,6 +86,7 @@ SPACE = Space(
     constraints=(
         *gemm_constraints(),
         *split_constraints(),
+        wire_constraint(),
         Constraint("tile within an owner's rows", ("block_m",), _tile_within_rows,
                    "a tile has one owner and may exceed the owner's rows only by rounding up to a power of two"),
         Constraint("transfer within an owner's tiles", ("transfer_tiles", "block_m", "block_n"), _transfer_within_tiles,

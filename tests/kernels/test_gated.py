@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 import torch
 from every_mode import check_all, few, on_cpu, ranks_a_gpu, variants
+from fakes import EIGHT_GPUS
 from gather_tiles import GPU_TILES
 
 from autotune.errors import InvalidProblem
 from autotune.kernels.all_gather_gemm.activation import reference
-from autotune.machine import machine
+from autotune.machine import INTERPRETED, machine
 from autotune.workloads import workload
 
 WORKLOAD = workload("all_gather_gemm")
@@ -52,6 +53,32 @@ def test_every_mode_is_right_under_the_interpreter(fields: dict[str, Any]) -> No
     problem = WORKLOAD.problem_type(world_size=2, **fields)
     modes = MODES - ({"pull"} if problem.gathered else set())
     check_all(WORKLOAD, problem, few(problem, variants(WORKLOAD, problem, here, TILES), 1), modes)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"m": 10, "n": 1024, "k": 64, "bias": True}, {"m": 20, "n": 512, "k": 64, "scales": "row", **FP8}],
+    ids=lambda fields: "-".join(map(str, fields.values())),
+)
+def test_every_mode_is_right_with_a_result_in_fp8(fields: dict[str, Any]) -> None:
+    """The scales are compared with it: results are what they multiply."""
+    problem = WORKLOAD.problem_type(world_size=2, epilogue="swiglu", quantised=True, **fields)
+    tiles = [{**TILES[0], "block_n": 256}]
+    check_all(WORKLOAD, problem, few(problem, variants(WORKLOAD, problem, on_cpu(), tiles), 1), MODES)
+
+
+def test_a_result_in_fp8_needs_an_epilogue_and_whole_blocks() -> None:
+    fields = {"m": 4, "k": 64, "world_size": 2, "quantised": True}
+    with pytest.raises(InvalidProblem, match="C is fp8 behind an epilogue alone"):
+        WORKLOAD.problem_type(n=512, **fields)
+    with pytest.raises(
+        InvalidProblem, match="150 columns on each rank and a scale for each 128 of them; use 512 or 1024"
+    ):
+        WORKLOAD.problem_type(n=600, epilogue="swiglu", **fields)
+    for here in (EIGHT_GPUS, INTERPRETED):
+        problem = WORKLOAD.problem_type(m=512, n=4096, k=1024, epilogue="swiglu", world_size=2, quantised=True)
+        config = WORKLOAD.default_config(problem, here)
+        assert config["mode"] == "push" and WORKLOAD.space.violation(config, problem, here) is None
 
 
 @pytest.mark.parametrize("epilogue", ["swiglu", "geglu", "geglu_tanh"])
@@ -95,6 +122,8 @@ def test_what_does_not_go_together_is_refused() -> None:
         {"m": 64, "n": 512, "k": 2048, "epilogue": "geglu_tanh", "layout": "k", "b_order": "nk"},
         {"m": 512, "n": 1024, "k": 2048, "epilogue": "swiglu", "scales": "row", "bias": True, **FP8},
         {"m": 512, "n": 1280, "k": 2048, "epilogue": "swiglu", "scales": "block", **FP8},
+        {"m": 1024, "n": 3584, "k": 4096, "epilogue": "swiglu", "b_order": "nk", "quantised": True},
+        {"m": 500, "n": 1024, "k": 2048, "epilogue": "swiglu", "scales": "row", "quantised": True, **FP8},
     ],
     ids=lambda fields: "-".join(map(str, fields.values())),
 )

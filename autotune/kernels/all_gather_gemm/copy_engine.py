@@ -10,6 +10,7 @@ from autotune.heap.arena import SymmetricHeap
 from autotune.kernels.all_gather_gemm.activation import multiply_and_activate
 from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
 from autotune.kernels.all_gather_gemm.scratch import Scratch
+from autotune.kernels.all_gather_gemm.tensors import scales_of_c
 from autotune.kernels.launching.gemm import GemmTensors
 from autotune.kernels.launching.plan import Launch
 from autotune.kernels.launching.streams import on, side_stream, wait
@@ -68,7 +69,8 @@ class CopyEngine:
         self._signals, self._waits = (others[::2], others[1::2]) if pushed else ([], [])
         own = slice(heap.rank * rows, (heap.rank + 1) * rows)
         # What our GEMM reads, and the scales that it reads.
-        self._own = (tensors.a, tensors.scale_a, tensors.c[own])
+        out_scales = scales_of_c(tensors)
+        self._own = (tensors.a, tensors.scale_a, tensors.c[own], None if out_scales is None else out_scales[own])
         self._copies: list[Copies] = []
         self._operands = []
         moved = [(tensors.a, scratch.inbox if returned is None else returned)]
@@ -87,7 +89,8 @@ class CopyEngine:
                 copies = [(inbox[here], heap.peer(shard, source)[begin:end]) for shard, inbox in moved]
             self._copies.append(copies)
             scales = moved[1][1][here] if len(moved) > 1 else tensors.scale_a
-            self._operands.append((moved[0][1][here], scales, tensors.c[here]))
+            its_scales = None if out_scales is None else out_scales[here]
+            self._operands.append((moved[0][1][here], scales, tensors.c[here], its_scales))
         self._cuda = heap.device.type == "cuda"
         self._copying = side_stream(heap, "copies")
         self._arriving = side_stream(heap, "arrivals") if pushed else self._copying
@@ -128,5 +131,7 @@ class CopyEngine:
             for place, rows in copies:
                 place.copy_(rows)
 
-    def _multiply(self, a: torch.Tensor, scale_a: torch.Tensor | None, out: torch.Tensor) -> None:
-        multiply_and_activate(self._problem, a, scale_a, self._tensors, out)
+    def _multiply(
+        self, a: torch.Tensor, scale_a: torch.Tensor | None, out: torch.Tensor, out_scales: torch.Tensor | None
+    ) -> None:
+        multiply_and_activate(self._problem, a, scale_a, self._tensors, out, out_scales)

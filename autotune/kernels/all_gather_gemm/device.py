@@ -77,7 +77,7 @@ def gather_gemm_kernel(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     TMA: tl.constexpr, B_TRANSPOSED: tl.constexpr, EVEN_K: tl.constexpr,
     BIAS: tl.constexpr, FLATTEN: tl.constexpr, PROXY_FENCE: tl.constexpr, SCALES: tl.constexpr, PROMOTE: tl.constexpr,
-    BARRIER: tl.constexpr, EPILOGUE: tl.constexpr = PLAIN, HALVES: tl.constexpr = False,
+    BARRIER: tl.constexpr, EPILOGUE: tl.constexpr = PLAIN, HALVES: tl.constexpr = False, c_scales=None,
 ):  # fmt: skip
     """C [M, N] = all_gather(A) @ B [K, N] + bias, reading remote rows from the inbox as their units arrive.
 
@@ -217,13 +217,15 @@ def gather_gemm_kernel(
             )  # fmt: skip
             if SPLITS == 1:
                 store_tile(
-                    acc, c, row, n * BLOCK_N, M, N, bias, BLOCK_M, BLOCK_N, TMA, BIAS, EPILOGUE, HALVES
+                    acc, c, row, n * BLOCK_N, M, N, bias, BLOCK_M, BLOCK_N, TMA, BIAS, EPILOGUE, HALVES,
+                    c_scales=c_scales,
                 )  # fmt: skip
             else:
                 acc, whole = join_splits(acc, partials, tickets, tile, split, SPLITS, BLOCK_M, BLOCK_N)
                 if whole:
                     store_tile(
-                        acc, c, row, n * BLOCK_N, M, N, bias, BLOCK_M, BLOCK_N, TMA, BIAS, EPILOGUE, HALVES
+                        acc, c, row, n * BLOCK_N, M, N, bias, BLOCK_M, BLOCK_N, TMA, BIAS, EPILOGUE, HALVES,
+                    c_scales=c_scales,
                     )  # fmt: skip
             traces.end(trace, traces.TILE, turn - begin)
     else:
@@ -245,7 +247,7 @@ def gather_gemm_kernel(
             )  # fmt: skip
             store_tile(
                 acc, c, rank * shard_rows + m * BLOCK_M, n * BLOCK_N, M, N, bias, BLOCK_M, BLOCK_N, TMA, BIAS,
-                EPILOGUE, HALVES,
+                EPILOGUE, HALVES, c_scales=c_scales,
             )  # fmt: skip
             traces.end(trace, traces.TILE, turn - begin)
         for turn in tl.range(middle, end, flatten=FLATTEN):
@@ -284,7 +286,8 @@ def gather_gemm_kernel(
                 BLOCK_M, BLOCK_N, SCALES, HALVES,
             )  # fmt: skip
             store_tile(
-                acc, c, row, n * BLOCK_N, M, N, bias, BLOCK_M, BLOCK_N, TMA, BIAS, EPILOGUE, HALVES
+                acc, c, row, n * BLOCK_N, M, N, bias, BLOCK_M, BLOCK_N, TMA, BIAS, EPILOGUE, HALVES,
+                    c_scales=c_scales,
             )  # fmt: skip
             traces.end(trace, traces.TILE, turn - begin)
 

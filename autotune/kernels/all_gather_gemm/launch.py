@@ -21,6 +21,7 @@ from autotune.kernels.all_gather_gemm.problem import EPILOGUES, MOST_WORD_BYTES,
 from autotune.kernels.all_gather_gemm.pull import pull_gemm_kernel
 from autotune.kernels.all_gather_gemm.push import gather_kernel, gather_words_kernel, push_kernel, return_kernel
 from autotune.kernels.all_gather_gemm.scratch import Scratch
+from autotune.kernels.all_gather_gemm.tensors import GatherTensors, QuantisedTensors, returned_of, scales_of_c
 from autotune.kernels.gemm.problem import blocks
 from autotune.kernels.launching.contract import Call, Kernels
 from autotune.kernels.launching.empty import empty_launches
@@ -41,13 +42,6 @@ MOST_SPLIT_ROW = 64
 
 BLOCK = 2048
 """Elements that a program copies of the gathered A."""
-
-
-@dataclass(frozen=True)
-class GatherTensors(GemmTensors):
-    """With the gathered A, [m, k], where it is a result."""
-
-    gathered: torch.Tensor | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,6 +78,10 @@ class AllGatherGemmKernels(Kernels[AllGatherGemm, AllGatherGemmKnobs, GemmTensor
         """A's shard lies on the heap if the problem says so."""
         a = (shared if problem.in_place else own)(problem.shard, OPERAND_DTYPES[problem.dtype])
         gemm = GemmTensors.allocate(problem, a, (problem.k, problem.n_local), (problem.m, problem.columns), own)
+        if problem.quantised:
+            c = own(gemm.c.shape, OPERAND_DTYPES[problem.quantised_dtype])
+            scales = own((problem.m, blocks(problem.columns)), torch.float32)
+            return QuantisedTensors(**{**vars(gemm), "c": c}, c_scales=scales)
         if not problem.gathered:
             return gemm
         return GatherTensors(**vars(gemm), gathered=own((problem.m, problem.k), a.dtype))
@@ -195,13 +193,16 @@ class ReturningKernels(AllGatherGemmKernels):
     results = ("c", "gathered")
 
 
+class QuantisingKernels(AllGatherGemmKernels):
+    """The same with a C of fp8, whose scales are a second result."""
+
+    tensors_type = QuantisedTensors
+    results = ("c", "c_scales")
+
+
 KERNELS = AllGatherGemmKernels()
 RETURNING = ReturningKernels()
-
-
-def returned_of(tensors: GemmTensors) -> torch.Tensor | None:
-    """The tensor for the gathered A; None where it is no result."""
-    return tensors.gathered if isinstance(tensors, GatherTensors) else None
+QUANTISING = QuantisingKernels()
 
 
 def _return(call: GatherCall, returned: torch.Tensor, gemm: Launch) -> Launch:
@@ -277,7 +278,8 @@ def _gemm(call: GatherCall) -> dict[str, Any]:
     return {
         **call.knobs.common(call.problem, call.tensors, call.machine), **_ranks(call), **_shard(call),
         "EPILOGUE": EPILOGUES.index(call.problem.epilogue), "HALVES": call.problem.halves,
-        "N": call.problem.n_local, "ready": call.scratch.ready, "done": call.scratch.done,
+        "c_scales": scales_of_c(call.tensors), "N": call.problem.n_local,
+        "ready": call.scratch.ready, "done": call.scratch.done,
         "scale_a": None if call.problem.gathers_scales else call.tensors.scale_a,
     }  # fmt: skip
 

@@ -11,6 +11,7 @@ import torch
 from autotune.kernels.all_gather_gemm.activation import multiply_and_activate
 from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
 from autotune.kernels.all_gather_gemm.scratch import Scratch
+from autotune.kernels.all_gather_gemm.tensors import scales_of_c
 from autotune.kernels.launching.gemm import GemmTensors
 from autotune.kernels.launching.plan import Launch
 from autotune.kernels.launching.tensors import Run
@@ -30,13 +31,14 @@ def bulk_synchronous(
         return _scaled(problem, tensors, group, between, returned)
     a, by_rows = tensors.a, problem.rows_layout
     shape = (problem.m, problem.k) if by_rows else (problem.k, problem.m)
+    out_scales = scales_of_c(tensors)
 
     def run() -> None:
         gathered = returned if by_rows and returned is not None else a.new_empty(shape)
         torch.distributed.all_gather_into_tensor(gathered, a if by_rows else a.t().contiguous(), group)
         for launch in between:
             launch.run()
-        multiply_and_activate(problem, gathered if by_rows else gathered.t(), None, tensors, tensors.c)
+        multiply_and_activate(problem, gathered if by_rows else gathered.t(), None, tensors, tensors.c, out_scales)
         if returned is not None and not by_rows:
             returned.copy_(gathered.t())
 
@@ -62,7 +64,8 @@ def _scaled(
         for launch in between:
             launch.run()
         whole, *scales = [_joined(each, problem.rows_layout) for each in gathered]
-        multiply_and_activate(problem, whole, scales[0] if scales else scale_a, tensors, tensors.c)
+        its_scales = scales[0] if scales else scale_a
+        multiply_and_activate(problem, whole, its_scales, tensors, tensors.c, scales_of_c(tensors))
         if returned is not None and not problem.rows_layout:
             returned.copy_(whole)
 
@@ -99,6 +102,6 @@ def gather_and_multiply(
     """The same with our own kernel instead of the library's collective; in either layout A arrives untransposed."""
     gather.run()
     scales = tensors.scale_a if scratch.scale_inbox is None else scratch.scale_inbox
-    multiply_and_activate(problem, scratch.inbox, scales, tensors, tensors.c)
+    multiply_and_activate(problem, scratch.inbox, scales, tensors, tensors.c, scales_of_c(tensors))
     if returned is not None:
         returned.copy_(scratch.inbox)

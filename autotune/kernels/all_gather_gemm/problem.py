@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from autotune.dtypes import SCALE_BLOCK
 from autotune.errors import InvalidProblem
 from autotune.kernels.gemm.problem import GemmProblem, blocks
 from autotune.problem import choice, flag, size
@@ -31,7 +32,7 @@ class AllGatherGemm(GemmProblem):
     Scales per row, and per block in layout rows, lie beside A's shard and travel with its rows; those per row in layout
     k are the same on every rank.
     With an ``epilogue`` B holds gate and up, and C [m, n / world_size / 2] is activation(gate) * up of the product and
-    its bias, in fp32.
+    its bias, in fp32. ``quantised``: that is rounded to fp8, each row and 128 columns with an fp32 scale of their own.
     """
 
     workload = "all_gather_gemm"
@@ -52,6 +53,10 @@ class AllGatherGemm(GemmProblem):
         late=True,
     )  # fmt: skip
 
+    quantised: bool = flag(
+        "C as fp8 with a scale for each row and 128 columns, A of the next GEMM; with an epilogue alone", late=True
+    )
+
     def check(self) -> None:
         """Raise InvalidProblem if the sharding does not divide a dimension, or operands do not go together."""
         self.check_sharded("n", "m" if self.layout == "rows" else "k", note=f" (layout {self.layout})")
@@ -63,6 +68,22 @@ class AllGatherGemm(GemmProblem):
             )
         if self.gate_up != "halves" and not self.gated:
             raise InvalidProblem(f"gate_up={self.gate_up}: B has gate and up only with an epilogue, such as swiglu")
+        if self.quantised:
+            self._check_quantised()
+
+    def _check_quantised(self) -> None:
+        if not self.gated or self.gathered:
+            raise InvalidProblem(
+                f"quantised with epilogue={self.epilogue} gathered={self.gathered}: C is fp8 behind an epilogue alone, "
+                "such as swiglu, and then A is not given back"
+            )
+        if self.columns % SCALE_BLOCK:
+            unit = 2 * SCALE_BLOCK * self.world_size
+            nearest = " or ".join(str(count * unit) for count in (self.n // unit, self.n // unit + 1) if count)
+            raise InvalidProblem(
+                f"n={self.n}: quantised, C has {self.columns} columns on each rank and a scale for each "
+                f"{SCALE_BLOCK} of them; use {nearest}"
+            )
 
     @property
     def rows_layout(self) -> bool:
@@ -79,6 +100,11 @@ class AllGatherGemm(GemmProblem):
     @property
     def halves(self) -> bool:
         return self.gated and self.gate_up == "halves"
+
+    @property
+    def quantised_dtype(self) -> str:
+        """The type of a quantised C: that of the operands, where they are fp8."""
+        return "fp8_fnuz" if self.dtype == "fp8_fnuz" else "fp8"
 
     @property
     def columns(self) -> int:

@@ -14,6 +14,11 @@ B_ORDERS = ("kn", "nk")
 
 RESIDUAL = "add a residual of the result's shape and type, before the result is rounded"
 
+WIRES = ("auto", "fp8")
+
+WIRE = ("parts on their way to those who sum them: rounded to the result's type (auto); or kernels of ours may send "
+        "them as fp8, a scale per row of a tile")  # fmt: skip
+
 LIBRARY_MULTIPLE = 16
 """Columns and depth of an fp8 GEMM are multiples of this: the library takes no others, and neither do vector loads."""
 
@@ -50,6 +55,11 @@ class GemmProblem(Problem):
     def residual(self) -> bool:
         """True if a residual is added to the result."""
         return False
+
+    @property
+    def wire(self) -> str:
+        """One of ``WIRES``: how parts of a sum over ranks may travel."""
+        return "auto"
 
     @property
     def gated(self) -> bool:

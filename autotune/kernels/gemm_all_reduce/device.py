@@ -32,7 +32,7 @@ from autotune.kernels.primitives.counters import end_phase, finish_unordered, wa
 from autotune.kernels.primitives.exchange import inside_tile, read_tile, send_tile, sum_parts
 from autotune.kernels.primitives.ll import ll_flag
 from autotune.kernels.primitives.protocols import LL, SENTINEL, SIGNAL
-from autotune.kernels.primitives.scales import scaled
+from autotune.kernels.primitives.scales import quantised, scaled
 from autotune.kernels.primitives.sentinel import sentinel_bits
 from autotune.kernels.primitives.splits import join_splits, split_range
 from autotune.kernels.primitives.tiles import accumulate, add_bias, add_residual, store_tile, swizzle
@@ -44,18 +44,24 @@ TWO_SHOT = tl.constexpr(1)
 @triton.jit
 def deliver(
     part, inbox, index, counter, first, epoch, rank, heap_bases, rows, TYPE: tl.constexpr, PEERS: tl.constexpr,
-    WORLD: tl.constexpr, PROTOCOL: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    WORLD: tl.constexpr, PROTOCOL: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, scales=None,
 ):  # fmt: skip
-    """Send a tile, rounded to TYPE, as tile ``index`` of the inbox of PEERS ranks from ``first`` on: one, or all."""
+    """Send a tile, rounded to TYPE or as fp8 with ``scales``, as tile ``index`` of the inbox of PEERS ranks from
+    ``first`` on: one, or all.
+    """
     if PROTOCOL == LL:
         ll_send_tile(
             part.to(TYPE), ll_flag(epoch), inbox, index, first, rank, heap_bases, rows, PEERS, WORLD, BLOCK_M, BLOCK_N
         )  # fmt: skip
     else:
+        of_rows = None
+        if scales is not None:
+            part, of_rows = quantised(part, inbox.dtype.element_ty)
         if PROTOCOL == SENTINEL:
             part = sentinel_bits(part.to(TYPE))
         for turn in tl.static_range(PEERS):
-            send_tile(part, inbox, index, (first + turn) % WORLD, rank, heap_bases, BLOCK_M, BLOCK_N, rows)
+            peer = (first + turn) % WORLD
+            send_tile(part, inbox, index, peer, rank, heap_bases, BLOCK_M, BLOCK_N, rows, scales, of_rows)
         if PROTOCOL == SIGNAL:
             if PEERS == 1:
                 heap.signal(counter, first, rank, heap_bases)
@@ -66,7 +72,7 @@ def deliver(
 @triton.jit
 def collect(
     inbox, index, apart, counter, epoch, status, spin_limit, rows, TYPE: tl.constexpr, SOURCES: tl.constexpr,
-    PROTOCOL: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    PROTOCOL: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, scales=None,
 ):  # fmt: skip
     """Wait for what SOURCES ranks delivered of a tile and add it up: fp32 [BLOCK_M, BLOCK_N].
 
@@ -80,13 +86,13 @@ def collect(
         acc = sentinel_sum_tiles(inbox, index, apart, status, spin_limit, rows, TYPE, SOURCES, BLOCK_M, BLOCK_N)
     else:
         wait_in_slot(counter, epoch, SOURCES, status, spin_limit)
-        acc = sum_parts(inbox, index, apart, SOURCES, BLOCK_M, BLOCK_N, rows)
+        acc = sum_parts(inbox, index, apart, SOURCES, BLOCK_M, BLOCK_N, rows, scales)
     return acc
 
 
 @triton.jit
 def share_part(
-    acc, tile, tiles, rows, epoch, rank, inbox, arrivals, heap_bases, TYPE: tl.constexpr,
+    acc, tile, tiles, rows, epoch, rank, inbox, inbox_scales, arrivals, heap_bases, TYPE: tl.constexpr,
     WORLD: tl.constexpr, MODE: tl.constexpr, PROTOCOL: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """Send our part of a tile, fp32 with ``rows`` rows that exist, to those who sum it."""
@@ -97,20 +103,20 @@ def share_part(
         index = (slot * WORLD + rank) * tiles + tile
         deliver(
             acc, inbox, index, counter, rank, epoch, rank, heap_bases, rows, TYPE,
-            WORLD, WORLD, PROTOCOL, BLOCK_M, BLOCK_N,
+            WORLD, WORLD, PROTOCOL, BLOCK_M, BLOCK_N, inbox_scales,
         )  # fmt: skip
     else:
         index = (slot * WORLD + rank) * tl.cdiv(tiles, WORLD) + tile // WORLD
         deliver(
             acc, inbox, index, counter, tile % WORLD, epoch, rank, heap_bases, rows, TYPE,
-            1, WORLD, PROTOCOL, BLOCK_M, BLOCK_N,
+            1, WORLD, PROTOCOL, BLOCK_M, BLOCK_N, inbox_scales,
         )  # fmt: skip
 
 
 @triton.jit
 def combine(
-    c, bias, residual, m, n, M, N, tile, tiles, epoch, rank, inbox, results, arrivals, returns, heap_bases, status,
-    spin_limit, TYPE: tl.constexpr, WORLD: tl.constexpr, MODE: tl.constexpr, PROTOCOL: tl.constexpr,
+    c, bias, residual, m, n, M, N, tile, tiles, epoch, rank, inbox, inbox_scales, results, arrivals, returns,
+    heap_bases, status, spin_limit, TYPE: tl.constexpr, WORLD: tl.constexpr, MODE: tl.constexpr, PROTOCOL: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BIAS: tl.constexpr,
 ):  # fmt: skip
     """Wait for the parts of tile (m, n), number ``tile``, and store their sum + bias + residual (None: without) into
@@ -124,14 +130,14 @@ def combine(
     if MODE == ONE_SHOT:
         acc = collect(
             inbox, slot * WORLD * tiles + tile, tiles, arrivals + here, epoch, status, spin_limit, rows, TYPE,
-            WORLD, PROTOCOL, BLOCK_M, BLOCK_N,
+            WORLD, PROTOCOL, BLOCK_M, BLOCK_N, inbox_scales,
         )  # fmt: skip
     else:
         if tile % WORLD == rank:
             owned = tl.cdiv(tiles, WORLD)
             total = collect(
                 inbox, slot * WORLD * owned + tile // WORLD, owned, arrivals + here, epoch, status, spin_limit, rows,
-                TYPE, WORLD, PROTOCOL, BLOCK_M, BLOCK_N,
+                TYPE, WORLD, PROTOCOL, BLOCK_M, BLOCK_N, inbox_scales,
             )  # fmt: skip
             if BIAS:
                 total = add_bias(total, bias, n * BLOCK_N, N, BLOCK_N)
@@ -159,8 +165,8 @@ def keep_part(acc, parts, tile, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
 
 @triton.jit
 def exchange_part(
-    c, bias, residual, parts, M, N, tile, group_m, epoch, rank, inbox, results, arrivals, returns, heap_bases, status,
-    spin_limit, TYPE: tl.constexpr, WORLD: tl.constexpr, MODE: tl.constexpr, PROTOCOL: tl.constexpr,
+    c, bias, residual, parts, M, N, tile, group_m, epoch, rank, inbox, inbox_scales, results, arrivals, returns,
+    heap_bases, status, spin_limit, TYPE: tl.constexpr, WORLD: tl.constexpr, MODE: tl.constexpr, PROTOCOL: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BIAS: tl.constexpr,
 ):  # fmt: skip
     """The all-reduce of a tile whose part ``keep_part`` has kept."""
@@ -169,19 +175,19 @@ def exchange_part(
     m, n = swizzle(tile, tiles_m, tiles_n, group_m)
     acc = read_tile(parts, tile, BLOCK_M, BLOCK_N).to(tl.float32)
     share_part(
-        acc, tile, tiles_m * tiles_n, M - m * BLOCK_M, epoch, rank, inbox, arrivals, heap_bases, TYPE,
+        acc, tile, tiles_m * tiles_n, M - m * BLOCK_M, epoch, rank, inbox, inbox_scales, arrivals, heap_bases, TYPE,
         WORLD, MODE, PROTOCOL, BLOCK_M, BLOCK_N,
     )  # fmt: skip
     combine(
-        c, bias, residual, m, n, M, N, tile, tiles_m * tiles_n, epoch, rank, inbox, results, arrivals, returns,
-        heap_bases, status, spin_limit, TYPE, WORLD, MODE, PROTOCOL, BLOCK_M, BLOCK_N, BIAS,
+        c, bias, residual, m, n, M, N, tile, tiles_m * tiles_n, epoch, rank, inbox, inbox_scales, results, arrivals,
+        returns, heap_bases, status, spin_limit, TYPE, WORLD, MODE, PROTOCOL, BLOCK_M, BLOCK_N, BIAS,
     )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["M", "group_m", "finishing", "first", "rank", "spin_limit"])
 def all_reduce_kernel(
-    c, bias, residual, inbox, results, parts, M, N, group_m, finishing, first, rank, heap_bases, epoch_counter,
-    arrivals, returns, status, spin_limit, TYPE: tl.constexpr, WORLD: tl.constexpr, MODE: tl.constexpr,
+    c, bias, residual, inbox, inbox_scales, results, parts, M, N, group_m, finishing, first, rank, heap_bases,
+    epoch_counter, arrivals, returns, status, spin_limit, TYPE: tl.constexpr, WORLD: tl.constexpr, MODE: tl.constexpr,
     PROTOCOL: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BIAS: tl.constexpr,
 ):  # fmt: skip
     """The all-reduce behind a GEMM, a launch of its own; a tile a program.
@@ -189,15 +195,15 @@ def all_reduce_kernel(
     ``finishing`` programs end the epoch, among them ``first``, which is -1 where it is in the launch before.
     """
     exchange_part(
-        c, bias, residual, parts, M, N, tl.program_id(0), group_m, wide_epoch(epoch_counter), rank, inbox, results,
-        arrivals, returns, heap_bases, status, spin_limit, TYPE, WORLD, MODE, PROTOCOL, BLOCK_M, BLOCK_N, BIAS,
+        c, bias, residual, parts, M, N, tl.program_id(0), group_m, wide_epoch(epoch_counter), rank, inbox, inbox_scales,
+        results, arrivals, returns, heap_bases, status, spin_limit, TYPE, WORLD, MODE, PROTOCOL, BLOCK_M, BLOCK_N, BIAS,
     )  # fmt: skip
     finish_unordered(epoch_counter, finishing, tl.program_id(0) == first)
 
 
 @triton.jit(do_not_specialize=["M", "group_m", "gemm_programs", "finishing", "rank", "spin_limit"])
 def gemm_all_reduce_kernel(
-    a, b, c, bias, residual, scale_a, scale_b, inbox, results, parts, partials, tickets,
+    a, b, c, bias, residual, scale_a, scale_b, inbox, inbox_scales, results, parts, partials, tickets,
     M, N, K, stride_bk, stride_bn, group_m, gemm_programs, finishing, rank,
     heap_bases, epoch_counter, arrivals, returns, ready, phase, trace, status, spin_limit, TYPE: tl.constexpr,
     WORLD: tl.constexpr, MODE: tl.constexpr, PROTOCOL: tl.constexpr, SEPARATE: tl.constexpr, SPLITS: tl.constexpr,
@@ -242,15 +248,15 @@ def gemm_all_reduce_kernel(
                 epoch = wide_epoch(epoch_counter)
                 traces.begin(trace, traces.SENT, item // gemm_programs, tile)
                 share_part(
-                    acc, tile, tiles, M - m * BLOCK_M, epoch, rank, inbox, arrivals, heap_bases, TYPE,
+                    acc, tile, tiles, M - m * BLOCK_M, epoch, rank, inbox, inbox_scales, arrivals, heap_bases, TYPE,
                     WORLD, MODE, PROTOCOL, BLOCK_M, BLOCK_N,
                 )  # fmt: skip
                 traces.end(trace, traces.SENT, item // gemm_programs)
             if not SEPARATE:
                 traces.begin(trace, traces.WAIT, item // gemm_programs, tile)
                 combine(
-                    c, bias, residual, m, n, M, N, tile, tiles, epoch, rank, inbox, results, arrivals, returns,
-                    heap_bases, status, spin_limit, TYPE, WORLD, MODE, PROTOCOL, BLOCK_M, BLOCK_N, BIAS,
+                    c, bias, residual, m, n, M, N, tile, tiles, epoch, rank, inbox, inbox_scales, results, arrivals,
+                    returns, heap_bases, status, spin_limit, TYPE, WORLD, MODE, PROTOCOL, BLOCK_M, BLOCK_N, BIAS,
                 )  # fmt: skip
                 traces.end(trace, traces.WAIT, item // gemm_programs)
         traces.end(trace, traces.TILE, item // gemm_programs)
@@ -266,8 +272,9 @@ def gemm_all_reduce_kernel(
                 traces.end(trace, traces.PASSED, 0)
                 traces.begin(trace, traces.SENT, 0, pid - gemm_programs)
                 exchange_part(
-                    c, bias, residual, parts, M, N, pid - gemm_programs, group_m, epoch, rank, inbox, results, arrivals,
-                    returns, heap_bases, status, spin_limit, TYPE, WORLD, MODE, PROTOCOL, BLOCK_M, BLOCK_N, BIAS,
+                    c, bias, residual, parts, M, N, pid - gemm_programs, group_m, epoch, rank, inbox, inbox_scales,
+                    results, arrivals, returns, heap_bases, status, spin_limit, TYPE, WORLD, MODE, PROTOCOL, BLOCK_M,
+                    BLOCK_N, BIAS,
                 )  # fmt: skip
                 traces.end(trace, traces.SENT, 0)
         finish_unordered(epoch_counter, finishing, pid == 0)
@@ -278,8 +285,8 @@ def gemm_all_reduce_kernel(
             m, n = swizzle(tile, tiles_m, tiles_n, group_m)
             traces.begin(trace, traces.WAIT, 0, tile)
             combine(
-                c, bias, residual, m, n, M, N, tile, tiles, epoch, rank, inbox, results, arrivals, returns, heap_bases,
-                status, spin_limit, TYPE, WORLD, MODE, PROTOCOL, BLOCK_M, BLOCK_N, BIAS,
+                c, bias, residual, m, n, M, N, tile, tiles, epoch, rank, inbox, inbox_scales, results, arrivals,
+                returns, heap_bases, status, spin_limit, TYPE, WORLD, MODE, PROTOCOL, BLOCK_M, BLOCK_N, BIAS,
             )  # fmt: skip
             traces.end(trace, traces.WAIT, 0)
     if not PHASED:

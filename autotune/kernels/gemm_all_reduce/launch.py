@@ -22,7 +22,7 @@ from autotune.kernels.gemm_all_reduce.problem import MOST_INBOX_BYTES, SLOTS, Ge
 from autotune.kernels.gemm_all_reduce.scratch import Scratch
 from autotune.kernels.launching.contract import Call, Kernels
 from autotune.kernels.launching.empty import empty_launches
-from autotune.kernels.launching.gemm import GemmKnobs, SummedTensors, readable
+from autotune.kernels.launching.gemm import GemmKnobs, SummedTensors, readable, wire_dtype
 from autotune.kernels.launching.graphs import graphed
 from autotune.kernels.launching.plan import Launch
 from autotune.kernels.launching.scratch import wire_type
@@ -83,13 +83,15 @@ class GemmAllReduceKernels(Kernels[GemmAllReduce, GemmAllReduceKnobs, SummedTens
         results = SLOTS * tiles if knobs.shots == "two_shot" else 0
         words = math.prod(tile) * dtype.itemsize * (2 if knobs.protocol == "ll" else 1) // wire.itemsize
         in_results = results * words
+        quantised = problem.wire == "fp8" and knobs.mode != "own_collective"
         partials, tickets = knobs.partials(problem.m, problem.n, own)
         return Scratch(
             epoch_counter=shared((1,), torch.int64),
             status=shared((1,), ints),
             arrivals=shared((SLOTS, tiles), ints),
             returns=shared((results,), ints),
-            inbox=shared((in_all - in_results,), wire),
+            inbox=shared((in_all - in_results,), wire_dtype(problem, machine) if quantised else wire),
+            inbox_scales=shared(((in_all - in_results) // knobs.block_n,), torch.float32) if quantised else None,
             results=shared((in_results,), wire),
             partials=partials,
             tickets=tickets,
@@ -183,7 +185,8 @@ def _exchange(call: ReduceCall) -> dict[str, Any]:
     """The arguments of an all-reduce, with or without a GEMM before it."""
     problem, scratch = call.problem, call.scratch
     return {
-        "inbox": scratch.inbox, "results": scratch.results, "rank": call.rank, "heap_bases": call.bases,
+        "inbox": scratch.inbox, "inbox_scales": scratch.inbox_scales, "results": scratch.results,
+        "rank": call.rank, "heap_bases": call.bases,
         "epoch_counter": scratch.epoch_counter, "arrivals": scratch.arrivals, "returns": scratch.returns,
         "status": scratch.status, "spin_limit": call.spin_limit, "parts": scratch.parts,
         "TYPE": getattr(tl, DTYPES[problem.result_dtype].triton), "WORLD": problem.world_size,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from autotune.kernels.gemm.problem import RESIDUAL, GemmProblem
-from autotune.problem import flag, size
+from autotune.kernels.gemm.problem import RESIDUAL, WIRE, WIRES, GemmProblem
+from autotune.problem import choice, flag, size
 
 SLOTS = 2
 """Inboxes used in turn, see ``device``."""
@@ -33,6 +33,7 @@ class GemmAllReduce(GemmProblem):
     k: int = size("columns of the whole A, rows of the whole B; each rank holds k / world-size")
     deterministic: bool = flag("demand the same bits on every rank, in every call")
     residual: bool = flag(RESIDUAL, late=True)
+    wire: str = choice(WIRE, WIRES, "auto", late=True)
 
     def check(self) -> None:
         """Raise InvalidProblem if the ranks cannot share K evenly, or operands do not go together."""

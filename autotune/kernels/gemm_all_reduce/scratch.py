@@ -23,6 +23,8 @@ class Scratch:
     """int32 [2, tiles], ``two_shot``: results of a tile that have arrived."""
     inbox: torch.Tensor
     """Parts of tiles, one after the other: in C's type, or as words, see ``wire_type``."""
+    inbox_scales: torch.Tensor | None
+    """fp32, one for each row of a tile in an inbox of fp8, in the tiles' order; None otherwise."""
     results: torch.Tensor
     """Sums of tiles, ``two_shot``, 2 * tiles of them: likewise."""
     ready: torch.Tensor | None
@@ -43,5 +45,7 @@ class Scratch:
         """Fill with NaN what a right launch writes before it reads it."""
         for inbox in (self.inbox, self.results):
             poison_inbox(inbox)
+        if self.inbox_scales is not None:
+            poison_inbox(self.inbox_scales)
         if self.parts is not None:
             self.parts.fill_(torch.nan)

@@ -21,6 +21,7 @@ class GemmAllReduceNorm(GemmAllReduce):
     workload = "gemm_all_reduce_norm"
 
     residual: ClassVar[bool] = False  # type: ignore[misc]  # what follows the sum always has one
+    wire: ClassVar[str] = "auto"  # type: ignore[misc]
     eps: float = number("added to a row's mean square", 1e-6)
 
     def check(self) -> None:

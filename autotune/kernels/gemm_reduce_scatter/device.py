@@ -48,21 +48,22 @@ def announce(index, tiles, sent, arrivals, owner, rank, heap_bases, TRANSFER_TIL
 
 @triton.jit
 def collect(
-    acc, inbox, slot, index, tiles, arrivals, target, rank, heap_bases, status, spin_limit,
+    acc, inbox, inbox_scales, slot, index, tiles, arrivals, target, rank, heap_bases, status, spin_limit,
     WORLD: tl.constexpr, PULL: tl.constexpr, TRANSFER_TILES: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """Our part of our own tile plus the peers' parts as they arrive: fp32 [BLOCK_M, BLOCK_N]."""
     box = slot * WORLD + (rank if PULL else 0)
     return add_tiles(
         acc, inbox, box * tiles + index, tiles, arrivals, index // TRANSFER_TILES, tl.cdiv(tiles, TRANSFER_TILES),
-        target, rank, heap_bases, status, spin_limit, WORLD, PULL, BLOCK_M, BLOCK_N,
+        target, rank, heap_bases, status, spin_limit, WORLD, PULL, BLOCK_M, BLOCK_N, inbox_scales,
     )  # fmt: skip
 
 
 @triton.jit
 def sum_own_tile(
-    c, bias, residual, inbox, slot, index, rows, N, tiles, epoch, rank, heap_bases, ready, trace, status, spin_limit,
-    WORLD: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, TMA: tl.constexpr, BIAS: tl.constexpr,
+    c, bias, residual, inbox, inbox_scales, slot, index, rows, N, tiles, epoch, rank, heap_bases, ready, trace, status,
+    spin_limit, WORLD: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, TMA: tl.constexpr,
+    BIAS: tl.constexpr,
 ):  # fmt: skip
     """Sum all ranks' parts of our tile ``index`` where they were made, once all ranks have ended their GEMM."""
     traces.begin(trace, traces.PASSED, 0, 0)
@@ -71,10 +72,10 @@ def sum_own_tile(
     traces.begin(trace, traces.SENT, 0, index)
     tiles_m = tl.cdiv(rows, BLOCK_M)
     place = (slot * WORLD + rank) * tiles + index
-    acc = read_tile(inbox, place, BLOCK_M, BLOCK_N).to(tl.float32)
+    acc = read_tile(inbox, place, BLOCK_M, BLOCK_N, scales=inbox_scales).to(tl.float32)
     acc = add_tiles(
         acc, inbox, place, tiles, ready, 0, 1, epoch + 1, rank, heap_bases, status, spin_limit,
-        WORLD, True, BLOCK_M, BLOCK_N,
+        WORLD, True, BLOCK_M, BLOCK_N, inbox_scales,
     )  # fmt: skip
     store_tile(
         acc, c, index % tiles_m * BLOCK_M, index // tiles_m * BLOCK_N, rows, N, bias, BLOCK_M, BLOCK_N, TMA, BIAS,
@@ -85,7 +86,7 @@ def sum_own_tile(
 
 @triton.jit(do_not_specialize=["M", "rows", "group_m", "rank", "spin_limit", "producers", "finishing"])
 def gemm_scatter_kernel(
-    a, b, c, bias, residual, scale_a, scale_b, inbox, partials, tickets, sent,
+    a, b, c, bias, residual, scale_a, scale_b, inbox, inbox_scales, partials, tickets, sent,
     M, N, K, rows, stride_bk, stride_bn, group_m, rank,
     heap_bases, epoch_counter, arrivals, ready, phase, producers, finishing, trace, status, spin_limit,
     WORLD: tl.constexpr, PULL: tl.constexpr, ROTATE: tl.constexpr, TRANSFER_TILES: tl.constexpr, LATE: tl.constexpr,
@@ -95,6 +96,8 @@ def gemm_scatter_kernel(
     SCALES: tl.constexpr, PROMOTE: tl.constexpr, PHASED: tl.constexpr, MEMORY: tl.constexpr,
 ):  # fmt: skip
     """C [rows, N] = the sum over ranks of our rows of A [M, K] @ B [K, N], + bias [N] + residual [rows, N] or None.
+
+    ``inbox_scales``: see ``exchange``; None unless parts travel in fp8.
 
     PULL: parts stay where they were made, and the owner loads them. ROTATE: peers' tiles are computed one peer after
     the other, rank + 1 first, so that no two ranks send to one peer at a time; otherwise the peers' rows of tiles take
@@ -151,7 +154,9 @@ def gemm_scatter_kernel(
             place = (slot * WORLD + (owner if PULL else rank)) * tiles + index
             if not PHASED:
                 traces.begin(trace, traces.SENT, item // programs, item)
-            send_tile(acc, inbox, place, rank if PULL else owner, rank, heap_bases, BLOCK_M, BLOCK_N)
+            send_tile(
+                acc, inbox, place, rank if PULL else owner, rank, heap_bases, BLOCK_M, BLOCK_N, scales=inbox_scales
+            )
             if LATE:
                 stored_owner = owner
                 stored_index = index
@@ -186,15 +191,15 @@ def gemm_scatter_kernel(
         if whole:
             if PHASED or MEMORY:
                 place = (slot * WORLD + rank) * tiles + index
-                send_tile(acc, inbox, place, rank, rank, heap_bases, BLOCK_M, BLOCK_N)
+                send_tile(acc, inbox, place, rank, rank, heap_bases, BLOCK_M, BLOCK_N, scales=inbox_scales)
             if MEMORY:
                 tl.debug_barrier()
-                acc = read_tile(inbox, place, BLOCK_M, BLOCK_N).to(tl.float32)
+                acc = read_tile(inbox, place, BLOCK_M, BLOCK_N, scales=inbox_scales).to(tl.float32)
             if not PHASED:
                 traces.begin(trace, traces.WAIT, item // programs, item)
                 acc = collect(
-                    acc, inbox, slot, index, tiles, arrivals, epoch + 1, rank, heap_bases, status, spin_limit,
-                    WORLD, PULL, TRANSFER_TILES, BLOCK_M, BLOCK_N,
+                    acc, inbox, inbox_scales, slot, index, tiles, arrivals, epoch + 1, rank, heap_bases, status,
+                    spin_limit, WORLD, PULL, TRANSFER_TILES, BLOCK_M, BLOCK_N,
                 )  # fmt: skip
                 traces.end(trace, traces.WAIT, item // programs)
                 store_tile(
@@ -208,8 +213,8 @@ def gemm_scatter_kernel(
             end_phase(phase, producers, ready, rank, heap_bases, WORLD)
         else:
             sum_own_tile(
-                c, bias, residual, inbox, slot, pid - producers, rows, N, tiles, epoch, rank, heap_bases, ready, trace,
-                status, spin_limit, WORLD, BLOCK_M, BLOCK_N, TMA, BIAS,
+                c, bias, residual, inbox, inbox_scales, slot, pid - producers, rows, N, tiles, epoch, rank, heap_bases,
+                ready, trace, status, spin_limit, WORLD, BLOCK_M, BLOCK_N, TMA, BIAS,
             )  # fmt: skip
         finish(epoch_counter, finishing)
     else:
@@ -218,14 +223,15 @@ def gemm_scatter_kernel(
 
 @triton.jit(do_not_specialize=["rows", "rank", "spin_limit", "finishing"])
 def sum_tiles_kernel(
-    c, bias, residual, inbox, rows, N, rank, heap_bases, epoch_counter, ready, finishing, status, spin_limit,
-    WORLD: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, TMA: tl.constexpr, BIAS: tl.constexpr,
+    c, bias, residual, inbox, inbox_scales, rows, N, rank, heap_bases, epoch_counter, ready, finishing, status,
+    spin_limit, WORLD: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, TMA: tl.constexpr,
+    BIAS: tl.constexpr,
 ):  # fmt: skip
     """The reduce-scatter behind a GEMM whose parts lie where they were made, a launch of its own; a tile a program."""
     epoch = read_epoch(epoch_counter)
     sum_own_tile(
-        c, bias, residual, inbox, epoch & 1, tl.program_id(0), rows, N, tl.num_programs(0), epoch, rank, heap_bases,
-        ready, None, status, spin_limit, WORLD, BLOCK_M, BLOCK_N, TMA, BIAS,
+        c, bias, residual, inbox, inbox_scales, epoch & 1, tl.program_id(0), rows, N, tl.num_programs(0), epoch, rank,
+        heap_bases, ready, None, status, spin_limit, WORLD, BLOCK_M, BLOCK_N, TMA, BIAS,
     )  # fmt: skip
     finish(epoch_counter, finishing)
 

@@ -21,7 +21,7 @@ from autotune.kernels.gemm_reduce_scatter.problem import GemmReduceScatter
 from autotune.kernels.gemm_reduce_scatter.scratch import Scratch
 from autotune.kernels.launching.contract import Call, Kernels
 from autotune.kernels.launching.empty import empty_launches
-from autotune.kernels.launching.gemm import GemmKnobs, SummedTensors, readable
+from autotune.kernels.launching.gemm import GemmKnobs, SummedTensors, readable, wire_dtype
 from autotune.kernels.launching.graphs import graphed
 from autotune.kernels.launching.knobs import MEMORY
 from autotune.kernels.launching.plan import Launch, in_order
@@ -90,7 +90,8 @@ class GemmReduceScatterKernels(Kernels[GemmReduceScatter, GemmReduceScatterKnobs
             ready=shared((world,), ints),
             done=shared((world,), ints),
             arrivals=shared((world, units), ints),
-            inbox=shared(inbox, dtype),
+            inbox=shared(inbox, wire_dtype(problem, machine) if knobs.block_m else dtype),
+            inbox_scales=shared(inbox[:2], torch.float32) if knobs.block_m and problem.wire == "fp8" else None,
             sent=own((world, units), ints),
             product=(shared if knobs.mode == "own_collective" else own)(product, dtype),
             partials=partials,
@@ -170,8 +171,8 @@ def _in_phases(call: ScatterCall) -> list[Launch]:
     if knobs.barrier:
         return [_gemm_scatter(call, producers + tiles, in_all)]
     gemm = _gemm_scatter(call, producers, in_all)
-    wanted = ("c", "bias", "residual", "BLOCK_M", "BLOCK_N", "TMA", "BIAS", "rows", "N", "inbox", "ready", "finishing")
-    arguments = _common(call) | {name: gemm.arguments[name] for name in wanted}
+    names = device.sum_tiles_kernel.arg_names
+    arguments = _common(call) | {name: gemm.arguments[name] for name in names if name in gemm.arguments}
     summing = Launch(device.sum_tiles_kernel, tiles, arguments, {"num_warps": knobs.num_warps})
     return [gemm, *empty_launches(knobs.empty_launches), summing]
 
@@ -183,7 +184,8 @@ def _gemm_scatter(call: ScatterCall, programs: int, phases: Mapping[str, Any] | 
     arguments = {
         **knobs.common(problem, call.tensors, call.machine), **_common(call),
         "a": knobs.a_operand(call.tensors.a), "M": problem.m, "N": problem.n, "K": problem.k_local,
-        "rows": problem.rows, "inbox": scratch.inbox, "arrivals": scratch.arrivals, "sent": scratch.sent,
+        "rows": problem.rows, "inbox": scratch.inbox, "inbox_scales": scratch.inbox_scales,
+        "arrivals": scratch.arrivals, "sent": scratch.sent,
         "partials": scratch.partials, "tickets": scratch.tickets, "SPLITS": knobs.split_k,
         "PULL": knobs.phased or knobs.mode == "pull", "ROTATE": knobs.peer_order == "rotate",
         "TRANSFER_TILES": knobs.transfer_tiles, "LATE": knobs.signals == "next_turn" and not knobs.phased,

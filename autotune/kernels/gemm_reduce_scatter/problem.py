@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from autotune.kernels.gemm.problem import RESIDUAL, GemmProblem
-from autotune.problem import flag, size
+from autotune.kernels.gemm.problem import RESIDUAL, WIRE, WIRES, GemmProblem
+from autotune.problem import choice, flag, size
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +26,7 @@ class GemmReduceScatter(GemmProblem):
     n: int = size("columns of B and C")
     k: int = size("depth of the whole product; each rank holds k / world-size")
     residual: bool = flag(RESIDUAL, late=True)
+    wire: str = choice(WIRE, WIRES, "auto", late=True)
 
     def check(self) -> None:
         """Raise InvalidProblem if the ranks do not divide a sharded dimension, or operands do not go together."""

@@ -26,6 +26,8 @@ class Scratch:
     inbox: torch.Tensor
     """Parts on their way, in the element type. Tiles: [2 slots, world_size, tiles, block_m, block_n], the second index
     being the source where parts are pushed, the owner where they are pulled. ``copy_engine``: [world_size, rows, n]."""
+    inbox_scales: torch.Tensor | None
+    """fp32 [2 * world_size * tiles, block_m]: scales of the rows of tiles in an inbox of fp8; None otherwise."""
     sent: torch.Tensor
     """int32 [world_size, units], this rank's alone: finished tiles of each peer's units, zero between launches."""
     product: torch.Tensor
@@ -41,4 +43,6 @@ class Scratch:
     def poison(self) -> None:
         """Fill with NaN what a right launch writes before it reads it."""
         self.inbox.fill_(float("nan"))
+        if self.inbox_scales is not None:
+            self.inbox_scales.fill_(float("nan"))
         self.product.fill_(float("nan"))

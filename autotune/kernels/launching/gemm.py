@@ -73,6 +73,13 @@ def _stored(order: str, shape: tuple[int, ...], dtype: torch.dtype, allocate: Al
     return allocate(shape[::-1], dtype).t() if order == "nk" else allocate(shape, dtype)
 
 
+def wire_dtype(problem: GemmProblem, machine: Machine) -> torch.dtype:
+    """The type of parts on their way to those who sum them; fp8 is that of the machine's matrix units."""
+    if problem.wire == "auto":
+        return TORCH_DTYPES[problem.result_dtype]
+    return OPERAND_DTYPES["fp8_fnuz" if machine.arch == "gfx942" else "fp8"]
+
+
 ROW_ALIGNMENT = 16
 """Bytes: rows that lie apart begin at multiples of this, as descriptors need."""
 

@@ -20,7 +20,7 @@ from autotune.kernels.moe_dispatch import library
 from autotune.kernels.moe_dispatch.exchange import Scratch, exchange_arguments, exchange_scratch
 from autotune.kernels.moe_dispatch_gemm.device import dispatch_gemm_kernel
 from autotune.kernels.moe_dispatch_gemm.problem import MoeDispatchGemm
-from autotune.kernels.primitives.gated import activate_kernel
+from autotune.kernels.primitives.activate import activate_kernel
 from autotune.machine import Machine
 
 ACTIVATED = 1024
@@ -149,7 +149,7 @@ def multiply(
         block = min(ACTIVATED, 1 << (problem.width - 1).bit_length())
         blocks = math.ceil(problem.width / block)
         activate_kernel[(len(rows) * blocks,)](
-            product, c, problem.width, blocks, EPILOGUES[problem.epilogue], problem.halves, block
+            product, c, None, problem.width, blocks, EPILOGUES[problem.epilogue], problem.halves, block
         )
 
 

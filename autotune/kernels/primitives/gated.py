@@ -50,24 +50,3 @@ def gated(acc, EPILOGUE: tl.constexpr, HALVES: tl.constexpr, BLOCK_M: tl.constex
         pairs = tl.reshape(acc, (BLOCK_M, BLOCK_N // 2, 2))
     gate, up = tl.split(pairs)
     return activated(gate, EPILOGUE) * up
-
-
-@triton.jit(do_not_specialize=["blocks"])
-def activate_kernel(
-    product, c, columns, blocks, EPILOGUE: tl.constexpr, HALVES: tl.constexpr, BLOCK: tl.constexpr
-):  # fmt: skip
-    """C [rows, columns] = activation(gate) * up of a product [rows, 2 * columns]; ``blocks`` programs for each row."""
-    pid = tl.program_id(0)
-    row = (pid // blocks).to(tl.int64)
-    first = pid % blocks * BLOCK
-    column = first + tl.arange(0, BLOCK)
-    inside = column < columns
-    if HALVES:
-        gate = tl.load(product + row * 2 * columns + column, mask=inside)
-        up = tl.load(product + row * 2 * columns + columns + column, mask=inside)
-    else:
-        both = 2 * first + tl.arange(0, 2 * BLOCK)
-        pairs = tl.load(product + row * 2 * columns + both, mask=both < 2 * columns)
-        gate, up = tl.split(tl.reshape(pairs, (BLOCK, 2)))
-    value = activated(gate.to(tl.float32), EPILOGUE) * up.to(tl.float32)
-    tl.store(c + row * columns + column, value.to(c.dtype.element_ty), mask=inside)

@@ -1,4 +1,4 @@
-"""Scales of fp8 operands: what a GEMM's sums are multiplied by, at a tile's end or, by blocks, at every step.
+"""Scales of fp8: what a GEMM's sums are multiplied by, at a tile's end or, by blocks, at every step; rounding to fp8.
 
 Scales are fp32. SCALES says which there are, see ``dtypes.SCALES``: TENSOR one number, ROW one for each row of A
 [rows, 1] and each column of B [1, columns], BLOCK one for each row and 128 of K in A [rows, K / 128], and for each
@@ -10,6 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from autotune.heap import device as heap
 from autotune.kernels.primitives.gated import tile_columns
 
 NO_SCALES = tl.constexpr(0)
@@ -70,3 +71,25 @@ def _of_two_blocks(at, pitch, column, last, places):
     scale = tl.load(at + block * pitch)
     next_scale = tl.load(at + tl.minimum(block + 1, last) * pitch)
     return tl.where(column % SIDE + places < SIDE, scale, next_scale)
+
+
+@triton.jit
+def quantised(value, TYPE: tl.constexpr):
+    """A tile's rows in an fp8 type, and their scales, fp32 [BLOCK_M]: a row's largest becomes the type's largest."""
+    MOST: tl.constexpr = 448.0 if tl.float8e4nv == TYPE else 240.0
+    largest = tl.max(tl.abs(value), axis=1)
+    of_rows = tl.where(largest == 0.0, 1.0, largest / MOST)
+    value = value / of_rows[:, None]
+    if heap.is_interpreted():
+        # Its conversion loses the carry of what is rounded up to a power of two; a number of fp8 it leaves as it is.
+        bits = value.to(tl.int32, bitcast=True)
+        value = ((bits + 0x7FFFF + ((bits >> 20) & 1)) & -0x100000).to(tl.float32, bitcast=True)
+    return value.to(TYPE), of_rows
+
+
+@triton.jit
+def store_scales(of_rows, scales, row, column, rows, columns, BLOCK_M: tl.constexpr):
+    """Scales of a tile's rows, one block of columns wide, into those of a matrix: fp32 [rows, columns / SIDE]."""
+    rs = row + tl.arange(0, BLOCK_M)
+    places = scales + rs.to(tl.int64) * (columns // SIDE) + column // SIDE
+    tl.store(places, of_rows, mask=(rs < rows) & (column < columns))

@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 
 from autotune.kernels.primitives.gated import PLAIN, gated, tile_columns
-from autotune.kernels.primitives.scales import BLOCK, NO_SCALES, SIDE, block_scale_b
+from autotune.kernels.primitives.scales import BLOCK, NO_SCALES, SIDE, block_scale_b, quantised, store_scales
 
 WGMMA_ROWS = tl.constexpr(64)
 """Rows of a tile from which on sm_90 multiplies it by wgmma."""
@@ -169,10 +169,10 @@ def put_tile(
 def store_tile(
     acc, c, row, column, rows, width, bias,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, TMA: tl.constexpr, BIAS: tl.constexpr,
-    EPILOGUE: tl.constexpr = PLAIN, HALVES: tl.constexpr = False, residual=None,
+    EPILOGUE: tl.constexpr = PLAIN, HALVES: tl.constexpr = False, residual=None, c_scales=None,
 ):  # fmt: skip
     """C[row : …, column : …] = acc + bias + residual (None: without), rounded to C's type, or what EPILOGUE makes of
-    it: half as many columns of a C [rows, width / 2].
+    it: half as many columns of a C [rows, width / 2]. With ``c_scales`` that is fp8, and a tile one block wide.
     """
     if BIAS:
         acc = add_bias(acc, bias, column, width, BLOCK_N, HALVES)
@@ -180,6 +180,10 @@ def store_tile(
         acc = add_residual(acc, residual, row, column, rows, width, BLOCK_M, BLOCK_N)
     if EPILOGUE != PLAIN:
         acc = gated(acc, EPILOGUE, HALVES, BLOCK_M, BLOCK_N)
+        if c_scales is not None:
+            tl.static_assert(BLOCK_N // 2 == SIDE)
+            acc, of_rows = quantised(acc, c.dtype if TMA else c.dtype.element_ty)
+            store_scales(of_rows, c_scales, row, column // 2, rows, width // 2, BLOCK_M)
         put_tile(acc, c, row, column // 2, rows, width // 2, BLOCK_M, BLOCK_N // 2, TMA)
     elif TMA and BLOCK_N >= 64:
         # Two halves: the whole 128x256 tile's 64 KiB would not fit beside four stages of operands.

@@ -12,17 +12,20 @@ import torch
 from autotune.config import Config
 from autotune.heap.arena import SymmetricHeap
 from autotune.kernels.all_gather_gemm.activation import reference
-from autotune.kernels.all_gather_gemm.launch import KERNELS, RETURNING, returned_of
+from autotune.kernels.all_gather_gemm.launch import KERNELS, QUANTISING, RETURNING
 from autotune.kernels.all_gather_gemm.library import gather
 from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
 from autotune.kernels.all_gather_gemm.scratch import Scratch
-from autotune.kernels.gemm.library import multiply
+from autotune.kernels.all_gather_gemm.tensors import returned_of, scales_of_c
+from autotune.kernels.gemm.library import dequantised, multiply
+from autotune.kernels.gemm.problem import blocks
 from autotune.kernels.launching.knobs import ONE_LAUNCH, TWO_LAUNCHES
+from autotune.kernels.launching.tensors import OPERAND_DTYPES, TORCH_DTYPES
 from autotune.machine import Machine
 from autotune.problem import Problem
 from autotune.search_spaces.all_gather_gemm import KERNELS as OUR_GEMM
 from autotune.search_spaces.all_gather_gemm import SPACE, default_config, first_configs
-from autotune.workloads.comparison import farthest, rounded_gated, rounded_product
+from autotune.workloads.comparison import distance, farthest, rounded_gated, rounded_product
 from autotune.workloads.gemm import FACTORS, OF_A_LIBRARY, SCALE_FACTORS, GemmOperation, GemmWorkload
 from autotune.workloads.input_sets import poison
 from autotune.workloads.interface import Run
@@ -35,7 +38,7 @@ class AllGatherGemmOperation(GemmOperation[AllGatherGemm, Scratch]):
 
     def __init__(self, problem: AllGatherGemm, heap: SymmetricHeap, machine: Machine, spin_limit: int) -> None:
         """Inputs are undefined until ``refresh``."""
-        kernels = RETURNING if problem.gathered else KERNELS
+        kernels = RETURNING if problem.gathered else QUANTISING if problem.quantised else KERNELS
         super().__init__(kernels, problem, heap, machine, spin_limit)
 
     def draw_operands(self, seed: int) -> torch.Tensor:
@@ -63,15 +66,20 @@ class AllGatherGemmOperation(GemmOperation[AllGatherGemm, Scratch]):
         if returned is not None:
             self._whole = torch.cat([shard.to(torch.float32) for shard in shards], dim=along)
             poison(returned)
+        of_c = scales_of_c(tensors)
+        if of_c is not None:
+            poison(of_c)
         return product
 
     def outputs(self) -> Sequence[torch.Tensor]:
-        returned = returned_of(self._tensors)
-        return [self._tensors.c] if returned is None else [self._tensors.c, returned]
+        second = returned_of(self._tensors), scales_of_c(self._tensors)
+        return [self._tensors.c, *(each for each in second if each is not None)]
 
     def error_of(self, outputs: Sequence[torch.Tensor], factor: float) -> Error:
-        """The larger one of C's and the gathered A's, where that is an output."""
+        """The larger one of C's and the gathered A's, where that is an output; of an fp8 C with its scales."""
         expected = [self.expected(factor)]
+        if self._problem.quantised:
+            return distance(dequantised(*outputs), expected[0])
         if len(outputs) > 1:
             scales = SCALE_FACTORS if self.scaled else [1.0] * len(FACTORS)
             of_a = {of_a * of_scales: of_a for of_a, of_scales in zip(FACTORS, scales, strict=True)}
@@ -93,7 +101,9 @@ class AllGatherGemmOperation(GemmOperation[AllGatherGemm, Scratch]):
             shards.append(scales)
             scales = torch.ones((problem.m, problem.scale_columns), device=device)
         gathered = [each.new_empty((problem.world_size, *each.shape)) for each in shards]
-        product = tensors.c.new_empty((problem.m, problem.n_local)) if problem.gated else tensors.c
+        product = tensors.c
+        if problem.gated:
+            product = product.new_empty((problem.m, problem.n_local), dtype=TORCH_DTYPES[problem.result_dtype])
         return {
             "all_gather": lambda: gather(gathered, shards),
             "gemm": lambda: multiply(problem, whole, scales, tensors, product, tensors.bias),
@@ -197,5 +207,27 @@ class ReturningWorkload(AllGatherGemmWorkload):
         return [self.out_dtype(operands, options), operands[0].dtype]
 
 
+class QuantisingWorkload(AllGatherGemmWorkload):
+    """The same for calls that want C as fp8, with its scales."""
+
+    kernels = QUANTISING
+
+    def problem_of(self, world_size: int, operands: Operands, options: Sequence[Any]) -> Problem:
+        problem = super().problem_of(world_size, operands, options)
+        assert isinstance(problem, AllGatherGemm)
+        return dataclasses.replace(problem, quantised=True)
+
+    def out_shapes(self, world_size: int, operands: Operands, options: Sequence[Any]) -> list[tuple[int, ...]]:
+        """Of C, and of its scales."""
+        rows, columns = self.out_shape(world_size, operands, options)
+        return [(rows, columns), (rows, blocks(columns))]
+
+    def out_dtypes(self, operands: Operands, options: Sequence[Any]) -> list[torch.dtype]:
+        assert operands[0] is not None
+        fnuz = OPERAND_DTYPES["fp8_fnuz"]
+        return [fnuz if operands[0].dtype == fnuz else OPERAND_DTYPES["fp8"], torch.float32]
+
+
 WORKLOAD = AllGatherGemmWorkload()
+QUANTISING_C = QuantisingWorkload()
 RETURNING_A = ReturningWorkload()

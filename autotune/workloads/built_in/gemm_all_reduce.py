@@ -65,7 +65,7 @@ class GemmAllReduceWorkload(GemmWorkload):
     problem_type = GemmAllReduce
     space = SPACE
     kernels: ClassVar[Kernels[Any, Any, Any, Any]] = KERNELS
-    options: ClassVar[tuple[str, ...]] = ("deterministic", "out_dtype", "fast_accum")
+    options: ClassVar[tuple[str, ...]] = ("deterministic", "out_dtype", "fast_accum", "wire")
     overlapping: ClassVar[tuple[str, ...]] = ("one_shot", "two_shot")
 
     def default_problem(self, machine: Machine, world_size: int) -> GemmAllReduce:
@@ -96,7 +96,8 @@ class GemmAllReduceWorkload(GemmWorkload):
             roundings = ring(problem.world_size) + 2 * problem.residual
         else:
             roundings = 2.0 + (mode == "own_collective" and problem.bias)
-        return rounded_product(problem, roundings, problem.m * problem.n, machine)
+        quantised = problem.wire == "fp8" and mode in ("one_shot", "two_shot")
+        return rounded_product(problem, roundings, problem.m * problem.n, machine, quantised=quantised)
 
     def operation(
         self, problem: GemmAllReduce, heap: SymmetricHeap, machine: Machine, spin_limit: int

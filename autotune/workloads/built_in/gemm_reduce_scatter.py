@@ -65,7 +65,7 @@ class GemmReduceScatterWorkload(GemmWorkload):
     problem_type = GemmReduceScatter
     space = SPACE
     kernels = KERNELS
-    options = ("out_dtype", "fast_accum")
+    options = ("out_dtype", "fast_accum", "wire")
     overlapping = ("push", "pull")
 
     def default_problem(self, machine: Machine, world_size: int) -> GemmReduceScatter:
@@ -97,7 +97,8 @@ class GemmReduceScatterWorkload(GemmWorkload):
         roundings = 2.0 if mode in OUR_GEMM else 2.0 + OF_A_LIBRARY
         if mode == "bsp":
             roundings = ring(problem.world_size) + problem.bias + problem.residual
-        return rounded_product(problem, roundings, problem.rows * problem.n, machine)
+        quantised = problem.wire == "fp8" and mode in OUR_GEMM
+        return rounded_product(problem, roundings, problem.rows * problem.n, machine, quantised=quantised)
 
     def operation(
         self, problem: GemmReduceScatter, heap: SymmetricHeap, machine: Machine, spin_limit: int

@@ -10,11 +10,14 @@ from calls import HEAP, WORST, configs, drawn, error, said, schema_arguments
 
 import autotune
 
+IN_FP8 = 0.04
+"""Largest relative error of a result in e4m3 with scales."""
+
 
 def everything(url: str) -> dict[str, Any]:
     """Every answer of this module, in one context."""
     with autotune.Context(HEAP, url=url) as context:
-        functions = (gated, refused, compiled, residual, several, gathered)
+        functions = (gated, quantised, refused, compiled, residual, several, gathered)
         found: dict[str, Any] = {function.__name__: function(context) for function in functions}
         context.check()
     return found
@@ -51,12 +54,29 @@ def gated(context: autotune.Context) -> dict[str, bool]:
     return answers
 
 
+def quantised(context: autotune.Context) -> dict[str, bool]:
+    """By mode: C of fp8 times its scales is right; and torch's own checks pass."""
+    problem = gated_problem(n=512 * dist.get_world_size(), quantised=True)
+    operands, expected = gated_operands(context, problem)
+    answers = {}
+    for config in (None, *configs(problem, context.machine)):
+        c, scales = autotune.all_gather_gemm(context, *operands, epilogue="swiglu", quantise=True, config=config)
+        assert c.dtype == torch.float8_e4m3fn and scales.shape == (problem.m, 2) and scales.dtype == torch.float32
+        mode = "looked up" if config is None else str(config["mode"])
+        answers[mode] = error(c.float() * scales.repeat_interleave(128, 1), expected) < IN_FP8
+    arguments = schema_arguments(context, problem, operands)
+    checked = torch.library.opcheck(torch.ops.iris_autotune.all_gather_gemm_quantised.default, arguments)
+    return {**answers, "opcheck": set(checked.values()) == {"SUCCESS"}}
+
+
 def refused(context: autotune.Context) -> dict[str, str]:
     (a, b, bias), _ = gated_operands(context, gated_problem())
     call = autotune.all_gather_gemm
     return {
         "word": said(lambda: call(context, a, b, bias, epilogue="relu")),
         "odd": said(lambda: call(context, a, b[:, :47], bias[:47], epilogue="swiglu")),
+        "quantise": said(lambda: call(context, a, b, bias, epilogue="swiglu", quantise=True)),
+        "quantise out": said(lambda: call(context, a, b, bias, epilogue="swiglu", quantise=True, out=a)),
         "layout": said(lambda: call(context, a, b, bias, gate_up="interleaved")),
         "out": said(lambda: call(context, a, b, bias, epilogue="swiglu", out=a.new_empty(a.shape[0], b.shape[1]))),
     }

@@ -18,6 +18,8 @@ Pair = list[dict[str, Any]]
 REFUSED = {
     "word": "epilogue='relu': allowed: none, swiglu, geglu, geglu_tanh",
     "odd": "n=94 on 2 ranks: .* use 96",
+    "quantise": "24 columns on each rank and a scale for each 128 of them",
+    "quantise out": "quantise takes a matrix a, and neither gather_dim, rows, return_gathered nor out",
     "layout": "gate_up=interleaved: B has gate and up only with an epilogue",
     "out": r"out is \[16, 48\].*\[32, 24\]",
 }
@@ -44,6 +46,11 @@ def test_activations_are_right_in_every_mode(pair: Pair) -> None:
         assert all(answers.values()), answers
         wanted = {f"{word} {mode}" for word in ("swiglu", "geglu") for mode in {"looked up", *MODES["all_gather_gemm"]}}
         assert answers.keys() == wanted
+
+
+def test_results_in_fp8_are_right_in_every_mode(pair: Pair) -> None:
+    for answers in (answer["quantised"] for answer in pair):
+        assert all(answers.values()) and {"looked up", "opcheck", "push", "bsp"} <= answers.keys(), answers
 
 
 def test_residuals_are_added_in_every_mode(pair: Pair) -> None:

@@ -1,0 +1,104 @@
+"""Parts of a sum over ranks that travel in fp8: right under the interpreter and on GPUs, and compiled for others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from compile_worker import Compilers
+from every_mode import check_all, few, on_cpu, ranks_a_gpu, variants
+from fakes import EIGHT_GPUS
+
+from autotune.dtypes import DTYPES
+from autotune.errors import InvalidProblem
+from autotune.kernels.gemm.problem import WIRES
+from autotune.kernels.launching.gemm import wire_dtype
+from autotune.machine import INTERPRETED, Machine, machine
+from autotune.workloads import workload
+
+MODES = {
+    "gemm_reduce_scatter": {"bsp", "push", "pull", "own_collective", "copy_engine"},
+    "gemm_all_reduce": {"bsp", "own_collective", "one_shot", "two_shot"},
+}
+KERNELS = {"push", "pull", "one_shot", "two_shot"}
+A100 = Machine("cuda", "NVIDIA A100", "sm_80", 2, 108, 163 * 1024, 40 << 20, "nvlink")
+MI300X = Machine("hip", "AMD Instinct MI300X", "gfx942", 8, 304, 64 * 1024, 256 << 20, "xgmi")
+
+TILE = {
+    "block_m": 16, "block_n": 32, "block_k": 32, "group_m": 2, "num_warps": 4, "num_stages": 2, "transfer_rows": 16,
+    "gemm_streams": 1, "split_k": 2, "transfer_tiles": 2, "sum_block": 512, "sum_warps": 4, "programs_per_unit": 1,
+}  # fmt: skip
+GPU_TILE = {
+    "block_m": 128, "block_n": 128, "block_k": 64, "group_m": 8, "num_warps": 8, "num_stages": 4, "transfer_rows": 128,
+    "gemm_streams": 2, "split_k": 1, "transfer_tiles": 2, "sum_block": 4096, "sum_warps": 8, "programs_per_unit": 1,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "ranks", "fields"),
+    [
+        ("gemm_reduce_scatter", 2, {"m": 44, "n": 80, "k": 160, "bias": True, "residual": True}),
+        ("gemm_reduce_scatter", 3, {"m": 48, "n": 64, "k": 96, "dtype": "fp8", "b_order": "nk", "scales": "row"}),
+        ("gemm_all_reduce", 2, {"m": 9, "n": 80, "k": 160, "bias": True}),
+    ],
+    ids=lambda value: "-".join(map(str, value.values())) if isinstance(value, dict) else str(value),
+)
+def test_every_mode_is_right_under_the_interpreter(name: str, ranks: int, fields: dict[str, Any]) -> None:
+    here, found = on_cpu(), workload(name)
+    problem = found.problem_type(world_size=ranks, wire="fp8", **fields)
+    check_all(found, problem, few(problem, variants(found, problem, here, [TILE]), 1), MODES[name])
+
+
+@pytest.mark.gpu(2)
+@ranks_a_gpu
+@pytest.mark.parametrize("name", MODES)
+@pytest.mark.parametrize("fields", [{"m": 1024, "n": 2048, "k": 4096}, {"m": 520, "n": 400, "k": 1024, "bias": True}])
+def test_every_mode_is_right_on_gpus(ranks: int, name: str, fields: dict[str, Any]) -> None:
+    here, found = machine(), workload(name)
+    problem = found.problem_type(world_size=ranks * here.gpus, wire="fp8", **fields)
+    check_all(found, problem, few(problem, variants(found, problem, here, [GPU_TILE]), 6), MODES[name])
+
+
+@pytest.mark.parametrize("name", MODES)
+def test_it_is_a_problem_of_its_own_with_a_tolerance_of_its_own(name: str) -> None:
+    found = workload(name)
+    fields = {"m": 512, "n": 1024, "k": 2048, "world_size": 2}
+    exact, fp8 = (found.problem_type(**fields, wire=wire) for wire in WIRES)
+    assert "wire" not in exact.as_dict() and fp8.as_dict()["wire"] == "fp8"
+    for mode in MODES[name] - {"own_collective", "copy_engine"}:
+        config = found.default_config(exact, EIGHT_GPUS).replace(mode=mode)
+        allowed, wider = (found.tolerance_of(each, config, EIGHT_GPUS).overall for each in (exact, fp8))
+        if mode in KERNELS:
+            assert allowed < DTYPES["bf16"].rounded_once[0] * 2 and 0.03 < wider < 0.045
+        else:
+            assert allowed == wider, "the library sends what it always sends"
+
+
+def test_the_type_is_that_of_the_machine_and_old_machines_refuse() -> None:
+    found = workload("gemm_reduce_scatter")
+    problem = found.problem_type(m=512, n=1024, k=2048, world_size=2, wire="fp8")
+    assert wire_dtype(problem, EIGHT_GPUS) == wire_dtype(problem, INTERPRETED) == torch.float8_e4m3fn
+    assert wire_dtype(problem, MI300X) == torch.float8_e4m3fnuz
+    with pytest.raises(InvalidProblem, match="does not convert to fp8"):
+        found.space.check_problem(problem, A100)
+
+
+def test_words_of_the_ll_protocol_hold_no_fp8() -> None:
+    found = workload("gemm_all_reduce")
+    problem = found.problem_type(m=16, n=1024, k=2048, world_size=2, wire="fp8")
+    config = found.default_config(problem, EIGHT_GPUS)
+    assert found.space.violation(config, problem, EIGHT_GPUS) is None
+    assert "signalled" in str(found.space.violation(config.replace(protocol="ll"), problem, EIGHT_GPUS))
+
+
+@pytest.mark.parametrize("here", [EIGHT_GPUS, MI300X], ids=lambda here: here.arch)
+def test_kernels_compile(here: Machine, compilers: Compilers) -> None:
+    jobs = []
+    for name in MODES:
+        found = workload(name)
+        problem = found.problem_type(m=512, n=1024, k=2048, world_size=2, wire="fp8")
+        config = found.default_config(problem, here)
+        jobs += [(problem, config.replace(mode=mode)) for mode in KERNELS & set(found.space.modes)]
+    for config, kernels in compilers.compiled(here, jobs):
+        assert all(kernel.shared_memory <= here.shared_memory for kernel in kernels), config
