@@ -122,6 +122,18 @@ def fp8_tiles(problem: GemmProblem, machine: Machine) -> list[dict[str, int]]:
     return [square, {**wide, "num_stages": 3}, {**square, "block_m": 64, "num_stages": 4}]
 
 
+def scales_of_chunks() -> Constraint:
+    """Of the library's GEMMs on parts of A's rows."""
+    return Constraint("scales of chunks", ("mode",), _scales_aligned,
+                      "the library's GEMM takes scales by rows that begin at multiples of 16 bytes: 4 rows of a shard",
+                      modes=("copy_engine",))  # fmt: skip
+
+
+def _scales_aligned(s: Setting, mode: str) -> bool:
+    rows = s.problem.m // s.problem.world_size
+    return s.problem.scales != "row" or s.machine.kind != "cuda" or rows % 4 == 0
+
+
 def tma_aligned(s: Setting, loads: str) -> bool:
     """True if the rows of A, B and C are multiples of 16 bytes."""
     _, columns, depth = s.problem.gemm
@@ -166,8 +178,8 @@ def _tma_available(s: Setting, loads: str) -> bool:
 
 def _fits_shared_memory(s: Setting, block_m: int, block_n: int, block_k: int, num_stages: int, loads: str) -> bool:
     # One stage less where the oldest is in registers: on AMD on its way in; below 64 rows, too few for sm_90's wgmma,
-    # as operand.
-    in_registers = s.machine.kind == "hip" or block_m < WGMMA_ROWS
+    # as operand, but not in fp32, which tensor cores do not take.
+    in_registers = s.machine.kind == "hip" or (block_m < WGMMA_ROWS and s.problem.dtype != "fp32")
     stages = max(1, num_stages - in_registers)
     operands = (block_m + block_n) * block_k * s.problem.element_size
     output = block_m * min(block_n, max(32, block_n // 2)) * s.problem.result_size if loads == "tma" else 0

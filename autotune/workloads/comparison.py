@@ -143,16 +143,18 @@ def rounded_product(
     return Tolerance(math.hypot(found.overall, MARGIN * lost), SPREAD * (found.element + PEAK * lost))
 
 
-def rounded_gated(problem: Any, roundings: float, elements: int, machine: Machine) -> Tolerance:
-    """The same for activation(gate) * up of a product that is rounded so many times before; the result is once, and
-    where the problem is ``quantised`` to fp8.
+def rounded_gated(
+    problem: Any, roundings: float, elements: int, machine: Machine, *, quantised: bool = False
+) -> Tolerance:  # fmt: skip
+    """The same for activation(gate) * up of a product that is rounded so many times before; the result is once, or,
+    ``quantised``, to fp8, too.
     """
     found = rounded(problem.result_dtype, 1.0 + GATED * roundings, problem.k, elements, machine)
     lost = math.sqrt(GATED) * _lost(problem, machine) if problem.scaled else 0.0
     spread = SPREAD if problem.scaled else 1.0
     element = GATED_PEAK * spread * (found.element + PEAK * lost)
     overall = math.hypot(found.overall, MARGIN * lost)
-    if problem.quantised:
+    if quantised:
         return Tolerance(math.hypot(overall, MARGIN * OF_FP8), element + GATED_PEAK * spread * PEAK * HALF_UNIT_OF_FP8)
     return Tolerance(overall, element)
 

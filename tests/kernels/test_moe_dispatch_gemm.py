@@ -71,6 +71,7 @@ GPU_STEPS = [
      "programs_per_unit": 1},
     {**FLAT, "block_m": 32, "comm_programs": 1, "transfer_tokens": 1, "split": 1, "copy_kib": 4,
      "programs_per_unit": 1, "block_k": 64, "block_n": 64},
+    {**FLAT, "comm_programs": 1, "transfer_tokens": 1, "split": 1, "copy_kib": 4, "programs_per_unit": 1},
 ]  # fmt: skip
 
 

@@ -34,6 +34,9 @@ GPU_TILE = {
     "gemm_streams": 2, "split_k": 1, "transfer_tiles": 2, "sum_block": 4096, "sum_warps": 8, "programs_per_unit": 1,
 }  # fmt: skip
 
+GPU_TILES = [GPU_TILE, {**GPU_TILE, "transfer_rows": 1024}]
+"""Chunks, and all rows at once."""
+
 
 @pytest.mark.parametrize(
     ("name", "ranks", "fields"),
@@ -57,7 +60,7 @@ def test_every_mode_is_right_under_the_interpreter(name: str, ranks: int, fields
 def test_every_mode_is_right_on_gpus(ranks: int, name: str, fields: dict[str, Any]) -> None:
     here, found = machine(), workload(name)
     problem = found.problem_type(world_size=ranks * here.gpus, wire="fp8", **fields)
-    check_all(found, problem, few(problem, variants(found, problem, here, [GPU_TILE]), 6), MODES[name])
+    check_all(found, problem, few(problem, variants(found, problem, here, GPU_TILES), 6), MODES[name])
 
 
 @pytest.mark.parametrize("name", MODES)

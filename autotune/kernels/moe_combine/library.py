@@ -37,10 +37,7 @@ def _added(problem: ExpertsProblem, rows: torch.Tensor, plan: Plan, count: int |
     one more token. ``count`` says how many exist, where the host knows.
     """
     tokens = problem.world_size * problem.tokens
-    token = plan.pairs[:count] // problem.top_k
-    if count is None:
-        exists = torch.arange(rows.shape[0], device=rows.device) < plan.offsets[-1]
-        token = torch.where(exists, token, tokens)
+    token = _pairs(problem, plan)[:count] // problem.top_k
     summed = rows.new_zeros((tokens + 1, problem.hidden))
     summed.index_add_(0, token, rows[:count] * plan.gates[:count, None].to(rows.dtype))
     return summed[:tokens]
@@ -48,17 +45,27 @@ def _added(problem: ExpertsProblem, rows: torch.Tensor, plan: Plan, count: int |
 
 def _by_choice(problem: ExpertsProblem, rows: torch.Tensor, plan: Plan) -> torch.Tensor:
     """The same, summed in fp32 in the order of each token's ids."""
-    exists = torch.arange(rows.shape[0], device=rows.device) < plan.offsets[-1]
+    pairs, row = _pairs(problem, plan), torch.arange(rows.shape[0], device=rows.device)
     places = torch.full((problem.all_pairs + 1,), -1, dtype=torch.int64, device=rows.device)
-    pairs = torch.where(exists, plan.pairs, problem.all_pairs).long()
-    places[pairs] = torch.where(exists, torch.arange(rows.shape[0], device=rows.device), -1)
+    places[pairs] = torch.where(pairs < problem.all_pairs, row, -1)
     of_token = places[:-1].view(-1, problem.top_k)
     summed = torch.zeros((of_token.shape[0], problem.hidden), dtype=torch.float32, device=rows.device)
     for place in of_token.unbind(1):
         here = (place >= 0)[:, None]
-        row = place.clamp(min=0)
-        summed += torch.where(here, rows[row].float() * plan.gates[row, None], 0.0)
+        there = place.clamp(min=0)
+        summed += torch.where(here, rows[there].float() * plan.gates[there, None], 0.0)
     return summed.to(rows.dtype)
+
+
+def _pairs(problem: ExpertsProblem, plan: Plan) -> torch.Tensor:
+    """The pair of each row, int64; ``all_pairs`` for rows that do not exist.
+
+    What can be no pair is none: a CUDA graph is captured before there are inputs, and an index beyond a tensor's end
+    would end the process.
+    """
+    pairs = plan.pairs.long()
+    exists = torch.arange(pairs.shape[0], device=pairs.device) < plan.offsets[-1]
+    return torch.where(exists & (pairs >= 0) & (pairs < problem.all_pairs), pairs, problem.all_pairs)
 
 
 def _counted(

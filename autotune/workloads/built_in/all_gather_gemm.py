@@ -160,7 +160,8 @@ class AllGatherGemmWorkload(GemmWorkload):
         """The result alone is rounded, or what the library's GEMM rounds on its way there."""
         ours = self.kernels.knobs.of(config).mode in OUR_GEMM
         if problem.gated:
-            return rounded_gated(problem, 0.0 if ours else 1.0 + OF_A_LIBRARY, problem.m * problem.columns, machine)
+            elements, roundings = problem.m * problem.columns, 0.0 if ours else 1.0 + OF_A_LIBRARY
+            return rounded_gated(problem, roundings, elements, machine, quantised=problem.quantised)
         return rounded_product(problem, 1.0 if ours else 1.0 + OF_A_LIBRARY, problem.m * problem.n_local, machine)
 
     def heap_bytes(self, problem: AllGatherGemm) -> int:
