@@ -93,7 +93,7 @@ class Case:
 
 
 GEMM = ("m", "n", "k")
-LARGEST = {"block_m": 256, "block_k": 128, "transfer_rows": 256}
+LARGEST = {"block_m": 256, "block_n": 256, "block_k": 128, "transfer_rows": 256}
 
 ON_GPU: Mapping[str, tuple[Mapping[str, int], Mapping[str, int]]] = {
     "all_gather_gemm": (

@@ -46,11 +46,17 @@ GEMM = (
     Phrase(("num_stages",), _counted("pipeline stage")),
     Phrase(("num_warps",), _counted("warp")),
     Phrase(("loads",), _of({"tma": "TMA loads", "pointer": "pointer loads"})),
-    Phrase(("split_k",), lambda n: f"split-K by {n}" if n != 1 else ""),
     Phrase(("group_m",), lambda n: f"swizzled by {n} rows of tiles" if n != 1 else ""),
+    Phrase(("split_k",), lambda n: f"split-K by {n}" if n != 1 else ""),
     Phrase(("schedule",), _of({"tile": "one program per tile", "persistent": "persistent programs",
                                "flattened": "persistent programs with one flattened loop"})),
 )  # fmt: skip
+GROUPED = (
+    *GEMM[:-2],
+    Phrase(("swap_ab",), lambda swapped: "tiles are computed transposed" if swapped else ""),
+    Phrase(("programs_per_unit",), lambda n: f"{_counted('program')(n)} per compute unit"),
+)
+"""A grouped GEMM, which neither splits K nor has another schedule."""
 
 NORM = (
     Phrase(("norm_rows",), lambda n: f"{_counted('row')(n)} per norming program"),
@@ -166,16 +172,12 @@ PHRASES: dict[str, tuple[Phrase, ...]] = {
         Phrase(("comm_programs",), lambda n: f"{_counted('program')(n)} send{'s' * (n == 1)}"),
         Phrase(("column_groups",), lambda n: f"{n} groups of columns, one after the other" if n != 1 else ""),
         *SUMS,
-        Phrase(("programs_per_unit",), lambda n: f"{_counted('program')(n)} per compute unit"),
-        Phrase(("swap_ab",), lambda swapped: "tiles are computed transposed" if swapped else ""),
-        *GEMM,
+        *GROUPED,
     ),
     "moe_dispatch_gemm": (
         LAUNCH,
         *DISPATCH,
-        *GEMM,
-        Phrase(("swap_ab",), lambda yes: "tiles transposed" if yes else ""),
-        Phrase(("programs_per_unit",), lambda n: f"{_counted('program')(n)} per compute unit"),
+        *GROUPED,
     ),
     "flash_decode": (
         LAUNCH,

@@ -17,7 +17,6 @@ from autotune.machine import Machine
 from autotune.outcome import Regime
 from autotune.problem import Problem
 from autotune.report.figures import dashed, problem_text
-from autotune.tuning.effort import MOST_TRIALS
 from autotune.workloads import provenance_of, workload
 
 if TYPE_CHECKING:
@@ -60,6 +59,7 @@ class Job:
 
     def _tune(self, seconds: Mapping[Problem, float], result: ModelResult) -> bool:
         from autotune.cli.commands.grid_progress import GridProgress
+        from autotune.tuning.effort import MOST_TRIALS
 
         workloads = {each: workload(each.workload) for each in seconds}
         first = next(iter(seconds))
