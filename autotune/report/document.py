@@ -35,6 +35,9 @@ from autotune.text import json_text, markdown, markdown_code
 LANGUAGES = {"Python": "python", "command": "sh", "JSON": "json"}
 """Of the blocks to copy."""
 
+MOST_CHANGES = 6
+"""Changes from the winner that fit a row of a table of 140 columns; the web page and JSON have them all."""
+
 
 def to_markdown(report: Report) -> str:
     """The report as Markdown, its verdict first."""
@@ -217,7 +220,7 @@ def _best(report: Report) -> str:
             whole.append(f"Number {place}: {markdown(config_text(each.config))}")
             change = f"another mode: {plain(mode)}, see below"
         else:
-            change = change_text(each.config, *firsts[mode]).removeprefix("the winner with ")
+            change = _folded(change_text(each.config, *firsts[mode]).removeprefix("the winner with "))
         rows.append([str(place), latency_text(each.latency, report.regime), final, change])
     if not rows:
         return ""
@@ -229,6 +232,13 @@ def _best(report: Report) -> str:
     whole += [f"Failed in the finals: {markdown(config_text(each.config))}" for each in report.disqualified]
     header = ["", "search", "finals", "change from the winner"]
     return "\n\n".join([f"## The {len(rows)} best\n\n{text}{table(header, rows, 'rrr')}", *whole])
+
+
+def _folded(change: str) -> str:
+    """What differs, as far as a table has room for it."""
+    words = change.split(" ")
+    left = len(words) - MOST_CHANGES
+    return change if left <= 0 else f"{' '.join(words[:MOST_CHANGES])} and {left} more"
 
 
 def _endings(report: Report) -> str:

@@ -34,8 +34,8 @@ def check(problem: Any, here: Machine, steps: list[dict[str, int]], count: int) 
     ("world_size", "sizes", "count"),
     [
         (1, {"tokens": 5, "hidden": 72, "experts": 3, "top_k": 2}, 4),
-        (2, {"tokens": 7, "hidden": 136, "experts": 8, "top_k": 3, "routing": "zipf", "exponent": 1.0}, 6),
-        (2, {"tokens": 9, "hidden": 64, "experts": 8, "top_k": 8, "dtype": "fp32", "deterministic": True}, 4),
+        (2, {"tokens": 7, "hidden": 136, "experts": 8, "top_k": 3, "routing": "zipf", "exponent": 1.0}, 4),
+        (2, {"tokens": 4, "hidden": 64, "experts": 8, "top_k": 8, "dtype": "fp32", "deterministic": True}, 4),
         (3, {"tokens": 4, "hidden": 200, "experts": 3, "top_k": 1, "dtype": "fp16"}, 4),
         (4, {"tokens": 1, "hidden": 128, "experts": 16, "top_k": 4}, 5),
     ],

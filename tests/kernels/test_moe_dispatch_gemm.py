@@ -31,8 +31,8 @@ def check(problem: Any, here: Machine, steps: list[dict[str, int]], count: int) 
     ("world_size", "sizes", "count"),
     [
         (1, {"tokens": 5, "hidden": 72, "experts": 2, "top_k": 2, "width": 40}, 3),
-        (2, {"tokens": 17, "hidden": 136, "experts": 4, "top_k": 2, "width": 24, "b_order": "kn",
-             "routing": "zipf", "exponent": 1.0}, 5),
+        (2, {"tokens": 7, "hidden": 136, "experts": 4, "top_k": 2, "width": 24, "b_order": "kn",
+             "routing": "zipf", "exponent": 1.0}, 4),
         (2, {"tokens": 3, "hidden": 64, "experts": 8, "top_k": 8, "width": 32, "dtype": "fp32",
              "gate_up": "interleaved"}, 3),
         (3, {"tokens": 2, "hidden": 64, "experts": 3, "top_k": 1, "width": 40, "epilogue": "none"}, 3),

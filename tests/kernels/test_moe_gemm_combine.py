@@ -39,7 +39,7 @@ def check(problem: Any, here: Machine, steps: list[dict[str, int]], count: int) 
     ("world_size", "sizes", "count"),
     [
         pytest.param(1, {"tokens": 5, "hidden": 72, "experts": 3, "top_k": 2, "width": 40}, 4, marks=pytest.mark.slow),
-        (2, {"tokens": 5, "hidden": 136, "experts": 4, "top_k": 3, "width": 40, "b_order": "kn"}, 6),
+        (2, {"tokens": 5, "hidden": 136, "experts": 4, "top_k": 3, "width": 40, "b_order": "kn"}, 4),
         (2, {"tokens": 5, "hidden": 64, "experts": 8, "top_k": 8, "width": 40, "dtype": "fp32"}, 4),
         (3, {"tokens": 2, "hidden": 72, "experts": 3, "top_k": 1, "width": 32, "dtype": "fp16"}, 4),
         (4, {"tokens": 1, "hidden": 64, "experts": 16, "top_k": 4, "width": 40, "deterministic": True}, 4),

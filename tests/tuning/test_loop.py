@@ -244,7 +244,7 @@ def test_where_power_matters_the_finals_are_wider(tmp_path: Path) -> None:
         class Slower(FakeGang):
             def evaluate(self, config: Config, seed: int, plan: Any) -> Evaluation:
                 super().evaluate(config, seed, plan)
-                return Evaluation(Outcome.MEASURED, latency=latency_of(scale * (500.0 + len(config) / 10)))
+                return Evaluation(Outcome.MEASURED, latency=latency_of(scale * (500.0 + len(str(config)) % 5)))
 
         with Store.open(tmp_path / f"{scale}.db") as store:
             result = run(store, Slower(PROBLEM), trials=40)

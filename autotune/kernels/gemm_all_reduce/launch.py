@@ -213,7 +213,7 @@ def _all_reduce(call: ReduceCall, number: int) -> Launch:
 def _in_phases(call: ReduceCall, gemm_programs: int, fused: dict[str, Any]) -> list[Launch]:
     """The GEMM, then the all-reduce: in one launch, whose last programs exchange, or in two."""
     knobs, tiles = call.knobs, call.knobs.tiles(call.problem.m, call.problem.n)
-    arguments = {**fused, "SEPARATE": True, "finishing": gemm_programs + tiles, "first": -1}
+    arguments = {**fused, "SEPARATE": True, "finishing": gemm_programs + tiles}
     if knobs.barrier:
         return [Launch(device.gemm_all_reduce_kernel, gemm_programs + tiles, arguments, knobs.options)]
     kernel = device.all_reduce_kernel
@@ -221,5 +221,5 @@ def _in_phases(call: ReduceCall, gemm_programs: int, fused: dict[str, Any]) -> l
     return [
         Launch(device.gemm_all_reduce_kernel, gemm_programs, {**arguments, "ready": None}, knobs.options),
         *empty_launches(knobs.empty_launches),
-        Launch(kernel, tiles, exchange, {"num_warps": knobs.num_warps}),
+        Launch(kernel, tiles, {**exchange, "first": -1}, {"num_warps": knobs.num_warps}),
     ]

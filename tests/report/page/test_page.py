@@ -140,7 +140,8 @@ def test_the_command_that_makes_it_again_and_the_configs_to_copy(study: Study) -
     text = Parsed(to_html(study)).text
     assert study.winner is not None
     assert re.search("tune all-gather-gemm --m 4096 .*--world-size 8 --dtype bf16 .* --seed 0 --force", text)
-    assert json.dumps(dict(study.winner)) in text and "config = autotune.Config({'mode': 'push', " in text
+    assert json.dumps(dict(study.winner)) in text
+    assert f"config = autotune.Config({{'mode': '{study.winner['mode']}', " in text
     assert f"--config '{config_text(study.winner)}'" in text, "in the space's order"
 
 

@@ -96,7 +96,7 @@ def test_an_error_on_one_rank_leaves_no_other_one_waiting(pair: Pair) -> None:
     assert told["told"].startswith("GangError: this rank was left alone")
     for answer in (gone, told):
         assert answer["seconds"] < 60
-        assert answer["after"] == answer["before"]
+        assert all(answer["after"][kind] <= count for kind, count in answer["before"].items())
 
 
 @pytest.mark.parametrize("gpu", GPUS)
