@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 
@@ -83,6 +83,29 @@ def check_routing(x: torch.Tensor, ids: torch.Tensor, gates: torch.Tensor) -> No
         )
 
 
+class OfSets(Protocol):
+    """An operation whose inputs are sets that were drawn together."""
+
+    def put(self, number: int) -> None:
+        """Enqueue what makes a set the inputs."""
+
+    def error_of(self, outputs: Sequence[torch.Tensor], number: int) -> Error:
+        """The distance of outputs from the reference for a set."""
+
+
+class DrawnSets(InputSets):
+    """The sets that an operation has drawn."""
+
+    def __init__(self, operation: OfSets, count: int) -> None:
+        self._operation, self.count = operation, count
+
+    def put(self, number: int) -> None:
+        self._operation.put(number)
+
+    def error(self, number: int, outputs: Sequence[torch.Tensor]) -> Error:
+        return self._operation.error_of(outputs, number)
+
+
 class DispatchedOperation(LaunchedOperation[P, T, Scratch], Generic[P, T]):
     """An operation that begins with a dispatch: a result by rows, and their plan."""
 
@@ -113,7 +136,7 @@ class DispatchedOperation(LaunchedOperation[P, T, Scratch], Generic[P, T]):
     def input_sets(self, seed: int) -> InputSets:
         """The same tokens times a factor, under another routing each."""
         self.refresh(seed)
-        return _Sets(self)
+        return DrawnSets(self, DrawnTokens.COUNT)
 
     def error(self) -> Error:
         return self.error_of(self.outputs(), self._number)
@@ -145,18 +168,3 @@ class DispatchedOperation(LaunchedOperation[P, T, Scratch], Generic[P, T]):
             torch.distributed.all_to_all_single(arrived.view(torch.uint8), sent.view(torch.uint8))
 
         return run
-
-
-class _Sets(InputSets):
-    """What ``DrawnTokens`` has drawn."""
-
-    count = DrawnTokens.COUNT
-
-    def __init__(self, operation: DispatchedOperation[Any, Any]) -> None:
-        self._operation = operation
-
-    def put(self, number: int) -> None:
-        self._operation.put(number)
-
-    def error(self, number: int, outputs: Sequence[torch.Tensor]) -> Error:
-        return self._operation.error_of(outputs, number)

@@ -29,7 +29,7 @@ from autotune.machine import Machine
 REDUCERS = {"kernel": device.ELSEWHERE, "last": device.LAST, "trailing": device.TRAILING}
 
 ONE_SHOT = {"signal": exchange.ONE_SHOT, "ll": exchange.ONE_SHOT_LL, "sentinel": exchange.ONE_SHOT_SENTINEL}
-"""By the protocol."""
+"""Deliveries of the one-shot exchange by the config's word for the protocol."""
 
 MERGED_ELEMENTS = 32
 """Elements of parts that a merging thread holds at a time."""

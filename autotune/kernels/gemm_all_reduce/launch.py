@@ -49,7 +49,7 @@ class GemmAllReduceKnobs(GemmKnobs):
 
     @property
     def shots(self) -> str:
-        """Who sums: ``one_shot`` or ``two_shot``."""
+        """The exchange: ``one_shot``, where every rank sums, or ``two_shot``, where a tile's owner does."""
         return self.exchange if self.mode == "own_collective" else self.mode
 
     @property

@@ -28,7 +28,7 @@ def ll_send_tile(
 
 @triton.jit
 def _parts(inbox, index, apart, rows, SOURCES: tl.constexpr, BLOCK_M: tl.constexpr, WIDTH: tl.constexpr):
-    """Where the words of all parts of a tile lie, WIDTH in a row, [sources, BLOCK_M, WIDTH], and which exist."""
+    """Places of the words of all parts of a tile, [sources, BLOCK_M, WIDTH], and a mask of those that exist."""
     sources = tl.arange(0, triton.next_power_of_2(SOURCES))[:, None, None]
     exists = (sources < SOURCES) & (tl.arange(0, BLOCK_M) < rows)[None, :, None]
     tiles = (index + sources * apart).to(tl.int64)

@@ -15,7 +15,7 @@ from autotune.kernels.launching.tensors import Allocate
 S = TypeVar("S")
 
 BITS = {2: torch.int16, 4: torch.int32}
-"""Integers by bytes."""
+"""Integer types by the bytes of an element."""
 
 NAN_LL_WORD = 0x7FC07FC0
 """An LL word whose data is NaN in every element type and whose flag, zero, no launch waits for."""

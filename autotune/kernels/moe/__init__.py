@@ -1,1 +1,1 @@
-"""What kernels of mixtures of experts share: the problem, the routing, and its plan on the device."""
+"""The common part of the kernels of mixtures of experts: the problem, the routing, and its plan on the device."""

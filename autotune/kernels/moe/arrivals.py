@@ -1,4 +1,4 @@
-"""What every dispatch begins with, in one launch with what reads the tokens: routing, tokens, and the plan.
+"""The beginning of every dispatch, in one launch with the readers of the tokens: routing, tokens, and the plan.
 
 Programs by their ids: those that send the routing; those that move tokens (PULL: from the peers, otherwise to them);
 one for each local expert that plans; then the caller's own, which wait for the plan and for the tokens that they read.

@@ -14,7 +14,7 @@ from autotune.kernels.moe import grouped_gemm as device
 from autotune.kernels.primitives import gated
 
 EPILOGUES = {"none": gated.PLAIN.value, "swiglu": gated.SWIGLU.value}
-"""What may follow a grouped GEMM."""
+"""The kernel's constants by the problem's word for what follows a grouped GEMM."""
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,11 @@
-"""What the problems of a mixture of experts share: tokens, experts on their ranks, and how popular the experts are."""
+"""Common fields and sizes of a mixture of experts: tokens, experts on their ranks, and how popular these are."""
 
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from dataclasses import dataclass
+from typing import ClassVar
 
 from autotune.errors import InvalidProblem
 from autotune.problem import Problem, choice, number, size
@@ -16,7 +18,7 @@ WHOLE = 8
 
 MOST_EXPERTS = 1024
 MOST_CHOICES = 16
-"""Experts per token."""
+"""The largest ``top_k``."""
 
 MOST_PAIRS = 2**24
 """Pairs of a token and one of its experts, over all ranks."""
@@ -60,7 +62,7 @@ class ExpertsProblem(Problem):
 
     @property
     def local_experts(self) -> int:
-        """L: experts of each rank."""
+        """Experts of each rank, L."""
         return self.experts // self.world_size
 
     @property
@@ -83,3 +85,49 @@ class ExpertsProblem(Problem):
     def bytes_moved(self) -> int:
         """Bytes of tokens that one rank receives on average, each token once; the busiest rank receives more."""
         return int((self.world_size - 1) * self.tokens * self.reached * self.hidden * self.element_size)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupedProblem(ExpertsProblem):
+    """A problem with a grouped GEMM, whose sizes are its ``gemm``."""
+
+    scaled: ClassVar[bool] = False
+    scales: ClassVar[str] = "none"
+    fast_accum: ClassVar[bool] = False
+
+    @property
+    @abstractmethod
+    def gemm(self) -> tuple[int, int, int]:
+        """Rows of one expert at most, columns and depth."""
+
+    @property
+    def k(self) -> int:
+        """Depth of the GEMM."""
+        return self.gemm[2]
+
+    @property
+    def result_dtype(self) -> str:
+        return self.dtype
+
+    @property
+    def result_size(self) -> int:
+        """Bytes of an element of the result."""
+        return self.element_size
+
+    @property
+    def rows_per_expert(self) -> int:
+        """Rows of one expert on average, rounded up."""
+        return -(-self.all_pairs // self.experts)
+
+    @property
+    def flops(self) -> int:
+        """Floating-point operations of one rank on average."""
+        _, columns, depth = self.gemm
+        return 2 * self.tokens * self.top_k * columns * depth
+
+    @property
+    def bytes_read(self) -> int:
+        """Lower bound on the bytes that one rank reads: the B of each expert that gets tokens, and rows of A."""
+        _, columns, depth = self.gemm
+        active = min(self.local_experts, self.tokens * self.top_k)
+        return (active * columns + self.tokens * self.top_k) * depth * self.element_size

@@ -26,7 +26,7 @@ class Routing:
     ids: torch.Tensor
     """int32; those of a token differ, except -1."""
     gates: torch.Tensor
-    """fp32."""
+    """fp32: the weight of each chosen expert."""
 
 
 def drawn_routing(problem: ExpertsProblem, device: torch.device, seed: int, kind: Kind = "plain") -> Routing:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from autotune.errors import InvalidProblem
+from autotune.kernels.moe.problem import GroupedProblem
 from autotune.kernels.moe_dispatch.problem import DispatchedProblem
 from autotune.problem import choice, size
 
@@ -14,7 +14,7 @@ GATE_UP = ("halves", "interleaved")
 
 
 @dataclass(frozen=True, kw_only=True)
-class MoeDispatchGemm(DispatchedProblem):
+class MoeDispatchGemm(DispatchedProblem, GroupedProblem):
     """C [capacity, width]: the tokens of all ranks' x [tokens, hidden] by this rank's experts, each times its expert's
     B [hidden, columns], and the plan that says which row is whose (docs/kernels/moe.md).
 
@@ -30,10 +30,6 @@ class MoeDispatchGemm(DispatchedProblem):
     gate_up: str = choice(
         "gate and up in B: halves is [gate, up]; interleaved is gate, up, gate, up, …", GATE_UP, "halves"
     )
-
-    scaled: ClassVar[bool] = False
-    scales: ClassVar[str] = "none"
-    fast_accum: ClassVar[bool] = False
 
     def check(self) -> None:
         """Raise InvalidProblem also if the columns do not fit the library's GEMM."""
@@ -57,36 +53,6 @@ class MoeDispatchGemm(DispatchedProblem):
         return self.width * (2 if self.gated else 1)
 
     @property
-    def result_dtype(self) -> str:
-        return self.dtype
-
-    @property
-    def result_size(self) -> int:
-        """Bytes of an element of C."""
-        return self.element_size
-
-    @property
-    def k(self) -> int:
-        """Depth of the GEMM."""
-        return self.hidden
-
-    @property
     def gemm(self) -> tuple[int, int, int]:
         """Rows of one expert at most, columns and depth."""
         return self.world_size * self.tokens, self.columns, self.hidden
-
-    @property
-    def rows_per_expert(self) -> int:
-        """Rows of one expert on average, rounded up."""
-        return -(-self.all_pairs // self.experts)
-
-    @property
-    def flops(self) -> int:
-        """Floating-point operations of one rank on average."""
-        return 2 * self.tokens * self.top_k * self.columns * self.hidden
-
-    @property
-    def bytes_read(self) -> int:
-        """Lower bound on the bytes that one rank reads: the B of each expert that gets tokens, and rows of A."""
-        active = min(self.local_experts, self.tokens * self.top_k)
-        return (active * self.columns + self.tokens * self.top_k) * self.hidden * self.element_size

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from autotune.errors import InvalidProblem
-from autotune.kernels.moe.problem import WHOLE
+from autotune.kernels.moe.problem import WHOLE, GroupedProblem
 from autotune.kernels.moe_combine.problem import CombinedProblem
 from autotune.problem import choice, size
 
 
 @dataclass(frozen=True, kw_only=True)
-class MoeGemmCombine(CombinedProblem):
+class MoeGemmCombine(CombinedProblem, GroupedProblem):
     """out [tokens, hidden] = for each token of this rank the sum over its experts of gate * (row of A @ expert's B).
 
     A [capacity, width] lies on the experts' ranks, by expert, as the plan of a dispatch says (docs/kernels/moe.md), and
@@ -25,9 +25,6 @@ class MoeGemmCombine(CombinedProblem):
     width: int = size("columns of A, rows of each expert's B")
     b_order: str = choice("storage of each expert's B: row by row (kn), or transposed (nk)", ("kn", "nk"), "nk")
 
-    scaled: ClassVar[bool] = False
-    scales: ClassVar[str] = "none"
-    fast_accum: ClassVar[bool] = False
     gated: ClassVar[bool] = False
     halves: ClassVar[bool] = False
 
@@ -38,36 +35,6 @@ class MoeGemmCombine(CombinedProblem):
             raise InvalidProblem(f"width={self.width}: must be a multiple of {WHOLE}")
 
     @property
-    def result_dtype(self) -> str:
-        return self.dtype
-
-    @property
-    def result_size(self) -> int:
-        """Bytes of an element of the result."""
-        return self.element_size
-
-    @property
-    def k(self) -> int:
-        """Depth of the GEMM."""
-        return self.width
-
-    @property
     def gemm(self) -> tuple[int, int, int]:
         """Rows of one expert at most, columns and depth."""
         return self.world_size * self.tokens, self.hidden, self.width
-
-    @property
-    def rows_per_expert(self) -> int:
-        """Rows of one expert on average, rounded up."""
-        return -(-self.all_pairs // self.experts)
-
-    @property
-    def flops(self) -> int:
-        """Floating-point operations of one rank on average."""
-        return 2 * self.tokens * self.top_k * self.hidden * self.width
-
-    @property
-    def bytes_read(self) -> int:
-        """Lower bound on the bytes that one rank reads: the B of each expert that gets tokens, and rows of A."""
-        active = min(self.local_experts, self.tokens * self.top_k)
-        return (active * self.hidden + self.tokens * self.top_k) * self.width * self.element_size

@@ -24,6 +24,7 @@ from autotune.workloads.combined import (
     exchange_and_sum,
     plan_of_a_call,
 )
+from autotune.workloads.experts import DrawnSets
 from autotune.workloads.input_sets import InputSets, poison
 from autotune.workloads.interface import Run
 from autotune.workloads.launched import LaunchedOperation, LaunchedWorkload, Operands, eager_and_graph
@@ -58,7 +59,7 @@ class MoeCombineOperation(LaunchedOperation[MoeCombine, Tensors, Scratch]):
     def input_sets(self, seed: int) -> InputSets:
         """The same rows times a factor, under another routing each."""
         self.refresh(seed)
-        return _Sets(self)
+        return DrawnSets(self, DrawnRows.COUNT)
 
     def error(self) -> Error:
         return self.error_of(self.outputs(), self._number)
@@ -72,21 +73,6 @@ class MoeCombineOperation(LaunchedOperation[MoeCombine, Tensors, Scratch]):
 
     def parts(self) -> dict[str, Run]:
         return exchange_and_sum(self._problem, self._tensors.out)
-
-
-class _Sets(InputSets):
-    """What ``DrawnRows`` has drawn."""
-
-    count = DrawnRows.COUNT
-
-    def __init__(self, operation: MoeCombineOperation) -> None:
-        self._operation = operation
-
-    def put(self, number: int) -> None:
-        self._operation.put(number)
-
-    def error(self, number: int, outputs: Sequence[torch.Tensor]) -> Error:
-        return self._operation.error_of(outputs, number)
 
 
 class MoeCombineWorkload(LaunchedWorkload):

@@ -25,6 +25,7 @@ from autotune.workloads.combined import (
     plan_of_a_call,
 )
 from autotune.workloads.comparison import drawn, drawn_deep
+from autotune.workloads.experts import DrawnSets
 from autotune.workloads.gemm import OF_A_LIBRARY
 from autotune.workloads.input_sets import InputSets, poison
 from autotune.workloads.interface import Run
@@ -69,7 +70,7 @@ class MoeGemmCombineOperation(LaunchedOperation[MoeGemmCombine, Tensors, GemmScr
     def input_sets(self, seed: int) -> InputSets:
         """The same rows times a factor, under another routing each."""
         self.refresh(seed)
-        return _Sets(self)
+        return DrawnSets(self, DrawnRows.COUNT)
 
     def error(self) -> Error:
         return self.error_of(self.outputs(), self._number)
@@ -98,21 +99,6 @@ class MoeGemmCombineOperation(LaunchedOperation[MoeGemmCombine, Tensors, GemmScr
             grouped_product(rows, tensors.b, offsets)
 
         return {"gemm": gemm, **exchange_and_sum(problem, tensors.out)}
-
-
-class _Sets(InputSets):
-    """What ``DrawnRows`` has drawn."""
-
-    count = DrawnRows.COUNT
-
-    def __init__(self, operation: MoeGemmCombineOperation) -> None:
-        self._operation = operation
-
-    def put(self, number: int) -> None:
-        self._operation.put(number)
-
-    def error(self, number: int, outputs: Sequence[torch.Tensor]) -> Error:
-        return self._operation.error_of(outputs, number)
 
 
 class MoeGemmCombineWorkload(LaunchedWorkload):
