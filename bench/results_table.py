@@ -14,10 +14,10 @@ ROOT = Path(__file__).parents[1]
 LONG = 400.0
 """Seconds that a step of several sizes may take by estimate."""
 
-BESIDE = 12
+BESIDE = 9
 """Seconds that a size takes besides its search: finals, baselines, rivals."""
 
-START = 30
+START = 20
 """Seconds to start the ranks, of the tuner and for the rivals."""
 
 
