@@ -40,12 +40,12 @@ def expert_parallel(
     context: Context, x: Tensor, ids: Tensor, gates: Tensor, gate_up: Tensor, down: Tensor, *,
     tokens: int | None = None, replicated: bool = False, routing: str = "uniform", exponent: float = 0.0,
 ) -> Tensor:  # fmt: skip
-    """Each token's sum of gate * expert over its experts, by ``moe_dispatch_gemm`` and ``moe_gemm_combine``. Collective.
+    """Each token's sum of gate * expert over its experts, by ``moe_dispatch_gemm`` and ``moe_gemm_combine``.
 
-    ``x`` [..., hidden] are this rank's tokens, bf16, fp16 or fp32; ``ids`` (whole numbers) and ``gates`` [..., top_k]
-    their experts, as ``moe_dispatch`` takes them. Rank r holds the experts r * L to (r + 1) * L - 1: ``gate_up``
-    [L, 2 * width, hidden] and ``down`` [L, hidden, width]; an expert is down(SiLU(gate) * up). The result has the form
-    of ``x``; the host reads nothing.
+    Collective. ``x`` [..., hidden] are this rank's tokens, bf16, fp16 or fp32; ``ids`` (whole numbers) and ``gates``
+    [..., top_k] their experts, as ``moe_dispatch`` takes them. Rank r holds the experts r * L to (r + 1) * L - 1:
+    ``gate_up`` [L, 2 * width, hidden] and ``down`` [L, hidden, width]; an expert is down(SiLU(gate) * up). The result
+    has the form of ``x``; the host reads nothing.
 
     Every rank brings as many tokens. Where their numbers differ, ``tokens`` is the most that any rank has: fewer are
     filled up with tokens without experts. No token is left out, whatever the routing is. ``replicated``: the tokens are
@@ -66,10 +66,10 @@ def expert_parallel(
     rows, ids, gates = (_filled(rows, least, 0), _filled(ids, least, -1), _filled(gates, least, 0))
     rows, gates, gate_up, down = readable(rows, gates, gate_up, down)
     popularity: dict[str, Any] = {"routing": routing, "exponent": exponent}
-    a, *plan = moe_dispatch_gemm(
-        context, rows, ids, gates, gate_up.mT, experts=ranks * gate_up.shape[0], **popularity
-    )  # fmt: skip
-    out = moe_gemm_combine(context, a, down.mT, *plan, ids, **popularity)
+    experts = ranks * gate_up.shape[0]
+    found = moe_dispatch_gemm(context, rows, ids, gates, gate_up.mT, experts=experts, **popularity)
+    plan = found.offsets, found.pairs, found.gates
+    out = moe_gemm_combine(context, found.rows, down.mT, *plan, ids, **popularity)
     if replicated:
         out = collectives.wait_tensor(collectives.all_gather_into_tensor(out, ranks, context.group_name))
     return out[:count].view(x.shape)
@@ -136,8 +136,7 @@ class ExpertParallel(nn.Module):
     ) -> Self:  # fmt: skip
         like = experts.gate_up_proj
         _, hidden, width = experts.down_proj.shape
-        form = {"device": device or like.device, "dtype": like.dtype}
-        return cls(context, count, hidden, width, **form, **options)
+        return cls(context, count, hidden, width, device=device or like.device, dtype=like.dtype, **options)
 
     def reset_parameters(self) -> None:
         """Draw the parameters anew, as ``nn.Linear`` does."""

@@ -63,7 +63,8 @@ def share_experts(model: Any, context: Context, **options: Any) -> Any:
     named = {name: module for name, module in model.named_modules() if _are_experts(module)}
     if not named:
         raise InputError(
-            f"{type(model).__name__} has no experts: modules with gate_up_proj [experts, 2 * width, hidden] and down_proj"
+            f"{type(model).__name__} has no experts: modules with a gate_up_proj [experts, 2 * width, hidden] and a "
+            "down_proj [experts, hidden, width]"
         )
     for name, experts in named.items():
         if reason := _left(experts):
@@ -83,6 +84,8 @@ def _left(experts: Any) -> str:
     from transformers.activations import SiLUActivation
     from transformers.integrations.moe import _default_apply_gate
 
+    if getattr(experts, "has_bias", False):
+        return "the experts have biases, which our kernels do not add"
     if not isinstance(getattr(experts, "act_fn", None), SiLUActivation | nn.SiLU):
         return f"the activation is {getattr(experts, 'act_fn', None)}; SiLU is needed"
     if getattr(type(experts), "_apply_gate", None) is not _default_apply_gate:
@@ -90,7 +93,7 @@ def _left(experts: Any) -> str:
     for name, wanted in {"is_transposed": False, "is_concatenated": True, "has_post_expert_norm": False}.items():
         if getattr(experts, name, wanted) != wanted:
             return f"{name} is {not wanted}; {wanted} is needed"
-    return "there are biases; none is needed" if getattr(experts, "has_bias", False) else ""
+    return ""
 
 
 def shared_out(model: Any, mesh: DeviceMesh) -> Any:

@@ -17,6 +17,7 @@ SIZES: dict[str, Any] = {
     "num_key_value_heads": 2, "vocab_size": 40, "max_position_embeddings": 64, "num_experts_per_tok": 2,
     "eos_token_id": None,
 }  # fmt: skip
+KINDS = {"ColwiseLinear", "ExpertParallel", "RowwiseLinear"}
 QWEN = {"num_experts": 6, "moe_intermediate_size": 16, "head_dim": 8, "norm_topk_prob": True}
 
 
@@ -50,7 +51,7 @@ def mixtures(url: str) -> dict[str, Any]:
         both = share(made("Mixtral", device), context, replicated=True)
         both = autotune.nn.transformers.parallelize(both, mesh, context)
         found["both"] = difference(both(batches[0]).logits, made("Mixtral", device)(batches[0]).logits)
-        found["both kinds"] = sorted({type(each).__name__ for each in both.modules() if "Parallel" in type(each).__name__})
+        found["both kinds"] = sorted({type(each).__name__ for each in both.modules()} & KINDS)
         found["refused"] = {
             "gelu": refused(lambda: share(made("Mixtral", device, hidden_act="gelu"), context)),
             "dense": refused(lambda: share(torch.nn.Linear(2, 2), context)),

@@ -35,6 +35,6 @@ def test_a_mixture_whose_experts_ranks_share_out_is_the_whole_one(gpu: str, tmp_
             assert found[name] < 2e-5, found
         assert found["Mixtral same names"] and found["Qwen3Moe same names"]
         assert found["Mixtral experts"] == [[2, 48, 32]] * 2 and found["Qwen3Moe experts"] == [[3, 32, 32]] * 2
-        assert found["both kinds"] == ["ExpertParallel"]
+        assert found["both kinds"] == ["ColwiseLinear", "ExpertParallel", "RowwiseLinear"]
         assert found["refused"]["gelu"].endswith("; SiLU is needed")
         assert found["refused"]["dense"].startswith("Linear has no experts")
