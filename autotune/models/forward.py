@@ -12,6 +12,7 @@ from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
 from autotune.kernels.flash_decode.problem import HEAD_DIMS, FlashDecode
 from autotune.kernels.gemm_all_reduce.problem import GemmAllReduce
 from autotune.kernels.gemm_reduce_scatter.problem import GemmReduceScatter
+from autotune.kernels.moe.problem import MOST_CHOICES
 from autotune.models.architecture import Architecture
 from autotune.problem import Problem
 
@@ -57,6 +58,8 @@ class Plan:
     """Tokens in a KV cache that is sharded by sequence; none: each rank has all tokens of its heads."""
     zipf: float = 0.0
     """Exponent of the popularity of experts; 0: all are equally popular."""
+    experts_by_width: bool = False
+    """True: the ranks share the width of every expert; False: whole experts."""
 
     def sequence_parallel(self, tokens: int) -> bool:
         """True if the ranks share the tokens out between the layers."""
@@ -71,8 +74,16 @@ def forwards(model: Architecture, plan: Plan, tokens: Sequence[int]) -> list[For
     if (model.attention and model.heads % plan.ranks) or any(width % plan.ranks for _, width, _ in model.mlps):
         widths = " and ".join(str(width) for _, width, _ in model.mlps) or "any"
         raise InputError(f"--tp {plan.ranks} must divide {model.heads} heads and an intermediate size of {widths}")
-    if model.mixture is not None and model.mixture.experts % plan.ranks:
-        raise InputError(f"--tp {plan.ranks} must divide {model.mixture.experts} experts")
+    if model.mixture is not None:
+        shared = model.mixture.width if plan.experts_by_width else model.mixture.experts
+        if shared % plan.ranks:
+            what = f"an expert's width of {shared}" if plan.experts_by_width else f"{shared} experts"
+            raise InputError(f"--tp {plan.ranks} must divide {what}")
+        if plan.experts_by_width and model.mixture.top_k * plan.ranks > MOST_CHOICES:
+            raise InputError(
+                f"--experts-by-width: {model.mixture.top_k} experts per token on {plan.ranks} ranks; experts per token "
+                f"times ranks may be {MOST_CHOICES} at most"
+            )
     if plan.contexts and model.attention and model.head_dim not in HEAD_DIMS:
         raise InputError(
             f"--context: flash decode takes heads of {', '.join(map(str, HEAD_DIMS))} elements, not {model.head_dim}"
@@ -125,7 +136,9 @@ def _calls(model: Architecture, plan: Plan, tokens: int) -> Iterator[Call]:
         for context in plan.contexts:
             yield Call(f"attention, {context} tokens", _flash_decode(model, plan, tokens, context), model.layers)
     if model.mixture is not None:
-        named = model.mixture.problems(model.hidden, tokens, plan.ranks, plan.dtype, plan.zipf)
+        named = model.mixture.problems(
+            model.hidden, tokens, plan.ranks, plan.dtype, plan.zipf, plan.experts_by_width
+        )  # fmt: skip
         yield from (Call(layer, problem, model.mixture.layers) for layer, problem in named)
 
 

@@ -44,16 +44,20 @@ class Mixture:
     shared: int
     """Width of the experts that every token goes to, all of them side by side; 0 without any."""
 
-    def problems(self, hidden: int, tokens: int, ranks: int, dtype: str, zipf: float) -> Iterator[tuple[str, Problem]]:
+    def problems(
+        self, hidden: int, tokens: int, ranks: int, dtype: str, zipf: float, by_width: bool
+    ) -> Iterator[tuple[str, Problem]]:  # fmt: skip
         """The two of one layer, with their names, for the ``tokens`` of all ranks together, of which each has a share.
 
-        ``zipf`` is the exponent of the experts' popularity, 0 where all are equally popular. The element type is bf16
-        where the dense layers have fp8.
+        ``by_width``: each rank has a part of every expert's width, which counts as an expert of its own. ``zipf`` is
+        the exponent of the experts' popularity, 0 where all are equally popular. The element type is bf16 where the
+        dense layers have fp8.
         """
+        parts = ranks if by_width else 1
         common: dict[str, Any] = {
-            "tokens": -(-tokens // ranks), "hidden": hidden, "experts": self.experts, "top_k": self.top_k,
-            "width": self.width, "routing": "zipf" if zipf else "uniform", "exponent": zipf, "world_size": ranks,
-            "dtype": "bf16" if dtype in FP8 else dtype,
+            "tokens": -(-tokens // ranks), "hidden": hidden, "experts": self.experts * parts,
+            "top_k": self.top_k * parts, "width": self.width // parts, "routing": "zipf" if zipf else "uniform",
+            "exponent": zipf, "world_size": ranks, "dtype": "bf16" if dtype in FP8 else dtype,
         }  # fmt: skip
         yield "experts, gate, up", MoeDispatchGemm(**common)
         yield "experts, down", MoeGemmCombine(**common)

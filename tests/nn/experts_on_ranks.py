@@ -71,13 +71,23 @@ def everything(url: str) -> dict[str, Any]:
             "replicated": difference(gathering(*same), whole(*same)),
             "one token": difference(gathering(*(each[:1] for each in same)), whole(*(each[:1] for each in same))),
         }
+        narrow = autotune.nn.ExpertParallel.from_experts(whole, context, share="width")
+        part = autotune.nn.ExpertParallel.from_shard(narrow, context, share="width")
+        holes = x, ids.clone(), gates
+        holes[1][0], holes[1][1, 0], holes[1][2, 1] = -1, -1, EXPERTS
+        for way, each in {"holes": layer, "width": narrow, "part": part}.items():
+            found[way] = difference(each(*holes), whole(*holes))
+        found["narrow"] = [list(each.shape) for each in narrow.parameters()]
         found["shares"] = shard.gate_up_proj.data_ptr() == layer.gate_up_proj.data_ptr()
         found["names"] = sorted(layer.state_dict())
         found["repr"] = repr(bounded)
         found["refused"] = {
             "tokens": said(lambda: bounded(*(torch.cat([each, each]) for each in own))),
             "experts": said(lambda: autotune.nn.ExpertParallel(context, 7, HIDDEN, WIDTH)),
-            "width": said(lambda: layer(x[:, :8], ids, gates)),
+            "hidden": said(lambda: layer(x[:, :8], ids, gates)),
+            "width": said(lambda: autotune.nn.ExpertParallel(context, EXPERTS, HIDDEN, 15, share="width")),
+            "share": said(lambda: autotune.nn.ExpertParallel(context, 6, HIDDEN, WIDTH, share="rows")),  # type: ignore[arg-type]
+            "choices": said(lambda: narrow(x, ids.repeat(1, 3), gates.repeat(1, 3))),
         }
         with torch.enable_grad():
             found["refused"]["gradient"] = said(lambda: layer(*own))

@@ -13,12 +13,15 @@ from two_ranks import A_GPU_EACH
 import autotune
 
 ON_RANKS = str(Path(__file__).with_name("experts_on_ranks.py"))
-WAYS = {"eager", "batch", "compiled", "shard", "fewer", "none", "replicated", "one token"}
+WAYS = {"eager", "batch", "compiled", "shard", "fewer", "none", "replicated", "one token", "holes", "width", "part"}
 FP32 = 1e-5
 REFUSED = {
     "tokens": "x has 10 tokens, more than tokens=5",
     "experts": "experts=7: 2 ranks do not divide it",
-    "width": "b is \\[3, 32, 32\\]: with x \\[5, 8\\]",
+    "hidden": "b is \\[3, 32, 32\\]: with x \\[5, 8\\]",
+    "width": "width=15: 2 ranks do not divide it",
+    "share": "share='rows': allowed: experts, width",
+    "choices": "top_k=9 on 2 ranks: experts that share the width take top_k \\* ranks of at most 16",
     "gradient": "a tensor requires a gradient, and this call has no backward",
 }
 
@@ -28,9 +31,10 @@ def test_experts_on_two_ranks_are_all_of_them(gpu: str, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'none.db'}"
     for found in run_ranks(ON_RANKS, "everything", 2, tmp_path, gpu=gpu, argument=url):
         assert {name for name in WAYS if found[name] < FP32} == WAYS, found
+        assert found["narrow"] == [[6, 16, 32], [6, 32, 8]]
         assert found["shares"] and found["names"] == ["down_proj", "gate_up_proj"]
         assert found["repr"] == (
-            "ExpertParallel(experts=6, hidden=32, width=16, ranks=2, tokens=5, replicated=False)"
+            "ExpertParallel(experts=6, hidden=32, width=16, ranks=2, share=experts, tokens=5, replicated=False)"
         )  # fmt: skip
         for name, said in found["refused"].items():
             assert re.match(f"InvalidProblem: .*{REFUSED[name]}", said), (name, said)

@@ -24,6 +24,7 @@ QWEN: dict[str, Any] = {
     "model_type": "qwen2_moe", "num_experts": 16, "num_experts_per_tok": 4, "moe_intermediate_size": 128,
     "shared_expert_intermediate_size": 256, "mlp_only_layers": [0],
 }  # fmt: skip
+BY_WIDTH = ("--experts-by-width",)
 DEEPSEEK: dict[str, Any] = {
     "model_type": "deepseek_v3", "n_routed_experts": 64, "num_experts_per_tok": 8, "moe_intermediate_size": 128,
     "n_shared_experts": 2, "first_k_dense_replace": 1, "num_attention_heads": 7,
@@ -124,6 +125,9 @@ def test_a_mixture_has_its_experts_in_the_list(gpus: Bench, tmp_path: Path) -> N
     assert {(each["dtype"], each["routing"], each["b_order"]) for each in experts} == {("fp16", "uniform", "nk")}
     *_, skewed = listed(gpus, file, "--tp", "2", "--tokens", "4", "--zipf", "1.2", "--dtype", "fp8").values()
     assert (skewed["routing"], skewed["exponent"], skewed["dtype"]) == ("zipf", 1.2, "bf16")
+    assert "moe_gemm_combine (2, 512, 16, 4, 1024)" in listed(
+        gpus, file, "--tp", "2", "--tokens", "4", "--experts-by-width"
+    )
 
 
 def test_a_mixtures_dense_and_shared_layers_are_counted(gpus: Bench, tmp_path: Path) -> None:
@@ -244,6 +248,8 @@ def test_interrupted_it_continues(laptop: Bench, tmp_path: Path) -> None:
         ),
         ({"model_type": "mixtral"}, (), "num_local_experts=None: a whole number of at least 1 is needed"),
         (MIXTRAL | {"num_local_experts": 5}, (), "--tp 2 must divide 5 experts"),
+        (MIXTRAL | {"intermediate_size": 2049}, BY_WIDTH, "--tp 2 must divide an expert's width of 2049"),
+        (MIXTRAL | {"num_local_experts": 16, "num_experts_per_tok": 9}, BY_WIDTH, "9 experts per token on 2 ranks"),
         (MIXTRAL | {"num_experts_per_tok": 9}, (), "top_k=9: 8 at most"),
         (QWEN | {"mlp_only_layers": 1}, (), "mlp_only_layers=1: a list of layers is needed"),
         ({"model_type": "lama"}, (), "model_type lama: unknown; known: llama, mistral"),
