@@ -6,12 +6,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from torch import nn
+
 from autotune.errors import InputError
+from autotune.nn.experts import ExpertParallel
 from autotune.nn.styles import ColwiseLinear, Layouts, RowwiseLinear, become, takes
 from autotune.runtime.context import Context
 
 if TYPE_CHECKING:
-    from torch import nn
     from torch.distributed.device_mesh import DeviceMesh
 
 ADVICE = "pip install 'iris-autotune[transformers]'"
@@ -43,12 +45,55 @@ def tuned(context: Context) -> Iterator[None]:
 def parallelize(model: Any, mesh: DeviceMesh, context: Context) -> Any:
     """Share out a model that every rank has whole, by its own tensor-parallel plan, and return it.
 
-    Raises InputError where the model has no such plan.
+    Experts that ``share_experts`` has shared out stay as they are. Raises InputError where the model has no such plan.
     """
     if not model.tp_plan:
         raise InputError(f"{type(model).__name__} has no tensor-parallel plan (tp_plan)")
     with tuned(context):
         return shared_out(model, mesh)
+
+
+def share_experts(model: Any, context: Context, **options: Any) -> Any:
+    """Share out the experts of a mixture that every rank has whole, by ``ExpertParallel``, and return it; inference.
+
+    All else stays whole, and each rank forwards its own sequences, as many tokens as the others; or, with
+    ``replicated=True``, all ranks the same. ``options`` are those of ``ExpertParallel``. Raises InputError where the
+    model has no experts, or others than pairs of matrices with SwiGLU between them.
+    """
+    named = {name: module for name, module in model.named_modules() if _are_experts(module)}
+    if not named:
+        raise InputError(
+            f"{type(model).__name__} has no experts: modules with a gate_up_proj [experts, 2 * width, hidden] and a "
+            "down_proj [experts, hidden, width]"
+        )
+    for name, experts in named.items():
+        if reason := _left(experts):
+            raise InputError(f"{name}, a {type(experts).__name__}: {reason}")
+    for name, experts in named.items():
+        model.set_submodule(name, ExpertParallel.from_experts(experts, context, **options).train(experts.training))
+    return model
+
+
+def _are_experts(module: Any) -> bool:
+    shapes = [getattr(getattr(module, name, None), "ndim", 0) for name in ("gate_up_proj", "down_proj")]
+    return shapes == [3, 3] and not isinstance(module, ExpertParallel)
+
+
+def _left(experts: Any) -> str:
+    """The reason why our layer does not compute what these experts do; empty where it does."""
+    from transformers.activations import SiLUActivation
+    from transformers.integrations.moe import _default_apply_gate
+
+    if getattr(experts, "has_bias", False):
+        return "the experts have biases, which our kernels do not add"
+    if not isinstance(getattr(experts, "act_fn", None), SiLUActivation | nn.SiLU):
+        return f"the activation is {getattr(experts, 'act_fn', None)}; SiLU is needed"
+    if getattr(type(experts), "_apply_gate", None) is not _default_apply_gate:
+        return "gate and up meet in a way of their own; SiLU(gate) * up is needed"
+    for name, wanted in {"is_transposed": False, "is_concatenated": True, "has_post_expert_norm": False}.items():
+        if getattr(experts, name, wanted) != wanted:
+            return f"{name} is {not wanted}; {wanted} is needed"
+    return ""
 
 
 def shared_out(model: Any, mesh: DeviceMesh) -> Any:
@@ -59,6 +104,8 @@ def shared_out(model: Any, mesh: DeviceMesh) -> Any:
     from transformers.distributed.configuration_utils import DistributedConfig
 
     plan, _, _ = model._resolve_parallel_plans(DistributedConfig(tp_size=mesh.size()))
+    ours = [name for name, module in model.named_modules() if isinstance(module, ExpertParallel)]
+    plan = {name: style for name, style in plan.items() if not any(f"{name}.".startswith(f"{own}.") for own in ours)}
     return api.apply_tensor_parallelism(model, mesh, plan)
 
 
