@@ -50,6 +50,7 @@ DISPATCH = {
 MOVES = ("mode", "comm_programs", "transfer_tokens", "split", "copy_kib")
 MULTIPLY = {
     **{name: DISPATCH[name] for name in (*MOVES, "protocol")}, **TILE, "swap_ab": False, "programs_per_unit": 1,
+    "tile_order": "experts",
 }  # fmt: skip
 
 ARN = {"m": 7, "n": 264, "eps": 0.5}
