@@ -14,7 +14,7 @@ from autotune.kernels.launching.tensors import OPERAND_DTYPES
 from autotune.kernels.moe.routing import drawn_routing, planned
 from autotune.kernels.moe_combine.problem import CombinedProblem
 from autotune.machine import Machine
-from autotune.workloads.comparison import SPREAD, distance, drawn, rounded
+from autotune.workloads.comparison import SPREAD, distance, drawn_with_zeros, rounded
 from autotune.workloads.experts import FACTORS, KINDS
 from autotune.workloads.gemm import ring
 from autotune.workloads.interface import Run
@@ -43,7 +43,7 @@ class DrawnRows:
     PLAIN = KINDS.index("plain")
 
     def __init__(
-        self, problem: CombinedProblem, heap: SymmetricHeap, seed: int, width: int, draw: Draw = drawn
+        self, problem: CombinedProblem, heap: SymmetricHeap, seed: int, width: int, draw: Draw = drawn_with_zeros
     ) -> None:
         """``width``: elements of a row."""
         shape, dtype = (problem.tokens, width), OPERAND_DTYPES[problem.dtype]
