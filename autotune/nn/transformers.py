@@ -31,7 +31,7 @@ def tuned(context: Context) -> Iterator[None]:
     """Within it ``from_pretrained(…, distributed_config=…)`` parallelises linear layers and experts by our kernels.
 
     Every name in transformers' registry of styles that means its ``ColwiseParallel`` or ``RowwiseParallel`` means ours,
-    with the same layouts; and so does every one of ``EXCHANGES`` in its registry of expert parallelism, from 5.21 on.
+    with the same layouts; and so does every one of ``EXCHANGES`` in its registry of expert parallelism, from 5.23 on.
     Raises InputError where transformers has no registry of styles.
     """
     api = _their_api()
@@ -147,7 +147,7 @@ def _styles(api: Any, context: Context) -> tuple[type[Any], type[Any]]:
 
 
 def _their_exchanges() -> tuple[Any, Mapping[str, Any]]:
-    """The registry of expert parallelism, and what it has by ``EXCHANGES``; nothing before transformers 5.21."""
+    """The registry of expert parallelism, and what it has by ``EXCHANGES``; nothing before transformers 5.23."""
     try:
         from transformers.distributed.expert_parallel import EPImplementationInterface
     except ImportError:

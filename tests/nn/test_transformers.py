@@ -28,7 +28,7 @@ def test_a_llama_by_its_own_plan_is_the_whole_one(gpu: str, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("gpu", A_GPU_EACH)
 def test_a_mixture_whose_experts_ranks_share_out_is_the_whole_one(gpu: str, tmp_path: Path) -> None:
-    pytest.importorskip("transformers", minversion="5.21")
+    pytest.importorskip("transformers", minversion="5.23")
     argument = (f"sqlite:///{tmp_path / 'none.db'}", str(tmp_path))
     for found in run_ranks(MIXTURES, "mixtures", 2, tmp_path, gpu=gpu, argument=argument):
         for name in ("Mixtral", "Qwen3Moe", "both", "loaded", "trained"):
