@@ -2,29 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import logging
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
 from autotune.errors import InputError
-from autotune.nn.experts import ExpertParallel
-from autotune.nn.styles import ColwiseLinear, Layouts, RowwiseLinear, become, takes
+from autotune.nn.experts import ExpertParallel, expert_parallel
+from autotune.nn.styles import ColwiseLinear, Layouts, RowwiseLinear, become, check_mesh, takes
+from autotune.runtime.call import needs_gradient
 from autotune.runtime.context import Context
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
+
+LOG = logging.getLogger("autotune")
+
+EXCHANGES = ("auto", "all_to_all", "all_reduce")
+"""Transformers' names of ways in which tokens reach experts; ours takes their place."""
 
 ADVICE = "pip install 'iris-autotune[transformers]'"
 
 
 @contextmanager
 def tuned(context: Context) -> Iterator[None]:
-    """Within it ``from_pretrained(…, distributed_config=…)`` parallelises linear layers by our styles.
+    """Within it ``from_pretrained(…, distributed_config=…)`` parallelises linear layers and experts by our kernels.
 
     Every name in transformers' registry of styles that means its ``ColwiseParallel`` or ``RowwiseParallel`` means ours,
-    with the same layouts. Raises InputError where transformers has no such registry.
+    with the same layouts; and so does every one of ``EXCHANGES`` in its registry of expert parallelism, from 5.23 on.
+    Raises InputError where transformers has no registry of styles.
     """
     api = _their_api()
     colwise, rowwise = _styles(api, context)
@@ -35,11 +43,16 @@ def tuned(context: Context) -> Iterator[None]:
             registry.register(name, colwise(**_layouts(style)))
         elif type(style) is api.RowwiseParallel:
             registry.register(name, rowwise(**_layouts(style)))
+    exchanges, theirs = _their_exchanges()
+    for name, exchange in theirs.items():
+        exchanges.register(name, _exchange(exchange, context))
     try:
         yield
     finally:
         for name, style in before.items():
             registry.register(name, style)
+        for name, exchange in theirs.items():
+            exchanges.register(name, exchange)
 
 
 def parallelize(model: Any, mesh: DeviceMesh, context: Context) -> Any:
@@ -131,6 +144,41 @@ def _styles(api: Any, context: Context) -> tuple[type[Any], type[Any]]:
             return become(module, RowwiseLinear, layouts)
 
     return Colwise, Rowwise
+
+
+def _their_exchanges() -> tuple[Any, Mapping[str, Any]]:
+    """The registry of expert parallelism, and what it has by ``EXCHANGES``; nothing before transformers 5.23."""
+    try:
+        from transformers.distributed.expert_parallel import EPImplementationInterface
+    except ImportError:
+        return None, {}
+    known = EPImplementationInterface()
+    return EPImplementationInterface, {name: known[name] for name in EXCHANGES if name in known}
+
+
+def _exchange(theirs: Any, context: Context) -> Any:
+    """A subclass of theirs that runs the experts by our kernels where these compute the same, without a gradient."""
+
+    class Exchange(theirs):  # type: ignore[misc]
+        def __init__(self, experts: Any, ep_mesh: DeviceMesh, tp_mesh: DeviceMesh) -> None:
+            super().__init__(experts, ep_mesh, tp_mesh)
+            check_mesh(ep_mesh, context)
+            reason = _left(experts)
+            if not reason and tp_mesh.size() > 1 and not self.shares_batch:
+                reason = "some of its ranks, but not all, share a batch"
+            if reason:
+                LOG.info("%s is left to transformers: %s", type(experts).__name__, reason)
+            self.experts = None if reason else experts
+
+        def __call__(self, hidden: Any, ids: Any, weights: Any) -> Any:
+            ours = self.experts
+            if ours is None or needs_gradient((hidden, weights, ours.gate_up_proj, ours.down_proj)):
+                return super().__call__(hidden, ids, weights)
+            return expert_parallel(
+                context, hidden, ids, weights, ours.gate_up_proj, ours.down_proj, replicated=self.shares_batch
+            )
+
+    return Exchange
 
 
 def _their_api() -> Any:

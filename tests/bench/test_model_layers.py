@@ -48,7 +48,7 @@ def test_what_is_tuned_is_what_the_styles_call(phase, tmp_path: Path) -> None:
     "interpreted", [pytest.param(True, marks=pytest.mark.slow), pytest.param(False, marks=pytest.mark.gpu(2))]
 )
 def test_a_mixture_runs_in_every_way(interpreted: bool, tmp_path: Path) -> None:
-    pytest.importorskip("transformers", minversion="5.21")
+    pytest.importorskip("transformers", minversion="5.23")
     out, words = tmp_path / "rows.json", ["--client", "mixture", "--tiny", "--db", f"sqlite:///{tmp_path / 'none.db'}"]
     done = run_script(BENCH, *words, "--json", str(out), ranks=2, interpreted=interpreted)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -59,7 +59,7 @@ def test_a_mixture_runs_in_every_way(interpreted: bool, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_what_is_tuned_is_what_a_mixture_calls(tmp_path: Path) -> None:
-    pytest.importorskip("transformers", minversion="5.21")
+    pytest.importorskip("transformers", minversion="5.23")
     file, words = tmp_path / "called.yaml", ["--client", "mixture", "--phases", "decode", "--tiny"]
     database = f"sqlite:///{tmp_path / 'none.db'}"
     done = run_script(BENCH, *words, "--collect", str(file), "--db", database, ranks=2)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -31,9 +33,35 @@ def made(kind: str, device: torch.device, **changed: Any) -> Any:
     return getattr(transformers, f"{kind}ForCausalLM")(config).to(device).eval()
 
 
+def loaded(context: autotune.Context, folder: Path, tokens: torch.Tensor) -> dict[str, Any]:
+    """The same of a model that is read from a file as shards, and the ways in which its tokens reach experts."""
+    from transformers import MixtralForCausalLM
+    from transformers.distributed.configuration_utils import DistributedConfig
+    from transformers.distributed.expert_parallel import EPImplementationInterface
+
+    os.environ.setdefault("LOCAL_RANK", str(dist.get_rank()))  # torchrun sets it, and transformers reads it
+    whole, ranks = made("Mixtral", tokens.device), dist.get_world_size()
+    if dist.get_rank() == 0:
+        whole.save_pretrained(folder / "mixtral")
+    dist.barrier()
+    with autotune.nn.transformers.tuned(context):
+        config = DistributedConfig(tp_size=ranks, ep_size=ranks)
+        ours = MixtralForCausalLM.from_pretrained(folder / "mixtral", distributed_config=config).eval()
+    with autotune.collect() as problems:
+        logits = ours(tokens).logits
+    with torch.enable_grad():
+        trained = ours(tokens).logits
+    return {
+        "loaded": difference(logits, whole(tokens).logits), "trained": difference(trained, whole(tokens).logits),
+        "called": sorted({problem.workload for problem in problems}),
+        "theirs again": EPImplementationInterface()["auto"].__name__,
+    }  # fmt: skip
+
+
 @torch.no_grad()
-def mixtures(url: str) -> dict[str, Any]:
+def mixtures(given: tuple[str, str]) -> dict[str, Any]:
     """Differences of the logits from the whole model's, by kind and by what the ranks share."""
+    url, folder = given
     share = autotune.nn.transformers.share_experts
     with autotune.Context(HEAP, url=url) as context:
         device, ranks = context.heap.device, dist.get_world_size()
@@ -52,6 +80,7 @@ def mixtures(url: str) -> dict[str, Any]:
         both = autotune.nn.transformers.parallelize(both, mesh, context)
         found["both"] = difference(both(batches[0]).logits, made("Mixtral", device)(batches[0]).logits)
         found["both kinds"] = sorted({type(each).__name__ for each in both.modules()} & KINDS)
+        found |= loaded(context, Path(folder), batches[0])
         found["refused"] = {
             "gelu": refused(lambda: share(made("Mixtral", device, hidden_act="gelu"), context)),
             "dense": refused(lambda: share(torch.nn.Linear(2, 2), context)),

@@ -28,13 +28,15 @@ def test_a_llama_by_its_own_plan_is_the_whole_one(gpu: str, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("gpu", A_GPU_EACH)
 def test_a_mixture_whose_experts_ranks_share_out_is_the_whole_one(gpu: str, tmp_path: Path) -> None:
-    pytest.importorskip("transformers", minversion="5.17")
-    url = f"sqlite:///{tmp_path / 'none.db'}"
-    for found in run_ranks(MIXTURES, "mixtures", 2, tmp_path, gpu=gpu, argument=url):
-        for name in ("Mixtral", "Qwen3Moe", "both"):
+    pytest.importorskip("transformers", minversion="5.23")
+    argument = (f"sqlite:///{tmp_path / 'none.db'}", str(tmp_path))
+    for found in run_ranks(MIXTURES, "mixtures", 2, tmp_path, gpu=gpu, argument=argument):
+        for name in ("Mixtral", "Qwen3Moe", "both", "loaded", "trained"):
             assert found[name] < 2e-5, found
         assert found["Mixtral same names"] and found["Qwen3Moe same names"]
         assert found["Mixtral experts"] == [[2, 48, 32]] * 2 and found["Qwen3Moe experts"] == [[3, 32, 32]] * 2
         assert found["both kinds"] == ["ColwiseLinear", "ExpertParallel", "RowwiseLinear"]
+        assert found["called"] == ["gemm_all_reduce", "moe_dispatch_gemm", "moe_gemm_combine"]
+        assert found["theirs again"] == "AutoEP"
         assert found["refused"]["gelu"].endswith("; SiLU is needed")
         assert found["refused"]["dense"].startswith("Linear has no experts")
