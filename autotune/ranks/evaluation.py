@@ -44,7 +44,7 @@ LONGEST_STAGGER = {"gpu": 0.5, "interpreter": 5.0}
 PAUSE = {"gpu": 1e-4, "interpreter": 0.02}
 """Seconds by which a rank is late to each call of a burst; at least the time of a call."""
 
-BURSTS, CALLS = 3, 3
+BURSTS, CALLS = {"gpu": 4, "interpreter": 3}, 3
 """Bursts before a result counts, one of each kind (see ``bursts``), and calls back to back in each: the third call is
 the first to use a slot for the second time.
 """
@@ -144,7 +144,8 @@ def evaluate(
         latency, times = found.latency(), found.in_regime(plan.regime)
         # What was dropped is not compared again: should it reach the finals, it will be there.
         if complete:
-            error = max(error, course.recheck(seed + 1, latency.median, BURSTS, CALLS))
+            bursts = BURSTS[kind_of(machine)]
+            error = max(error, course.recheck(seed + 1, latency.median, bursts, CALLS))
     except _Ended as ended:
         return Evaluation(ended.outcome, ended.reason, seconds=course.seconds)
     seconds = {**course.seconds, "total": time.perf_counter() - course.begin}
@@ -160,11 +161,11 @@ def prove(
     ``latency``: of a call, in microseconds.
     """
     course, kind = _Course(everyone, workload, problem, machine, config), kind_of(machine)
-    at_once = BURSTS * PROOF_BURST[kind]
+    bursts, calls = BURSTS[kind], PROOF_BURST[kind]
     try:
         course.prepare(seed)
-        for number in range(-(-PROOF_CALLS[kind] // at_once)):
-            course.recheck(seed + 1 + number, latency, BURSTS, PROOF_BURST[kind])
+        for number in range(-(-PROOF_CALLS[kind] // (bursts * calls))):
+            course.recheck(seed + 1 + number, latency, bursts, calls)
     except _Ended as ended:
         return Evaluation(ended.outcome, ended.reason, seconds=course.seconds)
     return None

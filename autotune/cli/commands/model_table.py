@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 HEADER = ("forward", "layer", "operator", "sizes", "calls", "before", "after", "times as fast", "mode", "share")
 TUNED = ("operator", "sizes", "after", "speedup", "mode")
 
-SIZES = ("m", "n", "k", "batch", "q_heads", "kv_heads", "head_dim", "kv_len")
+SIZES = (
+    "m", "n", "k", "batch", "q_heads", "kv_heads", "head_dim", "kv_len", "tokens", "hidden",
+    "experts", "top_k", "width",
+)  # fmt: skip
 """Fields of the problems that tell them apart in one forward."""
 
 
@@ -153,4 +156,5 @@ class ModelResult:
 
 
 def _sizes(problem: Problem) -> str:
-    return " ".join(f"{name}={getattr(problem, name)}" for name in SIZES if hasattr(problem, name))
+    values = problem.as_dict()
+    return " ".join(f"{name}={values[name]}" for name in SIZES if name in values)
