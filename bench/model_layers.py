@@ -1,18 +1,20 @@
-"""Layers of a Llama-70B with random weights: tensor parallelism of others, compiled, against the same by ours.
+"""Layers of a Llama-70B, or of a mixture, with random weights: parallelism of others, compiled, against ours.
 
     python bench/model_layers.py --client transformers --phases prefill decode --tune 8 --minutes 8 --json FILE
     python bench/model_layers.py --client pytorch --phases train --tune 8 --minutes 8 --json FILE
+    python bench/model_layers.py --client mixture --tune 8 --minutes 8 --json FILE
     python bench/model_layers.py --tiny                          without GPUs: does it work at all?
 
 It first tunes what the phases call, ``--tune`` seconds for each problem, by ``tune model``, then starts a rank on each
 GPU. What is in the database or in FILE is not done again: the same command continues where an earlier one stopped.
 
 The ways: "plain" is the client under its own plan; "styles" is autotune.nn.tuned(plan), for transformers
-autotune.nn.transformers.parallelize; "fusing" is plain with torch.compile(options=autotune.fusing(context)). All are
-compiled. "prefill-sp" and PyTorch's "train" are sequence parallel (all-gather, reduce-scatter), all else
-is replicated (all-reduce). Decode is a step of a batch without its KV cache, which is the same in all ways. Prefill and
-decode are also captured in CUDA graphs; the faster one of either counts. Times are wall clock, of the slowest rank, by
-the stopwatch of outside.py. Logits and losses are compared with plain's.
+autotune.nn.transformers.parallelize; "fusing" is plain with torch.compile(options=autotune.fusing(context)); those of
+the mixture are in mixture_client.py, and its tokens are per rank. All are compiled. "prefill-sp" and PyTorch's "train"
+are sequence parallel (all-gather, reduce-scatter), all else is replicated (all-reduce). Decode is a step of a batch
+without its KV cache, which is the same in all ways. Prefill and decode are also captured in CUDA graphs, but for what
+the host reads counts in; the faster one of either counts. Times are wall clock, of the slowest rank, by the stopwatch
+of outside.py. Logits and losses are compared with plain's.
 """
 
 from __future__ import annotations
@@ -34,7 +36,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from model_clients import CLIENTS, PHASES, TINY, Phase, Sizes, problems
+from mixture_client import MIXTURE, TINY_MIXTURE, mixture
+from mixture_client import problems as problems_of_mixture
+from model_clients import PHASES, TINY, Phase, Sizes, problems, pytorch, transformers
 from outside import captured, start_ranks, where
 from outside_clock import TOY, Clock, Plan, Ratio
 from torch import nn
@@ -45,6 +49,14 @@ from autotune.models.forward import Call
 from autotune.models.listed import write_list
 
 Tensor = torch.Tensor
+
+CLIENTS = {"pytorch": pytorch, "transformers": transformers, "mixture": mixture}
+
+RIVALS = ("plain", "gathered")
+"""Ways that are not ours; the fastest of them is compared with."""
+
+EAGER = {"mixture": ("plain",)}
+"""By client: the ways that cannot be captured."""
 
 TOLERANCE = 3e-2
 """Largest |logits - plain's| / |plain's| (Frobenius): every way rounds to bf16 at each step through the layers."""
@@ -90,7 +102,7 @@ class Bench:
             models = {way: self.model(way, phase) for way in self.given.ways}
             for m in left:
                 shape = (m, 1) if phase.sizes == "decode" else (1, m)
-                yield {"phase": name, "tokens": m, **self.inference(models, shape)}
+                yield {"phase": name, "tokens": m, **self.inference(models, self._tokens(shape, phase.own_tokens))}
             del models
             self._forget()
 
@@ -102,7 +114,7 @@ class Bench:
         try:
             with self.device:
                 build = CLIENTS[self.given.client]
-                made = build(self.sizes, phase, self.mesh, self.context if way == "styles" else None)
+                made = build(self.sizes, phase, self.mesh, self.context if way == "styles" else None, way)
         finally:
             torch.set_default_dtype(before)
         how: dict[str, Any] = {"backend": "inductor" if self.on_gpu else "aot_eager"}
@@ -114,8 +126,7 @@ class Bench:
             each.compile(dynamic=False, **how)
         return made
 
-    def inference(self, models: Mapping[str, nn.Module], shape: tuple[int, int]) -> dict[str, Any]:
-        tokens = self._tokens(shape)
+    def inference(self, models: Mapping[str, nn.Module], tokens: Tensor) -> dict[str, Any]:
         with torch.no_grad(), ExitStack() as graphs:
             calls: dict[str, Callable[[int], Any]] = {
                 f"{way} eager": lambda _, model=model: model(tokens)  # type: ignore[misc]
@@ -126,7 +137,8 @@ class Bench:
                 return {}
             failed = ""
             if self.on_gpu:
-                replays, failed = self._captured({way: calls[f"{way} eager"] for way in models}, graphs)
+                some = [way for way in models if way not in EAGER.get(self.given.client, ())]
+                replays, failed = self._captured({way: calls[f"{way} eager"] for way in some}, graphs)
                 for name, (replay, results) in replays.items():
                     calls[name] = replay
                     replay(0)
@@ -194,14 +206,16 @@ class Bench:
             way: min((name for name in times if name.split()[0] == way), key=means.__getitem__)
             for way in self.given.ways
         }
-        ratios = {way: Ratio.of_rounds(times[fastest["plain"]], times[name]) for way, name in fastest.items()}
+        rival = min((fastest[way] for way in RIVALS if way in fastest), key=means.__getitem__)
+        ratios = {way: Ratio.of_rounds(times[rival], times[name]) for way, name in fastest.items()}
         return {
-            "us": means, "fastest": fastest, "error": max(errors.values(), key=_nan_first),
-            "ratios": {way: dataclasses.asdict(ratio) for way, ratio in ratios.items() if way != "plain"},
+            "us": means, "fastest": fastest, "rival": rival, "error": max(errors.values(), key=_nan_first),
+            "ratios": {way: dataclasses.asdict(ratio) for way, ratio in ratios.items() if way not in RIVALS},
         }  # fmt: skip
 
-    def _tokens(self, shape: tuple[int, int]) -> Tensor:
-        generator = torch.Generator().manual_seed(5)
+    def _tokens(self, shape: tuple[int, int], own: bool = False) -> Tensor:
+        """The same on every rank, or a rank's own."""
+        generator = torch.Generator().manual_seed(5 + (dist.get_rank() if own else 0))
         return torch.randint(0, self.sizes.vocabulary, shape, generator=generator).to(self.device)
 
     def _forget(self) -> None:
@@ -220,17 +234,17 @@ def phase_of(client: str, name: str) -> Phase:
 
 
 def line(row: Mapping[str, Any]) -> str:
-    """A row of the table: the fastest of our ways against plain."""
+    """A row of the table: the fastest of our ways against the fastest of the others."""
     means, ratios, fastest = row["us"], row["ratios"], row["fastest"]
     best = max(ratios, key=lambda way: ratios[way]["value"])
-    ratio = Ratio(**ratios[best])
-    flags = [f"{way} is slower than plain" for way, each in ratios.items() if each["value"] + each["error"] < 1]
+    ratio, rival = Ratio(**ratios[best]), row.get("rival", fastest["plain"])
+    flags = [f"{way} is slower than the others" for way, each in ratios.items() if each["value"] + each["error"] < 1]
     if row.get("not_captured"):
         flags.append(f"eager alone, not captured ({row['not_captured'][:60]})")
     if ratio.value < TARGETS[row["phase"]]:
         flags.append(f"under {TARGETS[row['phase']]}")
     cells = [
-        row["phase"], str(row["tokens"]), f"{means[fastest['plain']]:.0f}", f"{means[fastest[best]]:.0f} ({best})",
+        row["phase"], str(row["tokens"]), f"{means[rival]:.0f}", f"{means[fastest[best]]:.0f} ({best})",
         str(ratio), ", ".join(f"{name} {mean:.0f}" for name, mean in means.items()), f"{row['error']:.0e}",
         ", ".join(flags),
     ]  # fmt: skip
@@ -247,6 +261,9 @@ def wanted(given: argparse.Namespace, sizes: Sizes, ranks: int) -> list[Any]:
     """The problems of all phases, each once."""
     dtype = "bf16" if torch.cuda.is_available() else "fp32"
     phases = [phase_of(given.client, name) for name in given.phases]
+    if given.client == "mixture":
+        counts = dict.fromkeys(m for phase in phases for m in phase.tokens(sizes))
+        return [each for m in counts for each in problems_of_mixture(sizes, m, ranks, dtype)]
     return list(dict.fromkeys(each for phase in phases for each in problems(phase, sizes, ranks, dtype)))
 
 
@@ -254,14 +271,14 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--client", choices=CLIENTS, default="pytorch")
     parser.add_argument("--phases", nargs="+", metavar="PHASE", help="default: all of the client's")
-    parser.add_argument("--ways", nargs="+", choices=("plain", "styles", "fusing"), help="default: all that run here")
+    parser.add_argument("--ways", nargs="+", choices=(*RIVALS, "styles", "fusing"), help="default: all that run here")
     parser.add_argument("--tokens", nargs="+", type=int, metavar="M", help="only these numbers of tokens")
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--tune", type=float, metavar="SECONDS", help="tune each problem first, at least 5 s")
     parser.add_argument("--trials", type=int, help="instead of seconds, for each problem")
     parser.add_argument("--minutes", type=float, default=math.inf, help="no new row later than that")
     parser.add_argument("--tiny", action="store_true", help="sizes that the interpreter can do")
-    parser.add_argument("--layers", type=int, help=f"default: {Sizes.layers}")
+    parser.add_argument("--layers", type=int, help="default: 4, of the mixture 2")
     parser.add_argument("--heap-gib", type=float, default=8.0, help="symmetric heap of each rank")
     parser.add_argument("--db", help="database of tuned configs; default: the user's")
     parser.add_argument("--collect", type=Path, metavar="FILE", help="write what is called there, and measure nothing")
@@ -272,7 +289,9 @@ def arguments() -> argparse.Namespace:
     given.phases = given.phases or known
     if unknown := set(given.phases) - set(known):
         parser.error(f"--phases {' '.join(sorted(unknown))}: {given.client} has {', '.join(known)}")
-    given.ways = given.ways or ["plain", "styles", *(["fusing"] if torch.cuda.is_available() else [])]
+    theirs = RIVALS if given.client == "mixture" else RIVALS[:1]
+    fusing = torch.cuda.is_available() and given.client != "mixture"
+    given.ways = given.ways or [*theirs, "styles", *(["fusing"] if fusing else [])]
     if given.ways[0] != "plain" or len(given.ways) < 2:
         parser.error("--ways: plain comes first, and is what others are compared with")
     if not torch.cuda.is_available() and not given.tiny:
@@ -326,7 +345,8 @@ def measure(given: argparse.Namespace, sizes: Sizes, context: autotune.Context) 
 
 def main() -> int:
     given = arguments()
-    sizes = TINY if given.tiny else Sizes()
+    small, large = (TINY_MIXTURE, MIXTURE) if given.client == "mixture" else (TINY, Sizes())
+    sizes = small if given.tiny else large
     sizes = dataclasses.replace(sizes, layers=given.layers or sizes.layers)
     if given.tokens:
         some = {name: tuple(m for m in getattr(sizes, name) if m in given.tokens) for name in TOKENS}

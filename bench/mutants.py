@@ -90,6 +90,10 @@ FD_REDUCE = (
 POLLING = "    while (missing > 0) & (spins < spin_limit):\n"
 EMPTIED = "    sentinel_empty(place, mask)\n"
 TIMED_OUT = "    if missing > 0:\n        tl.atomic_xchg(status, 1)\n"
+ZERO_LOST = (
+    ("bits = (bits | ((bits == 0).to(tl.uint32) << 31)).to(", "bits = bits.to("),
+    ("bits = (bits | ((bits == 0).to(tl.uint16) << 15)).to(", "bits = bits.to("),
+)
 EPOCH_STAYS = ("-programs + EPOCH_STEP,", "-programs,")
 NOT_RESET = ("-programs + EPOCH_STEP,", "EPOCH_STEP,")
 ALIKE = ("flag = epoch.to(tl.int32) + 1", "flag = epoch.to(tl.int32) * 0 + 1")
@@ -488,6 +492,11 @@ MUTANTS: list[Mutant] = [
         ("words are not emptied", "ar sentinel", (EMPTIED, "")),
         ("words are not emptied", "ar two sentinel", (EMPTIED, "")),
         ("words are not emptied", "arn sentinel", (EMPTIED, "")),
+        ("a zero goes as an empty word", "ag words", *ZERO_LOST),
+        ("a zero goes as an empty word", "ar sentinel", *ZERO_LOST),
+        ("a zero goes as an empty word", "ar two sentinel", *ZERO_LOST),
+        ("a zero goes as an empty word", "arn sentinel", *ZERO_LOST),
+        ("a zero goes as an empty word", "fd sentinel", *ZERO_LOST),
         ("one word that comes is enough", "ar sentinel", ("    missing = tl.sum(((words == 0) & mask).to(tl.int32))\n    spins", "    missing = tl.min(((words == 0) & mask).to(tl.int32))\n    spins")),
     ),
     *_in(

@@ -15,7 +15,7 @@ from autotune.kernels.launching.tensors import OPERAND_DTYPES
 from autotune.kernels.moe.routing import drawn_routing, planned
 from autotune.kernels.moe_combine.problem import CombinedProblem
 from autotune.machine import Machine
-from autotune.workloads.comparison import SPREAD, distance, drawn, drawn_scales, rounded
+from autotune.workloads.comparison import SPREAD, distance, drawn_scales, drawn_with_zeros, rounded
 from autotune.workloads.experts import FACTORS, KINDS, SCALE_FACTORS, chosen_rows, times
 from autotune.workloads.gemm import ring
 from autotune.workloads.interface import Run
@@ -44,7 +44,7 @@ class DrawnRows:
     PLAIN = KINDS.index("plain")
 
     def __init__(
-        self, problem: CombinedProblem, heap: SymmetricHeap, seed: int, width: int, draw: Draw = drawn
+        self, problem: CombinedProblem, heap: SymmetricHeap, seed: int, width: int, draw: Draw = drawn_with_zeros
     ) -> None:
         """``width``: elements of a row."""
         shape, dtype = (problem.tokens, width), OPERAND_DTYPES[problem.dtype]

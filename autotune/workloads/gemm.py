@@ -18,7 +18,7 @@ from autotune.kernels.launching.gemm import GemmTensors, SummedTensors, order_of
 from autotune.kernels.launching.tensors import OPERAND_DTYPES, TORCH_DTYPES, element_type
 from autotune.machine import Machine
 from autotune.problem import Problem
-from autotune.workloads.comparison import distance, drawn, drawn_bias, drawn_deep, drawn_scales
+from autotune.workloads.comparison import distance, drawn, drawn_bias, drawn_deep, drawn_scales, with_zeros
 from autotune.workloads.input_sets import InputSets, poison
 from autotune.workloads.launched import LaunchedOperation, LaunchedWorkload, Operands, eager_and_graph
 from autotune.workloads.roofline import gemm_latency
@@ -241,8 +241,11 @@ class GemmOperation(LaunchedOperation[G, GemmTensors, S]):
         return drawn_deep((rows, depth), self._tensors.a.dtype, self._heap.device, seed)
 
     def draw_b(self, seed: int) -> torch.Tensor:
-        """A random B of this rank's shape."""
-        return drawn(tuple(self._tensors.b.shape), self._tensors.b.dtype, self._heap.device, seed)
+        """A random B of this rank's shape, some of whose columns are zero: then parts of a sum are, however few rows
+        they have.
+        """
+        b = drawn(tuple(self._tensors.b.shape), torch.float32, self._heap.device, seed)
+        return with_zeros(b.t(), seed).t().to(self._tensors.b.dtype)
 
     def draw_scales(self, like: torch.Tensor | None, seed: int) -> torch.Tensor | None:
         """Random scales of the form of ours, where there are any."""

@@ -11,6 +11,7 @@ from autotune.machine import Machine
 from autotune.outcome import Regime
 from autotune.problem import Problem
 from autotune.report.figures import dashed, fastest, microseconds
+from autotune.report.regimes import is_captured
 
 if TYPE_CHECKING:
     from autotune.db import Entry
@@ -20,7 +21,10 @@ if TYPE_CHECKING:
 HEADER = ("forward", "layer", "operator", "sizes", "calls", "before", "after", "times as fast", "mode", "share")
 TUNED = ("operator", "sizes", "after", "speedup", "mode")
 
-SIZES = ("m", "n", "k", "batch", "q_heads", "kv_heads", "head_dim", "kv_len")
+SIZES = (
+    "m", "n", "k", "batch", "q_heads", "kv_heads", "head_dim", "kv_len", "tokens", "hidden",
+    "experts", "top_k", "width",
+)  # fmt: skip
 """Fields of the problems that tell them apart in one forward."""
 
 
@@ -37,14 +41,18 @@ class ModelResult:
     """Problems for which the budget was too short."""
 
     def times(self, problem: Problem) -> tuple[float, float] | None:
-        """Microseconds of a call before and after; None where it is not tuned."""
+        """Microseconds of a call before and after; None where it is not tuned.
+
+        Before is the library as a forward in this regime calls it: captured only where the forward is.
+        """
         entry = self.entries.get(problem)
         if entry is None:
             return None
-        winner = entry.winner
-        name = fastest(winner.baselines, self.regime)
-        after = winner.latency.of(self.regime)
-        return (winner.baselines[name].of(self.regime) if name is not None else after), after
+        found = entry.winner.baselines
+        ways = {name: found[name] for name in found if self.regime is Regime.GRAPH or not is_captured(name)}
+        name = fastest(ways, self.regime)
+        after = entry.winner.latency.of(self.regime)
+        return (ways[name].of(self.regime) if name is not None else after), after
 
     def rows(self) -> list[list[str]]:
         """The columns of ``HEADER``, layer by layer."""
@@ -153,4 +161,5 @@ class ModelResult:
 
 
 def _sizes(problem: Problem) -> str:
-    return " ".join(f"{name}={getattr(problem, name)}" for name in SIZES if hasattr(problem, name))
+    values = problem.as_dict()
+    return " ".join(f"{name}={values[name]}" for name in SIZES if name in values)
