@@ -123,9 +123,10 @@ def test_every_mode_is_right_on_gpus(ranks: int, sizes: dict[str, Any]) -> None:
 
 
 @pytest.mark.gpu(2)
-def test_random_problems_are_right_on_gpus() -> None:
+@pytest.mark.parametrize("count", [40, pytest.param(200, marks=pytest.mark.slow)])
+def test_random_problems_are_right_on_gpus(count: int) -> None:
     here, rng = machine(), random.Random(24)
-    for _ in range(200):
+    for _ in range(count):
         problem = drawn_problem(rng, here.gpus, [64, 72, 2048, 7168], [64, 200, 1024])
         check(problem, here, [*STEPS, *GPU_STEPS], 3)
 
