@@ -37,6 +37,9 @@ class Sizes:
     decode: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64)
     train: tuple[int, ...] = (4096,)
     steps: int = 20
+    experts: int = 0
+    """Of all ranks together, each of width ``ffn``; 0 in a dense model."""
+    top_k: int = 0
 
     @property
     def architecture(self) -> Architecture:
@@ -61,6 +64,8 @@ class Phase:
     """The field of ``Sizes`` with the numbers of tokens."""
     sequence_parallel: bool = False
     training: bool = False
+    own_tokens: bool = False
+    """True if each rank forwards its own."""
 
     def tokens(self, sizes: Sizes) -> tuple[int, ...]:
         found: tuple[int, ...] = getattr(sizes, self.sizes)
@@ -75,11 +80,12 @@ PHASES: Mapping[str, tuple[Phase, ...]] = {
         Phase("train", "train", sequence_parallel=True, training=True),
     ),
     "transformers": (Phase("prefill", "prefill"), Phase("decode", "decode"), Phase("train", "train", training=True)),
+    "mixture": (Phase("prefill", "prefill", own_tokens=True), Phase("decode", "decode", own_tokens=True)),
 }
 """Of each client. transformers has no plan that shares out the tokens of dense layers."""
 
 
-def pytorch(sizes: Sizes, phase: Phase, mesh: DeviceMesh, context: autotune.Context | None) -> nn.Module:
+def pytorch(sizes: Sizes, phase: Phase, mesh: DeviceMesh, context: autotune.Context | None, way: str = "") -> nn.Module:
     """By the tutorial's plan; by ours where there is a context, which is the one line of difference."""
     chosen: Mapping[str, ParallelStyle] = decoder_plan(True, phase.sequence_parallel)
     if context is not None:
@@ -108,7 +114,9 @@ class Logits(nn.Module):
         return logits
 
 
-def transformers(sizes: Sizes, phase: Phase, mesh: DeviceMesh, context: autotune.Context | None) -> nn.Module:
+def transformers(
+    sizes: Sizes, phase: Phase, mesh: DeviceMesh, context: autotune.Context | None, way: str = ""
+) -> nn.Module:  # fmt: skip
     """By the plan of Hugging Face's Llama, on its styles or ours."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -121,9 +129,6 @@ def transformers(sizes: Sizes, phase: Phase, mesh: DeviceMesh, context: autotune
     if context is not None:
         return Logits(autotune.nn.transformers.parallelize(model, mesh, context))
     return Logits(autotune.nn.transformers.shared_out(model, mesh))
-
-
-CLIENTS = {"pytorch": pytorch, "transformers": transformers}
 
 
 def calls(phase: Phase, sizes: Sizes, tokens: int, ranks: int, dtype: str) -> Iterator[Call]:

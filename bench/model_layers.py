@@ -1,17 +1,19 @@
-"""Layers of a Llama-70B with random weights: tensor parallelism of others, compiled, against the same by ours.
+"""Layers of a Llama-70B, or of a mixture, with random weights: parallelism of others, compiled, against ours.
 
     python bench/model_layers.py --client transformers --phases prefill decode --tune 5 --minutes 4 --json FILE
     python bench/model_layers.py --client pytorch --phases train --tune 5 --minutes 4 --json FILE
+    python bench/model_layers.py --client mixture --tune 8 --minutes 8 --json FILE
     python bench/model_layers.py --tiny                          without GPUs: does it work at all?
 
 It first tunes what the phases call, ``--tune`` seconds for each problem, by ``tune model``, then starts a rank on each
 GPU. What is in the database or in FILE is not done again: the same command continues where an earlier one stopped.
 
 The ways: "plain" is the client under its own plan; "styles" is autotune.nn.tuned(plan), for transformers
-autotune.nn.transformers.parallelize; "fusing" is plain with torch.compile(options=autotune.fusing(context)). All are
-compiled. "prefill-sp" and PyTorch's "train" are sequence parallel (all-gather, reduce-scatter), all else
-is replicated (all-reduce). Decode is a step of a batch without its KV cache, which is the same in all ways. Prefill and
-decode are also captured in CUDA graphs; the faster one of either counts. Times are wall clock, of the slowest rank.
+autotune.nn.transformers.parallelize; "fusing" is plain with torch.compile(options=autotune.fusing(context)); those of
+the mixture are in mixture_client.py, and its tokens are per rank. All are compiled. "prefill-sp" and PyTorch's "train"
+are sequence parallel (all-gather, reduce-scatter), all else is replicated (all-reduce). Decode is a step of a batch
+without its KV cache, which is the same in all ways. Prefill and decode are also captured in CUDA graphs, but for what
+the host reads counts in; the faster one of either counts. Times are wall clock, of the slowest rank.
 Logits and losses are compared with plain's. "of the limits" is what ours saved, over what the operators would save at
 their limits (the slower part of each alone), as their tuning measured the parts; "of the winners", over what they saved
 there. An error of one rank ends all at once.
@@ -37,18 +39,25 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from model_clients import CLIENTS, PHASES, TINY, Phase, Sizes, calls
+from mixture_client import MIXTURE, TINY_MIXTURE, mixture
+from mixture_client import calls as calls_of_mixture
+from model_clients import PHASES, TINY, Phase, Sizes, calls, pytorch, transformers
 from outside import start_ranks, where
 from torch import nn
 
 import autotune
-from autotune.model_runs.comparison import PLAIN, WAYS, Comparison, Row, best, row
+from autotune.model_runs.comparison import PLAIN, RIVALS, WAYS, Comparison, Row, best, row
 from autotune.model_runs.ranks import ending_at_once
 from autotune.models.forward import Call
 from autotune.models.listed import write_list
 from autotune.models.promise import Promise, promised
 
 Tensor = torch.Tensor
+
+CLIENTS = {"pytorch": pytorch, "transformers": transformers, "mixture": mixture}
+
+EAGER = {"mixture": ("plain",)}
+"""By client: the ways that cannot be captured."""
 
 LOSS_TOLERANCE = 2e-2
 """Largest difference of a training step's loss from plain's, as a share."""
@@ -94,20 +103,20 @@ class Bench:
         """One way's, shared out and compiled: as a whole for training, else layer by layer."""
         with self.comparison.built(torch.bfloat16 if self.comparison.on_gpu else torch.float32):
             build = CLIENTS[self.given.client]
-            made = build(self.sizes, phase, self.comparison.mesh, self.context if way == "styles" else None)
+            made = build(self.sizes, phase, self.comparison.mesh, self.context if way == "styles" else None, way)
         # One layer's code serves all of them. A backward from an eager part into a compiled one breaks DTensors.
         layers: Any = [made] if phase.training else made.layers
         self.comparison.compiled(way, *layers)
         return made
 
     def inference(self, models: Mapping[str, nn.Module], phase: Phase, count: int) -> Row:
-        tokens = self._tokens((count, 1) if phase.sizes == "decode" else (1, count))
+        tokens = self._tokens((count, 1) if phase.sizes == "decode" else (1, count), phase.own_tokens)
         if self.given.collect:
             with torch.no_grad():
                 for model in models.values():
                     model(tokens)
             return {}
-        return self.comparison.forwards(models, tokens)
+        return self.comparison.forwards(models, tokens, eager=EAGER.get(self.given.client, ()))
 
     def training(self, phase: Phase, count: int) -> Row:
         """A step is forward, backward and AdamW; losses over all steps, then the times of some more."""
@@ -135,13 +144,14 @@ class Bench:
 
     def promise(self, phase: Phase, count: int) -> Promise:
         """What tuning measured of the operators of a forward or a step."""
-        asked = wanted(phase, self.sizes, count, self.context.heap.world_size)
+        asked = wanted(self.given.client, phase, self.sizes, count, self.context.heap.world_size)
         chosen = {each.problem: self.context.choose(each.problem) for each in asked}
         exact = {problem: found.entry if found.source == "exact" else None for problem, found in chosen.items()}
         return promised(asked, exact.__getitem__, self.context.regime)
 
-    def _tokens(self, shape: tuple[int, int]) -> Tensor:
-        generator = torch.Generator().manual_seed(5)
+    def _tokens(self, shape: tuple[int, int], own: bool = False) -> Tensor:
+        """The same on every rank, or a rank's own."""
+        generator = torch.Generator().manual_seed(5 + (dist.get_rank() if own else 0))
         return torch.randint(0, self.sizes.vocabulary, shape, generator=generator).to(self.comparison.device)
 
 
@@ -150,11 +160,12 @@ def phase_of(client: str, name: str) -> Phase:
 
 
 def line(found: Row) -> str:
-    """A row of the table: the fastest of our ways against plain."""
+    """A row of the table: the fastest of our ways against the fastest of the others."""
     means, ratios, fastest, promise = found["us"], found["ratios"], found["fastest"], Promise(**found["promise"])
     way, ratio = best(found)
-    saved = means[fastest[PLAIN]] - means[fastest[way]]
-    flags = [f"{name} is slower than plain" for name, each in ratios.items() if each["value"] + each["error"] < 1]
+    rival = means[found["rival"]]
+    saved = rival - means[fastest[way]]
+    flags = [f"{name} is slower than the others" for name, each in ratios.items() if each["value"] + each["error"] < 1]
     if found.get("not_captured"):
         flags.append(f"eager alone, not captured ({found['not_captured'][:60]})")
     if promise.untuned:
@@ -162,7 +173,7 @@ def line(found: Row) -> str:
     if ratio.value < TARGETS[found["phase"]]:
         flags.append(f"under {TARGETS[found['phase']]}")
     cells = [
-        found["phase"], str(found["tokens"]), f"{means[fastest[PLAIN]]:.0f}", f"{means[fastest[way]]:.0f} ({way})",
+        found["phase"], str(found["tokens"]), f"{rival:.0f}", f"{means[fastest[way]]:.0f} ({way})",
         str(ratio), _share(saved, promise.most), _share(saved, promise.gain),
         ", ".join(f"{name} {mean:.0f}" for name, mean in means.items()), f"{found['error']:.0e}", ", ".join(flags),
     ]  # fmt: skip
@@ -179,14 +190,20 @@ def untuned(given: argparse.Namespace, sizes: Sizes, context: autotune.Context) 
     return [f"{each.problem}" for each in asked if context.choose(each.problem).source != "exact"]
 
 
-def wanted(phase: Phase, sizes: Sizes, count: int, ranks: int) -> list[Call]:
-    return list(calls(phase, sizes, count, ranks, "bf16" if torch.cuda.is_available() else "fp32"))
+def wanted(client: str, phase: Phase, sizes: Sizes, count: int, ranks: int) -> list[Call]:
+    """The operators of one forward, or of a training step."""
+    dtype = "bf16" if torch.cuda.is_available() else "fp32"
+    if client == "mixture":
+        return list(calls_of_mixture(sizes, count, ranks, dtype))
+    return list(calls(phase, sizes, count, ranks, dtype))
 
 
 def all_wanted(given: argparse.Namespace, sizes: Sizes, ranks: int) -> list[Call]:
     """The calls of all phases, each problem once."""
     phases = [phase_of(given.client, name) for name in given.phases]
-    asked = [each for phase in phases for m in phase.tokens(sizes) for each in wanted(phase, sizes, m, ranks)]
+    asked = [
+        each for phase in phases for m in phase.tokens(sizes) for each in wanted(given.client, phase, sizes, m, ranks)
+    ]
     return list({each.problem: each for each in asked}.values())
 
 
@@ -194,7 +211,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--client", choices=CLIENTS, default="pytorch")
     parser.add_argument("--phases", nargs="+", metavar="PHASE", help="default: all of the client's")
-    parser.add_argument("--ways", nargs="+", choices=WAYS, help="default: all that run here")
+    parser.add_argument("--ways", nargs="+", choices=(*RIVALS, *WAYS[1:]), help="default: all that run here")
     parser.add_argument("--tokens", nargs="+", type=int, metavar="M", help="only these numbers of tokens")
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--tune", type=float, metavar="SECONDS", help="tune each problem first, at least 5 s")
@@ -202,7 +219,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--effort", help="that of tune; quick has shorter finals")
     parser.add_argument("--minutes", type=float, default=math.inf, help="no new row later than that, tuning included")
     parser.add_argument("--tiny", action="store_true", help="sizes that the interpreter can do")
-    parser.add_argument("--layers", type=int, help=f"default: {Sizes.layers}")
+    parser.add_argument("--layers", type=int, help="default: 4, of the mixture 2")
     parser.add_argument("--heap-gib", type=float, default=8.0, help="symmetric heap of each rank")
     parser.add_argument("--db", help="database of tuned configs; default: the user's")
     parser.add_argument("--collect", type=Path, metavar="FILE", help="write what is called there, and measure nothing")
@@ -213,7 +230,9 @@ def arguments() -> argparse.Namespace:
     given.phases = given.phases or known
     if unknown := set(given.phases) - set(known):
         parser.error(f"--phases {' '.join(sorted(unknown))}: {given.client} has {', '.join(known)}")
-    given.ways = given.ways or list(WAYS if torch.cuda.is_available() else WAYS[:2])
+    theirs = RIVALS if given.client == "mixture" else RIVALS[:1]
+    fusing = torch.cuda.is_available() and given.client != "mixture"
+    given.ways = given.ways or [*theirs, "styles", *(["fusing"] if fusing else [])]
     if given.ways[0] != PLAIN or len(given.ways) < 2:
         parser.error("--ways: plain comes first, and is what others are compared with")
     if not torch.cuda.is_available() and not given.tiny:
@@ -278,7 +297,8 @@ def measure(given: argparse.Namespace, sizes: Sizes, context: autotune.Context) 
 
 def main() -> int:
     given = arguments()
-    sizes = TINY if given.tiny else Sizes()
+    small, large = (TINY_MIXTURE, MIXTURE) if given.client == "mixture" else (TINY, Sizes())
+    sizes = small if given.tiny else large
     sizes = dataclasses.replace(sizes, layers=given.layers or sizes.layers)
     if given.tokens:
         some = {name: tuple(m for m in getattr(sizes, name) if m in given.tokens) for name in TOKENS}

@@ -90,6 +90,10 @@ FD_REDUCE = (
 POLLING = "    while (missing > 0) & (spins < spin_limit):\n"
 EMPTIED = "    sentinel_empty(place, mask)\n"
 TIMED_OUT = "    if missing > 0:\n        tl.atomic_xchg(status, 1)\n"
+ZERO_LOST = (
+    ("bits = (bits | ((bits == 0).to(tl.uint32) << 31)).to(", "bits = bits.to("),
+    ("bits = (bits | ((bits == 0).to(tl.uint16) << 15)).to(", "bits = bits.to("),
+)
 EPOCH_STAYS = ("-programs + EPOCH_STEP,", "-programs,")
 NOT_RESET = ("-programs + EPOCH_STEP,", "EPOCH_STEP,")
 ALIKE = ("flag = epoch.to(tl.int32) + 1", "flag = epoch.to(tl.int32) * 0 + 1")
@@ -388,7 +392,7 @@ MUTANTS: list[Mutant] = [
         ("the routing of rank 0 alone is waited for", "md push", ("ranks < WORLD, target, status", "ranks < 1, target, status")),
         ("the routing is signalled before it is stored", "md push", (ROUTED_SIGNAL, ""), ("    for begin in range(part * STEP, pairs, parts * STEP):\n", ROUTED_SIGNAL + "    for begin in range(part * STEP, pairs, parts * STEP):\n")),
         ("words of gates are those of ids", "md ll", ("heap.store(place + pairs + number, gate,", "heap.store(place + pairs + number, chosen,")),
-        ("an expert counts those before it twice", "md push", ("    row = 0\n    own = 0\n", "    row = expert\n    own = 0\n")),
+        ("an expert counts those before it twice", "md push", ("    row = 0\n    of_lower = 0\n", "    row = expert\n    of_lower = 0\n")),
         ("the last expert of a rank is the next rank's first", "md push", ("    first = rank * local\n", "    first = rank * local + 1\n")),
         ("pairs of an expert are in no order", "md push", ("place = row + tl.cumsum(count, axis=0) - count", "place = row + tl.sum(count, axis=0) - tl.cumsum(count, axis=0)")),
         ("gates of the pair before", "md push", ("tl.store(listed_gates + place, gate", "tl.store(listed_gates + (place + 1) % capacity, gate")),
@@ -422,9 +426,11 @@ MUTANTS: list[Mutant] = [
     *_in(
         "kernels/moe_dispatch_gemm/device.py",
         ("rows are read from the other slot", "mdg push", ("slot = (epoch & 1).to(tl.int32)", "slot = ((epoch + 1) & 1).to(tl.int32)")),
-        ("tokens are not waited for", "mdg push", ("        late = wait_for_tokens(arrivals, token, token >= 0, T, SPLIT, epoch, status, spin_limit, WORLD, TOKENS)\n", "        late = 0\n")),
-        ("tokens of rank 0 alone", "mdg pull", ("rows = slot.to(tl.int64) * WORLD * T + token + late", "rows = slot.to(tl.int64) * WORLD * T + token % T + late")),
-        ("the last of the depth is lost", "mdg push", ("inbox, rows, row, H, b,", "inbox, rows, row, H - 8, b,")),
+        ("tokens are not waited for", "mdg push", ("        late = wait_for_tokens(\n            arrivals, token, token // T != rank, T, SPLIT, epoch, status, spin_limit, WORLD, TOKENS\n        )  # fmt: skip\n", "        late = 0\n")),
+        ("tokens of rank 0 alone", "mdg pull", ("there = slot.to(tl.int64) * WORLD * T + token + late", "there = slot.to(tl.int64) * WORLD * T + token % T + late")),
+        ("the last of the depth is lost", "mdg push", ("inbox, there * H), row, H, b,", "inbox, there * H), row, H - 8, b,")),
+        ("a peer's token is taken for our own", "mdg own", ("ours = token // T == rank", "ours = token // T != rank")),
+        ("a tile with others' rows waits for none", "mdg own", ("token // T != rank, T, SPLIT", "(token // T != rank) & (tile < 0), T, SPLIT")),
         ("rank 1 is an epoch ahead", "mdg ll", ("epoch = wide_epoch(epoch_counter)\n", "epoch = wide_epoch(epoch_counter) + rank\n")),
     ),
     *_in(
@@ -476,7 +482,8 @@ MUTANTS: list[Mutant] = [
         "kernels/moe/grouped_gemm.py",
         ("one expert's B for all", "mgc push", ("b + expert.to(tl.int64) * stride_be", "b + 0 * expert.to(tl.int64) * stride_be")),
         ("the last of K is lost", "mgc push", ("tile = tl.load(pointers, mask=(ks < K)[:, None], other=0.0)", "tile = tl.load(pointers, mask=(ks < K - 1)[:, None], other=0.0)")),
-        ("a tile has the next expert's rows", "mgc one", ("first, end = tl.load(offsets + expert), tl.load(offsets + expert + 1)", "first, end = tl.load(offsets + expert), tl.load(offsets + expert + 1) + 1")),
+        ("a tile has the next expert's rows", "mgc one", ("first, end = tl.load(offsets + expert), tl.load(offsets + expert + 1)\n    m, n", "first, end = tl.load(offsets + expert), tl.load(offsets + expert + 1) + 1\n    m, n")),
+        ("tiles behind our own are left out", "mdg own", ("tl.where(m < begin, 0, count))", "0)")),
     ),
     *_in(
         "kernels/primitives/sentinel.py",
@@ -485,6 +492,11 @@ MUTANTS: list[Mutant] = [
         ("words are not emptied", "ar sentinel", (EMPTIED, "")),
         ("words are not emptied", "ar two sentinel", (EMPTIED, "")),
         ("words are not emptied", "arn sentinel", (EMPTIED, "")),
+        ("a zero goes as an empty word", "ag words", *ZERO_LOST),
+        ("a zero goes as an empty word", "ar sentinel", *ZERO_LOST),
+        ("a zero goes as an empty word", "ar two sentinel", *ZERO_LOST),
+        ("a zero goes as an empty word", "arn sentinel", *ZERO_LOST),
+        ("a zero goes as an empty word", "fd sentinel", *ZERO_LOST),
         ("one word that comes is enough", "ar sentinel", ("    missing = tl.sum(((words == 0) & mask).to(tl.int32))\n    spins", "    missing = tl.min(((words == 0) & mask).to(tl.int32))\n    spins")),
     ),
     *_in(

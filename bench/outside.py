@@ -1,6 +1,7 @@
 """An independent stopwatch: plain torch and our operators as a user calls them, beside what the tuner claims.
 
     torchrun --nproc-per-node 4 bench/outside.py [--only ag-rows --only fd/batch=1] [--db URL] [--json FILE] [--strict]
+    torchrun --nproc-per-node 2 bench/outside.py --library …   our operators call the library: their own price
     torchrun --nproc-per-node 2 bench/outside.py --toy         tiny problems, without GPUs too: does it work at all?
 
 It shares no code with the tuner's measuring. Problems are those of README's table (listed.py), tuned before
@@ -41,6 +42,8 @@ from outside_cases import FAR, Case, Collectives, Way, distances, make
 import autotune
 from autotune.machine import versions
 from autotune.model_runs.clock import TOY, Clock, Plan, Ratio, captured
+from autotune.runtime.lookup import Found
+from autotune.workloads import workload as find
 
 ALLOWED = 0.03
 """By which a ratio may differ from the tuner's."""
@@ -124,11 +127,19 @@ def line(row: dict[str, Any]) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
+class OfTheLibrary(autotune.Context):
+    """Its operators call the library eagerly, whatever is tuned: against plain torch, the price of their door."""
+
+    def choose(self, problem: Any, config: Any = None, workload: Any = None) -> Found:
+        ways = (workload or find(problem.workload)).baselines(problem, self.machine)
+        return Found(next(iter(ways.values())), "given", None, "the library's way")
+
+
 class Outside:
     """Every problem in turn, on this rank."""
 
-    def __init__(self, context: autotune.Context, plan: Plan, url: str | None) -> None:
-        self._context, self._url = context, url
+    def __init__(self, context: autotune.Context, plan: Plan) -> None:
+        self._context = context
         self._on_gpu = context.heap.device.type == "cuda"
         self._shared = self._on_gpu and dist.get_world_size() > torch.cuda.device_count()
         self._clock = Clock(context.heap.device, context.group, plan)
@@ -141,7 +152,7 @@ class Outside:
         )}  # fmt: skip
         problem = types[workload](**fields)
         case = make(problem, self._context, Collectives(self._shared))
-        found = autotune.lookup(workload, problem, url=self._url)
+        found = self._context.choose(problem)
         expected = [next(iter(case.plain.values()))(number) for number in range(case.sets)]
         for way in (*case.plain.values(), case.ours):
             self._compare(case, way, expected)
@@ -220,6 +231,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--heap-gib", type=float, default=4.0, help="symmetric heap of each rank")
     parser.add_argument("--json", metavar="FILE", type=Path, help="write the rows there too")
     parser.add_argument("--strict", action="store_true", help="exit with 1 where anything is flagged")
+    parser.add_argument("--library", action="store_true", help="ours: the library called eagerly by our operators")
     parser.add_argument("--toy", action="store_true", help="tiny problems, few calls: does it work at all?")
     given = parser.parse_args()
     given.regimes = given.regimes.split(",")
@@ -267,10 +279,11 @@ def measure(given: argparse.Namespace) -> list[Row]:
     first = dist.get_rank() == 0
     plan = TOY if given.toy else Plan(rounds=given.rounds)
     rows: list[Row] = []
-    with autotune.Context(int((0.05 if given.toy else given.heap_gib) * (1 << 30)), url=given.db) as context:
+    opened = OfTheLibrary if given.library else autotune.Context
+    with opened(int((0.05 if given.toy else given.heap_gib) * (1 << 30)), url=given.db) as context:
         if first:
             print(f"{dist.get_world_size()} ranks, {context.machine.device}\n\n{HEADER}", flush=True)
-        outside = Outside(context, plan, given.db)
+        outside = Outside(context, plan)
         for each, fields in given.problems:
             for row in outside.rows(each.name, fields, each.workload, given.regimes):
                 rows.append(row)

@@ -76,7 +76,9 @@ def cells(row: dict[str, Any], parts: list[str], rivals: list[str]) -> list[str]
     latency, limits, taken, over = row["latency"], row["limits"], microseconds(row), speedup(row)
     spread = (latency["high"] - latency["low"]) / 2
     found = row.get("rivals", {})
-    sizes = row["sizes"] or {name: row["problem"][name] for name in ("m", "batch", "kv_len") if name in row["problem"]}
+    sizes = row["sizes"] or {
+        name: row["problem"][name] for name in ("m", "batch", "kv_len", "tokens") if name in row["problem"]
+    }
     return [
         " ".join(f"{name}={value}" for name, value in sizes.items()),
         f"{taken['winner']:.1f} ± {spread:.1f}",
@@ -105,7 +107,7 @@ def table(rows: list[dict[str, Any]]) -> str:
     mean = math.exp(statistics.fmean(math.log(speedup) for speedup in speedups))
     text = "\n".join(f"| {' | '.join(line)} |" for line in lines)
     over = f"Over the faster baseline, geometric mean: {mean:.2f}; least: {min(speedups):.2f}."
-    return f"{text}\n\n{over} E: overlap efficiency. NCCL: NVLS {nvls()}."
+    return f"{text}\n\n{over} E: overlap efficiency. NCCL: NVLS {rows[0].get('nvls', 'as NCCL finds it')}."
 
 
 def nvls() -> str:
@@ -118,7 +120,7 @@ def main() -> None:
     parser.add_argument("--json", help="write all rows to this file")
     parser.add_argument("--no-rivals", action="store_true")
     options, arguments = parser.parse_known_args()
-    rows = tune(arguments)
+    rows = [{**row, "nvls": nvls()} for row in tune(arguments)]
     if not options.no_rivals:
         measure_rivals([row for row in rows if row["latency"] is not None])
     if options.json:

@@ -7,7 +7,8 @@ from concurrent.futures import Future
 from typing import Any
 
 from autotune.config import Config
-from autotune.kernels.launching.plan import Compiled, compile_offline_for
+from autotune.kernels.launching.plan import Compiled, Launch, compile_all, compile_offline_for
+from autotune.kernels.primitives.crowd import crowd_kernel
 from autotune.machine import Machine
 from autotune.processes.pool import Pool
 from autotune.ranks.gang import IMPORTS
@@ -20,6 +21,11 @@ DEADLINE = 900.0
 def compile_one(machine: Machine, problem: Any, config: Config) -> list[Compiled]:
     """In a process of ``Compilers``: compile a config of the problem's workload."""
     return workload(problem.workload).compile(problem, config, machine)
+
+
+def compile_crowd() -> list[Compiled]:
+    """What crowds a rank in the check's bursts."""
+    return compile_all([Launch(crowd_kernel, 1, {"nanoseconds": 300_000}, {"num_warps": 32})])
 
 
 class Compilers:

@@ -121,7 +121,7 @@ def check_all(
             # Four calls, so that both slots are used twice; races, ranks that are far apart, and what comes after a
             # timing have tests of their own.
             patch.setitem(evaluation.LONGEST_STAGGER, "interpreter", 0.02)
-            patch.setattr(evaluation, "BURSTS", 1)
+            patch.setitem(evaluation.BURSTS, "interpreter", 1)
             patch.setitem(evaluation.PROOF_CALLS, "interpreter", 3)
             patch.setitem(evaluation.PROOF_BURST, "interpreter", 3)
         for seed, (config, future) in enumerate(compiling):

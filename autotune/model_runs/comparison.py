@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -23,6 +23,9 @@ Row = dict[str, Any]
 
 PLAIN = "plain"
 """The way that others are compared with."""
+
+RIVALS = (PLAIN, "gathered")
+"""The ways that are not ours; a mixture has a second one. The fastest of them is compared with."""
 
 WAYS = (PLAIN, "styles", "fusing")
 """As others wrote it; by ``autotune.nn``; plain, with the pass of ``torch.compile``."""
@@ -67,8 +70,10 @@ class Comparison:
         for each in modules:
             each.compile(dynamic=False, **how)
 
-    def forwards(self, models: Mapping[str, nn.Module], x: Tensor, allowed: float = TOLERANCE) -> Row:
-        """All ways with the same input: eager, and on GPUs captured in CUDA graphs, too. Collective.
+    def forwards(
+        self, models: Mapping[str, nn.Module], x: Tensor, allowed: float = TOLERANCE, eager: Collection[str] = ()
+    ) -> Row:  # fmt: skip
+        """All ways with the same input: eager, and on GPUs captured in CUDA graphs, too, but for ``eager``. Collective.
 
         Raises WrongResult on every rank where any rank's result of any way is not plain's.
         """
@@ -80,7 +85,9 @@ class Comparison:
             found = {name: call(0).clone() for name, call in calls.items() for _ in range(3 if self.on_gpu else 1)}
             failed = ""
             if self.on_gpu:
-                replays, failed = self._captured({way: calls[f"{way} eager"] for way in models}, graphs)
+                replays, failed = self._captured(
+                    {way: calls[f"{way} eager"] for way in models if way not in eager}, graphs
+                )
                 for name, (replay, results) in replays.items():
                     calls[name] = replay
                     replay(0)
@@ -129,20 +136,21 @@ class Comparison:
 
 
 def row(times: Mapping[str, list[float]], error: float) -> Row:
-    """Of each way the fastest call, by the geometric mean of its rounds, and plain's time over that."""
+    """Of each way the fastest call, by the geometric mean of its rounds, and the fastest rival's time over that."""
     means = {name: math.exp(math.fsum(map(math.log, each)) / len(each)) for name, each in times.items()}
     fastest: dict[str, str] = {}
     for name in sorted(times, key=means.__getitem__):
         fastest.setdefault(name.split()[0], name)
-    ratios = {way: Ratio.of_rounds(times[fastest[PLAIN]], times[name]) for way, name in fastest.items() if way != PLAIN}
+    rival = next(name for way, name in fastest.items() if way in RIVALS)
+    ratios = {way: Ratio.of_rounds(times[rival], times[name]) for way, name in fastest.items() if way not in RIVALS}
     return {
-        "us": means, "fastest": fastest, "error": error,
+        "us": means, "fastest": fastest, "rival": rival, "error": error,
         "ratios": {way: dataclasses.asdict(ratio) for way, ratio in ratios.items()},
     }  # fmt: skip
 
 
 def best(found: Row) -> tuple[str, Ratio]:
-    """Of a row the fastest way but plain, and plain's time over its."""
+    """Of a row the fastest of our ways, and the fastest rival's time over its."""
     way = max(found["ratios"], key=lambda each: found["ratios"][each]["value"])
     return way, Ratio(**found["ratios"][way])
 

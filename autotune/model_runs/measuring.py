@@ -70,6 +70,8 @@ def order_of(
         raise InputError(
             f"--measure with {plan.dtype}: PyTorch's styles, the plain side, take {', '.join(MEASURED_DTYPES)} alone"
         )
+    if model.mixture is not None or not model.attention:
+        raise InputError(f"--measure: it builds dense layers, not those of {model.kind}")
     if plan.contexts:
         raise InputError("--measure with --context: attention over a KV cache is not part of what it builds")
     if model.kv_heads > plan.ranks and model.kv_heads % plan.ranks:

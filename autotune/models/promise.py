@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from autotune.db import Entry
+from autotune.db import Entry, Winner
 from autotune.models.forward import Call
 from autotune.outcome import Regime
 from autotune.problem import Problem
 from autotune.report.figures import fastest, slowest
+from autotune.report.regimes import is_captured
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,13 @@ class Promise:
         return self.library - self.limits
 
 
+def before(winner: Winner, regime: Regime) -> float | None:
+    """Microseconds of the library as a forward in this regime calls it: captured only where the forward is."""
+    ways = {name: way for name, way in winner.baselines.items() if regime is Regime.GRAPH or not is_captured(name)}
+    name = fastest(ways, regime)
+    return None if name is None else ways[name].of(regime)
+
+
 def promised(calls: Iterable[Call], entry_of: Callable[[Problem], Entry | None], regime: Regime) -> Promise:
     """The sum over the calls of a forward; ``entry_of`` finds a problem's own entry, None where it is not tuned.
 
@@ -43,13 +51,13 @@ def promised(calls: Iterable[Call], entry_of: Callable[[Problem], Entry | None],
     untuned = 0
     for call in calls:
         entry = entry_of(call.problem)
-        baseline = None if entry is None else fastest(entry.winner.baselines, regime)
+        baseline = None if entry is None else before(entry.winner, regime)
         if entry is None or baseline is None:
             untuned += call.count
             continue
         winner = entry.winner
         part, took = slowest(winner.limits), winner.latency.of(regime)
-        library += call.count * winner.baselines[baseline].of(regime)
+        library += call.count * baseline
         winners += call.count * took
         limits += call.count * (min(took, winner.limits[part].median) if part is not None else took)
     return Promise(library, winners, limits, untuned)

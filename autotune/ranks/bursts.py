@@ -10,16 +10,30 @@ from collections.abc import Callable, Iterator
 import torch
 
 from autotune.heap.arena import SymmetricHeap
+from autotune.kernels.launching.plan import Launch
+from autotune.kernels.launching.streams import on, side_stream, wait
+from autotune.kernels.primitives.crowd import THREADS, crowd_kernel
 from autotune.ranks.measure import SLOWEST_CLOCK_GHZ
 from autotune.workloads.input_sets import InputSets, poison
 from autotune.workloads.interface import Operation
 from autotune.workloads.tolerance import Error
 
-ONE_BY_ONE, ONE_LATE, ONE_EARLY = range(3)
-"""Three ways to set ranks apart: they start one after the other and then run freely; one of them is late to every call,
-so that the others run ahead as far as the kernels let them; or one of them runs ahead of the others. Late interpreted
-ranks are slow, too.
+ONE_BY_ONE, ONE_LATE, ONE_EARLY, ONE_CROWDED = range(4)
+"""Ways to set ranks apart: they start one after the other and then run freely; one of them is late to every call, so
+that the others run ahead as far as the kernels let them; one of them runs ahead of the others; or one of them is slow
+within its kernels. Late interpreted ranks are slow, too, so the last way is for GPUs alone.
 """
+
+ROOM = 16
+"""Halves of multiprocessors that a full crowd leaves: a kernel's first programs begin there, and send, and the others
+come when the crowd is gone. Every other crowd fills half of each multiprocessor, where warps then take turns.
+"""
+
+CROWDED = 3.0
+"""Pauses for which a crowd stays: as long as a peer needs for its call, and for what it sends in the next."""
+
+HEAD_START = 2e-5
+"""Seconds between a crowd and the call that it is to be there before."""
 
 
 class Bursts:
@@ -34,6 +48,9 @@ class Bursts:
         """Ranks that start one by one are ``stagger`` seconds apart; a late rank is ``pause`` seconds late per call."""
         self._heap, self._operation, self._run, self._sets = heap, operation, run, sets
         self._seed, self._stagger, self._pause = seed, stagger, pause
+        crowds = heap.device.type == "cuda" and torch.version.hip is None  # untried on AMD
+        self._crowds = _crowds(heap.device, CROWDED * pause) if crowds else []
+        self._kinds = 4 if crowds else 3
 
     def errors(self, count: int, calls: int) -> Iterator[Error]:
         """The error of each call of ``count`` bursts of ``calls``. Collective."""
@@ -47,29 +64,47 @@ class Bursts:
 
     def _results(self, burst: int, numbers: list[int]) -> list[list[torch.Tensor]]:
         """The outputs of the calls of a burst."""
-        pattern, rank, world = burst % 3, self._heap.rank, self._heap.world_size
-        chosen = (self._seed + burst // 3) % world == rank
+        pattern, rank, world = burst % self._kinds, self._heap.rank, self._heap.world_size
+        chosen = (self._seed + burst // self._kinds) % world == rank
         late = pattern == ONE_LATE and chosen or pattern == ONE_EARLY and not chosen
         if pattern == ONE_BY_ONE:
             time.sleep(self._stagger * ((rank + self._seed) % world))
         results = []
         with _slowed() if late and self._heap.device.type == "cpu" else contextlib.nullcontext():
-            for number in numbers:
+            for call, number in enumerate(numbers):
                 self._sets.put(number)
                 for output in self._operation.outputs():
                     poison(output)
                 if late:
-                    self._sleep()
+                    self._sleep(self._pause)
+                if pattern == ONE_CROWDED and chosen:
+                    self._crowd(call)
                 self._run()
                 results.append([output.clone() for output in self._operation.outputs()])
         return results
 
-    def _sleep(self) -> None:
+    def _crowd(self, call: int) -> None:
+        """A crowd beside the call that comes next, there before it is."""
+        beside = side_stream(self._heap, "crowd")
+        wait([beside], [torch.cuda.current_stream()])
+        with on(beside):
+            self._crowds[call % len(self._crowds)].run()
+        self._sleep(HEAD_START)
+
+    def _sleep(self, seconds: float) -> None:
         """Sleep on the GPU if there is one, so that the host goes on enqueueing."""
         if self._heap.device.type == "cuda":
-            torch.cuda._sleep(int(self._pause * SLOWEST_CLOCK_GHZ * 1e9))
+            torch.cuda._sleep(int(seconds * SLOWEST_CLOCK_GHZ * 1e9))
         else:
-            time.sleep(self._pause)
+            time.sleep(seconds)
+
+
+def _crowds(device: torch.device, seconds: float) -> list[Launch]:
+    """A full crowd, and one that fills half of each multiprocessor."""
+    properties = torch.cuda.get_device_properties(device)
+    units, options = properties.multi_processor_count, {"num_warps": THREADS // properties.warp_size}
+    arguments = {"nanoseconds": int(seconds * 1e9)}
+    return [Launch(crowd_kernel, programs, arguments, options) for programs in (2 * units - ROOM, units)]
 
 
 @contextlib.contextmanager

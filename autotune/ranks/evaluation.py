@@ -44,7 +44,7 @@ LONGEST_STAGGER = {"gpu": 0.5, "interpreter": 5.0}
 PAUSE = {"gpu": 1e-4, "interpreter": 0.02}
 """Seconds by which a rank is late to each call of a burst; at least the time of a call."""
 
-BURSTS, CALLS = 3, 3
+BURSTS, CALLS = {"gpu": 4, "interpreter": 3}, 3
 """Bursts before a result counts, one of each kind (see ``bursts``), and calls back to back in each: the third call is
 the first to use a slot for the second time.
 """
@@ -77,9 +77,9 @@ slowed down by 2 % at most.
 MOST_MEASURED = 120
 """Limit on the calls for a plan's ``measured``."""
 
-LONGEST = 3e6
-"""Microseconds that the warm-up or measurement of a plan by time may take, FEWEST calls excepted: longer ones are
-interpreted calls of a second and more, and more of them would tell nothing.
+LONGEST = {"gpu": 3e6, "interpreter": 2e5}
+"""Microseconds that the warm-up or measurement of a plan by time may take, FEWEST calls excepted: interpreted calls
+take a tenth of a second and more, and more of them would tell nothing.
 """
 
 FEWEST = 3
@@ -99,6 +99,8 @@ class MeasurePlan:
     """Microseconds of a call from which on a WARM_UP precedes every measurement; a quick measurement decides."""
     measured: float = 0.0
     """Microseconds for which to measure at least, if that takes more than ``iterations``."""
+    longest: float = LONGEST["gpu"]
+    """Microseconds for which to measure at most, if that is FEWEST calls or more."""
     isolated: int = 0
     """Further isolated calls."""
     regime: Regime = DEFAULT_REGIME
@@ -111,7 +113,7 @@ class MeasurePlan:
 
     def for_calls_of(self, latency: float) -> MeasurePlan:
         """The plan in numbers of calls, for calls of ``latency`` microseconds."""
-        warmup, most = self.warmup, max(FEWEST, int(LONGEST / latency))
+        warmup, most = self.warmup, max(FEWEST, int(self.longest / latency))
         if latency >= self.warm_from:
             warmup = max(FEWEST, warmup, min(MOST_WARM_UP, math.ceil(WARM_UP / latency)))
         measured = min(MOST_MEASURED, math.ceil(self.measured / latency))
@@ -142,7 +144,8 @@ def evaluate(
         latency, times = found.latency(), found.in_regime(plan.regime)
         # What was dropped is not compared again: should it reach the finals, it will be there.
         if complete:
-            error = max(error, course.recheck(seed + 1, latency.median, BURSTS, CALLS))
+            bursts = BURSTS[kind_of(machine)]
+            error = max(error, course.recheck(seed + 1, latency.median, bursts, CALLS))
     except _Ended as ended:
         return Evaluation(ended.outcome, ended.reason, seconds=course.seconds)
     seconds = {**course.seconds, "total": time.perf_counter() - course.begin}
@@ -158,11 +161,11 @@ def prove(
     ``latency``: of a call, in microseconds.
     """
     course, kind = _Course(everyone, workload, problem, machine, config), kind_of(machine)
-    at_once = BURSTS * PROOF_BURST[kind]
+    bursts, calls = BURSTS[kind], PROOF_BURST[kind]
     try:
         course.prepare(seed)
-        for number in range(-(-PROOF_CALLS[kind] // at_once)):
-            course.recheck(seed + 1 + number, latency, BURSTS, PROOF_BURST[kind])
+        for number in range(-(-PROOF_CALLS[kind] // (bursts * calls))):
+            course.recheck(seed + 1 + number, latency, bursts, calls)
     except _Ended as ended:
         return Evaluation(ended.outcome, ended.reason, seconds=course.seconds)
     return None

@@ -19,7 +19,7 @@ from autotune.report.figures import INTERPRETER_NOTE, fastest, overlap_efficienc
 from autotune.report.knobs import knobs_of
 from autotune.report.model import Ending, Limit, Ranked, Report, Speedup, Tax
 from autotune.report.order import config_in_order, fields_in_order
-from autotune.report.regimes import WITHOUT_ROUNDS, in_regimes, verdicts
+from autotune.report.regimes import WITHOUT_ROUNDS, in_regimes, is_captured, verdicts
 from autotune.report.repeat import repeat_text
 from autotune.rounds import mean_and_error
 from autotune.taxes.result import Taxes
@@ -58,6 +58,9 @@ def build(store: Store, entry: Entry, workload: Workload | None = None) -> Repor
     if not entry.winner.latency.rounds and not entry.key.is_kernel:
         notes.append(WITHOUT_ROUNDS)
     regime = Regime(entry.key.regime)
+    if workload is not None and workload.space.holds(entry.winner.config):
+        unlike = workload.unlike_measured(entry.winner.config, regime)
+        notes += [f"No look-up serves this config: {unlike}. Tune again."] if unlike is not None else []
     searched = [record for record in records if record.source != FINAL]
     finals = last_finals(records)
     best, disqualified = _ranked(searched, finals, entry.winner.config, regime)
@@ -145,7 +148,7 @@ def _taxes(winner: Winner) -> tuple[Tax, ...]:
     """The taxes as far as measured: kernel launch is eager minus graph, the rest BSP minus its slowest part."""
     taxes = []
     eager = next((latency for name, latency in winner.baselines.items() if name.endswith("eager")), None)
-    graph = next((latency for name, latency in winner.baselines.items() if name.endswith("graph")), None)
+    graph = next((latency for name, latency in winner.baselines.items() if is_captured(name)), None)
     if eager is not None and graph is not None:
         taxes.append(_difference("kernel launch", eager, graph, "eager baseline minus graph baseline"))
     baseline, part = fastest(winner.baselines, Regime.GRAPH), slowest(winner.limits)

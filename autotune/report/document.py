@@ -105,9 +105,11 @@ def _verdict(report: Report) -> str:
     verdict = f"**{latency_text(report.latency, report.regime)}** on {markdown(device_text(report.key))}"
     if report.speedups:
         first = report.speedups[0]
-        own = first.latency == report.latency
-        verdict += f": {markdown(first.baseline)} itself, which no config beat by more than the noise" if own else ""
-        verdict += "" if own else f", **{first.ratio} times** as fast as {markdown(first.baseline)}"
+        own = [each for each in report.speedups if each.latency == report.latency]
+        verdict += "".join(
+            f": {markdown(each.baseline)} itself, which no config beat by more than the noise" for each in own[:1]
+        )
+        verdict += "" if first in own else f", **{first.ratio} times** as fast as {markdown(first.baseline)}"
     if report.limit is not None:
         share = report.limit.share.value
         alone = f"{report.limit.slowest} alone takes {share:.2f} of that time on the device"

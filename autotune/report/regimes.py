@@ -21,6 +21,11 @@ CALLERS = {
 
 OF_A_KERNEL = "launches of the kernel, by the device's time"
 
+CAPTURE = (
+    " A graph of the library's calls is a baseline, and no operator's way: a program gets it by capturing the operator "
+    "in a graph of its own (regime graph)."
+)
+
 WITHOUT_ROUNDS = (
     "Tuned by a version that stored no rounds: ± is the spread over iterations and does not cover changes "
     "between rounds."
@@ -30,6 +35,11 @@ WITHOUT_ROUNDS = (
 def tuned_for(key: CacheKey) -> str:
     """The caller for whom the config is the fastest."""
     return OF_A_KERNEL if key.is_kernel else CALLERS[Regime(key.regime)]
+
+
+def is_captured(baseline: str) -> bool:
+    """True for the library's way as a captured graph."""
+    return baseline.endswith("graph")
 
 
 @dataclass(frozen=True)
@@ -70,9 +80,11 @@ def conclusion(of: Sequence[Verdict]) -> str:
     """One sentence on where the winner is slower than a baseline; empty if there is nothing to compare."""
     if not of:
         return ""
-    slower = [f"{TITLES[each.regime]} than {each.baseline}" for each in of if each.ratio.is_less]
+    slower = [each for each in of if each.ratio.is_less]
     if slower:
-        return f"The winner is slower {' and '.join(slower)}."
+        told = " and ".join(f"{TITLES[each.regime]} than {each.baseline}" for each in slower)
+        captured = any(is_captured(each.baseline) and each.regime is not Regime.GRAPH for each in slower)
+        return f"The winner is slower {told}." + CAPTURE * captured
     measured = ", ".join(TITLES[each.regime] for each in of)
     return f"The winner is not slower than any baseline beyond the noise (measured: {measured})."
 

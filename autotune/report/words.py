@@ -177,6 +177,7 @@ PHRASES: dict[str, tuple[Phrase, ...]] = {
     "moe_dispatch_gemm": (
         LAUNCH,
         *DISPATCH,
+        Phrase(("tile_order",), _of({"experts": "", "own_first": "tiles of own tokens first"})),
         *GROUPED,
     ),
     "flash_decode": (

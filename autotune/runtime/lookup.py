@@ -59,7 +59,7 @@ def lookup(
     the main script, is not loaded again), or the workload itself.
 
     ``regime`` is how the caller meets the operator: ``graph``, ``pipelined`` or ``isolated``. What was tuned for
-    another one is not served.
+    another one is not served, nor is a config that a caller in the regime cannot get as it was measured.
 
     The database is read once per workload and process, then never again: ``forget_lookups`` starts afresh. Exact means
     the same problem, world size, device and interconnect, and the same sources, space and versions; an entry of other
@@ -115,6 +115,6 @@ def choose(
     found.space.check_problem(problem, machine)
     served = serve(
         entries, CacheKey.of(problem, machine, regime), provenance_of(found), problem.free,
-        lambda config: found.space.violation(config, problem, machine),
+        lambda config: found.space.violation(config, problem, machine) or found.unlike_measured(config, regime),
     )  # fmt: skip
     return Found.of(served) or Found(found.default_config(problem, machine), "default", None, served.reason)

@@ -35,7 +35,8 @@ def _parts_have_columns(s: Setting, copy_kib: int, transfer_tokens: int, split: 
 
 
 def _programs_have_work(s: Setting, mode: str, comm_programs: int, transfer_tokens: int, split: int) -> bool:
-    units: int = math.ceil(s.problem.tokens / transfer_tokens) * split * (s.problem.world_size if mode == "pull" else 1)
+    peers = max(1, int(s.problem.world_size) - 1) if mode == "pull" else 1
+    units: int = math.ceil(s.problem.tokens / transfer_tokens) * split * peers
     return comm_programs <= units
 
 

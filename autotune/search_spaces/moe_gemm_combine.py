@@ -10,7 +10,7 @@ from autotune.machine import Machine
 from autotune.search_spaces import Constraint, Setting, Space, choices, numbers
 from autotune.search_spaces.gemm import tma_aligned
 from autotune.search_spaces.gemm_all_reduce import protocol_dimension
-from autotune.search_spaces.grouped import grouped_constraints, grouped_dimensions, grouped_tile
+from autotune.search_spaces.grouped import counts_stay, grouped_constraints, grouped_dimensions, grouped_tile
 from autotune.search_spaces.moe_combine import (
     FEW_TOKENS,
     OWN,
@@ -28,7 +28,7 @@ def _groups_have_tiles(s: Setting, column_groups: int, block_n: int) -> bool:
 
 
 def _counts_stay_on_the_device(s: Setting, launch: str) -> bool:
-    return launch == "eager" or (s.machine.kind == "cuda" and s.problem.dtype == "bf16")
+    return launch == "eager" or (s.machine.kind == "cuda" and counts_stay(s))
 
 
 def _leaves_room(s: Setting, comm_programs: int, column_groups: int) -> bool:
@@ -58,7 +58,7 @@ SPACE = Space(
         *ll_constraints(),
         *grouped_constraints(),
         Constraint("graph of the library's GEMM", ("launch",), _counts_stay_on_the_device,
-                   "the library multiplies groups without a word to the host in bf16 on NVIDIA GPUs alone"),
+                   "the library multiplies groups without a word to the host in bf16 and fp8 on NVIDIA GPUs alone"),
         Constraint("tiles of a group", ("column_groups", "block_n"), _groups_have_tiles,
                    "every group of columns needs a column of tiles"),
         Constraint("room for the GEMM", ("comm_programs", "column_groups"), _leaves_room,

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from autotune.config import Config
 from autotune.db import TrialRecord
 from autotune.outcome import DEFAULT_REGIME, Evaluation, Latency, Regime
-from autotune.ranks.evaluation import FEWEST, MeasurePlan
+from autotune.ranks.evaluation import FEWEST, LONGEST, MeasurePlan
 from autotune.rounds import log_ratios
 
 FINAL = "final"
@@ -43,11 +43,12 @@ WORTH_MORE_ROUNDS = 0.005
 """Lead over the winner, as a share, from which an unproven finalist gets more rounds."""
 
 
-def finals_plan(iterations: int, regime: Regime = DEFAULT_REGIME) -> MeasurePlan:
-    """The plan for a finalist or a part of the operation; ``iterations`` is a minimum."""
+def finals_plan(iterations: int, kind: str = "gpu", regime: Regime = DEFAULT_REGIME) -> MeasurePlan:
+    """The plan for a finalist or a part of the operation on a ``kind_of`` machine; ``iterations`` is a minimum."""
     return MeasurePlan(
-        FEWEST, iterations, iterations, warm_from=0.0, measured=MEASURED, isolated=ISOLATED_CALLS, regime=regime
-    )
+        FEWEST, iterations, iterations, warm_from=0.0, measured=MEASURED, longest=LONGEST[kind],
+        isolated=ISOLATED_CALLS, regime=regime,
+    )  # fmt: skip
 
 
 def next_session(history: Iterable[TrialRecord]) -> int:

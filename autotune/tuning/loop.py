@@ -16,7 +16,7 @@ from autotune.db import CacheKey, Entry, Provenance, Store, StudyRecord, TrialRe
 from autotune.machine import Machine
 from autotune.outcome import DEFAULT_REGIME, Evaluation, Latency, Outcome, Regime
 from autotune.problem import Problem
-from autotune.ranks.evaluation import LONG_CALL, MeasurePlan, warm_from
+from autotune.ranks.evaluation import LONG_CALL, MeasurePlan, kind_of, warm_from
 from autotune.tuning.claim import claimed
 from autotune.tuning.effort import MOST_TRIALS, Budget, Effort
 from autotune.tuning.finals import CLOSE, FINAL, contested, finals_plan, merge, next_session, run_finals, winner
@@ -150,8 +150,8 @@ class _Run:
         )
         for record in self._history:
             if record.source != FINAL:
-                self._search.remember(record.config, record.evaluation)
-                self.progress.count(record.config, record.evaluation)
+                self._remember(record.config, record.evaluation)
+                self._count(record.config, record.evaluation)
         self.progress.resumed = self.progress.trials
         if budget.trials < MOST_TRIALS:
             self.progress.trials_planned = budget.trials
@@ -195,7 +195,7 @@ class _Run:
         incumbents.append(self._workload.default_config(self._problem, self._machine))
         finalists = list(dict.fromkeys([*baselines, *incumbents, *extra_finalists, *self._fastest_found()]))
         first, count = next_session(self._history), self._effort.rounds
-        plan = finals_plan(self._effort.iterations * 2, regime)
+        plan = finals_plan(self._effort.iterations * 2, kind_of(self._machine), regime)
         self.progress.finals, self._finals_began = (0, count * len(finalists)), self._elapsed()
         parts: dict[str, list[Latency]] = {}
 
@@ -209,7 +209,7 @@ class _Run:
             return evaluation
 
         def undecided(measured: Mapping[Config, Sequence[Latency]]) -> list[Config]:
-            found = contested(measured, baselines, incumbents, regime)
+            found = contested(self._eligible(measured), baselines, incumbents, regime)
             done, planned = self.progress.finals
             self.progress.finals = (done, planned + count * len(found))
             return found
@@ -266,8 +266,8 @@ class _Run:
         """The winner, once it gets every result right in many calls back to back; a config that does not is removed
         from ``rounds``.
         """
-        while rounds:
-            best = winner(rounds, baselines, incumbents, self._regime)
+        while eligible := self._eligible(rounds):
+            best = winner(eligible, baselines, incumbents, self._regime)
             self._show(PROOF)
             failed = self._gang.prove(best, self._seed(self.progress.trials), merge(rounds[best]).median)
             if failed is None:
@@ -277,7 +277,29 @@ class _Run:
         return None
 
     def _ask(self) -> Candidate | None:
-        return self._search.ask()
+        """The search's next config that may win."""
+        while (candidate := self._search.ask()) is not None:
+            reason = self._unlike_measured(candidate.config)
+            if reason is None:
+                return candidate
+            refused = Evaluation(Outcome.INVALID, reason)
+            self._search.tell(candidate, refused)
+            self._save(candidate.config, refused, candidate.source)
+        return None
+
+    def _unlike_measured(self, config: Config) -> str | None:
+        return self._workload.unlike_measured(config, self._regime)
+
+    def _eligible(self, measured: Mapping[Config, Sequence[Latency]]) -> dict[Config, Sequence[Latency]]:
+        """Those of whom a caller in the regime gets what was measured; the others are baselines alone."""
+        return {config: found for config, found in measured.items() if self._unlike_measured(config) is None}
+
+    def _remember(self, config: Config, evaluation: Evaluation) -> None:
+        if self._unlike_measured(config) is None:
+            self._search.remember(config, evaluation)
+
+    def _count(self, config: Config, evaluation: Evaluation) -> None:
+        self.progress.count(config, evaluation, may_win=self._unlike_measured(config) is None)
 
     def _measure_baselines(self) -> None:
         measured = {r.config: r.evaluation for r in self._history if r.source != FINAL}
@@ -285,7 +307,7 @@ class _Run:
             evaluation = measured.get(config)
             if evaluation is None:
                 evaluation = self._evaluate(config)
-                self._search.remember(config, evaluation)
+                self._remember(config, evaluation)
                 self._save(config, evaluation, BASELINE)
             if evaluation.latency is not None:
                 self.progress.baselines[name] = evaluation.latency
@@ -298,7 +320,8 @@ class _Run:
             isolated=ISOLATED_TRIAL if self._regime is Regime.ISOLATED else 0, regime=self._regime,
         )  # fmt: skip
         evaluation = self._gang.evaluate(config, self._seed(self.progress.trials), plan)
-        self._incumbent = min(self._incumbent, evaluation.times, key=_median)
+        if self._unlike_measured(config) is None:
+            self._incumbent = min(self._incumbent, evaluation.times, key=_median)
         if evaluation.latency is not None and evaluation.latency.iterations >= self._effort.iterations:
             self._whole.append(evaluation.seconds.get("total", 0.0))
         return evaluation
@@ -309,7 +332,7 @@ class _Run:
         self._store.record(self._study.id, record)
         if self._live is not None:
             self._live.add(record)
-        self.progress.count(config, evaluation)
+        self._count(config, evaluation)
         latency, reason = evaluation.latency, evaluation.reason
         told = f"{latency.of(self._regime):.2f} µs" if latency is not None else f"{evaluation.outcome} {reason}".strip()
         LOG.info("trial %d (%s): %s, %s", number, source, told, config)

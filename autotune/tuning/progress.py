@@ -61,11 +61,12 @@ class Progress:
     def baseline(self) -> Latency | None:
         return min(self.baselines.values(), key=lambda latency: latency.of(self.regime), default=None)
 
-    def count(self, config: Config, evaluation: Evaluation) -> None:
+    def count(self, config: Config, evaluation: Evaluation, *, may_win: bool = True) -> None:
+        """A trial has ended; ``best`` is the fastest that may win."""
         self.outcomes[evaluation.outcome] += 1
         self.last = (config, evaluation)
         if evaluation.outcome is not Outcome.INVALID:
             self.trials += 1
         latency, regime = evaluation.latency, self.regime
-        if latency is not None and (self.best is None or latency.of(regime) < self.best[1].of(regime)):
+        if may_win and latency is not None and (self.best is None or latency.of(regime) < self.best[1].of(regime)):
             self.best = (config, latency)

@@ -21,6 +21,12 @@ HEAVY_SHARE = 1 / 16
 MARGIN = 1.5
 """Tolerance over the error expected from the roundings."""
 
+WHOLE_FROM = 4
+"""Rows of a matrix from which on it gets whole rows of zeros."""
+
+ZEROS_IN, MOST_ZEROS = 16, 32
+"""One row in so many is zero, and no more than so many rows."""
+
 SCALE = 0.75
 """The middle of the scales that are drawn: all of them twice too few, or too many, shows as well."""
 
@@ -54,14 +60,36 @@ def drawn(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, seed
     return _rounded_to(dtype, _normal(shape, device, seed))
 
 
+def drawn_with_zeros(shape: tuple[int, int], dtype: torch.dtype, device: torch.device, seed: int) -> torch.Tensor:
+    """The same for a matrix that travels, with zeros in it."""
+    return _rounded_to(dtype, with_zeros(_normal(shape, device, seed), seed))
+
+
 def drawn_deep(shape: tuple[int, int], dtype: torch.dtype, device: torch.device, seed: int) -> torch.Tensor:
-    """A matrix [rows, depth] to be multiplied, like ``drawn``, whose last columns are so large that each shows alone.
+    """A matrix [rows, depth] to be multiplied, like ``drawn``, whose last columns are so large that each shows alone,
+    and which holds zeros.
 
     A kernel that loses the end of a ragged depth loses little of 28672 columns that are all alike.
     """
-    matrix = _normal(shape, device, seed)
+    matrix = with_zeros(_normal(shape, device, seed), seed)
     matrix[:, -HEAVY:] *= max(1.0, math.sqrt(shape[1] * HEAVY_SHARE))
     return _rounded_to(dtype, matrix)
+
+
+def with_zeros(matrix: torch.Tensor, seed: int) -> torch.Tensor:
+    """The matrix, of which some rows in a row are now zero, of both signs, the first of them chosen by ``seed``; of
+    fewer rows than ``WHOLE_FROM`` a part of the first.
+
+    What travels holds zeros then, in whole words, vectors and units: a protocol whose empty words have bits of their
+    own may lose some that no random number has. They are few: a multiplication of zeros takes less power.
+    """
+    rows, columns = matrix.shape
+    if rows >= WHOLE_FROM:
+        count = max(1, min(MOST_ZEROS, rows // ZEROS_IN))
+        matrix[seed % (rows - count + 1) :][:count] *= 0
+    else:
+        matrix[:1, columns // 4 :][:, : max(1, min(MOST_ZEROS, columns // ZEROS_IN))] *= 0
+    return matrix
 
 
 def _rounded_to(dtype: torch.dtype, matrix: torch.Tensor) -> torch.Tensor:
@@ -92,9 +120,14 @@ def _normal(shape: tuple[int, ...], device: torch.device, seed: int) -> torch.Te
 
 
 def distance(result: torch.Tensor, reference: torch.Tensor) -> Error:
-    """The error of ``result`` in the type of ``reference`` (fp32, or fp64 for fp32 results); NaN where it holds one."""
+    """The error of ``result`` in the type of ``reference`` (fp32, or fp64 for fp32 results); NaN where it holds one.
+
+    Of nothing but zeros it is infinite or, where the result is zero as well, none.
+    """
     difference = result.to(reference.dtype) - reference
     norm = reference.norm()
+    if norm == 0:
+        return Error(0.0, 0.0) if bool((difference == 0).all()) else Error(math.inf, math.inf)
     rms = norm / reference.numel() ** 0.5
     return Error(float(difference.norm() / norm), float(difference.abs().max() / rms))
 
@@ -137,6 +170,11 @@ def rounded_product(
     if quantised:
         overall = math.hypot(found.overall, MARGIN * OF_FP8)
         found = Tolerance(overall, found.element + PEAK * HALF_UNIT_OF_FP8)
+    return with_lost(problem, found, machine)
+
+
+def with_lost(problem: Any, found: Tolerance, machine: Machine) -> Tolerance:
+    """A tolerance with what scales, and the sums of fp8 products in tensor cores, add to it."""
     if not problem.scaled:
         return found
     lost = _lost(problem, machine)

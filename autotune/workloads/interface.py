@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from autotune.config import Config
 from autotune.machine import Machine
+from autotune.outcome import Regime
 from autotune.problem import Problem
 from autotune.workloads.guard import guard
 from autotune.workloads.sources import source_hash
@@ -115,7 +116,8 @@ class Workload(ABC):
         return [self.default_config(problem, machine)]
 
     def baselines(self, problem: Any, machine: Machine) -> dict[str, Config]:
-        """The bulk-synchronous ways, by name: configs of the space, so that the winner is never slower than they.
+        """The bulk-synchronous ways, by name: configs of the space, so that the winner is never slower than those of
+        them that a caller gets as measured.
 
         Without any, a report has nothing to compare the winner with.
         """
@@ -129,6 +131,13 @@ class Workload(ABC):
         through memory. F: handed on without. Of a workload without rungs only the rest of the ladder is measured.
         """
         return {}
+
+    def unlike_measured(self, config: Config, regime: Regime) -> str | None:
+        """The reason why a caller in a regime does not get what was measured of a config; None if one does.
+
+        Such a config may be a baseline, and never wins, is proposed or is served.
+        """
+        return None
 
     def tolerance(self, problem: Any) -> Tolerance:
         """The tolerance of a right result."""

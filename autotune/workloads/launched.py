@@ -13,12 +13,18 @@ from autotune.heap.arena import SymmetricHeap
 from autotune.kernels.launching.contract import Kernels, P, S, Setup, T
 from autotune.kernels.launching.plan import Compiled, compile_all
 from autotune.machine import Machine
+from autotune.outcome import Regime
 from autotune.problem import Problem
 from autotune.search_spaces import Space
 from autotune.workloads.interface import Operation, Run, Workload
 
 SPARE_BYTES = 1 << 20
 """Of the heap, beside the scratch: the stopwatch's counters, and alignment."""
+
+CAPTURED = (
+    "launch=graph times a graph of the library's collectives; an operator makes these calls one by one, unless its "
+    "caller captures them (regime graph)"
+)
 
 Operands = Sequence[torch.Tensor | None]
 
@@ -50,6 +56,12 @@ class LaunchedWorkload(Workload):
     def out_shapes(self, world_size: int, operands: Operands, options: Sequence[Any]) -> list[tuple[int, ...]]:
         """The shape of each of the kernels' ``results``; by default all have the same."""
         return [self.out_shape(world_size, operands, options)] * len(self.kernels.results)
+
+    def unlike_measured(self, config: Config, regime: Regime) -> str | None:
+        """A graph of a collective is bound to the addresses of its operands, so operators have none of their own."""
+        if regime is Regime.GRAPH or config.get("launch") != "graph":
+            return None
+        return CAPTURED if self.kernels.has_collective(self.kernels.knobs.of(config)) else None
 
     def filled(self, world_size: int, operands: Operands, options: Sequence[Any]) -> Operands | None:
         """For operands without rows, whose results are empty, such operands of the smallest problem; else None."""
@@ -124,4 +136,8 @@ def eager_and_graph(
 
 
 def _empty(device: torch.device, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    return torch.empty(shape, dtype=dtype, device=device)
+    """Integers, which select or count, are zero: the library's way runs and is captured before there are inputs, and
+    one beyond a tensor's end would end the process.
+    """
+    empty = torch.empty(shape, dtype=dtype, device=device)
+    return empty if dtype.is_floating_point else empty.zero_()

@@ -31,6 +31,9 @@ STEPS = [
 ]  # fmt: skip
 
 
+FP8 = {"dtype": "fp8", "b_order": "nk"}
+
+
 def check(problem: Any, here: Machine, steps: list[dict[str, int]], count: int) -> None:
     check_all(WORKLOAD, problem, few(problem, variants(WORKLOAD, problem, here, steps), count), MODES)
 
@@ -43,6 +46,7 @@ def check(problem: Any, here: Machine, steps: list[dict[str, int]], count: int) 
         (2, {"tokens": 5, "hidden": 64, "experts": 8, "top_k": 8, "width": 40, "dtype": "fp32"}, 4),
         (3, {"tokens": 2, "hidden": 72, "experts": 3, "top_k": 1, "width": 32, "dtype": "fp16"}, 4),
         (4, {"tokens": 1, "hidden": 64, "experts": 16, "top_k": 4, "width": 40, "deterministic": True}, 4),
+        (2, {"tokens": 5, "hidden": 144, "experts": 4, "top_k": 2, "width": 256, **FP8, "scales": "block"}, 4),
     ],
 )
 def test_every_mode_is_right_under_the_interpreter(world_size: int, sizes: dict[str, Any], count: int) -> None:
@@ -59,6 +63,16 @@ def drawn_problem(rng: random.Random, world_size: int, hidden: list[int]) -> Any
         width=rng.choice([32, 72, 128]), b_order=rng.choice(["kn", "nk"]),
         deterministic=rng.random() < 0.5, **routing,
     )  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("world_size", [1, 3])
+@pytest.mark.parametrize("scales", ["row", "block"])
+def test_fp8_is_right_in_every_form(world_size: int, scales: str) -> None:
+    problem = WORKLOAD.problem_type(
+        tokens=19, hidden=208, experts=2 * world_size, top_k=2, width=256, scales=scales, **FP8, world_size=world_size
+    )
+    check(problem, on_cpu(), [{**step, "block_k": 128} for step in STEPS], 8)
 
 
 @pytest.mark.slow
@@ -93,8 +107,11 @@ GPU_STEPS = [
         {"tokens": 128, "hidden": 7168, "experts": 32, "top_k": 8, "width": 2048, "routing": "zipf", "exponent": 1.0},
         {"tokens": 1000, "hidden": 2048, "experts": 8, "top_k": 2, "width": 1024, "b_order": "kn", "dtype": "fp16"},
         {"tokens": 333, "hidden": 2888, "experts": 16, "top_k": 1, "width": 520, "dtype": "fp32"},
+        {"tokens": 1, "hidden": 7168, "experts": 32, "top_k": 8, "width": 2048, **FP8, "scales": "row"},
+        {"tokens": 600, "hidden": 2064, "experts": 8, "top_k": 2, "width": 1024, **FP8, "scales": "row"},
+        {"tokens": 333, "hidden": 1040, "experts": 16, "top_k": 4, "width": 512, **FP8, "scales": "block"},
     ],
-    ids=lambda sizes: f"tokens={sizes['tokens']}",
+    ids=lambda sizes: f"tokens={sizes['tokens']} {sizes.get('dtype', 'bf16')} {sizes.get('scales', '')}",
 )
 def test_every_mode_is_right_on_gpus(ranks: int, sizes: dict[str, Any]) -> None:
     here = machine()

@@ -16,6 +16,7 @@ import autotune
 from autotune.config import Config
 from autotune.db import CacheKey, Store, Winner
 from autotune.errors import InvalidProblem, StoreError, UnknownWorkload
+from autotune.outcome import DEFAULT_REGIME, Regime
 from autotune.runtime.lookup import Found, forget_lookups
 from autotune.workloads import provenance_of, workload
 
@@ -39,9 +40,11 @@ def database(tmp_path: Path) -> Iterator[Path]:
     forget_lookups()
 
 
-def keep(path: Path, config: Config, *, stale: dict[str, str] | None = None, **fields: Any) -> None:
+def keep(
+    path: Path, config: Config, *, stale: dict[str, str] | None = None, regime: Regime = DEFAULT_REGIME, **fields: Any
+) -> None:
     """Put a finished study into the database."""
-    key = CacheKey.of(problem(**fields), EIGHT_GPUS)
+    key = CacheKey.of(problem(**fields), EIGHT_GPUS, regime)
     provenance = dataclasses.replace(provenance_of(FOUND), **(stale or {}))
     with Store.open(path) as store:
         study = store.study(key, provenance, seed=0, space_size=1)
@@ -58,6 +61,21 @@ def test_exact(database: Path) -> None:
     found = look(database)
     assert (found.config, found.source, found.reason) == (tuned(4), "exact", "")
     assert found.entry is not None and found.entry.winner.latency.median == 100.0
+
+
+def test_a_graph_of_the_library_s_calls_is_served_to_callers_who_capture_alone(database: Path) -> None:
+    """A config stored by hand, or by a version before this rule: operators would call it eagerly."""
+    captured = Config({"mode": "bsp", "launch": "graph"})
+    for regime in Regime:
+        keep(database, captured, regime=regime)
+        keep(database, captured.replace(launch="eager"), regime=regime, m=8192)
+    for regime in Regime:
+        found = autotune.lookup("all_gather_gemm", problem(), machine=EIGHT_GPUS, url=str(database), regime=regime)
+        if regime is Regime.GRAPH:
+            assert (found.config, found.source) == (captured, "exact")
+        else:
+            assert found.source == "nearest" and found.config["launch"] == "eager"
+            assert "an operator makes these calls one by one" in found.reason
 
 
 def test_nearest_is_the_closest_within_a_factor_of_two(database: Path) -> None:

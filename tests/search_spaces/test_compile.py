@@ -183,6 +183,10 @@ def test_scaled_gemms_compile_for_the_machines_that_multiply_them(
     ):  # fmt: skip
         each = problem(name, scales=scales, **fields)
         jobs += [(each, config) for config in sample(each, machine, count) if config["mode"] != "own_collective"]
+    sizes = {"tokens": 128, "hidden": 2048, "width": 1024, "experts": 32, "top_k": 4, "dtype": dtype, "world_size": 4}
+    for name, scales in (("moe_dispatch_gemm", "row"), ("moe_gemm_combine", "block")):
+        each = problem(name, scales=scales, **sizes)
+        jobs += [(each, config) for config in sample(each, machine, 1)]
     for config, kernels in compilers.compiled(machine, jobs):
         assert all(kernel.shared_memory <= machine.shared_memory for kernel in kernels), config
 

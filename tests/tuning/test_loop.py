@@ -16,7 +16,7 @@ from fakes import BASELINE, EIGHT_GPUS, FAILURES, FakeGang, FakeScreen, formula,
 from autotune.config import Config
 from autotune.db import Store
 from autotune.errors import InvalidBudget
-from autotune.outcome import Evaluation, Latency, Outcome
+from autotune.outcome import Evaluation, Latency, Outcome, Regime
 from autotune.ranks.evaluation import LONG_CALL
 from autotune.tuning import EFFORTS, Budget, Result, tune
 from autotune.tuning.effort import parse_duration
@@ -85,6 +85,25 @@ def test_what_the_ranks_did_with_the_time_is_told(tmp_path: Path) -> None:
     assert spent.trials * gang.seconds <= spent.evaluating <= spent.total
     assert spent.evaluating + spent.compilers <= spent.total
     assert spent.rate == pytest.approx(60 * spent.trials / spent.total)
+
+
+@pytest.mark.parametrize("regime", [Regime.GRAPH, Regime.PIPELINED])
+def test_a_graph_of_the_library_s_calls_is_tried_only_for_callers_who_capture(tmp_path: Path, regime: Regime) -> None:
+    """Flash decode's library way has tiles besides, so that the search would propose such graphs too."""
+    found = workload("flash_decode")
+    problem = found.default_problem(EIGHT_GPUS, 8)
+    screen: Any = FakeScreen(found, problem, EIGHT_GPUS)
+    with Store.open(tmp_path / "cache.db") as store:
+        result = tune(
+            found, problem, EIGHT_GPUS, store, FakeGang(problem), screen, budget=Budget(80), effort=EFFORTS["quick"],
+            regime=regime,
+        )  # fmt: skip
+        trials = store.trials(result.study.id)
+    captured = [t for t in trials if t.config["mode"] == "bsp" and t.config["launch"] == "graph"]
+    tried = {t.config for t in captured if t.evaluation.outcome is not Outcome.INVALID}
+    assert (len(tried) > 1) == (regime is Regime.GRAPH) and len(tried) >= 1, "the baseline is measured in any case"
+    refused = {t.evaluation.reason for t in captured if t.evaluation.outcome is Outcome.INVALID}
+    assert not refused or regime is Regime.PIPELINED and all("an operator makes" in reason for reason in refused)
 
 
 class Timed(FakeGang):

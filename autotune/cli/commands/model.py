@@ -30,7 +30,8 @@ NEVER = "never"
 Config = Annotated[
     Path,
     typer.Argument(
-        metavar="CONFIG", help="config.json of a dense Llama, Mistral, Qwen or Gemma, or a list of problems as YAML."
+        metavar="CONFIG",
+        help="config.json of a Llama, Mistral, Qwen, Gemma, Mixtral or DeepSeek-V3, or a list of problems as YAML.",
     ),
 ]
 Ranks = Annotated[
@@ -57,6 +58,12 @@ Contexts = Annotated[
     str | None,
     typer.Option("--context", metavar="N,N|N..N", help="Tokens in a KV cache sharded by sequence: adds flash decode."),
 ]
+Zipf = Annotated[
+    float, typer.Option("--zipf", metavar="EXPONENT", min=0.0, help="Popularity of experts to tune for; 0: uniform.")
+]
+ByWidth = Annotated[
+    bool, typer.Option("--experts-by-width", help="Ranks share the width of every expert, not whole experts.")
+]
 Separate = Annotated[
     bool, typer.Option("--separate", help="q, k, v, gate and up are layers of their own, as in unchanged models.")
 ]
@@ -69,12 +76,13 @@ Listed = Annotated[bool, typer.Option("--list", help="Write the list of problems
 
 def model(
     config: Config, tp: Ranks = None, tokens: Tokens = "1..64,512..8192", dtype: Dtype = None, scales: Scales = None,
-    separate: Separate = False, sequence_parallel_from: Sharded = "128", context: Contexts = None,
+    separate: Separate = False, sequence_parallel_from: Sharded = "128", context: Contexts = None, zipf: Zipf = 0.0,
+    experts_by_width: ByWidth = False,
     measure: Measured = False, layers: Layers = None, list_only: Listed = False, file: Output = None,
     budget: Seconds = None, trials: Trials = None, effort: Effort = None, seed: Seed = 0, force: Force = False,
     regime: RegimeName = DEFAULT_REGIME.value, db: Database = None, json: Json = False,
 ) -> None:  # fmt: skip
-    """Tune what a model's forward calls: all-gather + GEMM, GEMM + reduce-scatter, GEMM + all-reduce, flash decode.
+    """Tune what a model's forward calls: GEMMs with their collectives, flash decode, the experts of a mixture.
 
     --budget is for all problems together, and goes where time times expected gain is largest; --trials is for each.
     Without both, a list's entries have the budgets that they name.
@@ -92,7 +100,10 @@ def model(
         from autotune.tuning.effort import parse_duration
 
         machine = session.machine()
-        found = _forwards(config, tp, tokens, dtype, scales, separate, sequence_parallel_from, context, machine)
+        found = _forwards(
+            config, tp, tokens, dtype, scales, separate, sequence_parallel_from, context, zipf, experts_by_width,
+            machine,
+        )  # fmt: skip
         gains = expected_gains(found, machine)
         seconds = shares(gains, gains, parse_duration(budget)) if budget is not None else None
         output.write(write_list([call for each in found for call in each.calls], wanted, seconds), file, "the problems")
@@ -103,12 +114,16 @@ def model(
 
     machine = session.machine_to_measure_on()
     chosen, limits = limits_of(machine, effort, trials, budget, seed)
-    found = _forwards(config, tp, tokens, dtype, scales, separate, sequence_parallel_from, context, machine)
+    found = _forwards(
+        config, tp, tokens, dtype, scales, separate, sequence_parallel_from, context, zipf, experts_by_width, machine
+    )  # fmt: skip
     order = None
     if measure:
         from autotune.model_runs.measuring import order_of
 
-        architecture, plan = _read(config, tp, dtype, scales, separate, sequence_parallel_from, context, machine)
+        architecture, plan = _read(
+            config, tp, dtype, scales, separate, sequence_parallel_from, context, zipf, experts_by_width, machine
+        )  # fmt: skip
         order = order_of(architecture, plan, tuple(parse_sizes(tokens, "--tokens")), layers, db, wanted)
     problems = list(dict.fromkeys(call.problem for each in found for call in each.calls))
     session.check_ranks(problems[0].world_size, machine)
@@ -159,20 +174,22 @@ def _budgets(config: Path) -> dict[Problem, float]:
 
 def _forwards(
     config: Path, tp: int | None, tokens: str, dtype: str | None, scales: str | None, separate: bool, sharded: str,
-    context: str | None, machine: Machine,
+    context: str | None, zipf: float, by_width: bool, machine: Machine,
 ) -> list[Forward]:  # fmt: skip
     from autotune.models.forward import forwards
     from autotune.models.listed import forward_of, is_list
 
     if is_list(config):
         return [forward_of(config)]
-    found, plan = _read(config, tp, dtype, scales, separate, sharded, context, machine)
+    found, plan = _read(config, tp, dtype, scales, separate, sharded, context, zipf, by_width, machine)
+    if not found.attention:
+        output.say(f"model_type {found.kind}: its attention (MLA) is left out, since no operator of ours computes it")
     return forwards(found, plan, parse_sizes(tokens, "--tokens"))
 
 
 def _read(
     config: Path, tp: int | None, dtype: str | None, scales: str | None, separate: bool, sharded: str,
-    context: str | None, machine: Machine,
+    context: str | None, zipf: float, by_width: bool, machine: Machine,
 ) -> tuple[Architecture, Plan]:  # fmt: skip
     """The model of a ``config.json``, and how the ranks run it."""
     from autotune.models.architecture import read_architecture
@@ -191,5 +208,7 @@ def _read(
         sequence_parallel_from=None if sharded == NEVER else int(sharded),
         separate=separate,
         contexts=parse_sizes(context, "--context") if context is not None else (),
+        zipf=zipf,
+        experts_by_width=by_width,
     )
     return found, plan

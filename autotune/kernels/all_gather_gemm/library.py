@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -50,50 +49,56 @@ def _scaled(
 ) -> Run:
     """The same with fp8: bytes are gathered, and scales that travel, both by one launch of the library.
 
-    In K layout one copy puts what was gathered in order: the library's scaled GEMM takes no transposed A.
+    In K layout one copy puts what was gathered in order: the library's scaled GEMM takes no transposed A. What depends
+    on addresses alone is made here, once: an eager call is to cost the host no more than plain torch's.
     """
-    a, scale_a = tensors.a, tensors.scale_a
+    a, scale_a, out_scales = tensors.a, tensors.scale_a, scales_of_c(tensors)
     assert scale_a is not None
-    travelling = [a, scale_a] if problem.gathers_scales else [a]
+    shards = [as_bytes(each) for each in ([a, scale_a] if problem.gathers_scales else [a])]
+    shapes, by_rows = [(problem.world_size * len(each), each.shape[1]) for each in shards], problem.rows_layout
+    kept = [as_bytes(returned)] if returned is not None and by_rows else []
 
     def run() -> None:
-        gathered = [each.new_empty((problem.world_size, *each.shape)) for each in travelling]
-        if returned is not None and problem.rows_layout:
-            gathered[0] = returned.view(problem.world_size, *a.shape)
-        gather(gathered, travelling, group)
+        made = [each.new_empty(shape) for each, shape in zip(shards[len(kept) :], shapes[len(kept) :], strict=True)]
+        gathered = kept + made
+        gather(gathered, shards, group)
         for launch in between:
             launch.run()
-        whole, *scales = [_joined(each, problem.rows_layout) for each in gathered]
-        its_scales = scales[0] if scales else scale_a
-        multiply_and_activate(problem, whole, its_scales, tensors, tensors.c, scales_of_c(tensors))
-        if returned is not None and not problem.rows_layout:
+        whole, its_scales = gathered[0].view(a.dtype), scale_a
+        if problem.gathers_scales:
+            its_scales = gathered[1].view(torch.float32)
+        if not by_rows:
+            whole = _side_by_side(whole, problem.world_size)
+            its_scales = _side_by_side(its_scales, problem.world_size) if problem.gathers_scales else its_scales
+        multiply_and_activate(problem, whole, its_scales, tensors, tensors.c, out_scales)
+        if returned is not None and not by_rows:
             returned.copy_(whole)
 
     return run
 
 
-def gather(gathered: list[torch.Tensor], shards: list[torch.Tensor], group: Any = None) -> None:
-    """The library's all-gather of bytes, of several tensors at once; ``gathered``: [world_size, *shard]."""
-    with _at_once(shards[0].device, group) if len(shards) > 1 else contextlib.nullcontext():
-        for whole, shard in zip(gathered, shards, strict=True):
-            torch.distributed.all_gather_into_tensor(_bytes(whole), _bytes(shard), group)
+def gather(gathered: Sequence[torch.Tensor], shards: Sequence[torch.Tensor], group: Any = None) -> None:
+    """The library's all-gather of several tensors ``as_bytes`` gives them: one launch, where the library can."""
+    if len(shards) > 1 and shards[0].is_cuda:  # gloo mixes them up
+        with torch.distributed._coalescing_manager(group):  # type: ignore[attr-defined]
+            _gather(gathered, shards, group)
+    else:
+        _gather(gathered, shards, group)
 
 
-def _at_once(device: torch.device, group: Any) -> contextlib.AbstractContextManager[Any]:
-    """Makes one launch of the collectives within, where the library can: gloo cannot."""
-    if device.type != "cuda":
-        return contextlib.nullcontext()
-    manager: contextlib.AbstractContextManager[Any] = torch.distributed._coalescing_manager(group, device)  # type: ignore[attr-defined]
-    return manager
+def _gather(gathered: Sequence[torch.Tensor], shards: Sequence[torch.Tensor], group: Any) -> None:
+    for whole, shard in zip(gathered, shards, strict=True):
+        torch.distributed.all_gather_into_tensor(whole, shard, group)
 
 
-def _bytes(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.view(-1).view(torch.uint8)
+def as_bytes(matrix: torch.Tensor) -> torch.Tensor:
+    """The same memory [rows, bytes of a row], uint8: the library's collectives do not know every element type."""
+    return matrix.view(torch.uint8)
 
 
-def _joined(gathered: torch.Tensor, by_rows: bool) -> torch.Tensor:
-    """Shards [world_size, rows, columns] as one matrix, on top of each other or side by side."""
-    return gathered.flatten(0, 1) if by_rows else gathered.transpose(0, 1).flatten(1)
+def _side_by_side(stacked: torch.Tensor, ranks: int) -> torch.Tensor:
+    """Shards on top of each other as one matrix in which they lie side by side."""
+    return stacked.view(ranks, -1, stacked.shape[1]).transpose(0, 1).flatten(1)
 
 
 def gather_and_multiply(

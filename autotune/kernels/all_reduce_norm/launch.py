@@ -147,7 +147,7 @@ class AllReduceNormKernels(Kernels[AllReduceNorm, NormKnobs, Tensors, Scratch]):
         return graphed(reduce_then_norm) if call.knobs.launch == "graph" else reduce_then_norm
 
     def has_collective(self, knobs: NormKnobs) -> bool:
-        return knobs.mode == "library_collective"
+        return knobs.mode == "library_collective" or super().has_collective(knobs)
 
     def library(self, call: Call[AllReduceNorm, NormKnobs, Tensors, None]) -> Run:
         """The library's all-reduce, then its sum and its norm: four kernels."""

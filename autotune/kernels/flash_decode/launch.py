@@ -141,10 +141,6 @@ class FlashDecodeKernels(Kernels[FlashDecode, FlashDecodeKnobs, Tensors, Scratch
         run: Run = functools.partial(_bulk_synchronous, launches, call)
         return graphed(run) if call.knobs.launch == "graph" else run
 
-    def has_collective(self, knobs: FlashDecodeKnobs) -> bool:
-        """``bsp``"""
-        return knobs.mode == "bsp"
-
 
 KERNELS = FlashDecodeKernels()
 

@@ -24,7 +24,7 @@ def multiply(
     elif out.dtype != a.dtype:
         _multiply_wide(a, tensors.b, out, bias)
     elif bias is None:
-        torch.matmul(a, tensors.b, out=out)
+        torch.mm(a, tensors.b, out=out)
     else:
         torch.addmm(bias, a, tensors.b, out=out)
 

@@ -145,7 +145,7 @@ class GemmAllReduceNormKernels(Kernels[GemmAllReduceNorm, GemmAllReduceNormKnobs
         return ours
 
     def has_collective(self, knobs: GemmAllReduceNormKnobs) -> bool:
-        return knobs.mode == "library_collective"
+        return knobs.mode == "library_collective" or super().has_collective(knobs)
 
     def readable(
         self, problem: GemmAllReduceNorm, knobs: GemmAllReduceNormKnobs, name: str, operand: torch.Tensor

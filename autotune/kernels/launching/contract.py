@@ -22,6 +22,9 @@ from autotune.kernels.launching.tensors import OPERAND_DTYPES, Allocate, Run, me
 from autotune.machine import Machine
 from autotune.problem import Problem
 
+LIBRARY = "bsp"
+"""The mode that is the library's own way."""
+
 SPINS_OFFLINE = 1 << 20
 """Stands for the limit of a wait where kernels are only compiled."""
 
@@ -95,8 +98,8 @@ class Kernels(ABC, Generic[P, K, T, S]):
         return in_order(launches)
 
     def has_collective(self, knobs: K) -> bool:
-        """True if ``run`` calls a collective of the library, which no graph of ours may hold."""
-        return False
+        """True if a call makes collectives of the library, which no graph of ours may hold: by default in ``bsp``."""
+        return knobs.mode == LIBRARY
 
     def library(self, call: Call[P, K, T, None]) -> Run:
         """Enqueue a call in a mode without scratch. Collective if it captures."""

@@ -34,7 +34,7 @@ def drawn_routing(problem: ExpertsProblem, device: torch.device, seed: int, kind
 
     ``one expert``: every token chooses expert ``seed`` % experts first, and the others follow the distribution.
     ``holes``: rank ``seed`` % world_size has no tokens, the others only their first three quarters, and of the ids that
-    are left one in eight is -1.
+    are left one in eight is -1. A few gates are zero, of either sign.
     """
     generator = torch.Generator(device=device).manual_seed(seed)
     shape = (problem.world_size, problem.tokens)
@@ -53,7 +53,9 @@ def drawn_routing(problem: ExpertsProblem, device: torch.device, seed: int, kind
         ids[:, 1 + problem.tokens * 3 // 4 :] = -1
         ids[uniform(*ids.shape) < 1 / 8] = -1
     gates = uniform(*ids.shape)
-    return Routing(ids, gates / gates.sum(-1, keepdim=True))
+    gates /= gates.sum(-1, keepdim=True)
+    gates.flatten(1)[:, 5::16], gates.flatten(1)[:, 13::16] = 0.0, -0.0
+    return Routing(ids, gates)
 
 
 @dataclass(frozen=True)

@@ -86,7 +86,7 @@ class SumKnobs(Knobs):
             "WORLD": problem.world_size, "MODE": MODES[self.mode].value, "ROTATE": self.peer_order == "rotate",
             "STEP": min(LONGEST_STEP, power(problem.capacity)), "TOKENS": self.transfer_tokens,
             "COLUMNS": columns_of(problem, self.copy_kib, self.transfer_tokens), "SPLIT": self.split,
-            "CHOICES": power(problem.top_k), "TYPE": getattr(tl, DTYPES[problem.dtype].triton),
+            "CHOICES": power(problem.top_k), "TYPE": getattr(tl, DTYPES[problem.result_dtype].triton),
         }  # fmt: skip
 
 
@@ -154,7 +154,7 @@ def scratch_bytes(problem: CombinedProblem, groups: int = 1) -> int:
 
 def columns_of(problem: CombinedProblem, copy_kib: int, rows: int) -> int:
     """Columns of a step of that many KiB over that many rows."""
-    return min(copy_kib * 1024 // problem.element_size // rows, power(problem.hidden))
+    return min(copy_kib * 1024 // problem.result_size // rows, power(problem.hidden))
 
 
 def power(number: int) -> int:

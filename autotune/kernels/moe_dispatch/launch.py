@@ -108,6 +108,7 @@ class MoeDispatchKernels(Kernels[MoeDispatch, DispatchKnobs, Tensors, Scratch]):
         problem, knobs = call.problem, call.knobs
         laying = min(ROWS_A_UNIT * call.machine.compute_units, math.ceil(problem.capacity / knobs.layout_rows))
         first, arguments = exchange_arguments(call)
+        del arguments["scale_inbox"]
         arguments |= {
             **vars(call.tensors), "TYPE": getattr(tl, DTYPES[problem.dtype].triton), "ROWS": knobs.layout_rows,
             "ROW_COLUMNS": step_columns(problem, knobs.copy_kib, knobs.layout_rows),
@@ -121,7 +122,8 @@ class MoeDispatchKernels(Kernels[MoeDispatch, DispatchKnobs, Tensors, Scratch]):
 
         def run() -> None:
             routing = library.gathered_routing(problem, tensors.ids, tensors.gates, call.group)
-            rows, plan = dispatch(problem, tensors.x, routing, call.rank, call.group)
+            arrived = dispatch(problem, tensors.x, routing, call.rank, call.group)
+            rows, plan = arrived.rows(), arrived.plan
             tensors.rows[: rows.shape[0]].copy_(rows)
             tensors.offsets.copy_(plan.offsets)
             tensors.pairs.copy_(plan.pairs)

@@ -15,8 +15,8 @@ from autotune.kernels.launching.contract import Call, Kernels
 from autotune.kernels.launching.graphs import graphed
 from autotune.kernels.launching.plan import Launch
 from autotune.kernels.launching.tensors import OPERAND_DTYPES, TORCH_DTYPES, Allocate, Run
-from autotune.kernels.moe.grouped_launch import GroupedKnobs, GroupedOperands
-from autotune.kernels.moe.library import grouped_product
+from autotune.kernels.moe.grouped_launch import GroupedKnobs, GroupedOperands, scale_tensors
+from autotune.kernels.moe.library import Scaling, grouped_product
 from autotune.kernels.moe.routing import Plan
 from autotune.kernels.moe_combine import library
 from autotune.kernels.moe_combine.launch import ADDING_PER_UNIT, SumKnobs, scratch_bytes
@@ -27,7 +27,7 @@ from autotune.machine import Machine
 
 MOST_GROUPS = 8
 
-UNUSED = ("gather", "scale_a", "scale_b", "N", "PER", "HALVES", "PROMOTE", "SCALES", "EPILOGUE")
+UNUSED = ("gather", "N", "PER", "HALVES", "EPILOGUE")
 """Arguments of a grouped GEMM that this one does not have."""
 
 
@@ -49,6 +49,10 @@ class Tensors:
     """int32 [tokens, top_k], of this rank's tokens."""
     out: torch.Tensor
     """[tokens, hidden]."""
+    scale_a: torch.Tensor | None = None
+    """fp32 [capacity, 1] or [capacity, width / 128]: A is fp8 then, as B is."""
+    scale_b: torch.Tensor | None = None
+    """fp32 [local experts, 1, hidden] or [local experts, width / 128, hidden / 128], stored as B is."""
 
 
 @dataclass(frozen=True)
@@ -92,6 +96,7 @@ class MoeGemmCombineKernels(Kernels[MoeGemmCombine, GemmCombineKnobs, Tensors, G
         ints, dtype = torch.int32, OPERAND_DTYPES[problem.dtype]
         local, depth, columns = problem.local_experts, problem.width, problem.hidden
         transposed = problem.b_order == "nk"
+        scale_a, scale_b = scale_tensors(problem, problem.capacity, own)
         b = own((local, columns, depth) if transposed else (local, depth, columns), dtype)
         return Tensors(
             a=own((problem.capacity, depth), dtype),
@@ -100,7 +105,9 @@ class MoeGemmCombineKernels(Kernels[MoeGemmCombine, GemmCombineKnobs, Tensors, G
             pairs=own((problem.capacity,), ints),
             row_gates=own((problem.capacity,), torch.float32),
             ids=own((problem.tokens, problem.top_k), ints),
-            out=own((problem.tokens, columns), TORCH_DTYPES[problem.dtype]),
+            out=own((problem.tokens, columns), TORCH_DTYPES[problem.result_dtype]),
+            scale_a=scale_a,
+            scale_b=scale_b,
         )
 
     def scratch(
@@ -115,7 +122,7 @@ class MoeGemmCombineKernels(Kernels[MoeGemmCombine, GemmCombineKnobs, Tensors, G
             **vars(combine),
             ready=shared((groups,), torch.int32),
             tickets=own((groups,), torch.int32),
-            y=own((rows, problem.hidden), OPERAND_DTYPES[problem.dtype]),
+            y=own((rows, problem.hidden), TORCH_DTYPES[problem.result_dtype]),
         )
 
     def scratch_bytes(self, problem: MoeGemmCombine) -> int:
@@ -123,8 +130,11 @@ class MoeGemmCombineKernels(Kernels[MoeGemmCombine, GemmCombineKnobs, Tensors, G
 
     def plan(self, call: GemmCombineCall) -> list[Launch]:
         problem, knobs, tensors, scratch = call.problem, call.knobs, call.tensors, call.scratch
-        operands = GroupedOperands(tensors.a, tensors.b, tensors.offsets, problem.capacity)
-        gemm = knobs.grouped(operands, problem.dtype)
+        operands = GroupedOperands(
+            tensors.a, tensors.b, tensors.offsets, problem.capacity, scale_a=tensors.scale_a, scale_b=tensors.scale_b,
+            scales=problem.scales,
+        )  # fmt: skip
+        gemm = knobs.grouped(operands, problem.dtype, fast_accum=problem.fast_accum)
         gemm["depth"] = gemm.pop("K")
         placing, gemm_programs = knobs.placing(problem), knobs.gemm_programs(problem, call.machine)
         sending = 0 if knobs.mode == "one_shot" else knobs.comm_programs
@@ -141,13 +151,20 @@ class MoeGemmCombineKernels(Kernels[MoeGemmCombine, GemmCombineKnobs, Tensors, G
     def library(self, call: Call[MoeGemmCombine, GemmCombineKnobs, Tensors, None]) -> Run:
         """The library's grouped GEMM, then sums by token where the rows are, and a collective."""
         problem, tensors = call.problem, call.tensors
-        plan = Plan(tensors.offsets, tensors.pairs, tensors.row_gates)
+        plan, scaling = Plan(tensors.offsets, tensors.pairs, tensors.row_gates), scaling_of(problem, tensors)
 
         def run() -> None:
-            rows = grouped_product(tensors.a, tensors.b, tensors.offsets)
+            rows = grouped_product(tensors.a, tensors.b, tensors.offsets, scaling)
             library.combine(problem, rows, plan, tensors.ids, tensors.out, call.knobs.exchange, call.rank, call.group)
 
         return graphed(run) if call.knobs.launch == "graph" else run
+
+
+def scaling_of(problem: MoeGemmCombine, tensors: Tensors) -> Scaling | None:
+    """The scales of the operands, as the library's grouped GEMM takes them."""
+    if tensors.scale_a is None or tensors.scale_b is None:
+        return None
+    return Scaling(tensors.scale_a, tensors.scale_b, problem.scales, problem.fast_accum)
 
 
 KERNELS = MoeGemmCombineKernels()

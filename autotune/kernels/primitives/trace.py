@@ -32,7 +32,7 @@ def begin(trace, KIND: tl.constexpr, event, what):
     """This program's event number ``event`` of a kind begins; ``what`` it is about: the number of a tile, a unit."""
     if trace is not None:
         place = _place(trace, KIND, event)
-        tl.store(place, _now(), mask=event < MOST_EVENTS)
+        tl.store(place, now(), mask=event < MOST_EVENTS)
         tl.store(place + 2, tl.cast(what, tl.int64), mask=event < MOST_EVENTS)
 
 
@@ -41,7 +41,7 @@ def end(trace, KIND: tl.constexpr, event):
     """The event that has begun ends."""
     if trace is not None:
         tl.debug_barrier()  # all threads have done their part
-        tl.store(_place(trace, KIND, event) + 1, _now(), mask=event < MOST_EVENTS)
+        tl.store(_place(trace, KIND, event) + 1, now(), mask=event < MOST_EVENTS)
 
 
 @triton.jit
@@ -51,18 +51,19 @@ def _place(trace, KIND: tl.constexpr, event):
 
 
 @triton.jit
-def _now():
+def now():
+    """This device's clock, int64."""
     if is_interpreted():
-        now = tl.cast(_host_clock(), tl.int64)
+        time = tl.cast(_host_clock(), tl.int64)
     elif compiles_for_cuda():
-        now = tl.inline_asm_elementwise(
+        time = tl.inline_asm_elementwise(
             "mov.u64 $0, %globaltimer;", "=l", [], dtype=tl.int64, is_pure=False, pack=1
         )  # fmt: skip
     else:
-        now = tl.inline_asm_elementwise(
+        time = tl.inline_asm_elementwise(
             "s_memrealtime $0\ns_waitcnt lgkmcnt(0)", "=s", [], dtype=tl.int64, is_pure=False, pack=1
         )  # fmt: skip
-    return now
+    return time
 
 
 @constexpr_function

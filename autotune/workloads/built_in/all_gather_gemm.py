@@ -13,7 +13,7 @@ from autotune.config import Config
 from autotune.heap.arena import SymmetricHeap
 from autotune.kernels.all_gather_gemm.activation import reference
 from autotune.kernels.all_gather_gemm.launch import KERNELS, QUANTISING, RETURNING
-from autotune.kernels.all_gather_gemm.library import gather
+from autotune.kernels.all_gather_gemm.library import as_bytes, gather
 from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
 from autotune.kernels.all_gather_gemm.scratch import Scratch
 from autotune.kernels.all_gather_gemm.tensors import returned_of, scales_of_c
@@ -96,11 +96,11 @@ class AllGatherGemmOperation(GemmOperation[AllGatherGemm, Scratch]):
         tensors, problem, device = self._tensors, self._problem, self._heap.device
         whole = torch.randn((problem.m, problem.k), device=device).to(tensors.a.dtype)
         scales = tensors.scale_a
-        shards = [tensors.a]
+        shards = [as_bytes(tensors.a)]
         if scales is not None and problem.gathers_scales:
-            shards.append(scales)
+            shards.append(as_bytes(scales))
             scales = torch.ones((problem.m, problem.scale_columns), device=device)
-        gathered = [each.new_empty((problem.world_size, *each.shape)) for each in shards]
+        gathered = [each.new_empty((problem.world_size * len(each), each.shape[1])) for each in shards]
         product = tensors.c
         if problem.gated:
             product = product.new_empty((problem.m, problem.n_local), dtype=TORCH_DTYPES[problem.result_dtype])

@@ -16,7 +16,7 @@ from autotune.kernels.all_reduce_norm.reference import norm_of
 from autotune.kernels.launching.tensors import TORCH_DTYPES, element_type
 from autotune.machine import Machine
 from autotune.search_spaces.all_reduce_norm import EXCHANGING, SPACE, default_config, first_configs, untuned
-from autotune.workloads.comparison import drawn, farthest, rounded
+from autotune.workloads.comparison import drawn, drawn_with_zeros, farthest, rounded
 from autotune.workloads.gemm import FACTORS, OF_A_LIBRARY, ring
 from autotune.workloads.input_sets import InputSets, poison
 from autotune.workloads.interface import Run
@@ -37,7 +37,8 @@ class AllReduceNormOperation(LaunchedOperation[AllReduceNorm, Tensors, Scratch])
     def refresh(self, seed: int) -> None:
         """Every rank draws every rank's part, so that the reference needs no communication."""
         tensors, world, rank = self._tensors, self._heap.world_size, self._heap.rank
-        parts = [self._drawn(tensors.x, seed * 1000 + other) for other in range(world)]
+        shape, dtype, device = (self._problem.m, self._problem.n), tensors.x.dtype, self._heap.device
+        parts = [drawn_with_zeros(shape, dtype, device, seed * 1000 + other) for other in range(world)]
         self._part = parts[rank]
         self._sum = torch.stack(parts).to(self.wide).sum(0)
         tensors.residual.copy_(self._drawn(tensors.residual, seed * 1000 + 500, world**0.5))

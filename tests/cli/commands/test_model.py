@@ -24,6 +24,18 @@ LLAMA = {
 }  # fmt: skip
 
 
+MIXTRAL: dict[str, Any] = {"model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 2}
+QWEN: dict[str, Any] = {
+    "model_type": "qwen2_moe", "num_experts": 16, "num_experts_per_tok": 4, "moe_intermediate_size": 128,
+    "shared_expert_intermediate_size": 256, "mlp_only_layers": [0],
+}  # fmt: skip
+BY_WIDTH = ("--experts-by-width",)
+DEEPSEEK: dict[str, Any] = {
+    "model_type": "deepseek_v3", "n_routed_experts": 64, "num_experts_per_tok": 8, "moe_intermediate_size": 128,
+    "n_shared_experts": 2, "first_k_dense_replace": 1, "num_attention_heads": 7,
+}  # fmt: skip
+
+
 def config(folder: Path, **changed: Any) -> str:
     """A config.json, with these fields changed; None leaves one out."""
     values = {name: value for name, value in {**LLAMA, **changed}.items() if value is not None}
@@ -39,7 +51,8 @@ def listed(bench: Bench, file: str, *words: str) -> dict[str, dict[str, Any]]:
     found = {}
     for asked in parse_list(result.stdout):
         fields = asked.problem.as_dict()
-        sizes = tuple(fields[name] for name in ("m", "n", "k") if name in fields)
+        names = ("tokens", "hidden", "experts", "top_k", "width") if "experts" in fields else ("m", "n", "k")
+        sizes = tuple(fields[name] for name in names if name in fields)
         found[f"{asked.workload.name} {sizes}"] = {**fields, "calls": asked.calls}
     return found
 
@@ -102,6 +115,56 @@ def test_a_text_model_within_a_model_of_images_is_read(gpus: Bench, tmp_path: Pa
     text = {**LLAMA, "model_type": "gemma3_text", "intermediate_size": 4096, "torch_dtype": None}
     file.write_text(json.dumps({"model_type": "gemma3", "torch_dtype": "bfloat16", "text_config": text}))
     assert len(listed(gpus, str(file), "--tp", "2", "--tokens", "256")) == 4
+
+
+def test_a_mixture_has_its_experts_in_the_list(gpus: Bench, tmp_path: Path) -> None:
+    file = config(tmp_path, **MIXTRAL)
+    found = listed(gpus, file, "--tp", "2", "--tokens", "5,256")
+    assert {name: each["calls"] for name, each in found.items()} == {
+        "gemm_all_reduce (5, 512, 512)": 3, "all_gather_gemm (256, 768, 512)": 3,
+        "gemm_reduce_scatter (256, 512, 512)": 3,
+        "moe_dispatch_gemm (3, 512, 8, 2, 2048)": 3, "moe_gemm_combine (3, 512, 8, 2, 2048)": 3,
+        "moe_dispatch_gemm (128, 512, 8, 2, 2048)": 3, "moe_gemm_combine (128, 512, 8, 2, 2048)": 3,
+    }  # fmt: skip
+    experts = [each for name, each in found.items() if name.startswith("moe")]
+    assert {(each["dtype"], each["routing"], each["b_order"]) for each in experts} == {("fp16", "uniform", "nk")}
+    *_, skewed = listed(gpus, file, "--tp", "2", "--tokens", "4", "--zipf", "1.2", "--dtype", "fp8").values()
+    assert (skewed["routing"], skewed["exponent"], skewed["dtype"]) == ("zipf", 1.2, "bf16")
+    assert "moe_gemm_combine (2, 512, 16, 4, 1024)" in listed(
+        gpus, file, "--tp", "2", "--tokens", "4", "--experts-by-width"
+    )
+
+
+def test_a_mixtures_dense_and_shared_layers_are_counted(gpus: Bench, tmp_path: Path) -> None:
+    found = listed(gpus, config(tmp_path, **QWEN), "--tp", "2", "--tokens", "256")
+    assert {name: each["calls"] for name, each in found.items()} == {
+        "all_gather_gemm (256, 768, 512)": 3, "gemm_reduce_scatter (256, 512, 512)": 3,
+        "all_gather_gemm (256, 4096, 512)": 1, "gemm_reduce_scatter (256, 512, 2048)": 1,
+        "all_gather_gemm (256, 512, 512)": 2, "gemm_reduce_scatter (256, 512, 256)": 2,
+        "moe_dispatch_gemm (128, 512, 16, 4, 128)": 2, "moe_gemm_combine (128, 512, 16, 4, 128)": 2,
+    }  # fmt: skip
+    assert found["all_gather_gemm (256, 768, 512)"]["bias"]
+    every_other = listed(gpus, config(tmp_path, **QWEN, decoder_sparse_step=2), "--tp", "2", "--tokens", "8")
+    assert every_other["moe_gemm_combine (4, 512, 16, 4, 128)"]["calls"] == 1
+
+
+def test_of_deepseek_attention_is_left_out_and_said(gpus: Bench, tmp_path: Path) -> None:
+    file = config(tmp_path, **DEEPSEEK)
+    found = listed(gpus, file, "--tp", "2", "--tokens", "8", "--context", "4096")
+    assert {name: each["calls"] for name, each in found.items()} == {
+        "gemm_all_reduce (8, 512, 2048)": 1, "gemm_all_reduce (8, 512, 256)": 2,
+        "moe_dispatch_gemm (4, 512, 64, 8, 128)": 2, "moe_gemm_combine (4, 512, 64, 8, 128)": 2,
+    }  # fmt: skip
+    said = gpus.tune("model", file, "--tp", "2", "--tokens", "8", "--list").stderr
+    assert said == "model_type deepseek_v3: its attention (MLA) is left out, since no operator of ours computes it\n"
+
+
+def test_a_mixtures_forward_is_told_layer_by_layer(gpus: Bench, tmp_path: Path) -> None:
+    words = ("--tp", "2", "--tokens", "4", "--trials", "6", "--effort", "quick")
+    result = gpus.tune("model", config(tmp_path, **MIXTRAL), *words)
+    assert result.exit_code == 0, result.output
+    told = "experts, gate, up +moe-dispatch-gemm +tokens=2 hidden=512 experts=8 top_k=2 width=2048"
+    assert re.search(told, result.stdout) and "4 tokens: predicted " in result.stdout
 
 
 def test_a_budget_is_shared_out_by_what_is_to_be_gained(gpus: Bench, tmp_path: Path) -> None:
@@ -224,7 +287,17 @@ def test_interrupted_it_continues(laptop: Bench, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changed", "words", "told"),
     [
-        ({"model_type": "mixtral", "num_local_experts": 8}, (), "model_type mixtral: a mixture of experts"),
+        (
+            {"model_type": "jamba", "num_experts": 8},
+            (),
+            "model_type jamba: a mixture of experts (num_experts=8)",
+        ),
+        ({"model_type": "mixtral"}, (), "num_local_experts=None: a whole number of at least 1 is needed"),
+        (MIXTRAL | {"num_local_experts": 5}, (), "--tp 2 must divide 5 experts"),
+        (MIXTRAL | {"intermediate_size": 2049}, BY_WIDTH, "--tp 2 must divide an expert's width of 2049"),
+        (MIXTRAL | {"num_local_experts": 16, "num_experts_per_tok": 9}, BY_WIDTH, "9 experts per token on 2 ranks"),
+        (MIXTRAL | {"num_experts_per_tok": 9}, (), "top_k=9: 8 at most"),
+        (QWEN | {"mlp_only_layers": 1}, (), "mlp_only_layers=1: a list of layers is needed"),
         ({"model_type": "lama"}, (), "model_type lama: unknown; known: llama, mistral"),
         ({"model_type": None}, (), "no model_type"),
         ({"hidden_size": "wide"}, (), "hidden_size: Input should be a valid integer"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from compile_worker import Compilers
+from compile_worker import Compilers, compile_crowd
 
 from autotune.config import Config
 from autotune.kernels.launching.plan import Compiled
@@ -99,3 +99,9 @@ def test_our_kernels_say_who_must_be_resident(compilers: Compilers, machine: Mac
     for kernel in (push, gemm, first_come, scatter):
         assert kernel.registers is not None and 16 < kernel.registers <= 512 and kernel.warps in (4, 8)
         assert kernel.spills is not None
+
+
+def test_two_programs_of_a_crowd_fill_a_multiprocessor(compilers: Compilers) -> None:
+    """What crowds a rank in the check's bursts leaves no thread to others, and takes their memory from nobody."""
+    (crowd,) = compilers.submit(H100, compile_crowd).result()
+    assert programs_per_unit(crowd, H100) == 2 and crowd.shared_memory == 0

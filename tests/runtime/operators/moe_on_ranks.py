@@ -70,13 +70,29 @@ class Multiplied(Tokens):
         return near and super().same(found[1:], expected[1:])
 
 
+def scaled(context: autotune.Context) -> bool:
+    """Whether a call with fp8 operands is right: those of exact numbers, so that only C is rounded."""
+    tokens = Multiplied(context)
+    (x, ids, gates, b), expected = tokens.drawn(0)
+    every = tokens.every.to(torch.float8_e4m3fn)
+    tokens.every, tokens.b = every.bfloat16() * 2, b.to(torch.float8_e4m3fn).bfloat16() * 0.5
+    _, expected = tokens.drawn(0)
+    scale_x = torch.full((len(x), 1), 2.0, device=x.device)
+    scale_b = torch.full((len(b), 1, b.shape[2]), 0.5, device=x.device)
+    found = autotune.moe_dispatch_gemm(
+        context, every[tokens.rank], ids, gates, b.transpose(1, 2).to(torch.float8_e4m3fn).transpose(1, 2),
+        experts=tokens.problem.experts, scale_x=scale_x, scale_b=scale_b,
+    )  # fmt: skip
+    return found.rows.dtype is torch.bfloat16 and tokens.same(found, expected)
+
+
 def calls(url: str) -> dict[str, Any]:
     """Whether eager, compiled and later calls are right, by mode; and what is refused."""
     with autotune.Context(HEAP, url=url) as context:
         tokens = Tokens(context)
         return {
             "eager": eager(context, tokens), "compiled": compiled(context, tokens), "modes": modes(context, tokens),
-            "gemm modes": modes(context, Multiplied(context)),
+            "gemm modes": modes(context, Multiplied(context)), "scaled": scaled(context),
             "registered": registered(context, tokens), "refused": refused(context, tokens),
         }  # fmt: skip
 
