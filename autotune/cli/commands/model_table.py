@@ -30,10 +30,7 @@ SIZES = (
 
 @dataclass
 class ModelResult:
-    """Before is the library's fastest way called as the winner is, measured with it; after is the winner.
-
-    So a captured graph of the library's calls counts in the regime ``graph`` alone.
-    """
+    """Before is the library's fastest way, measured with the winner; after is the winner."""
 
     forwards: Sequence[Forward]
     machine: Machine
@@ -44,15 +41,18 @@ class ModelResult:
     """Problems for which the budget was too short."""
 
     def times(self, problem: Problem) -> tuple[float, float] | None:
-        """Microseconds of a call before and after; None where it is not tuned."""
+        """Microseconds of a call before and after; None where it is not tuned.
+
+        Before is the library as a forward in this regime calls it: captured only where the forward is.
+        """
         entry = self.entries.get(problem)
         if entry is None:
             return None
-        winner, captures = entry.winner, self.regime is Regime.GRAPH
-        alike = {name: each for name, each in winner.baselines.items() if captures or not is_captured(name)}
-        name = fastest(alike, self.regime)
-        after = winner.latency.of(self.regime)
-        return (alike[name].of(self.regime) if name is not None else after), after
+        found = entry.winner.baselines
+        ways = {name: found[name] for name in found if self.regime is Regime.GRAPH or not is_captured(name)}
+        name = fastest(ways, self.regime)
+        after = entry.winner.latency.of(self.regime)
+        return (ways[name].of(self.regime) if name is not None else after), after
 
     def rows(self) -> list[list[str]]:
         """The columns of ``HEADER``, layer by layer."""
