@@ -10,13 +10,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-DOUBLING = tuple(2**i for i in range(11))
-"""1, 2, 4, …, 1024."""
-
 
 @dataclass(frozen=True)
 class Sizes:
-    """A workload, the sizes that vary, and what all of them share. Sizes are totals over the ranks."""
+    """A workload, the sizes that vary, and what all of them share. Sizes are totals over the ranks, tokens of one."""
 
     name: str
     workload: str
@@ -46,84 +43,83 @@ class Sizes:
 
 AG, RS, AR, FD = "all_gather_gemm", "gemm_reduce_scatter", "gemm_all_reduce", "flash_decode"
 ARN, GARN = "all_reduce_norm", "gemm_all_reduce_norm"
+DISPATCH, COMBINE = "moe_dispatch_gemm", "moe_gemm_combine"
 HEADS = {"q_heads": 96, "kv_heads": 12, "head_dim": 128, "dtype": "fp16"}
 TOY_GEMM = {"n": 32, "k": 32, "dtype": "fp32"}
 FP8 = {"dtype": "fp8", "scales": "row", "b_order": "nk"}
-FAST = {**FP8, "fast_accum": True}
+EXPERTS = {"hidden": 7168, "experts": 64, "top_k": 8, "width": 2048, "dtype": "bf16"}
+TOY_EXPERTS = {"hidden": 32, "experts": 4, "top_k": 2, "width": 32, "dtype": "fp32"}
 
 LIST = (
     Sizes(
         "ag-rows", AG, "rows, bf16",
-        {"n": 28672, "k": 8192, "layout": "rows", "dtype": "bf16"}, {"m": (16, 64, 256, 1024, 4096, 8192)}, 30,
+        {"n": 28672, "k": 8192, "layout": "rows", "dtype": "bf16"}, {"m": (16, 64, 256, 1024, 4096, 8192)}, 10,
         {**TOY_GEMM, "layout": "rows"}, {"m": (8, 16)},
     ),
     Sizes(
         "ag-fp8", AG, "rows, fp8 with row scales",
-        {"n": 28672, "k": 8192, "layout": "rows", **FP8}, {"m": (16, 256, 1024, 4096, 8192)}, 30,
+        {"n": 28672, "k": 8192, "layout": "rows", **FP8}, {"m": (16, 256, 1024, 4096, 8192)}, 10,
         {**TOY_GEMM, "layout": "rows", **FP8}, {"m": (8,)},
     ),
     Sizes(
         "ag-fp8-7168", AG, "rows, fp8 with row scales",
-        {"n": 7168, "k": 8192, "layout": "rows", **FP8}, {"m": (4096,)}, 30,
+        {"n": 7168, "k": 8192, "layout": "rows", **FP8}, {"m": (4096,)}, 10,
         {**TOY_GEMM, "layout": "rows", **FP8}, {"m": (4,)},
-    ),
-    Sizes(
-        "ag-fp8-fast", AG, "rows, fp8 with row scales, fast accumulation",
-        {"n": 28672, "k": 8192, "layout": "rows", **FAST}, {"m": (1024, 4096, 8192)}, 30,
-        {**TOY_GEMM, "layout": "rows", **FAST}, {"m": (8,)},
     ),
     Sizes(
         "ag-swiglu", AG, "rows, bf16, SwiGLU",
         {"n": 28672, "k": 8192, "layout": "rows", "dtype": "bf16", "epilogue": "swiglu"},
-        {"m": (1024, 2048, 4096, 8192)}, 30,
+        {"m": (1024, 8192)}, 10,
         {**TOY_GEMM, "layout": "rows", "epilogue": "swiglu"}, {"m": (8,)},
     ),
     Sizes(
         "ag-k", AG, "K, fp16",
-        {"n": 14336, "k": 8192, "layout": "k", "dtype": "fp16"}, {"m": DOUBLING}, 5,
+        {"n": 14336, "k": 8192, "layout": "k", "dtype": "fp16"}, {"m": (1, 32, 1024)}, 5,
         {**TOY_GEMM, "layout": "k", "dtype": "fp16"}, {"m": (4,)},
     ),
     Sizes(
         "rs", RS, "bf16",
-        {"n": 8192, "k": 28672, "dtype": "bf16"}, {"m": (512, 2048, 4096, 8192)}, 25,
+        {"n": 8192, "k": 28672, "dtype": "bf16"}, {"m": (512, 2048, 8192)}, 10,
         TOY_GEMM, {"m": (8,)},
     ),
     Sizes(
         "rs-fp8", RS, "fp8 with row scales",
-        {"n": 8192, "k": 28672, **FP8}, {"m": (512, 2048, 8192)}, 25,
+        {"n": 8192, "k": 28672, **FP8}, {"m": (512, 2048, 8192)}, 10,
         {**TOY_GEMM, **FP8}, {"m": (8,)},
     ),
     Sizes(
         "ar-28672", AR, "bf16",
-        {"n": 8192, "k": 28672, "dtype": "bf16"}, {"m": DOUBLING[:7]}, 5,
+        {"n": 8192, "k": 28672, "dtype": "bf16"}, {"m": (1, 8, 64, 128, 512, 2048, 8192)}, 5,
         TOY_GEMM, {"m": (4,)},
     ),
     Sizes(
         "ar-8192", AR, "bf16",
-        {"n": 8192, "k": 8192, "dtype": "bf16"}, {"m": DOUBLING[:7]}, 5,
+        {"n": 8192, "k": 8192, "dtype": "bf16"}, {"m": (1, 64)}, 5,
         {**TOY_GEMM, "dtype": "bf16"}, {"m": (2,)},
     ),
     Sizes(
         "arn", ARN, "bf16",
-        {"n": 8192, "dtype": "bf16"}, {"m": (1, 4, 16, 64, 256, 1024)}, 5,
+        {"n": 8192, "dtype": "bf16"}, {"m": (16, 1024)}, 4,
         {"n": 64, "dtype": "fp32"}, {"m": (4,)},
     ),
     Sizes(
         "garn-28672", GARN, "bf16",
-        {"n": 8192, "k": 28672, "dtype": "bf16"}, {"m": (1, 4, 16, 64)}, 7,
+        {"n": 8192, "k": 28672, "dtype": "bf16"}, {"m": (1, 16, 64)}, 5,
         {**TOY_GEMM, "n": 64}, {"m": (4,)},
     ),
     Sizes(
-        "garn-8192", GARN, "bf16",
-        {"n": 8192, "k": 8192, "dtype": "bf16"}, {"m": (1, 4, 16, 64)}, 7,
-        {**TOY_GEMM, "n": 64}, {"m": (2,)},
-    ),
-    Sizes(
         "fd", FD, "fp16",
-        {**HEADS, "page_size": 1},
-        {"batch": (1, 4, 8, 16), "kv_len": tuple(8192 * 2**i for i in range(7))}, 7,
+        {**HEADS, "page_size": 1}, {"batch": (1, 8), "kv_len": (8192, 65536)}, 5,
         {"q_heads": 4, "kv_heads": 2, "head_dim": 64, "dtype": "fp16", "page_size": 1},
         {"batch": (1,), "kv_len": (16,)},
+    ),
+    Sizes(
+        "moe-dispatch", DISPATCH, "bf16, SwiGLU", EXPERTS, {"tokens": (1, 16, 128, 1024, 4096)}, 6,
+        TOY_EXPERTS, {"tokens": (4,)},
+    ),
+    Sizes(
+        "moe-combine", COMBINE, "bf16", EXPERTS, {"tokens": (1, 16, 128, 1024, 4096)}, 6,
+        TOY_EXPERTS, {"tokens": (4,)},
     ),
 )  # fmt: skip
 

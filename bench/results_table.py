@@ -14,10 +14,10 @@ ROOT = Path(__file__).parents[1]
 LONG = 400.0
 """Seconds that a step of several sizes may take by estimate."""
 
-BESIDE = 35
+BESIDE = 9
 """Seconds that a size takes besides its search: finals, baselines, rivals."""
 
-START = 45
+START = 20
 """Seconds to start the ranks, of the tuner and for the rivals."""
 
 
@@ -70,7 +70,7 @@ def listed(values: Sequence[int]) -> str:
     return ",".join(map(str, values))
 
 
-def chunks(values: Sequence[int], seconds_each: float) -> list[Sequence[int]]:
+def chunks(values: Sequence[Any], seconds_each: float) -> list[Sequence[Any]]:
     """As few equal parts as keep each within ``LONG`` seconds."""
     most = max(1, int((LONG - START) // seconds_each))
     count = -(-len(values) // most)

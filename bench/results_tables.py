@@ -27,6 +27,9 @@ from steps import FOLDER, JSON, Step
 
 BLOCK = "docs/examples/transformer_block.py"
 DRAWING = "docs/examples/transformer_block_picture.py"
+OUTSIDE = 8
+"""Seconds that a problem takes from outside, in three regimes."""
+
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone")
 
 
@@ -63,7 +66,11 @@ class Decode(Table):
         varied = sizes.toy_varied if toy else sizes.varied
         words = ["bench/flash_decode.py", *options(sizes.shared(toy)), f"--kv-len={listed(varied['kv_len'])}"]
         words += [f"--world-size={setting.world_size}", *setting.effort(sizes.seconds), f"--db={FOLDER}/tuned.db"]
-        return [Step(f"{self.name}.{batch}", (*words, f"--batch={batch}", "--json", JSON)) for batch in varied["batch"]]
+        seconds = START + len(varied["kv_len"]) * (sizes.seconds + BESIDE)
+        return [
+            Step(f"{self.name}.{batch}", (*words, f"--batch={batch}", "--json", JSON), seconds)
+            for batch in varied["batch"]
+        ]
 
     def render(self, results: Results) -> str:
         stored = results(self.name)
@@ -238,11 +245,13 @@ class Outside(Table):
     def steps(self, setting: Setting) -> list[Step]:
         run = [*TORCHRUN, f"--nproc-per-node={setting.world_size}", "bench/outside.py"]
         run += ["--toy"] if setting.toy else []
-        parts = [sizes.name for sizes in LIST if sizes.name != "fd"]
-        batches = (entry("fd").toy_varied if setting.toy else entry("fd").varied)["batch"]
-        parts += [f"fd/batch={batch}" for batch in batches]
-        return [Step(f"{self.name}.{number}", (*run, f"--only={part}", "--json", JSON))
-                for number, part in enumerate(parts, 1)]  # fmt: skip
+        counts = {sizes.name: len(sizes.sizes(setting.toy)) for sizes in LIST}
+        found = []
+        for number, names in enumerate(chunks(list(counts), OUTSIDE * max(counts.values())), 1):
+            words = [f"--only={name}" for name in names]
+            seconds = START + OUTSIDE * sum(counts[name] for name in names)
+            found.append(Step(f"{self.name}.{number}", (*run, *words, "--json", JSON), seconds))
+        return found
 
     def render(self, results: Results) -> str:
         stored = results(self.name)
@@ -300,13 +309,19 @@ class Readme(Table):
 def problems_text(rows: Sequence[dict[str, Any]]) -> str:
     """The problems of a line of README's table: what they share, and what they differ in."""
     first = rows[0]["problem"]
-    words = {"m": "M =", "batch": "batch", "kv_len": "KV a GPU"}
+    words = {"m": "M =", "batch": "batch", "kv_len": "KV a GPU", "tokens": "tokens a rank"}
     several = [f"{word} {sizes_text(sorted({row['problem'][name] for row in rows}))}"
                for name, word in words.items() if name in first]  # fmt: skip
-    if "n" in first:
-        depth = f" K={first['k']}" if "k" in first else ""
-        return f"N={first['n']}{depth}, {several[0]}"
-    return ", ".join([f"{first['q_heads']}/{first['kv_heads']} heads of {first['head_dim']}", *several])
+    return ", ".join([shared_text(first), *several])
+
+
+def shared_text(problem: dict[str, Any]) -> str:
+    """The sizes that problems of a line share."""
+    if "experts" in problem:
+        return f"{problem['experts']} experts of {problem['hidden']} by {problem['width']}, top {problem['top_k']}"
+    if "n" in problem:
+        return f"N={problem['n']}" + (f" K={problem['k']}" if "k" in problem else "")
+    return f"{problem['q_heads']}/{problem['kv_heads']} heads of {problem['head_dim']}"
 
 
 TABLES: tuple[Table, ...] = (

@@ -76,7 +76,9 @@ def cells(row: dict[str, Any], parts: list[str], rivals: list[str]) -> list[str]
     latency, limits, taken, over = row["latency"], row["limits"], microseconds(row), speedup(row)
     spread = (latency["high"] - latency["low"]) / 2
     found = row.get("rivals", {})
-    sizes = row["sizes"] or {name: row["problem"][name] for name in ("m", "batch", "kv_len") if name in row["problem"]}
+    sizes = row["sizes"] or {
+        name: row["problem"][name] for name in ("m", "batch", "kv_len", "tokens") if name in row["problem"]
+    }
     return [
         " ".join(f"{name}={value}" for name, value in sizes.items()),
         f"{taken['winner']:.1f} ± {spread:.1f}",

@@ -136,4 +136,8 @@ def eager_and_graph(
 
 
 def _empty(device: torch.device, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    return torch.empty(shape, dtype=dtype, device=device)
+    """Integers, which select or count, are zero: the library's way runs and is captured before there are inputs, and
+    one beyond a tensor's end would end the process.
+    """
+    empty = torch.empty(shape, dtype=dtype, device=device)
+    return empty if dtype.is_floating_point else empty.zero_()

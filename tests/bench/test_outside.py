@@ -157,7 +157,7 @@ def test_a_run_sets_what_it_sees_beside_the_claim(tmp_path: Path, monkeypatch: p
     assert "2 rows, 2 flagged" in done.stdout and done.stdout.count("| rs | m=8 ") == 2
 
 
-NAMES = ("ag-rows", "ag-k", "ag-fp8", "ag-swiglu", "rs-fp8", "ar-8192", "arn", "garn-8192", "fd")
+NAMES = ("ag-rows", "ag-k", "ag-fp8", "ag-swiglu", "rs-fp8", "ar-8192", "arn", "garn-28672", "fd")
 
 
 def test_all_workloads_run_and_nobody_exits_without_strict(tmp_path: Path) -> None:

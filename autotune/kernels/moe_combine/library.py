@@ -58,14 +58,10 @@ def _by_choice(problem: ExpertsProblem, rows: torch.Tensor, plan: Plan) -> torch
 
 
 def _pairs(problem: ExpertsProblem, plan: Plan) -> torch.Tensor:
-    """The pair of each row, int64; ``all_pairs`` for rows that do not exist.
-
-    What can be no pair is none: a CUDA graph is captured before there are inputs, and an index beyond a tensor's end
-    would end the process.
-    """
+    """The pair of each row, int64; ``all_pairs`` for rows that do not exist."""
     pairs = plan.pairs.long()
     exists = torch.arange(pairs.shape[0], device=pairs.device) < plan.offsets[-1]
-    return torch.where(exists & (pairs >= 0) & (pairs < problem.all_pairs), pairs, problem.all_pairs)
+    return torch.where(exists, pairs, problem.all_pairs)
 
 
 def _counted(
