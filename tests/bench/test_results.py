@@ -13,15 +13,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import results
 from listed import LIST, entry, selected
+from results import PAGES, Run, possible
 from results_table import Setting
 from results_tables import TABLES
 from results_text import NoMarkers, names_on, replaced
 from steps import JSON, LONGEST, Folder, Step, run_all
 
-import results
 from autotune.machine import machine, versions
-from results import PAGES, Run, possible
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "bench/results.py"
