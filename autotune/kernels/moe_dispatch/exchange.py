@@ -14,9 +14,9 @@ from autotune.kernels.launching.tensors import OPERAND_DTYPES, Allocate
 from autotune.kernels.moe.problem import SLOTS
 from autotune.kernels.moe_dispatch.problem import DispatchedProblem
 
-PAIRS_A_THREAD = 16
-"""Pairs of the routing that a thread sends, or plans, at once: a plan goes twice over all ranks' pairs, step by step,
-and nobody begins before it is there.
+LONGEST_STEP = 2048
+"""Pairs of the routing that a program sends, or plans, at once; of 16 warps twice as many. A plan goes twice over all
+ranks' pairs, and nobody begins before it is there; but more to a thread take registers from who lays rows out.
 """
 MOST_ROUTING_PARTS = 8
 """Programs that send the routing."""
@@ -108,7 +108,7 @@ def exchange_arguments(call: Call[Any, Any, Any, Any], num_warps: int) -> tuple[
     problem: DispatchedProblem = call.problem
     knobs: ExchangeKnobs = call.knobs
     pairs = problem.tokens * problem.top_k
-    step = min(PAIRS_A_THREAD * 32 * num_warps, power(problem.all_pairs))
+    step = min(LONGEST_STEP * max(1, num_warps // 8), power(problem.all_pairs))
     parts = min(MOST_ROUTING_PARTS, math.ceil(pairs / step))
     arguments = {
         **{each.name: getattr(call.scratch, each.name) for each in fields(Scratch)}, "T": problem.tokens,
