@@ -11,6 +11,7 @@ from autotune.machine import Machine
 from autotune.outcome import Regime
 from autotune.problem import Problem
 from autotune.report.figures import dashed, fastest, microseconds
+from autotune.report.regimes import called_alike
 
 if TYPE_CHECKING:
     from autotune.db import Entry
@@ -42,7 +43,7 @@ class ModelResult:
         if entry is None:
             return None
         winner = entry.winner
-        name = fastest(winner.baselines, self.regime)
+        name = fastest(called_alike(winner.baselines, self.regime), self.regime)
         after = winner.latency.of(self.regime)
         return (winner.baselines[name].of(self.regime) if name is not None else after), after
 
