@@ -50,6 +50,7 @@ DISPATCH = {
 MOVES = ("mode", "comm_programs", "transfer_tokens", "split", "copy_kib")
 MULTIPLY = {
     **{name: DISPATCH[name] for name in (*MOVES, "protocol")}, **TILE, "swap_ab": False, "programs_per_unit": 1,
+    "tile_order": "experts",
 }  # fmt: skip
 
 ARN = {"m": 7, "n": 264, "eps": 0.5}
@@ -243,6 +244,7 @@ CASES: Mapping[str, Case] = {
     "md split": _dispatch(split=2, comm_programs=2, transfer_tokens=4, copy_kib=1),
     "mdg push": _multiply(),
     "mdg ll": _multiply(protocol="ll"),
+    "mdg own": Case("moe_dispatch_gemm", {**MDG, "tokens": 24}, {**MULTIPLY, "tile_order": "own_first"}),
     "mdg pull": _multiply(mode="pull", protocol=None),
     "mc push": _combine(COMBINE),
     "mc pull": _combine(COMBINE, mode="pull"),

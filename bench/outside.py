@@ -28,21 +28,21 @@ import math
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import outside_experts
 import torch
 import torch.distributed as dist
 from latencies import REGIMES, time_in
 from listed import selected
 from outside_cases import FAR, Case, Collectives, Way, distances, make
-from outside_clock import TOY, Clock, Plan, Ratio
 
 import autotune
 from autotune.machine import versions
+from autotune.model_runs.clock import TOY, Clock, Plan, Ratio, captured
 from autotune.runtime.lookup import Found
 from autotune.workloads import workload as find
 
@@ -117,7 +117,9 @@ class Row:
 
 def line(row: dict[str, Any]) -> str:
     """A row, as ``as_dict`` has it, as one line of the table."""
-    shown = {name: row["problem"][name] for name in ("m", "n", "k", "batch", "kv_len") if name in row["problem"]}
+    shown = {
+        name: row["problem"][name] for name in ("m", "n", "k", "batch", "kv_len", "tokens") if name in row["problem"]
+    }
     claim, off = row["claim"], row["off"]
     cells = [
         row["table"], " ".join(f"{name}={value}" for name, value in shown.items()), row["regime"],
@@ -149,10 +151,11 @@ class Outside:
         """A row for each regime that there is here."""
         types = {kind.workload: kind for kind in (
             autotune.AllGatherGemm, autotune.GemmReduceScatter, autotune.GemmAllReduce, autotune.AllReduceNorm,
-            autotune.GemmAllReduceNorm, autotune.FlashDecode,
+            autotune.GemmAllReduceNorm, autotune.FlashDecode, autotune.MoeDispatchGemm, autotune.MoeGemmCombine,
         )}  # fmt: skip
         problem = types[workload](**fields)
-        case = make(problem, self._context, Collectives(self._shared))
+        made = outside_experts.make if workload.startswith("moe") else make
+        case = made(problem, self._context, Collectives(self._shared))
         found = self._context.choose(problem)
         expected = [next(iter(case.plain.values()))(number) for number in range(case.sets)]
         for way in (*case.plain.values(), case.ours):
@@ -219,25 +222,6 @@ def judged(
     )  # fmt: skip
     row.judge()
     return row
-
-
-@contextmanager
-def captured(way: Way, sets: int) -> Iterator[tuple[Callable[[int], object], list[torch.Tensor]]]:
-    """A replay of calls with every set, and the tensors that hold its results; the graph is gone afterwards.
-
-    A graph that holds a call of NCCL has to go before its process group.
-    """
-    for number in range(sets):
-        way(number)
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        results = [way(number) for number in range(sets)]
-    try:
-        yield lambda _: graph.replay(), results
-    finally:
-        torch.cuda.synchronize()
-        graph.reset()
 
 
 def arguments() -> argparse.Namespace:

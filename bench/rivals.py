@@ -84,6 +84,29 @@ def symm_mem_reduce_scatter(operation: Any) -> Callable[[], torch.Tensor]:
     return lambda: torch.ops.symm_mem.fused_matmul_reduce_scatter(tensors.a, tensors.b, "sum", 0, group_name())
 
 
+def symm_mem_scaled_gather(operation: Any) -> Callable[[], torch.Tensor]:
+    """PyTorch: symm_mem.fused_all_gather_scaled_matmul, of fp8 with scales per tensor or row."""
+    tensors, fast = operation._tensors, operation._problem.fast_accum
+
+    def run() -> torch.Tensor:
+        _, (product,) = torch.ops.symm_mem.fused_all_gather_scaled_matmul(
+            tensors.a, [tensors.b], tensors.scale_a, [tensors.scale_b], 0, group_name(), [None], [None],
+            [tensors.c.dtype], [fast],
+        )  # fmt: skip
+        return product
+
+    return run
+
+
+def symm_mem_scaled_scatter(operation: Any) -> Callable[[], torch.Tensor]:
+    """PyTorch: symm_mem.fused_scaled_matmul_reduce_scatter, likewise."""
+    tensors, problem = operation._tensors, operation._problem
+    return lambda: torch.ops.symm_mem.fused_scaled_matmul_reduce_scatter(
+        tensors.a, tensors.b, tensors.scale_a, tensors.scale_b, "sum", 0, 0, group_name(), [problem.m, problem.n],
+        out_dtype=tensors.c.dtype, use_fast_accum=problem.fast_accum,
+    )  # fmt: skip
+
+
 def symm_mem_one_shot(operation: Any) -> Callable[[], torch.Tensor]:
     """PyTorch: matmul into symmetric memory, then symm_mem.one_shot_all_reduce."""
     from torch.distributed import _symmetric_memory
@@ -225,7 +248,10 @@ class Rivals:
                 raise  # this process can do nothing more with its GPU: the gang has to start another
             print(f"rival {name}: {type(error).__name__}: {str(error)[:300]}", file=sys.stderr, flush=True)
             return False, lambda: None
-        reference = self.expected().to(result.dtype).view(-1)[: result.numel()]  # type: ignore[attr-defined]
+        reference = self.expected().to(result.dtype).reshape(-1)[: result.numel()]  # type: ignore[attr-defined]
+        if len(reference) != result.numel():
+            print(f"rival {name}: {result.numel()} elements, {len(reference)} are right", file=sys.stderr, flush=True)
+            return False, lambda: None
         away = float((result.reshape(-1).float() - reference.float()).norm() / reference.float().norm())
         if not away < FAR:
             print(f"rival {name}: wrong by {away:.2g}", file=sys.stderr, flush=True)
@@ -256,39 +282,54 @@ def plugin(supplier: str, workload: Workload, operation: type, offers: Offers) -
     return Plugin()
 
 
-def in_rows(problem: Any) -> dict[str, Rival]:
-    """PyTorch gathers rows."""
-    return {"torch symm_mem": symm_mem_all_gather} if problem.rows_layout else {}
+def is_plain(problem: Any) -> bool:
+    """Whether it is a product alone, of a type that everybody's kernels take."""
+    return not problem.scaled and not problem.gated
 
 
-def in_columns(problem: Any) -> dict[str, Rival]:
+def by_rows(problem: Any) -> dict[str, Rival]:
+    """PyTorch gathers rows, and puts no epilogue behind the product."""
+    if not problem.rows_layout or problem.gated or problem.scales == "block":
+        return {}
+    return {"torch symm_mem": symm_mem_scaled_gather if problem.scaled else symm_mem_all_gather}
+
+
+def by_columns(problem: Any) -> dict[str, Rival]:
     """Iris gathers columns."""
     gathering = {
         "iris.ops": iris_ops("all_gather_matmul"),
         "iris.ops, HBM buffer": iris_ops("all_gather_matmul_hbm_buffer", tiles=[None]),
     }
-    return {} if problem.rows_layout else gathering
+    return {} if problem.rows_layout or not is_plain(problem) else gathering
 
 
 def with_constants(problem: Any) -> dict[str, Rival]:
     """The paper has A by columns."""
-    return {} if problem.rows_layout else {"paper's pull": papers("pull"), "paper's push": papers("push")}
+    found = {"paper's pull": papers("pull"), "paper's push": papers("push")}
+    return {} if problem.rows_layout or not is_plain(problem) else found
 
 
-TORCH_GATHER = plugin("torch", GATHER, AllGatherGemmOperation, in_rows)
-IRIS_GATHER = plugin("iris", GATHER, AllGatherGemmOperation, in_columns)
+def scattered(problem: Any) -> dict[str, Rival]:
+    """PyTorch's of all types, but for scales by blocks."""
+    if problem.scales == "block":
+        return {}
+    return {"torch symm_mem": symm_mem_scaled_scatter if problem.scaled else symm_mem_reduce_scatter}
+
+
+def only_plain(found: dict[str, Rival]) -> Offers:
+    """These, for products of a type that everybody's kernels take."""
+    return lambda problem: found if is_plain(problem) else {}
+
+
+TORCH_GATHER = plugin("torch", GATHER, AllGatherGemmOperation, by_rows)
+IRIS_GATHER = plugin("iris", GATHER, AllGatherGemmOperation, by_columns)
 PAPER_GATHER = plugin("paper", GATHER, AllGatherGemmOperation, with_constants)
-TORCH_SCATTER = plugin(
-    "torch", SCATTER, GemmReduceScatterOperation, lambda problem: {"torch symm_mem": symm_mem_reduce_scatter}
-)
+TORCH_SCATTER = plugin("torch", SCATTER, GemmReduceScatterOperation, scattered)
 IRIS_SCATTER = plugin(
-    "iris", SCATTER, GemmReduceScatterOperation,
-    lambda problem: {"iris.ops": iris_ops("matmul_reduce_scatter", own_rows)},
-)  # fmt: skip
-TORCH_REDUCE = plugin("torch", REDUCE, GemmAllReduceOperation, lambda problem: {"torch symm_mem": symm_mem_one_shot})
-IRIS_REDUCE = plugin(
-    "iris", REDUCE, GemmAllReduceOperation, lambda problem: {"iris.ops": iris_ops("matmul_all_reduce")}
+    "iris", SCATTER, GemmReduceScatterOperation, only_plain({"iris.ops": iris_ops("matmul_reduce_scatter", own_rows)})
 )
+TORCH_REDUCE = plugin("torch", REDUCE, GemmAllReduceOperation, only_plain({"torch symm_mem": symm_mem_one_shot}))
+IRIS_REDUCE = plugin("iris", REDUCE, GemmAllReduceOperation, only_plain({"iris.ops": iris_ops("matmul_all_reduce")}))
 SERVED_REDUCE = plugin(
     "served", REDUCE, GemmAllReduceOperation,
     lambda problem: {f"library's GEMM, our {exchange}": served(exchange) for exchange in ("one_shot", "two_shot")},

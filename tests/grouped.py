@@ -48,7 +48,15 @@ def wrong(case: dict[str, Any]) -> float:
         return None if tensor is None else tensor.to(device)
 
     operands = GroupedOperands(
-        there(a), there(b), there(offsets), rows, there(gather), per, there(scale_a), there(scale_b)
+        there(a),
+        there(b),
+        there(offsets),
+        rows,
+        there(gather),
+        per,
+        there(scale_a),
+        there(scale_b),
+        "row" if fp8 else "none",
     )
     c = c.to(device)
     units = 3 if here.is_interpreter else here.compute_units
@@ -87,6 +95,7 @@ def compiled(machine: Machine, case: dict[str, Any]) -> list[Compiled]:
         meta((rows, k), kind), b, meta((experts + 1,), torch.int32), rows,
         meta((rows,), torch.int32) if case.get("gather") else None, 8,
         meta((rows,), torch.float32) if fp8 else None, meta((experts, n), torch.float32) if fp8 else None,
+        "row" if fp8 else "none",
     )  # fmt: skip
     c = meta((rows, n // 2 if epilogue != "none" else n), TORCH_DTYPES["bf16" if fp8 else dtype])
     launch = grouped_gemm(

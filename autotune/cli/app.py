@@ -213,7 +213,11 @@ def _add_workloads(group: typer.Typer, function: Callable[..., None], title: str
     """Add a command per workload; it loads the workload, which its options come from, when it is called."""
     for name in names():
         help = title.format(dashed(name))
-        group.command(dashed(name), cls=_lazy(name, function, help), help=help, rich_help_panel=WORKLOADS)(_main)
+        group.command(dashed(name), cls=_lazy(name, function, help), help=help, rich_help_panel=WORKLOADS)(_lazily)
+
+
+def _lazily() -> None:
+    """What is registered for a lazy command, which takes all from the real one; Typer looks at its parameters."""
 
 
 def _commands_of(function: Callable[..., None], title: str, of_stored: Callable[..., None] | None) -> type[Commands]:

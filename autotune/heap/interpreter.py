@@ -58,7 +58,7 @@ def _hasten(interpreter: Any) -> None:
 
     At every call of a device function it looks through all of Triton's language for what it has to replace, and finds
     it replaced already. At every operation on integers it computes whether that overflows, for an assertion that is
-    off. And for every look at its table of element types it makes the table.
+    off. For every look at its table of element types it makes the table. And every tensor describes its shape anew.
     """
     tl = interpreter.tl
     replace, is_builtin = interpreter._patch_lang, tl.core.is_builtin
@@ -80,3 +80,30 @@ def _hasten(interpreter: Any) -> None:
     interpreter.interpreter_builder.options = dataclasses.replace(options, sanitize_overflow=options.debug)
     interpreter._patch_lang = replace_once
     interpreter._get_np_dtype = np_dtype
+    _remember_shapes(tl.core)
+
+
+def _remember_shapes(core: Any) -> None:
+    """Describe each shape once: a third of the interpreter's time went into names, checks and tuples of shapes."""
+    make_type, make_tensor = core.block_type.__init__, core.tensor.__init__
+    types: dict[Any, dict[str, Any]] = {}
+    shapes: dict[Any, tuple[Any, Any]] = {}
+
+    def block_type(self: Any, element_ty: Any, shape: Any) -> None:
+        key = None if element_ty.is_ptr() else (element_ty.name, *(getattr(size, "value", size) for size in shape))
+        if key in types:
+            self.__dict__.update(types[key])
+            return
+        make_type(self, element_ty, shape)
+        if key is not None:
+            types[key] = dict(self.__dict__)
+
+    def tensor(self: Any, handle: Any, type: Any) -> None:
+        key = tuple(type.shape) if type.is_block() else ()
+        if key not in shapes:
+            make_tensor(self, handle, type)
+            shapes[key] = self.shape, self.numel
+        self.handle, self.type, self.dtype = handle, type, type.scalar
+        self.shape, self.numel = shapes[key]
+
+    core.block_type.__init__, core.tensor.__init__ = block_type, tensor

@@ -1,4 +1,4 @@
-"""The sizes of a dense decoder, read from the ``config.json`` of a Hugging Face model."""
+"""The sizes of a decoder, dense or with experts, read from the ``config.json`` of a Hugging Face model."""
 
 from __future__ import annotations
 
@@ -12,12 +12,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from autotune.dtypes import DTYPES
 from autotune.errors import InputError
+from autotune.models.mixture import FIELDS, NAMES, Mixture, mixture_of
 from autotune.suggestion import did_you_mean
 
 Size = Annotated[int, Field(ge=1)]
-
-EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_intermediate_size")
-"""Fields of a mixture of experts."""
 
 
 class Written(BaseModel):
@@ -53,6 +51,8 @@ class Kind:
     biases: Callable[[Written], Biases]
     head_dim: int | None = None
     """None: the hidden size by the heads."""
+    attention: bool = True
+    """False: of a form that no operator of ours computes."""
 
 
 def _by_flags(written: Written) -> Biases:
@@ -67,8 +67,12 @@ KINDS: Mapping[str, Kind] = {
     "gemma": Kind(_by_flags, head_dim=256),
     "gemma2": Kind(_by_flags, head_dim=256),
     "gemma3_text": Kind(_by_flags, head_dim=256),
+    "mixtral": Kind(lambda written: Biases()),
+    "qwen2_moe": Kind(lambda written: Biases(qkv=True)),
+    "qwen3_moe": Kind(_by_flags),
+    "deepseek_v3": Kind(lambda written: Biases(), attention=False),
 }
-"""By ``model_type``. All have gated MLPs, and attention whose heads the ranks share out."""
+"""By ``model_type``. All have gated MLPs, and attention whose heads the ranks share out, unless it is left out."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +88,17 @@ class Architecture:
     biases: Biases
     dtype: str | None
     """The element type that the config names; None where it names none of ours."""
+    attention: bool = True
+    """False: it is left out."""
+    mixture: Mixture | None = None
+
+    @property
+    def mlps(self) -> list[tuple[str, int, int]]:
+        """The MLPs that every token goes through: what their layers' names end in, the width, the layers with one."""
+        found = [("", self.intermediate, self.layers - (self.mixture.layers if self.mixture else 0))]
+        if self.mixture is not None:
+            found.append((" of shared experts", self.mixture.shared, self.mixture.layers))
+        return [(name, width, layers) for name, width, layers in found if width and layers]
 
 
 def read_architecture(path: Path) -> Architecture:
@@ -106,11 +121,11 @@ def architecture_of(values: Any) -> Architecture:
     if isinstance(text, dict) and values["model_type"] not in KINDS:
         return architecture_of({"torch_dtype": values.get("torch_dtype"), **text})
     name = values["model_type"]
-    experts = [field for field in EXPERTS if isinstance(values.get(field), int)]
-    if experts:
+    experts = [field for field in FIELDS if isinstance(values.get(field), int)]
+    if experts and name not in NAMES:
         raise InputError(
-            f"model_type {name}: a mixture of experts ({experts[0]}={values[experts[0]]}); there are operators for "
-            "dense layers alone"
+            f"model_type {name}: a mixture of experts ({experts[0]}={values[experts[0]]}); known ones: "
+            f"{', '.join(NAMES)}{did_you_mean(name, NAMES)}"
         )
     if name not in KINDS:
         raise InputError(f"model_type {name}: unknown; known: {', '.join(KINDS)}{did_you_mean(name, KINDS)}")
@@ -129,16 +144,17 @@ def _architecture(written: Written, values: Mapping[str, Any]) -> Architecture:
     kind, heads = KINDS[written.model_type], written.num_attention_heads
     head_dim = written.head_dim or kind.head_dim
     if head_dim is None:
-        if written.hidden_size % heads:
+        if kind.attention and written.hidden_size % heads:
             raise InputError(
                 f"num_attention_heads={heads} must divide hidden_size={written.hidden_size} where there is no head_dim"
             )
         head_dim = written.hidden_size // heads
+    layers, has_experts = written.num_hidden_layers, written.model_type in NAMES
     said = str(values.get("dtype") or values.get("torch_dtype"))
     dtypes = {each.torch: name for name, each in DTYPES.items()}
     return Architecture(
         kind=written.model_type,
-        layers=written.num_hidden_layers,
+        layers=layers,
         hidden=written.hidden_size,
         heads=heads,
         kv_heads=written.num_key_value_heads or heads,
@@ -147,4 +163,6 @@ def _architecture(written: Written, values: Mapping[str, Any]) -> Architecture:
         vocabulary=written.vocab_size,
         biases=kind.biases(written),
         dtype=dtypes.get(said),
+        attention=kind.attention,
+        mixture=mixture_of(written.model_type, layers, values) if has_experts else None,
     )

@@ -12,10 +12,9 @@ from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
 from autotune.kernels.flash_decode.problem import HEAD_DIMS, FlashDecode
 from autotune.kernels.gemm_all_reduce.problem import GemmAllReduce
 from autotune.kernels.gemm_reduce_scatter.problem import GemmReduceScatter
+from autotune.kernels.moe.problem import MOST_CHOICES
 from autotune.models.architecture import Architecture
 from autotune.problem import Problem
-
-GATE_UP = "gate, up"
 
 
 @dataclass(frozen=True)
@@ -57,6 +56,10 @@ class Plan:
     """True: q, k, v, gate and up are linear layers of their own."""
     contexts: Sequence[int] = ()
     """Tokens in a KV cache that is sharded by sequence; none: each rank has all tokens of its heads."""
+    zipf: float = 0.0
+    """Exponent of the popularity of experts; 0: all are equally popular."""
+    experts_by_width: bool = False
+    """True: the ranks share the width of every expert; False: whole experts."""
 
     def sequence_parallel(self, tokens: int) -> bool:
         """True if the ranks share the tokens out between the layers."""
@@ -68,11 +71,20 @@ def forwards(model: Architecture, plan: Plan, tokens: Sequence[int]) -> list[For
     """One for each number of tokens. Raises InputError where the ranks cannot share the model out."""
     if plan.ranks < 2:
         raise InputError(f"--tp {plan.ranks}: one rank communicates with nobody; allowed: 2 and more")
-    if model.heads % plan.ranks or model.intermediate % plan.ranks:
-        raise InputError(
-            f"--tp {plan.ranks} must divide {model.heads} heads and an intermediate size of {model.intermediate}"
-        )
-    if plan.contexts and model.head_dim not in HEAD_DIMS:
+    if (model.attention and model.heads % plan.ranks) or any(width % plan.ranks for _, width, _ in model.mlps):
+        widths = " and ".join(str(width) for _, width, _ in model.mlps) or "any"
+        raise InputError(f"--tp {plan.ranks} must divide {model.heads} heads and an intermediate size of {widths}")
+    if model.mixture is not None:
+        shared = model.mixture.width if plan.experts_by_width else model.mixture.experts
+        if shared % plan.ranks:
+            what = f"an expert's width of {shared}" if plan.experts_by_width else f"{shared} experts"
+            raise InputError(f"--tp {plan.ranks} must divide {what}")
+        if plan.experts_by_width and model.mixture.top_k * plan.ranks > MOST_CHOICES:
+            raise InputError(
+                f"--experts-by-width: {model.mixture.top_k} experts per token on {plan.ranks} ranks; experts per token "
+                f"times ranks may be {MOST_CHOICES} at most"
+            )
+    if plan.contexts and model.attention and model.head_dim not in HEAD_DIMS:
         raise InputError(
             f"--context: flash decode takes heads of {', '.join(map(str, HEAD_DIMS))} elements, not {model.head_dim}"
         )
@@ -89,33 +101,45 @@ def qkv_width(model: Architecture, ranks: int) -> int:
     return (model.heads + 2 * max(model.kv_heads, ranks)) * model.head_dim
 
 
-def _inputs(model: Architecture, plan: Plan) -> list[tuple[str, int, int]]:
-    """The linear layers behind a gather: name, columns, how many of them a layer of the model has."""
-    if not plan.separate:
-        return [("q, k, v", qkv_width(model, plan.ranks), 1), (GATE_UP, 2 * model.intermediate, 1)]
-    narrow = max(model.kv_heads, plan.ranks) * model.head_dim
-    return [("q", model.heads * model.head_dim, 1), ("k, v", narrow, 2), (GATE_UP, model.intermediate, 2)]
+def _inputs(model: Architecture, plan: Plan) -> Iterator[tuple[str, int, bool, int]]:
+    """The linear layers behind a gather: name, columns, whether they have a bias, how many of them the model has."""
+    layers, biases, whole = model.layers, model.biases, not plan.separate
+    if model.attention and whole:
+        yield "q, k, v", qkv_width(model, plan.ranks), biases.qkv, layers
+    elif model.attention:
+        yield "q", model.heads * model.head_dim, biases.qkv, layers
+        yield "k, v", max(model.kv_heads, plan.ranks) * model.head_dim, biases.qkv, 2 * layers
+    for name, width, count in model.mlps:
+        yield f"gate, up{name}", (2 if whole else 1) * width, biases.mlp, (1 if whole else 2) * count
+
+
+def _outputs(model: Architecture) -> Iterator[tuple[str, int, bool, int]]:
+    """The linear layers before a sum over ranks: name, depth, whether they have a bias, how many the model has."""
+    if model.attention:
+        yield "attention out", model.heads * model.head_dim, model.biases.out, model.layers
+    for name, width, count in model.mlps:
+        yield f"down{name}", width, model.biases.mlp, count
 
 
 def _calls(model: Architecture, plan: Plan, tokens: int) -> Iterator[Call]:
     common: dict[str, Any] = {
         "m": tokens, "world_size": plan.ranks, "dtype": plan.dtype, "scales": plan.scales, "b_order": "nk",
     }  # fmt: skip
-    layers, biases = model.layers, model.biases
-    out: dict[str, Any] = {"n": model.hidden, "k": model.heads * model.head_dim, "bias": biases.out}
-    down: dict[str, Any] = {"n": model.hidden, "k": model.intermediate, "bias": biases.mlp}
-    if plan.sequence_parallel(tokens):
-        for layer, width, times in _inputs(model, plan):
-            bias = biases.mlp if layer == GATE_UP else biases.qkv
-            problem = AllGatherGemm(**common, n=width, k=model.hidden, bias=bias)
-            yield Call(layer, problem, times * layers)
-        yield Call("attention out", GemmReduceScatter(**common, **out), layers)
-        yield Call("down", GemmReduceScatter(**common, **down), layers)
-    else:
-        yield Call("attention out", GemmAllReduce(**common, **out), layers)
-        yield Call("down", GemmAllReduce(**common, **down), layers)
+    gathered = plan.sequence_parallel(tokens)
+    if gathered:
+        for layer, width, bias, count in _inputs(model, plan):
+            yield Call(layer, AllGatherGemm(**common, n=width, k=model.hidden, bias=bias), count)
+    for layer, depth, bias, count in _outputs(model):
+        kind = GemmReduceScatter if gathered else GemmAllReduce
+        yield Call(layer, kind(**common, n=model.hidden, k=depth, bias=bias), count)
+    if model.attention and not gathered:
         for context in plan.contexts:
-            yield Call(f"attention, {context} tokens", _flash_decode(model, plan, tokens, context), layers)
+            yield Call(f"attention, {context} tokens", _flash_decode(model, plan, tokens, context), model.layers)
+    if model.mixture is not None:
+        named = model.mixture.problems(
+            model.hidden, tokens, plan.ranks, plan.dtype, plan.scales, plan.zipf, plan.experts_by_width
+        )  # fmt: skip
+        yield from (Call(layer, problem, model.mixture.layers) for layer, problem in named)
 
 
 def _flash_decode(model: Architecture, plan: Plan, tokens: int, context: int) -> FlashDecode:
@@ -135,11 +159,13 @@ def _rest(model: Architecture, plan: Plan, tokens: int) -> Iterator[Work]:
         return Work(2.0 * rows * columns * depth * times, (rows + columns) * depth * size * times)
 
     if plan.sequence_parallel(tokens):
-        width = model.heads * model.head_dim / plan.ranks
+        width = model.heads * model.head_dim / plan.ranks if model.attention else 0
         # Causal: half of tokens squared, for the logits and again for the values.
         yield Work(2.0 * tokens**2 * width * model.layers, 4.0 * tokens * width * size * model.layers)
         yield gemm(model.vocabulary / plan.ranks, model.hidden, 1, rows=1)
     else:
-        yield gemm(qkv_width(model, plan.ranks) / plan.ranks, model.hidden, model.layers)
-        yield gemm(2 * model.intermediate / plan.ranks, model.hidden, model.layers)
+        if model.attention:
+            yield gemm(qkv_width(model, plan.ranks) / plan.ranks, model.hidden, model.layers)
+        for _, intermediate, count in model.mlps:
+            yield gemm(2 * intermediate / plan.ranks, model.hidden, count)
         yield gemm(model.vocabulary / plan.ranks, model.hidden, 1)

@@ -247,14 +247,19 @@ def _left_shared(given: Placement | None, desired: Placement | None) -> Placemen
     return given if isinstance(given, Shard) and isinstance(desired, Replicate) else desired
 
 
-def takes(module: nn.Module, features: str, mesh: DeviceMesh, context: Context) -> bool:
-    """True if our kernels take a layer. Raises InputError where the context is not that of the mesh."""
+def check_mesh(mesh: DeviceMesh, context: Context) -> None:
+    """Raise InputError where the context is not that of the mesh."""
     ranks = tuple(mesh.mesh.flatten().tolist())
     if mesh.ndim != 1 or ranks != context.ranks:
         raise InputError(
             f"the mesh has the ranks {ranks} in {mesh.ndim} dimensions, the context {context.ranks}: open the context "
             "with Context(group=mesh), of a mesh of one dimension"
         )
+
+
+def takes(module: nn.Module, features: str, mesh: DeviceMesh, context: Context) -> bool:
+    """True if our kernels take a layer. Raises InputError where the context is not that of the mesh."""
+    check_mesh(mesh, context)
     if type(module) is nn.Linear and getattr(module, features) % mesh.size() == 0:
         return True
     LOG.info("%s is left to torch: %d ranks do not divide it evenly, or it is not an nn.Linear", module, mesh.size())

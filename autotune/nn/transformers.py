@@ -2,27 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import logging
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from torch import nn
+
 from autotune.errors import InputError
-from autotune.nn.styles import ColwiseLinear, Layouts, RowwiseLinear, become, takes
+from autotune.nn.experts import ExpertParallel, expert_parallel
+from autotune.nn.styles import ColwiseLinear, Layouts, RowwiseLinear, become, check_mesh, takes
+from autotune.runtime.call import needs_gradient
 from autotune.runtime.context import Context
 
 if TYPE_CHECKING:
-    from torch import nn
     from torch.distributed.device_mesh import DeviceMesh
+
+LOG = logging.getLogger("autotune")
+
+EXCHANGES = ("auto", "all_to_all", "all_reduce")
+"""Transformers' names of ways in which tokens reach experts; ours takes their place."""
 
 ADVICE = "pip install 'iris-autotune[transformers]'"
 
 
 @contextmanager
 def tuned(context: Context) -> Iterator[None]:
-    """Within it ``from_pretrained(…, distributed_config=…)`` parallelises linear layers by our styles.
+    """Within it ``from_pretrained(…, distributed_config=…)`` parallelises linear layers and experts by our kernels.
 
     Every name in transformers' registry of styles that means its ``ColwiseParallel`` or ``RowwiseParallel`` means ours,
-    with the same layouts. Raises InputError where transformers has no such registry.
+    with the same layouts; and so does every one of ``EXCHANGES`` in its registry of expert parallelism, from 5.23 on.
+    Raises InputError where transformers has no registry of styles.
     """
     api = _their_api()
     colwise, rowwise = _styles(api, context)
@@ -33,22 +43,70 @@ def tuned(context: Context) -> Iterator[None]:
             registry.register(name, colwise(**_layouts(style)))
         elif type(style) is api.RowwiseParallel:
             registry.register(name, rowwise(**_layouts(style)))
+    exchanges, theirs = _their_exchanges()
+    for name, exchange in theirs.items():
+        exchanges.register(name, _exchange(exchange, context))
     try:
         yield
     finally:
         for name, style in before.items():
             registry.register(name, style)
+        for name, exchange in theirs.items():
+            exchanges.register(name, exchange)
 
 
 def parallelize(model: Any, mesh: DeviceMesh, context: Context) -> Any:
     """Share out a model that every rank has whole, by its own tensor-parallel plan, and return it.
 
-    Raises InputError where the model has no such plan.
+    Experts that ``share_experts`` has shared out stay as they are. Raises InputError where the model has no such plan.
     """
     if not model.tp_plan:
         raise InputError(f"{type(model).__name__} has no tensor-parallel plan (tp_plan)")
     with tuned(context):
         return shared_out(model, mesh)
+
+
+def share_experts(model: Any, context: Context, **options: Any) -> Any:
+    """Share out the experts of a mixture that every rank has whole, by ``ExpertParallel``, and return it; inference.
+
+    All else stays whole, and each rank forwards its own sequences, as many tokens as the others; or, with
+    ``replicated=True``, all ranks the same. ``options`` are those of ``ExpertParallel``. Raises InputError where the
+    model has no experts, or others than pairs of matrices with SwiGLU between them.
+    """
+    named = {name: module for name, module in model.named_modules() if _are_experts(module)}
+    if not named:
+        raise InputError(
+            f"{type(model).__name__} has no experts: modules with a gate_up_proj [experts, 2 * width, hidden] and a "
+            "down_proj [experts, hidden, width]"
+        )
+    for name, experts in named.items():
+        if reason := _left(experts):
+            raise InputError(f"{name}, a {type(experts).__name__}: {reason}")
+    for name, experts in named.items():
+        model.set_submodule(name, ExpertParallel.from_experts(experts, context, **options).train(experts.training))
+    return model
+
+
+def _are_experts(module: Any) -> bool:
+    shapes = [getattr(getattr(module, name, None), "ndim", 0) for name in ("gate_up_proj", "down_proj")]
+    return shapes == [3, 3] and not isinstance(module, ExpertParallel)
+
+
+def _left(experts: Any) -> str:
+    """The reason why our layer does not compute what these experts do; empty where it does."""
+    from transformers.activations import SiLUActivation
+    from transformers.integrations.moe import _default_apply_gate
+
+    if getattr(experts, "has_bias", False):
+        return "the experts have biases, which our kernels do not add"
+    if not isinstance(getattr(experts, "act_fn", None), SiLUActivation | nn.SiLU):
+        return f"the activation is {getattr(experts, 'act_fn', None)}; SiLU is needed"
+    if getattr(type(experts), "_apply_gate", None) is not _default_apply_gate:
+        return "gate and up meet in a way of their own; SiLU(gate) * up is needed"
+    for name, wanted in {"is_transposed": False, "is_concatenated": True, "has_post_expert_norm": False}.items():
+        if getattr(experts, name, wanted) != wanted:
+            return f"{name} is {not wanted}; {wanted} is needed"
+    return ""
 
 
 def shared_out(model: Any, mesh: DeviceMesh) -> Any:
@@ -59,6 +117,8 @@ def shared_out(model: Any, mesh: DeviceMesh) -> Any:
     from transformers.distributed.configuration_utils import DistributedConfig
 
     plan, _, _ = model._resolve_parallel_plans(DistributedConfig(tp_size=mesh.size()))
+    ours = [name for name, module in model.named_modules() if isinstance(module, ExpertParallel)]
+    plan = {name: style for name, style in plan.items() if not any(f"{name}.".startswith(f"{own}.") for own in ours)}
     return api.apply_tensor_parallelism(model, mesh, plan)
 
 
@@ -84,6 +144,41 @@ def _styles(api: Any, context: Context) -> tuple[type[Any], type[Any]]:
             return become(module, RowwiseLinear, layouts)
 
     return Colwise, Rowwise
+
+
+def _their_exchanges() -> tuple[Any, Mapping[str, Any]]:
+    """The registry of expert parallelism, and what it has by ``EXCHANGES``; nothing before transformers 5.23."""
+    try:
+        from transformers.distributed.expert_parallel import EPImplementationInterface
+    except ImportError:
+        return None, {}
+    known = EPImplementationInterface()
+    return EPImplementationInterface, {name: known[name] for name in EXCHANGES if name in known}
+
+
+def _exchange(theirs: Any, context: Context) -> Any:
+    """A subclass of theirs that runs the experts by our kernels where these compute the same, without a gradient."""
+
+    class Exchange(theirs):  # type: ignore[misc]
+        def __init__(self, experts: Any, ep_mesh: DeviceMesh, tp_mesh: DeviceMesh) -> None:
+            super().__init__(experts, ep_mesh, tp_mesh)
+            check_mesh(ep_mesh, context)
+            reason = _left(experts)
+            if not reason and tp_mesh.size() > 1 and not self.shares_batch:
+                reason = "some of its ranks, but not all, share a batch"
+            if reason:
+                LOG.info("%s is left to transformers: %s", type(experts).__name__, reason)
+            self.experts = None if reason else experts
+
+        def __call__(self, hidden: Any, ids: Any, weights: Any) -> Any:
+            ours = self.experts
+            if ours is None or needs_gradient((hidden, weights, ours.gate_up_proj, ours.down_proj)):
+                return super().__call__(hidden, ids, weights)
+            return expert_parallel(
+                context, hidden, ids, weights, ours.gate_up_proj, ours.down_proj, replicated=self.shares_batch
+            )
+
+    return Exchange
 
 
 def _their_api() -> Any:

@@ -77,9 +77,9 @@ slowed down by 2 % at most.
 MOST_MEASURED = 120
 """Limit on the calls for a plan's ``measured``."""
 
-LONGEST = 3e6
-"""Microseconds that the warm-up or measurement of a plan by time may take, FEWEST calls excepted: longer ones are
-interpreted calls of a second and more, and more of them would tell nothing.
+LONGEST = {"gpu": 3e6, "interpreter": 2e5}
+"""Microseconds that the warm-up or measurement of a plan by time may take, FEWEST calls excepted: interpreted calls
+take a tenth of a second and more, and more of them would tell nothing.
 """
 
 FEWEST = 3
@@ -99,6 +99,8 @@ class MeasurePlan:
     """Microseconds of a call from which on a WARM_UP precedes every measurement; a quick measurement decides."""
     measured: float = 0.0
     """Microseconds for which to measure at least, if that takes more than ``iterations``."""
+    longest: float = LONGEST["gpu"]
+    """Microseconds for which to measure at most, if that is FEWEST calls or more."""
     isolated: int = 0
     """Further isolated calls."""
     regime: Regime = DEFAULT_REGIME
@@ -111,7 +113,7 @@ class MeasurePlan:
 
     def for_calls_of(self, latency: float) -> MeasurePlan:
         """The plan in numbers of calls, for calls of ``latency`` microseconds."""
-        warmup, most = self.warmup, max(FEWEST, int(LONGEST / latency))
+        warmup, most = self.warmup, max(FEWEST, int(self.longest / latency))
         if latency >= self.warm_from:
             warmup = max(FEWEST, warmup, min(MOST_WARM_UP, math.ceil(WARM_UP / latency)))
         measured = min(MOST_MEASURED, math.ceil(self.measured / latency))

@@ -60,7 +60,8 @@ def moe_dispatch(
 def moe_dispatch_gemm(
     context: Context, x: torch.Tensor, ids: torch.Tensor, gates: torch.Tensor, b: torch.Tensor,
     *, experts: int, epilogue: str = "swiglu", gate_up: str = "halves", routing: str = "uniform",
-    exponent: float = 0.0, out: tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor] | None = None,
+    exponent: float = 0.0, scale_x: torch.Tensor | None = None, scale_b: torch.Tensor | None = None,
+    fast_accum: bool = False, out: tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor] | None = None,
     config: Config | None = None,
 ) -> Dispatched:  # fmt: skip
     """``moe_dispatch``, and each row times its expert's B, by the tuned config, on the current stream. Collective.
@@ -70,11 +71,19 @@ def moe_dispatch_gemm(
     matrix. With the epilogue ``swiglu`` its columns are gate and up, ``gate_up`` says how they lie, and rows are
     [capacity, columns / 2], SiLU(gate) * up; with ``none`` they are the product, [capacity, columns].
 
+    Of fp8 both have fp32 scales, which travel with their tokens, and rows are bf16: ``scale_x`` [tokens, 1] and
+    ``scale_b`` [local experts, 1, columns]; or, by blocks, [tokens, hidden / 128] and [local experts, hidden / 128,
+    columns / 128]. ``b`` and ``scale_b`` are then transposes of contiguous tensors. ``fast_accum``: as in
+    ``all_gather_gemm``.
+
     Raises InvalidProblem where shapes, strides or types do not fit, HeapExhausted where the context's heap is too
     small, and on the first call of a problem what ``lookup`` raises.
     """
-    options = experts, epilogue, gate_up, routing, exponent
-    return Dispatched(*_MOE_DISPATCH_GEMM.all_of(context, (x, ids, gates, b), options, out, config))
+    options, operands = (
+        (experts, epilogue, gate_up, routing, exponent, fast_accum),
+        (x, ids, gates, b, scale_x, scale_b),
+    )
+    return Dispatched(*_MOE_DISPATCH_GEMM.all_of(context, operands, options, out, config))
 
 
 def moe_combine(
@@ -101,18 +110,20 @@ def moe_combine(
 def moe_gemm_combine(
     context: Context, a: torch.Tensor, b: torch.Tensor, offsets: torch.Tensor, pairs: torch.Tensor,
     gates: torch.Tensor, ids: torch.Tensor, *, routing: str = "uniform", exponent: float = 0.0,
-    deterministic: bool = False, out: torch.Tensor | None = None, config: Config | None = None,
+    deterministic: bool = False, scale_a: torch.Tensor | None = None, scale_b: torch.Tensor | None = None,
+    fast_accum: bool = False, out: torch.Tensor | None = None, config: Config | None = None,
 ) -> torch.Tensor:  # fmt: skip
     """Each token's sum of gate * (row of A @ its expert's B), at the token's rank, by the tuned config, on the current
     stream.
 
     Collective. ``a`` [capacity, width], contiguous, and ``b`` [local experts, width, hidden], contiguous or each the
-    transpose of a contiguous matrix, are bf16, fp16 or fp32; A's rows lie by expert, by the plan ``offsets``,
+    transpose of a contiguous matrix, are bf16, fp16 or fp32; or fp8 with ``scale_a`` and ``scale_b``, of the forms that
+    ``moe_dispatch_gemm`` has, and then the result is bf16. A's rows lie by expert, by the plan ``offsets``,
     ``pairs``, ``gates``. That, ``ids``, ``deterministic``, ``routing``, ``exponent`` and what is returned are as in
     ``moe_combine``.
 
     Raises InvalidProblem where shapes, strides or types do not fit, HeapExhausted where the context's heap is too
     small, and on the first call of a problem what ``lookup`` raises.
     """
-    operands = a, b, offsets, pairs, gates, ids
-    return _MOE_GEMM_COMBINE(context, operands, (routing, exponent, deterministic), out, config)
+    operands = a, b, offsets, pairs, gates, ids, scale_a, scale_b
+    return _MOE_GEMM_COMBINE(context, operands, (routing, exponent, deterministic, fast_accum), out, config)

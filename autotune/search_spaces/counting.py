@@ -20,22 +20,39 @@ Factor = tuple[tuple[str, ...], NDArray[np.bool_]]
 
 def total(sizes: Mapping[str, int], factors: Sequence[Factor]) -> int:
     """The number of valid points; ``sizes`` has the number of values of every dimension."""
-    return int(_contracted(sizes, factors, ()))
+    return int(_contracted(sizes, _absorbed(sizes, factors), ()))
 
 
 def by_value(sizes: Mapping[str, int], factors: Sequence[Factor]) -> dict[str, list[int]]:
     """The number of valid points with each value, per dimension, in order."""
-    return {name: [int(count) for count in _contracted(sizes, factors, (name,))] for name in sizes}
+    tables = _absorbed(sizes, factors)
+    return {name: [int(count) for count in _contracted(sizes, tables, (name,))] for name in sizes}
 
 
-def _contracted(sizes: Mapping[str, int], factors: Sequence[Factor], kept: tuple[str, ...]) -> NDArray[np.object_]:
+def _absorbed(sizes: Mapping[str, int], factors: Sequence[Factor]) -> list[Factor]:
+    """Fewer tables with the same product, in which every dimension occurs: each table is multiplied into one that has
+    all its dimensions, if there is one. NumPy searches for its order far longer than it then multiplies.
+    """
+    tables: list[Factor] = []
+    for uses, allowed in sorted(factors, key=lambda factor: -len(factor[0])):
+        for number, (wider, table) in enumerate(tables):
+            if set(uses) <= set(wider):
+                axes = sorted(range(len(uses)), key=lambda axis: wider.index(uses[axis]))
+                shape = [sizes[name] if name in uses else 1 for name in wider]
+                tables[number] = (wider, table & allowed.transpose(axes).reshape(shape))
+                break
+        else:
+            tables.append((uses, allowed))
+    free = set(sizes).difference(*(uses for uses, _ in tables))
+    return tables + [((name,), np.ones(sizes[name], dtype=bool)) for name in sizes if name in free]
+
+
+def _contracted(sizes: Mapping[str, int], tables: Sequence[Factor], kept: tuple[str, ...]) -> NDArray[np.object_]:
     # Python's integers where 64 bits might not hold the count.
     dtype: type = np.int64 if math.prod(sizes.values()) < 2**62 else object
     axis = {name: number for number, name in enumerate(sizes)}
     operands: list[object] = []
-    for uses, allowed in factors:
+    for uses, allowed in tables:
         operands += [allowed.astype(dtype), [axis[name] for name in uses]]
-    for name, size in sizes.items():  # every dimension occurs, whether constrained or not
-        operands += [np.ones(size, dtype=dtype), [axis[name]]]
     found: NDArray[np.object_] = np.einsum(*operands, [axis[name] for name in kept], optimize="greedy")  # type: ignore[call-overload]
     return found

@@ -6,6 +6,7 @@ has on average.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from autotune.config import Value
@@ -38,6 +39,11 @@ def halves_by_tma(s: Setting, loads: str) -> bool:
     return loads != "tma" or not s.problem.halves or s.problem.b_order == "nk"
 
 
+def counts_stay(s: Setting) -> bool:
+    """True if the library multiplies groups of these operands without a word to the host."""
+    return bool(s.problem.dtype == "bf16" or (s.problem.scaled and s.machine.kind == "cuda"))
+
+
 def grouped_tile(problem: Any, machine: Machine) -> dict[str, Value]:
     """Tile and pipeline that one would write down without measuring: few rows read B as fast as they can, many compute.
 
@@ -45,16 +51,19 @@ def grouped_tile(problem: Any, machine: Machine) -> dict[str, Value]:
     """
     rows, (_, columns, depth) = problem.rows_per_expert, problem.gemm
     few, cuda = rows <= 32, machine.kind == "cuda"
+    most = rows + 2 * math.isqrt(rows)  # of most experts: one with more reads its B twice
     if machine.is_interpreter:
         tile = {"block_m": 16, "block_n": 32, "block_k": 32, "group_m": 1, "num_warps": 4, "num_stages": 2}
     elif few:
-        tile = {"block_m": max(16, round_up(rows)), "block_n": 128, "block_k": 128, "group_m": 1, "num_warps": 4}
+        tile = {"block_m": max(16, round_up(most)), "block_n": 128, "block_k": 128, "group_m": 1, "num_warps": 4}
         tile["num_stages"] = 4 if cuda else 2
     else:
         tile = {"block_m": 64 if rows <= 96 else 128, "block_n": 128, "block_k": 64, "group_m": 8, "num_warps": 8}
         tile["num_stages"] = 4 if cuda else 2
         if rows >= 512 and cuda:
             tile["block_n"] = 256
+    if problem.scaled and not machine.is_interpreter:
+        tile |= {"block_k": 128, "block_n": 128, "num_stages": min(tile["num_stages"], 3)}  # as many bytes as of bf16
     tile["block_m"] = min(tile["block_m"], max(16, round_up(problem.gemm[0])))
     tile["block_n"] = min(tile["block_n"], max(32, round_up(columns)))
     tile["block_k"] = min(tile["block_k"], max(32, round_up(depth)))

@@ -3,39 +3,82 @@
 from __future__ import annotations
 
 from autotune.config import Config
+from autotune.kernels.moe_dispatch.problem import MOST_INBOX_BYTES
 from autotune.kernels.moe_dispatch_gemm.problem import MoeDispatchGemm
 from autotune.machine import Machine
-from autotune.search_spaces import Constraint, Setting, Space, choices
-from autotune.search_spaces.gemm import tma_aligned
-from autotune.search_spaces.grouped import grouped_constraints, grouped_dimensions, grouped_tile, halves_by_tma
-from autotune.search_spaces.moe_exchange import OWN, exchange_constraints, exchange_dimensions, library_dimensions
+from autotune.search_spaces import Constraint, Setting, Space, choices, numbers
+from autotune.search_spaces.gemm import round_up, tma_aligned
+from autotune.search_spaces.grouped import (
+    counts_stay,
+    grouped_constraints,
+    grouped_dimensions,
+    grouped_tile,
+    halves_by_tma,
+)
+from autotune.search_spaces.moe_exchange import (
+    OWN,
+    exchange_constraints,
+    exchange_dimensions,
+    library_dimensions,
+    wide_enough,
+)
 
 FEW_TOKENS = 64
 """Untuned, the routing of up to so many tokens per rank travels by LL words, where these arrive."""
 
 
-def _leaves_room(s: Setting, comm_programs: int) -> bool:
-    return comm_programs <= max(1, s.machine.compute_units // 2)
+def _leaves_room(s: Setting, mode: str, comm_programs: int) -> bool:
+    return mode == "own_collective" or comm_programs <= max(1, s.machine.compute_units // 2)
+
+
+def _groups_on_the_device(s: Setting, mode: str) -> bool:
+    return s.machine.is_interpreter or counts_stay(s)
+
+
+def _words_hold_tokens(s: Setting, mode: str, protocol: str) -> bool:
+    whole = not s.problem.scaled and s.problem.inbox_bytes(ll=True) <= MOST_INBOX_BYTES
+    return mode != "own_collective" or protocol == "signal" or bool(whole)
+
+
+def _rows_are_wide(s: Setting, copy_kib: int, layout_rows: int) -> bool:
+    return wide_enough(s, copy_kib, layout_rows) and layout_rows <= round_up(s.problem.capacity)
+
+
+def _others_come(s: Setting, tile_order: str) -> bool:
+    return tile_order == "experts" or int(s.problem.world_size) > 1
 
 
 def _groups_without_counts(s: Setting, launch: str) -> bool:
-    return launch == "eager" or s.problem.dtype == "bf16"
+    return launch == "eager" or counts_stay(s)
 
 
 SPACE = Space(
-    choices("mode", "bsp", *OWN, help="communication strategy"),
+    choices("mode", "bsp", "own_collective", *OWN, help="communication strategy"),
     *library_dimensions(),
-    choices("protocol", "signal", "ll", modes=("push",),
-            help="routing: data, then a signal; or LL: words of data and flag"),
-    *exchange_dimensions(),
+    choices("protocol", "signal", "ll", modes=("own_collective", "push"),
+            help="routing, and in own_collective tokens: data, then a signal; or LL: words of data and flag"),
+    *exchange_dimensions(("own_collective", *OWN)),
+    numbers("layout_rows", 1, 2, 4, 8, modes=("own_collective",), help="rows that a program lays out at once"),
+    numbers("layout_warps", 4, 8, 16, modes=("own_collective",), help="warps of a program of the dispatch"),
+    choices("tile_order", "experts", "own_first", modes=OWN, default="experts",
+            help="tiles expert by expert; or first those of this rank's own tokens alone, which wait for no transfer"),
     *grouped_dimensions(OWN),
     constraints=(
         *exchange_constraints(),
         *grouped_constraints(),
-        Constraint("room for the GEMM", ("comm_programs",), _leaves_room,
+        Constraint("groups of the library", ("mode",), _groups_on_the_device,
+                   "the library multiplies groups without counts on the host in bf16, and on NVIDIA GPUs in fp8, alone",
+                   modes=("own_collective",)),
+        Constraint("LL words of tokens", ("mode", "protocol"), _words_hold_tokens,
+                   "LL words carry no fp8 and no scales, and need twice the memory of tokens"),
+        Constraint("width of rows", ("copy_kib", "layout_rows"), _rows_are_wide,
+                   "what a program lays out at once has fewer than 64 elements of each row, or too many rows"),
+        Constraint("room for the GEMM", ("mode", "comm_programs"), _leaves_room,
                    "programs that move tokens would leave less than half of the device to the GEMM"),
+        Constraint("tokens of others", ("tile_order",), _others_come,
+                   "with one rank all tokens are its own, and own_first orders nothing"),
         Constraint("graphs of the library's GEMM", ("launch",), _groups_without_counts,
-                   "the library groups bf16 alone without counts that the host reads"),
+                   "the library groups bf16, and on NVIDIA GPUs fp8, without counts that the host reads"),
     ),
 )  # fmt: skip
 
@@ -48,13 +91,30 @@ def untuned(mode: str, problem: MoeDispatchGemm, machine: Machine) -> Config | N
     tma = tma and machine.has_tma and not machine.is_interpreter
     words = {"protocol": "ll" if few and machine.kind == "cuda" else "signal"} if mode == "push" else {}
     tile = grouped_tile(problem, machine)
+    own_tiles = problem.rows_per_expert // problem.world_size >= int(tile["block_m"])
+    order = "own_first" if own_tiles and problem.world_size > 1 else "experts"
     for transfer, programs in ((8, 16), (4, 8), (1, 32), (1, 8), (1, 4), (1, 2), (1, 1)):
         for narrower in (1, 2, 4):
             found = Config(
                 {"mode": mode, **words, "comm_programs": programs, "transfer_tokens": 1 if few else transfer,
-                 "split": 1, "copy_kib": 8, **tile, "loads": "tma" if tma else "pointer"}
+                 "split": 1, "copy_kib": 8, "tile_order": order, **tile, "loads": "tma" if tma else "pointer"}
             )  # fmt: skip
             found = found.replace(block_n=max(32, found.integer("block_n") // narrower))
+            if SPACE.violation(found, problem, machine) is None:
+                return found
+    return None
+
+
+def untuned_collective(problem: MoeDispatchGemm, machine: Machine) -> Config | None:
+    """The same of ``own_collective``."""
+    few = problem.tokens <= FEW_TOKENS and machine.kind == "cuda"
+    for programs in (128, 64, 32, 16, 8, 4, 2, 1):
+        for transfer in (8, 1):
+            found = Config(
+                {"mode": "own_collective", "protocol": "ll" if few and not problem.scaled else "signal",
+                 "comm_programs": programs, "transfer_tokens": transfer, "split": 1, "copy_kib": 8, "layout_rows": 1,
+                 "layout_warps": 8}
+            )  # fmt: skip
             if SPACE.violation(found, problem, machine) is None:
                 return found
     return None
@@ -72,6 +132,11 @@ def first_configs(problem: MoeDispatchGemm, machine: Machine) -> list[Config]:
         found += [base, base.replace(swap_ab=not base["swap_ab"])]
         if "protocol" in base:
             found.append(base.replace(protocol="ll"))
+        found.append(base.replace(tile_order="own_first" if base["tile_order"] == "experts" else "experts"))
         found += [base.replace(split=4), base.replace(programs_per_unit=2), base.replace(loads="pointer")]
         found += [base.replace(block_m=16), base.replace(block_m=64), base.replace(comm_programs=8, transfer_tokens=16)]
+    collective = untuned_collective(problem, machine)
+    if collective is not None:
+        found += [collective, collective.replace(layout_rows=4), collective.replace(copy_kib=16)]
+        found += [collective.replace(comm_programs=32), collective.replace(layout_warps=4)]
     return [config for config in dict.fromkeys(found) if SPACE.violation(config, problem, machine) is None]

@@ -9,18 +9,19 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from autotune.config import Config
 from autotune.db import TrialRecord
 from autotune.outcome import DEFAULT_REGIME, Evaluation, Latency, Regime
-from autotune.ranks.evaluation import FEWEST, MeasurePlan
+from autotune.ranks.evaluation import FEWEST, LONGEST, MeasurePlan
 from autotune.rounds import log_ratios
 
 FINAL = "final"
 """The source of a trial in the finals."""
 
 Evaluate = Callable[[Config, int], Evaluation]
-MEASURED = 150e3
-"""Microseconds for which a finalist is measured at least, once it runs at the clocks that last, so that no swing of the
-clocks fills a whole round. At its power limit a GPU slows down for a tenth of a second at a time, and the others wait
-for it: all-gather + GEMM, m=8192, four H200 of 700 W: pushes take 1264 to 1286 µs in their first 20 ms, 1296 to 1318
-after 120 ms, and 1430 when one GPU had fallen from 1980 to 1560 MHz. The copy engines, at 530 W, stay at 1307.
+MEASURED = {"gpu": 150e3, "interpreter": 1.0}
+"""Microseconds for which a finalist is measured at least, once it runs at the clocks that last, so that no swing of
+the clocks fills a whole round; interpreters have no such clocks. At its power limit a GPU slows down for a tenth of a
+second at a time, and the others wait for it: all-gather + GEMM, m=8192, four H200 of 700 W: pushes take 1264 to 1286
+µs in their first 20 ms, 1296 to 1318 after 120 ms, and 1430 when one GPU had fallen from 1980 to 1560 MHz. The copy
+engines, at 530 W, stay at 1307.
 """
 
 ISOLATED_CALLS = 30
@@ -43,11 +44,12 @@ WORTH_MORE_ROUNDS = 0.005
 """Lead over the winner, as a share, from which an unproven finalist gets more rounds."""
 
 
-def finals_plan(iterations: int, regime: Regime = DEFAULT_REGIME) -> MeasurePlan:
-    """The plan for a finalist or a part of the operation; ``iterations`` is a minimum."""
+def finals_plan(iterations: int, kind: str = "gpu", regime: Regime = DEFAULT_REGIME) -> MeasurePlan:
+    """The plan for a finalist or a part of the operation on a ``kind_of`` machine; ``iterations`` is a minimum."""
     return MeasurePlan(
-        FEWEST, iterations, iterations, warm_from=0.0, measured=MEASURED, isolated=ISOLATED_CALLS, regime=regime
-    )
+        FEWEST, iterations, iterations, warm_from=0.0 if kind == "gpu" else math.inf, measured=MEASURED[kind],
+        longest=LONGEST[kind], isolated=ISOLATED_CALLS, regime=regime,
+    )  # fmt: skip
 
 
 def next_session(history: Iterable[TrialRecord]) -> int:

@@ -16,7 +16,7 @@ from autotune.db import CacheKey, Entry, Provenance, Store, StudyRecord, TrialRe
 from autotune.machine import Machine
 from autotune.outcome import DEFAULT_REGIME, Evaluation, Latency, Outcome, Regime
 from autotune.problem import Problem
-from autotune.ranks.evaluation import LONG_CALL, MeasurePlan, warm_from
+from autotune.ranks.evaluation import LONG_CALL, MeasurePlan, kind_of, warm_from
 from autotune.tuning.claim import claimed
 from autotune.tuning.effort import MOST_TRIALS, Budget, Effort
 from autotune.tuning.finals import CLOSE, FINAL, contested, finals_plan, merge, next_session, run_finals, winner
@@ -195,7 +195,7 @@ class _Run:
         incumbents.append(self._workload.default_config(self._problem, self._machine))
         finalists = list(dict.fromkeys([*baselines, *incumbents, *extra_finalists, *self._fastest_found()]))
         first, count = next_session(self._history), self._effort.rounds
-        plan = finals_plan(self._effort.iterations * 2, regime)
+        plan = finals_plan(self._effort.iterations * 2, kind_of(self._machine), regime)
         self.progress.finals, self._finals_began = (0, count * len(finalists)), self._elapsed()
         parts: dict[str, list[Latency]] = {}
 

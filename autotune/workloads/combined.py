@@ -10,12 +10,13 @@ import torch
 from autotune.config import Config
 from autotune.errors import InvalidProblem
 from autotune.heap.arena import SymmetricHeap
+from autotune.kernels.gemm.library import dequantised
 from autotune.kernels.launching.tensors import OPERAND_DTYPES
 from autotune.kernels.moe.routing import drawn_routing, planned
 from autotune.kernels.moe_combine.problem import CombinedProblem
 from autotune.machine import Machine
-from autotune.workloads.comparison import SPREAD, distance, drawn_with_zeros, rounded
-from autotune.workloads.experts import FACTORS, KINDS
+from autotune.workloads.comparison import SPREAD, distance, drawn_scales, drawn_with_zeros, rounded
+from autotune.workloads.experts import FACTORS, KINDS, SCALE_FACTORS, chosen_rows, times
 from autotune.workloads.gemm import ring
 from autotune.workloads.interface import Run
 from autotune.workloads.tolerance import Error, Tolerance
@@ -49,6 +50,13 @@ class DrawnRows:
         shape, dtype = (problem.tokens, width), OPERAND_DTYPES[problem.dtype]
         ranks, device = range(problem.world_size), heap.device
         self._every = torch.cat([draw(shape, dtype, device, seed * 1000 + rank) for rank in ranks])
+        self._scales = None
+        if problem.row_scales:
+            # Times a factor of its set and one of its place they stay numbers of fp8.
+            most = torch.finfo(dtype).max / 4
+            self._every = self._every.to(torch.float16).clamp_(-most, most).to(dtype)
+            of_all = (problem.world_size * problem.tokens, problem.row_scales)
+            self._scales = drawn_scales(of_all, device, seed * 1000 + 300)
         self._routings = [
             drawn_routing(problem, device, seed * 1000 + 500 + number, kind) for number, kind in enumerate(KINDS)
         ]
@@ -59,8 +67,11 @@ class DrawnRows:
         plan = planned(self._problem, self._routings[number], self._rank)
         exists = torch.arange(self._problem.capacity, device=rows.device) < plan.offsets[-1]
         token, place = plan.pairs // self._problem.top_k, plan.pairs % self._problem.top_k
-        values = self._every[token] * (FACTORS[number] * _factor(place))[:, None].to(rows.dtype)
+        wide = torch.float16 if rows.element_size() == 1 else rows.dtype
+        values = chosen_rows(self._every, token).to(wide) * (FACTORS[number] * _factor(place))[:, None].to(wide)
         rows.copy_(torch.where(exists[:, None], values, torch.nan))
+        if self._scales is not None:
+            tensors.scale_a.copy_(torch.where(exists[:, None], self._scales[token] * SCALE_FACTORS[number], torch.nan))
         tensors.offsets.copy_(plan.offsets)
         tensors.pairs.copy_(torch.where(exists, plan.pairs, NOT_A_PAIR))
         tensors.row_gates.copy_(torch.where(exists, plan.gates, torch.nan))
@@ -71,9 +82,10 @@ class DrawnRows:
         return self._routings[number].ids[self._rank]
 
     def own(self, number: int) -> torch.Tensor:
-        """[tokens, width]: this rank's tokens."""
-        tokens = self._problem.tokens
-        return self._every[self._rank * tokens :][:tokens] * FACTORS[number]
+        """[tokens, width]: this rank's tokens; of fp8 in fp32, times their scales."""
+        mine = slice(self._rank * self._problem.tokens, (self._rank + 1) * self._problem.tokens)
+        found = times(self._every[mine], FACTORS[number])
+        return found if self._scales is None else dequantised(found, self._scales[mine] * SCALE_FACTORS[number])
 
     def weights(self, number: int) -> tuple[torch.Tensor, torch.Tensor]:
         """fp32 [tokens, top_k]: by what a token's rows make up its result: gate and factor, 0 without expert; and the
@@ -104,7 +116,7 @@ def combined_tolerance(
     """
     of_library = 2.0 + (problem.top_k + 1) / 2 + ring(problem.world_size)
     roundings = of_rows + (of_library if library else OF_OURS)
-    found = rounded(problem.dtype, roundings, depth, problem.tokens * problem.hidden, machine)
+    found = rounded(problem.result_dtype, roundings, depth, problem.tokens * problem.hidden, machine)
     return Tolerance(found.overall, SPREAD * found.element)
 
 

@@ -170,6 +170,11 @@ def rounded_product(
     if quantised:
         overall = math.hypot(found.overall, MARGIN * OF_FP8)
         found = Tolerance(overall, found.element + PEAK * HALF_UNIT_OF_FP8)
+    return with_lost(problem, found, machine)
+
+
+def with_lost(problem: Any, found: Tolerance, machine: Machine) -> Tolerance:
+    """A tolerance with what scales, and the sums of fp8 products in tensor cores, add to it."""
     if not problem.scaled:
         return found
     lost = _lost(problem, machine)

@@ -12,12 +12,13 @@ import torch
 from autotune.config import Config
 from autotune.errors import InvalidProblem
 from autotune.heap.arena import SymmetricHeap
+from autotune.kernels.gemm.library import dequantised
 from autotune.kernels.launching.tensors import OPERAND_DTYPES
-from autotune.kernels.moe.problem import ExpertsProblem
 from autotune.kernels.moe.routing import Kind, Plan, drawn_routing, planned
 from autotune.kernels.moe_dispatch.exchange import Scratch
 from autotune.kernels.moe_dispatch.problem import DispatchedProblem
-from autotune.workloads.comparison import drawn_deep
+from autotune.workloads.comparison import drawn_deep, drawn_scales
+from autotune.workloads.gemm import kind_of_scales, operand_type
 from autotune.workloads.input_sets import InputSets, poison
 from autotune.workloads.interface import Run
 from autotune.workloads.launched import LaunchedOperation
@@ -34,10 +35,36 @@ RIGHT, WRONG = Error(0.0, 0.0), Error(math.inf, math.inf)
 
 P = TypeVar("P", bound=DispatchedProblem)
 T = TypeVar("T")
+S = TypeVar("S", bound=Scratch)
 
 KINDS: tuple[Kind, ...] = ("one expert", "holes", "plain")
 FACTORS = (2.0, -1.0, 1.0)
 """Of the tokens in each set: exact in every element type."""
+SCALE_FACTORS = (4.0, 2.0, 1.0)
+"""Of their scales, where they have any. A product of the two is right for one set alone, whichever sets' they are."""
+
+
+def times(matrix: torch.Tensor, factor: float) -> torch.Tensor:
+    """A matrix times a factor that is exact; fp8 has no arithmetic of its own."""
+    return (matrix.to(torch.float16) * factor).to(matrix.dtype) if matrix.element_size() == 1 else matrix * factor
+
+
+def chosen_rows(matrix: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    """Rows of a matrix, of whatever type."""
+    return matrix.view(torch.uint8)[rows].view(matrix.dtype) if matrix.element_size() == 1 else matrix[rows]
+
+
+def grouped_operands(a: torch.Tensor, b: torch.Tensor, scales: Sequence[torch.Tensor | None]) -> tuple[str, str]:
+    """Our names of A's element type and of the kind of its and B's scales. Raises InvalidProblem where they do not go
+    together. ``b`` [local experts, depth, columns].
+    """
+    dtype = operand_type(a, b, None, a.dtype)
+    scale_a, scale_b = scales
+    if scale_b is not None and (scale_b.dim() != 3 or scale_b.shape[0] != b.shape[0]):
+        raise InvalidProblem(f"scale_b is {list(scale_b.shape)}: needed are those of each of {b.shape[0]} experts' B")
+    if scale_b is not None and not scale_b.transpose(1, 2).is_contiguous():
+        raise InvalidProblem(f"scale_b has strides {scale_b.stride()}: needed is the transpose of a contiguous tensor")
+    return dtype, kind_of_scales(a, b[0], scale_a, None if scale_b is None else scale_b[0])
 
 
 class DrawnTokens:
@@ -49,27 +76,37 @@ class DrawnTokens:
     COUNT = len(KINDS)
     PLAIN = KINDS.index("plain")
 
-    def __init__(self, problem: ExpertsProblem, heap: SymmetricHeap, seed: int) -> None:
+    def __init__(self, problem: DispatchedProblem, heap: SymmetricHeap, seed: int) -> None:
         shape = (problem.tokens, problem.hidden)
         dtype = OPERAND_DTYPES[problem.dtype]
         self._every = torch.cat(
             [drawn_deep(shape, dtype, heap.device, seed * 1000 + rank) for rank in range(heap.world_size)]
         )
-        self._own = self._every[heap.rank * problem.tokens :][: problem.tokens]
+        self._mine = slice(heap.rank * problem.tokens, (heap.rank + 1) * problem.tokens)
+        self._scales = None
+        if problem.row_scales:
+            shape = (problem.world_size * problem.tokens, problem.row_scales)
+            self._scales = drawn_scales(shape, heap.device, seed * 1000 + 300)
         self.routings = [
             drawn_routing(problem, heap.device, seed * 1000 + 500 + number, kind) for number, kind in enumerate(KINDS)
         ]
         self._rank = heap.rank
 
-    def put(self, number: int, x: torch.Tensor, ids: torch.Tensor, gates: torch.Tensor) -> None:
+    def put(
+        self, number: int, x: torch.Tensor, ids: torch.Tensor, gates: torch.Tensor, scales: torch.Tensor | None = None
+    ) -> None:
         """Enqueue what makes a set this rank's operands."""
-        torch.mul(self._own, FACTORS[number], out=x)
+        x.copy_(times(self._every[self._mine], FACTORS[number]))
+        if scales is not None:
+            assert self._scales is not None
+            torch.mul(self._scales[self._mine], SCALE_FACTORS[number], out=scales)
         ids.copy_(self.routings[number].ids[self._rank])
         gates.copy_(self.routings[number].gates[self._rank])
 
     def tokens(self, number: int, places: torch.Tensor) -> torch.Tensor:
-        """Tokens of a set by their numbers, source rank * tokens + token."""
-        return self._every[places] * FACTORS[number]
+        """Tokens of a set by their numbers, source rank * tokens + token; of fp8 in fp32, times their scales."""
+        found = times(chosen_rows(self._every, places), FACTORS[number])
+        return found if self._scales is None else dequantised(found, self._scales[places] * SCALE_FACTORS[number])
 
 
 def check_routing(x: torch.Tensor, ids: torch.Tensor, gates: torch.Tensor) -> None:
@@ -106,7 +143,7 @@ class DrawnSets(InputSets):
         return self._operation.error_of(outputs, number)
 
 
-class DispatchedOperation(LaunchedOperation[P, T, Scratch], Generic[P, T]):
+class DispatchedOperation(LaunchedOperation[P, T, S], Generic[P, T, S]):
     """An operation that begins with a dispatch: a result by rows, and their plan."""
 
     def refresh(self, seed: int) -> None:
@@ -124,11 +161,12 @@ class DispatchedOperation(LaunchedOperation[P, T, Scratch], Generic[P, T]):
     def put(self, number: int) -> None:
         """Enqueue what makes one of the drawn sets the inputs."""
         tensors: Any = self._tensors
-        self.drawn.put(number, tensors.x, tensors.ids, tensors.gates)
+        self.drawn.put(number, tensors.x, tensors.ids, tensors.gates, getattr(tensors, "scale_x", None))
         self._number = number
 
     def inputs(self) -> Sequence[torch.Tensor]:
-        return [getattr(self._tensors, name) for name in self._kernels.operands]
+        operands = (getattr(self._tensors, name) for name in self._kernels.operands)
+        return [each for each in operands if each is not None]
 
     def outputs(self) -> Sequence[torch.Tensor]:
         return [getattr(self._tensors, name) for name in self._kernels.results]
@@ -161,10 +199,10 @@ class DispatchedOperation(LaunchedOperation[P, T, Scratch], Generic[P, T]):
         """The library's all-to-all of as many tokens as go to a rank on average, as many to each."""
         problem, x = self._problem, self._tensors.x  # type: ignore[attr-defined]
         rows = max(1, round(problem.tokens * problem.reached))
-        sent = torch.zeros(problem.world_size * rows, problem.hidden, dtype=x.dtype, device=x.device)
+        sent = torch.zeros(problem.world_size * rows, problem.token_bytes, dtype=torch.uint8, device=x.device)
         arrived = torch.zeros_like(sent)
 
         def run() -> None:
-            torch.distributed.all_to_all_single(arrived.view(torch.uint8), sent.view(torch.uint8))
+            torch.distributed.all_to_all_single(arrived, sent)
 
         return run

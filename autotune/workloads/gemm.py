@@ -59,7 +59,7 @@ class GemmWorkload(LaunchedWorkload):
         """A, B and the bias may have any strides; B's depth and the bias fit the problem."""
         a, b, bias, scale_a, scale_b, *residual = operands
         assert a is not None and b is not None
-        dtype = _element_types(a, b, bias, self.out_dtype(operands, options))
+        dtype = operand_type(a, b, bias, self.out_dtype(operands, options))
         if a.dim() != 2 or b.dim() != 2:
             raise InvalidProblem(f"a is {list(a.shape)}, b {list(b.shape)}; both must be matrices")
         given = dict(zip(self.options, options, strict=True))
@@ -67,7 +67,7 @@ class GemmWorkload(LaunchedWorkload):
         problem = kind(
             **self.sizes(world_size, a, b, given), **given, dtype=dtype, world_size=world_size,
             b_order=order_of(b), bias=bias is not None,
-            scales=_kind_of_scales(a, b, scale_a, scale_b),
+            scales=kind_of_scales(a, b, scale_a, scale_b),
             **({"residual": residual[0] is not None} if residual else {}),
         )  # fmt: skip
         _, columns, depth = problem.gemm
@@ -118,7 +118,7 @@ def demand_like(name: str, tensor: torch.Tensor, shape: tuple[int, ...], dtype: 
         )
 
 
-def _element_types(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None, out: torch.dtype) -> str:
+def operand_type(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None, out: torch.dtype) -> str:
     """Our name of A's element type. Raises InvalidProblem where the others' do not go with it."""
     dtype = NAMES.get(a.dtype, "")
     if dtype in FP8:
@@ -139,7 +139,7 @@ def with_rows(tensor: torch.Tensor | None, rows: int) -> torch.Tensor | None:
     return tensor.new_empty((rows, *tensor.shape[1:]))
 
 
-def _kind_of_scales(
+def kind_of_scales(
     a: torch.Tensor, b: torch.Tensor, scale_a: torch.Tensor | None, scale_b: torch.Tensor | None
 ) -> str:  # fmt: skip
     """The problem's word for scales of these shapes. Raises InvalidProblem where there is none."""

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 
 import pytest
-from model_clients import PHASES, TINY, problems
+from mixture_client import TINY_MIXTURE
+from mixture_client import calls as calls_of_mixture
+from model_clients import PHASES, TINY, calls
 from scripts import run_script
 
 from autotune.fleet.problem_list import read_list
+from autotune.problem import Problem
 
 BENCH = str(Path(__file__).parents[2] / "bench" / "model_layers.py")
 NAMES = [phase.name for phase in PHASES["pytorch"]]
@@ -39,4 +43,33 @@ def test_what_is_tuned_is_what_the_styles_call(phase, tmp_path: Path) -> None:
         BENCH, "--tiny", "--phases", phase.name, "--collect", str(file), "--db", database, ranks=2
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
-    assert {each.problem for each in read_list(file)} == set(problems(phase, TINY, 2, "fp32"))
+    (tokens,) = phase.tokens(TINY)
+    wanted = Counter[Problem]()
+    for call in calls(phase, TINY, tokens, 2, "fp32"):
+        wanted[call.problem] += call.count
+    assert {each.problem: each.calls for each in read_list(file)} == dict(wanted)
+
+
+@pytest.mark.parametrize(
+    "interpreted", [pytest.param(True, marks=pytest.mark.slow), pytest.param(False, marks=pytest.mark.gpu(2))]
+)
+def test_a_mixture_runs_in_every_way(interpreted: bool, tmp_path: Path) -> None:
+    pytest.importorskip("transformers", minversion="5.23")
+    out, words = tmp_path / "rows.json", ["--client", "mixture", "--tiny", "--db", f"sqlite:///{tmp_path / 'none.db'}"]
+    done = run_script(BENCH, *words, "--json", str(out), ranks=2, interpreted=interpreted)
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = json.loads(out.read_text())["rows"]
+    assert [(row["phase"], set(row["ratios"])) for row in rows] == [("prefill", {"styles"}), ("decode", {"styles"})]
+    assert all({"plain eager", "gathered eager"} < set(row["us"]) for row in rows)
+
+
+@pytest.mark.slow
+def test_what_is_tuned_is_what_a_mixture_calls(tmp_path: Path) -> None:
+    pytest.importorskip("transformers", minversion="5.23")
+    file, words = tmp_path / "called.yaml", ["--client", "mixture", "--phases", "decode", "--tiny"]
+    database = f"sqlite:///{tmp_path / 'none.db'}"
+    done = run_script(BENCH, *words, "--collect", str(file), "--db", database, ranks=2)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert {each.problem for each in read_list(file)} == {
+        call.problem for call in calls_of_mixture(TINY_MIXTURE, 2, 2, "fp32")
+    }

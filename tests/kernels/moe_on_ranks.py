@@ -40,11 +40,12 @@ def _right(heap: Any, problem: ExpertsProblem, seed: int, *, parts: int, ll: boo
     offsets = torch.empty(problem.local_experts + 1, dtype=torch.int32, device=device)
     listed = torch.empty(problem.capacity, dtype=torch.int32, device=device)
     listed_gates = torch.empty(problem.capacity, device=device)
+    own_rows = torch.empty(problem.local_experts, 2, dtype=torch.int32, device=device)
     heap.barrier()
     launch = Launch(
         plan_kernel, parts + problem.local_experts,
         {"ids": ids, "gates": gates, "offsets": offsets, "listed": listed, "listed_gates": listed_gates,
-         "inbox": inbox, "arrivals": arrivals, "pairs": pairs, "local": problem.local_experts,
+         "own_rows": own_rows, "inbox": inbox, "arrivals": arrivals, "pairs": pairs, "local": problem.local_experts,
          "capacity": problem.capacity, "parts": parts, "rank": heap.rank, "heap_bases": heap.bases,
          "epoch_counter": epoch, "status": status, "spin_limit": SPIN_LIMIT, "WORLD": world, "LL": ll, "STEP": step},
         {"num_warps": 4},
@@ -54,20 +55,27 @@ def _right(heap: Any, problem: ExpertsProblem, seed: int, *, parts: int, ll: boo
         routing = drawn_routing(problem, device, seed + number, kind)
         ids.copy_(routing.ids[heap.rank])
         gates.copy_(routing.gates[heap.rank])
-        for each in (offsets, listed, listed_gates):
+        for each in (offsets, listed, listed_gates, own_rows):
             each.fill_(-1)
         launch.run()
-        right.append(_agrees(problem, routing, heap.rank, offsets, listed, listed_gates))
+        right.append(_agrees(problem, routing, heap.rank, offsets, listed, listed_gates, own_rows))
     return all(right) and not status.item()
 
 
 def _agrees(problem: ExpertsProblem, routing: Routing, rank: int, *found: torch.Tensor) -> bool:
-    """Whether offsets, and the pairs and gates of rows that exist, are the reference's, and no others were written."""
+    """Whether offsets, pairs and gates of rows that exist are the reference's, and no others were written; and own rows
+    are those of tokens of this rank.
+    """
     expected = planned(problem, routing, rank)
     rows = int(expected.offsets[-1])
-    offsets, pairs, gates = found
+    offsets, pairs, gates, own_rows = found
+    begin, end = own_rows.long().unbind(1)
+    row = torch.arange(len(pairs), device=pairs.device)
+    listed_as_own = ((row >= begin[:, None]) & (row < end[:, None])).any(0)
+    own = (row < rows) & (expected.pairs // (problem.tokens * problem.top_k) == rank)
     return (
         torch.equal(offsets, expected.offsets)
+        and torch.equal(listed_as_own, own)
         and torch.equal(pairs[:rows], expected.pairs[:rows])
         and torch.equal(gates[:rows], expected.gates[:rows])
         and bool((pairs[rows:] == -1).all())

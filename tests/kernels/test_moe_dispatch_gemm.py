@@ -6,21 +6,27 @@ import random
 from typing import Any
 
 import pytest
-from every_mode import check_all, few, on_cpu, ranks_a_gpu, variants
+from every_mode import check_all, few, on_cpu, ranks_a_gpu, variants, whole
 
 from autotune.errors import InvalidProblem
 from autotune.machine import Machine, machine
 from autotune.workloads import workload
 
 WORKLOAD = workload("moe_dispatch_gemm")
-MODES = {"bsp", "push", "pull"}
+MODES = {"bsp", "own_collective", "push", "pull"}
 
-TILE = {"block_m": 16, "block_n": 32, "block_k": 32, "group_m": 1, "num_warps": 4, "num_stages": 2}
+LAYOUT = {"layout_rows": 2, "layout_warps": 4}
+TILE = {
+    "block_m": 16, "block_n": 32, "block_k": 32, "group_m": 1, "num_warps": 4, "num_stages": 2, **LAYOUT,
+}  # fmt: skip
 STEPS: list[dict[str, int]] = [
     {**TILE, "comm_programs": 2, "transfer_tokens": 2, "split": 1, "copy_kib": 1, "programs_per_unit": 1},
     {**TILE, "comm_programs": 1, "transfer_tokens": 4, "split": 2, "copy_kib": 1, "programs_per_unit": 2, "group_m": 2},
     {**TILE, "comm_programs": 1, "transfer_tokens": 1, "split": 1, "copy_kib": 2, "programs_per_unit": 1},
 ]
+
+
+FP8 = {"dtype": "fp8", "b_order": "nk"}
 
 
 def check(problem: Any, here: Machine, steps: list[dict[str, int]], count: int) -> None:
@@ -30,13 +36,17 @@ def check(problem: Any, here: Machine, steps: list[dict[str, int]], count: int) 
 @pytest.mark.parametrize(
     ("world_size", "sizes", "count"),
     [
-        (1, {"tokens": 5, "hidden": 72, "experts": 2, "top_k": 2, "width": 40}, 3),
-        (2, {"tokens": 7, "hidden": 136, "experts": 4, "top_k": 2, "width": 24, "b_order": "kn",
-             "routing": "zipf", "exponent": 1.0}, 4),
-        (2, {"tokens": 3, "hidden": 64, "experts": 8, "top_k": 8, "width": 32, "dtype": "fp32",
-             "gate_up": "interleaved"}, 3),
+        (2, {"tokens": 7, "hidden": 72, "experts": 4, "top_k": 2, "width": 24, "b_order": "kn", "dtype": "fp32",
+             "routing": "zipf", "exponent": 1.0}, 3),
         (3, {"tokens": 2, "hidden": 64, "experts": 3, "top_k": 1, "width": 40, "epilogue": "none"}, 3),
-        (4, {"tokens": 1, "hidden": 128, "experts": 8, "top_k": 4, "width": 32, "dtype": "fp16"}, 3),
+        (4, {"tokens": 1, "hidden": 64, "experts": 8, "top_k": 4, "width": 32, "dtype": "fp16",
+             "gate_up": "interleaved"}, 3),
+        (2, {"tokens": 37, "hidden": 48, "experts": 2, "top_k": 1, "width": 32, **FP8, "scales": "row"}, 3),
+        whole(1, {"tokens": 5, "hidden": 72, "experts": 2, "top_k": 2, "width": 40}, 3),
+        whole(2, {"tokens": 7, "hidden": 136, "experts": 4, "top_k": 2, "width": 24, "b_order": "kn",
+                  "routing": "zipf", "exponent": 1.0}, 4),
+        whole(2, {"tokens": 3, "hidden": 64, "experts": 8, "top_k": 8, "width": 32, "dtype": "fp32",
+                  "gate_up": "interleaved"}, 3),
     ],
 )  # fmt: skip
 def test_every_mode_is_right_under_the_interpreter(world_size: int, sizes: dict[str, Any], count: int) -> None:
@@ -55,15 +65,35 @@ def drawn_problem(rng: random.Random, world_size: int, hidden: list[int], widths
     )  # fmt: skip
 
 
+def test_tiles_of_own_tokens_come_first_and_all_tiles_come() -> None:
+    """More tokens than a tile has, so that some tiles are of own tokens alone, some of others', some of both."""
+    here, steps = on_cpu(), [{**STEPS[0], "transfer_tokens": 8, "comm_programs": 1, "group_m": 2}]
+    problem = WORKLOAD.problem_type(tokens=41, hidden=64, experts=4, top_k=1, width=32, epilogue="none", world_size=2)
+    configs = [config for config in variants(WORKLOAD, problem, here, steps) if config.get("tile_order") == "own_first"]
+    check_all(WORKLOAD, problem, few(problem, configs, 2), {"push", "pull"})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("world_size", [1, 3])
+@pytest.mark.parametrize("scales", ["row", "block"])
+@pytest.mark.parametrize("gate_up", ["halves", "interleaved"])
+def test_fp8_is_right_in_every_form(world_size: int, scales: str, gate_up: str) -> None:
+    problem = WORKLOAD.problem_type(
+        tokens=19, hidden=256, experts=2 * world_size, top_k=2, width=72, gate_up=gate_up, scales=scales, **FP8,
+        world_size=world_size,
+    )  # fmt: skip
+    check(problem, on_cpu(), [{**step, "block_k": 128} for step in STEPS], 6)
+
+
 @pytest.mark.slow
 def test_random_problems_are_right_under_the_interpreter() -> None:
     here, rng = on_cpu(), random.Random(23)
-    for _ in range(200):
+    for _ in range(60):
         check(drawn_problem(rng, rng.choice([2, 2, 2, 3, 4]), [64, 72, 128], [24, 40, 64]), here, STEPS, 3)
 
 
-WIDE = {"block_m": 128, "block_n": 128, "block_k": 64, "group_m": 4, "num_warps": 8, "num_stages": 3}
-FLAT = {"block_m": 16, "block_n": 128, "block_k": 128, "group_m": 1, "num_warps": 4, "num_stages": 4}
+WIDE = {**LAYOUT, "block_m": 128, "block_n": 128, "block_k": 64, "group_m": 4, "num_warps": 8, "num_stages": 3}
+FLAT = {**LAYOUT, "block_m": 16, "block_n": 128, "block_k": 128, "group_m": 1, "num_warps": 4, "num_stages": 4}
 GPU_STEPS = [
     {**FLAT, "comm_programs": 16, "transfer_tokens": 1, "split": 4, "copy_kib": 2, "programs_per_unit": 2},
     {**WIDE, "comm_programs": 16, "transfer_tokens": 8, "split": 1, "copy_kib": 16, "programs_per_unit": 1},
@@ -84,8 +114,11 @@ GPU_STEPS = [
         {"tokens": 128, "hidden": 7168, "experts": 64, "top_k": 8, "width": 2048, "routing": "zipf", "exponent": 1.0},
         {"tokens": 1000, "hidden": 2048, "experts": 8, "top_k": 2, "width": 1024, "dtype": "fp16", "b_order": "kn"},
         {"tokens": 333, "hidden": 1160, "experts": 16, "top_k": 1, "width": 328, "epilogue": "none"},
+        {"tokens": 1, "hidden": 7168, "experts": 32, "top_k": 8, "width": 2048, **FP8, "scales": "row"},
+        {"tokens": 600, "hidden": 2048, "experts": 8, "top_k": 2, "width": 1040, **FP8, "scales": "row"},
+        {"tokens": 333, "hidden": 1024, "experts": 16, "top_k": 4, "width": 584, **FP8, "scales": "block"},
     ],
-    ids=lambda sizes: f"tokens={sizes['tokens']}",
+    ids=lambda sizes: f"tokens={sizes['tokens']} {sizes.get('dtype', 'bf16')} {sizes.get('scales', '')}",
 )
 def test_every_mode_is_right_on_gpus(ranks: int, sizes: dict[str, Any]) -> None:
     here = machine()
@@ -93,9 +126,10 @@ def test_every_mode_is_right_on_gpus(ranks: int, sizes: dict[str, Any]) -> None:
 
 
 @pytest.mark.gpu(2)
-def test_random_problems_are_right_on_gpus() -> None:
+@pytest.mark.parametrize("count", [40, pytest.param(200, marks=pytest.mark.slow)])
+def test_random_problems_are_right_on_gpus(count: int) -> None:
     here, rng = machine(), random.Random(24)
-    for _ in range(200):
+    for _ in range(count):
         problem = drawn_problem(rng, here.gpus, [64, 72, 2048, 7168], [64, 200, 1024])
         check(problem, here, [*STEPS, *GPU_STEPS], 3)
 
@@ -106,6 +140,12 @@ def test_random_problems_are_right_on_gpus() -> None:
         ({"width": 20}, "width=20: must be a multiple of 8"),
         ({"epilogue": "none", "gate_up": "interleaved"}, "B has gate and up only with epilogue=swiglu"),
         ({"experts": 5}, "experts=5 is sharded over world_size=2"),
+        (FP8, "scales=none: with dtype=fp8 allowed: row, block; say how A and B are scaled"),
+        ({**FP8, "scales": "row"}, "8 columns of A on each rank"),
+        ({**FP8, "scales": "block", "hidden": 64}, "must be a multiple of 128"),
+        ({**FP8, "scales": "tensor"}, "scales='tensor': allowed: none, row, block"),
+        ({"scales": "row"}, "scales=row: with dtype=bf16 allowed: none"),
+        ({**FP8, "b_order": "kn", "scales": "row", "hidden": 16}, "B of fp8 is stored transposed"),
     ],
 )
 def test_what_does_not_fit_is_refused(fields: dict[str, Any], told: str) -> None:

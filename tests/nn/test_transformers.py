@@ -1,4 +1,4 @@
-"""A Llama of Hugging Face transformers, its own tensor-parallel plan on our styles."""
+"""A Llama of Hugging Face transformers, its own tensor-parallel plan on our styles; mixtures, by our experts."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from ranks_of_functions import run_ranks
 from two_ranks import A_GPU_EACH
 
 ON_RANKS = str(Path(__file__).with_name("llama_on_ranks.py"))
+MIXTURES = str(Path(__file__).with_name("mixtures_on_ranks.py"))
 
 
 @pytest.mark.parametrize("gpu", A_GPU_EACH)
@@ -23,3 +24,19 @@ def test_a_llama_by_its_own_plan_is_the_whole_one(gpu: str, tmp_path: Path) -> N
         assert found["generated"] and found["shards"] == [True]
         assert found["theirs again"].startswith("transformers.")
         assert found["no plan"] == "_Planless has no tensor-parallel plan (tp_plan)"
+
+
+@pytest.mark.parametrize("gpu", A_GPU_EACH)
+def test_a_mixture_whose_experts_ranks_share_out_is_the_whole_one(gpu: str, tmp_path: Path) -> None:
+    pytest.importorskip("transformers", minversion="5.23")
+    argument = (f"sqlite:///{tmp_path / 'none.db'}", str(tmp_path))
+    for found in run_ranks(MIXTURES, "mixtures", 2, tmp_path, gpu=gpu, argument=argument):
+        for name in ("Mixtral", "Qwen3Moe", "both", "loaded", "trained"):
+            assert found[name] < 2e-5, found
+        assert found["Mixtral same names"] and found["Qwen3Moe same names"]
+        assert found["Mixtral experts"] == [[2, 48, 32]] * 2 and found["Qwen3Moe experts"] == [[3, 32, 32]] * 2
+        assert found["both kinds"] == ["ColwiseLinear", "ExpertParallel", "RowwiseLinear"]
+        assert found["called"] == ["gemm_all_reduce", "moe_dispatch_gemm", "moe_gemm_combine"]
+        assert found["theirs again"] == "AutoEP"
+        assert found["refused"]["gelu"].endswith("; SiLU is needed")
+        assert found["refused"]["dense"].startswith("Linear has no experts")

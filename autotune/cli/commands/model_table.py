@@ -10,8 +10,7 @@ from autotune.cli.entry_text import entry_dict, speedup_text
 from autotune.machine import Machine
 from autotune.outcome import Regime
 from autotune.problem import Problem
-from autotune.report.figures import dashed, fastest, microseconds
-from autotune.report.regimes import called_alike
+from autotune.report.figures import dashed, microseconds
 
 if TYPE_CHECKING:
     from autotune.db import Entry
@@ -21,7 +20,10 @@ if TYPE_CHECKING:
 HEADER = ("forward", "layer", "operator", "sizes", "calls", "before", "after", "times as fast", "mode", "share")
 TUNED = ("operator", "sizes", "after", "speedup", "mode")
 
-SIZES = ("m", "n", "k", "batch", "q_heads", "kv_heads", "head_dim", "kv_len")
+SIZES = (
+    "m", "n", "k", "batch", "q_heads", "kv_heads", "head_dim", "kv_len", "tokens", "hidden",
+    "experts", "top_k", "width",
+)  # fmt: skip
 """Fields of the problems that tell them apart in one forward."""
 
 
@@ -39,13 +41,14 @@ class ModelResult:
 
     def times(self, problem: Problem) -> tuple[float, float] | None:
         """Microseconds of a call before and after; None where it is not tuned."""
+        from autotune.models.promise import before
+
         entry = self.entries.get(problem)
         if entry is None:
             return None
-        winner = entry.winner
-        name = fastest(called_alike(winner.baselines, self.regime), self.regime)
-        after = winner.latency.of(self.regime)
-        return (winner.baselines[name].of(self.regime) if name is not None else after), after
+        after = entry.winner.latency.of(self.regime)
+        library = before(entry.winner, self.regime)
+        return (after if library is None else library), after
 
     def rows(self) -> list[list[str]]:
         """The columns of ``HEADER``, layer by layer."""
@@ -154,4 +157,5 @@ class ModelResult:
 
 
 def _sizes(problem: Problem) -> str:
-    return " ".join(f"{name}={getattr(problem, name)}" for name in SIZES if hasattr(problem, name))
+    values = problem.as_dict()
+    return " ".join(f"{name}={values[name]}" for name in SIZES if name in values)

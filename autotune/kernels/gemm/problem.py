@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -19,57 +20,21 @@ WIRES = ("auto", "fp8")
 WIRE = ("parts on their way to those who sum them: rounded to the result's type (auto); or kernels of ours may send "
         "them as fp8, a scale per row of a tile")  # fmt: skip
 
+SCALES_HELP = "scales of fp8: per tensor; per row of A and column of B; or per block, 1x128 of A and 128x128 of B"
+
+FAST_ACCUM = "let sm_90 add up fp8 products within its tensor cores: faster, less exact"
+
 LIBRARY_MULTIPLE = 16
 """Columns and depth of an fp8 GEMM are multiples of this: the library takes no others, and neither do vector loads."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class GemmProblem(Problem):
-    """A problem whose ranks multiply A and B; ``COMBINATIONS`` has what goes with what.
+class MatrixOperands(Problem):
+    """What holds for the element types and scales of an A and a B, in problems that have these fields."""
 
-    With fp8 operands the product is that of the dequantised matrices: each element times its scale. The scales are
-    fp32. ``tensor``: one for each rank's A (where A is gathered, one for all of it) and one for its B. ``row``: one
-    for each row of A and each column of B. ``block``: one for each row and 128 of K in A, and for each 128 of K and 128
-    columns in B.
-    """
-
-    dtype: str = choice("element type of A and B; accumulation is fp32", tuple(COMBINATIONS), "bf16")
-    out_dtype: str = choice(
-        "element type of the result; auto is bf16 where A and B are fp8, else theirs", ("auto", *DTYPES), "auto",
-        late=True,
-    )  # fmt: skip
-    scales: str = choice(
-        "scales of fp8: per tensor; per row of A and column of B; or per block, 1x128 of A and 128x128 of B", SCALES,
-        "none", late=True,
-    )  # fmt: skip
-    b_order: str = choice("storage of B: row by row (kn), or transposed (nk)", B_ORDERS, "kn")
-    bias: bool = flag("add a bias, one element per column of the result")
-    fast_accum: bool = flag("let sm_90 add up fp8 products within its tensor cores: faster, less exact", late=True)
-
-    @property
-    def gemm(self) -> tuple[int, int, int]:
-        """Rows, columns and depth of one rank's GEMM."""
-        raise NotImplementedError
-
-    @property
-    def residual(self) -> bool:
-        """True if a residual is added to the result."""
-        return False
-
-    @property
-    def wire(self) -> str:
-        """One of ``WIRES``: how parts of a sum over ranks may travel."""
-        return "auto"
-
-    @property
-    def gated(self) -> bool:
-        """True if B has gate and up, so that the result has half as many columns as their product."""
-        return False
-
-    @property
-    def halves(self) -> bool:
-        """True if the gate is one half of B's columns and up the other."""
-        return False
+    out_dtype: str
+    scales: str
+    fast_accum: bool
+    b_order: str
 
     @property
     def b_dtype(self) -> str:
@@ -101,8 +66,10 @@ class GemmProblem(Problem):
         if self.out_dtype == allowed.results[0]:
             object.__setattr__(self, "out_dtype", "auto")
         if self.scales not in allowed.scales:
+            (field,) = (each for each in dataclasses.fields(self) if each.name == "scales")
+            kinds = [kind for kind in allowed.scales if kind in field.metadata["allowed"]]
             raise InvalidProblem(
-                f"scales={self.scales}: with dtype={self.dtype} allowed: {', '.join(allowed.scales)}"
+                f"scales={self.scales}: with dtype={self.dtype} allowed: {', '.join(kinds)}"
                 + ("" if self.scaled else "; say how A and B are scaled")
             )
         if self.fast_accum and self.scales not in ("tensor", "row"):
@@ -124,6 +91,52 @@ class GemmProblem(Problem):
                     f"{value} {what} on each rank: with dtype={self.dtype} scales={self.scales} they must be a "
                     f"multiple of {unit}; use {nearest}"
                 )
+
+
+@dataclass(frozen=True, kw_only=True)
+class GemmProblem(MatrixOperands):
+    """A problem whose ranks multiply A and B; ``COMBINATIONS`` has what goes with what.
+
+    With fp8 operands the product is that of the dequantised matrices: each element times its scale. The scales are
+    fp32. ``tensor``: one for each rank's A (where A is gathered, one for all of it) and one for its B. ``row``: one
+    for each row of A and each column of B. ``block``: one for each row and 128 of K in A, and for each 128 of K and 128
+    columns in B.
+    """
+
+    dtype: str = choice("element type of A and B; accumulation is fp32", tuple(COMBINATIONS), "bf16")
+    out_dtype: str = choice(
+        "element type of the result; auto is bf16 where A and B are fp8, else theirs", ("auto", *DTYPES), "auto",
+        late=True,
+    )  # fmt: skip
+    scales: str = choice(SCALES_HELP, SCALES, "none", late=True)
+    b_order: str = choice("storage of B: row by row (kn), or transposed (nk)", B_ORDERS, "kn")
+    bias: bool = flag("add a bias, one element per column of the result")
+    fast_accum: bool = flag(FAST_ACCUM, late=True)
+
+    @property
+    def gemm(self) -> tuple[int, int, int]:
+        """Rows, columns and depth of one rank's GEMM."""
+        raise NotImplementedError
+
+    @property
+    def residual(self) -> bool:
+        """True if a residual is added to the result."""
+        return False
+
+    @property
+    def wire(self) -> str:
+        """One of ``WIRES``: how parts of a sum over ranks may travel."""
+        return "auto"
+
+    @property
+    def gated(self) -> bool:
+        """True if B has gate and up, so that the result has half as many columns as their product."""
+        return False
+
+    @property
+    def halves(self) -> bool:
+        """True if the gate is one half of B's columns and up the other."""
+        return False
 
     @classmethod
     def completed(cls, given: Mapping[str, Any], default: Mapping[str, Any]) -> dict[str, Any]:

@@ -19,12 +19,13 @@ from autotune.kernels.primitives.counters import finish, wait_for_all, wait_in_s
 
 @triton.jit
 def exchange_and_plan(
-    pid, x, ids, gates, offsets, pairs, row_gates, routed, routings, inbox, arrivals, planned, done,
+    pid, x, ids, gates, offsets, pairs, row_gates, own_rows, routed, routings, inbox, arrivals, planned, done,
     T, H, K, local, capacity, routing_parts, comm_programs, epoch, rank, heap_bases, status, spin_limit,
     WORLD: tl.constexpr, PULL: tl.constexpr, LL: tl.constexpr, ROUTING_LL: tl.constexpr, STEP: tl.constexpr,
-    TOKENS: tl.constexpr, COLUMNS: tl.constexpr, SPLIT: tl.constexpr, CHOICES: tl.constexpr,
+    TOKENS: tl.constexpr, COLUMNS: tl.constexpr, SPLIT: tl.constexpr, CHOICES: tl.constexpr, scales=None,
+    scale_inbox=None, per_row=1,
 ):  # fmt: skip
-    """The part of one of the first routing_parts + comm_programs + local programs."""
+    """The part of one of the first routing_parts + comm_programs + local programs. ``scales`` [T, per_row]: of x."""
     first_plan = routing_parts + comm_programs
     if pid < routing_parts:
         send_routing(
@@ -35,17 +36,18 @@ def exchange_and_plan(
         if PULL:
             fetch_tokens(
                 x, routed, routings, routing_parts, inbox, arrivals, done, T, H, K, local, epoch, part, comm_programs,
-                rank, heap_bases, status, spin_limit, WORLD, TOKENS, COLUMNS, SPLIT, CHOICES,
+                rank, heap_bases, status, spin_limit, WORLD, TOKENS, COLUMNS, SPLIT, CHOICES, scales, scale_inbox,
+                per_row,
             )  # fmt: skip
         else:
             push_tokens(
                 x, ids, inbox, arrivals, T, H, K, local, epoch, part, comm_programs, rank, heap_bases, WORLD, LL,
-                TOKENS, COLUMNS, SPLIT, CHOICES,
+                TOKENS, COLUMNS, SPLIT, CHOICES, scales, scale_inbox, per_row,
             )  # fmt: skip
     else:
         plan_expert(
-            pid - first_plan, routed, routings, routing_parts, offsets, pairs, row_gates, T * K, local, capacity,
-            epoch, rank, status, spin_limit, WORLD, ROUTING_LL, STEP,
+            pid - first_plan, routed, routings, routing_parts, offsets, pairs, row_gates, own_rows, T * K, local,
+            capacity, epoch, rank, status, spin_limit, WORLD, ROUTING_LL, STEP,
         )  # fmt: skip
         heap.signal(planned + (epoch & 1).to(tl.int32), rank, rank, heap_bases)
 

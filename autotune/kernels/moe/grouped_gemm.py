@@ -16,8 +16,8 @@ import triton
 import triton.language as tl
 
 from autotune.kernels.primitives.gated import PLAIN, gated, tile_columns
-from autotune.kernels.primitives.scales import ROW, scaled_columns
-from autotune.kernels.primitives.tiles import put_tile, swizzle
+from autotune.kernels.primitives.scales import BLOCK, ROW, SIDE, block_scale_b, scaled_columns
+from autotune.kernels.primitives.tiles import add_product, put_tile, swizzle
 
 
 @triton.jit
@@ -47,12 +47,63 @@ def expert_tile(tile, blocks, offsets, tiles_n, group_m, BLOCK_M: tl.constexpr):
 
 
 @triton.jit
+def own_blocks_of(first, end, own, own_end, BLOCK_M: tl.constexpr):
+    """Of an expert's rows, ``first`` to ``end``, those from ``own`` to ``own_end`` are tokens of this rank: the first
+    of the expert's blocks that has no others, and how many there are.
+    """
+    begin = tl.cdiv(own - first, BLOCK_M)
+    last = tl.where(own_end == end, tl.cdiv(end - first, BLOCK_M), (own_end - first) // BLOCK_M)
+    return begin, tl.maximum(last - begin, 0)
+
+
+@triton.jit
+def own_row_blocks(offsets, own_rows, EXPERTS: tl.constexpr, BLOCK_M: tl.constexpr):
+    """The number of blocks of our own tokens alone that experts 0 to e have, as ``row_blocks``."""
+    experts = tl.arange(0, triton.next_power_of_2(EXPERTS))
+    exists = experts < EXPERTS
+    first = tl.load(offsets + experts, mask=exists, other=0)
+    end = tl.load(offsets + experts + 1, mask=exists, other=0)
+    own = tl.load(own_rows + 2 * experts, mask=exists, other=0)
+    own_end = tl.load(own_rows + 2 * experts + 1, mask=exists, other=0)
+    _, count = own_blocks_of(first, end, own, own_end, BLOCK_M)
+    return tl.cumsum(count, axis=0)
+
+
+@triton.jit
+def own_first_tile(tile, blocks, own_blocks, offsets, own_rows, tiles_n, group_m, BLOCK_M: tl.constexpr):
+    """As ``expert_tile``, but in two passes over the experts: first the blocks of our own tokens alone, then those with
+    others'. ``own_blocks``: of ``own_row_blocks``.
+    """
+    early = tl.max(own_blocks, axis=0) * tiles_n
+    of_own = tile < early
+    among = tl.where(of_own, own_blocks, blocks - own_blocks)
+    tile -= tl.where(of_own, 0, early)
+    before = among * tiles_n <= tile
+    expert = tl.sum(before.to(tl.int32), axis=0)
+    local = tile - tl.max(tl.where(before, among, 0), axis=0) * tiles_n
+    first, end = tl.load(offsets + expert), tl.load(offsets + expert + 1)
+    begin, count = own_blocks_of(
+        first, end, tl.load(own_rows + 2 * expert), tl.load(own_rows + 2 * expert + 1), BLOCK_M
+    )
+    there = tl.where(of_own, count, tl.cdiv(end - first, BLOCK_M) - count)
+    m, n = swizzle(local, there, tiles_n, group_m)
+    m += tl.where(of_own, begin, tl.where(m < begin, 0, count))
+    return expert, first + tl.maximum(m, 0) * BLOCK_M, end, n
+
+
+@triton.jit
 def rows_of(gather, row, end, PER: tl.constexpr, BLOCK_M: tl.constexpr):
     """The rows of A that make a tile from ``row`` on, int64 [BLOCK_M]; those beyond ``end`` are its last again."""
     rows = tl.minimum(row + tl.arange(0, BLOCK_M), end - 1)
     if gather is not None:
         rows = tl.load(gather + rows) // PER
     return rows.to(tl.int64)
+
+
+@triton.jit
+def scales_per_row(K, SCALES: tl.constexpr):
+    """The number of scales that a row of A [, K] has."""
+    return K // SIDE if SCALES == BLOCK else 1
 
 
 @triton.jit
@@ -83,45 +134,43 @@ def _load_b(
 
 @triton.jit
 def expert_product(
-    a, rows, row, K, b, expert, column, columns, stride_be, stride_bk, stride_bn,
+    a, row, K, b, expert, column, columns, stride_be, stride_bk, stride_bn, scale_a, scale_b,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, A_TMA: tl.constexpr, TMA: tl.constexpr,
-    B_TRANSPOSED: tl.constexpr, HALVES: tl.constexpr, EVEN_K: tl.constexpr, SWAP: tl.constexpr, PROMOTE: tl.constexpr,
+    B_TRANSPOSED: tl.constexpr, HALVES: tl.constexpr, EVEN_K: tl.constexpr, SWAP: tl.constexpr,
+    SCALES: tl.constexpr, PROMOTE: tl.constexpr,
 ):  # fmt: skip
-    """A tile of A @ B[expert], fp32 [BLOCK_M, BLOCK_N]: the rows ``rows`` of A [, K], see ``rows_of``, or with A_TMA
-    those from ``row`` on; the columns from ``column`` on of B [experts, K, columns], see ``tile_columns``.
+    """A tile of A @ B[expert], fp32 [BLOCK_M, BLOCK_N]: rows of A that begin at the pointers ``a`` [BLOCK_M], or with
+    A_TMA, ``a`` a descriptor, those from ``row`` on; the columns from ``column`` on of B [experts, K, columns], see
+    ``tile_columns``. TMA: B is a descriptor too.
 
-    A and B are descriptors with A_TMA and TMA, pointers without. ``row`` may carry the zero of a wait.
+    SCALES, see ``primitives/scales.py``: ``scale_a`` points to each row's first [BLOCK_M], ``scale_b`` to those of all
+    experts, one for each column or block, as B is stored. ``row`` and ``a`` may carry the zero of a wait.
     """
     acc = tl.zeros((BLOCK_N, BLOCK_M) if SWAP else (BLOCK_M, BLOCK_N), dtype=tl.float32)
+    if SCALES == BLOCK:
+        scale_b += expert.to(tl.int64) * tl.cdiv(columns, SIDE) * (K // SIDE)
     for k in range(0, K, BLOCK_K):
         if A_TMA:
             a_tile = a.load([row, k])
         else:
             ks = k + tl.arange(0, BLOCK_K)
-            pointers = a + rows[:, None] * K + ks[None, :]
             if EVEN_K:
-                a_tile = tl.load(pointers)
+                a_tile = tl.load(a[:, None] + ks[None, :])
             else:
-                a_tile = tl.load(pointers, mask=(ks < K)[None, :], other=0.0)
+                a_tile = tl.load(a[:, None] + ks[None, :], mask=(ks < K)[None, :], other=0.0)
         b_tile = _load_b(
             b, expert, k, K, column, columns, stride_be, stride_bk, stride_bn,
             BLOCK_N, BLOCK_K, TMA, B_TRANSPOSED, HALVES, EVEN_K,
         )  # fmt: skip
-        if SWAP:
-            acc = tl.dot(b_tile.T, a_tile.T, acc, input_precision="ieee", max_num_imprecise_acc=PROMOTE)
+        if SCALES == BLOCK:
+            factors = tl.load(scale_a + k // SIDE)[:, None]
+            factors = factors * block_scale_b(scale_b, k, K // SIDE, column, columns, BLOCK_N, HALVES)
+            acc += tl.dot(b_tile.T, a_tile.T) * factors.T if SWAP else tl.dot(a_tile, b_tile) * factors
         else:
-            acc = tl.dot(a_tile, b_tile, acc, input_precision="ieee", max_num_imprecise_acc=PROMOTE)
-    return acc.T if SWAP else acc
-
-
-@triton.jit
-def expert_scaled(
-    acc, scale_a, rows, scale_b, expert, column, columns, SCALES: tl.constexpr, BLOCK_N: tl.constexpr,
-    HALVES: tl.constexpr,
-):  # fmt: skip
-    """A tile's sums times the scales of its rows of A and columns of B [experts, columns], where it has any."""
+            acc = add_product(acc, b_tile.T, a_tile.T, PROMOTE) if SWAP else add_product(acc, a_tile, b_tile, PROMOTE)
+    acc = acc.T if SWAP else acc
     if SCALES == ROW:
-        acc *= tl.load(scale_a + rows)[:, None]
+        acc *= tl.load(scale_a)[:, None]
         acc = scaled_columns(acc, scale_b + expert.to(tl.int64) * columns, column, columns, BLOCK_N, HALVES)
     return acc
 
@@ -155,8 +204,8 @@ def grouped_gemm_kernel(
         expert, row, end, n = expert_tile(tile, blocks, offsets, tiles_n, group_m, BLOCK_M)
         rows = rows_of(gather, row, end, PER, BLOCK_M)
         acc = expert_product(
-            a, rows, row, K, b, expert, n * BLOCK_N, N, stride_be, stride_bk, stride_bn, BLOCK_M, BLOCK_N, BLOCK_K,
-            A_TMA, TMA, B_TRANSPOSED, HALVES, EVEN_K, SWAP, PROMOTE,
+            a if A_TMA else a + rows * K, row, K, b, expert, n * BLOCK_N, N, stride_be, stride_bk, stride_bn,
+            scale_a + rows * scales_per_row(K, SCALES) if SCALES else None, scale_b, BLOCK_M, BLOCK_N, BLOCK_K, A_TMA,
+            TMA, B_TRANSPOSED, HALVES, EVEN_K, SWAP, SCALES, PROMOTE,
         )  # fmt: skip
-        acc = expert_scaled(acc, scale_a, rows, scale_b, expert, n * BLOCK_N, N, SCALES, BLOCK_N, HALVES)
         store_expert_tile(acc, c, row, end, n * BLOCK_N, N, BLOCK_M, BLOCK_N, EPILOGUE, HALVES)

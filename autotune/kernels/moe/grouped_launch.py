@@ -8,9 +8,12 @@ from typing import Any
 import torch
 
 from autotune.dtypes import FP8, SCALES
+from autotune.kernels.gemm.problem import scale_shapes
 from autotune.kernels.launching.gemm import PROMOTED, GemmKnobs
 from autotune.kernels.launching.plan import Launch
+from autotune.kernels.launching.tensors import Allocate
 from autotune.kernels.moe import grouped_gemm as device
+from autotune.kernels.moe.problem import GroupedProblem
 from autotune.kernels.primitives import gated
 
 EPILOGUES = {"none": gated.PLAIN.value, "swiglu": gated.SWIGLU.value}
@@ -31,14 +34,28 @@ class GroupedOperands:
     """int32 [rows]: divided by ``per`` the row of A."""
     per: int = 1
     scale_a: torch.Tensor | None = None
-    """fp32, one for each row of A."""
+    """fp32 [rows, 1], or [rows, K / 128]."""
     scale_b: torch.Tensor | None = None
-    """fp32 [L, N] or [L, 1, N]."""
+    """fp32 [L, 1, N], or [L, K / 128, N / 128], stored as B is."""
+    scales: str = "none"
+    """Which of the two, ``row`` or ``block``, or none."""
 
     @property
     def transposed(self) -> bool:
         """True if B is stored [L, N, K]."""
         return self.b.stride(1) < self.b.stride(2)
+
+
+def scale_tensors(
+    problem: GroupedProblem, rows: int, allocate: Allocate
+) -> tuple[torch.Tensor | None, torch.Tensor | None]:  # fmt: skip
+    """The scales of an A of so many rows and of the experts' B, as ``GroupedOperands`` has them; None without."""
+    if not problem.scaled:
+        return None, None
+    _, columns, depth = problem.gemm
+    of_a, (along_k, along_n) = scale_shapes(problem.scales, (rows, depth), (depth, columns))
+    of_b = allocate((problem.local_experts, along_n, along_k), torch.float32)
+    return allocate(of_a, torch.float32), of_b.transpose(1, 2)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +93,7 @@ class GroupedKnobs(GemmKnobs):
         halves = halves and epilogue != "none"
         experts, depth, columns = operands.b.shape
         a_tma = self.tma and operands.gather is None
-        whole = dtype not in FP8 or fast_accum
+        whole = dtype not in FP8 or fast_accum or operands.scales == "block"
         return {
             "a": self.a_operand(operands.a) if a_tma else operands.a, "gather": operands.gather,
             "b": self.expert_b(operands, halves=halves), "scale_a": operands.scale_a, "scale_b": operands.scale_b,
@@ -86,18 +103,18 @@ class GroupedKnobs(GemmKnobs):
             "BLOCK_M": self.block_m, "BLOCK_N": self.block_n, "BLOCK_K": self.block_k, "A_TMA": a_tma, "TMA": self.tma,
             "B_TRANSPOSED": operands.transposed, "HALVES": halves, "EVEN_K": depth % self.block_k == 0,
             "SWAP": self.swap_ab, "PROMOTE": None if whole else min(PROMOTED, self.block_k),
-            "SCALES": SCALES.index("none" if operands.scale_a is None else "row"), "EPILOGUE": EPILOGUES[epilogue],
+            "SCALES": SCALES.index(operands.scales), "EPILOGUE": EPILOGUES[epilogue],
         }  # fmt: skip
 
 
 def grouped_gemm(
     knobs: GroupedKnobs, operands: GroupedOperands, c: torch.Tensor, dtype: str, units: int, *,
-    epilogue: str = "none", halves: bool = False,
+    epilogue: str = "none", halves: bool = False, fast_accum: bool = False,
 ) -> Launch:  # fmt: skip
     """C [rows, N] = each row of A times its expert's B; with swiglu C is [rows, N / 2], B's columns are gate and up:
     ``halves``, or in turns. Rows of C beyond the last expert's are left alone.
     """
     experts, _, columns = operands.b.shape
-    arguments = {**knobs.grouped(operands, dtype, epilogue=epilogue, halves=halves), "c": c}
+    arguments = {**knobs.grouped(operands, dtype, epilogue=epilogue, halves=halves, fast_accum=fast_accum), "c": c}
     programs = knobs.grouped_programs(operands.rows, experts, columns, units)
     return Launch(device.grouped_gemm_kernel, programs, arguments, knobs.options)

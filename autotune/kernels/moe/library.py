@@ -1,24 +1,77 @@
-"""The library's grouped GEMM: torch's where it has one for the element type, a loop over experts elsewhere."""
+"""The library's grouped GEMM: torch's where it has one for the operands, a loop over experts elsewhere."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from autotune.dtypes import FP8
+from autotune.kernels.gemm.library import dequantised
+from autotune.kernels.launching.tensors import OPERAND_DTYPES
+from autotune.kernels.moe.grouped_launch import GroupedKnobs, GroupedOperands, grouped_gemm
+
 GROUPED: Any = getattr(torch.nn.functional, "grouped_mm", None) or getattr(torch, "_grouped_mm", None)
+SCALED_GROUPED: Any = getattr(torch, "_scaled_grouped_mm", None)
+
+OF_BLOCKS = GroupedKnobs(
+    mode="bsp", block_m=64, block_n=128, block_k=128, group_m=8, num_warps=4, num_stages=4, programs_per_unit=2
+)
+"""No library multiplies groups with scales by blocks: ours does, alone and untuned."""
+
+NAMES = {OPERAND_DTYPES[name]: name for name in FP8}
 
 
-def has_grouped(dtype: str, on_gpu: bool) -> bool:
-    """True if torch multiplies groups of this element type without a word to the host."""
-    return on_gpu and dtype == "bf16" and GROUPED is not None
+@dataclass(frozen=True)
+class Scaling:
+    """The scales of fp8 rows and of each expert's B, as ``GroupedOperands`` has them."""
+
+    a: torch.Tensor
+    b: torch.Tensor
+    kind: str
+    fast_accum: bool = False
 
 
-def grouped_product(rows: torch.Tensor, b: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
-    """Each row [.., K] times its expert's B [L, K, N]. Rows from offsets[L] on are undefined."""
-    if has_grouped("bf16" if rows.dtype is torch.bfloat16 else "", rows.is_cuda):
+def has_grouped(dtype: torch.dtype, on_gpu: bool) -> bool:
+    """True if torch multiplies groups of this element type, without scales, without a word to the host."""
+    return on_gpu and dtype is torch.bfloat16 and GROUPED is not None
+
+
+def grouped_product(
+    rows: torch.Tensor, b: torch.Tensor, offsets: torch.Tensor, scaling: Scaling | None = None
+) -> torch.Tensor:
+    """Each row [.., K] times its expert's B [L, K, N], bf16 of fp8. Rows from offsets[L] on are undefined."""
+    if scaling is not None:
+        return _scaled_product(rows, b, offsets, scaling)
+    if has_grouped(rows.dtype, rows.is_cuda):
         product: torch.Tensor = GROUPED(rows, b, offs=offsets[1:])
         return product
+    return _one_by_one(rows, b, offsets)
+
+
+def _scaled_product(rows: torch.Tensor, b: torch.Tensor, offsets: torch.Tensor, scaling: Scaling) -> torch.Tensor:
+    on_cuda = rows.is_cuda and torch.version.cuda is not None
+    if on_cuda and scaling.kind == "row" and SCALED_GROUPED is not None:
+        product: torch.Tensor = SCALED_GROUPED(
+            rows, b, scaling.a.view(-1), scaling.b.squeeze(1), offs=offsets[1:], out_dtype=torch.bfloat16,
+            use_fast_accum=scaling.fast_accum,
+        )  # fmt: skip
+        return product
+    if on_cuda:
+        product = rows.new_empty((rows.shape[0], b.shape[2]), dtype=torch.bfloat16)
+        operands = GroupedOperands(
+            rows, b, offsets, rows.shape[0], scale_a=scaling.a, scale_b=scaling.b, scales=scaling.kind
+        )
+        units = torch.cuda.get_device_properties(rows.device).multi_processor_count
+        grouped_gemm(OF_BLOCKS, operands, product, NAMES[rows.dtype], units, fast_accum=scaling.fast_accum).run()
+        return product
+    wide_b = torch.stack([dequantised(*pair) for pair in zip(b, scaling.b, strict=True)])
+    return _one_by_one(dequantised(rows, scaling.a), wide_b, offsets).to(torch.bfloat16)
+
+
+def _one_by_one(rows: torch.Tensor, b: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
+    """Expert by expert, by offsets that the host reads."""
     product = rows.new_empty((rows.shape[0], b.shape[2]))
     bounds = offsets.tolist()
     for expert, (begin, end) in enumerate(zip(bounds, bounds[1:], strict=False)):

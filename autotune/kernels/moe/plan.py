@@ -55,13 +55,14 @@ def send_routing(
 
 @triton.jit
 def plan_expert(
-    expert, inbox, arrivals, parts, offsets, listed, listed_gates, pairs, local, capacity, epoch, rank,
+    expert, inbox, arrivals, parts, offsets, listed, listed_gates, own_rows, pairs, local, capacity, epoch, rank,
     status, spin_limit, WORLD: tl.constexpr, LL: tl.constexpr, STEP: tl.constexpr,
 ):  # fmt: skip
     """Wait for every rank's routing, then list the rows of local expert number ``expert`` of ``local``.
 
-    Writes offsets[expert + 1], offsets[0], and of ``listed`` and ``listed_gates`` [capacity] the expert's own rows. The
-    caller orders these before whoever reads them.
+    Writes offsets[expert + 1], offsets[0], and of ``listed`` and ``listed_gates`` [capacity] the expert's own rows;
+    own_rows [local, 2]: the first of these that is a token of this rank, and the one behind the last. The caller
+    orders all of it before whoever reads it.
     """
     slot = (epoch & 1).to(tl.int32)
     late = 0
@@ -71,17 +72,25 @@ def plan_expert(
         late = heap.wait_each(arrivals + slot * WORLD + ranks, ranks < WORLD, target, status, spin_limit)
     first = rank * local
     row = 0
-    own = 0
+    of_lower = 0
+    of_us = 0
+    of_higher = 0
     for begin in range(late, WORLD * pairs, STEP):
-        _, chosen = _routed(
+        number, chosen = _routed(
             inbox, slot, 0, begin, True, pairs, epoch, status, spin_limit, WORLD, LL, STEP
         )  # fmt: skip
+        source = number // pairs
+        mine = chosen == first + expert
         row += tl.sum(((chosen >= first) & (chosen < first + expert)).to(tl.int32), axis=0)
-        own += tl.sum((chosen == first + expert).to(tl.int32), axis=0)
+        of_lower += tl.sum((mine & (source < rank)).to(tl.int32), axis=0)
+        of_us += tl.sum((mine & (source == rank)).to(tl.int32), axis=0)
+        of_higher += tl.sum((mine & (source > rank)).to(tl.int32), axis=0)
+    end = row + of_lower + of_us + of_higher
     if expert == 0:
         tl.store(offsets, 0)
-    tl.store(offsets + expert + 1, tl.minimum(row + own, capacity))  # more only if a token has an expert twice
-    end = row + own
+    tl.store(offsets + expert + 1, tl.minimum(end, capacity))  # more only if a token has an expert twice
+    tl.store(own_rows + 2 * expert, tl.minimum(row + of_lower, capacity))
+    tl.store(own_rows + 2 * expert + 1, tl.minimum(row + of_lower + of_us, capacity))
     begin = late
     while (row < end) & (begin < WORLD * pairs):
         number, chosen = _routed(
@@ -124,7 +133,7 @@ def _routed(
 
 @triton.jit(do_not_specialize=["pairs", "rank", "spin_limit"])
 def plan_kernel(
-    ids, gates, offsets, listed, listed_gates, inbox, arrivals, pairs, local, capacity, parts, rank,
+    ids, gates, offsets, listed, listed_gates, own_rows, inbox, arrivals, pairs, local, capacity, parts, rank,
     heap_bases, epoch_counter, status, spin_limit, WORLD: tl.constexpr, LL: tl.constexpr, STEP: tl.constexpr,
 ):  # fmt: skip
     """The exchange and the plan alone: ``parts`` programs send, then one for each of ``local`` experts plans."""
@@ -134,7 +143,7 @@ def plan_kernel(
         send_routing(ids, gates, inbox, arrivals, pairs, epoch, pid, parts, rank, heap_bases, WORLD, LL, STEP)
     else:
         plan_expert(
-            pid - parts, inbox, arrivals, parts, offsets, listed, listed_gates, pairs, local, capacity, epoch, rank,
-            status, spin_limit, WORLD, LL, STEP,
+            pid - parts, inbox, arrivals, parts, offsets, listed, listed_gates, own_rows, pairs, local, capacity, epoch,
+            rank, status, spin_limit, WORLD, LL, STEP,
         )  # fmt: skip
     finish_unordered(epoch_counter, tl.num_programs(0), pid == 0)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar
 
+from autotune.dtypes import COMBINATIONS, DTYPES
 from autotune.errors import InvalidProblem
-from autotune.problem import Problem, choice, number, size
+from autotune.kernels.gemm.problem import FAST_ACCUM, SCALES_HELP, MatrixOperands, blocks
+from autotune.problem import Problem, choice, flag, number, size
 
 SLOTS = 2
 """Inboxes used in turn, see ``plan``."""
@@ -82,18 +83,43 @@ class ExpertsProblem(Problem):
         return 1.0 - math.comb(others, chosen) / math.comb(self.experts, chosen)
 
     @property
+    def result_dtype(self) -> str:
+        return self.dtype
+
+    @property
+    def result_size(self) -> int:
+        """Bytes of an element of the result."""
+        return DTYPES[self.result_dtype].size
+
+    @property
+    def row_scales(self) -> int:
+        """Scales of a row of A, where it is fp8."""
+        return 0
+
+    @property
+    def token_bytes(self) -> int:
+        """Bytes of a token on its way."""
+        return self.hidden * self.result_size
+
+    @property
     def bytes_moved(self) -> int:
         """Bytes of tokens that one rank receives on average, each token once; the busiest rank receives more."""
-        return int((self.world_size - 1) * self.tokens * self.reached * self.hidden * self.element_size)
+        return int((self.world_size - 1) * self.tokens * self.reached * self.token_bytes)
 
 
 @dataclass(frozen=True, kw_only=True)
-class GroupedProblem(ExpertsProblem):
-    """A problem with a grouped GEMM, whose sizes are its ``gemm``."""
+class GroupedProblem(MatrixOperands, ExpertsProblem):
+    """A problem with a grouped GEMM, whose sizes are its ``gemm``; of fp8 with fp32 scales.
 
-    scaled: ClassVar[bool] = False
-    scales: ClassVar[str] = "none"
-    fast_accum: ClassVar[bool] = False
+    ``row``: one for each row of A and each column of each expert's B. ``block``: one for each row and 128 of the depth
+    in A, and for each 128 of the depth and 128 columns in each B. The result is bf16 then.
+    """
+
+    dtype: str = choice("element type of A and B; accumulation is fp32", tuple(COMBINATIONS), "bf16")
+    scales: str = choice(SCALES_HELP.replace("per tensor; ", ""), ("none", "row", "block"), "none", late=True)
+    fast_accum: bool = flag(FAST_ACCUM, late=True)
+
+    out_dtype = "auto"
 
     @property
     @abstractmethod
@@ -106,13 +132,8 @@ class GroupedProblem(ExpertsProblem):
         return self.gemm[2]
 
     @property
-    def result_dtype(self) -> str:
-        return self.dtype
-
-    @property
-    def result_size(self) -> int:
-        """Bytes of an element of the result."""
-        return self.element_size
+    def row_scales(self) -> int:
+        return {"none": 0, "row": 1}.get(self.scales, blocks(self.k))
 
     @property
     def rows_per_expert(self) -> int:

@@ -20,7 +20,7 @@ class CombinedProblem(ExpertsProblem):
     def inbox_bytes(self, mode: str, *, ll: bool = False) -> int:
         """Bytes of the inboxes of a mode on each rank: a slot for each row of our tokens, or for each rank's sums."""
         rows = self.tokens * (self.top_k if mode == "one_shot" else self.world_size)
-        return SLOTS * rows * self.hidden * self.element_size * (2 if ll else 1)
+        return SLOTS * rows * self.hidden * self.result_size * (2 if ll else 1)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from autotune.kernels.launching.scratch import poison_inbox
-from autotune.kernels.launching.tensors import OPERAND_DTYPES, Allocate
+from autotune.kernels.launching.tensors import TORCH_DTYPES, Allocate
 from autotune.kernels.moe.problem import SLOTS
 from autotune.kernels.moe_combine.problem import CombinedProblem
 
@@ -42,9 +42,9 @@ def scratch_of(
     problem: CombinedProblem, mode: str, units: int, shared: Allocate, own: Allocate, *, ll: bool, groups: int = 1
 ) -> Scratch:
     """The scratch of a mode that signals ``units`` parts of blocks, for each of ``groups`` of columns."""
-    ints, one_shot, per_word = torch.int32, mode == "one_shot", 4 // problem.element_size if ll else 1
+    ints, one_shot, per_word = torch.int32, mode == "one_shot", 4 // problem.result_size if ll else 1
     of_tokens = (problem.top_k, problem.tokens) if one_shot else (problem.world_size, problem.tokens)
-    wire = torch.int64 if ll else OPERAND_DTYPES[problem.dtype]
+    wire = torch.int64 if ll else TORCH_DTYPES[problem.result_dtype]
     return Scratch(
         epoch_counter=shared((1,), torch.int64),
         status=shared((1,), ints),

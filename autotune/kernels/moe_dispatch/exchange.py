@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Protocol
 
 import torch
@@ -51,6 +51,8 @@ class Scratch:
     """int64 [1]: see ``primitives/counters.py``."""
     status: torch.Tensor
     """int32 [1]: 1 once a wait timed out."""
+    own_rows: torch.Tensor
+    """int32 [local experts, 2]: of each expert's rows those of this rank's own tokens, from and to."""
     planned: torch.Tensor
     """int32 [2]: experts whose rows are listed, over all launches that used the slot."""
     done: torch.Tensor
@@ -63,11 +65,15 @@ class Scratch:
     """int32 or, as LL words, int64 [2, world_size, 2, tokens * top_k]: ids and gates."""
     inbox: torch.Tensor
     """[2, world_size, tokens, hidden] in the element type, or int64 as LL words."""
+    scale_inbox: torch.Tensor | None
+    """fp32 [2, world_size, tokens, scales of a token], where tokens have any."""
 
     def poison(self) -> None:
         """Fill with what a right launch writes before it reads it."""
         self.routed.fill_(-1 if self.routed.dtype is torch.int32 else 0)
         poison_inbox(self.inbox)
+        if self.scale_inbox is not None:
+            poison_inbox(self.scale_inbox)
 
 
 def exchange_scratch(problem: DispatchedProblem, knobs: ExchangeKnobs, shared: Allocate) -> Scratch:
@@ -77,6 +83,7 @@ def exchange_scratch(problem: DispatchedProblem, knobs: ExchangeKnobs, shared: A
     return Scratch(
         epoch_counter=shared((1,), torch.int64),
         status=shared((1,), ints),
+        own_rows=shared((problem.local_experts, 2), ints),
         planned=shared((SLOTS,), ints),
         done=shared((world,), ints),
         routings=shared((SLOTS, world), ints),
@@ -86,10 +93,13 @@ def exchange_scratch(problem: DispatchedProblem, knobs: ExchangeKnobs, shared: A
             (SLOTS, world, problem.tokens, problem.hidden // per_word),
             torch.int64 if knobs.ll else OPERAND_DTYPES[problem.dtype],
         ),
+        scale_inbox=(
+            shared((SLOTS, world, problem.tokens, problem.row_scales), torch.float32) if problem.row_scales else None
+        ),
     )
 
 
-def exchange_arguments(call: Call[Any, Any, Any, Scratch]) -> tuple[int, dict[str, Any]]:
+def exchange_arguments(call: Call[Any, Any, Any, Any]) -> tuple[int, dict[str, Any]]:
     """The number of programs that exchange and plan, and their arguments but for the operands and the plan."""
     problem: DispatchedProblem = call.problem
     knobs: ExchangeKnobs = call.knobs
@@ -97,7 +107,8 @@ def exchange_arguments(call: Call[Any, Any, Any, Scratch]) -> tuple[int, dict[st
     step = min(LONGEST_STEP, power(problem.all_pairs))
     parts = min(MOST_ROUTING_PARTS, math.ceil(pairs / step))
     arguments = {
-        **vars(call.scratch), "T": problem.tokens, "H": problem.hidden, "K": problem.top_k,
+        **{each.name: getattr(call.scratch, each.name) for each in fields(Scratch)}, "T": problem.tokens,
+        "H": problem.hidden, "K": problem.top_k,
         "local": problem.local_experts, "capacity": problem.capacity, "routing_parts": parts,
         "comm_programs": knobs.comm_programs, "rank": call.rank, "heap_bases": call.bases,
         "spin_limit": call.spin_limit, "WORLD": problem.world_size, "PULL": knobs.mode == "pull", "LL": knobs.ll,

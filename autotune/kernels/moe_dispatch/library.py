@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -20,32 +21,52 @@ def gathered_routing(problem: ExpertsProblem, ids: torch.Tensor, gates: torch.Te
     return Routing(every[:, 0], every[:, 1].view(torch.float32))
 
 
-def by_all_gather(problem: ExpertsProblem, x: torch.Tensor, routing: Routing, rank: int, group: Any) -> tuple[
-    torch.Tensor, Plan
-]:  # fmt: skip
-    """Rows [capacity, hidden] and their plan without a word to the host, at the price of every token to every rank.
+@dataclass(frozen=True)
+class Arrived:
+    """Tokens that have arrived, and how they make the rows of a plan."""
 
-    Rows that do not exist are copies of others.
+    tokens: torch.Tensor
+    """[.., columns of what was sent]."""
+    place: torch.Tensor
+    """int [rows]: of each row its token among those."""
+    plan: Plan
+
+    def rows(self) -> torch.Tensor:
+        """Each row's token."""
+        return self.tokens[self.place]
+
+    def scaled_rows(self, hidden: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+        """The same where tokens were ``with_scales``: [rows, hidden] in fp8, and their scales [rows, ..]."""
+        tokens, scales = self.tokens[:, :hidden][self.place], self.tokens[:, hidden:][self.place]
+        return tokens.view(dtype), scales.view(torch.float32)
+
+
+def with_scales(x: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
+    """Fp8 tokens and their scales behind them, as bytes: they travel together."""
+    return torch.cat([x.view(torch.uint8), scales.view(torch.uint8)], dim=1)
+
+
+def by_all_gather(problem: ExpertsProblem, x: torch.Tensor, routing: Routing, rank: int, group: Any) -> Arrived:
+    """Tokens x [tokens, ..] without a word to the host, at the price of every token to every rank. There are
+    ``capacity`` rows: those that do not exist are copies of others.
     """
-    every = x.new_empty((problem.world_size * problem.tokens, problem.hidden))
+    every = x.new_empty((problem.world_size * problem.tokens, x.shape[1]))
     dist.all_gather_into_tensor(every.view(torch.uint8), x.view(torch.uint8), group)
     plan = planned(problem, routing, rank)
-    return every[plan.pairs // problem.top_k], plan
+    return Arrived(every, plan.pairs // problem.top_k, plan)
 
 
-def by_all_to_all(problem: ExpertsProblem, x: torch.Tensor, routing: Routing, rank: int, group: Any) -> tuple[
-    torch.Tensor, Plan
-]:  # fmt: skip
-    """As many rows as there are, and their plan: each token once to each rank that it reaches. The host waits for the
+def by_all_to_all(problem: ExpertsProblem, x: torch.Tensor, routing: Routing, rank: int, group: Any) -> Arrived:
+    """The same with as many rows as there are: each token once to each rank that it reaches. The host waits for the
     counts.
     """
     reached = reached_ranks(problem, routing.ids)  # [source, token, rank]
     counts = reached.sum(1).tolist()
     leaving = torch.cat([x[reached[rank, :, peer]] for peer in range(problem.world_size)])
     received = [counts[source][rank] for source in range(problem.world_size)]
-    arrived = x.new_empty((sum(received), problem.hidden))
+    arrived = x.new_empty((sum(received), x.shape[1]))
     dist.all_to_all_single(arrived.view(torch.uint8), leaving.view(torch.uint8), received, counts[rank], group)
     plan = planned(problem, routing, rank)
     place = reached[:, :, rank].flatten().cumsum(0) - 1
     pairs = plan.pairs[: int(plan.offsets[-1])]
-    return arrived[place[pairs // problem.top_k]], plan
+    return Arrived(arrived, place[pairs // problem.top_k], plan)

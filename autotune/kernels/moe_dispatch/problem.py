@@ -14,15 +14,20 @@ MOST_INBOX_BYTES = 4 << 30
 class DispatchedProblem(ExpertsProblem):
     """Base of the problems whose tokens go to the ranks of their experts."""
 
+    @property
+    def token_bytes(self) -> int:
+        """Bytes of a token on its way, its scales among them."""
+        return self.hidden * self.element_size + 4 * self.row_scales
+
     def inbox_bytes(self, *, ll: bool = False) -> int:
         """Bytes of the inboxes of tokens on each rank."""
-        return SLOTS * self.world_size * self.tokens * self.hidden * self.element_size * (2 if ll else 1)
+        return SLOTS * self.world_size * self.tokens * self.token_bytes * (2 if ll else 1)
 
     @property
     def exchange_bytes(self) -> int:
         """The most that counters and inboxes take on the heap, those of single tokens and of LL words among them."""
         routed = SLOTS * 2 * self.all_pairs * 8
-        counters = SLOTS * self.world_size * self.tokens * 4
+        counters = SLOTS * self.world_size * self.tokens * 4 + self.local_experts * 8
         return self.inbox_bytes(ll=True) + routed + counters + (64 << 10)
 
 

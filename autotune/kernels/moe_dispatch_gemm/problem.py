@@ -14,7 +14,7 @@ GATE_UP = ("halves", "interleaved")
 
 
 @dataclass(frozen=True, kw_only=True)
-class MoeDispatchGemm(DispatchedProblem, GroupedProblem):
+class MoeDispatchGemm(GroupedProblem, DispatchedProblem):
     """C [capacity, width]: the tokens of all ranks' x [tokens, hidden] by this rank's experts, each times its expert's
     B [hidden, columns], and the plan that says which row is whose (docs/kernels/moe.md).
 
@@ -36,6 +36,7 @@ class MoeDispatchGemm(DispatchedProblem, GroupedProblem):
         super().check()
         if self.width % 8:
             raise InvalidProblem(f"width={self.width}: must be a multiple of 8")
+        self.check_operands(self.columns, self.hidden)
         if self.gate_up != "halves" and not self.gated:
             raise InvalidProblem(f"gate_up={self.gate_up}: B has gate and up only with epilogue=swiglu")
 

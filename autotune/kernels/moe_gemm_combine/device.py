@@ -18,7 +18,14 @@ import triton
 import triton.language as tl
 
 from autotune.heap import device as heap
-from autotune.kernels.moe.grouped_gemm import expert_product, expert_tile, row_blocks, rows_of, store_expert_tile
+from autotune.kernels.moe.grouped_gemm import (
+    expert_product,
+    expert_tile,
+    row_blocks,
+    rows_of,
+    scales_per_row,
+    store_expert_tile,
+)
 from autotune.kernels.moe.sums import add_rows, add_sums, place_rows, send_sums, send_tile_rows
 from autotune.kernels.moe_combine.device import ONE_SHOT, PULL
 from autotune.kernels.primitives.counters import arrive, finish, last_of, wait_for_all, wait_in_slot, wide_epoch
@@ -39,11 +46,11 @@ def finish_group(
 
 @triton.jit
 def multiply_groups(
-    a, b, y, offsets, pairs, row_gates, inbox, tickets, ready, arrivals, T, H, K, depth, stride_be, stride_bk,
-    stride_bn, group_m, epoch, part, parts, rank, heap_bases, TYPE: tl.constexpr, WORLD: tl.constexpr,
+    a, b, scale_a, scale_b, y, offsets, pairs, row_gates, inbox, tickets, ready, arrivals, T, H, K, depth, stride_be,
+    stride_bk, stride_bn, group_m, epoch, part, parts, rank, heap_bases, TYPE: tl.constexpr, WORLD: tl.constexpr,
     MODE: tl.constexpr, LL: tl.constexpr, GROUPS: tl.constexpr, EXPERTS: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, A_TMA: tl.constexpr, TMA: tl.constexpr, B_TRANSPOSED: tl.constexpr,
-    EVEN_K: tl.constexpr, SWAP: tl.constexpr,
+    EVEN_K: tl.constexpr, SWAP: tl.constexpr, SCALES: tl.constexpr, PROMOTE: tl.constexpr,
 ):  # fmt: skip
     """This part of ``parts`` of the tiles, group by group."""
     slot = (epoch & 1).to(tl.int32)
@@ -62,9 +69,11 @@ def multiply_groups(
             tile - group * rows_of_tiles * wide, blocks, offsets, columns_n, group_m, BLOCK_M
         )
         column = (group * wide + n) * BLOCK_N
+        rows = rows_of(None, row, end, 1, BLOCK_M)
         acc = expert_product(
-            a, rows_of(None, row, end, 1, BLOCK_M), row, depth, b, expert, column, H, stride_be, stride_bk, stride_bn,
-            BLOCK_M, BLOCK_N, BLOCK_K, A_TMA, TMA, B_TRANSPOSED, False, EVEN_K, SWAP, None,
+            a if A_TMA else a + rows * depth, row, depth, b, expert, column, H, stride_be, stride_bk, stride_bn,
+            scale_a + rows * scales_per_row(depth, SCALES) if SCALES else None, scale_b, BLOCK_M, BLOCK_N, BLOCK_K,
+            A_TMA, TMA, B_TRANSPOSED, False, EVEN_K, SWAP, SCALES, PROMOTE,
         )  # fmt: skip
         if MODE == ONE_SHOT:
             send_tile_rows(
@@ -81,13 +90,13 @@ def multiply_groups(
 
 @triton.jit(do_not_specialize=["T", "group_m", "placing", "gemm_programs", "sending", "rank", "spin_limit"])
 def gemm_combine_kernel(
-    a, b, y, offsets, pairs, row_gates, ids, out, places, placed, inbox, tickets, ready, arrivals, done,
-    T, H, K, local, depth, stride_be, stride_bk, stride_bn, group_m, placing, gemm_programs, sending, rank,
+    a, b, scale_a, scale_b, y, offsets, pairs, row_gates, ids, out, places, placed, inbox, tickets, ready, arrivals,
+    done, T, H, K, local, depth, stride_be, stride_bk, stride_bn, group_m, placing, gemm_programs, sending, rank,
     heap_bases, epoch_counter, status, spin_limit, TYPE: tl.constexpr, WORLD: tl.constexpr, MODE: tl.constexpr,
     LL: tl.constexpr, ROTATE: tl.constexpr, GROUPS: tl.constexpr, STEP: tl.constexpr, TOKENS: tl.constexpr,
     COLUMNS: tl.constexpr, SPLIT: tl.constexpr, CHOICES: tl.constexpr, EXPERTS: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, A_TMA: tl.constexpr, TMA: tl.constexpr, B_TRANSPOSED: tl.constexpr,
-    EVEN_K: tl.constexpr, SWAP: tl.constexpr,
+    EVEN_K: tl.constexpr, SWAP: tl.constexpr, SCALES: tl.constexpr, PROMOTE: tl.constexpr,
 ):  # fmt: skip
     """Out [T, H] = sums by token of the rows of A [capacity, depth] @ B [EXPERTS, depth, H] of all ranks times their
     gates.
@@ -107,9 +116,10 @@ def gemm_combine_kernel(
         if LL:
             wait_for_all(done, epoch.to(tl.int32) - 1, status, spin_limit, WORLD)
         multiply_groups(
-            a, b, y, offsets, pairs, row_gates, inbox, tickets, ready, arrivals, T, H, K, depth, stride_be, stride_bk,
-            stride_bn, group_m, epoch, pid - placing, gemm_programs, rank, heap_bases, TYPE, WORLD, MODE, LL, GROUPS,
-            EXPERTS, BLOCK_M, BLOCK_N, BLOCK_K, A_TMA, TMA, B_TRANSPOSED, EVEN_K, SWAP,
+            a, b, scale_a, scale_b, y, offsets, pairs, row_gates, inbox, tickets, ready, arrivals, T, H, K, depth,
+            stride_be, stride_bk, stride_bn, group_m, epoch, pid - placing, gemm_programs, rank, heap_bases, TYPE,
+            WORLD, MODE, LL, GROUPS, EXPERTS, BLOCK_M, BLOCK_N, BLOCK_K, A_TMA, TMA, B_TRANSPOSED, EVEN_K, SWAP, SCALES,
+            PROMOTE,
         )  # fmt: skip
     elif pid < adding:
         if MODE != ONE_SHOT:
@@ -119,7 +129,7 @@ def gemm_combine_kernel(
                 send_sums(
                     y, row_gates, places, inbox, arrivals + group * 2 * units, T, H, K, group * wide + late,
                     tl.minimum(H, (group + 1) * wide), epoch, pid - first_sender, sending, rank, heap_bases,
-                    WORLD, MODE == PULL, ROTATE, TOKENS, COLUMNS, SPLIT,
+                    WORLD, MODE == PULL, ROTATE, TOKENS, COLUMNS, SPLIT, CHOICES,
                 )  # fmt: skip
     elif MODE == ONE_SHOT:
         if not LL:

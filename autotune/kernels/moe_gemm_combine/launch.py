@@ -1,25 +1,27 @@
 """Launching grouped GEMM + combine: the scratch of each mode, its launch, and the library's ways.
 
-Modes: ``bsp`` calls the library, ``push``, ``pull`` and ``one_shot`` one kernel of ours.
+Modes: ``bsp`` calls the library, ``push``, ``pull`` and ``one_shot`` one kernel of ours; ``own_collective`` the
+library's grouped GEMM, then our combine alone, which pushes or pulls.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
 
+from autotune.heap.arena import SymmetricHeap
 from autotune.kernels.launching.contract import Call, Kernels
 from autotune.kernels.launching.graphs import graphed
 from autotune.kernels.launching.plan import Launch
 from autotune.kernels.launching.tensors import OPERAND_DTYPES, TORCH_DTYPES, Allocate, Run
-from autotune.kernels.moe.grouped_launch import GroupedKnobs, GroupedOperands
-from autotune.kernels.moe.library import grouped_product
+from autotune.kernels.moe.grouped_launch import GroupedKnobs, GroupedOperands, scale_tensors
+from autotune.kernels.moe.library import Scaling, grouped_product
 from autotune.kernels.moe.routing import Plan
 from autotune.kernels.moe_combine import library
-from autotune.kernels.moe_combine.launch import ADDING_PER_UNIT, SumKnobs, scratch_bytes
+from autotune.kernels.moe_combine.launch import ADDING_PER_UNIT, SumKnobs, combine_launch, scratch_bytes
 from autotune.kernels.moe_combine.scratch import Scratch, scratch_of
 from autotune.kernels.moe_gemm_combine.device import gemm_combine_kernel
 from autotune.kernels.moe_gemm_combine.problem import MoeGemmCombine
@@ -27,8 +29,12 @@ from autotune.machine import Machine
 
 MOST_GROUPS = 8
 
-UNUSED = ("gather", "scale_a", "scale_b", "N", "PER", "HALVES", "PROMOTE", "SCALES", "EPILOGUE")
+UNUSED = ("gather", "N", "PER", "HALVES", "EPILOGUE")
 """Arguments of a grouped GEMM that this one does not have."""
+
+
+OF_GEMM = ("a", "b", "scale_a", "scale_b")
+"""Tensors that a combine alone does not take."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +55,10 @@ class Tensors:
     """int32 [tokens, top_k], of this rank's tokens."""
     out: torch.Tensor
     """[tokens, hidden]."""
+    scale_a: torch.Tensor | None = None
+    """fp32 [capacity, 1] or [capacity, width / 128]: A is fp8 then, as B is."""
+    scale_b: torch.Tensor | None = None
+    """fp32 [local experts, 1, hidden] or [local experts, width / 128, hidden / 128], stored as B is."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +70,7 @@ class GemmScratch(Scratch):
     tickets: torch.Tensor
     """int32 [groups], this rank's alone: finished tiles of a group, zero between launches."""
     y: torch.Tensor
-    """[capacity, hidden], this rank's alone: products; empty in ``one_shot``."""
+    """[capacity, hidden], this rank's alone: products; empty in ``one_shot`` and ``own_collective``."""
 
     def poison(self) -> None:
         """Products, too."""
@@ -73,6 +83,13 @@ class GemmCombineKnobs(SumKnobs, GroupedKnobs):
     """Defaults stand for knobs that a mode lacks; they have no effect there."""
 
     column_groups: int = 1
+    combine: str = "push"
+    sum_warps: int = 4
+
+    @property
+    def way(self) -> str:
+        """The way in which rows come home."""
+        return self.combine if self.mode == "own_collective" else self.mode
 
     def gemm_programs(self, problem: MoeGemmCombine, machine: Machine) -> int:
         """Programs of the GEMM; where sums of the first columns travel beside it, it leaves room to who sends."""
@@ -92,6 +109,7 @@ class MoeGemmCombineKernels(Kernels[MoeGemmCombine, GemmCombineKnobs, Tensors, G
         ints, dtype = torch.int32, OPERAND_DTYPES[problem.dtype]
         local, depth, columns = problem.local_experts, problem.width, problem.hidden
         transposed = problem.b_order == "nk"
+        scale_a, scale_b = scale_tensors(problem, problem.capacity, own)
         b = own((local, columns, depth) if transposed else (local, depth, columns), dtype)
         return Tensors(
             a=own((problem.capacity, depth), dtype),
@@ -100,7 +118,9 @@ class MoeGemmCombineKernels(Kernels[MoeGemmCombine, GemmCombineKnobs, Tensors, G
             pairs=own((problem.capacity,), ints),
             row_gates=own((problem.capacity,), torch.float32),
             ids=own((problem.tokens, problem.top_k), ints),
-            out=own((problem.tokens, columns), TORCH_DTYPES[problem.dtype]),
+            out=own((problem.tokens, columns), TORCH_DTYPES[problem.result_dtype]),
+            scale_a=scale_a,
+            scale_b=scale_b,
         )
 
     def scratch(
@@ -109,13 +129,13 @@ class MoeGemmCombineKernels(Kernels[MoeGemmCombine, GemmCombineKnobs, Tensors, G
         """Counters, the inbox, the places of rows and the products; None for ``bsp``."""
         if knobs.mode == "bsp":
             return None
-        groups, rows = knobs.column_groups, 0 if knobs.mode == "one_shot" else problem.capacity
-        combine = scratch_of(problem, knobs.mode, knobs.units(problem), shared, own, ll=knobs.ll, groups=groups)
+        groups, rows = knobs.column_groups, problem.capacity if knobs.mode in ("push", "pull") else 0
+        combine = scratch_of(problem, knobs.way, knobs.units(problem), shared, own, ll=knobs.ll, groups=groups)
         return GemmScratch(
             **vars(combine),
             ready=shared((groups,), torch.int32),
             tickets=own((groups,), torch.int32),
-            y=own((rows, problem.hidden), OPERAND_DTYPES[problem.dtype]),
+            y=own((rows, problem.hidden), TORCH_DTYPES[problem.result_dtype]),
         )
 
     def scratch_bytes(self, problem: MoeGemmCombine) -> int:
@@ -123,8 +143,16 @@ class MoeGemmCombineKernels(Kernels[MoeGemmCombine, GemmCombineKnobs, Tensors, G
 
     def plan(self, call: GemmCombineCall) -> list[Launch]:
         problem, knobs, tensors, scratch = call.problem, call.knobs, call.tensors, call.scratch
-        operands = GroupedOperands(tensors.a, tensors.b, tensors.offsets, problem.capacity)
-        gemm = knobs.grouped(operands, problem.dtype)
+        if knobs.mode == "own_collective":
+            # Rows are where the library's GEMM will put them, see ``run``: at an aligned address, as nothing is.
+            combine = {name: value for name, value in vars(tensors).items() if name not in OF_GEMM}
+            combine |= {each.name: getattr(scratch, each.name) for each in fields(Scratch)}
+            return [combine_launch(call, {**combine, "rows": scratch.y}, knobs.sum_warps)]
+        operands = GroupedOperands(
+            tensors.a, tensors.b, tensors.offsets, problem.capacity, scale_a=tensors.scale_a, scale_b=tensors.scale_b,
+            scales=problem.scales,
+        )  # fmt: skip
+        gemm = knobs.grouped(operands, problem.dtype, fast_accum=problem.fast_accum)
         gemm["depth"] = gemm.pop("K")
         placing, gemm_programs = knobs.placing(problem), knobs.gemm_programs(problem, call.machine)
         sending = 0 if knobs.mode == "one_shot" else knobs.comm_programs
@@ -138,16 +166,35 @@ class MoeGemmCombineKernels(Kernels[MoeGemmCombine, GemmCombineKnobs, Tensors, G
         programs = placing + gemm_programs + sending + adding
         return [Launch(gemm_combine_kernel, programs, arguments, knobs.options)]
 
+    def run(self, call: GemmCombineCall, launches: list[Launch], heap: SymmetricHeap) -> Run:
+        """Our kernel alone, or behind the library's GEMM."""
+        if call.knobs.mode != "own_collective":
+            return super().run(call, launches, heap)
+        tensors, scaling, (launch,) = call.tensors, scaling_of(call.problem, call.tensors), launches
+
+        def run() -> None:
+            rows = grouped_product(tensors.a, tensors.b, tensors.offsets, scaling)
+            replace(launch, arguments={**launch.arguments, "rows": rows}).run()
+
+        return run
+
     def library(self, call: Call[MoeGemmCombine, GemmCombineKnobs, Tensors, None]) -> Run:
         """The library's grouped GEMM, then sums by token where the rows are, and a collective."""
         problem, tensors = call.problem, call.tensors
-        plan = Plan(tensors.offsets, tensors.pairs, tensors.row_gates)
+        plan, scaling = Plan(tensors.offsets, tensors.pairs, tensors.row_gates), scaling_of(problem, tensors)
 
         def run() -> None:
-            rows = grouped_product(tensors.a, tensors.b, tensors.offsets)
+            rows = grouped_product(tensors.a, tensors.b, tensors.offsets, scaling)
             library.combine(problem, rows, plan, tensors.ids, tensors.out, call.knobs.exchange, call.rank, call.group)
 
         return graphed(run) if call.knobs.launch == "graph" else run
+
+
+def scaling_of(problem: MoeGemmCombine, tensors: Tensors) -> Scaling | None:
+    """The scales of the operands, as the library's grouped GEMM takes them."""
+    if tensors.scale_a is None or tensors.scale_b is None:
+        return None
+    return Scaling(tensors.scale_a, tensors.scale_b, problem.scales, problem.fast_accum)
 
 
 KERNELS = MoeGemmCombineKernels()

@@ -12,7 +12,7 @@ from autotune.problem import choice, size
 
 
 @dataclass(frozen=True, kw_only=True)
-class MoeGemmCombine(CombinedProblem, GroupedProblem):
+class MoeGemmCombine(GroupedProblem, CombinedProblem):
     """out [tokens, hidden] = for each token of this rank the sum over its experts of gate * (row of A @ expert's B).
 
     A [capacity, width] lies on the experts' ranks, by expert, as the plan of a dispatch says (docs/kernels/moe.md), and
@@ -33,6 +33,7 @@ class MoeGemmCombine(CombinedProblem, GroupedProblem):
         super().check()
         if self.width % WHOLE:
             raise InvalidProblem(f"width={self.width}: must be a multiple of {WHOLE}")
+        self.check_operands(self.hidden, self.width)
 
     @property
     def gemm(self) -> tuple[int, int, int]:

@@ -10,21 +10,23 @@ import torch
 from autotune.config import Config
 from autotune.errors import InvalidProblem
 from autotune.heap.arena import SymmetricHeap
-from autotune.kernels.launching.tensors import TORCH_DTYPES, element_type
+from autotune.kernels.gemm.library import dequantised
+from autotune.kernels.moe.library import Scaling
 from autotune.kernels.moe.routing import Plan
-from autotune.kernels.moe_dispatch_gemm.launch import KERNELS, Tensors, multiply
+from autotune.kernels.moe_dispatch_gemm.launch import KERNELS, GemmScratch, Tensors, multiply
 from autotune.kernels.moe_dispatch_gemm.problem import MoeDispatchGemm
 from autotune.machine import Machine
 from autotune.search_spaces.moe_dispatch_gemm import SPACE, default_config, first_configs
-from autotune.workloads.comparison import distance, drawn, rounded_gated, rounded_product
-from autotune.workloads.experts import LIBRARY_WAYS, DispatchedOperation, check_routing
+from autotune.search_spaces.moe_exchange import OWN
+from autotune.workloads.comparison import distance, drawn, drawn_scales, rounded_gated, rounded_product
+from autotune.workloads.experts import LIBRARY_WAYS, DispatchedOperation, check_routing, grouped_operands
 from autotune.workloads.gemm import OF_A_LIBRARY
 from autotune.workloads.interface import Run
 from autotune.workloads.launched import LaunchedWorkload, Operands, eager_and_graph
 from autotune.workloads.tolerance import Error, Tolerance
 
 
-class MoeDispatchGemmOperation(DispatchedOperation[MoeDispatchGemm, Tensors]):
+class MoeDispatchGemmOperation(DispatchedOperation[MoeDispatchGemm, Tensors, GemmScratch]):
     """The tensors of one rank, and the config prepared last."""
 
     def __init__(self, problem: MoeDispatchGemm, heap: SymmetricHeap, machine: Machine, spin_limit: int) -> None:
@@ -33,20 +35,27 @@ class MoeDispatchGemmOperation(DispatchedOperation[MoeDispatchGemm, Tensors]):
 
     def draw_weights(self, seed: int) -> None:
         """B differs from expert to expert; scaled so that gate and up are of about 1, whatever the depth."""
-        b = self._tensors.b
+        b, scale_b = self._tensors.b, self._tensors.scale_b
         b.copy_(drawn(tuple(b.shape), b.dtype, self._heap.device, seed * 1000 + 700 + self._heap.rank))
+        if scale_b is not None:
+            scale_b.copy_(drawn_scales(tuple(scale_b.shape), self._heap.device, seed * 1000 + 800 + self._heap.rank))
         if self._problem.gated:
-            b.mul_(self._problem.hidden**-0.5)
+            (b if scale_b is None else scale_b).mul_(self._problem.hidden**-0.5)
 
     def error_of_rows(self, rows: torch.Tensor, tokens: torch.Tensor, plan: Plan) -> Error:
         """Against the products in fp32, or fp64 for fp32."""
         wide = torch.float64 if self._problem.dtype == "fp32" else torch.float32
         bounds = plan.offsets.tolist()
         parts = [
-            tokens[begin:end].to(wide) @ self._tensors.b[expert].to(wide)
+            tokens[begin:end].to(wide) @ self._expert(expert).to(wide)
             for expert, (begin, end) in enumerate(zip(bounds, bounds[1:], strict=False))
         ]
         return distance(rows, self._after(torch.cat(parts)))
+
+    def _expert(self, expert: int) -> torch.Tensor:
+        """B of a local expert, of fp8 times its scales."""
+        b, scale_b = self._tensors.b, self._tensors.scale_b
+        return b[expert] if scale_b is None else dequantised(b[expert], scale_b[expert])
 
     def _after(self, product: torch.Tensor) -> torch.Tensor:
         """What the epilogue makes of a product."""
@@ -62,8 +71,12 @@ class MoeDispatchGemmOperation(DispatchedOperation[MoeDispatchGemm, Tensors]):
         count = problem.tokens * problem.top_k
         ends = [expert * count // problem.local_experts for expert in range(problem.local_experts + 1)]
         offsets = torch.tensor(ends, dtype=torch.int32, device=b.device)
-        rows, c = b.new_zeros((count, problem.hidden)), b.new_empty((count, problem.width))
-        return {"all_to_all": self.exchange(), "gemm": lambda: multiply(problem, rows, b, offsets, c)}
+        rows = torch.zeros((count, problem.hidden), dtype=self._tensors.x.dtype, device=b.device)
+        c, scaling = self._tensors.c.new_empty((count, problem.width)), None
+        if self._tensors.scale_b is not None:
+            of_rows = torch.ones((count, problem.row_scales), device=b.device)
+            scaling = Scaling(of_rows, self._tensors.scale_b, problem.scales, problem.fast_accum)
+        return {"all_to_all": self.exchange(), "gemm": lambda: multiply(problem, rows, b, offsets, c, scaling)}
 
 
 class MoeDispatchGemmWorkload(LaunchedWorkload):
@@ -72,7 +85,7 @@ class MoeDispatchGemmWorkload(LaunchedWorkload):
     problem_type = MoeDispatchGemm
     space = SPACE
     kernels = KERNELS
-    options = ("experts", "epilogue", "gate_up", "routing", "exponent")
+    options = ("experts", "epilogue", "gate_up", "routing", "exponent", "fast_accum")
 
     def default_problem(self, machine: Machine, world_size: int) -> MoeDispatchGemm:
         """DeepSeek-V3's experts, 32 per rank; a toy of the same form under the interpreter."""
@@ -95,7 +108,7 @@ class MoeDispatchGemmWorkload(LaunchedWorkload):
 
     def tolerance_of(self, problem: MoeDispatchGemm, config: Config, machine: Machine) -> Tolerance:
         """The result alone is rounded, or also what the library's GEMM rounds on its way there."""
-        ours, elements = config["mode"] != "bsp", problem.tokens * problem.top_k * problem.width
+        ours, elements = config["mode"] in OWN, problem.tokens * problem.top_k * problem.width
         if problem.gated:
             return rounded_gated(problem, 0.0 if ours else 1.0 + OF_A_LIBRARY, elements, machine)
         return rounded_product(problem, 1.0 if ours else 1.0 + OF_A_LIBRARY, elements, machine)
@@ -111,9 +124,9 @@ class MoeDispatchGemmWorkload(LaunchedWorkload):
 
     def problem_of(self, world_size: int, operands: Operands, options: Sequence[Any]) -> MoeDispatchGemm:
         """X is a contiguous matrix, ids and gates have a row for each of its rows, and B is this rank's experts'."""
-        x, ids, gates, b = (tensor for tensor in operands if tensor is not None)
+        x, ids, gates, b, *scales = operands
+        assert x is not None and ids is not None and gates is not None and b is not None
         given = dict(zip(self.options, options, strict=True))
-        dtype = element_type({"x": x, "b": b}, TORCH_DTYPES)
         check_routing(x, ids, gates)
         transposed = b.dim() == 3 and b.transpose(1, 2).is_contiguous() and not b.is_contiguous()
         if x.dim() != 2 or b.dim() != 3 or not x.is_contiguous() or not (b.is_contiguous() or transposed):
@@ -127,10 +140,11 @@ class MoeDispatchGemmWorkload(LaunchedWorkload):
                 f"b is {list(b.shape)}: with x {list(x.shape)} and {given['experts']} experts on {world_size} ranks "
                 f"[{given['experts'] / world_size:g}, {x.shape[1]}, columns] is needed"
             )
+        dtype, kind = grouped_operands(x, b, scales)
         columns = b.shape[2] // (1 if given["epilogue"] == "none" else 2)
         return MoeDispatchGemm(
             tokens=x.shape[0], hidden=x.shape[1], top_k=ids.shape[1], width=columns,
-            b_order="nk" if transposed else "kn", **given, dtype=dtype, world_size=world_size,
+            b_order="nk" if transposed else "kn", **given, dtype=dtype, scales=kind, world_size=world_size,
         )  # fmt: skip
 
     def out_shapes(self, world_size: int, operands: Operands, options: Sequence[Any]) -> list[tuple[int, ...]]:
@@ -141,7 +155,8 @@ class MoeDispatchGemmWorkload(LaunchedWorkload):
     def out_dtypes(self, operands: Operands, options: Sequence[Any]) -> list[torch.dtype]:
         x = operands[0]
         assert x is not None
-        return [x.dtype, torch.int32, torch.int32, torch.float32]
+        result = torch.bfloat16 if x.element_size() == 1 else x.dtype
+        return [result, torch.int32, torch.int32, torch.float32]
 
 
 WORKLOAD = MoeDispatchGemmWorkload()

@@ -10,11 +10,12 @@ import torch
 from autotune.config import Config
 from autotune.errors import InvalidProblem
 from autotune.heap.arena import SymmetricHeap
-from autotune.kernels.launching.tensors import TORCH_DTYPES, element_type
-from autotune.kernels.moe.library import grouped_product
+from autotune.kernels.gemm.library import dequantised
+from autotune.kernels.moe.library import Scaling, grouped_product
 from autotune.kernels.moe_gemm_combine.launch import KERNELS, GemmScratch, Tensors
 from autotune.kernels.moe_gemm_combine.problem import MoeGemmCombine
 from autotune.machine import Machine
+from autotune.search_spaces.moe_combine import OWN
 from autotune.search_spaces.moe_gemm_combine import SPACE, default_config, first_configs
 from autotune.workloads.combined import (
     LIBRARY_WAYS,
@@ -24,8 +25,8 @@ from autotune.workloads.combined import (
     exchange_and_sum,
     plan_of_a_call,
 )
-from autotune.workloads.comparison import drawn, drawn_deep
-from autotune.workloads.experts import DrawnSets
+from autotune.workloads.comparison import drawn, drawn_deep, drawn_scales, with_lost
+from autotune.workloads.experts import DrawnSets, grouped_operands
 from autotune.workloads.gemm import OF_A_LIBRARY
 from autotune.workloads.input_sets import InputSets, poison
 from autotune.workloads.interface import Run
@@ -47,6 +48,8 @@ class MoeGemmCombineOperation(LaunchedOperation[MoeGemmCombine, Tensors, GemmScr
         first = self._heap.rank * self._problem.local_experts
         for local, b in enumerate(self._tensors.b):
             b.copy_(self._expert(first + local))
+            if self._tensors.scale_b is not None:
+                self._tensors.scale_b[local].copy_(self._scales(first + local))
         self.put(DrawnRows.PLAIN)
         poison(self._tensors.out)
         self.poison()
@@ -56,13 +59,26 @@ class MoeGemmCombineOperation(LaunchedOperation[MoeGemmCombine, Tensors, GemmScr
         b = self._tensors.b
         return drawn(tuple(b.shape[1:]), b.dtype, self._heap.device, self._seed * 1000 + 600 + 1_000_003 * expert)
 
+    def _scales(self, expert: int) -> torch.Tensor:
+        """Those of an expert's B."""
+        like = self._tensors.scale_b
+        assert like is not None
+        seed = self._seed * 1000 + 800 + 1_000_003 * expert
+        return drawn_scales(tuple(like.shape[1:]), self._heap.device, seed)
+
+    def _wide(self, expert: int) -> torch.Tensor:
+        """B of an expert as the reference takes it."""
+        b = self._expert(expert)
+        return dequantised(b, self._scales(expert)) if self._problem.scaled else b
+
     def put(self, number: int) -> None:
         """Enqueue what makes one of the drawn sets the inputs; B stays."""
         self._drawn.put(number, self._tensors.a, self._tensors)
         self._number = number
 
     def inputs(self) -> Sequence[torch.Tensor]:
-        return [getattr(self._tensors, name) for name in KERNELS.operands]
+        operands = (getattr(self._tensors, name) for name in KERNELS.operands)
+        return [each for each in operands if each is not None]
 
     def outputs(self) -> Sequence[torch.Tensor]:
         return [self._tensors.out]
@@ -83,7 +99,7 @@ class MoeGemmCombineOperation(LaunchedOperation[MoeGemmCombine, Tensors, GemmScr
         expected = torch.zeros(outputs[0].shape, dtype=wide, device=own.device)
         for expert in ids[ids >= 0].unique().tolist():
             token, place = (ids == expert).nonzero(as_tuple=True)
-            product = own[token] @ self._expert(expert).to(wide)
+            product = own[token] @ self._wide(expert).to(wide)
             expected.index_add_(0, token, product * weights[token, place, None].to(wide))
         return combined_error(outputs[0], expected, exists)
 
@@ -93,10 +109,14 @@ class MoeGemmCombineOperation(LaunchedOperation[MoeGemmCombine, Tensors, GemmScr
         count = problem.tokens * problem.top_k
         ends = [expert * count // problem.local_experts for expert in range(problem.local_experts + 1)]
         offsets = torch.tensor(ends, dtype=torch.int32, device=tensors.b.device)
-        rows = tensors.a.new_zeros((count, problem.width))
+        rows = torch.zeros((count, problem.width), dtype=tensors.a.dtype, device=tensors.b.device)
+        scaling = None
+        if tensors.scale_b is not None:
+            of_rows = torch.ones((count, problem.row_scales), device=tensors.b.device)
+            scaling = Scaling(of_rows, tensors.scale_b, problem.scales, problem.fast_accum)
 
         def gemm() -> None:
-            grouped_product(rows, tensors.b, offsets)
+            grouped_product(rows, tensors.b, offsets, scaling)
 
         return {"gemm": gemm, **exchange_and_sum(problem, tensors.out)}
 
@@ -107,7 +127,7 @@ class MoeGemmCombineWorkload(LaunchedWorkload):
     problem_type = MoeGemmCombine
     space = SPACE
     kernels = KERNELS
-    options = ("routing", "exponent", "deterministic")
+    options = ("routing", "exponent", "deterministic", "fast_accum")
 
     def default_problem(self, machine: Machine, world_size: int) -> MoeGemmCombine:
         """DeepSeek-V3's experts, 32 per rank; a toy of the same form under the interpreter."""
@@ -130,8 +150,9 @@ class MoeGemmCombineWorkload(LaunchedWorkload):
 
     def tolerance_of(self, problem: MoeGemmCombine, config: Config, machine: Machine) -> Tolerance:
         """Products are rounded too, and by the library's GEMM maybe more than once."""
-        library = config["mode"] == "bsp"
-        return combined_tolerance(problem, library, problem.width, machine, 1.0 + library * OF_A_LIBRARY)
+        of_rows = 1.0 if config["mode"] in OWN else 1.0 + OF_A_LIBRARY
+        found = combined_tolerance(problem, config["mode"] == "bsp", problem.width, machine, of_rows)
+        return with_lost(problem, found, machine)
 
     def operation(
         self, problem: MoeGemmCombine, heap: SymmetricHeap, machine: Machine, spin_limit: int
@@ -140,8 +161,9 @@ class MoeGemmCombineWorkload(LaunchedWorkload):
 
     def problem_of(self, world_size: int, operands: Operands, options: Sequence[Any]) -> MoeGemmCombine:
         """A is a contiguous matrix, laid out by the plan of the tokens with these ids; B is this rank's experts'."""
-        a, b, *plan, ids = (tensor for tensor in operands if tensor is not None)
-        dtype = element_type({"a": a, "b": b}, TORCH_DTYPES)
+        a, b, offsets, pairs, gates, ids, *scales = operands
+        assert a is not None and b is not None and ids is not None
+        plan = [each for each in (offsets, pairs, gates) if each is not None]
         transposed = b.dim() == 3 and b.transpose(1, 2).is_contiguous() and not b.is_contiguous()
         if a.dim() != 2 or b.dim() != 3 or not a.is_contiguous() or not (b.is_contiguous() or transposed):
             raise InvalidProblem(
@@ -156,16 +178,23 @@ class MoeGemmCombineWorkload(LaunchedWorkload):
                 f"b is {list(b.shape)}: with a {list(a.shape)} and offsets {list(plan[0].shape)} "
                 f"[{given['experts'] // world_size}, {a.shape[1]}, hidden] is needed"
             )
+        dtype, kind = grouped_operands(a, b, scales)
         return MoeGemmCombine(
             hidden=b.shape[2], width=a.shape[1], b_order="nk" if transposed else "kn", **given, dtype=dtype,
-            world_size=world_size,
+            scales=kind, world_size=world_size,
         )  # fmt: skip
 
     def out_shape(self, world_size: int, operands: Operands, options: Sequence[Any]) -> tuple[int, ...]:
         """A row for each token of this rank."""
-        b, ids = operands[1], operands[-1]
+        b, ids = operands[1], operands[5]
         assert b is not None and ids is not None
         return (ids.shape[0], b.shape[2])
+
+    def out_dtype(self, operands: Operands, options: Sequence[Any]) -> torch.dtype:
+        """A's, or bf16 of fp8."""
+        a = operands[0]
+        assert a is not None
+        return torch.bfloat16 if a.element_size() == 1 else a.dtype
 
 
 WORKLOAD = MoeGemmCombineWorkload()

@@ -4,18 +4,35 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fakes import Bench
 
+from autotune.cli import session
+from autotune.errors import WrongResult
 from autotune.fleet.problem_list import parse_list
-from autotune.machine import machine
+from autotune.machine import Machine, machine
+from autotune.model_runs.comparison import row
+from autotune.model_runs.measuring import Order
 
 LLAMA = {
     "model_type": "llama", "hidden_size": 512, "intermediate_size": 2048, "num_hidden_layers": 3,
     "num_attention_heads": 8, "num_key_value_heads": 2, "vocab_size": 1000, "torch_dtype": "float16",
+}  # fmt: skip
+
+
+MIXTRAL: dict[str, Any] = {"model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 2}
+QWEN: dict[str, Any] = {
+    "model_type": "qwen2_moe", "num_experts": 16, "num_experts_per_tok": 4, "moe_intermediate_size": 128,
+    "shared_expert_intermediate_size": 256, "mlp_only_layers": [0],
+}  # fmt: skip
+BY_WIDTH = ("--experts-by-width",)
+DEEPSEEK: dict[str, Any] = {
+    "model_type": "deepseek_v3", "n_routed_experts": 64, "num_experts_per_tok": 8, "moe_intermediate_size": 128,
+    "n_shared_experts": 2, "first_k_dense_replace": 1, "num_attention_heads": 7,
 }  # fmt: skip
 
 
@@ -34,7 +51,8 @@ def listed(bench: Bench, file: str, *words: str) -> dict[str, dict[str, Any]]:
     found = {}
     for asked in parse_list(result.stdout):
         fields = asked.problem.as_dict()
-        sizes = tuple(fields[name] for name in ("m", "n", "k") if name in fields)
+        names = ("tokens", "hidden", "experts", "top_k", "width") if "experts" in fields else ("m", "n", "k")
+        sizes = tuple(fields[name] for name in names if name in fields)
         found[f"{asked.workload.name} {sizes}"] = {**fields, "calls": asked.calls}
     return found
 
@@ -99,6 +117,57 @@ def test_a_text_model_within_a_model_of_images_is_read(gpus: Bench, tmp_path: Pa
     assert len(listed(gpus, str(file), "--tp", "2", "--tokens", "256")) == 4
 
 
+def test_a_mixture_has_its_experts_in_the_list(gpus: Bench, tmp_path: Path) -> None:
+    file = config(tmp_path, **MIXTRAL)
+    found = listed(gpus, file, "--tp", "2", "--tokens", "5,256")
+    assert {name: each["calls"] for name, each in found.items()} == {
+        "gemm_all_reduce (5, 512, 512)": 3, "all_gather_gemm (256, 768, 512)": 3,
+        "gemm_reduce_scatter (256, 512, 512)": 3,
+        "moe_dispatch_gemm (3, 512, 8, 2, 2048)": 3, "moe_gemm_combine (3, 512, 8, 2, 2048)": 3,
+        "moe_dispatch_gemm (128, 512, 8, 2, 2048)": 3, "moe_gemm_combine (128, 512, 8, 2, 2048)": 3,
+    }  # fmt: skip
+    experts = [each for name, each in found.items() if name.startswith("moe")]
+    assert {(each["dtype"], each["routing"], each["b_order"]) for each in experts} == {("fp16", "uniform", "nk")}
+    *_, skewed = listed(gpus, file, "--tp", "2", "--tokens", "4", "--zipf", "1.2", "--dtype", "fp8").values()
+    fields = ("routing", "exponent", "dtype", "scales")
+    assert [skewed[name] for name in fields] == ["zipf", 1.2, "fp8", "row"]
+    assert "moe_gemm_combine (2, 512, 16, 4, 1024)" in listed(
+        gpus, file, "--tp", "2", "--tokens", "4", "--experts-by-width"
+    )
+
+
+def test_a_mixtures_dense_and_shared_layers_are_counted(gpus: Bench, tmp_path: Path) -> None:
+    found = listed(gpus, config(tmp_path, **QWEN), "--tp", "2", "--tokens", "256")
+    assert {name: each["calls"] for name, each in found.items()} == {
+        "all_gather_gemm (256, 768, 512)": 3, "gemm_reduce_scatter (256, 512, 512)": 3,
+        "all_gather_gemm (256, 4096, 512)": 1, "gemm_reduce_scatter (256, 512, 2048)": 1,
+        "all_gather_gemm (256, 512, 512)": 2, "gemm_reduce_scatter (256, 512, 256)": 2,
+        "moe_dispatch_gemm (128, 512, 16, 4, 128)": 2, "moe_gemm_combine (128, 512, 16, 4, 128)": 2,
+    }  # fmt: skip
+    assert found["all_gather_gemm (256, 768, 512)"]["bias"]
+    every_other = listed(gpus, config(tmp_path, **QWEN, decoder_sparse_step=2), "--tp", "2", "--tokens", "8")
+    assert every_other["moe_gemm_combine (4, 512, 16, 4, 128)"]["calls"] == 1
+
+
+def test_of_deepseek_attention_is_left_out_and_said(gpus: Bench, tmp_path: Path) -> None:
+    file = config(tmp_path, **DEEPSEEK)
+    found = listed(gpus, file, "--tp", "2", "--tokens", "8", "--context", "4096")
+    assert {name: each["calls"] for name, each in found.items()} == {
+        "gemm_all_reduce (8, 512, 2048)": 1, "gemm_all_reduce (8, 512, 256)": 2,
+        "moe_dispatch_gemm (4, 512, 64, 8, 128)": 2, "moe_gemm_combine (4, 512, 64, 8, 128)": 2,
+    }  # fmt: skip
+    said = gpus.tune("model", file, "--tp", "2", "--tokens", "8", "--list").stderr
+    assert said == "model_type deepseek_v3: its attention (MLA) is left out, since no operator of ours computes it\n"
+
+
+def test_a_mixtures_forward_is_told_layer_by_layer(gpus: Bench, tmp_path: Path) -> None:
+    words = ("--tp", "2", "--tokens", "4", "--trials", "6", "--effort", "quick")
+    result = gpus.tune("model", config(tmp_path, **MIXTRAL), *words)
+    assert result.exit_code == 0, result.output
+    told = "experts, gate, up +moe-dispatch-gemm +tokens=2 hidden=512 experts=8 top_k=2 width=2048"
+    assert re.search(told, result.stdout) and "4 tokens: predicted " in result.stdout
+
+
 def test_a_budget_is_shared_out_by_what_is_to_be_gained(gpus: Bench, tmp_path: Path) -> None:
     words = ("--tp", "2", "--tokens", "1,8192", "--budget", "10m", "--list", "-o", str(tmp_path / "list.yaml"))
     result = gpus.tune("model", config(tmp_path), *words)
@@ -158,11 +227,52 @@ def test_a_lists_own_budgets_are_kept(laptop: Bench, tmp_path: Path) -> None:
     file = tmp_path / "list.yaml"
     entry = "{workload: gemm-all-reduce, m: %s, n: 64, k: 64, world_size: 2, budget: %s}"
     file.write_text(f"problems: [{entry % (4, '5s')}, {entry % (8, '6s')}]")
-    result = laptop.tune("model", str(file), "--effort", "quick")
+    result = laptop.tune("model", str(file), "--effort", "quick", "--trials", "3")
     assert result.exit_code == 0 and "not tuned" not in result.stdout, result.output
     assert len({*laptop.gangs[0].problems}) == 2, "neither is left out as too short"
     short = laptop.tune("model", str(file), "--force", "--budget", "6s", "--trials", "3")
     assert short.exit_code == 0 and "not tuned" in short.stdout, "a budget for all takes their place"
+
+
+def test_measured_forwards_stand_beside_their_prediction(
+    gpus: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    orders = []
+
+    def rows(order: Order, machine: Machine) -> Iterator[dict[str, Any]]:
+        orders.append(order)
+        for tokens in sorted(order.tokens):
+            times = {"plain eager": [900.0, 900.0], "plain graph": [600.0, 600.0], "styles graph": [500.0, 500.0]}
+            yield {"tokens": tokens, **row(times, 1e-3), "not_captured": ""}
+
+    monkeypatch.setattr(session, "measured_rows", rows)
+    words = ("model", config(tmp_path), "--tp", "2", "--tokens", "256,4", "--trials", "9", "--measure", "--layers", "2")
+    result = gpus.tune(*words)
+    assert result.exit_code == 0, result.output
+    assert "2 of 3 layers with random weights" in result.stdout and "1.200 ± 0.000" in result.stdout
+    found = gpus.json(*words)
+    assert [each["forward"] for each in found["measured"]] == ["256 tokens", "4 tokens"]
+    for each, whole in zip(found["measured"], found["forwards"], strict=True):
+        assert (each["plain"], each["ours"]) == pytest.approx((600.0, 500.0)) and each["way"] == "styles graph"
+        assert each["speedup"]["value"] == pytest.approx(1.2) and each["promise"]["untuned"] == 0
+        told, promise = each["predicted"], each["promise"]
+        assert told["before"] - told["after"] == pytest.approx(promise["library"] - promise["winners"])
+        gain = whole["predicted"]["before"] - whole["predicted"]["after"]
+        assert told["before"] - told["after"] == pytest.approx(gain * 2 / 3), "two layers of three"
+    assert orders[0].plan.ranks == 2 and (orders[0].model.layers, orders[0].of_layers) == (2, 3)
+
+
+def test_a_measured_difference_ends_with_an_error(
+    gpus: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    def rows(order: Order, machine: Machine) -> Iterator[dict[str, Any]]:
+        raise WrongResult("results differ from plain's by {}, allowed is 3e-02; nothing is claimed")
+        yield {}
+
+    monkeypatch.setattr(session, "measured_rows", rows)
+    result = gpus.tune("model", config(tmp_path), "--tp", "2", "--tokens", "4", "--trials", "9", "--measure")
+    assert result.exit_code == 1 and "results differ from plain's" in result.stderr
+    assert "layers with random weights" not in result.stdout
 
 
 def test_interrupted_it_continues(laptop: Bench, tmp_path: Path) -> None:
@@ -178,7 +288,18 @@ def test_interrupted_it_continues(laptop: Bench, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changed", "words", "told"),
     [
-        ({"model_type": "mixtral", "num_local_experts": 8}, (), "model_type mixtral: a mixture of experts"),
+        (
+            {"model_type": "jamba", "num_experts": 8},
+            (),
+            "model_type jamba: a mixture of experts (num_experts=8)",
+        ),
+        ({"model_type": "mixtral"}, (), "num_local_experts=None: a whole number of at least 1 is needed"),
+        (MIXTRAL | {"num_local_experts": 5}, (), "--tp 2 must divide 5 experts"),
+        (MIXTRAL | {"intermediate_size": 2049}, BY_WIDTH, "--tp 2 must divide an expert's width of 2049"),
+        (MIXTRAL | {"num_local_experts": 16, "num_experts_per_tok": 9}, BY_WIDTH, "9 experts per token on 2 ranks"),
+        (MIXTRAL, ("--dtype", "fp8", "--scales", "tensor"), "scales='tensor': allowed: none, row, block"),
+        (MIXTRAL | {"num_experts_per_tok": 9}, (), "top_k=9: 8 at most"),
+        (QWEN | {"mlp_only_layers": 1}, (), "mlp_only_layers=1: a list of layers is needed"),
         ({"model_type": "lama"}, (), "model_type lama: unknown; known: llama, mistral"),
         ({"model_type": None}, (), "no model_type"),
         ({"hidden_size": "wide"}, (), "hidden_size: Input should be a valid integer"),
@@ -192,6 +313,8 @@ def test_interrupted_it_continues(laptop: Bench, tmp_path: Path) -> None:
         ({"head_dim": 96}, ("--context", "4096"), "flash decode takes heads of 64, 128, 256 elements, not 96"),
         ({}, ("--context", "4095"), "--context 4095: 2 ranks must divide it"),
         ({}, ("--budget", "soon"), "budget 'soon': write it like 90s"),
+        ({}, ("--measure",), "--measure tunes first, and --list tunes nothing"),
+        ({}, ("--layers", "2"), "--layers is for --measure"),
     ],
 )
 def test_what_is_wrong_is_said_in_a_line(
@@ -212,9 +335,10 @@ def test_files_that_are_none(gpus: Bench, tmp_path: Path) -> None:
 def tuned_for_real(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **sizes: int) -> None:
     """By the machine's own ranks."""
     monkeypatch.setenv("AUTOTUNE_DB", str(tmp_path / "cache.db"))
-    words = ("--tp", "2", "--tokens", "8", "--trials", "3", "--effort", "quick")
+    words = ("--tp", "2", "--tokens", "8", "--trials", "3", "--effort", "quick", "--measure", "--layers", "1")
     result = Bench(machine()).tune("model", config(tmp_path, **sizes), *words)
     assert result.exit_code == 0, result.output
+    assert "1 of 3 layers with random weights" in result.stdout
     assert "8 tokens: predicted" in result.stdout and result.stdout.count("gemm-all-reduce") == 2
 
 

@@ -74,13 +74,29 @@ class Multiplied(Tokens):
         return near and super().same(found[1:], expected[1:])
 
 
+def scaled(context: autotune.Context) -> bool:
+    """Whether a call with fp8 operands is right: those of exact numbers, so that only C is rounded."""
+    tokens = Multiplied(context)
+    (x, ids, gates, b), expected = tokens.drawn(0)
+    every = tokens.every.to(torch.float8_e4m3fn)
+    tokens.every, tokens.b = every.bfloat16() * 2, b.to(torch.float8_e4m3fn).bfloat16() * 0.5
+    _, expected = tokens.drawn(0)
+    scale_x = torch.full((len(x), 1), 2.0, device=x.device)
+    scale_b = torch.full((len(b), 1, b.shape[2]), 0.5, device=x.device)
+    found = autotune.moe_dispatch_gemm(
+        context, every[tokens.rank], ids, gates, b.transpose(1, 2).to(torch.float8_e4m3fn).transpose(1, 2),
+        experts=tokens.problem.experts, scale_x=scale_x, scale_b=scale_b,
+    )  # fmt: skip
+    return found.rows.dtype is torch.bfloat16 and tokens.same(found, expected)
+
+
 def calls(url: str) -> dict[str, Any]:
     """Whether eager, compiled and later calls are right, by mode; and what is refused."""
     with autotune.Context(HEAP, url=url) as context:
         tokens = Tokens(context)
         return {
             "eager": eager(context, tokens), "compiled": compiled(context, tokens), "modes": modes(context, tokens),
-            "gemm modes": modes(context, Multiplied(context)),
+            "gemm modes": modes(context, Multiplied(context)), "scaled": scaled(context),
             "registered": registered(context, tokens), "refused": refused(context, tokens),
             "too many rows": too_many(context),
         }  # fmt: skip
@@ -124,10 +140,13 @@ def each_mode(context: autotune.Context, tokens: Tokens) -> Iterator[tuple[str, 
 
 
 def modes(context: autotune.Context, tokens: Tokens) -> dict[str, bool]:
+    """By mode whether it is right where tokens name an expert twice, and for a routing of another kind for each mode;
+    the kernels' tests have all in each.
+    """
     found = {}
-    for mode, call in each_mode(context, tokens):
-        drawn = [*map(tokens.drawn, range(3), KINDS), tokens.drawn(TWICE)]
-        right = [tokens.same(call(*operands), expected) for operands, expected in drawn]
+    for number, (mode, call) in enumerate(each_mode(context, tokens)):
+        routings = tokens.drawn(number, KINDS[number % len(KINDS)]), tokens.drawn(TWICE)
+        right = [tokens.same(call(*operands), expected) for operands, expected in routings]  # all ranks call both
         found[mode] = all(right)
     return found
 

@@ -1,0 +1,191 @@
+"""Experts of a mixture that are shared out over ranks, by our operators: tokens travel to them and back; inference."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal, Protocol, Self, get_args
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from autotune.errors import InvalidProblem
+from autotune.kernels.moe.problem import MOST_CHOICES
+from autotune.nn.functional import readable
+from autotune.runtime.context import Context
+from autotune.runtime.experts import moe_dispatch_gemm, moe_gemm_combine
+
+Tensor = torch.Tensor
+collectives = torch.ops._c10d_functional
+
+Share = Literal["experts", "width"]
+"""A rank's part: whole experts, or a part of the width of every expert."""
+
+
+class Experts(Protocol):
+    """Stacked experts, as mixtures of Hugging Face transformers hold them."""
+
+    gate_up_proj: Tensor
+    """[experts, 2 * width, hidden]: gate, then up."""
+    down_proj: Tensor
+    """[experts, hidden, width]."""
+
+
+def routed(logits: Tensor, top_k: int, *, normalised: bool = True) -> tuple[Tensor, Tensor]:
+    """The experts of each token by a router's ``logits`` [..., experts]: ids int32 and gates fp32, [..., top_k].
+
+    Gates are the softmax over all experts; ``normalised``: divided by their sum over the token's own.
+    """
+    gates, ids = torch.topk(torch.softmax(logits.float(), -1), top_k, -1)
+    return ids.to(torch.int32), gates / gates.sum(-1, keepdim=True) if normalised else gates
+
+
+def expert_parallel(
+    context: Context, x: Tensor, ids: Tensor, gates: Tensor, gate_up: Tensor, down: Tensor, *,
+    share: Share = "experts", tokens: int | None = None, replicated: bool = False, routing: str = "uniform",
+    exponent: float = 0.0,
+) -> Tensor:  # fmt: skip
+    """Each token's sum of gate * expert over its experts, by ``moe_dispatch_gemm`` and ``moe_gemm_combine``.
+
+    Collective. ``x`` [..., hidden] are this rank's tokens, bf16, fp16 or fp32; ``ids`` (whole numbers) and ``gates``
+    [..., top_k] their experts, as ``moe_dispatch`` takes them. Rank r holds the experts r * L to (r + 1) * L - 1:
+    ``gate_up`` [L, 2 * width, hidden] and ``down`` [L, hidden, width]; an expert is down(SiLU(gate) * up). The result
+    has the form of ``x``; the host reads nothing. ``share="width"``: rank r holds a part of every expert, ``gate_up``
+    [experts, 2 * width / ranks, hidden], its part of gate, then of up, and ``down`` [experts, hidden, width / ranks];
+    tokens are gathered, and sums scattered.
+
+    Every rank brings as many tokens. Where their numbers differ, ``tokens`` is the most that any rank has: fewer are
+    filled up with tokens without experts. No token is left out, whatever the routing is. ``replicated``: the tokens are
+    the same on every rank; each sends its part of them, and the results are gathered. ``routing`` and ``exponent`` are
+    those of ``moe_dispatch``.
+
+    Raises InvalidProblem for more tokens than ``tokens``, where shapes or types do not fit, and where a gradient is
+    needed: there is no backward.
+    """
+    rows, ids = x.reshape(-1, x.shape[-1]), ids.reshape(-1, ids.shape[-1]).to(torch.int32)
+    gates, count, ranks = gates.reshape(ids.shape).float(), len(rows), context.heap.world_size
+    if tokens is not None and count > tokens:
+        raise InvalidProblem(f"x has {count} tokens, more than tokens={tokens}, the most that a call may bring")
+    least = tokens if tokens is not None else count
+    if replicated:
+        least = -(-least // ranks)
+        rows, ids, gates = (_part(each, least, context.heap.rank) for each in (rows, ids, gates))
+    rows, ids, gates = (_filled(rows, least, 0), _filled(ids, least, -1), _filled(gates, least, 0))
+    if share == "width":
+        ids, gates = _to_every_rank(ids, gates, gate_up.shape[0], ranks)
+    rows, gates, gate_up, down = readable(rows, gates, gate_up, down)
+    popularity: dict[str, Any] = {"routing": routing, "exponent": exponent}
+    experts = ranks * gate_up.shape[0]
+    found = moe_dispatch_gemm(context, rows, ids, gates, gate_up.mT, experts=experts, **popularity)
+    plan = found.offsets, found.pairs, found.gates
+    out = moe_gemm_combine(context, found.rows, down.mT, *plan, ids, **popularity)
+    if replicated:
+        out = collectives.wait_tensor(collectives.all_gather_into_tensor(out, ranks, context.group_name))
+    return out[:count].view(x.shape)
+
+
+def _to_every_rank(ids: Tensor, gates: Tensor, experts: int, ranks: int) -> tuple[Tensor, Tensor]:
+    """Ids and gates [tokens, top_k * ranks] of ranks * experts, each a rank's part of an expert.
+
+    A token goes to a rank once, and its rows are summed there before they travel back: so this is an all-gather, and a
+    reduce-scatter.
+    """
+    if ids.shape[1] * ranks > MOST_CHOICES:
+        raise InvalidProblem(
+            f"top_k={ids.shape[1]} on {ranks} ranks: experts that share the width take top_k * ranks of at most "
+            f"{MOST_CHOICES}; use share='experts'"
+        )
+    exist = ((ids >= 0) & (ids < experts))[..., None]
+    first = torch.arange(0, ranks * experts, experts, dtype=torch.int32, device=ids.device)
+    return torch.where(exist, ids[..., None] + first, -1).flatten(1), gates.repeat_interleave(ranks, 1)
+
+
+def _part(tensor: Tensor, rows: int, rank: int) -> Tensor:
+    """A rank's rows: the last ranks may have fewer, or none."""
+    return tensor[rank * rows : (rank + 1) * rows]
+
+
+def _filled(tensor: Tensor, rows: int, value: int) -> Tensor:
+    """The tensor with so many rows, contiguous; those that it lacks have this value."""
+    missing = rows - len(tensor)
+    return F.pad(tensor, (0, 0, 0, missing), value=value) if missing else tensor.contiguous()
+
+
+class ExpertParallel(nn.Module):
+    """A rank's experts of a mixture; parameters are named, and lie, as in mixtures of Hugging Face transformers.
+
+    For inference: its operators have no backward, and raise InvalidProblem where autograd needs one.
+    """
+
+    def __init__(
+        self, context: Context, experts: int, hidden: int, width: int, *, share: Share = "experts",
+        tokens: int | None = None, replicated: bool = False, routing: str = "uniform", exponent: float = 0.0,
+        device: torch.device | str | None = None, dtype: torch.dtype | None = None,
+    ) -> None:  # fmt: skip
+        """``experts`` and ``width`` are those of all ranks together; the options are those of ``expert_parallel``.
+
+        ``device`` is the context's by default. Parameters are drawn from this rank's own generator. Raises
+        InvalidProblem where the ranks do not divide what they share.
+        """
+        super().__init__()
+        ranks, shared = context.heap.world_size, {"experts": experts, "width": width}
+        if share not in get_args(Share):
+            raise InvalidProblem(f"share={share!r}: allowed: {', '.join(get_args(Share))}")
+        if shared[share] % ranks:
+            raise InvalidProblem(f"{share}={shared[share]}: {ranks} ranks do not divide it")
+        self.context, self.experts, self.hidden, self.width, self.share = context, experts, hidden, width, share
+        self.tokens, self.replicated, self.routing, self.exponent = tokens, replicated, routing, exponent
+        form: dict[str, Any] = {"device": context.heap.device if device is None else device, "dtype": dtype}
+        shared[share] //= ranks
+        self.gate_up_proj = nn.Parameter(torch.empty(shared["experts"], 2 * shared["width"], hidden, **form))
+        self.down_proj = nn.Parameter(torch.empty(shared["experts"], hidden, shared["width"], **form))
+        self.reset_parameters()
+
+    @classmethod
+    def from_experts(cls, experts: Experts, context: Context, **options: Any) -> Self:
+        """This rank's share of all experts, which every rank has; ``options`` are those of the constructor."""
+        made = cls._like(experts, context, (1, 1), options)
+        ranks, rank = context.heap.world_size, context.heap.rank
+        with torch.no_grad():
+            if made.share == "experts":
+                made.gate_up_proj.copy_(experts.gate_up_proj.chunk(ranks)[rank])
+                made.down_proj.copy_(experts.down_proj.chunk(ranks)[rank])
+            else:
+                for mine, whole in zip(made.gate_up_proj.chunk(2, 1), experts.gate_up_proj.chunk(2, 1), strict=True):
+                    mine.copy_(whole.chunk(ranks, 1)[rank])
+                made.down_proj.copy_(experts.down_proj.chunk(ranks, 2)[rank])
+        return made
+
+    @classmethod
+    def from_shard(cls, shard: Experts, context: Context, **options: Any) -> Self:
+        """The layer of which ``shard`` is this rank's part; it takes the parameters over, without a copy."""
+        ranks = context.heap.world_size
+        times = (1, ranks) if options.get("share") == "width" else (ranks, 1)
+        made = cls._like(shard, context, times, options, "meta")
+        made.gate_up_proj, made.down_proj = nn.Parameter(shard.gate_up_proj), nn.Parameter(shard.down_proj)
+        return made
+
+    @classmethod
+    def _like(
+        cls, experts: Experts, context: Context, times: tuple[int, int], options: dict[str, Any], device: Any = None
+    ) -> Self:  # fmt: skip
+        """A layer with ``times`` as many experts and as much width."""
+        like, (count, hidden, width) = experts.gate_up_proj, experts.down_proj.shape
+        form: dict[str, Any] = {"device": device or like.device, "dtype": like.dtype}
+        return cls(context, count * times[0], hidden, width * times[1], **form, **options)
+
+    def reset_parameters(self) -> None:
+        """Draw the parameters anew, as ``nn.Linear`` does."""
+        for parameter, depth in ((self.gate_up_proj, self.hidden), (self.down_proj, self.width)):
+            bound = 1 / math.sqrt(depth)
+            nn.init.uniform_(parameter, -bound, bound)
+
+    def forward(self, x: Tensor, ids: Tensor, gates: Tensor) -> Tensor:
+        return expert_parallel(
+            self.context, x, ids, gates, self.gate_up_proj, self.down_proj, share=self.share,
+            tokens=self.tokens, replicated=self.replicated, routing=self.routing, exponent=self.exponent,
+        )  # fmt: skip
+
+    def extra_repr(self) -> str:
+        said = f"experts={self.experts}, hidden={self.hidden}, width={self.width}, ranks={self.context.heap.world_size}"
+        return f"{said}, share={self.share}, tokens={self.tokens}, replicated={self.replicated}"

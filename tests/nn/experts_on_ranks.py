@@ -1,0 +1,102 @@
+"""A mixture's experts on ranks, against all of them on each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from shares import HEAP, difference
+
+import autotune
+from autotune.errors import AutotuneError
+
+Tensor = torch.Tensor
+
+HIDDEN, WIDTH, EXPERTS, TOP_K = 32, 16, 6, 3
+TOKENS = (5, 3)
+"""Of the two ranks."""
+
+
+class Whole:
+    """All experts, and what each token of a call gets from its own, expert by expert in fp64."""
+
+    def __init__(self, device: torch.device) -> None:
+        generator = torch.Generator().manual_seed(3)
+        self.gate_up_proj = torch.randn(EXPERTS, 2 * WIDTH, HIDDEN, generator=generator).to(device) * HIDDEN**-0.5
+        self.down_proj = torch.randn(EXPERTS, HIDDEN, WIDTH, generator=generator).to(device) * WIDTH**-0.5
+
+    def __call__(self, x: Tensor, ids: Tensor, gates: Tensor) -> Tensor:
+        found = torch.zeros(x.shape, dtype=torch.float64, device=x.device)
+        for expert in range(EXPERTS):
+            *place, choice = (ids == expert).nonzero(as_tuple=True)
+            token = tuple(place)
+            gate, up = (x[token].double() @ self.gate_up_proj[expert].double().T).chunk(2, -1)
+            product = (F.silu(gate) * up) @ self.down_proj[expert].double().T
+            found.index_put_(token, product * gates[(*token, choice)].double()[..., None], accumulate=True)
+        return found
+
+
+def drawn(seed: int, tokens: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+    """Tokens, and their experts by a router."""
+    generator = torch.Generator().manual_seed(seed)
+    x, logits = (torch.randn(tokens, width, generator=generator).to(device) for width in (HIDDEN, EXPERTS))
+    return x, *autotune.nn.routed(logits, TOP_K)
+
+
+@torch.no_grad()
+def everything(url: str) -> dict[str, Any]:
+    """Differences of a layer from all experts on this rank, by the way it is made and called; and what is refused."""
+    with autotune.Context(HEAP, url=url) as context:
+        device, rank = context.heap.device, dist.get_rank()
+        whole = Whole(device)
+        own, same = drawn(10 + rank, TOKENS[0], device), drawn(20, 9, device)
+        x, ids, gates = own
+        layer = autotune.nn.ExpertParallel.from_experts(whole, context)
+        shard = autotune.nn.ExpertParallel.from_shard(layer, context)
+        bounded = autotune.nn.ExpertParallel.from_experts(whole, context, tokens=TOKENS[0])
+        gathering = autotune.nn.ExpertParallel.from_experts(whole, context, replicated=True)
+        fewer = tuple(each[: TOKENS[rank]] for each in own)
+        none = tuple(each[: 0 if rank else None] for each in own)
+        compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
+        batch = x[None], ids[None].long(), gates[None].double()
+        found: dict[str, Any] = {
+            "eager": difference(layer(*own), whole(*own)),
+            "batch": difference(layer(*batch), whole(*batch)),
+            "compiled": difference(compiled(*own), whole(*own)),
+            "shard": difference(shard(*own), whole(*own)),
+            "fewer": difference(bounded(*fewer), whole(*fewer)),
+            "none": difference(torch.cat([x, bounded(*none)]), torch.cat([x, whole(*none)])),
+            "replicated": difference(gathering(*same), whole(*same)),
+            "one token": difference(gathering(*(each[:1] for each in same)), whole(*(each[:1] for each in same))),
+        }
+        narrow = autotune.nn.ExpertParallel.from_experts(whole, context, share="width")
+        part = autotune.nn.ExpertParallel.from_shard(narrow, context, share="width")
+        holes = x, ids.clone(), gates
+        holes[1][0], holes[1][1, 0], holes[1][2, 1] = -1, -1, EXPERTS
+        for way, each in {"holes": layer, "width": narrow, "part": part}.items():
+            found[way] = difference(each(*holes), whole(*holes))
+        found["narrow"] = [list(each.shape) for each in narrow.parameters()]
+        found["shares"] = shard.gate_up_proj.data_ptr() == layer.gate_up_proj.data_ptr()
+        found["names"] = sorted(layer.state_dict())
+        found["repr"] = repr(bounded)
+        found["refused"] = {
+            "tokens": said(lambda: bounded(*(torch.cat([each, each]) for each in own))),
+            "experts": said(lambda: autotune.nn.ExpertParallel(context, 7, HIDDEN, WIDTH)),
+            "hidden": said(lambda: layer(x[:, :8], ids, gates)),
+            "width": said(lambda: autotune.nn.ExpertParallel(context, EXPERTS, HIDDEN, 15, share="width")),
+            "share": said(lambda: autotune.nn.ExpertParallel(context, 6, HIDDEN, WIDTH, share="rows")),  # type: ignore[arg-type]
+            "choices": said(lambda: narrow(x, ids.repeat(1, 3), gates.repeat(1, 3))),
+        }
+        with torch.enable_grad():
+            found["refused"]["gradient"] = said(lambda: layer(*own))
+        return found
+
+
+def said(call: Any) -> str:
+    try:
+        call()
+    except AutotuneError as error:
+        return f"{type(error).__name__}: {error}"
+    return "no error"

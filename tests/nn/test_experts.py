@@ -1,0 +1,51 @@
+"""Experts that ranks share out are all of them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from ranks_of_functions import run_ranks
+from two_ranks import A_GPU_EACH
+
+import autotune
+
+ON_RANKS = str(Path(__file__).with_name("experts_on_ranks.py"))
+WAYS = {"eager", "batch", "compiled", "shard", "fewer", "none", "replicated", "one token", "holes", "width", "part"}
+FP32 = 1e-5
+REFUSED = {
+    "tokens": "x has 10 tokens, more than tokens=5",
+    "experts": "experts=7: 2 ranks do not divide it",
+    "hidden": "b is \\[3, 32, 32\\]: with x \\[5, 8\\]",
+    "width": "width=15: 2 ranks do not divide it",
+    "share": "share='rows': allowed: experts, width",
+    "choices": "top_k=9 on 2 ranks: experts that share the width take top_k \\* ranks of at most 16",
+    "gradient": "a tensor requires a gradient, and this call has no backward",
+}
+
+
+@pytest.mark.parametrize("gpu", A_GPU_EACH)
+def test_experts_on_two_ranks_are_all_of_them(gpu: str, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'none.db'}"
+    for found in run_ranks(ON_RANKS, "everything", 2, tmp_path, gpu=gpu, argument=url):
+        assert {name for name in WAYS if found[name] < FP32} == WAYS, found
+        assert found["narrow"] == [[6, 16, 32], [6, 32, 8]]
+        assert found["shares"] and found["names"] == ["down_proj", "gate_up_proj"]
+        assert found["repr"] == (
+            "ExpertParallel(experts=6, hidden=32, width=16, ranks=2, share=experts, tokens=5, replicated=False)"
+        )  # fmt: skip
+        for name, said in found["refused"].items():
+            assert re.match(f"InvalidProblem: .*{REFUSED[name]}", said), (name, said)
+        assert found["refused"].keys() == REFUSED.keys()
+
+
+def test_a_router_chooses_the_likeliest_experts() -> None:
+    logits = torch.tensor([[0.0, 2.0, 1.0, -1.0]])
+    ids, gates = autotune.nn.routed(logits, 2)
+    assert ids.tolist() == [[1, 2]] and ids.dtype is torch.int32
+    assert gates.sum().item() == pytest.approx(1.0)
+    _, shares = autotune.nn.routed(logits.bfloat16(), 2, normalised=False)
+    assert shares.dtype is torch.float32
+    assert shares[0].tolist() == pytest.approx(torch.softmax(logits, -1)[0, [1, 2]].tolist())
