@@ -89,7 +89,8 @@ def test_every_mode_is_right_on_gpus(ranks: int, sizes: dict[str, Any]) -> None:
 
 
 @pytest.mark.gpu(2)
-def test_random_problems_are_right_on_gpus() -> None:
+@pytest.mark.parametrize("count", [40, pytest.param(200, marks=pytest.mark.slow)])
+def test_random_problems_are_right_on_gpus(count: int) -> None:
     here, rng = machine(), random.Random(22)
-    for _ in range(200):
+    for _ in range(count):
         check(drawn_problem(rng, here.gpus, [64, 72, 2048, 7168]), here, [*STEPS, *GPU_STEPS], 4)

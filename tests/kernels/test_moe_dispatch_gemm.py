@@ -13,9 +13,12 @@ from autotune.machine import Machine, machine
 from autotune.workloads import workload
 
 WORKLOAD = workload("moe_dispatch_gemm")
-MODES = {"bsp", "push", "pull"}
+MODES = {"bsp", "own_collective", "push", "pull"}
 
-TILE = {"block_m": 16, "block_n": 32, "block_k": 32, "group_m": 1, "num_warps": 4, "num_stages": 2}
+LAYOUT = {"layout_rows": 2, "layout_warps": 4}
+TILE = {
+    "block_m": 16, "block_n": 32, "block_k": 32, "group_m": 1, "num_warps": 4, "num_stages": 2, **LAYOUT,
+}  # fmt: skip
 STEPS: list[dict[str, int]] = [
     {**TILE, "comm_programs": 2, "transfer_tokens": 2, "split": 1, "copy_kib": 1, "programs_per_unit": 1},
     {**TILE, "comm_programs": 1, "transfer_tokens": 4, "split": 2, "copy_kib": 1, "programs_per_unit": 2, "group_m": 2},
@@ -86,8 +89,8 @@ def test_random_problems_are_right_under_the_interpreter() -> None:
         check(drawn_problem(rng, rng.choice([2, 2, 2, 3, 4]), [64, 72, 128], [24, 40, 64]), here, STEPS, 3)
 
 
-WIDE = {"block_m": 128, "block_n": 128, "block_k": 64, "group_m": 4, "num_warps": 8, "num_stages": 3}
-FLAT = {"block_m": 16, "block_n": 128, "block_k": 128, "group_m": 1, "num_warps": 4, "num_stages": 4}
+WIDE = {**LAYOUT, "block_m": 128, "block_n": 128, "block_k": 64, "group_m": 4, "num_warps": 8, "num_stages": 3}
+FLAT = {**LAYOUT, "block_m": 16, "block_n": 128, "block_k": 128, "group_m": 1, "num_warps": 4, "num_stages": 4}
 GPU_STEPS = [
     {**FLAT, "comm_programs": 16, "transfer_tokens": 1, "split": 4, "copy_kib": 2, "programs_per_unit": 2},
     {**WIDE, "comm_programs": 16, "transfer_tokens": 8, "split": 1, "copy_kib": 16, "programs_per_unit": 1},
@@ -120,9 +123,10 @@ def test_every_mode_is_right_on_gpus(ranks: int, sizes: dict[str, Any]) -> None:
 
 
 @pytest.mark.gpu(2)
-def test_random_problems_are_right_on_gpus() -> None:
+@pytest.mark.parametrize("count", [40, pytest.param(200, marks=pytest.mark.slow)])
+def test_random_problems_are_right_on_gpus(count: int) -> None:
     here, rng = machine(), random.Random(24)
-    for _ in range(200):
+    for _ in range(count):
         problem = drawn_problem(rng, here.gpus, [64, 72, 2048, 7168], [64, 200, 1024])
         check(problem, here, [*STEPS, *GPU_STEPS], 3)
 
