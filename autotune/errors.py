@@ -13,6 +13,7 @@
     ├── StoreError              the database cannot be used
     │   └── NoDatabase          there is no database yet
     ├── FleetError              a host or a cluster that cannot be used
+    ├── WrongResult             a whole model's results are not those of plain torch
     ├── HeapError               the symmetric heap
     │   └── HeapExhausted       an allocation that does not fit
     └── GangError               the ranks did not start, or a restart did not help
@@ -81,6 +82,10 @@ class NoDatabase(StoreError):
 
 class FleetError(AutotuneError):
     """A host cannot be examined, a cluster cannot be reached, or its hosts cannot take work."""
+
+
+class WrongResult(AutotuneError):
+    """A model by our operators computed something else than plain torch; no time of it is claimed."""
 
 
 class HeapError(AutotuneError):

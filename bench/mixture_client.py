@@ -17,7 +17,7 @@ from torch.distributed._functional_collectives import all_gather_tensor, reduce_
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 import autotune
-from autotune.problem import Problem
+from autotune.models.forward import Call
 
 Tensor = torch.Tensor
 
@@ -86,11 +86,11 @@ def _gathering() -> str:
     return "gathered"
 
 
-def problems(sizes: Sizes, tokens: int, ranks: int, dtype: str) -> Iterator[Problem]:
-    """What a layer calls with so many tokens per rank."""
+def calls(sizes: Sizes, tokens: int, ranks: int, dtype: str) -> Iterator[Call]:
+    """What a forward calls with so many tokens per rank."""
     common: dict[str, Any] = {
         "tokens": tokens, "hidden": sizes.hidden, "experts": sizes.experts, "top_k": sizes.top_k, "width": sizes.ffn,
         "world_size": ranks, "dtype": dtype,
     }  # fmt: skip
-    yield autotune.MoeDispatchGemm(**common)
-    yield autotune.MoeGemmCombine(**common)
+    yield Call("experts in", autotune.MoeDispatchGemm(**common), sizes.layers)
+    yield Call("experts out", autotune.MoeGemmCombine(**common), sizes.layers)

@@ -11,21 +11,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import Replicate, Shard
-from torch.distributed.tensor.parallel import (
-    ColwiseParallel,
-    ParallelStyle,
-    PrepareModuleInput,
-    RowwiseParallel,
-    SequenceParallel,
-    parallelize_module,
-)
+from torch.distributed.tensor.parallel import ParallelStyle, parallelize_module
 
 import autotune
-from autotune.problem import Problem
+from autotune.model_runs.layers import Decoder, decoder_plan
+from autotune.models.architecture import Architecture, Biases
+from autotune.models.forward import Call
 
 Tensor = torch.Tensor
 
@@ -47,6 +40,14 @@ class Sizes:
     experts: int = 0
     """Of all ranks together, each of width ``ffn``; 0 in a dense model."""
     top_k: int = 0
+
+    @property
+    def architecture(self) -> Architecture:
+        head_dim = self.hidden // self.heads
+        return Architecture(
+            "llama", self.layers, self.hidden, self.heads, self.kv_heads, head_dim, self.ffn, self.vocabulary,
+            Biases(), None,
+        )  # fmt: skip
 
 
 TINY = Sizes(
@@ -84,89 +85,14 @@ PHASES: Mapping[str, tuple[Phase, ...]] = {
 """Of each client. transformers has no plan that shares out the tokens of dense layers."""
 
 
-class Attention(nn.Module):
-    """Without rotary positions, which take no part in communication."""
-
-    def __init__(self, sizes: Sizes) -> None:
-        super().__init__()
-        self.head_dim = sizes.hidden // sizes.heads
-        self.wq = nn.Linear(sizes.hidden, sizes.hidden, bias=False)
-        self.wk, self.wv = (nn.Linear(sizes.hidden, sizes.kv_heads * self.head_dim, bias=False) for _ in range(2))
-        self.wo = nn.Linear(sizes.hidden, sizes.hidden, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        batch, tokens, _ = x.shape
-        q, k, v = (w(x).view(batch, tokens, -1, self.head_dim).transpose(1, 2) for w in (self.wq, self.wk, self.wv))
-        heads = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
-        out: Tensor = self.wo(heads.transpose(1, 2).reshape(batch, tokens, -1))
-        return out
-
-
-class Mlp(nn.Module):
-    def __init__(self, sizes: Sizes) -> None:
-        super().__init__()
-        self.gate, self.up = (nn.Linear(sizes.hidden, sizes.ffn, bias=False) for _ in range(2))
-        self.down = nn.Linear(sizes.ffn, sizes.hidden, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.down(F.silu(self.gate(x)) * self.up(x))
-        return out
-
-
-class Layer(nn.Module):
-    def __init__(self, sizes: Sizes) -> None:
-        super().__init__()
-        self.attention_norm, self.mlp_norm = nn.RMSNorm(sizes.hidden), nn.RMSNorm(sizes.hidden)
-        self.attention, self.mlp = Attention(sizes), Mlp(sizes)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = x + self.attention(self.attention_norm(x))
-        out: Tensor = x + self.mlp(self.mlp_norm(x))
-        return out
-
-
-class Llama(nn.Module):
-    def __init__(self, sizes: Sizes) -> None:
-        super().__init__()
-        self.embedding = nn.Embedding(sizes.vocabulary, sizes.hidden)
-        self.layers = nn.ModuleList(Layer(sizes) for _ in range(sizes.layers))
-        self.norm = nn.RMSNorm(sizes.hidden)
-        self.head = nn.Linear(sizes.hidden, sizes.vocabulary, bias=False)
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        x = self.embedding(tokens)
-        for layer in self.layers:
-            x = layer(x)
-        out: Tensor = self.head(self.norm(x))
-        return out
-
-
-def plan(sequence_parallel: bool) -> dict[str, ParallelStyle]:
-    """As in PyTorch's tutorial on tensor parallelism."""
-    columns = ("attention.wq", "attention.wk", "attention.wv", "mlp.gate", "mlp.up")
-    made: dict[str, ParallelStyle] = {f"layers.*.{name}": ColwiseParallel() for name in columns}
-    layout = Shard(1) if sequence_parallel else Replicate()
-    for name in ("attention.wo", "mlp.down"):
-        made[f"layers.*.{name}"] = RowwiseParallel(output_layouts=layout)
-    made["embedding"] = RowwiseParallel(input_layouts=Replicate(), output_layouts=layout)
-    made["head"] = ColwiseParallel(input_layouts=layout, output_layouts=Replicate())
-    if sequence_parallel:
-        for name in ("attention", "mlp"):
-            gathered = PrepareModuleInput(input_layouts=(Shard(1),), desired_input_layouts=(Replicate(),))
-            made[f"layers.*.{name}"] = gathered
-        for name in ("layers.*.attention_norm", "layers.*.mlp_norm", "norm"):
-            made[name] = SequenceParallel()
-    return made
-
-
 def pytorch(sizes: Sizes, phase: Phase, mesh: DeviceMesh, context: autotune.Context | None, way: str = "") -> nn.Module:
     """By the tutorial's plan; by ours where there is a context, which is the one line of difference."""
-    chosen: Mapping[str, ParallelStyle] = plan(phase.sequence_parallel)
+    chosen: Mapping[str, ParallelStyle] = decoder_plan(True, phase.sequence_parallel)
     if context is not None:
-        chosen = autotune.nn.tuned(chosen, context, share_gather=True)
+        theirs, chosen = chosen, autotune.nn.tuned(chosen, context, share_gather=True)
         if phase.training:  # keys and values are too narrow to hide a gather each: the three share torch's
-            chosen["layers.*.attention"] = plan(sequence_parallel=True)["layers.*.attention"]
-    return parallelize_module(Llama(sizes), mesh, chosen)
+            chosen = {**chosen, "decoder.layers.*.attention": theirs["decoder.layers.*.attention"]}
+    return parallelize_module(Decoder(sizes.architecture, mesh.size(), separate=True), mesh, dict(chosen))
 
 
 class Logits(nn.Module):
@@ -205,39 +131,45 @@ def transformers(
     return Logits(autotune.nn.transformers.shared_out(model, mesh))
 
 
-def problems(phase: Phase, sizes: Sizes, ranks: int, dtype: str) -> Iterator[Problem]:
-    """What our styles call in this phase, or the pass looks for, for every number of tokens."""
-    columns = {sizes.hidden, sizes.kv_heads * sizes.hidden // sizes.heads, sizes.ffn, sizes.vocabulary}
-    for m in phase.tokens(sizes):
-        common: dict[str, Any] = {"m": m, "n": sizes.hidden, "world_size": ranks, "dtype": dtype}
-        for k in (sizes.hidden, sizes.ffn):
-            if phase.sequence_parallel:
-                yield autotune.GemmReduceScatter(**common, k=k, b_order="nk")
-            else:
-                yield autotune.GemmAllReduce(**common, k=k, b_order="nk")
+def calls(phase: Phase, sizes: Sizes, tokens: int, ranks: int, dtype: str) -> Iterator[Call]:
+    """What our styles call in this phase, or the pass looks for: of one forward, or of a training step."""
+    common: dict[str, Any] = {"m": tokens, "n": sizes.hidden, "world_size": ranks, "dtype": dtype}
+    for name, k in (("attention out", sizes.hidden), ("down", sizes.ffn)):
         if phase.sequence_parallel:
-            yield from _trained(sizes, common) if phase.training else _gathered_once(sizes, common)
-        elif phase.training:
-            for width in sorted(columns):
-                yield autotune.GemmAllReduce(**common, k=width, b_order="kn")
+            yield Call(name, autotune.GemmReduceScatter(**common, k=k, b_order="nk"), sizes.layers)
+        else:
+            yield Call(name, autotune.GemmAllReduce(**common, k=k, b_order="nk"), sizes.layers)
+    if phase.sequence_parallel:
+        yield from _trained(sizes, common) if phase.training else _gathered_once(sizes, common)
+    elif phase.training:
+        widths = {"k": sizes.kv_heads * sizes.hidden // sizes.heads, "q": sizes.hidden, "up": sizes.ffn}
+        for name, width in widths.items():
+            times = (1 if name == "q" else 2) * sizes.layers
+            yield Call(f"gradient of {name}'s input", autotune.GemmAllReduce(**common, k=width, b_order="kn"), times)
+        head = autotune.GemmAllReduce(**common, k=sizes.vocabulary, b_order="kn")
+        yield Call("gradient of the head's input", head, 1)
 
 
-def _gathered_once(sizes: Sizes, common: dict[str, Any]) -> Iterator[Problem]:
+def _gathered_once(sizes: Sizes, common: dict[str, Any]) -> Iterator[Call]:
     """The first layer behind each gather gives back what it has gathered, for the others."""
-    for width in sorted({sizes.hidden, sizes.ffn}):
-        yield autotune.AllGatherGemm(**{**common, "n": width}, k=sizes.hidden, b_order="nk", gathered=True)
-    yield autotune.AllGatherGemm(**{**common, "n": sizes.vocabulary}, k=sizes.hidden, b_order="nk")
+    for name, width in (("q", sizes.hidden), ("gate", sizes.ffn)):
+        problem = autotune.AllGatherGemm(**{**common, "n": width}, k=sizes.hidden, b_order="nk", gathered=True)
+        yield Call(name, problem, sizes.layers)
+    yield Call("head", autotune.AllGatherGemm(**{**common, "n": sizes.vocabulary}, k=sizes.hidden, b_order="nk"), 1)
 
 
-def _trained(sizes: Sizes, common: dict[str, Any]) -> Iterator[Problem]:
-    """The gathers of a forward, and each layer's gradients of input and weight."""
-    columns = sorted({sizes.ffn, sizes.vocabulary})
-    rows = {**common, "k": sizes.hidden}
-    for width in columns:
-        yield autotune.AllGatherGemm(**{**rows, "n": width}, b_order="nk")
-        yield autotune.GemmReduceScatter(**common, k=width, b_order="kn")
-    weights = {"m": sizes.hidden, "k": common["m"], "layout": "k", "b_order": "kn"}
-    for width in sorted({*columns, sizes.hidden}):
-        yield autotune.AllGatherGemm(**{**common, **weights, "n": width})
-    for k in (sizes.hidden, sizes.ffn):
-        yield autotune.AllGatherGemm(**{**rows, "n": k}, b_order="kn")
+def _trained(sizes: Sizes, common: dict[str, Any]) -> Iterator[Call]:
+    """The gathers of a forward, and the gradients of each layer's input and weight."""
+    layers, rows = sizes.layers, {**common, "k": sizes.hidden}
+    for name, width, times in (("gate, up", sizes.ffn, 2 * layers), ("head", sizes.vocabulary, 1)):
+        yield Call(name, autotune.AllGatherGemm(**{**rows, "n": width}, b_order="nk"), times)
+        yield Call(f"{name}: input", autotune.GemmReduceScatter(**common, k=width, b_order="kn"), times)
+        yield Call(f"{name}: weight", _weight(common, sizes.hidden, width), times)
+    for name, k in (("attention out", sizes.hidden), ("down", sizes.ffn)):
+        yield Call(f"{name}: input", autotune.AllGatherGemm(**{**rows, "n": k}, b_order="kn"), layers)
+        yield Call(f"{name}: weight", _weight(common, sizes.hidden, k), layers)
+
+
+def _weight(common: dict[str, Any], m: int, n: int) -> autotune.AllGatherGemm:
+    """The gradient of a weight, over the tokens of all ranks."""
+    return autotune.AllGatherGemm(**{**common, "m": m, "n": n, "k": common["m"], "layout": "k", "b_order": "kn"})

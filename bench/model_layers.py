@@ -1,7 +1,7 @@
 """Layers of a Llama-70B, or of a mixture, with random weights: parallelism of others, compiled, against ours.
 
-    python bench/model_layers.py --client transformers --phases prefill decode --tune 8 --minutes 8 --json FILE
-    python bench/model_layers.py --client pytorch --phases train --tune 8 --minutes 8 --json FILE
+    python bench/model_layers.py --client transformers --phases prefill decode --tune 5 --minutes 4 --json FILE
+    python bench/model_layers.py --client pytorch --phases train --tune 5 --minutes 4 --json FILE
     python bench/model_layers.py --client mixture --tune 8 --minutes 8 --json FILE
     python bench/model_layers.py --tiny                          without GPUs: does it work at all?
 
@@ -13,8 +13,10 @@ autotune.nn.transformers.parallelize; "fusing" is plain with torch.compile(optio
 the mixture are in mixture_client.py, and its tokens are per rank. All are compiled. "prefill-sp" and PyTorch's "train"
 are sequence parallel (all-gather, reduce-scatter), all else is replicated (all-reduce). Decode is a step of a batch
 without its KV cache, which is the same in all ways. Prefill and decode are also captured in CUDA graphs, but for what
-the host reads counts in; the faster one of either counts. Times are wall clock, of the slowest rank, by the stopwatch
-of outside.py. Logits and losses are compared with plain's.
+the host reads counts in; the faster one of either counts. Times are wall clock, of the slowest rank.
+Logits and losses are compared with plain's. "of the limits" is what ours saved, over what the operators would save at
+their limits (the slower part of each alone), as their tuning measured the parts; "of the winners", over what they saved
+there. An error of one rank ends all at once.
 """
 
 from __future__ import annotations
@@ -24,12 +26,13 @@ import dataclasses
 import json
 import math
 import os
+import signal
 import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -37,29 +40,24 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from mixture_client import MIXTURE, TINY_MIXTURE, mixture
-from mixture_client import problems as problems_of_mixture
-from model_clients import PHASES, TINY, Phase, Sizes, problems, pytorch, transformers
-from outside import captured, start_ranks, where
-from outside_clock import TOY, Clock, Plan, Ratio
+from mixture_client import calls as calls_of_mixture
+from model_clients import PHASES, TINY, Phase, Sizes, calls, pytorch, transformers
+from outside import start_ranks, where
 from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
 
 import autotune
+from autotune.model_runs.comparison import PLAIN, RIVALS, WAYS, Comparison, Row, best, row
+from autotune.model_runs.ranks import ending_at_once
 from autotune.models.forward import Call
 from autotune.models.listed import write_list
+from autotune.models.promise import Promise, promised
 
 Tensor = torch.Tensor
 
 CLIENTS = {"pytorch": pytorch, "transformers": transformers, "mixture": mixture}
 
-RIVALS = ("plain", "gathered")
-"""Ways that are not ours; the fastest of them is compared with."""
-
 EAGER = {"mixture": ("plain",)}
 """By client: the ways that cannot be captured."""
-
-TOLERANCE = 3e-2
-"""Largest |logits - plain's| / |plain's| (Frobenius): every way rounds to bf16 at each step through the layers."""
 
 LOSS_TOLERANCE = 2e-2
 """Largest difference of a training step's loss from plain's, as a share."""
@@ -67,14 +65,15 @@ LOSS_TOLERANCE = 2e-2
 TARGETS = {"prefill": 1.06, "prefill-sp": 1.06, "decode": 1.08, "train": 1.05}
 """Plain's time over that of the faster one of our ways; no way is to be under 1."""
 
-CLOCK = Plan(rounds=4, seconds=0.05, warm_up=0.15)
-
 TOKENS = ("prefill", "decode", "train")
 """The fields of ``Sizes`` that hold numbers of tokens."""
 
+TUNING = 0.55
+"""Share of ``--minutes`` after which tuning ends."""
+
 HEADER = """\
-| phase | tokens | plain, µs | ours, µs | plain / ours | each way, µs | error | flags |
-|---|---:|---:|---:|---:|---|---:|---|"""
+| phase | tokens | plain, µs | ours, µs | plain / ours | of the limits | of the winners | each way, µs | error | flags |
+|---|---:|---:|---:|---:|---:|---:|---|---:|---|"""
 
 
 class Bench:
@@ -82,92 +81,46 @@ class Bench:
 
     def __init__(self, given: argparse.Namespace, sizes: Sizes, context: autotune.Context) -> None:
         self.given, self.sizes, self.context = given, sizes, context
-        self.device = context.heap.device
-        self.on_gpu = self.device.type == "cuda"
-        self.mesh = init_device_mesh(self.device.type, (context.heap.world_size,))
-        self._clock = Clock(self.device, context.group, CLOCK if self.on_gpu else TOY)
+        self.comparison = Comparison(context)
 
-    def rows(self, done: set[tuple[str, int]]) -> Iterator[dict[str, Any]]:
+    def rows(self, done: set[tuple[str, int]]) -> Iterator[Row]:
         """Of each phase and size that is not done."""
         for name in self.given.phases:
             phase = phase_of(self.given.client, name)
             left = [m for m in phase.tokens(self.sizes) if (name, m) not in done]
             if not left:
                 continue
-            if phase.training:
-                for m in left:
-                    yield {"phase": name, "tokens": m, **self.training(phase, m)}
-                    self._forget()
-                continue
-            models = {way: self.model(way, phase) for way in self.given.ways}
+            models = {} if phase.training else {way: self.model(way, phase) for way in self.given.ways}
             for m in left:
-                shape = (m, 1) if phase.sizes == "decode" else (1, m)
-                yield {"phase": name, "tokens": m, **self.inference(models, self._tokens(shape, phase.own_tokens))}
-            del models
-            self._forget()
+                begun = time.monotonic()
+                found = self.training(phase, m) if phase.training else self.inference(models, phase, m)
+                promise = dataclasses.asdict(self.promise(phase, m))
+                yield {"phase": name, "tokens": m, **found, "promise": promise, "seconds": time.monotonic() - begun}
+            models.clear()
+            self.comparison.forget()
 
     def model(self, way: str, phase: Phase) -> nn.Module:
         """One way's, shared out and compiled: as a whole for training, else layer by layer."""
-        torch.manual_seed(17)
-        before = torch.get_default_dtype()
-        torch.set_default_dtype(torch.bfloat16 if self.on_gpu else torch.float32)
-        try:
-            with self.device:
-                build = CLIENTS[self.given.client]
-                made = build(self.sizes, phase, self.mesh, self.context if way == "styles" else None, way)
-        finally:
-            torch.set_default_dtype(before)
-        how: dict[str, Any] = {"backend": "inductor" if self.on_gpu else "aot_eager"}
-        if way == "fusing":
-            how = {"options": autotune.fusing(self.context)}
+        with self.comparison.built(torch.bfloat16 if self.comparison.on_gpu else torch.float32):
+            build = CLIENTS[self.given.client]
+            made = build(self.sizes, phase, self.comparison.mesh, self.context if way == "styles" else None, way)
         # One layer's code serves all of them. A backward from an eager part into a compiled one breaks DTensors.
         layers: Any = [made] if phase.training else made.layers
-        for each in layers:
-            each.compile(dynamic=False, **how)
+        self.comparison.compiled(way, *layers)
         return made
 
-    def inference(self, models: Mapping[str, nn.Module], tokens: Tensor) -> dict[str, Any]:
-        with torch.no_grad(), ExitStack() as graphs:
-            calls: dict[str, Callable[[int], Any]] = {
-                f"{way} eager": lambda _, model=model: model(tokens)  # type: ignore[misc]
-                for way, model in models.items()
-            }
-            found = {name: call(0).clone() for name, call in calls.items() for _ in range(3 if self.on_gpu else 1)}
-            if self.given.collect:
-                return {}
-            failed = ""
-            if self.on_gpu:
-                some = [way for way in models if way not in EAGER.get(self.given.client, ())]
-                replays, failed = self._captured({way: calls[f"{way} eager"] for way in some}, graphs)
-                for name, (replay, results) in replays.items():
-                    calls[name] = replay
-                    replay(0)
-                    found[name] = results[0].clone()
-            right = found["plain eager"].float()
-            errors = {name: float((logits - right).norm() / right.norm()) for name, logits in found.items()}
-            self._check(errors, TOLERANCE)
-            return {**self._row(errors, self._clock.busy(calls, 1)), "not_captured": failed}
+    def inference(self, models: Mapping[str, nn.Module], phase: Phase, count: int) -> Row:
+        tokens = self._tokens((count, 1) if phase.sizes == "decode" else (1, count), phase.own_tokens)
+        if self.given.collect:
+            with torch.no_grad():
+                for model in models.values():
+                    model(tokens)
+            return {}
+        return self.comparison.forwards(models, tokens, eager=EAGER.get(self.given.client, ()))
 
-    def _captured(
-        self, calls: Mapping[str, Callable[[int], Any]], graphs: ExitStack
-    ) -> tuple[dict[str, tuple[Callable[[int], Any], list[Any]]], str]:  # fmt: skip
-        """Each way's graph; none, and the reason, where one fails on any rank: then eager calls alone are compared."""
-        found = {}
-        for way, call in calls.items():
-            failed = ""
-            try:
-                found[f"{way} graph"] = graphs.enter_context(captured(call, 1))
-            except RuntimeError as error:
-                failed = f"{way}: {str(error).strip().splitlines()[0]}"
-            everyone: list[Any] = [None] * self.mesh.size()
-            dist.all_gather_object(everyone, failed, group=self.context.group)
-            if any(everyone):
-                return {}, next(filter(None, everyone))
-        return found, ""
-
-    def training(self, phase: Phase, count: int) -> dict[str, Any]:
+    def training(self, phase: Phase, count: int) -> Row:
         """A step is forward, backward and AdamW; losses over all steps, then the times of some more."""
-        tokens, losses, calls = self._tokens((1, count + 1)), {}, {}
+        tokens, losses, steps = self._tokens((1, count + 1)), {}, {}
         for way in self.given.ways:
             model = self.model(way, phase)
             dtensors = self.given.client == "pytorch"  # transformers leaves the norms' weights plain tensors
@@ -181,102 +134,90 @@ class Bench:
                 return loss.detach()
 
             losses[way] = [float(step()) for _ in range(1 if self.given.collect else self.sizes.steps)]
-            calls[way] = step
+            steps[way] = step
         if self.given.collect:
             return {}
-        pairs = {way: zip(mine, losses["plain"], strict=True) for way, mine in losses.items()}
+        pairs = {way: zip(mine, losses[PLAIN], strict=True) for way, mine in losses.items()}
         errors = {way: max(abs(mine / right - 1) for mine, right in pair) for way, pair in pairs.items()}
-        self._check(errors, LOSS_TOLERANCE)
-        return {**self._row(errors, self._clock.busy(calls, 1)), "losses": losses}
+        worst = self.comparison.check(errors, LOSS_TOLERANCE)
+        return {**row(self.comparison.clock.busy(steps, 1), worst), "losses": losses}
 
-    def _check(self, errors: dict[str, float], allowed: float) -> None:
-        """Exit on every rank where any rank's results are not plain's."""
-        everyone: list[Any] = [None] * self.mesh.size()
-        dist.all_gather_object(everyone, errors, group=self.context.group)
-        self.context.check()
-        worst = {name: max((each[name] for each in everyone), key=_nan_first) for name in errors}
-        errors.update(worst)
-        if not all(error <= allowed for error in worst.values()):
-            raise SystemExit(f"results differ from plain's by {worst}, allowed is {allowed:.0e}")
-
-    def _row(self, errors: dict[str, float], times: dict[str, list[float]]) -> dict[str, Any]:
-        """Of either side the fastest call, by the geometric mean of its rounds."""
-        means = {name: math.exp(math.fsum(map(math.log, each)) / len(each)) for name, each in times.items()}
-        fastest = {
-            way: min((name for name in times if name.split()[0] == way), key=means.__getitem__)
-            for way in self.given.ways
-        }
-        rival = min((fastest[way] for way in RIVALS if way in fastest), key=means.__getitem__)
-        ratios = {way: Ratio.of_rounds(times[rival], times[name]) for way, name in fastest.items()}
-        return {
-            "us": means, "fastest": fastest, "rival": rival, "error": max(errors.values(), key=_nan_first),
-            "ratios": {way: dataclasses.asdict(ratio) for way, ratio in ratios.items() if way not in RIVALS},
-        }  # fmt: skip
+    def promise(self, phase: Phase, count: int) -> Promise:
+        """What tuning measured of the operators of a forward or a step."""
+        asked = wanted(self.given.client, phase, self.sizes, count, self.context.heap.world_size)
+        chosen = {each.problem: self.context.choose(each.problem) for each in asked}
+        exact = {problem: found.entry if found.source == "exact" else None for problem, found in chosen.items()}
+        return promised(asked, exact.__getitem__, self.context.regime)
 
     def _tokens(self, shape: tuple[int, int], own: bool = False) -> Tensor:
         """The same on every rank, or a rank's own."""
         generator = torch.Generator().manual_seed(5 + (dist.get_rank() if own else 0))
-        return torch.randint(0, self.sizes.vocabulary, shape, generator=generator).to(self.device)
-
-    def _forget(self) -> None:
-        torch.compiler.reset()
-        self.context.release()
-        if self.on_gpu:
-            torch.cuda.empty_cache()
-
-
-def _nan_first(value: float) -> tuple[bool, float]:
-    return math.isnan(value), value
+        return torch.randint(0, self.sizes.vocabulary, shape, generator=generator).to(self.comparison.device)
 
 
 def phase_of(client: str, name: str) -> Phase:
     return next(phase for phase in PHASES[client] if phase.name == name)
 
 
-def line(row: Mapping[str, Any]) -> str:
+def line(found: Row) -> str:
     """A row of the table: the fastest of our ways against the fastest of the others."""
-    means, ratios, fastest = row["us"], row["ratios"], row["fastest"]
-    best = max(ratios, key=lambda way: ratios[way]["value"])
-    ratio, rival = Ratio(**ratios[best]), row.get("rival", fastest["plain"])
-    flags = [f"{way} is slower than the others" for way, each in ratios.items() if each["value"] + each["error"] < 1]
-    if row.get("not_captured"):
-        flags.append(f"eager alone, not captured ({row['not_captured'][:60]})")
-    if ratio.value < TARGETS[row["phase"]]:
-        flags.append(f"under {TARGETS[row['phase']]}")
+    means, ratios, fastest, promise = found["us"], found["ratios"], found["fastest"], Promise(**found["promise"])
+    way, ratio = best(found)
+    rival = means[found["rival"]]
+    saved = rival - means[fastest[way]]
+    flags = [f"{name} is slower than the others" for name, each in ratios.items() if each["value"] + each["error"] < 1]
+    if found.get("not_captured"):
+        flags.append(f"eager alone, not captured ({found['not_captured'][:60]})")
+    if promise.untuned:
+        flags.append(f"{promise.untuned} calls not tuned")
+    if ratio.value < TARGETS[found["phase"]]:
+        flags.append(f"under {TARGETS[found['phase']]}")
     cells = [
-        row["phase"], str(row["tokens"]), f"{means[rival]:.0f}", f"{means[fastest[best]]:.0f} ({best})",
-        str(ratio), ", ".join(f"{name} {mean:.0f}" for name, mean in means.items()), f"{row['error']:.0e}",
-        ", ".join(flags),
+        found["phase"], str(found["tokens"]), f"{rival:.0f}", f"{means[fastest[way]]:.0f} ({way})",
+        str(ratio), _share(saved, promise.most), _share(saved, promise.gain),
+        ", ".join(f"{name} {mean:.0f}" for name, mean in means.items()), f"{found['error']:.0e}", ", ".join(flags),
     ]  # fmt: skip
     return "| " + " | ".join(cells) + " |"
 
 
+def _share(saved: float, promised: float) -> str:
+    return f"{saved / promised:.2f} of {promised:.0f} µs" if promised > 0 else ""
+
+
 def untuned(given: argparse.Namespace, sizes: Sizes, context: autotune.Context) -> list[str]:
     """The problems of these phases for which the database has no entry."""
-    asked = wanted(given, sizes, context.heap.world_size)
-    return [str(problem) for problem in asked if context.choose(problem).source != "exact"]
+    asked = all_wanted(given, sizes, context.heap.world_size)
+    return [f"{each.problem}" for each in asked if context.choose(each.problem).source != "exact"]
 
 
-def wanted(given: argparse.Namespace, sizes: Sizes, ranks: int) -> list[Any]:
-    """The problems of all phases, each once."""
+def wanted(client: str, phase: Phase, sizes: Sizes, count: int, ranks: int) -> list[Call]:
+    """The operators of one forward, or of a training step."""
     dtype = "bf16" if torch.cuda.is_available() else "fp32"
+    if client == "mixture":
+        return list(calls_of_mixture(sizes, count, ranks, dtype))
+    return list(calls(phase, sizes, count, ranks, dtype))
+
+
+def all_wanted(given: argparse.Namespace, sizes: Sizes, ranks: int) -> list[Call]:
+    """The calls of all phases, each problem once."""
     phases = [phase_of(given.client, name) for name in given.phases]
-    if given.client == "mixture":
-        counts = dict.fromkeys(m for phase in phases for m in phase.tokens(sizes))
-        return [each for m in counts for each in problems_of_mixture(sizes, m, ranks, dtype)]
-    return list(dict.fromkeys(each for phase in phases for each in problems(phase, sizes, ranks, dtype)))
+    asked = [
+        each for phase in phases for m in phase.tokens(sizes) for each in wanted(given.client, phase, sizes, m, ranks)
+    ]
+    return list({each.problem: each for each in asked}.values())
 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--client", choices=CLIENTS, default="pytorch")
     parser.add_argument("--phases", nargs="+", metavar="PHASE", help="default: all of the client's")
-    parser.add_argument("--ways", nargs="+", choices=(*RIVALS, "styles", "fusing"), help="default: all that run here")
+    parser.add_argument("--ways", nargs="+", choices=(*RIVALS, *WAYS[1:]), help="default: all that run here")
     parser.add_argument("--tokens", nargs="+", type=int, metavar="M", help="only these numbers of tokens")
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--tune", type=float, metavar="SECONDS", help="tune each problem first, at least 5 s")
     parser.add_argument("--trials", type=int, help="instead of seconds, for each problem")
-    parser.add_argument("--minutes", type=float, default=math.inf, help="no new row later than that")
+    parser.add_argument("--effort", help="that of tune; quick has shorter finals")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="no new row later than that, tuning included")
     parser.add_argument("--tiny", action="store_true", help="sizes that the interpreter can do")
     parser.add_argument("--layers", type=int, help="default: 4, of the mixture 2")
     parser.add_argument("--heap-gib", type=float, default=8.0, help="symmetric heap of each rank")
@@ -292,7 +233,7 @@ def arguments() -> argparse.Namespace:
     theirs = RIVALS if given.client == "mixture" else RIVALS[:1]
     fusing = torch.cuda.is_available() and given.client != "mixture"
     given.ways = given.ways or [*theirs, "styles", *(["fusing"] if fusing else [])]
-    if given.ways[0] != "plain" or len(given.ways) < 2:
+    if given.ways[0] != PLAIN or len(given.ways) < 2:
         parser.error("--ways: plain comes first, and is what others are compared with")
     if not torch.cuda.is_available() and not given.tiny:
         parser.error("no GPU found; --tiny runs toy sizes under Triton's interpreter")
@@ -304,16 +245,27 @@ def lead(given: argparse.Namespace, sizes: Sizes) -> int:
     until = time.time() + given.minutes * 60
     environment = os.environ | ({} if torch.cuda.is_available() else {"TRITON_INTERPRET": "1"})
     if given.tune is not None or given.trials is not None:
-        asked = wanted(given, sizes, given.ranks)
+        asked = all_wanted(given, sizes, given.ranks)
         file = Path(f"{given.json or given.client}.problems.yaml")
-        seconds = dict.fromkeys(asked, given.tune) if given.tune is not None else None
-        file.write_text(write_list([Call("", problem, 1) for problem in asked], seconds=seconds))
+        seconds = {each.problem: given.tune for each in asked} if given.tune is not None else None
+        file.write_text(write_list(asked, seconds=seconds))
         words = [sys.executable, "-m", "autotune", "model", str(file)]
         words += ["--db", given.db] if given.db else []
         words += ["--trials", str(given.trials)] if given.trials is not None else []
-        subprocess.run(words, env=environment)  # what fails is named there, and runs with a default config
+        words += ["--effort", given.effort] if given.effort else []
+        tune(words, environment, given.minutes * 60 * TUNING)
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(given.ranks)]
     return subprocess.run([*launcher, *sys.argv, "--until", str(until)], env=environment).returncode
+
+
+def tune(words: list[str], environment: Mapping[str, str], seconds: float) -> None:
+    """What fails, or is interrupted since its time is over, runs with a default config; the command names it."""
+    started = subprocess.Popen(words, env=environment)
+    try:
+        started.wait(None if math.isinf(seconds) else seconds)
+    except subprocess.TimeoutExpired:
+        started.send_signal(signal.SIGINT)
+        started.wait()
 
 
 def measure(given: argparse.Namespace, sizes: Sizes, context: autotune.Context) -> None:
@@ -326,13 +278,13 @@ def measure(given: argparse.Namespace, sizes: Sizes, context: autotune.Context) 
     if first and not given.collect:
         print("\n".join([HEADER, *map(line, rows)]), flush=True)
     machine = {**where(context), **dataclasses.asdict(sizes), "client": given.client}
-    for row in Bench(given, sizes, context).rows({(row["phase"], row["tokens"]) for row in rows}):
+    for found in Bench(given, sizes, context).rows({(each["phase"], each["tokens"]) for each in rows}):
         late = [time.time() > until]
         dist.broadcast_object_list(late, 0, group=context.group)
         if not given.collect:
-            rows.append(row)
+            rows.append(found)
             if first:
-                print(line(row), flush=True)
+                print(line(found), flush=True)
                 if given.json:
                     given.json.write_text(json.dumps({**machine, "rows": rows}, indent=1) + "\n")
         if late[0]:
@@ -353,6 +305,13 @@ def main() -> int:
         sizes = dataclasses.replace(sizes, **some)
     if "LOCAL_RANK" not in os.environ:
         return lead(given, sizes)
+    with ending_at_once():
+        rank(given, sizes)
+    return 0
+
+
+def rank(given: argparse.Namespace, sizes: Sizes) -> None:
+    """One rank's part."""
     start_ranks()
     torch._dynamo.config.recompile_limit = torch._dynamo.config.accumulated_recompile_limit = 512
     with autotune.Context(int((0.05 if given.tiny else given.heap_gib) * (1 << 30)), url=given.db) as context:
@@ -361,7 +320,6 @@ def main() -> int:
         if dist.get_rank() == 0 and given.collect:
             called.write(given.collect)
     dist.destroy_process_group()
-    return 0
 
 
 if __name__ == "__main__":

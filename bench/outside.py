@@ -28,7 +28,6 @@ import math
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -40,10 +39,10 @@ import torch.distributed as dist
 from latencies import REGIMES, time_in
 from listed import selected
 from outside_cases import FAR, Case, Collectives, Way, distances, make
-from outside_clock import TOY, Clock, Plan, Ratio
 
 import autotune
 from autotune.machine import versions
+from autotune.model_runs.clock import TOY, Clock, Plan, Ratio, captured
 from autotune.runtime.lookup import Found
 from autotune.workloads import workload as find
 
@@ -223,25 +222,6 @@ def judged(
     )  # fmt: skip
     row.judge()
     return row
-
-
-@contextmanager
-def captured(way: Way, sets: int) -> Iterator[tuple[Callable[[int], object], list[torch.Tensor]]]:
-    """A replay of calls with every set, and the tensors that hold its results; the graph is gone afterwards.
-
-    A graph that holds a call of NCCL has to go before its process group.
-    """
-    for number in range(sets):
-        way(number)
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        results = [way(number) for number in range(sets)]
-    try:
-        yield lambda _: graph.replay(), results
-    finally:
-        torch.cuda.synchronize()
-        graph.reset()
 
 
 def arguments() -> argparse.Namespace:

@@ -23,8 +23,9 @@ from typing import Any
 
 from latencies import TUNED_FOR, microseconds, speedup, time_in
 from listed import REPEATED, Sizes
-from outside_clock import Ratio
 from steps import FOLDER, JSON, Folder, Step, here, run_all
+
+from autotune.model_runs.clock import Ratio
 
 SEEDS = 5
 

@@ -16,6 +16,7 @@ import pytest
 PACKAGE = "autotune"
 ROOMS = (
     "cli",
+    "model_runs",
     "compiled",
     "models",
     "nn",

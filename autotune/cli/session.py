@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 from autotune.cli import output
 from autotune.errors import MachineTooSmall, NoDatabase
@@ -14,6 +15,7 @@ from autotune.workloads import Workload
 
 if TYPE_CHECKING:
     from autotune.db import Store
+    from autotune.model_runs.measuring import Order
     from autotune.tuning import TurningEvaluator
     from autotune.tuning.screening import Screen
 
@@ -68,6 +70,13 @@ def make_screen(workload: Workload, problem: Problem, machine: Machine) -> Scree
     from autotune.tuning.screening import Screen
 
     return Screen(workload, problem, machine)
+
+
+def measured_rows(order: Order, machine: Machine) -> Iterator[Any]:
+    """The forwards of a model as ranks measure them. Tests replace this function."""
+    from autotune.model_runs.ranks import rows_of
+
+    return rows_of(order, machine)
 
 
 def devices_text(problem: Problem, machine: Machine) -> str:

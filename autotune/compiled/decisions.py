@@ -6,13 +6,15 @@ import dataclasses
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from autotune.compiled.patterns import Candidate, NoMatch, shape_of, shares_of
+from autotune.compiled.gemms import column_of, gemm_of
+from autotune.compiled.graphs import NoMatch, shape_of, value_of
+from autotune.compiled.patterns import Candidate, shares_of
 from autotune.db import Entry
 from autotune.errors import AutotuneError
 from autotune.outcome import Regime
@@ -24,7 +26,10 @@ from autotune.workloads import provenance_of, workload
 from autotune.workloads.built_in.all_gather_gemm import RETURNING_A
 from autotune.workloads.launched import LaunchedWorkload
 
-OPERATORS = ("all_gather_gemm", "gemm_reduce_scatter", "gemm_all_reduce")
+OPERATORS = ("all_gather_gemm", "gemm_reduce_scatter", "gemm_all_reduce", "all_reduce_norm", "gemm_all_reduce_norm")
+
+SHARED_ROWS = ("all_gather_gemm", "gemm_reduce_scatter")
+"""Operators whose m the ranks share out."""
 
 LIBRARY = "bsp"
 GATHERED = "all_gather"
@@ -91,7 +96,7 @@ class Table:
 
     def _asked(self, candidate: Candidate) -> Verdict:
         """A candidate's problem and the entry that a look-up serves for it; the decision comes later."""
-        if candidate.residual is not None and candidate.workload == "gemm_all_reduce" and not self.replicated:
+        if "residual" in candidate.operands and candidate.workload not in SHARED_ROWS and not self.replicated:
             raise NoMatch("what is added to the sum may differ from rank to rank: see replicated=True")
         found = RETURNING_A if candidate.returns_a else _workload(candidate.workload)
         options = _options(candidate, found)
@@ -115,7 +120,7 @@ class Table:
         """The smallest and the largest m around the problem's for which the same entry is served."""
         problem = verdict.problem
         found = _workload(problem.workload)
-        step = self.ranks if found.name != "gemm_all_reduce" else 1
+        step = self.ranks if found.name in SHARED_ROWS else 1
         here = int(problem.as_dict()["m"]) // step
 
         def serves(count: int) -> bool:
@@ -179,23 +184,23 @@ def _options(candidate: Candidate, found: LaunchedWorkload) -> tuple[Any, ...]:
     defaults = {field.name: field.default for field in dataclasses.fields(found.problem_type)}
     if candidate.workload == "all_gather_gemm" and candidate.dim == len(shape_of(candidate.whole)) - 1:
         defaults["layout"] = "k"
-    return tuple(defaults[name] for name in found.options)
+    return tuple(candidate.options.get(name, defaults[name]) for name in found.options)
+
+
+MATRICES = ("a", "x", "residual")
+"""Operands of whatever dimensions, which the operator takes row by row."""
 
 
 def _problem(candidate: Candidate, found: LaunchedWorkload, options: Sequence[Any], ranks: int) -> Problem:
     """The problem that the operator's call will have, for example sizes."""
-    a = candidate.a.meta["val"]
-    if candidate.bias is not None and candidate.workload != "all_gather_gemm":
-        addend = candidate.gemm.args[0]
-        assert isinstance(addend, torch.fx.Node)
+    if "bias" in candidate.operands and candidate.workload != "all_gather_gemm":
+        addend = gemm_of(candidate.gemm).bias
+        assert addend is not None
         if shares_of(addend) != ranks:
             raise NoMatch(f"each rank adds 1 / {shares_of(addend)} of a bias before the sum over {ranks} ranks")
-    rows = math.prod(hint(each) for each in a.shape[:-1])
-    operands: Mapping[str, torch.Tensor | None] = {
-        "a": torch.empty((rows, hint(a.shape[-1])), dtype=a.dtype, device="meta"),
-        "b": _stand_in(candidate.b),
-        "bias": None if candidate.bias is None else _stand_in(candidate.bias),
-        "residual": None if candidate.residual is None else _residual(candidate),
+    operands = {
+        name: _matrix(node) if name in MATRICES else _scale(node) if name.startswith("scale") else _stand_in(node)
+        for name, node in candidate.operands.items()
     }
     try:
         return found.problem_of(ranks, [operands.get(name) for name in found.kernels.operands], options)
@@ -203,16 +208,22 @@ def _problem(candidate: Candidate, found: LaunchedWorkload, options: Sequence[An
         raise NoMatch(str(error)) from error
 
 
-def _residual(candidate: Candidate) -> torch.Tensor:
-    """As a matrix of the result's rows."""
-    value = shape_of(candidate.wait)
-    rows = math.prod(hint(each) for each in value[:-1])
-    assert candidate.residual is not None
-    return torch.empty((rows, hint(value[-1])), dtype=candidate.residual.meta["val"].dtype, device="meta")
+def _matrix(node: torch.fx.Node) -> torch.Tensor:
+    """All dimensions but the last as one, for example sizes."""
+    *rows, columns = map(hint, shape_of(node))
+    return torch.empty((math.prod(rows), columns), dtype=value_of(node).dtype, device="meta")
+
+
+def _scale(node: torch.fx.Node) -> torch.Tensor:
+    value = value_of(node)
+    shape = [hint(each) for each in column_of(value)]
+    strided = value.dim() == 2 and not value.is_contiguous() and len(shape) == 2
+    made = torch.empty(shape[::-1] if strided else shape, dtype=value.dtype, device="meta")
+    return made.t() if strided else made
 
 
 def _stand_in(node: torch.fx.Node) -> torch.Tensor:
-    value = node.meta["val"]
+    value = value_of(node)
     if not all(isinstance(each, int) for each in (*value.shape, *value.stride())):
         raise NoMatch(f"the sizes of B or the bias are symbols: {list(value.shape)}")
     if value.dim() == 2 and not (value.is_contiguous() or value.t().is_contiguous()):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import hashlib
 import logging
@@ -15,7 +16,8 @@ from torch._inductor.custom_graph_pass import CustomGraphPass
 from torch.fx import Graph, GraphModule, Node
 
 from autotune.compiled.decisions import Table, Verdict
-from autotune.compiled.patterns import Candidate, NoMatch, Option, candidates
+from autotune.compiled.graphs import NoMatch
+from autotune.compiled.patterns import Candidate, Option, candidates
 from autotune.compiled.report import Explanation, Line
 from autotune.compiled.rewriting import check_form, rewrite
 from autotune.runtime.context import Context
@@ -107,6 +109,8 @@ class Found:
     found: list[Candidate]
     verdicts: list[Verdict]
     reason: str = ""
+    beside: str = ""
+    """Larger ways that are not taken, and why."""
 
     @property
     def gain(self) -> float:
@@ -117,16 +121,27 @@ class Found:
         if not self.verdicts:
             name = str(getattr(self.collective.target, "__name__", self.collective.target)).removesuffix(".default")
             operator = self.found[0].workload if self.found else name
-            yield Line(self.collective.name, operator, None, False, self.reason)
+            yield Line(self.collective.name, operator, None, False, self.reason + self.beside)
         for each, verdict in zip(self.found, self.verdicts, strict=True) if self.verdicts else ():
-            yield Line(self.collective.name, each.workload, verdict.problem, verdict.replaced, verdict.reason)
+            told = [verdict.reason, *([each.beside] if each.beside else [])]
+            reason = "; ".join(told) + self.beside
+            yield Line(self.collective.name, each.workload, verdict.problem, verdict.replaced, reason)
 
 
 def _found(graph: Graph, table: Table) -> Iterator[list[Found]]:
     """The ways for each collective, the one to take first; the caller may replace each before it asks for the next."""
     for collective, options in candidates(graph):
         ways = [_judged(collective, option, table) for option in options]
-        yield sorted(ways, key=lambda way: -way.gain)
+        first, *others = sorted(ways, key=lambda way: -way.gain)
+        yield [dataclasses.replace(first, beside="".join(_beside(first, way) for way in others)), *others]
+
+
+def _beside(taken: Found, other: Found) -> str:
+    """The reason against a way that would take more of the graph than the one taken."""
+    extra = ", ".join(dict.fromkeys(each.extra for each in other.found if each.extra))
+    if not extra or other.gain or any(each.extra for each in taken.found):
+        return ""
+    return f"; {extra}: {other.verdicts[0].reason if other.verdicts else other.reason}"
 
 
 def _judged(collective: Node, option: Option, table: Table) -> Found:

@@ -4,63 +4,80 @@ from __future__ import annotations
 
 import dataclasses
 import operator
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 from torch.fx import Graph, Node
 
-ATEN, C10D = torch.ops.aten, torch.ops._c10d_functional
-
-GATHER = C10D.all_gather_into_tensor.default
-SCATTER = C10D.reduce_scatter_tensor.default
-REDUCE = C10D.all_reduce.default
-WAIT = C10D.wait_tensor.default
+from autotune.compiled.gates import Gate, gate_behind
+from autotune.compiled.gemms import GEMMS, bytes_of, gemm_of, is_scale, scale_before_gather
+from autotune.compiled.graphs import (
+    ATEN,
+    GATHER,
+    REDUCE,
+    RESHAPES,
+    SCATTER,
+    SPLITS,
+    WAIT,
+    NoMatch,
+    alike,
+    keeps_columns,
+    named,
+    same,
+    shape_of,
+    value_of,
+)
+from autotune.compiled.norms import Norm, norm_behind
 
 WORKLOADS: dict[Any, str] = {GATHER: "all_gather_gemm", SCATTER: "gemm_reduce_scatter", REDUCE: "gemm_all_reduce"}
-
-RESHAPES = {
-    ATEN.view.default, ATEN.reshape.default, ATEN._unsafe_view.default, ATEN.unsqueeze.default, ATEN.squeeze.dim,
-    ATEN.squeeze.dims, ATEN.flatten.using_ints, ATEN.alias.default, ATEN.detach.default, ATEN.clone.default,
-}  # fmt: skip
-"""They keep the order of a tensor's elements, whatever its strides."""
-
-SPLITS = {ATEN.split.Tensor, ATEN.split_with_sizes.default}
 
 SUMS = ("sum", "avg")
 
 
-class NoMatch(Exception):
-    """Not what an operator computes; the message says why."""
-
-
 @dataclass(frozen=True)
 class Candidate:
-    """A collective and its GEMM, which one operator could compute together."""
+    """A collective, its GEMM and what follows, which one operator could compute together."""
 
     collective: Node
     wait: Node
     """Its result; of an all-reduce in place the copy back."""
     gemm: Node
-    """An ``mm``, or an ``addmm`` with a bias."""
-    a: Node
-    """This rank's shard of what is gathered; before a sum the GEMM's own A."""
-    b: Node
-    bias: Node | None
+    """One of ``GEMMS``; of a norm alone the tensor to be summed."""
+    operands: Mapping[str, Node]
+    """By the operator's names. A is this rank's shard of what is gathered; before a sum the GEMM's own."""
     dim: int
     """The dimension that is gathered or scattered, of ``whole``."""
     whole: Node
     """The gathered tensor, or the one to be summed, in all its dimensions."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """The operator's, where they differ from the problem's defaults."""
     returns_a: bool = False
     """The operator also gives back the gathered tensor, for others that use it."""
-    residual: Node | None = None
     added: Node | None = None
-    """The sum's sum with ``residual``."""
+    """The sum's sum with a residual."""
+    gate: Gate | None = None
+    norm: Norm | None = None
+    beside: str = ""
+    """The reason why what follows is not the operator's part, where it nearly is."""
 
     @property
     def workload(self) -> str:
+        if self.norm is not None:
+            return "gemm_all_reduce_norm" if "b" in self.operands else "all_reduce_norm"
         return WORKLOADS[self.collective.target]
+
+    @property
+    def a(self) -> Node:
+        """What the ranks share, or sum up."""
+        return self.operands["a" if "a" in self.operands else "x"]
+
+    @property
+    def extra(self) -> str:
+        """The operator's larger part, for people: SwiGLU and the like, or an operator with a norm; else empty."""
+        if self.gate is not None:
+            return str(self.gate.epilogue)
+        return self.workload.replace("_", "-") if self.norm is not None else ""
 
     @property
     def group(self) -> Any:
@@ -80,24 +97,18 @@ def candidates(graph: Graph) -> Iterator[tuple[Node, list[Option]]]:
     """Every collective of these kinds in order, with the ways to replace it, the plainest first; one at least."""
     finders: dict[Any, Callable[[Node], list[Option]]] = {GATHER: _gathered, SCATTER: _summed, REDUCE: _summed}
     for node in list(graph.nodes):
-        if node.op == "call_function" and node.target in finders:
+        if node.op == "call_function" and node.target in finders and not node._erased and not _carries_scales(node):
             try:
                 yield node, finders[node.target](node)
             except NoMatch as error:
                 yield node, [str(error)]
 
 
-def shape_of(node: Node) -> Sequence[Any]:
-    """With symbols for what is not known."""
-    value = node.meta.get("val")
-    if not isinstance(value, torch.Tensor):
-        raise NoMatch(f"{node.name} has no known shape")
-    return value.shape
-
-
-def same(one: Any, other: Any) -> bool:
-    """Equal sizes; of symbols those that are written alike."""
-    return str(one) == str(other)
+def _carries_scales(collective: Node) -> bool:
+    """True for a gather of scales, which goes with that of its A."""
+    wait = next(iter(collective.users), None)
+    users = [user for user, taken in _users_behind_reshapes(wait) if is_scale(taken, user)] if wait is not None else []
+    return collective.target is GATHER and bool(users)
 
 
 def _gathered(collective: Node) -> list[Option]:
@@ -106,49 +117,103 @@ def _gathered(collective: Node) -> list[Option]:
     assert isinstance(shard, Node)
     whole, dim = _rejoined(wait, shard, ranks)
     users = sorted(_users_behind_reshapes(whole), key=lambda each: each[0])
-    gemms = [each for each in users if each[0].target in (ATEN.mm.default, ATEN.addmm.default)]
+    gemms = [each for each in users if each[0].target in GEMMS]
     if not gemms:
-        used = ", ".join(sorted({_named(each) for each, _ in users})) or "nothing"
+        used = ", ".join(sorted({named(each) for each, _ in users})) or "nothing"
         raise NoMatch(f"no GEMM takes what is gathered; it is used by {used}")
     each = [_behind_gather(gemm, taken, collective, wait, dim, whole) for gemm, taken in gemms]
     found: list[Option] = [each]
+    gated = [_gated(candidate) for candidate in each]
+    if any(candidate.gate for candidate in gated):
+        found.append(gated)
+    elif gated != each:
+        found = [gated]  # with the reason beside it
     if len(users) > len(gemms):
-        others = ", ".join(sorted({_named(user) for user, taken in users if (user, taken) not in gemms}))
+        others = ", ".join(sorted({named(user) for user, taken in users if (user, taken) not in gemms}))
         found = [f"what is gathered is also used by {others}, so it has to be gathered anyway"]
-    if len(users) > 1 and users[0] == gemms[0]:
+    if len(users) > 1 and users[0] == gemms[0] and "scale_a" not in each[0].operands:
         found.append([dataclasses.replace(each[0], returns_a=True)])
     return found
 
 
 def _behind_gather(gemm: Node, taken: Node, collective: Node, wait: Node, dim: int, whole: Node) -> Candidate:
-    a, b, bias = _operands(gemm)
-    if a is not taken or b is taken:
+    found = gemm_of(gemm)
+    if found.a is not taken or found.b is taken:
         raise NoMatch("what is gathered is the GEMM's B, not its A")
-    if bias is not None and len(shape_of(bias)) != 1:
-        raise NoMatch(f"the GEMM adds a tensor of shape {list(shape_of(bias))}, which is no bias")
+    if found.bias is not None and len(shape_of(found.bias)) != 1:
+        raise NoMatch(f"the GEMM adds a tensor of shape {list(shape_of(found.bias))}, which is no bias")
     shard = collective.args[0]
     assert isinstance(shard, Node)
-    return Candidate(collective, wait, gemm, shard, b, bias, dim, whole)
+    operands = {"a": bytes_of(shard), **found.operands}
+    if found.scale_a is not None and dim != len(shape_of(whole)) - 1:
+        operands["scale_a"] = scale_before_gather(found.scale_a, collective)
+    return Candidate(collective, wait, gemm, operands, dim, whole, found.options)
+
+
+def _gated(candidate: Candidate) -> Candidate:
+    """With SwiGLU or GeGLU, where that follows; else as it is, maybe with a reason."""
+    try:
+        gate = gate_behind(candidate.gemm)
+    except NoMatch as error:
+        return dataclasses.replace(candidate, beside=str(error))
+    if gate is None:
+        return candidate
+    options = {**candidate.options, "epilogue": gate.epilogue, "gate_up": gate.gate_up}
+    return dataclasses.replace(candidate, gate=gate, options=options)
 
 
 def _summed(collective: Node) -> list[Option]:
+    """The GEMM before a sum, with a residual or not; of an all-reduce also the norm behind it, with the GEMM or not."""
     total, how, wait = collective.args[0], collective.args[1], _wait(collective)
     assert isinstance(total, Node)
     if how not in SUMS:
         raise NoMatch(f"the ranks reduce by {how}, operators by {' or '.join(SUMS)}")
     copied = _copied_back(wait, total)
+    norm, beside = _norm(copied) if collective.target is REDUCE and how == "sum" else (None, "")
+    found: list[Option] = []
+    try:
+        plain = dataclasses.replace(_before_sum(collective, wait, copied), beside=beside)
+        found.append([plain])
+        added = None if plain.averages else _added(copied)
+        if added is not None:
+            operands = {**plain.operands, "residual": added[1]}
+            found.append([dataclasses.replace(plain, added=added[0], operands=operands)])
+        if norm is not None:
+            found.append([_with_norm(plain, norm, plain.operands)])
+    except NoMatch:
+        if norm is None:
+            raise
+    if norm is not None:
+        alone = Candidate(collective, copied, total, {}, 0, total)
+        found.append([_with_norm(alone, norm, {"x": total})])
+    return found
+
+
+def _before_sum(collective: Node, wait: Node, copied: Node) -> Candidate:
+    total, how = collective.args[:2]
+    assert isinstance(total, Node)
     whole, dim = _unsplit(total, collective.args[2]) if collective.target is SCATTER else (total, 0)
     gemm = _gemm_before_reshapes(whole, {collective, copied} - {wait} if whole is total else None)
-    a, b, bias = _operands(gemm)
+    found = gemm_of(gemm)
     if dim == len(shape_of(whole)) - 1:
         raise NoMatch("the ranks share the columns of the sum; the operator shares its rows")
-    bias = None if bias is None else _whole_bias(bias, how)
-    plain = Candidate(collective, copied, gemm, a, b, bias, dim, whole)
-    found: list[Option] = [[plain]]
-    added = None if plain.averages else _added(copied)
-    if added is not None:
-        found.append([dataclasses.replace(plain, added=added[0], residual=added[1])])
-    return found
+    operands = {"a": found.a, **found.operands}
+    if found.bias is not None:
+        operands["bias"] = _whole_bias(found.bias, how)
+    return Candidate(collective, copied, gemm, operands, dim, whole, found.options)
+
+
+def _norm(result: Node) -> tuple[Norm | None, str]:
+    """The norm behind a sum, or the reason why it is none of an operator."""
+    try:
+        return norm_behind(result), ""
+    except NoMatch as error:
+        return None, str(error)
+
+
+def _with_norm(candidate: Candidate, norm: Norm, operands: Mapping[str, Node]) -> Candidate:
+    given = {**operands, "residual": norm.residual, "weight": norm.weight}
+    return dataclasses.replace(candidate, norm=norm, operands=given, options={**candidate.options, "eps": norm.eps})
 
 
 def _copied_back(wait: Node, total: Node) -> Node:
@@ -164,7 +229,7 @@ def _added(result: Node) -> tuple[Node, Node] | None:
         (user,) = here.users
         if user.target is ATEN.add.Tensor and not user.kwargs:
             return _residual(user, here)
-        if user.target not in RESHAPES or not same(shape_of(user)[-1], shape_of(here)[-1]):
+        if not keeps_columns(user, here):
             return None
         here = user
     return None
@@ -172,11 +237,9 @@ def _added(result: Node) -> tuple[Node, Node] | None:
 
 def _residual(added: Node, summand: Node) -> tuple[Node, Node] | None:
     (other,) = [each for each in added.args if each is not summand] or [None]
-    if not isinstance(other, Node) or not isinstance(other.meta.get("val"), torch.Tensor):
+    if not isinstance(other, Node):
         return None
-    value, mine = other.meta["val"], summand.meta["val"]
-    fits = list(map(str, value.shape)) == list(map(str, mine.shape)) and value.dtype == mine.dtype
-    return (added, other) if fits and value.is_contiguous() else None
+    return (added, other) if alike(other, summand) and value_of(other).is_contiguous() else None
 
 
 def _whole_bias(bias: Node, how: Any) -> Node:
@@ -198,7 +261,7 @@ def shares_of(bias: Node) -> int:
 def _wait(collective: Node) -> Node:
     users = list(collective.users)
     if len(users) != 1 or users[0].target is not WAIT:
-        raise NoMatch(f"its result is used by {', '.join(map(_named, users)) or 'nothing'} before it is waited for")
+        raise NoMatch(f"its result is used by {', '.join(map(named, users)) or 'nothing'} before it is waited for")
     return users[0]
 
 
@@ -251,7 +314,7 @@ def _parts_of(split: Node, joined: Any, part: list[Any], ranks: Any) -> bool:
 def _users_behind_reshapes(node: Node) -> Iterator[tuple[Node, Node]]:
     """Users of a tensor's rows in their order, behind reshapes that keep the last dimension, with what each takes."""
     for user in node.users:
-        if user.target in RESHAPES and same(shape_of(user)[-1], shape_of(node)[-1]):
+        if keeps_columns(user, node) or bytes_of(user) is node:
             yield from _users_behind_reshapes(user)
         else:
             yield user, node
@@ -261,26 +324,11 @@ def _gemm_before_reshapes(node: Node, users: set[Node] | None) -> Node:
     """The GEMM whose rows a tensor has, in their order, and that nothing else needs."""
     while True:
         if users is not None and set(node.users) != users:
-            others = ", ".join(_named(each) for each in node.users if each not in users)
+            others = ", ".join(named(each) for each in node.users if each not in users)
             raise NoMatch(f"what is summed is also used by {others}")
-        if node.target in (ATEN.mm.default, ATEN.addmm.default):
+        if node.target in GEMMS:
             return node
         source: Any = node.args[0] if node.args else None
         if node.target not in RESHAPES or not same(shape_of(source)[-1], shape_of(node)[-1]):
-            raise NoMatch(f"what is summed comes from {_named(node)}, not from a GEMM")
+            raise NoMatch(f"what is summed comes from {named(node)}, not from a GEMM")
         node, users = source, {node}
-
-
-def _operands(gemm: Node) -> tuple[Node, Node, Node | None]:
-    """A, B and the bias. An ``addmm`` with factors is no GEMM with a bias."""
-    if gemm.kwargs and any(value != 1 for value in gemm.kwargs.values()):
-        raise NoMatch(f"the GEMM has factors ({dict(gemm.kwargs)})")
-    arguments: list[Any] = list(gemm.args)
-    bias = arguments.pop(0) if gemm.target is ATEN.addmm.default else None
-    return arguments[0], arguments[1], bias
-
-
-def _named(node: Node) -> str:
-    """For people. What enters or leaves a graph may be a whole graph elsewhere: a graph break lies between."""
-    ends = {"output": "the graph's result", "placeholder": "outside the graph"}
-    return ends.get(node.op) or str(getattr(node.target, "__name__", node.target))

@@ -10,17 +10,19 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
-from autotune.compiled.decisions import Verdict, hint
-from autotune.compiled.patterns import ATEN, RESHAPES, SPLITS, WAIT, WORKLOADS, Candidate, NoMatch, shape_of
+from autotune.compiled.decisions import MATRICES, Verdict, hint
+from autotune.compiled.gates import POINTWISE
+from autotune.compiled.gemms import GEMMS, column_of
+from autotune.compiled.graphs import ATEN, RESHAPES, SPLITS, WAIT, NoMatch, shape_of, value_of
+from autotune.compiled.patterns import WORKLOADS, Candidate
 from autotune.runtime.context import Context
 from autotune.runtime.operators import in_graphs
 from autotune.workloads import workload
 from autotune.workloads.launched import LaunchedWorkload
 
 ERASED = {
-    ATEN.mm.default, ATEN.addmm.default, ATEN.cat.default, ATEN.div.Tensor, ATEN.copy.default, ATEN.add.Tensor, WAIT,
-    operator.getitem, *WORKLOADS,
-    *RESHAPES, *SPLITS,
+    ATEN.cat.default, ATEN.copy.default, ATEN.slice.Tensor, ATEN.mean.dim, ATEN.rsqrt.default, ATEN.add_.Scalar,
+    ATEN.view.dtype, WAIT, operator.getitem, *GEMMS, *POINTWISE, *WORKLOADS, *RESHAPES, *SPLITS,
 }  # fmt: skip
 """Nodes that may fall away with a collective and its GEMM."""
 
@@ -28,19 +30,26 @@ ERASED = {
 def check_form(candidate: Candidate) -> None:
     """Raise NoMatch where the operator would copy more than falls away with the collective, or sizes are not known."""
     whole, gemm, dim = shape_of(candidate.whole), candidate.gemm, candidate.dim
-    a = candidate.a.meta["val"]
-    if not a.is_contiguous():
-        raise NoMatch(f"A has strides {a.stride()}, so the operator would copy it in each call")
+    for name in MATRICES:
+        value = value_of(candidate.operands[name]) if name in candidate.operands else None
+        if value is not None and not value.is_contiguous():
+            raise NoMatch(f"{name.upper()} has strides {value.stride()}, so the operator would copy it in each call")
     symbols = [each for each in whole if not isinstance(each, int)]
     if candidate.workload == "gemm_reduce_scatter" and len(whole) > 2 and len(symbols) > 1:
         raise NoMatch(f"several sizes of the sum are symbols: {symbols}")
+    if candidate.norm is not None:
+        _check_norm(candidate, len(symbols))
     if not _reordered(candidate):
         return
-    if candidate.returns_a or candidate.residual is not None:
+    scales = candidate.operands.get("scale_a")
+    if candidate.returns_a or "residual" in candidate.operands or (scales and column_of(value_of(scales)) != (1,)):
         raise NoMatch(f"the ranks share dimension {dim}, not the first one, so what else there is has another order")
     if symbols:
         raise NoMatch(f"the ranks share dimension {dim}, not the first one, and sizes are symbols: {symbols}")
-    depth, columns = int(shape_of(candidate.b)[0]), int(shape_of(gemm)[-1])
+    depth, columns = (
+        int(shape_of(candidate.operands["b"])[0]),
+        int(shape_of(candidate.gate.result if candidate.gate else gemm)[-1]),
+    )
     added, removed = (columns, depth) if candidate.workload == "all_gather_gemm" else (depth, columns)
     if added > removed:
         raise NoMatch(
@@ -49,13 +58,28 @@ def check_form(candidate: Candidate) -> None:
         )
 
 
+def _check_norm(candidate: Candidate, symbols: int) -> None:
+    """Raise NoMatch where the operator, which stands at the total, has not all of its operands there."""
+    norm = candidate.norm
+    assert norm is not None
+    if not norm.weight < norm.total:
+        raise NoMatch("the norm's weight is computed behind the total")
+    if symbols and len(shape_of(candidate.gemm)) != 2:
+        raise NoMatch("rows of the norm are counted by a symbol, in several dimensions")
+
+
 def rewrite(graph: Graph, candidate: Candidate, verdict: Verdict, context: Context) -> Node:
     """The operator's node. What nothing needs any more is erased."""
     ways = {"all_gather_gemm": _gather, "gemm_reduce_scatter": _scatter, "gemm_all_reduce": _reduce}
-    before = candidate.gemm if candidate.workload == "all_gather_gemm" else candidate.added or candidate.wait
+    gate, norm = candidate.gate, candidate.norm
+    way = ways.get(candidate.workload, _normalise)
+    before = candidate.gemm if way is _gather else candidate.added or candidate.wait
+    ends = [candidate.added] if candidate.added else [gate.result] if gate else []
+    if norm is not None:
+        before, ends = norm.total, [norm.total, *norm.rounded, norm.normed]
     with graph.inserting_before(before):
-        made = ways[candidate.workload](_Writer(graph, context, verdict), candidate)
-    _erase(graph, [candidate.gemm, candidate.whole, candidate.wait, *filter(None, [candidate.added])])
+        made = way(_Writer(graph, context, verdict), candidate)
+    _erase(graph, [candidate.gemm, candidate.whole, candidate.wait, *ends])
     return made
 
 
@@ -106,8 +130,13 @@ class _Writer:
     def operator(self, candidate: Candidate, a: Node) -> Node:
         found = workload(candidate.workload)
         assert isinstance(found, LaunchedWorkload)
-        residual = None if candidate.residual is None else self.matrix(candidate.residual)
-        operands = {"a": a, "b": candidate.b, "bias": candidate.bias, "residual": residual}
+        operands = {**candidate.operands, "a": a, "x": a}
+        if "residual" in operands:
+            operands["residual"] = self.matrix(operands["residual"])
+        for name in ("scale_a", "scale_b"):
+            scale = operands.get(name)
+            if scale is not None and column_of(value_of(scale)) != tuple(shape_of(scale)):
+                operands[name] = self.add(ATEN.reshape.default, scale, [1])
         given = [operands.get(name) for name in found.kernels.operands]
         name = found.name + "_gathered" * candidate.returns_a
         return self.add(in_graphs(name), self._context.handle, *given, *self._verdict.options, "")
@@ -136,7 +165,8 @@ def _gather(writer: _Writer, candidate: Candidate) -> Node:
         rest = [size for place, size in enumerate(whole[:-1]) if place != dim]
         apart = writer.add(ATEN.reshape.default, made, [whole[dim], *rest, shape_of(made)[-1]])
         result = writer.matrix(writer.moved(apart, 0, dim))
-    candidate.gemm.replace_all_uses_with(result)
+    replaced = candidate.gate.result if candidate.gate is not None else candidate.gemm
+    replaced.replace_all_uses_with(writer.reshaped(result, shape_of(replaced)))
     return made
 
 
@@ -180,6 +210,18 @@ def _reduce(writer: _Writer, candidate: Candidate) -> Node:
     if whole is not candidate.gemm:  # the reshapes between stay, with the symbols that they may have
         result = _replayed(writer, whole, candidate.gemm, result)
     _replace_sum(writer, candidate, result)
+    return made
+
+
+def _normalise(writer: _Writer, candidate: Candidate) -> Node:
+    """The operator's two results stand for the norm's and for the total."""
+    norm = candidate.norm
+    assert norm is not None
+    made = writer.operator(candidate, writer.matrix(candidate.a))
+    normed, total = (writer.add(operator.getitem, made, place) for place in range(2))
+    totals = [each for each in (norm.total, *norm.rounded) if value_of(each).dtype == value_of(norm.normed).dtype]
+    for node, result in ((norm.normed, normed), *((each, total) for each in totals)):
+        node.replace_all_uses_with(writer.reshaped(result, shape_of(node)))
     return made
 
 

@@ -233,7 +233,20 @@ def _first_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {lines[0] if lines else ''}"[:300]
 
 
-def _backend(opening: Open) -> dict[str, Any]:
+def join(machine: Machine, rank: int, world_size: int, rendezvous: str) -> None:
+    """Become a rank of the default process group, on a GPU of its own. Collective; they meet in the file."""
+    import torch.distributed as dist
+
+    dist.init_process_group(
+        **_backend(machine, rank, world_size),
+        init_method=f"file://{rendezvous}",
+        rank=rank,
+        world_size=world_size,
+        timeout=timedelta(minutes=5),
+    )
+
+
+def _backend(machine: Machine, rank: int, world_size: int) -> dict[str, Any]:
     """The process group's backend; makes this rank's GPU the current one.
 
     More ranks than GPUs take turns on them, which measures nothing but shows that kernels are right at that world size.
@@ -241,13 +254,13 @@ def _backend(opening: Open) -> dict[str, Any]:
     """
     import torch
 
-    if opening.machine.is_interpreter:
+    if machine.is_interpreter:
         return {"backend": "gloo"}
     gpus = torch.cuda.device_count()
-    torch.cuda.set_device(opening.rank % gpus)
-    if opening.world_size > gpus:
+    torch.cuda.set_device(rank % gpus)
+    if world_size > gpus:
         return {"backend": "cpu:gloo,cuda:gloo"}
-    return {"backend": "cpu:gloo,cuda:nccl", "device_id": torch.device("cuda", opening.rank)}
+    return {"backend": "cpu:gloo,cuda:nccl", "device_id": torch.device("cuda", rank)}
 
 
 def open_rank(opening: Open) -> tuple[Rank, dict[str, float]]:
@@ -265,13 +278,7 @@ def open_rank(opening: Open) -> tuple[Rank, dict[str, float]]:
         seconds[name], before = now - before, now
 
     stage("imports")
-    dist.init_process_group(
-        **_backend(opening),
-        init_method=f"file://{opening.rendezvous}",
-        rank=opening.rank,
-        world_size=opening.world_size,
-        timeout=timedelta(minutes=5),
-    )
+    join(opening.machine, opening.rank, opening.world_size, opening.rendezvous)
     group = dist.new_group(backend="gloo")
     stage("joining")
     heap = open_heap(opening.heap_bytes, group)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 
 import pytest
 from mixture_client import TINY_MIXTURE
-from mixture_client import problems as problems_of_mixture
-from model_clients import PHASES, TINY, problems
+from mixture_client import calls as calls_of_mixture
+from model_clients import PHASES, TINY, calls
 from scripts import run_script
 
 from autotune.fleet.problem_list import read_list
+from autotune.problem import Problem
 
 BENCH = str(Path(__file__).parents[2] / "bench" / "model_layers.py")
 NAMES = [phase.name for phase in PHASES["pytorch"]]
@@ -41,7 +43,11 @@ def test_what_is_tuned_is_what_the_styles_call(phase, tmp_path: Path) -> None:
         BENCH, "--tiny", "--phases", phase.name, "--collect", str(file), "--db", database, ranks=2
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
-    assert {each.problem for each in read_list(file)} == set(problems(phase, TINY, 2, "fp32"))
+    (tokens,) = phase.tokens(TINY)
+    wanted = Counter[Problem]()
+    for call in calls(phase, TINY, tokens, 2, "fp32"):
+        wanted[call.problem] += call.count
+    assert {each.problem: each.calls for each in read_list(file)} == dict(wanted)
 
 
 @pytest.mark.parametrize(
@@ -64,4 +70,6 @@ def test_what_is_tuned_is_what_a_mixture_calls(tmp_path: Path) -> None:
     database = f"sqlite:///{tmp_path / 'none.db'}"
     done = run_script(BENCH, *words, "--collect", str(file), "--db", database, ranks=2)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert {each.problem for each in read_list(file)} == set(problems_of_mixture(TINY_MIXTURE, 2, 2, "fp32"))
+    assert {each.problem for each in read_list(file)} == {
+        call.problem for call in calls_of_mixture(TINY_MIXTURE, 2, 2, "fp32")
+    }

@@ -13,7 +13,9 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn import Linear, Module, Sequential
-from torch.nn.functional import linear
+from torch.nn.functional import gelu, linear, rms_norm, silu
+
+from autotune.models.architecture import Architecture, Biases
 
 K, N = 64, 32
 """Sizes of a rank's weights; each sum is over a depth of K a rank."""
@@ -30,6 +32,13 @@ class Case:
     """A part of the reason."""
     replicated: bool = False
     """What is added to a sum is said to be the same on every rank."""
+    shared: tuple[int, ...] = ()
+    """The arguments that are the same on every rank."""
+    dtype: torch.dtype = torch.float32
+    decomposed: bool = False
+    """Traced into the operations that inductor sees."""
+    worst: float = 1e-5
+    """Largest difference from the unfused function."""
 
 
 def gather(x: torch.Tensor, dim: int) -> torch.Tensor:
@@ -151,13 +160,135 @@ SUMS = {
     "reduce what is no product": Case(lambda x, b: reduce((x @ b).relu()), ((16, K), (K, N)), "", "comes from relu"),
     "reduce slower": Case(lambda x, b: reduce(x @ b), ((16, N), (N, N)), "", "0.80 times as fast as the library"),
 }
-CASES = {**GATHERS, **SUMS}
+
+
+def _normed(total: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    return rms_norm(total, weight.shape, weight, 1e-6), total
+
+
+def _served(x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """As vLLM writes it in torch: the addition in fp32."""
+    found = x.to(torch.float32) + residual.to(torch.float32)
+    total = found.to(x.dtype)
+    found = found * torch.rsqrt(found.pow(2).mean(dim=-1, keepdim=True) + 1e-6)
+    return found.to(x.dtype) * weight, total
+
+
+def _rooted(x: torch.Tensor, b: torch.Tensor, r: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    total = reduce(x @ b) + r
+    root = torch.rsqrt(total.pow(2).mean(-1, keepdim=True) + 1e-6)
+    return total * root * weight, root
+
+
+BF16: dict[str, Any] = {"dtype": torch.bfloat16, "worst": 2e-2, "decomposed": True}
+SAME: dict[str, Any] = {"replicated": True, "decomposed": True, "told": "5.00 times as fast as the library at m=16"}
+
+NORMS = {
+    "reduce, add and norm": Case(
+        lambda x, b, r, w: _normed(reduce(x @ b) + r, w), ((16, K), (K, N), (16, N), (N,)), "gemm_all_reduce_norm",
+        shared=(2, 3), **SAME,
+    ),
+    "reduce sequences, add and norm as serving stacks": Case(
+        lambda x, w, r, n: _served(reduce(linear(x, w)), r, n), ((2, 8, K), (N, K), (2, 8, N), (N,)),
+        "gemm_all_reduce_norm", shared=(2, 3), **{**SAME, **BF16},
+    ),
+    "reduce what is no product, add and norm": Case(
+        lambda x, r, w: _normed(reduce(x.relu()) + r, w), ((2, 8, N), (2, 8, N), (N,)), "all_reduce_norm",
+        shared=(1, 2), **SAME,
+    ),
+    "reduce, add and norm what may differ": Case(
+        lambda x, b, r, w: _normed(reduce(x @ b) + r, w), ((16, K), (K, 3 * N), (16, 3 * N), (3 * N,)), "",
+        "; gemm-all-reduce-norm: what is added to the sum may differ", decomposed=True,
+    ),
+    "reduce, add, norm and keep the root": Case(
+        _rooted, ((16, K), (K, 3 * N), (16, 3 * N), (3 * N,)), "", "also used elsewhere, as for a backward",
+        replicated=True, decomposed=True,
+    ),
+}  # fmt: skip
+
+
+def _gated(product: torch.Tensor) -> torch.Tensor:
+    gate, up = product.chunk(2, dim=-1)
+    return silu(gate) * up
+
+
+def _interleaved(product: torch.Tensor) -> torch.Tensor:
+    return gelu(product[..., ::2], approximate="tanh") * product[..., 1::2]
+
+
+def _of_tanh(product: torch.Tensor) -> torch.Tensor:
+    return product[:, : 2 * N].tanh() * product[:, 2 * N :]
+
+
+GATES = {
+    "gather and swiglu": Case(
+        lambda x, w: _gated(linear(gather(x, 1), w)), ((1, 8, K), (4 * N, K)), "all_gather_gemm", "epilogue=swiglu",
+        decomposed=True,
+    ),
+    "gather sequences and geglu": Case(
+        lambda x, w, c: _interleaved(linear(gather(x, 1), w, c)),
+        ((2, 4, K), (4 * N, K), (4 * N,)), "all_gather_gemm", "epilogue=geglu_tanh gate_up=interleaved", **BF16,
+    ),
+    "gather and another gate": Case(
+        lambda x, w: _of_tanh(linear(gather(x, 0), w)),
+        ((8, 2 * K), (4 * N, 2 * K)), "", "; what follows gate and up is neither SwiGLU nor GeGLU",
+        decomposed=True,
+    ),
+}  # fmt: skip
+
+
+def _scaled(a: torch.Tensor, w: torch.Tensor, scale_a: torch.Tensor, scale_b: torch.Tensor) -> torch.Tensor:
+    return torch.ops.aten._scaled_mm(a, w.t(), scale_a, scale_b, None, None, torch.bfloat16)
+
+
+def _bytes(x: torch.Tensor) -> torch.Tensor:
+    """fp8 gathered as bytes, since not every backend of collectives knows it."""
+    return gather(x.view(torch.uint8), 0).view(x.dtype)
+
+
+FP8: dict[str, Any] = {"dtype": torch.float8_e4m3fn, "worst": 2e-2}
+
+SCALED = {
+    "gather fp8 with a scale": Case(
+        lambda a, w, s, t: _scaled(_bytes(a), w, s[0], t[0]), ((8, K), (N, K), (1,), (1,)), "all_gather_gemm",
+        "scales=tensor", shared=(2,), **FP8,
+    ),
+    "gather fp8 with scales by rows": Case(
+        lambda a, w, s, t: _scaled(_bytes(a), w, gather(s, 0), t), ((8, K), (N, K), (8, 1), (1, N)),
+        "all_gather_gemm", "scales=row", **FP8,
+    ),
+    "scatter fp8": Case(
+        lambda a, w, s, t: scatter(_scaled(a, w, s, t), 0), ((16, K), (N, K), (16, 1), (1, N)), "gemm_reduce_scatter",
+        "scales=row", **FP8,
+    ),
+    "reduce fp8": Case(
+        lambda a, w, s, t: reduce(_scaled(a, w, s, t)), ((16, K), (N, K), (16, 1), (1, N)), "gemm_all_reduce",
+        "scales=row", **FP8,
+    ),
+    "gather fp8 with scales from elsewhere": Case(
+        lambda a, w, s, t: _scaled(_bytes(a), w, s * 2, t), ((8, K), (N, K), (16, 1), (1, N)), "",
+        "the scales of A's rows come from mul.Tensor, not from a gather", **FP8,
+    ),
+}  # fmt: skip
+
+CASES = {**GATHERS, **SUMS, **NORMS, **GATES, **SCALED}
 
 
 def drawn(case: Case) -> list[torch.Tensor]:
-    """Arguments that differ from rank to rank."""
-    generator = torch.Generator().manual_seed(7 + dist.get_rank())
-    return [torch.randn(shape, generator=generator) for shape in case.shapes]
+    """Arguments that differ from rank to rank, but for those that are shared; behind two of fp8 there are scales."""
+    found = []
+    for place, shape in enumerate(case.shapes):
+        seed = 70 + place if place in case.shared else 7 + dist.get_rank() + 100 * place
+        values = torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+        if case.dtype.itemsize > 1:
+            found.append(values.to(case.dtype))
+        else:
+            found.append(values.to(case.dtype) if place < 2 else values.abs() + 0.5)
+    return found
+
+
+DECODER = Architecture("llama", 2, 32, 4, 2, 8, 48, 100, Biases(), None)
+"""Two layers of it have three sums that a norm follows."""
 
 
 class Layer(Module):

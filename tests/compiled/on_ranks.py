@@ -5,13 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from cases import CASES, Layer, drawn
+from cases import CASES, DECODER, Layer, drawn
+from torch._inductor.decomposition import select_decomp_table
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor.parallel import parallelize_module
 from torch.fx import Graph
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import autotune
 from autotune.compiled.decisions import Table
 from autotune.compiled.fusing import Fusing, backend
+from autotune.model_runs.layers import Layers, plan
 
 HEAP = 32 << 20
 
@@ -31,6 +35,7 @@ def everything(url: str) -> dict[str, Any]:
                 for parallel in (True, False)
                 for bias in (True, False)
             },
+            "decoders": {sharded: decoder(context, sharded == "sharded") for sharded in ("sharded", "replicated")},
             "trained": trained(context),
         }
 
@@ -63,7 +68,11 @@ class Look:
 def error(made: Any, wanted: Any) -> float:
     """The largest of all results, relative."""
     pairs = zip(made, wanted, strict=True) if isinstance(wanted, tuple) else [(made, wanted)]
-    return max(float((one - other).norm() / other.norm()) if one.shape == other.shape else 9.0 for one, other in pairs)
+    return max(_difference(one.float(), other.float()) for one, other in pairs)
+
+
+def _difference(one: torch.Tensor, other: torch.Tensor) -> float:
+    return float((one - other).norm() / other.norm()) if one.shape == other.shape else 9.0
 
 
 def fused(context: autotune.Context, name: str) -> dict[str, Any]:
@@ -72,7 +81,9 @@ def fused(context: autotune.Context, name: str) -> dict[str, Any]:
     look = Look(context, case.replicated)
     arguments = drawn(case)
     with torch.no_grad():
-        traced = make_fx(case.function, tracing_mode="fake")(*arguments)
+        table = select_decomp_table() if case.decomposed else None
+        traced = make_fx(case.function, decomposition_table=table, tracing_mode="fake")(*arguments)
+        traced.graph.eliminate_dead_code()
         look(traced.graph)
         traced.recompile()
         return {"error": error(traced(*arguments), case.function(*arguments)), **look.told}
@@ -113,6 +124,20 @@ def layer(context: autotune.Context, sequence_parallel: bool, bias: bool) -> dic
     made = made.to_local() if isinstance(made, DTensor) else made
     part = wanted.chunk(2, dim=1)[rank] if sequence_parallel else wanted
     return {"error": error(made, part), "explained": explained, **look.told}
+
+
+def decoder(context: autotune.Context, sharded: bool) -> dict[str, Any]:
+    """Two layers with norms and gates under PyTorch's plan, compiled with the pass, against the same without."""
+    look = Look(context, replicated=True)
+    torch._dynamo.reset()
+    torch.manual_seed(4)
+    model = Layers(DECODER, 2, separate=False)
+    parallelize_module(model, init_device_mesh("cpu", (2,)), plan(separate=False, sequence_parallel=sharded))
+    x = torch.randn((1, 16, DECODER.hidden), generator=torch.Generator().manual_seed(3))
+    x = x.chunk(2, dim=1)[torch.distributed.get_rank()].contiguous() if sharded else x
+    with torch.no_grad():
+        wanted = model(x)
+        return {"error": error(torch.compile(model, backend=backend(look))(x), wanted), **look.told}
 
 
 def trained(context: autotune.Context) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import typer
 
 from autotune.cli import output, session
 from autotune.cli.commands.model_job import Job
+from autotune.cli.commands.model_measured import MeasuredModel
 from autotune.cli.commands.model_table import HEADER, ModelResult
 from autotune.cli.commands.tune import Effort, Force, Seconds, Seed, Trials, say_where
 from autotune.cli.interrupts import exit_code
@@ -20,7 +21,8 @@ from autotune.outcome import DEFAULT_REGIME, regime_of
 from autotune.sizes import parse_sizes
 
 if TYPE_CHECKING:
-    from autotune.models.forward import Forward
+    from autotune.models.architecture import Architecture
+    from autotune.models.forward import Forward, Plan
     from autotune.problem import Problem
 
 NEVER = "never"
@@ -65,6 +67,10 @@ ByWidth = Annotated[
 Separate = Annotated[
     bool, typer.Option("--separate", help="q, k, v, gate and up are layers of their own, as in unchanged models.")
 ]
+Measured = Annotated[
+    bool, typer.Option("--measure", help="Measure forwards: plain tensor parallelism against the tuned one, compiled.")
+]
+Layers = Annotated[int | None, typer.Option("--layers", min=1, help="Layers that --measure builds.", show_default="4")]
 Listed = Annotated[bool, typer.Option("--list", help="Write the list of problems for tune fleet; tune nothing.")]
 
 
@@ -72,19 +78,21 @@ def model(
     config: Config, tp: Ranks = None, tokens: Tokens = "1..64,512..8192", dtype: Dtype = None, scales: Scales = None,
     separate: Separate = False, sequence_parallel_from: Sharded = "128", context: Contexts = None, zipf: Zipf = 0.0,
     experts_by_width: ByWidth = False,
-    list_only: Listed = False, file: Output = None, budget: Seconds = None, trials: Trials = None,
-    effort: Effort = None, seed: Seed = 0, force: Force = False, regime: RegimeName = DEFAULT_REGIME.value,
-    db: Database = None, json: Json = False,
+    measure: Measured = False, layers: Layers = None, list_only: Listed = False, file: Output = None,
+    budget: Seconds = None, trials: Trials = None, effort: Effort = None, seed: Seed = 0, force: Force = False,
+    regime: RegimeName = DEFAULT_REGIME.value, db: Database = None, json: Json = False,
 ) -> None:  # fmt: skip
     """Tune what a model's forward calls: GEMMs with their collectives, flash decode, the experts of a mixture.
 
     --budget is for all problems together, and goes where time times expected gain is largest; --trials is for each.
     Without both, a list's entries have the budgets that they name.
     The same command continues an interrupted run.
+    --measure builds layers with random weights and compares outputs; a difference ends it with an error.
 
     Example: tune model config.json --tp 2 --tokens 1..64,512..8192 --budget 30m
     """
     wanted = regime_of(regime)
+    _check_measure(config, measure, layers, list_only)
     from autotune.models.gains import expected_gains, shares
 
     if list_only:
@@ -109,6 +117,14 @@ def model(
     found = _forwards(
         config, tp, tokens, dtype, scales, separate, sequence_parallel_from, context, zipf, experts_by_width, machine
     )  # fmt: skip
+    order = None
+    if measure:
+        from autotune.model_runs.measuring import order_of
+
+        architecture, plan = _read(
+            config, tp, dtype, scales, separate, sequence_parallel_from, context, zipf, experts_by_width, machine
+        )  # fmt: skip
+        order = order_of(architecture, plan, tuple(parse_sizes(tokens, "--tokens")), layers, db, wanted)
     problems = list(dict.fromkeys(call.problem for each in found for call in each.calls))
     session.check_ranks(problems[0].world_size, machine)
     for problem in problems:
@@ -119,17 +135,34 @@ def model(
         budgets = {} if budget is not None or trials is not None else _budgets(config)
         job = Job(machine, store, limits, chosen, seed, force, wanted, budgets)
         interrupted = job.tune(problems, expected_gains(found, machine), result)
-    if json:
-        output.data_json(result.as_dict())
-    else:
+    measured = MeasuredModel(order, result) if order is not None and not interrupted else None
+    if not json:
         output.data(output.columns(HEADER, result.rows()))
         for line in result.lines():
             output.data(line)
+    if measured is not None:
+        measured.measure()
+        if not json:
+            measured.show()
+    if json:
+        output.data_json({**result.as_dict(), **(measured.as_dict() if measured is not None else {})})
     if interrupted:
         output.say("interrupted; the same command continues the run")
         raise typer.Exit(exit_code())
     if result.failed:
         raise typer.Exit(1)
+
+
+def _check_measure(config: Path, measure: bool, layers: int | None, list_only: bool) -> None:
+    """Raise InputError for options that do not go together."""
+    from autotune.models.listed import is_list
+
+    if layers is not None and not measure:
+        raise InputError("--layers is for --measure")
+    if measure and list_only:
+        raise InputError("--measure tunes first, and --list tunes nothing: choose one")
+    if measure and is_list(config):
+        raise InputError(f"--measure builds a model by its config.json; {config.name} is a list of problems")
 
 
 def _budgets(config: Path) -> dict[Problem, float]:
@@ -143,12 +176,25 @@ def _forwards(
     config: Path, tp: int | None, tokens: str, dtype: str | None, scales: str | None, separate: bool, sharded: str,
     context: str | None, zipf: float, by_width: bool, machine: Machine,
 ) -> list[Forward]:  # fmt: skip
-    from autotune.models.architecture import read_architecture
-    from autotune.models.forward import Plan, forwards
+    from autotune.models.forward import forwards
     from autotune.models.listed import forward_of, is_list
 
     if is_list(config):
         return [forward_of(config)]
+    found, plan = _read(config, tp, dtype, scales, separate, sharded, context, zipf, by_width, machine)
+    if not found.attention:
+        output.say(f"model_type {found.kind}: its attention (MLA) is left out, since no operator of ours computes it")
+    return forwards(found, plan, parse_sizes(tokens, "--tokens"))
+
+
+def _read(
+    config: Path, tp: int | None, dtype: str | None, scales: str | None, separate: bool, sharded: str,
+    context: str | None, zipf: float, by_width: bool, machine: Machine,
+) -> tuple[Architecture, Plan]:  # fmt: skip
+    """The model of a ``config.json``, and how the ranks run it."""
+    from autotune.models.architecture import read_architecture
+    from autotune.models.forward import Plan
+
     found = read_architecture(config)
     element = dtype or found.dtype or "bf16"
     if element not in COMBINATIONS:
@@ -165,6 +211,4 @@ def _forwards(
         zipf=zipf,
         experts_by_width=by_width,
     )
-    if not found.attention:
-        output.say(f"model_type {found.kind}: its attention (MLA) is left out, since no operator of ours computes it")
-    return forwards(found, plan, parse_sizes(tokens, "--tokens"))
+    return found, plan

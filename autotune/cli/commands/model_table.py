@@ -10,8 +10,7 @@ from autotune.cli.entry_text import entry_dict, speedup_text
 from autotune.machine import Machine
 from autotune.outcome import Regime
 from autotune.problem import Problem
-from autotune.report.figures import dashed, fastest, microseconds
-from autotune.report.regimes import is_captured
+from autotune.report.figures import dashed, microseconds
 
 if TYPE_CHECKING:
     from autotune.db import Entry
@@ -41,18 +40,15 @@ class ModelResult:
     """Problems for which the budget was too short."""
 
     def times(self, problem: Problem) -> tuple[float, float] | None:
-        """Microseconds of a call before and after; None where it is not tuned.
+        """Microseconds of a call before and after; None where it is not tuned."""
+        from autotune.models.promise import before
 
-        Before is the library as a forward in this regime calls it: captured only where the forward is.
-        """
         entry = self.entries.get(problem)
         if entry is None:
             return None
-        found = entry.winner.baselines
-        ways = {name: found[name] for name in found if self.regime is Regime.GRAPH or not is_captured(name)}
-        name = fastest(ways, self.regime)
         after = entry.winner.latency.of(self.regime)
-        return (ways[name].of(self.regime) if name is not None else after), after
+        library = before(entry.winner, self.regime)
+        return (after if library is None else library), after
 
     def rows(self) -> list[list[str]]:
         """The columns of ``HEADER``, layer by layer."""

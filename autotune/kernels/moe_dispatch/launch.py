@@ -35,7 +35,7 @@ class Tensors:
     x: torch.Tensor
     """[tokens, hidden]."""
     ids: torch.Tensor
-    """int32 [tokens, top_k]: those of a token differ, except -1."""
+    """int32 [tokens, top_k]: -1 is none."""
     gates: torch.Tensor
     """fp32 [tokens, top_k]."""
     rows: torch.Tensor

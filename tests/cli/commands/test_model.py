@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fakes import Bench
 
+from autotune.cli import session
+from autotune.errors import WrongResult
 from autotune.fleet.problem_list import parse_list
-from autotune.machine import machine
+from autotune.machine import Machine, machine
+from autotune.model_runs.comparison import row
+from autotune.model_runs.measuring import Order
 
 LLAMA = {
     "model_type": "llama", "hidden_size": 512, "intermediate_size": 2048, "num_hidden_layers": 3,
@@ -222,11 +227,52 @@ def test_a_lists_own_budgets_are_kept(laptop: Bench, tmp_path: Path) -> None:
     file = tmp_path / "list.yaml"
     entry = "{workload: gemm-all-reduce, m: %s, n: 64, k: 64, world_size: 2, budget: %s}"
     file.write_text(f"problems: [{entry % (4, '5s')}, {entry % (8, '6s')}]")
-    result = laptop.tune("model", str(file), "--effort", "quick")
+    result = laptop.tune("model", str(file), "--effort", "quick", "--trials", "3")
     assert result.exit_code == 0 and "not tuned" not in result.stdout, result.output
     assert len({*laptop.gangs[0].problems}) == 2, "neither is left out as too short"
     short = laptop.tune("model", str(file), "--force", "--budget", "6s", "--trials", "3")
     assert short.exit_code == 0 and "not tuned" in short.stdout, "a budget for all takes their place"
+
+
+def test_measured_forwards_stand_beside_their_prediction(
+    gpus: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    orders = []
+
+    def rows(order: Order, machine: Machine) -> Iterator[dict[str, Any]]:
+        orders.append(order)
+        for tokens in sorted(order.tokens):
+            times = {"plain eager": [900.0, 900.0], "plain graph": [600.0, 600.0], "styles graph": [500.0, 500.0]}
+            yield {"tokens": tokens, **row(times, 1e-3), "not_captured": ""}
+
+    monkeypatch.setattr(session, "measured_rows", rows)
+    words = ("model", config(tmp_path), "--tp", "2", "--tokens", "256,4", "--trials", "9", "--measure", "--layers", "2")
+    result = gpus.tune(*words)
+    assert result.exit_code == 0, result.output
+    assert "2 of 3 layers with random weights" in result.stdout and "1.200 ± 0.000" in result.stdout
+    found = gpus.json(*words)
+    assert [each["forward"] for each in found["measured"]] == ["256 tokens", "4 tokens"]
+    for each, whole in zip(found["measured"], found["forwards"], strict=True):
+        assert (each["plain"], each["ours"]) == pytest.approx((600.0, 500.0)) and each["way"] == "styles graph"
+        assert each["speedup"]["value"] == pytest.approx(1.2) and each["promise"]["untuned"] == 0
+        told, promise = each["predicted"], each["promise"]
+        assert told["before"] - told["after"] == pytest.approx(promise["library"] - promise["winners"])
+        gain = whole["predicted"]["before"] - whole["predicted"]["after"]
+        assert told["before"] - told["after"] == pytest.approx(gain * 2 / 3), "two layers of three"
+    assert orders[0].plan.ranks == 2 and (orders[0].model.layers, orders[0].of_layers) == (2, 3)
+
+
+def test_a_measured_difference_ends_with_an_error(
+    gpus: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    def rows(order: Order, machine: Machine) -> Iterator[dict[str, Any]]:
+        raise WrongResult("results differ from plain's by {}, allowed is 3e-02; nothing is claimed")
+        yield {}
+
+    monkeypatch.setattr(session, "measured_rows", rows)
+    result = gpus.tune("model", config(tmp_path), "--tp", "2", "--tokens", "4", "--trials", "9", "--measure")
+    assert result.exit_code == 1 and "results differ from plain's" in result.stderr
+    assert "layers with random weights" not in result.stdout
 
 
 def test_interrupted_it_continues(laptop: Bench, tmp_path: Path) -> None:
@@ -267,6 +313,8 @@ def test_interrupted_it_continues(laptop: Bench, tmp_path: Path) -> None:
         ({"head_dim": 96}, ("--context", "4096"), "flash decode takes heads of 64, 128, 256 elements, not 96"),
         ({}, ("--context", "4095"), "--context 4095: 2 ranks must divide it"),
         ({}, ("--budget", "soon"), "budget 'soon': write it like 90s"),
+        ({}, ("--measure",), "--measure tunes first, and --list tunes nothing"),
+        ({}, ("--layers", "2"), "--layers is for --measure"),
     ],
 )
 def test_what_is_wrong_is_said_in_a_line(
@@ -287,9 +335,10 @@ def test_files_that_are_none(gpus: Bench, tmp_path: Path) -> None:
 def tuned_for_real(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **sizes: int) -> None:
     """By the machine's own ranks."""
     monkeypatch.setenv("AUTOTUNE_DB", str(tmp_path / "cache.db"))
-    words = ("--tp", "2", "--tokens", "8", "--trials", "3", "--effort", "quick")
+    words = ("--tp", "2", "--tokens", "8", "--trials", "3", "--effort", "quick", "--measure", "--layers", "1")
     result = Bench(machine()).tune("model", config(tmp_path, **sizes), *words)
     assert result.exit_code == 0, result.output
+    assert "1 of 3 layers with random weights" in result.stdout
     assert "8 tokens: predicted" in result.stdout and result.stdout.count("gemm-all-reduce") == 2
 
 

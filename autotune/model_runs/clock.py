@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -86,7 +88,7 @@ class Clock:
         times: dict[str, list[float]] = {name: [] for name in ways}
         for _ in range(self._plan.rounds):
             forth = {name: sample(name) for name in ways}
-            back = {name: sample(name) for name in reversed(ways)}
+            back = {name: sample(name) for name in reversed([*ways])}
             for name, found in times.items():
                 found.append(math.sqrt(forth[name] * back[name]))
         return times
@@ -131,3 +133,22 @@ class Clock:
     def _settle(self) -> None:
         if self._on_gpu:
             torch.cuda.synchronize()
+
+
+@contextmanager
+def captured(way: Call, sets: int) -> Iterator[tuple[Callable[[int], object], list[Any]]]:
+    """A replay of calls with every set, and the tensors that hold its results; the graph is gone afterwards.
+
+    A graph that holds a call of NCCL has to go before its process group.
+    """
+    for number in range(sets):
+        way(number)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        results = [way(number) for number in range(sets)]
+    try:
+        yield lambda _: graph.replay(), results
+    finally:
+        torch.cuda.synchronize()
+        graph.reset()

@@ -1,0 +1,97 @@
+"""``tune model --measure``: whole forwards, plain tensor parallelism against the tuned one, beside their prediction."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+from autotune.cli import output, session
+from autotune.cli.commands.model_table import ModelResult
+from autotune.report.figures import microseconds
+
+if TYPE_CHECKING:
+    from autotune.model_runs.measuring import Order
+    from autotune.models.forward import Forward
+    from autotune.models.promise import Promise
+
+HEADER = (
+    "measured", "plain", "ours", "times as fast", "way", "predicted before", "after", "times as fast",
+    "saved of winners'", "of limits'", "difference",
+)  # fmt: skip
+
+
+class MeasuredModel:
+    """The rows of an order, beside what the tuning of the same operators predicts for as many layers."""
+
+    def __init__(self, order: Order, result: ModelResult) -> None:
+        self.order, self.result = order, result
+        self._rows: dict[int, dict[str, Any]] = {}
+
+    def measure(self) -> None:
+        """Raises WrongResult where outputs differ, GangError where a rank fails."""
+        output.say(f"measuring {self.order.model.layers} layers: plain tensor parallelism and ours, compiled")
+        for row in session.measured_rows(self.order, self.result.machine):
+            self._rows[row["tokens"]] = row
+            output.say(f"measured {row['tokens']} tokens")
+
+    def show(self) -> None:
+        """The table, then what was measured."""
+        output.data(output.columns(HEADER, [self._cells(each) for each in self._forward_dicts()]))
+        order = self.order
+        output.data(
+            f"measured: {order.model.layers} of {order.of_layers} layers with random weights, without embedding and "
+            "head, norms and attention as in Llama; wall clock of the slowest rank; outputs compared with plain's"
+        )
+        if self.result.machine.is_interpreter:
+            output.data("times of Triton's interpreter say nothing about GPUs")
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"measured": list(self._forward_dicts())}
+
+    def _forward_dicts(self) -> list[dict[str, Any]]:
+        by_tokens = zip(self.order.tokens, self.order.forwards, strict=True)
+        return [self._forward_dict(tokens, forward) for tokens, forward in by_tokens]
+
+    def _forward_dict(self, tokens: int, forward: Forward) -> dict[str, Any]:
+        from autotune.model_runs.comparison import PLAIN, best
+
+        row = self._rows[tokens]
+        way, ratio = best(row)
+        before, after, alone = self.result.predicted(forward)
+        return {
+            "forward": forward.title,
+            "layers": self.order.model.layers,
+            "of_layers": self.order.of_layers,
+            "plain": row["us"][row["fastest"][PLAIN]],
+            "ours": row["us"][row["fastest"][way]],
+            "speedup": dataclasses.asdict(ratio),
+            "way": row["fastest"][way],
+            "difference": row["error"],
+            "each_way": row["us"],
+            "not_captured": row["not_captured"],
+            "predicted": {"before": before, "after": after, "without_communication": alone},
+            "promise": dataclasses.asdict(self._promise(forward)),
+        }
+
+    def _promise(self, forward: Forward) -> Promise:
+        from autotune.models.promise import promised
+
+        return promised(forward.calls, self.result.entries.get, self.result.regime)
+
+    def _cells(self, found: dict[str, Any]) -> list[str]:
+        from autotune.models.promise import Promise
+
+        told, promise = found["predicted"], Promise(**found["promise"])
+        ratio, saved = found["speedup"], found["plain"] - found["ours"]
+        return [
+            found["forward"], microseconds(found["plain"]), microseconds(found["ours"]),
+            f"{ratio['value']:.3f} ± {ratio['error']:.3f}", found["way"],
+            microseconds(told["before"]), microseconds(told["after"]),
+            f"{told['before'] / told['after']:.2f}" if told["after"] else "",
+            _share(saved, promise.gain), _share(saved, promise.most), f"{found['difference']:.0e}",
+        ]  # fmt: skip
+
+
+def _share(saved: float, promised: float) -> str:
+    """Of what is promised; empty where nothing is."""
+    return f"{saved / promised:.2f}" if promised > 0 else ""

@@ -1,0 +1,110 @@
+"""A graph's GEMMs: mm, addmm with a bias, and fp8 by scales, with their operands as operators take them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from autotune.compiled.graphs import ATEN, GATHER, RESHAPES, WAIT, NoMatch, named, value_of
+from autotune.kernels.launching.tensors import TORCH_DTYPES
+
+SCALED = ATEN._scaled_mm.default
+GEMMS = (ATEN.mm.default, ATEN.addmm.default, SCALED)
+
+SCALED_ARGUMENTS = ("a", "b", "scale_a", "scale_b", "bias", "scale_result", "out_dtype", "use_fast_accum")
+
+
+@dataclass(frozen=True)
+class Gemm:
+    """A GEMM's operands. Scales are None unless it is of fp8."""
+
+    a: Node
+    b: Node
+    bias: Node | None
+    scale_a: Node | None = None
+    scale_b: Node | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Of the operator, where they differ from the problem's defaults."""
+
+    @property
+    def operands(self) -> dict[str, Node]:
+        """B and what else there is, by the operators' names."""
+        given = {"b": self.b, "bias": self.bias, "scale_a": self.scale_a, "scale_b": self.scale_b}
+        return {name: node for name, node in given.items() if node is not None}
+
+
+def gemm_of(node: Node) -> Gemm:
+    """Raises NoMatch for what is no GEMM with a bias: an ``addmm`` with factors, a scaled result."""
+    if node.target is SCALED:
+        return _scaled(node)
+    if node.kwargs and any(value != 1 for value in node.kwargs.values()):
+        raise NoMatch(f"the GEMM has factors ({dict(node.kwargs)})")
+    arguments: list[Any] = list(node.args)
+    bias = arguments.pop(0) if node.target is ATEN.addmm.default else None
+    return Gemm(arguments[0], arguments[1], bias)
+
+
+def _scaled(node: Node) -> Gemm:
+    given: dict[str, Any] = {**dict(zip(SCALED_ARGUMENTS, node.args, strict=False)), **node.kwargs}
+    if given.get("scale_result") is not None:
+        raise NoMatch("the GEMM's result has a scale")
+    if value_of(given["scale_a"]).dim() > 1 and not _one_column(given["scale_a"]):
+        raise NoMatch("the scales are by blocks")
+    words = {dtype: word for word, dtype in TORCH_DTYPES.items()}
+    result = value_of(node).dtype
+    if result not in words:
+        raise NoMatch(f"the GEMM's result is {str(result).removeprefix('torch.')}")
+    options = {"out_dtype": words[result], "fast_accum": bool(given.get("use_fast_accum", False))}
+    return Gemm(given["a"], given["b"], given.get("bias"), given["scale_a"], given["scale_b"], options)
+
+
+def is_scale(node: Node, user: Node) -> bool:
+    """True if a GEMM takes a tensor as a scale."""
+    return user.target is SCALED and node in (*user.args[2:4], user.kwargs.get("scale_a"), user.kwargs.get("scale_b"))
+
+
+def bytes_of(node: Node) -> Node:
+    """A tensor of fp8, seen as bytes on its way through a collective: the tensor itself."""
+    seen: Any = node
+    while seen.target in (ATEN.detach.default, ATEN.alias.default):
+        seen = seen.args[0]
+    if seen.target is not ATEN.view.dtype:
+        return node
+    source: Node = seen.args[0]
+    return source if value_of(source).element_size() == value_of(node).element_size() else node
+
+
+def scale_before_gather(scale: Node, collective: Node) -> Node:
+    """The scales of a rank's rows, which are gathered as A is; one for all of A is taken as it stands."""
+    value = value_of(scale)
+    if value.dim() == 0 or all(size == 1 for size in value.shape):
+        return scale
+    node = scale
+    while node.target in RESHAPES and _one_column(node):
+        source = node.args[0]
+        assert isinstance(source, Node)
+        node = source
+    gathered: Any = node.args[0] if node.target is WAIT else None
+    if gathered is None or gathered.target is not GATHER or gathered.args[1:] != collective.args[1:]:
+        raise NoMatch(f"the scales of A's rows come from {named(node)}, not from a gather like A's")
+    shard: Any = gathered.args[0]
+    while shard.target in RESHAPES and value_of(shard).dim() != 2:
+        shard = shard.args[0]
+    if value_of(shard).dim() != 2 or not _one_column(shard):
+        raise NoMatch(f"the scales of A's rows are gathered as {list(value_of(shard).shape)}, not as a column")
+    made: Node = shard
+    return made
+
+
+def _one_column(node: Node) -> bool:
+    shape = value_of(node).shape
+    return len(shape) == 1 or all(size == 1 for size in shape[1:])
+
+
+def column_of(scale: torch.Tensor) -> tuple[int, ...]:
+    """The shape in which an operator takes a scale: [1] where it is one number."""
+    return (1,) if scale.dim() == 0 or scale.numel() == 1 else tuple(scale.shape)

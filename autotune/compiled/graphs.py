@@ -1,0 +1,68 @@
+"""Nodes of a graph after autograd: their shapes, names, reshapes and casts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+ATEN, C10D, PRIMS = torch.ops.aten, torch.ops._c10d_functional, torch.ops.prims
+
+GATHER = C10D.all_gather_into_tensor.default
+SCATTER = C10D.reduce_scatter_tensor.default
+REDUCE = C10D.all_reduce.default
+WAIT = C10D.wait_tensor.default
+
+RESHAPES = {
+    ATEN.view.default, ATEN.reshape.default, ATEN._unsafe_view.default, ATEN.unsqueeze.default, ATEN.squeeze.dim,
+    ATEN.squeeze.dims, ATEN.flatten.using_ints, ATEN.alias.default, ATEN.detach.default, ATEN.clone.default,
+}  # fmt: skip
+"""They keep the order of a tensor's elements, whatever its strides."""
+
+SPLITS = {ATEN.split.Tensor, ATEN.split_with_sizes.default}
+
+CAST = PRIMS.convert_element_type.default
+CASTS = {CAST, ATEN._to_copy.default}
+
+
+class NoMatch(Exception):
+    """Not what an operator computes; the message says why."""
+
+
+def value_of(node: Node) -> torch.Tensor:
+    """The stand-in for a node's tensor. Raises NoMatch where it is none."""
+    value = node.meta.get("val")
+    if not isinstance(value, torch.Tensor):
+        raise NoMatch(f"{node.name} has no known shape")
+    return value
+
+
+def shape_of(node: Node) -> Sequence[Any]:
+    """With symbols for what is not known."""
+    return value_of(node).shape
+
+
+def same(one: Any, other: Any) -> bool:
+    """Equal sizes; of symbols those that are written alike."""
+    return str(one) == str(other)
+
+
+def alike(one: Node, other: Node) -> bool:
+    """Of one shape and type."""
+    mine, others = value_of(one), value_of(other)
+    return list(map(str, mine.shape)) == list(map(str, others.shape)) and mine.dtype == others.dtype
+
+
+def keeps_columns(node: Node, source: Node) -> bool:
+    """True if a node is a reshape that leaves the last dimension of its source as it is."""
+    if node.target not in RESHAPES or not shape_of(node) or not shape_of(source):
+        return False
+    return same(shape_of(node)[-1], shape_of(source)[-1])
+
+
+def named(node: Node) -> str:
+    """For people. What enters or leaves a graph may be a whole graph elsewhere: a graph break lies between."""
+    ends = {"output": "the graph's result", "placeholder": "outside the graph"}
+    return ends.get(node.op) or str(getattr(node.target, "__name__", node.target))

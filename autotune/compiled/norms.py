@@ -1,0 +1,147 @@
+"""Residual and RMSNorm behind a sum over ranks, as torch, transformers and serving stacks write them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from autotune.compiled.graphs import ATEN, CASTS, NoMatch, alike, keeps_columns, named, shape_of, value_of
+
+ADDS = {ATEN.add.Tensor, ATEN.add.Scalar, ATEN.add_.Scalar}
+SQUARES = {ATEN.pow.Tensor_Scalar, ATEN.mul.Tensor}
+
+
+@dataclass(frozen=True)
+class Norm:
+    """total = sum + residual, normed = total / rms(total) * weight."""
+
+    sum: Node
+    """Over ranks, in the dimensions of the residual."""
+    residual: Node
+    weight: Node
+    eps: float
+    total: Node
+    """In the sum's type, or wider where only the norm takes it."""
+    rounded: tuple[Node, ...]
+    """Further nodes that are the total in the sum's type."""
+    normed: Node
+
+
+def norm_behind(result: Node) -> Norm | None:
+    """Of a sum that nothing else uses; None where no addition and norm follow. Raises NoMatch, where one is another."""
+    summed = result
+    while len(summed.users) == 1 and keeps_columns(next(iter(summed.users)), summed):
+        summed = next(iter(summed.users))
+    found = _total(summed)
+    if found is None:
+        return None
+    total, residual, rounded = found
+    for wide in _widened(total):
+        for square in wide.users:
+            if _is_square(square, wide):
+                weight, eps, normed = _normed(square, set(_widened(total)), value_of(summed).dtype)
+                if value_of(total).dtype != value_of(summed).dtype:
+                    _check_wide(total, square, rounded)
+                return Norm(summed, residual, weight, eps, total, rounded, normed)
+    return None
+
+
+def _total(summed: Node) -> tuple[Node, Node, tuple[Node, ...]] | None:
+    """The total, its residual, and the total rounded, where the addition is of a wider type."""
+    (user, *others) = list(summed.users) or [summed]
+    if others:
+        return None
+    if user.target is ATEN.add.Tensor and not user.kwargs:
+        other = _other(user, summed)
+        return (user, other, ()) if other is not None and alike(other, summed) else None
+    if user.target in CASTS and len(user.users) == 1:  # serving stacks add in fp32
+        (added,) = user.users
+        other = _other(added, user) if added.target is ATEN.add.Tensor and not added.kwargs else None
+        residual: Any = other.args[0] if other is not None and other.target in CASTS else None
+        if residual is not None and alike(residual, summed):
+            dtype = value_of(summed).dtype
+            rounded = (each for each in added.users if each.target in CASTS and value_of(each).dtype == dtype)
+            return added, residual, tuple(rounded)
+    return None
+
+
+def _check_wide(total: Node, square: Node, rounded: tuple[Node, ...]) -> None:
+    """Raise NoMatch if a total in fp32, which no operator gives back, is used beside its norm."""
+    for user in total.users:
+        if user is not square and user not in rounded and user.target is not ATEN.mul.Tensor:
+            raise NoMatch(f"the total in {value_of(total).dtype} is also used by {named(user)}")
+
+
+def _other(user: Node, one: Node) -> Node | None:
+    """The other operand of two."""
+    others = [each for each in user.args if each is not one]
+    return others[0] if len(others) == 1 and isinstance(others[0], Node) else None
+
+
+def _widened(total: Node) -> list[Node]:
+    """What a total is in fp32, in which a norm has to be computed."""
+    casts = [user for user in total.users if user.target in CASTS]
+    return [each for each in (total, *casts) if value_of(each).dtype == torch.float32]
+
+
+def _is_square(node: Node, x: Node) -> bool:
+    return node.args == (x, 2) if node.target is ATEN.pow.Tensor_Scalar else node.args == (x, x)
+
+
+def _normed(square: Node, total: set[Node], dtype: torch.dtype) -> tuple[Node, float, Node]:
+    """From the squares on: the weight, eps and the result."""
+    mean = _next(square, {ATEN.mean.dim})
+    last = len(shape_of(square)) - 1
+    dims: Any = mean.args[1]
+    if [each % (last + 1) for each in dims] != [last] or mean.args[2:3] != (True,):
+        raise NoMatch("the norm's mean is not that of a row")
+    added = _next(mean, ADDS)
+    eps = added.args[1]
+    if not isinstance(eps, float | int):
+        raise NoMatch("the norm's eps is no number")
+    root = _next(added, {ATEN.rsqrt.default})
+    scaled = _next(root, {ATEN.mul.Tensor})
+    if _other(scaled, root) not in total:
+        raise NoMatch(f"a norm's root mean square multiplies {named(scaled)}, not what it is of")
+    weight, normed = _weighted(scaled, dtype)
+    return weight, float(f"{eps:.7g}"), normed
+
+
+def _weighted(scaled: Node, dtype: torch.dtype) -> tuple[Node, Node]:
+    """The product with the weight, in the sum's type; casts may lie before it and after it."""
+    weight: Node | None = None
+    for node in _followed(scaled):
+        if node.target is ATEN.mul.Tensor and node is not scaled and weight is None:
+            vectors = [each for each in node.all_input_nodes if len(shape_of(each)) == 1]
+            if len(vectors) != 1:
+                break
+            weight = vectors[0]
+            if weight.target in CASTS:
+                weight = weight.all_input_nodes[0]
+        if weight is not None and value_of(node).dtype == dtype:
+            return weight, node
+    raise NoMatch("the norm has no weight for each column, or its result has another type than the sum")
+
+
+def _followed(node: Node) -> Iterator[Node]:
+    """A node, and the casts and products behind it, as long as each has one user."""
+    while True:
+        yield node
+        (user, *others) = list(node.users) or [node]
+        if others or user is node or user.target not in (*CASTS, ATEN.mul.Tensor):
+            return
+        node = user
+
+
+def _next(node: Node, targets: set[Any]) -> Node:
+    """The one user of a part of the norm."""
+    (user, *others) = list(node.users) or [node]
+    if others:
+        raise NoMatch("a part of the norm is also used elsewhere, as for a backward")
+    if user.target not in targets:
+        raise NoMatch(f"what follows the total is no RMSNorm: {named(node)}, then {named(user)}")
+    return user

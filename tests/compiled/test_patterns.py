@@ -1,0 +1,194 @@
+"""What follows a GEMM or a sum in a graph is found however it is written, and nothing else is taken for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch._inductor.decomposition import select_decomp_table
+from torch.fx import Graph, Node
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from autotune.compiled.gates import gate_behind
+from autotune.compiled.graphs import ATEN, NoMatch
+from autotune.compiled.norms import Norm, norm_behind
+
+Tensor = torch.Tensor
+TOKENS, WIDTH = 4, 32
+
+
+def graph_of(function: Callable[..., Any], *arguments: Tensor, decomposed: bool = True) -> Graph:
+    """As inductor sees it, or as it is written."""
+    table = select_decomp_table() if decomposed else None
+    with torch.no_grad():
+        graph: Graph = make_fx(function, decomposition_table=table, tracing_mode="fake")(*arguments).graph
+    graph.eliminate_dead_code()
+    return graph
+
+
+def product_of(graph: Graph) -> Node:
+    (found,) = (node for node in graph.nodes if node.target in (ATEN.mm.default, ATEN.addmm.default))
+    return found
+
+
+def halves(x: Tensor) -> tuple[Tensor, ...]:
+    return x.chunk(2, dim=-1)
+
+
+def sized(x: Tensor) -> tuple[Tensor, ...]:
+    return x.split([WIDTH // 2, WIDTH // 2], dim=-1)
+
+
+def sliced(x: Tensor) -> tuple[Tensor, ...]:
+    return x[..., : WIDTH // 2], x[..., WIDTH // 2 :]
+
+
+def alternating(x: Tensor) -> tuple[Tensor, ...]:
+    return x[..., ::2], x[..., 1::2]
+
+
+EPILOGUES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "swiglu": lambda gate, up: F.silu(gate) * up,
+    "geglu": lambda gate, up: F.gelu(gate) * up,
+    "geglu_tanh": lambda gate, up: F.gelu(gate, approximate="tanh") * up,
+}
+
+
+def gated(function: Callable[..., Tensor], cut: Callable[[Tensor], tuple[Tensor, ...]]) -> Callable[..., Tensor]:
+    """A linear layer of sequences, and what follows it."""
+    return lambda x, w: function(*cut(F.linear(x, w)))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("cut", [halves, sized, sliced, alternating])
+@pytest.mark.parametrize("epilogue", EPILOGUES)
+def test_gates_are_found_by_what_they_compute(
+    epilogue: str, cut: Callable[[Tensor], tuple[Tensor, ...]], dtype: torch.dtype
+) -> None:  # fmt: skip
+    x, w = torch.randn(2, TOKENS, 16, dtype=dtype), torch.randn(WIDTH, 16, dtype=dtype)
+    graph = graph_of(gated(EPILOGUES[epilogue], cut), x, w)
+    found = gate_behind(product_of(graph))
+    assert found is not None and found.epilogue == epilogue
+    assert found.gate_up == ("interleaved" if cut is alternating else "halves")
+    (output,) = (node for node in graph.nodes if node.op == "output")
+    assert output.args[0] is found.result
+
+
+def wide(gate: Tensor, up: Tensor) -> Tensor:
+    return (F.silu(gate.float()) * up.float()).to(gate.dtype)
+
+
+def by_hand(gate: Tensor, up: Tensor) -> Tensor:
+    return up * (gate * torch.sigmoid(gate))
+
+
+@pytest.mark.parametrize("function", [wide, by_hand, EPILOGUES["swiglu"]])
+@pytest.mark.parametrize("decomposed", [False, True])
+def test_a_swiglu_is_one_however_it_is_written(function: Callable[..., Tensor], decomposed: bool) -> None:
+    x, w = torch.randn(TOKENS, 16, dtype=torch.bfloat16), torch.randn(WIDTH, 16, dtype=torch.bfloat16)
+    found = gate_behind(product_of(graph_of(gated(function, halves), x, w, decomposed=decomposed)))
+    assert found is not None and found.epilogue == "swiglu"
+
+
+@pytest.mark.parametrize(
+    ("function", "told"),
+    [
+        (lambda gate, up: F.relu(gate) * up, "also used apart, or not by pointwise"),
+        (lambda gate, up: torch.tanh(gate) * up, "neither SwiGLU nor GeGLU"),
+        (lambda gate, up: torch.sigmoid(1.702 * gate) * gate * up, "neither SwiGLU nor GeGLU"),
+        (lambda gate, up: F.silu(gate) * (up + 1), "neither SwiGLU nor GeGLU"),
+        (lambda gate, up: F.silu(up) * gate, "up lies before the gate"),
+        (lambda gate, up: (F.silu(gate) * up, up), "also used apart"),
+        (lambda gate, up: torch.exp(torch.exp(gate)) * up / (gate - gate), "neither SwiGLU nor GeGLU"),
+    ],
+)
+def test_what_is_no_gate_is_said(function: Callable[..., Any], told: str) -> None:
+    x, w = torch.randn(TOKENS, 16), torch.randn(WIDTH, 16)
+    with pytest.raises(NoMatch, match=told):
+        gate_behind(product_of(graph_of(gated(function, halves), x, w)))
+
+
+@pytest.mark.parametrize("cut", [lambda x: (x, x * 2), lambda x: x.split([8, 24], -1), lambda x: x.chunk(4, -1)])
+def test_products_that_are_not_halved_have_no_gate(cut: Callable[[Tensor], tuple[Tensor, ...]]) -> None:
+    x, w = torch.randn(TOKENS, 16), torch.randn(WIDTH, 16)
+    assert gate_behind(product_of(graph_of(lambda x, w: cut(F.linear(x, w)), x, w))) is None
+
+
+def of_torch(x: Tensor, residual: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    total = x + residual
+    return F.rms_norm(total, (WIDTH,), weight, 1e-5), total
+
+
+def of_transformers(x: Tensor, residual: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    total = residual + x
+    found = total.to(torch.float32)
+    found = found * torch.rsqrt(found.pow(2).mean(-1, keepdim=True) + 1e-5)
+    return weight * found.to(total.dtype), total
+
+
+def of_serving(x: Tensor, residual: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    found = x.to(torch.float32) + residual.to(torch.float32)
+    total = found.to(x.dtype)
+    found = found * torch.rsqrt(found.pow(2).mean(dim=-1, keepdim=True) + 1e-5)
+    return found.to(x.dtype) * weight, total
+
+
+def of_squares(x: Tensor, residual: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    total = x + residual
+    return total * torch.rsqrt((total * total).mean(1, True) + 1e-5) * weight, total
+
+
+WAYS = [of_torch, of_transformers, of_serving, of_squares]
+
+
+def norm_of(function: Callable[..., Any], dtype: torch.dtype = torch.bfloat16) -> tuple[Graph, Norm | None]:
+    x, residual, weight = (torch.randn(shape, dtype=dtype) for shape in ((4, WIDTH), (4, WIDTH), (WIDTH,)))
+    graph = graph_of(lambda x, *others: function(torch.neg(x), *others), x, residual, weight)
+    (summed,) = (node for node in graph.nodes if node.target is ATEN.neg.default)
+    return graph, norm_behind(summed)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("function", WAYS)
+def test_norms_are_found_in_the_ways_in_which_they_are_written(
+    function: Callable[..., Any], dtype: torch.dtype
+) -> None:  # fmt: skip
+    graph, found = norm_of(function, dtype)
+    if (function, dtype) == (of_squares, torch.bfloat16):
+        assert found is None, "a norm in 16 bits is not what the operator computes"
+        return
+    _, residual, weight = (node for node in graph.nodes if node.op == "placeholder")
+    assert found is not None and (found.residual, found.weight, found.eps) == (residual, weight, 1e-5)
+    (output,) = (node for node in graph.nodes if node.op == "output")
+    normed, total = output.args[0]
+    assert found.normed is normed and total in (found.total, *found.rounded)
+
+
+def _rms(x: Tensor) -> Tensor:
+    return torch.rsqrt(x.float().pow(2).mean(-1, keepdim=True) + 1e-5)
+
+
+@pytest.mark.parametrize(
+    ("function", "told"),
+    [
+        (lambda x, r, w: ((x + r) * (s := _rms(x + r)) * w, s), ""),
+        (lambda x, r, w: ((t := x + r) * (s := _rms(t)) * w, s), "also used elsewhere, as for a backward"),
+        (lambda x, r, w: (t := x + r).float() * _rms(t), "no weight for each column"),
+        (lambda x, r, w: (t := (x + r).float()) * torch.rsqrt(t.pow(2).mean(0, keepdim=True) + 1e-5) * w, "of a row"),
+        (lambda x, r, w: (t := (x + r).float()) / (t.pow(2).mean(-1, keepdim=True) + 1e-5).sqrt() * w, "is no RMSNorm"),
+        (lambda x, r, w: ((x + r) * w, x), ""),
+        (lambda x, r, w: F.rms_norm(x, (WIDTH,), w, 1e-5), ""),
+        (lambda x, r, w: F.rms_norm(x + w, (WIDTH,), w, 1e-5), ""),
+        (lambda x, r, w: F.layer_norm(x + r, (WIDTH,), w), None),
+    ],
+)
+def test_what_is_no_norm_behind_a_residual_is_left(function: Callable[..., Any], told: str | None) -> None:
+    """Silently where nothing of the kind stands there, else with a reason."""
+    if told:
+        with pytest.raises(NoMatch, match=told):
+            norm_of(function)
+        return
+    assert norm_of(function)[1] is None
