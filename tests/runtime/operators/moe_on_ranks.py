@@ -146,7 +146,8 @@ def modes(context: autotune.Context, tokens: Tokens) -> dict[str, bool]:
     found = {}
     for number, (mode, call) in enumerate(each_mode(context, tokens)):
         routings = tokens.drawn(number, KINDS[number % len(KINDS)]), tokens.drawn(TWICE)
-        found[mode] = all([tokens.same(call(*operands), expected) for operands, expected in routings])
+        right = [tokens.same(call(*operands), expected) for operands, expected in routings]  # all ranks call both
+        found[mode] = all(right)
     return found
 
 
