@@ -244,7 +244,7 @@ CASES: Mapping[str, Case] = {
     "md split": _dispatch(split=2, comm_programs=2, transfer_tokens=4, copy_kib=1),
     "mdg push": _multiply(),
     "mdg ll": _multiply(protocol="ll"),
-    "mdg own": _multiply(tile_order="own_first"),
+    "mdg own": Case("moe_dispatch_gemm", {**MDG, "tokens": 24}, {**MULTIPLY, "tile_order": "own_first"}),
     "mdg pull": _multiply(mode="pull", protocol=None),
     "mc push": _combine(COMBINE),
     "mc pull": _combine(COMBINE, mode="pull"),

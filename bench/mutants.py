@@ -445,9 +445,9 @@ MUTANTS: list[Mutant] = [
     *_in(
         "kernels/moe/sums.py",
         ("one slot", "mc push", ("slot = (epoch & 1).to(tl.int32)", "slot = (epoch & 0).to(tl.int32)", 5)),
-        ("the last of a token's rows is left out", "mc push", ("    for choice in range(K):\n        place = tl.load(places", "    for choice in range(K - 1):\n        place = tl.load(places")),
+        ("the last of a token's rows is left out", "mc push", ("exists[:, None] & (choice < K), other=0)", "exists[:, None] & (choice < K - 1), other=0)")),
         ("rows of other launches count", "mc push", ("here = (place >> 32).to(tl.int32) == flag", "here = (place >> 32) != 0")),
-        ("no gates", "mc push", ("acc += gate[:, None] * value.to(tl.float32)", "acc += 0 * gate[:, None] + value.to(tl.float32)")),
+        ("no gates", "mc push", ("tl.sum(gate[:, :, None] * value.to(tl.float32), axis=1)", "tl.sum(0 * gate[:, :, None] + value.to(tl.float32), axis=1)")),
         ("sums are not waited for", "mc push", ("        late = heap.wait(arrivals + (slot * blocks + block) * SPLIT + unit % SPLIT, target, status, spin_limit)\n", "        late = 0\n")),
         ("sums are not waited for", "mc pull", ("        late = heap.wait(arrivals + (slot * blocks + block) * SPLIT + unit % SPLIT, target, status, spin_limit)\n", "        late = 0\n")),
         ("waits for all ranks but one", "mc push", ("((epoch >> 1) + 1) * WORLD)", "((epoch >> 1) + 1) * (WORLD - 1))")),

@@ -28,7 +28,7 @@ import torch.distributed as dist
 
 import autotune
 from autotune.config import Config
-from autotune.kernels.all_gather_gemm.launch import READ_BY_PEERS
+from autotune.kernels.all_gather_gemm.launch import KERNELS as GATHERING
 from autotune.kernels.launching.contract import Setup
 from autotune.kernels.launching.plan import Launch
 from autotune.workloads.built_in import all_gather_gemm, flash_decode, gemm_all_reduce, gemm_reduce_scatter
@@ -67,6 +67,16 @@ def cases(device: torch.device, ranks: int) -> Iterator[Case]:
     sizes = {"m": rows, "k": depth * ranks, "world_size": ranks}
     gathering = autotune.AllGatherGemm(**sizes, n=columns * ranks)
     yield Case(all_gather_gemm.WORKLOAD, gathering, {"a": zeros(gathering.shard), "b": zeros(gathering.k, columns)})
+    if device.type == "cuda":
+        scaled = replace(gathering, dtype="fp8", scales="row", b_order="nk")
+        a, b = (
+            torch.zeros(shape, device=device).to(torch.float8_e4m3fn) for shape in (scaled.shard, (columns, scaled.k))
+        )
+        ones = functools.partial(torch.ones, device=device)
+        yield Case(
+            all_gather_gemm.WORKLOAD, scaled,
+            {"a": a, "b": b.t(), "scale_a": ones(len(a), 1), "scale_b": ones(1, columns)}, ", fp8",
+        )  # fmt: skip
     for found in (gemm_reduce_scatter.WORKLOAD, gemm_all_reduce.WORKLOAD):
         yield Case(found, found.problem_type(**sizes, n=columns), {"a": zeros(rows, depth), "b": zeros(depth, columns)})
     decode = autotune.FlashDecode(
@@ -81,6 +91,34 @@ def cases(device: torch.device, ranks: int) -> Iterator[Case]:
     yield Case(flash_decode.WORKLOAD, decode, operands)
 
 
+def plain(case: Case) -> Callable[[], object]:
+    """What all-gather + GEMM is in plain torch, into a buffer that is kept."""
+    a, b, scale_a, scale_b = (case.operands.get(name) for name in ("a", "b", "scale_a", "scale_b"))
+    assert a is not None and b is not None
+    gathered = a.new_empty((case.problem.m, case.problem.k))
+    if scale_a is None:
+
+        def call() -> torch.Tensor:
+            dist.all_gather_into_tensor(gathered, a)
+            return gathered @ b
+
+        return call
+    scales = scale_a.new_empty((case.problem.m, 1))
+
+    def scaled() -> torch.Tensor:
+        with dist._coalescing_manager(device=a.device):
+            dist.all_gather_into_tensor(gathered.view(torch.uint8), a.view(torch.uint8))
+            dist.all_gather_into_tensor(scales, scale_a)
+        return torch._scaled_mm(gathered, b, scale_a=scales, scale_b=scale_b, out_dtype=torch.bfloat16)
+
+    return scaled
+
+
+def reads_shard(case: Case, config: Config) -> bool:
+    """True where peers read A."""
+    return case.name == "all_gather_gemm" and GATHERING.knobs.of(config).read_by_peers
+
+
 def rows_of(case: Case, context: autotune.Context) -> Iterator[tuple[Case, Config]]:
     """One config of each mode; where peers read A, also with A in place. Ranks that share a GPU have no ``bsp``."""
     plugin = case.workload
@@ -93,7 +131,7 @@ def rows_of(case: Case, context: autotune.Context) -> Iterator[tuple[Case, Confi
         if config is None or (sharing and mode == "bsp"):
             continue
         yield case, config
-        if case.name == "all_gather_gemm" and mode in READ_BY_PEERS:
+        if reads_shard(case, config):
             problem = replace(case.problem, in_place=True)
             shard = autotune.all_gather_shard(context, problem, config=config)
             yield replace(case, problem=problem, operands={**case.operands, "a": shard}, note=", A in place"), config
@@ -118,13 +156,18 @@ def compare(case: Case, config: Config, context: autotune.Context) -> dict[str, 
     operator, operands = getattr(autotune, case.name), tuple(case.operands.values())
     if getattr(case.problem, "in_place", False):
         operator = functools.partial(operator, in_place=True)
+    if case.name == "all_gather_gemm":
+        operands, scales = operands[:2], {name: case.operands.get(name) for name in ("scale_a", "scale_b")}
+        operator = functools.partial(operator, **scales)
     out = operator(context, *operands, config=config)
     ways: dict[str, Callable[[], object]] = {
         "out given": lambda: operator(context, *operands, out=out, config=config),
         "out made": lambda: operator(context, *operands, config=config),
     }
+    if case.name == "all_gather_gemm" and config["mode"] == "bsp":
+        ways["plain"] = plain(case)
     # Where peers read A, the launches alone are those on A in place.
-    if case.note or not (case.name == "all_gather_gemm" and config["mode"] in READ_BY_PEERS):
+    if "place" in case.note or not reads_shard(case, config):
         ways["launches"] = case.by_hand(context, config, out)
     for call in ways.values():
         for _ in range(SETTLING):
@@ -143,13 +186,15 @@ def main() -> None:
         say = functools.partial(print, flush=True) if context.heap.rank == 0 else lambda *_: None
         say(f"{context.machine.device if real else 'launches that do nothing'}, {context.heap.world_size} ranks, "
             f"{platform.machine()}, Python {platform.python_version()}, torch {torch.__version__}\n")  # fmt: skip
-        say("| operator | mode | its launches, µs | out given, µs | out made, µs |\n|---|---|---:|---:|---:|")
+        say("| operator | mode | its launches, µs | out given, µs | out made, µs | plain torch, µs |\n"
+            "|---|---|---:|---:|---:|---:|")  # fmt: skip
         for case in cases(context.heap.device, context.heap.world_size):
             for row, config in rows_of(case, context):
                 took = compare(row, config, context)
                 bare = f"{took['launches']:.2f}" if "launches" in took else ""
+                by_hand = f"{took['plain']:.2f}" if "plain" in took else ""
                 say(f"| {row.name} | {config['mode']}{row.note} | {bare} | {took['out given']:.2f} | "
-                    f"{took['out made']:.2f} |")  # fmt: skip
+                    f"{took['out made']:.2f} | {by_hand} |")  # fmt: skip
             context.release()
     dist.destroy_process_group()
 

@@ -33,6 +33,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import outside_experts
 import torch
 import torch.distributed as dist
 from latencies import REGIMES, time_in
@@ -116,7 +117,9 @@ class Row:
 
 def line(row: dict[str, Any]) -> str:
     """A row, as ``as_dict`` has it, as one line of the table."""
-    shown = {name: row["problem"][name] for name in ("m", "n", "k", "batch", "kv_len") if name in row["problem"]}
+    shown = {
+        name: row["problem"][name] for name in ("m", "n", "k", "batch", "kv_len", "tokens") if name in row["problem"]
+    }
     claim, off = row["claim"], row["off"]
     cells = [
         row["table"], " ".join(f"{name}={value}" for name, value in shown.items()), row["regime"],
@@ -148,10 +151,11 @@ class Outside:
         """A row for each regime that there is here."""
         types = {kind.workload: kind for kind in (
             autotune.AllGatherGemm, autotune.GemmReduceScatter, autotune.GemmAllReduce, autotune.AllReduceNorm,
-            autotune.GemmAllReduceNorm, autotune.FlashDecode,
+            autotune.GemmAllReduceNorm, autotune.FlashDecode, autotune.MoeDispatchGemm, autotune.MoeGemmCombine,
         )}  # fmt: skip
         problem = types[workload](**fields)
-        case = make(problem, self._context, Collectives(self._shared))
+        made = outside_experts.make if workload.startswith("moe") else make
+        case = made(problem, self._context, Collectives(self._shared))
         found = self._context.choose(problem)
         expected = [next(iter(case.plain.values()))(number) for number in range(case.sets)]
         for way in (*case.plain.values(), case.ours):

@@ -72,7 +72,11 @@ def measure_rivals(rows: list[dict[str, Any]]) -> None:
             gang.close()
 
 
-def cells(row: dict[str, Any], parts: list[str], rivals: list[str]) -> list[str]:
+BASELINES = ("bsp eager", "bsp graph", "bsp counted eager")
+"""The library's ways: with shapes of the problem; and, of mixtures of experts, by counts that the host reads."""
+
+
+def cells(row: dict[str, Any], baselines: list[str], parts: list[str], rivals: list[str]) -> list[str]:
     latency, limits, taken, over = row["latency"], row["limits"], microseconds(row), speedup(row)
     spread = (latency["high"] - latency["low"]) / 2
     found = row.get("rivals", {})
@@ -82,7 +86,7 @@ def cells(row: dict[str, Any], parts: list[str], rivals: list[str]) -> list[str]
     return [
         " ".join(f"{name}={value}" for name, value in sizes.items()),
         f"{taken['winner']:.1f} ± {spread:.1f}",
-        *(f"{taken[name]:.1f}" if name in taken else "" for name in ("bsp eager", "bsp graph")),
+        *(f"{taken[name]:.1f}" if name in taken else "" for name in baselines),
         f"**{over['value']:.2f}** ± {over['error']:.2f}",
         *(f"{limits[name]['median']:.1f}" if name in limits else "" for name in parts),
         f"{row['limit_share']:.2f}" if row["limit_share"] is not None else "",
@@ -99,10 +103,11 @@ def table(rows: list[dict[str, Any]]) -> str:
     done = [row for row in rows if row["latency"] is not None]
     parts = sorted({name for row in done for name in row["limits"]})
     rivals = sorted({name for row in done for name in row.get("rivals", {})})
-    heading = ["sizes", "winner, µs", "bsp eager, µs", "bsp graph, µs", "over the faster"]
+    baselines = [name for name in BASELINES if name in BASELINES[:2] or any(name in microseconds(row) for row in done)]
+    heading = ["sizes", "winner, µs", *(f"{name}, µs" for name in baselines), "over the faster"]
     heading += [f"{name} alone, µs" for name in parts] + ["share of the limit", "of the roofline", "E", "mode"]
     heading += [f"{name}, µs" for name in rivals] + ["trials"]
-    lines = [heading, ["---:"] * len(heading), *(cells(row, parts, rivals) for row in done)]
+    lines = [heading, ["---:"] * len(heading), *(cells(row, baselines, parts, rivals) for row in done)]
     speedups = [speedup(row)["value"] for row in done]
     mean = math.exp(statistics.fmean(math.log(speedup) for speedup in speedups))
     text = "\n".join(f"| {' | '.join(line)} |" for line in lines)

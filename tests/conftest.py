@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,22 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         needed = mark.args[0] if mark.args else 1
         if gpus() < needed:
             pytest.skip(f"needs {needed} GPU{'s' if needed > 1 else ''}, this machine has {gpus() or 'none'}")
+
+
+MANY_FILES = 20
+"""From so many files on a run tells where its time went."""
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Name the files that took longest, so that one that has grown is seen: see CONTRIBUTING.md."""
+    seconds = Counter[str]()
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            if isinstance(report, pytest.TestReport):
+                seconds[report.nodeid.partition("::")[0]] += report.duration
+    if len(seconds) >= MANY_FILES:
+        longest = ", ".join(f"{file.removeprefix('tests/')} {time:.0f}" for file, time in seconds.most_common(12))
+        terminalreporter.write_line(f"{seconds.total():.0f} s of tests, one after the other; longest: {longest}")
 
 
 @pytest.fixture(scope="session", autouse=True)

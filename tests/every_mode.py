@@ -24,6 +24,11 @@ LIBRARY = {"bsp", "library_collective"}
 ONCE = MeasurePlan(warmup=0, screen=1, iterations=1)
 
 
+def whole(*values: Any) -> Any:
+    """Parameters of a matrix of which ``make test`` runs a sample: these are among the rest."""
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
 def variants(workload: Workload, problem: Any, here: Machine, tiles: list[dict[str, int]]) -> Iterator[Config]:
     """Every valid combination of each mode's words (loads, schedule, order, site), with the next tile that suits."""
     space = workload.space

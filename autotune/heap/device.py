@@ -90,7 +90,7 @@ def next_spin(spins, status, spin_limit):
     """The number of polls that a wait has made, or ``spin_limit`` where it is in vain."""
     spins += 1
     if spins % 256 == 0:
-        if tl.load(status, volatile=True) != 0:
+        if (tl.load(status, volatile=True) & 1) != 0:  # a wait has timed out
             spins = spin_limit
     if is_interpreted():
         if peer_ends():

@@ -137,7 +137,7 @@ def _calls(model: Architecture, plan: Plan, tokens: int) -> Iterator[Call]:
             yield Call(f"attention, {context} tokens", _flash_decode(model, plan, tokens, context), model.layers)
     if model.mixture is not None:
         named = model.mixture.problems(
-            model.hidden, tokens, plan.ranks, plan.dtype, plan.zipf, plan.experts_by_width
+            model.hidden, tokens, plan.ranks, plan.dtype, plan.scales, plan.zipf, plan.experts_by_width
         )  # fmt: skip
         yield from (Call(layer, problem, model.mixture.layers) for layer, problem in named)
 

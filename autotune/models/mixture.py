@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from autotune.dtypes import FP8
 from autotune.errors import InputError
 from autotune.kernels.moe_dispatch_gemm.problem import MoeDispatchGemm
 from autotune.kernels.moe_gemm_combine.problem import MoeGemmCombine
@@ -45,19 +44,18 @@ class Mixture:
     """Width of the experts that every token goes to, all of them side by side; 0 without any."""
 
     def problems(
-        self, hidden: int, tokens: int, ranks: int, dtype: str, zipf: float, by_width: bool
+        self, hidden: int, tokens: int, ranks: int, dtype: str, scales: str, zipf: float, by_width: bool
     ) -> Iterator[tuple[str, Problem]]:  # fmt: skip
         """The two of one layer, with their names, for the ``tokens`` of all ranks together, of which each has a share.
 
         ``by_width``: each rank has a part of every expert's width, which counts as an expert of its own. ``zipf`` is
-        the exponent of the experts' popularity, 0 where all are equally popular. The element type is bf16 where the
-        dense layers have fp8.
+        the exponent of the experts' popularity, 0 where all are equally popular. Raises InvalidProblem.
         """
         parts = ranks if by_width else 1
         common: dict[str, Any] = {
             "tokens": -(-tokens // ranks), "hidden": hidden, "experts": self.experts * parts,
             "top_k": self.top_k * parts, "width": self.width // parts, "routing": "zipf" if zipf else "uniform",
-            "exponent": zipf, "world_size": ranks, "dtype": "bf16" if dtype in FP8 else dtype,
+            "exponent": zipf, "world_size": ranks, "dtype": dtype, "scales": scales,
         }  # fmt: skip
         yield "experts, gate, up", MoeDispatchGemm(**common)
         yield "experts, down", MoeGemmCombine(**common)

@@ -170,6 +170,8 @@ PHRASES: dict[str, tuple[Phrase, ...]] = {
         LAUNCH,
         *COMBINED,
         Phrase(("comm_programs",), lambda n: f"{_counted('program')(n)} send{'s' * (n == 1)}"),
+        Phrase(("combine",), _of({"push": "sums are pushed", "pull": "sums are pulled"})),
+        Phrase(("sum_warps",), _counted("warp")),
         Phrase(("column_groups",), lambda n: f"{n} groups of columns, one after the other" if n != 1 else ""),
         *SUMS,
         *GROUPED,
@@ -177,6 +179,8 @@ PHRASES: dict[str, tuple[Phrase, ...]] = {
     "moe_dispatch_gemm": (
         LAUNCH,
         *DISPATCH,
+        Phrase(("layout_rows",), lambda n: f"{_counted('row')(n)} laid out at once"),
+        Phrase(("layout_warps",), _counted("warp")),
         Phrase(("tile_order",), _of({"experts": "", "own_first": "tiles of own tokens first"})),
         *GROUPED,
     ),

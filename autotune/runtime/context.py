@@ -167,7 +167,8 @@ class Context:
         self._workspaces.clear()
 
     def check(self) -> None:
-        """Raise GangError where a wait in any operator's kernel has timed out. Waits for the device, all streams of it.
+        """Raise GangError where a wait in any operator's kernel has timed out, InvalidProblem where a routing gave this
+        rank more rows than there is room for. Waits for the device, all streams of it.
 
         On a GPU a call returns before it is known whether all ranks came: check now and then, and before results
         count. (Under the interpreter every call checks itself.) While a graph is captured it raises InputError.

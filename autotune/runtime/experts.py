@@ -44,9 +44,11 @@ def moe_dispatch(
 
     Collective. ``x`` [tokens, hidden] is contiguous and bf16, fp16 or fp32, with as many rows on every rank; ``ids``
     int32 and ``gates`` fp32 are [tokens, top_k]. An id is a number below ``experts``, of which rank r holds as many as
-    every rank, in order; -1, like any other number, is none. A token of such ids alone does not exist. The ids of a
-    token differ. The host reads nothing. ``routing`` and ``exponent`` name the problem whose tuned config is taken: how
-    popular the experts are expected to be. They change no result. ``out`` is what is returned, as a tuple.
+    every rank, in order; -1, like any other number, is none. A token of such ids alone does not exist. An expert
+    that a token names twice gets it twice, in two rows, so that their gates add up; where top_k is above the experts of
+    a rank, that may be more rows than ``capacity``, which ``context.check()`` says. The host reads nothing. ``routing``
+    and ``exponent`` name the problem whose tuned config is taken: how popular the experts are expected to be. They
+    change no result. ``out`` is what is returned, as a tuple.
 
     Raises InvalidProblem where shapes, strides or types do not fit, HeapExhausted where the context's heap is too
     small, and on the first call of a problem what ``lookup`` raises.

@@ -10,7 +10,7 @@ import torch
 from autotune.config import Config
 from autotune.errors import GangError, HeapExhausted, InvalidProblem
 from autotune.heap.arena import SymmetricHeap, extent
-from autotune.kernels.launching.contract import Kernels, Setup
+from autotune.kernels.launching.contract import TIMED_OUT, Kernels, Setup
 from autotune.kernels.launching.streams import capturing
 from autotune.kernels.launching.tensors import Run
 from autotune.machine import Machine
@@ -72,12 +72,21 @@ class Workspace:
             self.check()
 
     def check(self) -> None:
-        """Raise GangError where a wait in a kernel has timed out since the workspace was made; waits for the device."""
-        if self._setup.timed_out():
+        """Raise GangError where a wait in a kernel has timed out since the workspace was made, InvalidProblem where the
+        inputs of a call broke what its kernels rely on; waits for the device.
+        """
+        status = self._setup.status
+        if status & TIMED_OUT:
             raise GangError(
                 f"{self.problem.workload} ({self.problem}): a wait in the kernel timed out, and results since then are "
                 "wrong. Some rank did not make this call, or made it far too late. To go on, call context.release() on "
                 "every rank"
+            )
+        if status:
+            raise InvalidProblem(
+                f"{self.problem.workload} ({self.problem}): tokens name an expert more than once, and so gave this "
+                "rank more rows than there is room for (docs/kernels/moe.md); results since then lack rows. Mend "
+                "the routing, then call context.release() on every rank"
             )
 
     @property

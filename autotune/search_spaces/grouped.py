@@ -6,6 +6,7 @@ has on average.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from autotune.config import Value
@@ -50,10 +51,11 @@ def grouped_tile(problem: Any, machine: Machine) -> dict[str, Value]:
     """
     rows, (_, columns, depth) = problem.rows_per_expert, problem.gemm
     few, cuda = rows <= 32, machine.kind == "cuda"
+    most = rows + 2 * math.isqrt(rows)  # of most experts: one with more reads its B twice
     if machine.is_interpreter:
         tile = {"block_m": 16, "block_n": 32, "block_k": 32, "group_m": 1, "num_warps": 4, "num_stages": 2}
     elif few:
-        tile = {"block_m": max(16, round_up(rows)), "block_n": 128, "block_k": 128, "group_m": 1, "num_warps": 4}
+        tile = {"block_m": max(16, round_up(most)), "block_n": 128, "block_k": 128, "group_m": 1, "num_warps": 4}
         tile["num_stages"] = 4 if cuda else 2
     else:
         tile = {"block_m": 64 if rows <= 96 else 128, "block_n": 128, "block_k": 64, "group_m": 8, "num_warps": 8}

@@ -22,13 +22,15 @@ NARROWEST = 64
 """Elements of a row that a step moves at least, unless a row has fewer."""
 MOST_ELEMENTS = 64
 """Elements of a step that one thread may hold, in fp32."""
+MOST_ROW_BYTES = 256
+"""Bytes of all the rows of a step's tokens that one thread may hold."""
 FEW_TOKENS = 16
 """Untuned, rows of up to so many tokens per rank travel as they are."""
 
 
 def columns_of(s: Setting, copy_kib: int, transfer_tokens: int) -> int:
     """Columns of a step."""
-    return min(copy_kib * 1024 // int(s.problem.element_size) // transfer_tokens, round_up(s.problem.hidden))
+    return min(copy_kib * 1024 // int(s.problem.result_size) // transfer_tokens, round_up(s.problem.hidden))
 
 
 def _steps_are_wide(s: Setting, copy_kib: int, transfer_tokens: int) -> bool:
@@ -38,6 +40,11 @@ def _steps_are_wide(s: Setting, copy_kib: int, transfer_tokens: int) -> bool:
 def _fits_registers(s: Setting, copy_kib: int, transfer_tokens: int, num_warps: int) -> bool:
     elements = transfer_tokens * columns_of(s, copy_kib, transfer_tokens)
     return elements <= MOST_ELEMENTS * 32 * num_warps
+
+
+def _rows_fit_registers(s: Setting, mode: str, copy_kib: int, transfer_tokens: int, **warps: int) -> bool:
+    elements = transfer_tokens * columns_of(s, copy_kib, transfer_tokens) * round_up(s.problem.top_k)
+    return mode == "one_shot" or elements * int(s.problem.result_size) <= MOST_ROW_BYTES * 32 * sum(warps.values())
 
 
 def _tokens_exist(s: Setting, transfer_tokens: int) -> bool:
@@ -69,7 +76,7 @@ def _ll_arrive(s: Setting, protocol: str) -> bool:
 
 def _ll_fit_registers(s: Setting, protocol: str, copy_kib: int, transfer_tokens: int, num_warps: int) -> bool:
     elements = round_up(s.problem.top_k) * transfer_tokens * columns_of(s, copy_kib, transfer_tokens)
-    return protocol == "signal" or elements * int(s.problem.element_size) // 4 <= MOST_LL_WORDS * 32 * num_warps
+    return protocol == "signal" or elements * int(s.problem.result_size) // 4 <= MOST_LL_WORDS * 32 * num_warps
 
 
 def can_be_captured(s: Setting, launch: str, exchange: str) -> bool:
@@ -90,13 +97,19 @@ def library_dimensions() -> tuple[Dimension, ...]:
 def sum_dimensions(modes: tuple[str, ...]) -> tuple[Dimension, ...]:
     """How rows are summed and sent, in the modes in which our kernel does."""
     return (
-        choices("peer_order", "rotate", "interleaved", modes=tuple(mode for mode in SUMMING if mode in modes),
+        choices("peer_order", "rotate", "interleaved", modes=tuple(mode for mode in modes if mode != "one_shot"),
                 help="send to one peer after the other, or each block of tokens to peers in turn"),
         numbers("transfer_tokens", 1, 2, 4, 8, 16, modes=modes, help="transfer granularity: tokens per signal"),
         numbers("split", 1, 2, 4, 8, modes=modes, help="programs that share a block of tokens, a part of the columns "
                                                        "each"),
         numbers("copy_kib", 1, 2, 4, 8, 16, 32, modes=modes, help="KiB that a program sums and moves at once"),
     )  # fmt: skip
+
+
+def rows_constraint(warps: str) -> Constraint:
+    """Of what a step loads, in modes whose programs have so many ``warps``."""
+    return Constraint("registers of rows", ("mode", "copy_kib", "transfer_tokens", warps), _rows_fit_registers,
+                      "a token's rows are loaded at once, and need more than 64 registers per thread")  # fmt: skip
 
 
 def sum_constraints() -> tuple[Constraint, ...]:
@@ -106,11 +119,13 @@ def sum_constraints() -> tuple[Constraint, ...]:
                    "what a program moves at once has fewer than 64 elements of each row"),
         Constraint("registers of a step", ("copy_kib", "transfer_tokens", "num_warps"), _fits_registers,
                    "what a program sums at once needs more than 64 registers per thread"),
+        rows_constraint("num_warps"),
         Constraint("no more tokens than there are", ("transfer_tokens",), _tokens_exist,
                    "a block may exceed a rank's tokens only by rounding up to a power of two"),
         Constraint("columns to share", ("copy_kib", "transfer_tokens", "split"), _parts_have_columns,
                    "every program of a block needs columns of its own"),
-        Constraint("size of the inbox", ("mode",), _inbox_fits, "the inbox needs too much memory", modes=OWN),
+        Constraint("size of the inbox", ("mode",), _inbox_fits, "the inbox needs too much memory",
+                   modes=(*OWN, "own_collective")),
         Constraint("CUDA graphs", ("launch", "exchange"), can_be_captured,
                    "CUDA graphs need a GPU, and no counts that the host reads"),
     )  # fmt: skip
@@ -132,7 +147,7 @@ SPACE = Space(
     choices("mode", "bsp", *OWN, help="communication strategy"),
     *library_dimensions(),
     protocol_dimension(("one_shot",)),
-    numbers("comm_programs", 1, 2, 4, 8, 16, 32, 64, 128, 256, modes=OWN, help="programs that send"),
+    numbers("comm_programs", 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, modes=OWN, help="programs that send"),
     *sum_dimensions(OWN),
     numbers("num_warps", 4, 8, 16, modes=OWN, help="warps per program"),
     constraints=(
@@ -147,8 +162,9 @@ SPACE = Space(
 def sum_shapes(problem: MoeCombine) -> Iterator[dict[str, Value]]:
     """Blocks of tokens that one would write down without measuring, the best first."""
     few = problem.tokens <= FEW_TOKENS
-    for transfer, split, kib in ((1, 4, 2), (1, 2, 1), (1, 1, 4)) if few else ((4, 1, 16), (1, 1, 8), (1, 1, 4)):
-        for programs in (128, 64, 32, 16, 8, 4, 2, 1):
+    of_few, of_many = ((1, 4, 2), (1, 2, 1), (1, 1, 4)), ((4, 1, 8), (4, 1, 4), (1, 1, 4), (1, 1, 2))
+    for transfer, split, kib in of_few if few else of_many:
+        for programs in (512, 256, 128, 64, 32, 16, 8, 4, 2, 1):
             yield {"transfer_tokens": transfer, "split": split, "copy_kib": kib, "comm_programs": programs}
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from autotune.config import Config
+from autotune.kernels.moe_dispatch.problem import MOST_INBOX_BYTES
 from autotune.kernels.moe_dispatch_gemm.problem import MoeDispatchGemm
 from autotune.machine import Machine
-from autotune.search_spaces import Constraint, Setting, Space, choices
-from autotune.search_spaces.gemm import tma_aligned
+from autotune.search_spaces import Constraint, Setting, Space, choices, numbers
+from autotune.search_spaces.gemm import round_up, tma_aligned
 from autotune.search_spaces.grouped import (
     counts_stay,
     grouped_constraints,
@@ -14,14 +15,33 @@ from autotune.search_spaces.grouped import (
     grouped_tile,
     halves_by_tma,
 )
-from autotune.search_spaces.moe_exchange import OWN, exchange_constraints, exchange_dimensions, library_dimensions
+from autotune.search_spaces.moe_exchange import (
+    OWN,
+    exchange_constraints,
+    exchange_dimensions,
+    library_dimensions,
+    wide_enough,
+)
 
 FEW_TOKENS = 64
 """Untuned, the routing of up to so many tokens per rank travels by LL words, where these arrive."""
 
 
-def _leaves_room(s: Setting, comm_programs: int) -> bool:
-    return comm_programs <= max(1, s.machine.compute_units // 2)
+def _leaves_room(s: Setting, mode: str, comm_programs: int) -> bool:
+    return mode == "own_collective" or comm_programs <= max(1, s.machine.compute_units // 2)
+
+
+def _groups_on_the_device(s: Setting, mode: str) -> bool:
+    return s.machine.is_interpreter or counts_stay(s)
+
+
+def _words_hold_tokens(s: Setting, mode: str, protocol: str) -> bool:
+    whole = not s.problem.scaled and s.problem.inbox_bytes(ll=True) <= MOST_INBOX_BYTES
+    return mode != "own_collective" or protocol == "signal" or bool(whole)
+
+
+def _rows_are_wide(s: Setting, copy_kib: int, layout_rows: int) -> bool:
+    return wide_enough(s, copy_kib, layout_rows) and layout_rows <= round_up(s.problem.capacity)
 
 
 def _others_come(s: Setting, tile_order: str) -> bool:
@@ -33,18 +53,27 @@ def _groups_without_counts(s: Setting, launch: str) -> bool:
 
 
 SPACE = Space(
-    choices("mode", "bsp", *OWN, help="communication strategy"),
+    choices("mode", "bsp", "own_collective", *OWN, help="communication strategy"),
     *library_dimensions(),
-    choices("protocol", "signal", "ll", modes=("push",),
-            help="routing: data, then a signal; or LL: words of data and flag"),
-    *exchange_dimensions(),
+    choices("protocol", "signal", "ll", modes=("own_collective", "push"),
+            help="routing, and in own_collective tokens: data, then a signal; or LL: words of data and flag"),
+    *exchange_dimensions(("own_collective", *OWN)),
+    numbers("layout_rows", 1, 2, 4, 8, modes=("own_collective",), help="rows that a program lays out at once"),
+    numbers("layout_warps", 4, 8, 16, modes=("own_collective",), help="warps of a program of the dispatch"),
     choices("tile_order", "experts", "own_first", modes=OWN, default="experts",
             help="tiles expert by expert; or first those of this rank's own tokens alone, which wait for no transfer"),
     *grouped_dimensions(OWN),
     constraints=(
         *exchange_constraints(),
         *grouped_constraints(),
-        Constraint("room for the GEMM", ("comm_programs",), _leaves_room,
+        Constraint("groups of the library", ("mode",), _groups_on_the_device,
+                   "the library multiplies groups without counts on the host in bf16, and on NVIDIA GPUs in fp8, alone",
+                   modes=("own_collective",)),
+        Constraint("LL words of tokens", ("mode", "protocol"), _words_hold_tokens,
+                   "LL words carry no fp8 and no scales, and need twice the memory of tokens"),
+        Constraint("width of rows", ("copy_kib", "layout_rows"), _rows_are_wide,
+                   "what a program lays out at once has fewer than 64 elements of each row, or too many rows"),
+        Constraint("room for the GEMM", ("mode", "comm_programs"), _leaves_room,
                    "programs that move tokens would leave less than half of the device to the GEMM"),
         Constraint("tokens of others", ("tile_order",), _others_come,
                    "with one rank all tokens are its own, and own_first orders nothing"),
@@ -76,6 +105,21 @@ def untuned(mode: str, problem: MoeDispatchGemm, machine: Machine) -> Config | N
     return None
 
 
+def untuned_collective(problem: MoeDispatchGemm, machine: Machine) -> Config | None:
+    """The same of ``own_collective``."""
+    few = problem.tokens <= FEW_TOKENS and machine.kind == "cuda"
+    for programs in (128, 64, 32, 16, 8, 4, 2, 1):
+        for transfer in (8, 1):
+            found = Config(
+                {"mode": "own_collective", "protocol": "ll" if few and not problem.scaled else "signal",
+                 "comm_programs": programs, "transfer_tokens": transfer, "split": 1, "copy_kib": 8, "layout_rows": 1,
+                 "layout_warps": 8}
+            )  # fmt: skip
+            if SPACE.violation(found, problem, machine) is None:
+                return found
+    return None
+
+
 def default_config(problem: MoeDispatchGemm, machine: Machine) -> Config:
     """Push; the library's way where no tile or no inbox fits."""
     return untuned("push", problem, machine) or Config({"mode": "bsp", "launch": "eager", "exchange": "all_gather"})
@@ -91,4 +135,8 @@ def first_configs(problem: MoeDispatchGemm, machine: Machine) -> list[Config]:
         found.append(base.replace(tile_order="own_first" if base["tile_order"] == "experts" else "experts"))
         found += [base.replace(split=4), base.replace(programs_per_unit=2), base.replace(loads="pointer")]
         found += [base.replace(block_m=16), base.replace(block_m=64), base.replace(comm_programs=8, transfer_tokens=16)]
+    collective = untuned_collective(problem, machine)
+    if collective is not None:
+        found += [collective, collective.replace(layout_rows=4), collective.replace(copy_kib=16)]
+        found += [collective.replace(comm_programs=32), collective.replace(layout_warps=4)]
     return [config for config in dict.fromkeys(found) if SPACE.violation(config, problem, machine) is None]

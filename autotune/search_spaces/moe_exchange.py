@@ -61,14 +61,14 @@ def library_dimensions() -> tuple[Dimension, ...]:
     )  # fmt: skip
 
 
-def exchange_dimensions() -> tuple[Dimension, ...]:
+def exchange_dimensions(modes: tuple[str, ...] = OWN) -> tuple[Dimension, ...]:
     """Ours, but for the protocol."""
     return (
-        numbers("comm_programs", 1, 2, 4, 8, 16, 32, 64, 128, modes=OWN, help="programs that move tokens"),
-        numbers("transfer_tokens", 1, 2, 4, 8, 16, 32, 64, modes=OWN, help="transfer granularity: tokens per signal"),
-        numbers("split", 1, 2, 4, 8, modes=OWN,
+        numbers("comm_programs", 1, 2, 4, 8, 16, 32, 64, 128, modes=modes, help="programs that move tokens"),
+        numbers("transfer_tokens", 1, 2, 4, 8, 16, 32, 64, modes=modes, help="transfer granularity: tokens per signal"),
+        numbers("split", 1, 2, 4, 8, modes=modes,
                 help="programs that share a block of tokens, a part of the columns each"),
-        numbers("copy_kib", 1, 2, 4, 8, 16, modes=OWN, help="KiB that a program moves at once"),
+        numbers("copy_kib", 1, 2, 4, 8, 16, modes=modes, help="KiB that a program moves at once"),
     )  # fmt: skip
 
 
@@ -84,7 +84,8 @@ def exchange_constraints() -> tuple[Constraint, ...]:
                    "every program of a block needs columns of its own"),
         Constraint("tokens to move", ("mode", "comm_programs", "transfer_tokens", "split"), _programs_have_work,
                    "there are fewer parts of blocks than programs to move them"),
-        Constraint("size of the inbox", ("mode",), _inbox_fits, "the inbox needs too much memory", modes=OWN),
+        Constraint("size of the inbox", ("mode",), _inbox_fits, "the inbox needs too much memory",
+                   modes=(*OWN, "own_collective")),
         Constraint("LL words arrive", ("protocol",), _ll_arrive,
                    "only on NVIDIA GPUs do ordinary stores reach a peer while their program is running"),
         Constraint("CUDA graphs", ("launch", "exchange"), _can_be_captured,

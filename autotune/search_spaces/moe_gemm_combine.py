@@ -17,6 +17,7 @@ from autotune.search_spaces.moe_combine import (
     SUMMING,
     library_dimensions,
     ll_constraints,
+    rows_constraint,
     sum_constraints,
     sum_dimensions,
 )
@@ -29,6 +30,10 @@ def _groups_have_tiles(s: Setting, column_groups: int, block_n: int) -> bool:
 
 def _counts_stay_on_the_device(s: Setting, launch: str) -> bool:
     return launch == "eager" or (s.machine.kind == "cuda" and counts_stay(s))
+
+
+def _groups_on_the_device(s: Setting, mode: str) -> bool:
+    return s.machine.is_interpreter or counts_stay(s)
 
 
 def _leaves_room(s: Setting, comm_programs: int, column_groups: int) -> bool:
@@ -45,18 +50,26 @@ def _ll_words_are_whole(s: Setting, protocol: str, block_m: int, block_n: int, n
 
 
 SPACE = Space(
-    choices("mode", "bsp", *OWN, help="communication strategy"),
+    choices("mode", "bsp", "own_collective", *OWN, help="communication strategy"),
     *library_dimensions(),
     protocol_dimension(("one_shot",)),
-    numbers("comm_programs", 1, 2, 4, 8, 16, 32, 64, 128, modes=SUMMING, help="programs that send sums"),
+    choices("combine", *SUMMING, modes=("own_collective",),
+            help="sums go to their tokens' ranks, or are left for these"),
+    numbers("comm_programs", 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, modes=("own_collective", *SUMMING),
+            help="programs that send sums"),
     numbers("column_groups", 1, 2, 4, 8, modes=SUMMING,
             help="groups of columns: sums of one travel while the next is computed"),
-    *sum_dimensions(OWN),
+    *sum_dimensions(("own_collective", *OWN)),
+    numbers("sum_warps", 4, 8, 16, modes=("own_collective",), help="warps of a program of the combine"),
     *grouped_dimensions(OWN),
     constraints=(
         *sum_constraints(),
+        rows_constraint("sum_warps"),
         *ll_constraints(),
         *grouped_constraints(),
+        Constraint("groups of the library", ("mode",), _groups_on_the_device,
+                   "the library multiplies groups without counts on the host in bf16, and on NVIDIA GPUs in fp8, alone",
+                   modes=("own_collective",)),
         Constraint("graph of the library's GEMM", ("launch",), _counts_stay_on_the_device,
                    "the library multiplies groups without a word to the host in bf16 and fp8 on NVIDIA GPUs alone"),
         Constraint("tiles of a group", ("column_groups", "block_n"), _groups_have_tiles,
@@ -92,6 +105,19 @@ def untuned(mode: str, problem: MoeGemmCombine, machine: Machine) -> Config | No
     return None
 
 
+def untuned_collective(problem: MoeGemmCombine, machine: Machine) -> Config | None:
+    """The same of ``own_collective``."""
+    for transfer, kib in ((4, 8), (4, 4), (1, 4), (1, 2), (1, 1)):
+        for programs in (512, 256, 128, 64, 32, 16, 8, 4, 2, 1):
+            found = Config(
+                {"mode": "own_collective", "combine": "push", "comm_programs": programs, "peer_order": "rotate",
+                 "transfer_tokens": transfer, "split": 1, "copy_kib": kib, "sum_warps": 8}
+            )  # fmt: skip
+            if SPACE.violation(found, problem, machine) is None:
+                return found
+    return None
+
+
 def default_config(problem: MoeGemmCombine, machine: Machine) -> Config:
     """Rows as they are for few tokens, sums for many; the library's way where no tile or no inbox fits."""
     order = ("one_shot", "push") if problem.tokens <= FEW_TOKENS else ("push", "one_shot")
@@ -111,4 +137,8 @@ def first_configs(problem: MoeGemmCombine, machine: Machine) -> list[Config]:
         else:
             found += [base.replace(column_groups=1, comm_programs=64), base.replace(column_groups=8)]
             found.append(base.replace(peer_order="interleaved"))
+    collective = untuned_collective(problem, machine)
+    if collective is not None:
+        found += [collective, collective.replace(combine="pull"), collective.replace(peer_order="interleaved")]
+        found += [collective.replace(transfer_tokens=1, copy_kib=2, sum_warps=4), collective.replace(comm_programs=128)]
     return [config for config in dict.fromkeys(found) if SPACE.violation(config, problem, machine) is None]

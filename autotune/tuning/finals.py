@@ -16,11 +16,12 @@ FINAL = "final"
 """The source of a trial in the finals."""
 
 Evaluate = Callable[[Config, int], Evaluation]
-MEASURED = 150e3
-"""Microseconds for which a finalist is measured at least, once it runs at the clocks that last, so that no swing of the
-clocks fills a whole round. At its power limit a GPU slows down for a tenth of a second at a time, and the others wait
-for it: all-gather + GEMM, m=8192, four H200 of 700 W: pushes take 1264 to 1286 µs in their first 20 ms, 1296 to 1318
-after 120 ms, and 1430 when one GPU had fallen from 1980 to 1560 MHz. The copy engines, at 530 W, stay at 1307.
+MEASURED = {"gpu": 150e3, "interpreter": 1.0}
+"""Microseconds for which a finalist is measured at least, once it runs at the clocks that last, so that no swing of
+the clocks fills a whole round; interpreters have no such clocks. At its power limit a GPU slows down for a tenth of a
+second at a time, and the others wait for it: all-gather + GEMM, m=8192, four H200 of 700 W: pushes take 1264 to 1286
+µs in their first 20 ms, 1296 to 1318 after 120 ms, and 1430 when one GPU had fallen from 1980 to 1560 MHz. The copy
+engines, at 530 W, stay at 1307.
 """
 
 ISOLATED_CALLS = 30
@@ -46,8 +47,8 @@ WORTH_MORE_ROUNDS = 0.005
 def finals_plan(iterations: int, kind: str = "gpu", regime: Regime = DEFAULT_REGIME) -> MeasurePlan:
     """The plan for a finalist or a part of the operation on a ``kind_of`` machine; ``iterations`` is a minimum."""
     return MeasurePlan(
-        FEWEST, iterations, iterations, warm_from=0.0, measured=MEASURED, longest=LONGEST[kind],
-        isolated=ISOLATED_CALLS, regime=regime,
+        FEWEST, iterations, iterations, warm_from=0.0 if kind == "gpu" else math.inf, measured=MEASURED[kind],
+        longest=LONGEST[kind], isolated=ISOLATED_CALLS, regime=regime,
     )  # fmt: skip
 
 

@@ -35,6 +35,7 @@ RIGHT, WRONG = Error(0.0, 0.0), Error(math.inf, math.inf)
 
 P = TypeVar("P", bound=DispatchedProblem)
 T = TypeVar("T")
+S = TypeVar("S", bound=Scratch)
 
 KINDS: tuple[Kind, ...] = ("one expert", "holes", "plain")
 FACTORS = (2.0, -1.0, 1.0)
@@ -142,7 +143,7 @@ class DrawnSets(InputSets):
         return self._operation.error_of(outputs, number)
 
 
-class DispatchedOperation(LaunchedOperation[P, T, Scratch], Generic[P, T]):
+class DispatchedOperation(LaunchedOperation[P, T, S], Generic[P, T, S]):
     """An operation that begins with a dispatch: a result by rows, and their plan."""
 
     def refresh(self, seed: int) -> None:

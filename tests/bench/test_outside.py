@@ -31,7 +31,7 @@ from autotune.workloads import workload
 
 ROOT = Path(__file__).parents[2]
 FILES = [
-    *(ROOT / "bench" / name for name in ("outside.py", "outside_cases.py", "latencies.py", "listed.py")),
+    *(ROOT / "bench" / f"{name}.py" for name in ("outside", "outside_cases", "outside_experts", "latencies", "listed")),
     ROOT / "autotune" / "model_runs" / "clock.py",
 ]
 TORCHRUN = ("-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone")
@@ -158,7 +158,19 @@ def test_a_run_sets_what_it_sees_beside_the_claim(tmp_path: Path, monkeypatch: p
     assert "2 rows, 2 flagged" in done.stdout and done.stdout.count("| rs | m=8 ") == 2
 
 
-NAMES = ("ag-rows", "ag-k", "ag-fp8", "ag-swiglu", "rs-fp8", "ar-8192", "arn", "garn-28672", "fd")
+NAMES = (
+    "ag-rows",
+    "ag-k",
+    "ag-fp8",
+    "ag-swiglu",
+    "rs-fp8",
+    "ar-8192",
+    "arn",
+    "garn-28672",
+    "fd",
+    "moe-dispatch",
+    "moe-combine",
+)
 
 
 def test_all_workloads_run_and_nobody_exits_without_strict(tmp_path: Path) -> None:

@@ -83,7 +83,7 @@ def test_the_real_thing_from_the_command_line_into_the_cache_and_out_again(
     settings = {"AUTOTUNE_DB": str(tmp_path / "a cache.db")}
     monkeypatch.setenv("AUTOTUNE_DB", settings["AUTOTUNE_DB"])
     small = ("all-gather-gemm", "--m", "32", "--n", "64", "--k", "64")
-    done = CliRunner().invoke(app.build(), [*small, "--trials", "4", "--json"])
+    done = CliRunner().invoke(app.build(), [*small, "--trials", "2", "--effort", "quick", "--json"])
     assert done.exit_code == 0, done.stderr
     values = json.loads(done.stdout)
     assert values["device"] == "cpu-interpreter" and values["finished"]

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+from every_mode import whole
 from scripts import run_script
 
 EXAMPLE = Path(__file__).parents[2] / "docs/examples/all_gather.py"
@@ -24,7 +25,7 @@ print(launch.compile().asm["ttir"])
 """
 
 
-@pytest.mark.parametrize("mode", ["push", "pull"])
+@pytest.mark.parametrize("mode", ["push", whole("pull")])
 def test_offsets_over_all_ranks_are_int64(mode: str) -> None:
     done = run_script("-c", COMPILE, str(EXAMPLE), mode, interpreted=False)
     assert done.returncode == 0, done.stderr

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from every_mode import check_all, few, on_cpu, ranks_a_gpu, variants
+from every_mode import check_all, few, on_cpu, ranks_a_gpu, variants, whole
 from gather_tiles import GPU_TILES
 
 from autotune.config import Config
@@ -49,13 +49,14 @@ INTERPRETED_TILES = [
     ("world_size", "layout", "sizes"),
     [
         (1, "rows", ALIGNED),
-        (2, "rows", ALIGNED),
         (2, "rows", ODD),
         (2, "k", {**ODD, "dtype": "fp16"}),
-        (2, "k", TINY),
         (3, "rows", TINY),
-        (4, "rows", {**ODD, "m": 6, "k": 40, "dtype": "fp16"}),
-        (4, "k", {"m": 16, "n": 32, "k": 32}),
+        (4, "rows", {**ODD, "m": 6, "n": 10, "k": 40}),
+        whole(2, "rows", ALIGNED),
+        whole(2, "k", TINY),
+        whole(4, "rows", {**ODD, "m": 6, "k": 40, "dtype": "fp16"}),
+        whole(4, "k", {"m": 16, "n": 32, "k": 32}),
     ],
 )
 def test_every_mode_is_right_under_the_interpreter(world_size: int, layout: str, sizes: dict[str, Any]) -> None:

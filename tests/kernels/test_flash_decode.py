@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from every_mode import RANKS, check_all, on_cpu, ranks_a_gpu
+from every_mode import RANKS, check_all, on_cpu, ranks_a_gpu, whole
 from ranks_of_functions import run_ranks
 
 from autotune.config import Config
@@ -48,6 +48,7 @@ def few_configs(problem: Any, here: Machine, knobs: Knobs, count: int) -> list[C
     return found
 
 
+FP16 = {"dtype": "fp16"}
 SMALL: Knobs = {
     "block_n": (16, 32), "kv_splits": (1, 2, 3), "heads_per_program": (1, 2, 4, 8), "num_warps": (2, 4),
     "num_stages": (1, 3), "transfer_heads": (1, 2, 4), "combine_heads": (1, 2),
@@ -57,19 +58,21 @@ SMALL: Knobs = {
 @pytest.mark.parametrize(
     ("world_size", "count", "sizes"),
     [
-        (1, 1, {"batch": 2, "q_heads": 3, "kv_heads": 1, "head_dim": 64, "kv_len": 45, "page_size": 16}),
-        (2, 2, {"batch": 2, "q_heads": 2, "kv_heads": 1, "head_dim": 64, "kv_len": 37, "soft_cap": 5}),
-        (2, 1, {"batch": 1, "q_heads": 8, "kv_heads": 1, "head_dim": 128, "kv_len": 64, "page_size": 32}),
-        (3, 1, {"batch": 2, "q_heads": 2, "kv_heads": 2, "head_dim": 64, "kv_len": 37, "page_size": 5}),
-        (4, 1, {"batch": 1, "q_heads": 2, "kv_heads": 1, "head_dim": 256, "kv_len": 40, "page_size": 24}),
-        (2, 2, {"batch": 2, "q_heads": 8, "kv_heads": 1, "head_dim": 64, "kv_len": 37, "result": "heads"}),
-        (3, 1, {"batch": 1, "q_heads": 6, "kv_heads": 2, "head_dim": 64, "kv_len": 37, "result": "heads"}),
-        (4, 1, {"batch": 1, "q_heads": 4, "kv_heads": 4, "head_dim": 64, "kv_len": 40, "result": "heads"}),
+        (1, 1, {"batch": 1, "q_heads": 3, "kv_heads": 1, "head_dim": 64, "kv_len": 45, "page_size": 16}),
+        (2, 1, {"batch": 2, "q_heads": 2, "kv_heads": 1, "head_dim": 64, "kv_len": 37, "soft_cap": 5, **FP16}),
+        (3, 1, {"batch": 1, "q_heads": 2, "kv_heads": 2, "head_dim": 64, "kv_len": 37, "page_size": 5}),
+        (4, 1, {"batch": 1, "q_heads": 2, "kv_heads": 1, "head_dim": 256, "kv_len": 20, "page_size": 24}),
+        (2, 1, {"batch": 2, "q_heads": 4, "kv_heads": 1, "head_dim": 64, "kv_len": 37, "result": "heads"}),
+        whole(2, 2, {"batch": 2, "q_heads": 2, "kv_heads": 1, "head_dim": 64, "kv_len": 37, "soft_cap": 5, **FP16}),
+        whole(2, 1, {"batch": 1, "q_heads": 8, "kv_heads": 1, "head_dim": 128, "kv_len": 64, "page_size": 32}),
+        whole(3, 1, {"batch": 2, "q_heads": 2, "kv_heads": 2, "head_dim": 64, "kv_len": 37, "page_size": 5}),
+        whole(2, 2, {"batch": 2, "q_heads": 8, "kv_heads": 1, "head_dim": 64, "kv_len": 37, "result": "heads", **FP16}),
+        whole(3, 1, {"batch": 1, "q_heads": 6, "kv_heads": 2, "head_dim": 64, "kv_len": 37, "result": "heads"}),
+        whole(4, 1, {"batch": 1, "q_heads": 4, "kv_heads": 4, "head_dim": 64, "kv_len": 40, "result": "heads"}),
     ],
 )
 def test_every_mode_is_right_under_the_interpreter(world_size: int, count: int, sizes: dict[str, Any]) -> None:
-    words = {"ragged": sizes["batch"] > 1, "dtype": "bf16" if count == 1 else "fp16"}
-    problem = WORKLOAD.problem_type(world_size=world_size, **sizes, **words)
+    problem = WORKLOAD.problem_type(world_size=world_size, ragged=sizes["batch"] > 1, **sizes)
     here = on_cpu()
     configs = few_configs(problem, here, SMALL, count)
     if count == 1:  # two of each mode have more words

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from every_mode import check_all, few, on_cpu, ranks_a_gpu, variants
+from every_mode import check_all, few, on_cpu, ranks_a_gpu, variants, whole
 from fakes import EIGHT_GPUS
 from gather_tiles import GPU_TILES
 
@@ -35,16 +35,11 @@ TILES = [
     "fields",
     [
         {"m": 32, "n": 64, "k": 64, "epilogue": "swiglu", "bias": True, "gathered": True},
-        pytest.param(
-            {"m": 22, "n": 84, "k": 72, "epilogue": "swiglu", "b_order": "nk", "dtype": "fp16"},
-            marks=pytest.mark.slow,
-        ),
+        whole({"m": 22, "n": 84, "k": 72, "epilogue": "swiglu", "b_order": "nk", "dtype": "fp16"}),
         {"m": 22, "n": 84, "k": 72, "epilogue": "geglu", "gate_up": "interleaved", "bias": True},
         {"m": 9, "n": 64, "k": 160, "epilogue": "geglu_tanh", "layout": "k", "dtype": "fp32"},
         {"m": 10, "n": 96, "k": 64, "epilogue": "swiglu", "scales": "row", "bias": True, **FP8},
-        pytest.param(
-            {"m": 10, "n": 320, "k": 256, "epilogue": "swiglu", "scales": "block", **FP8}, marks=pytest.mark.slow
-        ),
+        whole({"m": 10, "n": 320, "k": 256, "epilogue": "swiglu", "scales": "block", **FP8}),
     ],
     ids=lambda fields: "-".join(map(str, fields.values())),
 )
@@ -57,7 +52,7 @@ def test_every_mode_is_right_under_the_interpreter(fields: dict[str, Any]) -> No
 
 @pytest.mark.parametrize(
     "fields",
-    [{"m": 10, "n": 1024, "k": 64, "bias": True}, {"m": 20, "n": 512, "k": 64, "scales": "row", **FP8}],
+    [{"m": 20, "n": 512, "k": 64, "scales": "row", **FP8}, whole({"m": 10, "n": 1024, "k": 64, "bias": True})],
     ids=lambda fields: "-".join(map(str, fields.values())),
 )
 def test_every_mode_is_right_with_a_result_in_fp8(fields: dict[str, Any]) -> None:

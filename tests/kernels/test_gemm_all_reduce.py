@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from every_mode import check_all, few, on_cpu, ranks_a_gpu, variants
+from every_mode import check_all, few, on_cpu, ranks_a_gpu, variants, whole
 from ranks_of_functions import run_ranks
 
 from autotune.config import Config
@@ -49,10 +49,11 @@ def with_rows(tile: dict[str, int], problem: Any) -> dict[str, int]:
     ("world_size", "sizes", "count"),
     [
         (1, {**ODD, "dtype": "fp16"}, 2),
-        (2, {**ALIGNED, "m": 20}, 3),
-        (2, ODD, 6),
+        (2, ODD, 4),
         (3, TINY, 2),
-        (4, {**ODD, "m": 5, "n": 24}, 2),
+        (4, {**ODD, "m": 5, "n": 24, "k": 40}, 2),
+        whole(2, {**ALIGNED, "m": 20}, 3),
+        whole(2, ODD, 8),
     ],
 )
 def test_every_mode_is_right_under_the_interpreter(world_size: int, sizes: dict[str, Any], count: int) -> None:

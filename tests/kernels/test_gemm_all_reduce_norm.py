@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from every_mode import check_all, few, on_cpu, ranks_a_gpu, variants
+from every_mode import check_all, few, on_cpu, ranks_a_gpu, variants, whole
 
 from autotune.errors import InvalidProblem
 from autotune.machine import machine
@@ -32,12 +32,14 @@ def problem_of(world_size: int, sizes: dict[str, Any]) -> Any:
 @pytest.mark.parametrize(
     ("world_size", "sizes", "count"),
     [
-        (2, {"m": 5, "n": 72, "k": 40, "bias": True, "b_order": "nk", "eps": 1e-2}, 8),
-        (3, {"m": 17, "n": 40, "k": 40, "dtype": "fp32"}, 3),
+        (2, {"m": 5, "n": 72, "k": 40, "bias": True, "b_order": "nk", "eps": 1e-2}, 5),
+        (3, {"m": 17, "n": 24, "k": 24, "dtype": "fp32"}, 3),
         (2, {"m": 4, "n": 96, "k": 64, **FP8}, 3),
         (1, {"m": 3, "n": 128, "k": 64, "deterministic": True}, 2),
+        whole(2, {"m": 5, "n": 72, "k": 40, "bias": True, "b_order": "nk", "eps": 1e-2}, 16),
+        whole(3, {"m": 17, "n": 40, "k": 40, "dtype": "fp32"}, 6),
     ],
-    ids=["odd", "three ranks", "fp8", "one rank"],
+    ids=["odd", "three ranks", "fp8", "one rank", "more of odd", "more of three ranks"],
 )
 def test_every_mode_is_right_under_the_interpreter(world_size: int, sizes: dict[str, Any], count: int) -> None:
     here = on_cpu()

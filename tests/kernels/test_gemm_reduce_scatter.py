@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from every_mode import check_all, few, on_cpu, ranks_a_gpu, variants
+from every_mode import check_all, few, on_cpu, ranks_a_gpu, variants, whole
 
 from autotune.errors import InvalidProblem
 from autotune.kernels.gemm_reduce_scatter.copy_engine import chunks, parcels
@@ -51,11 +51,11 @@ INTERPRETED_TILES = [
     ("world_size", "sizes"),
     [
         (1, ODD),
-        (2, ALIGNED),
         (2, {**NARROW, "dtype": "fp16"}),
         (3, {**ODD, "n": 24}),
-        (3, TINY),
         (4, {**ODD, "n": 24, "k": 40, "dtype": "fp32", "b_order": "kn"}),
+        whole(2, ALIGNED),
+        whole(3, TINY),
     ],
 )
 def test_every_mode_is_right_under_the_interpreter(world_size: int, sizes: dict[str, Any]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import grouped
 import pytest
 from compile_worker import Compilers
-from every_mode import on_cpu
+from every_mode import on_cpu, whole
 from ranks_of_functions import run_ranks
 
 from autotune.machine import H100, MI300X, MI350X, Machine
@@ -65,9 +65,9 @@ FORMS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("machine", [H100, MI300X, MI350X], ids=lambda machine: machine.arch)
+@pytest.mark.parametrize("machine", [H100, MI300X, whole(MI350X)], ids=lambda machine: machine.arch)
 def test_it_compiles(machine: Machine, compilers: Compilers) -> None:
-    forms = [*FORMS, *map(by_tma, FORMS)] if machine.has_tma else FORMS
+    forms = [*FORMS, *map(by_tma, FORMS[:1])] if machine.has_tma else FORMS
     if machine is MI300X:
         forms = [{**form, **({"dtype": "fp8_fnuz"} if form.get("dtype") == "fp8" else {})} for form in forms]
     if machine.kind == "hip":

@@ -6,16 +6,19 @@ import random
 from typing import Any
 
 import pytest
-from every_mode import check_all, few, on_cpu, ranks_a_gpu, variants
+from every_mode import check_all, few, on_cpu, ranks_a_gpu, variants, whole
 
 from autotune.errors import InvalidProblem
 from autotune.machine import Machine, machine
 from autotune.workloads import workload
 
 WORKLOAD = workload("moe_dispatch_gemm")
-MODES = {"bsp", "push", "pull"}
+MODES = {"bsp", "own_collective", "push", "pull"}
 
-TILE = {"block_m": 16, "block_n": 32, "block_k": 32, "group_m": 1, "num_warps": 4, "num_stages": 2}
+LAYOUT = {"layout_rows": 2, "layout_warps": 4}
+TILE = {
+    "block_m": 16, "block_n": 32, "block_k": 32, "group_m": 1, "num_warps": 4, "num_stages": 2, **LAYOUT,
+}  # fmt: skip
 STEPS: list[dict[str, int]] = [
     {**TILE, "comm_programs": 2, "transfer_tokens": 2, "split": 1, "copy_kib": 1, "programs_per_unit": 1},
     {**TILE, "comm_programs": 1, "transfer_tokens": 4, "split": 2, "copy_kib": 1, "programs_per_unit": 2, "group_m": 2},
@@ -33,14 +36,17 @@ def check(problem: Any, here: Machine, steps: list[dict[str, int]], count: int) 
 @pytest.mark.parametrize(
     ("world_size", "sizes", "count"),
     [
-        (1, {"tokens": 5, "hidden": 72, "experts": 2, "top_k": 2, "width": 40}, 3),
-        (2, {"tokens": 7, "hidden": 136, "experts": 4, "top_k": 2, "width": 24, "b_order": "kn",
-             "routing": "zipf", "exponent": 1.0}, 4),
-        (2, {"tokens": 3, "hidden": 64, "experts": 8, "top_k": 8, "width": 32, "dtype": "fp32",
-             "gate_up": "interleaved"}, 3),
+        (2, {"tokens": 7, "hidden": 72, "experts": 4, "top_k": 2, "width": 24, "b_order": "kn", "dtype": "fp32",
+             "routing": "zipf", "exponent": 1.0}, 3),
         (3, {"tokens": 2, "hidden": 64, "experts": 3, "top_k": 1, "width": 40, "epilogue": "none"}, 3),
-        (4, {"tokens": 1, "hidden": 128, "experts": 8, "top_k": 4, "width": 32, "dtype": "fp16"}, 3),
+        (4, {"tokens": 1, "hidden": 64, "experts": 8, "top_k": 4, "width": 32, "dtype": "fp16",
+             "gate_up": "interleaved"}, 3),
         (2, {"tokens": 37, "hidden": 48, "experts": 2, "top_k": 1, "width": 32, **FP8, "scales": "row"}, 3),
+        whole(1, {"tokens": 5, "hidden": 72, "experts": 2, "top_k": 2, "width": 40}, 3),
+        whole(2, {"tokens": 7, "hidden": 136, "experts": 4, "top_k": 2, "width": 24, "b_order": "kn",
+                  "routing": "zipf", "exponent": 1.0}, 4),
+        whole(2, {"tokens": 3, "hidden": 64, "experts": 8, "top_k": 8, "width": 32, "dtype": "fp32",
+                  "gate_up": "interleaved"}, 3),
     ],
 )  # fmt: skip
 def test_every_mode_is_right_under_the_interpreter(world_size: int, sizes: dict[str, Any], count: int) -> None:
@@ -82,12 +88,12 @@ def test_fp8_is_right_in_every_form(world_size: int, scales: str, gate_up: str) 
 @pytest.mark.slow
 def test_random_problems_are_right_under_the_interpreter() -> None:
     here, rng = on_cpu(), random.Random(23)
-    for _ in range(200):
+    for _ in range(60):
         check(drawn_problem(rng, rng.choice([2, 2, 2, 3, 4]), [64, 72, 128], [24, 40, 64]), here, STEPS, 3)
 
 
-WIDE = {"block_m": 128, "block_n": 128, "block_k": 64, "group_m": 4, "num_warps": 8, "num_stages": 3}
-FLAT = {"block_m": 16, "block_n": 128, "block_k": 128, "group_m": 1, "num_warps": 4, "num_stages": 4}
+WIDE = {**LAYOUT, "block_m": 128, "block_n": 128, "block_k": 64, "group_m": 4, "num_warps": 8, "num_stages": 3}
+FLAT = {**LAYOUT, "block_m": 16, "block_n": 128, "block_k": 128, "group_m": 1, "num_warps": 4, "num_stages": 4}
 GPU_STEPS = [
     {**FLAT, "comm_programs": 16, "transfer_tokens": 1, "split": 4, "copy_kib": 2, "programs_per_unit": 2},
     {**WIDE, "comm_programs": 16, "transfer_tokens": 8, "split": 1, "copy_kib": 16, "programs_per_unit": 1},
@@ -120,9 +126,10 @@ def test_every_mode_is_right_on_gpus(ranks: int, sizes: dict[str, Any]) -> None:
 
 
 @pytest.mark.gpu(2)
-def test_random_problems_are_right_on_gpus() -> None:
+@pytest.mark.parametrize("count", [40, pytest.param(200, marks=pytest.mark.slow)])
+def test_random_problems_are_right_on_gpus(count: int) -> None:
     here, rng = machine(), random.Random(24)
-    for _ in range(200):
+    for _ in range(count):
         problem = drawn_problem(rng, here.gpus, [64, 72, 2048, 7168], [64, 200, 1024])
         check(problem, here, [*STEPS, *GPU_STEPS], 3)
 

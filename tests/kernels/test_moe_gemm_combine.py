@@ -10,15 +10,17 @@ import random
 from typing import Any
 
 import pytest
-from every_mode import check_all, few, on_cpu, ranks_a_gpu, variants
+from every_mode import check_all, few, on_cpu, ranks_a_gpu, variants, whole
 
 from autotune.machine import Machine, machine
 from autotune.workloads import workload
 
 WORKLOAD = workload("moe_gemm_combine")
-MODES = {"bsp", "push", "pull", "one_shot"}
+MODES = {"bsp", "own_collective", "push", "pull", "one_shot"}
 
-TILE = {"block_m": 16, "block_n": 32, "block_k": 32, "group_m": 2, "num_warps": 4, "num_stages": 2}
+TILE = {
+    "block_m": 16, "block_n": 32, "block_k": 32, "group_m": 2, "num_warps": 4, "num_stages": 2, "sum_warps": 4,
+}  # fmt: skip
 STEPS = [
     {**TILE, "comm_programs": 2, "transfer_tokens": 2, "split": 1, "copy_kib": 1, "column_groups": 2,
      "programs_per_unit": 1},
@@ -41,12 +43,14 @@ def check(problem: Any, here: Machine, steps: list[dict[str, int]], count: int) 
 @pytest.mark.parametrize(
     ("world_size", "sizes", "count"),
     [
-        pytest.param(1, {"tokens": 5, "hidden": 72, "experts": 3, "top_k": 2, "width": 40}, 4, marks=pytest.mark.slow),
-        (2, {"tokens": 5, "hidden": 136, "experts": 4, "top_k": 3, "width": 40, "b_order": "kn"}, 4),
-        (2, {"tokens": 5, "hidden": 64, "experts": 8, "top_k": 8, "width": 40, "dtype": "fp32"}, 4),
+        (2, {"tokens": 5, "hidden": 72, "experts": 4, "top_k": 3, "width": 40, "b_order": "kn", "dtype": "fp32"}, 4),
         (3, {"tokens": 2, "hidden": 72, "experts": 3, "top_k": 1, "width": 32, "dtype": "fp16"}, 4),
-        (4, {"tokens": 1, "hidden": 64, "experts": 16, "top_k": 4, "width": 40, "deterministic": True}, 4),
+        (4, {"tokens": 1, "hidden": 64, "experts": 8, "top_k": 4, "width": 40, "deterministic": True}, 4),
         (2, {"tokens": 5, "hidden": 144, "experts": 4, "top_k": 2, "width": 256, **FP8, "scales": "block"}, 4),
+        whole(1, {"tokens": 5, "hidden": 72, "experts": 3, "top_k": 2, "width": 40}, 4),
+        whole(2, {"tokens": 5, "hidden": 136, "experts": 4, "top_k": 3, "width": 40, "b_order": "kn"}, 4),
+        whole(2, {"tokens": 5, "hidden": 64, "experts": 8, "top_k": 8, "width": 40, "dtype": "fp32"}, 4),
+        whole(4, {"tokens": 1, "hidden": 64, "experts": 16, "top_k": 4, "width": 40, "deterministic": True}, 4),
     ],
 )
 def test_every_mode_is_right_under_the_interpreter(world_size: int, sizes: dict[str, Any], count: int) -> None:
@@ -78,12 +82,12 @@ def test_fp8_is_right_in_every_form(world_size: int, scales: str) -> None:
 @pytest.mark.slow
 def test_random_problems_are_right_under_the_interpreter() -> None:
     here, rng = on_cpu(), random.Random(21)
-    for _ in range(200):
+    for _ in range(60):
         check(drawn_problem(rng, rng.choice([2, 2, 2, 3, 4]), [64, 72, 256]), here, STEPS, 4)
 
 
-FEW = {"block_m": 16, "block_n": 128, "block_k": 128, "group_m": 1, "num_warps": 4, "num_stages": 4}
-MANY = {"block_m": 128, "block_n": 128, "block_k": 64, "group_m": 8, "num_warps": 8, "num_stages": 3}
+FEW = {"sum_warps": 8, "block_m": 16, "block_n": 128, "block_k": 128, "group_m": 1, "num_warps": 4, "num_stages": 4}
+MANY = {"sum_warps": 8, "block_m": 128, "block_n": 128, "block_k": 64, "group_m": 8, "num_warps": 8, "num_stages": 3}
 GPU_STEPS = [
     {**FEW, "comm_programs": 16, "transfer_tokens": 1, "split": 4, "copy_kib": 2, "column_groups": 1,
      "programs_per_unit": 2},
@@ -119,7 +123,8 @@ def test_every_mode_is_right_on_gpus(ranks: int, sizes: dict[str, Any]) -> None:
 
 
 @pytest.mark.gpu(2)
-def test_random_problems_are_right_on_gpus() -> None:
+@pytest.mark.parametrize("count", [40, pytest.param(200, marks=pytest.mark.slow)])
+def test_random_problems_are_right_on_gpus(count: int) -> None:
     here, rng = machine(), random.Random(22)
-    for _ in range(200):
+    for _ in range(count):
         check(drawn_problem(rng, here.gpus, [64, 72, 2048]), here, [*STEPS, *GPU_STEPS], 4)

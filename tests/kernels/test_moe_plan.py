@@ -34,7 +34,7 @@ def drawn_cases(world_size: int, count: int, seed: int) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4])
 def test_plans_are_torchs(world_size: int, tmp_path: Path) -> None:
-    cases = drawn_cases(world_size, 4, world_size)
+    cases = drawn_cases(world_size, 2, world_size)
     assert run_ranks(FILE, "plans", world_size, tmp_path, argument=cases) == [[True] * len(cases)] * world_size
 
 

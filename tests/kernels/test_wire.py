@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from compile_worker import Compilers
-from every_mode import check_all, few, on_cpu, ranks_a_gpu, variants
+from every_mode import check_all, few, on_cpu, ranks_a_gpu, variants, whole
 from fakes import EIGHT_GPUS
 
 from autotune.dtypes import DTYPES
@@ -42,8 +42,9 @@ GPU_TILES = [GPU_TILE, {**GPU_TILE, "transfer_rows": 1024}]
     ("name", "ranks", "fields"),
     [
         ("gemm_reduce_scatter", 2, {"m": 44, "n": 80, "k": 160, "bias": True, "residual": True}),
-        ("gemm_reduce_scatter", 3, {"m": 48, "n": 64, "k": 96, "dtype": "fp8", "b_order": "nk", "scales": "row"}),
-        ("gemm_all_reduce", 2, {"m": 9, "n": 80, "k": 160, "bias": True}),
+        ("gemm_all_reduce", 2, {"m": 9, "n": 48, "k": 64, "dtype": "fp8", "b_order": "nk", "scales": "row"}),
+        whole("gemm_reduce_scatter", 3, {"m": 48, "n": 64, "k": 96, "dtype": "fp8", "b_order": "nk", "scales": "row"}),
+        whole("gemm_all_reduce", 2, {"m": 9, "n": 80, "k": 160, "bias": True}),
     ],
     ids=lambda value: "-".join(map(str, value.values())) if isinstance(value, dict) else str(value),
 )
@@ -102,6 +103,7 @@ def test_kernels_compile(here: Machine, compilers: Compilers) -> None:
         found = workload(name)
         problem = found.problem_type(m=512, n=1024, k=2048, world_size=2, wire="fp8")
         config = found.default_config(problem, here)
-        jobs += [(problem, config.replace(mode=mode)) for mode in KERNELS & set(found.space.modes)]
+        ours = [mode for mode in found.space.modes if mode in KERNELS]
+        jobs += [(problem, config.replace(mode=mode)) for mode in (ours if here is EIGHT_GPUS else ours[:1])]
     for config, kernels in compilers.compiled(here, jobs):
         assert all(kernel.shared_memory <= here.shared_memory for kernel in kernels), config

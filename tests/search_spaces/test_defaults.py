@@ -23,9 +23,7 @@ WIDTHS = ((2880, 8192), (360, 7168), ("bf16", "fp16", "fp32"))
 
 def gathers(world_size: int) -> Iterator[Any]:
     """All-gather + GEMM in both layouts."""
-    for m, k, n_local, dtype, layout in itertools.product(
-        (1, 8, 16, 64, 100 * world_size, 4096), *WIDTHS, ("rows", "k")
-    ):
+    for m, k, n_local, dtype, layout in itertools.product((1, 8, 64, 100 * world_size, 4096), *WIDTHS, ("rows", "k")):
         rows = -(-m // world_size) * world_size if layout == "rows" else m
         yield workload("all_gather_gemm").problem_type(
             m=rows,
@@ -51,7 +49,7 @@ WORKLOADS = {"all_gather_gemm": gathers, "gemm_reduce_scatter": scatters}
 
 
 @pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)
-@pytest.mark.parametrize("world_size", [1, 2, 4, 8])
+@pytest.mark.parametrize("world_size", [1, 2, 8])
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_defaults_first_configs_and_baselines_are_valid(name: str, machine: Machine, world_size: int) -> None:
     found = workload(name)
@@ -66,7 +64,7 @@ def test_defaults_first_configs_and_baselines_are_valid(name: str, machine: Mach
 
 
 @pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)
-@pytest.mark.parametrize("world_size", [1, 2, 8])
+@pytest.mark.parametrize("world_size", [1, 8])
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_every_mode_that_has_a_config_is_tried_first(name: str, machine: Machine, world_size: int) -> None:
     found = workload(name)

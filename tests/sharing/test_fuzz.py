@@ -135,7 +135,7 @@ def test_files(imported_into: Store, make_entry: MakeEntry, cases: int) -> None:
 def test_files_on_the_command_line(gpus: Bench, make_entry: MakeEntry, tmp_path: Path) -> None:
     file = tmp_path / "configs.json"
 
-    @settings(FUZZ, max_examples=60)
+    @settings(FUZZ, max_examples=20)
     @given(text=mutations(sound(make_entry)), dry=st.booleans())
     def fuzz(text: str, dry: bool) -> None:
         file.write_text(text)
@@ -147,7 +147,7 @@ def test_files_on_the_command_line(gpus: Bench, make_entry: MakeEntry, tmp_path:
     fuzz()
 
 
-@pytest.mark.parametrize("cases", [120, pytest.param(540, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("cases", [40, pytest.param(600, marks=pytest.mark.slow)])
 def test_rows(cases: int, make_entry: MakeEntry, tmp_path: Path) -> None:
     path = tmp_path / "rows.db"
     original = make_entry()

@@ -63,7 +63,7 @@ def test_the_built_in_ones_and_the_examples_are_here() -> None:
 
 @each
 @pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)
-@pytest.mark.parametrize("world_size", [1, 2, 4, 8])
+@pytest.mark.parametrize("world_size", [1, 2, 8])
 def test_defaults_are_valid_everywhere(found: Workload, machine: Machine, world_size: int) -> None:
     problem = found.default_problem(machine, world_size)
     assert problem.world_size == world_size and problem.workload == found.name
@@ -162,7 +162,7 @@ def test_the_heap_holds_the_operands_and_the_scratch_of_every_config(found: Laun
         problem = found.problem_type.from_dict({**fields, "world_size": 8})
         operands = taken(lambda shared, problem=problem: found.kernels.tensors(problem, shared, meta))
         most = 0
-        for config in sampled(found.space, problem, H100, 240):
+        for config in sampled(found.space, problem, H100, 120):
             knobs = found.kernels.knobs.of(config)
             of_config = taken(
                 lambda shared, problem=problem, knobs=knobs: found.kernels.scratch(problem, knobs, H100, shared, meta)

@@ -22,6 +22,9 @@ from autotune.kernels.launching.tensors import OPERAND_DTYPES, Allocate, Run, me
 from autotune.machine import Machine
 from autotune.problem import Problem
 
+TIMED_OUT = 1
+"""Bit of a status word."""
+
 LIBRARY = "bsp"
 """The mode that is the library's own way."""
 
@@ -34,7 +37,7 @@ class Shared(Protocol):
 
     @property
     def status(self) -> torch.Tensor:
-        """int32 [1]: 1 once a wait has timed out."""
+        """int32 [1]: 1 once a wait has timed out; a workload's own faults have other bits."""
 
     def poison(self) -> None:
         """Fill with NaN what a right call writes before it reads it: inboxes, not counters."""
@@ -199,9 +202,14 @@ class Setup(Generic[P, K, T, S]):
         for copy in self._further.values():
             copy.fill_(math.nan)
 
+    @property
+    def status(self) -> int:
+        """The status word since the scratch was allocated: 0 as long as nothing is wrong. Waits for the device."""
+        return 0 if self.scratch is None else int(self.scratch.status.item())
+
     def timed_out(self) -> bool:
         """True if a wait has timed out since the scratch was allocated. Waits for the device."""
-        return self.scratch is not None and bool(self.scratch.status.item())
+        return bool(self.status & TIMED_OUT)
 
     def _call(self, tensors: T, scratch: MaybeS) -> Call[P, K, T, MaybeS]:
         heap = self._heap

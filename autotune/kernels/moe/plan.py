@@ -21,6 +21,9 @@ from autotune.heap import device as heap
 from autotune.kernels.primitives.counters import finish_unordered, wide_epoch
 from autotune.kernels.primitives.ll import ll_flag, ll_wait, ll_words
 
+ROWS_LOST = tl.constexpr(2)
+"""Bit of a status word: a rank got more rows than it has room for, as some tokens name an expert more than once."""
+
 
 @triton.jit
 def send_routing(
@@ -104,6 +107,8 @@ def plan_expert(
         tl.store(listed_gates + place, gate.to(tl.float32, bitcast=True), mask=fits)
         row += tl.sum(count, axis=0)
         begin += STEP
+    if row > capacity:
+        tl.atomic_or(status, ROWS_LOST)
 
 
 @triton.jit

@@ -24,7 +24,7 @@ class Routing:
     """The routing of all ranks' tokens, [world_size, tokens, top_k]."""
 
     ids: torch.Tensor
-    """int32; those of a token differ, except -1."""
+    """int32; an expert that a token names twice has two rows of it."""
     gates: torch.Tensor
     """fp32: the weight of each chosen expert."""
 
@@ -82,7 +82,11 @@ def planned(problem: ExpertsProblem, routing: Routing, rank: int) -> Plan:
     bounds = torch.arange(local + 1, dtype=expert.dtype, device=expert.device)
     offsets = torch.searchsorted(expert, bounds, out_int32=True)
     pairs = pairs[:capacity]
-    return Plan(offsets, pairs.to(torch.int32), routing.gates.flatten()[pairs])
+    gates = routing.gates.flatten()[pairs]
+    if problem.top_k > local:  # only then may rows be too many: their results are to be no numbers
+        gates = torch.where(offsets[-1] > capacity, torch.nan, gates)
+        offsets = offsets.clamp(max=capacity)
+    return Plan(offsets, pairs.to(torch.int32), gates)
 
 
 def reached_ranks(problem: ExpertsProblem, ids: torch.Tensor) -> torch.Tensor:

@@ -1,9 +1,9 @@
 """Rows of experts on their way back: weighted and summed, in part where the experts are, the rest at the token's rank.
 
 A row is a pair (source, token, place among the token's ids) of a plan, and its gate. ``push`` and ``pull`` first sum,
-where they are, the rows of a token that has several experts on one rank, in the order of its ids: a token's sum then
-travels once. ``one_shot`` sends every row, times its gate, by itself. The token's rank adds up what there is for a
-token in the order of ranks or of ids, in fp32: nothing depends on who comes first, so the bits are the same every time.
+where they are, the rows of a token that has several experts on one rank: a token's sum then travels once. ``one_shot``
+sends every row, times its gate, by itself. The token's rank adds up what there is for a token in the order of ranks or
+of ids, in fp32: nothing depends on who comes first, so the bits are the same every time.
 
 To sum a token's rows a program has to find them: ``place_rows`` notes each row at its pair, with the launch's flag, so
 that nothing has to be cleared: a pair without the flag has no row here.
@@ -34,32 +34,37 @@ def place_rows(pairs, offsets, local, places, epoch, part, parts, STEP: tl.const
 
 
 @triton.jit
-def summed_here(
-    rows, gates, places, pair, exists, K, column, end_column, H, flag, TOKENS: tl.constexpr, COLUMNS: tl.constexpr
+def rows_here(
+    places, gates, pair, exists, K, flag, CHOICES: tl.constexpr
 ):  # fmt: skip
-    """Of tokens whose first pairs are ``pair``, those that ``exist``, the sums of their rows here times their gates:
-    fp32 [TOKENS, COLUMNS] from ``column`` on, and whether there are any: bool [TOKENS].
+    """Of tokens whose first pairs are ``pair`` [TOKENS], those that ``exist``: the rows that they have here, int64, by
+    place among their ids [TOKENS, CHOICES], the rows' gates, 0 for none, and whether there is one.
     """
-    columns = column + tl.arange(0, COLUMNS)
-    acc = tl.zeros((TOKENS, COLUMNS), dtype=tl.float32)
-    found = tl.zeros((TOKENS,), dtype=tl.int32)
-    for choice in range(K):
-        place = tl.load(places + pair + choice, mask=exists, other=0)
-        here = (place >> 32).to(tl.int32) == flag
-        row = place & 0xFFFFFFFF
-        gate = tl.load(gates + row, mask=here, other=0.0)
-        inside = here[:, None] & (columns < end_column)[None, :]
-        value = tl.load(rows + row[:, None] * H + columns[None, :], mask=inside, other=0.0)
-        acc += gate[:, None] * value.to(tl.float32)
-        found += here.to(tl.int32)
-    return acc, found > 0
+    choice = tl.arange(0, CHOICES)[None, :]
+    place = tl.load(places + pair[:, None] + choice, mask=exists[:, None] & (choice < K), other=0)
+    here = (place >> 32).to(tl.int32) == flag
+    row = place & 0xFFFFFFFF
+    gate = tl.load(gates + row, mask=here, other=0.0)
+    return row, gate, here
+
+
+@triton.jit
+def summed_here(rows, row, gate, here, column, end_column, H, COLUMNS: tl.constexpr):
+    """The sums of these rows times their gates, fp32 [TOKENS, COLUMNS] from ``column`` on.
+
+    All of a token's rows are loaded at once, and the compiler fixes the order of the sum.
+    """
+    columns = (column + tl.arange(0, COLUMNS))[None, None, :]
+    inside = here[:, :, None] & (columns < end_column)
+    value = tl.load(rows + row[:, :, None] * H + columns, mask=inside, other=0.0)
+    return tl.sum(gate[:, :, None] * value.to(tl.float32), axis=1)
 
 
 @triton.jit
 def send_sums(
     rows, gates, places, inbox, arrivals, T, H, K, first_column, end_column, epoch, part, parts, rank, heap_bases,
     WORLD: tl.constexpr, PULL: tl.constexpr, ROTATE: tl.constexpr, TOKENS: tl.constexpr, COLUMNS: tl.constexpr,
-    SPLIT: tl.constexpr,
+    SPLIT: tl.constexpr, CHOICES: tl.constexpr,
 ):  # fmt: skip
     """Sum this rank's rows of every token of every rank, and store the sums for that rank, ourselves last; of columns
     from ``first_column`` to ``end_column``. The caller has waited for ``places``, and for the rows.
@@ -78,11 +83,10 @@ def send_sums(
         peer = (rank + 1 + turn) % WORLD
         token = block * TOKENS + tl.arange(0, TOKENS)
         begin = first_column + unit % SPLIT * COLUMNS
+        sent, gate, here = rows_here(places, gates, (peer * T + token) * K, token < T, K, ll_flag(epoch), CHOICES)
+        found = tl.max(here.to(tl.int32), axis=1) > 0
         for column in range(begin, end_column, SPLIT * COLUMNS):
-            value, found = summed_here(
-                rows, gates, places, (peer * T + token) * K, token < T, K, column, end_column, H,
-                ll_flag(epoch), TOKENS, COLUMNS,
-            )  # fmt: skip
+            value = summed_here(rows, sent, gate, here, column, end_column, H, COLUMNS)
             columns = column + tl.arange(0, COLUMNS)
             row = ((slot * WORLD + (peer if PULL else rank)) * T + token).to(tl.int64)
             place = inbox + row[:, None] * H + columns[None, :]

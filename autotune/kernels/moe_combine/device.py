@@ -54,7 +54,7 @@ def combine_kernel(
             wait_in_slot(placed + slot, epoch, placing, status, spin_limit)
             send_sums(
                 rows, row_gates, places, inbox, arrivals, T, H, K, 0, H, epoch, part, sending, rank, heap_bases,
-                WORLD, MODE == PULL, ROTATE, TOKENS, COLUMNS, SPLIT,
+                WORLD, MODE == PULL, ROTATE, TOKENS, COLUMNS, SPLIT, CHOICES,
             )  # fmt: skip
     elif MODE == ONE_SHOT:
         if not LL:

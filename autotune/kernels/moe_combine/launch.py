@@ -67,13 +67,18 @@ class SumKnobs(Knobs):
     num_warps: int = 4
 
     @property
+    def way(self) -> str:
+        """The way in which rows come home: the mode, in workloads that only combine."""
+        return self.mode
+
+    @property
     def ll(self) -> bool:
         """True if rows travel by the LL protocol."""
         return self.protocol == "ll"
 
     def placing(self, problem: CombinedProblem) -> int:
         """Programs that place rows."""
-        return 0 if self.mode == "one_shot" else min(MOST_PLACING, math.ceil(problem.capacity / LONGEST_STEP))
+        return 0 if self.way == "one_shot" else min(MOST_PLACING, math.ceil(problem.capacity / LONGEST_STEP))
 
     def units(self, problem: CombinedProblem) -> int:
         """Parts of blocks of a rank's tokens."""
@@ -83,7 +88,7 @@ class SumKnobs(Knobs):
         """Arguments of every kernel that sends and sums."""
         return {
             "T": problem.tokens, "H": problem.hidden, "K": problem.top_k, "local": problem.local_experts,
-            "WORLD": problem.world_size, "MODE": MODES[self.mode].value, "ROTATE": self.peer_order == "rotate",
+            "WORLD": problem.world_size, "MODE": MODES[self.way].value, "ROTATE": self.peer_order == "rotate",
             "STEP": min(LONGEST_STEP, power(problem.capacity)), "TOKENS": self.transfer_tokens,
             "COLUMNS": columns_of(problem, self.copy_kib, self.transfer_tokens), "SPLIT": self.split,
             "CHOICES": power(problem.top_k), "TYPE": getattr(tl, DTYPES[problem.result_dtype].triton),
@@ -121,16 +126,7 @@ class MoeCombineKernels(Kernels[MoeCombine, SumKnobs, Tensors, Scratch]):
         return scratch_bytes(problem)
 
     def plan(self, call: CombineCall) -> list[Launch]:
-        problem, knobs, scratch = call.problem, call.knobs, call.scratch
-        placing, units = knobs.placing(problem), knobs.units(problem)
-        adding = min(ADDING_PER_UNIT * call.machine.compute_units, units)
-        arguments: dict[str, Any] = {
-            **vars(call.tensors), **vars(scratch), **knobs.summing(problem), "placing": placing,
-            "sending": knobs.comm_programs, "rank": call.rank, "heap_bases": call.bases,
-            "spin_limit": call.spin_limit, "LL": knobs.ll,
-        }  # fmt: skip
-        programs = placing + knobs.comm_programs + adding
-        return [Launch(device.combine_kernel, programs, arguments, {"num_warps": knobs.num_warps})]
+        return [combine_launch(call, {**vars(call.tensors), **vars(call.scratch)}, call.knobs.num_warps)]
 
     def library(self, call: Call[MoeCombine, SumKnobs, Tensors, None]) -> Run:
         """Sums by token where the rows are, then a collective; see ``library``."""
@@ -143,6 +139,18 @@ class MoeCombineKernels(Kernels[MoeCombine, SumKnobs, Tensors, Scratch]):
             )
 
         return graphed(run) if call.knobs.launch == "graph" else run
+
+
+def combine_launch(call: Call[Any, Any, Any, Any], tensors: dict[str, Any], num_warps: int) -> Launch:
+    """A combine, alone or behind a library's GEMM: ``tensors`` are those of ``Tensors`` and of ``Scratch``."""
+    problem, knobs = call.problem, call.knobs
+    placing, units = knobs.placing(problem), knobs.units(problem)
+    adding = min(ADDING_PER_UNIT * call.machine.compute_units, units)
+    arguments: dict[str, Any] = {
+        **tensors, **knobs.summing(problem), "placing": placing, "sending": knobs.comm_programs, "rank": call.rank,
+        "heap_bases": call.bases, "spin_limit": call.spin_limit, "LL": knobs.ll,
+    }  # fmt: skip
+    return Launch(device.combine_kernel, placing + knobs.comm_programs + adding, arguments, {"num_warps": num_warps})
 
 
 def scratch_bytes(problem: CombinedProblem, groups: int = 1) -> int:

@@ -14,12 +14,12 @@ from autotune.kernels.primitives.counters import wide_epoch
 
 @triton.jit
 def lay_out(
-    x, rows, offsets, pairs, inbox, arrivals, T, H, K, local, epoch, part, parts, rank, status, spin_limit,
-    TYPE: tl.constexpr, WORLD: tl.constexpr, LL: tl.constexpr, TOKENS: tl.constexpr, SPLIT: tl.constexpr,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    x, rows, offsets, pairs, inbox, scale_x, scale_rows, scale_inbox, arrivals, T, H, K, local, epoch, part, parts,
+    rank, status, spin_limit, TYPE: tl.constexpr, WORLD: tl.constexpr, LL: tl.constexpr, TOKENS: tl.constexpr,
+    SPLIT: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, PER_ROW: tl.constexpr,
 ):  # fmt: skip
     """Copy the rows of a plan that is there, ROWS at a time: our own from x, the others' from the inbox as they
-    arrive.
+    arrive; and PER_ROW scales of each, where there are any.
     """
     slot = (epoch & 1).to(tl.int32)
     end = tl.load(offsets + local)
@@ -41,15 +41,23 @@ def lay_out(
             value = tl.where(ours[:, None], own, value)
             to = rows + row.to(tl.int64)[:, None] * H + columns[None, :]
             tl.store(to, value, mask=exists[:, None] & (columns < H)[None, :])
+        if PER_ROW:
+            number = tl.arange(0, triton.next_power_of_2(PER_ROW))[None, :]
+            inside = number < PER_ROW
+            here = scale_x + (token % T)[:, None] * PER_ROW + number
+            own = tl.load(here, mask=ours[:, None] & inside, other=0.0)
+            there = tl.load(scale_inbox + place[:, None] * PER_ROW + number, mask=theirs[:, None] & inside, other=0.0)
+            value = tl.where(ours[:, None], own, there)
+            tl.store(scale_rows + row.to(tl.int64)[:, None] * PER_ROW + number, value, mask=exists[:, None] & inside)
 
 
 @triton.jit(do_not_specialize=["T", "rank", "spin_limit"])
 def dispatch_kernel(
-    x, ids, gates, rows, offsets, pairs, row_gates, own_rows, routed, routings, inbox, arrivals, planned, done,
-    T, H, K, local, capacity, routing_parts, comm_programs, rank, heap_bases, epoch_counter, status, spin_limit,
-    TYPE: tl.constexpr, WORLD: tl.constexpr, PULL: tl.constexpr, LL: tl.constexpr, ROUTING_LL: tl.constexpr,
-    STEP: tl.constexpr, TOKENS: tl.constexpr, COLUMNS: tl.constexpr, SPLIT: tl.constexpr, CHOICES: tl.constexpr,
-    ROWS: tl.constexpr, ROW_COLUMNS: tl.constexpr,
+    x, ids, gates, rows, offsets, pairs, row_gates, own_rows, routed, routings, inbox, scale_x, scale_rows,
+    scale_inbox, arrivals, planned, done, T, H, K, local, capacity, routing_parts, comm_programs, rank, heap_bases,
+    epoch_counter, status, spin_limit, TYPE: tl.constexpr, WORLD: tl.constexpr, PULL: tl.constexpr, LL: tl.constexpr,
+    ROUTING_LL: tl.constexpr, STEP: tl.constexpr, TOKENS: tl.constexpr, COLUMNS: tl.constexpr, SPLIT: tl.constexpr,
+    CHOICES: tl.constexpr, ROWS: tl.constexpr, ROW_COLUMNS: tl.constexpr, PER_ROW: tl.constexpr,
 ):  # fmt: skip
     """Rows [capacity, H] = tokens x [T, H] of all ranks by this rank's experts, with their plan."""
     pid = tl.program_id(0)
@@ -60,12 +68,13 @@ def dispatch_kernel(
         exchange_and_plan(
             pid, x, ids, gates, offsets, pairs, row_gates, own_rows, routed, routings, inbox, arrivals, planned, done,
             T, H, K, local, capacity, routing_parts, comm_programs, epoch, rank, heap_bases, status, spin_limit,
-            WORLD, PULL, LL, ROUTING_LL, STEP, TOKENS, COLUMNS, SPLIT, CHOICES,
+            WORLD, PULL, LL, ROUTING_LL, STEP, TOKENS, COLUMNS, SPLIT, CHOICES, scale_x, scale_inbox, PER_ROW,
         )  # fmt: skip
     else:
         wait_for_plan(planned, local, epoch, status, spin_limit)
         lay_out(
-            x, rows, offsets, pairs, inbox, arrivals, T, H, K, local, epoch, pid - first_row, programs - first_row,
-            rank, status, spin_limit, TYPE, WORLD, LL, TOKENS, SPLIT, ROWS, ROW_COLUMNS,
+            x, rows, offsets, pairs, inbox, scale_x, scale_rows, scale_inbox, arrivals, T, H, K, local, epoch,
+            pid - first_row, programs - first_row, rank, status, spin_limit, TYPE, WORLD, LL, TOKENS, SPLIT, ROWS,
+            ROW_COLUMNS, PER_ROW,
         )  # fmt: skip
     finish_exchange(epoch_counter, programs, epoch, done, comm_programs, status, spin_limit, WORLD, PULL)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Protocol
 
 import torch
@@ -99,7 +99,7 @@ def exchange_scratch(problem: DispatchedProblem, knobs: ExchangeKnobs, shared: A
     )
 
 
-def exchange_arguments(call: Call[Any, Any, Any, Scratch]) -> tuple[int, dict[str, Any]]:
+def exchange_arguments(call: Call[Any, Any, Any, Any]) -> tuple[int, dict[str, Any]]:
     """The number of programs that exchange and plan, and their arguments but for the operands and the plan."""
     problem: DispatchedProblem = call.problem
     knobs: ExchangeKnobs = call.knobs
@@ -107,7 +107,8 @@ def exchange_arguments(call: Call[Any, Any, Any, Scratch]) -> tuple[int, dict[st
     step = min(LONGEST_STEP, power(problem.all_pairs))
     parts = min(MOST_ROUTING_PARTS, math.ceil(pairs / step))
     arguments = {
-        **vars(call.scratch), "T": problem.tokens, "H": problem.hidden, "K": problem.top_k,
+        **{each.name: getattr(call.scratch, each.name) for each in fields(Scratch)}, "T": problem.tokens,
+        "H": problem.hidden, "K": problem.top_k,
         "local": problem.local_experts, "capacity": problem.capacity, "routing_parts": parts,
         "comm_programs": knobs.comm_programs, "rank": call.rank, "heap_bases": call.bases,
         "spin_limit": call.spin_limit, "WORLD": problem.world_size, "PULL": knobs.mode == "pull", "LL": knobs.ll,

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import triton.language as tl
 
-from autotune.dtypes import DTYPES
+from autotune.dtypes import OPERAND_TYPES
 from autotune.kernels.launching.contract import Call, Kernels
 from autotune.kernels.launching.graphs import graphed
 from autotune.kernels.launching.knobs import Knobs
@@ -34,7 +35,7 @@ class Tensors:
     x: torch.Tensor
     """[tokens, hidden]."""
     ids: torch.Tensor
-    """int32 [tokens, top_k]: those of a token differ, except -1."""
+    """int32 [tokens, top_k]: -1 is none."""
     gates: torch.Tensor
     """fp32 [tokens, top_k]."""
     rows: torch.Tensor
@@ -105,15 +106,7 @@ class MoeDispatchKernels(Kernels[MoeDispatch, DispatchKnobs, Tensors, Scratch]):
         return (problem.tokens, problem.hidden) if knobs.mode == "pull" else None
 
     def plan(self, call: DispatchCall) -> list[Launch]:
-        problem, knobs = call.problem, call.knobs
-        laying = min(ROWS_A_UNIT * call.machine.compute_units, math.ceil(problem.capacity / knobs.layout_rows))
-        first, arguments = exchange_arguments(call)
-        del arguments["scale_inbox"]
-        arguments |= {
-            **vars(call.tensors), "TYPE": getattr(tl, DTYPES[problem.dtype].triton), "ROWS": knobs.layout_rows,
-            "ROW_COLUMNS": step_columns(problem, knobs.copy_kib, knobs.layout_rows),
-        }  # fmt: skip
-        return [Launch(dispatch_kernel, first + laying, arguments, {"num_warps": knobs.num_warps})]
+        return [dispatch_launch(call, vars(call.tensors), call.knobs.num_warps)]
 
     def library(self, call: Call[MoeDispatch, DispatchKnobs, Tensors, None]) -> Run:
         """The host reads the counts of an all-to-all; an all-gather needs none."""
@@ -130,6 +123,21 @@ class MoeDispatchKernels(Kernels[MoeDispatch, DispatchKnobs, Tensors, Scratch]):
             tensors.row_gates.copy_(plan.gates)
 
         return graphed(run) if call.knobs.launch == "graph" else run
+
+
+def dispatch_launch(call: Call[Any, Any, Any, Any], tensors: dict[str, Any], num_warps: int) -> Launch:
+    """A dispatch, alone or before a library's GEMM: ``tensors`` are those of ``Tensors``, and of fp8 the scales
+    ``scale_x`` and, by row, ``scale_rows``.
+    """
+    problem, knobs = call.problem, call.knobs
+    laying = min(ROWS_A_UNIT * call.machine.compute_units, math.ceil(problem.capacity / knobs.layout_rows))
+    first, arguments = exchange_arguments(call)
+    arguments |= {
+        "scale_x": None, "scale_rows": None, **tensors, "TYPE": getattr(tl, OPERAND_TYPES[problem.dtype].triton),
+        "ROWS": knobs.layout_rows, "ROW_COLUMNS": step_columns(problem, knobs.copy_kib, knobs.layout_rows),
+        "PER_ROW": problem.row_scales,
+    }  # fmt: skip
+    return Launch(dispatch_kernel, first + laying, arguments, {"num_warps": num_warps})
 
 
 KERNELS = MoeDispatchKernels()

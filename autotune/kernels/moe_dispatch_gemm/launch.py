@@ -1,6 +1,7 @@
 """Launching dispatch + grouped GEMM: the scratch of each mode, its launch, and the library's ways.
 
-Modes: ``bsp`` calls the library, ``push`` and ``pull`` one kernel of ours.
+Modes: ``bsp`` calls the library, ``push`` and ``pull`` one kernel of ours; ``own_collective`` our dispatch alone, then
+the library's grouped GEMM.
 """
 
 from __future__ import annotations
@@ -10,14 +11,17 @@ from dataclasses import dataclass
 
 import torch
 
+from autotune.heap.arena import SymmetricHeap
 from autotune.kernels.launching.contract import Call, Kernels
 from autotune.kernels.launching.graphs import graphed
 from autotune.kernels.launching.plan import Launch
+from autotune.kernels.launching.scratch import poison_inbox
 from autotune.kernels.launching.tensors import OPERAND_DTYPES, TORCH_DTYPES, Allocate, Run
 from autotune.kernels.moe.grouped_launch import EPILOGUES, GroupedKnobs, GroupedOperands, scale_tensors
 from autotune.kernels.moe.library import Scaling, grouped_product
 from autotune.kernels.moe_dispatch import library
 from autotune.kernels.moe_dispatch.exchange import Scratch, exchange_arguments, exchange_scratch
+from autotune.kernels.moe_dispatch.launch import dispatch_launch
 from autotune.kernels.moe_dispatch_gemm.device import dispatch_gemm_kernel
 from autotune.kernels.moe_dispatch_gemm.problem import MoeDispatchGemm
 from autotune.kernels.primitives.activate import activate_kernel
@@ -37,7 +41,7 @@ class Tensors:
     x: torch.Tensor
     """[tokens, hidden]."""
     ids: torch.Tensor
-    """int32 [tokens, top_k]: those of a token differ, except -1."""
+    """int32 [tokens, top_k]: -1 is none."""
     gates: torch.Tensor
     """fp32 [tokens, top_k]."""
     b: torch.Tensor
@@ -65,11 +69,13 @@ class DispatchGemmKnobs(GroupedKnobs):
     transfer_tokens: int = 1
     split: int = 1
     tile_order: str = "experts"
+    layout_rows: int = 1
+    layout_warps: int = 4
 
     @property
     def ll(self) -> bool:
-        """Tokens never travel by LL words: tiles read them as they are."""
-        return False
+        """Tokens do not travel by LL words where tiles read them as they are."""
+        return self.mode == "own_collective" and self.protocol == "ll"
 
     @property
     def routing_ll(self) -> bool:
@@ -77,10 +83,29 @@ class DispatchGemmKnobs(GroupedKnobs):
         return self.protocol == "ll"
 
 
-DispatchGemmCall = Call[MoeDispatchGemm, DispatchGemmKnobs, Tensors, Scratch]
+@dataclass(frozen=True)
+class GemmScratch(Scratch):
+    """One config's memory between launches, zero at the start; what a dispatch has, and of ``own_collective``, this
+    rank's alone:
+    """
+
+    rows: torch.Tensor | None = None
+    """[capacity, hidden]: A of the library's GEMM."""
+    scale_rows: torch.Tensor | None = None
+    """fp32 [capacity, scales of a row], of fp8."""
+
+    def poison(self) -> None:
+        """Rows, too."""
+        super().poison()
+        for rows in (self.rows, self.scale_rows):
+            if rows is not None:
+                poison_inbox(rows)
 
 
-class MoeDispatchGemmKernels(Kernels[MoeDispatchGemm, DispatchGemmKnobs, Tensors, Scratch]):
+DispatchGemmCall = Call[MoeDispatchGemm, DispatchGemmKnobs, Tensors, GemmScratch]
+
+
+class MoeDispatchGemmKernels(Kernels[MoeDispatchGemm, DispatchGemmKnobs, Tensors, GemmScratch]):
     knobs = DispatchGemmKnobs
     tensors_type = Tensors
     results = ("c", "offsets", "pairs", "row_gates")
@@ -106,9 +131,16 @@ class MoeDispatchGemmKernels(Kernels[MoeDispatchGemm, DispatchGemmKnobs, Tensors
 
     def scratch(
         self, problem: MoeDispatchGemm, knobs: DispatchGemmKnobs, machine: Machine, shared: Allocate, own: Allocate
-    ) -> Scratch | None:
-        """Counters and inboxes; None for ``bsp``."""
-        return None if knobs.mode == "bsp" else exchange_scratch(problem, knobs, shared)
+    ) -> GemmScratch | None:
+        """Counters and inboxes, and the rows that the library multiplies; None for ``bsp``."""
+        if knobs.mode == "bsp":
+            return None
+        rows = scale_rows = None
+        if knobs.mode == "own_collective":
+            rows = own((problem.capacity, problem.hidden), OPERAND_DTYPES[problem.dtype])
+            if problem.scaled:
+                scale_rows = own((problem.capacity, problem.row_scales), torch.float32)
+        return GemmScratch(**vars(exchange_scratch(problem, knobs, shared)), rows=rows, scale_rows=scale_rows)
 
     def scratch_bytes(self, problem: MoeDispatchGemm) -> int:
         return problem.exchange_bytes
@@ -121,6 +153,10 @@ class MoeDispatchGemmKernels(Kernels[MoeDispatchGemm, DispatchGemmKnobs, Tensors
 
     def plan(self, call: DispatchGemmCall) -> list[Launch]:
         problem, knobs, tensors = call.problem, call.knobs, call.tensors
+        if knobs.mode == "own_collective":
+            given = {name: value for name, value in vars(tensors).items() if name not in ("b", "c", "scale_b")}
+            made = {"rows": call.scratch.rows, "scale_rows": call.scratch.scale_rows}
+            return [dispatch_launch(call, {**given, **made}, knobs.layout_warps)]
         operands = GroupedOperands(
             call.scratch.inbox, tensors.b, tensors.offsets, problem.capacity, tensors.pairs, problem.top_k,
             tensors.scale_x, tensors.scale_b, problem.scales,
@@ -136,6 +172,23 @@ class MoeDispatchGemmKernels(Kernels[MoeDispatchGemm, DispatchGemmKnobs, Tensors
             problem.capacity, problem.local_experts, problem.columns, call.machine.compute_units
         )
         return [Launch(dispatch_gemm_kernel, first + tiles, arguments, knobs.options)]
+
+    def run(self, call: DispatchGemmCall, launches: list[Launch], heap: SymmetricHeap) -> Run:
+        """Our kernel alone, or before the library's GEMM."""
+        dispatch = super().run(call, launches, heap)
+        if call.knobs.mode != "own_collective":
+            return dispatch
+        problem, tensors, rows, of_rows = call.problem, call.tensors, call.scratch.rows, call.scratch.scale_rows
+        assert rows is not None
+        scaling = None
+        if of_rows is not None and tensors.scale_b is not None:
+            scaling = Scaling(of_rows, tensors.scale_b, problem.scales, problem.fast_accum)
+
+        def run() -> None:
+            dispatch()
+            multiply(problem, rows, tensors.b, tensors.offsets, tensors.c, scaling)
+
+        return run
 
     def library(self, call: Call[MoeDispatchGemm, DispatchGemmKnobs, Tensors, None]) -> Run:
         """The library's dispatch, then its grouped GEMM, and what follows it in one kernel."""
@@ -165,7 +218,7 @@ def multiply(
     problem: MoeDispatchGemm, rows: torch.Tensor, b: torch.Tensor, offsets: torch.Tensor, c: torch.Tensor,
     scaling: Scaling | None,
 ) -> None:  # fmt: skip
-    """C [rows, width] by the library's grouped GEMM of these rows, and the activation behind it."""
+    """C [rows, width] by the library's grouped GEMM of these rows, and the activation behind it: of rows that exist."""
     product = grouped_product(rows, b, offsets, scaling)
     if not problem.gated:
         c.copy_(product)
@@ -173,7 +226,7 @@ def multiply(
         block = min(ACTIVATED, 1 << (problem.width - 1).bit_length())
         blocks = math.ceil(problem.width / block)
         activate_kernel[(len(rows) * blocks,)](
-            product, c, None, problem.width, blocks, EPILOGUES[problem.epilogue], problem.halves, block
+            product, c, None, problem.width, blocks, EPILOGUES[problem.epilogue], problem.halves, block, offsets[-1:]
         )
 
 

@@ -129,7 +129,7 @@ def gemm_combine_kernel(
                 send_sums(
                     y, row_gates, places, inbox, arrivals + group * 2 * units, T, H, K, group * wide + late,
                     tl.minimum(H, (group + 1) * wide), epoch, pid - first_sender, sending, rank, heap_bases,
-                    WORLD, MODE == PULL, ROTATE, TOKENS, COLUMNS, SPLIT,
+                    WORLD, MODE == PULL, ROTATE, TOKENS, COLUMNS, SPLIT, CHOICES,
                 )  # fmt: skip
     elif MODE == ONE_SHOT:
         if not LL:

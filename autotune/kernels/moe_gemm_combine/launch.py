@@ -1,16 +1,18 @@
 """Launching grouped GEMM + combine: the scratch of each mode, its launch, and the library's ways.
 
-Modes: ``bsp`` calls the library, ``push``, ``pull`` and ``one_shot`` one kernel of ours.
+Modes: ``bsp`` calls the library, ``push``, ``pull`` and ``one_shot`` one kernel of ours; ``own_collective`` the
+library's grouped GEMM, then our combine alone, which pushes or pulls.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
 
+from autotune.heap.arena import SymmetricHeap
 from autotune.kernels.launching.contract import Call, Kernels
 from autotune.kernels.launching.graphs import graphed
 from autotune.kernels.launching.plan import Launch
@@ -19,7 +21,7 @@ from autotune.kernels.moe.grouped_launch import GroupedKnobs, GroupedOperands, s
 from autotune.kernels.moe.library import Scaling, grouped_product
 from autotune.kernels.moe.routing import Plan
 from autotune.kernels.moe_combine import library
-from autotune.kernels.moe_combine.launch import ADDING_PER_UNIT, SumKnobs, scratch_bytes
+from autotune.kernels.moe_combine.launch import ADDING_PER_UNIT, SumKnobs, combine_launch, scratch_bytes
 from autotune.kernels.moe_combine.scratch import Scratch, scratch_of
 from autotune.kernels.moe_gemm_combine.device import gemm_combine_kernel
 from autotune.kernels.moe_gemm_combine.problem import MoeGemmCombine
@@ -29,6 +31,10 @@ MOST_GROUPS = 8
 
 UNUSED = ("gather", "N", "PER", "HALVES", "EPILOGUE")
 """Arguments of a grouped GEMM that this one does not have."""
+
+
+OF_GEMM = ("a", "b", "scale_a", "scale_b")
+"""Tensors that a combine alone does not take."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +70,7 @@ class GemmScratch(Scratch):
     tickets: torch.Tensor
     """int32 [groups], this rank's alone: finished tiles of a group, zero between launches."""
     y: torch.Tensor
-    """[capacity, hidden], this rank's alone: products; empty in ``one_shot``."""
+    """[capacity, hidden], this rank's alone: products; empty in ``one_shot`` and ``own_collective``."""
 
     def poison(self) -> None:
         """Products, too."""
@@ -77,6 +83,13 @@ class GemmCombineKnobs(SumKnobs, GroupedKnobs):
     """Defaults stand for knobs that a mode lacks; they have no effect there."""
 
     column_groups: int = 1
+    combine: str = "push"
+    sum_warps: int = 4
+
+    @property
+    def way(self) -> str:
+        """The way in which rows come home."""
+        return self.combine if self.mode == "own_collective" else self.mode
 
     def gemm_programs(self, problem: MoeGemmCombine, machine: Machine) -> int:
         """Programs of the GEMM; where sums of the first columns travel beside it, it leaves room to who sends."""
@@ -116,8 +129,8 @@ class MoeGemmCombineKernels(Kernels[MoeGemmCombine, GemmCombineKnobs, Tensors, G
         """Counters, the inbox, the places of rows and the products; None for ``bsp``."""
         if knobs.mode == "bsp":
             return None
-        groups, rows = knobs.column_groups, 0 if knobs.mode == "one_shot" else problem.capacity
-        combine = scratch_of(problem, knobs.mode, knobs.units(problem), shared, own, ll=knobs.ll, groups=groups)
+        groups, rows = knobs.column_groups, problem.capacity if knobs.mode in ("push", "pull") else 0
+        combine = scratch_of(problem, knobs.way, knobs.units(problem), shared, own, ll=knobs.ll, groups=groups)
         return GemmScratch(
             **vars(combine),
             ready=shared((groups,), torch.int32),
@@ -130,6 +143,11 @@ class MoeGemmCombineKernels(Kernels[MoeGemmCombine, GemmCombineKnobs, Tensors, G
 
     def plan(self, call: GemmCombineCall) -> list[Launch]:
         problem, knobs, tensors, scratch = call.problem, call.knobs, call.tensors, call.scratch
+        if knobs.mode == "own_collective":
+            # Rows are where the library's GEMM will put them, see ``run``: at an aligned address, as nothing is.
+            combine = {name: value for name, value in vars(tensors).items() if name not in OF_GEMM}
+            combine |= {each.name: getattr(scratch, each.name) for each in fields(Scratch)}
+            return [combine_launch(call, {**combine, "rows": scratch.y}, knobs.sum_warps)]
         operands = GroupedOperands(
             tensors.a, tensors.b, tensors.offsets, problem.capacity, scale_a=tensors.scale_a, scale_b=tensors.scale_b,
             scales=problem.scales,
@@ -147,6 +165,18 @@ class MoeGemmCombineKernels(Kernels[MoeGemmCombine, GemmCombineKnobs, Tensors, G
         }  # fmt: skip
         programs = placing + gemm_programs + sending + adding
         return [Launch(gemm_combine_kernel, programs, arguments, knobs.options)]
+
+    def run(self, call: GemmCombineCall, launches: list[Launch], heap: SymmetricHeap) -> Run:
+        """Our kernel alone, or behind the library's GEMM."""
+        if call.knobs.mode != "own_collective":
+            return super().run(call, launches, heap)
+        tensors, scaling, (launch,) = call.tensors, scaling_of(call.problem, call.tensors), launches
+
+        def run() -> None:
+            rows = grouped_product(tensors.a, tensors.b, tensors.offsets, scaling)
+            replace(launch, arguments={**launch.arguments, "rows": rows}).run()
+
+        return run
 
     def library(self, call: Call[MoeGemmCombine, GemmCombineKnobs, Tensors, None]) -> Run:
         """The library's grouped GEMM, then sums by token where the rows are, and a collective."""

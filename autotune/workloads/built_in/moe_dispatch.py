@@ -12,6 +12,7 @@ from autotune.errors import InvalidProblem
 from autotune.heap.arena import SymmetricHeap
 from autotune.kernels.launching.tensors import TORCH_DTYPES, element_type
 from autotune.kernels.moe.routing import Plan
+from autotune.kernels.moe_dispatch.exchange import Scratch
 from autotune.kernels.moe_dispatch.launch import KERNELS, Tensors
 from autotune.kernels.moe_dispatch.problem import MoeDispatch
 from autotune.machine import Machine
@@ -25,7 +26,7 @@ EXACT = Tolerance(0.0, 0.0)
 """A dispatch moves and does not compute."""
 
 
-class MoeDispatchOperation(DispatchedOperation[MoeDispatch, Tensors]):
+class MoeDispatchOperation(DispatchedOperation[MoeDispatch, Tensors, Scratch]):
     """The tensors of one rank, and the config prepared last."""
 
     def __init__(self, problem: MoeDispatch, heap: SymmetricHeap, machine: Machine, spin_limit: int) -> None:

@@ -13,10 +13,11 @@ from autotune.heap.arena import SymmetricHeap
 from autotune.kernels.gemm.library import dequantised
 from autotune.kernels.moe.library import Scaling
 from autotune.kernels.moe.routing import Plan
-from autotune.kernels.moe_dispatch_gemm.launch import KERNELS, Tensors, multiply
+from autotune.kernels.moe_dispatch_gemm.launch import KERNELS, GemmScratch, Tensors, multiply
 from autotune.kernels.moe_dispatch_gemm.problem import MoeDispatchGemm
 from autotune.machine import Machine
 from autotune.search_spaces.moe_dispatch_gemm import SPACE, default_config, first_configs
+from autotune.search_spaces.moe_exchange import OWN
 from autotune.workloads.comparison import distance, drawn, drawn_scales, rounded_gated, rounded_product
 from autotune.workloads.experts import LIBRARY_WAYS, DispatchedOperation, check_routing, grouped_operands
 from autotune.workloads.gemm import OF_A_LIBRARY
@@ -25,7 +26,7 @@ from autotune.workloads.launched import LaunchedWorkload, Operands, eager_and_gr
 from autotune.workloads.tolerance import Error, Tolerance
 
 
-class MoeDispatchGemmOperation(DispatchedOperation[MoeDispatchGemm, Tensors]):
+class MoeDispatchGemmOperation(DispatchedOperation[MoeDispatchGemm, Tensors, GemmScratch]):
     """The tensors of one rank, and the config prepared last."""
 
     def __init__(self, problem: MoeDispatchGemm, heap: SymmetricHeap, machine: Machine, spin_limit: int) -> None:
@@ -107,7 +108,7 @@ class MoeDispatchGemmWorkload(LaunchedWorkload):
 
     def tolerance_of(self, problem: MoeDispatchGemm, config: Config, machine: Machine) -> Tolerance:
         """The result alone is rounded, or also what the library's GEMM rounds on its way there."""
-        ours, elements = config["mode"] != "bsp", problem.tokens * problem.top_k * problem.width
+        ours, elements = config["mode"] in OWN, problem.tokens * problem.top_k * problem.width
         if problem.gated:
             return rounded_gated(problem, 0.0 if ours else 1.0 + OF_A_LIBRARY, elements, machine)
         return rounded_product(problem, 1.0 if ours else 1.0 + OF_A_LIBRARY, elements, machine)

@@ -15,6 +15,7 @@ from autotune.kernels.moe.library import Scaling, grouped_product
 from autotune.kernels.moe_gemm_combine.launch import KERNELS, GemmScratch, Tensors
 from autotune.kernels.moe_gemm_combine.problem import MoeGemmCombine
 from autotune.machine import Machine
+from autotune.search_spaces.moe_combine import OWN
 from autotune.search_spaces.moe_gemm_combine import SPACE, default_config, first_configs
 from autotune.workloads.combined import (
     LIBRARY_WAYS,
@@ -149,9 +150,8 @@ class MoeGemmCombineWorkload(LaunchedWorkload):
 
     def tolerance_of(self, problem: MoeGemmCombine, config: Config, machine: Machine) -> Tolerance:
         """Products are rounded too, and by the library's GEMM maybe more than once."""
-        library = config["mode"] == "bsp"
-        of_rows = 1.0 + library * OF_A_LIBRARY
-        found = combined_tolerance(problem, library, problem.width, machine, of_rows)
+        of_rows = 1.0 if config["mode"] in OWN else 1.0 + OF_A_LIBRARY
+        found = combined_tolerance(problem, config["mode"] == "bsp", problem.width, machine, of_rows)
         return with_lost(problem, found, machine)
 
     def operation(

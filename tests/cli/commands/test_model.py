@@ -129,7 +129,8 @@ def test_a_mixture_has_its_experts_in_the_list(gpus: Bench, tmp_path: Path) -> N
     experts = [each for name, each in found.items() if name.startswith("moe")]
     assert {(each["dtype"], each["routing"], each["b_order"]) for each in experts} == {("fp16", "uniform", "nk")}
     *_, skewed = listed(gpus, file, "--tp", "2", "--tokens", "4", "--zipf", "1.2", "--dtype", "fp8").values()
-    assert (skewed["routing"], skewed["exponent"], skewed["dtype"]) == ("zipf", 1.2, "bf16")
+    fields = ("routing", "exponent", "dtype", "scales")
+    assert [skewed[name] for name in fields] == ["zipf", 1.2, "fp8", "row"]
     assert "moe_gemm_combine (2, 512, 16, 4, 1024)" in listed(
         gpus, file, "--tp", "2", "--tokens", "4", "--experts-by-width"
     )
@@ -226,7 +227,7 @@ def test_a_lists_own_budgets_are_kept(laptop: Bench, tmp_path: Path) -> None:
     file = tmp_path / "list.yaml"
     entry = "{workload: gemm-all-reduce, m: %s, n: 64, k: 64, world_size: 2, budget: %s}"
     file.write_text(f"problems: [{entry % (4, '5s')}, {entry % (8, '6s')}]")
-    result = laptop.tune("model", str(file), "--effort", "quick")
+    result = laptop.tune("model", str(file), "--effort", "quick", "--trials", "3")
     assert result.exit_code == 0 and "not tuned" not in result.stdout, result.output
     assert len({*laptop.gangs[0].problems}) == 2, "neither is left out as too short"
     short = laptop.tune("model", str(file), "--force", "--budget", "6s", "--trials", "3")
@@ -296,6 +297,7 @@ def test_interrupted_it_continues(laptop: Bench, tmp_path: Path) -> None:
         (MIXTRAL | {"num_local_experts": 5}, (), "--tp 2 must divide 5 experts"),
         (MIXTRAL | {"intermediate_size": 2049}, BY_WIDTH, "--tp 2 must divide an expert's width of 2049"),
         (MIXTRAL | {"num_local_experts": 16, "num_experts_per_tok": 9}, BY_WIDTH, "9 experts per token on 2 ranks"),
+        (MIXTRAL, ("--dtype", "fp8", "--scales", "tensor"), "scales='tensor': allowed: none, row, block"),
         (MIXTRAL | {"num_experts_per_tok": 9}, (), "top_k=9: 8 at most"),
         (QWEN | {"mlp_only_layers": 1}, (), "mlp_only_layers=1: a list of layers is needed"),
         ({"model_type": "lama"}, (), "model_type lama: unknown; known: llama, mistral"),

@@ -41,7 +41,8 @@ def used_memory(url: str) -> dict[str, float]:
     with autotune.Context(HEAP, url=url) as context:
         for problem in problems(context.heap.device)[:4]:
             plugin = workload(problem.workload)
-            for number, config in enumerate(plugin.first_configs(problem, context.machine)):
+            ways = {(c["mode"], c.get("protocol")): c for c in reversed(plugin.first_configs(problem, context.machine))}
+            for number, config in enumerate(ways.values()):
                 if config["mode"] == "bsp":
                     continue
                 context.heap.arena.view(torch.int64).fill_(STALE)

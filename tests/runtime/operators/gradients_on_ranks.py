@@ -49,9 +49,9 @@ def kinds(dtype: str) -> Iterator[Any]:
     yield autotune.GemmAllReduce(**sizes, n=24)
 
 
-def few() -> list[Any]:
+def few(dtype: str = "fp32") -> list[Any]:
     """One of each operator."""
-    return [each for each in kinds("fp32") if each.bias and getattr(each, "rows_layout", True)]
+    return [each for each in kinds(dtype) if each.bias and getattr(each, "rows_layout", True)]
 
 
 def drawn(context: autotune.Context, problem: Any, seed: int = 1) -> list[Operands]:
@@ -115,7 +115,7 @@ def worst(operands: Operands, right: Operands, times: float = 1) -> float:
 def errors(context: autotune.Context) -> Iterator[tuple[str, float]]:
     """Of each problem's gradients, against autograd through the same without ranks."""
     for dtype in ("fp32", "bf16"):
-        for number, problem in enumerate(kinds(dtype)):
+        for number, problem in enumerate(kinds(dtype) if dtype == "fp32" else few(dtype)):
             everyone = drawn(context, problem)
             own = everyone[dist.get_rank()]
             own_loss(problem, call(context, problem, own)).backward()

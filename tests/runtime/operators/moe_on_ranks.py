@@ -14,6 +14,8 @@ from autotune.kernels.moe.routing import Kind, drawn_routing, planned
 
 KINDS: tuple[Kind, ...] = ("plain", "holes", "one expert")
 REPLAYS = 1000
+TWICE = 5
+"""A seed whose tokens name one expert twice."""
 
 
 class Tokens:
@@ -33,6 +35,8 @@ class Tokens:
     def drawn(self, seed: int, kind: Kind = "plain") -> tuple[tuple[torch.Tensor, ...], list[torch.Tensor]]:
         """This rank's x, ids and gates; the rows that it gets, their offsets, pairs and gates."""
         routing = drawn_routing(self.problem, self.device, seed, kind)
+        if seed == TWICE:
+            routing.ids[..., 2] = routing.ids[..., 0]
         plan = planned(self.problem, routing, self.rank)
         end = int(plan.offsets[-1])
         every = self.every * 2.0 ** (seed % 3)  # what earlier calls have left in an inbox is wrong
@@ -94,6 +98,7 @@ def calls(url: str) -> dict[str, Any]:
             "eager": eager(context, tokens), "compiled": compiled(context, tokens), "modes": modes(context, tokens),
             "gemm modes": modes(context, Multiplied(context)), "scaled": scaled(context),
             "registered": registered(context, tokens), "refused": refused(context, tokens),
+            "too many rows": too_many(context),
         }  # fmt: skip
 
 
@@ -135,9 +140,13 @@ def each_mode(context: autotune.Context, tokens: Tokens) -> Iterator[tuple[str, 
 
 
 def modes(context: autotune.Context, tokens: Tokens) -> dict[str, bool]:
+    """By mode whether it is right where tokens name an expert twice, and for a routing of another kind for each mode;
+    the kernels' tests have all in each.
+    """
     found = {}
-    for mode, call in each_mode(context, tokens):
-        right = [tokens.same(call(*operands), expected) for operands, expected in map(tokens.drawn, range(3), KINDS)]
+    for number, (mode, call) in enumerate(each_mode(context, tokens)):
+        routings = tokens.drawn(number, KINDS[number % len(KINDS)]), tokens.drawn(TWICE)
+        right = [tokens.same(call(*operands), expected) for operands, expected in routings]  # all ranks call both
         found[mode] = all(right)
     return found
 
@@ -164,6 +173,25 @@ def refused(context: autotune.Context, tokens: Tokens) -> dict[str, str]:
         "routing": call(x, ids, gates, routing="hot"), "exponent": call(x, ids, gates, exponent=1.0),
         "gradient": call(x.clone().requires_grad_(), ids, gates),
     }  # fmt: skip
+
+
+def too_many(context: autotune.Context) -> list[Any]:
+    """What is said where every token names the first rank's only expert twice; and that the library's way shows it."""
+    world, device = context.heap.world_size, context.heap.device
+    x, ids, gates = (torch.ones(4, width, device=device) for width in (64, 2, 2))
+    operands = x.bfloat16(), ids.int() * 0, gates
+    problem = autotune.MoeDispatch(tokens=4, hidden=64, experts=world, top_k=2, world_size=world)
+    shown = False
+    for config in configs(problem, context.machine):
+        if config["mode"] == "bsp":
+            found = autotune.moe_dispatch(context, *operands, experts=world, config=config)
+            shown = bool(found.gates[: int(found.offsets[-1])].isnan().all())
+
+    def call() -> None:
+        autotune.moe_dispatch(context, *operands, experts=world)
+        context.check()
+
+    return [said(call), shown]
 
 
 def replays(url: str) -> dict[str, int]:

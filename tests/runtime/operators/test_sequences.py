@@ -112,7 +112,7 @@ def a_call(problem: int, config: int, **more: Any) -> dict[str, Any]:
 
 
 QUICK = settings(
-    max_examples=8, deadline=None, print_blob=True,
+    max_examples=4, deadline=None, print_blob=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )  # fmt: skip
 
@@ -126,7 +126,7 @@ def test_any_sequence_of_calls_is_right(pair: Pair, sequence: Sequence) -> None:
 
 
 @pytest.mark.slow
-@settings(QUICK, max_examples=300)
+@settings(QUICK, max_examples=150)
 @given(SEQUENCES)
 def test_many_sequences_of_calls_are_right(pair: Pair, sequence: Sequence) -> None:
     pair.play(sequence)
