@@ -138,5 +138,5 @@ def first_configs(problem: MoeDispatchGemm, machine: Machine) -> list[Config]:
     collective = untuned_collective(problem, machine)
     if collective is not None:
         found += [collective, collective.replace(layout_rows=4), collective.replace(copy_kib=16)]
-        found += [collective.replace(comm_programs=32), collective.replace(layout_warps=4)]
+        found += [collective.replace(comm_programs=32), collective.replace(layout_warps=16)]
     return [config for config in dict.fromkeys(found) if SPACE.violation(config, problem, machine) is None]

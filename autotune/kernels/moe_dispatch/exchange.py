@@ -15,7 +15,9 @@ from autotune.kernels.moe.problem import SLOTS
 from autotune.kernels.moe_dispatch.problem import DispatchedProblem
 
 LONGEST_STEP = 2048
-"""Pairs of the routing that a program sends, or plans, at once."""
+"""Pairs of the routing that a program sends, or plans, at once; of 16 warps twice as many. A plan goes twice over all
+ranks' pairs, and nobody begins before it is there; but more to a thread take registers from who lays rows out.
+"""
 MOST_ROUTING_PARTS = 8
 """Programs that send the routing."""
 
@@ -99,12 +101,14 @@ def exchange_scratch(problem: DispatchedProblem, knobs: ExchangeKnobs, shared: A
     )
 
 
-def exchange_arguments(call: Call[Any, Any, Any, Any]) -> tuple[int, dict[str, Any]]:
-    """The number of programs that exchange and plan, and their arguments but for the operands and the plan."""
+def exchange_arguments(call: Call[Any, Any, Any, Any], num_warps: int) -> tuple[int, dict[str, Any]]:
+    """The number of programs, of so many warps, that exchange and plan, and their arguments but for the operands and
+    the plan.
+    """
     problem: DispatchedProblem = call.problem
     knobs: ExchangeKnobs = call.knobs
     pairs = problem.tokens * problem.top_k
-    step = min(LONGEST_STEP, power(problem.all_pairs))
+    step = min(LONGEST_STEP * max(1, num_warps // 8), power(problem.all_pairs))
     parts = min(MOST_ROUTING_PARTS, math.ceil(pairs / step))
     arguments = {
         **{each.name: getattr(call.scratch, each.name) for each in fields(Scratch)}, "T": problem.tokens,

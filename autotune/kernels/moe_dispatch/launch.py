@@ -131,7 +131,7 @@ def dispatch_launch(call: Call[Any, Any, Any, Any], tensors: dict[str, Any], num
     """
     problem, knobs = call.problem, call.knobs
     laying = min(ROWS_A_UNIT * call.machine.compute_units, math.ceil(problem.capacity / knobs.layout_rows))
-    first, arguments = exchange_arguments(call)
+    first, arguments = exchange_arguments(call, num_warps)
     arguments |= {
         "scale_x": None, "scale_rows": None, **tensors, "TYPE": getattr(tl, OPERAND_TYPES[problem.dtype].triton),
         "ROWS": knobs.layout_rows, "ROW_COLUMNS": step_columns(problem, knobs.copy_kib, knobs.layout_rows),

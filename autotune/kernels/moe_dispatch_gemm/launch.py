@@ -164,7 +164,7 @@ class MoeDispatchGemmKernels(Kernels[MoeDispatchGemm, DispatchGemmKnobs, Tensors
         gemm = knobs.grouped(
             operands, problem.dtype, epilogue=problem.epilogue, halves=problem.halves, fast_accum=problem.fast_accum
         )  # fmt: skip
-        first, exchange = exchange_arguments(call)
+        first, exchange = exchange_arguments(call, knobs.num_warps)
         arguments = {name: value for name, value in gemm.items() if name not in UNUSED} | exchange
         arguments |= {name: value for name, value in vars(tensors).items() if name not in ("b", "scale_b")}
         arguments["OWN_FIRST"] = knobs.tile_order == "own_first"
