@@ -19,6 +19,7 @@ from autotune.db import Entry
 from autotune.errors import AutotuneError
 from autotune.outcome import Regime
 from autotune.problem import Problem
+from autotune.report.regimes import called_alike
 from autotune.runtime.context import Context
 from autotune.runtime.groups import process_group, ranks_of
 from autotune.runtime.lookup import choose
@@ -138,7 +139,8 @@ def _gain(entries: Sequence[Entry]) -> tuple[float, str]:
     if modes == LIBRARY:
         return 0.0, "the library's way is the fastest"
     ours = sum(each.winner.latency.of(regime) for each in entries)
-    library = sum(min((time.of(regime) for time in each.winner.baselines.values()), default=0.0) for each in entries)
+    alike = [called_alike(each.winner.baselines, regime).values() for each in entries]
+    library = sum(min((time.of(regime) for time in times), default=0.0) for times in alike)
     shared, more = "", len(entries) - 1
     if more:
         gathers = [each.winner.limits[GATHERED].median for each in entries if GATHERED in each.winner.limits]

@@ -97,18 +97,19 @@ def candidates(graph: Graph) -> Iterator[tuple[Node, list[Option]]]:
     """Every collective of these kinds in order, with the ways to replace it, the plainest first; one at least."""
     finders: dict[Any, Callable[[Node], list[Option]]] = {GATHER: _gathered, SCATTER: _summed, REDUCE: _summed}
     for node in list(graph.nodes):
-        if node.op == "call_function" and node.target in finders and not node._erased and not _carries_scales(node):
+        if node.op == "call_function" and node.target in finders and not node._erased:
             try:
-                yield node, finders[node.target](node)
+                if not _carries_scales(node):
+                    yield node, finders[node.target](node)
             except NoMatch as error:
                 yield node, [str(error)]
 
 
 def _carries_scales(collective: Node) -> bool:
     """True for a gather of scales, which goes with that of its A."""
-    wait = next(iter(collective.users), None)
-    users = [user for user, taken in _users_behind_reshapes(wait) if is_scale(taken, user)] if wait is not None else []
-    return collective.target is GATHER and bool(users)
+    if collective.target is not GATHER:
+        return False
+    return any(is_scale(taken, user) for wait in collective.users for user, taken in _users_behind_reshapes(wait))
 
 
 def _gathered(collective: Node) -> list[Option]:

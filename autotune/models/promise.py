@@ -10,7 +10,7 @@ from autotune.models.forward import Call
 from autotune.outcome import Regime
 from autotune.problem import Problem
 from autotune.report.figures import fastest, slowest
-from autotune.report.regimes import is_captured
+from autotune.report.regimes import called_alike
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Promise:
 
 def before(winner: Winner, regime: Regime) -> float | None:
     """Microseconds of the library as a forward in this regime calls it: captured only where the forward is."""
-    ways = {name: way for name, way in winner.baselines.items() if regime is Regime.GRAPH or not is_captured(name)}
+    ways = called_alike(winner.baselines, regime)
     name = fastest(ways, regime)
     return None if name is None else ways[name].of(regime)
 

@@ -62,6 +62,7 @@ def expert_parallel(
     Raises InvalidProblem for more tokens than ``tokens``, where shapes or types do not fit, and where a gradient is
     needed: there is no backward.
     """
+    _check_share(share)
     rows, ids = x.reshape(-1, x.shape[-1]), ids.reshape(-1, ids.shape[-1]).to(torch.int32)
     gates, count, ranks = gates.reshape(ids.shape).float(), len(rows), context.heap.world_size
     if tokens is not None and count > tokens:
@@ -82,6 +83,11 @@ def expert_parallel(
     if replicated:
         out = collectives.wait_tensor(collectives.all_gather_into_tensor(out, ranks, context.group_name))
     return out[:count].view(x.shape)
+
+
+def _check_share(share: str) -> None:
+    if share not in get_args(Share):
+        raise InvalidProblem(f"share={share!r}: allowed: {', '.join(get_args(Share))}")
 
 
 def _to_every_rank(ids: Tensor, gates: Tensor, experts: int, ranks: int) -> tuple[Tensor, Tensor]:
@@ -129,8 +135,7 @@ class ExpertParallel(nn.Module):
         """
         super().__init__()
         ranks, shared = context.heap.world_size, {"experts": experts, "width": width}
-        if share not in get_args(Share):
-            raise InvalidProblem(f"share={share!r}: allowed: {', '.join(get_args(Share))}")
+        _check_share(share)
         if shared[share] % ranks:
             raise InvalidProblem(f"{share}={shared[share]}: {ranks} ranks do not divide it")
         self.context, self.experts, self.hidden, self.width, self.share = context, experts, hidden, width, share

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from autotune.db import CacheKey, Winner
@@ -40,6 +40,11 @@ def tuned_for(key: CacheKey) -> str:
 def is_captured(baseline: str) -> bool:
     """True for the library's way as a captured graph."""
     return baseline.endswith("graph")
+
+
+def called_alike(baselines: Mapping[str, Latency], regime: Regime) -> dict[str, Latency]:
+    """The baselines as a program in a regime calls the library: captured graphs in the regime ``graph`` alone."""
+    return {name: each for name, each in baselines.items() if regime is Regime.GRAPH or not is_captured(name)}
 
 
 @dataclass(frozen=True)

@@ -167,3 +167,23 @@ def inductor(url: str) -> dict[str, Any]:
                 errors[name] = error(compiled(*arguments), CASES[name].function(*arguments))
         context.check()
     return {"errors": errors, "list": problems.text()}
+
+
+EXTENDED = ("reduce, add and norm", "gather and swiglu", "gather fp8 with scales by rows", "reduce fp8")
+
+
+def inductor_extended(url: str) -> dict[str, Any]:
+    """The same of norms, gates and fp8: differences from the unfused functions, and what became of each."""
+    device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
+    found = {}
+    with autotune.Context(HEAP * 4, url=url) as context, torch.no_grad():
+        for name in EXTENDED:
+            arguments = [each.to(device) for each in drawn(CASES[name])]
+            torch._dynamo.reset()
+            options = autotune.fusing(context, replicated=True)
+            compiled = torch.compile(CASES[name].function, options=options, dynamic=False)
+            difference = error(compiled(*arguments), CASES[name].function(*arguments))
+            lines = [str(line) for line in options["post_grad_custom_pre_pass"].lines]
+            found[name] = {"error": difference, "worst": CASES[name].worst, "lines": lines}
+        context.check()
+    return found

@@ -177,6 +177,17 @@ def test_inductor_takes_the_options_on_gpus(tmp_path: Path) -> None:
     collected(run_ranks(ON_RANKS, "inductor", 2, tmp_path, gpu=True, argument=url), 1e-2)
 
 
+@pytest.mark.parametrize(
+    "gpu", [pytest.param(False, marks=pytest.mark.slow), pytest.param(True, marks=pytest.mark.gpu(2))]
+)
+def test_inductor_takes_norms_gates_and_fp8(gpu: bool, tmp_path: Path) -> None:
+    url = database(tmp_path / "cache.db", machine() if gpu else INTERPRETED)
+    for answer in run_ranks(ON_RANKS, "inductor_extended", 2, tmp_path, gpu=gpu, argument=url):
+        for found in answer.values():
+            assert found["error"] < max(found["worst"], 1e-2 if gpu else 0)
+            assert len(found["lines"]) == 1 and ": replaced: mode " in found["lines"][0], found["lines"]
+
+
 def collected(answers: list[dict[str, Any]], worst: float) -> None:
     for answer in answers:
         assert max(answer["errors"].values()) < worst

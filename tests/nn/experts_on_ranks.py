@@ -15,6 +15,7 @@ from autotune.errors import AutotuneError
 Tensor = torch.Tensor
 
 HIDDEN, WIDTH, EXPERTS, TOP_K = 32, 16, 6, 3
+SKEWED: dict[str, Any] = {"routing": "zipf", "exponent": 1.1}
 TOKENS = (5, 3)
 """Of the two ranks."""
 
@@ -53,8 +54,8 @@ def everything(url: str) -> dict[str, Any]:
         whole = Whole(device)
         own, same = drawn(10 + rank, TOKENS[0], device), drawn(20, 9, device)
         x, ids, gates = own
-        layer = autotune.nn.ExpertParallel.from_experts(whole, context)
-        shard = autotune.nn.ExpertParallel.from_shard(layer, context)
+        layer = autotune.nn.ExpertParallel.from_experts(whole, context, **SKEWED)
+        shard = autotune.nn.ExpertParallel.from_shard(layer, context, **SKEWED)
         bounded = autotune.nn.ExpertParallel.from_experts(whole, context, tokens=TOKENS[0])
         gathering = autotune.nn.ExpertParallel.from_experts(whole, context, replicated=True)
         fewer = tuple(each[: TOKENS[rank]] for each in own)
@@ -78,6 +79,9 @@ def everything(url: str) -> dict[str, Any]:
         for way, each in {"holes": layer, "width": narrow, "part": part}.items():
             found[way] = difference(each(*holes), whole(*holes))
         found["narrow"] = [list(each.shape) for each in narrow.parameters()]
+        with autotune.collect() as problems:
+            layer(*own)
+        found["asked"] = sorted((each.workload, each.routing, each.exponent, each.experts) for each in problems)
         found["shares"] = shard.gate_up_proj.data_ptr() == layer.gate_up_proj.data_ptr()
         found["names"] = sorted(layer.state_dict())
         found["repr"] = repr(bounded)

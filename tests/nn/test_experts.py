@@ -32,6 +32,8 @@ def test_experts_on_two_ranks_are_all_of_them(gpu: str, tmp_path: Path) -> None:
     for found in run_ranks(ON_RANKS, "everything", 2, tmp_path, gpu=gpu, argument=url):
         assert {name for name in WAYS if found[name] < FP32} == WAYS, found
         assert found["narrow"] == [[6, 16, 32], [6, 32, 8]]
+        operators = ("moe_dispatch_gemm", "moe_gemm_combine")
+        assert found["asked"] == [[operator, "zipf", 1.1, 6] for operator in operators]
         assert found["shares"] and found["names"] == ["down_proj", "gate_up_proj"]
         assert found["repr"] == (
             "ExpertParallel(experts=6, hidden=32, width=16, ranks=2, share=experts, tokens=5, replicated=False)"

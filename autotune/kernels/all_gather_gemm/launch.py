@@ -172,8 +172,9 @@ class AllGatherGemmKernels(Kernels[AllGatherGemm, AllGatherGemmKnobs, GemmTensor
 
     def library(self, call: Call[AllGatherGemm, AllGatherGemmKnobs, GemmTensors, None]) -> Run:
         """``bsp``"""
+        assert call.heap is not None
         run = bulk_synchronous(
-            call.problem, call.tensors, call.group, empty_launches(call.knobs.empty_launches), returned_of(call.tensors)
+            call.problem, call.tensors, call.heap, empty_launches(call.knobs.empty_launches), returned_of(call.tensors)
         )
         return graphed(run) if call.knobs.launch == "graph" else run
 

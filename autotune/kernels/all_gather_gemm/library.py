@@ -7,69 +7,73 @@ from typing import Any
 
 import torch
 
+from autotune.heap.arena import SymmetricHeap
 from autotune.kernels.all_gather_gemm.activation import multiply_and_activate
 from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
 from autotune.kernels.all_gather_gemm.scratch import Scratch
 from autotune.kernels.all_gather_gemm.tensors import scales_of_c
 from autotune.kernels.launching.gemm import GemmTensors
+from autotune.kernels.launching.kept import kept
 from autotune.kernels.launching.plan import Launch
 from autotune.kernels.launching.tensors import Run
 
 
 def bulk_synchronous(
-    problem: AllGatherGemm, tensors: GemmTensors, group: Any, between: Sequence[Launch] = (),
+    problem: AllGatherGemm, tensors: GemmTensors, heap: SymmetricHeap, between: Sequence[Launch] = (),
     returned: torch.Tensor | None = None,
 ) -> Run:  # fmt: skip
     """The baseline, the hard way: one ``all_gather_into_tensor``, one library GEMM, no concatenation, no host wait.
 
     In K layout the shard is gathered transposed: the result is A transposed, which the library's GEMM takes as it is.
     ``between`` are launches between the two. The gathered A is left in ``returned`` if there is one: it is gathered
-    there by rows, and copied along K.
+    there by rows, and copied along K. An eager call costs the host no more than plain torch's: what depends on
+    addresses alone is made here, once, and what is gathered goes where it went before.
     """
     if problem.scaled:
-        return _scaled(problem, tensors, group, between, returned)
-    a, by_rows = tensors.a, problem.rows_layout
-    shape = (problem.m, problem.k) if by_rows else (problem.k, problem.m)
-    out_scales = scales_of_c(tensors)
+        return _scaled(problem, tensors, heap, between, returned)
+    a, by_rows, group = tensors.a, problem.rows_layout, heap.library_group
+    gathered = returned
+    if gathered is None or not by_rows:
+        gathered = kept(heap, "gathered", (problem.m, problem.k) if by_rows else (problem.k, problem.m), a.dtype)
+    whole, out_scales = gathered if by_rows else gathered.t(), scales_of_c(tensors)
 
     def run() -> None:
-        gathered = returned if by_rows and returned is not None else a.new_empty(shape)
         torch.distributed.all_gather_into_tensor(gathered, a if by_rows else a.t().contiguous(), group)
         for launch in between:
             launch.run()
-        multiply_and_activate(problem, gathered if by_rows else gathered.t(), None, tensors, tensors.c, out_scales)
+        multiply_and_activate(problem, whole, None, tensors, tensors.c, out_scales)
         if returned is not None and not by_rows:
-            returned.copy_(gathered.t())
+            returned.copy_(whole)
 
     return run
 
 
 def _scaled(
-    problem: AllGatherGemm, tensors: GemmTensors, group: Any, between: Sequence[Launch], returned: torch.Tensor | None
-) -> Run:
+    problem: AllGatherGemm, tensors: GemmTensors, heap: SymmetricHeap, between: Sequence[Launch],
+    returned: torch.Tensor | None,
+) -> Run:  # fmt: skip
     """The same with fp8: bytes are gathered, and scales that travel, both by one launch of the library.
 
-    In K layout one copy puts what was gathered in order: the library's scaled GEMM takes no transposed A. What depends
-    on addresses alone is made here, once: an eager call is to cost the host no more than plain torch's.
+    In K layout one copy puts what was gathered in order: the library's scaled GEMM takes no transposed A.
     """
-    a, scale_a, out_scales = tensors.a, tensors.scale_a, scales_of_c(tensors)
+    a, scale_a, out_scales, group = tensors.a, tensors.scale_a, scales_of_c(tensors), heap.library_group
     assert scale_a is not None
-    shards = [as_bytes(each) for each in ([a, scale_a] if problem.gathers_scales else [a])]
-    shapes, by_rows = [(problem.world_size * len(each), each.shape[1]) for each in shards], problem.rows_layout
-    kept = [as_bytes(returned)] if returned is not None and by_rows else []
+    by_rows, ranks = problem.rows_layout, problem.world_size
+    named = {"gathered": a, **({"gathered scales": scale_a} if problem.gathers_scales else {})}
+    stacked = [
+        returned
+        if returned is not None and by_rows and each is a
+        else kept(heap, name, (ranks * len(each), each.shape[1]), each.dtype)
+        for name, each in named.items()
+    ]
+    shards, gathered = [as_bytes(each) for each in named.values()], [as_bytes(each) for each in stacked]
 
     def run() -> None:
-        made = [each.new_empty(shape) for each, shape in zip(shards[len(kept) :], shapes[len(kept) :], strict=True)]
-        gathered = kept + made
         gather(gathered, shards, group)
         for launch in between:
             launch.run()
-        whole, its_scales = gathered[0].view(a.dtype), scale_a
-        if problem.gathers_scales:
-            its_scales = gathered[1].view(torch.float32)
-        if not by_rows:
-            whole = _side_by_side(whole, problem.world_size)
-            its_scales = _side_by_side(its_scales, problem.world_size) if problem.gathers_scales else its_scales
+        whole, *scales = stacked if by_rows else [_side_by_side(each, ranks) for each in stacked]
+        its_scales = scales[0] if scales else scale_a
         multiply_and_activate(problem, whole, its_scales, tensors, tensors.c, out_scales)
         if returned is not None and not by_rows:
             returned.copy_(whole)

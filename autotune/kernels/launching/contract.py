@@ -66,6 +66,8 @@ class Call(Generic[P, K, T, MaybeS]):
     """Polls before a wait times out."""
     group: Any = None
     """The ranks' process group for the library's collectives; None: the default group."""
+    heap: SymmetricHeap | None = None
+    """For what the library's way keeps between calls; None where a call is only compiled."""
 
 
 class Kernels(ABC, Generic[P, K, T, S]):
@@ -215,7 +217,7 @@ class Setup(Generic[P, K, T, S]):
         heap = self._heap
         return Call(
             self._problem, self.knobs, self._machine, tensors, scratch, heap.bases, heap.rank, self._spin_limit,
-            heap.library_group,
+            heap.library_group, heap,
         )  # fmt: skip
 
 
