@@ -31,6 +31,10 @@ def _leaves_room(s: Setting, mode: str, comm_programs: int) -> bool:
     return mode == "own_collective" or comm_programs <= max(1, s.machine.compute_units // 2)
 
 
+MANY_TOKENS = 512
+"""Per rank, from which on a search begins with the library's GEMM."""
+
+
 def _groups_on_the_device(s: Setting, mode: str) -> bool:
     return s.machine.is_interpreter or counts_stay(s)
 
@@ -126,8 +130,10 @@ def default_config(problem: MoeDispatchGemm, machine: Machine) -> Config:
 
 
 def first_configs(problem: MoeDispatchGemm, machine: Machine) -> list[Config]:
-    """The default, then each mode as one would write it down, as it is and with its words and programs changed."""
-    found = [default_config(problem, machine)]
+    """The default, then each mode as one would write it down, as it is and with its words and programs changed; for
+    many tokens, whose trials are long and so few, the library's GEMM behind our dispatch first.
+    """
+    found = []
     for base in filter(None, (untuned(mode, problem, machine) for mode in OWN)):
         found += [base, base.replace(swap_ab=not base["swap_ab"])]
         if "protocol" in base:
@@ -137,6 +143,8 @@ def first_configs(problem: MoeDispatchGemm, machine: Machine) -> list[Config]:
         found += [base.replace(block_m=16), base.replace(block_m=64), base.replace(comm_programs=8, transfer_tokens=16)]
     collective = untuned_collective(problem, machine)
     if collective is not None:
-        found += [collective, collective.replace(layout_rows=4), collective.replace(copy_kib=16)]
-        found += [collective.replace(comm_programs=32), collective.replace(layout_warps=16)]
-    return [config for config in dict.fromkeys(found) if SPACE.violation(config, problem, machine) is None]
+        of_library = [collective, collective.replace(layout_rows=4), collective.replace(copy_kib=16)]
+        of_library += [collective.replace(layout_warps=16), collective.replace(comm_programs=32)]
+        found = [*of_library, *found] if problem.tokens >= MANY_TOKENS else [*found, *of_library]
+    every = dict.fromkeys([default_config(problem, machine), *found])
+    return [config for config in every if SPACE.violation(config, problem, machine) is None]

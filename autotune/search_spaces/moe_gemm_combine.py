@@ -32,6 +32,10 @@ def _counts_stay_on_the_device(s: Setting, launch: str) -> bool:
     return launch == "eager" or (s.machine.kind == "cuda" and counts_stay(s))
 
 
+MANY_TOKENS = 512
+"""Per rank, from which on a search begins with the library's GEMM, or with many senders."""
+
+
 def _groups_on_the_device(s: Setting, mode: str) -> bool:
     return s.machine.is_interpreter or counts_stay(s)
 
@@ -127,19 +131,25 @@ def default_config(problem: MoeGemmCombine, machine: Machine) -> Config:
 
 
 def first_configs(problem: MoeGemmCombine, machine: Machine) -> list[Config]:
-    """The default, then each mode as one would write it down, as it is and with its words and sizes changed."""
-    found = [default_config(problem, machine)]
+    """The default, then each mode as one would write it down, as it is and with its words and sizes changed; for many
+    tokens, whose trials are long and so few, the library's GEMM before our combine first, and many senders.
+    """
+    found: list[Config] = []
+    many: list[Config] = []
+    collective = untuned_collective(problem, machine)
+    if collective is not None:
+        many += [collective, collective.replace(transfer_tokens=1, copy_kib=2, sum_warps=4)]
+        many += [collective.replace(comm_programs=128), collective.replace(combine="pull")]
     for base in filter(None, (untuned(mode, problem, machine) for mode in OWN)):
         found += [base, base.replace(split=2), base.replace(swap_ab=not base["swap_ab"]), base.replace(loads="pointer")]
         found += [base.replace(block_m=16), base.replace(block_m=64), base.replace(programs_per_unit=2)]
         if "protocol" in base:
             found += [base.replace(protocol="ll"), base.replace(protocol="signal")]
         else:
-            found += [base.replace(column_groups=1, comm_programs=64), base.replace(column_groups=8)]
-            found.append(base.replace(peer_order="interleaved"))
-    collective = untuned_collective(problem, machine)
+            many += [base.replace(column_groups=1, comm_programs=128), base.replace(column_groups=1, comm_programs=64)]
+            found += [base.replace(column_groups=8), base.replace(peer_order="interleaved")]
     if collective is not None:
-        found += [collective, collective.replace(combine="pull"), collective.replace(peer_order="interleaved")]
-        found += [collective.replace(transfer_tokens=4), collective.replace(transfer_tokens=1, copy_kib=2, sum_warps=4)]
-        found += [collective.replace(comm_programs=128)]
-    return [config for config in dict.fromkeys(found) if SPACE.violation(config, problem, machine) is None]
+        found += [collective.replace(peer_order="interleaved"), collective.replace(transfer_tokens=4)]
+    found = [*many, *found] if problem.tokens >= MANY_TOKENS else [*found, *many]
+    every = dict.fromkeys([default_config(problem, machine), *found])
+    return [config for config in every if SPACE.violation(config, problem, machine) is None]
