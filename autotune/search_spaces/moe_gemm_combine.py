@@ -95,7 +95,7 @@ def untuned(mode: str, problem: MoeGemmCombine, machine: Machine) -> Config | No
         if mode in SUMMING:
             words = {"peer_order": "rotate", "comm_programs": programs, "column_groups": 1 if few else groups}
         for narrower in (1, 2, 4):
-            for transfer, kib in ((1, 2), (1, 1)) if few else ((4, 8), (1, 4), (1, 1)):
+            for transfer, kib in ((1, 2), (1, 1)) if few else ((2, 8), (2, 4), (1, 4), (1, 1)):
                 found = Config(
                     {"mode": mode, **words, "transfer_tokens": transfer, "split": 1, "copy_kib": kib, **tile}
                 )
@@ -107,7 +107,7 @@ def untuned(mode: str, problem: MoeGemmCombine, machine: Machine) -> Config | No
 
 def untuned_collective(problem: MoeGemmCombine, machine: Machine) -> Config | None:
     """The same of ``own_collective``."""
-    for transfer, kib in ((4, 8), (4, 4), (1, 4), (1, 2), (1, 1)):
+    for transfer, kib in ((2, 8), (1, 4), (1, 2), (1, 1)):  # a thread has all of a column's rows
         for programs in (512, 256, 128, 64, 32, 16, 8, 4, 2, 1):
             found = Config(
                 {"mode": "own_collective", "combine": "push", "comm_programs": programs, "peer_order": "rotate",
@@ -134,18 +134,19 @@ def first_configs(problem: MoeGemmCombine, machine: Machine) -> list[Config]:
         if "protocol" in base:
             way += [base.replace(protocol="ll"), base.replace(protocol="signal")]
         else:
-            way += [base.replace(column_groups=1, comm_programs=64), base.replace(column_groups=8)]
+            way += [base.replace(column_groups=1, comm_programs=many) for many in (64, 128)]
+            way.append(base.replace(column_groups=8))
             way.append(base.replace(peer_order="interleaved"))
         way += [base.replace(split=2), base.replace(swap_ab=not base["swap_ab"]), base.replace(loads="pointer")]
         way += [base.replace(block_m=16), base.replace(block_m=64), base.replace(programs_per_unit=2)]
         ways.append(way)
     collective = untuned_collective(problem, machine)
     if collective is not None:
-        changed = [collective.replace(combine="pull"), collective.replace(peer_order="interleaved")]
-        changed += [
+        changed = [
             collective.replace(transfer_tokens=1, copy_kib=2, sum_warps=4),
             collective.replace(comm_programs=128),
         ]
+        changed += [collective.replace(combine="pull"), collective.replace(peer_order="interleaved")]
         ways.append([collective, *changed])
     found = dict.fromkeys([default_config(problem, machine), *in_turns(ways)])
     return [config for config in found if SPACE.violation(config, problem, machine) is None]
