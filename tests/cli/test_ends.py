@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from every_mode import whole
 from fakes import Bench, FakeGang
 
 SMALL = ("all-gather-gemm", "--m", "64", "--n", "128", "--k", "64", "--trials", "8", "--effort", "quick")
@@ -89,7 +90,7 @@ def test_what_was_to_be_ignored_still_is(gpus: Bench) -> None:
 TUNE = [sys.executable, "-m", "autotune.cli"]
 
 
-@pytest.mark.parametrize("words", [("list", "--json"), ("report",), ("--help",)], ids=" ".join)
+@pytest.mark.parametrize("words", [("list", "--json"), whole(("report",)), ("--help",)], ids=" ".join)
 def test_an_answer_that_cannot_be_written_is_one_line_and_an_exit_code(gpus: Bench, words: tuple[str, ...]) -> None:
     gpus.tune(*SMALL)
     with open("/dev/full", "w") as full:

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from every_mode import whole
 
 SCRIPT = Path(sys.executable).parent / "tune"
 
@@ -36,7 +37,7 @@ DRAGGED_IN = {"pytest", "ruff", "pandas", "matplotlib", "hatchet", "textx"}
         (["flash-decode", "--help"], SLOW | OF_TUNING),
         (["grid", "all-gather-gemm", "--help"], SLOW | OF_TUNING),
         (["list"], SLOW | {"optuna"}),
-        (["demo", "ar-64", "--trials", "3"], DRAGGED_IN),
+        whole(["demo", "ar-64", "--trials", "3"], DRAGGED_IN),
         (["lookup", "all-gather-gemm"], DRAGGED_IN),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",

@@ -40,7 +40,7 @@ def test_plans_are_torchs(world_size: int, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_many_plans_are_torchs(tmp_path: Path) -> None:
-    cases = drawn_cases(2, 200, 11)
+    cases = drawn_cases(2, 60, 11)
     assert run_ranks(FILE, "plans", 2, tmp_path, argument=cases) == [[True] * len(cases)] * 2
 
 

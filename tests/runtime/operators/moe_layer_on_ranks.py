@@ -105,18 +105,17 @@ def calls(url: str) -> dict[str, Any]:
 
 def by_config(layer: Layer, config: autotune.Config, operands: Operands, *, fused: bool) -> list[Any]:
     """The error, and whether a second call gives the same bits. The kernels' tests have all routings in each mode."""
+    x, ids, gates = operands
     if fused:
-        call, wrong = functools.partial(layer.mixed, config=config), layer.wrong_mixed
+        a, *plan = autotune.moe_dispatch_gemm(
+            layer.context, x, ids, gates, layer.own_up, experts=layer.problem.experts
+        )  # fmt: skip
+        call = functools.partial(autotune.moe_gemm_combine, layer.context, a, layer.own_down, *plan, ids, config=config)
     else:
-
-        def call(operands: Operands) -> torch.Tensor:
-            x, ids, gates = operands
-            found = autotune.moe_dispatch(layer.context, x, ids, gates, experts=layer.problem.experts)
-            return autotune.moe_combine(layer.context, *found, ids, config=config)
-
-        wrong = layer.wrong_gathered
-    first = call(operands).clone()
-    return [wrong(first, operands), torch.equal(call(operands), first)]
+        found = autotune.moe_dispatch(layer.context, x, ids, gates, experts=layer.problem.experts)
+        call = functools.partial(autotune.moe_combine, layer.context, *found, ids, config=config)
+    wrong, first = layer.wrong_mixed if fused else layer.wrong_gathered, call()
+    return [wrong(first, operands), torch.equal(call(), first)]
 
 
 def refused(layer: Layer, operands: Operands) -> dict[str, str]:
