@@ -162,7 +162,7 @@ SPACE = Space(
 def sum_shapes(problem: MoeCombine) -> Iterator[dict[str, Value]]:
     """Blocks of tokens that one would write down without measuring, the best first."""
     few = problem.tokens <= FEW_TOKENS
-    of_few, of_many = ((1, 4, 2), (1, 2, 1), (1, 1, 4)), ((4, 1, 8), (4, 1, 4), (1, 1, 4), (1, 1, 2))
+    of_few, of_many = ((1, 4, 2), (1, 2, 1), (1, 1, 4)), ((2, 1, 8), (2, 1, 4), (1, 1, 4), (1, 1, 2))
     for transfer, split, kib in of_few if few else of_many:
         for programs in (512, 256, 128, 64, 32, 16, 8, 4, 2, 1):
             yield {"transfer_tokens": transfer, "split": split, "copy_kib": kib, "comm_programs": programs}

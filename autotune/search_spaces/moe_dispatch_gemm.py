@@ -14,6 +14,7 @@ from autotune.search_spaces.grouped import (
     grouped_dimensions,
     grouped_tile,
     halves_by_tma,
+    in_turns,
 )
 from autotune.search_spaces.moe_exchange import (
     OWN,
@@ -126,17 +127,20 @@ def default_config(problem: MoeDispatchGemm, machine: Machine) -> Config:
 
 
 def first_configs(problem: MoeDispatchGemm, machine: Machine) -> list[Config]:
-    """The default, then each mode as one would write it down, as it is and with its words and programs changed."""
-    found = [default_config(problem, machine)]
+    """The default, each mode as one would write it down, then with its words and programs changed, modes in turns."""
+    ways = []
     for base in filter(None, (untuned(mode, problem, machine) for mode in OWN)):
-        found += [base, base.replace(swap_ab=not base["swap_ab"])]
+        way = [base, base.replace(swap_ab=not base["swap_ab"])]
         if "protocol" in base:
-            found.append(base.replace(protocol="ll"))
-        found.append(base.replace(tile_order="own_first" if base["tile_order"] == "experts" else "experts"))
-        found += [base.replace(split=4), base.replace(programs_per_unit=2), base.replace(loads="pointer")]
-        found += [base.replace(block_m=16), base.replace(block_m=64), base.replace(comm_programs=8, transfer_tokens=16)]
+            way.append(base.replace(protocol="ll"))
+        way.append(base.replace(tile_order="own_first" if base["tile_order"] == "experts" else "experts"))
+        way += [base.replace(split=4), base.replace(programs_per_unit=2), base.replace(loads="pointer")]
+        way += [base.replace(block_m=16), base.replace(block_m=64), base.replace(comm_programs=8, transfer_tokens=16)]
+        ways.append(way)
     collective = untuned_collective(problem, machine)
     if collective is not None:
-        found += [collective, collective.replace(layout_rows=4), collective.replace(copy_kib=16)]
-        found += [collective.replace(comm_programs=32), collective.replace(layout_warps=16)]
-    return [config for config in dict.fromkeys(found) if SPACE.violation(config, problem, machine) is None]
+        changed = [collective.replace(layout_rows=4), collective.replace(copy_kib=16)]
+        changed += [collective.replace(comm_programs=32), collective.replace(layout_warps=16)]
+        ways.append([collective, *changed])
+    found = dict.fromkeys([default_config(problem, machine), *in_turns(ways)])
+    return [config for config in found if SPACE.violation(config, problem, machine) is None]

@@ -10,7 +10,7 @@ from autotune.machine import Machine
 from autotune.search_spaces import Constraint, Setting, Space, choices, numbers
 from autotune.search_spaces.gemm import tma_aligned
 from autotune.search_spaces.gemm_all_reduce import protocol_dimension
-from autotune.search_spaces.grouped import counts_stay, grouped_constraints, grouped_dimensions, grouped_tile
+from autotune.search_spaces.grouped import counts_stay, grouped_constraints, grouped_dimensions, grouped_tile, in_turns
 from autotune.search_spaces.moe_combine import (
     FEW_TOKENS,
     OWN,
@@ -95,7 +95,7 @@ def untuned(mode: str, problem: MoeGemmCombine, machine: Machine) -> Config | No
         if mode in SUMMING:
             words = {"peer_order": "rotate", "comm_programs": programs, "column_groups": 1 if few else groups}
         for narrower in (1, 2, 4):
-            for transfer, kib in ((1, 2), (1, 1)) if few else ((4, 8), (1, 4), (1, 1)):
+            for transfer, kib in ((1, 2), (1, 1)) if few else ((2, 8), (2, 4), (1, 4), (1, 1)):
                 found = Config(
                     {"mode": mode, **words, "transfer_tokens": transfer, "split": 1, "copy_kib": kib, **tile}
                 )
@@ -107,7 +107,7 @@ def untuned(mode: str, problem: MoeGemmCombine, machine: Machine) -> Config | No
 
 def untuned_collective(problem: MoeGemmCombine, machine: Machine) -> Config | None:
     """The same of ``own_collective``."""
-    for transfer, kib in ((4, 8), (4, 4), (1, 4), (1, 2), (1, 1)):
+    for transfer, kib in ((2, 8), (1, 4), (1, 2), (1, 1)):  # a thread has all of a column's rows
         for programs in (512, 256, 128, 64, 32, 16, 8, 4, 2, 1):
             found = Config(
                 {"mode": "own_collective", "combine": "push", "comm_programs": programs, "peer_order": "rotate",
@@ -127,18 +127,26 @@ def default_config(problem: MoeGemmCombine, machine: Machine) -> Config:
 
 
 def first_configs(problem: MoeGemmCombine, machine: Machine) -> list[Config]:
-    """The default, then each mode as one would write it down, as it is and with its words and sizes changed."""
-    found = [default_config(problem, machine)]
+    """The default, each mode as one would write it down, then with its words and sizes changed, modes in turns."""
+    ways = []
     for base in filter(None, (untuned(mode, problem, machine) for mode in OWN)):
-        found += [base, base.replace(split=2), base.replace(swap_ab=not base["swap_ab"]), base.replace(loads="pointer")]
-        found += [base.replace(block_m=16), base.replace(block_m=64), base.replace(programs_per_unit=2)]
+        way = [base]
         if "protocol" in base:
-            found += [base.replace(protocol="ll"), base.replace(protocol="signal")]
+            way += [base.replace(protocol="ll"), base.replace(protocol="signal")]
         else:
-            found += [base.replace(column_groups=1, comm_programs=64), base.replace(column_groups=8)]
-            found.append(base.replace(peer_order="interleaved"))
+            way += [base.replace(column_groups=1, comm_programs=many) for many in (64, 128)]
+            way.append(base.replace(column_groups=8))
+            way.append(base.replace(peer_order="interleaved"))
+        way += [base.replace(split=2), base.replace(swap_ab=not base["swap_ab"]), base.replace(loads="pointer")]
+        way += [base.replace(block_m=16), base.replace(block_m=64), base.replace(programs_per_unit=2)]
+        ways.append(way)
     collective = untuned_collective(problem, machine)
     if collective is not None:
-        found += [collective, collective.replace(combine="pull"), collective.replace(peer_order="interleaved")]
-        found += [collective.replace(transfer_tokens=1, copy_kib=2, sum_warps=4), collective.replace(comm_programs=128)]
-    return [config for config in dict.fromkeys(found) if SPACE.violation(config, problem, machine) is None]
+        changed = [
+            collective.replace(transfer_tokens=1, copy_kib=2, sum_warps=4),
+            collective.replace(comm_programs=128),
+        ]
+        changed += [collective.replace(combine="pull"), collective.replace(peer_order="interleaved")]
+        ways.append([collective, *changed])
+    found = dict.fromkeys([default_config(problem, machine), *in_turns(ways)])
+    return [config for config in found if SPACE.violation(config, problem, machine) is None]
