@@ -70,13 +70,25 @@ def gate_behind(product: Node) -> Gate | None:
 
     Raises NoMatch where it is split, and an operator computes something else.
     """
-    source = product
-    while len(source.users) == 1 and keeps_columns(next(iter(source.users)), source):
-        source = next(iter(source.users))
-    parts, gate_up = _parts(source)
+    parts, gate_up = _parts(_reshaped(product))
     if parts is None:
         return None
     return Gate(*_activated(*parts, value_of(product).dtype), gate_up)
+
+
+def epilogue_of_two(gate: Node, up: Node) -> str | None:
+    """What follows two GEMMs' results, if that is what an operator computes of one."""
+    try:
+        return _activated(_reshaped(gate), _reshaped(up), value_of(gate).dtype)[1]
+    except NoMatch:
+        return None
+
+
+def _reshaped(product: Node) -> Node:
+    """A GEMM's result behind its reshapes."""
+    while len(product.users) == 1 and keeps_columns(next(iter(product.users)), product):
+        product = next(iter(product.users))
+    return product
 
 
 def _parts(source: Node) -> tuple[tuple[Node, Node] | None, str]:

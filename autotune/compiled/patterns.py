@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import operator
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -10,7 +11,7 @@ from typing import Any
 
 from torch.fx import Graph, Node
 
-from autotune.compiled.gates import Gate, gate_behind
+from autotune.compiled.gates import Gate, epilogue_of_two, gate_behind
 from autotune.compiled.gemms import GEMMS, bytes_of, gemm_of, is_scale, scale_before_gather
 from autotune.compiled.graphs import (
     ATEN,
@@ -124,7 +125,7 @@ def _gathered(collective: Node) -> list[Option]:
         raise NoMatch(f"no GEMM takes what is gathered; it is used by {used}")
     each = [_behind_gather(gemm, taken, collective, wait, dim, whole) for gemm, taken in gemms]
     found: list[Option] = [each]
-    gated = [_gated(candidate) for candidate in each]
+    gated = _apart([_gated(candidate) for candidate in each])
     if any(candidate.gate for candidate in gated):
         found.append(gated)
     elif gated != each:
@@ -161,6 +162,16 @@ def _gated(candidate: Candidate) -> Candidate:
         return candidate
     options = {**candidate.options, "epilogue": gate.epilogue, "gate_up": gate.gate_up}
     return dataclasses.replace(candidate, gate=gate, options=options)
+
+
+def _apart(found: list[Candidate]) -> list[Candidate]:
+    """With a reason beside the GEMMs of gate and up that are two."""
+    for gate, up in itertools.permutations(found, 2):
+        epilogue = epilogue_of_two(gate.gemm, up.gemm)
+        if epilogue is not None:
+            beside = f"{epilogue} is not its part: gate and up are two weights, not one [gate, up]"
+            return [dataclasses.replace(each, beside=beside) if each in (gate, up) else each for each in found]
+    return found
 
 
 def _summed(collective: Node) -> list[Option]:

@@ -6,10 +6,12 @@ has on average.
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from autotune.config import Value
+from autotune.config import Config, Value
 from autotune.machine import Machine
 from autotune.search_spaces.dimension import Dimension, flags, numbers
 from autotune.search_spaces.gemm import gemm_constraints, gemm_dimensions, round_up
@@ -69,3 +71,9 @@ def grouped_tile(problem: Any, machine: Machine) -> dict[str, Value]:
     tile["block_k"] = min(tile["block_k"], max(32, round_up(depth)))
     programs = 1 if machine.is_interpreter or not few else 2
     return {**tile, "swap_ab": few and cuda, "programs_per_unit": programs}
+
+
+def in_turns(ways: Iterable[Sequence[Config]]) -> list[Config]:
+    """The first config of each mode, then each one's second, and so on: a short search has seen every mode."""
+    rounds = itertools.zip_longest(*ways)
+    return [config for each in rounds for config in each if config is not None]

@@ -14,6 +14,7 @@ from autotune.search_spaces.grouped import (
     grouped_dimensions,
     grouped_tile,
     halves_by_tma,
+    in_turns,
 )
 from autotune.search_spaces.moe_exchange import (
     OWN,
@@ -130,21 +131,22 @@ def default_config(problem: MoeDispatchGemm, machine: Machine) -> Config:
 
 
 def first_configs(problem: MoeDispatchGemm, machine: Machine) -> list[Config]:
-    """The default, then each mode as one would write it down, as it is and with its words and programs changed; for
-    many tokens, whose trials are long and so few, the library's GEMM behind our dispatch first.
+    """The default, each mode as one would write it down, then with its words and programs changed, modes in turns; for
+    many tokens the library's GEMM behind our dispatch comes first of them.
     """
-    found = []
+    ways = []
     for base in filter(None, (untuned(mode, problem, machine) for mode in OWN)):
-        found += [base, base.replace(swap_ab=not base["swap_ab"])]
+        way = [base, base.replace(swap_ab=not base["swap_ab"])]
         if "protocol" in base:
-            found.append(base.replace(protocol="ll"))
-        found.append(base.replace(tile_order="own_first" if base["tile_order"] == "experts" else "experts"))
-        found += [base.replace(split=4), base.replace(programs_per_unit=2), base.replace(loads="pointer")]
-        found += [base.replace(block_m=16), base.replace(block_m=64), base.replace(comm_programs=8, transfer_tokens=16)]
+            way.append(base.replace(protocol="ll"))
+        way.append(base.replace(tile_order="own_first" if base["tile_order"] == "experts" else "experts"))
+        way += [base.replace(split=4), base.replace(programs_per_unit=2), base.replace(loads="pointer")]
+        way += [base.replace(block_m=16), base.replace(block_m=64), base.replace(comm_programs=8, transfer_tokens=16)]
+        ways.append(way)
     collective = untuned_collective(problem, machine)
     if collective is not None:
-        of_library = [collective, collective.replace(layout_rows=4), collective.replace(copy_kib=16)]
-        of_library += [collective.replace(layout_warps=16), collective.replace(comm_programs=32)]
-        found = [*of_library, *found] if problem.tokens >= MANY_TOKENS else [*found, *of_library]
-    every = dict.fromkeys([default_config(problem, machine), *found])
-    return [config for config in every if SPACE.violation(config, problem, machine) is None]
+        changed = [collective.replace(layout_rows=4), collective.replace(copy_kib=16)]
+        changed += [collective.replace(layout_warps=16), collective.replace(comm_programs=32)]
+        ways.insert(0 if problem.tokens >= MANY_TOKENS else len(ways), [collective, *changed])
+    found = dict.fromkeys([default_config(problem, machine), *in_turns(ways)])
+    return [config for config in found if SPACE.violation(config, problem, machine) is None]

@@ -10,7 +10,7 @@ from autotune.machine import Machine
 from autotune.search_spaces import Constraint, Setting, Space, choices, numbers
 from autotune.search_spaces.gemm import tma_aligned
 from autotune.search_spaces.gemm_all_reduce import protocol_dimension
-from autotune.search_spaces.grouped import counts_stay, grouped_constraints, grouped_dimensions, grouped_tile
+from autotune.search_spaces.grouped import counts_stay, grouped_constraints, grouped_dimensions, grouped_tile, in_turns
 from autotune.search_spaces.moe_combine import (
     FEW_TOKENS,
     OWN,
@@ -131,25 +131,25 @@ def default_config(problem: MoeGemmCombine, machine: Machine) -> Config:
 
 
 def first_configs(problem: MoeGemmCombine, machine: Machine) -> list[Config]:
-    """The default, then each mode as one would write it down, as it is and with its words and sizes changed; for many
-    tokens, whose trials are long and so few, the library's GEMM before our combine first, and many senders.
+    """The default, each mode as one would write it down, then with its words and sizes changed, modes in turns; for
+    many tokens the library's GEMM before our combine, and many senders, come first of them.
     """
-    found: list[Config] = []
-    many: list[Config] = []
+    ways = []
+    for base in filter(None, (untuned(mode, problem, machine) for mode in OWN)):
+        way = [base, base.replace(split=2), base.replace(swap_ab=not base["swap_ab"]), base.replace(loads="pointer")]
+        way += [base.replace(block_m=16), base.replace(block_m=64), base.replace(programs_per_unit=2)]
+        if "protocol" in base:
+            way += [base.replace(protocol="ll"), base.replace(protocol="signal")]
+        else:
+            senders = [base.replace(column_groups=1, comm_programs=count) for count in (128, 64)]
+            way = [*senders, *way] if problem.tokens >= MANY_TOKENS else [*way, *senders]
+            way += [base.replace(column_groups=8), base.replace(peer_order="interleaved")]
+        ways.append(way)
     collective = untuned_collective(problem, machine)
     if collective is not None:
-        many += [collective, collective.replace(transfer_tokens=1, copy_kib=2, sum_warps=4)]
-        many += [collective.replace(comm_programs=128), collective.replace(combine="pull")]
-    for base in filter(None, (untuned(mode, problem, machine) for mode in OWN)):
-        found += [base, base.replace(split=2), base.replace(swap_ab=not base["swap_ab"]), base.replace(loads="pointer")]
-        found += [base.replace(block_m=16), base.replace(block_m=64), base.replace(programs_per_unit=2)]
-        if "protocol" in base:
-            found += [base.replace(protocol="ll"), base.replace(protocol="signal")]
-        else:
-            many += [base.replace(column_groups=1, comm_programs=128), base.replace(column_groups=1, comm_programs=64)]
-            found += [base.replace(column_groups=8), base.replace(peer_order="interleaved")]
-    if collective is not None:
-        found += [collective.replace(peer_order="interleaved"), collective.replace(transfer_tokens=4)]
-    found = [*many, *found] if problem.tokens >= MANY_TOKENS else [*found, *many]
-    every = dict.fromkeys([default_config(problem, machine), *found])
-    return [config for config in every if SPACE.violation(config, problem, machine) is None]
+        changed = [collective.replace(transfer_tokens=1, copy_kib=2, sum_warps=4)]
+        changed += [collective.replace(comm_programs=128), collective.replace(combine="pull")]
+        changed += [collective.replace(transfer_tokens=4), collective.replace(peer_order="interleaved")]
+        ways.insert(0 if problem.tokens >= MANY_TOKENS else len(ways), [collective, *changed])
+    found = dict.fromkeys([default_config(problem, machine), *in_turns(ways)])
+    return [config for config in found if SPACE.violation(config, problem, machine) is None]

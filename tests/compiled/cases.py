@@ -229,6 +229,10 @@ GATES = {
         lambda x, w, c: _interleaved(linear(gather(x, 1), w, c)),
         ((2, 4, K), (4 * N, K), (4 * N,)), "all_gather_gemm", "epilogue=geglu_tanh gate_up=interleaved", **BF16,
     ),
+    "gather for gate and up apart": Case(
+        lambda x, one, other: silu((y := gather(x, 0)) @ one) * (y @ other), ((8, K), (K, 3 * N), (K, 3 * N)), "",
+        "; swiglu is not its part: gate and up are two weights", decomposed=True,
+    ),
     "gather and another gate": Case(
         lambda x, w: _of_tanh(linear(gather(x, 0), w)),
         ((8, 2 * K), (4 * N, 2 * K)), "", "; what follows gate and up is neither SwiGLU nor GeGLU",

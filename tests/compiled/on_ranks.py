@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import torch
@@ -127,11 +128,11 @@ def layer(context: autotune.Context, sequence_parallel: bool, bias: bool) -> dic
 
 
 def decoder(context: autotune.Context, sharded: bool) -> dict[str, Any]:
-    """Two layers with norms and gates under PyTorch's plan, compiled with the pass, against the same without."""
+    """Layers with norms and gates under PyTorch's plan, compiled with the pass, against the same without."""
     look = Look(context, replicated=True)
     torch._dynamo.reset()
     torch.manual_seed(4)
-    model = Layers(DECODER, 2, separate=False)
+    model = Layers(dataclasses.replace(DECODER, layers=1 if sharded else 2), 2, separate=False)
     parallelize_module(model, init_device_mesh("cpu", (2,)), plan(separate=False, sequence_parallel=sharded))
     x = torch.randn((1, 16, DECODER.hidden), generator=torch.Generator().manual_seed(3))
     x = x.chunk(2, dim=1)[torch.distributed.get_rank()].contiguous() if sharded else x

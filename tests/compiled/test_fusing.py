@@ -144,7 +144,7 @@ def test_norms_and_gates_of_a_decoder(answers: list[dict[str, Any]]) -> None:
     for answer in answers:
         sharded, replicated = answer["decoders"]["sharded"], answer["decoders"]["replicated"]
         assert max(sharded["error"], replicated["error"]) < 1e-5
-        assert sharded["operators"] == ["all_gather_gemm"] * 2, sharded["lines"]
+        assert sharded["operators"] == ["all_gather_gemm"], sharded["lines"]
         assert all("epilogue=swiglu" in line for line in sharded["lines"] if "replaced" in line)
         assert replicated["operators"] == ["gemm_all_reduce_norm"] * 3, replicated["lines"]
 

@@ -55,6 +55,7 @@ def test_a_forward_on_gpus(tmp_path: Path) -> None:
         assert {name.split()[0] for name in row["us"]} == {"plain", "styles", "fusing"} and not row["not_captured"]
 
 
+@pytest.mark.slow
 def test_a_difference_is_an_error_and_nothing_is_claimed(tmp_path: Path) -> None:
     interpreted()
     strict = dataclasses.replace(order(tmp_path, (2,)), tolerance=-1.0)
