@@ -47,6 +47,8 @@ class SymmetricHeap(ABC):
         self._addresses = bases
         self._used = 0
         self._peers: dict[tuple[int, torch.dtype, torch.Size, int], torch.Tensor] = {}
+        self.kept: dict[str, list[torch.Tensor]] = {}
+        """Ordinary memory that lives as long, by name: ``kernels.launching.kept`` fills it."""
         if bases[self.rank] > arena.data_ptr():
             raise HeapError("the arena is not in this rank's heap")
 
@@ -132,6 +134,7 @@ class SymmetricHeap(ABC):
     def close(self) -> None:
         """Free the memory at once. Its tensors must not be used any more."""
         self._peers.clear()
+        self.kept.clear()
         self.arena = torch.empty(0, dtype=torch.uint8)
         self.group = self.library_group = None
         self.host_barrier = _closed  # a group that nobody holds gives its sockets and threads back

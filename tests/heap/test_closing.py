@@ -1,4 +1,4 @@
-"""A closed heap on GPUs leaves nothing that the collector could come upon later, in the midst of a graph's capture."""
+"""A closed heap leaves nothing: on GPUs nothing that the collector could come upon later, in the midst of a capture."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ import torch
 import torch.distributed as dist
 
 from autotune.heap import gpu
+from autotune.heap.shared import SharedMemoryHeap
+from autotune.kernels.launching.kept import kept
 
 
 class Held:
@@ -70,3 +72,14 @@ def test_what_is_closed_is_gone_before_the_collector_comes(alone: None, monkeypa
         assert [alive() for alive in made] == [None, None]
     finally:
         gc.enable()
+
+
+def test_what_calls_keep_between_them_is_shared_and_goes_with_the_heap(alone: None) -> None:
+    heap = SharedMemoryHeap(1 << 16)
+    first = kept(heap, "gathered", (8, 16), torch.bfloat16)
+    assert kept(heap, "gathered", (4, 4), torch.float32).data_ptr() == first.data_ptr()
+    assert kept(heap, "scales", (8, 16), torch.bfloat16).data_ptr() != first.data_ptr()
+    larger = weakref.ref(kept(heap, "gathered", (9, 16), torch.bfloat16).untyped_storage())
+    assert heap.kept["gathered"][0].data_ptr() == first.data_ptr(), "a captured graph may have its address"
+    heap.close()
+    assert not heap.kept and larger() is None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import weakref
 
 import torch
 
@@ -17,11 +16,8 @@ def kept(heap: SymmetricHeap, name: str, shape: tuple[int, ...], dtype: torch.dt
     all of it together is less than three times the largest.
     """
     size = math.prod(shape) * dtype.itemsize
-    buffers = _BUFFERS.setdefault(heap, {}).setdefault(name, [])
+    buffers = heap.kept.setdefault(name, [])
     if not buffers or buffers[-1].numel() < size:
         least = 2 * buffers[-1].numel() if buffers else 0
         buffers.append(torch.empty(max(size, least), dtype=torch.uint8, device=heap.device))
     return buffers[-1][:size].view(dtype).view(shape)
-
-
-_BUFFERS: weakref.WeakKeyDictionary[SymmetricHeap, dict[str, list[torch.Tensor]]] = weakref.WeakKeyDictionary()
