@@ -51,6 +51,7 @@ from autotune.model_runs.ranks import ending_at_once
 from autotune.models.forward import Call
 from autotune.models.listed import write_list
 from autotune.models.promise import Promise, promised
+from autotune.tuning.effort import SHORTEST
 
 Tensor = torch.Tensor
 
@@ -207,10 +208,6 @@ def all_wanted(given: argparse.Namespace, sizes: Sizes, ranks: int) -> list[Call
     return list({each.problem: each for each in asked}.values())
 
 
-LEAST_TUNING = 5.0
-"""Seconds for a problem, as ``tune model`` has it; with fewer it would refuse, and defaults would be measured."""
-
-
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--client", choices=CLIENTS, default="pytorch")
@@ -239,8 +236,8 @@ def arguments() -> argparse.Namespace:
     given.ways = given.ways or [*theirs, "styles", *(["fusing"] if fusing else [])]
     if given.ways[0] != PLAIN or len(given.ways) < 2:
         parser.error("--ways: plain comes first, and is what others are compared with")
-    if given.tune is not None and given.tune < LEAST_TUNING:
-        parser.error(f"--tune {given.tune:g}: a problem needs at least {LEAST_TUNING:g} s")
+    if given.tune is not None and given.tune < SHORTEST:
+        parser.error(f"--tune {given.tune:g}: a problem needs at least {SHORTEST:g} s")
     if not torch.cuda.is_available() and not given.tiny:
         parser.error("no GPU found; --tiny runs toy sizes under Triton's interpreter")
     return given
