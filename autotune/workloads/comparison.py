@@ -51,7 +51,7 @@ large, by simulation."""
 GATED_PEAK = 8.0
 """The largest element of such a result, in units of ``PEAK``: it is a product of two normal numbers, and a row whose
 heavy columns are large has both large. Of 67 million elements one is beyond 41 times the root of the mean square in
-one draw of 550, as happened on two H200, and beyond 64 in one of a million (by integration).
+one draw of 46, as happened on two H200, and beyond 64 in one of 70,000 (by integration, gates of about 1).
 """
 
 PEAK = 8
