@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from autotune.kernels.gemm_all_reduce.problem import GemmAllReduce
     from autotune.kernels.gemm_all_reduce_norm.problem import GemmAllReduceNorm
     from autotune.kernels.gemm_reduce_scatter.problem import GemmReduceScatter
+    from autotune.kernels.moe.histogram import recorded_histogram
     from autotune.kernels.moe_combine.problem import MoeCombine
     from autotune.kernels.moe_dispatch.problem import MoeDispatch
     from autotune.kernels.moe_dispatch_gemm.problem import MoeDispatchGemm
@@ -77,6 +78,7 @@ __all__ = [
     "moe_dispatch",
     "moe_dispatch_gemm",
     "moe_gemm_combine",
+    "recorded_histogram",
     "side_by_side",
     "symm_mem",
     "tune",
@@ -114,6 +116,7 @@ _HOMES = {
     "moe_dispatch": "autotune.runtime.experts",
     "moe_dispatch_gemm": "autotune.runtime.experts",
     "moe_gemm_combine": "autotune.runtime.experts",
+    "recorded_histogram": "autotune.kernels.moe.histogram",
     "side_by_side": "autotune.runtime.several",
     "symm_mem": "autotune.runtime",
     "tune": "autotune.runtime.in_program",

@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from autotune.dtypes import DTYPES, OPERAND_TYPES
 from autotune.errors import InvalidProblem
 from autotune.suggestion import did_you_mean
+from autotune.text import shortened
 
 OTHER_NAMES = {alias: name for name, each in OPERAND_TYPES.items() for alias in each.aliases}
 """Of element types, that people give in place of ours."""
@@ -42,9 +43,18 @@ def flag(help: str, default: bool = False, *, late: bool = False) -> Any:
     return dataclasses.field(default=default, metadata={"help": help, "kind": "flag", "late": late})
 
 
+def written(help: str, read: Callable[[str], str], *, metavar: str) -> Any:
+    """A dataclass field for a text, empty by default and ``late`` (see ``Problem.as_dict``). ``read`` makes the field's
+    value from a word of the command line, ``metavar``, or of a fleet's list; it keeps a value as it is.
+    """
+    return dataclasses.field(
+        default="", metadata={"help": help, "kind": "written", "late": True, "read": read, "metavar": metavar}
+    )
+
+
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """Base of all problems. A subclass adds fields made with ``size``, ``number``, ``choice`` and ``flag``.
+    """Base of all problems. A subclass adds fields made with the functions above: ``size``, ``choice`` and so on.
 
     The command line's options, the checks and the cache key all come from these fields.
     """
@@ -52,6 +62,8 @@ class Problem:
     workload: ClassVar[str]
     free: ClassVar[tuple[str, ...]] = ()
     """Dimensions that may differ when a lookup falls back to the nearest tuned problem."""
+    of_inputs: ClassVar[tuple[str, ...]] = ()
+    """Fields that say which inputs a config is tuned with, and change no result."""
 
     dtype: str = choice("element type of inputs and output; accumulation is fp32", tuple(DTYPES), "bf16")
     world_size: int = size("ranks, one per GPU")
@@ -125,14 +137,15 @@ class Problem:
         return cls(**values)
 
     def __str__(self) -> str:
-        return " ".join(f"{name}={value}" for name, value in self.as_dict().items())
+        return " ".join(f"{name}={shortened(str(value))}" for name, value in self.as_dict().items())
 
 
 def _check_field(name: str, value: Any, metadata: Mapping[str, Any]) -> None:
     kind = metadata.get("kind")
     if kind is None:
         raise InvalidProblem(
-            f"{name} is a plain field; declare it with size(), number(), choice() or flag() from autotune.problem"
+            f"{name} is a plain field; declare it with size(), number(), choice(), flag() or written() from "
+            "autotune.problem"
         )
     if kind == "size":
         least = metadata["least"]
@@ -142,6 +155,9 @@ def _check_field(name: str, value: Any, metadata: Mapping[str, Any]) -> None:
         if value not in metadata["allowed"]:
             meant = did_you_mean(value, metadata["allowed"], OTHER_NAMES)
             raise InvalidProblem(f"{name}={value!r}: allowed: {', '.join(metadata['allowed'])}{meant}")
+    elif kind == "written":
+        if not isinstance(value, str):
+            raise InvalidProblem(f"{name}={value!r}: must be a text")
     elif kind == "number":
         if not isinstance(value, float) or not 0 <= value < math.inf:
             raise InvalidProblem(f"{name}={value!r}: must be a number with a point or an exponent, and not negative")

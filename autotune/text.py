@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from typing import Any
@@ -17,6 +18,10 @@ HIDDEN = re.compile(f"[{_HIDDEN}]")
 _OF_LINES = re.compile(f"(?![\n\t])[{_HIDDEN}]")
 _MARKUP = re.compile(r"[\\`*\[\]|~]")
 _RUN_OF_BACKTICKS = re.compile("`+")
+
+
+LONGEST_WORD = 64
+"""Of a problem's fields, as people see them; commands and files have them whole."""
 
 
 def visible(text: str) -> str:
@@ -59,6 +64,13 @@ def microseconds(value: float) -> str:
         return f"{value:.1f} µs" if value >= 100 else f"{value:.2f} µs"
     scaled, unit = (value / 1e3, "ms") if value < 999.95e3 else (value / 1e6, "s")
     return f"{scaled:.{1 if scaled >= 100 else 2 if scaled >= 10 else 3}f} {unit}"
+
+
+def shortened(text: str) -> str:
+    """A long word as its beginning and a digest, by which others with the same beginning differ from it."""
+    if len(text) <= LONGEST_WORD:
+        return text
+    return f"{text[:8]}…{hashlib.sha256(text.encode('utf-8', 'backslashreplace')).hexdigest()[:8]}"
 
 
 def _escape(found: re.Match[str]) -> str:

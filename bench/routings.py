@@ -29,9 +29,9 @@ HEADER = """\
 
 def routings(exponents: list[float]) -> Iterator[dict[str, Any]]:
     """Uniform, and a Zipf distribution for each exponent."""
-    yield {"routing": "uniform", "exponent": 0.0}
+    yield {"routing": "uniform", "exponent": 0.0, "histogram": ""}
     for exponent in exponents:
-        yield {"routing": "zipf", "exponent": exponent}
+        yield {"routing": "zipf", "exponent": exponent, "histogram": ""}
 
 
 def said(fields: dict[str, Any]) -> str:

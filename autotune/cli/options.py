@@ -186,12 +186,29 @@ def _annotation(field: dataclasses.Field[Any], several: bool, defaults: bool) ->
             return Annotated[int | None, typer.Option(option, help=text, metavar="N", parser=_integer)]
         case "number":
             return Annotated[float | None, typer.Option(option, help=text, metavar="X", **shown)]
+        case "written":
+            read = _reader(field.metadata["read"])
+            return Annotated[
+                str | None, typer.Option(option, help=text, metavar=field.metadata["metavar"], parser=read)
+            ]
         case "choice":
             words = one_of(field.metadata["allowed"])
             return Annotated[str | None, typer.Option(option, help=text, **words, **shown)]
         case _:
             both = f"{option}/--no-{dashed(field.name)}"
             return Annotated[bool | None, typer.Option(both, help=text, **shown)]
+
+
+def _reader(read: Callable[[str], str]) -> Callable[[str], str]:
+    """An option's parser: a file that cannot be read is a mistake in the option."""
+
+    def parse(text: str) -> str:
+        try:
+            return read(text)
+        except InputError as error:
+            raise typer.BadParameter(str(error)) from error
+
+    return parse
 
 
 def _integer(text: str) -> int:

@@ -14,7 +14,7 @@ from autotune.machine import Machine
 from autotune.notebook import html_table
 from autotune.outcome import DEFAULT_REGIME, Evaluation, Latency, Regime
 from autotune.problem import Problem
-from autotune.text import microseconds
+from autotune.text import microseconds, shortened
 
 Differences = dict[str, tuple[str, str]]
 """Differing fields by name, with both sides' values."""
@@ -205,7 +205,7 @@ class Entry:
     def told(self) -> list[tuple[str, str]]:
         """What it is of, and its latency against the fastest baseline, as named lines."""
         regime, winner = Regime(self.key.regime), self.winner
-        problem = " ".join(f"{name}={_text(value)}" for name, value in self.key.fields.items() if name != "world_size")
+        problem = fields_text({name: value for name, value in self.key.fields.items() if name != "world_size"})
         latency = microseconds(winner.latency.of(regime))
         fastest = min(winner.baselines, key=lambda name: winner.baselines[name].of(regime), default=None)
         if fastest is not None:
@@ -250,6 +250,11 @@ def _differences(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> Differen
 
 def _shown(values: Mapping[str, Any], name: str) -> str:
     return _text(values[name]) if name in values else ABSENT
+
+
+def fields_text(fields: Mapping[str, Any]) -> str:
+    """A problem's fields in one line, a long one shortened."""
+    return " ".join(f"{name}={shortened(_text(value))}" for name, value in fields.items())
 
 
 def _text(value: Any) -> str:

@@ -126,11 +126,14 @@ def _problems(entry: Entry) -> Iterator[Asked]:
     options = _options(entry)
     fields = dict(entry.model_extra or {})
     kinds = {each.name: each.metadata["kind"] for each in dataclasses.fields(found.problem_type)}
+    for each in dataclasses.fields(found.problem_type):
+        if kinds[each.name] == "written" and isinstance(fields.get(each.name), str):
+            fields[each.name] = each.metadata["read"](fields[each.name])
     sizes = {name: _sizes(name, value) for name, value in fields.items() if kinds.get(name) == "size"}
     if math.prod(map(len, sizes.values())) > MOST_PROBLEMS:
         raise InputError(f"more than {MOST_PROBLEMS} problems; split the ranges")
-    for each in itertools.product(*sizes.values()):
-        problem = found.problem_type.from_dict({**fields, **dict(zip(sizes, each, strict=True))})
+    for values in itertools.product(*sizes.values()):
+        problem = found.problem_type.from_dict({**fields, **dict(zip(sizes, values, strict=True))})
         yield Asked(found, problem, regime, options, entry.device, entry.calls)
 
 

@@ -43,7 +43,7 @@ def routed(logits: Tensor, top_k: int, *, normalised: bool = True) -> tuple[Tens
 def expert_parallel(
     context: Context, x: Tensor, ids: Tensor, gates: Tensor, gate_up: Tensor, down: Tensor, *,
     share: Share = "experts", tokens: int | None = None, replicated: bool = False, routing: str = "uniform",
-    exponent: float = 0.0,
+    exponent: float = 0.0, histogram: str = "",
 ) -> Tensor:  # fmt: skip
     """Each token's sum of gate * expert over its experts, by ``moe_dispatch_gemm`` and ``moe_gemm_combine``.
 
@@ -56,8 +56,8 @@ def expert_parallel(
 
     Every rank brings as many tokens. Where their numbers differ, ``tokens`` is the most that any rank has: fewer are
     filled up with tokens without experts. No token is left out, whatever the routing is. ``replicated``: the tokens are
-    the same on every rank; each sends its part of them, and the results are gathered. ``routing`` and ``exponent`` are
-    those of ``moe_dispatch``.
+    the same on every rank; each sends its part of them, and the results are gathered. ``routing``, ``exponent``
+    and ``histogram`` are those of ``moe_dispatch``, the histogram with a count for each whole expert.
 
     Raises InvalidProblem for more tokens than ``tokens``, where shapes or types do not fit, and where a gradient is
     needed: there is no backward.
@@ -76,6 +76,7 @@ def expert_parallel(
         ids, gates = _to_every_rank(ids, gates, gate_up.shape[0], ranks)
     rows, gates, gate_up, down = readable(rows, gates, gate_up, down)
     popularity: dict[str, Any] = {"routing": routing, "exponent": exponent}
+    popularity["histogram"] = histogram * ranks if share == "width" else histogram
     experts = ranks * gate_up.shape[0]
     found = moe_dispatch_gemm(context, rows, ids, gates, gate_up.mT, experts=experts, **popularity)
     plan = found.offsets, found.pairs, found.gates
@@ -126,7 +127,7 @@ class ExpertParallel(nn.Module):
     def __init__(
         self, context: Context, experts: int, hidden: int, width: int, *, share: Share = "experts",
         tokens: int | None = None, replicated: bool = False, routing: str = "uniform", exponent: float = 0.0,
-        device: torch.device | str | None = None, dtype: torch.dtype | None = None,
+        histogram: str = "", device: torch.device | str | None = None, dtype: torch.dtype | None = None,
     ) -> None:  # fmt: skip
         """``experts`` and ``width`` are those of all ranks together; the options are those of ``expert_parallel``.
 
@@ -139,7 +140,8 @@ class ExpertParallel(nn.Module):
         if shared[share] % ranks:
             raise InvalidProblem(f"{share}={shared[share]}: {ranks} ranks do not divide it")
         self.context, self.experts, self.hidden, self.width, self.share = context, experts, hidden, width, share
-        self.tokens, self.replicated, self.routing, self.exponent = tokens, replicated, routing, exponent
+        self.tokens, self.replicated = tokens, replicated
+        self.routing, self.exponent, self.histogram = routing, exponent, histogram
         form: dict[str, Any] = {"device": context.heap.device if device is None else device, "dtype": dtype}
         shared[share] //= ranks
         self.gate_up_proj = nn.Parameter(torch.empty(shared["experts"], 2 * shared["width"], hidden, **form))
@@ -189,6 +191,7 @@ class ExpertParallel(nn.Module):
         return expert_parallel(
             self.context, x, ids, gates, self.gate_up_proj, self.down_proj, share=self.share,
             tokens=self.tokens, replicated=self.replicated, routing=self.routing, exponent=self.exponent,
+            histogram=self.histogram,
         )  # fmt: skip
 
     def extra_repr(self) -> str:

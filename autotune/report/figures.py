@@ -15,7 +15,7 @@ from autotune.machine import INTERPRETER
 from autotune.outcome import DEFAULT_REGIME, Latency, Regime
 from autotune.rounds import log_ratios, mean_and_error
 from autotune.text import microseconds as microseconds  # for people, like the others here
-from autotune.text import visible
+from autotune.text import shortened, visible
 
 INTERPRETER_NOTE = "Times are from Triton's interpreter on CPUs; they say nothing about GPUs."
 
@@ -121,7 +121,7 @@ def problem_text(problem: Mapping[str, Any]) -> str:
     """A problem in one line, sizes first; without the world size, which stands beside the device."""
     names = [name for name in problem if name != "world_size"]
     names.sort(key=lambda name: not isinstance(problem[name], int) or isinstance(problem[name], bool))
-    return " ".join(f"{plain(name)}={plain(problem[name])}" for name in names)
+    return " ".join(f"{plain(name)}={shortened(plain(problem[name]))}" for name in names)
 
 
 def config_text(config: Config) -> str:

@@ -37,7 +37,7 @@ class Dispatched(NamedTuple):
 
 def moe_dispatch(
     context: Context, x: torch.Tensor, ids: torch.Tensor, gates: torch.Tensor,
-    *, experts: int, routing: str = "uniform", exponent: float = 0.0,
+    *, experts: int, routing: str = "uniform", exponent: float = 0.0, histogram: str = "",
     out: tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor] | None = None, config: Config | None = None,
 ) -> Dispatched:  # fmt: skip
     """Every token to the ranks of its experts, laid out there by expert, by the tuned config, on the current stream.
@@ -46,30 +46,32 @@ def moe_dispatch(
     int32 and ``gates`` fp32 are [tokens, top_k]. An id is a number below ``experts``, of which rank r holds as many as
     every rank, in order; -1, like any other number, is none. A token of such ids alone does not exist. An expert
     that a token names twice gets it twice, in two rows, so that their gates add up; where top_k is above the experts of
-    a rank, that may be more rows than ``capacity``, which ``context.check()`` says. The host reads nothing. ``routing``
-    and ``exponent`` name the problem whose tuned config is taken: how popular the experts are expected to be. They
+    a rank, that may be more rows than ``capacity``, which ``context.check()`` says. The host reads nothing.
+    ``routing``, ``exponent`` and ``histogram`` name the problem whose tuned config is taken: how popular the experts
+    are expected to be, with ``recorded`` by the counts of a file, ``histogram=autotune.recorded_histogram(FILE)``. They
     change no result. ``out`` is what is returned, as a tuple.
 
     Raises InvalidProblem where shapes, strides or types do not fit, HeapExhausted where the context's heap is too
     small, and on the first call of a problem what ``lookup`` raises.
     """
-    options = experts, routing, exponent
+    options = experts, routing, exponent, histogram
     return Dispatched(*_MOE_DISPATCH.all_of(context, (x, ids, gates), options, out, config))
 
 
 def moe_dispatch_gemm(
     context: Context, x: torch.Tensor, ids: torch.Tensor, gates: torch.Tensor, b: torch.Tensor,
     *, experts: int, epilogue: str = "swiglu", gate_up: str = "halves", routing: str = "uniform",
-    exponent: float = 0.0, scale_x: torch.Tensor | None = None, scale_b: torch.Tensor | None = None,
-    fast_accum: bool = False, out: tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor] | None = None,
-    config: Config | None = None,
+    exponent: float = 0.0, histogram: str = "", scale_x: torch.Tensor | None = None,
+    scale_b: torch.Tensor | None = None, fast_accum: bool = False,
+    out: tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor] | None = None, config: Config | None = None,
 ) -> Dispatched:  # fmt: skip
     """``moe_dispatch``, and each row times its expert's B, by the tuned config, on the current stream. Collective.
 
-    ``x``, ``ids``, ``gates``, ``experts``, ``routing`` and ``exponent`` are as there. ``b`` [local experts, hidden,
-    columns] holds the B of this rank's experts, of the type of ``x``; contiguous, or each the transpose of a contiguous
-    matrix. With the epilogue ``swiglu`` its columns are gate and up, ``gate_up`` says how they lie, and rows are
-    [capacity, columns / 2], SiLU(gate) * up; with ``none`` they are the product, [capacity, columns].
+    ``x``, ``ids``, ``gates``, ``experts``, ``routing``, ``exponent`` and ``histogram`` are as there. ``b`` [local
+    experts, hidden, columns] holds the B of this rank's experts, of the type of ``x``; contiguous, or each the
+    transpose of a contiguous matrix. With the epilogue ``swiglu`` its columns are gate and up, ``gate_up`` says how
+    they lie, and rows are [capacity, columns / 2], SiLU(gate) * up; with ``none`` they are the product, [capacity,
+    columns].
 
     Of fp8 both have fp32 scales, which travel with their tokens, and rows are bf16: ``scale_x`` [tokens, 1] and
     ``scale_b`` [local experts, 1, columns]; or, by blocks, [tokens, hidden / 128] and [local experts, hidden / 128,
@@ -80,7 +82,7 @@ def moe_dispatch_gemm(
     small, and on the first call of a problem what ``lookup`` raises.
     """
     options, operands = (
-        (experts, epilogue, gate_up, routing, exponent, fast_accum),
+        (experts, epilogue, gate_up, routing, exponent, fast_accum, histogram),
         (x, ids, gates, b, scale_x, scale_b),
     )
     return Dispatched(*_MOE_DISPATCH_GEMM.all_of(context, operands, options, out, config))
@@ -88,8 +90,8 @@ def moe_dispatch_gemm(
 
 def moe_combine(
     context: Context, rows: torch.Tensor, offsets: torch.Tensor, pairs: torch.Tensor, gates: torch.Tensor,
-    ids: torch.Tensor, *, routing: str = "uniform", exponent: float = 0.0, deterministic: bool = False,
-    out: torch.Tensor | None = None, config: Config | None = None,
+    ids: torch.Tensor, *, routing: str = "uniform", exponent: float = 0.0, histogram: str = "",
+    deterministic: bool = False, out: torch.Tensor | None = None, config: Config | None = None,
 ) -> torch.Tensor:  # fmt: skip
     """Each token's sum of gate * row over its experts' rows, at the token's rank, by the tuned config, on the current
     stream.
@@ -98,18 +100,18 @@ def moe_combine(
     are their plan, as ``moe_dispatch`` returns it; ``ids`` int32 [tokens, top_k] are those of this rank's tokens that
     it was given. All are contiguous. Returns [tokens, hidden], zero for a token without experts; ``out`` where one is
     given. The host reads nothing. ``deterministic`` demands the same bits in every call with the same inputs, which our
-    kernels give in any case. ``routing`` and ``exponent`` are as in ``moe_dispatch``.
+    kernels give in any case. ``routing``, ``exponent`` and ``histogram`` are as in ``moe_dispatch``.
 
     Raises InvalidProblem where shapes, strides or types do not fit, HeapExhausted where the context's heap is too
     small, and on the first call of a problem what ``lookup`` raises.
     """
     operands = rows, offsets, pairs, gates, ids
-    return _MOE_COMBINE(context, operands, (routing, exponent, deterministic), out, config)
+    return _MOE_COMBINE(context, operands, (routing, exponent, deterministic, histogram), out, config)
 
 
 def moe_gemm_combine(
     context: Context, a: torch.Tensor, b: torch.Tensor, offsets: torch.Tensor, pairs: torch.Tensor,
-    gates: torch.Tensor, ids: torch.Tensor, *, routing: str = "uniform", exponent: float = 0.0,
+    gates: torch.Tensor, ids: torch.Tensor, *, routing: str = "uniform", exponent: float = 0.0, histogram: str = "",
     deterministic: bool = False, scale_a: torch.Tensor | None = None, scale_b: torch.Tensor | None = None,
     fast_accum: bool = False, out: torch.Tensor | None = None, config: Config | None = None,
 ) -> torch.Tensor:  # fmt: skip
@@ -119,11 +121,11 @@ def moe_gemm_combine(
     Collective. ``a`` [capacity, width], contiguous, and ``b`` [local experts, width, hidden], contiguous or each the
     transpose of a contiguous matrix, are bf16, fp16 or fp32; or fp8 with ``scale_a`` and ``scale_b``, of the forms that
     ``moe_dispatch_gemm`` has, and then the result is bf16. A's rows lie by expert, by the plan ``offsets``,
-    ``pairs``, ``gates``. That, ``ids``, ``deterministic``, ``routing``, ``exponent`` and what is returned are as in
-    ``moe_combine``.
+    ``pairs``, ``gates``. That, ``ids``, ``deterministic``, ``routing``, ``exponent``, ``histogram`` and what is
+    returned are as in ``moe_combine``.
 
     Raises InvalidProblem where shapes, strides or types do not fit, HeapExhausted where the context's heap is too
     small, and on the first call of a problem what ``lookup`` raises.
     """
     operands = a, b, offsets, pairs, gates, ids, scale_a, scale_b
-    return _MOE_GEMM_COMBINE(context, operands, (routing, exponent, deterministic, fast_accum), out, config)
+    return _MOE_GEMM_COMBINE(context, operands, (routing, exponent, deterministic, fast_accum, histogram), out, config)

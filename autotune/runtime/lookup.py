@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from autotune.config import Config
 from autotune.db import CacheKey, Entry
+from autotune.db.records import fields_text
 from autotune.errors import InvalidProblem
 from autotune.machine import Machine, versions
 from autotune.machine import machine as this_machine
@@ -32,6 +33,13 @@ class Found:
     entry: Entry | None = field(repr=False)
     reason: str
     """The reason why it is not exact, in one line; empty if it is."""
+
+    @property
+    def tuned_for(self) -> str:
+        """The problem that the config was tuned for, with the inputs' distribution where it has one; empty for the
+        default: ``dtype=bf16 … routing=zipf exponent=1.0``.
+        """
+        return "" if self.entry is None else fields_text(self.entry.key.fields)
 
     def _repr_html_(self) -> str:
         """For notebooks."""
@@ -117,4 +125,16 @@ def choose(
         entries, CacheKey.of(problem, machine, regime), provenance_of(found), problem.free,
         lambda config: found.space.violation(config, problem, machine) or found.unlike_measured(config, regime),
     )  # fmt: skip
+    if served.entry is None:
+        served = replace(served, reason=served.reason + _other_inputs(entries, problem, machine, regime))
     return Found.of(served) or Found(found.default_config(problem, machine), "default", None, served.reason)
+
+
+def _other_inputs(entries: Entries, problem: Problem, machine: Machine, regime: Regime) -> str:
+    """Which inputs the same sizes were tuned with, where none of these entries has the problem's own."""
+    names, key = problem.of_inputs, CacheKey.of(problem, machine, regime)
+    if not names or entries.of(key):
+        return ""
+    same = (each.key.fields for each in entries.all if each.key.besides(names) == key.besides(names))
+    found = [fields_text({name: fields[name] for name in names if name in fields}) for fields in same]
+    return f"; these sizes are tuned for {', or '.join(sorted(set(found)))}" if found else ""

@@ -12,6 +12,7 @@ import torch
 from ranks_of_functions import run_ranks
 
 from autotune.errors import InvalidProblem
+from autotune.kernels.moe.histogram import histogram_text
 from autotune.kernels.moe.problem import ExpertsProblem
 from autotune.kernels.moe.routing import drawn_routing, planned, reached_ranks
 
@@ -107,9 +108,15 @@ def test_a_token_never_has_an_expert_twice_and_gates_are_shares_of_one_or_zero()
         ({"top_k": 9}, "top_k=9: 8 at most"),
         ({"experts": 2048}, "experts=2048: 1024 at most"),
         ({"tokens": 2**23, "top_k": 2}, "use fewer tokens per call"),
-        ({"exponent": 1.0}, "zipf needs an exponent above 0, uniform has none"),
+        ({"exponent": 1.0}, "zipf needs an exponent above 0, the others have none"),
         ({"routing": "zipf"}, "zipf needs an exponent above 0"),
-        ({"routing": "hot"}, "routing='hot': allowed: uniform, zipf"),
+        ({"routing": "hot"}, "routing='hot': allowed: uniform, zipf, recorded"),
+        ({"routing": "recorded"}, "recorded needs a histogram"),
+        ({"histogram": histogram_text(range(8))}, "recorded needs a histogram, the others have none"),
+        ({"routing": "recorded", "histogram": histogram_text(range(7))}, "7 counts for experts=8"),
+        ({"routing": "recorded", "histogram": "counts"}, "autotune.recorded_histogram(FILE) makes one"),
+        ({"routing": "recorded", "histogram": 3}, "histogram=3: must be a text"),
+        ({"routing": "recorded", "exponent": 1.0}, "zipf needs an exponent above 0"),
     ],
 )
 def test_what_does_not_fit_is_refused(fields: dict[str, Any], told: str) -> None:

@@ -11,6 +11,7 @@ from shares import HEAP, difference
 
 import autotune
 from autotune.errors import AutotuneError
+from autotune.kernels.moe.histogram import histogram_text, shares_of
 
 Tensor = torch.Tensor
 
@@ -81,6 +82,12 @@ def everything(url: str) -> dict[str, Any]:
         found["narrow"] = [list(each.shape) for each in narrow.parameters()]
         with autotune.collect() as problems:
             layer(*own)
+        recorded: dict[str, Any] = {"routing": "recorded", "histogram": histogram_text(range(EXPERTS))}
+        for share in ("experts", "width"):
+            kept = autotune.nn.ExpertParallel.from_experts(whole, context, share=share, **recorded)
+            with autotune.collect() as by_counts:
+                found[f"by recorded {share}"] = difference(kept(*own), whole(*own))
+            found[f"counts by {share}"] = [len(shares_of(each.histogram)) for each in by_counts]
         found["asked"] = sorted((each.workload, each.routing, each.exponent, each.experts) for each in problems)
         found["shares"] = shard.gate_up_proj.data_ptr() == layer.gate_up_proj.data_ptr()
         found["names"] = sorted(layer.state_dict())

@@ -14,6 +14,7 @@ import autotune
 
 ON_RANKS = str(Path(__file__).with_name("experts_on_ranks.py"))
 WAYS = {"eager", "batch", "compiled", "shard", "fewer", "none", "replicated", "one token", "holes", "width", "part"}
+WAYS |= {"by recorded experts", "by recorded width"}
 FP32 = 1e-5
 REFUSED = {
     "tokens": "x has 10 tokens, more than tokens=5",
@@ -34,6 +35,7 @@ def test_experts_on_two_ranks_are_all_of_them(gpu: str, tmp_path: Path) -> None:
         assert found["narrow"] == [[6, 16, 32], [6, 32, 8]]
         operators = ("moe_dispatch_gemm", "moe_gemm_combine")
         assert found["asked"] == [[operator, "zipf", 1.1, 6] for operator in operators]
+        assert (found["counts by experts"], found["counts by width"]) == ([6, 6], [12, 12])
         assert found["shares"] and found["names"] == ["down_proj", "gate_up_proj"]
         assert found["repr"] == (
             "ExpertParallel(experts=6, hidden=32, width=16, ranks=2, share=experts, tokens=5, replicated=False)"

@@ -167,3 +167,25 @@ def test_a_database_that_cannot_be_read_is_an_error_each_time(database: Path) ->
     database.unlink()
     keep(database, tuned(4))
     assert look(database).source == "exact", "the error was not remembered"
+
+
+def test_a_look_up_says_for_which_routing_its_config_was_tuned(database: Path) -> None:
+    """A config that was tuned for one popularity of experts is not served for another; the reason names it."""
+    sizes = {"tokens": 64, "hidden": 1024, "experts": 16, "top_k": 2, "world_size": 8}
+    dispatch, zipf = workload("moe_dispatch"), autotune.MoeDispatch(**sizes, routing="zipf", exponent=1.0)
+    with Store.open(database) as store:
+        study = store.study(CacheKey.of(zipf, EIGHT_GPUS), provenance_of(dispatch), seed=0, space_size=1)
+        store.finish(study.id, Winner(dispatch.default_config(zipf, EIGHT_GPUS), latency_of(100.0)))
+    found = {
+        name: lookup(dispatch, each, machine=EIGHT_GPUS, url=str(database))
+        for name, each in {
+            "exact": zipf,
+            "nearest": dataclasses.replace(zipf, tokens=128),
+            "default": autotune.MoeDispatch(**sizes),
+        }.items()
+    }
+    for name, each in found.items():
+        assert each.source == name
+        assert ("routing=zipf" in each.tuned_for and "exponent=1.0" in each.tuned_for) == (name != "default")
+        assert ("these sizes are tuned for routing=zipf exponent=1.0" in each.reason) == (name == "default")
+    assert "routing=zipf" in found["exact"]._repr_html_() and not found["default"].tuned_for

@@ -7,15 +7,19 @@ from abc import abstractmethod
 from dataclasses import dataclass
 
 from autotune.dtypes import COMBINATIONS, DTYPES
-from autotune.errors import InvalidProblem
+from autotune.errors import InputError, InvalidProblem
 from autotune.kernels.gemm.problem import FAST_ACCUM, SCALES_HELP, MatrixOperands, blocks
-from autotune.problem import Problem, choice, flag, number, size
+from autotune.kernels.moe.histogram import given_histogram, shares_of
+from autotune.problem import Problem, choice, flag, number, size, written
+from autotune.text import shortened
 
 SLOTS = 2
 """Inboxes used in turn, see ``plan``."""
 
 WHOLE = 8
 """A token's vector is a multiple of this many elements: of 16 bytes in 16 bits."""
+
+ROUTINGS = ("uniform", "zipf", "recorded")
 
 MOST_EXPERTS = 1024
 MOST_CHOICES = 16
@@ -29,18 +33,22 @@ MOST_PAIRS = 2**24
 class ExpertsProblem(Problem):
     """Base of the problems of a mixture of experts, expert parallel: rank r holds experts r * L to (r + 1) * L - 1.
 
-    ``routing`` and ``exponent`` say how popular the experts are in the inputs that a config is tuned with; they decide
-    nothing about a result. A call's own routing may be any.
+    ``routing``, ``exponent`` and ``histogram`` say how popular the experts are in the inputs that a config is tuned
+    with; they decide nothing about a result. A call's own routing may be any.
     """
 
     free = ("tokens",)
+    of_inputs = ("routing", "exponent", "histogram")
 
     tokens: int = size("tokens per rank, at most: those whose ids are all -1 do not exist")
     hidden: int = size("elements of a token")
     experts: int = size("experts of all ranks together, as many on each")
     top_k: int = size("experts per token, at most: an id of -1 is none")
-    routing: str = choice("popularity of experts in the inputs to tune with", ("uniform", "zipf"), "uniform")
+    routing: str = choice("popularity of experts in the inputs to tune with", ROUTINGS, "uniform")
     exponent: float = number("of the Zipf distribution: the i-th expert is chosen i**-exponent times as often", 0.0)
+    histogram: str = written(
+        "of the recorded routing: a file of a count for each expert", given_histogram, metavar="FILE"
+    )
 
     def check(self) -> None:
         """Raise InvalidProblem if the experts do not fit the ranks, or a field means nothing beside the others."""
@@ -58,8 +66,25 @@ class ExpertsProblem(Problem):
             )
         if (self.routing == "zipf") != (self.exponent > 0):
             raise InvalidProblem(
-                f"routing={self.routing}, exponent={self.exponent}: zipf needs an exponent above 0, uniform has none"
+                f"routing={self.routing}, exponent={self.exponent}: zipf needs an exponent above 0, the others have "
+                "none"
             )
+        self._check_histogram()
+
+    def _check_histogram(self) -> None:
+        """Raise InvalidProblem unless a recorded routing has a count for each expert, and another one none."""
+        if (self.routing == "recorded") != bool(self.histogram):
+            raise InvalidProblem(
+                f"routing={self.routing}, histogram={shortened(self.histogram) or 'none'}: recorded needs a histogram, "
+                "the others have none; give routing=recorded and a file of a count for each expert"
+            )
+        if self.histogram:
+            try:
+                counts = len(shares_of(self.histogram))
+            except InputError as error:
+                raise InvalidProblem(f"histogram: {error}") from error
+            if counts != self.experts:
+                raise InvalidProblem(f"histogram: {counts} counts for experts={self.experts}; give one for each expert")
 
     @property
     def local_experts(self) -> int:

@@ -11,12 +11,17 @@ from typing import Literal
 
 import torch
 
+from autotune.kernels.moe.histogram import shares_of
 from autotune.kernels.moe.problem import ExpertsProblem
 
 Kind = Literal["plain", "one expert", "holes"]
 
 POPULAR = 20261122
 """Seed of the order in which experts are popular: the same experts are hot in every call, as in a trained model."""
+
+
+NEVER = 1e-30
+"""The weight of an expert that was not chosen once."""
 
 
 @dataclass(frozen=True)
@@ -43,8 +48,7 @@ def drawn_routing(problem: ExpertsProblem, device: torch.device, seed: int, kind
         return torch.rand(sizes, generator=generator, device=device).clamp_(1e-7, 1 - 1e-7)
 
     # The K largest of log popularity + Gumbel noise are K draws without replacement.
-    order = torch.randperm(problem.experts, generator=torch.Generator().manual_seed(POPULAR)).to(device)
-    scores = -problem.exponent * torch.log(1.0 + order) - torch.log(-torch.log(uniform(*shape, problem.experts)))
+    scores = log_popularity(problem).to(device) - torch.log(-torch.log(uniform(*shape, problem.experts)))
     if kind == "one expert":
         scores[..., seed % problem.experts] = math.inf
     ids = scores.topk(problem.top_k, dim=-1).indices.to(torch.int32)
@@ -56,6 +60,16 @@ def drawn_routing(problem: ExpertsProblem, device: torch.device, seed: int, kind
     gates /= gates.sum(-1, keepdim=True)
     gates.flatten(1)[:, 5::16], gates.flatten(1)[:, 13::16] = 0.0, -0.0
     return Routing(ids, gates)
+
+
+def log_popularity(problem: ExpertsProblem) -> torch.Tensor:
+    """The logarithm of each expert's weight, fp32 [experts] on the CPU. An expert that a recording lacks has nearly
+    none: it is chosen where top_k leaves no other.
+    """
+    if problem.histogram:
+        return torch.tensor(shares_of(problem.histogram), dtype=torch.float32).clamp_(min=NEVER).log_()
+    order = torch.randperm(problem.experts, generator=torch.Generator().manual_seed(POPULAR))
+    return -problem.exponent * torch.log(1.0 + order)
 
 
 @dataclass(frozen=True)

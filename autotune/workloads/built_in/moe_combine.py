@@ -81,7 +81,7 @@ class MoeCombineWorkload(LaunchedWorkload):
     problem_type = MoeCombine
     space = SPACE
     kernels = KERNELS
-    options = ("routing", "exponent", "deterministic")
+    options = ("routing", "exponent", "deterministic", "histogram")
 
     def default_problem(self, machine: Machine, world_size: int) -> MoeCombine:
         """DeepSeek-V3's hidden size with 32 experts per rank; a toy of the same form under the interpreter."""

@@ -55,7 +55,7 @@ class MoeDispatchWorkload(LaunchedWorkload):
     problem_type = MoeDispatch
     space = SPACE
     kernels = KERNELS
-    options = ("experts", "routing", "exponent")
+    options = ("experts", "routing", "exponent", "histogram")
 
     def default_problem(self, machine: Machine, world_size: int) -> MoeDispatch:
         """DeepSeek-V3's hidden size with 32 experts per rank; a toy of the same form under the interpreter."""

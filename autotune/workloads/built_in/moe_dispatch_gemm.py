@@ -85,7 +85,7 @@ class MoeDispatchGemmWorkload(LaunchedWorkload):
     problem_type = MoeDispatchGemm
     space = SPACE
     kernels = KERNELS
-    options = ("experts", "epilogue", "gate_up", "routing", "exponent", "fast_accum")
+    options = ("experts", "epilogue", "gate_up", "routing", "exponent", "fast_accum", "histogram")
 
     def default_problem(self, machine: Machine, world_size: int) -> MoeDispatchGemm:
         """DeepSeek-V3's experts, 32 per rank; a toy of the same form under the interpreter."""

@@ -127,7 +127,7 @@ class MoeGemmCombineWorkload(LaunchedWorkload):
     problem_type = MoeGemmCombine
     space = SPACE
     kernels = KERNELS
-    options = ("routing", "exponent", "deterministic", "fast_accum")
+    options = ("routing", "exponent", "deterministic", "fast_accum", "histogram")
 
     def default_problem(self, machine: Machine, world_size: int) -> MoeGemmCombine:
         """DeepSeek-V3's experts, 32 per rank; a toy of the same form under the interpreter."""

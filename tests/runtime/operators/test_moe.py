@@ -19,7 +19,7 @@ REFUSED = {
     "stride": "needed is \\[tokens, hidden\\], contiguous",
     "experts": "experts=9 is sharded over world_size=2",
     "routing": "routing='hot': allowed: uniform, zipf",
-    "exponent": "zipf needs an exponent above 0, uniform has none",
+    "exponent": "zipf needs an exponent above 0, the others have none",
     "gradient": "requires a gradient",
 }
 

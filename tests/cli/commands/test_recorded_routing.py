@@ -1,0 +1,97 @@
+"""A recorded routing on the command line: its file is a problem of its own, and the problem needs the file no more."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from fakes import LAPTOP, Bench
+
+from autotune.db import CacheKey
+from autotune.db.fleet_records import Wanted
+from autotune.errors import InputError
+from autotune.fleet.problem_list import parse_list
+from autotune.fleet.tuning import command_of
+from autotune.outcome import Regime
+from autotune.workloads import provenance_of
+
+SIZES = ("moe-dispatch", "--tokens", "512", "--hidden", "1024", "--experts", "4", "--top-k", "2")
+
+
+def recorded(file: str | Path) -> tuple[str, ...]:
+    return (*SIZES, "--routing", "recorded", "--histogram", str(file))
+
+
+@pytest.fixture
+def counts(tmp_path: Path) -> Path:
+    path = tmp_path / "counts.json"
+    path.write_text("[10, 0, 30, 20]")
+    return path
+
+
+def test_it_is_tuned_kept_and_found_by_its_counts(laptop: Bench, counts: Path) -> None:
+    made = laptop.tune(*recorded(counts), "--trials", "3", "--effort", "quick")
+    assert made.exit_code == 0, made.output
+    (listed,) = laptop.json("list", "moe-dispatch")
+    assert (listed["problem"]["routing"], listed["problem"]["histogram"]) == ("recorded", "c000zznz")
+    command = made.stdout.splitlines()[-1].removeprefix("Next:       tune ")
+    assert command.endswith("--routing recorded --histogram c000zznz")
+    exported = laptop.tune("export", "moe-dispatch").stdout
+    counts.write_text("1 0 3 2")
+    assert "exact" in laptop.tune("lookup", *recorded(counts)).stderr
+    assert "exact" in laptop.tune("lookup", *recorded("c000zznz")).stderr
+    assert laptop.tune(*command.split()).exit_code == 0
+    counts.write_text("1 0 3 3")
+    for other in (SIZES, recorded(counts)):
+        said = laptop.tune("lookup", *other).stderr
+        assert "these sizes are tuned for routing=recorded exponent=0.0 histogram=c000zznz" in said.replace("\n", " ")
+    file = counts.with_name("exported.json")
+    file.write_text(exported)
+    other = ("--db", str(counts.with_name("other.db")))
+    assert laptop.tune("import", str(file), *other).exit_code == 0
+    assert laptop.json("list", *other)[0]["problem"] == listed["problem"]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (None, "No such file"),
+        ("", "is not a number"),
+        ("1 2 3", "3 counts for experts=4"),
+        ("1 2 3 -4", "must be finite and not negative"),
+        ("0 0 0 0", "one of them above 0"),
+    ],
+)
+def test_a_bad_file_is_a_clear_error(laptop: Bench, tmp_path: Path, text: str | None, told: str) -> None:
+    path = tmp_path / "counts"
+    if text is not None:
+        path.write_text(text)
+    refused = laptop.tune(*recorded(path))
+    assert refused.exit_code == 2 and told in " ".join(refused.stderr.split()), refused.output
+    assert "Traceback" not in refused.output and not laptop.gangs
+
+
+def test_a_histogram_without_its_routing_is_refused(laptop: Bench, counts: Path) -> None:
+    refused = laptop.tune(*SIZES, "--histogram", str(counts))
+    assert refused.exit_code == 2 and "give routing=recorded" in " ".join(refused.stderr.split())
+
+
+def test_a_fleet_s_hosts_get_the_counts(counts: Path) -> None:
+    entry = "{workload: moe-dispatch, tokens: 8, hidden: 64, experts: 4, top_k: 2, world_size: 2, routing: recorded, "
+    (asked,) = parse_list(f"problems: [{entry} histogram: {counts}}}]")
+    wanted = Wanted(CacheKey.of(asked.problem, LAPTOP, Regime.GRAPH), provenance_of(asked.workload), {})
+    assert "--histogram c000zznz" in " ".join(command_of(wanted))
+    with pytest.raises(InputError, match="problem 1: histogram none: No such file"):
+        parse_list(f"problems: [{entry} histogram: none}}]")
+
+
+def test_a_long_histogram_is_short_where_people_read_it(laptop: Bench, tmp_path: Path) -> None:
+    path = tmp_path / "counts"
+    path.write_text(" ".join(map(str, range(64))))
+    made = laptop.tune(*recorded(path), "--experts", "64", "--trials", "2", "--effort", "quick")
+    assert made.exit_code == 0, made.output
+    found = laptop.tune("list", "moe-dispatch").stdout
+    assert "histogram=00" in found and "…" in found and max(map(len, found.splitlines())) < 200
+    (listed,) = json.loads(laptop.tune("list", "moe-dispatch", "--json").stdout)
+    assert len(listed["problem"]["histogram"]) == 128
