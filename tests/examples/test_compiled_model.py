@@ -15,7 +15,7 @@ SIZES = {"hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, 
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(" " in sys.prefix, reason="torch's C++ for CPUs compiles in no environment with a space in its path")
+@pytest.mark.skipif(" " in sys.prefix, reason="torch compiles no C++ in an environment with a space in its path")
 def test_every_gemm_of_the_layer_is_found(tmp_path: Path) -> None:
     config = tmp_path / "config.json"
     config.write_text(json.dumps(SIZES))
