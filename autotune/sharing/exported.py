@@ -131,7 +131,10 @@ class RooflineBlock(Block):
     """Lower bounds on the problem's time, from the device's measured rates."""
 
     rates: Annotated[dict[Text, Rate], Field(description="flops, or bytes, per microsecond")]
-    times: Annotated[dict[Text, Time], Field(description="microseconds, by resource")]
+    times: Annotated[
+        dict[Text, Annotated[float, Field(ge=0, le=LONGEST)]],
+        Field(description="microseconds, by resource; of a small problem less than a nanosecond, or none"),
+    ]
 
 
 class ProvenanceBlock(Block):

@@ -169,6 +169,13 @@ def test_what_would_be_refused_again_is_not_exported(make_entry: MakeEntry, capl
     assert caplog.messages == [r"study 7 is left out: device: Value error, holds \x1b, a hidden character"]
 
 
+def test_a_problem_that_a_device_is_done_with_at_once_is_exported(make_entry: MakeEntry) -> None:
+    entry = make_entry()
+    roofline = dataclasses.replace(entry.winner.roofline, times={"arithmetic": 2e-5, "memory": 4e-4, "links": 0.0})
+    entry = dataclasses.replace(entry, winner=dataclasses.replace(entry.winner, roofline=roofline))
+    assert read(write([entry])) == [without_study(entry)]
+
+
 def test_a_missing_field_is_named(make_entry: MakeEntry) -> None:
     values = json.loads(write([make_entry()]))
     del values["entries"][0]["latency"]["skew"]
