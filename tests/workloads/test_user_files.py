@@ -218,9 +218,8 @@ def problem_with_a_plain_field() -> object:
 
 
 def test_a_plain_field_of_a_problem_is_named() -> None:
-    with pytest.raises(
-        InvalidProblem, match=r"rows is a plain field; declare it with size\(\), number\(\), choice\(\), flag\(\) or written\(\)"
-    ):
+    told = r"rows is a plain field; declare it with size\(\), number\(\), choice\(\), flag\(\) or written\(\)"
+    with pytest.raises(InvalidProblem, match=told):
         problem_with_a_plain_field()
 
 
