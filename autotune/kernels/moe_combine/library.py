@@ -44,14 +44,14 @@ def _by_token(problem: ExpertsProblem, rows: torch.Tensor, plan: Plan) -> torch.
     pairs = torch.where(row < plan.offsets[-1], plan.pairs.long(), problem.all_pairs)
     places = torch.full((problem.all_pairs + 1,), -1, dtype=torch.int64, device=rows.device)
     places[pairs] = torch.where(pairs < problem.all_pairs, row, -1)
-    exists = places[:-1] >= 0
-    ends = exists.cumsum(0)
-    bagged = torch.zeros_like(places)
-    bagged[torch.where(exists, ends - 1, problem.all_pairs)] = places[:-1]
-    bagged.clamp_(min=0)  # behind the last bag
-    bounds = F.pad(ends.view(-1, problem.top_k)[:, -1], (1, 0))
-    gates = plan.gates[bagged].to(rows.dtype)
-    return F.embedding_bag(bagged, rows, bounds, mode="sum", per_sample_weights=gates, include_last_offset=True)
+    places = places[:-1].view(-1, problem.top_k)
+    exists = places >= 0
+    # Bags are of equal size: what is missing is another of the token's rows, times zero; the last bag of bags by bounds
+    # goes on to the end of all indices on GPUs.
+    bags = torch.where(exists, places, places.amax(1, keepdim=True).clamp_(min=0))
+    gates = torch.where(exists, plan.gates[bags], 0.0).to(rows.dtype)
+    summed = F.embedding_bag(bags, rows, mode="sum", per_sample_weights=gates)
+    return summed.masked_fill_(~exists.any(1, keepdim=True), 0.0)  # of a token without rows: a row that may be none
 
 
 def _counted(
