@@ -217,7 +217,7 @@ def _add_workloads(group: typer.Typer, function: Callable[..., None], title: str
 
 
 def _lazily() -> None:
-    """What is registered for a lazy command, which takes all from the real one; Typer looks at its parameters."""
+    """Stands for a lazy command, which takes all from the real one: Typer looks at its parameters."""
 
 
 def _commands_of(function: Callable[..., None], title: str, of_stored: Callable[..., None] | None) -> type[Commands]:

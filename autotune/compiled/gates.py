@@ -57,7 +57,7 @@ CLOSE = 1e-7
 
 @dataclass(frozen=True)
 class Gate:
-    """What follows the GEMM of gate and up."""
+    """The activation behind the GEMM of gate and up."""
 
     result: Node
     """activation(gate) * up, in the GEMM's type."""
@@ -77,7 +77,7 @@ def gate_behind(product: Node) -> Gate | None:
 
 
 def epilogue_of_two(gate: Node, up: Node) -> str | None:
-    """What follows two GEMMs' results, if that is what an operator computes of one."""
+    """The activation of two GEMMs' results, if an operator computes it of one; else None."""
     try:
         return _activated(_reshaped(gate), _reshaped(up), value_of(gate).dtype)[1]
     except NoMatch:

@@ -50,7 +50,7 @@ def same(one: Any, other: Any) -> bool:
 
 
 def alike(one: Node, other: Node) -> bool:
-    """Of one shape and type."""
+    """True if both are of one shape and element type."""
     mine, others = value_of(one), value_of(other)
     return list(map(str, mine.shape)) == list(map(str, others.shape)) and mine.dtype == others.dtype
 

@@ -83,7 +83,7 @@ def _other(user: Node, one: Node) -> Node | None:
 
 
 def _widened(total: Node) -> list[Node]:
-    """What a total is in fp32, in which a norm has to be computed."""
+    """The total and its casts, those of them in fp32, in which a norm has to be computed."""
     casts = [user for user in total.users if user.target in CASTS]
     return [each for each in (total, *casts) if value_of(each).dtype == torch.float32]
 

@@ -70,7 +70,7 @@ class Candidate:
 
     @property
     def a(self) -> Node:
-        """What the ranks share, or sum up."""
+        """The node that the ranks share, or sum up."""
         return self.operands["a" if "a" in self.operands else "x"]
 
     @property

@@ -66,9 +66,8 @@ class Comparison:
         """Compile these in place, each for every shape anew. Collective for ``fusing``."""
         how: dict[str, Any] = {"backend": "inductor" if self.on_gpu else "aot_eager"}
         if way == "fusing":
-            how = {
-                "options": fusing(self.context, replicated=True)
-            }  # residuals are the same on all ranks, or shared out
+            # Residuals are the same on all ranks, or shared out.
+            how = {"options": fusing(self.context, replicated=True)}
         for each in modules:
             each.compile(dynamic=False, **how)
 

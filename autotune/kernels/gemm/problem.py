@@ -29,7 +29,7 @@ LIBRARY_MULTIPLE = 16
 
 
 class MatrixOperands(Problem):
-    """What holds for the element types and scales of an A and a B, in problems that have these fields."""
+    """The rules for element types and scales of an A and a B, in problems that have these fields."""
 
     out_dtype: str
     scales: str

@@ -23,7 +23,7 @@ from autotune.machine import Machine
 from autotune.problem import Problem
 
 TIMED_OUT = 1
-"""Bit of a status word."""
+"""The bit of a status word that says that a wait timed out."""
 
 LIBRARY = "bsp"
 """The mode that is the library's own way."""

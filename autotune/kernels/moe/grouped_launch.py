@@ -38,7 +38,7 @@ class GroupedOperands:
     scale_b: torch.Tensor | None = None
     """fp32 [L, 1, N], or [L, K / 128, N / 128], stored as B is."""
     scales: str = "none"
-    """Which of the two, ``row`` or ``block``, or none."""
+    """The kind: ``row``, ``block`` or ``none``."""
 
     @property
     def transposed(self) -> bool:

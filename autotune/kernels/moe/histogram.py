@@ -22,7 +22,7 @@ WRITTEN = re.compile("(?:[0-9a-z]{2})+")
 """A text as ``histogram_text`` makes it, but for the largest number."""
 
 MOST_BYTES = 1 << 20
-"""Of a file."""
+"""The largest file that is read."""
 
 
 def recorded_histogram(path: str | Path) -> str:
@@ -55,7 +55,7 @@ def histogram_text(counts: Sequence[float]) -> str:
 
 
 def shares_of(text: str) -> list[int]:
-    """How popular each expert is, 0 to ``MOST``, from a problem's text. Raises InputError for another text."""
+    """The popularity of each expert, 0 to ``MOST``, from a problem's text. Raises InputError for another text."""
     shares = [int(pair, BASE) for pair in re.findall("..", text)] if WRITTEN.fullmatch(text) else []
     if max(shares, default=0) != MOST:
         raise InputError(f"{text[:40]!r} is not a recorded histogram; autotune.recorded_histogram(FILE) makes one")
