@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, overload
 
 import torch
 
@@ -35,11 +35,39 @@ class Dispatched(NamedTuple):
     """fp32 [capacity]: each row's gate."""
 
 
+class ScaledDispatched(NamedTuple):
+    """What ``moe_dispatch`` returns of fp8 tokens: as ``Dispatched``, and the rows' scales."""
+
+    rows: torch.Tensor
+    """fp8 [capacity, hidden]."""
+    offsets: torch.Tensor
+    pairs: torch.Tensor
+    gates: torch.Tensor
+    scales: torch.Tensor
+    """fp32 [capacity, 1] or [capacity, hidden / 128]: those of each row's token."""
+
+
+@overload
+def moe_dispatch(
+    context: Context, x: torch.Tensor, ids: torch.Tensor, gates: torch.Tensor,
+    *, experts: int, routing: str = "uniform", exponent: float = 0.0, histogram: str = "", scale_x: None = None,
+    out: tuple[torch.Tensor, ...] | None = None, config: Config | None = None,
+) -> Dispatched: ...  # fmt: skip
+
+
+@overload
+def moe_dispatch(
+    context: Context, x: torch.Tensor, ids: torch.Tensor, gates: torch.Tensor,
+    *, experts: int, routing: str = "uniform", exponent: float = 0.0, histogram: str = "", scale_x: torch.Tensor,
+    out: tuple[torch.Tensor, ...] | None = None, config: Config | None = None,
+) -> ScaledDispatched: ...  # fmt: skip
+
+
 def moe_dispatch(
     context: Context, x: torch.Tensor, ids: torch.Tensor, gates: torch.Tensor,
     *, experts: int, routing: str = "uniform", exponent: float = 0.0, histogram: str = "",
-    out: tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor] | None = None, config: Config | None = None,
-) -> Dispatched:  # fmt: skip
+    scale_x: torch.Tensor | None = None, out: tuple[torch.Tensor, ...] | None = None, config: Config | None = None,
+) -> Dispatched | ScaledDispatched:  # fmt: skip
     """Every token to the ranks of its experts, laid out there by expert, by the tuned config, on the current stream.
 
     Collective. ``x`` [tokens, hidden] is contiguous and bf16, fp16 or fp32, with as many rows on every rank; ``ids``
@@ -51,11 +79,19 @@ def moe_dispatch(
     are expected to be, with ``recorded`` by the counts of a file, ``histogram=autotune.recorded_histogram(FILE)``. They
     change no result. ``out`` is what is returned, as a tuple.
 
+    Of fp8 x has fp32 scales, ``scale_x`` [tokens, 1] or [tokens, hidden / 128], which travel with their tokens: rows
+    are fp8, and what is returned has their scales, too.
+
     Raises InvalidProblem where shapes, strides or types do not fit, HeapExhausted where the context's heap is too
     small, and on the first call of a problem what ``lookup`` raises.
     """
-    options = experts, routing, exponent, histogram
-    return Dispatched(*_MOE_DISPATCH.all_of(context, (x, ids, gates), options, out, config))
+    options, operands = (experts, routing, exponent, histogram), (x, ids, gates, scale_x)
+    if scale_x is not None:
+        return ScaledDispatched(*_MOE_DISPATCH.all_of(context, operands, options, out, config))
+    if out is not None and len(out) == len(Dispatched._fields):
+        out = *out, out[-1].new_empty((out[-1].shape[0], 0))  # torch's operator always has the scales
+    rows, offsets, pairs, row_gates, _ = _MOE_DISPATCH.all_of(context, operands, options, out, config)
+    return Dispatched(rows, offsets, pairs, row_gates)
 
 
 def moe_dispatch_gemm(

@@ -28,8 +28,8 @@ def _rows_exist(s: Setting, layout_rows: int) -> bool:
     return layout_rows <= round_up(s.problem.capacity)
 
 
-def _ll_inbox_fits(s: Setting, protocol: str) -> bool:
-    return protocol == "signal" or bool(s.problem.inbox_bytes(ll=True) <= MOST_INBOX_BYTES)
+def _words_hold_tokens(s: Setting, protocol: str) -> bool:
+    return protocol == "signal" or bool(not s.problem.scaled and s.problem.inbox_bytes(ll=True) <= MOST_INBOX_BYTES)
 
 
 SPACE = Space(
@@ -45,8 +45,8 @@ SPACE = Space(
                    "what a program lays out at once has fewer than 64 elements of each row"),
         Constraint("no more rows than there are", ("layout_rows",), _rows_exist,
                    "a block may exceed the capacity only by rounding up to a power of two"),
-        Constraint("size of the LL inbox", ("protocol",), _ll_inbox_fits,
-                   "the LL protocol needs twice the memory, which is too much"),
+        Constraint("LL words of tokens", ("protocol",), _words_hold_tokens,
+                   "LL words carry no fp8 and no scales, and need twice the memory of tokens"),
     ),
 )  # fmt: skip
 
@@ -54,11 +54,12 @@ SPACE = Space(
 def untuned(mode: str, problem: MoeDispatch, machine: Machine) -> Config | None:
     """The config that one would write down for a mode of ``OWN`` without measuring; None if its inbox does not fit."""
     few = problem.tokens <= FEW_TOKENS
-    words = {"protocol": "ll" if few and machine.kind == "cuda" else "signal"} if mode == "push" else {}
+    words = few and machine.kind == "cuda" and not problem.scaled
+    protocol = {"protocol": "ll" if words else "signal"} if mode == "push" else {}
     for transfer in (1 if few else 8, 1):
         for programs in (64, 32, 16, 8, 4, 2, 1):
             found = Config(
-                {"mode": mode, **words, "comm_programs": programs, "transfer_tokens": transfer, "split": 1,
+                {"mode": mode, **protocol, "comm_programs": programs, "transfer_tokens": transfer, "split": 1,
                  "copy_kib": 8, "layout_rows": 1 if few else 2, "num_warps": 8}
             )  # fmt: skip
             if SPACE.violation(found, problem, machine) is None:

@@ -103,10 +103,15 @@ class DrawnTokens:
         ids.copy_(self.routings[number].ids[self._rank])
         gates.copy_(self.routings[number].gates[self._rank])
 
-    def tokens(self, number: int, places: torch.Tensor) -> torch.Tensor:
-        """Tokens of a set by their numbers, source rank * tokens + token; of fp8 in fp32, times their scales."""
+    def sent(self, number: int, places: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Tokens of a set by their numbers, source rank * tokens + token, and their scales, if they have any."""
         found = times(chosen_rows(self._every, places), FACTORS[number])
-        return found if self._scales is None else dequantised(found, self._scales[places] * SCALE_FACTORS[number])
+        return found, None if self._scales is None else self._scales[places] * SCALE_FACTORS[number]
+
+    def tokens(self, number: int, places: torch.Tensor) -> torch.Tensor:
+        """The same as numbers: of fp8 in fp32, times their scales."""
+        found, scales = self.sent(number, places)
+        return found if scales is None else dequantised(found, scales)
 
 
 def check_routing(x: torch.Tensor, ids: torch.Tensor, gates: torch.Tensor) -> None:
@@ -181,19 +186,21 @@ class DispatchedOperation(LaunchedOperation[P, T, S], Generic[P, T, S]):
 
     def error_of(self, outputs: Sequence[torch.Tensor], number: int) -> Error:
         """Infinite unless the plan is right to the bit; else that of the rows that exist."""
-        result, offsets, pairs, gates = outputs
+        result, offsets, pairs, gates, *more = outputs
         plan = planned(self._problem, self.drawn.routings[number], self._heap.rank)
         if not torch.equal(offsets, plan.offsets):
             return WRONG
         end = int(offsets[-1])
         if not (torch.equal(pairs[:end], plan.pairs[:end]) and torch.equal(gates[:end], plan.gates[:end])):
             return WRONG
-        tokens = self.drawn.tokens(number, plan.pairs[:end] // self._problem.top_k)
-        return self.error_of_rows(result[:end], tokens, plan) if end else RIGHT
+        if not end:
+            return RIGHT
+        places = plan.pairs[:end] // self._problem.top_k
+        return self.error_of_rows([each[:end] for each in (result, *more)], number, places, plan)
 
     @abstractmethod
-    def error_of_rows(self, rows: torch.Tensor, tokens: torch.Tensor, plan: Plan) -> Error:
-        """That of the result's rows, of which each is made from its token."""
+    def error_of_rows(self, rows: Sequence[torch.Tensor], number: int, places: torch.Tensor, plan: Plan) -> Error:
+        """That of the rows of each result but the plan, made from the tokens at these places of a set."""
 
     def exchange(self) -> Run:
         """The library's all-to-all of as many tokens as go to a rank on average, as many to each."""

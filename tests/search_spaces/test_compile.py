@@ -75,6 +75,9 @@ PROBLEMS = {
     "gemm_all_reduce_norm": [problem("gemm_all_reduce_norm", m=64, n=8192, k=28672, world_size=8)],
     "moe_dispatch": [
         problem("moe_dispatch", tokens=128, hidden=7168, experts=256, top_k=8, world_size=8),
+        problem(
+            "moe_dispatch", tokens=128, hidden=7168, experts=256, top_k=8, dtype="fp8", scales="block", world_size=8
+        ),
         problem("moe_dispatch", tokens=9, hidden=2888, experts=6, top_k=1, dtype="fp32", world_size=6),
     ],
     "moe_dispatch_gemm": [

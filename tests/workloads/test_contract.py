@@ -134,6 +134,7 @@ SHAPES: dict[str, list[dict[str, Any]]] = {
         {"tokens": 1, "hidden": 7168, "experts": 256, "top_k": 8},
         {"tokens": 129, "hidden": 72, "experts": 8, "top_k": 3},
         {"tokens": 1024, "hidden": 4096, "experts": 64, "top_k": 4, "dtype": "fp32"},
+        {"tokens": 33, "hidden": 7168, "experts": 64, "top_k": 8, "dtype": "fp8", "scales": "block"},
     ],
     "moe_combine": [
         {"tokens": 1, "hidden": 7168, "experts": 256, "top_k": 8},

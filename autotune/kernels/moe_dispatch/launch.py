@@ -46,6 +46,10 @@ class Tensors:
     """int32 [capacity]."""
     row_gates: torch.Tensor
     """fp32 [capacity]."""
+    scale_rows: torch.Tensor
+    """fp32 [capacity, scales of a token], none of them where tokens are not fp8."""
+    scale_x: torch.Tensor | None = None
+    """fp32 [tokens, 1] or [tokens, hidden / 128]: x is fp8 then."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,10 +83,11 @@ DispatchCall = Call[MoeDispatch, DispatchKnobs, Tensors, Scratch]
 class MoeDispatchKernels(Kernels[MoeDispatch, DispatchKnobs, Tensors, Scratch]):
     knobs = DispatchKnobs
     tensors_type = Tensors
-    results = ("rows", "offsets", "pairs", "row_gates")
+    results = ("rows", "offsets", "pairs", "row_gates", "scale_rows")
 
     def tensors(self, problem: MoeDispatch, shared: Allocate, own: Allocate) -> Tensors:
         dtype, ints, chosen = OPERAND_DTYPES[problem.dtype], torch.int32, (problem.tokens, problem.top_k)
+        scales = problem.row_scales
         return Tensors(
             x=own((problem.tokens, problem.hidden), dtype),
             ids=own(chosen, ints),
@@ -91,6 +96,8 @@ class MoeDispatchKernels(Kernels[MoeDispatch, DispatchKnobs, Tensors, Scratch]):
             offsets=own((problem.local_experts + 1,), ints),
             pairs=own((problem.capacity,), ints),
             row_gates=own((problem.capacity,), torch.float32),
+            scale_rows=own((problem.capacity, scales), torch.float32),
+            scale_x=own((problem.tokens, scales), torch.float32) if scales else None,
         )
 
     def scratch(
@@ -105,8 +112,12 @@ class MoeDispatchKernels(Kernels[MoeDispatch, DispatchKnobs, Tensors, Scratch]):
     def read_by_peers(self, problem: MoeDispatch, knobs: DispatchKnobs) -> tuple[int, ...] | None:
         return (problem.tokens, problem.hidden) if knobs.mode == "pull" else None
 
+    def also_read_by_peers(self, problem: MoeDispatch, knobs: DispatchKnobs) -> tuple[str, ...]:
+        return ("scale_x",) if knobs.mode == "pull" and problem.scaled else ()
+
     def plan(self, call: DispatchCall) -> list[Launch]:
-        return [dispatch_launch(call, vars(call.tensors), call.knobs.num_warps)]
+        tensors = {**vars(call.tensors), **({} if call.problem.scaled else {"scale_rows": None})}
+        return [dispatch_launch(call, tensors, call.knobs.num_warps)]
 
     def library(self, call: Call[MoeDispatch, DispatchKnobs, Tensors, None]) -> Run:
         """The host reads the counts of an all-to-all; an all-gather needs none."""
@@ -115,8 +126,15 @@ class MoeDispatchKernels(Kernels[MoeDispatch, DispatchKnobs, Tensors, Scratch]):
 
         def run() -> None:
             routing = library.gathered_routing(problem, tensors.ids, tensors.gates, call.group)
-            arrived = dispatch(problem, tensors.x, routing, call.rank, call.group)
-            rows, plan = arrived.rows(), arrived.plan
+            x, scales = tensors.x, tensors.scale_x
+            sent = x if scales is None else library.with_scales(x, scales)
+            arrived = dispatch(problem, sent, routing, call.rank, call.group)
+            plan = arrived.plan
+            if scales is None:
+                rows = arrived.rows()
+            else:
+                rows, of_rows = arrived.scaled_rows(problem.hidden, x.dtype)
+                tensors.scale_rows[: rows.shape[0]].copy_(of_rows)
             tensors.rows[: rows.shape[0]].copy_(rows)
             tensors.offsets.copy_(plan.offsets)
             tensors.pairs.copy_(plan.pairs)

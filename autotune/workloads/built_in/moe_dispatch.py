@@ -10,7 +10,8 @@ import torch
 from autotune.config import Config
 from autotune.errors import InvalidProblem
 from autotune.heap.arena import SymmetricHeap
-from autotune.kernels.launching.tensors import TORCH_DTYPES, element_type
+from autotune.kernels.gemm.problem import blocks
+from autotune.kernels.launching.tensors import OPERAND_DTYPES, element_type
 from autotune.kernels.moe.routing import Plan
 from autotune.kernels.moe_dispatch.exchange import Scratch
 from autotune.kernels.moe_dispatch.launch import KERNELS, Tensors
@@ -33,9 +34,12 @@ class MoeDispatchOperation(DispatchedOperation[MoeDispatch, Tensors, Scratch]):
         """Inputs are undefined until ``refresh``."""
         super().__init__(KERNELS, problem, heap, machine, spin_limit)
 
-    def error_of_rows(self, rows: torch.Tensor, tokens: torch.Tensor, plan: Plan) -> Error:
-        """Nothing, or infinite: a row is its token to the bit, or wrong."""
-        return RIGHT if torch.equal(rows, tokens) else WRONG
+    def error_of_rows(self, rows: Sequence[torch.Tensor], number: int, places: torch.Tensor, plan: Plan) -> Error:
+        """Nothing, or infinite: a row is its token to the bit, with that token's scales, or wrong."""
+        laid_out, scale_rows = rows
+        tokens, scales = self.drawn.sent(number, places)
+        right = scales is None or torch.equal(scale_rows, scales)
+        return RIGHT if right and torch.equal(as_bytes(laid_out), as_bytes(tokens)) else WRONG
 
     def parts(self) -> dict[str, Run]:
         """An even all-to-all, and a copy of as many rows as a rank gets on average."""
@@ -78,7 +82,7 @@ class MoeDispatchWorkload(LaunchedWorkload):
 
     def heap_bytes(self, problem: MoeDispatch) -> int:
         """The largest scratch, and the copy of x that peers read."""
-        return super().heap_bytes(problem) + problem.tokens * problem.hidden * problem.element_size
+        return super().heap_bytes(problem) + problem.tokens * problem.token_bytes
 
     def operation(
         self, problem: MoeDispatch, heap: SymmetricHeap, machine: Machine, spin_limit: int
@@ -87,26 +91,48 @@ class MoeDispatchWorkload(LaunchedWorkload):
 
     def problem_of(self, world_size: int, operands: Operands, options: Sequence[Any]) -> MoeDispatch:
         """X is a contiguous matrix, and ids and gates have a row for each of its rows."""
-        x, ids, gates = (tensor for tensor in operands if tensor is not None)
-        dtype = element_type({"x": x}, TORCH_DTYPES)
+        x, ids, gates, scale_x = operands
+        assert x is not None and ids is not None and gates is not None
+        dtype = element_type({"x": x}, OPERAND_DTYPES)
         check_routing(x, ids, gates)
         if x.dim() != 2 or not x.is_contiguous():
             raise InvalidProblem(f"x is {list(x.shape)}, strides {x.stride()}: needed is [tokens, hidden], contiguous")
         given = dict(zip(self.options, options, strict=True))
         tokens, hidden = x.shape
         return MoeDispatch(
-            tokens=tokens, hidden=hidden, top_k=ids.shape[1], **given, dtype=dtype, world_size=world_size
+            tokens=tokens, hidden=hidden, top_k=ids.shape[1], **given, dtype=dtype, scales=kind_of(x, scale_x),
+            world_size=world_size,
         )  # fmt: skip
 
     def out_shapes(self, world_size: int, operands: Operands, options: Sequence[Any]) -> list[tuple[int, ...]]:
         problem = self.problem_of(world_size, operands, options)
         capacity = problem.capacity
-        return [(capacity, problem.hidden), (problem.local_experts + 1,), (capacity,), (capacity,)]
+        plan = (problem.local_experts + 1,), (capacity,), (capacity,)
+        return [(capacity, problem.hidden), *plan, (capacity, problem.row_scales)]
 
     def out_dtypes(self, operands: Operands, options: Sequence[Any]) -> list[torch.dtype]:
         x = operands[0]
         assert x is not None
-        return [x.dtype, torch.int32, torch.int32, torch.float32]
+        return [x.dtype, torch.int32, torch.int32, torch.float32, torch.float32]
+
+
+def as_bytes(rows: torch.Tensor) -> torch.Tensor:
+    """Rows to be compared: of fp8 their bytes, as it has no comparison of its own."""
+    return rows.view(torch.uint8) if rows.element_size() == 1 else rows
+
+
+def kind_of(x: torch.Tensor, scale_x: torch.Tensor | None) -> str:
+    """The problem's word for the scales of x [tokens, hidden]. Raises InvalidProblem where there is none."""
+    if scale_x is None:
+        return "none"
+    kinds: dict[tuple[int, ...], str] = {(x.shape[0], blocks(x.shape[1])): "block", (x.shape[0], 1): "row"}
+    kind = kinds.get(tuple(scale_x.shape))
+    if kind is None or scale_x.dtype != torch.float32 or not scale_x.is_contiguous():
+        raise InvalidProblem(
+            f"scale_x is {list(scale_x.shape)} {scale_x.dtype}, strides {scale_x.stride()}: with x {list(x.shape)} "
+            f"needed is {' or '.join(str(list(shape)) for shape in kinds)} {torch.float32}, contiguous"
+        )
+    return kind
 
 
 WORKLOAD = MoeDispatchWorkload()

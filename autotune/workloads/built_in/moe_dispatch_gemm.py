@@ -42,15 +42,16 @@ class MoeDispatchGemmOperation(DispatchedOperation[MoeDispatchGemm, Tensors, Gem
         if self._problem.gated:
             (b if scale_b is None else scale_b).mul_(self._problem.hidden**-0.5)
 
-    def error_of_rows(self, rows: torch.Tensor, tokens: torch.Tensor, plan: Plan) -> Error:
+    def error_of_rows(self, rows: Sequence[torch.Tensor], number: int, places: torch.Tensor, plan: Plan) -> Error:
         """Against the products in fp32, or fp64 for fp32."""
+        tokens = self.drawn.tokens(number, places)
         wide = torch.float64 if self._problem.dtype == "fp32" else torch.float32
         bounds = plan.offsets.tolist()
         parts = [
             tokens[begin:end].to(wide) @ self._expert(expert).to(wide)
             for expert, (begin, end) in enumerate(zip(bounds, bounds[1:], strict=False))
         ]
-        return distance(rows, self._after(torch.cat(parts)))
+        return distance(rows[0], self._after(torch.cat(parts)))
 
     def _expert(self, expert: int) -> torch.Tensor:
         """B of a local expert, of fp8 times its scales."""

@@ -14,6 +14,7 @@ from autotune.kernels.moe.routing import Kind, drawn_routing, planned
 
 KINDS: tuple[Kind, ...] = ("plain", "holes", "one expert")
 REPLAYS = 1000
+FP8 = torch.float8_e4m3fn
 TWICE = 5
 """A seed whose tokens name one expert twice."""
 
@@ -78,16 +79,33 @@ def scaled(context: autotune.Context) -> bool:
     """Whether a call with fp8 operands is right: those of exact numbers, so that only C is rounded."""
     tokens = Multiplied(context)
     (x, ids, gates, b), expected = tokens.drawn(0)
-    every = tokens.every.to(torch.float8_e4m3fn)
-    tokens.every, tokens.b = every.bfloat16() * 2, b.to(torch.float8_e4m3fn).bfloat16() * 0.5
+    every = tokens.every.to(FP8)
+    tokens.every, tokens.b = every.bfloat16() * 2, b.to(FP8).bfloat16() * 0.5
     _, expected = tokens.drawn(0)
     scale_x = torch.full((len(x), 1), 2.0, device=x.device)
     scale_b = torch.full((len(b), 1, b.shape[2]), 0.5, device=x.device)
     found = autotune.moe_dispatch_gemm(
-        context, every[tokens.rank], ids, gates, b.transpose(1, 2).to(torch.float8_e4m3fn).transpose(1, 2),
+        context, every[tokens.rank], ids, gates, b.transpose(1, 2).to(FP8).transpose(1, 2),
         experts=tokens.problem.experts, scale_x=scale_x, scale_b=scale_b,
     )  # fmt: skip
     return found.rows.dtype is torch.bfloat16 and tokens.same(found, expected)
+
+
+def scaled_dispatch(context: autotune.Context) -> bool:
+    """Whether rows of fp8 are their tokens to the bit, with their tokens' scales, into given tensors, too."""
+    tokens = Tokens(context)
+    (x, ids, gates), (rows, *plan) = tokens.drawn(0)
+    scale_x = torch.arange(len(x), device=x.device)[:, None] + 100.0 * tokens.rank + 1.0
+    every = torch.cat([scale_x + 100.0 * (rank - tokens.rank) for rank in range(tokens.problem.world_size)])
+    scales = every[plan[1] // tokens.problem.top_k]
+    experts = tokens.problem.experts
+    found = autotune.moe_dispatch(context, x.to(FP8), ids, gates, experts=experts, scale_x=scale_x)
+    expected = [rows.to(FP8).bfloat16(), *plan, scales]
+    right = [found.rows.dtype is FP8, tokens.same([found.rows.bfloat16(), *found[1:]], expected)]
+    outs = tuple(torch.empty_like(each) for each in found)
+    again = autotune.moe_dispatch(context, x.to(FP8), ids, gates, experts=experts, scale_x=scale_x, out=outs)
+    right.append(again.scales is outs[-1] and tokens.same([outs[0].bfloat16(), *outs[1:]], expected))
+    return all(right)
 
 
 def calls(url: str) -> dict[str, Any]:
@@ -97,8 +115,8 @@ def calls(url: str) -> dict[str, Any]:
         return {
             "eager": eager(context, tokens), "compiled": compiled(context, tokens), "modes": modes(context, tokens),
             "gemm modes": modes(context, Multiplied(context)), "scaled": scaled(context),
-            "registered": registered(context, tokens), "refused": refused(context, tokens),
-            "too many rows": too_many(context),
+            "scaled dispatch": scaled_dispatch(context), "registered": registered(context, tokens),
+            "refused": refused(context, tokens), "too many rows": too_many(context),
         }  # fmt: skip
 
 
@@ -154,7 +172,7 @@ def modes(context: autotune.Context, tokens: Tokens) -> dict[str, bool]:
 def registered(context: autotune.Context, tokens: Tokens) -> list[str]:
     """Verdicts of torch's own checks; not of those that compare what is undefined."""
     operands, _ = tokens.drawn(1)
-    arguments = (context.handle, *operands, tokens.problem.experts, "uniform", 0.0, "", "")
+    arguments = (context.handle, *operands, None, tokens.problem.experts, "uniform", 0.0, "", "")
     checks = "test_schema", "test_faketensor", "test_autograd_registration"
     operator = torch.ops.iris_autotune.moe_dispatch.default
     return sorted({str(each) for each in torch.library.opcheck(operator, arguments, test_utils=checks).values()})
@@ -171,6 +189,7 @@ def refused(context: autotune.Context, tokens: Tokens) -> dict[str, str]:
         "rows": call(x[:4], ids, gates), "type": call(x, ids.long(), gates), "gates": call(x, ids, gates.bfloat16()),
         "stride": call(x.t().contiguous().t(), ids, gates), "experts": call(x, ids, gates, experts=experts + 1),
         "routing": call(x, ids, gates, routing="hot"), "exponent": call(x, ids, gates, exponent=1.0),
+        "scales": call(x.to(FP8), ids, gates, scale_x=x[:, :2].float()), "no scales": call(x.to(FP8), ids, gates),
         "gradient": call(x.clone().requires_grad_(), ids, gates),
     }  # fmt: skip
 

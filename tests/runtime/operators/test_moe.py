@@ -20,6 +20,8 @@ REFUSED = {
     "experts": "experts=9 is sharded over world_size=2",
     "routing": "routing='hot': allowed: uniform, zipf",
     "exponent": "zipf needs an exponent above 0, the others have none",
+    "scales": "scale_x is \\[.*, 2\\].*needed is \\[.*, 1\\]",
+    "no scales": "scales=none: with dtype=fp8 allowed: row, block",
     "gradient": "requires a gradient",
 }
 
@@ -28,7 +30,7 @@ REFUSED = {
 def test_a_dispatch_is_right_however_it_is_called(tmp_path: Path, gpu: str) -> None:
     for rank, found in enumerate(run_ranks(ON_RANKS, "calls", 2, tmp_path, gpu=gpu, argument=url(tmp_path))):
         assert found["eager"] and found["compiled"] and all(found["modes"].values()), found
-        assert all(found["gemm modes"].values()) and found["scaled"], found
+        assert all(found["gemm modes"].values()) and found["scaled"] and found["scaled dispatch"], found
         assert found["modes"].keys() - {"bsp"} == {"push", "pull"}
         assert found["gemm modes"].keys() - {"bsp"} == {"push", "pull", "own_collective"}
         said, shown = found["too many rows"]
