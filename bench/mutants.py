@@ -24,7 +24,7 @@ class Mutant:
     equivalent: str = ""
     """Why no result can change, if so: it is not counted then."""
     hardware: bool = False
-    """Only GPUs can show it: the interpreter runs a rank's programs in turn and sees every store at once."""
+    """Only GPUs can show it: the interpreter runs a rank's programs in turn and every rank sees stores in their order."""
 
     @property
     def name(self) -> str:
@@ -42,9 +42,9 @@ def _in(file: str, *rows: tuple[Any, ...]) -> list[Mutant]:
 
 
 GPU = {"hardware": True}
-SLOT = GPU
-"""A rank whose programs run in turn has read all tiles but the last of a launch before a peer can be in the next one, and
-the peer does not come to the last one there before it has something of the rank's next launch."""
+ANSWERED = {
+    "equivalent": "whoever sends a part again has had the result, and whoever sends a result again a part from everybody"
+}
 
 DONE = "    wait_for_all(done, epoch + 1, status, spin_limit, WORLD)\n"
 PUSHED = """        if ROTATE:
@@ -249,7 +249,7 @@ MUTANTS: list[Mutant] = [
     ),
     *_in(
         "kernels/all_gather_gemm/device.py",
-        ("scales in one slot", "ag scales", ("scale_place_of(rank, slot,", "scale_place_of(rank, 0,"), ("scale_row = base_row", "scale_row = 0"), SLOT),
+        ("scales in one slot", "ag scales", ("scale_place_of(rank, slot,", "scale_place_of(rank, 0,"), ("scale_row = base_row", "scale_row = 0")),
         ("scales of the launch before", "ag scales", ("scale_row = base_row", "scale_row = M - base_row")),
         ("one slot", "ag push", ("slot = epoch & (SLOTS - 1)", "slot = epoch & 0")),
         ("one slot", "ag split", ("slot = epoch & (SLOTS - 1)", "slot = epoch & 0")),
@@ -277,7 +277,7 @@ MUTANTS: list[Mutant] = [
     ),
     *_in(
         "kernels/all_gather_gemm/push.py",
-        ("one slot of words", "ag words", ("slot = words + (epoch & 1) * WORLD * elements", "slot = words"), SLOT),
+        ("one slot of words", "ag words alone", ("slot = words + (epoch & 1) * WORLD * elements", "slot = words")),
         ("words are not emptied", "ag words", ("taken = sentinel_take(", "taken = sentinel_wait("), ("import sentinel_bits, sentinel_take", "import sentinel_bits, sentinel_wait")),
         ("a peer's words are not taken", "ag words", ("for back in range(1, WORLD):\n        source", "for back in range(2, WORLD + 1):\n        source")),
         ("words lie a row apart", "ag words", ("place = place_of(source, 0, M, K, shard_rows, width, ROWS) + at // width * K + at % width", "place = place_of(source, 0, M, K, shard_rows, width, ROWS) + at // width * width + at % width")),
@@ -341,9 +341,10 @@ MUTANTS: list[Mutant] = [
         "kernels/gemm_all_reduce/device.py",
         ("one slot", "ar one", ("slot = (epoch & 1).to(tl.int32)", "slot = (epoch & 0).to(tl.int32)", 2)),
         ("one slot", "ar two", ("slot = (epoch & 1).to(tl.int32)", "slot = (epoch & 0).to(tl.int32)", 2)),
-        ("one slot", "ar ll", ("slot = (epoch & 1).to(tl.int32)", "slot = (epoch & 0).to(tl.int32)", 2), SLOT),
-        ("one slot", "ar two ll", ("slot = (epoch & 1).to(tl.int32)", "slot = (epoch & 0).to(tl.int32)", 2), SLOT),
-        ("one slot", "ar sentinel", ("slot = (epoch & 1).to(tl.int32)", "slot = (epoch & 0).to(tl.int32)", 2), SLOT),
+        ("one slot", "ar separate ll", ("slot = (epoch & 1).to(tl.int32)", "slot = (epoch & 0).to(tl.int32)", 2)),
+        ("one slot", "ar two ll", ("slot = (epoch & 1).to(tl.int32)", "slot = (epoch & 0).to(tl.int32)", 2),
+         ANSWERED),
+        ("one slot", "ar separate sentinel", ("slot = (epoch & 1).to(tl.int32)", "slot = (epoch & 0).to(tl.int32)", 2)),
         ("one slot", "ar gather", ("slot = (epoch & 1).to(tl.int32)", "slot = (epoch & 0).to(tl.int32)", 2)),
         ("the epoch stays", "ar gather", ("tl.program_id(0) == first)", "tl.program_id(0) < 0)")),
         ("no residual", "ar gather", ("    acc = read_tile(parts, tile, BLOCK_M, BLOCK_N).to(tl.float32)\n", "    acc = read_tile(parts, tile, BLOCK_M, BLOCK_N).to(tl.float32)\n    residual = None\n")),
@@ -371,7 +372,7 @@ MUTANTS: list[Mutant] = [
         "kernels/all_reduce_norm/device.py",
         ("one slot", "arn one", ("slot = (epoch & 1).to(tl.int32)", "slot = (epoch & 0).to(tl.int32)", 2)),
         ("one slot", "arn two", ("slot = (epoch & 1).to(tl.int32)", "slot = (epoch & 0).to(tl.int32)", 2)),
-        ("one slot", "arn ll", ("slot = (epoch & 1).to(tl.int32)", "slot = (epoch & 0).to(tl.int32)", 2), SLOT),
+        ("one slot", "arn ll", ("slot = (epoch & 1).to(tl.int32)", "slot = (epoch & 0).to(tl.int32)", 2)),
         ("parts are not waited for", "arn one", ("        wait_in_slot(counter, epoch, SIGNALS, status, spin_limit)\n", "")),
         ("waits for all parts but one", "arn one", ("epoch, SIGNALS, status", "epoch, SIGNALS - 1, status")),
         ("rows are signalled before they are stored", "arn two", (ARN_SENT + ARN_SIGNAL, ARN_SIGNAL + ARN_SENT)),
@@ -464,7 +465,7 @@ MUTANTS: list[Mutant] = [
         "kernels/moe_combine/device.py",
         ("rows are not waited for", "mc one", ("            wait_in_slot(arrivals + slot, epoch, WORLD * sending, status, spin_limit)\n", "            pass\n")),
         ("places are not waited for", "mc push", ("            wait_in_slot(placed + slot, epoch, placing, status, spin_limit)\n", ""), GPU),
-        ("peers may not have read", "mc ll", ("                wait_for_all(done, epoch.to(tl.int32) - 1, status, spin_limit, WORLD)\n", "                pass\n"), GPU),
+        ("peers may not have read", "mc ll", ("                wait_for_all(done, epoch.to(tl.int32) - 1, status, spin_limit, WORLD)\n", "                pass\n")),
         ("does not say that it has read", "mc ll", ("            arrive(done, rank, heap_bases, WORLD)\n", "            pass\n")),
         ("rank 1 is an epoch ahead", "mc push", ("epoch = wide_epoch(epoch_counter)\n", "epoch = wide_epoch(epoch_counter) + rank\n")),
     ),
@@ -505,9 +506,10 @@ MUTANTS: list[Mutant] = [
     ),
     *_in(
         "kernels/flash_decode/exchange.py",
-        ("one slot", "fd signal", ("(epoch & 1) * WORLD + rank", "(epoch & 0) * WORLD + rank"), ("slot = epoch & (SLOTS - 1)", "slot = epoch & 0"), SLOT),
-        ("one slot", "fd two shot", ("(epoch & 1) * WORLD + rank", "(epoch & 0) * WORLD + rank"), ("slot = epoch & (SLOTS - 1)", "slot = epoch & 0"), SLOT),
-        ("one slot", "fd ll", ("(epoch & 1) * WORLD + rank", "(epoch & 0) * WORLD + rank"), ("slot = epoch & (SLOTS - 1)", "slot = epoch & 0"), SLOT),
+        ("one slot", "fd kernel", ("(epoch & 1) * WORLD + rank", "(epoch & 0) * WORLD + rank"), ("slot = epoch & (SLOTS - 1)", "slot = epoch & 0")),
+        ("one slot", "fd two shot", ("(epoch & 1) * WORLD + rank", "(epoch & 0) * WORLD + rank"), ("slot = epoch & (SLOTS - 1)", "slot = epoch & 0"),
+         ANSWERED),
+        ("one slot", "fd kernel ll", ("(epoch & 1) * WORLD + rank", "(epoch & 0) * WORLD + rank"), ("slot = epoch & (SLOTS - 1)", "slot = epoch & 0")),
         ("results are read from the other slot", "fd signal", ("slot = epoch & (SLOTS - 1)", "slot = (epoch + 1) & (SLOTS - 1)")),
         ("units are not waited for", "fd signal", ("    heap.wait_each(arrivals + unit + sources * units, sources < WORLD, epoch + 1, status, spin_limit)\n", "    pass\n")),
         ("waits for the launch before", "fd kernel", ("sources < WORLD, epoch + 1, status", "sources < WORLD, epoch, status")),
@@ -515,7 +517,7 @@ MUTANTS: list[Mutant] = [
         ("outputs are read before they have come back", "fd two shot", ("        heap.wait(returns + unit, epoch + 1, status, spin_limit)\n", "        pass\n")),
         ("a rank's part is left out", "fd signal", ("rows, valid, WORLD, D, CHUNK)", "rows, valid, WORLD - 1, D, CHUNK)")),
         ("a split is left out", "fd signal", ("valid, splits, D, CHUNK)", "valid, splits - 1, D, CHUNK)")),
-        ("one slot", "fd sentinel", ("(epoch & 1) * WORLD + rank", "(epoch & 0) * WORLD + rank"), ("slot = epoch & (SLOTS - 1)", "slot = epoch & 0"), SLOT),
+        ("one slot", "fd kernel sentinel", ("(epoch & 1) * WORLD + rank", "(epoch & 0) * WORLD + rank"), ("slot = epoch & (SLOTS - 1)", "slot = epoch & 0")),
         ("values are not emptied", "fd sentinel", ("words = sentinel_take(place,", "words = sentinel_wait(place,"), GPU),
         ("log-sum-exps are not emptied", "fd sentinel", ("    sentinel_empty(place_lse, there)\n", "    pass\n")),
         ("log-sum-exps are not waited for", "fd sentinel", ("    sentinel_wait(place_lse, there, status, spin_limit)\n", "    pass\n")),
@@ -526,7 +528,7 @@ MUTANTS: list[Mutant] = [
         ("an owner's heads are not waited for", "fd heads", ("    heap.wait_each(arrivals + unit + sources * units, sources < WORLD, epoch + 1, status, spin_limit)\n", "    pass\n")),
         ("who keeps no heads combines them", "fd heads ll", ("        here = combiner_of(unit, owner, WORLD, DELIVERY) == rank\n", "        pass\n")),
         ("an owner is told nothing", "fd heads", ("heap.signal(counter, combiner_of(unit, owner, WORLD, DELIVERY), rank, heap_bases)", "heap.signal(counter, rank, rank, heap_bases)")),
-        ("one slot", "fd heads ll", ("(epoch & 1) * WORLD + rank", "(epoch & 0) * WORLD + rank"), ("slot = epoch & (SLOTS - 1)", "slot = epoch & 0"), SLOT),
+        ("one slot", "fd heads kernel ll", ("(epoch & 1) * WORLD + rank", "(epoch & 0) * WORLD + rank"), ("slot = epoch & (SLOTS - 1)", "slot = epoch & 0")),
         ("records of all owners fall together", "fd heads gather", ("    if OWNED > 0:\n        mine +=", "    if OWNED < 0:\n        mine +=")),
         ("log-sum-exps are not sent", "fd signal", ("                heap.store(place_lse, sent_lse, rank, peer, heap_bases, mask=valid)\n", "                pass\n")),
     ),
