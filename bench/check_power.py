@@ -8,7 +8,7 @@
     python bench/check_power.py --gpu --in-turns        two ranks take turns on one GPU, evaluations spread over all
     python bench/check_power.py --print a.jsonl b.jsonl the score of what is in such files, together
 
-The mutants are a table (``mutants.py``), their problems another (``mutant_cases.py``). Each is made in a copy of the
+The mutants are tables (``mutants/``), their problems another (``mutant_cases.py``). Each is made in a copy of the
 package, and evaluated there as a trial is; what passes goes through the proof that a winner has to pass. Cases are
 evaluated unbroken, too: all of these have to pass. A mutant is caught if it is in any arrangement of ranks.
 
