@@ -41,6 +41,9 @@ VERSION: Final = 2
 READ = (1, 2)
 """Versions that can be read. Version 1 lacks regimes, rounds, the host's time and the roofline."""
 
+DOORS = ("host_door", "isolated_door")
+"""Fields of a latency that only winners have."""
+
 YEARS = (2000, 2999)
 """First and last plausible year of tuning."""
 
@@ -84,6 +87,7 @@ Word = Annotated[str, Field(max_length=1000), AfterValidator(_storable)]
 Text = Annotated[str, Field(min_length=1, max_length=1000), AfterValidator(_storable)]
 Value = Annotated[str | int | bool, AfterValidator(_storable)]
 Time = Annotated[float, Field(ge=SHORTEST, le=LONGEST, description="microseconds")]
+Part = Annotated[float, Field(ge=0, le=LONGEST, description="microseconds")]
 Rate = Annotated[float, Field(gt=0, le=LONGEST)]
 Count = Annotated[int, Field(ge=0, lt=2**63)]
 Moment = Annotated[AwareDatetime, AfterValidator(_plausible)]
@@ -111,6 +115,8 @@ class LatencyBlock(Block):
     rounds: Annotated[tuple[Time, ...], Field(description="medians of the finals' rounds, in order")] = ()
     host_rounds: tuple[Time, ...] = ()
     isolated_rounds: tuple[Time, ...] = ()
+    host_door: Annotated[Part | None, Field(description="of host: an operator's own, of a winner alone")] = None
+    isolated_door: Annotated[Part | None, Field(description="of isolated, likewise")] = None
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:
@@ -257,6 +263,9 @@ def write(entries: Iterable[Entry]) -> str:
     for each in values["entries"]:
         if not each["origin"]:
             del each["origin"]  # versions from before origins read the file too
+        for latency in (each["latency"], *each["baselines"].values(), *each["limits"].values()):
+            for name in [name for name in DOORS if latency[name] is None]:
+                del latency[name]  # and those from before doors
     return json_text(values) + "\n"
 
 

@@ -14,7 +14,7 @@ from typing import Protocol
 from autotune.config import Config
 from autotune.db import CacheKey, Entry, Provenance, Store, StudyRecord, TrialRecord, Winner
 from autotune.machine import Machine
-from autotune.outcome import DEFAULT_REGIME, Evaluation, Latency, Outcome, Regime
+from autotune.outcome import DEFAULT_REGIME, Door, Evaluation, Latency, Outcome, Regime
 from autotune.problem import Problem
 from autotune.ranks.evaluation import LONG_CALL, MeasurePlan, kind_of, warm_from
 from autotune.tuning.claim import claimed
@@ -59,6 +59,9 @@ class Evaluator(Protocol):
 
     def measure_parts(self, plan: MeasurePlan) -> dict[str, Latency]:
         pass
+
+    def measure_door(self) -> Door | None:
+        """The price of an operator's call beside the bound call; None if unknown."""
 
     def measure_rates(self, dtype: str) -> dict[str, float]:
         """Rates of a device and its links per microsecond, by resource; empty if unknown."""
@@ -227,9 +230,10 @@ class _Run:
             self._show("no config could be measured")
             return
         measured = {config: merge(latencies) for config, latencies in rounds.items()}
+        door = self._gang.measure_door()  # the same for all configs: it changes a claim, never the order
         found = Winner(
             config=best,
-            latency=measured[best],
+            latency=measured[best] if door is None else measured[best].through(door),
             baselines={name: measured[config] for name, config in self._baselines.items() if config in measured},
             limits={name: merge(latencies) for name, latencies in parts.items()},
             roofline=roofline(self._problem, self._gang.measure_rates(self._problem.dtype)),
