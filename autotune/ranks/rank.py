@@ -168,7 +168,7 @@ class Rank:
             if call is None:
                 return Done(self.fingerprint)
             timed = self._stopwatch.time_door(call, request.calls)
-        except (InputError, NotImplementedError):  # of a user's workload: its operator takes no such call
+        except (InputError, NotImplementedError):  # a user's workload, whose operator takes no such call
             return Done(self.fingerprint)
         return Done(self.fingerprint, times=tuple(timed.isolated), host=tuple(timed.host))
 

@@ -10,11 +10,11 @@ from autotune.workloads import names
 
 ON_RANKS = str(Path(__file__).with_name("doors_on_ranks.py"))
 
-MOST_CALLS = 20
-"""Python functions that a warm call of a plain matrix enters: each costs the host, before every launch."""
+MOST_CALLS = 17
+"""Python functions that a warm call enters, one more than today: each costs the host, before every launch."""
 
-MORE = ("gathered", "layout")
-"""What is folded: a few more."""
+FOLDED = 16
+"""As many more where a matrix is folded, as with ``return_gathered``."""
 
 
 def test_a_door_is_the_operator_s_call_without_its_launches(tmp_path: Path) -> None:
@@ -25,7 +25,7 @@ def test_a_door_is_the_operator_s_call_without_its_launches(tmp_path: Path) -> N
         assert of["made"] == of["wanted"], problem
         assert of["taken"] == 0, problem
         assert of["calls"][1] <= of["calls"][0], f"{problem}: a warm call does the same each time"
-        assert of["calls"][0] <= MOST_CALLS + 20 * any(word in problem for word in MORE), (problem, of["calls"])
+        assert of["calls"][0] <= MOST_CALLS + FOLDED * ("gathered'" in problem), (problem, of["calls"])
 
 
 PUBLIC_NAMES = {
