@@ -92,8 +92,10 @@ class Latency:
         if counts - {len(self.rounds)}:
             raise ValueError(f"rounds: {len(self.rounds)} of the device, {counts} of the host or of isolated calls")
 
-    def through(self, door: Door) -> Latency:
-        """That of the operator's call which ends in this bound call. The device's time stays what it is."""
+    def through(self, door: Door | None) -> Latency:
+        """That of the operator's call which ends in this bound call, if its door is known. The device's time stays."""
+        if door is None:
+            return self
         return replace(
             self,
             host=None if self.host is None else self.host + door.host,
