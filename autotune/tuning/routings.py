@@ -27,16 +27,18 @@ def under_other_routings(
     The ranks set each of these problems up as they do in a grid, and in the end the problem itself again.
     """
     found: dict[str, Routed] = {}
+    failed: Evaluation | None = None
     for name, other in problem.other_routings().items():
-        if no_time():
+        if failed is not None or no_time():
             break
         turn_to(gang, workload, other)
         routed = in_turns(winner, baselines, rounds, evaluate)
-        turn_to(gang, workload, problem)
         if isinstance(routed, Evaluation):
-            return replace(routed, reason=f"under routing {name}: {routed.reason}")
-        found[name] = routed
-    return found
+            failed = replace(routed, reason=f"under routing {name}: {routed.reason}")
+        else:
+            found[name] = routed
+    turn_to(gang, workload, problem)
+    return failed or found
 
 
 def turn_to(gang: Evaluator, workload: Workload, problem: Problem) -> None:
