@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from autotune.config import Config
+from autotune.dtypes import multiplies
 from autotune.kernels.moe_dispatch.problem import MOST_INBOX_BYTES, MoeDispatch
 from autotune.machine import Machine
 from autotune.search_spaces import Constraint, Setting, Space, choices, numbers
@@ -28,6 +29,10 @@ def _rows_exist(s: Setting, layout_rows: int) -> bool:
     return layout_rows <= round_up(s.problem.capacity)
 
 
+def _type_is_known(s: Setting, mode: str) -> bool:
+    return multiplies(s.machine.kind, s.machine.arch, s.problem.dtype)
+
+
 def _words_hold_tokens(s: Setting, protocol: str) -> bool:
     return protocol == "signal" or bool(not s.problem.scaled and s.problem.inbox_bytes(ll=True) <= MOST_INBOX_BYTES)
 
@@ -45,6 +50,9 @@ SPACE = Space(
                    "what a program lays out at once has fewer than 64 elements of each row"),
         Constraint("no more rows than there are", ("layout_rows",), _rows_exist,
                    "a block may exceed the capacity only by rounding up to a power of two"),
+        Constraint("element type", ("mode",), _type_is_known,
+                   "kernels here have no such fp8: sm_90 and later and gfx950 have e4m3fn and e5m2, gfx942 e4m3fnuz",
+                   modes=OWN),
         Constraint("LL words of tokens", ("protocol",), _words_hold_tokens,
                    "LL words carry no fp8 and no scales, and need twice the memory of tokens"),
     ),

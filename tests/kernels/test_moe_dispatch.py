@@ -84,6 +84,8 @@ GPU_STEPS = [
         {"tokens": 128, "hidden": 7168, "experts": 64, "top_k": 8, "routing": "zipf", "exponent": 1.0},
         {"tokens": 1000, "hidden": 2048, "experts": 8, "top_k": 2, "dtype": "fp16"},
         {"tokens": 333, "hidden": 2888, "experts": 16, "top_k": 1, "dtype": "fp32"},
+        {"tokens": 2, "hidden": 7168, "experts": 64, "top_k": 8, "dtype": "fp8", "scales": "row"},
+        {"tokens": 500, "hidden": 2048, "experts": 16, "top_k": 4, "dtype": "fp8", "scales": "block"},
     ],
     ids=lambda sizes: f"tokens={sizes['tokens']}",
 )

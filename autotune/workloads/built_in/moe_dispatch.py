@@ -44,7 +44,8 @@ class MoeDispatchOperation(DispatchedOperation[MoeDispatch, Tensors, Scratch]):
     def parts(self) -> dict[str, Run]:
         """An even all-to-all, and a copy of as many rows as a rank gets on average."""
         problem, x = self._problem, self._tensors.x
-        tokens, rows = torch.zeros_like(x), x.new_empty((problem.tokens * problem.top_k, problem.hidden))
+        x = x.view(torch.int16) if problem.scaled else x  # torch need not select rows of fp8
+        tokens, rows = torch.zeros_like(x), x.new_empty((problem.tokens * problem.top_k, x.shape[1]))
         place = torch.arange(rows.shape[0], device=x.device) % problem.tokens
 
         def lay_out() -> None:
