@@ -17,6 +17,7 @@ from autotune.kernels.launching.tensors import OPERAND_DTYPES
 from autotune.kernels.moe.routing import Kind, Plan, drawn_routing, planned
 from autotune.kernels.moe_dispatch.exchange import Scratch
 from autotune.kernels.moe_dispatch.problem import DispatchedProblem
+from autotune.machine import Machine
 from autotune.workloads.comparison import drawn_deep, drawn_scales
 from autotune.workloads.gemm import kind_of_scales, operand_type
 from autotune.workloads.input_sets import InputSets, poison
@@ -112,6 +113,37 @@ class DrawnTokens:
         """The same as numbers: of fp8 in fp32, times their scales."""
         found, scales = self.sent(number, places)
         return found if scales is None else dequantised(found, scales)
+
+
+def default_sizes(machine: Machine, world_size: int) -> dict[str, Any]:
+    """Of default problems: DeepSeek-V3's hidden size with 32 experts per rank; a toy under the interpreter."""
+    if machine.is_interpreter:
+        return {"tokens": 6, "hidden": 64, "experts": 2 * world_size, "top_k": 2, "world_size": world_size}
+    return {"tokens": 128, "hidden": 7168, "experts": 32 * world_size, "top_k": 8, "world_size": world_size}
+
+
+def is_transposed(name: str, a: torch.Tensor, b: torch.Tensor, sizes: tuple[str, str, str]) -> bool:
+    """True if each local expert's B is the transpose of a contiguous matrix. Raises InvalidProblem unless A, ``name``,
+    and B are contiguous otherwise. ``sizes``: the names of A's rows, its columns, and B's columns.
+    """
+    rows, depth, columns = sizes
+    transposed = b.dim() == 3 and b.transpose(1, 2).is_contiguous() and not b.is_contiguous()
+    if a.dim() != 2 or b.dim() != 3 or not a.is_contiguous() or not (b.is_contiguous() or transposed):
+        raise InvalidProblem(
+            f"{name} is {list(a.shape)}, strides {a.stride()}, b {list(b.shape)}, strides {b.stride()}: needed are "
+            f"{name} [{rows}, {depth}], contiguous, and b [local experts, {depth}, {columns}], contiguous or each the "
+            "transpose of a contiguous matrix"
+        )
+    return transposed
+
+
+def check_experts(name: str, a: torch.Tensor, b: torch.Tensor, world_size: int, experts: int) -> None:
+    """Raise InvalidProblem unless B [local experts, depth, columns] is of so many experts, as deep as A, ``name``."""
+    if b.shape[0] * world_size != experts or b.shape[1] != a.shape[1]:
+        raise InvalidProblem(
+            f"b is {list(b.shape)}: with {name} {list(a.shape)} and {experts} experts on {world_size} ranks "
+            f"[{experts / world_size:g}, {a.shape[1]}, columns] is needed"
+        )
 
 
 def check_routing(x: torch.Tensor, ids: torch.Tensor, gates: torch.Tensor) -> None:

@@ -24,7 +24,7 @@ from autotune.workloads.combined import (
     exchange_and_sum,
     plan_of_a_call,
 )
-from autotune.workloads.experts import DrawnSets
+from autotune.workloads.experts import DrawnSets, default_sizes
 from autotune.workloads.input_sets import InputSets, poison
 from autotune.workloads.interface import Run
 from autotune.workloads.launched import LaunchedOperation, LaunchedWorkload, Operands, eager_and_graph
@@ -84,10 +84,7 @@ class MoeCombineWorkload(LaunchedWorkload):
     options = ("routing", "exponent", "deterministic", "histogram")
 
     def default_problem(self, machine: Machine, world_size: int) -> MoeCombine:
-        """DeepSeek-V3's hidden size with 32 experts per rank; a toy of the same form under the interpreter."""
-        if machine.is_interpreter:
-            return MoeCombine(tokens=6, hidden=64, experts=3 * world_size, top_k=2, world_size=world_size)
-        return MoeCombine(tokens=128, hidden=7168, experts=32 * world_size, top_k=8, world_size=world_size)
+        return MoeCombine(**default_sizes(machine, world_size))
 
     def default_config(self, problem: MoeCombine, machine: Machine) -> Config:
         return default_config(problem, machine)

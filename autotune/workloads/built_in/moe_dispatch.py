@@ -18,7 +18,7 @@ from autotune.kernels.moe_dispatch.launch import KERNELS, Tensors
 from autotune.kernels.moe_dispatch.problem import MoeDispatch
 from autotune.machine import Machine
 from autotune.search_spaces.moe_dispatch import SPACE, default_config, first_configs
-from autotune.workloads.experts import LIBRARY_WAYS, RIGHT, WRONG, DispatchedOperation, check_routing
+from autotune.workloads.experts import LIBRARY_WAYS, RIGHT, WRONG, DispatchedOperation, check_routing, default_sizes
 from autotune.workloads.interface import Run
 from autotune.workloads.launched import LaunchedWorkload, Operands, eager_and_graph
 from autotune.workloads.tolerance import Error, Tolerance
@@ -63,10 +63,7 @@ class MoeDispatchWorkload(LaunchedWorkload):
     options = ("experts", "routing", "exponent", "histogram")
 
     def default_problem(self, machine: Machine, world_size: int) -> MoeDispatch:
-        """DeepSeek-V3's hidden size with 32 experts per rank; a toy of the same form under the interpreter."""
-        if machine.is_interpreter:
-            return MoeDispatch(tokens=6, hidden=64, experts=3 * world_size, top_k=2, world_size=world_size)
-        return MoeDispatch(tokens=128, hidden=7168, experts=32 * world_size, top_k=8, world_size=world_size)
+        return MoeDispatch(**default_sizes(machine, world_size))
 
     def default_config(self, problem: MoeDispatch, machine: Machine) -> Config:
         return default_config(problem, machine)

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 
 from autotune.config import Config
-from autotune.errors import InvalidProblem
 from autotune.heap.arena import SymmetricHeap
 from autotune.kernels.gemm.library import dequantised
 from autotune.kernels.moe.library import Scaling
@@ -19,7 +18,15 @@ from autotune.machine import Machine
 from autotune.search_spaces.moe_dispatch_gemm import SPACE, default_config, first_configs
 from autotune.search_spaces.moe_exchange import OWN
 from autotune.workloads.comparison import distance, drawn, drawn_scales, rounded_gated, rounded_product
-from autotune.workloads.experts import LIBRARY_WAYS, DispatchedOperation, check_routing, grouped_operands
+from autotune.workloads.experts import (
+    LIBRARY_WAYS,
+    DispatchedOperation,
+    check_experts,
+    check_routing,
+    default_sizes,
+    grouped_operands,
+    is_transposed,
+)
 from autotune.workloads.gemm import OF_A_LIBRARY
 from autotune.workloads.interface import Run
 from autotune.workloads.launched import LaunchedWorkload, Operands, eager_and_graph
@@ -89,14 +96,7 @@ class MoeDispatchGemmWorkload(LaunchedWorkload):
     options = ("experts", "epilogue", "gate_up", "routing", "exponent", "fast_accum", "histogram")
 
     def default_problem(self, machine: Machine, world_size: int) -> MoeDispatchGemm:
-        """DeepSeek-V3's experts, 32 per rank; a toy of the same form under the interpreter."""
-        if machine.is_interpreter:
-            return MoeDispatchGemm(
-                tokens=6, hidden=64, experts=2 * world_size, top_k=2, width=32, world_size=world_size
-            )  # fmt: skip
-        return MoeDispatchGemm(
-            tokens=128, hidden=7168, experts=32 * world_size, top_k=8, width=2048, world_size=world_size
-        )  # fmt: skip
+        return MoeDispatchGemm(**default_sizes(machine, world_size), width=32 if machine.is_interpreter else 2048)
 
     def default_config(self, problem: MoeDispatchGemm, machine: Machine) -> Config:
         return default_config(problem, machine)
@@ -129,18 +129,8 @@ class MoeDispatchGemmWorkload(LaunchedWorkload):
         assert x is not None and ids is not None and gates is not None and b is not None
         given = dict(zip(self.options, options, strict=True))
         check_routing(x, ids, gates)
-        transposed = b.dim() == 3 and b.transpose(1, 2).is_contiguous() and not b.is_contiguous()
-        if x.dim() != 2 or b.dim() != 3 or not x.is_contiguous() or not (b.is_contiguous() or transposed):
-            raise InvalidProblem(
-                f"x is {list(x.shape)}, strides {x.stride()}, b {list(b.shape)}, strides {b.stride()}: needed are x "
-                "[tokens, hidden], contiguous, and b [local experts, hidden, columns], contiguous or each the "
-                "transpose of a contiguous matrix"
-            )
-        if b.shape[0] * world_size != given["experts"] or b.shape[1] != x.shape[1]:
-            raise InvalidProblem(
-                f"b is {list(b.shape)}: with x {list(x.shape)} and {given['experts']} experts on {world_size} ranks "
-                f"[{given['experts'] / world_size:g}, {x.shape[1]}, columns] is needed"
-            )
+        transposed = is_transposed("x", x, b, ("tokens", "hidden", "columns"))
+        check_experts("x", x, b, world_size, given["experts"])
         dtype, kind = grouped_operands(x, b, scales)
         columns = b.shape[2] // (1 if given["epilogue"] == "none" else 2)
         return MoeDispatchGemm(

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 
 from autotune.config import Config
-from autotune.errors import InvalidProblem
 from autotune.heap.arena import SymmetricHeap
 from autotune.kernels.gemm.library import dequantised
 from autotune.kernels.moe.library import Scaling, grouped_product
@@ -26,7 +25,7 @@ from autotune.workloads.combined import (
     plan_of_a_call,
 )
 from autotune.workloads.comparison import drawn, drawn_deep, drawn_scales, with_lost
-from autotune.workloads.experts import DrawnSets, grouped_operands
+from autotune.workloads.experts import DrawnSets, check_experts, default_sizes, grouped_operands, is_transposed
 from autotune.workloads.gemm import OF_A_LIBRARY
 from autotune.workloads.input_sets import InputSets, poison
 from autotune.workloads.interface import Run
@@ -130,14 +129,7 @@ class MoeGemmCombineWorkload(LaunchedWorkload):
     options = ("routing", "exponent", "deterministic", "fast_accum", "histogram")
 
     def default_problem(self, machine: Machine, world_size: int) -> MoeGemmCombine:
-        """DeepSeek-V3's experts, 32 per rank; a toy of the same form under the interpreter."""
-        if machine.is_interpreter:
-            return MoeGemmCombine(
-                tokens=6, hidden=64, experts=2 * world_size, top_k=2, width=32, world_size=world_size
-            )  # fmt: skip
-        return MoeGemmCombine(
-            tokens=128, hidden=7168, experts=32 * world_size, top_k=8, width=2048, world_size=world_size
-        )  # fmt: skip
+        return MoeGemmCombine(**default_sizes(machine, world_size), width=32 if machine.is_interpreter else 2048)
 
     def default_config(self, problem: MoeGemmCombine, machine: Machine) -> Config:
         return default_config(problem, machine)
@@ -164,20 +156,10 @@ class MoeGemmCombineWorkload(LaunchedWorkload):
         a, b, offsets, pairs, gates, ids, *scales = operands
         assert a is not None and b is not None and ids is not None
         plan = [each for each in (offsets, pairs, gates) if each is not None]
-        transposed = b.dim() == 3 and b.transpose(1, 2).is_contiguous() and not b.is_contiguous()
-        if a.dim() != 2 or b.dim() != 3 or not a.is_contiguous() or not (b.is_contiguous() or transposed):
-            raise InvalidProblem(
-                f"a is {list(a.shape)}, strides {a.stride()}, b {list(b.shape)}, strides {b.stride()}: needed are a "
-                "[capacity, width], contiguous, and b [local experts, width, hidden], contiguous or each the transpose "
-                "of a contiguous matrix"
-            )
+        transposed = is_transposed("a", a, b, ("capacity", "width", "hidden"))
         given: dict[str, Any] = dict(zip(self.options, options, strict=True))
         given |= plan_of_a_call(world_size, a, plan, ids)
-        if b.shape[0] * world_size != given["experts"] or b.shape[1] != a.shape[1]:
-            raise InvalidProblem(
-                f"b is {list(b.shape)}: with a {list(a.shape)} and offsets {list(plan[0].shape)} "
-                f"[{given['experts'] // world_size}, {a.shape[1]}, hidden] is needed"
-            )
+        check_experts("a", a, b, world_size, given["experts"])
         dtype, kind = grouped_operands(a, b, scales)
         return MoeGemmCombine(
             hidden=b.shape[2], width=a.shape[1], b_order="nk" if transposed else "kn", **given, dtype=dtype,

@@ -16,8 +16,8 @@ MODES = {"moe_combine": COMBINE, "moe_gemm_combine": COMBINE | {"own_collective"
 PLAN = "contiguous, as a dispatch gives them: capacity is ranks"
 REFUSED = {
     "rows": PLAN, "ids": f"torch.int64.*{PLAN}", "tokens": PLAN, "stride": "needed is \\[capacity, hidden\\]",
-    "routing": "zipf needs an exponent above 0", "b": "b is \\[2, .*hidden\\] is needed",
-    "depth": "b is \\[3, .*hidden\\] is needed",
+    "routing": "zipf needs an exponent above 0", "b": "b is \\[2, .*columns\\] is needed",
+    "depth": "b is \\[3, .*columns\\] is needed",
 }  # fmt: skip
 WORST = 2e-2
 """Relative error of a right result in bf16, which the interpreter cuts off."""
