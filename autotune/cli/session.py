@@ -61,8 +61,9 @@ def open_store(db: str | None, *, create: bool = True) -> Store:
 def make_gang(workload: Workload, problem: Problem, machine: Machine, heap_bytes: int = 0) -> Evaluator:
     """The ranks, not yet started, each with a heap of at least ``heap_bytes``. Tests replace this function."""
     from autotune.ranks.gang import Gang
+    from autotune.runtime import DOOR
 
-    return Gang(workload, problem, machine, heap_bytes)
+    return Gang(workload, problem, machine, heap_bytes, door=DOOR)
 
 
 def make_screen(workload: Workload, problem: Problem, machine: Machine) -> Screen:

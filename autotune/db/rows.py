@@ -230,9 +230,12 @@ def _latency(values: dict[str, Any]) -> Latency:
         host=None if (host := values.get("host")) is None else float(host),
         isolated=None if (isolated := values.get("isolated")) is None else float(isolated),
         **{name: _numbers(values.get(name, ())) for name in ("rounds", "host_rounds", "isolated_rounds")},
+        host_door=None if (host_door := values.get("host_door")) is None else float(host_door),
+        isolated_door=None if (isolated_door := values.get("isolated_door")) is None else float(isolated_door),
     )
     times = (
-        latency.median, latency.low, latency.high, latency.host or 0.0, latency.isolated or 0.0, *latency.by_rank,
+        latency.median, latency.low, latency.high, latency.host or 0.0, latency.isolated or 0.0,
+        latency.host_door or 0.0, latency.isolated_door or 0.0, *latency.by_rank,
         *latency.rounds, *latency.host_rounds, *latency.isolated_rounds,
     )  # fmt: skip
     if not (latency.median > 0 and all(0 <= time <= LONGEST for time in times) and latency.low <= latency.high):

@@ -159,7 +159,7 @@ def _taxes(winner: Winner) -> tuple[Tax, ...]:
         taxes.append(
             _difference("bulk synchrony and locality", winner.baselines[baseline], winner.limits[part], meaning)
         )
-        if winner.latency != winner.baselines[baseline]:
+        if not winner.baselines[baseline].same_calls(winner.latency):
             meaning = f"{baseline} minus the winner"
             taxes.append(_difference("won back by the winner", winner.baselines[baseline], winner.latency, meaning))
     return tuple(taxes)

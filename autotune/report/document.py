@@ -28,7 +28,7 @@ from autotune.report.figures import (
     resource_text,
 )
 from autotune.report.model import Knob, Report
-from autotune.report.regimes import TITLES, conclusion, tuned_for
+from autotune.report.regimes import TITLES, conclusion, door_text, tuned_for
 from autotune.report.routings import EXPLAINED, HEADER, NOT_MEASURED, cells
 from autotune.report.words import has_words, in_words
 from autotune.taxes.result import Taxes, summary
@@ -111,7 +111,7 @@ def _verdict(report: Report) -> str:
     verdict = f"**{latency_text(report.latency, report.regime)}** on {markdown(device_text(report.key))}"
     if report.speedups:
         first = report.speedups[0]
-        own = [each for each in report.speedups if each.latency == report.latency]
+        own = [each for each in report.speedups if each.latency.same_calls(report.latency)]
         verdict += "".join(
             f": {markdown(each.baseline)} itself, which no config beat by more than the noise" for each in own[:1]
         )
@@ -164,6 +164,7 @@ def _regimes(report: Report) -> str:
     text += "GPU with cold caches, from the ranks' common start to the slowest rank's end.\n\n"
     lines = "\n".join(f"- {markdown(each.text)}" for each in report.verdicts)
     told = f"\n\n{lines}\n\n{markdown(conclusion(report.verdicts))}" if report.verdicts else ""
+    told += f" {door}" if (door := door_text(report.latency)) else ""
     header = ["", *(TITLES[each] for each in regimes)]
     return "## In a graph, pipelined, isolated\n\n" + text + table(header, rows, "lrrr") + told
 

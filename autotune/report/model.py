@@ -174,7 +174,7 @@ class Report:
         lines += [
             (f"against {each.baseline}", f"{each.ratio} times as fast ({latency_text(each.latency, regime)})")
             for each in self.speedups
-            if each.latency != self.latency
+            if not each.latency.same_calls(self.latency)
         ]
         if self.limit is not None:
             lines.append(("limit", share_text(self.limit.share.value, "limit", BEYOND_LIMIT)))

@@ -20,8 +20,10 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    SerializerFunctionWrapHandler,
     ValidationError,
     WithJsonSchema,
+    model_serializer,
     model_validator,
 )
 
@@ -40,6 +42,9 @@ FORMAT: Final = "iris-autotune/configs"
 VERSION: Final = 2
 READ = (1, 2)
 """Versions that can be read. Version 1 lacks regimes, rounds, the host's time and the roofline."""
+
+DOORS = ("host_door", "isolated_door")
+"""Fields of a latency that only winners have."""
 
 YEARS = (2000, 2999)
 """First and last plausible year of tuning."""
@@ -84,6 +89,7 @@ Word = Annotated[str, Field(max_length=1000), AfterValidator(_storable)]
 Text = Annotated[str, Field(min_length=1, max_length=1000), AfterValidator(_storable)]
 Value = Annotated[str | int | bool, AfterValidator(_storable)]
 Time = Annotated[float, Field(ge=SHORTEST, le=LONGEST, description="microseconds")]
+Part = Annotated[float, Field(ge=0, le=LONGEST, description="microseconds")]
 Rate = Annotated[float, Field(gt=0, le=LONGEST)]
 Count = Annotated[int, Field(ge=0, lt=2**63)]
 Moment = Annotated[AwareDatetime, AfterValidator(_plausible)]
@@ -111,6 +117,8 @@ class LatencyBlock(Block):
     rounds: Annotated[tuple[Time, ...], Field(description="medians of the finals' rounds, in order")] = ()
     host_rounds: tuple[Time, ...] = ()
     isolated_rounds: tuple[Time, ...] = ()
+    host_door: Annotated[Part | None, Field(description="of host: an operator's own, of a winner alone")] = None
+    isolated_door: Annotated[Part | None, Field(description="of isolated, likewise")] = None
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:
@@ -118,6 +126,11 @@ class LatencyBlock(Block):
             raise ValueError(f"low ({self.low}) is above high ({self.high})")
         self.latency()  # raises ValueError for rounds that do not go together
         return self
+
+    @model_serializer(mode="wrap")
+    def _without_no_door(self, values: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Versions from before doors read what has none."""
+        return {name: value for name, value in values(self).items() if value is not None or name not in DOORS}
 
     @classmethod
     def of(cls, latency: Latency) -> Self:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from autotune.config import Config
-from autotune.outcome import Evaluation, Latency
+from autotune.outcome import Door, Evaluation, Latency
 from autotune.problem import Problem
 from autotune.ranks.evaluation import MeasurePlan
 from autotune.workloads import Workload
@@ -33,6 +33,9 @@ class Evaluator(Protocol):
 
     def measure_parts(self, plan: MeasurePlan) -> dict[str, Latency]:
         pass
+
+    def measure_door(self) -> Door | None:
+        """The price of an operator's call beside the bound call; None if unknown."""
 
     def measure_rates(self, dtype: str) -> dict[str, float]:
         """Rates of a device and its links per microsecond, by resource; empty if unknown."""

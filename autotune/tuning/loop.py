@@ -200,13 +200,14 @@ class _Run:
             return
         best, routings = proven
         measured = {config: merge(latencies) for config, latencies in rounds.items()}
+        door = self._gang.measure_door()  # the same for all configs: it changes a claim, never the order
         found = Winner(
             config=best,
-            latency=measured[best],
+            latency=measured[best].through(door),
             baselines={name: measured[config] for name, config in self._baselines.items() if config in measured},
             limits={name: merge(latencies) for name, latencies in parts.items()},
             roofline=roofline(self._problem, self._gang.measure_rates(self._problem.dtype)),
-            routings=routings,
+            routings={name: replace(each, latency=each.latency.through(door)) for name, each in routings.items()},
         )
         self._store.finish(self._study.id, found)
         if self._live is not None:

@@ -45,6 +45,14 @@ def test_entries_come_back_with_every_field(make_entry: MakeEntry) -> None:
     assert read(write(entries)) == [without_study(entry) for entry in entries]
 
 
+def test_only_a_winner_has_a_door(make_entry: MakeEntry) -> None:
+    """So that versions from before doors read entries without one."""
+    [block] = json.loads(write([make_entry()]))["entries"]
+    assert {"host_door", "isolated_door"} <= {*block["latency"]}
+    others = [*block["baselines"].values(), *block["limits"].values()]
+    assert others and not any("door" in name for latency in others for name in latency)
+
+
 def test_a_file_of_the_first_version_has_no_rounds_and_was_ranked_as_in_a_graph(make_entry: MakeEntry) -> None:
     values = json.loads(write([make_entry()]))
     [block] = values["entries"]
@@ -52,6 +60,7 @@ def test_a_file_of_the_first_version_has_no_rounds_and_was_ranked_as_in_a_graph(
     for latency in (block["latency"], *block["baselines"].values(), *block["limits"].values()):
         for name in ("host", "isolated", "rounds", "host_rounds", "isolated_rounds"):
             del latency[name]
+        assert [latency.pop(name, None) for name in ("host_door", "isolated_door")] in ([6.5, 9.0], [None, None])
     [entry] = read(json.dumps({**values, "version": 1}))
     assert entry.key.regime == "graph" and entry.winner.roofline is None
     assert entry.winner.latency.rounds == () and entry.winner.latency.host is None

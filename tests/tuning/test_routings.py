@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from fakes import EIGHT_GPUS, FakeGang, FakeScreen, latency_of
 
 from autotune.config import Config
 from autotune.db import Store
-from autotune.outcome import Evaluation, Outcome
+from autotune.outcome import Door, Evaluation, Outcome
 from autotune.ranks.evaluation import MeasurePlan
 from autotune.tuning import EFFORTS, Budget, Result, tune
 from autotune.tuning.routings import under_other_routings
@@ -54,6 +54,23 @@ def run(path: Path, gang: Routed, effort: str = "standard", seconds: float = mat
     store = Store.open(path / "cache.db")
     budget = Budget(20, seconds)
     return tune(FOUND, PROBLEM, EIGHT_GPUS, store, gang, screen, budget=budget, effort=EFFORTS[effort]), store
+
+
+def test_a_door_is_in_the_winner_s_times_under_each_routing_and_in_no_baseline_s(tmp_path: Path) -> None:
+    class Hosted(Routed):
+        def evaluate(self, config: Config, seed: int, plan: Any) -> Evaluation:
+            found = super().evaluate(config, seed, plan)
+            assert found.latency is not None
+            return replace(found, latency=replace(found.latency, host=50.0))
+
+    gang = Hosted()
+    gang.door = Door(host=9.0, isolated=14.0)
+    result, store = run(tmp_path, gang)
+    store.close()
+    assert result.entry is not None
+    routings = result.entry.winner.routings.values()
+    assert routings and all(each.latency.host == 59.0 for each in routings)
+    assert all(latency.host == 50.0 for each in routings for latency in each.baselines.values())
 
 
 def test_the_winner_and_its_fastest_baseline_take_turns_under_each_routing(tmp_path: Path) -> None:

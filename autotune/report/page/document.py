@@ -72,7 +72,7 @@ def lead(study: Study) -> str:
     parts.append(f'<p class="problem">{_text(problem_text(study.problem))}</p>')
     if report is not None:
         told = [latency_text(report.latency, report.regime)]
-        first = next((each for each in report.speedups if each.latency != report.latency), None)
+        first = next((each for each in report.speedups if not each.latency.same_calls(report.latency)), None)
         if first is not None:
             told.append(f"{first.baseline} {latency_text(first.latency, report.regime)}")
         if report.limit is not None:
@@ -98,7 +98,7 @@ def verdict(study: Study) -> str:
     if not report.speedups:
         return latency_text(report.latency, report.regime)
     first = report.speedups[0]
-    if first.latency == report.latency:
+    if first.latency.same_calls(report.latency):
         return f"Nothing beat {first.baseline} beyond the noise"
     return f"{first.ratio.value:.2f} times as fast as {first.baseline}"
 
