@@ -15,3 +15,8 @@ def test_calls_of_device_functions_cost_no_look_through_the_language(tmp_path: P
     assert found["untouched"] == [True] * 4
     _, many, one = found["looks"]
     assert many == one > 0
+
+
+def test_operands_are_made_alike_as_triton_does_it(tmp_path: Path) -> None:
+    (found,) = run_ranks(ON_RANKS, "operands_made_alike", 1, tmp_path)
+    assert found["others"] == 0 and found["refused"] > 500 and found["the same"] > 5_000, found
