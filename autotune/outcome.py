@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from autotune.errors import InputError
@@ -46,6 +46,18 @@ class Outcome(StrEnum):
 
 
 @dataclass(frozen=True)
+class Door:
+    """Microseconds of the host that an operator's call takes beside the bound call that the tuner times: its checks,
+    its look-up, its result's memory (decision 12).
+    """
+
+    host: float
+    """Calls back to back."""
+    isolated: float
+    """A single call after a wait, its code no longer in the host's caches."""
+
+
+@dataclass(frozen=True)
 class Latency:
     """Latency of the slowest rank over the iterations of one config, in microseconds."""
 
@@ -70,12 +82,34 @@ class Latency:
     host_rounds: tuple[float, ...] = ()
     isolated_rounds: tuple[float, ...] = ()
     """``host`` and ``isolated`` per round; empty if any round lacks it."""
+    host_door: float | None = None
+    isolated_door: float | None = None
+    """The parts of ``host`` and ``isolated`` that are an operator's door; None of a bound call, as baselines are."""
 
     def __post_init__(self) -> None:
         """Raise ValueError if a regime has rounds of another number."""
         counts = {len(rounds) for rounds in (self.host_rounds, self.isolated_rounds) if rounds}
         if counts - {len(self.rounds)}:
             raise ValueError(f"rounds: {len(self.rounds)} of the device, {counts} of the host or of isolated calls")
+
+    def through(self, door: Door | None) -> Latency:
+        """That of the operator's call which ends in this bound call, if its door is known. The device's time stays."""
+        if door is None:
+            return self
+        return replace(
+            self,
+            host=None if self.host is None else self.host + door.host,
+            isolated=None if self.isolated is None else self.isolated + door.isolated,
+            host_rounds=tuple(each + door.host for each in self.host_rounds),
+            isolated_rounds=tuple(each + door.isolated for each in self.isolated_rounds),
+            host_door=None if self.host is None else door.host,
+            isolated_door=None if self.isolated is None else door.isolated,
+        )
+
+    def same_calls(self, other: Latency) -> bool:
+        """True if both are of one measurement, with an operator's door or without."""
+        device = [(each.median, each.low, each.high, each.skew, each.by_rank, each.rounds) for each in (self, other)]
+        return device[0] == device[1]
 
     def of(self, regime: Regime) -> float:
         """The latency in a regime; if that was not measured, in the next cheaper one."""

@@ -3,19 +3,26 @@
     python bench/check_power.py                         every mutant that interpreter ranks can show, and the score
     python bench/check_power.py --only "^ag|one slot"   those whose name matches
     python bench/check_power.py --jobs 8 --out m.jsonl  eight at a time; run again, it goes on where it was
-    python bench/check_power.py --gpu                   two ranks on this machine's GPUs, in turns on one: all
-                                                        mutants, at sizes that take a GPU its time
+    python bench/check_power.py --gpu                   two ranks, a GPU each: all mutants, at sizes that take a GPU
+                                                        its time; ``--hardware``: those that nothing else shows
+    python bench/check_power.py --gpu --in-turns        two ranks take turns on one GPU, evaluations spread over all
+    python bench/check_power.py --print a.jsonl b.jsonl the score of what is in such files, together
 
-The mutants are a table (``mutants.py``), their problems another (``mutant_cases.py``). Each is made in a copy of the
-package, and evaluated there as a trial is; what
-passes goes through the proof that a winner has to pass. Cases are evaluated unbroken, too: all of these have to pass.
+The mutants are tables (``mutants/``), their problems another (``mutant_cases.py``). Each is made in a copy of the
+package, and evaluated there as a trial is; what passes goes through the proof that a winner has to pass. Cases are
+evaluated unbroken, too: all of these have to pass. A mutant is caught if it is in any arrangement of ranks.
+
+Ranks that take turns on a GPU do so every few milliseconds, at whatever instruction they are: a peer runs on while a
+program is held between what it has sent and what it reads.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib
+import itertools
 import json
+import math
 import os
 import re
 import shutil
@@ -24,7 +31,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,12 +42,14 @@ from mutants import MUTANTS, Mutant
 
 PACKAGE = Path(__file__).parent.parent / "autotune"
 RANKS = 2
-POLLS = 1 << 10
-"""Before a wait times out under the interpreter: about a second, where the tuner waits for twenty."""
-DEADLINE = 150.0
-"""Seconds that ranks may take for a phase."""
-LIMIT = 1200.0
+POLLS = 1 << 11
+"""Before a wait times out under the interpreter: about two seconds, where the tuner waits for twenty."""
+DEADLINE = {True: 60.0, False: 150.0}
+"""Seconds that ranks may take for a phase, on GPUs and under the interpreter."""
+LIMIT = {True: 300.0, False: 1200.0}
 """Seconds after which one evaluation is given up, whatever it is doing."""
+INTERPRETED, GPU_EACH, IN_TURNS = "interpreter", "a GPU each", "one GPU in turns"
+"""Arrangements of an evaluation's ranks."""
 SOUND = "unbroken"
 EVALUATION, PROOF, NOTHING, BROKEN = "evaluation", "proof", "nothing", "the mutant itself is broken"
 
@@ -112,7 +121,9 @@ def evaluated(case: Case, seed: int, gpu: bool) -> dict[str, Any]:
     if violation is not None:
         return {"by": BROKEN, "outcome": str(Outcome.INVALID), "reason": str(violation)}
     plan = MeasurePlan(2, 5, 15) if gpu else MeasurePlan(0, 1, 1)
-    with gangs.Gang(found, problem, here, deadlines=dict.fromkeys(("check", "measure", "start"), DEADLINE)) as gang:
+    with gangs.Gang(
+        found, problem, here, deadlines=dict.fromkeys(("check", "measure", "start"), DEADLINE[gpu])
+    ) as gang:
         first = gang.evaluate(config, seed, plan)
         if first.latency is None:
             return {"by": EVALUATION, "outcome": str(first.outcome), "reason": first.reason}
@@ -134,7 +145,7 @@ def evaluate(mutant: Mutant | None, case: Case, seed: int, gpu: bool) -> dict[st
         if pid == 0:
             _answer(folder, answer, case, seed, gpu)
         while os.waitpid(pid, os.WNOHANG)[0] == 0:
-            if time.monotonic() - begun > LIMIT:
+            if time.monotonic() - begun > LIMIT[gpu]:
                 os.killpg(pid, signal.SIGKILL)
             time.sleep(0.05)
         said = {"by": BROKEN, "outcome": "", "reason": "no answer"}
@@ -159,61 +170,129 @@ def _answer(folder: str, answer: Path, case: Case, seed: int, gpu: bool) -> None
     os._exit(0)
 
 
-def in_parallel(work: Sequence[tuple[str, Mutant | None, Case]], jobs: int, seed: int, gpu: bool) -> Iterator[Any]:
-    """Each piece of work's row, as it is done; ``jobs`` at a time, each in a process forked from this one."""
-    waiting, running = list(work), dict[int, tuple[str, Path]]()
+Work = tuple[str, Mutant | None, Case]
+
+
+def in_parallel(
+    work: Iterable[Work], jobs: int, seed: int, gpu: bool, devices: Sequence[str] = ()
+) -> Iterator[dict[str, Any]]:  # fmt: skip
+    """Each piece of work's row, as it is done; ``jobs`` at a time, each in a process forked from this one.
+
+    ``devices`` are what ``CUDA_VISIBLE_DEVICES`` may be: jobs take them in turn. None: all see what this process sees.
+    """
+    waiting, running, free = enumerate(work), dict[int, tuple[str, Path, int]](), list(range(jobs))
     with tempfile.TemporaryDirectory() as folder:
-        while waiting or running:
-            while waiting and len(running) < jobs:
-                name, mutant, case = waiting.pop(0)
-                place = Path(folder, str(len(waiting)))
+        while True:
+            while free and (piece := next(waiting, None)) is not None:
+                number, (name, mutant, case) = piece
+                place, job = Path(folder, str(number)), free.pop(0)
                 pid = os.fork()
                 if pid == 0:
+                    if devices:
+                        os.environ["CUDA_VISIBLE_DEVICES"] = devices[job % len(devices)]
                     place.write_text(json.dumps(evaluate(mutant, case, seed, gpu)))
                     os._exit(0)
-                running[pid] = name, place
+                running[pid] = name, place, job
+            if not running:
+                return
             pid, _ = os.wait()
-            name, place = running.pop(pid)
+            name, place, job = running.pop(pid)
+            free.append(job)
             yield {"name": name, **json.loads(place.read_text())}
 
 
-def chosen(only: str, gpu: bool, hardware: bool = False) -> list[tuple[str, Mutant | None, Case]]:
+def until(deadline: float, work: Iterable[Work]) -> Iterator[Work]:
+    """The work that is asked for by then."""
+    return itertools.takewhile(lambda _: time.monotonic() < deadline, work)
+
+
+def visible_gpus() -> list[str]:
+    """This machine's GPUs by the names that ``CUDA_VISIBLE_DEVICES`` knows them by.
+
+    Another process counts them: in one that has touched a GPU no forked one could use any.
+    """
+    command = [sys.executable, "-c", "import torch; print(torch.cuda.device_count())"]
+    count = int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return named.split(",")[:count] if named else [str(number) for number in range(count)]
+
+
+def chosen(only: str, gpu: bool, hardware: bool = False) -> list[Work]:
     """The evaluations to run: cases unbroken, then the mutants that show here; with ``hardware``, only here."""
     here = [each for each in MUTANTS if not each.equivalent]
     here = [each for each in here if (each.hardware if hardware else gpu or not each.hardware)]
     mutants = [each for each in here if re.search(only, each.name)]
     cases = dict.fromkeys(each.case for each in mutants)
-    work: list[tuple[str, Mutant | None, Case]] = [(f"{case}: {SOUND}", None, CASES[case]) for case in cases]
+    work: list[Work] = [(f"{case}: {SOUND}", None, CASES[case]) for case in cases]
     work += [(each.name, each, CASES[each.case]) for each in mutants]
     return [(name, mutant, case.on_gpu() if gpu else case) for name, mutant, case in work]
 
 
 def summary(rows: Sequence[dict[str, Any]]) -> str:
-    """The score, what survived, and sound kernels that did not pass."""
-    sound = [row for row in rows if row["name"].endswith(SOUND)]
-    mutants = [row for row in rows if row not in sound]
-    broken = [row for row in mutants if row["by"] == BROKEN]
-    counted = len(mutants) - len(broken)
-    by = {how: sum(row["by"] == how for row in mutants) for how in (EVALUATION, PROOF)}
-    caught = sum(by.values())
-    share = f"{caught / counted:.1%}" if counted else "none"
-    lines = [f"{counted} mutants: {caught} caught ({share}), {by[EVALUATION]} of them by the evaluation alone"]
-    lines += [f"  survives: {row['name']}" for row in mutants if row["by"] == NOTHING]
-    lines += [f"  to be mended in the table: {row['name']}: {row['outcome']} {row['reason']}" for row in broken]
-    lines += [f"  unbroken, yet refused: {row['name']}: {row['reason']}" for row in sound if row["by"] != NOTHING]
-    lines += [f"{len(sound)} cases unbroken: {sum(row['by'] == NOTHING for row in sound)} pass"]
+    """The score, what survived, and sound kernels that did not pass.
+
+    A mutant counts as caught if it was in any arrangement; a sound kernel has to pass in all of them.
+    """
+    mutants, sound = dict[str, list[dict[str, Any]]](), dict[str, list[dict[str, Any]]]()
+    for row in rows:
+        (sound if row["name"].endswith(SOUND) else mutants).setdefault(row["name"], []).append(row)
+    by = {how: {name for name, found in mutants.items() if how in seen(found)} for how in (EVALUATION, PROOF, NOTHING)}
+    caught = by[EVALUATION] | by[PROOF]
+    counted = len(caught | by[NOTHING])
+    share = f"{len(caught) / counted:.1%}" if counted else "none"
+    lines = [
+        f"{counted} mutants: {len(caught)} caught ({share}), {len(by[EVALUATION])} of them by the evaluation alone"
+    ]
+    lines += by_arrangement([row for row in rows if row["name"] in caught and row["by"] in (EVALUATION, PROOF)])
+    lines += [f"  survives: {name}" for name in mutants if name in by[NOTHING] - caught]
+    lines += [
+        f"  to be mended in the table: {name}: {found[0]['outcome']} {found[0]['reason']}"
+        for name, found in mutants.items()
+        if seen(found) == {BROKEN}
+    ]
+    refused = [row for found in sound.values() for row in found if row["by"] != NOTHING]
+    lines += [f"  unbroken, yet refused: {row['name']} ({row.get('on')}): {row['reason']}" for row in refused]
+    lines += [f"{len(sound)} cases unbroken: {sum(seen(found) == {NOTHING} for found in sound.values())} pass"]
     return "\n".join(lines)
+
+
+def seen(rows: Sequence[dict[str, Any]]) -> set[str]:
+    """What has found them out, NOTHING and BROKEN among it."""
+    return {row["by"] for row in rows}
+
+
+def by_arrangement(caught: Sequence[dict[str, Any]]) -> list[str]:
+    """How many mutants each arrangement caught, and which no other did; nothing where there is one arrangement."""
+    names: dict[str, set[str]] = {}
+    for row in caught:
+        names.setdefault(row.get("on", ""), set()).add(row["name"])
+    lines = []
+    for on, found in names.items():
+        alone = found.difference(*(others for other, others in names.items() if other != on))
+        lines.append(f"  {on}: {len(found)} caught; by it alone: {', '.join(sorted(alone)) or 'none'}")
+    return lines if len(names) > 1 else []
+
+
+def rows_of(files: Sequence[Path]) -> list[dict[str, Any]]:
+    """The rows of files that exist."""
+    return [json.loads(line) for file in files if file.exists() for line in file.read_text().splitlines()]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="a regular expression for names of mutants")
-    parser.add_argument("--jobs", type=int, default=1, help="evaluations at a time; on GPUs one")
+    parser.add_argument("--jobs", type=int, default=1, help="evaluations at a time")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, help="JSON lines; what is there already is not evaluated again")
-    parser.add_argument("--gpu", action="store_true", help="on this machine's GPUs; two ranks take turns on one")
+    parser.add_argument("--gpu", action="store_true", help="on this machine's GPUs; in turns if there is only one")
+    parser.add_argument("--in-turns", action="store_true", help="with --gpu: two ranks on one GPU, whatever there is")
     parser.add_argument("--hardware", action="store_true", help="with --gpu: those alone that only GPUs can show")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="no evaluation begins later")
+    parser.add_argument("--print", type=Path, nargs="+", metavar="FILE", help="evaluate nothing: the score of --out's")
     options = parser.parse_args()
+    if options.print:
+        print(summary(rows_of(options.print)))
+        return
     if options.hardware and not options.gpu:
         parser.error("--hardware needs --gpu: under the interpreter these mutants give right results")
     for mutant in MUTANTS:
@@ -224,12 +303,16 @@ def main() -> None:
     import triton.language  # noqa: F401
 
     torch.set_num_threads(1)
-    rows = []
-    if options.out and options.out.exists():
-        rows = [json.loads(line) for line in options.out.read_text().splitlines()]
-    known = {row["name"] for row in rows}
+    devices = visible_gpus() if options.gpu else []
+    if options.gpu and not devices:
+        parser.error("--gpu: torch finds no GPU here")
+    on = INTERPRETED if not options.gpu else IN_TURNS if options.in_turns or len(devices) < RANKS else GPU_EACH
+    rows = rows_of([options.out] if options.out else [])
+    known = {row["name"] for row in rows if row.get("on", on) == on}
     work = [piece for piece in chosen(options.only, options.gpu, options.hardware) if piece[0] not in known]
-    for row in in_parallel(work, 1 if options.gpu else options.jobs, options.seed, options.gpu):
+    work = until(time.monotonic() + 60 * options.minutes, work)
+    for row in in_parallel(work, options.jobs, options.seed, options.gpu, devices if on == IN_TURNS else ()):
+        row |= {"on": on}
         rows.append(row)
         print(
             f"{row['by']:12s} {row['seconds']:6.1f} s  {row['name']:60s} {row['outcome']}: {row['reason'][:90]}",

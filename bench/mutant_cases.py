@@ -34,6 +34,8 @@ DECODE = {
     "table_reads": "ahead", "program_order": "heads", "reducer": "trailing", "transfer_heads": 1, "combine_heads": 1,
     "wire": "fp32", "exchange": "one_shot", "combine_site": "same_launch", "protocol": "signal",
 }  # fmt: skip
+APART = {"reducer": "kernel", "combine_site": "next_launch"}
+"""Everything is sent before anything is waited for: interpreted programs run in turn."""
 COLLECTIVE = {"mode": "own_collective", "exchange": "one_shot", "protocol": "signal", **SUM, "transfer_rows": 16}
 BARE = ("mode", "block_n", "kv_splits", "heads_per_program", "num_warps", "num_stages", "table_reads", "program_order")
 ALL_GATHER = {name: DECODE[name] for name in (*BARE, "reducer", "transfer_heads", "combine_heads", "wire")}
@@ -187,6 +189,7 @@ CASES: Mapping[str, Case] = {
     "ag pull ragged": _gather(PULL, RAGGED),
     "ag gather": _gather(GATHER),
     "ag words": _gather(WORDS, {"layout": "k"}),
+    "ag words alone": _gather(WORDS, comm_programs=1),
     "ag gather wide": _gather(GATHER, {"n": 512, "k": 512}),
     "ag copies": _gather({**COPIES, "copies": "pulled", "chunk_sizes": "even"}),
     "ag pushed copies": _gather({**COPIES, "copies": "pushed", "chunk_sizes": "shrinking"}, {"m": 128}),
@@ -235,6 +238,8 @@ CASES: Mapping[str, Case] = {
     "ar two ll": _reduce(mode="two_shot", protocol="ll"),
     "ar sentinel": _reduce(protocol="sentinel"),
     "ar two sentinel": _reduce(mode="two_shot", protocol="sentinel"),
+    "ar separate ll": _reduce(combine="separate", protocol="ll"),
+    "ar separate sentinel": _reduce(combine="separate", protocol="sentinel"),
     "ar gather": Case("gemm_all_reduce", {**AR, "m": 32, "residual": True}, COLLECTIVE),
     "ar separate": _reduce(combine="separate"),
     "ar split": _reduce(split_k=2),
@@ -258,13 +263,16 @@ CASES: Mapping[str, Case] = {
     "fd ll": _decode(protocol="ll"),
     "fd two shot": _decode(exchange="two_shot"),
     "fd last": _decode(reducer="last"),
-    "fd kernel": _decode(reducer="kernel", combine_site="next_launch"),
+    "fd kernel": _decode(**APART),
     "fd cap": _decode({"batch": 2, "soft_cap": 3, "ragged": True}),
     "fd cache": _decode({"kv_dtype": "fp8", "kv_scales": "head"}),
     "fd sentinel": _decode(protocol="sentinel"),
     "fd heads sentinel": _decode(HEADS, protocol="sentinel", wire="rounded"),
     "fd heads": _decode(HEADS),
     "fd heads ll": _decode(HEADS, protocol="ll"),
+    "fd kernel ll": _decode(**APART, protocol="ll"),
+    "fd kernel sentinel": _decode(**APART, protocol="sentinel"),
+    "fd heads kernel ll": _decode(HEADS, **APART, protocol="ll"),
     "fd heads gather": Case(
         "flash_decode", {**FD, **HEADS}, {**ALL_GATHER, "mode": "iris_all_gather", "launch": "eager"}
     ),

@@ -6,15 +6,20 @@ A rival that cannot be set up here, or gives a wrong result, is left out; why, t
 
 from __future__ import annotations
 
+import functools
 import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))  # a rank loads this file by its path
 
 import torch
 import torch.distributed as dist
 import torch.distributed._symmetric_memory  # registers torch.ops.symm_mem
+from rival_dispatch import Dispatch, symm_mem_dispatch
 from triton.compiler.errors import CompilationError
 
 from autotune.config import Config
@@ -28,7 +33,9 @@ from autotune.workloads.built_in.gemm_all_reduce import WORKLOAD as REDUCE
 from autotune.workloads.built_in.gemm_all_reduce import GemmAllReduceOperation
 from autotune.workloads.built_in.gemm_reduce_scatter import WORKLOAD as SCATTER
 from autotune.workloads.built_in.gemm_reduce_scatter import GemmReduceScatterOperation
+from autotune.workloads.built_in.moe_dispatch import WORKLOAD as DISPATCH
 from autotune.workloads.interface import Run
+from autotune.workloads.launched import LaunchedWorkload
 
 Rival = Callable[[Any], Callable[[], torch.Tensor]]
 """Gets an operation, returns what makes one call and gives its result."""
@@ -62,6 +69,9 @@ FAILURES = (
     HeapExhausted,
 )  # fmt: skip
 """What rivals raise for problems that they are not made for."""
+
+AT_ONCE = 4
+"""Configs of ours that are set up at a time as rivals of one problem."""
 
 FAR = 0.05
 """Relative distance from the library's result beyond which a rival's counts as wrong."""
@@ -183,42 +193,36 @@ def fastest(calls: list[Callable[[], torch.Tensor]]) -> Callable[[], torch.Tenso
 
 def papers(mode: str) -> Rival:
     """Our kernel by the paper's design and constants: tiles of 256 × 64 × 64, six rows of tiles a group."""
-
-    def rival(operation: Any) -> Callable[[], torch.Tensor]:
-        run = operation.prepare(Config({**PAPER, **PUSHING} if mode == "push" else PAPER))
-
-        def call() -> torch.Tensor:
-            run()
-            return operation._tensors.c
-
-        return call
-
-    return rival
+    return lambda operation: ours(GATHER, operation, Config({**PAPER, **PUSHING} if mode == "push" else PAPER))
 
 
 def served(exchange: str) -> Rival:
     """As serving stacks do it: the library's GEMM, then our all-reduce in the faster of two blocks."""
 
     def rival(operation: Any) -> Callable[[], torch.Tensor]:
-        def call_with(config: Config) -> Callable[[], torch.Tensor]:
-            # Not by ``prepare``, which would take the scratch away from the one before.
-            setup = Setup(
-                REDUCE.kernels, operation._problem, config, operation._machine, operation._heap, operation._spin_limit
-            )
-            run = setup.bind(operation._tensors)
-
-            def call() -> torch.Tensor:
-                run()
-                return operation._tensors.c
-
-            return call
-
         problem, here = operation._problem, operation._machine
         base = SERVED.replace(exchange=exchange, transfer_rows=max(16, 1 << (problem.m - 1).bit_length()))
         configs = [base.replace(sum_block=block) for block in (1024, 4096)]
-        return fastest([call_with(each) for each in configs if REDUCE.space.violation(each, problem, here) is None])
+        fitting = [config for config in configs if REDUCE.space.violation(config, problem, here) is None]
+        return fastest([ours(REDUCE, operation, config) for config in fitting])
 
     return rival
+
+
+def ours(workload: LaunchedWorkload, operation: Any, config: Config) -> Callable[[], torch.Tensor]:
+    """Our kernel with a config, on scratch of its own: ``prepare`` would take it away from the rival before."""
+    tensors, heap = operation._tensors, operation._heap
+    first = getattr(tensors, workload.kernels.operands[0])
+    run = Setup(
+        workload.kernels, operation._problem, config, operation._machine, heap, operation._spin_limit,
+        shard=first if heap.owns(first) else None,
+    ).bind(tensors)  # fmt: skip
+
+    def call() -> torch.Tensor:
+        run()
+        return tensors.c
+
+    return call
 
 
 class Rivals:
@@ -226,7 +230,8 @@ class Rivals:
 
     offers: Offers
 
-    def parts(self) -> dict[str, Run]:
+    @functools.cached_property
+    def _working(self) -> dict[str, Run]:
         """Each rival once tried, and compared."""
         self.refresh(1)  # type: ignore[attr-defined]
         found = {}
@@ -237,6 +242,10 @@ class Rivals:
             if all(everyone):
                 found[name] = run
         return found
+
+    def parts(self) -> dict[str, Run]:
+        """Set up once: what they allocate stays."""
+        return self._working
 
     def _try(self, name: str, make: Rival) -> tuple[bool, Run]:
         try:
@@ -278,6 +287,9 @@ def plugin(supplier: str, workload: Workload, operation: type, offers: Offers) -
             if "in_place" in problem.as_dict():
                 problem = replace(problem, in_place=True)  # Iris reads A where peers can
             return Theirs(problem, *arguments)
+
+        def heap_bytes(self, problem: Any) -> int:
+            return AT_ONCE * super().heap_bytes(problem)
 
     return Plugin()
 
@@ -325,6 +337,7 @@ TORCH_GATHER = plugin("torch", GATHER, AllGatherGemmOperation, by_rows)
 IRIS_GATHER = plugin("iris", GATHER, AllGatherGemmOperation, by_columns)
 PAPER_GATHER = plugin("paper", GATHER, AllGatherGemmOperation, with_constants)
 TORCH_SCATTER = plugin("torch", SCATTER, GemmReduceScatterOperation, scattered)
+TORCH_DISPATCH = plugin("torch", DISPATCH, Dispatch, lambda problem: {"torch symm_mem": symm_mem_dispatch})
 IRIS_SCATTER = plugin(
     "iris", SCATTER, GemmReduceScatterOperation, only_plain({"iris.ops": iris_ops("matmul_reduce_scatter", own_rows)})
 )

@@ -17,7 +17,7 @@ from typer.testing import CliRunner, Result
 from autotune.cli import app
 from autotune.config import Config
 from autotune.machine import INTERPRETER, Machine
-from autotune.outcome import Evaluation, Latency, Outcome
+from autotune.outcome import Door, Evaluation, Latency, Outcome
 from autotune.problem import Problem
 from autotune.ranks.protocol import Done, Failed, MeasureBarrier, Stamped, Trace, Turn
 from autotune.runtime.lookup import forget_lookups
@@ -105,6 +105,7 @@ class FakeGang:
         self.broken = False
         self.host: Callable[[Config], float] | None = None
         """Host time to enqueue a config; an isolated call takes that much longer than the device's time."""
+        self.door: Door | None = None
         self.turns: list[Turn | MeasureBarrier | Trace] = []
         self.turn_failure: Failed | None = None
         self.clock: Callable[[Config], float] | None = None
@@ -139,6 +140,9 @@ class FakeGang:
 
     def measure_parts(self, plan: Any) -> dict[str, Latency]:
         return {name: latency_of(median, self.ranks) for name, median in LIMITS.items()}
+
+    def measure_door(self) -> Door | None:
+        return self.door
 
     def measure_rates(self, dtype: str) -> dict[str, float]:
         return dict(RATES)

@@ -31,7 +31,8 @@ from autotune.report.figures import (
     slowest,
 )
 from autotune.report.order import config_in_order, fields_in_order, problem_type
-from autotune.report.regimes import TITLES, WITHOUT_ROUNDS, conclusion, in_regimes, verdicts
+from autotune.report.regimes import TITLES, WITHOUT_ROUNDS, conclusion, door_text, in_regimes, verdicts
+from autotune.report.routings import line, under_routings
 from autotune.report.staleness import why_stale
 from autotune.report.words import has_words, in_words
 
@@ -68,6 +69,17 @@ def winner_dict(winner: Winner, regime: Regime = DEFAULT_REGIME) -> dict[str, An
             for name, latency in winner.baselines.items()
         },
         "in_regimes": in_regimes(winner),
+        "routings": {
+            name: {
+                "microseconds": each.latency.of(regime),
+                **dataclasses.asdict(each),
+                "speedups": {
+                    baseline: dataclasses.asdict(ratio(latency, each.latency, regime))
+                    for baseline, latency in each.baselines.items()
+                },
+            }
+            for name, each in winner.routings.items()
+        },
         "slower_than": {each.regime.value: each.baseline for each in verdicts(winner) if each.ratio.is_less},
         "limits": {name: dataclasses.asdict(latency) for name, latency in winner.limits.items()},
         "limit_share": share,
@@ -108,10 +120,10 @@ def winner_lines(key: CacheKey, winner: Winner, name: str = "winner") -> Lines:
     lines += [("config", config_text(config)), *([("", in_words(key.workload, config))] if has_words(key) else [])]
     for i, (baseline, latency) in enumerate(_fastest_first(winner.baselines, regime)):
         text = f"{ratio(latency, winner.latency, regime)} times as fast as {baseline} ({latency_text(latency, regime)})"
-        if latency == winner.latency:
+        if latency.same_calls(winner.latency):
             text = f"none: no config beat {baseline} by more than the noise"
         lines.append(("" if i else "speedup", text))
-    return [*lines, *_regime_lines(winner), *_limit_lines(winner)]
+    return [*lines, *_regime_lines(winner), *_routing_lines(key, winner), *_limit_lines(winner)]
 
 
 def _regime_lines(winner: Winner) -> Lines:
@@ -123,8 +135,15 @@ def _regime_lines(winner: Winner) -> Lines:
         f"{name}: " + ", ".join(f"{TITLES[Regime(each)]} {microseconds(value)}" for each, value in known.items())
         for name, known in found.items()
     ]
-    texts += filter(None, [conclusion(verdicts(winner))])
+    texts += filter(None, [conclusion(verdicts(winner)), door_text(winner.latency)])
     return [("" if i else "regimes", text) for i, text in enumerate(texts)]
+
+
+def _routing_lines(key: CacheKey, winner: Winner) -> Lines:
+    """Empty for other problems than a mixture's."""
+    rows = under_routings(key, winner)
+    texts = [line(row, Regime(key.regime)) for row in rows[1:]] or ["not measured under others"] * len(rows)
+    return [("" if i else "routings", text) for i, text in enumerate(texts)]
 
 
 def _limit_lines(winner: Winner) -> Lines:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
+import time
+from collections.abc import Iterator
 from typing import Any
 
 from autotune.dtypes import FP8
@@ -41,6 +44,45 @@ def mend_interpreter() -> None:
 
     builder.create_dot = create_dot
     _hasten(interpreter)
+
+
+@contextlib.contextmanager
+def first_poll_held(seconds: float) -> Iterator[None]:
+    """Before the next poll of this process's programs they are held for ``seconds``.
+
+    GPUs may hold a program between any two instructions, the interpreter never does: a program waits at once for what
+    answers what it has sent. Held there, it reads long after its peers have got what it sent, and have gone on to their
+    next launch if nothing keeps them from that. A poll is an acquire, or a volatile load of several words.
+    """
+    from triton.runtime import interpreter
+
+    builder = type(interpreter.interpreter_builder)
+    load, add, acquire = builder.create_masked_load, builder.create_atomic_rmw, interpreter._ir.MEM_SEMANTIC.ACQUIRE
+
+    def hold() -> None:
+        release()
+        time.sleep(seconds)
+
+    def release() -> None:
+        builder.create_masked_load, builder.create_atomic_rmw = load, add
+
+    def create_masked_load(self: Any, pointers: Any, *rest: Any) -> Any:
+        volatile = rest[-1]
+        if volatile and pointers.data.size > 1:
+            hold()
+        return load(self, pointers, *rest)
+
+    def create_atomic_rmw(self: Any, *rest: Any) -> Any:
+        order = rest[-2]
+        if order == acquire:
+            hold()
+        return add(self, *rest)
+
+    builder.create_masked_load, builder.create_atomic_rmw = create_masked_load, create_atomic_rmw
+    try:
+        yield
+    finally:
+        release()
 
 
 @functools.cache

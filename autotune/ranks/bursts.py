@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 import torch
 
 from autotune.heap.arena import SymmetricHeap
+from autotune.heap.interpreter import first_poll_held
 from autotune.kernels.launching.plan import Launch
 from autotune.kernels.launching.streams import on, side_stream, wait
 from autotune.kernels.primitives.crowd import THREADS, crowd_kernel
@@ -21,7 +22,12 @@ from autotune.workloads.tolerance import Error
 ONE_BY_ONE, ONE_LATE, ONE_EARLY, ONE_CROWDED = range(4)
 """Ways to set ranks apart: they start one after the other and then run freely; one of them is late to every call, so
 that the others run ahead as far as the kernels let them; one of them runs ahead of the others; or one of them is slow
-within its kernels. Late interpreted ranks are slow, too, so the last way is for GPUs alone.
+within its kernels. Late interpreted ranks are slow and held, too, so the last way is for GPUs alone.
+"""
+
+HELD = 2.0
+"""Pauses for which a late interpreted rank is held within the first call of a burst, before its first poll: as long as
+a peer needs to end its call, and for what it sends in the next.
 """
 
 ROOM = 16
@@ -34,6 +40,8 @@ CROWDED = 3.0
 
 HEAD_START = 2e-5
 """Seconds between a crowd and the call that it is to be there before."""
+
+NO_CONTEXT = contextlib.nullcontext()
 
 
 class Bursts:
@@ -67,10 +75,11 @@ class Bursts:
         pattern, rank, world = burst % self._kinds, self._heap.rank, self._heap.world_size
         chosen = (self._seed + burst // self._kinds) % world == rank
         late = pattern == ONE_LATE and chosen or pattern == ONE_EARLY and not chosen
+        interpreted = self._heap.device.type == "cpu"
         if pattern == ONE_BY_ONE:
             time.sleep(self._stagger * ((rank + self._seed) % world))
         results = []
-        with _slowed() if late and self._heap.device.type == "cpu" else contextlib.nullcontext():
+        with _slowed() if late and interpreted else NO_CONTEXT:
             for call, number in enumerate(numbers):
                 self._sets.put(number)
                 for output in self._operation.outputs():
@@ -79,7 +88,8 @@ class Bursts:
                     self._sleep(self._pause)
                 if pattern == ONE_CROWDED and chosen:
                     self._crowd(call)
-                self._run()
+                with first_poll_held(HELD * self._pause) if late and interpreted and call == 0 else NO_CONTEXT:
+                    self._run()
                 results.append([output.clone() for output in self._operation.outputs()])
         return results
 

@@ -16,7 +16,7 @@ from autotune.errors import GangError
 from autotune.heap import open_heap
 from autotune.heap.arena import SymmetricHeap
 from autotune.machine import Machine
-from autotune.outcome import Evaluation, Latency
+from autotune.outcome import Door, Evaluation, Latency
 from autotune.problem import Problem
 from autotune.ranks.evaluation import (
     SPIN_LIMITS,
@@ -24,6 +24,7 @@ from autotune.ranks.evaluation import (
     check_same_work,
     evaluate,
     kind_of,
+    measure_door,
     measure_parts,
     measure_rates,
     prove,
@@ -59,11 +60,13 @@ class Crew:
     restarts = 0
 
     def __init__(
-        self, workload: Workload, problem: Problem, machine: Machine, agreement: Agreement, group: Any
+        self, workload: Workload, problem: Problem, machine: Machine, agreement: Agreement, group: Any, door: str = ""
     ) -> None:
-        """``group``, a gloo group over all ranks, serves the heap alone. Nothing is allocated before a request."""
+        """``group``, a gloo group over all ranks, serves the heap alone; ``door`` is that of ``MeasureDoor``. Nothing
+        is allocated before a request.
+        """
         self._workload, self._problem, self._machine = workload, problem, machine
-        self._agreement, self._group = agreement, group
+        self._agreement, self._group, self._door = agreement, group, door
         self._heap: SymmetricHeap | None = None
         self._rank: Rank | None = None
         self._over = False
@@ -110,6 +113,10 @@ class Crew:
         if isinstance(failed, Failed):
             raise GangError(f"the problem could not be set up: {failed.reason}")
 
+    def turn_to(self, workload: Workload, problem: Problem) -> None:
+        """Switch to another problem, whose heap is no larger; ``start`` has the ranks set it up."""
+        self._workload, self._problem = workload, problem
+
     def close(self) -> None:
         """Send no more requests: the loop was interrupted, perhaps within a request."""
         self._over = True
@@ -124,6 +131,10 @@ class Crew:
     def measure_parts(self, plan: MeasurePlan) -> dict[str, Latency]:
         """Latencies of the operation's parts alone; empty on a failure."""
         return measure_parts(self._everyone, plan)
+
+    def measure_door(self) -> Door | None:
+        """The price of an operator's call beside the bound call; None where the workload has no operator."""
+        return measure_door(self._everyone, self._door)
 
     def measure_rates(self, dtype: str) -> dict[str, float]:
         """Rates of a device and its links per microsecond, by resource; empty on a failure."""

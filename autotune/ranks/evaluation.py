@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from autotune.config import Config
 from autotune.errors import RanksDisagree
 from autotune.machine import Machine
-from autotune.outcome import DEFAULT_REGIME, Evaluation, Latency, Outcome, Regime
+from autotune.outcome import DEFAULT_REGIME, Door, Evaluation, Latency, Outcome, Regime
 from autotune.problem import Problem
 from autotune.ranks.early_stop import clearly_slower, in_parts, slowest
 from autotune.ranks.protocol import (
@@ -20,6 +20,7 @@ from autotune.ranks.protocol import (
     Done,
     Failed,
     Measure,
+    MeasureDoor,
     MeasureIsolated,
     MeasureParts,
     MeasureRates,
@@ -81,6 +82,9 @@ LONGEST = {"gpu": 3e6, "interpreter": 2e5}
 """Microseconds that the warm-up or measurement of a plan by time may take, FEWEST calls excepted: interpreted calls
 take a tenth of a second and more, and more of them would tell nothing.
 """
+
+DOOR_CALLS = 30
+"""Isolated calls by which an operator's door is timed."""
 
 FEWEST = 3
 """Calls at least, however long each takes."""
@@ -282,6 +286,18 @@ def measure_parts(everyone: Everyone, plan: MeasurePlan) -> dict[str, Latency]:
             return {}
         found[name] = _combine([answer.parts[name] for answer in answers])
     return found
+
+
+def measure_door(everyone: Everyone, door: str) -> Door | None:
+    """What the slowest rank's host takes for an operator's door, see ``MeasureDoor``; None where there is none."""
+    answers = everyone(MeasureDoor(door, DOOR_CALLS), "measure") if door else []
+    if isinstance(answers, Failed) or not answers or not answers[0].times:
+        return None
+    host, isolated = (
+        max(0.0, *(statistics.median(times) for times in by_rank))
+        for by_rank in ([answer.host for answer in answers], [answer.times for answer in answers])
+    )
+    return Door(host, isolated)
 
 
 def measure_rates(everyone: Everyone, dtype: str) -> dict[str, float]:

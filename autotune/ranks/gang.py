@@ -16,7 +16,7 @@ from types import TracebackType
 from autotune.config import Config
 from autotune.errors import GangError
 from autotune.machine import Machine
-from autotune.outcome import Evaluation, Latency, Outcome
+from autotune.outcome import Door, Evaluation, Latency, Outcome
 from autotune.problem import Problem
 from autotune.processes.folder import OwnFolder
 from autotune.processes.python import Process, import_ahead, start_python
@@ -26,6 +26,7 @@ from autotune.ranks.evaluation import (
     check_same_work,
     evaluate,
     kind_of,
+    measure_door,
     measure_parts,
     measure_rates,
     prove,
@@ -74,17 +75,18 @@ class Gang:
 
     def __init__(
         self, workload: Workload, problem: Problem, machine: Machine, heap_bytes: int = 0,
-        deadlines: Mapping[str, float] | None = None,
+        deadlines: Mapping[str, float] | None = None, door: str = "",
     ) -> None:  # fmt: skip
         """Nothing is started before ``start`` or ``with``. ``heap_bytes`` is a minimum, for later problems.
 
-        ``deadlines`` are seconds by phase instead of ``DEADLINES``.
+        ``deadlines`` are seconds by phase instead of ``DEADLINES``; ``door`` is that of ``MeasureDoor``, if any.
         """
         self.workload, self.problem, self.machine = workload, problem, machine
         self.restarts = 0
         self.start_seconds: dict[str, float] = {}
         """Seconds of the last start: until the slowest rank had its imports, had joined, had its heap; the set-up."""
         self._in_vain = 0
+        self._door = door
         self._rates: dict[str, dict[str, float]] = {}
         self._heap_bytes = max(heap_bytes, workload.heap_bytes(problem))
         self._heap_setting = HEAP_BYTES.value()
@@ -194,6 +196,10 @@ class Gang:
     def measure_parts(self, plan: MeasurePlan) -> dict[str, Latency]:
         """Latencies of the operation's parts alone; empty on a failure."""
         return measure_parts(self._everyone, plan)
+
+    def measure_door(self) -> Door | None:
+        """The price of an operator's call beside the bound call; None where the workload has no operator."""
+        return measure_door(self._everyone, self._door)
 
     def measure_rates(self, dtype: str) -> dict[str, float]:
         """Rates of a device and its links per microsecond, by resource; measured once per element type."""

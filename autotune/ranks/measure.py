@@ -55,7 +55,7 @@ SHORTEST_PAUSE, LONGEST_PAUSE = 50e-6, 2e-3
 """Seconds that the device sleeps before a call, so that the host is ahead of it: the time of the call itself helps."""
 
 WARM_CALLS = 4
-"""Calls before a traced one: the third is captured, and replayed from then on."""
+"""Calls before a traced one: the third is captured, and replayed from then on. And before a door is timed."""
 
 CLOCK_CYCLES = 1_000_000
 """Cycles by which a GPU's clock is measured: half a millisecond, of which events resolve a thousandth."""
@@ -75,6 +75,14 @@ class Timed:
     """Device time per call; wall time under the interpreter."""
     host: list[float]
     """Time to enqueue, for some of the calls; none under the interpreter, which does not enqueue."""
+
+
+@dataclass(frozen=True)
+class TimedDoor:
+    """Microseconds of the host in an operator's door, per call; none under the interpreter."""
+
+    isolated: list[float]
+    host: list[float]
 
 
 class Stopwatch:
@@ -135,6 +143,24 @@ class Stopwatch:
         if self._machine.is_interpreter:
             return []
         return [self._isolated_time(call) for _ in range(calls)]
+
+    def time_door(self, call: Callable[[], object], calls: int) -> TimedDoor:
+        """What the host takes for a ``call`` that enqueues nothing, in the ways in which it is timed for calls that do:
+        isolated, and back to back. Each less the same of no call at all. Collective.
+        """
+
+        def door() -> None:
+            call()
+
+        def nothing() -> None:
+            pass
+
+        for _ in range(WARM_CALLS):
+            door()
+        if self._machine.is_interpreter:
+            return TimedDoor([], [])
+        isolated = [self._isolated_time(door) - self._isolated_time(nothing) for _ in range(calls)]
+        return TimedDoor(isolated, [self._enqueueing(door, HOST_CALLS) - self._enqueueing(nothing, HOST_CALLS)])
 
     def time_barrier(self, warmup: int, calls: int) -> dict[str, tuple[float, ...]]:
         """Times of a launch that is nothing but the barrier of all ranks, and of an empty one. Collective."""

@@ -77,6 +77,17 @@ class MeasureIsolated:
 
 
 @dataclass(frozen=True)
+class MeasureDoor:
+    """Time what the host does in an operator's call beside the bound call. ``Done.times``: isolated, ``host``: back to
+    back; both empty where the workload has no operator, and under the interpreter.
+    """
+
+    door: str
+    """``MODULE:FUNCTION``, see ``runtime.door``: a name, as ranks import nothing from above them."""
+    calls: int
+
+
+@dataclass(frozen=True)
 class Turn:
     """Prepare a config that has been checked before, and time it, for ``tune taxes``."""
 
@@ -121,7 +132,7 @@ class MeasureRates:
 
 
 Request = (
-    Open | SetUp | Compile | Check | Measure | Recheck | MeasureIsolated | Turn | MeasureBarrier | Trace
+    Open | SetUp | Compile | Check | Measure | Recheck | MeasureIsolated | MeasureDoor | Turn | MeasureBarrier | Trace
     | MeasureParts | MeasureRates
 )  # fmt: skip
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import math
 import os
+import pkgutil
 import sys
 import time
 import traceback
@@ -15,7 +16,7 @@ from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
 from autotune.config import Config
-from autotune.errors import AutotuneError, HeapExhausted, MissedBarrier
+from autotune.errors import AutotuneError, HeapExhausted, InputError, MissedBarrier
 from autotune.machine import Machine
 from autotune.outcome import Outcome
 from autotune.processes.lifeline import die_with_parent
@@ -27,6 +28,7 @@ from autotune.ranks.protocol import (
     Failed,
     Measure,
     MeasureBarrier,
+    MeasureDoor,
     MeasureIsolated,
     MeasureParts,
     MeasureRates,
@@ -136,6 +138,8 @@ class Rank:
             return self._measured(timed.device, timed.host)
         elif isinstance(request, MeasureIsolated):
             return self._measured(self._stopwatch.time_isolated(self._run, request.calls))
+        elif isinstance(request, MeasureDoor):
+            return self._door(request)
         elif isinstance(request, Turn):
             return self._turn(request)
         elif isinstance(request, Trace):
@@ -155,6 +159,18 @@ class Rank:
         if self._operation.timed_out():
             return Failed(Outcome.TIMED_OUT, TIMED_OUT)
         return Done(self.fingerprint, times=tuple(times), host=tuple(host))
+
+    def _door(self, request: MeasureDoor) -> Reply:
+        """Time an operator's call of the problem that ends where the bound call would begin."""
+        opened = pkgutil.resolve_name(request.door)
+        try:
+            call = opened(self._workload, self._problem, self._operation, self._heap, self._machine)
+            if call is None:
+                return Done(self.fingerprint)
+            timed = self._stopwatch.time_door(call, request.calls)
+        except (InputError, NotImplementedError):  # a user's workload, whose operator takes no such call
+            return Done(self.fingerprint)
+        return Done(self.fingerprint, times=tuple(timed.isolated), host=tuple(timed.host))
 
     def _turn(self, request: Turn) -> Reply:
         """Time a config, prepared anew unless it was the last one's, with the inputs that are there."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from autotune.config import Config
 from autotune.errors import InputError
-from autotune.outcome import Evaluation, Latency, Outcome
+from autotune.outcome import Door, Evaluation, Latency, Outcome
 from autotune.problem import Problem
 from autotune.ranks.evaluation import MeasurePlan
 from autotune.recordings.recording import Recording
@@ -48,6 +48,10 @@ class Replay:
 
     def measure_parts(self, plan: MeasurePlan) -> dict[str, Latency]:
         return dict(self.recording.parts)
+
+    def measure_door(self) -> Door | None:
+        """None: a recording is of bound calls."""
+        return None
 
     def measure_rates(self, dtype: str) -> dict[str, float]:
         """None: a recording has no rates."""

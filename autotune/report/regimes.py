@@ -94,5 +94,17 @@ def conclusion(of: Sequence[Verdict]) -> str:
     return f"The winner is not slower than any baseline beyond the noise (measured: {measured})."
 
 
+def door_text(latency: Latency) -> str:
+    """How much of a winner's times is the operator's own; empty where that was not measured."""
+    doors = {Regime.PIPELINED: latency.host_door, Regime.ISOLATED: latency.isolated_door}
+    parts = [f"{microseconds(part)} {TITLES[regime]}" for regime, part in doors.items() if part is not None]
+    if not parts:
+        return ""
+    return (
+        f"The winner's host time includes what our operator adds to the kernels' launches: {', '.join(parts)}. The "
+        "baselines are the library's calls without it."
+    )
+
+
 def _known(latency: Latency) -> dict[str, float]:
     return {regime.value: latency.of(regime) for regime in Regime if latency.knows(regime)}

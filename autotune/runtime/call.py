@@ -25,10 +25,8 @@ class Form:
     dtype: torch.dtype
     device: torch.device
 
-    def fitting(self, given: torch.Tensor | None) -> torch.Tensor:
-        """A tensor of this form: the one that is given, or a new one. Raises InvalidProblem."""
-        if given is None:
-            return torch.empty(self.shape, dtype=self.dtype, device=self.device)
+    def fitting(self, given: torch.Tensor) -> torch.Tensor:
+        """The tensor that is given. Raises InvalidProblem where it is not of this form."""
         fits = given.shape == self.shape and given.dtype == self.dtype and given.device == self.device
         if not fits or not given.is_contiguous():
             raise InvalidProblem(
@@ -54,13 +52,17 @@ class Prepared:
 def fitting(forms: Sequence[Form], given: Results | None) -> list[torch.Tensor]:
     """A tensor of each form: those that are given, or new ones. Raises InvalidProblem."""
     if given is None:
-        return [form.fitting(None) for form in forms]
+        return [torch.empty(form.shape, dtype=form.dtype, device=form.device) for form in forms]
     return [form.fitting(out) for form, out in zip(forms, given, strict=True)]
 
 
 def needs_gradient(tensors: Sequence[torch.Tensor | None]) -> bool:
     """True if autograd would have to go through a call."""
-    return torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors)
+    if torch.is_grad_enabled():
+        for tensor in tensors:  # every call comes through here: a generator would take twice as long
+            if tensor is not None and tensor.requires_grad:
+                return True
+    return False
 
 
 def demand_no_gradient(tensors: Sequence[torch.Tensor | None]) -> None:

@@ -84,6 +84,7 @@ class Context:
         """
         self.regime = regime_of(regime)
         self.machine = this_machine()
+        self._interpreted = self.machine.is_interpreter
         group = process_group(group)
         self.ranks = ranks_of(group)
         """The context's ranks by their numbers in the default group."""
@@ -97,7 +98,7 @@ class Context:
             raise
         self.heap.host_barrier = self._agreement.barrier
         self.heap.library_group = group
-        self.spin_limit = SPIN_LIMITS[self.machine.is_interpreter]
+        self.spin_limit = SPIN_LIMITS[self._interpreted]
         self.calls: dict[Any, Prepared] = {}
         """Forms of calls that have been checked, see ``Operator``."""
         self.handle = next(_HANDLES)
@@ -196,11 +197,10 @@ class Context:
     def enqueue(self, workspace: Workspace, operands: Operands, outs: Results) -> None:
         """One call of a workspace on the current stream, after the process's call before, on whatever stream."""
         with self._lock:
-            if self.machine.is_interpreter:
+            if self._interpreted:
                 workspace.run(operands, outs)
                 return
-            with TURNS.after_the_last(self.heap.device):
-                workspace.run(operands, outs)
+            TURNS.take(self.heap.device, workspace.run, operands, outs)
 
     def workspace(
         self, workload: LaunchedWorkload, problem: Problem, config: Config | None, use: Callable[[Workspace], None]

@@ -146,8 +146,8 @@ class Operator:
         if LISTENERS:
             tell(prepared.workspace.problem)
         context.enqueue(prepared.workspace, operands, results)
-        for out in outs or ():
-            torch.autograd.graph.increment_version(out)
+        if outs is not None:
+            torch.autograd.graph.increment_version(outs)
         return results
 
     def _prepare(

@@ -7,11 +7,13 @@ a pool of temporaries.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from typing import TypeVarTuple
 
 import torch
 from triton.runtime import driver
+
+Arguments = TypeVarTuple("Arguments")
 
 
 class Turns:
@@ -22,12 +24,11 @@ class Turns:
         self._stream: torch.cuda.Stream | None = None
         self._raw_stream: int | None = None
 
-    @contextmanager
-    def after_the_last(self, device: torch.device) -> Iterator[None]:
-        """Lets the current stream follow the call before, and keeps other calls out as long as it lasts."""
+    def take(self, device: torch.device, call: Callable[[*Arguments], object], *arguments: *Arguments) -> None:
+        """Make a call whose stream follows the call before, and keep other calls out as long as it lasts."""
         with self._lock:
             self._follow(device)
-            yield
+            call(*arguments)
 
     def _follow(self, device: torch.device) -> None:
         # Triton's query takes 0.2 µs, torch's several, as it makes an object; nearly always the stream is the last one.

@@ -36,7 +36,8 @@ class Workspace:
         """Collective. Raises HeapExhausted, on every rank alike."""
         # A graph would be bound to fixed addresses; callers who capture graphs capture the eager calls.
         config = config.replace(launch="eager") if "launch" in config else config
-        self._kernels, self._machine, self._heap, self.problem = kernels, machine, heap, problem
+        self._kernels, self._heap, self.problem = kernels, heap, problem
+        self._interpreted = machine.is_interpreter
         self._runs: dict[tuple[int, ...], Run] = {}
         self.bound = False
         """True once it is compiled, and bound to tensors, on every rank."""
@@ -68,7 +69,7 @@ class Workspace:
         addresses = tuple([0 if tensor is None else tensor.data_ptr() for tensor in (*outs, *operands)])
         run = self._runs.get(addresses) or self._bound(operands, outs, addresses)
         run()
-        if self._machine.is_interpreter:
+        if self._interpreted:
             self.check()
 
     def check(self) -> None:

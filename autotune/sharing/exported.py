@@ -20,13 +20,15 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    SerializerFunctionWrapHandler,
     ValidationError,
     WithJsonSchema,
+    model_serializer,
     model_validator,
 )
 
 from autotune.config import Config
-from autotune.db import CacheKey, Entry, Provenance, Roofline, Winner
+from autotune.db import CacheKey, Entry, Provenance, Roofline, Routed, Winner
 from autotune.db.records import LONGEST, SHORTEST
 from autotune.errors import InputError
 from autotune.outcome import Latency
@@ -40,6 +42,9 @@ FORMAT: Final = "iris-autotune/configs"
 VERSION: Final = 2
 READ = (1, 2)
 """Versions that can be read. Version 1 lacks regimes, rounds, the host's time and the roofline."""
+
+DOORS = ("host_door", "isolated_door")
+"""Fields of a latency that only winners have."""
 
 YEARS = (2000, 2999)
 """First and last plausible year of tuning."""
@@ -84,6 +89,7 @@ Word = Annotated[str, Field(max_length=1000), AfterValidator(_storable)]
 Text = Annotated[str, Field(min_length=1, max_length=1000), AfterValidator(_storable)]
 Value = Annotated[str | int | bool, AfterValidator(_storable)]
 Time = Annotated[float, Field(ge=SHORTEST, le=LONGEST, description="microseconds")]
+Part = Annotated[float, Field(ge=0, le=LONGEST, description="microseconds")]
 Rate = Annotated[float, Field(gt=0, le=LONGEST)]
 Count = Annotated[int, Field(ge=0, lt=2**63)]
 Moment = Annotated[AwareDatetime, AfterValidator(_plausible)]
@@ -111,6 +117,8 @@ class LatencyBlock(Block):
     rounds: Annotated[tuple[Time, ...], Field(description="medians of the finals' rounds, in order")] = ()
     host_rounds: tuple[Time, ...] = ()
     isolated_rounds: tuple[Time, ...] = ()
+    host_door: Annotated[Part | None, Field(description="of host: an operator's own, of a winner alone")] = None
+    isolated_door: Annotated[Part | None, Field(description="of isolated, likewise")] = None
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:
@@ -118,6 +126,11 @@ class LatencyBlock(Block):
             raise ValueError(f"low ({self.low}) is above high ({self.high})")
         self.latency()  # raises ValueError for rounds that do not go together
         return self
+
+    @model_serializer(mode="wrap")
+    def _without_no_door(self, values: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Versions from before doors read what has none."""
+        return {name: value for name, value in values(self).items() if value is not None or name not in DOORS}
 
     @classmethod
     def of(cls, latency: Latency) -> Self:
@@ -135,6 +148,13 @@ class RooflineBlock(Block):
         dict[Text, Annotated[float, Field(ge=0, le=LONGEST)]],
         Field(description="microseconds, by resource; of a small problem less than a nanosecond, or none"),
     ]
+
+
+class RoutedBlock(Block):
+    """The config, and the baseline that was the fastest in the finals, under another routing."""
+
+    latency: LatencyBlock
+    baselines: dict[Text, LatencyBlock]
 
 
 class ProvenanceBlock(Block):
@@ -165,6 +185,9 @@ class EntryBlock(Block):
     baselines: dict[Text, LatencyBlock]
     limits: dict[Text, LatencyBlock]
     roofline: RooflineBlock | None = None
+    routings: Annotated[
+        dict[Text, RoutedBlock], Field(description="of a mixture of experts: under other routings, by name")
+    ] = {}
     provenance: ProvenanceBlock
     trials: Annotated[Count, Field(description="evaluations behind it")]
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)]
@@ -185,6 +208,9 @@ class EntryBlock(Block):
     @model_validator(mode="after")
     def _of_its_ranks(self) -> Self:
         parts = {"latency": self.latency, **self.baselines, **self.limits}
+        for routing, routed in self.routings.items():
+            parts[f"routings.{routing}.latency"] = routed.latency
+            parts |= {f"routings.{routing}.{name}": block for name, block in routed.baselines.items()}
         for name, block in parts.items():
             if len(block.by_rank) not in (0, self.world_size):
                 raise ValueError(f"{name}.by_rank has {len(block.by_rank)} times, world_size is {self.world_size}")
@@ -206,6 +232,10 @@ class EntryBlock(Block):
             baselines=_blocks(winner.baselines),
             limits=_blocks(winner.limits),
             roofline=RooflineBlock(**dataclasses.asdict(winner.roofline)) if winner.roofline is not None else None,
+            routings={
+                name: RoutedBlock(latency=LatencyBlock.of(each.latency), baselines=_blocks(each.baselines))
+                for name, each in sorted(winner.routings.items())
+            },
             provenance=ProvenanceBlock(**dataclasses.asdict(entry.provenance)),
             trials=entry.trials,
             seed=entry.seed,
@@ -231,6 +261,10 @@ class EntryBlock(Block):
             baselines={name: block.latency() for name, block in self.baselines.items()},
             limits={name: block.latency() for name, block in self.limits.items()},
             roofline=Roofline(**self.roofline.model_dump()) if self.roofline is not None else None,
+            routings={
+                name: Routed(block.latency.latency(), {each: b.latency() for each, b in block.baselines.items()})
+                for name, block in self.routings.items()
+            },
         )
         provenance = Provenance(**self.provenance.model_dump())
         return Entry(
@@ -255,8 +289,9 @@ def write(entries: Iterable[Entry]) -> str:
     blocks = [block for entry in sorted(entries, key=_order) if (block := _block(entry)) is not None]
     values = ConfigsFile(format=FORMAT, version=VERSION, entries=blocks).model_dump(mode="json")
     for each in values["entries"]:
-        if not each["origin"]:
-            del each["origin"]  # versions from before origins read the file too
+        for name in ("origin", "routings"):
+            if not each[name]:
+                del each[name]  # versions from before these read the file too
     return json_text(values) + "\n"
 
 

@@ -102,6 +102,11 @@ class LaunchedOperation(Operation, Generic[P, T, S]):
         """That of the config prepared last; None where it has none."""
         return None if self._setup is None else self._setup.scratch
 
+    @property
+    def operands(self) -> list[torch.Tensor | None]:
+        """The tensors that a caller of an operator gives, in their order."""
+        return [getattr(self._tensors, name) for name in self._kernels.operands]
+
     def prepare(self, config: Config) -> Run:
         """Give the last config's scratch back, take this one's, and return what enqueues one call. Collective."""
         self._heap.barrier()

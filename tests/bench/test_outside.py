@@ -92,6 +92,11 @@ def test_the_claim_is_that_of_the_regime(tmp_path: Path, monkeypatch: pytest.Mon
     assert claim.ratio == pytest.approx(fastest / entry.winner.latency.median)
     assert outside.Claim.of(found, "isolated") is None, "nobody measured that"
     assert outside.Claim.of(replace(found, source="nearest"), "graph") is None
+    ours = replace(entry.winner.latency, isolated=140.0, isolated_door=15.0)
+    theirs = {"bsp eager": replace(ours, isolated=180.0, isolated_door=None)}
+    found = replace(found, entry=replace(entry, winner=replace(entry.winner, latency=ours, baselines=theirs)))
+    assert outside.Claim.of(found, "isolated") == outside.Claim(140.0, 180.0 / 140.0)
+    assert outside.Claim.of(found, outside.BOUND) == outside.Claim(125.0, 180.0 / 125.0), "without its door"
 
 
 @pytest.mark.parametrize("regime, time", [("graph", 100.0), ("pipelined", 150.0), ("isolated", 200.0)])
@@ -147,7 +152,7 @@ def test_a_run_sets_what_it_sees_beside_the_claim(tmp_path: Path, monkeypatch: p
     words = ["--toy", "--only", "rs", "--db", str(tmp_path / "cache.db"), "--json", str(tmp_path / "rows.json")]
     done = run_script(str(FILES[0]), *words, "--strict", ranks=2)
     rows = rows_of(tmp_path / "rows.json")
-    assert [row["regime"] for row in rows] == ["pipelined", "isolated"], "there are no graphs without GPUs"
+    assert [row["regime"] for row in rows] == ["pipelined", "isolated", outside.BOUND], "no graphs without GPUs"
     for row in rows:
         assert row["source"] == "exact" and row["config"]["mode"] != "bsp"
         assert row["ours"] > 0 and row["plain"] > 0
@@ -155,7 +160,7 @@ def test_a_run_sets_what_it_sees_beside_the_claim(tmp_path: Path, monkeypatch: p
         assert row["ratio"]["value"] < 0.995 and "slower than plain" in row["flags"], "the interpreter is slow"
     assert rows[0]["claim"]["ratio"] > 1 and "claim is off" in rows[0]["flags"]
     assert done.returncode == 1 and "Traceback" not in done.stderr, "--strict"
-    assert "2 rows, 2 flagged" in done.stdout and done.stdout.count("| rs | m=8 ") == 2
+    assert "3 rows, 3 flagged" in done.stdout and done.stdout.count("| rs | m=8 ") == 3
 
 
 NAMES = (
@@ -214,4 +219,4 @@ def test_two_ranks_on_gpus_go_through_all_regimes(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     rows = rows_of(tmp_path / "rows.json")
     assert {row["table"] for row in rows} == {each.name for each in LIST}
-    assert {row["regime"] for row in rows} == set(outside.REGIMES)
+    assert {row["regime"] for row in rows} == {*outside.REGIMES, outside.BOUND}

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,8 +15,8 @@ import triton
 import triton.language as tl
 from triton.runtime import interpreter
 
+from autotune.heap import interpreter as mended
 from autotune.heap import open_heap
-from autotune.heap.interpreter import mend_interpreter
 
 
 @triton.jit
@@ -56,7 +58,7 @@ def device_functions(argument: Any) -> dict[str, Any]:
 
 def operands_made_alike(argument: Any) -> dict[str, int]:
     """Pairs of operands, of every type, with both shapes, and numbers: made alike as Triton itself does, or refused."""
-    mend_interpreter()
+    mended.mend_interpreter()
     semantic = interpreter.interpreter_semantic
     kinds = (tl.int1, tl.uint8, tl.int32, tl.uint32, tl.int64, tl.float16, tl.bfloat16, tl.float32, tl.float8e4nv)
     tensors = [_tensor(kind, shape) for kind in kinds for shape in ((), (2, 4), (4,))]
@@ -87,3 +89,43 @@ def _made(make: Any, *arguments: Any) -> Any:
     except Exception as error:  # noqa: BLE001  to be compared
         return type(error).__name__
     return [(str(x.type), [int(n) for n in x.shape], x.handle.data.dtype.str, x.handle.data.tolist()) for x in pair]
+
+
+@triton.jit
+def send_and_read_kernel(sent, slot, seen, ACQUIRE: tl.constexpr, BLOCK: tl.constexpr):
+    """Send, then poll a block of words, or a counter; BLOCK is 1 or more. What was seen is kept."""
+    places = tl.arange(0, BLOCK)
+    tl.atomic_add(sent, tl.load(sent, volatile=True) + 1, sem="relaxed", scope="sys")
+    if ACQUIRE:
+        found = tl.atomic_add(slot, 0, sem="acquire", scope="sys")
+    else:
+        found = tl.load(slot + places, volatile=True)
+    tl.store(seen + places, found)
+
+
+def held_polls(argument: Any) -> dict[str, Any]:
+    """What kernels have seen in a slot that a peer writes to while they are held: its number for each hold, which may
+    differ for each; and the seconds of each hold.
+    """
+    heap = open_heap(1 << 16, dist.new_group(backend="gloo"))
+    sent, slot, seen = (torch.zeros(4, dtype=torch.int32) for _ in range(3))
+    held: list[float] = []
+
+    def peer(seconds: float) -> None:
+        held.append(seconds)
+        slot.fill_(int(sent[0]))
+
+    def launch(acquire: bool) -> int:
+        send_and_read_kernel[(1,)](sent, slot, seen, ACQUIRE=acquire, BLOCK=1 if acquire else 4)
+        return int(seen[0])
+
+    mended.time = SimpleNamespace(sleep=peer)  # type: ignore[assignment]
+    found: dict[str, Any] = {"before": [launch(acquire) for acquire in (False, True)]}
+    for number, acquire in enumerate((False, True)):
+        with mended.first_poll_held(0.25 + number):
+            found["held"] = [*found.get("held", []), launch(acquire), launch(not acquire)]
+    with contextlib.suppress(ZeroDivisionError), mended.first_poll_held(9.0):
+        raise ZeroDivisionError
+    found |= {"after": [launch(acquire) for acquire in (False, True)], "seconds": held}
+    heap.close()
+    return found

@@ -60,7 +60,7 @@ def evaluate(
             if latency.host is not None:
                 lines.append(("host", f"{microseconds(latency.host)} to enqueue a call"))
             if latency.isolated is not None:
-                lines.append(("isolated", f"{microseconds(latency.isolated)}, one call on an idle GPU"))
+                lines.append(("isolated", f"{microseconds(latency.isolated)}, one bound call on an idle GPU"))
             lines.append(("error", f"{evaluation.error:.1e} of the reference's norm"))
         if evaluation.reason:
             lines.append(("reason", evaluation.reason))

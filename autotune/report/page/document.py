@@ -20,12 +20,13 @@ from autotune.report.figures import BEYOND_LIMIT, dashed, device_text, latency_t
 from autotune.report.page import origin
 from autotune.report.page.study import Study
 from autotune.report.page.view import Chart, Table, View
-from autotune.report.page.views import finals, headline, importance, parallel, search, slices, taxes, timeline
+from autotune.report.page.views import finals, headline, importance, parallel, routings, search, slices, taxes, timeline
 from autotune.report.words import in_words
 from autotune.text import visible
 
 VIEWS = (
     headline.view,
+    routings.view,
     search.view,
     parallel.view,
     slices.view,
@@ -71,7 +72,7 @@ def lead(study: Study) -> str:
     parts.append(f'<p class="problem">{_text(problem_text(study.problem))}</p>')
     if report is not None:
         told = [latency_text(report.latency, report.regime)]
-        first = next((each for each in report.speedups if each.latency != report.latency), None)
+        first = next((each for each in report.speedups if not each.latency.same_calls(report.latency)), None)
         if first is not None:
             told.append(f"{first.baseline} {latency_text(first.latency, report.regime)}")
         if report.limit is not None:
@@ -97,7 +98,7 @@ def verdict(study: Study) -> str:
     if not report.speedups:
         return latency_text(report.latency, report.regime)
     first = report.speedups[0]
-    if first.latency == report.latency:
+    if first.latency.same_calls(report.latency):
         return f"Nothing beat {first.baseline} beyond the noise"
     return f"{first.ratio.value:.2f} times as fast as {first.baseline}"
 

@@ -11,6 +11,7 @@ from fakes import Bench, FakeGang
 
 from autotune.config import Config
 from autotune.db import Store
+from autotune.outcome import Door
 from autotune.report import build, to_markdown
 
 SMALL = ("all-gather-gemm", "--trials", "16", "--effort", "quick")
@@ -75,6 +76,46 @@ def test_what_is_slower_than_a_baseline_somewhere_is_called_so(bench: Bench, tmp
         text = to_markdown(build(store, store.entries()[0]))
     assert f"**{told} A graph" in text.split("```")[0] and "for callers that replay it in a graph" in text
     assert "slower (900.0 µs vs 530.0 µs)" in text
+
+
+def test_a_winner_pays_the_operator_s_door_and_a_baseline_does_not(other: Bench, tmp_path: Path) -> None:
+    before = tuned(other, "isolated")
+    dear = other.prepare
+
+    def prepare(gang: FakeGang) -> None:
+        dear(gang)
+        gang.door = Door(host=2000.0, isolated=40.0)
+
+    other.prepare = prepare
+    found = other.json(*SMALL, "--regime", "isolated", "--force")
+    assert found["config"] == before["config"], "the door is the same for all configs"
+    ours, then = found["latency"], before["latency"]
+    assert ours["median"] == then["median"]
+    assert (ours["host"], ours["isolated"]) == (then["host"] + 2000.0, then["isolated"] + 40.0)
+    assert ours["isolated_rounds"] == pytest.approx([each + 40.0 for each in then["isolated_rounds"]])
+    assert (ours["host_door"], ours["isolated_door"], then["host_door"]) == (2000.0, 40.0, None)
+    assert found["in_regimes"]["winner"]["pipelined"] == ours["host"]
+    assert found["in_regimes"]["winner"]["graph"] == before["in_regimes"]["winner"]["graph"]
+    assert found["baselines"] == before["baselines"]
+    told = "includes what our operator adds to the kernels' launches: 2.000 ms pipelined, 40.00 µs isolated"
+    shown = other.tune("show", "all-gather-gemm", "--regime", "isolated").stdout
+    with Store.open(tmp_path / "cache.db") as store:
+        text = to_markdown(build(store, store.entries()[0]))
+    assert all(told in " ".join(each.split()) for each in (shown, text))
+
+
+def test_the_library_s_own_way_through_our_operator_is_not_called_as_fast(gpus: Bench) -> None:
+    """It wins where nothing else does; a caller of the operator pays the door for it."""
+
+    def prepare(gang: FakeGang) -> None:
+        gang.host, gang.door = library_s_host, Door(70.0, 90.0)
+
+    gpus.prepare = prepare
+    found = gpus.json(*SMALL)
+    assert found["config"]["mode"] == "bsp" and found["config"]["launch"] == "eager"
+    assert found["microseconds"] == 770.0 and found["in_regimes"]["bsp eager"]["pipelined"] == 700.0
+    shown = gpus.tune("show", "all-gather-gemm").stdout
+    assert "no config beat bsp eager" in shown and "slower" in shown
 
 
 def test_a_graph_of_the_library_s_calls_wins_only_for_callers_who_capture(gpus: Bench) -> None:

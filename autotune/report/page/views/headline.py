@@ -27,7 +27,7 @@ from autotune.report.page.view import (
     time_axis,
     whiskers,
 )
-from autotune.report.regimes import TITLES, conclusion
+from autotune.report.regimes import TITLES, conclusion, door_text
 from autotune.rounds import mean_and_error
 
 EXPLAINED = (
@@ -54,7 +54,7 @@ def view(study: Study) -> View | None:
     rows = bars(report)
     label = f"Bars: winner {latency_text(report.latency, report.regime)} against {len(report.speedups)} baselines."
     chart = Chart("headline", label, options(report), height=90 + 22 * len(rows) * max(1, len(regimes(report))))
-    notes = [conclusion(report.verdicts)] if report.verdicts else []
+    notes = [each for each in (conclusion(report.verdicts), door_text(report.latency)) if each]
     return View("headline", "Against the baselines and the limits", EXPLAINED, [chart], [table(report)], notes)
 
 
@@ -86,7 +86,8 @@ def bars(report: Report) -> list[Bar]:
     mode = report.config.get("mode")
     name = f"winner: {shown(mode)}" if mode is not None else "winner"
     found = [Bar(name, report.latency, "winner")]
-    others = [each for each in report.speedups if each.latency != report.latency]  # a baseline may be the winner
+    # a baseline may be the winner
+    others = [each for each in report.speedups if not each.latency.same_calls(report.latency)]
     found += [Bar(each.baseline, each.latency, "baseline") for each in others]
     parts = report.limit.parts if report.limit is not None else {}
     found += [Bar(f"{part} alone", latency, "part") for part, latency in parts.items()]

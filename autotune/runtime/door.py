@@ -1,0 +1,105 @@
+"""An operator's door: what its callers pay beside the bound call, which is what the tuner times (decision 12)."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from autotune.config import Config
+from autotune.heap.arena import SymmetricHeap
+from autotune.kernels.launching.tensors import TORCH_DTYPES, Run
+from autotune.machine import Machine
+from autotune.problem import Problem
+from autotune.runtime import experts, operators
+from autotune.runtime.call import Prepared
+from autotune.runtime.context import Context
+from autotune.runtime.operator import OPERATORS
+from autotune.runtime.workspace import Operands, Results, Workspace
+from autotune.workloads import Workload
+from autotune.workloads.interface import Operation
+from autotune.workloads.launched import LaunchedOperation, LaunchedWorkload
+
+PUBLIC: dict[str, Callable[..., Any]] = {
+    each.__name__: each
+    for each in (
+        operators.all_gather_gemm, operators.gemm_reduce_scatter, operators.gemm_all_reduce,
+        operators.all_reduce_norm, operators.gemm_all_reduce_norm, operators.flash_decode,
+        experts.moe_dispatch, experts.moe_dispatch_gemm, experts.moe_combine, experts.moe_gemm_combine,
+    )
+}  # fmt: skip
+"""What a program calls, by the names of our workloads."""
+
+RETURNED = "gathered", "quantised"
+"""Fields of a problem that ask for a second result; they are no options of its workload."""
+
+ARGUMENTS = {"gathered": "return_gathered", "quantised": "quantise", "row_gates": "gates"}
+"""The names that callers know, where they are others than a problem's fields and the kernels' operands."""
+
+
+def door(
+    workload: Workload, problem: Problem, operation: Operation, heap: SymmetricHeap, machine: Machine
+) -> Callable[[], object] | None:
+    """An operator's warm call, as a program makes it, without ``out``, which ends where the bound call would begin.
+
+    It is the operator's own code on ``operation``'s tensors; nothing is looked up, allocated on ``heap`` or launched.
+    None where the workload has no operator in this process.
+    """
+    operator = OPERATORS.get(workload.name)
+    if operator is None or not isinstance(workload, LaunchedWorkload) or not isinstance(operation, LaunchedOperation):
+        return None
+    context, public = _Doorway(heap, machine), PUBLIC.get(workload.name)
+    if public is None:
+        options = tuple(getattr(problem, name) for name in workload.options)
+        return functools.partial(operator.all_of, context, operation.operands, options, None, None)
+    return functools.partial(public, context, **_arguments(workload, problem, operation.operands))
+
+
+def _arguments(workload: LaunchedWorkload, problem: Problem, operands: Operands) -> dict[str, Any]:
+    """As a caller writes them: tensors that there are, and options that are not at their defaults."""
+    given: dict[str, Any] = dict(zip(workload.kernels.operands, operands, strict=True))
+    found = {ARGUMENTS.get(name, name): tensor for name, tensor in given.items() if tensor is not None}
+    defaults = type(problem).__dataclass_fields__
+    for name in (*workload.options, *RETURNED):
+        value: Any = getattr(problem, name, False)
+        if name in defaults and value != defaults[name].default:
+            found[ARGUMENTS.get(name, name)] = TORCH_DTYPES[value] if name == "out_dtype" else value
+    return found
+
+
+class _Doorway(Context):
+    """A context on a heap that others use: all that a warm call meets of one."""
+
+    def __init__(self, heap: SymmetricHeap, machine: Machine) -> None:
+        """Opens and allocates nothing; there is nothing to close."""
+        self.heap, self.machine, self._interpreted = heap, machine, machine.is_interpreter
+        self.calls: dict[Any, Prepared] = {}
+        self._lock = threading.RLock()
+
+    def workspace(
+        self, workload: LaunchedWorkload, problem: Problem, config: Config | None, use: Callable[[Workspace], None]
+    ) -> Workspace:  # fmt: skip
+        """One without launches."""
+        made = _NothingBound(problem)
+        use(made)
+        return made
+
+
+class _NothingBound(Workspace):
+    """A workspace whose calls are bound to nothing."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem, self.bound, self._interpreted = problem, False, False
+        self._runs: dict[tuple[int, ...], Run] = {}
+
+    def readable(self, operands: Operands) -> Operands:
+        return operands
+
+    def _bound(self, operands: Operands, outs: Results, addresses: tuple[int, ...]) -> Run:
+        self._runs[addresses] = _nothing
+        return _nothing
+
+
+def _nothing() -> None:
+    """In the place of a bound call."""

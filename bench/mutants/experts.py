@@ -1,0 +1,104 @@
+"""Mutants of mixtures of experts: the plan, the dispatches, the combines, the grouped GEMM."""
+
+from __future__ import annotations
+
+from mutants.table import GPU, Mutant, rows_of
+
+MC_SIGNAL = "        heap.signal(arrivals + (slot * blocks + block) * SPLIT + unit % SPLIT, peer, rank, heap_bases)\n"
+MC_BEGIN = "        begin = first_column + unit % SPLIT * COLUMNS\n"
+ROUTED_SIGNAL = "    if not LL:\n        heap.signal_each(arrivals + slot * WORLD + rank, rank, heap_bases, WORLD, 0)\n"
+TOKENS_SIGNAL = "        if not LL:\n            heap.signal_each(arrivals + (slot * WORLD + rank) * blocks + block, rank, heap_bases, WORLD, 0)\n"
+
+MUTANTS: list[Mutant] = [
+    *rows_of(
+        "kernels/moe/plan.py",
+        ("one slot of the routing", "md push", ("slot = (epoch & 1).to(tl.int32)", "slot = (epoch & 0).to(tl.int32)", 2)),
+        ("the routing is not waited for", "md push", ("        late = heap.wait_each(arrivals + slot * WORLD + ranks, ranks < WORLD, target, status, spin_limit)\n", "")),
+        ("the routing of rank 0 alone is waited for", "md push", ("ranks < WORLD, target, status", "ranks < 1, target, status")),
+        ("the routing is signalled before it is stored", "md push", (ROUTED_SIGNAL, ""), ("    for begin in range(part * STEP, pairs, parts * STEP):\n", ROUTED_SIGNAL + "    for begin in range(part * STEP, pairs, parts * STEP):\n")),
+        ("words of gates are those of ids", "md ll", ("heap.store(place + pairs + number, gate,", "heap.store(place + pairs + number, chosen,")),
+        ("an expert counts those before it twice", "md push", ("    row = 0\n    of_lower = 0\n", "    row = expert\n    of_lower = 0\n")),
+        ("the last expert of a rank is the next rank's first", "md push", ("    first = rank * local\n", "    first = rank * local + 1\n")),
+        ("pairs of an expert are in no order", "md push", ("place = row + tl.cumsum(count, axis=0) - count", "place = row + tl.sum(count, axis=0) - tl.cumsum(count, axis=0)")),
+        ("gates of the pair before", "md push", ("tl.store(listed_gates + place, gate", "tl.store(listed_gates + (place + 1) % capacity, gate")),
+    ),
+    *rows_of(
+        "kernels/moe/tokens.py",
+        ("one slot of tokens", "md push", ("slot = (epoch & 1).to(tl.int32)", "slot = (epoch & 0).to(tl.int32)", 3)),
+        ("tokens are signalled before they are stored", "md push", (TOKENS_SIGNAL, ""), ("        for column in range(unit % SPLIT * COLUMNS, H, SPLIT * COLUMNS):\n", TOKENS_SIGNAL + "        for column in range(unit % SPLIT * COLUMNS, H, SPLIT * COLUMNS):\n")),
+        ("a token goes to the rank of its first expert alone", "md push", ("    return tl.where(chosen >= 0, chosen // local, WORLD)\n", "    return tl.where((chosen >= 0) & (places == 0), chosen // local, WORLD)\n")),
+        ("an expert's rank is the one before", "md pull", ("tl.where(chosen >= 0, chosen // local, WORLD)", "tl.where(chosen >= 0, (chosen + 1) // local, WORLD)")),
+        ("the last token of a block stays", "md push", ("inside = (tokens < T)[:, None] & (columns < H)[None, :]\n            value = tl.load(x + tokens", "inside = (tokens < T - 1)[:, None] & (columns < H)[None, :]\n            value = tl.load(x + tokens")),
+        ("each part sends the first columns", "md split", ("range(unit % SPLIT * COLUMNS, H, SPLIT * COLUMNS)", "range(0, H, SPLIT * COLUMNS)")),
+        ("tokens are not waited for", "md push", ("    return heap.wait_each(counters, wanted, target, status, spin_limit)\n", "    return 0\n")),
+        ("one part of a block is waited for", "md split", ("target = (((epoch >> 1) + 1) * signals)", "target = (((epoch >> 1) + 1) * signals - 1)")),
+        ("a peer's tokens are read before they are in place", "md pull", ("late = heap.wait(routings + slot * WORLD + source, target, status, spin_limit)", "late = heap.wait(routings + slot * WORLD + rank, target, status, spin_limit)")),
+        ("nobody is told: done", "md pull", ("    heap.signal_each(done + rank, rank, heap_bases, WORLD, 0)\n", "")),
+        ("words of the upper half are those of the lower", "md ll", ("high = ((found >> 16) & 0xFFFF)", "high = (found & 0xFFFF)")),
+    ),
+    *rows_of(
+        "kernels/moe/arrivals.py",
+        ("the plan is not waited for", "md push", ("    wait_in_slot(planned + (epoch & 1).to(tl.int32), epoch, local, status, spin_limit)\n", "    pass\n"), GPU),
+        ("peers are not waited for: done", "md pull", ("            wait_for_all(done, ((epoch + 1) * comm_programs).to(tl.int32), status, spin_limit, WORLD)\n", "            pass\n")),
+        ("the plan of one expert is waited for", "mdg push", ("epoch, local, status, spin_limit)\n", "epoch, 1, status, spin_limit)\n"), GPU),
+    ),
+    *rows_of(
+        "kernels/moe_dispatch/device.py",
+        ("the last row stays", "md push", ("exists = row < end\n", "exists = row < end - 1\n")),
+        ("rows are read from the other slot", "md push", ("slot = (epoch & 1).to(tl.int32)", "slot = ((epoch + 1) & 1).to(tl.int32)")),
+        ("rank 1 is an epoch ahead", "md ll", ("epoch = wide_epoch(epoch_counter)\n", "epoch = wide_epoch(epoch_counter) + rank\n")),
+    ),
+    *rows_of(
+        "kernels/moe_dispatch_gemm/device.py",
+        ("rows are read from the other slot", "mdg push", ("slot = (epoch & 1).to(tl.int32)", "slot = ((epoch + 1) & 1).to(tl.int32)")),
+        ("tokens are not waited for", "mdg push", ("        late = wait_for_tokens(\n            arrivals, token, token // T != rank, T, SPLIT, epoch, status, spin_limit, WORLD, TOKENS\n        )  # fmt: skip\n", "        late = 0\n")),
+        ("tokens of rank 0 alone", "mdg pull", ("there = slot.to(tl.int64) * WORLD * T + token + late", "there = slot.to(tl.int64) * WORLD * T + token % T + late")),
+        ("the last of the depth is lost", "mdg push", ("inbox, there * H), row, H, b,", "inbox, there * H), row, H - 8, b,")),
+        ("a peer's token is taken for our own", "mdg own", ("ours = token // T == rank", "ours = token // T != rank")),
+        ("a tile with others' rows waits for none", "mdg own", ("token // T != rank, T, SPLIT", "(token // T != rank) & (tile < 0), T, SPLIT")),
+        ("rank 1 is an epoch ahead", "mdg ll", ("epoch = wide_epoch(epoch_counter)\n", "epoch = wide_epoch(epoch_counter) + rank\n")),
+    ),
+    *rows_of(
+        "kernels/moe/sums.py",
+        ("one slot", "mc push", ("slot = (epoch & 1).to(tl.int32)", "slot = (epoch & 0).to(tl.int32)", 5)),
+        ("the last of a token's rows is left out", "mc push", ("exists[:, None] & (choice < K), other=0)", "exists[:, None] & (choice < K - 1), other=0)")),
+        ("rows of other launches count", "mc push", ("here = (place >> 32).to(tl.int32) == flag", "here = (place >> 32) != 0")),
+        ("no gates", "mc push", ("tl.sum(gate[:, :, None] * value.to(tl.float32), axis=1)", "tl.sum(0 * gate[:, :, None] + value.to(tl.float32), axis=1)")),
+        ("sums are not waited for", "mc push", ("        late = heap.wait(arrivals + (slot * blocks + block) * SPLIT + unit % SPLIT, target, status, spin_limit)\n", "        late = 0\n")),
+        ("sums are not waited for", "mc pull", ("        late = heap.wait(arrivals + (slot * blocks + block) * SPLIT + unit % SPLIT, target, status, spin_limit)\n", "        late = 0\n")),
+        ("waits for all ranks but one", "mc push", ("((epoch >> 1) + 1) * WORLD)", "((epoch >> 1) + 1) * (WORLD - 1))")),
+        ("sums are signalled before they are stored", "mc push", (MC_SIGNAL, ""), (MC_BEGIN, MC_SIGNAL + MC_BEGIN)),
+        ("a rank's sums are left out", "mc push", ("for source in tl.static_range(WORLD):", "for source in tl.static_range(1, WORLD):")),
+        ("sums that were not sent are added", "mc push", ("goes_to(owner, source)[:, None]", "(token < T)[:, None]")),
+        ("a rank reads its own sums for others'", "mc pull", ("heap.load(place, rank, source,", "heap.load(place, rank, rank,")),
+        ("the last row is not sent", "mc one", ("range(part, end * SPLIT, parts)", "range(part, (end - 1) * SPLIT, parts)")),
+        ("rows go to another's place", "mc one", ("row = (slot * T * K + pair % (T * K))", "row = (slot * T * K + (pair + 1) % (T * K))")),
+        ("places without expert are added", "mc one", ("mask=token < T, other=-1)\n                    chosen = (chosen >= 0) & (chosen < experts)", "mask=token < T, other=-1)\n                    chosen = chosen < experts")),
+        ("no gates", "mgc one", ("(acc * gate[:, None]).to(TYPE)", "(acc + 0 * gate[:, None]).to(TYPE)")),
+    ),
+    *rows_of(
+        "kernels/moe_combine/device.py",
+        ("rows are not waited for", "mc one", ("            wait_in_slot(arrivals + slot, epoch, WORLD * sending, status, spin_limit)\n", "            pass\n")),
+        ("places are not waited for", "mc push", ("            wait_in_slot(placed + slot, epoch, placing, status, spin_limit)\n", ""), GPU),
+        ("peers may not have read", "mc ll", ("                wait_for_all(done, epoch.to(tl.int32) - 1, status, spin_limit, WORLD)\n", "                pass\n")),
+        ("does not say that it has read", "mc ll", ("            arrive(done, rank, heap_bases, WORLD)\n", "            pass\n")),
+        ("rank 1 is an epoch ahead", "mc push", ("epoch = wide_epoch(epoch_counter)\n", "epoch = wide_epoch(epoch_counter) + rank\n")),
+    ),
+    *rows_of(
+        "kernels/moe_gemm_combine/device.py",
+        ("a rank without rows says nothing", "mgc idle", ("(rows_of_tiles == 0) & (part == 0)", "(rows_of_tiles < 0) & (part == 0)")),
+        ("a rank without rows says nothing", "mgc idle one", ("(rows_of_tiles == 0) & (part == 0)", "(rows_of_tiles < 0) & (part == 0)")),
+        ("all groups compute the first columns", "mgc push", ("column = (group * wide + n) * BLOCK_N", "column = n * BLOCK_N")),
+        ("the last group is not sent", "mgc push", ("for group in range(GROUPS):\n                late", "for group in range(GROUPS - 1):\n                late")),
+        ("products are not waited for", "mgc push", ("late = heap.wait(ready + group, epoch.to(tl.int32) + 1, status, spin_limit)", "late = 0"), GPU),
+        ("rows are not waited for", "mgc one", ("            wait_in_slot(arrivals + slot, epoch, WORLD, status, spin_limit)\n", "            pass\n")),
+        ("the last tile is left out", "mgc one", ("range(part, rows_of_tiles * tiles_n, parts)", "range(part, rows_of_tiles * tiles_n - 1, parts)")),
+    ),
+    *rows_of(
+        "kernels/moe/grouped_gemm.py",
+        ("one expert's B for all", "mgc push", ("b + expert.to(tl.int64) * stride_be", "b + 0 * expert.to(tl.int64) * stride_be")),
+        ("the last of K is lost", "mgc push", ("tile = tl.load(pointers, mask=(ks < K)[:, None], other=0.0)", "tile = tl.load(pointers, mask=(ks < K - 1)[:, None], other=0.0)")),
+        ("a tile has the next expert's rows", "mgc one", ("first, end = tl.load(offsets + expert), tl.load(offsets + expert + 1)\n    m, n", "first, end = tl.load(offsets + expert), tl.load(offsets + expert + 1) + 1\n    m, n")),
+        ("tiles behind our own are left out", "mdg own", ("tl.where(m < begin, 0, count))", "0)")),
+    ),
+]  # fmt: skip

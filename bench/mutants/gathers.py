@@ -1,0 +1,67 @@
+"""Mutants of all-gather + GEMM."""
+
+from __future__ import annotations
+
+from mutants.table import DONE, Mutant, rows_of
+
+MUTANTS: list[Mutant] = [
+    *rows_of(
+        "kernels/all_gather_gemm/push.py",
+        ("the gathered A is the other slot's", "ag gathered", ("(read_epoch(epoch_counter) - 1) & (SLOTS - 1)", "read_epoch(epoch_counter) & (SLOTS - 1)")),
+        ("own rows are taken from the inbox", "ag gathered", ("if row // shard_rows == rank:", "if row < 0:")),
+        ("the last of K is not given back", "ag gathered staged", ("    inside = column < K\n    slot", "    inside = column < K - 1\n    slot")),
+    ),
+    *rows_of(
+        "kernels/all_gather_gemm/device.py",
+        ("scales in one slot", "ag scales", ("scale_place_of(rank, slot,", "scale_place_of(rank, 0,"), ("scale_row = base_row", "scale_row = 0")),
+        ("scales of the launch before", "ag scales", ("scale_row = base_row", "scale_row = M - base_row")),
+        ("one slot", "ag push", ("slot = epoch & (SLOTS - 1)", "slot = epoch & 0")),
+        ("one slot", "ag split", ("slot = epoch & (SLOTS - 1)", "slot = epoch & 0")),
+        ("one slot", "ag K", ("slot = epoch & (SLOTS - 1)", "slot = epoch & 0")),
+        ("rank 1 is in the other slot", "ag push", ("slot = epoch & (SLOTS - 1)", "slot = (epoch + rank) & (SLOTS - 1)")),
+        ("rank 1 is an epoch ahead", "ag push", ("epoch = read_epoch(epoch_counter)\n    slot", "epoch = read_epoch(epoch_counter) + rank\n    slot")),
+        ("waits for the launch before", "ag push", ("target = (epoch + 1) * comm_programs", "target = epoch * comm_programs")),
+        ("A is overwritten while peers read it", "ag staged deep", ("            wait_for_all(done, target, status, spin_limit, WORLD)\n", "            pass\n")),
+        ("a chunk of K is lost", "ag chunks", ("            for chunk in range(CHUNKS):\n                low, high = chunk_of(chunk, rank, K, WORLD, CHUNKS, ROWS)\n                traces", "            for chunk in range(1, CHUNKS):\n                low, high = chunk_of(chunk, rank, K, WORLD, CHUNKS, ROWS)\n                traces")),
+        ("chunks wait for the first one's units", "ag chunks", ("arrivals + chunk * WORLD * tl.cdiv(shard_rows, transfer_rows), source", "arrivals, source")),
+        ("a tile waits for its first row alone", "ag units", ("row_in_shard + BLOCK_M - 1, shard_rows", "row_in_shard, shard_rows")),
+    ),
+    *rows_of(
+        "kernels/all_gather_gemm/push.py",
+        ("another rank's scales", "ag scales", ("tl.cast(pitch, tl.int64) + rank * apart", "tl.cast(pitch, tl.int64) + (1 - rank) * apart")),
+        ("inboxes are overwritten while they are read", "ag gather wide", ("WORLD)\n    wait_for_all(ready, epoch + 1, status, spin_limit, WORLD)\n", "WORLD)\n")),
+        ("the GEMM begins before all is there", "ag gather", ("        wait_for_all(arrivals, (epoch + 1) * programs, status, spin_limit, WORLD)\n", "        pass\n")),
+    ),
+    *rows_of(
+        "kernels/all_gather_gemm/pull.py",
+        ("a peer's rows with the own scales", "ag scales pull", ("late * 4)[:, None], rank, owner, heap_bases)", "late * 4)[:, None], rank, rank, heap_bases)")),
+        ("peers are read before they are ready", "ag pull", ("late = heap.wait_each(ready + peers, peers < WORLD, epoch + 1, status, spin_limit)", "late = 0")),
+        ("A is overwritten while peers read it", "ag pull", ("        heap.signal_each(done + rank, rank, heap_bases, WORLD, 0)\n    " + DONE, "        pass\n")),
+        ("the last of K is lost", "ag pull ragged", ("mask=ks[None, :] < width - k, other=0.0, hint", "mask=ks[None, :] < width - k - 1, other=0.0, hint")),
+    ),
+    *rows_of(
+        "kernels/all_gather_gemm/push.py",
+        ("one slot of words", "ag words alone", ("slot = words + (epoch & 1) * WORLD * elements", "slot = words")),
+        ("words are not emptied", "ag words", ("taken = sentinel_take(", "taken = sentinel_wait("), ("import sentinel_bits, sentinel_take", "import sentinel_bits, sentinel_wait")),
+        ("a peer's words are not taken", "ag words", ("for back in range(1, WORLD):\n        source", "for back in range(2, WORLD + 1):\n        source")),
+        ("words lie a row apart", "ag words", ("place = place_of(source, 0, M, K, shard_rows, width, ROWS) + at // width * K + at % width", "place = place_of(source, 0, M, K, shard_rows, width, ROWS) + at // width * width + at % width")),
+    ),
+    *rows_of(
+        "kernels/all_gather_gemm/launch.py",
+        ("one slot", "ag own stream", ('return 2 if self.mode == "push"', 'return 1 if self.mode == "push"')),
+    ),
+    *rows_of(
+        "kernels/all_gather_gemm/chunks.py",
+        ("chunks are not waited for", "ag pushed copies", ("    heap.wait(arrivals + counter, read_epoch(epoch_counter) + 1, status, spin_limit)\n", "    pass\n")),
+        ("waits for the launch before", "ag pushed copies", ("read_epoch(epoch_counter) + 1, status", "read_epoch(epoch_counter), status")),
+        ("the epoch stays", "ag pushed copies", ("        finish(epoch_counter, 1)\n", "        pass\n")),
+    ),
+    *rows_of(
+        "kernels/all_gather_gemm/copy_engine.py",
+        ("copies before peers are ready", "ag copies", ("        self._enter.run()\n", "")),
+        ("a chunk is not copied", "ag copies", ("for copies, signal in zip(self._copies", "self._copies[0] = []\n        for copies, signal in zip(self._copies")),
+        ("copies before peers are ready", "ag pushed copies", ("        self._enter.run()\n", "")),
+        ("chunks are announced before they are copied", "ag pushed copies", ("            self._copy(copies)\n            with on(self._copying):\n                signal.run()\n", "            with on(self._copying):\n                signal.run()\n            self._copy(copies)\n")),
+        ("a chunk goes to the wrong rows", "ag pushed copies", ("there = slice(own.start + begin, own.start + end)", "there = slice(own.start + begin // 2, own.start + end - begin + begin // 2)")),
+    ),
+]  # fmt: skip

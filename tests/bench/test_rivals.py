@@ -1,0 +1,101 @@
+"""Rivals: what one does around its exchange, and what becomes of one that cannot be set up here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import rivals
+import torch
+import torch.distributed as dist
+from rival_dispatch import laid_out, leaving, symm_mem_dispatch
+
+from autotune.kernels.moe.routing import Kind, drawn_routing, planned
+from autotune.kernels.moe_dispatch.problem import MoeDispatch
+
+CPU = torch.device("cpu")
+
+
+def exchanged(sent: list[tuple[torch.Tensor, torch.Tensor]], rank: int, room: int) -> torch.Tensor:
+    """What all_to_all_vdev leaves at a rank: its part of what each rank sends, one behind the other."""
+    parts = [rows[counts[:rank].sum() :][: counts[rank]] for rows, counts in sent]
+    arrived = torch.full((room, parts[0].shape[1]), torch.nan)
+    arrived[: sum(map(len, parts))] = torch.cat(parts)
+    return arrived
+
+
+@pytest.mark.parametrize("kind", ["plain", "holes", "one expert"])
+@pytest.mark.parametrize(("world_size", "top_k"), [(2, 3), (3, 1), (4, 6)])
+def test_a_dispatch_by_torchs_exchange_has_the_rows_of_the_plan(world_size: int, top_k: int, kind: Kind) -> None:
+    problem = MoeDispatch(tokens=7, hidden=8, experts=2 * world_size, top_k=top_k, world_size=world_size)
+    routing = drawn_routing(problem, CPU, 5, kind)
+    tokens = torch.randn(world_size, problem.tokens, problem.hidden)
+    sent = [leaving(problem, tokens[rank], routing.ids[rank]) for rank in range(world_size)]
+    for rank in range(world_size):
+        plan = planned(problem, routing, rank)
+        exist = int(plan.offsets[-1])
+        arrived = exchanged(sent, rank, world_size * problem.tokens)
+        rows = laid_out(problem, arrived, routing, rank)
+        assert rows.shape == (problem.capacity, problem.hidden)
+        assert torch.equal(rows[:exist], tokens.flatten(0, 1)[plan.pairs[:exist] // top_k])
+
+
+@pytest.fixture
+def alone() -> Iterator[None]:
+    """A process group of this process."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+class Operation(rivals.Rivals):
+    """An operation whose right result is ones, and which has one rival."""
+
+    def __init__(self, rival: Callable[[Any], Callable[[], torch.Tensor]]) -> None:
+        self._problem, self._heap = SimpleNamespace(), SimpleNamespace(group=None)
+        self.offers = lambda _: {"it": rival}
+        self.refreshed = 0
+
+    def refresh(self, seed: int) -> None:
+        self.refreshed += 1
+
+    def expected(self) -> torch.Tensor:
+        return torch.ones(4)
+
+
+def giving(result: torch.Tensor) -> Callable[[Any], Callable[[], torch.Tensor]]:
+    """A rival with that result."""
+    return lambda _: lambda: result
+
+
+@pytest.mark.usefixtures("alone")
+@pytest.mark.parametrize(
+    ("rival", "words"),
+    [
+        pytest.param(symm_mem_dispatch, "all_to_all_vdev needs NVSHMEM", id="no backend"),
+        pytest.param(lambda _: torch.ops.symm_mem.there_is_no_such, "AttributeError", id="no such operator"),
+        pytest.param(giving(torch.zeros(4)), "wrong by 1", id="wrong"),
+        pytest.param(giving(torch.ones(5)), "5 elements, 4 are right", id="too many"),
+        pytest.param(giving(torch.full((4,), torch.nan)), "wrong by nan", id="nan"),
+    ],
+)
+def test_a_rival_that_fails_is_one_line_and_left_out(
+    rival: Any, words: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr("torch.distributed._symmetric_memory.is_nvshmem_available", lambda: False)
+    assert Operation(rival).parts() == {}
+    (line,) = [line for line in capfd.readouterr().err.splitlines() if "rival" in line]
+    assert line.startswith("rival it: ")
+    assert words in line
+
+
+@pytest.mark.usefixtures("alone")
+def test_a_rival_that_works_is_set_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    operation = Operation(giving(torch.ones(4)))
+    assert set(operation.parts()) == {"it"}
+    assert operation.parts() is operation.parts()
+    assert operation.refreshed == 1

@@ -1,0 +1,75 @@
+"""Functions that the tests of operators' doors run on a rank."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from typing import Any
+
+import torch.distributed as dist
+
+from autotune.heap import open_heap
+from autotune.kernels.launching.plan import Launch
+from autotune.machine import machine
+from autotune.problem import Problem
+from autotune.runtime.door import door
+from autotune.workloads import workload
+
+HEAP = 8 << 20
+
+VARIANTS: dict[str, list[dict[str, Any]]] = {
+    "all_gather_gemm": [
+        {"in_place": True}, {"gathered": True}, {"layout": "k"}, {"epilogue": "swiglu"},
+        {"dtype": "fp8", "scales": "row", "b_order": "nk", "out_dtype": "fp16"},
+    ],
+    "gemm_all_reduce": [{"deterministic": True, "bias": True, "residual": True}],
+    "all_reduce_norm": [{"in_place": True}],
+}  # fmt: skip
+"""Beside the default problem of every workload."""
+
+
+def doors(names: list[str]) -> dict[str, Any]:
+    """Of each problem: shapes of what its door returns, Python calls of two warm calls, bytes taken of the heap."""
+    here, found = machine(), {}
+
+    def launched(launch: Launch) -> None:
+        raise AssertionError(f"{launch.kernel} was launched")
+
+    Launch.run = launched  # type: ignore[method-assign]
+    heap = open_heap(HEAP, dist.new_group(backend="gloo"))
+    for name in names:
+        plugin = workload(name)
+        first = plugin.default_problem(here, dist.get_world_size())
+        for fields in ({}, *VARIANTS.get(name, [])):
+            problem: Problem = replace(first, **fields)
+            mark = heap.mark()
+            operation = plugin.operation(problem, heap, here, 1 << 10)
+            left = heap.left
+            call = door(plugin, problem, operation, heap, here)
+            assert call is not None
+            result = call()
+            made = result if isinstance(result, tuple) else (result,)
+            # A result at an address that none had before is bound, which is one function more.
+            calls = [min(python_calls(call) for _ in range(30)) for _ in range(2)]
+            found[f"{name} {fields}"] = {
+                "made": [list(each.shape) for each in made], "calls": calls, "taken": left - heap.left,
+                "wanted": [list(each.shape) for each in operation.outputs()],
+            }  # fmt: skip
+            heap.release(mark)
+    return found
+
+
+def python_calls(call: Any) -> int:
+    """Python functions that are entered."""
+    entered = 0
+
+    def count(frame: object, event: str, argument: object) -> None:
+        nonlocal entered
+        entered += event == "call"
+
+    sys.setprofile(count)
+    try:
+        call()
+    finally:
+        sys.setprofile(None)
+    return entered
