@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import os
 import sys
 from collections import Counter
@@ -16,6 +17,8 @@ sys.path.insert(0, str(Path(__file__).parent))  # for the helpers beside this fi
 
 # The ranks' settings, for all processes: whichever is to be forked, the same server has imported its libraries.
 os.environ |= {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+
+gc.disable()  # until all tests are imported: a collection in their midst takes a fifth of a second, and frees nothing
 
 RANKS_PER_GPU = int(os.environ.get("RANKS_PER_GPU", "1"))
 """Ranks that take turns on a GPU show that kernels are right at a world size that the machine has no GPUs for. NCCL
@@ -39,6 +42,12 @@ def pytest_xdist_auto_num_workers() -> int:
     """
     measured = Path("/dev/nvidiactl").exists() or Path("/dev/kfd").exists()
     return 1 if measured else min(4, len(os.sched_getaffinity(0)) + 1)
+
+
+def pytest_collection_finish() -> None:
+    """What is imported stays: collections during the tests pass it by."""
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -69,10 +78,27 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _shared_ranks() -> Iterator[None]:
-    """Ends the gangs that the kernels' tests share."""
+    """Interpreted gangs are forked where ``run_ranks`` forks, with this package imported: a rank then costs half as
+    much, and there is one server less (``users_imports`` for tests of that very start). Ends the gangs that the
+    kernels' tests share.
+    """
+    import autotune.model_runs.ranks as model_ranks
+    from autotune.machine import machine
+    from autotune.ranks import gang
+
+    if machine().is_interpreter:
+        gang.IMPORTS = model_ranks.IMPORTS = "rank_imports"
     yield
     if "every_mode" in sys.modules:
         sys.modules["every_mode"].RANKS.close()
+
+
+@pytest.fixture
+def users_imports(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gangs start as a user's do: their ranks import the package themselves, as it lies on the disk."""
+    from autotune.ranks import gang, imports
+
+    monkeypatch.setattr(gang, "IMPORTS", imports.__name__)
 
 
 @pytest.fixture(scope="session")

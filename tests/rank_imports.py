@@ -1,18 +1,32 @@
-"""Ranks of tests find this imported: what the tuner's ranks do, the package, which no test changes meanwhile, and
-torch's compiler, whose imports take two CPU seconds.
+"""Ranks of tests find this imported: what the tuner's ranks do, the package, which no test changes meanwhile, and what
+takes long besides: torch's compiler, two CPU seconds, and what tuning in a program imports, one. Kernels are there as
+the interpreter runs them: to rewrite a workload's takes each rank a third of a CPU second, and all of them take two.
 """
 
+import gc
 import importlib
 
+import alembic.context  # noqa: F401
 import torch._dynamo.backends.debugging
 import torch._inductor.compile_fx  # noqa: F401
+from triton.runtime.interpreter import InterpretedFunction
 
-import autotune.db
+import autotune.db.migrations
+import autotune.model_runs.rank
 import autotune.ranks.gang
 import autotune.ranks.imports
+import autotune.ranks.measure
+import autotune.ranks.rank
 import autotune.runtime.context
-import autotune.runtime.operators  # noqa: F401
+import autotune.runtime.in_program
+import autotune.runtime.operators
+import autotune.tuning.loop  # noqa: F401
 from autotune.workloads.registry import BUILT_IN
 
 for reference in BUILT_IN.values():
     importlib.import_module(reference.partition(":")[0])
+
+REWRITTEN = ("autotune.", "iris.mem.triton.", "triton.language.")
+for kernel in [each for each in gc.get_objects() if type(each) is InterpretedFunction]:
+    if kernel.fn.__module__.startswith(REWRITTEN):
+        kernel.rewrite()

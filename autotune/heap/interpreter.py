@@ -100,7 +100,8 @@ def _hasten(interpreter: Any) -> None:
 
     At every call of a device function it looks through all of Triton's language for what it has to replace, and finds
     it replaced already. At every operation on integers it computes whether that overflows, for an assertion that is
-    off. For every look at its table of element types it makes the table. And every tensor describes its shape anew.
+    off. For every look at its table of element types it makes the table. Every tensor describes its shape anew, and two
+    operands of one type and shape are made alike.
     """
     tl = interpreter.tl
     replace, is_builtin = interpreter._patch_lang, tl.core.is_builtin
@@ -123,6 +124,7 @@ def _hasten(interpreter: Any) -> None:
     interpreter._patch_lang = replace_once
     interpreter._get_np_dtype = np_dtype
     _remember_shapes(tl.core)
+    _pass_what_is_alike(interpreter.interpreter_semantic, tl.core)
 
 
 def _remember_shapes(core: Any) -> None:
@@ -149,3 +151,47 @@ def _remember_shapes(core: Any) -> None:
         self.shape, self.numel = shapes[key]
 
     core.block_type.__init__, core.tensor.__init__ = block_type, tensor
+
+
+def _pass_what_is_alike(semantic: Any, core: Any) -> None:
+    """An operation's two operands need no promotion if they are of one type, and a number beside a tensor of its kind
+    becomes one at once: half the interpreter's time went into finding that out, and a tenth into unpacking constants
+    that are none.
+    """
+    make_alike, unwrap, tensor = semantic.binary_op_type_checking_impl, core._unwrap_if_constexpr, core.tensor
+    plain = {tensor, int, float, bool, type(None)}
+
+    def alike(lhs: Any, rhs: Any, *flags: bool, **named: bool) -> Any:
+        pair = None
+        if type(lhs) is tensor and not named and not any(flags[3:]):  # no division
+            is_pointer = lhs.dtype.is_ptr()
+            if type(rhs) is tensor:
+                offset = is_pointer and any(flags[:1]) and rhs.dtype.is_int()
+                if offset or lhs.dtype is rhs.dtype and not is_pointer:
+                    pair = of_one_shape(lhs, rhs)
+            elif not is_pointer and all(flags[2:3]) and _holds(lhs.dtype.name, rhs):  # the operation is arithmetic
+                pair = of_one_shape(lhs, semantic.scalar_constant(rhs, dtype=lhs.dtype))
+        return pair or make_alike(lhs, rhs, *flags, **named)
+
+    def of_one_shape(lhs: Any, rhs: Any) -> tuple[Any, Any] | None:
+        if lhs.shape is rhs.shape:
+            return lhs, rhs
+        if lhs.type.is_block() and not rhs.type.is_block():
+            return lhs, splat(rhs, lhs.type)
+        if rhs.type.is_block() and not lhs.type.is_block():
+            return splat(lhs, rhs.type), rhs
+        return None
+
+    def splat(scalar: Any, like: Any) -> Any:
+        kind = like if like.scalar is scalar.dtype else like.with_element_ty(scalar.dtype)
+        return tensor(semantic.builder.create_splat(kind.to_ir(semantic.builder), scalar.handle), kind)
+
+    semantic.binary_op_type_checking_impl = alike
+    core._unwrap_if_constexpr = lambda value: value if type(value) in plain else unwrap(value)
+
+
+def _holds(element: str, number: Any) -> bool:
+    """True if a tensor of these elements stays one beside the number, and no check of the number is needed."""
+    if type(number) is int:
+        return element == "fp32" or element in ("int32", "int64") and -(1 << 31) <= number < 1 << 31
+    return type(number) is float and element == "fp32"

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
+import math
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 import triton
@@ -51,6 +54,41 @@ def device_functions(argument: Any) -> dict[str, Any]:
         found["results"].append(torch.equal(out, values * 6 * times))
     heap.close()
     return found
+
+
+def operands_made_alike(argument: Any) -> dict[str, int]:
+    """Pairs of operands, of every type, with both shapes, and numbers: made alike as Triton itself does, or refused."""
+    mended.mend_interpreter()
+    semantic = interpreter.interpreter_semantic
+    kinds = (tl.int1, tl.uint8, tl.int32, tl.uint32, tl.int64, tl.float16, tl.bfloat16, tl.float32, tl.float8e4nv)
+    tensors = [_tensor(kind, shape) for kind in kinds for shape in ((), (2, 4), (4,))]
+    tensors += [_tensor(tl.pointer_type(tl.float32), shape) for shape in ((), (2, 4))]
+    numbers = [0, 1, -1, 2**31 - 1, 2**31, -(2**40), True, 0.0, -2.5, 1e300, float("inf")]
+    flags = [(), (True, True), (False, False, False), (False, False, True, True)]
+    found = {"the same": 0, "refused": 0, "others": 0}
+    for left, right in itertools.product(tensors, [*tensors, *numbers]):
+        for more, pair in itertools.product(flags, ((left, right), (right, left))):
+            wanted = _made(type(semantic).binary_op_type_checking_impl, semantic, *pair, *more)
+            ours = _made(semantic.binary_op_type_checking_impl, *pair, *more)
+            kind = "others" if ours != wanted else "refused" if isinstance(wanted, str) else "the same"
+            found[kind] += 1
+    return found
+
+
+def _tensor(element: Any, shape: tuple[int, ...]) -> Any:
+    kind = element if element.is_ptr() else interpreter._get_np_dtype(element)
+    data = np.arange(math.prod(shape)).astype(np.uint64 if element.is_ptr() else kind).reshape(shape or (1,))
+    return tl.tensor(interpreter.TensorHandle(data, element), tl.block_type(element, list(shape)) if shape else element)
+
+
+def _made(make: Any, *arguments: Any) -> Any:
+    """Types, shapes and values of the two operands; the error's type where it refuses."""
+    try:
+        with np.errstate(all="ignore"):
+            pair = make(*arguments)
+    except Exception as error:  # noqa: BLE001  to be compared
+        return type(error).__name__
+    return [(str(x.type), [int(n) for n in x.shape], x.handle.data.dtype.str, x.handle.data.tolist()) for x in pair]
 
 
 @triton.jit

@@ -17,6 +17,11 @@ def test_calls_of_device_functions_cost_no_look_through_the_language(tmp_path: P
     assert many == one > 0
 
 
+def test_operands_are_made_alike_as_triton_does_it(tmp_path: Path) -> None:
+    (found,) = run_ranks(ON_RANKS, "operands_made_alike", 1, tmp_path)
+    assert found["others"] == 0 and found["refused"] > 500 and found["the same"] > 5_000, found
+
+
 def test_a_program_is_held_between_what_it_has_sent_and_its_first_poll(tmp_path: Path) -> None:
     (found,) = run_ranks(ON_RANKS, "held_polls", 1, tmp_path)
     # Each launch sends its number, doubled and one more; a peer that writes while it is held answers with that.

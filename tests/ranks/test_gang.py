@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -32,7 +33,10 @@ CONFIG = Config(
     }
 )  # fmt: skip
 
-pytestmark = pytest.mark.skipif(not machine().is_interpreter, reason="the problem is one for interpreted ranks")
+pytestmark = [
+    pytest.mark.skipif(not machine().is_interpreter, reason="the problem is one for interpreted ranks"),
+    pytest.mark.usefixtures("users_imports"),
+]
 
 
 def new_gang() -> Gang:
@@ -96,20 +100,20 @@ def test_ranks_that_import_other_code_end_the_run(other_code: Path, monkeypatch:
 
 
 DRIVER = """
-import sys, time
+import time
 from autotune.machine import machine
 from autotune.ranks.gang import Gang
 from autotune.workloads import workload
 found = workload("all_gather_gemm")
 with Gang(found, found.problem_type(m=32, n=64, k=64, world_size=2), machine()) as gang:
     print(*(process.pid for process in gang._processes), flush=True)
-    time.sleep(float(sys.argv[1]))
+    time.sleep(600)
 """
 
 
-def driver(seconds: float, folder: Path, checkout: Path) -> subprocess.Popen[str]:
+def driver(folder: Path, checkout: Path) -> subprocess.Popen[str]:
     """A program in a checkout: its ranks are that checkout's, else they would end the run."""
-    command, environment = [sys.executable, "-c", DRIVER, str(seconds)], {**os.environ, "TMPDIR": str(folder)}
+    command, environment = [sys.executable, "-c", DRIVER], {**os.environ, "TMPDIR": str(folder)}
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment, cwd=checkout)
 
 
@@ -119,17 +123,18 @@ def pids_of(process: subprocess.Popen[str]) -> list[int]:
 
 
 def test_a_killed_driver_in_a_checkout_takes_its_ranks_with_it_and_the_next_one_sweeps_its_folder(
-    tmp_path: Path, other_code: Path
+    tmp_path: Path, other_code: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "temporary"
     folder.mkdir()
-    with driver(600, folder, other_code) as killed:
+    with driver(folder, other_code) as killed:
         pids = pids_of(killed)
         killed.send_signal(signal.SIGKILL)
     assert len(pids) == 2 and all(gone(pid, within=300) for pid in pids)
     assert len(list(folder.iterdir())) == 1, "nobody was left to remove it"
-    with driver(0, folder, other_code) as orderly:
-        assert len(pids_of(orderly)) == 2
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    with new_gang():
+        assert len(list(folder.iterdir())) == 1, "its own"
     assert list(folder.iterdir()) == []
 
 
