@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import statistics
-import time
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -125,17 +125,29 @@ def test_an_unknown_study_is_refused(store: Store, trial: TrialRecord, winner: W
 def test_recording_and_opening_are_quick(
     path: Path, sqlite_store: Store, key: CacheKey, provenance: Provenance, trial: TrialRecord
 ) -> None:
+    """By the Python functions that they enter, which hang on no machine's speed: some 1100 and 1000."""
     study = begin(sqlite_store, key, provenance)
+    sqlite_store.record(study.id, trial)
 
-    def seconds_to_record() -> float:
-        start = time.process_time()
-        sqlite_store.record(study.id, trial)
-        return time.process_time() - start
-
-    def seconds_to_open() -> float:
-        start = time.process_time()
+    def open_again() -> None:
         with Store.open(path):
-            return time.process_time() - start
+            pass
 
-    assert statistics.median(seconds_to_record() for _ in range(50)) < 0.010
-    assert statistics.median(seconds_to_open() for _ in range(10)) < 0.030
+    recording, opening = entered(lambda: sqlite_store.record(study.id, trial)), entered(open_again)
+    assert recording < 2500 and opening < 2500, (recording, opening)
+
+
+def entered(action: Callable[[], None]) -> int:
+    """How many Python functions it enters."""
+    count = 0
+
+    def see(frame: object, event: str, argument: object) -> None:
+        nonlocal count
+        count += event == "call"
+
+    sys.setprofile(see)
+    try:
+        action()
+    finally:
+        sys.setprofile(None)
+    return count

@@ -95,7 +95,7 @@ def test_an_error_on_one_rank_leaves_no_other_one_waiting(pair: Pair) -> None:
     assert gone["told"] == "ZeroDivisionError: planted"
     assert told["told"].startswith("GangError: this rank was left alone")
     for answer in (gone, told):
-        assert answer["seconds"] < 60
+        assert answer["seconds"] < 300
         assert all(answer["after"][kind] <= count for kind, count in answer["before"].items())
 
 
