@@ -30,9 +30,12 @@ def entry(text: str) -> Entry:
 def report(text: str) -> Report:
     of = entry(text)
     return Report(
-        of.key, of.provenance, of.key.fields, 1, 0, 9, of.finished_at, of.winner.config, LATENCY,
-        (Speedup(text, SLOWER, ratio(SLOWER, LATENCY)),), Limit({text: LATENCY}, {text: ratio(LATENCY, LATENCY)}, text),
-        None, {}, (), (), None, (), (), (), (), 9, 0, 1.0, 1.0, notes=(text,), repeat=text,
+        key=of.key, provenance=of.provenance, problem=of.key.fields, study_id=1, seed=0, space_size=9,
+        finished_at=of.finished_at, config=of.winner.config, latency=LATENCY,
+        speedups=(Speedup(text, SLOWER, ratio(SLOWER, LATENCY)),),
+        limit=Limit({text: LATENCY}, {text: ratio(LATENCY, LATENCY)}, text), roofline=None, in_regimes={}, verdicts=(),
+        routings=(), taxes=(), ladder=None, best=(), endings=(), disqualified=(), knobs=(), searched=9, remeasured=0,
+        seconds=1.0, measuring=1.0, notes=(text,), repeat=text,
     )  # fmt: skip
 
 
