@@ -18,7 +18,7 @@ from autotune.decorator.candidates import Candidates, Spaced
 from autotune.decorator.key import Call, TuningKey, cache_key, call_of, origin_of, provenance_of
 from autotune.decorator.own_options import Options, Ranks
 from autotune.decorator.triton_tuner import Arguments, TritonTuner
-from autotune.errors import NotTuned
+from autotune.errors import MachineTooSmall, NotTuned
 from autotune.machine import INTERPRETED, Machine
 from autotune.machine import machine as this_machine
 from autotune.runtime.entries import read_entries, serve
@@ -98,8 +98,16 @@ class Decider:
 
     @functools.cached_property
     def machine(self) -> Machine:
-        """Read at the first launch: a decorator runs before a program has chosen its device."""
-        return this_machine() if isinstance(self._tuner.jitted, JITFunction) else INTERPRETED
+        """Read at the first launch: a decorator runs before a program has chosen its device. Raises MachineTooSmall."""
+        if not isinstance(self._tuner.jitted, JITFunction):
+            return INTERPRETED
+        found = this_machine()
+        if found.is_interpreter:
+            raise MachineTooSmall(
+                f"{self._tuner.kernel_name}: no GPU is visible to torch here; on CPUs, run the program with "
+                "TRITON_INTERPRET=1 in its environment, which @triton.jit reads when the kernel is defined"
+            )
+        return found
 
     @functools.cached_property
     def _provenance(self) -> Provenance:
