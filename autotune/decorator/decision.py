@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 import torch.distributed as dist
+from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
 from autotune.agreement import Agreement
@@ -57,6 +58,17 @@ def agreement_of(ranks: Ranks) -> LaunchAgreement:
     return _AGREEMENTS[group]
 
 
+def _check_driver(kernel: str) -> None:
+    """Raise MachineTooSmall where Triton has no driver, so that it is said before a study is begun."""
+    try:
+        driver.active.get_current_target()
+    except RuntimeError as error:
+        raise MachineTooSmall(
+            f"{kernel}: Triton finds no GPU here; on CPUs, run the program with TRITON_INTERPRET=1 in its environment, "
+            "which @triton.jit reads when the kernel is defined"
+        ) from error
+
+
 @dataclass(frozen=True)
 class Asked:
     """One rank's question, and its database's offer."""
@@ -103,10 +115,7 @@ class Decider:
             return INTERPRETED
         found = this_machine()
         if found.is_interpreter:
-            raise MachineTooSmall(
-                f"{self._tuner.kernel_name}: no GPU is visible to torch here; on CPUs, run the program with "
-                "TRITON_INTERPRET=1 in its environment, which @triton.jit reads when the kernel is defined"
-            )
+            _check_driver(self._tuner.kernel_name)
         return found
 
     @functools.cached_property

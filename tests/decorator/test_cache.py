@@ -54,9 +54,15 @@ def test_a_second_process_finds_what_the_first_tuned() -> None:
     assert entry.winner.latency.median == 1000.0 and entry.trials == 3
 
 
+class NoDriver:
+    def get_current_target(self) -> None:
+        raise RuntimeError("0 active drivers ([]). There should only be one.")
+
+
 def test_without_a_gpu_and_without_the_interpreter_nothing_is_begun(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TRITON_INTERPRET")
     monkeypatch.setattr("autotune.decorator.decision.this_machine", lambda: INTERPRETED)
+    monkeypatch.setattr(triton.runtime.driver, "_active", NoDriver())
     with pytest.raises(MachineTooSmall, match="TRITON_INTERPRET=1"):
         tuned(copy(), NEVER)
     with Store.open() as store:
