@@ -91,6 +91,12 @@ class Problem:
                     f"{name}={value} is sharded over world_size={world}, which must divide it{note}; use {nearest}"
                 )
 
+    def other_routings(self) -> dict[str, Self]:
+        """Of a mixture of experts: the problem under each other named routing, by its name. A winner is checked
+        and timed under these, too.
+        """
+        return {}
+
     @property
     def element_size(self) -> int:
         return OPERAND_TYPES[self.dtype].size

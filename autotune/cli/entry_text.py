@@ -32,6 +32,7 @@ from autotune.report.figures import (
 )
 from autotune.report.order import config_in_order, fields_in_order, problem_type
 from autotune.report.regimes import TITLES, WITHOUT_ROUNDS, conclusion, in_regimes, verdicts
+from autotune.report.routings import line, under_routings
 from autotune.report.staleness import why_stale
 from autotune.report.words import has_words, in_words
 
@@ -68,6 +69,17 @@ def winner_dict(winner: Winner, regime: Regime = DEFAULT_REGIME) -> dict[str, An
             for name, latency in winner.baselines.items()
         },
         "in_regimes": in_regimes(winner),
+        "routings": {
+            name: {
+                "microseconds": each.latency.of(regime),
+                **dataclasses.asdict(each),
+                "speedups": {
+                    baseline: dataclasses.asdict(ratio(latency, each.latency, regime))
+                    for baseline, latency in each.baselines.items()
+                },
+            }
+            for name, each in winner.routings.items()
+        },
         "slower_than": {each.regime.value: each.baseline for each in verdicts(winner) if each.ratio.is_less},
         "limits": {name: dataclasses.asdict(latency) for name, latency in winner.limits.items()},
         "limit_share": share,
@@ -111,7 +123,7 @@ def winner_lines(key: CacheKey, winner: Winner, name: str = "winner") -> Lines:
         if latency == winner.latency:
             text = f"none: no config beat {baseline} by more than the noise"
         lines.append(("" if i else "speedup", text))
-    return [*lines, *_regime_lines(winner), *_limit_lines(winner)]
+    return [*lines, *_regime_lines(winner), *_routing_lines(key, winner), *_limit_lines(winner)]
 
 
 def _regime_lines(winner: Winner) -> Lines:
@@ -125,6 +137,13 @@ def _regime_lines(winner: Winner) -> Lines:
     ]
     texts += filter(None, [conclusion(verdicts(winner))])
     return [("" if i else "regimes", text) for i, text in enumerate(texts)]
+
+
+def _routing_lines(key: CacheKey, winner: Winner) -> Lines:
+    """Empty for other problems than a mixture's."""
+    rows = under_routings(key, winner)
+    texts = [line(row, Regime(key.regime)) for row in rows[1:]] or ["not measured under others"] * len(rows)
+    return [("" if i else "routings", text) for i, text in enumerate(texts)]
 
 
 def _limit_lines(winner: Winner) -> Lines:

@@ -17,7 +17,7 @@ from autotune.workloads import Workload
 if TYPE_CHECKING:
     from autotune.db import Store
     from autotune.model_runs.measuring import Order
-    from autotune.tuning import TurningEvaluator
+    from autotune.tuning import Evaluator
     from autotune.tuning.screening import Screen
 
 MOST_INTERPRETED_FLOPS = 2e8
@@ -59,7 +59,7 @@ def open_store(db: str | None, *, create: bool = True) -> Store:
         return store
 
 
-def make_gang(workload: Workload, problem: Problem, machine: Machine, heap_bytes: int = 0) -> TurningEvaluator:
+def make_gang(workload: Workload, problem: Problem, machine: Machine, heap_bytes: int = 0) -> Evaluator:
     """The ranks, not yet started, each with a heap of at least ``heap_bytes``. Tests replace this function."""
     from autotune.ranks.gang import Gang
 

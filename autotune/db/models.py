@@ -69,6 +69,8 @@ class Study(Base):
     winner_baselines: Mapped[str | None] = mapped_column(Text)
     winner_limits: Mapped[str | None] = mapped_column(Text)
     winner_roofline: Mapped[str | None] = mapped_column(Text)
+    winner_routings: Mapped[str | None] = mapped_column(Text)
+    """Latencies under other routings; NULL if none was measured."""
 
     imported_at: Mapped[str | None] = mapped_column(Text)
     imported_trials: Mapped[int | None]

@@ -170,6 +170,15 @@ class Roofline:
 
 
 @dataclass(frozen=True)
+class Routed:
+    """A winner under another routing than the one that it is tuned for."""
+
+    latency: Latency
+    baselines: dict[str, Latency] = field(default_factory=dict)
+    """Of the baseline that was the fastest in the finals; none if it fails here."""
+
+
+@dataclass(frozen=True)
 class Winner:
     """The config that a study chose, with the baselines and limits of the same run."""
 
@@ -180,6 +189,8 @@ class Winner:
     """The operation's parts alone, by name."""
     roofline: Roofline | None = None
     """None under the interpreter, or if work or rates are unknown."""
+    routings: dict[str, Routed] = field(default_factory=dict)
+    """Of a mixture of experts, by the names of ``Problem.other_routings``; those that were measured."""
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, get_args
 
@@ -13,7 +13,18 @@ from sqlalchemy import Row
 
 from autotune.config import Config
 from autotune.db.models import KEY, PROVENANCE, Study, Trial
-from autotune.db.records import LONGEST, CacheKey, Entry, Provenance, Roofline, State, StudyRecord, TrialRecord, Winner
+from autotune.db.records import (
+    LONGEST,
+    CacheKey,
+    Entry,
+    Provenance,
+    Roofline,
+    Routed,
+    State,
+    StudyRecord,
+    TrialRecord,
+    Winner,
+)
 from autotune.outcome import Evaluation, Latency, Outcome
 
 
@@ -85,9 +96,14 @@ def study_row(key: CacheKey, provenance: Provenance, *, seed: int, space_size: i
 def write_winner(row: Study, winner: Winner) -> None:
     row.winner_config = winner.config.to_json()
     row.winner_latency = json.dumps(_latency_values(winner.latency))
-    row.winner_baselines = json.dumps({name: _latency_values(latency) for name, latency in winner.baselines.items()})
-    row.winner_limits = json.dumps({name: _latency_values(latency) for name, latency in winner.limits.items()})
+    row.winner_baselines = json.dumps(_values_by_name(winner.baselines))
+    row.winner_limits = json.dumps(_values_by_name(winner.limits))
     row.winner_roofline = None if winner.roofline is None else json.dumps(dataclasses.asdict(winner.roofline))
+    routings = {
+        name: {"latency": _latency_values(routed.latency), "baselines": _values_by_name(routed.baselines)}
+        for name, routed in winner.routings.items()
+    }
+    row.winner_routings = json.dumps(routings) if routings else None
     row.finished_at, row.imported_at = now(), None
 
 
@@ -146,9 +162,13 @@ def _winner(row: Study | Row[Any]) -> Winner:
     return Winner(
         config=_config(row.winner_config),
         latency=_latency(_object(row.winner_latency)),
-        baselines={name: _latency(values) for name, values in _object(row.winner_baselines).items()},
-        limits={name: _latency(values) for name, values in _object(row.winner_limits).items()},
+        baselines=_latencies(_object(row.winner_baselines)),
+        limits=_latencies(_object(row.winner_limits)),
         roofline=None if row.winner_roofline is None else _roofline(_object(row.winner_roofline)),
+        routings={
+            name: Routed(_latency(values["latency"]), _latencies(values["baselines"]))
+            for name, values in _object(row.winner_routings or "{}").items()
+        },
     )
 
 
@@ -174,6 +194,14 @@ def _check(row: Study | Row[Any]) -> None:
 
 def _config(text: str | None) -> Config:
     return Config.from_json(_text(text))
+
+
+def _values_by_name(latencies: Mapping[str, Latency]) -> dict[str, Any]:
+    return {name: _latency_values(latency) for name, latency in latencies.items()}
+
+
+def _latencies(values: Mapping[str, Any]) -> dict[str, Latency]:
+    return {name: _latency(each) for name, each in values.items()}
 
 
 def _latency_values(latency: Latency) -> dict[str, Any]:

@@ -15,7 +15,8 @@ from autotune.errors import InputError
 from autotune.models.mixture import FIELDS, NAMES, Mixture, mixture_of
 from autotune.suggestion import did_you_mean
 
-Size = Annotated[int, Field(ge=1)]
+Size = Annotated[int, Field(ge=1, le=2**31 - 1)]
+Layers = Annotated[int, Field(ge=1, le=10_000)]
 
 
 class Written(BaseModel):
@@ -26,7 +27,7 @@ class Written(BaseModel):
     model_type: str
     hidden_size: Size
     intermediate_size: Size
-    num_hidden_layers: Size
+    num_hidden_layers: Layers
     num_attention_heads: Size
     num_key_value_heads: Size | None = None
     head_dim: Size | None = None

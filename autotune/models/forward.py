@@ -72,8 +72,9 @@ def forwards(model: Architecture, plan: Plan, tokens: Sequence[int]) -> list[For
     if plan.ranks < 2:
         raise InputError(f"--tp {plan.ranks}: one rank communicates with nobody; allowed: 2 and more")
     if (model.attention and model.heads % plan.ranks) or any(width % plan.ranks for _, width, _ in model.mlps):
-        widths = " and ".join(str(width) for _, width, _ in model.mlps) or "any"
-        raise InputError(f"--tp {plan.ranks} must divide {model.heads} heads and an intermediate size of {widths}")
+        widths = [f"an intermediate size of {width}" for _, width, _ in model.mlps]
+        heads = [f"{model.heads} heads"] if model.attention else []
+        raise InputError(f"--tp {plan.ranks} must divide {' and '.join(heads + widths)}")
     if model.mixture is not None:
         shared = model.mixture.width if plan.experts_by_width else model.mixture.experts
         if shared % plan.ranks:

@@ -110,6 +110,10 @@ class Crew:
         if isinstance(failed, Failed):
             raise GangError(f"the problem could not be set up: {failed.reason}")
 
+    def turn_to(self, workload: Workload, problem: Problem) -> None:
+        """Switch to another problem, whose heap is no larger; ``start`` has the ranks set it up."""
+        self._workload, self._problem = workload, problem
+
     def close(self) -> None:
         """Send no more requests: the loop was interrupted, perhaps within a request."""
         self._over = True

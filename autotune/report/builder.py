@@ -21,6 +21,7 @@ from autotune.report.model import Ending, Limit, Ranked, Report, Speedup, Tax
 from autotune.report.order import config_in_order, fields_in_order
 from autotune.report.regimes import WITHOUT_ROUNDS, in_regimes, is_captured, verdicts
 from autotune.report.repeat import repeat_text
+from autotune.report.routings import under_routings
 from autotune.rounds import mean_and_error
 from autotune.taxes.result import Taxes
 from autotune.workloads import Workload
@@ -81,6 +82,7 @@ def build(store: Store, entry: Entry, workload: Workload | None = None) -> Repor
         roofline=entry.winner.roofline,
         in_regimes=in_regimes(entry.winner),
         verdicts=verdicts(entry.winner),
+        routings=under_routings(entry.key, entry.winner),
         taxes=_taxes(entry.winner),
         ladder=_ladder(store, entry.study_id, notes),
         best=best[:BEST],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import textwrap
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
@@ -28,12 +29,16 @@ from autotune.report.figures import (
 )
 from autotune.report.model import Knob, Report
 from autotune.report.regimes import TITLES, conclusion, tuned_for
+from autotune.report.routings import EXPLAINED, HEADER, NOT_MEASURED, cells
 from autotune.report.words import has_words, in_words
 from autotune.taxes.result import Taxes, summary
 from autotune.text import json_text, markdown, markdown_code
 
 LANGUAGES = {"Python": "python", "command": "sh", "JSON": "json"}
 """Of the blocks to copy."""
+
+WIDTH = 104
+"""Of a paragraph's lines."""
 
 MOST_CHANGES = 6
 """Changes from the winner that fit a row of a table of 140 columns; the web page and JSON have them all."""
@@ -45,6 +50,7 @@ def to_markdown(report: Report) -> str:
         _verdict(report),
         _baselines(report),
         _regimes(report),
+        _routings(report),
         _limit(report),
         _taxes(report),
         _best(report),
@@ -160,6 +166,15 @@ def _regimes(report: Report) -> str:
     told = f"\n\n{lines}\n\n{markdown(conclusion(report.verdicts))}" if report.verdicts else ""
     header = ["", *(TITLES[each] for each in regimes)]
     return "## In a graph, pipelined, isolated\n\n" + text + table(header, rows, "lrrr") + told
+
+
+def _routings(report: Report) -> str:
+    """Empty for other problems than a mixture's."""
+    if not report.routings:
+        return ""
+    rows = [cells(row, report.regime) for row in report.routings]
+    told = [textwrap.fill(EXPLAINED, WIDTH), table(HEADER, rows, "lrrr")] if len(rows) > 1 else [NOT_MEASURED]
+    return "\n\n".join(["## Under other routings", *told])
 
 
 def _limit(report: Report) -> str:

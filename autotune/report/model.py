@@ -22,6 +22,7 @@ from autotune.report.figures import (
     share_text,
 )
 from autotune.report.regimes import Verdict
+from autotune.report.routings import UnderRouting
 from autotune.report.words import has_words, in_words
 from autotune.taxes.result import Taxes
 
@@ -123,6 +124,8 @@ class Report:
     """Microseconds of winner and baselines, by name and measured regime."""
     verdicts: tuple[Verdict, ...]
     """The winner against the fastest baseline of each regime."""
+    routings: tuple[UnderRouting, ...]
+    """Of a mixture of experts: the winner under the routing tuned for, and under others where that was measured."""
     taxes: tuple[Tax, ...]
     """As far as the finals tell them."""
     ladder: Taxes | None

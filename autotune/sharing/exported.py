@@ -26,7 +26,7 @@ from pydantic import (
 )
 
 from autotune.config import Config
-from autotune.db import CacheKey, Entry, Provenance, Roofline, Winner
+from autotune.db import CacheKey, Entry, Provenance, Roofline, Routed, Winner
 from autotune.db.records import LONGEST, SHORTEST
 from autotune.errors import InputError
 from autotune.outcome import Latency
@@ -137,6 +137,13 @@ class RooflineBlock(Block):
     ]
 
 
+class RoutedBlock(Block):
+    """The config, and the baseline that was the fastest in the finals, under another routing."""
+
+    latency: LatencyBlock
+    baselines: dict[Text, LatencyBlock]
+
+
 class ProvenanceBlock(Block):
     """The software of the measurement; an empty version is unknown."""
 
@@ -165,6 +172,9 @@ class EntryBlock(Block):
     baselines: dict[Text, LatencyBlock]
     limits: dict[Text, LatencyBlock]
     roofline: RooflineBlock | None = None
+    routings: Annotated[
+        dict[Text, RoutedBlock], Field(description="of a mixture of experts: under other routings, by name")
+    ] = {}
     provenance: ProvenanceBlock
     trials: Annotated[Count, Field(description="evaluations behind it")]
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)]
@@ -185,6 +195,9 @@ class EntryBlock(Block):
     @model_validator(mode="after")
     def _of_its_ranks(self) -> Self:
         parts = {"latency": self.latency, **self.baselines, **self.limits}
+        for routing, routed in self.routings.items():
+            parts[f"routings.{routing}.latency"] = routed.latency
+            parts |= {f"routings.{routing}.{name}": block for name, block in routed.baselines.items()}
         for name, block in parts.items():
             if len(block.by_rank) not in (0, self.world_size):
                 raise ValueError(f"{name}.by_rank has {len(block.by_rank)} times, world_size is {self.world_size}")
@@ -206,6 +219,10 @@ class EntryBlock(Block):
             baselines=_blocks(winner.baselines),
             limits=_blocks(winner.limits),
             roofline=RooflineBlock(**dataclasses.asdict(winner.roofline)) if winner.roofline is not None else None,
+            routings={
+                name: RoutedBlock(latency=LatencyBlock.of(each.latency), baselines=_blocks(each.baselines))
+                for name, each in sorted(winner.routings.items())
+            },
             provenance=ProvenanceBlock(**dataclasses.asdict(entry.provenance)),
             trials=entry.trials,
             seed=entry.seed,
@@ -231,6 +248,10 @@ class EntryBlock(Block):
             baselines={name: block.latency() for name, block in self.baselines.items()},
             limits={name: block.latency() for name, block in self.limits.items()},
             roofline=Roofline(**self.roofline.model_dump()) if self.roofline is not None else None,
+            routings={
+                name: Routed(block.latency.latency(), {each: b.latency() for each, b in block.baselines.items()})
+                for name, block in self.routings.items()
+            },
         )
         provenance = Provenance(**self.provenance.model_dump())
         return Entry(
@@ -255,8 +276,9 @@ def write(entries: Iterable[Entry]) -> str:
     blocks = [block for entry in sorted(entries, key=_order) if (block := _block(entry)) is not None]
     values = ConfigsFile(format=FORMAT, version=VERSION, entries=blocks).model_dump(mode="json")
     for each in values["entries"]:
-        if not each["origin"]:
-            del each["origin"]  # versions from before origins read the file too
+        for name in ("origin", "routings"):
+            if not each[name]:
+                del each[name]  # versions from before these read the file too
     return json_text(values) + "\n"
 
 

@@ -10,7 +10,8 @@ _optuna.start()
 _optuna.join()
 
 from autotune.tuning.effort import EFFORTS, Budget, Effort, limits_of  # noqa: E402
-from autotune.tuning.loop import Evaluator, Result, TurningEvaluator, tune  # noqa: E402
+from autotune.tuning.evaluator import Evaluator  # noqa: E402
+from autotune.tuning.loop import Result, tune  # noqa: E402
 from autotune.tuning.progress import Progress  # noqa: E402
 from autotune.tuning.search import Given, JointSampler  # noqa: E402
 
@@ -23,7 +24,6 @@ __all__ = [
     "JointSampler",
     "Progress",
     "Result",
-    "TurningEvaluator",
     "limits_of",
     "tune",
 ]

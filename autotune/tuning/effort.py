@@ -35,12 +35,14 @@ class Effort:
     """Rounds of the finals, repeated if the winner is undecided; even, since the order alternates. One alone is never
     repeated: for an evaluator whose answers do not vary.
     """
+    routings: int = 0
+    """Rounds of a mixture's winner under each other routing, even for the same reason; 0 leaves them out."""
 
 
 EFFORTS: Mapping[str, Effort] = {
     "quick": Effort(trials=24, screen=3, iterations=9, finalists=2, rounds=2),
-    "standard": Effort(trials=120, screen=5, iterations=15, finalists=4, rounds=4),
-    "full": Effort(trials=400, screen=5, iterations=25, finalists=6, rounds=6),
+    "standard": Effort(trials=120, screen=5, iterations=15, finalists=4, rounds=4, routings=2),
+    "full": Effort(trials=400, screen=5, iterations=25, finalists=6, rounds=6, routings=2),
 }
 
 FINALS_SHARE = 0.2

@@ -9,19 +9,20 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Protocol
 
 from autotune.config import Config
-from autotune.db import CacheKey, Entry, Provenance, Store, StudyRecord, TrialRecord, Winner
+from autotune.db import CacheKey, Entry, Provenance, Routed, Store, StudyRecord, TrialRecord, Winner
 from autotune.machine import Machine
 from autotune.outcome import DEFAULT_REGIME, Evaluation, Latency, Outcome, Regime
 from autotune.problem import Problem
 from autotune.ranks.evaluation import LONG_CALL, MeasurePlan, kind_of, warm_from
 from autotune.tuning.claim import claimed
 from autotune.tuning.effort import MOST_TRIALS, Budget, Effort
+from autotune.tuning.evaluator import Evaluator
 from autotune.tuning.finals import CLOSE, FINAL, contested, finals_plan, merge, next_session, run_finals, winner
 from autotune.tuning.live import LiveStorage
 from autotune.tuning.progress import Progress
+from autotune.tuning.routings import WAYS, under_other_routings
 from autotune.tuning.screening import Ahead, Screen
 from autotune.tuning.search import Candidate, Search
 from autotune.tuning.warm_start import previous_winner, warm_starts
@@ -32,43 +33,13 @@ LOG = logging.getLogger("autotune")
 
 BASELINE = "baseline"
 PROOF = "proof"
+OTHER_ROUTINGS = "other routings"
 
 ISOLATED_TRIAL = 15
 """Isolated calls per trial if that is the regime tuned for."""
 
 OTHER_FINALISTS = 4
 """Expected beside the fastest and the baselines: the default, the previous winner, modes that come close."""
-
-
-class Evaluator(Protocol):
-    """The interface of a gang for the loop. Tests use one without ranks."""
-
-    restarts: int
-
-    def start(self) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
-
-    def evaluate(self, config: Config, seed: int, plan: MeasurePlan) -> Evaluation:
-        """Compile, check and measure one config."""
-
-    def prove(self, config: Config, seed: int, latency: float) -> Evaluation | None:
-        """Check a winner of ``latency`` microseconds once more, for longer; None if every result is right."""
-
-    def measure_parts(self, plan: MeasurePlan) -> dict[str, Latency]:
-        pass
-
-    def measure_rates(self, dtype: str) -> dict[str, float]:
-        """Rates of a device and its links per microsecond, by resource; empty if unknown."""
-
-
-class TurningEvaluator(Evaluator, Protocol):
-    """An evaluator that can switch to another problem."""
-
-    def turn_to(self, workload: Workload, problem: Problem) -> None:
-        pass
 
 
 @dataclass(frozen=True)
@@ -130,6 +101,8 @@ class _Run:
         self._begin: float | None = None
         """The start of the budget: when ranks and baselines are there, however long a cold machine takes for them."""
         self._regime = regime
+        self._finals_plan = finals_plan(effort.iterations * 2, kind_of(machine), regime)
+        self._other_routings = len(problem.other_routings()) if effort.routings else 0
         self.progress = Progress(regime=regime)
         self._baselines = workload.baselines(problem, machine)
         self._history = [replace(each, config=workload.space.ordered(each.config)) for each in store.trials(study.id)]
@@ -195,13 +168,12 @@ class _Run:
         incumbents.append(self._workload.default_config(self._problem, self._machine))
         finalists = list(dict.fromkeys([*baselines, *incumbents, *extra_finalists, *self._fastest_found()]))
         first, count = next_session(self._history), self._effort.rounds
-        plan = finals_plan(self._effort.iterations * 2, kind_of(self._machine), regime)
         self.progress.finals, self._finals_began = (0, count * len(finalists)), self._elapsed()
         parts: dict[str, list[Latency]] = {}
 
         def evaluate(config: Config, number: int) -> Evaluation:
             number += first
-            evaluation = self._gang.evaluate(config, self._seed(number), plan)
+            evaluation = self._evaluate_final(config, number)
             self._store.record(self._study.id, TrialRecord(config, evaluation, source=FINAL, number=number))
             done, planned = self.progress.finals
             self.progress.finals = (done + 1, planned)
@@ -215,17 +187,18 @@ class _Run:
             return found
 
         def measure_parts() -> None:
-            for name, latency in self._gang.measure_parts(plan).items():
+            for name, latency in self._gang.measure_parts(self._finals_plan).items():
                 parts.setdefault(name, []).append(latency)
 
         rounds = run_finals(
             finalists, count, evaluate, stop=self._no_time_for_a_round, undecided=undecided, beside=measure_parts
         )
-        best = self._proven_winner(rounds, baselines, incumbents)
+        proven = self._proven_winner(rounds, baselines, incumbents)
         self.progress.finals = (0, 0)
-        if best is None:
+        if proven is None:
             self._show("no config could be measured")
             return
+        best, routings = proven
         measured = {config: merge(latencies) for config, latencies in rounds.items()}
         found = Winner(
             config=best,
@@ -233,6 +206,7 @@ class _Run:
             baselines={name: measured[config] for name, config in self._baselines.items() if config in measured},
             limits={name: merge(latencies) for name, latencies in parts.items()},
             roofline=roofline(self._problem, self._gang.measure_rates(self._problem.dtype)),
+            routings=routings,
         )
         self._store.finish(self._study.id, found)
         if self._live is not None:
@@ -262,19 +236,39 @@ class _Run:
 
     def _proven_winner(
         self, rounds: dict[Config, list[Latency]], baselines: Sequence[Config], incumbents: Sequence[Config]
-    ) -> Config | None:
-        """The winner, once it gets every result right in many calls back to back; a config that does not is removed
-        from ``rounds``.
+    ) -> tuple[Config, dict[str, Routed]] | None:
+        """The winner, once it gets every result right in many calls back to back, and under other routings; a config
+        that does not is removed from ``rounds``.
         """
         while eligible := self._eligible(rounds):
             best = winner(eligible, baselines, incumbents, self._regime)
             self._show(PROOF)
             failed = self._gang.prove(best, self._seed(self.progress.trials), merge(rounds[best]).median)
             if failed is None:
-                return best
+                routings = self._under_other_routings(best, rounds)
+                if not isinstance(routings, Evaluation):
+                    return best, routings
+                failed = routings
             self._save(best, failed, PROOF)
             del rounds[best]
         return None
+
+    def _under_other_routings(
+        self, best: Config, rounds: Mapping[Config, Sequence[Latency]]
+    ) -> dict[str, Routed] | Evaluation:
+        """Latencies of the winner and its fastest baseline under other routings, as far as the budget lasts; or the
+        evaluation in which the winner failed.
+        """
+        if not self._other_routings:
+            return {}
+        self._show(OTHER_ROUTINGS)
+        seconds, regime = WAYS * self._effort.routings * self._final_seconds(), self._regime
+        known = {name: merge(rounds[each]).of(regime) for name, each in self._baselines.items() if each in rounds}
+        fastest = {name: self._baselines[name] for name in [min(known, key=known.__getitem__)]} if known else {}
+        return under_other_routings(
+            self._gang, self._workload, self._problem, best, fastest, self._effort.routings, self._evaluate_final,
+            no_time=lambda: self._elapsed() + seconds > self._budget.seconds,
+        )  # fmt: skip
 
     def _ask(self) -> Candidate | None:
         """The search's next config that may win."""
@@ -326,6 +320,9 @@ class _Run:
             self._whole.append(evaluation.seconds.get("total", 0.0))
         return evaluation
 
+    def _evaluate_final(self, config: Config, number: int) -> Evaluation:
+        return self._gang.evaluate(config, self._seed(number), self._finals_plan)
+
     def _save(self, config: Config, evaluation: Evaluation, source: str) -> None:
         number = self.progress.trials
         record = TrialRecord(config, evaluation, source, number, self._predicted(config))
@@ -353,6 +350,7 @@ class _Run:
 
     def _used(self) -> float:
         expected = self._effort.finalists + len(self._baselines) + OTHER_FINALISTS + 1  # and the proof
+        expected += WAYS * self._effort.routings * self._other_routings
         return self._budget.used(self.progress.trials, self._elapsed(), expected * self._final_seconds())
 
     def _show(self, phase: str) -> None:

@@ -14,7 +14,7 @@ import pytest
 from sqlalchemy import URL
 
 from autotune.config import Config
-from autotune.db import CacheKey, Provenance, Roofline, Store, TrialRecord, Winner
+from autotune.db import CacheKey, Provenance, Roofline, Routed, Store, TrialRecord, Winner
 from autotune.outcome import Evaluation, Latency, Outcome
 
 sys.path.insert(0, str(Path(__file__).parent / "helpers"))
@@ -131,7 +131,8 @@ def winner(trial: TrialRecord, latency: Latency) -> Winner:
     best = replace(latency, rounds=(408.0, 408.5), host_rounds=(17.0, 18.0), isolated_rounds=(430.0, 432.0))
     roofline = Roofline({"flops": 7.5e8, "memory": 4e6}, {"flops": 330.25})
     baselines = {"eager": slower, "graph": replace(slower, rounds=(529.0, 531.0))}
-    return Winner(trial.config, best, baselines, limits={"gemm": latency}, roofline=roofline)
+    routings = {"zipf 1": Routed(best, {"graph": slower}), "one expert": Routed(best)}
+    return Winner(trial.config, best, baselines, limits={"gemm": latency}, roofline=roofline, routings=routings)
 
 
 @pytest.fixture

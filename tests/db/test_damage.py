@@ -64,6 +64,7 @@ def test_a_damaged_trial_is_left_out_and_named_once(
         ("winner_latency", '{"median":{}}'),
         ("winner_baselines", '{"eager":3}'),
         ("winner_limits", "[]"),
+        ("winner_routings", '{"zipf 1":{"latency":{}}}'),
         ("problem", '{"m":4096'),
         ("problem", '{ "m": 4096}'),
         ("winner_latency", '{"median":0,"low":0,"high":0,"skew":0,"iterations":1,"by_rank":[]}'),

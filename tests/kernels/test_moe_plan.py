@@ -39,6 +39,20 @@ def test_plans_are_torchs(world_size: int, tmp_path: Path) -> None:
     assert run_ranks(FILE, "plans", world_size, tmp_path, argument=cases) == [[True] * len(cases)] * world_size
 
 
+def test_other_routings_differ_in_the_inputs_alone_and_one_has_an_expert_that_all_tokens_choose() -> None:
+    sizes = {"tokens": 9, "hidden": 8, "experts": 6, "top_k": 3, "world_size": 3}
+    problem = ExpertsProblem(**sizes, routing="zipf", exponent=1.0)
+    others = problem.other_routings()
+    assert list(others) == ["uniform", "one expert"], "without its own"
+    assert list(ExpertsProblem(**sizes).other_routings()) == ["zipf 1", "one expert"]
+    assert list(others["one expert"].other_routings()) == ["uniform", "zipf 1"]
+    for other in others.values():
+        differs = {name for name, value in other.as_dict().items() if value != problem.as_dict().get(name)}
+        assert differs <= set(problem.of_inputs) and other.capacity == problem.capacity
+    ids = drawn_routing(others["one expert"], torch.device("cpu"), 7).ids
+    assert (ids == 0).any(-1).all() and set(ids.unique().tolist()) == set(range(6))
+
+
 @pytest.mark.slow
 def test_many_plans_are_torchs(tmp_path: Path) -> None:
     cases = drawn_cases(2, 60, 11)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from autotune.db import Entry
+from autotune.db import Entry, Routed
 from autotune.errors import InputError
 from autotune.sharing import read, schema, write
 
@@ -174,6 +174,19 @@ def test_a_problem_that_a_device_is_done_with_at_once_is_exported(make_entry: Ma
     roofline = dataclasses.replace(entry.winner.roofline, times={"arithmetic": 2e-5, "memory": 4e-4, "links": 0.0})
     entry = dataclasses.replace(entry, winner=dataclasses.replace(entry.winner, roofline=roofline))
     assert read(write([entry])) == [without_study(entry)]
+
+
+def test_latencies_under_other_routings_are_in_the_file_where_there_are_any(make_entry: MakeEntry) -> None:
+    plain = make_entry()
+    assert "routings" not in json.loads(write([plain]))["entries"][0], "earlier versions read it"
+    routed = Routed(plain.winner.latency, {"graph": plain.winner.baselines["graph"]})
+    routings = {"zipf 1": routed, "one expert": Routed(plain.winner.latency)}
+    entry = dataclasses.replace(plain, winner=dataclasses.replace(plain.winner, routings=routings))
+    text = write([entry])
+    assert read(text) == [without_study(entry)]
+    place = "entries", 0, "routings", "zipf 1", "latency", "by_rank"
+    told = refusal(changed(text, *place, to=[1.0] * 3))
+    assert "routings.zipf 1.latency.by_rank has 3 times, world_size is 8" in told
 
 
 def test_a_missing_field_is_named(make_entry: MakeEntry) -> None:

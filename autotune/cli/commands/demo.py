@@ -81,11 +81,11 @@ def _replayed(recorded: Recording, table: str, where: str, trials: int, seed: in
     problem, reduced, replay = recording.problem_of(found), recording.reduced(found), Replay(recording)
     place, provenance = _emptied(table), recording.provenance.as_replay(recording.recorded_at)
     with Store.open(place) as store:
-        # Nothing is compiled, as under the interpreter; and one round, for a table answers the same each time.
+        # Nothing is compiled, as under the interpreter; and one round: a table answers the same each time.
         with Screen(reduced, problem, INTERPRETED) as screen, watching(problem, where) as watch:
             result = tune(
                 reduced, problem, recording.machine, store, replay, screen, budget=budget,
-                effort=replace(EFFORTS[effort], rounds=1), seed=seed, provenance=provenance,
+                effort=replace(EFFORTS[effort], rounds=1, routings=0), seed=seed, provenance=provenance,
                 watch=lambda progress: watch(progress) if progress.trials else None,
             )  # fmt: skip
         summary.present(

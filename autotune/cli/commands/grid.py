@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from autotune.cli.commands.grid_progress import GridProgress
     from autotune.db import Store
     from autotune.runtime.lookup import Found
-    from autotune.tuning import Budget, Result, TurningEvaluator
+    from autotune.tuning import Budget, Evaluator, Result
     from autotune.tuning.live import LiveStorage
     from autotune.tuning.screening import Screen
 
@@ -83,7 +83,7 @@ class Bench:
     workload: Workload
     machine: Machine
     store: Store
-    gang: TurningEvaluator
+    gang: Evaluator
     screen: Screen
     limits: Budget
     effort: str

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from abc import abstractmethod
 from dataclasses import dataclass
+from typing import Self
 
 from autotune.dtypes import COMBINATIONS, DTYPES
 from autotune.errors import InputError, InvalidProblem
 from autotune.kernels.gemm.problem import FAST_ACCUM, SCALES_HELP, MatrixOperands, blocks
-from autotune.kernels.moe.histogram import given_histogram, shares_of
+from autotune.kernels.moe.histogram import given_histogram, histogram_text, shares_of
 from autotune.problem import Problem, choice, flag, number, size, written
 from autotune.text import shortened
 
@@ -20,6 +22,9 @@ WHOLE = 8
 """A token's vector is a multiple of this many elements: of 16 bytes in 16 bits."""
 
 ROUTINGS = ("uniform", "zipf", "recorded")
+
+ZIPF = 1.0
+"""The exponent of the Zipf distribution under which every winner is timed."""
 
 MOST_EXPERTS = 1024
 MOST_CHOICES = 16
@@ -85,6 +90,20 @@ class ExpertsProblem(Problem):
                 raise InvalidProblem(f"histogram: {error}") from error
             if counts != self.experts:
                 raise InvalidProblem(f"histogram: {counts} counts for experts={self.experts}; give one for each expert")
+
+    def other_routings(self) -> dict[str, Self]:
+        """This problem under a uniform routing, a Zipf distribution, and one of which one expert is in every token's
+        choice; without its own.
+        """
+        one = histogram_text([1, *[0] * (self.experts - 1)])  # the expert that every token has, and whichever others
+        of_name = {
+            "uniform": ("uniform", 0.0, ""), f"zipf {ZIPF:g}": ("zipf", ZIPF, ""), "one expert": ("recorded", 0.0, one),
+        }  # fmt: skip
+        found = {
+            name: dataclasses.replace(self, routing=routing, exponent=exponent, histogram=histogram)
+            for name, (routing, exponent, histogram) in of_name.items()
+        }
+        return {name: other for name, other in found.items() if other != self}
 
     @property
     def local_experts(self) -> int:

@@ -20,12 +20,13 @@ from autotune.report.figures import BEYOND_LIMIT, dashed, device_text, latency_t
 from autotune.report.page import origin
 from autotune.report.page.study import Study
 from autotune.report.page.view import Chart, Table, View
-from autotune.report.page.views import finals, headline, importance, parallel, search, slices, taxes, timeline
+from autotune.report.page.views import finals, headline, importance, parallel, routings, search, slices, taxes, timeline
 from autotune.report.words import in_words
 from autotune.text import visible
 
 VIEWS = (
     headline.view,
+    routings.view,
     search.view,
     parallel.view,
     slices.view,

@@ -304,6 +304,7 @@ def test_interrupted_it_continues(laptop: Bench, tmp_path: Path) -> None:
         ({"model_type": None}, (), "no model_type"),
         ({"hidden_size": "wide"}, (), "hidden_size: Input should be a valid integer"),
         ({"hidden_size": None}, (), "hidden_size: Field required"),
+        ({"num_hidden_layers": 2**40}, (), "num_hidden_layers: Input should be less than or equal to 10000"),
         ({"num_attention_heads": 7}, (), "num_attention_heads=7 must divide hidden_size=512"),
         ({}, ("--tp", "3"), "--tp 3 must divide 8 heads"),
         ({}, ("--tp", "1"), "--tp 1: one rank communicates with nobody"),

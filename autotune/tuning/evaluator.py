@@ -1,0 +1,38 @@
+"""The interface of what evaluates configs for the loop: a gang, a crew, a replay."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from autotune.config import Config
+from autotune.outcome import Evaluation, Latency
+from autotune.problem import Problem
+from autotune.ranks.evaluation import MeasurePlan
+from autotune.workloads import Workload
+
+
+class Evaluator(Protocol):
+    """The interface of a gang for the loop. Tests use one without ranks."""
+
+    restarts: int
+
+    def start(self) -> None:
+        """Have the ranks ready for the problem."""
+
+    def turn_to(self, workload: Workload, problem: Problem) -> None:
+        """Switch to another problem; ``start`` follows."""
+
+    def close(self) -> None:
+        pass
+
+    def evaluate(self, config: Config, seed: int, plan: MeasurePlan) -> Evaluation:
+        """Compile, check and measure one config."""
+
+    def prove(self, config: Config, seed: int, latency: float) -> Evaluation | None:
+        """Check a winner of ``latency`` microseconds once more, for longer; None if every result is right."""
+
+    def measure_parts(self, plan: MeasurePlan) -> dict[str, Latency]:
+        pass
+
+    def measure_rates(self, dtype: str) -> dict[str, float]:
+        """Rates of a device and its links per microsecond, by resource; empty if unknown."""
