@@ -77,8 +77,11 @@ class Commands(TyperGroup):
             commands = f"; other commands: {', '.join(others)}" if others else ""
             if is_reference(args[0]):
                 commands += f"; one in a file is tuned by: tune run {args[0]}"
-            commands += did_you_mean(name, self.commands)
-            raise UnknownWorkload(f"no workload named {args[0]!r}; workloads: {', '.join(workloads)}{commands}")
+            kinds = "command or workload" if others else "workload"
+            near = did_you_mean(name, self.commands)
+            if near:
+                raise UnknownWorkload(f"no {kinds} named {args[0]!r}{near}")
+            raise UnknownWorkload(f"no {kinds} named {args[0]!r}; workloads: {', '.join(workloads)}{commands}")
         return super().resolve_command(ctx, args)
 
 

@@ -10,6 +10,7 @@ import logging
 import os
 import shutil
 import sys
+import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -119,12 +120,16 @@ class _OneLine(logging.Formatter):
 
 def columns(header: Sequence[str], rows: Sequence[Sequence[str]], width: int | None = None, align: str = "") -> str:
     """A table as aligned plain text. In a terminal it fits, and long texts take several lines; else a row is a line.
+    Where a column would be narrower than its words, each row is a paragraph without the header.
 
     ``align`` has ``r`` for each column of numbers.
     """
     from rich.console import Console
 
-    console = Console(file=io.StringIO(), width=width or table_width(), color_system=None)
+    width = width or table_width()
+    if not _words_fit([header, *rows], width):
+        return "\n".join(_paragraph(row, width) for row in rows)
+    console = Console(file=io.StringIO(), width=width, color_system=None)
     console.print(table(header, rows, align))
     text: str = console.file.getvalue()  # type: ignore[attr-defined]
     return "\n".join(line.rstrip() for line in text.splitlines())
@@ -142,6 +147,26 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], align: str = "")
     for row in rows:
         found.add_row(*(Text(visible(cell)) for cell in row))
     return found
+
+
+LONGEST_WORD = 24
+"""Characters; longer words, such as paths, may be broken."""
+
+
+def _words_fit(rows: Sequence[Sequence[str]], width: int) -> bool:
+    """True if no word of a column is broken when the widest columns are narrowed until the table fits."""
+    columns = list(zip(*rows, strict=True))
+    widths = [max(map(len, cells)) for cells in columns]
+    room = width - 2 * (len(widths) - 1)
+    level = next((top for top in range(max(widths), 0, -1) if sum(min(each, top) for each in widths) <= room), 0)
+    longest = [max((len(word) for cell in cells for word in cell.split()), default=0) for cells in columns]
+    return all(min(word, LONGEST_WORD) <= level for word in longest)
+
+
+def _paragraph(row: Sequence[str], width: int) -> str:
+    first, *others = (visible(cell) for cell in row)
+    below = "  ".join(cell for cell in others if cell)
+    return "\n".join([*textwrap.wrap(first, width), *(f"  {line}" for line in textwrap.wrap(below, max(1, width - 2)))])
 
 
 def table_width() -> int:

@@ -11,6 +11,7 @@ from autotune.errors import MachineTooSmall, NoDatabase
 from autotune.machine import Machine
 from autotune.machine import machine as this_machine
 from autotune.problem import Problem
+from autotune.report.figures import problem_text
 from autotune.workloads import Workload
 
 if TYPE_CHECKING:
@@ -103,6 +104,7 @@ def check_work(problem: Problem, machine: Machine) -> None:
     flops = getattr(problem, "flops", None)
     if machine.is_interpreter and flops is not None and flops > MOST_INTERPRETED_FLOPS:
         raise MachineTooSmall(
-            f"{problem}: {flops:.1e} flops per rank; without GPUs Triton's interpreter runs at most "
-            f"{MOST_INTERPRETED_FLOPS:.0e}; use smaller dimensions, or leave them out for a default that fits"
+            f"{problem_text(problem.as_dict())}: {flops / 1e9:.3g} GFLOP for each of {problem.world_size} ranks; "
+            f"without GPUs, Triton's interpreter runs at most {MOST_INTERPRETED_FLOPS / 1e9:g}; "
+            "use smaller dimensions, or leave them out for a default that fits"
         )

@@ -61,8 +61,10 @@ class Wanted:
         known = sorted({name for fields in stored for name in fields})
         for name in self.given:
             if known and self.workload is None and not any(_same(name, each) for each in known):
-                of = self.name or "nothing stored here"
-                raise InputError(f"{of} has no field {name}; it has {', '.join(map(plain, known))}")
+                names = ", ".join(map(plain, known))
+                if self.name:
+                    raise InputError(f"{self.name} has no field {name}; it has {names}")
+                raise InputError(f"no stored problem has a field {name}; there are {names}")
 
 
 def _same(name: str, other: str) -> bool:

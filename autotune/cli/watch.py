@@ -24,6 +24,9 @@ EVERY_TRIALS = 10
 AT_MOST_EVERY = 1.0
 """Seconds between two plain lines of the same phase."""
 
+AT_LEAST_EVERY = 5.0
+"""Seconds after which any measurement is worth a plain line: a few slow ones would otherwise pass in silence."""
+
 BAR_WIDTH = 24
 
 
@@ -99,7 +102,9 @@ def counted(progress: Progress) -> str:
 
 
 class PlainView:
-    """Prints a line per new phase; within a phase, one per ten trials or new best, at most one per second."""
+    """Prints a line per new phase; within a phase, one per ten trials or new best, at most one per second; and one at a
+    measurement that ends when nothing has been said for five seconds.
+    """
 
     def __init__(self, write: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
         self._write, self._clock = write, clock
@@ -111,9 +116,10 @@ class PlainView:
     def __call__(self, progress: Progress) -> None:
         best = progress.best[1].of(progress.regime) if progress.best is not None else None
         count = progress.trials + progress.finals[0]
-        news = best != self._said_best or count >= self._said_count + EVERY_TRIALS
-        due = self._clock() - self._said_at >= AT_MOST_EVERY
-        if progress.phase == self._phase and not (news and due):
+        silent = self._clock() - self._said_at
+        enough = EVERY_TRIALS if silent < AT_LEAST_EVERY else 1
+        news = best != self._said_best or count >= self._said_count + enough
+        if progress.phase == self._phase and not (news and silent >= AT_MOST_EVERY):
             return
         self._phase, self._said_at = progress.phase, self._clock()
         self._said_count, self._said_best = count, best

@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 import torch.distributed as dist
+from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
 from autotune.agreement import Agreement
@@ -18,7 +19,7 @@ from autotune.decorator.candidates import Candidates, Spaced
 from autotune.decorator.key import Call, TuningKey, cache_key, call_of, origin_of, provenance_of
 from autotune.decorator.own_options import Options, Ranks
 from autotune.decorator.triton_tuner import Arguments, TritonTuner
-from autotune.errors import NotTuned
+from autotune.errors import MachineTooSmall, NotTuned
 from autotune.machine import INTERPRETED, Machine
 from autotune.machine import machine as this_machine
 from autotune.runtime.entries import read_entries, serve
@@ -55,6 +56,17 @@ def agreement_of(ranks: Ranks) -> LaunchAgreement:
     if group not in _AGREEMENTS:
         _AGREEMENTS[group] = LaunchAgreement.among(group, PATIENCE)
     return _AGREEMENTS[group]
+
+
+def _check_driver(kernel: str) -> None:
+    """Raise MachineTooSmall where Triton has no driver, so that it is said before a study is begun."""
+    try:
+        driver.active.get_current_target()
+    except RuntimeError as error:
+        raise MachineTooSmall(
+            f"{kernel}: Triton finds no GPU here; on CPUs, run the program with TRITON_INTERPRET=1 in its environment, "
+            "which @triton.jit reads when the kernel is defined"
+        ) from error
 
 
 @dataclass(frozen=True)
@@ -98,8 +110,13 @@ class Decider:
 
     @functools.cached_property
     def machine(self) -> Machine:
-        """Read at the first launch: a decorator runs before a program has chosen its device."""
-        return this_machine() if isinstance(self._tuner.jitted, JITFunction) else INTERPRETED
+        """Read at the first launch: a decorator runs before a program has chosen its device. Raises MachineTooSmall."""
+        if not isinstance(self._tuner.jitted, JITFunction):
+            return INTERPRETED
+        found = this_machine()
+        if found.is_interpreter:
+            _check_driver(self._tuner.kernel_name)
+        return found
 
     @functools.cached_property
     def _provenance(self) -> Provenance:

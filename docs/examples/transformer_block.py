@@ -301,6 +301,8 @@ def main() -> None:
         print("\n".join(commands(model, given.world_size, given.budget)))
         return
     on_gpu = torch.cuda.is_available()
+    if not on_gpu and not given.tiny:
+        raise SystemExit("no GPU here, and the interpreter would take days: give --tiny, with TRITON_INTERPRET=1")
     if on_gpu:
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     dist.init_process_group("cpu:gloo,cuda:nccl" if on_gpu else "gloo")

@@ -52,6 +52,18 @@ def test_plain_lines_are_not_more_than_one_a_second() -> None:
     assert 8 <= len(lines) <= 11
 
 
+def test_a_few_slow_measurements_are_told_one_by_one() -> None:
+    lines: list[str] = []
+    now = 0.0
+    view = PlainView(lines.append, clock=lambda: now)
+    for done in range(5):
+        here = progress("finals", 24, 400.0)
+        here.finals = (done, 6)
+        view(here)
+        now += 6.0
+    assert [line.split(" of 6")[0][-1] for line in lines] == ["0", "1", "2", "3", "4"]
+
+
 def drawn(view: LiveView, width: int = 120) -> str:
     console = Console(width=width, file=io.StringIO())
     console.print(view.render())

@@ -22,8 +22,8 @@ from small_kernels import SIZES, Clock, add_double, copy, grid, increment, tenso
 import autotune
 from autotune.db import Store
 from autotune.decorator.key import source_hash
-from autotune.errors import InvalidArguments, NotTuned, StoreError
-from autotune.machine import INTERPRETER
+from autotune.errors import InvalidArguments, MachineTooSmall, NotTuned, StoreError
+from autotune.machine import INTERPRETED, INTERPRETER
 from autotune.outcome import Outcome
 
 NEVER = Clock()
@@ -52,6 +52,21 @@ def test_a_second_process_finds_what_the_first_tuned() -> None:
     assert json.loads(entry.key.problem) == {"n": 200, "out.dtype": "torch.float32", "x.dtype": "torch.float32"}
     assert (entry.key.workload, entry.key.world_size, entry.key.device) == ("copy", 1, INTERPRETER)
     assert entry.winner.latency.median == 1000.0 and entry.trials == 3
+
+
+class NoDriver:
+    def get_current_target(self) -> None:
+        raise RuntimeError("0 active drivers ([]). There should only be one.")
+
+
+def test_without_a_gpu_and_without_the_interpreter_nothing_is_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TRITON_INTERPRET")
+    monkeypatch.setattr("autotune.decorator.decision.this_machine", lambda: INTERPRETED)
+    monkeypatch.setattr(triton.runtime.driver, "_active", NoDriver())
+    with pytest.raises(MachineTooSmall, match="TRITON_INTERPRET=1"):
+        tuned(copy(), NEVER)
+    with Store.open() as store:
+        assert store.studies() == []
 
 
 def test_every_timing_is_kept() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shlex
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -94,12 +96,28 @@ def _replayed(recorded: Recording, table: str, where: str, trials: int, seed: in
     return result, place
 
 
+def _folder() -> Path:
+    """Where demos keep their databases; a new temporary folder where the user's data folder cannot be written."""
+    from autotune.settings import user_data_folder
+
+    usual = user_data_folder() / "demo"
+    try:
+        usual.mkdir(parents=True, exist_ok=True)
+        if os.access(usual, os.W_OK):
+            return usual
+        reason = "no permission to write"
+    except OSError as error:
+        reason = error.strerror or str(error)
+    instead = Path(tempfile.mkdtemp(prefix="tune-demo-"))
+    output.say(f"folder {usual}: {reason}; the demo's database is in {instead}")
+    return instead
+
+
 def _emptied(table: str) -> Path:
     """The demo's database, without an earlier run's results: the search would start from them."""
     from autotune.recordings.tables import ENDING
-    from autotune.settings import user_data_folder
 
-    place = user_data_folder() / "demo" / f"{Path(table).name.removesuffix(ENDING)}.db"
+    place = _folder() / f"{Path(table).name.removesuffix(ENDING)}.db"
     for file in (place, Path(f"{place}-wal"), Path(f"{place}-shm")):
         file.unlink(missing_ok=True)
     return place

@@ -56,7 +56,7 @@ def list_entries(of: Words = None, db: Database = None, json: Json = False) -> N
         for why, count in Counter(filter(None, reasons)).most_common():
             output.say(f"stale, and not served: {count} of {len(entries)}: {why}")
         if begun:
-            output.say(f"unfinished: the same command continues it, as {_command(begun[0][0].key, db)}")
+            output.say(_continuing(begun[0][0].key, db))
     elif words:
         output.say(f"nothing of {' '.join(words)} is tuned yet; tune list shows everything")
     else:
@@ -124,6 +124,9 @@ def _unfinished_dict(study: StudyRecord, trials: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _command(key: CacheKey, db: str | None) -> str:
+def _continuing(key: CacheKey, db: str | None) -> str:
+    """How an unfinished study goes on; that of a decorated kernel has no command."""
+    if key.is_kernel:
+        return f"unfinished: the next launch of {key.workload} with this key continues it"
     words = f"tune {dashed(key.workload)} {options_text(key.fields)}{regime_options(key.regime)}"
-    return words + (f" --db {db}" if db else "")
+    return f"unfinished: the same command continues it, as {words}" + (f" --db {db}" if db else "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,15 @@ def test_the_best_of_a_table_is_found_and_the_report_is_the_next_step(laptop: Be
     assert report.exit_code == 0 and "replay of a table recorded 2026-11-21" in report.stdout
     assert laptop.tune("list").stdout == "", "the user's own database has nothing of it"
     assert database.exists()
+
+
+def test_a_data_folder_that_cannot_be_written(laptop: Bench, database: Path) -> None:
+    database.parents[2].write_text("a file where a folder should be")
+    found = laptop.tune("demo", "ar-64", "--trials", "20")
+    assert found.exit_code == 0, found.output
+    elsewhere = re.search(r"the demo's database is in (.+)", found.stderr)
+    assert elsewhere is not None and f"{elsewhere[1]}/ar-64.db" in found.stdout
+    shutil.rmtree(elsewhere[1])
 
 
 def test_an_earlier_demo_gives_the_search_no_start(laptop: Bench, database: Path) -> None:

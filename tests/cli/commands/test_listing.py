@@ -54,7 +54,7 @@ def test_list_of_some(gpus: Bench, words: list[str], sizes: list[int]) -> None:
     ("words", "said"),
     [
         (["all-gather-gem"], "did you mean all-gather-gemm?"),
-        (["--em", "4096"], "nothing stored here has no field em; it has b_order, bias"),
+        (["--em", "4096"], "no stored problem has a field em; there are b_order, bias"),
         (["--m"], "expected a field"),
         (["all-gather-gemm", "4096"], "4096: expected a field"),
     ],
@@ -73,6 +73,17 @@ def test_list_fits_80_columns(gpus: Bench, monkeypatch: pytest.MonkeyPatch) -> N
     assert max(map(len, lines)) <= 80
     assert "flash-decode on 8 × NVIDIA H200" in lines and "all-gather-gemm on 8 × NVIDIA H200" in lines
     assert "layout=k" in "".join(line.split("  ")[0] for line in lines)
+
+
+def test_an_unfinished_study_of_a_decorated_kernel_has_no_command(gpus: Bench) -> None:
+    gpus.tune(*SMALL)
+    with Store.open() as store:
+        (study,) = store.studies()
+        call = '{"n":64,"x.dtype":"torch.float32"}'
+        key = dataclasses.replace(study.key, workload="my_kernel", problem=call)
+        store.study(key, study.provenance, seed=0, space_size=3)
+    listed = gpus.tune("list")
+    assert "unfinished: the next launch of my_kernel with this key continues it" in listed.stderr
 
 
 def test_an_interrupted_study_is_listed_and_shown(gpus: Bench) -> None:
