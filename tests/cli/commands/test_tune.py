@@ -242,7 +242,7 @@ def test_the_seed_is_kept(gpus: Bench) -> None:
         (["all-gather-gemm", "--effort", "huge"], "allowed: quick, standard, full"),
         (
             ["scatter-gemm"],
-            "no workload named 'scatter-gemm'; workloads: all-gather-gemm, ",
+            "no command or workload named 'scatter-gemm'; workloads: all-gather-gemm, ",
         ),
         (["show", "scatter-gemm"], "workloads: all-gather-gemm"),
     ],
