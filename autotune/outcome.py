@@ -52,7 +52,7 @@ class Door:
     """
 
     host: float
-    """Calls back to back."""
+    """Per call, of calls back to back."""
     isolated: float
     """A single call after a wait, its code no longer in the host's caches."""
 

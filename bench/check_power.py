@@ -257,7 +257,7 @@ def summary(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def seen(rows: Sequence[dict[str, Any]]) -> set[str]:
-    """What has found them out, NOTHING and BROKEN among it."""
+    """The ways in which they were found out, NOTHING and BROKEN among them."""
     return {row["by"] for row in rows}
 
 

@@ -289,7 +289,7 @@ def measure_parts(everyone: Everyone, plan: MeasurePlan) -> dict[str, Latency]:
 
 
 def measure_door(everyone: Everyone, door: str) -> Door | None:
-    """What the slowest rank's host takes for an operator's door, see ``MeasureDoor``; None where there is none."""
+    """An operator's door on the slowest rank, see ``MeasureDoor``; None where there is none."""
     answers = everyone(MeasureDoor(door, DOOR_CALLS), "measure") if door else []
     if isinstance(answers, Failed) or not answers or not answers[0].times:
         return None

@@ -145,8 +145,8 @@ class Stopwatch:
         return [self._isolated_time(call) for _ in range(calls)]
 
     def time_door(self, call: Callable[[], object], calls: int) -> TimedDoor:
-        """What the host takes for a ``call`` that enqueues nothing, in the ways in which it is timed for calls that do:
-        isolated, and back to back. Each less the same of no call at all. Collective.
+        """Time a ``call`` that enqueues nothing, as calls that do are timed: isolated, and back to back. Each less the
+        same of no call at all. Collective.
         """
 
         def door() -> None:

@@ -38,7 +38,7 @@ LANGUAGES = {"Python": "python", "command": "sh", "JSON": "json"}
 """Of the blocks to copy."""
 
 WIDTH = 104
-"""Of a paragraph's lines."""
+"""Characters in a line of prose."""
 
 MOST_CHANGES = 6
 """Changes from the winner that fit a row of a table of 140 columns; the web page and JSON have them all."""

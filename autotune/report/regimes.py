@@ -95,7 +95,7 @@ def conclusion(of: Sequence[Verdict]) -> str:
 
 
 def door_text(latency: Latency) -> str:
-    """How much of a winner's times is the operator's own; empty where that was not measured."""
+    """A sentence on the operator's own part of a winner's times; empty where that was not measured."""
     doors = {Regime.PIPELINED: latency.host_door, Regime.ISOLATED: latency.isolated_door}
     parts = [f"{microseconds(part)} {TITLES[regime]}" for regime, part in doors.items() if part is not None]
     if not parts:

@@ -29,7 +29,7 @@ PUBLIC: dict[str, Callable[..., Any]] = {
         experts.moe_dispatch, experts.moe_dispatch_gemm, experts.moe_combine, experts.moe_gemm_combine,
     )
 }  # fmt: skip
-"""What a program calls, by the names of our workloads."""
+"""The public functions, by the names of our workloads."""
 
 RETURNED = "gathered", "quantised"
 """Fields of a problem that ask for a second result; they are no options of its workload."""
@@ -80,7 +80,7 @@ class _Doorway(Context):
     def workspace(
         self, workload: LaunchedWorkload, problem: Problem, config: Config | None, use: Callable[[Workspace], None]
     ) -> Workspace:  # fmt: skip
-        """One without launches."""
+        """A workspace without launches."""
         made = _NothingBound(problem)
         use(made)
         return made

@@ -36,10 +36,10 @@ class Dispatched(NamedTuple):
 
 
 class ScaledDispatched(NamedTuple):
-    """What ``moe_dispatch`` returns of fp8 tokens: as ``Dispatched``, and the rows' scales."""
+    """The result of ``moe_dispatch`` for fp8 tokens: that of ``Dispatched``, and the rows' scales."""
 
     rows: torch.Tensor
-    """fp8 [capacity, hidden]."""
+    """fp8 [capacity, hidden], by expert."""
     offsets: torch.Tensor
     pairs: torch.Tensor
     gates: torch.Tensor

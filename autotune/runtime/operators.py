@@ -158,7 +158,7 @@ def all_gather_gemm(
         if a.dim() != 2 or gather_dim is not None or rows is not None or return_gathered or out is not None:
             raise InvalidProblem("quantise takes a matrix a, and neither gather_dim, rows, return_gathered nor out")
         wanted = layout, in_place, _word(out_dtype), fast_accum, epilogue, gate_up
-        return _QUANTISING.all_of(context, (a, b, bias, scale_a, scale_b), wanted, None, config)
+        return tuple(_QUANTISING.all_of(context, (a, b, bias, scale_a, scale_b), wanted, None, config))
     operator = _KEEPING if keep_gathered and needs_gradient((b,)) else _ALL_GATHER_GEMM
     if gather_dim is None and rows is None and a.dim() == 2 and not return_gathered:
         options: tuple[Any, ...] = layout, in_place, _word(out_dtype), fast_accum, epilogue, gate_up

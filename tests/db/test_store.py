@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from python_calls import python_calls
 from sqlalchemy import URL
 from studies import begin, just_now
 
@@ -133,21 +132,5 @@ def test_recording_and_opening_are_quick(
         with Store.open(path):
             pass
 
-    recording, opening = entered(lambda: sqlite_store.record(study.id, trial)), entered(open_again)
+    recording, opening = python_calls(lambda: sqlite_store.record(study.id, trial)), python_calls(open_again)
     assert recording < 2500 and opening < 2500, (recording, opening)
-
-
-def entered(action: Callable[[], None]) -> int:
-    """How many Python functions it enters."""
-    count = 0
-
-    def see(frame: object, event: str, argument: object) -> None:
-        nonlocal count
-        count += event == "call"
-
-    sys.setprofile(see)
-    try:
-        action()
-    finally:
-        sys.setprofile(None)
-    return count

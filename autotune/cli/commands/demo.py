@@ -97,7 +97,7 @@ def _replayed(recorded: Recording, table: str, where: str, trials: int, seed: in
 
 
 def _folder() -> Path:
-    """Where demos keep their databases; a new temporary folder where the user's data folder cannot be written."""
+    """The folder of demos' databases; a new temporary one where the user's data folder cannot be written."""
     from autotune.settings import user_data_folder
 
     usual = user_data_folder() / "demo"

@@ -125,7 +125,7 @@ def _unfinished_dict(study: StudyRecord, trials: int) -> dict[str, Any]:
 
 
 def _continuing(key: CacheKey, db: str | None) -> str:
-    """How an unfinished study goes on; that of a decorated kernel has no command."""
+    """The line on how to continue an unfinished study; a decorated kernel's has no command."""
     if key.is_kernel:
         return f"unfinished: the next launch of {key.workload} with this key continues it"
     words = f"tune {dashed(key.workload)} {options_text(key.fields)}{regime_options(key.regime)}"

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from typing import Any
 
 import torch.distributed as dist
+from python_calls import python_calls
 
 from autotune.heap import open_heap
 from autotune.kernels.launching.plan import Launch
@@ -65,19 +65,3 @@ def doors(names: list[str]) -> dict[str, Any]:
             }  # fmt: skip
             heap.release(mark)
     return found
-
-
-def python_calls(call: Any) -> int:
-    """Python functions that are entered."""
-    entered = 0
-
-    def count(frame: object, event: str, argument: object) -> None:
-        nonlocal entered
-        entered += event == "call"
-
-    sys.setprofile(count)
-    try:
-        call()
-    finally:
-        sys.setprofile(None)
-    return entered
