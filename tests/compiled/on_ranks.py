@@ -155,6 +155,7 @@ def trained(context: autotune.Context) -> dict[str, Any]:
     return {"error": error(gradients[1], gradients[0]), **look.told}
 
 
+@torch._inductor.config.patch(force_disable_caches=True)  # a graph out of a cache is not looked at again
 def inductor(url: str) -> dict[str, Any]:
     """The options of ``fusing``, with the code that inductor generates; and what ``collect`` hears."""
     device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
@@ -173,6 +174,7 @@ def inductor(url: str) -> dict[str, Any]:
 EXTENDED = ("reduce, add and norm", "gather and swiglu", "gather fp8 with scales by rows", "reduce fp8")
 
 
+@torch._inductor.config.patch(force_disable_caches=True)
 def inductor_extended(url: str) -> dict[str, Any]:
     """The same of norms, gates and fp8: differences from the unfused functions, and what became of each."""
     device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")

@@ -7,6 +7,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import gc
+import os
+import subprocess
 import time
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -334,6 +336,21 @@ def checked_from_elsewhere(url: str) -> dict[str, str]:
     return found
 
 
+def gpu_memory_of_this_process() -> int:
+    """Bytes, by the driver's list of processes: what neighbours take does not count. Of all where nvidia-smi lacks."""
+    free, total = torch.cuda.mem_get_info()
+    try:
+        listed = subprocess.run(
+            ["nvidia-smi", "--query-compute-apps=pid,used_memory", "--format=csv,noheader,nounits"],
+            capture_output=True, text=True, check=True,
+        ).stdout  # fmt: skip
+    except (OSError, subprocess.CalledProcessError):
+        return total - free
+    rows = (line.split(", ") for line in listed.splitlines())
+    mine = [int(mebibytes) << 20 for pid, mebibytes in rows if pid == str(os.getpid()) and mebibytes.isdigit()]
+    return sum(mine) or total - free
+
+
 def gpu_memory_given_back(url: str) -> dict[str, Any]:
     """Bytes of the GPU that are gone after ten more contexts, the collector being away; descriptors and threads."""
     gc.disable()
@@ -345,8 +362,7 @@ def gpu_memory_given_back(url: str) -> dict[str, Any]:
             call(context, problem, operands)
         dist.barrier()
         if number in (0, 10):
-            free, total = torch.cuda.mem_get_info()
-            taken.append(total - free)
+            taken.append(gpu_memory_of_this_process())
             seen.append(held())
         dist.barrier()
     gc.enable()
