@@ -13,6 +13,7 @@
     ├── StoreError              the database cannot be used
     │   └── NoDatabase          there is no database yet
     ├── FleetError              a host or a cluster that cannot be used
+    ├── VersionsClash           installed packages that do not work together
     ├── WrongResult             a whole model's results are not those of plain torch
     ├── HeapError               the symmetric heap
     │   └── HeapExhausted       an allocation that does not fit
@@ -82,6 +83,10 @@ class NoDatabase(StoreError):
 
 class FleetError(AutotuneError):
     """A host cannot be examined, a cluster cannot be reached, or its hosts cannot take work."""
+
+
+class VersionsClash(AutotuneError):
+    """Two installed packages do not work together; the message says which versions do."""
 
 
 class WrongResult(AutotuneError):

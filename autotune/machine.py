@@ -6,8 +6,11 @@ import ctypes
 import functools
 import importlib.metadata
 import itertools
+import re
 from dataclasses import dataclass
 from pathlib import Path
+
+from autotune.errors import VersionsClash
 
 INTERPRETER = "cpu-interpreter"
 """Device name under which results of Triton's interpreter are kept, so that they never mix with a GPU's."""
@@ -126,6 +129,28 @@ def versions() -> dict[str, str]:
         "torch": version("torch"),
         "driver": _driver_version(),
     }
+
+
+def interpreter_clash(triton: str, numpy: str) -> tuple[str, str] | None:
+    """What fails in Triton's interpreter with that NumPy, and the remedy; None if it works.
+
+    Since NumPy 2.4 an array of one element cannot be converted to a number, which Triton before 3.7 does.
+    """
+
+    def before(version: str, major: int, minor: int) -> bool:
+        return tuple(map(int, re.findall(r"\d+", version)[:2])) < (major, minor)
+
+    if not before(triton, 3, 7) or before(numpy, 2, 4):
+        return None
+    found = f"the interpreter of triton {triton} cannot run kernels on numpy {numpy}"
+    return found, "it needs numpy before 2.4, or triton 3.7 or newer: pip install 'numpy<2.4'"
+
+
+def check_interpreter() -> None:
+    """Raise VersionsClash where interpreted kernels would fail."""
+    told = interpreter_clash(versions()["triton"], importlib.metadata.version("numpy"))
+    if told:
+        raise VersionsClash("; ".join(told))
 
 
 def _driver_version() -> str:

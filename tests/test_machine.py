@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
 import pytest
 import torch
 
+import autotune
 from autotune import machine as machine_module
-from autotune.machine import machine
+from autotune.errors import VersionsClash
+from autotune.heap import open_heap
+from autotune.machine import INTERPRETED, machine
+from autotune.ranks.gang import Gang
+from autotune.workloads import workload
+
+sys.path.insert(0, str(Path(__file__).parent))
 
 
 @pytest.mark.parametrize(
@@ -37,3 +48,28 @@ def test_these_gpus_are_linked_by_nvlink_as_nvidia_smi_says() -> None:
     matrix = subprocess.run(["nvidia-smi", "topo", "-m"], capture_output=True, text=True, check=True).stdout
     nvlink = "NV" in matrix.split("Legend")[0].replace("NVIDIA", "")
     assert (machine().interconnect == "nvlink") == nvlink
+
+
+def start_ranks() -> None:
+    found = workload("all_gather_gemm")
+    Gang(found, found.problem_type(m=32, n=64, k=64, world_size=2), INTERPRETED).start()
+
+
+def launch_a_kernel() -> None:
+    from small_kernels import SIZES, increment
+
+    x = torch.zeros(4)
+    autotune.autotune(SIZES, key=["n"])(increment())[(1,)](x, n=4)
+
+
+@pytest.mark.skipif(machine() != INTERPRETED, reason="on GPUs nothing is interpreted")
+@pytest.mark.parametrize("start", [start_ranks, launch_a_kernel, lambda: open_heap(1 << 20)])
+def test_an_interpreter_that_fails_with_this_numpy_is_refused_before_it_runs(
+    start: Callable[[], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    versions = {**machine_module.versions(), "triton": "3.6.0"}
+    monkeypatch.setattr(machine_module, "versions", lambda: versions)
+    monkeypatch.setattr(machine_module.importlib.metadata, "version", {"numpy": "2.4.6"}.__getitem__)
+    with pytest.raises(VersionsClash, match=r"triton 3\.6\.0 .* numpy 2\.4\.6; it needs .* pip install 'numpy<2\.4'"):
+        start()

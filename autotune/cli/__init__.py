@@ -7,7 +7,7 @@ import sys
 
 
 def main() -> None:
-    """Run the command ``tune``; it always ends with a line on stderr and an exit code."""
+    """Run the command ``tune``; it ends with a line on stderr and an exit code, or with a code alone if none reads."""
     from autotune.cli.interrupts import exit_code, interruptible
 
     with interruptible():
@@ -21,6 +21,7 @@ def main() -> None:
 def _run() -> None:
     from autotune.cli import output
     from autotune.cli.app import build
+    from autotune.cli.interrupts import NOBODY_READS
     from autotune.errors import AutotuneError
 
     try:
@@ -31,8 +32,14 @@ def _run() -> None:
         sys.exit(error.exit_code)
     try:
         app()
+    except SystemExit as end:
+        if not isinstance(end.__context__, BrokenPipeError):
+            raise
+        output.give_up(sys.stdout, sys.stderr)  # as Typer and rich do, but they end with 1, as if something had failed
+        sys.exit(NOBODY_READS)
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO) or error.filename is not None:
             raise
-        output.give_stdout_up(error)
+        output.complain(AutotuneError(f"stdout cannot be written: {error.strerror}"))
+        output.give_up(sys.stdout)
         sys.exit(1)

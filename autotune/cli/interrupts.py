@@ -8,6 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+NOBODY_READS = 128 + signal.SIGPIPE
+"""The exit code where the reader of the output has gone (``tune list | head``), as shells report it of git or cat."""
+
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _received: list[int] = []
 

@@ -14,7 +14,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 import typer
 
@@ -61,10 +61,10 @@ def check_stdout() -> None:
         raise AutotuneError("stdout is closed; redirect it to a file or to /dev/null")
 
 
-def give_stdout_up(error: OSError) -> None:
-    """Report the error and point stdout at /dev/null; else its buffered rest would fail again at exit."""
-    complain(AutotuneError(f"stdout cannot be written: {error.strerror}"))
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+def give_up(*streams: TextIO) -> None:
+    """Point the streams at /dev/null; else what is left in their buffers would fail again at exit."""
+    for stream in streams:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def say(text: str) -> None:

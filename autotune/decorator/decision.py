@@ -20,7 +20,7 @@ from autotune.decorator.key import Call, TuningKey, cache_key, call_of, origin_o
 from autotune.decorator.own_options import Options, Ranks
 from autotune.decorator.triton_tuner import Arguments, TritonTuner
 from autotune.errors import MachineTooSmall, NotTuned
-from autotune.machine import INTERPRETED, Machine
+from autotune.machine import INTERPRETED, Machine, check_interpreter
 from autotune.machine import machine as this_machine
 from autotune.runtime.entries import read_entries, serve
 from autotune.runtime.lookup import Found
@@ -110,8 +110,12 @@ class Decider:
 
     @functools.cached_property
     def machine(self) -> Machine:
-        """Read at the first launch: a decorator runs before a program has chosen its device. Raises MachineTooSmall."""
+        """Read at the first launch: a decorator runs before a program has chosen its device.
+
+        Raises MachineTooSmall and VersionsClash.
+        """
         if not isinstance(self._tuner.jitted, JITFunction):
+            check_interpreter()
             return INTERPRETED
         found = this_machine()
         if found.is_interpreter:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import shutil
 import subprocess
@@ -40,6 +41,10 @@ class Host:
     def versions(self) -> dict[str, str]:
         """Versions of triton, iris, torch and the driver; empty if unknown."""
         return versions()
+
+    def numpy(self) -> str:
+        """NumPy's version. Raises ImportError."""
+        return importlib.metadata.version("numpy")
 
     def settings(self) -> dict[str, str]:
         """Environment variables that begin with AUTOTUNE_."""

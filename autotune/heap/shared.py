@@ -17,6 +17,7 @@ from autotune.errors import HeapError
 from autotune.heap.arena import SymmetricHeap
 from autotune.heap.interpreter import mend_interpreter
 from autotune.heap.peers import PEERS
+from autotune.machine import check_interpreter
 from autotune.processes.folder import OwnFolder
 
 MEMORY = Path("/dev/shm")
@@ -30,7 +31,8 @@ class SharedMemoryHeap(SymmetricHeap):
     """
 
     def __init__(self, size: int, group: dist.ProcessGroup | None = None) -> None:
-        """Collective over ``group``; ``size`` is in bytes."""
+        """Collective over ``group``; ``size`` is in bytes. Raises HeapError, and VersionsClash."""
+        check_interpreter()
         mend_interpreter()
         agreement = Agreement(group if group is not None else dist.group.WORLD)
         rank = agreement.rank

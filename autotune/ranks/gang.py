@@ -15,7 +15,7 @@ from types import TracebackType
 
 from autotune.config import Config
 from autotune.errors import GangError
-from autotune.machine import Machine
+from autotune.machine import Machine, check_interpreter
 from autotune.outcome import Door, Evaluation, Latency, Outcome
 from autotune.problem import Problem
 from autotune.processes.folder import OwnFolder
@@ -109,10 +109,12 @@ class Gang:
     def start(self) -> None:
         """Start every rank that is not running, and wait until all have set the problem up.
 
-        Raises GangError with a rank's last words.
+        Raises GangError with a rank's last words, and VersionsClash.
         """
         if self._alive():
             return
+        if self.machine.is_interpreter:
+            check_interpreter()
         self._kill()
         if self._folder is None:
             self._folder = OwnFolder()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -99,3 +100,17 @@ def test_an_answer_that_cannot_be_written_is_one_line_and_an_exit_code(gpus: Ben
     done = subprocess.run(["sh", "-c", '"$@" >&-', "sh", *TUNE, *words], capture_output=True, text=True)
     told = "tune: error: stdout is closed; redirect it to a file or to /dev/null\n"
     assert (done.returncode, done.stderr) == (1, told)
+
+
+@pytest.mark.parametrize(
+    ("words", "closed"), [("list --json", "stdout"), ("--help", "stdout"), ("demo --trials 3", "stderr")]
+)
+def test_a_command_whose_reader_has_gone_ends_quietly(gpus: Bench, words: str, closed: str) -> None:
+    gpus.tune(*SMALL)
+    reading, writing = os.pipe()
+    os.close(reading)
+    with open(writing, "wb") as pipe:
+        streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, closed: pipe}
+        done = subprocess.run([*TUNE, *words.split()], text=True, **streams)  # type: ignore[call-overload]
+    assert done.returncode == 141  # as a shell says of a program that SIGPIPE ended
+    assert not done.stdout and not done.stderr

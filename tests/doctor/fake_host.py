@@ -49,6 +49,8 @@ class FakeHost:
     )
     iris_says: str | Exception = "0.1"
     torch_says: Exception | None = None
+    is_triton: str = "3.6.0"
+    is_numpy: str = "2.3.5"
     settings_given: dict[str, str] = field(default_factory=dict)
     compiled: list[str] = field(default_factory=list)
 
@@ -58,7 +60,10 @@ class FakeHost:
         return self.is_machine
 
     def versions(self) -> dict[str, str]:
-        return {"triton": "3.6.0", "iris": "0.1", "torch": "2.11.0", "driver": ""}
+        return {"triton": self.is_triton, "iris": "0.1", "torch": "2.11.0", "driver": ""}
+
+    def numpy(self) -> str:
+        return self.is_numpy
 
     def settings(self) -> dict[str, str]:
         return self.settings_given

@@ -25,6 +25,7 @@ def checks(url: str) -> Mapping[str, Check]:
         "shared memory": gpus.shared_memory,
         "Iris": software.iris,
         "compiler": software.compiler,
+        "interpreter": software.interpreter,
         "launcher": software.launcher,
         "kernel cache": storage.kernel_cache,
         "/dev/shm": storage.shm,

@@ -7,7 +7,7 @@ import platform
 from autotune.doctor.finding import Finding, advice, broken, fine
 from autotune.doctor.host import Host
 from autotune.errors import InputError
-from autotune.machine import H100, MI300X
+from autotune.machine import H100, MI300X, interpreter_clash
 from autotune.settings import SETTINGS
 
 DRIVERS = {"/proc/driver/nvidia/version": "CUDA", "/dev/kfd": "ROCm"}
@@ -47,6 +47,15 @@ def settings(host: Host) -> Finding:
     except InputError as error:
         return broken(str(error), "correct it or unset it")
     return fine(", ".join(f"{name}={text}" for name, text in given.items()) or "none")
+
+
+def interpreter(host: Host) -> Finding:
+    """Triton's interpreter and the NumPy on which it computes; needed only without GPUs."""
+    if not host.machine().is_interpreter:
+        return fine("not needed with GPUs")
+    triton, numpy = host.versions()["triton"], host.numpy()
+    told = interpreter_clash(triton, numpy)
+    return broken(*told) if told else fine(f"triton {triton} on numpy {numpy}")
 
 
 def iris(host: Host) -> Finding:

@@ -9,7 +9,7 @@ from autotune.doctor import Host, Verdict
 from autotune.doctor.checks import software
 from autotune.machine import H100
 
-CHECKS = (software.settings, software.torch, software.iris, software.compiler, software.launcher)
+CHECKS = (software.settings, software.torch, software.iris, software.interpreter, software.compiler, software.launcher)
 
 
 @pytest.mark.parametrize("vendor", ["nvidia", "amd", "laptop"])
@@ -62,6 +62,22 @@ def test_an_iris_that_cannot_be_imported(laptop: FakeHost, error: Exception) -> 
     finding = software.iris(laptop)
     assert finding.verdict is Verdict.BROKEN
     assert str(error) in finding.found and "pip install tokenspeed-iris" in finding.mend
+
+
+@pytest.mark.parametrize(
+    ("triton", "numpy", "works"),
+    [
+        ("3.6.0", "2.3.5", True), ("3.6.0", "2.4.0", False), ("3.6.0+git1", "2.10.0rc1", False),
+        ("3.6.0", "3.0.0", False), ("3.7.0", "2.4.0", True), ("3.10.1", "2.5.5", True),
+    ],
+)  # fmt: skip
+def test_an_interpreter_and_its_numpy(laptop: FakeHost, nvidia: FakeHost, triton: str, numpy: str, works: bool) -> None:
+    for host in (laptop, nvidia):
+        host.is_triton, host.is_numpy = triton, numpy
+    finding = software.interpreter(laptop)
+    assert f"triton {triton}" in finding.found and f"numpy {numpy}" in finding.found
+    assert (finding.verdict is Verdict.FINE) is works and ("pip install 'numpy<2.4'" in finding.mend) is not works
+    assert software.interpreter(nvidia).verdict is Verdict.FINE
 
 
 def test_without_gpus_it_compiles_for_both_vendors_and_else_for_what_is_here(
