@@ -43,8 +43,8 @@ from mutants import MUTANTS, Mutant
 PACKAGE = Path(__file__).parent.parent / "autotune"
 RANKS = 2
 POLLS = 1 << 13
-"""Before a wait times out under the interpreter: about eight seconds, where the tuner waits for twenty. A late rank is held for three
-times as long as a call takes; two seconds were too few for unbroken kernels whose call takes one.
+"""Before a wait times out under the interpreter: about eight seconds, where the tuner waits for twenty. A late rank is
+held for three times as long as a call takes; two seconds were too few for unbroken kernels whose call takes one.
 """
 DEADLINE = {True: 60.0, False: 150.0}
 """Seconds that ranks may take for a phase, on GPUs and under the interpreter."""
