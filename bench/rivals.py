@@ -1,7 +1,8 @@
 """Rivals: what PyTorch, Iris and the paper offer for the same operations, and what serving stacks do for them, as
 workloads whose parts are the rivals.
 
-A rival that cannot be set up here, or gives a wrong result, is left out; why, the ranks say on stderr.
+Beside them runs our operation with the config that was tuned for the problem, so that all are measured in turns in one
+process. A rival that cannot be set up here, or gives a wrong result, is left out; why, the ranks say on stderr.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import torch.distributed._symmetric_memory  # registers torch.ops.symm_mem
 from rival_dispatch import Dispatch, symm_mem_dispatch
 from triton.compiler.errors import CompilationError
 
+import autotune
 from autotune.config import Config
 from autotune.errors import HeapExhausted
 from autotune.heap.loading import import_iris
@@ -70,8 +72,11 @@ FAILURES = (
 )  # fmt: skip
 """What rivals raise for problems that they are not made for."""
 
-AT_ONCE = 4
-"""Configs of ours that are set up at a time as rivals of one problem."""
+AT_ONCE = 5
+"""Configs of ours that are set up at a time as rivals of one problem, or beside them."""
+
+WINNER = "winner"
+"""Among the rivals: our operation with the tuned config."""
 
 FAR = 0.05
 """Relative distance from the library's result beyond which a rival's counts as wrong."""
@@ -204,6 +209,8 @@ def served(exchange: str) -> Rival:
         base = SERVED.replace(exchange=exchange, transfer_rows=max(16, 1 << (problem.m - 1).bit_length()))
         configs = [base.replace(sum_block=block) for block in (1024, 4096)]
         fitting = [config for config in configs if REDUCE.space.violation(config, problem, here) is None]
+        if not fitting:
+            raise ValueError("no block of elements fits the problem")
         return fastest([ours(REDUCE, operation, config) for config in fitting])
 
     return rival
@@ -223,6 +230,21 @@ def ours(workload: LaunchedWorkload, operation: Any, config: Config) -> Callable
         return tensors.c
 
     return call
+
+
+def tuned(workload: LaunchedWorkload) -> Rival:
+    """Our operation with the config in the database; a failure where none was tuned."""
+
+    def rival(operation: Any) -> Callable[[], torch.Tensor]:
+        problem = operation._problem
+        asked = replace(problem, in_place=False) if "in_place" in problem.as_dict() else problem
+        found = autotune.lookup(workload.name, asked)
+        if found.source != "exact":
+            raise ValueError(f"not tuned: {found.reason}")
+        config = found.config
+        return ours(workload, operation, config.replace(launch="eager") if "launch" in config else config)
+
+    return rival
 
 
 class Rivals:
@@ -278,7 +300,11 @@ def plugin(supplier: str, workload: Workload, operation: type, offers: Offers) -
     class Theirs(Rivals, operation):  # type: ignore[misc]
         pass
 
-    Theirs.offers = staticmethod(offers)  # type: ignore[assignment]
+    def with_winner(problem: Any) -> dict[str, Rival]:
+        found = offers(problem)
+        return {**found, WINNER: tuned(workload)} if found and isinstance(workload, LaunchedWorkload) else found
+
+    Theirs.offers = staticmethod(with_winner)  # type: ignore[assignment]
 
     class Plugin(type(workload)):  # type: ignore[misc]
         name = f"{supplier}_{workload.name}"

@@ -4,7 +4,8 @@
         --budget 60s --db winners.db --json winners.json
 
 Everything but --json and --no-rivals goes to ``tune grid``; what is in the database already is answered from it. The
-rivals (see rivals.py) are measured on the same machine right after, with the same stopwatch.
+rivals (see rivals.py) are measured on the same machine right after, in turns with the winner and for as long as in the
+finals: a burst from rest is up to a tenth faster than what lasts. The table has how many times as long they take.
 """
 
 from __future__ import annotations
@@ -17,10 +18,15 @@ import os
 import statistics
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from latencies import microseconds, speedup
+
+from autotune.model_runs.clock import Ratio
+from autotune.outcome import Latency
 
 RIVALS = Path(__file__).with_name("rivals.py")
 SUPPLIERS = ("torch", "iris", "paper", "served")
@@ -32,14 +38,34 @@ def tune(arguments: list[str]) -> list[dict[str, Any]]:
     return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
 
 
+ROUNDS = 4
+"""In which every rival and the winner are measured once."""
+
+WINNER = "winner"
+"""As rivals.py names it."""
+
+
+def rated(rounds: Sequence[Mapping[str, Latency]]) -> dict[str, dict[str, Any]]:
+    """Each rival's latency, µs, and its ratio to the winner's in the same rounds where there is a winner."""
+    names = [name for name in rounds[0] if all(name in each for each in rounds)]
+    times = {name: [each[name].median for each in rounds] for name in names}
+    winner = times.pop(WINNER, None)
+    return {
+        name: {"microseconds": statistics.median(its), "over": asdict(Ratio.of_rounds(its, winner)) if winner else None}
+        for name, its in times.items()
+    }
+
+
 def measure_rivals(rows: list[dict[str, Any]]) -> None:
-    """Add to each row the median latencies, µs, of what others offer for the same operation."""
+    """Add to each row what others offer for the same operation, see ``rated``."""
     os.environ["AUTOTUNE_WORKLOADS"] = str(RIVALS)
     from autotune.errors import UnknownWorkload
     from autotune.machine import machine
-    from autotune.ranks.evaluation import MeasurePlan
     from autotune.ranks.gang import Gang
+    from autotune.tuning.finals import finals_plan
     from autotune.workloads import workload
+
+    plan = finals_plan(15)
 
     gang = None
     hanging = set()
@@ -59,9 +85,10 @@ def measure_rivals(rows: list[dict[str, Any]]) -> None:
                 gang.turn_to(found, problem)
             gang.start()
             restarts = gang.restarts
-            row["rivals"] |= {
-                name: latency.median for name, latency in gang.measure_parts(MeasurePlan(3, 15, 15)).items()
-            }
+            rounds = [gang.measure_parts(plan)]
+            while rounds[-1] and len(rounds) < ROUNDS:  # empty after a failure, which costs a deadline
+                rounds.append(gang.measure_parts(plan))
+            row["rivals"] |= rated(rounds)
             if gang.restarts > restarts:
                 hanging.add(found.name)  # once is enough: each time costs a deadline and a start
                 print(f"{found.name} hangs or crashes at {problem}: left out from here on", file=sys.stderr)
@@ -93,9 +120,15 @@ def cells(row: dict[str, Any], baselines: list[str], parts: list[str], rivals: l
         f"{row['roofline_share']:.2f}" if row.get("roofline_share") is not None else "",
         f"{row['overlap_efficiency']:.0%}" if row.get("overlap_efficiency") is not None else "",
         row["config"]["mode"],
-        *(f"{found[name]:.1f}" if name in found else "fails" for name in rivals),
+        *(beside(found[name]) if name in found else "fails" for name in rivals),
         str(row["trials"]),
     ]
+
+
+def beside(rival: dict[str, Any]) -> str:
+    """How many times as long as the winner a rival takes; its time where that is not known."""
+    over = rival["over"]
+    return f"{over['value']:.2f} ± {over['error']:.2f}" if over else f"{rival['microseconds']:.1f} µs"
 
 
 def table(rows: list[dict[str, Any]]) -> str:
@@ -106,7 +139,7 @@ def table(rows: list[dict[str, Any]]) -> str:
     baselines = [name for name in BASELINES if name in BASELINES[:2] or any(name in microseconds(row) for row in done)]
     heading = ["sizes", "winner, µs", *(f"{name}, µs" for name in baselines), "over the faster"]
     heading += [f"{name} alone, µs" for name in parts] + ["share of the limit", "of the roofline", "E", "mode"]
-    heading += [f"{name}, µs" for name in rivals] + ["trials"]
+    heading += [f"{name} / winner" for name in rivals] + ["trials"]
     lines = [heading, ["---:"] * len(heading), *(cells(row, baselines, parts, rivals) for row in done)]
     speedups = [speedup(row)["value"] for row in done]
     mean = math.exp(statistics.fmean(math.log(speedup) for speedup in speedups))

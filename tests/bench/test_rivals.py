@@ -10,6 +10,8 @@ import pytest
 import rivals
 import torch
 import torch.distributed as dist
+import winners
+from fakes import latency_of
 from rival_dispatch import laid_out, leaving, symm_mem_dispatch
 
 from autotune.kernels.moe.routing import Kind, drawn_routing, planned
@@ -99,3 +101,23 @@ def test_a_rival_that_works_is_set_up_once(monkeypatch: pytest.MonkeyPatch) -> N
     assert set(operation.parts()) == {"it"}
     assert operation.parts() is operation.parts()
     assert operation.refreshed == 1
+
+
+def test_a_rival_stands_beside_the_winner_of_the_same_rounds() -> None:
+    rounds = [
+        {"it": latency_of(2.0 * drift), rivals.WINNER: latency_of(drift), "late": latency_of(9.0)}
+        for drift in (100.0, 110.0, 90.0)
+    ]
+    del rounds[1]["late"]
+    rated = winners.rated(rounds)
+    assert set(rated) == {"it"}, "what failed in a round is left out, and the winner is no rival of its own"
+    assert rated["it"]["microseconds"] == 200.0
+    assert rated["it"]["over"] == pytest.approx({"value": 2.0, "error": 0.0}), "the drift is in both"
+    assert winners.beside(rated["it"]) == "2.00 ± 0.00"
+    untuned = winners.rated([{"it": latency_of(200.0)}] * 2)
+    assert winners.beside(untuned["it"]) == "200.0 µs"
+    assert winners.rated([{}]) == {}
+
+
+def test_rivals_and_winners_have_one_name_for_the_winner() -> None:
+    assert rivals.WINNER == winners.WINNER
