@@ -9,6 +9,9 @@ REGIMES = ("graph", "pipelined", "isolated")
 TUNED_FOR = "pipelined"
 """The regime in which ``tune`` searches by default."""
 
+WINNER = "winner"
+"""Beside names of baselines and of rivals: the tuned config."""
+
 
 def time_in(latency: Any, regime: str) -> float | None:
     """Microseconds: the device's; pipelined the host's where these are more; isolated None unless it was measured."""
@@ -20,7 +23,7 @@ def time_in(latency: Any, regime: str) -> float | None:
 
 def microseconds(row: dict[str, Any]) -> dict[str, float]:
     """Microseconds of the winner and of each baseline of an entry, in the regime that it was tuned for."""
-    medians = {"winner": row["latency"]["median"]}
+    medians = {WINNER: row["latency"]["median"]}
     medians |= {name: latency["median"] for name, latency in row["baselines"].items()}
     known = row.get("in_regimes", {})
     return {name: known.get(name, {}).get(row.get("regime"), median) for name, median in medians.items()}

@@ -20,6 +20,7 @@ sys.path.insert(0, str(Path(__file__).parent))  # a rank loads this file by its 
 import torch
 import torch.distributed as dist
 import torch.distributed._symmetric_memory  # registers torch.ops.symm_mem
+from latencies import WINNER
 from rival_dispatch import Dispatch, symm_mem_dispatch
 from triton.compiler.errors import CompilationError
 
@@ -74,9 +75,6 @@ FAILURES = (
 
 AT_ONCE = 5
 """Configs of ours that are set up at a time as rivals of one problem, or beside them."""
-
-WINNER = "winner"
-"""Among the rivals: our operation with the tuned config."""
 
 FAR = 0.05
 """Relative distance from the library's result beyond which a rival's counts as wrong."""

@@ -23,7 +23,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from latencies import microseconds, speedup
+from latencies import WINNER, microseconds, speedup
 
 from autotune.model_runs.clock import Ratio
 from autotune.outcome import Latency
@@ -40,9 +40,6 @@ def tune(arguments: list[str]) -> list[dict[str, Any]]:
 
 ROUNDS = 4
 """In which every rival and the winner are measured once."""
-
-WINNER = "winner"
-"""As rivals.py names it."""
 
 
 def rated(rounds: Sequence[Mapping[str, Latency]]) -> dict[str, dict[str, Any]]:
@@ -112,7 +109,7 @@ def cells(row: dict[str, Any], baselines: list[str], parts: list[str], rivals: l
     }
     return [
         " ".join(f"{name}={value}" for name, value in sizes.items()),
-        f"{taken['winner']:.1f} ± {spread:.1f}",
+        f"{taken[WINNER]:.1f} ± {spread:.1f}",
         *(f"{taken[name]:.1f}" if name in taken else "" for name in baselines),
         f"**{over['value']:.2f}** ± {over['error']:.2f}",
         *(f"{limits[name]['median']:.1f}" if name in limits else "" for name in parts),

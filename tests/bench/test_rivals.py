@@ -105,7 +105,7 @@ def test_a_rival_that_works_is_set_up_once(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_a_rival_stands_beside_the_winner_of_the_same_rounds() -> None:
     rounds = [
-        {"it": latency_of(2.0 * drift), rivals.WINNER: latency_of(drift), "late": latency_of(9.0)}
+        {"it": latency_of(2.0 * drift), winners.WINNER: latency_of(drift), "late": latency_of(9.0)}
         for drift in (100.0, 110.0, 90.0)
     ]
     del rounds[1]["late"]
@@ -117,7 +117,3 @@ def test_a_rival_stands_beside_the_winner_of_the_same_rounds() -> None:
     untuned = winners.rated([{"it": latency_of(200.0)}] * 2)
     assert winners.beside(untuned["it"]) == "200.0 µs"
     assert winners.rated([{}]) == {}
-
-
-def test_rivals_and_winners_have_one_name_for_the_winner() -> None:
-    assert rivals.WINNER == winners.WINNER

@@ -221,6 +221,10 @@ def _of_tanh(product: torch.Tensor) -> torch.Tensor:
 
 
 GATES = {
+    "gather rows and swiglu": Case(
+        lambda x, w: _gated(linear(gather(x, 0), w)), ((8, K), (4 * N, K)), "all_gather_gemm", "epilogue=swiglu",
+        decomposed=True,
+    ),
     "gather and swiglu": Case(
         lambda x, w: _gated(linear(gather(x, 1), w)), ((1, 8, K), (4 * N, K)), "all_gather_gemm", "epilogue=swiglu",
         decomposed=True,
