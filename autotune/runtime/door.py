@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
+
+import torch
 
 from autotune.config import Config
 from autotune.heap.arena import SymmetricHeap
@@ -52,14 +54,15 @@ def door(
     context, public = _Doorway(heap, machine), PUBLIC.get(workload.name)
     if public is None:
         options = tuple(getattr(problem, name) for name in workload.options)
-        return functools.partial(operator.all_of, context, operation.operands, options, None, None)
+        return functools.partial(operator.all_of, context, tuple(operation.operands.values()), options, None, None)
     return functools.partial(public, context, **_arguments(workload, problem, operation.operands))
 
 
-def _arguments(workload: LaunchedWorkload, problem: Problem, operands: Operands) -> dict[str, Any]:
+def _arguments(
+    workload: LaunchedWorkload, problem: Problem, operands: Mapping[str, torch.Tensor | None]
+) -> dict[str, Any]:
     """As a caller writes them: tensors that there are, and options that are not at their defaults."""
-    given: dict[str, Any] = dict(zip(workload.kernels.operands, operands, strict=True))
-    found = {ARGUMENTS.get(name, name): tensor for name, tensor in given.items() if tensor is not None}
+    found: dict[str, Any] = {ARGUMENTS.get(name, name): each for name, each in operands.items() if each is not None}
     defaults = type(problem).__dataclass_fields__
     for name in (*workload.options, *RETURNED):
         value: Any = getattr(problem, name, False)

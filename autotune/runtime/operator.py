@@ -128,11 +128,10 @@ class Operator:
         self, context: Context, operands: Operands, options: tuple[Any, ...], outs: Results | None,
         config: Config | None, needs: bool,
     ) -> Results:  # fmt: skip
-        # The operands' forms with their strides, and none of our objects: every call comes through here.
-        key = (
-            self, options, config, needs,
-            *[x if x is None else (x.shape, x.stride(), x.dtype, x.device) for x in operands],
-        )  # fmt: skip
+        # The operands' forms with their strides, and none of our objects: every call comes through here. Where they lie
+        # says whose memory it is, too: a workspace checks their device when it meets new addresses.
+        forms = [x if x is None else (x.shape, x.stride(), x.dtype) for x in operands]
+        key = (self, options, config, needs, *forms)
         prepared = context.calls.get(key)
         if prepared is None:
             prepared, results = self._prepare(context, operands, options, outs, config)
@@ -175,9 +174,6 @@ class Operator:
 
         def use(workspace: Workspace) -> None:
             """Checks of one rank's tensors alone."""
-            for tensor in operands:
-                if tensor is not None and tensor.device != heap.device:
-                    raise InvalidProblem(f"an operand {list(tensor.shape)} is on {tensor.device}, not on {heap.device}")
             demand_no_gradient(operands)
             results[:] = fitting(forms, outs)
             readable = workspace.readable(operands)

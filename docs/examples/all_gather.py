@@ -216,12 +216,6 @@ class Operation(LaunchedOperation[AllGather, Tensors, Scratch]):
         self._tensors.out.fill_(float("nan"))
         self.poison()
 
-    def inputs(self) -> list[torch.Tensor]:
-        return [self._tensors.x]
-
-    def outputs(self) -> list[torch.Tensor]:
-        return [self._tensors.out]
-
     def error(self) -> Error:
         return distance(self._tensors.out, self._expected)
 

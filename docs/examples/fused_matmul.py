@@ -199,15 +199,8 @@ class Operation(LaunchedOperation[Gathered, Tensors, Scratch]):
         a = drawn((problem.m, problem.k), tensors.a.dtype, tensors.a.device, 2 * seed)
         tensors.a.copy_(a.chunk(problem.world_size)[self._heap.rank])
         tensors.b.copy_(drawn((problem.k, problem.n), tensors.b.dtype, tensors.b.device, 2 * seed + 1))
-        wide = torch.float64 if problem.dtype == "fp32" else torch.float32
-        self._expected = a.to(wide) @ tensors.b.to(wide)
+        self._expected = a.to(self.wide) @ tensors.b.to(self.wide)
         tensors.c.fill_(float("nan"))
-
-    def inputs(self) -> list[torch.Tensor]:
-        return [self._tensors.a, self._tensors.b]
-
-    def outputs(self) -> list[torch.Tensor]:
-        return [self._tensors.c]
 
     def error(self) -> Error:
         return distance(self._tensors.c, self._expected)

@@ -28,11 +28,49 @@ LIBRARY_MULTIPLE = 16
 """Columns and depth of an fp8 GEMM are multiples of this: the library takes no others, and neither do vector loads."""
 
 
-class MatrixOperands(Problem):
+class ScaledRows(Problem):
+    """The rules for rows that are fp8 and have scales, in problems that have this field."""
+
+    scales: str
+
+    @property
+    def scaled(self) -> bool:
+        return self.scales != "none"
+
+    def scales_of_a_row(self, width: int) -> int:
+        """Scales of a row of that many elements, which may have one of its own or one for each block."""
+        return {"none": 0, "row": 1}.get(self.scales, blocks(width))
+
+    def check_scales(self, columns: str, width: int) -> None:
+        """Raise InvalidProblem unless the element type, the scales and the ``width`` of a row go together.
+
+        ``columns``: the words for its elements.
+        """
+        allowed = COMBINATIONS[self.dtype].scales
+        if self.scales not in allowed:
+            (field,) = (each for each in dataclasses.fields(self) if each.name == "scales")
+            kinds = [kind for kind in allowed if kind in field.metadata["allowed"]]
+            raise InvalidProblem(
+                f"scales={self.scales}: with dtype={self.dtype} allowed: {', '.join(kinds)}"
+                + ("" if self.scaled else "; say how the operands are scaled")
+            )
+        if self.scaled:
+            self.check_multiple(columns, width, SCALE_BLOCK if self.scales == "block" else LIBRARY_MULTIPLE)
+
+    def check_multiple(self, what: str, value: int, unit: int) -> None:
+        """Raise InvalidProblem unless an fp8 operand's size is a multiple of ``unit``."""
+        if value % unit:
+            nearest = " or ".join(str(n * unit) for n in (value // unit, value // unit + 1) if n)
+            raise InvalidProblem(
+                f"{value} {what} on each rank: with dtype={self.dtype} scales={self.scales} they must be a "
+                f"multiple of {unit}; use {nearest}"
+            )
+
+
+class MatrixOperands(ScaledRows):
     """The rules for element types and scales of an A and a B, in problems that have these fields."""
 
     out_dtype: str
-    scales: str
     fast_accum: bool
     b_order: str
 
@@ -49,10 +87,6 @@ class MatrixOperands(Problem):
         """Bytes of an element of the result."""
         return DTYPES[self.result_dtype].size
 
-    @property
-    def scaled(self) -> bool:
-        return self.scales != "none"
-
     def check_operands(self, columns: int, width: int) -> None:
         """Raise InvalidProblem unless the element types, the scales and a rank's sizes go together.
 
@@ -65,32 +99,16 @@ class MatrixOperands(Problem):
                                  f"auto, {', '.join(allowed.results)}")  # fmt: skip
         if self.out_dtype == allowed.results[0]:
             object.__setattr__(self, "out_dtype", "auto")
-        if self.scales not in allowed.scales:
-            (field,) = (each for each in dataclasses.fields(self) if each.name == "scales")
-            kinds = [kind for kind in allowed.scales if kind in field.metadata["allowed"]]
-            raise InvalidProblem(
-                f"scales={self.scales}: with dtype={self.dtype} allowed: {', '.join(kinds)}"
-                + ("" if self.scaled else "; say how A and B are scaled")
-            )
+        self.check_scales("columns of A", width)
+        if self.scaled:
+            if self.b_order != "nk":
+                raise InvalidProblem(f"b_order={self.b_order}: B of {self.dtype} is stored transposed, b_order=nk")
+            self.check_multiple("columns of B", columns, LIBRARY_MULTIPLE)
         if self.fast_accum and self.scales not in ("tensor", "row"):
             raise InvalidProblem(
                 f"fast_accum with scales={self.scales}: only sums over the whole depth of fp8 products, with scales "
                 "tensor or row, can stay in the tensor cores"
             )
-        if self.dtype in FP8:
-            self._check_fp8(columns, width)
-
-    def _check_fp8(self, columns: int, width: int) -> None:
-        if self.b_order != "nk":
-            raise InvalidProblem(f"b_order={self.b_order}: B of {self.dtype} is stored transposed, b_order=nk")
-        along_k = SCALE_BLOCK if self.scales == "block" else LIBRARY_MULTIPLE
-        for what, value, unit in (("columns of B", columns, LIBRARY_MULTIPLE), ("columns of A", width, along_k)):
-            if value % unit:
-                nearest = " or ".join(str(n * unit) for n in (value // unit, value // unit + 1) if n)
-                raise InvalidProblem(
-                    f"{value} {what} on each rank: with dtype={self.dtype} scales={self.scales} they must be a "
-                    f"multiple of {unit}; use {nearest}"
-                )
 
 
 @dataclass(frozen=True, kw_only=True)

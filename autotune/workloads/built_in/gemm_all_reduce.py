@@ -44,7 +44,7 @@ class GemmAllReduceOperation(GemmOperation[GemmAllReduce, Scratch]):
             scale_b = self.draw_scales(tensors.scale_b, seed * 1000 + 600 + other)
             product += self.widened(a, scale_a) @ self.widened(b, scale_b)
             if other == rank:
-                self.put(a, scale_a, b, scale_b)
+                self.take(a, scale_a, b, scale_b)
         self.draw_bias(seed * 1000 + 999, self._problem.k)
         self.draw_residual(seed * 1000 + 997, self._problem.k)
         return product

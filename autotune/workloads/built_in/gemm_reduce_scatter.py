@@ -45,7 +45,7 @@ class GemmReduceScatterOperation(GemmOperation[GemmReduceScatter, Scratch]):
             scale_b = self.draw_scales(tensors.scale_b, seed * 1000 + 600 + source)
             product.addmm_(self.widened(a, scale_a)[ours], self.widened(b, scale_b))
             if source == rank:
-                self.put(a, scale_a, b, scale_b)
+                self.take(a, scale_a, b, scale_b)
         self.draw_bias(seed * 1000 + 750, problem.k)
         self.draw_residual(seed * 1000 + 850 + rank, problem.k)
         return product
