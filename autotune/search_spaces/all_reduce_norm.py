@@ -124,7 +124,7 @@ def untuned(mode: str, problem: AllReduceNorm, machine: Machine) -> Config | Non
     """The config that one would write down for a mode of ``OWN`` without measuring; None if no block fits."""
     rest: dict[str, Value] = {"senders": 0, "protocol": "signal"} if mode in EXCHANGING else {"launch": "eager"}
     configs = (Config({"mode": mode, **shape, **rest}) for shape in norm_shapes(problem.n))
-    return next((config for config in configs if SPACE.violation(config, problem, machine) is None), None)
+    return SPACE.first_valid(configs, problem, machine)
 
 
 def default_config(problem: AllReduceNorm, machine: Machine) -> Config:
@@ -144,4 +144,4 @@ def first_configs(problem: AllReduceNorm, machine: Machine) -> list[Config]:
             found += [base.replace(senders=4), base.replace(protocol="ll"), wider, wider.replace(protocol="ll")]
             found += [wider.replace(protocol="ll", senders=4), base.replace(protocol="sentinel")]
             found += [wider.replace(protocol="sentinel"), wider.replace(protocol="sentinel", senders=4)]
-    return [config for config in dict.fromkeys(found) if SPACE.violation(config, problem, machine) is None]
+    return list(SPACE.valid(found, problem, machine))

@@ -300,4 +300,4 @@ def first_configs(problem: FlashDecode, machine: Machine) -> list[Config]:
         values = {**default, "mode": mode, "launch": launched}
         names = {d.name for d in SPACE.dimensions_of(mode)}
         found.append(Config({name: value for name, value in values.items() if name in names}))
-    return [config for config in found if SPACE.violation(config, problem, machine) is None]
+    return list(SPACE.valid(found, problem, machine))

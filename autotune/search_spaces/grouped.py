@@ -73,6 +73,11 @@ def grouped_tile(problem: Any, machine: Machine) -> dict[str, Value]:
     return {**tile, "swap_ab": few and cuda, "programs_per_unit": programs}
 
 
+def narrower_blocks(config: Config) -> list[int]:
+    """Columns of a config's tile, and of smaller ones that may fit where it does not."""
+    return [max(32, config.integer("block_n") // parts) for parts in (1, 2, 4)]
+
+
 def in_turns(ways: Iterable[Sequence[Config]]) -> list[Config]:
     """The first config of each mode, then each one's second, and so on: a short search has seen every mode."""
     rounds = itertools.zip_longest(*ways)

@@ -173,7 +173,7 @@ def untuned(mode: str, problem: MoeCombine, machine: Machine) -> Config | None:
     ll = machine.kind == "cuda"
     words: dict[str, Value] = {"peer_order": "rotate"} if mode in SUMMING else {"protocol": "ll" if ll else "signal"}
     shapes = (Config({"mode": mode, **words, **shape, "num_warps": 8}) for shape in sum_shapes(problem))
-    return next((config for config in shapes if SPACE.violation(config, problem, machine) is None), None)
+    return SPACE.first_valid(shapes, problem, machine)
 
 
 def default_config(problem: MoeCombine, machine: Machine) -> Config:
@@ -193,4 +193,4 @@ def first_configs(problem: MoeCombine, machine: Machine) -> list[Config]:
             found += [base.replace(protocol="ll"), base.replace(protocol="signal")]
         else:
             found.append(base.replace(peer_order="interleaved"))
-    return [config for config in dict.fromkeys(found) if SPACE.violation(config, problem, machine) is None]
+    return list(SPACE.valid(found, problem, machine))
