@@ -12,13 +12,13 @@ from autotune.search_spaces.gemm import (
     fp8_tiles,
     gemm_constraints,
     gemm_dimensions,
-    round_up,
     scales_of_chunks,
     split_constraints,
     split_dimension,
     tma_aligned,
     with_fitting_tile,
 )
+from autotune.sizes import round_up
 
 KERNELS = ("pull", "pull_staged", "push")
 """Modes with our own GEMM."""

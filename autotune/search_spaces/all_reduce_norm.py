@@ -9,8 +9,8 @@ from autotune.kernels.all_reduce_norm.problem import MOST_INBOX_BYTES, AllReduce
 from autotune.machine import Machine
 from autotune.search_spaces import Constraint, Setting, Space, choices, numbers
 from autotune.search_spaces.dimension import Dimension
-from autotune.search_spaces.gemm import round_up
 from autotune.search_spaces.gemm_all_reduce import polled_words_fit, protocol_dimension, reduce_constraints
+from autotune.sizes import round_up
 
 LIBRARY = ("bsp", "library_collective")
 """Modes in which the library's all-reduce moves the data."""

@@ -11,16 +11,13 @@ from autotune.kernels.gemm.problem import GemmProblem
 from autotune.machine import Machine
 from autotune.search_spaces.dimension import Dimension, choices, numbers
 from autotune.search_spaces.space import Constraint, Setting, Space
+from autotune.sizes import round_up
 
 MOST_SPLIT_PROGRAMS = 8
 """Programs per compute unit up to which a tile's depth may be split; beyond, joining costs more."""
 
 WGMMA_ROWS = 64
 """Rows of a tile from which on sm_90's matrix unit reads both operands from shared memory."""
-
-
-def round_up(value: int) -> int:
-    return 1 << max(0, value - 1).bit_length()
 
 
 def gemm_dimensions(modes: tuple[str, ...]) -> tuple[Dimension, ...]:

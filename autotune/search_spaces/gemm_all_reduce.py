@@ -14,13 +14,13 @@ from autotune.search_spaces.gemm import (
     fp8_tiles,
     gemm_constraints,
     gemm_dimensions,
-    round_up,
     split_constraints,
     split_dimension,
     tma_aligned,
     wire_constraint,
     with_fitting_tile,
 )
+from autotune.sizes import round_up
 
 KERNELS = ("one_shot", "two_shot")
 """Modes with our own GEMM."""

@@ -11,7 +11,6 @@ from autotune.search_spaces.gemm import (
     fp8_tiles,
     gemm_constraints,
     gemm_dimensions,
-    round_up,
     scales_of_chunks,
     split_constraints,
     split_dimension,
@@ -19,6 +18,7 @@ from autotune.search_spaces.gemm import (
     wire_constraint,
     with_fitting_tile,
 )
+from autotune.sizes import round_up
 
 KERNELS = ("push", "pull")
 """Modes with our own GEMM."""

@@ -14,8 +14,9 @@ from typing import Any
 from autotune.config import Config, Value
 from autotune.machine import Machine
 from autotune.search_spaces.dimension import Dimension, flags, numbers
-from autotune.search_spaces.gemm import gemm_constraints, gemm_dimensions, round_up
+from autotune.search_spaces.gemm import gemm_constraints, gemm_dimensions
 from autotune.search_spaces.space import Constraint, Setting
+from autotune.sizes import round_up
 
 
 def grouped_dimensions(modes: tuple[str, ...]) -> tuple[Dimension, ...]:

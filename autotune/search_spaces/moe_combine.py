@@ -10,8 +10,8 @@ from autotune.kernels.moe_combine.problem import MOST_INBOX_BYTES, MoeCombine
 from autotune.machine import Machine
 from autotune.search_spaces import Constraint, Setting, Space, choices, numbers
 from autotune.search_spaces.dimension import Dimension
-from autotune.search_spaces.gemm import round_up
 from autotune.search_spaces.gemm_all_reduce import MOST_LL_WORDS, protocol_dimension
+from autotune.sizes import round_up
 
 OWN = ("push", "pull", "one_shot")
 """Modes with a kernel of ours."""

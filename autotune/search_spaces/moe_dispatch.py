@@ -7,7 +7,6 @@ from autotune.dtypes import multiplies
 from autotune.kernels.moe_dispatch.problem import MOST_INBOX_BYTES, MoeDispatch
 from autotune.machine import Machine
 from autotune.search_spaces import Constraint, Setting, Space, choices, numbers
-from autotune.search_spaces.gemm import round_up
 from autotune.search_spaces.gemm_all_reduce import protocol_dimension
 from autotune.search_spaces.moe_exchange import (
     OWN,
@@ -16,6 +15,7 @@ from autotune.search_spaces.moe_exchange import (
     library_dimensions,
     wide_enough,
 )
+from autotune.sizes import round_up
 
 FEW_TOKENS = 64
 """Untuned, up to so many tokens per rank travel by LL words, where these arrive."""

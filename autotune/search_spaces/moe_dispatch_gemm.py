@@ -7,7 +7,7 @@ from autotune.kernels.moe_dispatch.problem import MOST_INBOX_BYTES
 from autotune.kernels.moe_dispatch_gemm.problem import MoeDispatchGemm
 from autotune.machine import Machine
 from autotune.search_spaces import Constraint, Setting, Space, choices, numbers
-from autotune.search_spaces.gemm import round_up, tma_aligned
+from autotune.search_spaces.gemm import tma_aligned
 from autotune.search_spaces.grouped import (
     counts_stay,
     grouped_constraints,
@@ -24,6 +24,7 @@ from autotune.search_spaces.moe_exchange import (
     library_dimensions,
     wide_enough,
 )
+from autotune.sizes import round_up
 
 FEW_TOKENS = 64
 """Untuned, the routing of up to so many tokens per rank travels by LL words, where these arrive."""
