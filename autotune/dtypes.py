@@ -72,6 +72,9 @@ COMBINATIONS: Mapping[str, Combination] = {
 
 SCALES = ("none", "tensor", "row", "block")
 
+WGMMA_ROWS = 64
+"""Rows of a tile from which on sm_90 multiplies it by wgmma, which reads both operands from shared memory."""
+
 SCALE_BLOCK = 128
 """Elements of K that one scale of ``block`` covers, in A and B; in B as many columns, too."""
 

@@ -20,12 +20,11 @@ from typing import Any
 import torch
 import triton
 import triton.language as tl
-from triton.tools.tensor_descriptor import TensorDescriptor
 
 import autotune
 from autotune.kernels.gemm.library import dequantised, multiply
 from autotune.kernels.gemm.problem import scale_shapes
-from autotune.kernels.launching.gemm import PROMOTED, GemmTensors
+from autotune.kernels.launching.gemm import GemmKnobs, GemmTensors
 from autotune.kernels.primitives.scales import scaled
 from autotune.kernels.primitives.tiles import accumulate, store_tile, swizzle
 from autotune.machine import machine, versions
@@ -41,6 +40,7 @@ TILES = (
     (128, 128, 128, 8, 4, 0, False),
     (128, 128, 128, 8, 4, 1, True),
     (128, 128, 128, 4, 3, 0, False),
+    (128, 128, 128, 4, 3, 2, False),
     (128, 128, 128, 4, 3, 2, True),
     (128, 256, 128, 8, 3, 0, False),
     (128, 256, 128, 8, 3, 1, False),
@@ -108,18 +108,17 @@ class Comparison:
     def ours(self, tile: tuple[Any, ...]) -> Callable[[], object]:
         block_m, block_n, block_k, warps, stages, per_unit, flatten = tile
         m, n, k = self.sizes
-        tensors, b = self.tensors, self.tensors.b.t()
+        tensors = self.tensors
         tiles = triton.cdiv(m, block_m) * triton.cdiv(n, block_n)
         programs = min(tiles, per_unit * machine().compute_units) if per_unit else tiles
-        promote = None if self.fast or self.scales == "block" else min(PROMOTED, block_k)
 
-        def described(tensor: torch.Tensor, *block: int) -> TensorDescriptor:
-            return TensorDescriptor(tensor, list(tensor.shape), list(tensor.stride()), list(block))
-
+        knobs = GemmKnobs(mode="push", loads="tma", block_m=block_m, block_n=block_n, block_k=block_k, num_warps=warps)
         operands = (
-            described(tensors.a, block_m, block_k), described(b, block_n, block_k),
-            described(tensors.c, block_m, block_n // 2), tensors.scale_a, tensors.scale_b,
+            knobs.a_operand(tensors.a, in_two_parts=knobs.in_two_parts(self.problem, machine())),
+            knobs.b_operand(self.problem, tensors.b), knobs.operand(tensors.c, (block_m, block_n // 2)),
+            tensors.scale_a, tensors.scale_b,
         )  # fmt: skip
+        promote = knobs.promoted(self.problem, machine())
         return lambda: gemm_kernel[(programs,)](
             *operands, m, n, k, 8, block_m, block_n, block_k, KINDS[self.kind], promote, flatten,
             num_warps=warps, num_stages=stages,

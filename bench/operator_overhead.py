@@ -29,6 +29,7 @@ from in_turns import best
 import autotune
 from autotune.config import Config
 from autotune.kernels.all_gather_gemm.launch import KERNELS as GATHERING
+from autotune.kernels.launching.collectives import all_gather_single
 from autotune.kernels.launching.contract import Setup
 from autotune.kernels.launching.plan import Launch
 from autotune.workloads.built_in import all_gather_gemm, flash_decode, gemm_all_reduce, gemm_reduce_scatter
@@ -99,7 +100,7 @@ def plain(case: Case) -> Callable[[], object]:
     if scale_a is None:
 
         def call() -> torch.Tensor:
-            dist.all_gather_into_tensor(gathered, a)
+            all_gather_single(gathered, a)
             return gathered @ b
 
         return call
@@ -107,8 +108,8 @@ def plain(case: Case) -> Callable[[], object]:
 
     def scaled() -> torch.Tensor:
         with dist._coalescing_manager(device=a.device):
-            dist.all_gather_into_tensor(gathered.view(torch.uint8), a.view(torch.uint8))
-            dist.all_gather_into_tensor(scales, scale_a)
+            all_gather_single(gathered.view(torch.uint8), a.view(torch.uint8))
+            all_gather_single(scales, scale_a)
         return torch._scaled_mm(gathered, b, scale_a=scales, scale_b=scale_b, out_dtype=torch.bfloat16)
 
     return scaled

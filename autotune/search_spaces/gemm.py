@@ -6,7 +6,7 @@ A problem describes one rank's GEMM by its property ``gemm``: rows, columns and 
 from __future__ import annotations
 
 from autotune.config import Config
-from autotune.dtypes import SCALE_BLOCK, multiplies
+from autotune.dtypes import SCALE_BLOCK, WGMMA_ROWS, multiplies
 from autotune.kernels.gemm.problem import GemmProblem
 from autotune.machine import Machine
 from autotune.search_spaces.dimension import Dimension, choices, numbers
@@ -15,9 +15,6 @@ from autotune.sizes import round_up
 
 MOST_SPLIT_PROGRAMS = 8
 """Programs per compute unit up to which a tile's depth may be split; beyond, joining costs more."""
-
-WGMMA_ROWS = 64
-"""Rows of a tile from which on sm_90's matrix unit reads both operands from shared memory."""
 
 
 def gemm_dimensions(modes: tuple[str, ...]) -> tuple[Dimension, ...]:
@@ -94,7 +91,9 @@ def default_tile(problem: GemmProblem, machine: Machine) -> dict[str, int]:
         tile = {"block_m": 128, "block_n": 256, "block_k": 64, "group_m": 8, "num_warps": 8, "num_stages": 4}
     if problem.scaled and not machine.is_interpreter:
         tile["block_k"] = 128  # as many bytes
-        if not problem.fast_accum:
+        if rows > FEW_ROWS and _promotes(problem, machine):
+            tile |= _promoted_tile(problem)
+        elif not problem.fast_accum:
             tile["block_n"] = min(tile["block_n"], 128)  # sums within a step have registers of their own
     tile["block_n"] = min(tile["block_n"], max(32, round_up(columns)))
     tile["block_k"] = min(tile["block_k"], max(32, round_up(depth)))
@@ -117,16 +116,29 @@ FEW_ROWS = 64
 def fp8_tiles(problem: GemmProblem, machine: Machine) -> list[dict[str, int]]:
     """Tiles of fp8 to try first beside the default's on sm_90; they read as many bytes in a step as bf16 at 64.
 
-    Where sums are promoted, the tensor cores wait for the additions: so two programs on a compute unit, of four warps
-    and three stages, or few bytes for each product.
+    Where sums are promoted, see ``_promoted_tile``.
     """
     if not problem.scaled or machine.kind != "cuda" or problem.gemm[0] <= FEW_ROWS:
         return []
     wide = {"block_m": 128, "block_n": 256, "block_k": 128, "num_warps": 8}
     if problem.fast_accum:
         return [{**wide, "num_stages": 3}, {**wide, "num_stages": 4}, {**wide, "block_k": 64, "num_stages": 6}]
-    square = {"block_m": 128, "block_n": 128, "block_k": 128, "num_warps": 4, "num_stages": 3}
-    return [square, {**wide, "num_stages": 3}, {**square, "block_m": 64, "num_stages": 4}]
+    square = _promoted_tile(problem)
+    return [square, {**wide, "num_stages": 4}, {**square, "block_m": 64, "num_stages": 4}]
+
+
+def _promotes(problem: GemmProblem, machine: Machine) -> bool:
+    return machine.kind == "cuda" and not problem.fast_accum
+
+
+def _promoted_tile(problem: GemmProblem) -> dict[str, int]:
+    """The tile with which fp8 GEMMs whose sums are promoted were fastest on H200, see docs/decisions/0010.
+
+    Tensor cores wait while registers take the sums, so there is room for two programs on a compute unit or three:
+    one multiplies while another adds.
+    """
+    tile = {"block_m": 128, "block_n": 128, "block_k": 128, "num_warps": 4, "num_stages": 3}
+    return {**tile, "block_m": 64, "num_stages": 4} if problem.scales == "block" else tile
 
 
 def scales_of_chunks() -> Constraint:

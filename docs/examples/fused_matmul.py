@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-import torch.distributed as dist
 import triton
 import triton.language as tl
 from matmul import fits, multiply_tile
@@ -18,6 +17,7 @@ from matmul import fits, multiply_tile
 from autotune.config import Config
 from autotune.heap import device as heap
 from autotune.heap.arena import SymmetricHeap
+from autotune.kernels.launching.collectives import all_gather_single
 from autotune.kernels.launching.contract import Call, Kernels
 from autotune.kernels.launching.knobs import Knobs
 from autotune.kernels.launching.plan import Launch
@@ -175,7 +175,7 @@ class FusedMatmulKernels(Kernels[Gathered, FusedMatmulKnobs, Tensors, Scratch]):
         grid = triton.cdiv(m, knobs.BLOCK_M), triton.cdiv(n, knobs.BLOCK_N)
 
         def gather_then_multiply() -> None:
-            dist.all_gather_into_tensor(gathered, tensors.a)
+            all_gather_single(gathered, tensors.a)
             multiply_tile[grid](gathered, tensors.b, tensors.c, m, n, k, **knobs.options)
 
         return gather_then_multiply

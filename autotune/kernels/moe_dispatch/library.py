@@ -8,6 +8,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from autotune.kernels.launching.collectives import all_gather_single
 from autotune.kernels.moe.problem import ExpertsProblem
 from autotune.kernels.moe.routing import Plan, Routing, planned, reached_ranks
 
@@ -16,7 +17,7 @@ def gathered_routing(problem: ExpertsProblem, ids: torch.Tensor, gates: torch.Te
     """Every rank's routing, by one all-gather of ids and gates together."""
     own = torch.stack([ids, gates.view(torch.int32)])
     flat = own.new_empty((problem.world_size * 2, *ids.shape))
-    dist.all_gather_into_tensor(flat, own, group)
+    all_gather_single(flat, own, group)
     every = flat.view(problem.world_size, *own.shape)
     return Routing(every[:, 0], every[:, 1].view(torch.float32))
 
@@ -51,7 +52,7 @@ def by_all_gather(problem: ExpertsProblem, x: torch.Tensor, routing: Routing, ra
     ``capacity`` rows: those that do not exist are copies of others.
     """
     every = x.new_empty((problem.world_size * problem.tokens, x.shape[1]))
-    dist.all_gather_into_tensor(every.view(torch.uint8), x.view(torch.uint8), group)
+    all_gather_single(every.view(torch.uint8), x.view(torch.uint8), group)
     plan = planned(problem, routing, rank)
     return Arrived(every, plan.pairs // problem.top_k, plan)
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from autotune import dtypes
+from autotune.heap.device import compiles_for_cuda
 from autotune.kernels.primitives.gated import PLAIN, gated, tile_columns
 from autotune.kernels.primitives.scales import BLOCK, NO_SCALES, SIDE, block_scale_b, quantised, store_scales
 
-WGMMA_ROWS = tl.constexpr(64)
-"""Rows of a tile from which on sm_90 multiplies it by wgmma."""
+WGMMA_ROWS = tl.constexpr(dtypes.WGMMA_ROWS)
 
 
 @triton.jit
@@ -81,6 +82,37 @@ def add_product(acc, a_tile, b_tile, PROMOTE: tl.constexpr):
 
 
 @triton.jit
+def add_now(acc, product):
+    """Acc + product, before what follows in the source, so that the next product may take this one's registers.
+
+    Left to itself, the compiler issues the next product first; where registers are scarce, it then spills.
+    """
+    if compiles_for_cuda():
+        acc = tl.inline_asm_elementwise(
+            "add.f32 $0, $1, $2;", "=f,f,f", [acc, product], dtype=tl.float32, is_pure=False, pack=1
+        )
+    else:
+        acc += product
+    return acc
+
+
+@triton.jit
+def accumulate_parts(
+    acc, a, a_row, b, column, first_k, end_k, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    B_TRANSPOSED: tl.constexpr, HALVES: tl.constexpr,
+):  # fmt: skip
+    """``accumulate`` where the upper and the lower half of a tile's rows are multiplied in turn."""
+    upper, lower = tl.split(tl.permute(tl.reshape(acc, (2, BLOCK_M // 2, BLOCK_N)), (1, 2, 0)))
+    for k in range(first_k, end_k, BLOCK_K):
+        a_upper = a.load([a_row, k])
+        a_lower = a.load([a_row + BLOCK_M // 2, k])
+        b_tile = load_b_by_tma(b, k, column, BLOCK_N, BLOCK_K, B_TRANSPOSED, HALVES)
+        upper = add_now(upper, tl.dot(a_upper, b_tile))
+        lower = add_now(lower, tl.dot(a_lower, b_tile))
+    return tl.reshape(tl.permute(tl.join(upper, lower), (2, 0, 1)), (BLOCK_M, BLOCK_N))
+
+
+@triton.jit
 def accumulate(
     acc, a, a_row, a_rows, a_pitch, b, b_columns, column, stride_bk, stride_bn, first_k, end_k,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
@@ -92,10 +124,10 @@ def accumulate(
 
     acc is [BLOCK_M, BLOCK_N] fp32, A row-major with ``a_rows`` rows of ``a_pitch`` elements, B with ``b_columns``
     columns and any strides (B_TRANSPOSED: its storage is [N, K]). ``a`` and ``b`` are tensor descriptors with TMA,
-    pointers without. Rows and columns beyond the edge are clamped or zero: they end up in parts of the tile that are
-    not stored. ``first_k`` is a multiple of BLOCK_K, and so is ``end_k`` unless it is the end of K; EVEN_K says that
-    it always is. Each step of scales by blocks is multiplied by them; the other SCALES are the caller's. PROMOTE: see
-    ``add_product``.
+    ``a`` of a tile's rows or of half of them (``GemmKnobs.in_two_parts``), pointers without. Rows and columns beyond
+    the edge are clamped or zero: they end up in parts of the tile that are not stored. ``first_k`` is a multiple of
+    BLOCK_K, and so is ``end_k`` unless it is the end of K; EVEN_K says that it always is. Each step of scales by blocks
+    is multiplied by them; the other SCALES are the caller's. PROMOTE: see ``add_product``.
     """
     if SCALES == BLOCK:
         rows = tl.minimum(a_row + tl.arange(0, BLOCK_M), a_rows - 1).to(tl.int64)
@@ -108,10 +140,15 @@ def accumulate(
             factors = factors * block_scale_b(scale_b, k, a_pitch // SIDE, column, b_columns, BLOCK_N, HALVES)
             acc += tl.dot(a_tile, b_tile) * factors
     elif TMA:
-        for k in range(first_k, end_k, BLOCK_K):
-            a_tile = a.load([a_row, k])
-            b_tile = load_b_by_tma(b, k, column, BLOCK_N, BLOCK_K, B_TRANSPOSED, HALVES)
-            acc = add_product(acc, a_tile, b_tile, PROMOTE)
+        if a.block_shape[0] < BLOCK_M:
+            acc = accumulate_parts(
+                acc, a, a_row, b, column, first_k, end_k, BLOCK_M, BLOCK_N, BLOCK_K, B_TRANSPOSED, HALVES
+            )
+        else:
+            for k in range(first_k, end_k, BLOCK_K):
+                a_tile = a.load([a_row, k])
+                b_tile = load_b_by_tma(b, k, column, BLOCK_N, BLOCK_K, B_TRANSPOSED, HALVES)
+                acc = add_product(acc, a_tile, b_tile, PROMOTE)
     else:
         rows = tl.minimum(a_row + tl.arange(0, BLOCK_M), a_rows - 1).to(tl.int64)
         columns = tile_columns(column, b_columns, BLOCK_N, HALVES) % b_columns

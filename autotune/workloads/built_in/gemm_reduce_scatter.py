@@ -13,6 +13,7 @@ from autotune.kernels.gemm.library import multiply
 from autotune.kernels.gemm_reduce_scatter.launch import KERNELS
 from autotune.kernels.gemm_reduce_scatter.problem import GemmReduceScatter
 from autotune.kernels.gemm_reduce_scatter.scratch import Scratch
+from autotune.kernels.launching.collectives import reduce_scatter_single
 from autotune.kernels.launching.contract import Kernels
 from autotune.kernels.launching.knobs import MEMORY, ONE_LAUNCH, TWO_LAUNCHES
 from autotune.machine import Machine
@@ -50,7 +51,7 @@ class GemmReduceScatterOperation(SummedOperation[GemmReduceScatter, Scratch]):
         tensors, problem = self._tensors, self._problem
         product = torch.randn((problem.m, problem.n), device=self._heap.device).to(tensors.c.dtype)
         return {
-            "reduce_scatter": lambda: torch.distributed.reduce_scatter_tensor(tensors.c, product) and None,
+            "reduce_scatter": lambda: reduce_scatter_single(tensors.c, product) and None,
             "gemm": lambda: multiply(problem, tensors.a, tensors.scale_a, tensors, product),
         }
 
