@@ -172,7 +172,7 @@ class GemmProblem(MatrixOperands):
         return {**default, **order, **given}
 
 
-class GatedColumns(Problem):
+class GatedColumns:
     """The rules for a B with gate and up, in problems that have these fields."""
 
     epilogue: str
