@@ -208,6 +208,19 @@ def until(deadline: float, work: Iterable[Work]) -> Iterator[Work]:
     return itertools.takewhile(lambda _: time.monotonic() < deadline, work)
 
 
+def import_libraries() -> None:
+    """Import once what evaluations need besides the package, of which each has its own copy."""
+    before = set(sys.modules)
+    sys.path.insert(0, str(PACKAGE.parent))
+    importlib.import_module("autotune.ranks.imports")
+    sys.path.pop(0)
+    for name in [name for name in sys.modules.keys() - before if name.partition(".")[0] == PACKAGE.name]:
+        del sys.modules[name]
+    import torch
+
+    torch.set_num_threads(1)
+
+
 def visible_gpus() -> list[str]:
     """This machine's GPUs by the names that ``CUDA_VISIBLE_DEVICES`` knows them by.
 
@@ -301,10 +314,7 @@ def main() -> None:
         applied(mutant)
     if not options.gpu:
         os.environ |= {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    import torch
-    import triton.language  # noqa: F401
-
-    torch.set_num_threads(1)
+    import_libraries()
     devices = visible_gpus() if options.gpu else []
     if options.gpu and not devices:
         parser.error("--gpu: torch finds no GPU here")

@@ -5,6 +5,7 @@ And the command line over it, in this process.
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import time
@@ -12,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from typer import testing
 from typer.testing import CliRunner, Result
 
 from autotune.cli import app
@@ -21,7 +23,7 @@ from autotune.outcome import Door, Evaluation, Latency, Outcome
 from autotune.problem import Problem
 from autotune.ranks.protocol import Done, Failed, MeasureBarrier, Stamped, Trace, Turn
 from autotune.runtime.lookup import forget_lookups
-from autotune.workloads import Workload
+from autotune.workloads import Workload, names
 
 LAPTOP = Machine("interpreter", INTERPRETER, "cpu", 0, 8, 1 << 30, 0, "shared-memory")
 EIGHT_GPUS = Machine("cuda", "NVIDIA H200", "sm_90", 8, 132, 227 * 1024, 50 << 20, "nvlink")
@@ -186,6 +188,15 @@ class FakeScreen:
         return None
 
 
+testing._get_command = functools.cache(testing._get_command)  # type: ignore[attr-defined]  # it makes a hundred commands
+
+
+@functools.cache
+def built(workloads: tuple[str, ...]) -> Any:
+    """The app with commands for these."""
+    return app.build()
+
+
 @dataclass
 class Bench:
     """The command, the machine it sees, and the gangs it was given."""
@@ -204,7 +215,7 @@ class Bench:
     def tune(self, *words: str) -> Result:
         """Run ``tune`` as a new process would."""
         forget_lookups()
-        return CliRunner().invoke(app.build(), list(words))
+        return CliRunner().invoke(built(tuple(names())), list(words))
 
     def json(self, *words: str) -> Any:
         """The same with --json: all of stdout is one JSON value."""

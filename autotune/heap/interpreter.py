@@ -98,20 +98,11 @@ def _fp8_numbers(dtype: Any) -> Any:
 def _hasten(interpreter: Any) -> None:
     """Leave out what the interpreter does in vain.
 
-    At every call of a device function it looks through all of Triton's language for what it has to replace, and finds
-    it replaced already. At every operation on integers it computes whether that overflows, for an assertion that is
-    off. For every look at its table of element types it makes the table. Every tensor describes its shape anew, and two
-    operands of one type and shape are made alike.
+    At every operation on integers it computes whether that overflows, for an assertion that is off. For every look at
+    its table of element types it makes the table. Every tensor describes its shape anew, and two operands of one type
+    and shape are made alike. bf16 becomes fp32, and back, field by field.
     """
-    tl = interpreter.tl
-    replace, is_builtin = interpreter._patch_lang, tl.core.is_builtin
     look_up, found = interpreter._get_np_dtype, dict[str, Any]()
-
-    def replace_once(function: Any) -> Any:
-        languages = [value for value in function.__globals__.values() if value is tl or value is tl.core]
-        if any(is_builtin(each) for language in languages or [tl] for each in (language.load, language.tensor.to)):
-            return replace(function)
-        return interpreter._LangPatchScope()  # the launch that replaced them puts them back
 
     def np_dtype(dtype: Any) -> Any:
         element = dtype.scalar
@@ -121,10 +112,65 @@ def _hasten(interpreter: Any) -> None:
 
     options = interpreter.interpreter_builder.options
     interpreter.interpreter_builder.options = dataclasses.replace(options, sanitize_overflow=options.debug)
-    interpreter._patch_lang = replace_once
     interpreter._get_np_dtype = np_dtype
-    _remember_shapes(tl.core)
-    _pass_what_is_alike(interpreter.interpreter_semantic, tl.core)
+    _replace_once(interpreter)
+    _remember_shapes(interpreter.tl.core)
+    _pass_what_is_alike(interpreter.interpreter_semantic, interpreter.tl.core)
+    _shift_bf16(interpreter)
+
+
+def _replace_once(interpreter: Any) -> None:
+    """Look through Triton's language once for what has to be replaced: the interpreter does at every launch, and, in
+    vain, at every call of a device function. What it puts in a function's place checks every call's arguments twice.
+    """
+    tl, semantic, replace = interpreter.tl, interpreter.interpreter_semantic, interpreter._patch_lang
+    checked = tl.core.load.__code__
+    replaced: dict[tuple[Any, ...], list[tuple[Any, str, Any]]] = {}
+
+    def replace_one(place: Any, name: str, member: Any, builder: Any, scope: Any) -> None:
+        function = member.__wrapped__ if member.__code__ is checked else member
+
+        def call(*arguments: Any, **named: Any) -> Any:
+            named["_semantic"] = semantic
+            return function(*arguments, **named)
+
+        scope.set_attr(place, name, call)
+
+    @functools.cache
+    def languages(function: Any) -> tuple[Any, ...]:
+        return tuple(value for value in function.__globals__.values() if value is tl or value is tl.core)
+
+    def replace_once(function: Any) -> Any:
+        scope, here = interpreter._LangPatchScope(), languages(function)
+        if not any(tl.core.is_builtin(each) for part in here or [tl] for each in (part.load, part.tensor.to)):
+            return scope  # the launch that replaced them puts them back
+        if here not in replaced:
+            scope = replace(function)
+            replaced[here] = [(place, name, vars(place)[name]) for place, name, _ in scope._changes]
+            return scope
+        for change in replaced[here]:
+            scope.set_attr(*change)
+        return scope
+
+    interpreter._patch_attr, interpreter._patch_lang = replace_one, replace_once
+
+
+def _shift_bf16(interpreter: Any) -> None:
+    """bf16 is the upper half of an fp32."""
+    import numpy
+
+    tl, handle, builder = interpreter.tl, interpreter.TensorHandle, type(interpreter.interpreter_builder)
+    cast = builder.cast_impl
+
+    def cast_impl(self: Any, source: Any, kind: Any) -> Any:
+        pair = source.dtype.scalar, kind.scalar
+        if pair == (tl.bfloat16, tl.float32):
+            return handle((source.data.astype(numpy.uint32) << 16).view(numpy.float32), tl.float32)
+        if pair == (tl.float32, tl.bfloat16):
+            return handle((source.data.view(numpy.uint32) >> 16).astype(numpy.uint16), tl.bfloat16)
+        return cast(self, source, kind)
+
+    builder.cast_impl = cast_impl
 
 
 def _remember_shapes(core: Any) -> None:

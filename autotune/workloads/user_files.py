@@ -7,6 +7,7 @@ import functools
 import hashlib
 import importlib.util
 import inspect
+import os
 import sys
 import traceback
 from pathlib import Path
@@ -86,7 +87,7 @@ def _module(file: Path) -> ModuleType:
     """
     for module in list(sys.modules.values()):
         place = getattr(module, "__file__", None)
-        if place and Path(place).name == file.name and Path(place).resolve() == file:
+        if place and os.path.basename(place) == file.name and Path(place).resolve() == file:  # thousands of modules
             return module
     name = f"{USER}{hashlib.sha256(str(file).encode()).hexdigest()[:8]}"
     spec = importlib.util.spec_from_file_location(name, file)

@@ -39,7 +39,7 @@ def sum_kernel(values, out, times, BLOCK: tl.constexpr):
 
 
 def device_functions(argument: Any) -> dict[str, Any]:
-    """Launches with few and many calls of device functions: results, looks through the language, what is left."""
+    """Three launches, one with many calls of device functions: results, looks through the language, what is left."""
     heap = open_heap(1 << 16, dist.new_group(backend="gloo"))
     looks, look = [], interpreter._patch_builtin
     interpreter._patch_builtin = lambda *words: looks.append(words[0]) or look(*words)

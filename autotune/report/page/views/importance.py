@@ -40,7 +40,7 @@ def options(study: Study) -> Option:
         for knob in ranked
     ]  # fmt: skip
     return base(
-        grid={"left": 8, "right": 50, "top": 16, "bottom": 8},
+        grid={"left": 8, "right": 50, "top": 16, "bottom": 16},
         xAxis={"type": "value", "min": 0, "splitNumber": 4},
         yAxis=names_axis([shown(knob.name) for knob in ranked]),
         series=[{"type": "bar", "data": data, "color": COLOURS[0], "barMaxWidth": 14,
