@@ -128,8 +128,8 @@ class Operator:
         self, context: Context, operands: Operands, options: tuple[Any, ...], outs: Results | None,
         config: Config | None, needs: bool,
     ) -> Results:  # fmt: skip
-        # The operands' forms with their strides, and none of our objects: every call comes through here. Where they lie
-        # says whose memory it is, too: a workspace checks their device when it meets new addresses.
+        # The operands' forms with their strides, and none of our objects: every call comes through here. Addresses say
+        # on which device an operand lies: a workspace checks that when it meets new ones.
         forms = [x if x is None else (x.shape, x.stride(), x.dtype) for x in operands]
         key = (self, options, config, needs, *forms)
         prepared = context.calls.get(key)

@@ -48,7 +48,7 @@ _FLASH_DECODE = Operator(decoding.WORKLOAD)
 
 
 def in_graphs(name: str) -> torch._ops.OpOverload:
-    """What a compiled graph calls for an operator, by its name: its workload's, or ``all_gather_gemm_gathered``."""
+    """An operator as a compiled graph calls it, by its name: its workload's, or ``all_gather_gemm_gathered``."""
     return OPERATORS[name].in_graphs
 
 

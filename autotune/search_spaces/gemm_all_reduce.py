@@ -146,7 +146,7 @@ def reduce_constraints() -> tuple[Constraint, ...]:
 
 
 def protocol_dimension(modes: tuple[str, ...], *further: str) -> Dimension:
-    """How finished rows or tiles travel, in the modes in which they do; ``further``: "sentinel", where it is known."""
+    """The protocol of finished rows or tiles, in the modes in which they travel; ``further``: "sentinel", if known."""
     help = "data, then a signal; or LL: words of data and flag, twice the bytes, one trip instead of two"
     if further:
         help += "; or sentinel: data alone, polled until it is there, one trip"

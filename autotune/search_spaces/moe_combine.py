@@ -95,7 +95,7 @@ def library_dimensions() -> tuple[Dimension, ...]:
 
 
 def sum_dimensions(modes: tuple[str, ...]) -> tuple[Dimension, ...]:
-    """How rows are summed and sent, in the modes in which our kernel does."""
+    """The dimensions of sending and summing rows, in the modes in which our kernel does."""
     return (
         choices("peer_order", "rotate", "interleaved", modes=tuple(mode for mode in modes if mode != "one_shot"),
                 help="send to one peer after the other, or each block of tokens to peers in turn"),

@@ -1,4 +1,4 @@
-"""What the workloads that combine experts' rows share: drawn rows, the error of a combined result, a caller's plan."""
+"""The common part of workloads that combine experts' rows: drawn rows, the error of a result, a caller's plan."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the workloads with a GEMM share whose C is a sum over ranks: the sizes in a caller's operands, the reference."""
+"""The common part of workloads whose C is a sum over ranks: the sizes in a caller's operands, the reference."""
 
 from __future__ import annotations
 

@@ -175,7 +175,7 @@ def _all_reduce(problem: AllReduceNorm, tensors: Tensors, group: Any) -> torch.T
 
 
 def norm_launch(problem: AllReduceNorm, knobs: NormKnobs, tensors: Tensors, summed: torch.Tensor) -> Launch:
-    """What comes after an all-reduce of the library's, whose result is ``summed``."""
+    """The sum with the residual, and the norm, after an all-reduce of the library's, whose result is ``summed``."""
     arguments = {**_arguments(problem, knobs, tensors), "x": summed}
     return Launch(device.add_norm_kernel, _blocks(problem, knobs), arguments, knobs.options)
 

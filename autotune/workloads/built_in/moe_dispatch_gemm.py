@@ -58,7 +58,7 @@ class MoeDispatchGemmOperation(DispatchedOperation[MoeDispatchGemm, Tensors, Gem
         return b[expert] if scale_b is None else dequantised(b[expert], scale_b[expert])
 
     def _after(self, product: torch.Tensor) -> torch.Tensor:
-        """What the epilogue makes of a product."""
+        """A product behind the epilogue."""
         problem = self._problem
         if not problem.gated:
             return product
