@@ -5,18 +5,16 @@ A problem describes one rank's GEMM by its property ``gemm``: rows, columns and 
 
 from __future__ import annotations
 
+from autotune.config import Config
 from autotune.dtypes import SCALE_BLOCK, WGMMA_ROWS, multiplies
 from autotune.kernels.gemm.problem import GemmProblem
 from autotune.machine import Machine
 from autotune.search_spaces.dimension import Dimension, choices, numbers
-from autotune.search_spaces.space import Constraint, Setting
+from autotune.search_spaces.space import Constraint, Setting, Space
+from autotune.sizes import round_up
 
 MOST_SPLIT_PROGRAMS = 8
 """Programs per compute unit up to which a tile's depth may be split; beyond, joining costs more."""
-
-
-def round_up(value: int) -> int:
-    return 1 << max(0, value - 1).bit_length()
 
 
 def gemm_dimensions(modes: tuple[str, ...]) -> tuple[Dimension, ...]:
@@ -100,6 +98,15 @@ def default_tile(problem: GemmProblem, machine: Machine) -> dict[str, int]:
     tile["block_n"] = min(tile["block_n"], max(32, round_up(columns)))
     tile["block_k"] = min(tile["block_k"], max(32, round_up(depth)))
     return tile
+
+
+def with_fitting_tile(space: Space, config: Config, problem: GemmProblem, machine: Machine) -> Config:
+    """A config with the first smaller tile that fits where its own does not: fp32, odd shapes; else the smallest."""
+    block_k = min(64, config.integer("block_k"))
+    while space.violation(config, problem, machine) is not None and config.integer("block_n") > 32:
+        stages = max(2, config.integer("num_stages") - 1)
+        config = config.replace(block_n=config.integer("block_n") // 2, block_k=block_k, num_stages=stages)
+    return config
 
 
 FEW_ROWS = 64

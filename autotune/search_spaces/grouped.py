@@ -14,8 +14,9 @@ from typing import Any
 from autotune.config import Config, Value
 from autotune.machine import Machine
 from autotune.search_spaces.dimension import Dimension, flags, numbers
-from autotune.search_spaces.gemm import gemm_constraints, gemm_dimensions, round_up
+from autotune.search_spaces.gemm import gemm_constraints, gemm_dimensions
 from autotune.search_spaces.space import Constraint, Setting
+from autotune.sizes import round_up
 
 
 def grouped_dimensions(modes: tuple[str, ...]) -> tuple[Dimension, ...]:
@@ -73,6 +74,11 @@ def grouped_tile(problem: Any, machine: Machine) -> dict[str, Value]:
     tile["block_k"] = min(tile["block_k"], max(32, round_up(depth)))
     programs = 1 if machine.is_interpreter or not few else 2
     return {**tile, "swap_ab": few and cuda, "programs_per_unit": programs}
+
+
+def narrower_blocks(config: Config) -> list[int]:
+    """Columns of a config's tile, and of smaller ones that may fit where it does not."""
+    return [max(32, config.integer("block_n") // parts) for parts in (1, 2, 4)]
 
 
 def in_turns(ways: Iterable[Sequence[Config]]) -> list[Config]:
