@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 import triton
-from fp8_gemm import in_turns
+from replays import in_turns
 
 from autotune.kernels.moe.grouped_launch import GroupedKnobs, GroupedOperands, grouped_gemm
 from autotune.kernels.moe.library import grouped_product
