@@ -50,7 +50,7 @@ OPERAND_TYPES: Mapping[str, OperandType] = {**DTYPES, **FP8}
 
 @dataclass(frozen=True)
 class Combination:
-    """What may stand beside one element type of A in a GEMM."""
+    """The types and scales that may stand beside one element type of A in a GEMM."""
 
     b: str
     results: tuple[str, ...]
@@ -71,6 +71,9 @@ COMBINATIONS: Mapping[str, Combination] = {
 """By A's element type: every GEMM that there is. fp32 accumulates, always."""
 
 SCALES = ("none", "tensor", "row", "block")
+
+WGMMA_ROWS = 64
+"""Rows of a tile from which on sm_90 multiplies it by wgmma, which reads both operands from shared memory."""
 
 SCALE_BLOCK = 128
 """Elements of K that one scale of ``block`` covers, in A and B; in B as many columns, too."""

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,12 +19,12 @@ from typing import Any
 import torch
 import triton
 import triton.language as tl
-from triton.tools.tensor_descriptor import TensorDescriptor
+from replays import in_turns
 
 import autotune
 from autotune.kernels.gemm.library import dequantised, multiply
 from autotune.kernels.gemm.problem import scale_shapes
-from autotune.kernels.launching.gemm import PROMOTED, GemmTensors
+from autotune.kernels.launching.gemm import GemmKnobs, GemmTensors
 from autotune.kernels.primitives.scales import scaled
 from autotune.kernels.primitives.tiles import accumulate, store_tile, swizzle
 from autotune.machine import machine, versions
@@ -41,6 +40,7 @@ TILES = (
     (128, 128, 128, 8, 4, 0, False),
     (128, 128, 128, 8, 4, 1, True),
     (128, 128, 128, 4, 3, 0, False),
+    (128, 128, 128, 4, 3, 2, False),
     (128, 128, 128, 4, 3, 2, True),
     (128, 256, 128, 8, 3, 0, False),
     (128, 256, 128, 8, 3, 1, False),
@@ -54,8 +54,6 @@ TILES = (
     (128, 256, 64, 8, 6, 1, True),
 )
 
-SECONDS = 0.05
-ROUNDS = 5
 FAR = {False: 5e-3, True: 3e-2}
 """Largest |ours - right| / |right| (Frobenius) of a result in bf16, by whether the tensor cores add up."""
 
@@ -108,18 +106,17 @@ class Comparison:
     def ours(self, tile: tuple[Any, ...]) -> Callable[[], object]:
         block_m, block_n, block_k, warps, stages, per_unit, flatten = tile
         m, n, k = self.sizes
-        tensors, b = self.tensors, self.tensors.b.t()
+        tensors = self.tensors
         tiles = triton.cdiv(m, block_m) * triton.cdiv(n, block_n)
         programs = min(tiles, per_unit * machine().compute_units) if per_unit else tiles
-        promote = None if self.fast or self.scales == "block" else min(PROMOTED, block_k)
 
-        def described(tensor: torch.Tensor, *block: int) -> TensorDescriptor:
-            return TensorDescriptor(tensor, list(tensor.shape), list(tensor.stride()), list(block))
-
+        knobs = GemmKnobs(mode="push", loads="tma", block_m=block_m, block_n=block_n, block_k=block_k, num_warps=warps)
         operands = (
-            described(tensors.a, block_m, block_k), described(b, block_n, block_k),
-            described(tensors.c, block_m, block_n // 2), tensors.scale_a, tensors.scale_b,
+            knobs.a_operand(tensors.a, in_two_parts=knobs.in_two_parts(self.problem, machine())),
+            knobs.b_operand(self.problem, tensors.b), knobs.operand(tensors.c, (block_m, block_n // 2)),
+            tensors.scale_a, tensors.scale_b,
         )  # fmt: skip
+        promote = knobs.promoted(self.problem, machine())
         return lambda: gemm_kernel[(programs,)](
             *operands, m, n, k, 8, block_m, block_n, block_k, KINDS[self.kind], promote, flatten,
             num_warps=warps, num_stages=stages,
@@ -156,39 +153,6 @@ class Comparison:
                 yield {**shared, "failed": failed[name]}
             else:
                 yield {**shared, "us": times[name], "error": errors[name], "wrong": not errors[name] <= FAR[self.fast]}
-
-
-def in_turns(ways: dict[str, Callable[[], object]]) -> dict[str, float]:
-    """Microseconds of a call, by name."""
-    graphs = {name: captured(run) for name, run in ways.items()}
-    found: dict[str, list[float]] = {name: [] for name in ways}
-    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    for _ in range(ROUNDS):
-        for name, (graph, calls) in graphs.items():
-            graph.replay()
-            begin.record()
-            graph.replay()
-            end.record()
-            end.synchronize()
-            found[name].append(begin.elapsed_time(end) * 1e3 / calls)
-    return {name: statistics.median(each) for name, each in found.items()}
-
-
-def captured(run: Callable[[], object]) -> tuple[torch.cuda.CUDAGraph, int]:
-    """A graph of so many calls that it lasts ``SECONDS``."""
-    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    run()
-    begin.record()
-    for _ in range(3):
-        run()
-    end.record()
-    end.synchronize()
-    calls = max(3, int(SECONDS * 1e3 / (begin.elapsed_time(end) / 3)))
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for _ in range(calls):
-            run()
-    return graph, calls
 
 
 def main() -> None:

@@ -17,7 +17,6 @@ import contextlib
 import functools
 import os
 import platform
-import time
 import unittest.mock
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -25,10 +24,12 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from in_turns import best
 
 import autotune
 from autotune.config import Config
 from autotune.kernels.all_gather_gemm.launch import KERNELS as GATHERING
+from autotune.kernels.launching.collectives import all_gather_single
 from autotune.kernels.launching.contract import Setup
 from autotune.kernels.launching.plan import Launch
 from autotune.workloads.built_in import all_gather_gemm, flash_decode, gemm_all_reduce, gemm_reduce_scatter
@@ -99,7 +100,7 @@ def plain(case: Case) -> Callable[[], object]:
     if scale_a is None:
 
         def call() -> torch.Tensor:
-            dist.all_gather_into_tensor(gathered, a)
+            all_gather_single(gathered, a)
             return gathered @ b
 
         return call
@@ -107,8 +108,8 @@ def plain(case: Case) -> Callable[[], object]:
 
     def scaled() -> torch.Tensor:
         with dist._coalescing_manager(device=a.device):
-            dist.all_gather_into_tensor(gathered.view(torch.uint8), a.view(torch.uint8))
-            dist.all_gather_into_tensor(scales, scale_a)
+            all_gather_single(gathered.view(torch.uint8), a.view(torch.uint8))
+            all_gather_single(scales, scale_a)
         return torch._scaled_mm(gathered, b, scale_a=scales, scale_b=scale_b, out_dtype=torch.bfloat16)
 
     return scaled
@@ -137,20 +138,6 @@ def rows_of(case: Case, context: autotune.Context) -> Iterator[tuple[Case, Confi
             yield replace(case, problem=problem, operands={**case.operands, "a": shard}, note=", A in place"), config
 
 
-def best(ways: dict[str, Callable[[], object]], settle: Callable[[], object]) -> dict[str, float]:
-    """Microseconds of a call, by name."""
-    seconds = dict.fromkeys(ways, float("inf"))
-    for _ in range(ROUNDS):
-        for name, call in ways.items():
-            settle()
-            begin = time.perf_counter()
-            for _ in range(CALLS):
-                call()
-            seconds[name] = min(seconds[name], (time.perf_counter() - begin) / CALLS)
-    settle()
-    return {name: value * 1e6 for name, value in seconds.items()}
-
-
 def compare(case: Case, config: Config, context: autotune.Context) -> dict[str, float]:
     """Microseconds of the launches alone, and of the operator: with an output given, and without. Collective."""
     operator, operands = getattr(autotune, case.name), tuple(case.operands.values())
@@ -172,7 +159,7 @@ def compare(case: Case, config: Config, context: autotune.Context) -> dict[str, 
     for call in ways.values():
         for _ in range(SETTLING):
             call()
-    return best(ways, context.heap.barrier)
+    return best(ways, context.heap.barrier, ROUNDS, CALLS)
 
 
 def main() -> None:
@@ -181,6 +168,8 @@ def main() -> None:
     gpu = torch.cuda.is_available()
     real = (parser.parse_args().launches or ("real" if gpu else "stand-in")) == "real"
     start(gpu)
+    if not gpu:
+        os.environ["TRITON_INTERPRET"] = "1"  # which a heap on CPUs asks for; no kernel runs
     nothing = contextlib.nullcontext() if real else unittest.mock.patch.object(Launch, "run", lambda launch: None)
     with torch.no_grad(), autotune.Context(256 << 20, url="sqlite:///no-such-file.db") as context, nothing:
         say = functools.partial(print, flush=True) if context.heap.rank == 0 else lambda *_: None

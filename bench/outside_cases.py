@@ -27,6 +27,9 @@ MOST_SETS = 16
 LARGE = 1 << 30
 """Bytes of operands that are far beyond any L2: one set of them is enough."""
 
+NEW_NAMES = hasattr(dist, "all_gather_single")
+"""From torch 2.13 on the former ones warn."""
+
 
 class Collectives:
     """The library's collectives; through the host where ranks share a GPU, which NCCL refuses."""
@@ -35,10 +38,10 @@ class Collectives:
         self._staged = staged
 
     def all_gather(self, whole: Tensor, part: Tensor) -> None:
-        self._run(dist.all_gather_into_tensor, whole, part)
+        self._run(dist.all_gather_single if NEW_NAMES else dist.all_gather_into_tensor, whole, part)
 
     def reduce_scatter(self, part: Tensor, whole: Tensor) -> None:
-        self._run(dist.reduce_scatter_tensor, part, whole)
+        self._run(dist.reduce_scatter_single if NEW_NAMES else dist.reduce_scatter_tensor, part, whole)
 
     def all_reduce(self, whole: Tensor) -> None:
         if self._staged:

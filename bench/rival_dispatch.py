@@ -20,7 +20,7 @@ class Dispatch(MoeDispatchOperation):
     def expected(self) -> torch.Tensor:
         """The rows that exist here, [rows, hidden], for the present inputs."""
         plan = planned(self._problem, self.drawn.routings[self._number], self._heap.rank)
-        return self.drawn.tokens(self._number, plan.pairs[: int(plan.offsets[-1])] // self._problem.top_k)
+        return self.drawn.numbers(self._number, plan.pairs[: int(plan.offsets[-1])] // self._problem.top_k)
 
 
 def leaving(problem: MoeDispatch, x: torch.Tensor, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

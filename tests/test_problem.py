@@ -161,7 +161,7 @@ def test_a_problem_keeps_the_key_that_it_had_before_its_late_fields() -> None:
 @pytest.mark.parametrize(
     ("fields", "told"),
     [
-        ({}, "scales=none: with dtype=fp8 allowed: tensor, row, block; say how A and B are scaled"),
+        ({}, "scales=none: with dtype=fp8 allowed: tensor, row, block; say how the operands are scaled"),
         ({"dtype": "bf16", "scales": "row"}, "scales=row: with dtype=bf16 allowed: none"),
         ({"dtype": "bf16", "out_dtype": "fp16", "scales": "none"}, "with dtype=bf16 allowed: auto, bf16, fp32"),
         ({"scales": "row", "b_order": "kn"}, "stored transposed, b_order=nk"),

@@ -8,7 +8,6 @@ from typing import Any
 
 from autotune.config import Config
 from autotune.db import CacheKey, Entry, Winner
-from autotune.machine import INTERPRETER
 from autotune.outcome import DEFAULT_REGIME, Latency, Regime
 from autotune.report.copies import copies
 from autotune.report.figures import (
@@ -31,7 +30,7 @@ from autotune.report.figures import (
     slowest,
 )
 from autotune.report.order import config_in_order, fields_in_order, problem_type
-from autotune.report.regimes import TITLES, WITHOUT_ROUNDS, conclusion, door_text, in_regimes, verdicts
+from autotune.report.regimes import TITLES, WITHOUT_ROUNDS, conclusion, door_text, in_regimes, title_of, verdicts
 from autotune.report.routings import line, under_routings
 from autotune.report.staleness import why_stale
 from autotune.report.words import has_words, in_words
@@ -115,7 +114,7 @@ def entry_title(entry: Entry) -> str:
 def winner_lines(key: CacheKey, winner: Winner, name: str = "winner") -> Lines:
     """The config, in figures and in words, its latency, its speedups, the regimes, its share of the limits."""
     regime, config = Regime(key.regime), config_in_order(key, winner.config)
-    tuned_for = "" if regime is DEFAULT_REGIME else f", {TITLES[regime]}"
+    tuned_for = "" if regime is DEFAULT_REGIME or key.is_interpreted else f", {title_of(key, regime)}"
     lines = [(name, f"{latency_text(winner.latency, regime)}{tuned_for}, skew {microseconds(winner.latency.skew)}")]
     lines += [("config", config_text(config)), *([("", in_words(key.workload, config))] if has_words(key) else [])]
     for i, (baseline, latency) in enumerate(_fastest_first(winner.baselines, regime)):
@@ -123,7 +122,8 @@ def winner_lines(key: CacheKey, winner: Winner, name: str = "winner") -> Lines:
         if latency.same_calls(winner.latency):
             text = f"none: no config beat {baseline} by more than the noise"
         lines.append(("" if i else "speedup", text))
-    return [*lines, *_regime_lines(winner), *_routing_lines(key, winner), *_limit_lines(winner)]
+    lines += [*_regime_lines(winner), *_routing_lines(key, winner)]
+    return lines if key.is_interpreted else [*lines, *_limit_lines(winner)]
 
 
 def _regime_lines(winner: Winner) -> Lines:
@@ -180,7 +180,7 @@ def entry_lines(entry: Entry) -> Lines:
     if stale:
         lines.append(("stale", stale))
     lines += copy_lines(entry.key, entry.winner.config, entry.origin)
-    if entry.key.device == INTERPRETER:
+    if entry.key.is_interpreted:
         lines.append(("note", INTERPRETER_NOTE))
     if not entry.winner.latency.rounds and not entry.key.is_kernel:
         lines.append(("note", WITHOUT_ROUNDS))

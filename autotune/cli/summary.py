@@ -11,7 +11,6 @@ from autotune.cli import output
 from autotune.cli.entry_text import copy_lines, entry_dict, title, winner_dict, winner_lines
 from autotune.cli.options import Request
 from autotune.db import Store, TrialRecord, Winner
-from autotune.machine import INTERPRETER
 from autotune.outcome import Outcome, Regime
 from autotune.problem import Problem
 from autotune.report.figures import INTERPRETER_NOTE, config_text, device_text, regime_options
@@ -84,7 +83,7 @@ def _text(
         when = f"tuned {result.entry.finished_at:%Y-%m-%d %H:%M} UTC"
         lines.append(("stored", f"{store.place} (study {result.study.id}, {when})"))
         lines += copy_lines(key, result.entry.winner.config, result.entry.origin)
-    lines += [("note", each) for each in (INTERPRETER_NOTE if key.device == INTERPRETER else "", note) if each]
+    lines += [("note", each) for each in (INTERPRETER_NOTE if key.is_interpreted else "", note) if each]
     origin = " (from the cache)" if result.from_cache else ""
     return f"{title(key.workload, problem)}{origin}\n\n{output.named(lines)}"
 

@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any, Literal, Self
 
 from autotune.config import Config
-from autotune.machine import Machine
+from autotune.machine import INTERPRETER, Machine
 from autotune.notebook import html_table
 from autotune.outcome import DEFAULT_REGIME, Evaluation, Latency, Regime
 from autotune.problem import Problem
@@ -81,6 +81,11 @@ class CacheKey:
         """True for what a decorated kernel stored: a workload's problem names its world size, a kernel's its dtypes."""
         fields = self.fields
         return "world_size" not in fields or any(name.endswith(".dtype") for name in fields)
+
+    @property
+    def is_interpreted(self) -> bool:
+        """True for times of Triton's interpreter, which has no regimes and says nothing about GPUs."""
+        return self.device == INTERPRETER
 
     def differences(self, other: CacheKey) -> Differences:
         """The fields that differ, the problem's fields by their names: ``{"m": ("4096", "8192")}``."""
@@ -214,7 +219,7 @@ class Entry:
 
     @property
     def told(self) -> list[tuple[str, str]]:
-        """What it is of, and its latency against the fastest baseline, as named lines."""
+        """Kernel, problem, and latency against the fastest baseline, as named lines."""
         regime, winner = Regime(self.key.regime), self.winner
         problem = fields_text({name: value for name, value in self.key.fields.items() if name != "world_size"})
         latency = microseconds(winner.latency.of(regime))

@@ -6,34 +6,18 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
-
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from typing import Any
 
 from autotune.dtypes import DTYPES
 from autotune.errors import InputError
+from autotune.models.fields import flag, whole_number
 from autotune.models.mixture import FIELDS, NAMES, Mixture, mixture_of
 from autotune.suggestion import did_you_mean
 
-Size = Annotated[int, Field(ge=1, le=2**31 - 1)]
-Layers = Annotated[int, Field(ge=1, le=10_000)]
+MOST_LAYERS = 10_000
 
-
-class Written(BaseModel):
-    """The fields that are read; a config has many more."""
-
-    model_config = ConfigDict(extra="allow", strict=True)
-
-    model_type: str
-    hidden_size: Size
-    intermediate_size: Size
-    num_hidden_layers: Layers
-    num_attention_heads: Size
-    num_key_value_heads: Size | None = None
-    head_dim: Size | None = None
-    vocab_size: Size = 1
-    attention_bias: bool = False
-    mlp_bias: bool = False
+Values = Mapping[str, Any]
+"""A config's fields, of which a few are read."""
 
 
 @dataclass(frozen=True)
@@ -49,29 +33,30 @@ class Biases:
 class Kind:
     """A family of models: what its configs leave unsaid."""
 
-    biases: Callable[[Written], Biases]
+    biases: Callable[[Values], Biases]
     head_dim: int | None = None
     """None: the hidden size by the heads."""
     attention: bool = True
     """False: of a form that no operator of ours computes."""
 
 
-def _by_flags(written: Written) -> Biases:
-    return Biases(written.attention_bias, written.attention_bias, written.mlp_bias)
+def _by_flags(values: Values) -> Biases:
+    attention = flag(values, "attention_bias")
+    return Biases(attention, attention, flag(values, "mlp_bias"))
 
 
 KINDS: Mapping[str, Kind] = {
     "llama": Kind(_by_flags),
-    "mistral": Kind(lambda written: Biases()),
-    "qwen2": Kind(lambda written: Biases(qkv=True)),
+    "mistral": Kind(lambda values: Biases()),
+    "qwen2": Kind(lambda values: Biases(qkv=True)),
     "qwen3": Kind(_by_flags, head_dim=128),
     "gemma": Kind(_by_flags, head_dim=256),
     "gemma2": Kind(_by_flags, head_dim=256),
     "gemma3_text": Kind(_by_flags, head_dim=256),
-    "mixtral": Kind(lambda written: Biases()),
-    "qwen2_moe": Kind(lambda written: Biases(qkv=True)),
+    "mixtral": Kind(lambda values: Biases()),
+    "qwen2_moe": Kind(lambda values: Biases(qkv=True)),
     "qwen3_moe": Kind(_by_flags),
-    "deepseek_v3": Kind(lambda written: Biases(), attention=False),
+    "deepseek_v3": Kind(lambda values: Biases(), attention=False),
 }
 """By ``model_type``. All have gated MLPs, and attention whose heads the ranks share out, unless it is left out."""
 
@@ -122,7 +107,7 @@ def architecture_of(values: Any) -> Architecture:
     if isinstance(text, dict) and values["model_type"] not in KINDS:
         return architecture_of({"torch_dtype": values.get("torch_dtype"), **text})
     name = values["model_type"]
-    experts = [field for field in FIELDS if isinstance(values.get(field), int)]
+    experts = [field for field in FIELDS if values.get(field)]
     if experts and name not in NAMES:
         raise InputError(
             f"model_type {name}: a mixture of experts ({experts[0]}={values[experts[0]]}); known ones: "
@@ -130,40 +115,35 @@ def architecture_of(values: Any) -> Architecture:
         )
     if name not in KINDS:
         raise InputError(f"model_type {name}: unknown; known: {', '.join(KINDS)}{did_you_mean(name, KINDS)}")
-    return _architecture(_written(values), values)
+    return _architecture(name, values)
 
 
-def _written(values: Mapping[str, Any]) -> Written:
-    try:
-        return Written.model_validate(values)
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise InputError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from error
-
-
-def _architecture(written: Written, values: Mapping[str, Any]) -> Architecture:
-    kind, heads = KINDS[written.model_type], written.num_attention_heads
-    head_dim = written.head_dim or kind.head_dim
-    if head_dim is None:
-        if kind.attention and written.hidden_size % heads:
-            raise InputError(
-                f"num_attention_heads={heads} must divide hidden_size={written.hidden_size} where there is no head_dim"
-            )
-        head_dim = written.hidden_size // heads
-    layers, has_experts = written.num_hidden_layers, written.model_type in NAMES
+def _architecture(name: str, values: Values) -> Architecture:
+    kind = KINDS[name]
+    hidden, heads = whole_number(values, "hidden_size"), whole_number(values, "num_attention_heads")
+    layers = whole_number(values, "num_hidden_layers", most=MOST_LAYERS)
     said = str(values.get("dtype") or values.get("torch_dtype"))
     dtypes = {each.torch: name for name, each in DTYPES.items()}
     return Architecture(
-        kind=written.model_type,
+        kind=name,
         layers=layers,
-        hidden=written.hidden_size,
+        hidden=hidden,
         heads=heads,
-        kv_heads=written.num_key_value_heads or heads,
-        head_dim=head_dim,
-        intermediate=written.intermediate_size,
-        vocabulary=written.vocab_size,
-        biases=kind.biases(written),
+        kv_heads=whole_number(values, "num_key_value_heads", heads),
+        head_dim=_head_dim(kind, values, hidden, heads),
+        intermediate=whole_number(values, "intermediate_size"),
+        vocabulary=whole_number(values, "vocab_size", 1),
+        biases=kind.biases(values),
         dtype=dtypes.get(said),
         attention=kind.attention,
-        mixture=mixture_of(written.model_type, layers, values) if has_experts else None,
+        mixture=mixture_of(name, layers, values) if name in NAMES else None,
     )
+
+
+def _head_dim(kind: Kind, values: Values, hidden: int, heads: int) -> int:
+    """Raises InputError where neither the config nor the kind says it, and heads do not divide the hidden size."""
+    by_heads = kind.head_dim or hidden // heads
+    found = whole_number(values, "head_dim", by_heads)
+    if values.get("head_dim") is None and kind.head_dim is None and kind.attention and hidden % heads:
+        raise InputError(f"num_attention_heads={heads} must divide hidden_size={hidden} where there is no head_dim")
+    return found

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from autotune.errors import InputError
 from autotune.kernels.moe_dispatch_gemm.problem import MoeDispatchGemm
 from autotune.kernels.moe_gemm_combine.problem import MoeGemmCombine
+from autotune.models.fields import layer_numbers, whole_number
 from autotune.problem import Problem
 
 FIELDS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_intermediate_size")
@@ -64,27 +64,18 @@ class Mixture:
 def mixture_of(kind: str, layers: int, values: Mapping[str, Any]) -> Mixture:
     """Of a config of one of ``NAMES``. Raises InputError that names the field."""
     names = NAMES[kind]
-    first, dense = _number(values, "first_k_dense_replace"), values.get("mlp_only_layers") or []
-    if not isinstance(dense, list):
-        raise InputError(f"mlp_only_layers={dense}: a list of layers is needed")
-    step = _number(values, "decoder_sparse_step") or 1
+    first, step = (
+        whole_number(values, "first_k_dense_replace", 0, least=0),
+        whole_number(values, "decoder_sparse_step", 1),
+    )
+    dense = layer_numbers(values, "mlp_only_layers")
     sparse = [each for each in range(first, layers) if each not in dense and (each + 1) % step == 0]
-    width = _number(values, names.width, least=1)
-    shared = _number(values, "n_shared_experts") * width
+    width = whole_number(values, names.width)
+    shared = whole_number(values, "n_shared_experts", 0, least=0) * width
     return Mixture(
         layers=len(sparse),
-        experts=_number(values, names.experts, least=1),
-        top_k=_number(values, "num_experts_per_tok", least=1),
+        experts=whole_number(values, names.experts),
+        top_k=whole_number(values, "num_experts_per_tok"),
         width=width,
-        shared=_number(values, "shared_expert_intermediate_size") or shared,
+        shared=whole_number(values, "shared_expert_intermediate_size", 0, least=0) or shared,
     )
-
-
-def _number(values: Mapping[str, Any], name: str, least: int = 0) -> int:
-    """A field; where it may be 0, it may also be absent."""
-    found = values.get(name)
-    if found is None and least == 0:
-        return 0
-    if not isinstance(found, int) or isinstance(found, bool) or found < least:
-        raise InputError(f"{name}={found}: a whole number of at least {least} is needed")
-    return found

@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from autotune.config import Config
 from autotune.db import Entry, Store, TrialRecord, Winner
 from autotune.errors import InputError
-from autotune.machine import INTERPRETER
 from autotune.outcome import Latency, Outcome, Regime
 from autotune.ranks.evaluation import RESTART
 from autotune.report.figures import INTERPRETER_NOTE, fastest, overlap_efficiency, ratio, slowest
@@ -42,12 +41,13 @@ def build(store: Store, entry: Entry, workload: Workload | None = None) -> Repor
     from autotune.tuning.finals import FINAL, last_finals  # loads Optuna, which the command line's help can do without
 
     space = workload.space if workload is not None else None
+    interpreted = entry.key.is_interpreted  # then what only GPUs have is left out: limits, regimes, taxes
 
     def ordered(config: Config) -> Config:
         return config_in_order(entry.key, config, workload)
 
     records = [dataclasses.replace(each, config=ordered(each.config)) for each in store.trials(entry.study_id)]
-    notes = [INTERPRETER_NOTE] if entry.key.device == INTERPRETER else []
+    notes = [INTERPRETER_NOTE] if interpreted else []
     if entry.imported_at is not None:
         notes.append("Imported: its trials are in the database it was tuned in.")
     if entry.provenance.replay_of:
@@ -78,12 +78,12 @@ def build(store: Store, entry: Entry, workload: Workload | None = None) -> Repor
         config=ordered(entry.winner.config),
         latency=entry.winner.latency,
         speedups=_speedups(entry.winner, regime),
-        limit=_limit(entry.winner),
+        limit=None if interpreted else _limit(entry.winner),
         roofline=entry.winner.roofline,
-        in_regimes=in_regimes(entry.winner),
-        verdicts=verdicts(entry.winner),
+        in_regimes={} if interpreted else in_regimes(entry.winner),
+        verdicts=() if interpreted else verdicts(entry.winner),
         routings=under_routings(entry.key, entry.winner),
-        taxes=_taxes(entry.winner),
+        taxes=() if interpreted else _taxes(entry.winner),
         ladder=_ladder(store, entry.study_id, notes),
         best=best[:BEST],
         endings=endings_of(searched),

@@ -41,6 +41,11 @@ class Side:
     def machines(self) -> set[tuple[str, ...]]:
         return {_machine(entry) for entry in self.entries}
 
+    @property
+    def problems(self) -> int:
+        """Fewer than entries where some were tuned again; on two machines a problem counts twice."""
+        return len(_newest(self.entries, across=False))
+
 
 @dataclass(frozen=True)
 class Change:

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from autotune.db import Entry
-from autotune.machine import INTERPRETER
 from autotune.outcome import Regime
 from autotune.report.changes import Change, Changes, Side, Verdict
 from autotune.report.document import table as markdown_table
@@ -35,7 +34,9 @@ Row = Change | tuple[Entry, Verdict | str]
 
 NEW, MISSING = "new", "missing"
 
-BY_SPREAD = "some were measured once: their ± is the spread of iterations, which does not cover changes between runs"
+NEWEST = "Where a problem has several results, the newest counts."
+
+BY_SPREAD = "Some were measured once: their ± is the spread of iterations, which does not cover changes between runs."
 
 
 @dataclass(frozen=True)
@@ -95,6 +96,8 @@ def groups(changes: Changes) -> list[Group]:
 
 def _document(changes: Changes, tables: Tables, heading: Callable[[int, str], str], shown: Callable[[str], str]) -> str:
     parts = [heading(1, "What changed from A to B"), tables(*_sides(changes))]
+    if any(len(side.entries) > side.problems for side in (changes.a, changes.b)):
+        parts.append(shown(NEWEST))
     for group in groups(changes):
         parts.append(heading(2, group.title))
         parts += [shown(problem_text(group.common))] if group.common else []
@@ -104,7 +107,7 @@ def _document(changes: Changes, tables: Tables, heading: Callable[[int, str], st
         parts += ["\n".join(f"- {shown(note)}" for note in _notes(group))] if _notes(group) else []
     if any(change.ratio.rounds == 0 for change in changes.changes):
         parts.append(shown(BY_SPREAD))
-    if any(change.now.key.device == INTERPRETER for change in changes.changes):
+    if any(change.now.key.is_interpreted for change in changes.changes):
         parts.append(shown(INTERPRETER_NOTE))
     return "\n\n".join([*parts, shown(conclusion(changes))])
 
@@ -119,8 +122,8 @@ def _sides(changes: Changes) -> tuple[Sequence[str], Sequence[Sequence[str]], st
     for name, side in (("A", changes.a), ("B", changes.b)):
         dates = sorted(f"{entry.finished_at:%Y-%m-%d}" for entry in side.entries)
         tuned = dates[0] if dates[0] == dates[-1] else f"{dates[0]} to {dates[-1]}"
-        rows.append([name, side.place, str(len(side.entries)), tuned])
-    return ["", "where", "results", "tuned"], rows, "llrl"
+        rows.append([name, side.place, str(side.problems), str(len(side.entries)), tuned])
+    return ["", "where", "problems", "results", "tuned"], rows, "llrrl"
 
 
 def _title(then: Entry, now: Entry) -> str:
@@ -206,7 +209,7 @@ def _config_change(change: Change) -> str:
 
 
 def _side(side: Side) -> dict[str, Any]:
-    return {"place": side.place, "results": len(side.entries)}
+    return {"place": side.place, "problems": side.problems, "results": len(side.entries)}
 
 
 def _change(change: Change) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from autotune.report.figures import (
     resource_text,
 )
 from autotune.report.model import Knob, Report
-from autotune.report.regimes import TITLES, conclusion, door_text, tuned_for
+from autotune.report.regimes import TITLES, conclusion, door_text, title_of, tuned_for
 from autotune.report.routings import EXPLAINED, HEADER, NOT_MEASURED, cells
 from autotune.report.words import has_words, in_words
 from autotune.taxes.result import Taxes, summary
@@ -142,11 +142,9 @@ def _baselines(report: Report) -> str:
         [each.baseline, latency_text(each.latency, regime), microseconds(each.latency.skew), str(each.ratio)]
         for each in report.speedups
     ]
-    text = (
-        f"Latency of the slowest rank, {TITLES[regime]}: the median over the rounds of the finals, in which all took\n"
-    )
-    text += "turns. ± is a 95 % interval over the rounds; for a ratio it comes from the ratios within each round,\n"
-    text += "so changes that hit both alike cancel. Skew is slowest minus fastest rank.\n\n"
+    text = f"Latency of the slowest rank, {title_of(report.key, regime)}: the median over the rounds of the finals,\n"
+    text += "in which all took turns. ± is a 95 % interval over the rounds; for a ratio it comes from the ratios\n"
+    text += "within each round, so changes that hit both alike cancel. Skew is slowest minus fastest rank.\n\n"
     return "## Against the baselines\n\n" + text + table(["", "latency", "skew", "times as fast"], rows, "lrrr")
 
 
@@ -218,7 +216,8 @@ def _taxes(report: Report) -> str:
         drawn = "\n".join(waterfall.waterfall(report.ladder))
         rows = [[name, text.replace("\n", "; ")] for name, text in waterfall.table(report.ladder)]
         notes = "\n".join(f"- {markdown(note)}" for note in waterfall.notes(report.ladder))
-        parts = [f"```text\n{drawn}\n```", table(["", "measured by tune taxes"], rows, "ll"), notes]
+        caveat = [waterfall.caveat(report.ladder)] if report.ladder.interpreted else []
+        parts = [*caveat, f"```text\n{drawn}\n```", table(["", "measured by tune taxes"], rows, "ll"), notes]
         return "\n\n".join(["## What bulk synchrony costs", *parts])
     rows = [[each.name, difference_text(each.microseconds, each.error), each.meaning] for each in report.taxes]
     return "## What bulk synchrony costs\n\n" + table(["", "time", "how it was found"], rows, "lr") if rows else ""
@@ -229,9 +228,11 @@ def _best(report: Report) -> str:
     that first one stands below the table, which would be too wide with it.
     """
     firsts = {report.config.get("mode"): (report.config, "the winner")}
-    rows, whole = [], []
+    rows: list[list[str]] = []
+    whole = []
+    again = any(each.final for each in report.best)
     for place, each in enumerate(report.best, start=1):
-        final = microseconds(each.final.of(report.regime)) if each.final else ""
+        final = [microseconds(each.final.of(report.regime)) if each.final else ""] if again else []
         mode = each.config.get("mode")
         if mode not in firsts:
             firsts[mode] = each.config, f"number {place}"
@@ -239,7 +240,7 @@ def _best(report: Report) -> str:
             change = f"another mode: {plain(mode)}, see below"
         else:
             change = _folded(change_text(each.config, *firsts[mode]).removeprefix("the winner with "))
-        rows.append([str(place), latency_text(each.latency, report.regime), final, change])
+        rows.append([str(place), latency_text(each.latency, report.regime), *final, change])
     if not rows:
         return ""
     text = "Ordered by latency in the search, where ± is half the distance from the 20th to the 80th percentile of\n"
@@ -248,8 +249,8 @@ def _best(report: Report) -> str:
         text += " The finals, where the best were measured again, chose the winner."
     text += "\n\n"
     whole += [f"Failed in the finals: {markdown(config_text(each.config))}" for each in report.disqualified]
-    header = ["", "search", "finals", "change from the winner"]
-    return "\n\n".join([f"## The {len(rows)} best\n\n{text}{table(header, rows, 'rrr')}", *whole])
+    header = ["", "search", *(["finals"] if again else []), "change from the winner"]
+    return "\n\n".join([f"## The {len(rows)} best\n\n{text}{table(header, rows, 'r' * (len(header) - 1))}", *whole])
 
 
 def _folded(change: str) -> str:
@@ -268,9 +269,9 @@ def _knobs(report: Report) -> str:
     """Best and worst value of each dimension; the web page and JSON have them all."""
     if not report.knobs:
         return ""
-    text = "The best and the worst value of each dimension: the best latency of any config with it, over the best of\n"
-    text += "all; 1.00 costs nothing. In brackets, the number of such configs measured. Every value: --format html or\n"
-    text += "json. Importance: Optuna's PED-ANOVA for the best tenth.\n\n"
+    text = "The best and the worst value of each dimension: the best latency of any config with it, over the best\n"
+    text += "with any value; 1.00 costs nothing. In brackets, the number of such configs measured. Every value:\n"
+    text += "--format html or json. Importance: Optuna's PED-ANOVA for the best tenth.\n\n"
     ranked = sorted(report.knobs, key=lambda knob: -(knob.importance or 0.0))
     rows = [[knob.name, "" if knob.importance is None else f"{knob.importance:.2f}", *_ends(knob)] for knob in ranked]
     notes = "".join(f"\n\n> {markdown(note)}" for note in report.knob_notes)

@@ -147,7 +147,7 @@ def plain(value: Any) -> str:
 
 def device_text(key: CacheKey) -> str:
     """The ranks and the device of a key."""
-    if key.device == INTERPRETER:
+    if key.is_interpreted:
         return f"{key.world_size} rank{'s' * (key.world_size > 1)} under Triton's interpreter ({INTERPRETER})"
     return visible(f"{key.world_size} × {key.device} ({key.arch}, {key.interconnect})")
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from autotune.db import CacheKey, Winner
 from autotune.outcome import Latency, Regime
-from autotune.report.figures import Ratio, fastest, microseconds, ratio
+from autotune.report.figures import Ratio, fastest, microseconds, ratio, regime_options
 
 WINNER = "winner"
 
@@ -21,6 +21,8 @@ CALLERS = {
 
 OF_A_KERNEL = "launches of the kernel, by the device's time"
 
+OF_THE_INTERPRETER = "calls under the interpreter"
+
 CAPTURE = (
     " A graph of the library's calls is a baseline, and no operator's way: a program gets it by capturing the operator "
     "in a graph of its own (regime graph)."
@@ -32,8 +34,17 @@ WITHOUT_ROUNDS = (
 )
 
 
+def title_of(key: CacheKey, regime: Regime) -> str:
+    """The way in which a latency was taken: a kernel is timed alone, and interpreted calls are all alike."""
+    if key.is_interpreted:
+        return "interpreted"
+    return "on the device" if key.is_kernel else TITLES[regime]
+
+
 def tuned_for(key: CacheKey) -> str:
     """The caller for whom the config is the fastest."""
+    if key.is_interpreted:
+        return OF_THE_INTERPRETER + ("" if key.is_kernel else regime_options(key.regime))
     return OF_A_KERNEL if key.is_kernel else CALLERS[Regime(key.regime)]
 
 

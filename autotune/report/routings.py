@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from autotune.db import CacheKey, Winner
+from autotune.errors import InputError
 from autotune.outcome import Latency, Regime
 from autotune.report.figures import Ratio, fastest, latency_text, ratio
+from autotune.report.order import problem_type
 
 EXPLAINED = (
     "Winner and its fastest baseline, checked and measured in turns, with tokens of other routings than the one tuned "
@@ -18,6 +20,8 @@ NOT_MEASURED = (
     "The winner's time under other routings was not measured: --effort quick leaves it out, as does a short --budget."
 )
 
+NOT_TIMED = "not timed: the budget ended"
+
 
 @dataclass(frozen=True)
 class UnderRouting:
@@ -25,7 +29,8 @@ class UnderRouting:
 
     routing: str
     tuned_for: bool
-    latency: Latency
+    latency: Latency | None
+    """None if the budget ended before."""
     baseline: str | None
     """None if there is none, or it failed."""
     baseline_latency: Latency | None
@@ -34,12 +39,26 @@ class UnderRouting:
 
 
 def under_routings(key: CacheKey, winner: Winner) -> tuple[UnderRouting, ...]:
-    """The routing tuned for, then the others that were measured; empty if the problem is not of a mixture."""
+    """The routing tuned for, then the others if any was measured; empty if the problem is not of a mixture."""
     own, regime = own_routing(key), Regime(key.regime)
     if own is None:
         return ()
     found = [_row(own, winner.latency, winner.baselines, regime, tuned_for=True)]
-    return (*found, *(_row(name, each.latency, each.baselines, regime) for name, each in winner.routings.items()))
+    names = dict.fromkeys([*_others(key), *winner.routings] if winner.routings else [])
+    for name in names:
+        routed = winner.routings.get(name)
+        missing = UnderRouting(name, False, None, None, None, None)
+        found.append(missing if routed is None else _row(name, routed.latency, routed.baselines, regime))
+    return tuple(found)
+
+
+def _others(key: CacheKey) -> list[str]:
+    """The names of all other routings; nothing where the workload is not installed, or has other fields today."""
+    kind = problem_type(key.workload)
+    try:
+        return [] if kind is None else list(kind.from_dict(key.fields).other_routings())
+    except InputError:
+        return []
 
 
 def own_routing(key: CacheKey) -> str | None:
@@ -53,6 +72,8 @@ def own_routing(key: CacheKey) -> str | None:
 
 def line(row: UnderRouting, regime: Regime) -> str:
     """``zipf 1: 140.2 µs ± 0.5 %, 1.31 ± 0.02 times as fast as bsp graph (183.7 µs ± 0.3 %)``."""
+    if row.latency is None:
+        return f"{row.routing}: {NOT_TIMED}"
     text = f"{row.routing}: {latency_text(row.latency, regime)}"
     if row.ratio is None or row.baseline_latency is None:
         return text
@@ -61,6 +82,8 @@ def line(row: UnderRouting, regime: Regime) -> str:
 
 def cells(row: UnderRouting, regime: Regime) -> list[str]:
     """The cells of a table under ``HEADER``."""
+    if row.latency is None:
+        return [row.routing, NOT_TIMED, "", ""]
     theirs = row.baseline_latency
     return [
         row.routing + ", tuned for" * row.tuned_for,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from autotune.report.figures import INTERPRETER_NOTE
 from autotune.taxes import ladder
 from autotune.taxes.arithmetic import Estimate, estimate
 from autotune.taxes.result import Taxes
@@ -100,10 +99,20 @@ def table(taxes: Taxes) -> list[tuple[str, str]]:
     return lines
 
 
+REHEARSAL = (
+    "A rehearsal under Triton's interpreter: the rungs are checked and take turns as on GPUs; "
+    "their times, and what follows from them, say nothing about GPUs."
+)
+
+
+def caveat(taxes: Taxes) -> str:
+    """What has to be said before the numbers; empty on GPUs."""
+    return REHEARSAL if taxes.interpreted else ""
+
+
 def notes(taxes: Taxes) -> list[str]:
     """Notes on the numbers: missing rungs, dropped rounds, clocks."""
-    lines = [INTERPRETER_NOTE] if taxes.interpreted else []
-    lines += [f"Rung {letter} is missing: {reason}." for letter, reason in taxes.missing.items()]
+    lines = [f"Rung {letter} is missing: {reason}." for letter, reason in taxes.missing.items()]
     lines.append(f"The tile is that of {taxes.origin}.")
     lines.append(f"{len(taxes.kept)} rounds, the rungs in turns; ± is half of a bootstrapped 95 % interval.")
     if taxes.clocks_differ:

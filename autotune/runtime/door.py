@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
+
+import torch
 
 from autotune.config import Config
 from autotune.heap.arena import SymmetricHeap
@@ -13,23 +15,19 @@ from autotune.kernels.launching.tensors import TORCH_DTYPES, Run
 from autotune.machine import Machine
 from autotune.problem import Problem
 from autotune.runtime import experts, operators
-from autotune.runtime.call import Prepared
+from autotune.runtime.call import FirstCall, Prepared
 from autotune.runtime.context import Context
 from autotune.runtime.operator import OPERATORS
 from autotune.runtime.workspace import Operands, Results, Workspace
 from autotune.workloads import Workload
 from autotune.workloads.interface import Operation
 from autotune.workloads.launched import LaunchedOperation, LaunchedWorkload
+from autotune.workloads.user_files import BUILT_IN
 
 PUBLIC: dict[str, Callable[..., Any]] = {
-    each.__name__: each
-    for each in (
-        operators.all_gather_gemm, operators.gemm_reduce_scatter, operators.gemm_all_reduce,
-        operators.all_reduce_norm, operators.gemm_all_reduce_norm, operators.flash_decode,
-        experts.moe_dispatch, experts.moe_dispatch_gemm, experts.moe_combine, experts.moe_gemm_combine,
-    )
-}  # fmt: skip
-"""The public functions, by the names of our workloads."""
+    name: function for module in (operators, experts) for name, function in vars(module).items() if name in BUILT_IN
+}
+"""The public functions: each has the name of its workload, one of ours."""
 
 RETURNED = "gathered", "quantised"
 """Fields of a problem that ask for a second result; they are no options of its workload."""
@@ -52,14 +50,15 @@ def door(
     context, public = _Doorway(heap, machine), PUBLIC.get(workload.name)
     if public is None:
         options = tuple(getattr(problem, name) for name in workload.options)
-        return functools.partial(operator.all_of, context, operation.operands, options, None, None)
+        return functools.partial(operator.all_of, context, tuple(operation.operands.values()), options, None, None)
     return functools.partial(public, context, **_arguments(workload, problem, operation.operands))
 
 
-def _arguments(workload: LaunchedWorkload, problem: Problem, operands: Operands) -> dict[str, Any]:
+def _arguments(
+    workload: LaunchedWorkload, problem: Problem, operands: Mapping[str, torch.Tensor | None]
+) -> dict[str, Any]:
     """As a caller writes them: tensors that there are, and options that are not at their defaults."""
-    given: dict[str, Any] = dict(zip(workload.kernels.operands, operands, strict=True))
-    found = {ARGUMENTS.get(name, name): tensor for name, tensor in given.items() if tensor is not None}
+    found: dict[str, Any] = {ARGUMENTS.get(name, name): each for name, each in operands.items() if each is not None}
     defaults = type(problem).__dataclass_fields__
     for name in (*workload.options, *RETURNED):
         value: Any = getattr(problem, name, False)
@@ -78,11 +77,12 @@ class _Doorway(Context):
         self._lock = threading.RLock()
 
     def workspace(
-        self, workload: LaunchedWorkload, problem: Problem, config: Config | None, use: Callable[[Workspace], None]
-    ) -> Workspace:  # fmt: skip
+        self, workload: LaunchedWorkload, problem: Problem, config: Config | None, first: FirstCall | None = None
+    ) -> Workspace:
         """A workspace without launches."""
         made = _NothingBound(problem)
-        use(made)
+        if first is not None:
+            first.prepare(made)
         return made
 
 

@@ -15,13 +15,14 @@ from autotune.workloads.built_in import moe_dispatch_gemm as dispatching_multipl
 from autotune.workloads.built_in import moe_gemm_combine as multiplying
 
 _MOE_DISPATCH = Operator(dispatching.WORKLOAD)
+_SCALED_MOE_DISPATCH = Operator(dispatching.WITH_SCALES, name="moe_dispatch_scaled")
 _MOE_DISPATCH_GEMM = Operator(dispatching_multiplying.WORKLOAD)
 _MOE_COMBINE = Operator(combining.WORKLOAD)
 _MOE_GEMM_COMBINE = Operator(multiplying.WORKLOAD)
 
 
 class Dispatched(NamedTuple):
-    """What the ranks of its experts make of each token, by expert, and the plan (docs/kernels/moe.md). From row
+    """The rows that its experts' ranks make of each token, by expert, and their plan (docs/kernels/moe.md). From row
     offsets[-1] on all is undefined.
     """
 
@@ -85,13 +86,11 @@ def moe_dispatch(
     Raises InvalidProblem where shapes, strides or types do not fit, HeapExhausted where the context's heap is too
     small, and on the first call of a problem what ``lookup`` raises.
     """
-    options, operands = (experts, routing, exponent, histogram), (x, ids, gates, scale_x)
-    if scale_x is not None:
-        return ScaledDispatched(*_MOE_DISPATCH.all_of(context, operands, options, out, config))
-    if out is not None and len(out) == len(Dispatched._fields):
-        out = *out, out[-1].new_empty((out[-1].shape[0], 0))  # torch's operator always has the scales
-    rows, offsets, pairs, row_gates, _ = _MOE_DISPATCH.all_of(context, operands, options, out, config)
-    return Dispatched(rows, offsets, pairs, row_gates)
+    options = experts, routing, exponent, histogram
+    if scale_x is None:
+        return Dispatched(*_MOE_DISPATCH.all_of(context, (x, ids, gates), options, out, config))
+    operands = x, ids, gates, scale_x
+    return ScaledDispatched(*_SCALED_MOE_DISPATCH.all_of(context, operands, options, out, config))
 
 
 def moe_dispatch_gemm(

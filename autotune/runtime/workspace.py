@@ -98,7 +98,7 @@ class Workspace:
     def _bound(self, operands: Operands, outs: Results, addresses: tuple[int, ...]) -> Run:
         """The launches on these addresses. They own none of the memory: what callers free is free."""
         self._check_in_place(operands[0])
-        operands, outs = _checked(operands, outs)
+        operands, outs = _checked(operands, outs, self._heap.device)
         if capturing(self._heap.device):  # the graph keeps the addresses
             return self._setup.bind(self._kernels.bound(operands, outs))
         borrowed = [None if tensor is None else self._heap.borrow(tensor) for tensor in operands]
@@ -121,19 +121,21 @@ def _addresses(operands: Operands, outs: Results) -> tuple[int, ...]:
     return tuple([0 if tensor is None else tensor.data_ptr() for tensor in (*outs, *operands)])
 
 
-def _checked(operands: Operands, outs: Results) -> tuple[Operands, Results]:
+def _checked(operands: Operands, outs: Results, device: torch.device) -> tuple[Operands, Results]:
     """The tensors as kernels and libraries take them; raises InvalidProblem where they must not lie where they do."""
     given = [tensor for tensor in operands if tensor is not None]
     for tensor in (*outs, *given):
-        _check_alignment(tensor)
+        _check_place(tensor, device)
     for number, out in enumerate(outs):
         for tensor in (*given, *outs[:number]):
             _check_apart(tensor, out)
     return [_plain(tensor) for tensor in operands], [_plain(out) for out in outs]
 
 
-def _check_alignment(tensor: torch.Tensor) -> None:
-    """Integers are read one by one, wherever they lie."""
+def _check_place(tensor: torch.Tensor, device: torch.device) -> None:
+    """Integers are read one by one, wherever they lie on the device."""
+    if tensor.device != device:
+        raise InvalidProblem(f"an operand {list(tensor.shape)} is on {tensor.device}, not on {device}")
     if tensor.is_floating_point() and tensor.data_ptr() % ALIGNMENT:
         raise InvalidProblem(f"an operand {list(tensor.shape)} is not aligned to {ALIGNMENT} bytes; clone it")
 

@@ -1,33 +1,35 @@
-"""What the workloads that combine experts' rows share: drawn rows, the error of a combined result, a caller's plan."""
+"""The common part of workloads that combine experts' rows: drawn rows, the error of a result, a caller's plan."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any, Generic, TypeVar
 
 import torch
 
 from autotune.config import Config
 from autotune.errors import InvalidProblem
 from autotune.heap.arena import SymmetricHeap
-from autotune.kernels.gemm.library import dequantised
-from autotune.kernels.launching.tensors import OPERAND_DTYPES
-from autotune.kernels.moe.routing import drawn_routing, planned
+from autotune.kernels.launching.contract import LIBRARY, S, T
+from autotune.kernels.moe.routing import planned
 from autotune.kernels.moe_combine.problem import CombinedProblem
 from autotune.machine import Machine
-from autotune.workloads.comparison import SPREAD, distance, drawn_scales, drawn_with_zeros, rounded
-from autotune.workloads.experts import FACTORS, KINDS, SCALE_FACTORS, chosen_rows, times
+from autotune.workloads.comparison import SPREAD, distance, rounded
+from autotune.workloads.experts import (
+    FACTORS,
+    SCALE_FACTORS,
+    Draw,
+    DrawnVectors,
+    ExpertsOperation,
+    ExpertsWorkload,
+    chosen_rows,
+)
 from autotune.workloads.gemm import ring
 from autotune.workloads.interface import Run
 from autotune.workloads.tolerance import Error, Tolerance
 
-LIBRARY_WAYS = {
-    "bsp": Config({"mode": "bsp", "exchange": "reduce_scatter"}),
-    "bsp counted": Config({"mode": "bsp", "exchange": "all_to_all"}),
-}
-"""A collective of fixed shapes, and one for which the host reads counts."""
-
-Draw = Callable[[tuple[int, int], torch.dtype, torch.device, int], torch.Tensor]
+C = TypeVar("C", bound=CombinedProblem)
 
 OF_OURS = 2.0
 """Roundings of a result: of what travels, and of the sum."""
@@ -35,36 +37,22 @@ OF_OURS = 2.0
 NOT_A_PAIR = torch.iinfo(torch.int32).min
 
 
-class DrawnRows:
-    """Rows by expert in several sets, each by its own routing: a token's vector times a factor of the place among its
-    ids, so that no rank needs another's, and rows of a token differ. What lies behind the last row is poison.
+class DrawnRows(DrawnVectors):
+    """Rows by expert: a token's vector times a factor of the place among its ids, so that rows of a token differ. What
+    lies behind the last row is poison.
     """
 
-    COUNT = len(KINDS)
-    PLAIN = KINDS.index("plain")
-
-    def __init__(
-        self, problem: CombinedProblem, heap: SymmetricHeap, seed: int, width: int, draw: Draw = drawn_with_zeros
-    ) -> None:
-        """``width``: elements of a row."""
-        shape, dtype = (problem.tokens, width), OPERAND_DTYPES[problem.dtype]
-        ranks, device = range(problem.world_size), heap.device
-        self._every = torch.cat([draw(shape, dtype, device, seed * 1000 + rank) for rank in ranks])
-        self._scales = None
-        if problem.row_scales:
+    def __init__(self, problem: CombinedProblem, heap: SymmetricHeap, seed: int, width: int, draw: Draw) -> None:
+        super().__init__(problem, heap, seed, width, draw)
+        if self._scales is not None:
             # Times a factor of its set and one of its place they stay numbers of fp8.
+            dtype = self._every.dtype
             most = torch.finfo(dtype).max / 4
             self._every = self._every.to(torch.float16).clamp_(-most, most).to(dtype)
-            of_all = (problem.world_size * problem.tokens, problem.row_scales)
-            self._scales = drawn_scales(of_all, device, seed * 1000 + 300)
-        self._routings = [
-            drawn_routing(problem, device, seed * 1000 + 500 + number, kind) for number, kind in enumerate(KINDS)
-        ]
-        self._problem, self._rank = problem, heap.rank
 
     def put(self, number: int, rows: torch.Tensor, tensors: Any) -> None:
         """Enqueue what makes a set this rank's ``rows`` and plan, and its tokens' ids."""
-        plan = planned(self._problem, self._routings[number], self._rank)
+        plan = planned(self._problem, self.routings[number], self._rank)
         exists = torch.arange(self._problem.capacity, device=rows.device) < plan.offsets[-1]
         token, place = plan.pairs // self._problem.top_k, plan.pairs % self._problem.top_k
         wide = torch.float16 if rows.element_size() == 1 else rows.dtype
@@ -79,19 +67,17 @@ class DrawnRows:
 
     def ids(self, number: int) -> torch.Tensor:
         """int32 [tokens, top_k]: those of this rank's tokens."""
-        return self._routings[number].ids[self._rank]
+        return self.routings[number].ids[self._rank]
 
     def own(self, number: int) -> torch.Tensor:
-        """[tokens, width]: this rank's tokens; of fp8 in fp32, times their scales."""
-        mine = slice(self._rank * self._problem.tokens, (self._rank + 1) * self._problem.tokens)
-        found = times(self._every[mine], FACTORS[number])
-        return found if self._scales is None else dequantised(found, self._scales[mine] * SCALE_FACTORS[number])
+        """[tokens, width]: the vectors of this rank's tokens, as numbers."""
+        return self.numbers(number, self._mine)
 
     def weights(self, number: int) -> tuple[torch.Tensor, torch.Tensor]:
         """fp32 [tokens, top_k]: by what a token's rows make up its result: gate and factor, 0 without expert; and the
         tokens that have experts, bool [tokens].
         """
-        ids, gates = self.ids(number), self._routings[number].gates[self._rank]
+        ids, gates = self.ids(number), self.routings[number].gates[self._rank]
         place = torch.arange(self._problem.top_k, device=ids.device)
         return torch.where(ids >= 0, gates * _factor(place), 0.0), (ids >= 0).any(1)
 
@@ -101,40 +87,60 @@ def _factor(place: torch.Tensor) -> torch.Tensor:
     return 1.0 + place % 2
 
 
-def combined_error(out: torch.Tensor, expected: torch.Tensor, exists: torch.Tensor) -> Error:
-    """The distance of the tokens that have experts; infinite where another one's result is not zero."""
-    if not bool((out[~exists] == 0).all()):
-        return Error(float("inf"), float("inf"))
-    return distance(out[exists], expected[exists]) if bool(exists.any()) else Error(0.0, 0.0)
+class CombinedOperation(ExpertsOperation[C, T, S], Generic[C, T, S]):
+    """An operation whose first operand has rows by expert, and whose result has a row for each token of this rank."""
+
+    drawn: DrawnRows
+
+    def put(self, number: int) -> None:
+        self.drawn.put(number, self.inputs()[0], self._tensors)
+        self._number = number
+
+    def error_of(self, outputs: Sequence[torch.Tensor], number: int) -> Error:
+        """The distance from the sums by token of the tokens that have experts; infinite where another one's result is
+        not zero.
+        """
+        (out,), (weights, exists) = outputs, self.drawn.weights(number)
+        if not bool((out[~exists] == 0).all()):
+            return Error(float("inf"), float("inf"))
+        if not bool(exists.any()):
+            return Error(0.0, 0.0)
+        return distance(out[exists], self.sums(number, weights.to(self.wide))[exists])
+
+    @abstractmethod
+    def sums(self, number: int, weights: torch.Tensor) -> torch.Tensor:
+        """The reference [tokens, hidden] for a set, by the ``weights`` of a token's rows, in type ``wide``."""
+
+    def parts(self) -> dict[str, Run]:
+        """An even all-to-all of as many sums as go to a rank on average, and sums of as many rows."""
+        (out,), problem = self.outputs(), self._problem
+        taken, total = out.new_zeros((problem.tokens, problem.top_k, problem.hidden)), torch.zeros_like(out)
+
+        def sums() -> None:
+            torch.sum(taken, 1, out=total)
+
+        return {"all_to_all": self.exchange(), "sums": sums}
+
+
+class CombinedWorkload(ExpertsWorkload):
+    """A workload whose result has a row for each token of this rank."""
+
+    library_ways = {
+        "bsp": Config({"mode": "bsp", "exchange": "reduce_scatter"}),
+        "bsp counted": Config({"mode": "bsp", "exchange": "all_to_all"}),
+    }
 
 
 def combined_tolerance(
-    problem: CombinedProblem, library: bool, depth: int, machine: Machine, of_rows: float = 0.0
+    problem: CombinedProblem, mode: str, depth: int, machine: Machine, of_rows: float = 0.0
 ) -> Tolerance:
     """Ours rounds what travels, and the sum. The library rounds gates and products, each of a token's sums of rows, of
     which the last are the largest, and the sums of its collective. ``of_rows``: roundings of the rows before that.
     """
     of_library = 2.0 + (problem.top_k + 1) / 2 + ring(problem.world_size)
-    roundings = of_rows + (of_library if library else OF_OURS)
+    roundings = of_rows + (of_library if mode == LIBRARY else OF_OURS)
     found = rounded(problem.result_dtype, roundings, depth, problem.tokens * problem.hidden, machine)
     return Tolerance(found.overall, SPREAD * found.element)
-
-
-def exchange_and_sum(problem: CombinedProblem, out: torch.Tensor) -> dict[str, Run]:
-    """An even all-to-all of as many sums as go to a rank on average, and sums of as many rows."""
-    rows = max(1, round(problem.tokens * problem.reached))
-    sent = torch.zeros(problem.world_size * rows, problem.hidden, dtype=out.dtype, device=out.device)
-    arrived = torch.zeros_like(sent)
-    taken = out.new_zeros((problem.tokens, problem.top_k, problem.hidden))
-    total = torch.zeros_like(out)
-
-    def exchange() -> None:
-        torch.distributed.all_to_all_single(arrived.view(torch.uint8), sent.view(torch.uint8))
-
-    def sums() -> None:
-        torch.sum(taken, 1, out=total)
-
-    return {"all_to_all": exchange, "sums": sums}
 
 
 def plan_of_a_call(

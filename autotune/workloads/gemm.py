@@ -19,14 +19,15 @@ from autotune.kernels.launching.tensors import OPERAND_DTYPES, TORCH_DTYPES, ele
 from autotune.machine import Machine
 from autotune.problem import Problem
 from autotune.workloads.comparison import distance, drawn, drawn_bias, drawn_deep, drawn_scales, with_zeros
-from autotune.workloads.input_sets import InputSets, poison
-from autotune.workloads.launched import LaunchedOperation, LaunchedWorkload, Operands, eager_and_graph
+from autotune.workloads.input_sets import poison
+from autotune.workloads.launched import DrawnOperation, LaunchedWorkload, Operands, eager_and_graph
 from autotune.workloads.roofline import gemm_latency
 from autotune.workloads.tolerance import Error
 
 FACTORS = (1.0, -1.0, 2.0, -2.0)
 """A is multiplied by one of these between calls back to back, on all ranks by the same: exact in every element type.
-No two are equal, so all that ranks exchange, partial sums or A itself, is wrong in any call but its own."""
+No two are equal, so all that ranks exchange, partial sums or A itself, is wrong in any call but its own. The first one
+is for the operands as they were drawn."""
 
 SCALE_FACTORS = (1.0, 2.0, 4.0, 0.5)
 """A's scales are multiplied by these at the same time. No two products are equal either, whichever call's A and scales
@@ -94,12 +95,8 @@ class GemmWorkload(LaunchedWorkload):
 
     def out_dtype(self, operands: Operands, options: Sequence[Any]) -> torch.dtype:
         """The one that is asked for, else the default beside A's."""
-        a, asked = operands[0], dict(zip(self.options, options, strict=True))["out_dtype"]
-        assert a is not None
-        found = COMBINATIONS.get(NAMES.get(a.dtype, ""))
-        if found is None:
-            return a.dtype
-        return TORCH_DTYPES[found.results[0] if asked == "auto" else asked]
+        assert operands[0] is not None
+        return result_type(operands[0].dtype, dict(zip(self.options, options, strict=True))["out_dtype"])
 
     def baselines(self, problem: Any, machine: Machine) -> dict[str, Config]:
         """The library's GEMM and its collective: eager, and as a CUDA graph where there are graphs."""
@@ -107,6 +104,14 @@ class GemmWorkload(LaunchedWorkload):
 
     def predict(self, problem: Any, config: Config, machine: Machine) -> float | None:
         return gemm_latency(problem, self.kernels.knobs.of(config), machine)
+
+
+def result_type(of_a: torch.dtype, asked: str = "auto") -> torch.dtype:
+    """The result's element type beside A's: the one that is asked for, else the default; A's where no GEMM takes it."""
+    found = COMBINATIONS.get(NAMES.get(of_a, ""))
+    if found is None:
+        return of_a
+    return TORCH_DTYPES[found.results[0] if asked == "auto" else asked]
 
 
 def demand_like(name: str, tensor: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> None:
@@ -170,13 +175,15 @@ def _said(name: str, scales: torch.Tensor | None) -> str:
     return f"{name} is {list(scales.shape)} {scales.dtype}, strides {scales.stride()}"
 
 
-class GemmOperation(LaunchedOperation[G, GemmTensors, S]):
-    """The tensors of one rank, and the config prepared last. A subclass draws the inputs and knows the parts."""
+class GemmOperation(DrawnOperation[G, GemmTensors, S]):
+    """The tensors of one rank, and the config prepared last. A subclass draws the inputs and knows the parts.
 
+    Its sets are A, and its scales, as they were drawn, times ``FACTORS`` and ``SCALE_FACTORS``.
+    """
+
+    count = len(FACTORS)
     _product: torch.Tensor | None = None
     """The reference without its bias, for A and its scales as they were drawn."""
-    _factors = (1.0, 1.0)
-    """The factors by which A and its scales have been multiplied since."""
 
     @abstractmethod
     def draw_operands(self, seed: int) -> torch.Tensor:
@@ -186,18 +193,14 @@ class GemmOperation(LaunchedOperation[G, GemmTensors, S]):
 
     def refresh(self, seed: int) -> None:
         """Every rank draws what it needs of every rank's operands, so that the reference needs no communication."""
-        self._product, self._factors = self.draw_operands(seed), (1.0, 1.0)
-        poison(self._tensors.c)
+        self._product, self._number = self.draw_operands(seed), 0
+        for output in self.outputs():
+            poison(output)
         self.poison()
-
-    def inputs(self) -> Sequence[torch.Tensor]:
-        tensors = self._tensors
-        operands = (tensors.a, tensors.b, tensors.bias, tensors.scale_a, tensors.scale_b, self.residual)
-        return [tensor for tensor in operands if tensor is not None]
 
     @property
     def residual(self) -> torch.Tensor | None:
-        """What is added to this rank's result, where the problem has it."""
+        """The tensor that is added to this rank's result, if there is one."""
         return self._tensors.residual if isinstance(self._tensors, SummedTensors) and self._problem.residual else None
 
     def draw_residual(self, seed: int, depth: int) -> None:
@@ -206,34 +209,15 @@ class GemmOperation(LaunchedOperation[G, GemmTensors, S]):
         if residual is not None:
             residual.copy_(drawn_bias(tuple(residual.shape), residual.dtype, self._heap.device, seed, depth))
 
-    def outputs(self) -> Sequence[torch.Tensor]:
-        return [self._tensors.c]
-
-    def input_sets(self, seed: int) -> InputSets:
-        """One set, and its multiples: one reference serves all."""
-        self.refresh(seed)
-        return _Multiples(self)
-
-    def multiply_a(self, factor: float, of_scales: float) -> None:
-        """Enqueue what makes A, and its scales where there are any, so many times what was drawn."""
+    def put(self, number: int) -> None:
         a, scale_a = self._tensors.a, self._tensors.scale_a
-        before, scales_before = self._factors
+        factor = FACTORS[number] / FACTORS[self._number]
         if scale_a is None:
-            a.mul_(factor / before)  # exact: nothing becomes smaller than it was drawn
-            of_scales = 1.0
+            a.mul_(factor)  # exact: nothing becomes smaller than it was drawn
         else:
-            a.copy_(a.to(torch.float16) * (factor / before))  # fp8 has no arithmetic; exact in fp16
-            scale_a.mul_(of_scales / scales_before)
-        self._factors = factor, of_scales
-
-    @property
-    def scaled(self) -> bool:
-        return self._problem.scaled
-
-    @property
-    def wide(self) -> torch.dtype:
-        """The type of the reference: fp32, or fp64 for fp32."""
-        return torch.float64 if self._problem.dtype == "fp32" else torch.float32
+            a.copy_(a.to(torch.float16) * factor)  # fp8 has no arithmetic; exact in fp16
+            scale_a.mul_(SCALE_FACTORS[number] / SCALE_FACTORS[self._number])
+        self._number = number
 
     def draw_a(self, seed: int) -> torch.Tensor:
         """A like this rank's, the same on every rank for the same seed."""
@@ -255,7 +239,9 @@ class GemmOperation(LaunchedOperation[G, GemmTensors, S]):
         """A or B as the reference takes it."""
         return matrix.to(self.wide) if scales is None else dequantised(matrix, scales)
 
-    def put(self, a: torch.Tensor, scale_a: torch.Tensor | None, b: torch.Tensor, scale_b: torch.Tensor | None) -> None:
+    def take(
+        self, a: torch.Tensor, scale_a: torch.Tensor | None, b: torch.Tensor, scale_b: torch.Tensor | None
+    ) -> None:
         """Make these this rank's operands."""
         tensors = self._tensors
         tensors.a.copy_(a)
@@ -271,34 +257,15 @@ class GemmOperation(LaunchedOperation[G, GemmTensors, S]):
         if bias is not None:
             bias.copy_(drawn_bias(tuple(bias.shape), bias.dtype, self._heap.device, seed, depth))
 
-    def error(self) -> Error:
-        return self.error_of(self.outputs(), self._factors[0] * self._factors[1])
+    def error_of(self, outputs: Sequence[torch.Tensor], number: int) -> Error:
+        return distance(outputs[0], self.expected(number))
 
-    def error_of(self, outputs: Sequence[torch.Tensor], factor: float) -> Error:
-        """Distance of outputs from the reference for a product of A and its scales times ``factor``."""
-        return distance(outputs[0], self.expected(factor))
-
-    def expected(self, factor: float = 1.0) -> torch.Tensor:
-        """The reference for A times ``factor``, in type ``wide``."""
+    def expected(self, number: int = 0) -> torch.Tensor:
+        """The reference for a set, in type ``wide``."""
         assert self._product is not None, "refresh comes first"
+        factor = FACTORS[number] * (SCALE_FACTORS[number] if self._problem.scaled else 1.0)
         product = self._product if factor == 1.0 else self._product * factor
         for added in (self._tensors.bias, self.residual):
             if added is not None:
                 product = product + added
         return product
-
-
-class _Multiples(InputSets):
-    """A and its scales as they were drawn, times ``FACTORS`` and ``SCALE_FACTORS``."""
-
-    count = len(FACTORS)
-
-    def __init__(self, operation: GemmOperation[Any, Any]) -> None:
-        self._operation = operation
-
-    def put(self, number: int) -> None:
-        self._operation.multiply_a(FACTORS[number], SCALE_FACTORS[number])
-
-    def error(self, number: int, outputs: Sequence[torch.Tensor]) -> Error:
-        scales = SCALE_FACTORS[number] if self._operation.scaled else 1.0
-        return self._operation.error_of(outputs, FACTORS[number] * scales)

@@ -44,6 +44,29 @@ class Drawing(Protocol):
         """Compare these with the reference."""
 
 
+class DrawnTogether(Protocol):
+    """An operation whose ``refresh`` draws all its sets."""
+
+    def put(self, number: int) -> None:
+        """Enqueue what makes a set the inputs."""
+
+    def error_of(self, outputs: Sequence[torch.Tensor], number: int) -> Error:
+        """The distance of outputs from the reference for a set."""
+
+
+class DrawnSets(InputSets):
+    """The sets that an operation has drawn together."""
+
+    def __init__(self, operation: DrawnTogether, count: int) -> None:
+        self._operation, self.count = operation, count
+
+    def put(self, number: int) -> None:
+        self._operation.put(number)
+
+    def error(self, number: int, outputs: Sequence[torch.Tensor]) -> Error:
+        return self._operation.error_of(outputs, number)
+
+
 class Refreshed(InputSets):
     """Keeps ``refresh``'s draws from several seeds: for any operation, at the price of memory and references."""
 

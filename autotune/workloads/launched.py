@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Generic
 
@@ -16,7 +17,9 @@ from autotune.machine import Machine
 from autotune.outcome import Regime
 from autotune.problem import Problem
 from autotune.search_spaces import Space
+from autotune.workloads.input_sets import DrawnSets, InputSets
 from autotune.workloads.interface import Operation, Run, Workload
+from autotune.workloads.tolerance import Error
 
 SPARE_BYTES = 1 << 20
 """Of the heap, beside the scratch: the stopwatch's counters, and alignment."""
@@ -103,9 +106,23 @@ class LaunchedOperation(Operation, Generic[P, T, S]):
         return None if self._setup is None else self._setup.scratch
 
     @property
-    def operands(self) -> list[torch.Tensor | None]:
-        """The tensors that a caller of an operator gives, in their order."""
-        return [getattr(self._tensors, name) for name in self._kernels.operands]
+    def operands(self) -> dict[str, torch.Tensor | None]:
+        """The tensors that a caller of an operator gives, by name, in their order."""
+        return {name: getattr(self._tensors, name) for name in self._kernels.operands}
+
+    def inputs(self) -> Sequence[torch.Tensor]:
+        """The operands that there are."""
+        return [each for each in self.operands.values() if each is not None]
+
+    def outputs(self) -> Sequence[torch.Tensor]:
+        """The results that there are."""
+        found = (getattr(self._tensors, name) for name in self._kernels.results)
+        return [each for each in found if each is not None]
+
+    @property
+    def wide(self) -> torch.dtype:
+        """The type of the reference: fp32, or fp64 for fp32."""
+        return torch.float64 if self._problem.dtype == "fp32" else torch.float32
 
     def prepare(self, config: Config) -> Run:
         """Give the last config's scratch back, take this one's, and return what enqueues one call. Collective."""
@@ -130,6 +147,30 @@ class LaunchedOperation(Operation, Generic[P, T, S]):
     def timed_out(self) -> bool:
         """True if a wait in the kernels timed out since ``prepare``."""
         return self._setup is not None and self._setup.timed_out()
+
+
+class DrawnOperation(LaunchedOperation[P, T, S]):
+    """An operation whose ``refresh`` draws ``count`` sets of inputs, whose references it makes together."""
+
+    count: ClassVar[int]
+    _number = 0
+    """The set that is in place."""
+
+    @abstractmethod
+    def put(self, number: int) -> None:
+        """Enqueue what makes a set the inputs, and note its number."""
+
+    @abstractmethod
+    def error_of(self, outputs: Sequence[torch.Tensor], number: int) -> Error:
+        """The distance of outputs from the reference for a set."""
+
+    def input_sets(self, seed: int) -> InputSets:
+        """The sets, drawn afresh."""
+        self.refresh(seed)
+        return DrawnSets(self, self.count)
+
+    def error(self) -> Error:
+        return self.error_of(self.outputs(), self._number)
 
 
 def eager_and_graph(

@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-import torch.distributed as dist
 import triton
 import triton.language as tl
 from matmul import fits, multiply_tile
@@ -18,6 +17,7 @@ from matmul import fits, multiply_tile
 from autotune.config import Config
 from autotune.heap import device as heap
 from autotune.heap.arena import SymmetricHeap
+from autotune.kernels.launching.collectives import all_gather_single
 from autotune.kernels.launching.contract import Call, Kernels
 from autotune.kernels.launching.knobs import Knobs
 from autotune.kernels.launching.plan import Launch
@@ -175,7 +175,7 @@ class FusedMatmulKernels(Kernels[Gathered, FusedMatmulKnobs, Tensors, Scratch]):
         grid = triton.cdiv(m, knobs.BLOCK_M), triton.cdiv(n, knobs.BLOCK_N)
 
         def gather_then_multiply() -> None:
-            dist.all_gather_into_tensor(gathered, tensors.a)
+            all_gather_single(gathered, tensors.a)
             multiply_tile[grid](gathered, tensors.b, tensors.c, m, n, k, **knobs.options)
 
         return gather_then_multiply
@@ -199,15 +199,8 @@ class Operation(LaunchedOperation[Gathered, Tensors, Scratch]):
         a = drawn((problem.m, problem.k), tensors.a.dtype, tensors.a.device, 2 * seed)
         tensors.a.copy_(a.chunk(problem.world_size)[self._heap.rank])
         tensors.b.copy_(drawn((problem.k, problem.n), tensors.b.dtype, tensors.b.device, 2 * seed + 1))
-        wide = torch.float64 if problem.dtype == "fp32" else torch.float32
-        self._expected = a.to(wide) @ tensors.b.to(wide)
+        self._expected = a.to(self.wide) @ tensors.b.to(self.wide)
         tensors.c.fill_(float("nan"))
-
-    def inputs(self) -> list[torch.Tensor]:
-        return [self._tensors.a, self._tensors.b]
-
-    def outputs(self) -> list[torch.Tensor]:
-        return [self._tensors.c]
 
     def error(self) -> Error:
         return distance(self._tensors.c, self._expected)

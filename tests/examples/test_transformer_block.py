@@ -78,6 +78,11 @@ def test_a_wrong_result_is_loud(tmp_path: Path) -> None:
     assert "decode, 1 tokens: outputs differ by" in done.stderr and "allowed is 2e-02" in done.stderr
 
 
+def test_a_whole_layer_is_too_much_for_the_interpreter() -> None:
+    done = run_script(str(EXAMPLE), ranks=2)
+    assert done.returncode != 0 and "the interpreter would take days: give --tiny" in done.stderr
+
+
 @pytest.mark.gpu(2)
 def test_the_ways_agree_on_gpus(tmp_path: Path) -> None:
     done = run_on_gpus(str(EXAMPLE), "--layers", "1", "--json", str(tmp_path / "rows.json"))

@@ -1,4 +1,4 @@
-"""Dispatch + grouped GEMM is right in every mode, under each kind of routing: see ``test_moe_dispatch``."""
+"""Dispatch + grouped GEMM is right in every mode: see ``mixture``."""
 
 from __future__ import annotations
 
@@ -6,38 +6,48 @@ import random
 from typing import Any
 
 import pytest
-from every_mode import check_all, few, on_cpu, ranks_a_gpu, variants, whole
+from every_mode import check_all, few, on_cpu, variants, whole
+from mixture import FP8, GroupedTests
 
 from autotune.errors import InvalidProblem
-from autotune.machine import Machine, machine
 from autotune.workloads import workload
 
 WORKLOAD = workload("moe_dispatch_gemm")
-MODES = {"bsp", "own_collective", "push", "pull"}
 
 LAYOUT = {"layout_rows": 2, "layout_warps": 4}
 TILE = {
     "block_m": 16, "block_n": 32, "block_k": 32, "group_m": 1, "num_warps": 4, "num_stages": 2, **LAYOUT,
 }  # fmt: skip
-STEPS: list[dict[str, int]] = [
-    {**TILE, "comm_programs": 2, "transfer_tokens": 2, "split": 1, "copy_kib": 1, "programs_per_unit": 1},
-    {**TILE, "comm_programs": 1, "transfer_tokens": 4, "split": 2, "copy_kib": 1, "programs_per_unit": 2, "group_m": 2},
-    {**TILE, "comm_programs": 1, "transfer_tokens": 1, "split": 1, "copy_kib": 2, "programs_per_unit": 1},
-]
+WIDE = {**LAYOUT, "block_m": 128, "block_n": 128, "block_k": 64, "group_m": 4, "num_warps": 8, "num_stages": 3}
+FLAT = {**LAYOUT, "block_m": 16, "block_n": 128, "block_k": 128, "group_m": 1, "num_warps": 4, "num_stages": 4}
 
 
-FP8 = {"dtype": "fp8", "b_order": "nk"}
+class TestMoeDispatchGemm(GroupedTests):
+    name = "moe_dispatch_gemm"
+    modes = {"bsp", "own_collective", "push", "pull"}
+    count = 3
+    local_experts = [1, 2, 5]
+    hidden = [64, 72, 128]
+    fp8_sizes = {"hidden": 256, "width": 72}
+    fp8_forms = [{"gate_up": "halves"}, {"gate_up": "interleaved"}]
 
-
-def check(problem: Any, here: Machine, steps: list[dict[str, int]], count: int) -> None:
-    grouped = here.is_interpreter or problem.dtype == "bf16" or problem.scaled
-    modes = MODES if grouped else MODES - {"own_collective"}  # the library has no such GEMM on GPUs
-    check_all(WORKLOAD, problem, few(problem, variants(WORKLOAD, problem, here, steps), count), modes)
-
-
-@pytest.mark.parametrize(
-    ("world_size", "sizes", "count"),
-    [
+    # fmt: off
+    steps = [
+        {**TILE, "comm_programs": 2, "transfer_tokens": 2, "split": 1, "copy_kib": 1, "programs_per_unit": 1},
+        {**TILE, "comm_programs": 1, "transfer_tokens": 4, "split": 2, "copy_kib": 1, "programs_per_unit": 2,
+         "group_m": 2},
+        {**TILE, "comm_programs": 1, "transfer_tokens": 1, "split": 1, "copy_kib": 2, "programs_per_unit": 1},
+    ]
+    gpu_steps = [
+        {**FLAT, "comm_programs": 16, "transfer_tokens": 1, "split": 4, "copy_kib": 2, "programs_per_unit": 2},
+        {**WIDE, "comm_programs": 16, "transfer_tokens": 8, "split": 1, "copy_kib": 16, "programs_per_unit": 1},
+        {**WIDE, "block_m": 64, "comm_programs": 8, "transfer_tokens": 16, "split": 2, "copy_kib": 8,
+         "programs_per_unit": 1},
+        {**FLAT, "block_m": 32, "comm_programs": 1, "transfer_tokens": 1, "split": 1, "copy_kib": 4,
+         "programs_per_unit": 1, "block_k": 64, "block_n": 64},
+        {**FLAT, "comm_programs": 1, "transfer_tokens": 1, "split": 1, "copy_kib": 4, "programs_per_unit": 1},
+    ]
+    small = [
         (2, {"tokens": 7, "hidden": 72, "experts": 4, "top_k": 2, "width": 24, "b_order": "kn", "dtype": "fp32",
              "routing": "zipf", "exponent": 1.0}, 3),
         (3, {"tokens": 2, "hidden": 64, "experts": 3, "top_k": 1, "width": 40, "epilogue": "none"}, 3),
@@ -49,69 +59,8 @@ def check(problem: Any, here: Machine, steps: list[dict[str, int]], count: int) 
                   "routing": "zipf", "exponent": 1.0}, 4),
         whole(2, {"tokens": 3, "hidden": 64, "experts": 8, "top_k": 8, "width": 32, "dtype": "fp32",
                   "gate_up": "interleaved"}, 3),
-    ],
-)  # fmt: skip
-def test_every_mode_is_right_under_the_interpreter(world_size: int, sizes: dict[str, Any], count: int) -> None:
-    here = on_cpu()
-    check(WORKLOAD.problem_type(world_size=world_size, **sizes), here, STEPS, count)
-
-
-def drawn_problem(rng: random.Random, world_size: int, hidden: list[int], widths: list[int]) -> Any:
-    local = rng.choice([1, 2, 5])
-    routing = rng.choice([{"routing": "uniform"}, {"routing": "zipf", "exponent": 1.2}])
-    gated = rng.choice([{"epilogue": "none"}, {"gate_up": "halves"}, {"gate_up": "interleaved"}])
-    return WORKLOAD.problem_type(
-        tokens=rng.choice([1, 3, 8, 17, 40]), hidden=rng.choice(hidden), width=rng.choice(widths),
-        experts=local * world_size, top_k=rng.randint(1, min(8, local * world_size)), b_order=rng.choice(["kn", "nk"]),
-        dtype=rng.choice(["bf16", "bf16", "fp32"]), world_size=world_size, **routing, **gated,
-    )  # fmt: skip
-
-
-def test_tiles_of_own_tokens_come_first_and_all_tiles_come() -> None:
-    """More tokens than a tile has, so that some tiles are of own tokens alone, some of others', some of both."""
-    here, steps = on_cpu(), [{**STEPS[0], "transfer_tokens": 8, "comm_programs": 1, "group_m": 2}]
-    problem = WORKLOAD.problem_type(tokens=41, hidden=64, experts=4, top_k=1, width=32, epilogue="none", world_size=2)
-    configs = [config for config in variants(WORKLOAD, problem, here, steps) if config.get("tile_order") == "own_first"]
-    check_all(WORKLOAD, problem, few(problem, configs, 2), {"push", "pull"})
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("world_size", [1, 3])
-@pytest.mark.parametrize("scales", ["row", "block"])
-@pytest.mark.parametrize("gate_up", ["halves", "interleaved"])
-def test_fp8_is_right_in_every_form(world_size: int, scales: str, gate_up: str) -> None:
-    problem = WORKLOAD.problem_type(
-        tokens=19, hidden=256, experts=2 * world_size, top_k=2, width=72, gate_up=gate_up, scales=scales, **FP8,
-        world_size=world_size,
-    )  # fmt: skip
-    check(problem, on_cpu(), [{**step, "block_k": 128} for step in STEPS], 6)
-
-
-@pytest.mark.slow
-def test_random_problems_are_right_under_the_interpreter() -> None:
-    here, rng = on_cpu(), random.Random(23)
-    for _ in range(60):
-        check(drawn_problem(rng, rng.choice([2, 2, 2, 3, 4]), [64, 72, 128], [24, 40, 64]), here, STEPS, 3)
-
-
-WIDE = {**LAYOUT, "block_m": 128, "block_n": 128, "block_k": 64, "group_m": 4, "num_warps": 8, "num_stages": 3}
-FLAT = {**LAYOUT, "block_m": 16, "block_n": 128, "block_k": 128, "group_m": 1, "num_warps": 4, "num_stages": 4}
-GPU_STEPS = [
-    {**FLAT, "comm_programs": 16, "transfer_tokens": 1, "split": 4, "copy_kib": 2, "programs_per_unit": 2},
-    {**WIDE, "comm_programs": 16, "transfer_tokens": 8, "split": 1, "copy_kib": 16, "programs_per_unit": 1},
-    {**WIDE, "block_m": 64, "comm_programs": 8, "transfer_tokens": 16, "split": 2, "copy_kib": 8,
-     "programs_per_unit": 1},
-    {**FLAT, "block_m": 32, "comm_programs": 1, "transfer_tokens": 1, "split": 1, "copy_kib": 4,
-     "programs_per_unit": 1, "block_k": 64, "block_n": 64},
-    {**FLAT, "comm_programs": 1, "transfer_tokens": 1, "split": 1, "copy_kib": 4, "programs_per_unit": 1},
-]  # fmt: skip
-
-
-@pytest.mark.gpu(2)
-@ranks_a_gpu
-@pytest.mark.parametrize(
-    "sizes",
-    [
+    ]
+    large = [
         {"tokens": 1, "hidden": 7168, "experts": 64, "top_k": 8, "width": 2048},
         {"tokens": 128, "hidden": 7168, "experts": 64, "top_k": 8, "width": 2048, "routing": "zipf", "exponent": 1.0},
         {"tokens": 1000, "hidden": 2048, "experts": 8, "top_k": 2, "width": 1024, "dtype": "fp16", "b_order": "kn"},
@@ -119,30 +68,29 @@ GPU_STEPS = [
         {"tokens": 1, "hidden": 7168, "experts": 32, "top_k": 8, "width": 2048, **FP8, "scales": "row"},
         {"tokens": 600, "hidden": 2048, "experts": 8, "top_k": 2, "width": 1040, **FP8, "scales": "row"},
         {"tokens": 333, "hidden": 1024, "experts": 16, "top_k": 4, "width": 584, **FP8, "scales": "block"},
-    ],
-    ids=lambda sizes: f"tokens={sizes['tokens']} {sizes.get('dtype', 'bf16')} {sizes.get('scales', '')}",
-)
-def test_every_mode_is_right_on_gpus(ranks: int, sizes: dict[str, Any]) -> None:
-    here = machine()
-    check(WORKLOAD.problem_type(world_size=here.gpus * ranks, **sizes), here, GPU_STEPS, 16)
+    ]
+    # fmt: on
 
+    def further(self, rng: random.Random, gpu: bool) -> dict[str, Any]:
+        gated = rng.choice([{"epilogue": "none"}, {"gate_up": "halves"}, {"gate_up": "interleaved"}])
+        widths = [64, 200, 1024] if gpu else [24, 40, 64]
+        return {"width": rng.choice(widths), "b_order": rng.choice(["kn", "nk"]), **gated}
 
-@pytest.mark.gpu(2)
-@pytest.mark.parametrize("count", [40, pytest.param(200, marks=pytest.mark.slow)])
-def test_random_problems_are_right_on_gpus(count: int) -> None:
-    here, rng = machine(), random.Random(24)
-    for _ in range(count):
-        problem = drawn_problem(rng, here.gpus, [64, 72, 2048, 7168], [64, 200, 1024])
-        check(problem, here, [*STEPS, *GPU_STEPS], 3)
+    def test_tiles_of_own_tokens_come_first_and_all_tiles_come(self) -> None:
+        """More tokens than a tile has, so that some tiles are of own tokens alone, some of others', some of both."""
+        here, steps = on_cpu(), [{**self.steps[0], "transfer_tokens": 8, "comm_programs": 1, "group_m": 2}]
+        problem = self.problem(tokens=41, hidden=64, experts=4, top_k=1, width=32, epilogue="none", world_size=2)
+        found = [each for each in variants(WORKLOAD, problem, here, steps) if each.get("tile_order") == "own_first"]
+        check_all(WORKLOAD, problem, few(problem, found, 2), {"push", "pull"})
 
 
 @pytest.mark.parametrize(
     ("fields", "told"),
     [
         ({"width": 20}, "width=20: must be a multiple of 8"),
-        ({"epilogue": "none", "gate_up": "interleaved"}, "B has gate and up only with epilogue=swiglu"),
+        ({"epilogue": "none", "gate_up": "interleaved"}, "B has gate and up only with an epilogue, such as swiglu"),
         ({"experts": 5}, "experts=5 is sharded over world_size=2"),
-        (FP8, "scales=none: with dtype=fp8 allowed: row, block; say how A and B are scaled"),
+        (FP8, "scales=none: with dtype=fp8 allowed: row, block; say how the operands are scaled"),
         ({**FP8, "scales": "row"}, "8 columns of A on each rank"),
         ({**FP8, "scales": "block", "hidden": 64}, "must be a multiple of 128"),
         ({**FP8, "scales": "tensor"}, "scales='tensor': allowed: none, row, block"),

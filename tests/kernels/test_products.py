@@ -9,25 +9,26 @@ import torch
 import triton
 import triton.language as tl
 from ranks_of_functions import run_ranks
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 from autotune.kernels.gemm.library import dequantised
 from autotune.kernels.gemm.problem import scale_shapes
 from autotune.kernels.primitives.scales import scaled
 from autotune.kernels.primitives.tiles import accumulate
 
-M, K = 40, 384
+K = 384
 
 
 @triton.jit
 def product_kernel(
     a, b, c, scale_a, scale_b, M, N, K, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
-    SCALES: tl.constexpr, PROMOTE: tl.constexpr, HALVES: tl.constexpr,
+    SCALES: tl.constexpr, PROMOTE: tl.constexpr, HALVES: tl.constexpr, TMA: tl.constexpr,
 ):  # fmt: skip
     """C [tiles, BLOCK_M, BLOCK_N]: every tile along N as it lies in registers."""
     column = tl.program_id(0) * BLOCK_N
     acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
     acc = accumulate(
-        acc, a, 0, M, K, b, N, column, 1, K, 0, K, BLOCK_M, BLOCK_N, BLOCK_K, False, True, False,
+        acc, a, 0, M, K, b, N, column, 1, K, 0, K, BLOCK_M, BLOCK_N, BLOCK_K, TMA, True, False,
         scale_a, scale_b, SCALES, PROMOTE, HALVES,
     )  # fmt: skip
     acc = scaled(acc, scale_a, 0, M, scale_b, column, N, BLOCK_M, BLOCK_N, SCALES, HALVES)
@@ -35,27 +36,35 @@ def product_kernel(
     tl.store(c + tl.program_id(0) * BLOCK_M * BLOCK_N + place, acc)
 
 
+def described(tensor: torch.Tensor, *block: int) -> TensorDescriptor:
+    return TensorDescriptor(tensor, list(tensor.shape), list(tensor.stride()), list(block))
+
+
 def errors(cases: list[dict[str, Any]]) -> list[float]:
     """On a rank: the relative error of each case."""
     found = []
     for case in cases:
         n, block_n, halves, scales = case["n"], case["block_n"], case["halves"], case["scales"]
+        rows, block_m, parts = case.get("rows", 40), case.get("block_m", 64), case.get("parts", 0)
         generator = torch.Generator().manual_seed(0)
-        a = torch.randn(M, K, generator=generator).to(torch.float8_e4m3fn)
+        a = torch.randn(rows, K, generator=generator).to(torch.float8_e4m3fn)
         b = torch.randn(n, K, generator=generator).to(torch.float8_e4m3fn).t()
-        of_a, of_b = scale_shapes(scales, (M, K), (K, n))
+        of_a, of_b = scale_shapes(scales, (rows, K), (K, n))
         scale_a, scale_b = torch.rand(of_a, generator=generator) + 0.5, torch.rand(of_b[::-1]).t() + 0.5
         tiles = triton.cdiv(n, block_n)
-        c = torch.full((tiles, 64, block_n), float("nan"))
+        c = torch.full((tiles, block_m, block_n), float("nan"))
+        operands = [a, b]
+        if parts:
+            operands = [described(a, block_m // parts, 128), described(b.t(), block_n, 128)]
         product_kernel[(tiles,)](
-            a, b, c, scale_a, scale_b, M, n, K, 64, block_n, 128, {"row": 2, "block": 3}[scales], case["promote"],
-            halves,
+            *operands, c, scale_a, scale_b, rows, n, K, block_m, block_n, 128, {"row": 2, "block": 3}[scales],
+            case["promote"], halves, parts > 0,
         )  # fmt: skip
         whole = dequantised(a, scale_a) @ dequantised(b, scale_b)
-        parts = torch.cat([each[:M] for each in c], dim=1)
+        parts = torch.cat([each[:rows] for each in c], dim=1)
         if halves:  # each tile has as much of the gate as of up
-            gates = torch.cat([each[:M, : block_n // 2] for each in c], dim=1)[:, : n // 2]
-            ups = torch.cat([each[:M, block_n // 2 :] for each in c], dim=1)[:, : n // 2]
+            gates = torch.cat([each[:rows, : block_n // 2] for each in c], dim=1)[:, : n // 2]
+            ups = torch.cat([each[:rows, block_n // 2 :] for each in c], dim=1)[:, : n // 2]
             parts = torch.cat([gates, ups], dim=1)
         found.append(float((parts[:, :n] - whole).norm() / whole.norm()))
     return found
@@ -71,6 +80,9 @@ def test_tiles_find_the_scales_of_their_rows_columns_and_blocks(tmp_path: Path) 
         {**plain, "n": 96, "block_n": 64, "halves": True},
         {**plain, "n": 320, "block_n": 128, "scales": "row", "promote": 128},  # a step starts from zero
         {**plain, "n": 320, "block_n": 128, "scales": "row", "promote": 64},
+        {**plain, "n": 96, "block_n": 64, "scales": "row", "promote": 128, "rows": 100, "block_m": 128, "parts": 1},
+        {**plain, "n": 96, "block_n": 64, "scales": "row", "promote": 128, "rows": 100, "block_m": 128, "parts": 2},
+        {**plain, "n": 320, "block_n": 128, "rows": 100, "block_m": 128, "parts": 2},
     ]
     (found,) = run_ranks(__file__, "errors", 1, tmp_path, argument=cases)
     assert all(error < 1e-5 for error in found), found

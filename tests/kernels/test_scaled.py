@@ -99,7 +99,7 @@ def test_flash_decode_over_a_scaled_cache_is_right_on_gpus(ranks: int, cache: st
 
 GPU_TILES = [
     {
-        "block_m": 128, "block_n": 128, "block_k": 128, "group_m": 8, "num_warps": 8, "num_stages": 3,
+        "block_m": 128, "block_n": 128, "block_k": 128, "group_m": 8, "num_warps": 4, "num_stages": 3,
         "transfer_rows": 128, "comm_programs": 12, "copy_kib": 16, "head_start": 0, "gemm_streams": 2, "split_k": 1,
         "k_chunks": 2, "transfer_tiles": 2, "sum_block": 4096, "sum_warps": 8, "programs_per_unit": 1,
     },

@@ -48,11 +48,12 @@ def test_a_row_for_each_routing_with_both_times_and_their_ratio(store: Store) ->
     assert rows[2:] == [
         ["zipf 0.5, tuned for", "120.0 µs ± 1.0 %", "bsp graph: 180.0 µs ± 1.0 %", TIMES],
         ["uniform", "100.0 µs ± 1.0 %", "bsp graph: 150.0 µs ± 1.0 %", TIMES],
+        ["zipf 1", "not timed: the budget ended", "", ""],
         ["one expert", "400.0 µs ± 1.0 %", "not measured", ""],
     ]
     told = json.loads(to_json(report))["routings"]
-    assert [(each["routing"], each["tuned_for"], each["latency"]["median"]) for each in told] == [
-        ("zipf 0.5", True, 120.0), ("uniform", False, 100.0), ("one expert", False, 400.0),
+    assert [(each["routing"], each["tuned_for"], each["latency"] and each["latency"]["median"]) for each in told] == [
+        ("zipf 0.5", True, 120.0), ("uniform", False, 100.0), ("zipf 1", False, None), ("one expert", False, 400.0),
     ]  # fmt: skip
 
 
@@ -60,11 +61,12 @@ def test_the_terminal_names_the_others(store: Store) -> None:
     entry = stored(store, ROUTINGS)
     lines = winner_lines(entry.key, entry.winner)
     place = [name for name, _ in lines].index("routings")
-    assert lines[place : place + 2] == [
+    assert lines[place : place + 3] == [
         (
             "routings",
             f"uniform: 100.0 µs ± 1.0 %, {TIMES} times as fast as bsp graph (150.0 µs ± 1.0 %)",
         ),
+        ("", "zipf 1: not timed: the budget ended"),
         ("", "one expert: 400.0 µs ± 1.0 %"),
     ]
     told = winner_dict(entry.winner)["routings"]
@@ -78,9 +80,9 @@ def test_the_page_has_a_chart_and_its_table(store: Store) -> None:
     assert found is not None
     [chart], [table] = found.charts, found.tables
     ours, _, theirs, whiskers = chart.option["series"]
-    assert [bar["value"] for bar in ours["data"]] == [120.0, 100.0, 400.0]
-    assert [bar["value"] for bar in theirs["data"]] == [180.0, 150.0, None] and len(whiskers["data"]) == 2
-    assert len(table.rows) == 3 and "Under other routings" in to_html(study)
+    assert [bar["value"] for bar in ours["data"]] == [120.0, 100.0, None, 400.0]
+    assert [bar["value"] for bar in theirs["data"]] == [180.0, 150.0, None, None] and len(whiskers["data"]) == 2
+    assert len(table.rows) == 4 and "Under other routings" in to_html(study)
 
 
 def test_what_was_not_measured_is_said(store: Store) -> None:

@@ -114,7 +114,8 @@ def _entry(
 def _text(request: Request, problem: Problem, machine: Machine, entry: Entry, found: Taxes) -> str:
     from autotune.report import waterfall
 
-    head = f"{request.word}  {problem_text(problem.as_dict())}\n"
+    caveat = waterfall.caveat(found)
+    head = f"{request.word}  {problem_text(problem.as_dict())}\n" + (f"\n{caveat}\n" if caveat else "")
     lines = [("device", device_text(entry.key)), *waterfall.table(found)]
     if (roofline := entry.winner.roofline) is not None:
         size, name = waterfall.unit(roofline.limit)

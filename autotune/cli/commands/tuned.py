@@ -25,6 +25,8 @@ from autotune.workloads import is_reference, names, workload
 HEADER = ("problem", "latency", "speedup", "mode", "tuned")
 Cells = tuple[str, ...]
 
+ALIKE = "a kernel with several results of one key has them from several sources or sets of configs; one in full"
+
 Words = Annotated[
     list[str] | None,
     typer.Argument(
@@ -51,10 +53,15 @@ def list_entries(of: Words = None, db: Database = None, json: Json = False) -> N
         output.data_json([*unfinished, *({**entry_dict(entry), "finished": True} for entry in entries)])
     elif begun or entries:
         keys = [*(study.key for study, _ in begun), *(entry.key for entry in entries)]
-        output.data(_table(keys, [*(_begun_cells(*each) for each in begun), *(_cells(entry) for entry in entries)]))
-        reasons = (why_stale(entry.key, entry.provenance) for entry in entries)
-        for why, count in Counter(filter(None, reasons)).most_common():
+        stale = [why_stale(entry.key, entry.provenance) for entry in entries]
+        alike = Counter(entry.key for entry in entries)
+        rows = [_cells(entry, why, alike[entry.key]) for entry, why in zip(entries, stale, strict=True)]
+        output.data(_table(keys, [*(_begun_cells(*each) for each in begun), *rows]))
+        for why, count in Counter(filter(None, stale)).most_common():
             output.say(f"stale, and not served: {count} of {len(entries)}: {why}")
+        kernels = [entry for entry in entries if entry.key.is_kernel and alike[entry.key] > 1]
+        if kernels:
+            output.say(f"{ALIKE}: tune show {dashed(kernels[0].key.workload)} --study {kernels[0].study_id}")
         if begun:
             output.say(_continuing(begun[0][0].key, db))
     elif words:
@@ -105,12 +112,16 @@ def _problem(key: CacheKey) -> str:
     return short_problem(key) + ("" if key.is_kernel else regime_options(key.regime))
 
 
-def _cells(entry: Entry) -> Cells:
+def _cells(entry: Entry, stale: str, alike: int) -> Cells:
+    """``stale``: why it is not served, if it is not; ``alike``: entries of the same key."""
     winner, regime = entry.winner, Regime(entry.key.regime)
     return (
-        _problem(entry.key), microseconds(winner.latency.of(regime)), speedup_text(winner, regime),
-        str(winner.config.get("mode", "")), f"{entry.finished_at:%Y-%m-%d}",
-    )  # fmt: skip
+        _problem(entry.key) + (f" (study {entry.study_id})" if alike > 1 else ""),
+        microseconds(winner.latency.of(regime)),
+        speedup_text(winner, regime),
+        str(winner.config.get("mode", "")),
+        f"{entry.finished_at:%Y-%m-%d}" + (", stale" if stale else ""),
+    )
 
 
 def _begun_cells(study: StudyRecord, trials: int) -> Cells:

@@ -311,9 +311,11 @@ def _gather_gemm(call: GatherCall) -> list[Launch]:
         "finishing": programs + (0 if same_launch else communicating),
         "SLOTS": knobs.slots, "GATHERED": gathered, "CHUNKS": knobs.k_chunks, "phase": scratch.phase, **_step(call),
     }  # fmt: skip
+    in_two_parts = knobs.in_two_parts(call.problem, call.machine) and not knobs.preload_b
     kind = FETCH if knobs.mode == "pull_staged" else PUSH if same_launch else NONE
     gemm = {
-        "a": knobs.a_operand(scratch.inbox if gathered else call.tensors.a), "inbox": knobs.a_operand(scratch.inbox),
+        "a": knobs.a_operand(scratch.inbox if gathered else call.tensors.a, in_two_parts=in_two_parts),
+        "inbox": knobs.a_operand(scratch.inbox, in_two_parts=in_two_parts),
         "partials": scratch.partials, "tickets": scratch.tickets, "SPLITS": knobs.split_k,
         "PRELOAD": knobs.preload_b, "comm_programs": communicating, "head_start": head_start,
         "TRANSFER": kind.value, "FLATTEN": knobs.schedule == "flattened", "PROXY_FENCE": knobs.tma,

@@ -12,6 +12,7 @@ from autotune.kernels.all_gather_gemm.activation import multiply_and_activate
 from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
 from autotune.kernels.all_gather_gemm.scratch import Scratch
 from autotune.kernels.all_gather_gemm.tensors import scales_of_c
+from autotune.kernels.launching.collectives import all_gather_single
 from autotune.kernels.launching.gemm import GemmTensors
 from autotune.kernels.launching.kept import kept
 from autotune.kernels.launching.plan import Launch
@@ -22,7 +23,7 @@ def bulk_synchronous(
     problem: AllGatherGemm, tensors: GemmTensors, heap: SymmetricHeap, between: Sequence[Launch] = (),
     returned: torch.Tensor | None = None,
 ) -> Run:  # fmt: skip
-    """The baseline, the hard way: one ``all_gather_into_tensor``, one library GEMM, no concatenation, no host wait.
+    """The baseline, the hard way: one ``all_gather_single``, one library GEMM, no concatenation, no host wait.
 
     In K layout the shard is gathered transposed: the result is A transposed, which the library's GEMM takes as it is.
     ``between`` are launches between the two. The gathered A is left in ``returned`` if there is one: it is gathered
@@ -38,7 +39,7 @@ def bulk_synchronous(
     whole, out_scales = gathered if by_rows else gathered.t(), scales_of_c(tensors)
 
     def run() -> None:
-        torch.distributed.all_gather_into_tensor(gathered, a if by_rows else a.t().contiguous(), group)
+        all_gather_single(gathered, a if by_rows else a.t().contiguous(), group)
         for launch in between:
             launch.run()
         multiply_and_activate(problem, whole, None, tensors, tensors.c, out_scales)
@@ -92,7 +93,7 @@ def gather(gathered: Sequence[torch.Tensor], shards: Sequence[torch.Tensor], gro
 
 def _gather(gathered: Sequence[torch.Tensor], shards: Sequence[torch.Tensor], group: Any) -> None:
     for whole, shard in zip(gathered, shards, strict=True):
-        torch.distributed.all_gather_into_tensor(whole, shard, group)
+        all_gather_single(whole, shard, group)
 
 
 def as_bytes(matrix: torch.Tensor) -> torch.Tensor:

@@ -17,6 +17,7 @@ from autotune.heap.arena import SymmetricHeap
 from autotune.kernels.flash_decode import device, exchange
 from autotune.kernels.flash_decode.problem import FlashDecode
 from autotune.kernels.flash_decode.tensors import Records, Scratch, Tensors
+from autotune.kernels.launching.collectives import all_gather_single
 from autotune.kernels.launching.contract import Call, Kernels
 from autotune.kernels.launching.empty import empty_launches
 from autotune.kernels.launching.graphs import graphed
@@ -153,9 +154,7 @@ def _bulk_synchronous(launches: list[Launch], call: DecodeCall) -> None:
 
 def library_exchange(problem: FlashDecode, scratch: Scratch, group: Any = None) -> None:
     """The library's all-gather of the records or, where heads have owners, its all-to-all."""
-    collective = (
-        torch.distributed.all_to_all_single if problem.owned_heads else torch.distributed.all_gather_into_tensor
-    )
+    collective = torch.distributed.all_to_all_single if problem.owned_heads else all_gather_single
     collective(scratch.inbox.buffer, scratch.mine.buffer, group=group)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +21,9 @@ WIRES = ("auto", "fp8")
 WIRE = ("parts on their way to those who sum them: rounded to the result's type (auto); or kernels of ours may send "
         "them as fp8, a scale per row of a tile")  # fmt: skip
 
+GATE_UP = ("halves", "interleaved")
+"""Gate and up in a B: [gate, up], or in turns from column to column."""
+
 SCALES_HELP = "scales of fp8: per tensor; per row of A and column of B; or per block, 1x128 of A and 128x128 of B"
 
 FAST_ACCUM = "let sm_90 add up fp8 products within its tensor cores: faster, less exact"
@@ -28,11 +32,49 @@ LIBRARY_MULTIPLE = 16
 """Columns and depth of an fp8 GEMM are multiples of this: the library takes no others, and neither do vector loads."""
 
 
-class MatrixOperands(Problem):
+class ScaledRows(Problem):
+    """The rules for rows that are fp8 and have scales, in problems that have this field."""
+
+    scales: str
+
+    @property
+    def scaled(self) -> bool:
+        return self.scales != "none"
+
+    def scales_of_a_row(self, width: int) -> int:
+        """Scales of a row of that many elements, which may have one of its own or one for each block."""
+        return {"none": 0, "row": 1}.get(self.scales, blocks(width))
+
+    def check_scales(self, columns: str, width: int) -> None:
+        """Raise InvalidProblem unless the element type, the scales and the ``width`` of a row go together.
+
+        ``columns``: the words for its elements.
+        """
+        allowed = COMBINATIONS[self.dtype].scales
+        if self.scales not in allowed:
+            (field,) = (each for each in dataclasses.fields(self) if each.name == "scales")
+            kinds = [kind for kind in allowed if kind in field.metadata["allowed"]]
+            raise InvalidProblem(
+                f"scales={self.scales}: with dtype={self.dtype} allowed: {', '.join(kinds)}"
+                + ("" if self.scaled else "; say how the operands are scaled")
+            )
+        if self.scaled:
+            self.check_multiple(columns, width, SCALE_BLOCK if self.scales == "block" else LIBRARY_MULTIPLE)
+
+    def check_multiple(self, what: str, value: int, unit: int) -> None:
+        """Raise InvalidProblem unless an fp8 operand's size is a multiple of ``unit``."""
+        if value % unit:
+            nearest = " or ".join(str(n * unit) for n in (value // unit, value // unit + 1) if n)
+            raise InvalidProblem(
+                f"{value} {what} on each rank: with dtype={self.dtype} scales={self.scales} they must be a "
+                f"multiple of {unit}; use {nearest}"
+            )
+
+
+class MatrixOperands(ScaledRows):
     """The rules for element types and scales of an A and a B, in problems that have these fields."""
 
     out_dtype: str
-    scales: str
     fast_accum: bool
     b_order: str
 
@@ -49,10 +91,6 @@ class MatrixOperands(Problem):
         """Bytes of an element of the result."""
         return DTYPES[self.result_dtype].size
 
-    @property
-    def scaled(self) -> bool:
-        return self.scales != "none"
-
     def check_operands(self, columns: int, width: int) -> None:
         """Raise InvalidProblem unless the element types, the scales and a rank's sizes go together.
 
@@ -65,32 +103,16 @@ class MatrixOperands(Problem):
                                  f"auto, {', '.join(allowed.results)}")  # fmt: skip
         if self.out_dtype == allowed.results[0]:
             object.__setattr__(self, "out_dtype", "auto")
-        if self.scales not in allowed.scales:
-            (field,) = (each for each in dataclasses.fields(self) if each.name == "scales")
-            kinds = [kind for kind in allowed.scales if kind in field.metadata["allowed"]]
-            raise InvalidProblem(
-                f"scales={self.scales}: with dtype={self.dtype} allowed: {', '.join(kinds)}"
-                + ("" if self.scaled else "; say how A and B are scaled")
-            )
+        self.check_scales("columns of A", width)
+        if self.scaled:
+            if self.b_order != "nk":
+                raise InvalidProblem(f"b_order={self.b_order}: B of {self.dtype} is stored transposed, b_order=nk")
+            self.check_multiple("columns of B", columns, LIBRARY_MULTIPLE)
         if self.fast_accum and self.scales not in ("tensor", "row"):
             raise InvalidProblem(
                 f"fast_accum with scales={self.scales}: only sums over the whole depth of fp8 products, with scales "
                 "tensor or row, can stay in the tensor cores"
             )
-        if self.dtype in FP8:
-            self._check_fp8(columns, width)
-
-    def _check_fp8(self, columns: int, width: int) -> None:
-        if self.b_order != "nk":
-            raise InvalidProblem(f"b_order={self.b_order}: B of {self.dtype} is stored transposed, b_order=nk")
-        along_k = SCALE_BLOCK if self.scales == "block" else LIBRARY_MULTIPLE
-        for what, value, unit in (("columns of B", columns, LIBRARY_MULTIPLE), ("columns of A", width, along_k)):
-            if value % unit:
-                nearest = " or ".join(str(n * unit) for n in (value // unit, value // unit + 1) if n)
-                raise InvalidProblem(
-                    f"{value} {what} on each rank: with dtype={self.dtype} scales={self.scales} they must be a "
-                    f"multiple of {unit}; use {nearest}"
-                )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,6 +141,11 @@ class GemmProblem(MatrixOperands):
         raise NotImplementedError
 
     @property
+    def flops(self) -> int:
+        """Floating-point operations of one rank's GEMM."""
+        return 2 * math.prod(self.gemm)
+
+    @property
     def residual(self) -> bool:
         """True if a residual is added to the result."""
         return False
@@ -143,6 +170,56 @@ class GemmProblem(MatrixOperands):
         """B of fp8 is stored transposed, whatever the default problem has."""
         order = {"b_order": "nk"} if given.get("dtype") in FP8 else {}
         return {**default, **order, **given}
+
+
+class GatedColumns:
+    """The rules for a B with gate and up, in problems that have these fields."""
+
+    epilogue: str
+    gate_up: str
+
+    @property
+    def gated(self) -> bool:
+        """True if B has gate and up, so that the result has half as many columns as their product."""
+        return self.epilogue != "none"
+
+    @property
+    def halves(self) -> bool:
+        """True if the gate is one half of B's columns and up the other."""
+        return self.gated and self.gate_up == "halves"
+
+    def check_gate(self) -> None:
+        """Raise InvalidProblem where gate and up are said to lie otherwise, and B has none."""
+        if self.gate_up != "halves" and not self.gated:
+            raise InvalidProblem(f"gate_up={self.gate_up}: B has gate and up only with an epilogue, such as swiglu")
+
+
+class SummedProblem(GemmProblem):
+    """A problem whose C is a sum over ranks: each has k / world_size columns of A [m, k], and rows of B [k, n]."""
+
+    m: int
+    n: int
+    k: int
+
+    @property
+    def k_local(self) -> int:
+        """Columns of A and rows of B on one rank."""
+        return self.k // self.world_size
+
+    @property
+    def rows(self) -> int:
+        """Rows of the result on one rank."""
+        return self.m
+
+    @property
+    def gemm(self) -> tuple[int, int, int]:
+        return self.m, self.n, self.k_local
+
+    @property
+    def bytes_read(self) -> int:
+        """Lower bound on the bytes that one rank reads from its memory: its A, its B, the residual."""
+        residual = self.rows * self.n * self.result_size if self.residual else 0
+        return (self.m + self.n) * self.k_local * self.element_size + residual
 
 
 def blocks(size: int) -> int:

@@ -123,8 +123,8 @@ class GemmAllReduceKernels(Kernels[GemmAllReduce, GemmAllReduceKnobs, SummedTens
             programs = min(programs, call.machine.compute_units * knobs.programs_per_unit)
         blocking = knobs.schedule == "persistent" and knobs.split_k > 1 and not knobs.separate
         arguments = {
-            **knobs.common(problem, tensors, call.machine), **_exchange(call), "a": knobs.a_operand(tensors.a),
-            "c": tensors.c,
+            **knobs.common(problem, tensors, call.machine), **_exchange(call), "c": tensors.c,
+            "a": knobs.a_operand(tensors.a, in_two_parts=knobs.in_two_parts(problem, call.machine)),
             "partials": scratch.partials, "tickets": scratch.tickets,
             "M": problem.m, "N": problem.n, "K": problem.k_local, "gemm_programs": programs,
             "SEPARATE": knobs.separate, "SPLITS": knobs.split_k, "PHASED": knobs.phased,

@@ -9,6 +9,7 @@ import torch
 
 from autotune.kernels.gemm.library import multiply
 from autotune.kernels.gemm_all_reduce.problem import GemmAllReduce
+from autotune.kernels.launching.collectives import all_gather_single
 from autotune.kernels.launching.gemm import SummedTensors
 from autotune.kernels.launching.plan import Launch
 from autotune.kernels.launching.tensors import Run
@@ -46,7 +47,7 @@ def bulk_synchronous(
         parts = part.new_empty((problem.world_size * problem.m, problem.n))
         multiply(problem, tensors.a, tensors.scale_a, tensors, part, _added(problem, tensors, rank))
         in_between()
-        torch.distributed.all_gather_into_tensor(parts, part, group)
+        all_gather_single(parts, part, group)
         torch.sum(parts.view(problem.world_size, problem.m, problem.n), dim=0, out=tensors.c)
         if afterwards is not None:
             tensors.c.add_(afterwards)

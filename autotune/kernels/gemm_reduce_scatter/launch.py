@@ -183,9 +183,9 @@ def _gemm_scatter(call: ScatterCall, programs: int, phases: Mapping[str, Any] | 
     resident = None if knobs.schedule == "tile" or phases else programs
     arguments = {
         **knobs.common(problem, call.tensors, call.machine), **_common(call),
-        "a": knobs.a_operand(call.tensors.a), "M": problem.m, "N": problem.n, "K": problem.k_local,
-        "rows": problem.rows, "inbox": scratch.inbox, "inbox_scales": scratch.inbox_scales,
-        "arrivals": scratch.arrivals, "sent": scratch.sent,
+        "a": knobs.a_operand(call.tensors.a, in_two_parts=knobs.in_two_parts(problem, call.machine)),
+        "M": problem.m, "N": problem.n, "K": problem.k_local, "rows": problem.rows, "inbox": scratch.inbox,
+        "inbox_scales": scratch.inbox_scales, "arrivals": scratch.arrivals, "sent": scratch.sent,
         "partials": scratch.partials, "tickets": scratch.tickets, "SPLITS": knobs.split_k,
         "PULL": knobs.phased or knobs.mode == "pull", "ROTATE": knobs.peer_order == "rotate",
         "TRANSFER_TILES": knobs.transfer_tiles, "LATE": knobs.signals == "next_turn" and not knobs.phased,

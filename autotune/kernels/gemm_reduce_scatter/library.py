@@ -9,6 +9,7 @@ import torch
 
 from autotune.kernels.gemm.library import multiply
 from autotune.kernels.gemm_reduce_scatter.problem import GemmReduceScatter
+from autotune.kernels.launching.collectives import reduce_scatter_single
 from autotune.kernels.launching.gemm import SummedTensors
 from autotune.kernels.launching.plan import Launch
 from autotune.kernels.launching.tensors import Run
@@ -17,7 +18,7 @@ from autotune.kernels.launching.tensors import Run
 def bulk_synchronous(
     problem: GemmReduceScatter, tensors: SummedTensors, group: Any, between: Sequence[Launch] = ()
 ) -> Run:  # fmt: skip
-    """The baseline, the hard way: one library GEMM, one ``reduce_scatter_tensor`` straight into C, no copy between.
+    """The baseline, the hard way: one library GEMM, one ``reduce_scatter_single`` straight into C, no copy between.
 
     ``between`` are launches between the two.
     """
@@ -27,7 +28,7 @@ def bulk_synchronous(
         multiply(problem, tensors.a, tensors.scale_a, tensors, product)
         for launch in between:
             launch.run()
-        torch.distributed.reduce_scatter_tensor(tensors.c, product, group=group)
+        reduce_scatter_single(tensors.c, product, group=group)
         if tensors.bias is not None:
             tensors.c.add_(tensors.bias)
         if tensors.residual is not None:

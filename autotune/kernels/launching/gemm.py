@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from autotune.dtypes import FP8, SCALES
+from autotune.dtypes import FP8, SCALE_BLOCK, SCALES, WGMMA_ROWS
 from autotune.kernels.gemm.problem import GemmProblem, scale_shapes
 from autotune.kernels.launching.knobs import LadderKnobs
 from autotune.kernels.launching.tensors import OPERAND_DTYPES, TORCH_DTYPES, Allocate
@@ -160,9 +160,27 @@ class GemmKnobs(LadderKnobs):
 
         return TensorDescriptor(tensor, list(tensor.shape), list(tensor.stride()), list(block))
 
-    def a_operand(self, a: torch.Tensor) -> Any:
+    def a_operand(self, a: torch.Tensor, *, in_two_parts: bool = False) -> Any:
         """A, or an inbox that stands in for it: row-major."""
-        return self.operand(a, (self.block_m, self.block_k))
+        return self.operand(a, (self.block_m // (1 + in_two_parts), self.block_k))
+
+    def in_two_parts(self, problem: GemmProblem, machine: Machine) -> bool:
+        """True if the upper and the lower rows of a tile are multiplied in turn.
+
+        A product that is to be promoted, or scaled by blocks, has registers of its own. As many as the sum's, 128 a
+        thread, there are not; with half of them a multiprocessor holds two programs, one of which multiplies while the
+        other adds.
+        """
+        if problem.scales == "block":
+            apart = machine.kind == "cuda" and self.block_n <= SCALE_BLOCK and not problem.halves
+        else:
+            apart = self.promoted(problem, machine) == self.block_k
+        return (
+            self.tma
+            and apart
+            and self.block_m >= 2 * WGMMA_ROWS
+            and self.block_m * self.block_n >= 128 * 32 * self.num_warps
+        )
 
     def b_operand(self, problem: GemmProblem, b: torch.Tensor) -> Any:
         """B as it is stored, and its halves one behind the other where a tile has columns of both."""

@@ -10,7 +10,7 @@ from typing import Self
 
 from autotune.dtypes import COMBINATIONS, DTYPES
 from autotune.errors import InputError, InvalidProblem
-from autotune.kernels.gemm.problem import FAST_ACCUM, SCALES_HELP, MatrixOperands, blocks
+from autotune.kernels.gemm.problem import FAST_ACCUM, SCALES_HELP, MatrixOperands
 from autotune.kernels.moe.histogram import given_histogram, histogram_text, shares_of
 from autotune.problem import Problem, choice, flag, number, size, written
 from autotune.text import shortened
@@ -177,7 +177,7 @@ class GroupedProblem(MatrixOperands, ExpertsProblem):
 
     @property
     def row_scales(self) -> int:
-        return {"none": 0, "row": 1}.get(self.scales, blocks(self.k))
+        return self.scales_of_a_row(self.k)
 
     @property
     def rows_per_expert(self) -> int:

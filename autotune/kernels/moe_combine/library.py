@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 
+from autotune.kernels.launching.collectives import reduce_scatter_single
 from autotune.kernels.moe.problem import ExpertsProblem
 from autotune.kernels.moe.routing import Plan, reached_ranks
 from autotune.kernels.moe_combine.problem import CombinedProblem
@@ -30,7 +31,7 @@ def combine(
         dist.all_to_all_single(parts, summed, group=group)
         torch.sum(parts.view(problem.world_size, *out.shape), dim=0, out=out)
     else:
-        dist.reduce_scatter_tensor(out, summed, group=group)
+        reduce_scatter_single(out, summed, group=group)
 
 
 def _by_token(problem: ExpertsProblem, rows: torch.Tensor, plan: Plan) -> torch.Tensor:

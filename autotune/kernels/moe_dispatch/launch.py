@@ -46,10 +46,16 @@ class Tensors:
     """int32 [capacity]."""
     row_gates: torch.Tensor
     """fp32 [capacity]."""
+
+
+@dataclass(frozen=True)
+class ScaledTensors(Tensors):
+    """With the scales of fp8 tokens."""
+
+    scale_x: torch.Tensor
+    """fp32 [tokens, 1] or [tokens, hidden / 128]."""
     scale_rows: torch.Tensor
-    """fp32 [capacity, scales of a token], none of them where tokens are not fp8."""
-    scale_x: torch.Tensor | None = None
-    """fp32 [tokens, 1] or [tokens, hidden / 128]: x is fp8 then."""
+    """fp32 [capacity, 1] or [capacity, hidden / 128]."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,13 +88,12 @@ DispatchCall = Call[MoeDispatch, DispatchKnobs, Tensors, Scratch]
 
 class MoeDispatchKernels(Kernels[MoeDispatch, DispatchKnobs, Tensors, Scratch]):
     knobs = DispatchKnobs
-    tensors_type = Tensors
-    results = ("rows", "offsets", "pairs", "row_gates", "scale_rows")
+    tensors_type: type[Tensors] = Tensors
+    results: tuple[str, ...] = ("rows", "offsets", "pairs", "row_gates")
 
     def tensors(self, problem: MoeDispatch, shared: Allocate, own: Allocate) -> Tensors:
         dtype, ints, chosen = OPERAND_DTYPES[problem.dtype], torch.int32, (problem.tokens, problem.top_k)
-        scales = problem.row_scales
-        return Tensors(
+        plain = Tensors(
             x=own((problem.tokens, problem.hidden), dtype),
             ids=own(chosen, ints),
             gates=own(chosen, torch.float32),
@@ -96,8 +101,13 @@ class MoeDispatchKernels(Kernels[MoeDispatch, DispatchKnobs, Tensors, Scratch]):
             offsets=own((problem.local_experts + 1,), ints),
             pairs=own((problem.capacity,), ints),
             row_gates=own((problem.capacity,), torch.float32),
-            scale_rows=own((problem.capacity, scales), torch.float32),
-            scale_x=own((problem.tokens, scales), torch.float32) if scales else None,
+        )
+        if not problem.scaled:
+            return plain
+        return ScaledTensors(
+            **vars(plain),
+            scale_x=own((problem.tokens, problem.row_scales), torch.float32),
+            scale_rows=own((problem.capacity, problem.row_scales), torch.float32),
         )
 
     def scratch(
@@ -116,37 +126,31 @@ class MoeDispatchKernels(Kernels[MoeDispatch, DispatchKnobs, Tensors, Scratch]):
         return ("scale_x",) if knobs.mode == "pull" and problem.scaled else ()
 
     def plan(self, call: DispatchCall) -> list[Launch]:
-        tensors = {**vars(call.tensors), **({} if call.problem.scaled else {"scale_rows": None})}
-        return [dispatch_launch(call, tensors, call.knobs.num_warps)]
+        return [dispatch_launch(call, vars(call.tensors), call.knobs.num_warps)]
 
     def library(self, call: Call[MoeDispatch, DispatchKnobs, Tensors, None]) -> Run:
         """The host reads the counts of an all-to-all; an all-gather needs none."""
-        problem, tensors, counted = call.problem, call.tensors, call.knobs.exchange == "all_to_all"
-        dispatch = library.by_all_to_all if counted else library.by_all_gather
+        tensors = call.tensors
+        scaled = tensors if isinstance(tensors, ScaledTensors) else None
 
         def run() -> None:
-            routing = library.gathered_routing(problem, tensors.ids, tensors.gates, call.group)
-            x, scales = tensors.x, tensors.scale_x
-            sent = x if scales is None else library.with_scales(x, scales)
-            arrived = dispatch(problem, sent, routing, call.rank, call.group)
-            plan = arrived.plan
-            if scales is None:
-                rows = arrived.rows()
-            else:
-                rows, of_rows = arrived.scaled_rows(problem.hidden, x.dtype)
-                tensors.scale_rows[: rows.shape[0]].copy_(of_rows)
+            rows, of_rows, _ = library.dispatched(call, None if scaled is None else scaled.scale_x)
             tensors.rows[: rows.shape[0]].copy_(rows)
-            tensors.offsets.copy_(plan.offsets)
-            tensors.pairs.copy_(plan.pairs)
-            tensors.row_gates.copy_(plan.gates)
+            if scaled is not None and of_rows is not None:
+                scaled.scale_rows[: rows.shape[0]].copy_(of_rows)
 
         return graphed(run) if call.knobs.launch == "graph" else run
 
 
+class ScaledKernels(MoeDispatchKernels):
+    """The same for calls with fp8 tokens, whose scales travel with them."""
+
+    tensors_type = ScaledTensors
+    results = (*MoeDispatchKernels.results, "scale_rows")
+
+
 def dispatch_launch(call: Call[Any, Any, Any, Any], tensors: dict[str, Any], num_warps: int) -> Launch:
-    """A dispatch, alone or before a library's GEMM: ``tensors`` are those of ``Tensors``, and of fp8 the scales
-    ``scale_x`` and, by row, ``scale_rows``.
-    """
+    """A dispatch, alone or before a library's GEMM: ``tensors`` are those of ``Tensors`` or ``ScaledTensors``."""
     problem, knobs = call.problem, call.knobs
     laying = min(ROWS_A_UNIT * call.machine.compute_units, math.ceil(problem.capacity / knobs.layout_rows))
     first, arguments = exchange_arguments(call, num_warps)
@@ -159,3 +163,4 @@ def dispatch_launch(call: Call[Any, Any, Any, Any], tensors: dict[str, Any], num
 
 
 KERNELS = MoeDispatchKernels()
+SCALED = ScaledKernels()

@@ -8,15 +8,36 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from autotune.kernels.launching.collectives import all_gather_single
+from autotune.kernels.launching.contract import Call
 from autotune.kernels.moe.problem import ExpertsProblem
 from autotune.kernels.moe.routing import Plan, Routing, planned, reached_ranks
+
+
+def dispatched(
+    call: Call[Any, Any, Any, Any], scales: torch.Tensor | None
+) -> tuple[torch.Tensor, torch.Tensor | None, Plan]:
+    """The rows of a call's tokens here, their scales where tokens have ``scales``, and their plan, which goes into the
+    call's results, too. By an all-to-all there are as many rows as exist.
+    """
+    problem, tensors = call.problem, call.tensors
+    routing = gathered_routing(problem, tensors.ids, tensors.gates, call.group)
+    x, dispatch = tensors.x, by_all_to_all if call.knobs.exchange == "all_to_all" else by_all_gather
+    arrived = dispatch(problem, x if scales is None else with_scales(x, scales), routing, call.rank, call.group)
+    plan = arrived.plan
+    tensors.offsets.copy_(plan.offsets)
+    tensors.pairs.copy_(plan.pairs)
+    tensors.row_gates.copy_(plan.gates)
+    if scales is None:
+        return arrived.rows(), None, plan
+    return *arrived.scaled_rows(problem.hidden, x.dtype), plan
 
 
 def gathered_routing(problem: ExpertsProblem, ids: torch.Tensor, gates: torch.Tensor, group: Any) -> Routing:
     """Every rank's routing, by one all-gather of ids and gates together."""
     own = torch.stack([ids, gates.view(torch.int32)])
     flat = own.new_empty((problem.world_size * 2, *ids.shape))
-    dist.all_gather_into_tensor(flat, own, group)
+    all_gather_single(flat, own, group)
     every = flat.view(problem.world_size, *own.shape)
     return Routing(every[:, 0], every[:, 1].view(torch.float32))
 
@@ -51,7 +72,7 @@ def by_all_gather(problem: ExpertsProblem, x: torch.Tensor, routing: Routing, ra
     ``capacity`` rows: those that do not exist are copies of others.
     """
     every = x.new_empty((problem.world_size * problem.tokens, x.shape[1]))
-    dist.all_gather_into_tensor(every.view(torch.uint8), x.view(torch.uint8), group)
+    all_gather_single(every.view(torch.uint8), x.view(torch.uint8), group)
     plan = planned(problem, routing, rank)
     return Arrived(every, plan.pairs // problem.top_k, plan)
 

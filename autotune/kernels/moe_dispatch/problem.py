@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from autotune.dtypes import COMBINATIONS, FP8, SCALE_BLOCK
-from autotune.errors import InvalidProblem
-from autotune.kernels.gemm.problem import LIBRARY_MULTIPLE, blocks
+from autotune.dtypes import COMBINATIONS
+from autotune.kernels.gemm.problem import ScaledRows
 from autotune.kernels.moe.problem import SLOTS, ExpertsProblem
 from autotune.problem import choice
 
@@ -36,7 +35,7 @@ class DispatchedProblem(ExpertsProblem):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MoeDispatch(DispatchedProblem):
+class MoeDispatch(ScaledRows, DispatchedProblem):
     """rows [capacity, hidden]: the tokens of all ranks' x [tokens, hidden] by this rank's experts, and the plan that
     says which row is whose (docs/kernels/moe.md). Tokens of fp8 have fp32 scales, and rows have those of their tokens.
     """
@@ -52,22 +51,11 @@ class MoeDispatch(DispatchedProblem):
     def check(self) -> None:
         """Raise InvalidProblem also if element type, scales and hidden size do not go together."""
         super().check()
-        if (self.dtype in FP8) != self.scaled:
-            allowed = "row, block" if self.dtype in FP8 else "none"
-            raise InvalidProblem(f"scales={self.scales}: with dtype={self.dtype} allowed: {allowed}")
-        unit = SCALE_BLOCK if self.scales == "block" else LIBRARY_MULTIPLE
-        if self.scaled and self.hidden % unit:
-            raise InvalidProblem(
-                f"hidden={self.hidden}: with dtype={self.dtype} scales={self.scales} it must be a multiple of {unit}"
-            )
-
-    @property
-    def scaled(self) -> bool:
-        return self.scales != "none"
+        self.check_scales("elements of a token", self.hidden)
 
     @property
     def row_scales(self) -> int:
-        return {"none": 0, "row": 1}.get(self.scales, blocks(self.hidden))
+        return self.scales_of_a_row(self.hidden)
 
     @property
     def bytes_read(self) -> int:

@@ -18,6 +18,7 @@ from string import Template
 
 from autotune.report.figures import BEYOND_LIMIT, dashed, device_text, latency_text, problem_text
 from autotune.report.page import origin
+from autotune.report.page.layout import laid_out
 from autotune.report.page.study import Study
 from autotune.report.page.view import Chart, Table, View
 from autotune.report.page.views import finals, headline, importance, parallel, routings, search, slices, taxes, timeline
@@ -49,7 +50,7 @@ def to_html(study: Study) -> str:
 
 def page(title: str, lead: str, views: Sequence[View], end: str) -> str:
     """A page of views between what is said first and what comes last, both HTML."""
-    charts = {chart.name: chart.option for each in views for chart in each.charts}
+    charts = {chart.name: laid_out(chart).option for each in views for chart in each.charts}
     script, library = asset("page.js"), asset("echarts.min.js")
     return Template(asset("page.html")).substitute(
         policy=policy(script, library),
@@ -147,10 +148,10 @@ def policy(*scripts: str) -> str:
 
 
 def _chart(chart: Chart) -> str:
-    kind = "chart small" if chart.small else "chart"
+    kind, heights = "chart small" if chart.small else "chart", laid_out(chart)
     return (
         f'<div class="{kind}" role="img" data-chart="{escape(chart.name)}" '
-        f'aria-label="{_text(chart.label)}" style="height:{chart.height}px"></div>'
+        f'aria-label="{_text(chart.label)}" style="--phone:{heights.phone}px;--screen:{heights.screen}px"></div>'
     )
 
 

@@ -10,7 +10,6 @@ from functools import cached_property
 
 from autotune.config import Config, Value
 from autotune.db import Entry, Store, StudyRecord, TrialRecord
-from autotune.machine import INTERPRETER
 from autotune.outcome import Latency, Outcome, Regime
 from autotune.report.builder import build, endings_of
 from autotune.report.copies import copies
@@ -160,7 +159,7 @@ def unfinished(store: Store, record: StudyRecord, workload: Workload | None = No
     space = _space(workload, record)
     knobs, warned = knobs_of(searched, space, Regime(record.key.regime))
     notes = ["Unfinished: there were no finals, so that nothing here is a winner. The same tune command goes on."]
-    notes += [INTERPRETER_NOTE] if record.key.device == INTERPRETER else []
+    notes += [INTERPRETER_NOTE] if record.key.is_interpreted else []
     return Study(
         record=record,
         problem=fields_in_order(record.key, workload),

@@ -31,6 +31,9 @@ FAILED = "#dc2626"
 NARROW = 640
 """Pixels of width up to which a chart is laid out for a phone."""
 
+NAME_WIDTH = 190
+"""Pixels of the longest name in a legend or beside a bar; longer ones are cut."""
+
 SYMBOLS = {
     Outcome.INVALID: "circle", Outcome.DID_NOT_COMPILE: "triangle", Outcome.OUT_OF_RESOURCES: "rect",
     Outcome.WRONG_RESULT: "diamond", Outcome.TIMED_OUT: "pin", Outcome.CRASHED: "arrow",
@@ -40,7 +43,9 @@ SYMBOLS = {
 
 @dataclass(frozen=True)
 class Chart:
-    """One chart: what it is called, what a reader hears instead of it, its option and its height in pixels."""
+    """One chart: what it is called, what a reader hears instead of it, its option, and its height in pixels where its
+    legend has one row.
+    """
 
     name: str
     label: str
@@ -103,7 +108,7 @@ def base(**parts: Any) -> Option:
 
 def names_axis(data: Sequence[str | Option]) -> Option:
     """An axis of names, the first at the top; long ones are cut."""
-    label = {"width": 190, "overflow": "truncate"}
+    label = {"width": NAME_WIDTH, "overflow": "truncate"}
     return {"type": "category", "data": list(data), "inverse": True, "axisTick": {"show": False}, "axisLabel": label}
 
 
@@ -120,8 +125,14 @@ def whiskers(rows: Sequence[tuple[int, float, float, int, int, str]]) -> Option:
 
 
 def legend(**parts: Any) -> Option:
-    """Above the chart; long names are cut."""
-    return {"type": "scroll", "top": 0, "textStyle": {"width": 190, "overflow": "truncate"}, **parts}
+    """Above the chart, in as many rows as it takes; long names are cut."""
+    return {"top": 0, "itemGap": 10, "textStyle": {"width": NAME_WIDTH, "overflow": "truncate"}, **parts}
+
+
+def heading(text: str) -> Option:
+    """A small chart's title; a long one is cut."""
+    style = {"fontSize": 13, "width": 280, "overflow": "truncate"}
+    return {"text": text, "left": 8, "top": 4, "textStyle": style}
 
 
 def time_axis(name: str = "µs", **parts: Any) -> Option:

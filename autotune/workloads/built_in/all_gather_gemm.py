@@ -16,7 +16,6 @@ from autotune.kernels.all_gather_gemm.launch import KERNELS, QUANTISING, RETURNI
 from autotune.kernels.all_gather_gemm.library import as_bytes, gather
 from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
 from autotune.kernels.all_gather_gemm.scratch import Scratch
-from autotune.kernels.all_gather_gemm.tensors import returned_of, scales_of_c
 from autotune.kernels.gemm.library import dequantised, multiply
 from autotune.kernels.gemm.problem import blocks
 from autotune.kernels.launching.knobs import ONE_LAUNCH, TWO_LAUNCHES
@@ -26,8 +25,7 @@ from autotune.problem import Problem
 from autotune.search_spaces.all_gather_gemm import KERNELS as OUR_GEMM
 from autotune.search_spaces.all_gather_gemm import SPACE, default_config, first_configs
 from autotune.workloads.comparison import distance, farthest, rounded_gated, rounded_product
-from autotune.workloads.gemm import FACTORS, OF_A_LIBRARY, SCALE_FACTORS, GemmOperation, GemmWorkload
-from autotune.workloads.input_sets import poison
+from autotune.workloads.gemm import FACTORS, OF_A_LIBRARY, GemmOperation, GemmWorkload
 from autotune.workloads.interface import Run
 from autotune.workloads.launched import Operands
 from autotune.workloads.tolerance import Error, Tolerance
@@ -57,38 +55,27 @@ class AllGatherGemmOperation(GemmOperation[AllGatherGemm, Scratch]):
             factor = 2.0 ** -round(math.log2(depth) / 2)
             (b if scale_b is None else scale_b).mul_(factor)
             depth = max(1, round(depth * factor * factor))
-        self.put(shards[rank], scales[rank], b, scale_b)
+        self.take(shards[rank], scales[rank], b, scale_b)
         self.draw_bias(seed * 1000 + 750 + rank, depth)
         wide = [self.widened(shard, scale) for shard, scale in zip(shards, scales, strict=True)]
         along = 0 if problem.rows_layout else 1
         product: torch.Tensor = torch.cat(wide, dim=along) @ self.widened(b, scale_b)
-        returned = returned_of(tensors)
-        if returned is not None:
+        if problem.gathered:
             self._whole = torch.cat([shard.to(torch.float32) for shard in shards], dim=along)
-            poison(returned)
-        of_c = scales_of_c(tensors)
-        if of_c is not None:
-            poison(of_c)
         return product
 
-    def outputs(self) -> Sequence[torch.Tensor]:
-        second = returned_of(self._tensors), scales_of_c(self._tensors)
-        return [self._tensors.c, *(each for each in second if each is not None)]
-
-    def error_of(self, outputs: Sequence[torch.Tensor], factor: float) -> Error:
+    def error_of(self, outputs: Sequence[torch.Tensor], number: int) -> Error:
         """The larger one of C's and the gathered A's, where that is an output; of an fp8 C with its scales."""
-        expected = [self.expected(factor)]
+        expected = [self.expected(number)]
         if self._problem.quantised:
             return distance(dequantised(*outputs), expected[0])
-        if len(outputs) > 1:
-            scales = SCALE_FACTORS if self.scaled else [1.0] * len(FACTORS)
-            of_a = {of_a * of_scales: of_a for of_a, of_scales in zip(FACTORS, scales, strict=True)}
-            expected.append(self._whole * of_a[factor])
+        if self._problem.gathered:
+            expected.append(self._whole * FACTORS[number])
         return farthest(outputs, expected)
 
-    def expected(self, factor: float = 1.0) -> torch.Tensor:
+    def expected(self, number: int = 0) -> torch.Tensor:
         """With what follows the GEMM."""
-        product = super().expected(factor)
+        product = super().expected(number)
         return reference(product, self._problem) if self._problem.gated else product
 
     def parts(self) -> dict[str, Run]:
@@ -135,15 +122,16 @@ class AllGatherGemmWorkload(GemmWorkload):
         """S: no tile begins before every rank has pushed everything. F: each tile loads A from its owner, if there is
         one column of tiles: each of several would load A over the links again.
         """
-        joins = config["head_start"] if config["push_site"] == "same_launch" else 0
+        knobs = self.kernels.knobs.of(config)
+        joins = knobs.head_start if knobs.push_site == "same_launch" else 0
         dataflow = config.replace(push_site="same_launch", head_start=joins)
         separate = dataflow.replace(push_site="same_stream", head_start=0)
         pull = {d.name: dataflow[d.name] for d in SPACE.dimensions_of("pull") if d.name != "mode"}
         if pull["schedule"] == "flattened":
             pull["schedule"] = "persistent"  # the direct pull has no flattened form
         direct: Config | str = Config({**pull, "mode": "pull"})
-        columns = -(-problem.n_local // config.integer("block_n"))
-        if config["split_k"] != 1:
+        columns = -(-problem.n_local // knobs.block_n)
+        if knobs.split_k != 1:
             direct = "the direct pull does not split K, so its tiles would not be these"
         elif problem.gathered:
             direct = "the direct pull gathers no A that it could give back"

@@ -18,17 +18,19 @@ from autotune.machine import Machine
 from autotune.search_spaces.all_reduce_norm import EXCHANGING, SPACE, default_config, first_configs, untuned
 from autotune.workloads.comparison import drawn, drawn_with_zeros, farthest, rounded
 from autotune.workloads.gemm import FACTORS, OF_A_LIBRARY, ring
-from autotune.workloads.input_sets import InputSets, poison
+from autotune.workloads.input_sets import poison
 from autotune.workloads.interface import Run
-from autotune.workloads.launched import LaunchedOperation, LaunchedWorkload, Operands, eager_and_graph
+from autotune.workloads.launched import DrawnOperation, LaunchedWorkload, Operands, eager_and_graph
 from autotune.workloads.tolerance import Error, Tolerance
 
 OF_THE_NORM = 2.0
 """Roundings of a result beside those of the sum over ranks: of the total, of the norm."""
 
 
-class AllReduceNormOperation(LaunchedOperation[AllReduceNorm, Tensors, Scratch]):
-    """The tensors of one rank, and the config prepared last."""
+class AllReduceNormOperation(DrawnOperation[AllReduceNorm, Tensors, Scratch]):
+    """The tensors of one rank, and the config prepared last. Its sets are X as it was drawn, times ``FACTORS``."""
+
+    count = len(FACTORS)
 
     def __init__(self, problem: AllReduceNorm, heap: SymmetricHeap, machine: Machine, spin_limit: int) -> None:
         """Inputs are undefined until ``refresh``."""
@@ -43,42 +45,22 @@ class AllReduceNormOperation(LaunchedOperation[AllReduceNorm, Tensors, Scratch])
         self._sum = torch.stack(parts).to(self.wide).sum(0)
         tensors.residual.copy_(self._drawn(tensors.residual, seed * 1000 + 500, world**0.5))
         tensors.weight.copy_(1 + self._drawn(tensors.weight, seed * 1000 + 600, 0.25))
-        self.put(1.0)
-        poison(tensors.normed)
-        poison(tensors.total)
+        self.put(0)
+        for output in self.outputs():
+            poison(output)
         self.poison()
 
     def _drawn(self, like: torch.Tensor, seed: int, scale: float = 1.0) -> torch.Tensor:
         return drawn(tuple(like.shape), torch.float32, self._heap.device, seed).mul_(scale).to(like.dtype)
 
-    @property
-    def wide(self) -> torch.dtype:
-        """The type of the reference: fp32, or fp64 for fp32."""
-        return torch.float64 if self._problem.dtype == "fp32" else torch.float32
+    def put(self, number: int) -> None:
+        torch.mul(self._part, FACTORS[number], out=self._tensors.x)
+        self._number = number
 
-    def inputs(self) -> Sequence[torch.Tensor]:
-        return [self._tensors.x, self._tensors.residual, self._tensors.weight]
-
-    def outputs(self) -> Sequence[torch.Tensor]:
-        return [self._tensors.normed, self._tensors.total]
-
-    def input_sets(self, seed: int) -> InputSets:
-        """One set, and its multiples."""
-        self.refresh(seed)
-        return _Multiples(self)
-
-    def put(self, factor: float) -> None:
-        """Enqueue what makes X ``factor`` times what was drawn: exact in every element type."""
-        torch.mul(self._part, factor, out=self._tensors.x)
-        self._factor = factor
-
-    def error(self) -> Error:
-        return self.error_of(self.outputs(), self._factor)
-
-    def error_of(self, outputs: Sequence[torch.Tensor], factor: float) -> Error:
-        """The larger distance of the two results from their references, for X times ``factor``."""
+    def error_of(self, outputs: Sequence[torch.Tensor], number: int) -> Error:
+        """The larger distance of the two results from their references."""
         tensors = self._tensors
-        expected = norm_of(self._sum * factor, tensors.residual, tensors.weight, self._problem.eps)
+        expected = norm_of(self._sum * FACTORS[number], tensors.residual, tensors.weight, self._problem.eps)
         return farthest(outputs, expected)
 
     def parts(self) -> dict[str, Run]:
@@ -89,21 +71,6 @@ class AllReduceNormOperation(LaunchedOperation[AllReduceNorm, Tensors, Scratch])
         assert config is not None, problem
         launch = norm_launch(problem, KERNELS.knobs.of(config), tensors, tensors.x)
         return {"all_reduce": lambda: torch.distributed.all_reduce(parts) and None, "norm": launch.run}
-
-
-class _Multiples(InputSets):
-    """X as it was drawn, times each of ``FACTORS``."""
-
-    count = len(FACTORS)
-
-    def __init__(self, operation: AllReduceNormOperation) -> None:
-        self._operation = operation
-
-    def put(self, number: int) -> None:
-        self._operation.put(FACTORS[number])
-
-    def error(self, number: int, outputs: Sequence[torch.Tensor]) -> Error:
-        return self._operation.error_of(outputs, FACTORS[number])
 
 
 class AllReduceNormWorkload(LaunchedWorkload):

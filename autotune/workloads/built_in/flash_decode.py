@@ -24,9 +24,9 @@ from autotune.kernels.launching.tensors import element_type
 from autotune.machine import Machine
 from autotune.search_spaces.flash_decode import SPACE, default_config, first_configs
 from autotune.workloads.comparison import distance, drawn, drawn_scales
-from autotune.workloads.input_sets import SETS, InputSets, poison
+from autotune.workloads.input_sets import SETS, poison
 from autotune.workloads.interface import Run
-from autotune.workloads.launched import LaunchedOperation, LaunchedWorkload, Operands, eager_and_graph
+from autotune.workloads.launched import DrawnOperation, LaunchedWorkload, Operands, eager_and_graph
 from autotune.workloads.roofline import flash_decode_latency
 from autotune.workloads.tolerance import Error, Tolerance
 
@@ -48,8 +48,13 @@ SHARPNESS = 4.0
 """Standard deviation of the queries, hence of the logits: parts then differ widely in their log-sum-exps."""
 
 
-class FlashDecodeOperation(LaunchedOperation[FlashDecode, Tensors, Scratch]):
-    """The tensors of one rank, and the config prepared last."""
+class FlashDecodeOperation(DrawnOperation[FlashDecode, Tensors, Scratch]):
+    """The tensors of one rank, and the config prepared last.
+
+    Its sets are several queries to one cache: they change all that ranks exchange.
+    """
+
+    count = SETS
 
     def __init__(self, problem: FlashDecode, heap: SymmetricHeap, machine: Machine, spin_limit: int) -> None:
         """Allocates the operands in ordinary memory and draws them, for capturing a graph runs it before any check."""
@@ -65,7 +70,7 @@ class FlashDecodeOperation(LaunchedOperation[FlashDecode, Tensors, Scratch]):
         generator = torch.Generator(device=device).manual_seed(seed * 1000 + 1 + self._heap.rank)
         shape = (SETS, *tensors.q.shape)
         self._queries = (drawn(shape, torch.float32, device, seed * 1000) * SHARPNESS).to(tensors.q.dtype)
-        tensors.q.copy_(self._queries[0])
+        self.put(0)
         for cache in (tensors.k_cache, tensors.v_cache):
             _fill(cache, generator)
         for begin, zero in ((0, 0.0), (8, -0.0)):  # so that whole words of what ranks exchange are zero
@@ -78,26 +83,10 @@ class FlashDecodeOperation(LaunchedOperation[FlashDecode, Tensors, Scratch]):
         tensors.block_table.copy_(pages.view(tensors.block_table.shape))
         tensors.lengths.copy_(self._lengths(seed))
         self._references = self._gathered_references()
-        self._number = 0
         poison(tensors.out)
         self.poison()
 
-    def inputs(self) -> Sequence[torch.Tensor]:
-        """Queries, cache and its scales, block table and lengths."""
-        tensors = self._tensors
-        scales = [scale for scale in (tensors.k_scale, tensors.v_scale) if scale is not None]
-        return [tensors.q, tensors.k_cache, tensors.v_cache, tensors.block_table, tensors.lengths, *scales]
-
-    def outputs(self) -> Sequence[torch.Tensor]:
-        return [self._tensors.out]
-
-    def input_sets(self, seed: int) -> InputSets:
-        """Several queries to one cache, whose references are computed together: they change all that ranks exchange."""
-        self.refresh(seed)
-        return _Queries(self)
-
-    def ask(self, number: int) -> None:
-        """Enqueue what makes set ``number`` of the queries the input."""
+    def put(self, number: int) -> None:
         self._tensors.q.copy_(self._queries[number])
         self._number = number
 
@@ -127,13 +116,9 @@ class FlashDecodeOperation(LaunchedOperation[FlashDecode, Tensors, Scratch]):
         )
         return out.to(self._heap.device)
 
-    def error(self) -> Error:
+    def error_of(self, outputs: Sequence[torch.Tensor], number: int) -> Error:
         """Distance from the reference, computed in fp32."""
-        return self.error_of(self._tensors.out, self._number)
-
-    def error_of(self, out: torch.Tensor, number: int) -> Error:
-        """Distance of an output from the reference for set ``number`` of the queries."""
-        return distance(out, self._of_this_rank(self._references[number]))
+        return distance(outputs[0], self._of_this_rank(self._references[number]))
 
     def _of_this_rank(self, reference: torch.Tensor) -> torch.Tensor:
         """This rank's result of the whole one."""
@@ -172,21 +157,6 @@ def _fill(cache: torch.Tensor, generator: torch.Generator) -> None:
 
 def _zeros(device: torch.device, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
     return torch.zeros(shape, dtype=dtype, device=device)
-
-
-class _Queries(InputSets):
-    """The queries that ``refresh`` has drawn."""
-
-    count = SETS
-
-    def __init__(self, operation: FlashDecodeOperation) -> None:
-        self._operation = operation
-
-    def put(self, number: int) -> None:
-        self._operation.ask(number)
-
-    def error(self, number: int, outputs: Sequence[torch.Tensor]) -> Error:
-        return self._operation.error_of(outputs[0], number)
 
 
 def part_config(problem: FlashDecode, machine: Machine) -> Config:
@@ -250,7 +220,8 @@ class FlashDecodeWorkload(LaunchedWorkload):
         """B has a launch for attention, reduction, exchange and combination each; S has barriers instead of these
         boundaries. All send data, then a signal, to every rank.
         """
-        reducer = "trailing" if config["reducer"] == "kernel" else config["reducer"]
+        reducer = self.kernels.knobs.of(config).reducer
+        reducer = "trailing" if reducer == "kernel" else reducer
         fused = config.replace(exchange="one_shot", protocol="signal", combine_site="same_launch", reducer=reducer)
         shared = {d.name: fused[d.name] for d in SPACE.dimensions_of("iris_all_gather") if d.name in fused}
         return {

@@ -14,13 +14,13 @@ from autotune.kernels.gemm.problem import blocks
 from autotune.kernels.launching.tensors import OPERAND_DTYPES, element_type
 from autotune.kernels.moe.routing import Plan
 from autotune.kernels.moe_dispatch.exchange import Scratch
-from autotune.kernels.moe_dispatch.launch import KERNELS, Tensors
+from autotune.kernels.moe_dispatch.launch import KERNELS, SCALED, Tensors
 from autotune.kernels.moe_dispatch.problem import MoeDispatch
 from autotune.machine import Machine
 from autotune.search_spaces.moe_dispatch import SPACE, default_config, first_configs
-from autotune.workloads.experts import LIBRARY_WAYS, RIGHT, WRONG, DispatchedOperation, check_routing, default_sizes
+from autotune.workloads.dispatched import RIGHT, WRONG, DispatchedOperation, DispatchedWorkload, check_routing
 from autotune.workloads.interface import Run
-from autotune.workloads.launched import LaunchedWorkload, Operands, eager_and_graph
+from autotune.workloads.launched import Operands
 from autotune.workloads.tolerance import Error, Tolerance
 
 EXACT = Tolerance(0.0, 0.0)
@@ -32,13 +32,13 @@ class MoeDispatchOperation(DispatchedOperation[MoeDispatch, Tensors, Scratch]):
 
     def __init__(self, problem: MoeDispatch, heap: SymmetricHeap, machine: Machine, spin_limit: int) -> None:
         """Inputs are undefined until ``refresh``."""
-        super().__init__(KERNELS, problem, heap, machine, spin_limit)
+        super().__init__(SCALED if problem.scaled else KERNELS, problem, heap, machine, spin_limit)
 
     def error_of_rows(self, rows: Sequence[torch.Tensor], number: int, places: torch.Tensor, plan: Plan) -> Error:
         """Nothing, or infinite: a row is its token to the bit, with that token's scales, or wrong."""
-        laid_out, scale_rows = rows
+        laid_out, *of_rows = rows
         tokens, scales = self.drawn.sent(number, places)
-        right = scales is None or torch.equal(scale_rows, scales)
+        right = scales is None or torch.equal(of_rows[0], scales)
         return RIGHT if right and torch.equal(as_bytes(laid_out), as_bytes(tokens)) else WRONG
 
     def parts(self) -> dict[str, Run]:
@@ -54,16 +54,13 @@ class MoeDispatchOperation(DispatchedOperation[MoeDispatch, Tensors, Scratch]):
         return {"all_to_all": self.exchange(), "layout": lay_out}
 
 
-class MoeDispatchWorkload(LaunchedWorkload):
-    """Joins problem, kernels and space."""
+class MoeDispatchWorkload(DispatchedWorkload):
+    """Joins problem, kernels and space. Its operator takes tokens without scales."""
 
     problem_type = MoeDispatch
     space = SPACE
     kernels = KERNELS
     options = ("experts", "routing", "exponent", "histogram")
-
-    def default_problem(self, machine: Machine, world_size: int) -> MoeDispatch:
-        return MoeDispatch(**default_sizes(machine, world_size))
 
     def default_config(self, problem: MoeDispatch, machine: Machine) -> Config:
         return default_config(problem, machine)
@@ -71,16 +68,8 @@ class MoeDispatchWorkload(LaunchedWorkload):
     def first_configs(self, problem: MoeDispatch, machine: Machine) -> list[Config]:
         return first_configs(problem, machine)
 
-    def baselines(self, problem: MoeDispatch, machine: Machine) -> dict[str, Config]:
-        """All-gather, whose shapes are fixed, and the all-to-all for which the host reads counts."""
-        return eager_and_graph(SPACE, LIBRARY_WAYS, problem, machine)
-
     def tolerance(self, problem: MoeDispatch) -> Tolerance:
         return EXACT
-
-    def heap_bytes(self, problem: MoeDispatch) -> int:
-        """The largest scratch, and the copy of x that peers read."""
-        return super().heap_bytes(problem) + problem.tokens * problem.token_bytes
 
     def operation(
         self, problem: MoeDispatch, heap: SymmetricHeap, machine: Machine, spin_limit: int
@@ -89,7 +78,7 @@ class MoeDispatchWorkload(LaunchedWorkload):
 
     def problem_of(self, world_size: int, operands: Operands, options: Sequence[Any]) -> MoeDispatch:
         """X is a contiguous matrix, and ids and gates have a row for each of its rows."""
-        x, ids, gates, scale_x = operands
+        x, ids, gates, *scale_x = operands
         assert x is not None and ids is not None and gates is not None
         dtype = element_type({"x": x}, OPERAND_DTYPES)
         check_routing(x, ids, gates)
@@ -98,20 +87,18 @@ class MoeDispatchWorkload(LaunchedWorkload):
         given = dict(zip(self.options, options, strict=True))
         tokens, hidden = x.shape
         return MoeDispatch(
-            tokens=tokens, hidden=hidden, top_k=ids.shape[1], **given, dtype=dtype, scales=kind_of(x, scale_x),
-            world_size=world_size,
+            tokens=tokens, hidden=hidden, top_k=ids.shape[1], **given, dtype=dtype,
+            scales=kind_of(x, scale_x[0]) if scale_x else "none", world_size=world_size,
         )  # fmt: skip
 
-    def out_shapes(self, world_size: int, operands: Operands, options: Sequence[Any]) -> list[tuple[int, ...]]:
-        problem = self.problem_of(world_size, operands, options)
-        capacity = problem.capacity
-        plan = (problem.local_experts + 1,), (capacity,), (capacity,)
-        return [(capacity, problem.hidden), *plan, (capacity, problem.row_scales)]
+
+class ScaledWorkload(MoeDispatchWorkload):
+    """The same for calls with fp8 tokens, whose scales are operands, and results by row."""
+
+    kernels = SCALED
 
     def out_dtypes(self, operands: Operands, options: Sequence[Any]) -> list[torch.dtype]:
-        x = operands[0]
-        assert x is not None
-        return [x.dtype, torch.int32, torch.int32, torch.float32, torch.float32]
+        return [*super().out_dtypes(operands, options), torch.float32]
 
 
 def as_bytes(rows: torch.Tensor) -> torch.Tensor:
@@ -134,3 +121,4 @@ def kind_of(x: torch.Tensor, scale_x: torch.Tensor | None) -> str:
 
 
 WORKLOAD = MoeDispatchWorkload()
+WITH_SCALES = ScaledWorkload()

@@ -72,6 +72,7 @@ def test_what_changed_is_told_in_eighty_columns(sides: tuple[Bench, str, str], m
     rows = {line.split()[0]: line for line in lines if line.split() and line.split()[0].isdigit() and "µs" in line}
     assert [row.split()[-1] for row in rows.values()] == ["slower", "faster", "same", "missing", "new"]
     assert "100.0 µs" in rows["64"] and "110.0 µs" in rows["64"] and "1.100 ± 0.004" in rows["64"]
+    assert "the newest counts" not in result.stdout
     assert "n=28672 k=8192 dtype=bf16" in result.stdout and "8 × NVIDIA H200" in result.stdout
     assert "from A to B: triton 3.6.0 is now" in result.stdout
     assert "m=128: pull before, push now; measured in turns in B, its winner" in result.stdout
@@ -137,7 +138,10 @@ def test_dates_and_versions_of_one_database(gpus: Bench, tmp_path: Path) -> None
     stored(file, 64, 130.0, 130.1, 129.9)
     result = gpus.tune("compare", str(file), str(file), "--a", "triton=3.6.0", "--json")
     assert json.loads(result.stdout)["changes"][0]["ratio"]["value"] == pytest.approx(1.3)
-    assert gpus.tune("compare", str(file), str(file)).exit_code == 0, "the newest with itself"
+    newest = gpus.tune("compare", str(file), str(file))
+    assert newest.exit_code == 0, "the newest with itself"
+    sides = [line.split()[-3:-1] for line in newest.stdout.splitlines() if str(file) in line]
+    assert sides == [["1", "3"]] * 2 and "the newest counts" in newest.stdout, "one problem, three results"
     none = gpus.tune("compare", str(file), str(file), "--a", "until=2020-01-01")
     assert none.exit_code == 2 and "no problem is on both sides" in none.stderr
     both = gpus.tune("compare", str(file), str(file), "--a", "until=2999-12-31", "--a", "world-size=8")

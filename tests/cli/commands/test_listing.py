@@ -149,7 +149,9 @@ def test_list_counts_stale_entries_and_says_why(gpus: Bench, tmp_path: Path) -> 
         for m in (2048, 1024):
             other = dataclasses.replace(entry.key, problem=entry.key.problem.replace('"m":4096', f'"m":{m}'))
             store.finish(store.study(other, stale, seed=0, space_size=1).id, entry.winner)
-    told = gpus.tune("list").stderr
+    listed = gpus.tune("list")
+    told = listed.stderr
+    assert [line.endswith(", stale") for line in listed.stdout.splitlines()[1:]] == [True, True, False]
     assert "stale, and not served: 2 of 3: the kernels' sources have changed (source_hash abc is now " in told
     assert "the search space has changed (space f00d is now " in told
 

@@ -100,8 +100,9 @@ def test_what_is_not_there(kernel: Bench, words: str, code: int, told: str) -> N
 
 def test_reports_say_how_to_repeat_it(kernel: Bench) -> None:
     text = kernel.tune("report", *KEY.split()).stdout
-    assert text.startswith("# copy: n=200") and "the device's time" in text and "BLOCK=32" in text
+    assert text.startswith("# copy: n=200") and "for calls under the interpreter." in text and "BLOCK=32" in text
     assert "To repeat: `copy.tune(…, grid=…) in small_kernels.py, with n=200" in text
+    assert not any(claim in text for claim in ("finals |", "in a graph", "the device's time"))
     assert "`tune copy" not in text and "Against the baselines" not in text and "finals, where" not in text
     page = kernel.tune("report", *KEY.split(), "--format", "html").stdout
     assert page.startswith("<!DOCTYPE html>") and "copy.tune(…, grid=…) in small_kernels.py" in page

@@ -268,6 +268,27 @@ def test_too_large_for_the_interpreter(laptop: Bench, words: list[str], told: st
     assert result.exit_code == 2 and told in result.stderr
 
 
+@pytest.mark.parametrize("command", ["run", "grid", "record", "taxes", "model", "fleet"])
+def test_no_command_gives_the_interpreter_days_of_work(laptop: Bench, tmp_path: Path, command: str) -> None:
+    sizes = {"m": 4096, "n": 28672, "k": 8192}
+    options = [word for name, value in sizes.items() for word in (f"--{name}", str(value))]
+    (tmp_path / "problems.yaml").write_text(
+        json.dumps({"problems": [{"workload": "all-gather-gemm", "world_size": 2, **sizes}]})
+    )
+    (tmp_path / "config.json").write_text(
+        json.dumps({"model_type": "llama", "hidden_size": 8192, "intermediate_size": 28672, "num_hidden_layers": 80,
+                    "num_attention_heads": 64})
+    )  # fmt: skip
+    words = {
+        "record": [*options, "--values", "mode=pull", "--out", str(tmp_path / "table.json.gz")],
+        "model": [str(tmp_path / "config.json"), "--tp", "2", "--tokens", "4096"],
+        "fleet": [str(tmp_path / "problems.yaml")],
+    }.get(command, options)
+    result = laptop.tune(command, *(["all-gather-gemm"] if words[0] == "--m" else []), *words)
+    assert result.exit_code == 2 and result.stdout == "" and not laptop.gangs
+    assert "without GPUs, Triton's interpreter runs at most" in result.stderr.splitlines()[-1]
+
+
 @pytest.mark.parametrize("words", [["all-gather-gemm", "--m", "many"], ["--frob"], ["all-gather-gemm", "--frob"]])
 def test_what_typer_refuses_is_exit_code_2_too(gpus: Bench, words: list[str]) -> None:
     result = gpus.tune(*words)

@@ -71,7 +71,7 @@ def test_which_views_there_are(
     assert list(views(only_failed)) == ["search"]
     assert list(views(interrupted)) == ["search", "parallel", "slices", "importance"]
     assert "headline" in views(one_trial) and "finals" in views(one_trial)
-    assert list(views(without_modes)) == ["headline", "search", "parallel", "slices", "importance"]
+    assert list(views(without_modes)) == ["search", "parallel", "slices", "importance"]
 
 
 def test_the_headline_has_winner_baselines_and_limits_in_every_regime(study: Study) -> None:

@@ -29,7 +29,7 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
     "all_reduce_norm": [{"in_place": True}],
     "gemm_all_reduce_norm": [{"eps": 1e-5, "bias": True}],
     "flash_decode": [{"result": "heads", "soft_cap": 30, "ragged": True}, {"kv_dtype": "fp8", "kv_scales": "head"}],
-    "moe_dispatch": [{"routing": "zipf", "exponent": 1.0}],
+    "moe_dispatch": [{"routing": "zipf", "exponent": 1.0}, {"dtype": "fp8", "scales": "row"}],
     "moe_dispatch_gemm": [{"epilogue": "none"}],
 }  # fmt: skip
 """Beside the default problem of every workload."""
@@ -60,8 +60,7 @@ def doors(names: list[str]) -> dict[str, Any]:
             calls = min(python_calls(call) for _ in range(30))
             found[f"{name} {fields}"] = {
                 "made": [list(each.shape) for each in made], "calls": calls, "taken": left - heap.left,
-                # A dispatch without scales returns none.
-                "wanted": [list(each.shape) for each in operation.outputs() if each.numel()],
+                "wanted": [list(each.shape) for each in operation.outputs()],
             }  # fmt: skip
             heap.release(mark)
     return found

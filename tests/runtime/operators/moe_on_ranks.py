@@ -172,7 +172,7 @@ def modes(context: autotune.Context, tokens: Tokens) -> dict[str, bool]:
 def registered(context: autotune.Context, tokens: Tokens) -> list[str]:
     """Verdicts of torch's own checks; not of those that compare what is undefined."""
     operands, _ = tokens.drawn(1)
-    arguments = (context.handle, *operands, None, tokens.problem.experts, "uniform", 0.0, "", "")
+    arguments = (context.handle, *operands, tokens.problem.experts, "uniform", 0.0, "", "")
     checks = "test_schema", "test_faketensor", "test_autograd_registration"
     operator = torch.ops.iris_autotune.moe_dispatch.default
     return sorted({str(each) for each in torch.library.opcheck(operator, arguments, test_utils=checks).values()})

@@ -27,12 +27,14 @@ from autotune.report.page.view import (
     time_axis,
     whiskers,
 )
-from autotune.report.regimes import TITLES, conclusion, door_text
+from autotune.report.regimes import conclusion, door_text, title_of
 from autotune.rounds import mean_and_error
 
-EXPLAINED = (
-    "Median over the rounds of the finals, in which all took turns; the whiskers are 95 % intervals. In a graph: the "
-    "device's time alone. Pipelined: eager calls, the host running ahead. Isolated: one eager call on an idle GPU."
+EXPLAINED = "Median over the rounds of the finals, in which all took turns; the whiskers are 95 % intervals."
+
+REGIMES = (
+    " In a graph: the device's time alone. Pipelined: eager calls, the host running ahead. Isolated: one eager call on "
+    "an idle GPU."
 )
 
 
@@ -47,15 +49,17 @@ class Bar:
 
 
 def view(study: Study) -> View | None:
-    """None for a study without a winner."""
+    """None for a study without a winner, and for a decorated kernel, which has neither baselines nor limits."""
     report = study.report
-    if report is None:
+    if report is None or len(bars(report)) < 2:
         return None
     rows = bars(report)
     label = f"Bars: winner {latency_text(report.latency, report.regime)} against {len(report.speedups)} baselines."
     chart = Chart("headline", label, options(report), height=90 + 22 * len(rows) * max(1, len(regimes(report))))
     notes = [each for each in (conclusion(report.verdicts), door_text(report.latency)) if each]
-    return View("headline", "Against the baselines and the limits", EXPLAINED, [chart], [table(report)], notes)
+    text = EXPLAINED if report.key.is_interpreted else EXPLAINED + REGIMES
+    title = "Against the baselines and the limits" if limits(report) else "Against the baselines"
+    return View("headline", title, text, [chart], [table(report)], notes)
 
 
 def options(report: Report) -> Option:
@@ -64,7 +68,7 @@ def options(report: Report) -> Option:
     series, others = [], list(COLOURS)
     for slot, regime in enumerate(measured):
         colour = WINNER if regime is report.regime else others.pop(0)
-        series.append(_bars_in(rows, regime, colour))
+        series.append(_bars_in(rows, regime, title_of(report.key, regime), colour))
         series.append(_whiskers_in(rows, regime, slot, len(measured)))
     lines = [line_at(value, name, vertical=True) for name, value in limits(report)]
     for line in lines:
@@ -74,7 +78,7 @@ def options(report: Report) -> Option:
              for row in rows]  # fmt: skip
     return base(
         grid={"left": 8, "right": 90, "top": 40, "bottom": 24},
-        legend=legend(data=[TITLES[each] for each in measured], selectedMode=False),
+        legend=legend(data=[title_of(report.key, each) for each in measured], selectedMode=False),
         xAxis=time_axis(min=0),
         yAxis=names_axis(names),
         series=series,
@@ -135,7 +139,7 @@ def table(report: Report) -> Table:
             share = bar.latency.median / report.latency.median
             compared = f"{share:.2f} of the winner's time"
         rows.append([bar.name, *known, compared])
-    return Table(["", *(TITLES[each] for each in measured), "speedup of the winner"], rows, "lrrrr")
+    return Table(["", *(title_of(report.key, each) for each in measured), "speedup of the winner"], rows, "lrrrr")
 
 
 def _text(bar: Bar, regime: Regime) -> str:
@@ -150,7 +154,7 @@ def _drawn(bar: Bar, regime: Regime) -> bool:
     return regime is Regime.GRAPH if bar.kind == "part" else bar.latency.knows(regime)
 
 
-def _bars_in(rows: Sequence[Bar], regime: Regime, colour: str) -> Option:
+def _bars_in(rows: Sequence[Bar], regime: Regime, title: str, colour: str) -> Option:
     data: list[Option] = []
     for bar in rows:
         if not _drawn(bar, regime):
@@ -160,12 +164,12 @@ def _bars_in(rows: Sequence[Bar], regime: Regime, colour: str) -> Option:
         data.append(
             {
                 "value": round(value, 3),
-                "name": f"{shown(bar.name)}, {TITLES[regime]}\n{_text(bar, regime)}",
+                "name": f"{shown(bar.name)}, {title}\n{_text(bar, regime)}",
                 "itemStyle": {"color": GREY} if bar.kind == "part" else {"opacity": 1 if bar.kind == "winner" else 0.6},
             }
         )
     return {
-        "type": "bar", "name": TITLES[regime], "data": data, "itemStyle": {"color": colour, "borderRadius": 2},
+        "type": "bar", "name": title, "data": data, "itemStyle": {"color": colour, "borderRadius": 2},
         "barMaxWidth": 16, "barGap": "15%", "barCategoryGap": "30%",
     }  # fmt: skip
 

@@ -40,7 +40,7 @@ def options(study: Study) -> Option:
         for knob in ranked
     ]  # fmt: skip
     return base(
-        grid={"left": 8, "right": 50, "top": 16, "bottom": 8},
+        grid={"left": 8, "right": 50, "top": 16, "bottom": 16},
         xAxis={"type": "value", "min": 0, "splitNumber": 4},
         yAxis=names_axis([shown(knob.name) for knob in ranked]),
         series=[{"type": "bar", "data": data, "color": COLOURS[0], "barMaxWidth": 14,
@@ -57,5 +57,5 @@ def table(study: Study) -> Table:
             best = microseconds(reached.best)
             rows.append([shown(knob.name), importance, shown(reached.value), best, f"{reached.relative:.2f}",
                          str(reached.configs)])  # fmt: skip
-    header = ["dimension", "importance", "value", "best reached", "over the best of all", "configs"]
+    header = ["dimension", "importance", "value", "best reached", "over the best value's", "configs"]
     return Table(header, rows, "lrrrrr", "What each value cost")

@@ -24,7 +24,7 @@ from autotune.report.page.view import (
     shown,
 )
 from autotune.report.page.views.crossover import colours_of, margin_text
-from autotune.report.regimes import TITLES
+from autotune.report.regimes import title_of
 
 EXPLAINED = (
     "The colour is the mode that wins. The number is how much longer the next mode takes; hatched where that is within "
@@ -193,7 +193,7 @@ def by_size_options(field: Field, name: str, title: str) -> Option:
 
 def _where(field: Field) -> str:
     common = problem_text(field.common)
-    regime = TITLES[field.first.regime]
+    regime = title_of(field.first.record.key, field.first.regime)
     return f"{common + ' ' if common else ''}on {device_text(field.first.record.key)}, {regime}."
 
 

@@ -44,7 +44,7 @@ def options(study: Study) -> Option:
     quarter = statistics.quantiles(latencies, n=4)[1] if len(latencies) > 1 else latencies[0]
     best = min(latencies)
     return base(
-        parallel={"left": 40, "right": 60, "top": 44, "bottom": 40, "parallelAxisDefault": {
+        parallel={"left": 75, "right": 60, "top": 44, "bottom": 40, "parallelAxisDefault": {
             "nameTruncate": {"maxWidth": 140},
             "nameTextStyle": {"fontSize": 11}, "axisLabel": {"fontSize": 10, "hideOverlap": True},
             "areaSelectStyle": {"width": 18, "color": WINNER, "opacity": 0.25, "borderColor": WINNER}}},
@@ -62,7 +62,8 @@ def options(study: Study) -> Option:
         media=[
             {"query": {"maxWidth": NARROW}, "option": {
                 "parallel": {"layout": "vertical", "left": 110, "right": 30, "top": 30, "bottom": 40},
-                "parallelAxis": [{"nameLocation": "start", "nameGap": 12} for _ in [*axes, last]]}},
+                "parallelAxis": [{"nameLocation": "start", "nameGap": 12, "nameTruncate": {"maxWidth": 90}}
+                                 for _ in [*axes, last]]}},
             {"option": {}},
         ],
     )  # fmt: skip

@@ -20,6 +20,7 @@ from autotune.report.page.view import (
     base,
     bounds,
     config_lines,
+    heading,
     names_axis,
     shown,
     time_axis,
@@ -111,8 +112,8 @@ def options(study: Study, mode: str, name: str) -> Option:
         series.append({"type": "scatter", "data": [point], "symbolSize": 11, "color": WINNER, "z": 5})
     title = shown(name) + (f" ({shown(mode)})" if mode else "")
     return base(
-        title={"text": title, "left": 8, "top": 4, "textStyle": {"fontSize": 13}},
-        grid={"left": 8, "right": 12, "top": 40, "bottom": 8},
+        title=heading(title),
+        grid={"left": 8, "right": 12, "top": 40, "bottom": 16},
         xAxis={"type": "category", "data": [shown(value) for value in values], "jitter": 26, "jitterOverlap": True,
                "axisLabel": {"fontSize": 11}},
         yAxis=time_axis("", **ends),
@@ -166,8 +167,8 @@ def step_options(study: Study, steps: list[Step]) -> Option:
         for place, step in enumerate(steps)
     ]
     return base(
-        title={"text": "One step from the winner", "left": 8, "top": 0, "textStyle": {"fontSize": 13}},
-        grid={"left": 8, "right": 110, "top": 44, "bottom": 8},
+        title=heading("One step from the winner"),
+        grid={"left": 8, "right": 110, "top": 44, "bottom": 16},
         xAxis={"type": "value", "name": "%", "axisLabel": {"formatter": "{value} %", "hideOverlap": True},
                "nameLocation": "end", "splitNumber": 4},
         yAxis=names_axis(names),

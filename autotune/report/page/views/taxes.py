@@ -54,7 +54,8 @@ def view(study: Study) -> View | None:
         option = responses(taxes.late, f"{name} late", size, diagonal=True)
         charts.append(Chart("tax-lateness", label, option, 260, small=True))
     notes = [shown(note) for note in waterfall.notes(taxes)]
-    return View("taxes", "What bulk synchrony costs", EXPLAINED, charts, [table(taxes), summary(taxes)], notes)
+    text = f"{EXPLAINED} {waterfall.caveat(taxes)}".strip()
+    return View("taxes", "What bulk synchrony costs", text, charts, [table(taxes), summary(taxes)], notes)
 
 
 def options(taxes: Taxes) -> Option:

@@ -1,0 +1,101 @@
+"""The common part of workloads that begin with a dispatch: the check of its plan, its baselines, a caller's routing."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any, Generic, TypeVar
+
+import torch
+
+from autotune.config import Config
+from autotune.errors import InvalidProblem
+from autotune.kernels.launching.contract import T
+from autotune.kernels.launching.tensors import meta
+from autotune.kernels.moe.routing import Plan, planned
+from autotune.kernels.moe_dispatch.exchange import Scratch
+from autotune.kernels.moe_dispatch.problem import DispatchedProblem
+from autotune.workloads.comparison import drawn_deep
+from autotune.workloads.experts import FACTORS, SCALE_FACTORS, DrawnVectors, ExpertsOperation, ExpertsWorkload, times
+from autotune.workloads.launched import Operands
+from autotune.workloads.tolerance import Error
+
+D = TypeVar("D", bound=DispatchedProblem)
+S = TypeVar("S", bound=Scratch)
+
+RIGHT, WRONG = Error(0.0, 0.0), Error(math.inf, math.inf)
+"""Of what is the same to the bit, or wrong."""
+
+
+class DrawnTokens(DrawnVectors):
+    """All ranks' tokens."""
+
+    def put(self, number: int, tensors: Any) -> None:
+        """Enqueue what makes a set this rank's operands."""
+        tensors.x.copy_(times(self._every[self._mine], FACTORS[number]))
+        if self._scales is not None:
+            torch.mul(self._scales[self._mine], SCALE_FACTORS[number], out=tensors.scale_x)
+        tensors.ids.copy_(self.routings[number].ids[self._rank])
+        tensors.gates.copy_(self.routings[number].gates[self._rank])
+
+
+class DispatchedOperation(ExpertsOperation[D, T, S], Generic[D, T, S]):
+    """An operation that begins with a dispatch: a result by rows, and their plan."""
+
+    def draw(self, seed: int) -> None:
+        self.drawn = DrawnTokens(self._problem, self._heap, seed, self._problem.hidden, drawn_deep)
+
+    def put(self, number: int) -> None:
+        self.drawn.put(number, self._tensors)
+        self._number = number
+
+    def error_of(self, outputs: Sequence[torch.Tensor], number: int) -> Error:
+        """Infinite unless the plan is right to the bit; else that of the rows that exist."""
+        result, offsets, pairs, gates, *more = outputs
+        plan = planned(self._problem, self.drawn.routings[number], self._heap.rank)
+        if not torch.equal(offsets, plan.offsets):
+            return WRONG
+        end = int(offsets[-1])
+        if not (torch.equal(pairs[:end], plan.pairs[:end]) and torch.equal(gates[:end], plan.gates[:end])):
+            return WRONG
+        if not end:
+            return RIGHT
+        places = plan.pairs[:end] // self._problem.top_k
+        return self.error_of_rows([each[:end] for each in (result, *more)], number, places, plan)
+
+    @abstractmethod
+    def error_of_rows(self, rows: Sequence[torch.Tensor], number: int, places: torch.Tensor, plan: Plan) -> Error:
+        """That of the rows of each result but the plan, made from the tokens at these places of a set."""
+
+
+class DispatchedWorkload(ExpertsWorkload):
+    """A workload whose results are rows by expert, the first one, and their plan."""
+
+    library_ways = {
+        "bsp": Config({"mode": "bsp", "exchange": "all_gather"}),
+        "bsp counted": Config({"mode": "bsp", "exchange": "all_to_all"}),
+    }
+
+    def heap_bytes(self, problem: Any) -> int:
+        """The largest scratch, and the copy of the tokens that peers read."""
+        copy: int = problem.tokens * problem.token_bytes
+        return super().heap_bytes(problem) + copy
+
+    def out_shapes(self, world_size: int, operands: Operands, options: Sequence[Any]) -> list[tuple[int, ...]]:
+        tensors = self.kernels.tensors(self.problem_of(world_size, operands, options), meta, meta)
+        return [tuple(getattr(tensors, name).shape) for name in self.kernels.results]
+
+    def out_dtypes(self, operands: Operands, options: Sequence[Any]) -> list[torch.dtype]:
+        return [self.out_dtype(operands, options), torch.int32, torch.int32, torch.float32]
+
+
+def check_routing(x: torch.Tensor, ids: torch.Tensor, gates: torch.Tensor) -> None:
+    """Raise InvalidProblem unless ids and gates fit the tokens x [tokens, …]."""
+    fits = ids.dim() == 2 and ids.shape[0] == x.shape[0] and gates.shape == ids.shape
+    types = ids.dtype is torch.int32 and gates.dtype is torch.float32
+    if not (fits and types and ids.is_contiguous() and gates.is_contiguous()):
+        raise InvalidProblem(
+            f"x is {list(x.shape)}, ids {list(ids.shape)} {ids.dtype}, gates {list(gates.shape)} {gates.dtype}: needed "
+            "are ids and gates [tokens, top_k], int32 and float32, contiguous"
+        )

@@ -1,0 +1,65 @@
+"""The common part of workloads with a grouped GEMM: the check of a caller's operands, and the library's GEMM alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from autotune.errors import InvalidProblem
+from autotune.kernels.moe.library import Scaling
+from autotune.kernels.moe.problem import GroupedProblem
+from autotune.workloads.gemm import kind_of_scales, operand_type
+
+
+def is_transposed(name: str, a: torch.Tensor, b: torch.Tensor, sizes: tuple[str, str, str]) -> bool:
+    """True if each local expert's B is the transpose of a contiguous matrix. Raises InvalidProblem unless A, ``name``,
+    and B are contiguous otherwise. ``sizes``: the names of A's rows, its columns, and B's columns.
+    """
+    rows, depth, columns = sizes
+    transposed = b.dim() == 3 and b.transpose(1, 2).is_contiguous() and not b.is_contiguous()
+    if a.dim() != 2 or b.dim() != 3 or not a.is_contiguous() or not (b.is_contiguous() or transposed):
+        raise InvalidProblem(
+            f"{name} is {list(a.shape)}, strides {a.stride()}, b {list(b.shape)}, strides {b.stride()}: needed are "
+            f"{name} [{rows}, {depth}], contiguous, and b [local experts, {depth}, {columns}], contiguous or each the "
+            "transpose of a contiguous matrix"
+        )
+    return transposed
+
+
+def check_experts(name: str, a: torch.Tensor, b: torch.Tensor, world_size: int, experts: int) -> None:
+    """Raise InvalidProblem unless B [local experts, depth, columns] is of so many experts, as deep as A, ``name``."""
+    if b.shape[0] * world_size != experts or b.shape[1] != a.shape[1]:
+        raise InvalidProblem(
+            f"b is {list(b.shape)}: with {name} {list(a.shape)} and {experts} experts on {world_size} ranks "
+            f"[{experts / world_size:g}, {a.shape[1]}, columns] is needed"
+        )
+
+
+def grouped_operands(a: torch.Tensor, b: torch.Tensor, scales: Sequence[torch.Tensor | None]) -> tuple[str, str]:
+    """Our names of A's element type and of the kind of its and B's scales. Raises InvalidProblem where they do not go
+    together. ``b`` [local experts, depth, columns].
+    """
+    dtype = operand_type(a, b, None, a.dtype)
+    scale_a, scale_b = scales
+    if scale_b is not None and (scale_b.dim() != 3 or scale_b.shape[0] != b.shape[0]):
+        raise InvalidProblem(f"scale_b is {list(scale_b.shape)}: needed are those of each of {b.shape[0]} experts' B")
+    if scale_b is not None and not scale_b.transpose(1, 2).is_contiguous():
+        raise InvalidProblem(f"scale_b has strides {scale_b.stride()}: needed is the transpose of a contiguous tensor")
+    return dtype, kind_of_scales(a, b[0], scale_a, None if scale_b is None else scale_b[0])
+
+
+def even_rows(
+    problem: GroupedProblem, like: torch.Tensor, scale_b: torch.Tensor | None
+) -> tuple[torch.Tensor, torch.Tensor, Scaling | None]:
+    """Operands of the library's grouped GEMM beside B: as many rows like A as there are on average, as many for each
+    expert, their offsets, and all scales, where B has any.
+    """
+    count, experts = problem.tokens * problem.top_k, problem.local_experts
+    ends = [expert * count // experts for expert in range(experts + 1)]
+    offsets = torch.tensor(ends, dtype=torch.int32, device=like.device)
+    scaling = None
+    if scale_b is not None:
+        of_rows = torch.ones((count, problem.row_scales), device=like.device)
+        scaling = Scaling(of_rows, scale_b, problem.scales, problem.fast_accum)
+    return like.new_zeros((count, problem.k)), offsets, scaling
