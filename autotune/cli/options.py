@@ -13,6 +13,7 @@ from typing import Annotated, Any, get_args
 
 import typer
 
+from autotune.cli import output
 from autotune.errors import InputError, InvalidProblem
 from autotune.machine import Machine
 from autotune.outcome import Regime
@@ -152,7 +153,9 @@ def with_problem_options(
 
     def command(**values: Any) -> None:
         given = {name: value for name in names if (value := values.pop(name)) is not None}
-        function(Request(face.load(), given), **values)
+        with output.waiting("loading kernels"):  # and torch
+            loaded = face.load()
+        function(Request(loaded, given), **values)
 
     keyword = [
         parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=_in_panel(parameter.annotation))

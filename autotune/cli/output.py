@@ -72,6 +72,17 @@ def say(text: str) -> None:
     typer.echo(visible_lines(text), err=True)
 
 
+@contextmanager
+def waiting(text: str) -> Iterator[None]:
+    """While it lasts, a terminal shows the text, so that a command says its first word at once."""
+    told = f"{text} …" if sys.stderr is not None and sys.stderr.isatty() else ""
+    typer.echo(told, nl=False, err=True)
+    try:
+        yield
+    finally:
+        typer.echo("\r" + " " * len(told) + "\r" if told else "", nl=False, err=True)
+
+
 def complain(error: Exception) -> None:
     LOGGER.info("error: %s", error)
     say(f"tune: error: {error}")

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from triton import knobs
 
 from autotune.agreement import Agreement
 from autotune.errors import HeapError
@@ -33,6 +34,11 @@ class SharedMemoryHeap(SymmetricHeap):
     def __init__(self, size: int, group: dist.ProcessGroup | None = None) -> None:
         """Collective over ``group``; ``size`` is in bytes. Raises HeapError, and VersionsClash."""
         check_interpreter()
+        if not knobs.runtime.interpret:
+            raise HeapError(
+                "there is no GPU here; on CPUs, run the program with TRITON_INTERPRET=1 in its environment, "
+                "which Triton reads when kernels are imported"
+            )
         mend_interpreter()
         agreement = Agreement(group if group is not None else dist.group.WORLD)
         rank = agreement.rank

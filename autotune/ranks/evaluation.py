@@ -318,9 +318,11 @@ def _wrong(answers: Sequence[Done], tolerance: Tolerance) -> str | None:
     for rank, answer in enumerate(answers):
         # Written so that NaN is wrong.
         if not (answer.overall <= tolerance.overall and answer.element <= tolerance.element):
+            unwritten = math.isnan(answer.overall) or math.isnan(answer.element)
             return (
                 f"rank {rank}: error {answer.overall:.2e} (allowed {tolerance.overall:.1e}), "
                 f"worst element {answer.element:.2e} (allowed {tolerance.element:.1e})"
+                + ("; outputs hold NaN before a call: perhaps not all was written" if unwritten else "")
             )
     return None
 

@@ -269,9 +269,9 @@ def _knobs(report: Report) -> str:
     """Best and worst value of each dimension; the web page and JSON have them all."""
     if not report.knobs:
         return ""
-    text = "The best and the worst value of each dimension: the best latency of any config with it, over the best of\n"
-    text += "all; 1.00 costs nothing. In brackets, the number of such configs measured. Every value: --format html or\n"
-    text += "json. Importance: Optuna's PED-ANOVA for the best tenth.\n\n"
+    text = "The best and the worst value of each dimension: the best latency of any config with it, over the best\n"
+    text += "with any value; 1.00 costs nothing. In brackets, the number of such configs measured. Every value:\n"
+    text += "--format html or json. Importance: Optuna's PED-ANOVA for the best tenth.\n\n"
     ranked = sorted(report.knobs, key=lambda knob: -(knob.importance or 0.0))
     rows = [[knob.name, "" if knob.importance is None else f"{knob.importance:.2f}", *_ends(knob)] for knob in ranked]
     notes = "".join(f"\n\n> {markdown(note)}" for note in report.knob_notes)

@@ -39,17 +39,17 @@ def knobs_of(
 
 
 def _reached(name: str, measured: dict[Config, float], space: Space | None) -> tuple[Reached, ...]:
-    """The best of the configs with each value, in the dimension's own order."""
+    """The best of the configs with each value, in the dimension's own order; relative to the best that have the
+    dimension, for in another mode all might be far from the best of all.
+    """
     groups: dict[Value, list[float]] = {}
     for config, median in measured.items():
         if name in config:
             groups.setdefault(config[name], []).append(median)
-    overall = min(measured.values(), default=math.nan)
+    best = min((min(group) for group in groups.values()), default=math.nan)
     order = {value: place for place, value in enumerate(space.dimensions[name].values)} if space is not None else {}
     values = sorted(groups, key=lambda value: (order.get(value, 0), str(type(value)), value))
-    return tuple(
-        Reached(value, min(groups[value]), min(groups[value]) / overall, len(groups[value])) for value in values
-    )
+    return tuple(Reached(value, min(groups[value]), min(groups[value]) / best, len(groups[value])) for value in values)
 
 
 def _importance(measured: dict[Config, float], space: Space) -> tuple[dict[str, float], tuple[str, ...]]:

@@ -91,7 +91,7 @@ class Reached:
     value: Value
     best: float
     relative: float
-    """Over the best of all configs; 1 is as good as any."""
+    """Over the best of all configs that have the dimension; 1 is as good as any of them."""
     configs: int
     """The number of measured configs with the value."""
 

@@ -92,7 +92,7 @@ def default_tile(problem: GemmProblem, machine: Machine) -> dict[str, int]:
     if problem.scaled and not machine.is_interpreter:
         tile["block_k"] = 128  # as many bytes
         if rows > FEW_ROWS and _promotes(problem, machine):
-            tile |= _promoted_tile(problem)
+            tile |= _promoted_tile()
         elif not problem.fast_accum:
             tile["block_n"] = min(tile["block_n"], 128)  # sums within a step have registers of their own
     tile["block_n"] = min(tile["block_n"], max(32, round_up(columns)))
@@ -123,7 +123,7 @@ def fp8_tiles(problem: GemmProblem, machine: Machine) -> list[dict[str, int]]:
     wide = {"block_m": 128, "block_n": 256, "block_k": 128, "num_warps": 8}
     if problem.fast_accum:
         return [{**wide, "num_stages": 3}, {**wide, "num_stages": 4}, {**wide, "block_k": 64, "num_stages": 6}]
-    square = _promoted_tile(problem)
+    square = _promoted_tile()
     return [square, {**wide, "num_stages": 4}, {**square, "block_m": 64, "num_stages": 4}]
 
 
@@ -131,14 +131,11 @@ def _promotes(problem: GemmProblem, machine: Machine) -> bool:
     return machine.kind == "cuda" and not problem.fast_accum
 
 
-def _promoted_tile(problem: GemmProblem) -> dict[str, int]:
-    """The tile with which fp8 GEMMs whose sums are promoted were fastest on H200, see docs/decisions/0010.
-
-    Tensor cores wait while registers take the sums, so there is room for two programs on a compute unit or three:
-    one multiplies while another adds.
+def _promoted_tile() -> dict[str, int]:
+    """The tile with which fp8 GEMMs whose sums are promoted, or scaled step by step, were fastest on H200, see
+    docs/decisions/0010: two programs fit on a compute unit, see ``GemmKnobs.in_two_parts``.
     """
-    tile = {"block_m": 128, "block_n": 128, "block_k": 128, "num_warps": 4, "num_stages": 3}
-    return {**tile, "block_m": 64, "num_stages": 4} if problem.scales == "block" else tile
+    return {"block_m": 128, "block_n": 128, "block_k": 128, "num_warps": 4, "num_stages": 3}
 
 
 def scales_of_chunks() -> Constraint:

@@ -78,6 +78,8 @@ def main() -> None:
     size = parser.parse_args().size
     logging.basicConfig(format="%(message)s")
     logging.getLogger("autotune").setLevel(logging.INFO)
+    if not INTERPRETED and not torch.cuda.is_available():
+        raise SystemExit("no GPU here: set TRITON_INTERPRET=1 to run this on the CPU")
     device = "cpu" if INTERPRETED else "cuda"
     if "RANK" in os.environ:
         if not INTERPRETED:

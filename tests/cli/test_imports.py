@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import pty
 import subprocess
 import sys
 from pathlib import Path
@@ -47,6 +49,23 @@ def test_a_command_imports_what_it_needs(words: list[str], without: set[str]) ->
     assert done.returncode == 0, done.stderr
     loaded = set(done.stderr.splitlines()[-1].split())
     assert "typer" in loaded and not (without | DRAGGED_IN) & loaded
+
+
+def test_the_first_word_in_a_terminal_comes_before_torch() -> None:
+    """And is gone from the line when the result comes."""
+    ours, theirs = pty.openpty()
+    settings = {**os.environ, "TERM": "xterm", "PYTHONPROFILEIMPORTTIME": "1"}
+    with subprocess.Popen([SCRIPT, "lookup", "all-gather-gemm"], stdout=theirs, stderr=theirs, env=settings) as process:
+        os.close(theirs)
+        shown = b""
+        with contextlib.suppress(OSError):  # Linux ends a terminal that nobody writes to any more with one
+            while part := os.read(ours, 1 << 16):
+                shown += part
+    os.close(ours)
+    text = shown.decode()
+    assert process.returncode == 0 and '"mode"' in text
+    assert 0 < text.index("loading kernels") < text.index("| torch\r\n") < text.index('"mode"')
+    assert text.count("loading kernels") == 1 and "\r" + " " * len("loading kernels …") + "\r" in text
 
 
 def completed(*words: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -194,6 +195,7 @@ def test_a_wrong_result_is_not_measured(wrong: Done) -> None:
     gang = Wrong()
     found = gang.evaluate(CONFIG, 7, MeasurePlan())
     assert found.outcome is Outcome.WRONG_RESULT and found.reason.startswith("rank 1: error ")
+    assert ("perhaps not all was written" in found.reason) is math.isnan(wrong.overall)
     assert kinds(gang) == ["Compile", "Check"]
 
 

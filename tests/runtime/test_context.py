@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import torch.distributed as dist
 from fakes import latency_of
 
 import autotune
 from autotune.db import CacheKey, Store, Winner
-from autotune.errors import InputError
+from autotune.errors import HeapError, InputError
 from autotune.machine import INTERPRETED
 from autotune.runtime import context as module
 from autotune.runtime.lookup import forget_lookups
@@ -20,7 +21,8 @@ from autotune.workloads import provenance_of, workload
 
 
 @pytest.fixture
-def alone() -> Iterator[None]:
+def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     yield
     dist.destroy_process_group()
@@ -59,6 +61,13 @@ def test_a_new_winner_reaches_a_context_only_when_it_is_asked_for(alone: None, t
         context.release()
         assert (context.choose(problem).source, context.choose(problem).config) == ("exact", other)
     forget_lookups()
+
+
+def test_without_gpu_and_interpreter_it_says_what_to_set(alone: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TRITON_INTERPRET")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(HeapError, match="no GPU here; on CPUs, run the program with TRITON_INTERPRET=1"):
+        autotune.Context(1 << 20)
 
 
 def test_a_regime_that_there_is_not_is_refused_before_anything_is_opened() -> None:

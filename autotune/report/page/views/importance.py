@@ -57,5 +57,5 @@ def table(study: Study) -> Table:
             best = microseconds(reached.best)
             rows.append([shown(knob.name), importance, shown(reached.value), best, f"{reached.relative:.2f}",
                          str(reached.configs)])  # fmt: skip
-    header = ["dimension", "importance", "value", "best reached", "over the best of all", "configs"]
+    header = ["dimension", "importance", "value", "best reached", "over the best value's", "configs"]
     return Table(header, rows, "lrrrrr", "What each value cost")
