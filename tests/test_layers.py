@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 import pkgutil
 import sys
@@ -79,11 +80,18 @@ def nodes(node: ast.AST, functions: bool, typing: bool) -> Iterator[ast.AST]:
         yield from nodes(child, functions, typing)
 
 
-def imported(file: Path, tree: Path, *, functions: bool = True, typing: bool = True) -> Iterator[tuple[int, str]]:
+def imported(file: Path, tree: Path, *, functions: bool = True, typing: bool = True) -> list[tuple[int, str]]:
     """Line and absolute name of every module of ours that ``file`` imports, also late and for the type checker."""
+    return imported_by(file.read_text(), file, tree, functions, typing)
+
+
+@functools.cache
+def imported_by(text: str, file: Path, tree: Path, functions: bool, typing: bool) -> list[tuple[int, str]]:
+    """The same of a file's text: several tests ask for it."""
+    every: list[tuple[int, str]] = []
     module = module_of(file, tree)
     package = module if file.name == "__init__.py" else module.rpartition(".")[0]
-    for node in nodes(ast.parse(file.read_text()), functions, typing):
+    for node in nodes(ast.parse(text), functions, typing):
         match node:
             case ast.Import(names=names):
                 found = [alias.name for alias in names]
@@ -99,7 +107,8 @@ def imported(file: Path, tree: Path, *, functions: bool = True, typing: bool = T
                 found = [name]
             case _:
                 continue
-        yield from ((node.lineno, name) for name in found if name.split(".")[0] == PACKAGE)
+        every += [(node.lineno, name) for name in found if name.split(".")[0] == PACKAGE]
+    return every
 
 
 def violations(tree: Path) -> list[str]:
