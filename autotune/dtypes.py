@@ -50,7 +50,7 @@ OPERAND_TYPES: Mapping[str, OperandType] = {**DTYPES, **FP8}
 
 @dataclass(frozen=True)
 class Combination:
-    """What may stand beside one element type of A in a GEMM."""
+    """The types and scales that may stand beside one element type of A in a GEMM."""
 
     b: str
     results: tuple[str, ...]

@@ -132,7 +132,7 @@ def versions() -> dict[str, str]:
 
 
 def interpreter_clash(triton: str, numpy: str) -> tuple[str, str] | None:
-    """What fails in Triton's interpreter with that NumPy, and the remedy; None if it works.
+    """The fault of Triton's interpreter with that NumPy, and its remedy; None if it works.
 
     Since NumPy 2.4 an array of one element cannot be converted to a number, which Triton before 3.7 does.
     """

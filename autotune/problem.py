@@ -116,7 +116,7 @@ class Problem:
 
     @classmethod
     def late_defaults(cls) -> dict[str, Any]:
-        """What a problem's text means for the fields that it leaves out."""
+        """The values of fields that a problem's text leaves out."""
         return {field.name: field.default for field in dataclasses.fields(cls) if field.metadata.get("late")}
 
     @classmethod

@@ -1,4 +1,4 @@
-"""Sizes in words: lists, and ranges that double."""
+"""Sizes: in words, lists and ranges that double; and powers of two."""
 
 from __future__ import annotations
 
@@ -20,3 +20,8 @@ def parse_sizes(text: str, name: str) -> list[int]:
             found.append(value)
             value *= 2
     return list(dict.fromkeys(found))
+
+
+def round_up(number: int) -> int:
+    """The power of two from a number on."""
+    return 1 << max(0, number - 1).bit_length()

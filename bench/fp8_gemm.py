@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from typing import Any
 import torch
 import triton
 import triton.language as tl
+from replays import in_turns
 
 import autotune
 from autotune.kernels.gemm.library import dequantised, multiply
@@ -54,8 +54,6 @@ TILES = (
     (128, 256, 64, 8, 6, 1, True),
 )
 
-SECONDS = 0.05
-ROUNDS = 5
 FAR = {False: 5e-3, True: 3e-2}
 """Largest |ours - right| / |right| (Frobenius) of a result in bf16, by whether the tensor cores add up."""
 
@@ -155,39 +153,6 @@ class Comparison:
                 yield {**shared, "failed": failed[name]}
             else:
                 yield {**shared, "us": times[name], "error": errors[name], "wrong": not errors[name] <= FAR[self.fast]}
-
-
-def in_turns(ways: dict[str, Callable[[], object]]) -> dict[str, float]:
-    """Microseconds of a call, by name."""
-    graphs = {name: captured(run) for name, run in ways.items()}
-    found: dict[str, list[float]] = {name: [] for name in ways}
-    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    for _ in range(ROUNDS):
-        for name, (graph, calls) in graphs.items():
-            graph.replay()
-            begin.record()
-            graph.replay()
-            end.record()
-            end.synchronize()
-            found[name].append(begin.elapsed_time(end) * 1e3 / calls)
-    return {name: statistics.median(each) for name, each in found.items()}
-
-
-def captured(run: Callable[[], object]) -> tuple[torch.cuda.CUDAGraph, int]:
-    """A graph of so many calls that it lasts ``SECONDS``."""
-    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    run()
-    begin.record()
-    for _ in range(3):
-        run()
-    end.record()
-    end.synchronize()
-    calls = max(3, int(SECONDS * 1e3 / (begin.elapsed_time(end) / 3)))
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for _ in range(calls):
-            run()
-    return graph, calls
 
 
 def main() -> None:

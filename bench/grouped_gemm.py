@@ -1,15 +1,16 @@
 """Our grouped GEMM alone, tile by tile, beside the library's: what a rank of a mixture of experts computes, on one GPU.
 
-    python bench/grouped_gemm.py [--shapes 8192x4096x7168,…] [--experts 32] [--json FILE]
+    python bench/grouped_gemm.py [--dtype fp8] [--shapes 8192x4096x7168,…] [--experts 32] [--json FILE]
 
-Bf16; each row belongs to an expert drawn at random. ``gathered``: A's rows are tokens, each in eight rows, as in
-dispatch + grouped GEMM; ``laid out``: they lie expert by expert, as in grouped GEMM + combine. Every tile's result is
-compared with the library's. Times are taken as in ``fp8_gemm.py``.
+In bf16, or in fp8 with scales by rows; each row belongs to an expert drawn at random. ``gathered``: A's rows are
+tokens, each in eight rows, as in dispatch + grouped GEMM; ``laid out``: they lie expert by expert, as in grouped GEMM +
+combine. Every tile's result is compared with the library's. Times are those of ``replays.py``.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -17,10 +18,11 @@ from typing import Any
 
 import torch
 import triton
-from fp8_gemm import in_turns
+from replays import in_turns
 
+from autotune.kernels.launching.tensors import OPERAND_DTYPES
 from autotune.kernels.moe.grouped_launch import GroupedKnobs, GroupedOperands, grouped_gemm
-from autotune.kernels.moe.library import grouped_product
+from autotune.kernels.moe.library import Scaling, grouped_product
 from autotune.machine import machine, versions
 
 SHAPES = ("8192x4096x7168", "32768x4096x7168", "32768x7168x2048")
@@ -37,6 +39,16 @@ TILES = (
     (64, 256, 64, 4, 4, 1),
     (256, 128, 64, 8, 4, 1),
 )
+FP8_TILES = (
+    (128, 128, 128, 8, 3, 1),
+    (128, 128, 128, 4, 3, 2),
+    (128, 256, 128, 8, 3, 1),
+    (64, 128, 128, 4, 4, 2),
+    (64, 128, 128, 4, 3, 2),
+    (64, 128, 128, 4, 2, 3),
+    (64, 256, 128, 4, 3, 1),
+    (64, 256, 128, 8, 3, 1),
+)
 FAR = 6e-3
 """Largest |ours - library's| / |library's| (Frobenius): each rounds to bf16 once."""
 
@@ -44,21 +56,27 @@ FAR = 6e-3
 class Comparison:
     """One shape: rows of all experts, columns, depth."""
 
-    def __init__(self, rows: int, columns: int, depth: int, experts: int) -> None:
+    def __init__(self, rows: int, columns: int, depth: int, experts: int, dtype: str) -> None:
+        self.dtype, kind = dtype, OPERAND_DTYPES[dtype]
         generator = torch.Generator("cuda").manual_seed(0)
         expert = torch.randint(experts, (rows,), device="cuda", generator=generator)
         counts = expert.bincount(minlength=experts)
         self.offsets = torch.nn.functional.pad(counts.cumsum(0), (1, 0)).to(torch.int32)
         self.pairs = torch.randperm(rows, device="cuda", generator=generator).to(torch.int32)
-        self.tokens = torch.randn(-(-rows // PER), depth, device="cuda", generator=generator).to(torch.bfloat16)
+        self.tokens = torch.randn(-(-rows // PER), depth, device="cuda", generator=generator).to(kind)
         self.a = self.tokens[self.pairs.long() // PER].contiguous()
         b = torch.randn(experts, columns, depth, device="cuda", generator=generator) * depth**-0.5
-        self.b = b.to(torch.bfloat16).transpose(1, 2)
+        self.b = b.to(kind).transpose(1, 2)
+        self.scaling = None
+        if dtype == "fp8":
+            self.token_scales = torch.rand(len(self.tokens), 1, device="cuda", generator=generator) + 0.5
+            of_columns = torch.rand(experts, 1, columns, device="cuda", generator=generator) + 0.5
+            self.scaling = Scaling(self.token_scales[self.pairs.long() // PER], of_columns, "row")
         self.c = torch.empty(rows, columns, dtype=torch.bfloat16, device="cuda")
-        self.right = grouped_product(self.a, self.b, self.offsets)
+        self.right = self.library()
 
-    def library(self) -> None:
-        grouped_product(self.a, self.b, self.offsets)
+    def library(self) -> torch.Tensor:
+        return grouped_product(self.a, self.b, self.offsets, self.scaling)
 
     def ours(self, tile: tuple[int, ...], gathered: bool) -> Callable[[], object]:
         block_m, block_n, block_k, warps, stages, per_unit = tile
@@ -67,18 +85,20 @@ class Comparison:
             num_stages=stages, group_m=8, programs_per_unit=per_unit,
         )  # fmt: skip
         rows = self.a.shape[0]
+        operands = GroupedOperands(self.a, self.b, self.offsets, rows)
         if gathered:
-            operands = GroupedOperands(self.tokens, self.b, self.offsets, rows, gather=self.pairs, per=PER)
-        else:
-            operands = GroupedOperands(self.a, self.b, self.offsets, rows)
-        return grouped_gemm(knobs, operands, self.c, "bf16", machine().compute_units).run
+            operands = dataclasses.replace(operands, a=self.tokens, gather=self.pairs, per=PER)
+        if self.scaling is not None:
+            scale_a = self.token_scales if gathered else self.scaling.a
+            operands = dataclasses.replace(operands, scale_a=scale_a, scale_b=self.scaling.b, scales="row")
+        return grouped_gemm(knobs, operands, self.c, self.dtype, machine().compute_units).run
 
     def rows(self) -> list[dict[str, Any]]:
         """The library, then every tile, with A gathered and laid out: microseconds, and which are wrong or failed."""
         ways: dict[str, Callable[[], object]] = {"library": self.library}
         wrong, failed = [], {}
         for how in ("gathered", "laid out"):
-            for tile in TILES:
+            for tile in FP8_TILES if self.dtype == "fp8" else TILES:
                 name = f"{how}: {' '.join(map(str, tile))}"
                 try:
                     run = self.ours(tile, how == "gathered")
@@ -96,8 +116,14 @@ class Comparison:
         ]
 
 
+def compared(shape: str, experts: int, dtype: str) -> list[dict[str, Any]]:
+    rows, columns, depth = map(int, shape.split("x"))
+    return Comparison(rows, columns, depth, experts, dtype).rows()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--dtype", choices=("bf16", "fp8"), default="bf16")
     parser.add_argument("--shapes", default=",".join(SHAPES), help="ROWSxCOLUMNSxDEPTH, with commas between")
     parser.add_argument("--experts", type=int, default=32)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all rows there, too")
@@ -105,7 +131,7 @@ def main() -> None:
     print(f"{machine().device}, {versions()}\n\n| shape | way | µs | of the library's |\n|---|---|---:|---:|")
     found = []
     for shape in given.shapes.split(","):
-        rows = [{"shape": shape, **row} for row in Comparison(*map(int, shape.split("x")), given.experts).rows()]
+        rows = [{"shape": shape, **row} for row in compared(shape, given.experts, given.dtype)]
         found += rows
         for row in rows:
             said = row.get("failed") or f"{row['us']:.1f} | {row['us'] / rows[0]['us']:.3f}" + " WRONG" * row["wrong"]

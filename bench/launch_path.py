@@ -21,6 +21,7 @@ from typing import Any
 import torch
 import triton
 import triton.language as tl
+from in_turns import best
 from triton.runtime.jit import KernelInterface
 
 import autotune
@@ -54,19 +55,6 @@ class StandIn(KernelInterface[Any]):
         pass
 
 
-def best(ways: dict[str, Callable[[], object]], settle: Callable[[], object]) -> dict[str, float]:
-    """Microseconds of a call, by name."""
-    seconds = dict.fromkeys(ways, float("inf"))
-    for _ in range(ROUNDS):
-        for name, call in ways.items():
-            settle()
-            begin = time.perf_counter()
-            for _ in range(LAUNCHES):
-                call()
-            seconds[name] = min(seconds[name], (time.perf_counter() - begin) / LAUNCHES)
-    return {name: value * 1e6 for name, value in seconds.items()}
-
-
 def compare(kernel: Any, tensors: int, device: str, db: str) -> tuple[dict[str, float], float]:
     """The three ways' microseconds, and milliseconds of the key's first look-up with all in the database."""
     numbers = len(kernel.arg_names) - 1 - tensors
@@ -88,7 +76,8 @@ def compare(kernel: Any, tensors: int, device: str, db: str) -> tuple[dict[str, 
         "autotune": lambda: ours[(1,)](*args),
         "triton": lambda: stock[(1,)](*args),
     }
-    return best(ways, torch.cuda.synchronize if device == "cuda" else lambda: None), first
+    settle = torch.cuda.synchronize if device == "cuda" else lambda: None
+    return best(ways, settle, ROUNDS, LAUNCHES), first
 
 
 def main() -> None:

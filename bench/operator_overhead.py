@@ -17,7 +17,6 @@ import contextlib
 import functools
 import os
 import platform
-import time
 import unittest.mock
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -25,6 +24,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from in_turns import best
 
 import autotune
 from autotune.config import Config
@@ -138,20 +138,6 @@ def rows_of(case: Case, context: autotune.Context) -> Iterator[tuple[Case, Confi
             yield replace(case, problem=problem, operands={**case.operands, "a": shard}, note=", A in place"), config
 
 
-def best(ways: dict[str, Callable[[], object]], settle: Callable[[], object]) -> dict[str, float]:
-    """Microseconds of a call, by name."""
-    seconds = dict.fromkeys(ways, float("inf"))
-    for _ in range(ROUNDS):
-        for name, call in ways.items():
-            settle()
-            begin = time.perf_counter()
-            for _ in range(CALLS):
-                call()
-            seconds[name] = min(seconds[name], (time.perf_counter() - begin) / CALLS)
-    settle()
-    return {name: value * 1e6 for name, value in seconds.items()}
-
-
 def compare(case: Case, config: Config, context: autotune.Context) -> dict[str, float]:
     """Microseconds of the launches alone, and of the operator: with an output given, and without. Collective."""
     operator, operands = getattr(autotune, case.name), tuple(case.operands.values())
@@ -173,7 +159,7 @@ def compare(case: Case, config: Config, context: autotune.Context) -> dict[str, 
     for call in ways.values():
         for _ in range(SETTLING):
             call()
-    return best(ways, context.heap.barrier)
+    return best(ways, context.heap.barrier, ROUNDS, CALLS)
 
 
 def main() -> None:

@@ -219,7 +219,7 @@ class Entry:
 
     @property
     def told(self) -> list[tuple[str, str]]:
-        """What it is of, and its latency against the fastest baseline, as named lines."""
+        """Kernel, problem, and latency against the fastest baseline, as named lines."""
         regime, winner = Regime(self.key.regime), self.winner
         problem = fields_text({name: value for name, value in self.key.fields.items() if name != "world_size"})
         latency = microseconds(winner.latency.of(regime))

@@ -31,7 +31,7 @@ class Engine(Protocol):
         """Problems started and not ended."""
 
     def free(self, host: HostRecord) -> int:
-        """How many GPUs of a host this engine has not given out."""
+        """The number of a host's GPUs that this engine has not given out."""
 
     def start(self, problem: Listed, host: HostRecord) -> None:
         """Have a host claim the problem and tune it."""

@@ -32,7 +32,7 @@ INTERRUPTED = (130, 143)
 
 @dataclass(frozen=True)
 class End:
-    """How a tuning process ended."""
+    """The end of a tuning process."""
 
     state: AttemptState
     reason: str = ""

@@ -1,4 +1,4 @@
-"""What a file asks for, as problems for each kind of host that the fleet has; the impossible is refused at once."""
+"""A file's wishes, as problems for each kind of host that the fleet has; the impossible is refused at once."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ LEAD = 500_000
 
 @dataclass(frozen=True)
 class Plan:
-    """How long and how often to measure."""
+    """The length and number of measurements."""
 
     rounds: int = 6
     """At least two. In each every way is measured twice, forwards and backwards: ours, theirs, theirs, ours."""
@@ -44,7 +44,7 @@ TOY = Plan(rounds=2, seconds=0.0, warm_up=0.0, isolated_calls=1)
 
 @dataclass(frozen=True)
 class Ratio:
-    """How many times as long one way takes as another, with the half width of its 95 % confidence interval."""
+    """One way's time over another's, with the half width of its 95 % confidence interval."""
 
     value: float
     error: float

@@ -1,4 +1,4 @@
-"""Where a tuning budget pays: the time of each problem in a forward by rooflines, and what overlap could save of it."""
+"""The gain from tuning: the time of each problem in a forward by rooflines, and what overlap could save of it."""
 
 from __future__ import annotations
 

@@ -299,7 +299,7 @@ class Stopwatch:
 
 
 def _events(launch: int, trace: torch.Tensor, origin: int, nanoseconds: float) -> Iterator[Stamped]:
-    """What a launch's stamps say: a moment where an event has no end."""
+    """The events in a launch's stamps: one without an end is a moment."""
     for place in trace[..., 0].nonzero().tolist():
         program, kind, event = place
         begin, end, number = trace[program, kind, event].tolist()

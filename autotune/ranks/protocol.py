@@ -155,7 +155,7 @@ class Done:
     rates: dict[str, float] = field(default_factory=dict)
     """Rates per microsecond, by resource."""
     events: tuple[Stamped, ...] = ()
-    """What happened in a traced call."""
+    """The events of a traced call."""
     clock: float = 0.0
     """MHz of this rank's GPU after a turn; 0 under the interpreter."""
     seconds: dict[str, float] = field(default_factory=dict)

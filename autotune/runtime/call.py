@@ -1,4 +1,4 @@
-"""A checked form of call: what an operator looks up before it launches."""
+"""A form of call: checked once, at its first call, and looked up before each launch."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from autotune.errors import InvalidProblem
-from autotune.runtime.workspace import Results, Workspace
+from autotune.runtime.workspace import Operands, Results, Workspace
 
 NO_BACKWARD = (
     "a tensor requires a gradient, and this call has no backward (all_gather_gemm, gemm_reduce_scatter and "
@@ -36,6 +36,29 @@ class Form:
         if given.requires_grad:
             demand_no_gradient((given,))
         return given
+
+
+class FirstCall:
+    """The part of a form's first call that can fail on one rank while the others wait for it."""
+
+    def __init__(self, operands: Operands, forms: Sequence[Form], outs: Results | None) -> None:
+        """``forms`` are those of its results, ``outs`` the tensors that are given for them."""
+        self._operands, self._forms, self._outs = operands, forms, outs
+        self.results: Results = ()
+        """The results that the call is bound to, once it has been made ready."""
+        self.copies = False
+
+    def check(self) -> None:
+        """Raises InvalidProblem where no such call can be made; allocates its results."""
+        demand_no_gradient(self._operands)
+        self.results = fitting(self._forms, self._outs)
+
+    def prepare(self, workspace: Workspace) -> None:
+        """The same, then all but the launches."""
+        self.check()
+        readable = workspace.readable(self._operands)
+        self.copies = any(mine is not given for mine, given in zip(readable, self._operands, strict=True))
+        workspace.prepare(readable, self.results)
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from autotune.kernels.launching.streams import capturing
 from autotune.machine import machine as this_machine
 from autotune.outcome import DEFAULT_REGIME, regime_of
 from autotune.problem import Problem
-from autotune.runtime.call import Prepared
+from autotune.runtime.call import FirstCall, Prepared
 from autotune.runtime.entries import Entries, read_entries
 from autotune.runtime.groups import process_group, ranks_of
 from autotune.runtime.lookup import Found, lookup, workload_for
@@ -203,20 +203,19 @@ class Context:
             TURNS.take(self.heap.device, workspace.run, operands, outs)
 
     def workspace(
-        self, workload: LaunchedWorkload, problem: Problem, config: Config | None, use: Callable[[Workspace], None]
-    ) -> Workspace:  # fmt: skip
-        """The workspace of a problem, with its tuned config or the given one, after ``use`` of it.
+        self, workload: LaunchedWorkload, problem: Problem, config: Config | None, first: FirstCall | None = None
+    ) -> Workspace:
+        """The workspace of a problem, with its tuned config or the given one, ready for a form's ``first`` call.
 
-        Collective until it has been bound to tensors: then whatever the making or ``use`` raises on one rank is raised
-        on all, and the heap is as before. Raises what ``choose`` raises, HeapExhausted, and InputError where the
+        Collective until it has been bound to tensors: then whatever the making or that call raises on one rank is
+        raised on all, and the heap is as before. Raises what ``choose`` raises, HeapExhausted, and InputError where the
         context is closed or a CUDA graph is being captured.
         """
         self._demand_open(problem.workload)
         with self._lock:
             known = self._known(problem, config)
             if known is not None and known.bound:
-                use(known)
-                return known
+                return _prepared(known, first)
             if self.capturing:
                 raise InputError(
                     f"first call of {problem.workload} ({problem}) within a CUDA graph; make one call before capturing"
@@ -224,7 +223,7 @@ class Context:
             key = problem, self.choose(problem, config, workload).config
             mark = self.heap.mark()
             try:
-                made = self._agreement.all_or_none(lambda: self._used(workload, key, use))
+                made = self._agreement.all_or_none(lambda: _prepared(self._made(workload, key), first))
             except BaseException:
                 self.heap.release(mark)  # on every rank alike: the next workspace lies at the same place on all
                 raise
@@ -237,14 +236,18 @@ class Context:
             return None if found is None else self._workspaces.get((problem, found.config))
         return self._workspaces.get((problem, config))
 
-    def _used(
-        self, workload: LaunchedWorkload, key: tuple[Problem, Config], use: Callable[[Workspace], None]
-    ) -> Workspace:
-        workspace = self._workspaces.get(key)
-        if workspace is None:
-            workspace = Workspace(workload.kernels, *key, self.machine, self.heap, self.spin_limit)
-        use(workspace)
-        return workspace
+    def _made(self, workload: LaunchedWorkload, key: tuple[Problem, Config]) -> Workspace:
+        known = self._workspaces.get(key)
+        return known or Workspace(workload.kernels, *key, self.machine, self.heap, self.spin_limit)
+
+    def agree_without_rows(self, workload: LaunchedWorkload, problem: Problem, first: FirstCall) -> None:
+        """A form's ``first`` call, whose results are empty. Collective. Raises what ``agree`` raises."""
+
+        def call() -> str:
+            first.check()
+            return f"{workload.name} without rows: {problem.to_json()}"
+
+        self.agree(workload.name, call)
 
     def agree(self, name: str, call: Callable[[], str]) -> None:
         """Raise RanksDisagree unless all ranks make the same ``call``, which says which one it is, for the first time.
@@ -302,3 +305,9 @@ class Context:
         if violation is not None:
             raise InvalidConfig(f"config not valid for {problem}: {violation}")
         return f"{problem.workload} {problem.to_json()} {config.to_json()}"
+
+
+def _prepared(workspace: Workspace, first: FirstCall | None) -> Workspace:
+    if first is not None:
+        first.prepare(workspace)
+    return workspace

@@ -15,23 +15,19 @@ from autotune.kernels.launching.tensors import TORCH_DTYPES, Run
 from autotune.machine import Machine
 from autotune.problem import Problem
 from autotune.runtime import experts, operators
-from autotune.runtime.call import Prepared
+from autotune.runtime.call import FirstCall, Prepared
 from autotune.runtime.context import Context
 from autotune.runtime.operator import OPERATORS
 from autotune.runtime.workspace import Operands, Results, Workspace
 from autotune.workloads import Workload
 from autotune.workloads.interface import Operation
 from autotune.workloads.launched import LaunchedOperation, LaunchedWorkload
+from autotune.workloads.user_files import BUILT_IN
 
 PUBLIC: dict[str, Callable[..., Any]] = {
-    each.__name__: each
-    for each in (
-        operators.all_gather_gemm, operators.gemm_reduce_scatter, operators.gemm_all_reduce,
-        operators.all_reduce_norm, operators.gemm_all_reduce_norm, operators.flash_decode,
-        experts.moe_dispatch, experts.moe_dispatch_gemm, experts.moe_combine, experts.moe_gemm_combine,
-    )
-}  # fmt: skip
-"""The public functions, by the names of our workloads."""
+    name: function for module in (operators, experts) for name, function in vars(module).items() if name in BUILT_IN
+}
+"""The public functions: each has the name of its workload, one of ours."""
 
 RETURNED = "gathered", "quantised"
 """Fields of a problem that ask for a second result; they are no options of its workload."""
@@ -81,11 +77,12 @@ class _Doorway(Context):
         self._lock = threading.RLock()
 
     def workspace(
-        self, workload: LaunchedWorkload, problem: Problem, config: Config | None, use: Callable[[Workspace], None]
-    ) -> Workspace:  # fmt: skip
+        self, workload: LaunchedWorkload, problem: Problem, config: Config | None, first: FirstCall | None = None
+    ) -> Workspace:
         """A workspace without launches."""
         made = _NothingBound(problem)
-        use(made)
+        if first is not None:
+            first.prepare(made)
         return made
 
 

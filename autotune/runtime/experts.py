@@ -22,7 +22,7 @@ _MOE_GEMM_COMBINE = Operator(multiplying.WORKLOAD)
 
 
 class Dispatched(NamedTuple):
-    """What the ranks of its experts make of each token, by expert, and the plan (docs/kernels/moe.md). From row
+    """The rows that its experts' ranks make of each token, by expert, and their plan (docs/kernels/moe.md). From row
     offsets[-1] on all is undefined.
     """
 

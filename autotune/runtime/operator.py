@@ -12,10 +12,10 @@ import torch
 
 from autotune.config import Config
 from autotune.errors import InvalidProblem
-from autotune.runtime.call import NO_BACKWARD, Form, Prepared, demand_no_gradient, fitting, needs_gradient
+from autotune.runtime.call import NO_BACKWARD, FirstCall, Form, Prepared, demand_no_gradient, fitting, needs_gradient
 from autotune.runtime.context import Context, open_context
 from autotune.runtime.listeners import LISTENERS, tell
-from autotune.runtime.workspace import ALIGNMENT, Operands, Results, Workspace
+from autotune.runtime.workspace import ALIGNMENT, Operands, Results
 from autotune.workloads.launched import LaunchedWorkload
 
 LIBRARY = torch.library.Library("iris_autotune", "DEF")
@@ -128,8 +128,8 @@ class Operator:
         self, context: Context, operands: Operands, options: tuple[Any, ...], outs: Results | None,
         config: Config | None, needs: bool,
     ) -> Results:  # fmt: skip
-        # The operands' forms with their strides, and none of our objects: every call comes through here. Where they lie
-        # says whose memory it is, too: a workspace checks their device when it meets new addresses.
+        # The operands' forms with their strides, and none of our objects: every call comes through here. Addresses say
+        # on which device an operand lies: a workspace checks that when it meets new ones.
         forms = [x if x is None else (x.shape, x.stride(), x.dtype) for x in operands]
         key = (self, options, config, needs, *forms)
         prepared = context.calls.get(key)
@@ -160,28 +160,13 @@ class Operator:
         shapes = workload.out_shapes(heap.world_size, operands, options)
         dtypes = workload.out_dtypes(operands, options)
         forms = tuple(Form(shape, dtype, heap.device) for shape, dtype in zip(shapes, dtypes, strict=True))
-        results: list[torch.Tensor] = []
-        copies: list[bool] = []
-
-        def empty() -> str:
-            demand_no_gradient(operands)
-            results[:] = fitting(forms, outs)
-            return f"{workload.name} without rows: {problem.to_json()}"
-
-        if filled is not None:
-            context.agree(workload.name, empty)
-            return Prepared(None, forms, copies=False), results
-
-        def use(workspace: Workspace) -> None:
-            """Checks of one rank's tensors alone."""
-            demand_no_gradient(operands)
-            results[:] = fitting(forms, outs)
-            readable = workspace.readable(operands)
-            copies[:] = [any(mine is not given for mine, given in zip(readable, operands, strict=True))]
-            workspace.prepare(readable, results)
-
-        workspace = context.workspace(workload, problem, config, use)
-        return Prepared(workspace, forms, copies[0]), results
+        first = FirstCall(operands, forms, outs)
+        workspace = None
+        if filled is None:
+            workspace = context.workspace(workload, problem, config, first)
+        else:
+            context.agree_without_rows(workload, problem, first)
+        return Prepared(workspace, forms, first.copies), first.results
 
     def _into_graph(
         self, context: Context, operands: Operands, options: tuple[Any, ...], outs: Results | None,

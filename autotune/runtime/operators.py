@@ -48,7 +48,7 @@ _FLASH_DECODE = Operator(decoding.WORKLOAD)
 
 
 def in_graphs(name: str) -> torch._ops.OpOverload:
-    """What a compiled graph calls for an operator, by its name: its workload's, or ``all_gather_gemm_gathered``."""
+    """An operator as a compiled graph calls it, by its name: its workload's, or ``all_gather_gemm_gathered``."""
     return OPERATORS[name].in_graphs
 
 
@@ -204,7 +204,7 @@ def all_gather_shard(context: Context, problem: AllGatherGemm, *, config: Config
         raise InvalidProblem(f"the problem has {problem.world_size} ranks, the context has {context.heap.world_size}")
     if not problem.in_place:
         raise InvalidProblem(f"{problem}: pass in_place=True here and to all_gather_gemm, which otherwise copies A")
-    shard = context.workspace(gathering.WORKLOAD, problem, config, lambda workspace: None).shard
+    shard = context.workspace(gathering.WORKLOAD, problem, config).shard
     assert shard is not None
     return shard
 

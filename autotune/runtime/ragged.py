@@ -11,6 +11,7 @@ import torch
 
 from autotune.errors import InvalidProblem
 from autotune.heap.arena import SymmetricHeap
+from autotune.sizes import round_up
 
 LARGEST_STEP = 128
 """Rows are rounded up to a power of two, from here on to a multiple of this."""
@@ -21,7 +22,7 @@ def capacity(rows: Sequence[int]) -> int:
     most = max(rows)
     if most == 0:
         return 0
-    return min(1 << (most - 1).bit_length(), -(-most // LARGEST_STEP) * LARGEST_STEP)
+    return min(round_up(most), -(-most // LARGEST_STEP) * LARGEST_STEP)
 
 
 def is_ragged(rows: Sequence[int], heap: SymmetricHeap, a: torch.Tensor, dim: int, in_place: bool) -> bool:

@@ -12,12 +12,13 @@ from autotune.search_spaces.gemm import (
     fp8_tiles,
     gemm_constraints,
     gemm_dimensions,
-    round_up,
     scales_of_chunks,
     split_constraints,
     split_dimension,
     tma_aligned,
+    with_fitting_tile,
 )
+from autotune.sizes import round_up
 
 KERNELS = ("pull", "pull_staged", "push")
 """Modes with our own GEMM."""
@@ -267,14 +268,7 @@ def default_config(problem: AllGatherGemm, machine: Machine) -> Config:
         "push_site": "same_launch",
         "head_start": 0,
     }
-    found = Config(config)
-    while SPACE.violation(found, problem, machine) is not None and found.integer("block_n") > 32:
-        # fp32 and odd shapes: a smaller tile fits where the usual one does not.
-        stages = max(2, found.integer("num_stages") - 1)
-        found = found.replace(
-            block_n=found.integer("block_n") // 2, block_k=min(64, tile["block_k"]), num_stages=stages
-        )
-    return found
+    return with_fitting_tile(SPACE, Config(config), problem, machine)
 
 
 def first_configs(problem: AllGatherGemm, machine: Machine) -> list[Config]:
@@ -304,7 +298,7 @@ def first_configs(problem: AllGatherGemm, machine: Machine) -> list[Config]:
         Config({"mode": "pull", **tile}),
         Config({"mode": "pull", **tile, "loads": "pointer"}),
     ]
-    return [config for config in found if SPACE.violation(config, problem, machine) is None]
+    return list(SPACE.valid(found, problem, machine))
 
 
 def _streaming(default: Config, machine: Machine) -> list[Config]:

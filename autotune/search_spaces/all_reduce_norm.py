@@ -9,8 +9,8 @@ from autotune.kernels.all_reduce_norm.problem import MOST_INBOX_BYTES, AllReduce
 from autotune.machine import Machine
 from autotune.search_spaces import Constraint, Setting, Space, choices, numbers
 from autotune.search_spaces.dimension import Dimension
-from autotune.search_spaces.gemm import round_up
 from autotune.search_spaces.gemm_all_reduce import polled_words_fit, protocol_dimension, reduce_constraints
+from autotune.sizes import round_up
 
 LIBRARY = ("bsp", "library_collective")
 """Modes in which the library's all-reduce moves the data."""
@@ -124,7 +124,7 @@ def untuned(mode: str, problem: AllReduceNorm, machine: Machine) -> Config | Non
     """The config that one would write down for a mode of ``OWN`` without measuring; None if no block fits."""
     rest: dict[str, Value] = {"senders": 0, "protocol": "signal"} if mode in EXCHANGING else {"launch": "eager"}
     configs = (Config({"mode": mode, **shape, **rest}) for shape in norm_shapes(problem.n))
-    return next((config for config in configs if SPACE.violation(config, problem, machine) is None), None)
+    return SPACE.first_valid(configs, problem, machine)
 
 
 def default_config(problem: AllReduceNorm, machine: Machine) -> Config:
@@ -144,4 +144,4 @@ def first_configs(problem: AllReduceNorm, machine: Machine) -> list[Config]:
             found += [base.replace(senders=4), base.replace(protocol="ll"), wider, wider.replace(protocol="ll")]
             found += [wider.replace(protocol="ll", senders=4), base.replace(protocol="sentinel")]
             found += [wider.replace(protocol="sentinel"), wider.replace(protocol="sentinel", senders=4)]
-    return [config for config in dict.fromkeys(found) if SPACE.violation(config, problem, machine) is None]
+    return list(SPACE.valid(found, problem, machine))

@@ -7,6 +7,7 @@ from autotune.dtypes import multiplies
 from autotune.kernels.flash_decode.problem import FlashDecode
 from autotune.machine import Machine
 from autotune.search_spaces import Constraint, Setting, Space, choices, numbers, renamed
+from autotune.sizes import round_up
 
 SEVERAL_KERNELS = ("bsp", "iris_all_gather", "fine_grained_wait")
 """Modes whose calls are several launches, always."""
@@ -25,12 +26,8 @@ REGISTER_ELEMENTS = 32
 """fp32 elements of a tile, or LL words of 64 bits, that a thread may hold while it merges."""
 
 
-def _round_up(value: int) -> int:
-    return 1 << max(0, value - 1).bit_length()
-
-
 def _heads_in_group(s: Setting, heads_per_program: int) -> bool:
-    return heads_per_program <= _round_up(s.problem.group)
+    return heads_per_program <= round_up(s.problem.group)
 
 
 def _tile_in_transfer(s: Setting, combine_heads: int, transfer_heads: int) -> bool:
@@ -73,7 +70,7 @@ def _merge_fits(s: Setting, combine_heads: int, num_warps: int) -> bool:
 
 
 def _polled_words(s: Setting, combine_heads: int) -> int:
-    return _round_up(s.problem.world_size) * combine_heads * int(s.problem.head_dim)
+    return round_up(s.problem.world_size) * combine_heads * int(s.problem.head_dim)
 
 
 def _words_fit(s: Setting, protocol: str, combine_heads: int, num_warps: int) -> bool:
@@ -102,7 +99,7 @@ def _splits_have_steps(s: Setting, kv_splits: int, block_n: int) -> bool:
 
 
 def _no_longer_than_sequence(s: Setting, block_n: int) -> bool:
-    return block_n <= max(16, _round_up(s.problem.kv_len))
+    return block_n <= max(16, round_up(s.problem.kv_len))
 
 
 def _few_waves(s: Setting, kv_splits: int, heads_per_program: int) -> bool:
@@ -224,7 +221,7 @@ SPACE = Space(
 
 def default_config(problem: FlashDecode, machine: Machine) -> Config:
     """One launch that does it all, with splits that fill the machine evenly: what one would write unmeasured."""
-    heads = min(16, _round_up(problem.group))
+    heads = min(16, round_up(problem.group))
     transfer_heads = _few_transfers(problem, machine, heads)
     config = Config(
         {
@@ -300,4 +297,4 @@ def first_configs(problem: FlashDecode, machine: Machine) -> list[Config]:
         values = {**default, "mode": mode, "launch": launched}
         names = {d.name for d in SPACE.dimensions_of(mode)}
         found.append(Config({name: value for name, value in values.items() if name in names}))
-    return [config for config in found if SPACE.violation(config, problem, machine) is None]
+    return list(SPACE.valid(found, problem, machine))

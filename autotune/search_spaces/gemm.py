@@ -5,18 +5,16 @@ A problem describes one rank's GEMM by its property ``gemm``: rows, columns and 
 
 from __future__ import annotations
 
+from autotune.config import Config
 from autotune.dtypes import SCALE_BLOCK, WGMMA_ROWS, multiplies
 from autotune.kernels.gemm.problem import GemmProblem
 from autotune.machine import Machine
 from autotune.search_spaces.dimension import Dimension, choices, numbers
-from autotune.search_spaces.space import Constraint, Setting
+from autotune.search_spaces.space import Constraint, Setting, Space
+from autotune.sizes import round_up
 
 MOST_SPLIT_PROGRAMS = 8
 """Programs per compute unit up to which a tile's depth may be split; beyond, joining costs more."""
-
-
-def round_up(value: int) -> int:
-    return 1 << max(0, value - 1).bit_length()
 
 
 def gemm_dimensions(modes: tuple[str, ...]) -> tuple[Dimension, ...]:
@@ -94,12 +92,21 @@ def default_tile(problem: GemmProblem, machine: Machine) -> dict[str, int]:
     if problem.scaled and not machine.is_interpreter:
         tile["block_k"] = 128  # as many bytes
         if rows > FEW_ROWS and _promotes(problem, machine):
-            tile |= _promoted_tile(problem)
+            tile |= _promoted_tile()
         elif not problem.fast_accum:
             tile["block_n"] = min(tile["block_n"], 128)  # sums within a step have registers of their own
     tile["block_n"] = min(tile["block_n"], max(32, round_up(columns)))
     tile["block_k"] = min(tile["block_k"], max(32, round_up(depth)))
     return tile
+
+
+def with_fitting_tile(space: Space, config: Config, problem: GemmProblem, machine: Machine) -> Config:
+    """A config with the first smaller tile that fits where its own does not: fp32, odd shapes; else the smallest."""
+    block_k = min(64, config.integer("block_k"))
+    while space.violation(config, problem, machine) is not None and config.integer("block_n") > 32:
+        stages = max(2, config.integer("num_stages") - 1)
+        config = config.replace(block_n=config.integer("block_n") // 2, block_k=block_k, num_stages=stages)
+    return config
 
 
 FEW_ROWS = 64
@@ -116,7 +123,7 @@ def fp8_tiles(problem: GemmProblem, machine: Machine) -> list[dict[str, int]]:
     wide = {"block_m": 128, "block_n": 256, "block_k": 128, "num_warps": 8}
     if problem.fast_accum:
         return [{**wide, "num_stages": 3}, {**wide, "num_stages": 4}, {**wide, "block_k": 64, "num_stages": 6}]
-    square = _promoted_tile(problem)
+    square = _promoted_tile()
     return [square, {**wide, "num_stages": 4}, {**square, "block_m": 64, "num_stages": 4}]
 
 
@@ -124,14 +131,11 @@ def _promotes(problem: GemmProblem, machine: Machine) -> bool:
     return machine.kind == "cuda" and not problem.fast_accum
 
 
-def _promoted_tile(problem: GemmProblem) -> dict[str, int]:
-    """The tile with which fp8 GEMMs whose sums are promoted were fastest on H200, see docs/decisions/0010.
-
-    Tensor cores wait while registers take the sums, so there is room for two programs on a compute unit or three:
-    one multiplies while another adds.
+def _promoted_tile() -> dict[str, int]:
+    """The tile with which fp8 GEMMs whose sums are promoted, or scaled step by step, were fastest on H200, see
+    docs/decisions/0010: two programs fit on a compute unit, see ``GemmKnobs.in_two_parts``.
     """
-    tile = {"block_m": 128, "block_n": 128, "block_k": 128, "num_warps": 4, "num_stages": 3}
-    return {**tile, "block_m": 64, "num_stages": 4} if problem.scales == "block" else tile
+    return {"block_m": 128, "block_n": 128, "block_k": 128, "num_warps": 4, "num_stages": 3}
 
 
 def scales_of_chunks() -> Constraint:

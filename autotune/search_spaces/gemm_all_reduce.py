@@ -14,12 +14,13 @@ from autotune.search_spaces.gemm import (
     fp8_tiles,
     gemm_constraints,
     gemm_dimensions,
-    round_up,
     split_constraints,
     split_dimension,
     tma_aligned,
     wire_constraint,
+    with_fitting_tile,
 )
+from autotune.sizes import round_up
 
 KERNELS = ("one_shot", "two_shot")
 """Modes with our own GEMM."""
@@ -145,7 +146,7 @@ def reduce_constraints() -> tuple[Constraint, ...]:
 
 
 def protocol_dimension(modes: tuple[str, ...], *further: str) -> Dimension:
-    """How finished rows or tiles travel, in the modes in which they do; ``further``: "sentinel", where it is known."""
+    """The protocol of finished rows or tiles, in the modes in which they travel; ``further``: "sentinel", if known."""
     help = "data, then a signal; or LL: words of data and flag, twice the bytes, one trip instead of two"
     if further:
         help += "; or sentinel: data alone, polled until it is there, one trip"
@@ -198,29 +199,17 @@ def untuned(mode: str, problem: GemmAllReduce, machine: Machine) -> Config | Non
         "combine": "sender",
         "protocol": "signal",
     }
-    found = Config(config)
-    while SPACE.violation(found, problem, machine) is not None and found.integer("block_n") > 32:
-        # fp32 and odd shapes: a smaller tile fits where the usual one does not.
-        stages = max(2, found.integer("num_stages") - 1)
-        found = found.replace(
-            block_n=found.integer("block_n") // 2, block_k=min(64, tile["block_k"]), num_stages=stages
-        )
-    return found if SPACE.violation(found, problem, machine) is None else None
+    return SPACE.first_valid([with_fitting_tile(SPACE, Config(config), problem, machine)], problem, machine)
 
 
 def _untuned_collective(problem: GemmAllReduce, machine: Machine) -> Config | None:
     exchange = "one_shot" if problem.m <= MOST_ROWS_ONE_SHOT else "two_shot"
     rows = next((rows for rows in TRANSFER_ROWS if rows >= problem.m), TRANSFER_ROWS[-1])
-    for block in (1024, *SUM_BLOCKS):
-        config = Config(
-            {
-                "mode": "own_collective", "exchange": exchange, "protocol": "signal", "transfer_rows": rows,
-                "sum_block": block, "sum_warps": 4,
-            }
-        )  # fmt: skip
-        if SPACE.violation(config, problem, machine) is None:
-            return config
-    return None
+    base: dict[str, Value] = {
+        "mode": "own_collective", "exchange": exchange, "protocol": "signal", "transfer_rows": rows, "sum_warps": 4,
+    }  # fmt: skip
+    shapes = (Config({**base, "sum_block": block}) for block in (1024, *SUM_BLOCKS))
+    return SPACE.first_valid(shapes, problem, machine)
 
 
 def default_config(problem: GemmAllReduce, machine: Machine) -> Config:
@@ -243,4 +232,4 @@ def first_configs(problem: GemmAllReduce, machine: Machine) -> list[Config]:
         words = itertools.product(("one_shot", "two_shot"), ("signal", "sentinel"))
         found += [collective, *(collective.replace(exchange=shots, protocol=protocol) for shots, protocol in words)]
         found += [collective.replace(transfer_rows=problem.m // chunks) for chunks in (2, 4)]
-    return [config for config in dict.fromkeys(found) if SPACE.violation(config, problem, machine) is None]
+    return list(SPACE.valid(found, problem, machine))

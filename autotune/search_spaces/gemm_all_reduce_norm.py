@@ -53,7 +53,7 @@ def untuned(mode: str, problem: GemmAllReduceNorm, machine: Machine) -> Config |
             rest = {"exchange": exchange, "protocol": "signal", "senders": 0}
         base = Config({"mode": mode, **rest})
     configs = (base.replace(**shape) for shape in norm_shapes(problem.n)) if base is not None else ()
-    return next((config for config in configs if SPACE.violation(config, problem, machine) is None), None)
+    return SPACE.first_valid(configs, problem, machine)
 
 
 def default_config(problem: GemmAllReduceNorm, machine: Machine) -> Config:
@@ -74,4 +74,4 @@ def first_configs(problem: GemmAllReduceNorm, machine: Machine) -> list[Config]:
             found += [base.replace(combine="separate"), base.replace(split_k=2), base.replace(split_k=4)]
             for protocol in ("sentinel", "ll"):
                 found += [base.replace(protocol=protocol), base.replace(protocol=protocol, split_k=2)]
-    return [config for config in dict.fromkeys(found) if SPACE.violation(config, problem, machine) is None]
+    return list(SPACE.valid(found, problem, machine))

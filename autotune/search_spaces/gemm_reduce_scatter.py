@@ -11,13 +11,14 @@ from autotune.search_spaces.gemm import (
     fp8_tiles,
     gemm_constraints,
     gemm_dimensions,
-    round_up,
     scales_of_chunks,
     split_constraints,
     split_dimension,
     tma_aligned,
     wire_constraint,
+    with_fitting_tile,
 )
+from autotune.sizes import round_up
 
 KERNELS = ("push", "pull")
 """Modes with our own GEMM."""
@@ -125,14 +126,7 @@ def default_config(problem: GemmReduceScatter, machine: Machine) -> Config:
         "transfer_tiles": 1,
         "signals": "at_once",
     }
-    found = Config(config)
-    while SPACE.violation(found, problem, machine) is not None and found.integer("block_n") > 32:
-        # fp32 and odd shapes: a smaller tile fits where the usual one does not.
-        stages = max(2, found.integer("num_stages") - 1)
-        found = found.replace(
-            block_n=found.integer("block_n") // 2, block_k=min(64, tile["block_k"]), num_stages=stages
-        )
-    return found
+    return with_fitting_tile(SPACE, Config(config), problem, machine)
 
 
 def first_configs(problem: GemmReduceScatter, machine: Machine) -> list[Config]:
@@ -155,4 +149,4 @@ def first_configs(problem: GemmReduceScatter, machine: Machine) -> list[Config]:
         unit = next((rows for rows in units if rows >= owners * problem.rows), units[-1])
         copies = {"transfer_rows": unit, "gemm_streams": 1 if machine.is_interpreter else 2}
         found.append(Config({"mode": "copy_engine", **copies, **total}))
-    return [c for c in dict.fromkeys(found) if SPACE.violation(c, problem, machine) is None]
+    return list(SPACE.valid(found, problem, machine))

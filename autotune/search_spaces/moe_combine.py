@@ -10,8 +10,8 @@ from autotune.kernels.moe_combine.problem import MOST_INBOX_BYTES, MoeCombine
 from autotune.machine import Machine
 from autotune.search_spaces import Constraint, Setting, Space, choices, numbers
 from autotune.search_spaces.dimension import Dimension
-from autotune.search_spaces.gemm import round_up
 from autotune.search_spaces.gemm_all_reduce import MOST_LL_WORDS, protocol_dimension
+from autotune.sizes import round_up
 
 OWN = ("push", "pull", "one_shot")
 """Modes with a kernel of ours."""
@@ -95,7 +95,7 @@ def library_dimensions() -> tuple[Dimension, ...]:
 
 
 def sum_dimensions(modes: tuple[str, ...]) -> tuple[Dimension, ...]:
-    """How rows are summed and sent, in the modes in which our kernel does."""
+    """The dimensions of sending and summing rows, in the modes in which our kernel does."""
     return (
         choices("peer_order", "rotate", "interleaved", modes=tuple(mode for mode in modes if mode != "one_shot"),
                 help="send to one peer after the other, or each block of tokens to peers in turn"),
@@ -173,7 +173,7 @@ def untuned(mode: str, problem: MoeCombine, machine: Machine) -> Config | None:
     ll = machine.kind == "cuda"
     words: dict[str, Value] = {"peer_order": "rotate"} if mode in SUMMING else {"protocol": "ll" if ll else "signal"}
     shapes = (Config({"mode": mode, **words, **shape, "num_warps": 8}) for shape in sum_shapes(problem))
-    return next((config for config in shapes if SPACE.violation(config, problem, machine) is None), None)
+    return SPACE.first_valid(shapes, problem, machine)
 
 
 def default_config(problem: MoeCombine, machine: Machine) -> Config:
@@ -193,4 +193,4 @@ def first_configs(problem: MoeCombine, machine: Machine) -> list[Config]:
             found += [base.replace(protocol="ll"), base.replace(protocol="signal")]
         else:
             found.append(base.replace(peer_order="interleaved"))
-    return [config for config in dict.fromkeys(found) if SPACE.violation(config, problem, machine) is None]
+    return list(SPACE.valid(found, problem, machine))

@@ -7,7 +7,6 @@ from autotune.dtypes import multiplies
 from autotune.kernels.moe_dispatch.problem import MOST_INBOX_BYTES, MoeDispatch
 from autotune.machine import Machine
 from autotune.search_spaces import Constraint, Setting, Space, choices, numbers
-from autotune.search_spaces.gemm import round_up
 from autotune.search_spaces.gemm_all_reduce import protocol_dimension
 from autotune.search_spaces.moe_exchange import (
     OWN,
@@ -16,6 +15,7 @@ from autotune.search_spaces.moe_exchange import (
     library_dimensions,
     wide_enough,
 )
+from autotune.sizes import round_up
 
 FEW_TOKENS = 64
 """Untuned, up to so many tokens per rank travel by LL words, where these arrive."""
@@ -64,15 +64,13 @@ def untuned(mode: str, problem: MoeDispatch, machine: Machine) -> Config | None:
     few = problem.tokens <= FEW_TOKENS
     words = few and machine.kind == "cuda" and not problem.scaled
     protocol = {"protocol": "ll" if words else "signal"} if mode == "push" else {}
-    for transfer in (1 if few else 8, 1):
-        for programs in (64, 32, 16, 8, 4, 2, 1):
-            found = Config(
-                {"mode": mode, **protocol, "comm_programs": programs, "transfer_tokens": transfer, "split": 1,
-                 "copy_kib": 8, "layout_rows": 1 if few else 2, "num_warps": 8}
-            )  # fmt: skip
-            if SPACE.violation(found, problem, machine) is None:
-                return found
-    return None
+    base = {"mode": mode, **protocol, "split": 1, "copy_kib": 8, "layout_rows": 1 if few else 2, "num_warps": 8}
+    shapes = (
+        Config({**base, "comm_programs": programs, "transfer_tokens": transfer})
+        for transfer in (1 if few else 8, 1)
+        for programs in (64, 32, 16, 8, 4, 2, 1)
+    )
+    return SPACE.first_valid(shapes, problem, machine)
 
 
 def default_config(problem: MoeDispatch, machine: Machine) -> Config:
@@ -87,4 +85,4 @@ def first_configs(problem: MoeDispatch, machine: Machine) -> list[Config]:
         found += [base, base.replace(split=4), base.replace(split=2, comm_programs=32), base.replace(layout_rows=4)]
         if "protocol" in base:
             found += [base.replace(protocol="ll"), base.replace(protocol="signal")]
-    return [config for config in dict.fromkeys(found) if SPACE.violation(config, problem, machine) is None]
+    return list(SPACE.valid(found, problem, machine))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from autotune.config import Config
+from autotune.config import Config, Value
 from autotune.kernels.moe_dispatch.problem import MOST_INBOX_BYTES
 from autotune.kernels.moe_dispatch_gemm.problem import MoeDispatchGemm
 from autotune.machine import Machine
 from autotune.search_spaces import Constraint, Setting, Space, choices, numbers
-from autotune.search_spaces.gemm import round_up, tma_aligned
+from autotune.search_spaces.gemm import tma_aligned
 from autotune.search_spaces.grouped import (
     counts_stay,
     grouped_constraints,
@@ -15,6 +15,7 @@ from autotune.search_spaces.grouped import (
     grouped_tile,
     halves_by_tma,
     in_turns,
+    narrower_blocks,
 )
 from autotune.search_spaces.moe_exchange import (
     OWN,
@@ -23,6 +24,7 @@ from autotune.search_spaces.moe_exchange import (
     library_dimensions,
     wide_enough,
 )
+from autotune.sizes import round_up
 
 FEW_TOKENS = 64
 """Untuned, the routing of up to so many tokens per rank travels by LL words, where these arrive."""
@@ -94,31 +96,31 @@ def untuned(mode: str, problem: MoeDispatchGemm, machine: Machine) -> Config | N
     tile = grouped_tile(problem, machine)
     own_tiles = problem.rows_per_expert // problem.world_size >= int(tile["block_m"])
     order = "own_first" if own_tiles and problem.world_size > 1 else "experts"
-    for transfer, programs in ((8, 16), (4, 8), (1, 32), (1, 8), (1, 4), (1, 2), (1, 1)):
-        for narrower in (1, 2, 4):
-            found = Config(
-                {"mode": mode, **words, "comm_programs": programs, "transfer_tokens": 1 if few else transfer,
-                 "split": 1, "copy_kib": 8, "tile_order": order, **tile, "loads": "tma" if tma else "pointer"}
-            )  # fmt: skip
-            found = found.replace(block_n=max(32, found.integer("block_n") // narrower))
-            if SPACE.violation(found, problem, machine) is None:
-                return found
-    return None
+    base = Config(
+        {"mode": mode, **words, "split": 1, "copy_kib": 8, "tile_order": order, **tile,
+         "loads": "tma" if tma else "pointer"}
+    )  # fmt: skip
+    shapes = (
+        base.replace(comm_programs=programs, transfer_tokens=1 if few else transfer, block_n=narrower)
+        for transfer, programs in ((8, 16), (4, 8), (1, 32), (1, 8), (1, 4), (1, 2), (1, 1))
+        for narrower in narrower_blocks(base)
+    )
+    return SPACE.first_valid(shapes, problem, machine)
 
 
 def untuned_collective(problem: MoeDispatchGemm, machine: Machine) -> Config | None:
     """The same of ``own_collective``."""
     few = problem.tokens <= FEW_TOKENS and machine.kind == "cuda"
-    for programs in (128, 64, 32, 16, 8, 4, 2, 1):
-        for transfer in (8, 1):
-            found = Config(
-                {"mode": "own_collective", "protocol": "ll" if few and not problem.scaled else "signal",
-                 "comm_programs": programs, "transfer_tokens": transfer, "split": 1, "copy_kib": 8, "layout_rows": 1,
-                 "layout_warps": 8}
-            )  # fmt: skip
-            if SPACE.violation(found, problem, machine) is None:
-                return found
-    return None
+    protocol = "ll" if few and not problem.scaled else "signal"
+    base: dict[str, Value] = {
+        "mode": "own_collective", "protocol": protocol, "split": 1, "copy_kib": 8, "layout_rows": 1, "layout_warps": 8,
+    }  # fmt: skip
+    shapes = (
+        Config({**base, "comm_programs": programs, "transfer_tokens": transfer})
+        for programs in (128, 64, 32, 16, 8, 4, 2, 1)
+        for transfer in (8, 1)
+    )
+    return SPACE.first_valid(shapes, problem, machine)
 
 
 def default_config(problem: MoeDispatchGemm, machine: Machine) -> Config:
@@ -142,5 +144,4 @@ def first_configs(problem: MoeDispatchGemm, machine: Machine) -> list[Config]:
         changed = [collective.replace(layout_rows=4), collective.replace(copy_kib=16)]
         changed += [collective.replace(comm_programs=32), collective.replace(layout_warps=16)]
         ways.append([collective, *changed])
-    found = dict.fromkeys([default_config(problem, machine), *in_turns(ways)])
-    return [config for config in found if SPACE.violation(config, problem, machine) is None]
+    return list(SPACE.valid([default_config(problem, machine), *in_turns(ways)], problem, machine))

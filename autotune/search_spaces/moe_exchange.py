@@ -6,8 +6,8 @@ import math
 
 from autotune.kernels.moe_dispatch.problem import MOST_INBOX_BYTES
 from autotune.search_spaces.dimension import Dimension, choices, numbers
-from autotune.search_spaces.gemm import round_up
 from autotune.search_spaces.space import Constraint, Setting
+from autotune.sizes import round_up
 
 OWN = ("push", "pull")
 """Modes with a kernel of ours."""

@@ -10,7 +10,14 @@ from autotune.machine import Machine
 from autotune.search_spaces import Constraint, Setting, Space, choices, numbers
 from autotune.search_spaces.gemm import tma_aligned
 from autotune.search_spaces.gemm_all_reduce import protocol_dimension
-from autotune.search_spaces.grouped import counts_stay, grouped_constraints, grouped_dimensions, grouped_tile, in_turns
+from autotune.search_spaces.grouped import (
+    counts_stay,
+    grouped_constraints,
+    grouped_dimensions,
+    grouped_tile,
+    in_turns,
+    narrower_blocks,
+)
 from autotune.search_spaces.moe_combine import (
     FEW_TOKENS,
     OWN,
@@ -89,33 +96,38 @@ def untuned(mode: str, problem: MoeGemmCombine, machine: Machine) -> Config | No
     few = problem.tokens <= FEW_TOKENS
     aligned = tma_aligned(Setting(problem, machine), "tma")
     tma = machine.has_tma and not machine.is_interpreter and aligned
-    words: dict[str, Value] = {"protocol": "ll" if machine.kind == "cuda" else "signal"}
     tile = {**grouped_tile(problem, machine), "loads": "tma" if tma else "pointer"}
-    for programs, groups in ((16, 4), (8, 4), (4, 2), (2, 1), (1, 1)):
-        if mode in SUMMING:
-            words = {"peer_order": "rotate", "comm_programs": programs, "column_groups": 1 if few else groups}
-        for narrower in (1, 2, 4):
-            for transfer, kib in ((1, 2), (1, 1)) if few else ((2, 8), (2, 4), (1, 4), (1, 1)):
-                found = Config(
-                    {"mode": mode, **words, "transfer_tokens": transfer, "split": 1, "copy_kib": kib, **tile}
-                )
-                found = found.replace(block_n=max(32, found.integer("block_n") // narrower))
-                if SPACE.violation(found, problem, machine) is None:
-                    return found
-    return None
+    sending: list[dict[str, Value]] = [{"protocol": "ll" if machine.kind == "cuda" else "signal"}]
+    if mode in SUMMING:
+        sending = [
+            {"peer_order": "rotate", "comm_programs": programs, "column_groups": 1 if few else groups}
+            for programs, groups in ((16, 4), (8, 4), (4, 2), (2, 1), (1, 1))
+        ]
+    base = Config({"mode": mode, "split": 1, **tile})
+    shapes = (
+        base.replace(**words, block_n=narrower, transfer_tokens=transfer, copy_kib=kib)
+        for words in sending
+        for narrower in narrower_blocks(base)
+        for transfer, kib in (((1, 2), (1, 1)) if few else ((2, 8), (2, 4), (1, 4), (1, 1)))
+    )
+    return SPACE.first_valid(shapes, problem, machine)
 
 
 def untuned_collective(problem: MoeGemmCombine, machine: Machine) -> Config | None:
     """The same of ``own_collective``."""
-    for transfer, kib in ((2, 8), (1, 4), (1, 2), (1, 1)):  # a thread has all of a column's rows
-        for programs in (512, 256, 128, 64, 32, 16, 8, 4, 2, 1):
-            found = Config(
-                {"mode": "own_collective", "combine": "push", "comm_programs": programs, "peer_order": "rotate",
-                 "transfer_tokens": transfer, "split": 1, "copy_kib": kib, "sum_warps": 8}
-            )  # fmt: skip
-            if SPACE.violation(found, problem, machine) is None:
-                return found
-    return None
+    base: dict[str, Value] = {
+        "mode": "own_collective",
+        "combine": "push",
+        "peer_order": "rotate",
+        "split": 1,
+        "sum_warps": 8,
+    }
+    shapes = (
+        Config({**base, "comm_programs": programs, "transfer_tokens": transfer, "copy_kib": kib})
+        for transfer, kib in ((2, 8), (1, 4), (1, 2), (1, 1))  # a thread has all of a column's rows
+        for programs in (512, 256, 128, 64, 32, 16, 8, 4, 2, 1)
+    )
+    return SPACE.first_valid(shapes, problem, machine)
 
 
 def default_config(problem: MoeGemmCombine, machine: Machine) -> Config:
@@ -148,5 +160,4 @@ def first_configs(problem: MoeGemmCombine, machine: Machine) -> list[Config]:
         ]
         changed += [collective.replace(combine="pull"), collective.replace(peer_order="interleaved")]
         ways.append([collective, *changed])
-    found = dict.fromkeys([default_config(problem, machine), *in_turns(ways)])
-    return [config for config in found if SPACE.violation(config, problem, machine) is None]
+    return list(SPACE.valid([default_config(problem, machine), *in_turns(ways)], problem, machine))

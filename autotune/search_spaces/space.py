@@ -7,7 +7,7 @@ import inspect
 import itertools
 import linecache
 import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -211,6 +211,14 @@ class Space:
         """The exact number of valid configs, without walking through them."""
         setting = Setting(problem, machine)
         return sum(counting.total(*self._factors(mode, setting)) for mode in self.modes)
+
+    def valid(self, configs: Iterable[Config], problem: Problem, machine: Machine) -> Iterator[Config]:
+        """Those of some configs that are valid, in their order, each once."""
+        return (config for config in dict.fromkeys(configs) if self.violation(config, problem, machine) is None)
+
+    def first_valid(self, configs: Iterable[Config], problem: Problem, machine: Machine) -> Config | None:
+        """The first of some configs that is valid; None if none is. It looks at no more of them."""
+        return next((config for config in configs if self.violation(config, problem, machine) is None), None)
 
     def neighbours(self, config: Config, problem: Problem, machine: Machine) -> Iterator[Config]:
         """Valid configs that differ in one dimension by one step, within the mode."""

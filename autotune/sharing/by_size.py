@@ -21,7 +21,7 @@ TRITON_VERSION = "triton_version"
 """The one name beside the sizes; vLLM writes it and does not read it."""
 
 DEFAULTS: dict[str, Value] = {"mode": "kernel", "num_ctas": 1}
-"""What every launch has anyway."""
+"""Values that every launch has anyway."""
 
 NOTHING = "none"
 """In a config of a list: this config lacks the parameter that another one has."""

@@ -266,6 +266,6 @@ def _attributes(record: TrialRecord) -> dict[str, Any]:
 
 
 def _first_line(error: Exception) -> str:
-    """What the driver says, without the statement that SQLAlchemy repeats."""
+    """The driver's words, without the statement that SQLAlchemy repeats."""
     cause = error.__cause__ if isinstance(error, OptunaError) and error.__cause__ is not None else error
     return str(getattr(cause, "orig", None) or cause).strip().partition("\n")[0] or type(cause).__name__

@@ -1,4 +1,4 @@
-"""What the workloads that combine experts' rows share: drawn rows, the error of a combined result, a caller's plan."""
+"""The common part of workloads that combine experts' rows: drawn rows, the error of a result, a caller's plan."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from autotune.config import Config
 from autotune.errors import InvalidProblem
 from autotune.heap.arena import SymmetricHeap
-from autotune.kernels.launching.contract import S, T
+from autotune.kernels.launching.contract import LIBRARY, S, T
 from autotune.kernels.moe.routing import planned
 from autotune.kernels.moe_combine.problem import CombinedProblem
 from autotune.machine import Machine
@@ -132,13 +132,13 @@ class CombinedWorkload(ExpertsWorkload):
 
 
 def combined_tolerance(
-    problem: CombinedProblem, library: bool, depth: int, machine: Machine, of_rows: float = 0.0
+    problem: CombinedProblem, mode: str, depth: int, machine: Machine, of_rows: float = 0.0
 ) -> Tolerance:
     """Ours rounds what travels, and the sum. The library rounds gates and products, each of a token's sums of rows, of
     which the last are the largest, and the sums of its collective. ``of_rows``: roundings of the rows before that.
     """
     of_library = 2.0 + (problem.top_k + 1) / 2 + ring(problem.world_size)
-    roundings = of_rows + (of_library if library else OF_OURS)
+    roundings = of_rows + (of_library if mode == LIBRARY else OF_OURS)
     found = rounded(problem.result_dtype, roundings, depth, problem.tokens * problem.hidden, machine)
     return Tolerance(found.overall, SPREAD * found.element)
 

@@ -1,4 +1,4 @@
-"""What the workloads that begin with a dispatch share: the check of its plan, its baselines, a caller's routing."""
+"""The common part of workloads that begin with a dispatch: the check of its plan, its baselines, a caller's routing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the workloads of mixtures of experts share: drawn tokens with their routings, default problems, baselines."""
+"""The common part of mixtures of experts: drawn tokens with their routings, default problems, baselines."""
 
 from __future__ import annotations
 

@@ -200,7 +200,7 @@ class GemmOperation(DrawnOperation[G, GemmTensors, S]):
 
     @property
     def residual(self) -> torch.Tensor | None:
-        """What is added to this rank's result, where the problem has it."""
+        """The tensor that is added to this rank's result, if there is one."""
         return self._tensors.residual if isinstance(self._tensors, SummedTensors) and self._problem.residual else None
 
     def draw_residual(self, seed: int, depth: int) -> None:

@@ -1,4 +1,4 @@
-"""What the workloads with a grouped GEMM share: the check of a caller's operands, and the library's GEMM alone."""
+"""The common part of workloads with a grouped GEMM: the check of a caller's operands, and the library's GEMM alone."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ def grouped_operands(a: torch.Tensor, b: torch.Tensor, scales: Sequence[torch.Te
 def even_rows(
     problem: GroupedProblem, like: torch.Tensor, scale_b: torch.Tensor | None
 ) -> tuple[torch.Tensor, torch.Tensor, Scaling | None]:
-    """What the library's grouped GEMM takes beside B, of as many rows as there are on average, as many for each expert:
-    rows like A, their offsets, and all scales, where B has any.
+    """Operands of the library's grouped GEMM beside B: as many rows like A as there are on average, as many for each
+    expert, their offsets, and all scales, where B has any.
     """
     count, experts = problem.tokens * problem.top_k, problem.local_experts
     ends = [expert * count // experts for expert in range(experts + 1)]

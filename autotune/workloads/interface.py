@@ -72,7 +72,7 @@ class Operation(ABC):
         return False
 
     def traces(self) -> Sequence[torch.Tensor]:
-        """Where a call of a traced config leaves its stamps, see ``kernels/primitives/trace.py``; none otherwise."""
+        """The stamps of a call of a traced config, see ``kernels/primitives/trace.py``; none otherwise."""
         return ()
 
     def parts(self) -> dict[str, Run]:

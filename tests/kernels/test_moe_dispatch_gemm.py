@@ -88,7 +88,7 @@ class TestMoeDispatchGemm(GroupedTests):
     ("fields", "told"),
     [
         ({"width": 20}, "width=20: must be a multiple of 8"),
-        ({"epilogue": "none", "gate_up": "interleaved"}, "B has gate and up only with epilogue=swiglu"),
+        ({"epilogue": "none", "gate_up": "interleaved"}, "B has gate and up only with an epilogue, such as swiglu"),
         ({"experts": 5}, "experts=5 is sharded over world_size=2"),
         (FP8, "scales=none: with dtype=fp8 allowed: row, block; say how the operands are scaled"),
         ({**FP8, "scales": "row"}, "8 columns of A on each rank"),

@@ -82,6 +82,7 @@ def test_tiles_find_the_scales_of_their_rows_columns_and_blocks(tmp_path: Path) 
         {**plain, "n": 320, "block_n": 128, "scales": "row", "promote": 64},
         {**plain, "n": 96, "block_n": 64, "scales": "row", "promote": 128, "rows": 100, "block_m": 128, "parts": 1},
         {**plain, "n": 96, "block_n": 64, "scales": "row", "promote": 128, "rows": 100, "block_m": 128, "parts": 2},
+        {**plain, "n": 320, "block_n": 128, "rows": 100, "block_m": 128, "parts": 2},
     ]
     (found,) = run_ranks(__file__, "errors", 1, tmp_path, argument=cases)
     assert all(error < 1e-5 for error in found), found

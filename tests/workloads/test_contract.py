@@ -7,6 +7,7 @@ import functools
 import json
 import math
 import random
+import re
 import typing
 import unittest.mock
 from collections.abc import Callable
@@ -94,6 +95,17 @@ def test_knobs_are_the_dimensions_of_the_space(found: LaunchedWorkload) -> None:
         for config in sampled(found.space, found.default_problem(machine, 2), machine, 10):
             knobs = dataclasses.asdict(found.kernels.knobs.of(config))
             assert {name: knobs[name] for name in config} == dict(config)
+
+
+READ = re.compile(r'\b(?:config|default|base)(?:\[|\.get\(|\.integer\()"(\w+)"')
+PACKAGE = Path(autotune.__file__).parent
+
+
+def test_configs_are_read_as_knobs() -> None:
+    """Launchers, workloads, run time and taxes read a config by a name where there are no knobs, and nowhere else."""
+    files = [file for room in ("kernels", "workloads", "runtime", "taxes") for file in (PACKAGE / room).rglob("*.py")]
+    found = {(file.name, name) for file in files for name in READ.findall(file.read_text())}
+    assert found == {("launched.py", "launch"), ("measure.py", "mode")}
 
 
 @each_launched

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from autotune.dtypes import SCALE_BLOCK
 from autotune.errors import InvalidProblem
-from autotune.kernels.gemm.problem import GemmProblem, blocks
+from autotune.kernels.gemm.problem import GATE_UP, GatedColumns, GemmProblem, blocks
 from autotune.problem import choice, flag, size
 
 LAYOUTS = ("rows", "k")
@@ -19,12 +19,9 @@ by tanh.
 MOST_WORD_BYTES = 8 << 20
 """The largest gathered A that travels as sentinel words, which take its size twice beside the inbox."""
 
-GATE_UP = ("halves", "interleaved")
-"""Gate and up in each rank's B: [gate, up], or in turns from column to column."""
-
 
 @dataclass(frozen=True, kw_only=True)
-class AllGatherGemm(GemmProblem):
+class AllGatherGemm(GatedColumns, GemmProblem):
     """C [m, n / world_size] = all_gather(A) [m, k] @ B [k, n / world_size] (+ bias [n / world_size]) on every rank.
 
     ``layout`` rows: each rank holds A [m / world_size, k] (sequence parallel). k: A [m, k / world_size].
@@ -66,8 +63,7 @@ class AllGatherGemm(GemmProblem):
                 f"n={self.n} on {self.world_size} ranks: with epilogue={self.epilogue} each rank's B has as many "
                 f"columns of the gate as of up, an even number; use {self.n + self.world_size}"
             )
-        if self.gate_up != "halves" and not self.gated:
-            raise InvalidProblem(f"gate_up={self.gate_up}: B has gate and up only with an epilogue, such as swiglu")
+        self.check_gate()
         if self.quantised:
             self._check_quantised()
 
@@ -92,14 +88,6 @@ class AllGatherGemm(GemmProblem):
     @property
     def n_local(self) -> int:
         return self.n // self.world_size
-
-    @property
-    def gated(self) -> bool:
-        return self.epilogue != "none"
-
-    @property
-    def halves(self) -> bool:
-        return self.gated and self.gate_up == "halves"
 
     @property
     def quantised_dtype(self) -> str:
@@ -132,11 +120,6 @@ class AllGatherGemm(GemmProblem):
     def gemm(self) -> tuple[int, int, int]:
         """Rows, columns and depth of one rank's GEMM."""
         return self.m, self.n_local, self.k
-
-    @property
-    def flops(self) -> int:
-        """Floating-point operations of one rank."""
-        return 2 * self.m * self.n_local * self.k
 
     @property
     def bytes_moved(self) -> int:

@@ -25,6 +25,7 @@ from autotune.kernels.launching.scratch import poison_inbox, wire_type
 from autotune.kernels.launching.tensors import TORCH_DTYPES, Allocate, Run
 from autotune.kernels.primitives.protocols import PROTOCOLS
 from autotune.machine import Machine
+from autotune.sizes import round_up
 
 MODES = {"one_shot": device.ONE_SHOT, "two_shot": device.TWO_SHOT}
 LARGEST_BLOCK = 16
@@ -117,7 +118,7 @@ class AllReduceNormKernels(Kernels[AllReduceNorm, NormKnobs, Tensors, Scratch]):
 
     def scratch_bytes(self, problem: AllReduceNorm) -> int:
         """The largest inbox that the space allows, and the counters of single rows."""
-        block_m = min(LARGEST_BLOCK, 1 << (problem.m - 1).bit_length())
+        block_m = min(LARGEST_BLOCK, round_up(problem.m))
         inboxes = (problem.inbox_bytes(mode, block_m, "ll") for mode in MODES)
         return min(max(inboxes), MOST_INBOX_BYTES) + 2 * SLOTS * problem.m * torch.int32.itemsize + (64 << 10)
 
@@ -174,7 +175,7 @@ def _all_reduce(problem: AllReduceNorm, tensors: Tensors, group: Any) -> torch.T
 
 
 def norm_launch(problem: AllReduceNorm, knobs: NormKnobs, tensors: Tensors, summed: torch.Tensor) -> Launch:
-    """What comes after an all-reduce of the library's, whose result is ``summed``."""
+    """The sum with the residual, and the norm, after an all-reduce of the library's, whose result is ``summed``."""
     arguments = {**_arguments(problem, knobs, tensors), "x": summed}
     return Launch(device.add_norm_kernel, _blocks(problem, knobs), arguments, knobs.options)
 
@@ -193,7 +194,7 @@ def _arguments(problem: AllReduceNorm, knobs: NormKnobs, tensors: Tensors) -> di
     """Those of both kernels."""
     return {
         **vars(tensors), "M": problem.m, "N": problem.n, "eps": problem.eps, "BLOCK_M": knobs.norm_rows,
-        "BLOCK_N": 1 << (problem.n - 1).bit_length(), "TYPE": getattr(tl, DTYPES[problem.dtype].triton),
+        "BLOCK_N": round_up(problem.n), "TYPE": getattr(tl, DTYPES[problem.dtype].triton),
     }  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""What the kernels compute, said in torch."""
+"""The kernels' result, computed by torch."""
 
 from __future__ import annotations
 

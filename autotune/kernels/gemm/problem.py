@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +20,9 @@ WIRES = ("auto", "fp8")
 
 WIRE = ("parts on their way to those who sum them: rounded to the result's type (auto); or kernels of ours may send "
         "them as fp8, a scale per row of a tile")  # fmt: skip
+
+GATE_UP = ("halves", "interleaved")
+"""Gate and up in a B: [gate, up], or in turns from column to column."""
 
 SCALES_HELP = "scales of fp8: per tensor; per row of A and column of B; or per block, 1x128 of A and 128x128 of B"
 
@@ -137,6 +141,11 @@ class GemmProblem(MatrixOperands):
         raise NotImplementedError
 
     @property
+    def flops(self) -> int:
+        """Floating-point operations of one rank's GEMM."""
+        return 2 * math.prod(self.gemm)
+
+    @property
     def residual(self) -> bool:
         """True if a residual is added to the result."""
         return False
@@ -161,6 +170,56 @@ class GemmProblem(MatrixOperands):
         """B of fp8 is stored transposed, whatever the default problem has."""
         order = {"b_order": "nk"} if given.get("dtype") in FP8 else {}
         return {**default, **order, **given}
+
+
+class GatedColumns:
+    """The rules for a B with gate and up, in problems that have these fields."""
+
+    epilogue: str
+    gate_up: str
+
+    @property
+    def gated(self) -> bool:
+        """True if B has gate and up, so that the result has half as many columns as their product."""
+        return self.epilogue != "none"
+
+    @property
+    def halves(self) -> bool:
+        """True if the gate is one half of B's columns and up the other."""
+        return self.gated and self.gate_up == "halves"
+
+    def check_gate(self) -> None:
+        """Raise InvalidProblem where gate and up are said to lie otherwise, and B has none."""
+        if self.gate_up != "halves" and not self.gated:
+            raise InvalidProblem(f"gate_up={self.gate_up}: B has gate and up only with an epilogue, such as swiglu")
+
+
+class SummedProblem(GemmProblem):
+    """A problem whose C is a sum over ranks: each has k / world_size columns of A [m, k], and rows of B [k, n]."""
+
+    m: int
+    n: int
+    k: int
+
+    @property
+    def k_local(self) -> int:
+        """Columns of A and rows of B on one rank."""
+        return self.k // self.world_size
+
+    @property
+    def rows(self) -> int:
+        """Rows of the result on one rank."""
+        return self.m
+
+    @property
+    def gemm(self) -> tuple[int, int, int]:
+        return self.m, self.n, self.k_local
+
+    @property
+    def bytes_read(self) -> int:
+        """Lower bound on the bytes that one rank reads from its memory: its A, its B, the residual."""
+        residual = self.rows * self.n * self.result_size if self.residual else 0
+        return (self.m + self.n) * self.k_local * self.element_size + residual
 
 
 def blocks(size: int) -> int:

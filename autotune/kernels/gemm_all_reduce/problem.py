@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from autotune.kernels.gemm.problem import RESIDUAL, WIRE, WIRES, GemmProblem
+from autotune.kernels.gemm.problem import RESIDUAL, WIRE, WIRES, SummedProblem
 from autotune.problem import choice, flag, size
 
 SLOTS = 2
@@ -16,7 +16,7 @@ MOST_INBOX_BYTES = 2 << 30
 
 
 @dataclass(frozen=True, kw_only=True)
-class GemmAllReduce(GemmProblem):
+class GemmAllReduce(SummedProblem):
     """C [m, n] = sum over ranks of A [m, k / world_size] @ B [k / world_size, n] (+ bias) (+ residual), on every rank.
 
     The second half of a row-parallel layer. ``b_order`` kn: B is stored [k_local, n] row by row; nk: as the weight of a
@@ -41,30 +41,9 @@ class GemmAllReduce(GemmProblem):
         self.check_operands(self.n, self.k_local)
 
     @property
-    def k_local(self) -> int:
-        """Columns of A and rows of B on one rank."""
-        return self.k // self.world_size
-
-    @property
-    def gemm(self) -> tuple[int, int, int]:
-        """Rows, columns and depth of one rank's GEMM."""
-        return self.m, self.n, self.k_local
-
-    @property
-    def flops(self) -> int:
-        """Floating-point operations of one rank's GEMM."""
-        return 2 * self.m * self.n * self.k_local
-
-    @property
     def bytes_moved(self) -> int:
         """Bytes that one rank receives at least: its share of every peer's part, then every peer's share of the sum."""
         return 2 * self.m * self.n * self.result_size * (self.world_size - 1) // self.world_size
-
-    @property
-    def bytes_read(self) -> int:
-        """Lower bound on the bytes that one rank reads from its memory: its A, its B, the residual."""
-        residual = self.m * self.n * self.result_size if self.residual else 0
-        return (self.m + self.n) * self.k_local * self.element_size + residual
 
     def inbox_bytes(self, shots: str, tiles: int, elements: int, protocol: str) -> int:
         """Bytes of the inboxes that ``one_shot`` or ``two_shot`` needs on each rank, for ``tiles`` of ``elements``."""

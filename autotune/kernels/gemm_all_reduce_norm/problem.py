@@ -31,5 +31,5 @@ class GemmAllReduceNorm(GemmAllReduce):
 
     @property
     def norm(self) -> AllReduceNorm:
-        """What is left after the GEMM."""
+        """The problem that is left after the GEMM."""
         return AllReduceNorm(m=self.m, n=self.n, eps=self.eps, dtype=self.result_dtype, world_size=self.world_size)

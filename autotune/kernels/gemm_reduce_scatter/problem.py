@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from autotune.kernels.gemm.problem import RESIDUAL, WIRE, WIRES, GemmProblem
+from autotune.kernels.gemm.problem import RESIDUAL, WIRE, WIRES, SummedProblem
 from autotune.problem import choice, flag, size
 
 
 @dataclass(frozen=True, kw_only=True)
-class GemmReduceScatter(GemmProblem):
+class GemmReduceScatter(SummedProblem):
     """C [m / world_size, n]: rows r * m / world_size … of the sum over ranks of A [m, k_local] @ B [k_local, n].
 
     Rounding: each rank's product, accumulated in fp32, is rounded once to the result's type; the parts are summed in
@@ -38,26 +38,6 @@ class GemmReduceScatter(GemmProblem):
         return self.m // self.world_size
 
     @property
-    def k_local(self) -> int:
-        return self.k // self.world_size
-
-    @property
-    def gemm(self) -> tuple[int, int, int]:
-        """Rows, columns and depth of one rank's GEMM."""
-        return self.m, self.n, self.k_local
-
-    @property
-    def flops(self) -> int:
-        """Floating-point operations of one rank's GEMM."""
-        return 2 * self.m * self.n * self.k_local
-
-    @property
     def bytes_moved(self) -> int:
         """Bytes that one rank receives from its peers: their parts of its rows."""
         return (self.world_size - 1) * self.rows * self.n * self.result_size
-
-    @property
-    def bytes_read(self) -> int:
-        """Lower bound on the bytes that one rank reads from its memory: its A, its B, the residual."""
-        residual = self.rows * self.n * self.result_size if self.residual else 0
-        return (self.m + self.n) * self.k_local * self.element_size + residual

@@ -163,7 +163,7 @@ class Setup(Generic[P, K, T, S]):
         self.shard = None if shape is None else shard
         self._own_shard = None
         self.traces: list[torch.Tensor] = []
-        """Where the last call bound leaves its stamps, a tensor for each traced launch."""
+        """The stamps of the last call bound, a tensor for each traced launch."""
         if shape is not None and shard is None:
             self.shard = self._own_shard = heap.allocate(shape, OPERAND_DTYPES[problem.dtype])
         self._further: dict[str, torch.Tensor] = {}

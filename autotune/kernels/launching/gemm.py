@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from autotune.dtypes import FP8, SCALES, WGMMA_ROWS
+from autotune.dtypes import FP8, SCALE_BLOCK, SCALES, WGMMA_ROWS
 from autotune.kernels.gemm.problem import GemmProblem, scale_shapes
 from autotune.kernels.launching.knobs import LadderKnobs
 from autotune.kernels.launching.tensors import OPERAND_DTYPES, TORCH_DTYPES, Allocate
@@ -167,13 +167,17 @@ class GemmKnobs(LadderKnobs):
     def in_two_parts(self, problem: GemmProblem, machine: Machine) -> bool:
         """True if the upper and the lower rows of a tile are multiplied in turn.
 
-        A product that is to be promoted has registers of its own. As many as the sum's, 128 a thread, there are not;
-        with half of them a multiprocessor holds two programs, one of which multiplies while the other adds.
+        A product that is to be promoted, or scaled by blocks, has registers of its own. As many as the sum's, 128 a
+        thread, there are not; with half of them a multiprocessor holds two programs, one of which multiplies while the
+        other adds.
         """
-        promoted = self.promoted(problem, machine)
+        if problem.scales == "block":
+            apart = machine.kind == "cuda" and self.block_n <= SCALE_BLOCK and not problem.halves
+        else:
+            apart = self.promoted(problem, machine) == self.block_k
         return (
             self.tma
-            and promoted == self.block_k
+            and apart
             and self.block_m >= 2 * WGMMA_ROWS
             and self.block_m * self.block_n >= 128 * 32 * self.num_warps
         )

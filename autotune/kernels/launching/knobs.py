@@ -62,7 +62,7 @@ class LadderKnobs(Knobs):
     """A traced twin: kernels leave stamps of time behind, see ``primitives/trace.py``."""
 
     def trace_of(self, programs: int, like: torch.Tensor) -> torch.Tensor | None:
-        """Where the twin's programs leave their stamps, on the device of ``like``; None in what is not traced."""
+        """The place for the stamps of the twin's programs, on the device of ``like``; None in what is not traced."""
         if not self.trace:
             return None
         return like.new_zeros((programs, KINDS.value, MOST_EVENTS.value, 3), dtype=torch.int64)

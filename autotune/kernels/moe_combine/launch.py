@@ -23,6 +23,7 @@ from autotune.kernels.moe_combine import device, library
 from autotune.kernels.moe_combine.problem import MOST_INBOX_BYTES, CombinedProblem, MoeCombine
 from autotune.kernels.moe_combine.scratch import Scratch, scratch_of
 from autotune.machine import Machine
+from autotune.sizes import round_up
 
 MODES = {"push": device.PUSH, "pull": device.PULL, "one_shot": device.ONE_SHOT}
 LONGEST_STEP = 1024
@@ -89,9 +90,9 @@ class SumKnobs(Knobs):
         return {
             "T": problem.tokens, "H": problem.hidden, "K": problem.top_k, "local": problem.local_experts,
             "WORLD": problem.world_size, "MODE": MODES[self.way].value, "ROTATE": self.peer_order == "rotate",
-            "STEP": min(LONGEST_STEP, power(problem.capacity)), "TOKENS": self.transfer_tokens,
+            "STEP": min(LONGEST_STEP, round_up(problem.capacity)), "TOKENS": self.transfer_tokens,
             "COLUMNS": columns_of(problem, self.copy_kib, self.transfer_tokens), "SPLIT": self.split,
-            "CHOICES": power(problem.top_k), "TYPE": getattr(tl, DTYPES[problem.result_dtype].triton),
+            "CHOICES": round_up(problem.top_k), "TYPE": getattr(tl, DTYPES[problem.result_dtype].triton),
         }  # fmt: skip
 
 
@@ -162,12 +163,7 @@ def scratch_bytes(problem: CombinedProblem, groups: int = 1) -> int:
 
 def columns_of(problem: CombinedProblem, copy_kib: int, rows: int) -> int:
     """Columns of a step of that many KiB over that many rows."""
-    return min(copy_kib * 1024 // problem.result_size // rows, power(problem.hidden))
-
-
-def power(number: int) -> int:
-    """The power of two from ``number`` on."""
-    return 1 << (number - 1).bit_length()
+    return min(copy_kib * 1024 // problem.result_size // rows, round_up(problem.hidden))
 
 
 KERNELS = MoeCombineKernels()

@@ -13,6 +13,7 @@ from autotune.kernels.launching.scratch import poison_inbox
 from autotune.kernels.launching.tensors import OPERAND_DTYPES, Allocate
 from autotune.kernels.moe.problem import SLOTS
 from autotune.kernels.moe_dispatch.problem import DispatchedProblem
+from autotune.sizes import round_up
 
 LONGEST_STEP = 2048
 """Pairs of the routing that a program sends, or plans, at once; of 16 warps twice as many. A plan goes twice over all
@@ -108,7 +109,7 @@ def exchange_arguments(call: Call[Any, Any, Any, Any], num_warps: int) -> tuple[
     problem: DispatchedProblem = call.problem
     knobs: ExchangeKnobs = call.knobs
     pairs = problem.tokens * problem.top_k
-    step = min(LONGEST_STEP * max(1, num_warps // 8), power(problem.all_pairs))
+    step = min(LONGEST_STEP * max(1, num_warps // 8), round_up(problem.all_pairs))
     parts = min(MOST_ROUTING_PARTS, math.ceil(pairs / step))
     arguments = {
         **{each.name: getattr(call.scratch, each.name) for each in fields(Scratch)}, "T": problem.tokens,
@@ -117,16 +118,11 @@ def exchange_arguments(call: Call[Any, Any, Any, Any], num_warps: int) -> tuple[
         "comm_programs": knobs.comm_programs, "rank": call.rank, "heap_bases": call.bases,
         "spin_limit": call.spin_limit, "WORLD": problem.world_size, "PULL": knobs.mode == "pull", "LL": knobs.ll,
         "ROUTING_LL": knobs.routing_ll, "STEP": step, "TOKENS": knobs.transfer_tokens, "SPLIT": knobs.split,
-        "COLUMNS": step_columns(problem, knobs.copy_kib, knobs.transfer_tokens), "CHOICES": power(problem.top_k),
+        "COLUMNS": step_columns(problem, knobs.copy_kib, knobs.transfer_tokens), "CHOICES": round_up(problem.top_k),
     }  # fmt: skip
     return parts + knobs.comm_programs + problem.local_experts, arguments
 
 
 def step_columns(problem: DispatchedProblem, copy_kib: int, rows: int) -> int:
     """Columns of a step of that many KiB over that many rows."""
-    return min(copy_kib * 1024 // problem.element_size // rows, power(problem.hidden))
-
-
-def power(number: int) -> int:
-    """The power of two from ``number`` on."""
-    return 1 << (number - 1).bit_length()
+    return min(copy_kib * 1024 // problem.element_size // rows, round_up(problem.hidden))

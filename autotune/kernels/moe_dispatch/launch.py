@@ -130,24 +130,14 @@ class MoeDispatchKernels(Kernels[MoeDispatch, DispatchKnobs, Tensors, Scratch]):
 
     def library(self, call: Call[MoeDispatch, DispatchKnobs, Tensors, None]) -> Run:
         """The host reads the counts of an all-to-all; an all-gather needs none."""
-        problem, tensors, counted = call.problem, call.tensors, call.knobs.exchange == "all_to_all"
+        tensors = call.tensors
         scaled = tensors if isinstance(tensors, ScaledTensors) else None
-        dispatch = library.by_all_to_all if counted else library.by_all_gather
 
         def run() -> None:
-            routing = library.gathered_routing(problem, tensors.ids, tensors.gates, call.group)
-            sent = tensors.x if scaled is None else library.with_scales(scaled.x, scaled.scale_x)
-            arrived = dispatch(problem, sent, routing, call.rank, call.group)
-            plan = arrived.plan
-            if scaled is None:
-                rows = arrived.rows()
-            else:
-                rows, of_rows = arrived.scaled_rows(problem.hidden, tensors.x.dtype)
-                scaled.scale_rows[: rows.shape[0]].copy_(of_rows)
+            rows, of_rows, _ = library.dispatched(call, None if scaled is None else scaled.scale_x)
             tensors.rows[: rows.shape[0]].copy_(rows)
-            tensors.offsets.copy_(plan.offsets)
-            tensors.pairs.copy_(plan.pairs)
-            tensors.row_gates.copy_(plan.gates)
+            if scaled is not None and of_rows is not None:
+                scaled.scale_rows[: rows.shape[0]].copy_(of_rows)
 
         return graphed(run) if call.knobs.launch == "graph" else run
 

@@ -9,8 +9,28 @@ import torch
 import torch.distributed as dist
 
 from autotune.kernels.launching.collectives import all_gather_single
+from autotune.kernels.launching.contract import Call
 from autotune.kernels.moe.problem import ExpertsProblem
 from autotune.kernels.moe.routing import Plan, Routing, planned, reached_ranks
+
+
+def dispatched(
+    call: Call[Any, Any, Any, Any], scales: torch.Tensor | None
+) -> tuple[torch.Tensor, torch.Tensor | None, Plan]:
+    """The rows of a call's tokens here, their scales where tokens have ``scales``, and their plan, which goes into the
+    call's results, too. By an all-to-all there are as many rows as exist.
+    """
+    problem, tensors = call.problem, call.tensors
+    routing = gathered_routing(problem, tensors.ids, tensors.gates, call.group)
+    x, dispatch = tensors.x, by_all_to_all if call.knobs.exchange == "all_to_all" else by_all_gather
+    arrived = dispatch(problem, x if scales is None else with_scales(x, scales), routing, call.rank, call.group)
+    plan = arrived.plan
+    tensors.offsets.copy_(plan.offsets)
+    tensors.pairs.copy_(plan.pairs)
+    tensors.row_gates.copy_(plan.gates)
+    if scales is None:
+        return arrived.rows(), None, plan
+    return *arrived.scaled_rows(problem.hidden, x.dtype), plan
 
 
 def gathered_routing(problem: ExpertsProblem, ids: torch.Tensor, gates: torch.Tensor, group: Any) -> Routing:

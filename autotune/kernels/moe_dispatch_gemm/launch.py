@@ -192,23 +192,13 @@ class MoeDispatchGemmKernels(Kernels[MoeDispatchGemm, DispatchGemmKnobs, Tensors
 
     def library(self, call: Call[MoeDispatchGemm, DispatchGemmKnobs, Tensors, None]) -> Run:
         """The library's dispatch, then its grouped GEMM, and what follows it in one kernel."""
-        problem, tensors, counted = call.problem, call.tensors, call.knobs.exchange == "all_to_all"
-        dispatch = library.by_all_to_all if counted else library.by_all_gather
+        problem, tensors = call.problem, call.tensors
 
         def run() -> None:
-            routing = library.gathered_routing(problem, tensors.ids, tensors.gates, call.group)
-            x, scales = tensors.x, tensors.scale_x
-            sent = x if scales is None else library.with_scales(x, scales)
-            arrived = dispatch(problem, sent, routing, call.rank, call.group)
-            plan, scaling = arrived.plan, None
-            if scales is None or tensors.scale_b is None:
-                rows = arrived.rows()
-            else:
-                rows, of_rows = arrived.scaled_rows(problem.hidden, x.dtype)
+            rows, of_rows, plan = library.dispatched(call, tensors.scale_x)
+            scaling = None
+            if of_rows is not None and tensors.scale_b is not None:
                 scaling = Scaling(of_rows, tensors.scale_b, problem.scales, problem.fast_accum)
-            tensors.offsets.copy_(plan.offsets)
-            tensors.pairs.copy_(plan.pairs)
-            tensors.row_gates.copy_(plan.gates)
             multiply(problem, rows, tensors.b, plan.offsets, tensors.c[: rows.shape[0]], scaling)
 
         return graphed(run) if call.knobs.launch == "graph" else run

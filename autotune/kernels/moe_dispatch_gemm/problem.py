@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from autotune.errors import InvalidProblem
+from autotune.kernels.gemm.problem import GATE_UP, GatedColumns
 from autotune.kernels.moe.problem import GroupedProblem
 from autotune.kernels.moe_dispatch.problem import DispatchedProblem
 from autotune.problem import choice, size
 
 EPILOGUES = ("none", "swiglu")
-GATE_UP = ("halves", "interleaved")
 
 
 @dataclass(frozen=True, kw_only=True)
-class MoeDispatchGemm(GroupedProblem, DispatchedProblem):
+class MoeDispatchGemm(GatedColumns, GroupedProblem, DispatchedProblem):
     """C [capacity, width]: the tokens of all ranks' x [tokens, hidden] by this rank's experts, each times its expert's
     B [hidden, columns], and the plan that says which row is whose (docs/kernels/moe.md).
 
@@ -37,16 +37,7 @@ class MoeDispatchGemm(GroupedProblem, DispatchedProblem):
         if self.width % 8:
             raise InvalidProblem(f"width={self.width}: must be a multiple of 8")
         self.check_operands(self.columns, self.hidden)
-        if self.gate_up != "halves" and not self.gated:
-            raise InvalidProblem(f"gate_up={self.gate_up}: B has gate and up only with epilogue=swiglu")
-
-    @property
-    def gated(self) -> bool:
-        return self.epilogue != "none"
-
-    @property
-    def halves(self) -> bool:
-        return self.gated and self.gate_up == "halves"
+        self.check_gate()
 
     @property
     def columns(self) -> int:

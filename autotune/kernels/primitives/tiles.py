@@ -82,17 +82,20 @@ def add_product(acc, a_tile, b_tile, PROMOTE: tl.constexpr):
 
 
 @triton.jit
-def add_now(acc, product):
-    """Acc + product, before what follows in the source, so that the next product may take this one's registers.
-
-    Left to itself, the compiler issues the next product first; where registers are scarce, it then spills.
+def add_now(acc, product, factor=None):
+    """Acc + product, or product times factor, before what follows in the source: the next product may take this one's
+    registers. Left to itself, the compiler issues the next product first; where registers are scarce, it then spills.
     """
-    if compiles_for_cuda():
+    if not compiles_for_cuda():
+        acc += product if factor is None else product * factor
+    elif factor is None:
         acc = tl.inline_asm_elementwise(
             "add.f32 $0, $1, $2;", "=f,f,f", [acc, product], dtype=tl.float32, is_pure=False, pack=1
         )
     else:
-        acc += product
+        acc = tl.inline_asm_elementwise(
+            "fma.rn.f32 $0, $1, $2, $3;", "=f,f,f,f", [product, factor, acc], dtype=tl.float32, is_pure=False, pack=1
+        )
     return acc
 
 
@@ -102,13 +105,54 @@ def accumulate_parts(
     B_TRANSPOSED: tl.constexpr, HALVES: tl.constexpr,
 ):  # fmt: skip
     """``accumulate`` where the upper and the lower half of a tile's rows are multiplied in turn."""
-    upper, lower = tl.split(tl.permute(tl.reshape(acc, (2, BLOCK_M // 2, BLOCK_N)), (1, 2, 0)))
+    upper, lower = _apart(acc, BLOCK_M, BLOCK_N)
     for k in range(first_k, end_k, BLOCK_K):
         a_upper = a.load([a_row, k])
         a_lower = a.load([a_row + BLOCK_M // 2, k])
         b_tile = load_b_by_tma(b, k, column, BLOCK_N, BLOCK_K, B_TRANSPOSED, HALVES)
         upper = add_now(upper, tl.dot(a_upper, b_tile))
         lower = add_now(lower, tl.dot(a_lower, b_tile))
+    return _together(upper, lower, BLOCK_M, BLOCK_N)
+
+
+@triton.jit
+def accumulate_scaled_parts(
+    acc, a, a_row, a_rows, a_pitch, b, column, first_k, end_k, scale_a, scale_b,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, B_TRANSPOSED: tl.constexpr,
+):  # fmt: skip
+    """The same with scales by blocks, of which a tile is one wide at most. They are loaded a step ahead."""
+    upper, lower = _apart(acc, BLOCK_M, BLOCK_N)
+    pitch = a_pitch // SIDE
+    rows = a_row + tl.arange(0, BLOCK_M // 2)
+    of_upper = tl.minimum(rows, a_rows - 1) * pitch
+    of_lower = tl.minimum(rows + BLOCK_M // 2, a_rows - 1) * pitch
+    of_b = scale_b + column // SIDE * pitch
+    at = tl.minimum(first_k, end_k - 1) // SIDE
+    factor_b = tl.load(of_b + at)
+    upper_factor = tl.load(scale_a + at + of_upper) * factor_b
+    lower_factor = tl.load(scale_a + at + of_lower) * factor_b
+    for k in range(first_k, end_k, BLOCK_K):
+        at = tl.minimum(k + BLOCK_K, end_k - 1) // SIDE
+        factor_b = tl.load(of_b + at)
+        next_upper = tl.load(scale_a + at + of_upper)
+        next_lower = tl.load(scale_a + at + of_lower)
+        a_upper = a.load([a_row, k])
+        a_lower = a.load([a_row + BLOCK_M // 2, k])
+        b_tile = load_b_by_tma(b, k, column, BLOCK_N, BLOCK_K, B_TRANSPOSED, False)
+        upper = add_now(upper, tl.dot(a_upper, b_tile), upper_factor[:, None])
+        lower = add_now(lower, tl.dot(a_lower, b_tile), lower_factor[:, None])
+        upper_factor = next_upper * factor_b
+        lower_factor = next_lower * factor_b
+    return _together(upper, lower, BLOCK_M, BLOCK_N)
+
+
+@triton.jit
+def _apart(tile, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
+    return tl.split(tl.permute(tl.reshape(tile, (2, BLOCK_M // 2, BLOCK_N)), (1, 2, 0)))
+
+
+@triton.jit
+def _together(upper, lower, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
     return tl.reshape(tl.permute(tl.join(upper, lower), (2, 0, 1)), (BLOCK_M, BLOCK_N))
 
 
@@ -129,7 +173,17 @@ def accumulate(
     BLOCK_K, and so is ``end_k`` unless it is the end of K; EVEN_K says that it always is. Each step of scales by blocks
     is multiplied by them; the other SCALES are the caller's. PROMOTE: see ``add_product``.
     """
-    if SCALES == BLOCK:
+    PARTS: tl.constexpr = TMA and a.block_shape[0] < BLOCK_M
+    if PARTS and SCALES == BLOCK:
+        acc = accumulate_scaled_parts(
+            acc, a, a_row, a_rows, a_pitch, b, column, first_k, end_k, scale_a, scale_b,
+            BLOCK_M, BLOCK_N, BLOCK_K, B_TRANSPOSED,
+        )  # fmt: skip
+    elif PARTS:
+        acc = accumulate_parts(
+            acc, a, a_row, b, column, first_k, end_k, BLOCK_M, BLOCK_N, BLOCK_K, B_TRANSPOSED, HALVES
+        )
+    elif SCALES == BLOCK:
         rows = tl.minimum(a_row + tl.arange(0, BLOCK_M), a_rows - 1).to(tl.int64)
         for k in range(first_k, end_k, BLOCK_K):
             a_tile = load_a(a, a_row, a_rows, a_pitch, k, end_k, BLOCK_M, BLOCK_K, TMA)
@@ -140,15 +194,10 @@ def accumulate(
             factors = factors * block_scale_b(scale_b, k, a_pitch // SIDE, column, b_columns, BLOCK_N, HALVES)
             acc += tl.dot(a_tile, b_tile) * factors
     elif TMA:
-        if a.block_shape[0] < BLOCK_M:
-            acc = accumulate_parts(
-                acc, a, a_row, b, column, first_k, end_k, BLOCK_M, BLOCK_N, BLOCK_K, B_TRANSPOSED, HALVES
-            )
-        else:
-            for k in range(first_k, end_k, BLOCK_K):
-                a_tile = a.load([a_row, k])
-                b_tile = load_b_by_tma(b, k, column, BLOCK_N, BLOCK_K, B_TRANSPOSED, HALVES)
-                acc = add_product(acc, a_tile, b_tile, PROMOTE)
+        for k in range(first_k, end_k, BLOCK_K):
+            a_tile = a.load([a_row, k])
+            b_tile = load_b_by_tma(b, k, column, BLOCK_N, BLOCK_K, B_TRANSPOSED, HALVES)
+            acc = add_product(acc, a_tile, b_tile, PROMOTE)
     else:
         rows = tl.minimum(a_row + tl.arange(0, BLOCK_M), a_rows - 1).to(tl.int64)
         columns = tile_columns(column, b_columns, BLOCK_N, HALVES) % b_columns

@@ -22,7 +22,7 @@ REFUSED = "valid"
 """A trial that violates the constraint of this name was refused unrun: it says nothing about those beside it."""
 
 LEARNT = (TrialState.COMPLETE, TrialState.PRUNED)
-"""How trials end that samplers learn from; by Optuna's convention a failed one counts as deleted."""
+"""States of trials that samplers learn from; by Optuna's convention a failed one counts as deleted."""
 
 
 class JointSampler(BaseSampler):
@@ -117,7 +117,7 @@ class JointSampler(BaseSampler):
             return self._next is not None
 
     def source(self, number: int) -> str:
-        """Who proposed a trial that is under way: a first config, the surrogate, TPE, or chance."""
+        """The source of a trial that is under way: a first config, the surrogate, TPE, or chance."""
         return self._claims[number].source
 
     def best(self, count: int | None = None) -> list[Config]:
@@ -129,7 +129,7 @@ class JointSampler(BaseSampler):
         return self._proposer.best_of_modes()
 
     def value(self, config: Config) -> float:
-        """What was learnt of a config: the value, its logarithm where that was asked for; infinite for nothing."""
+        """A config's value, its logarithm where that was asked for; infinite where nothing was learnt of it."""
         return self._proposer.value(config)
 
     def catch_up(self, study: Study) -> None:
@@ -183,7 +183,7 @@ class JointSampler(BaseSampler):
     def _judged(
         self, study: Study, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None
     ) -> float | None:
-        """What there is to minimise; None where there is nothing."""
+        """The number to minimise; None where there is none."""
         if state is not TrialState.COMPLETE or values is None or _violated(trial):
             return None
         value = values[0] if study.direction is StudyDirection.MINIMIZE else -values[0]

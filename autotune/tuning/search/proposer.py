@@ -24,7 +24,7 @@ GUIDED_SHARE = 0.9
 """Of the configs after that. The rest are the sampler's: an opinion of its own where the surrogate is wrong."""
 
 STEPPED_FROM = 3
-"""How many of the best are stepped away from."""
+"""Configs, the best, that are stepped away from."""
 
 WALKS = 150
 """Configs a few steps from one of them, among which the surrogate chooses besides, …"""
@@ -68,7 +68,7 @@ def unheard(config: Config, evaluation: Evaluation) -> None:
 
 @dataclass(frozen=True)
 class Given:
-    """What is known of a search before it begins."""
+    """Everything that is known of a search before it begins."""
 
     space: Space
     problem: Any
@@ -120,7 +120,7 @@ class Proposer:
         """The dimensions in which there is a step to take, by mode, and from each value where to."""
         self._first = deque(config for config in given.first if given.space.holds(config))
         self._known = set(given.reserved)
-        """What is not proposed any more: proposed, learnt of, reserved, or invalid."""
+        """Configs that are not proposed any more: proposed, learnt of, reserved, or invalid."""
         self._measured: dict[Config, float] = {}
         self._failed: list[Config] = []
         self._pending: dict[Config, None] = {}
@@ -145,7 +145,7 @@ class Proposer:
         return self._claim(proposal) if proposal is not None else None
 
     def learn(self, config: Config, value: float | None, refused: bool = False) -> None:
-        """How a config of the space ended, whoever proposed it: its value, None where it failed.
+        """Learn how a config of the space ended, whoever proposed it: its value, None where it failed.
 
         What was ``refused`` unrun says nothing about its neighbours: only TPE hears of it.
         """
@@ -167,7 +167,7 @@ class Proposer:
             self._known.discard(config)
 
     def value(self, config: Config) -> float:
-        """What a config was measured at, infinite where it was not."""
+        """A config's measured value, infinite where there is none."""
         return self._measured.get(config, math.inf)
 
     def best(self, count: int | None = None) -> list[Config]:
@@ -189,7 +189,7 @@ class Proposer:
         return proposal
 
     def _sampled(self) -> Proposal | None:
-        """What TPE proposes; where that is invalid or known, a config next to it that is neither.
+        """A proposal of TPE's; where that is invalid or known, a config next to it that is neither.
 
         Asking TPE again instead would cost some 50 ms each time, and once converged it repeats itself.
         """
@@ -234,7 +234,7 @@ class Proposer:
         return None
 
     def _guided(self, pending: Sequence[Config]) -> Proposal | None:
-        """What the surrogate expects most of: one step or a few from the best, or a draw from anywhere."""
+        """The surrogate's favourite: one step or a few from the best, or a draw from anywhere."""
         near = self._near_mode() if self._random.random() < NEAR_SHARE else {}
         for measured in (near, self._measured):
             pool = self._pool(measured)
@@ -244,7 +244,7 @@ class Proposer:
         return None
 
     def _near_mode(self) -> dict[Config, float]:
-        """What was measured in one mode that is near and not the fastest's; empty where there is none."""
+        """The measured configs of one mode that is near and not the fastest's; empty where there is none."""
         others = [config["mode"] for config in self.best_of_modes() if config["mode"] != self.best(1)[0]["mode"]]
         mode = self._random.choice(others) if others else None
         return {config: value for config, value in self._measured.items() if config["mode"] == mode}

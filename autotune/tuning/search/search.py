@@ -53,7 +53,7 @@ class Search:
         return Candidate(config, self._sampler.source(trial.number), trial)
 
     def tell(self, candidate: Candidate, evaluation: Evaluation) -> None:
-        """How a candidate ended."""
+        """Learn how a candidate ended."""
         if candidate.trial is None:
             self.remember(candidate.config, evaluation)
             return

@@ -133,12 +133,12 @@ def _slope(predicted: Array, measured: Array) -> float:
 
 
 def _width(dimension: Dimension) -> int:
-    """How many coordinates a dimension has."""
+    """The number of a dimension's coordinates."""
     return 1 if dimension.ordinal else len(dimension.values)
 
 
 def _coordinates(dimension: Dimension, config: Config) -> list[float]:
-    """Where a dimension puts a config; the distance of two is the sum of the differences.
+    """A config's coordinates along a dimension; the distance of two configs is the sum of the differences.
 
     A config whose mode lacks the dimension is half-way between its ends, or as far from every word: so the distances
     are those of a tree, for which exp(-distance) is a correlation.

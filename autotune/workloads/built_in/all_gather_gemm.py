@@ -122,15 +122,16 @@ class AllGatherGemmWorkload(GemmWorkload):
         """S: no tile begins before every rank has pushed everything. F: each tile loads A from its owner, if there is
         one column of tiles: each of several would load A over the links again.
         """
-        joins = config["head_start"] if config["push_site"] == "same_launch" else 0
+        knobs = self.kernels.knobs.of(config)
+        joins = knobs.head_start if knobs.push_site == "same_launch" else 0
         dataflow = config.replace(push_site="same_launch", head_start=joins)
         separate = dataflow.replace(push_site="same_stream", head_start=0)
         pull = {d.name: dataflow[d.name] for d in SPACE.dimensions_of("pull") if d.name != "mode"}
         if pull["schedule"] == "flattened":
             pull["schedule"] = "persistent"  # the direct pull has no flattened form
         direct: Config | str = Config({**pull, "mode": "pull"})
-        columns = -(-problem.n_local // config.integer("block_n"))
-        if config["split_k"] != 1:
+        columns = -(-problem.n_local // knobs.block_n)
+        if knobs.split_k != 1:
             direct = "the direct pull does not split K, so its tiles would not be these"
         elif problem.gathered:
             direct = "the direct pull gathers no A that it could give back"

@@ -220,7 +220,8 @@ class FlashDecodeWorkload(LaunchedWorkload):
         """B has a launch for attention, reduction, exchange and combination each; S has barriers instead of these
         boundaries. All send data, then a signal, to every rank.
         """
-        reducer = "trailing" if config["reducer"] == "kernel" else config["reducer"]
+        reducer = self.kernels.knobs.of(config).reducer
+        reducer = "trailing" if reducer == "kernel" else reducer
         fused = config.replace(exchange="one_shot", protocol="signal", combine_site="same_launch", reducer=reducer)
         shared = {d.name: fused[d.name] for d in SPACE.dimensions_of("iris_all_gather") if d.name in fused}
         return {

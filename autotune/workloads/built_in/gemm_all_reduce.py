@@ -18,13 +18,14 @@ from autotune.kernels.launching.knobs import ONE_LAUNCH, TWO_LAUNCHES
 from autotune.machine import Machine
 from autotune.search_spaces.gemm_all_reduce import SPACE, default_config, first_configs
 from autotune.workloads.comparison import rounded_product
-from autotune.workloads.gemm import GemmOperation, GemmWorkload, ring
+from autotune.workloads.gemm import ring
 from autotune.workloads.interface import Run
 from autotune.workloads.launched import Operands
+from autotune.workloads.summed import SummedOperation, SummedWorkload
 from autotune.workloads.tolerance import Tolerance
 
 
-class GemmAllReduceOperation(GemmOperation[GemmAllReduce, Scratch]):
+class GemmAllReduceOperation(SummedOperation[GemmAllReduce, Scratch]):
     """Its operands lie in ordinary memory."""
 
     def __init__(
@@ -35,18 +36,9 @@ class GemmAllReduceOperation(GemmOperation[GemmAllReduce, Scratch]):
         super().__init__(kernels, problem, heap, machine, spin_limit)
 
     def draw_operands(self, seed: int) -> torch.Tensor:
-        """Every rank draws every rank's operands, one rank's at a time: a large B is there only once more."""
-        tensors, rank = self._tensors, self._heap.rank
-        product = torch.zeros(tensors.c.shape, dtype=self.wide, device=self._heap.device)
-        for other in range(self._heap.world_size):
-            a, b = self.draw_a(seed * 1000 + other), self.draw_b(seed * 1000 + 500 + other)
-            scale_a = self.draw_scales(tensors.scale_a, seed * 1000 + 250 + other)
-            scale_b = self.draw_scales(tensors.scale_b, seed * 1000 + 600 + other)
-            product += self.widened(a, scale_a) @ self.widened(b, scale_b)
-            if other == rank:
-                self.take(a, scale_a, b, scale_b)
-        self.draw_bias(seed * 1000 + 999, self._problem.k)
-        self.draw_residual(seed * 1000 + 997, self._problem.k)
+        """The residual is the same on all ranks."""
+        product = super().draw_operands(seed)
+        self.draw_residual(seed * 1000 + 850, self._problem.k)
         return product
 
     def parts(self) -> dict[str, Run]:
@@ -59,7 +51,7 @@ class GemmAllReduceOperation(GemmOperation[GemmAllReduce, Scratch]):
         }
 
 
-class GemmAllReduceWorkload(GemmWorkload):
+class GemmAllReduceWorkload(SummedWorkload):
     """Joins problem, kernels and space."""
 
     problem_type = GemmAllReduce
@@ -103,10 +95,6 @@ class GemmAllReduceWorkload(GemmWorkload):
         self, problem: GemmAllReduce, heap: SymmetricHeap, machine: Machine, spin_limit: int
     ) -> GemmAllReduceOperation:
         return GemmAllReduceOperation(problem, heap, machine, spin_limit)
-
-    def sizes(self, world_size: int, a: torch.Tensor, b: torch.Tensor, options: Mapping[str, Any]) -> dict[str, int]:
-        """The depth is that of all ranks together."""
-        return {"m": a.shape[0], "n": b.shape[1], "k": a.shape[1] * world_size}
 
     def out_shape(self, world_size: int, operands: Operands, options: Sequence[Any]) -> tuple[int, int]:
         a, b = operands[:2]

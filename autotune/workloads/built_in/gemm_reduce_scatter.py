@@ -20,13 +20,14 @@ from autotune.machine import Machine
 from autotune.search_spaces.gemm_reduce_scatter import KERNELS as OUR_GEMM
 from autotune.search_spaces.gemm_reduce_scatter import SPACE, default_config, first_configs
 from autotune.workloads.comparison import rounded_product
-from autotune.workloads.gemm import OF_A_LIBRARY, GemmOperation, GemmWorkload, ring
+from autotune.workloads.gemm import OF_A_LIBRARY, ring
 from autotune.workloads.interface import Run
 from autotune.workloads.launched import Operands
+from autotune.workloads.summed import SummedOperation, SummedWorkload
 from autotune.workloads.tolerance import Tolerance
 
 
-class GemmReduceScatterOperation(GemmOperation[GemmReduceScatter, Scratch]):
+class GemmReduceScatterOperation(SummedOperation[GemmReduceScatter, Scratch]):
     """Its operands lie in ordinary memory."""
 
     def __init__(self, problem: GemmReduceScatter, heap: SymmetricHeap, machine: Machine, spin_limit: int) -> None:
@@ -34,20 +35,15 @@ class GemmReduceScatterOperation(GemmOperation[GemmReduceScatter, Scratch]):
         kernels: Kernels[Any, Any, Any, Any] = KERNELS
         super().__init__(kernels, problem, heap, machine, spin_limit)
 
+    @property
+    def rows(self) -> slice:
+        rank, rows = self._heap.rank, self._problem.rows
+        return slice(rank * rows, (rank + 1) * rows)
+
     def draw_operands(self, seed: int) -> torch.Tensor:
-        """Every rank draws every rank's operands, one rank's at a time, and multiplies its own rows."""
-        tensors, rank, problem = self._tensors, self._heap.rank, self._problem
-        ours = slice(rank * problem.rows, (rank + 1) * problem.rows)
-        product = torch.zeros((problem.rows, problem.n), dtype=self.wide, device=self._heap.device)
-        for source in range(problem.world_size):
-            a, b = self.draw_a(seed * 1000 + source), self.draw_b(seed * 1000 + 500 + source)
-            scale_a = self.draw_scales(tensors.scale_a, seed * 1000 + 250 + source)
-            scale_b = self.draw_scales(tensors.scale_b, seed * 1000 + 600 + source)
-            product.addmm_(self.widened(a, scale_a)[ours], self.widened(b, scale_b))
-            if source == rank:
-                self.take(a, scale_a, b, scale_b)
-        self.draw_bias(seed * 1000 + 750, problem.k)
-        self.draw_residual(seed * 1000 + 850 + rank, problem.k)
+        """Each rank has the residual of its rows."""
+        product = super().draw_operands(seed)
+        self.draw_residual(seed * 1000 + 850 + self._heap.rank, self._problem.k)
         return product
 
     def parts(self) -> dict[str, Run]:
@@ -60,7 +56,7 @@ class GemmReduceScatterOperation(GemmOperation[GemmReduceScatter, Scratch]):
         }
 
 
-class GemmReduceScatterWorkload(GemmWorkload):
+class GemmReduceScatterWorkload(SummedWorkload):
     """Joins problem, kernels and space."""
 
     problem_type = GemmReduceScatter
@@ -105,10 +101,6 @@ class GemmReduceScatterWorkload(GemmWorkload):
         self, problem: GemmReduceScatter, heap: SymmetricHeap, machine: Machine, spin_limit: int
     ) -> GemmReduceScatterOperation:
         return GemmReduceScatterOperation(problem, heap, machine, spin_limit)
-
-    def sizes(self, world_size: int, a: torch.Tensor, b: torch.Tensor, options: Mapping[str, Any]) -> dict[str, int]:
-        """The depth is that of all ranks together."""
-        return {"m": a.shape[0], "n": b.shape[1], "k": a.shape[1] * world_size}
 
     def out_shape(self, world_size: int, operands: Operands, options: Sequence[Any]) -> tuple[int, int]:
         a, b = operands[:2]

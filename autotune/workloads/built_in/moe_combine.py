@@ -58,7 +58,7 @@ class MoeCombineWorkload(CombinedWorkload):
         return first_configs(problem, machine)
 
     def tolerance_of(self, problem: MoeCombine, config: Config, machine: Machine) -> Tolerance:
-        return combined_tolerance(problem, config["mode"] == "bsp", problem.top_k, machine)
+        return combined_tolerance(problem, self.kernels.knobs.of(config).mode, problem.top_k, machine)
 
     def operation(
         self, problem: MoeCombine, heap: SymmetricHeap, machine: Machine, spin_limit: int

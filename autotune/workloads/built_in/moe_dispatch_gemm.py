@@ -58,7 +58,7 @@ class MoeDispatchGemmOperation(DispatchedOperation[MoeDispatchGemm, Tensors, Gem
         return b[expert] if scale_b is None else dequantised(b[expert], scale_b[expert])
 
     def _after(self, product: torch.Tensor) -> torch.Tensor:
-        """What the epilogue makes of a product."""
+        """A product behind the epilogue."""
         problem = self._problem
         if not problem.gated:
             return product
@@ -89,7 +89,8 @@ class MoeDispatchGemmWorkload(DispatchedWorkload):
 
     def tolerance_of(self, problem: MoeDispatchGemm, config: Config, machine: Machine) -> Tolerance:
         """The result alone is rounded, or also what the library's GEMM rounds on its way there."""
-        ours, elements = config["mode"] in OWN, problem.tokens * problem.top_k * problem.width
+        ours = self.kernels.knobs.of(config).mode in OWN
+        elements = problem.tokens * problem.top_k * problem.width
         if problem.gated:
             return rounded_gated(problem, 0.0 if ours else 1.0 + OF_A_LIBRARY, elements, machine)
         return rounded_product(problem, 1.0 if ours else 1.0 + OF_A_LIBRARY, elements, machine)

@@ -101,8 +101,9 @@ class MoeGemmCombineWorkload(CombinedWorkload):
 
     def tolerance_of(self, problem: MoeGemmCombine, config: Config, machine: Machine) -> Tolerance:
         """Products are rounded too, and by the library's GEMM maybe more than once."""
-        of_rows = 1.0 if config["mode"] in OWN else 1.0 + OF_A_LIBRARY
-        found = combined_tolerance(problem, config["mode"] == "bsp", problem.width, machine, of_rows)
+        mode = self.kernels.knobs.of(config).mode
+        of_rows = 1.0 if mode in OWN else 1.0 + OF_A_LIBRARY
+        found = combined_tolerance(problem, mode, problem.width, machine, of_rows)
         return with_lost(problem, found, machine)
 
     def operation(
