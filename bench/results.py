@@ -51,7 +51,7 @@ class Run:
         return [stored for step in self._steps[name] if (stored := self.folder.found(step)) is not None]
 
     def done(self, table: Table) -> bool:
-        """Whether all is there that the table is written from."""
+        """True if all is there that the table is written from."""
         return all(len(self.found(name)) == len(self._steps[name]) for name in (table.name, *table.needs))
 
     def write(self, root: Path) -> list[str]:

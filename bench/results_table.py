@@ -46,7 +46,7 @@ class Table(ABC):
     needs: tuple[str, ...] = ()
     """Other tables that it is written from."""
     toy = True
-    """Whether the interpreter can make one."""
+    """True if the interpreter can make one."""
     least_gpus = 2
 
     def steps(self, setting: Setting) -> list[Step]:

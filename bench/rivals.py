@@ -319,7 +319,7 @@ def plugin(supplier: str, workload: Workload, operation: type, offers: Offers) -
 
 
 def is_plain(problem: Any) -> bool:
-    """Whether it is a product alone, of a type that everybody's kernels take."""
+    """True if it is a product alone, of a type that everybody's kernels take."""
     return not problem.scaled and not problem.gated
 
 

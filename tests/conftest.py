@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import gc
 import os
+import shutil
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -109,6 +110,24 @@ def compilers() -> Iterator[Any]:
     shared = Compilers()
     yield shared
     shared.close()
+
+
+@pytest.fixture(scope="session")
+def empty_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store's file, to be copied: to make its tables takes longer than most tests."""
+    from autotune.db import Store
+
+    file = tmp_path_factory.mktemp("empty") / "cache.db"
+    Store.open(file).close()
+    return file
+
+
+@pytest.fixture(autouse=True)
+def new_files_are_copies(monkeypatch: pytest.MonkeyPatch, empty_file: Path) -> None:
+    """A new database of this process is a copy of one that was made as a user's is; in ``tests/db`` each is made."""
+    from autotune.db.engines import sqlite
+
+    monkeypatch.setattr(sqlite, "_draft", lambda draft: shutil.copy(empty_file, draft))
 
 
 @pytest.fixture(autouse=True)

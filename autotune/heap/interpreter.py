@@ -180,21 +180,26 @@ def _remember_shapes(core: Any) -> None:
     shapes: dict[Any, tuple[Any, Any]] = {}
 
     def block_type(self: Any, element_ty: Any, shape: Any) -> None:
-        key = None if element_ty.is_ptr() else (element_ty.name, *(getattr(size, "value", size) for size in shape))
+        key = None if element_ty.is_ptr() else (element_ty.name, *[getattr(size, "value", size) for size in shape])
         if key in types:
             self.__dict__.update(types[key])
             return
         make_type(self, element_ty, shape)
         if key is not None:
+            self.of_tensors = described(self)
             types[key] = dict(self.__dict__)
 
-    def tensor(self: Any, handle: Any, type: Any) -> None:
+    def described(type: Any) -> tuple[Any, Any]:
         key = tuple(type.shape) if type.is_block() else ()
         if key not in shapes:
-            make_tensor(self, handle, type)
-            shapes[key] = self.shape, self.numel
+            made = object.__new__(core.tensor)
+            make_tensor(made, None, type)
+            shapes[key] = made.shape, made.numel
+        return shapes[key]
+
+    def tensor(self: Any, handle: Any, type: Any) -> None:
         self.handle, self.type, self.dtype = handle, type, type.scalar
-        self.shape, self.numel = shapes[key]
+        self.shape, self.numel = type.__dict__.get("of_tensors") or described(type)
 
     core.block_type.__init__, core.tensor.__init__ = block_type, tensor
 
@@ -206,6 +211,7 @@ def _pass_what_is_alike(semantic: Any, core: Any) -> None:
     """
     make_alike, unwrap, tensor = semantic.binary_op_type_checking_impl, core._unwrap_if_constexpr, core.tensor
     plain = {tensor, int, float, bool, type(None)}
+    joint: dict[tuple[int, int], list[int] | None] = {}
 
     def alike(lhs: Any, rhs: Any, *flags: bool, **named: bool) -> Any:
         pair = None
@@ -226,7 +232,15 @@ def _pass_what_is_alike(semantic: Any, core: Any) -> None:
             return lhs, splat(rhs, lhs.type)
         if rhs.type.is_block() and not lhs.type.is_block():
             return splat(lhs, rhs.type), rhs
-        return None
+        pair = id(lhs.shape), id(rhs.shape)  # each shape is described once, for good
+        if pair not in joint:
+            joint[pair] = _joint_shape([*lhs.type.shape], [*rhs.type.shape])
+        shape = joint[pair]
+        return None if shape is None else (widened(lhs, shape), widened(rhs, shape))
+
+    def widened(value: Any, shape: list[int]) -> Any:
+        kind = core.block_type(value.dtype, shape)
+        return tensor(semantic.builder.create_broadcast(value.handle, shape), kind)
 
     def splat(scalar: Any, like: Any) -> Any:
         kind = like if like.scalar is scalar.dtype else like.with_element_ty(scalar.dtype)
@@ -234,6 +248,13 @@ def _pass_what_is_alike(semantic: Any, core: Any) -> None:
 
     semantic.binary_op_type_checking_impl = alike
     core._unwrap_if_constexpr = lambda value: value if type(value) in plain else unwrap(value)
+
+
+def _joint_shape(left: list[int], right: list[int]) -> list[int] | None:
+    """The shape of both where one of two sizes is 1; None if they do not fit, or one has more dimensions."""
+    if len(left) != len(right) or any(1 not in pair and pair[0] != pair[1] for pair in zip(left, right, strict=True)):
+        return None
+    return [max(pair) for pair in zip(left, right, strict=True)]
 
 
 def _holds(element: str, number: Any) -> bool:

@@ -224,7 +224,7 @@ class Operation(LaunchedOperation[AllGather, Tensors, Scratch]):
 
 
 class AllGatherWorkload(LaunchedWorkload):
-    """What joins problem, kernels and space."""
+    """Joins problem, kernels and space."""
 
     problem_type = AllGather
     space = SPACE

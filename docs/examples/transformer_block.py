@@ -321,7 +321,7 @@ def main() -> None:
 
 
 def where(context: autotune.Context) -> dict[str, Any]:
-    """What the times were measured on."""
+    """The machine that the times were measured on."""
     world_size, device = context.heap.world_size, context.machine.device
     return {"world_size": world_size, "device": device, **versions()}
 

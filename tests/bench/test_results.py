@@ -19,6 +19,7 @@ from results import PAGES, Run, possible
 from results_table import Setting
 from results_tables import TABLES
 from results_text import NoMarkers, names_on, replaced
+from scripts import run_script
 from steps import JSON, LONGEST, Folder, Step, run_all
 
 from autotune.machine import machine, versions
@@ -266,10 +267,6 @@ def test_the_list_is_selected_from_by_name_and_field() -> None:
         selected(["rs/m=513"], 4)
 
 
-def script(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, str(SCRIPT), *words], capture_output=True, text=True, cwd=ROOT)
-
-
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
     """This machine, asked for in this process."""
@@ -291,7 +288,7 @@ def test_without_a_gpu_it_says_what_can_be_done(tmp_path: Path, here: None, monk
 
 def toy(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     pages = {page: (ROOT / page).read_text() for page in PAGES}
-    done = script("--toy", "--folder", str(folder), *words)
+    done = run_script(str(SCRIPT), "--toy", "--folder", str(folder), *words)
     assert done.returncode == 0, done.stderr[-3000:]
     assert {page: (ROOT / page).read_text() for page in PAGES} == pages, "toys are written to a copy"
     return done

@@ -46,12 +46,9 @@ def url(request: pytest.FixtureRequest, path: Path) -> Iterator[URL]:
             yield url
 
 
-@pytest.fixture(scope="session")
-def empty_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store's file, to be copied: to make its tables takes longer than most tests."""
-    file = tmp_path_factory.mktemp("empty") / "cache.db"
-    Store.open(file).close()
-    return file
+@pytest.fixture(autouse=True)
+def new_files_are_copies() -> None:
+    """They are not here: this is where the tables are made."""
 
 
 @pytest.fixture(scope="session")

@@ -15,7 +15,7 @@ SPINS = 40
 
 
 def call_alone(configs: list[dict[str, Any]]) -> list[bool]:
-    """Whether rank 0 timed out, for each config: the others set it up and do not call."""
+    """True if rank 0 timed out, for each config: the others set it up and do not call."""
     found = workload("flash_decode")
     problem = found.problem_type(batch=1, q_heads=2, kv_heads=1, head_dim=64, kv_len=40, world_size=2)
     heap = open_heap(found.heap_bytes(problem))

@@ -63,7 +63,7 @@ def _right(heap: Any, problem: ExpertsProblem, seed: int, *, parts: int, ll: boo
 
 
 def _agrees(problem: ExpertsProblem, routing: Routing, rank: int, *found: torch.Tensor) -> bool:
-    """Whether offsets, pairs and gates of rows that exist are the reference's, and no others were written; and own rows
+    """True if offsets, pairs and gates of rows that exist are the reference's, and no others were written; and own rows
     are those of tokens of this rank.
     """
     expected = planned(problem, routing, rank)

@@ -247,7 +247,7 @@ def operators_on_ranks(references: dict[str, str]) -> list[list[str]]:
 
 
 def is_right(context: autotune.Context, found: LaunchedWorkload, problem: Problem, config: Config) -> bool:
-    """Whether the operator, on the inputs of the tuner's operation, gives what that compares with."""
+    """True if the operator, on the inputs of the tuner's operation, gives what that compares with."""
     kernels = found.kernels
     operation: Any = found.operation(problem, context.heap, context.machine, context.spin_limit)
     operation.refresh(3)

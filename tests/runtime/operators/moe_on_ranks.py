@@ -46,7 +46,7 @@ class Tokens:
         return operands, [rows, plan.offsets, plan.pairs[:end], plan.gates[:end]]
 
     def same(self, found: Any, expected: list[torch.Tensor]) -> bool:
-        """Whether all that exists is the same to the bit."""
+        """True if all that exists is the same to the bit."""
         return all(torch.equal(each[: one.shape[0]], one) for each, one in zip(found, expected, strict=True))
 
 
@@ -76,7 +76,7 @@ class Multiplied(Tokens):
 
 
 def scaled(context: autotune.Context) -> bool:
-    """Whether a call with fp8 operands is right: those of exact numbers, so that only C is rounded."""
+    """True if a call with fp8 operands is right: those of exact numbers, so that only C is rounded."""
     tokens = Multiplied(context)
     (x, ids, gates, b), expected = tokens.drawn(0)
     every = tokens.every.to(FP8)
@@ -92,7 +92,7 @@ def scaled(context: autotune.Context) -> bool:
 
 
 def scaled_dispatch(context: autotune.Context) -> bool:
-    """Whether rows of fp8 are their tokens to the bit, with their tokens' scales, into given tensors, too."""
+    """True if rows of fp8 are their tokens to the bit, with their tokens' scales, into given tensors, too."""
     tokens = Tokens(context)
     (x, ids, gates), (rows, *plan) = tokens.drawn(0)
     scale_x = torch.arange(len(x), device=x.device)[:, None] + 100.0 * tokens.rank + 1.0
