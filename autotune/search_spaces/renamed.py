@@ -26,6 +26,9 @@ class Renamed:
 
     def config(self, values: Mapping[str, Value]) -> dict[str, Value]:
         """A config's values in today's words."""
+        today = self.dimensions.keys().isdisjoint(values)
+        if today and not any(values.get(name) in words for name, words in self.values.items()):
+            return dict(values)
         return {(now := self.name(name)): self.value(now, value) for name, value in values.items()}
 
 

@@ -96,6 +96,7 @@ class Space:
         reused |= {d.name for d in dimensions if any(d.holds(old) for old in renamed.values.get(d.name, ()))}
         if reused:
             raise ValueError(f"names of earlier versions are in use again: {sorted(reused)}")
+        self._of_mode: dict[str, list[Dimension]] = {}
         names = {mode: frozenset(d.name for d in self.dimensions_of(mode)) for mode in self.modes}
         self._constraints_of = {
             mode: [c for c in constraints if c.applies_to(mode, names[mode])] for mode in self.modes
@@ -108,13 +109,16 @@ class Space:
 
     def dimensions_of(self, mode: str) -> list[Dimension]:
         """The dimensions that configs of a mode carry, ``mode`` first."""
-        return [dimension for dimension in self.dimensions.values() if dimension.belongs_to(mode)]
+        if mode not in self._of_mode:
+            self._of_mode[mode] = [d for d in self.dimensions.values() if d.belongs_to(mode)]
+        return [*self._of_mode[mode]]
 
     def current(self, config: Config) -> Config:
         """A config of an earlier version in today's words, with the defaults of dimensions that it is older than."""
         values = self.renamed.config(config)
         newer = [d for d in self.dimensions_of(str(values.get("mode"))) if d.name not in values]
-        return Config(values | {d.name: d.default for d in newer if d.default is not None})
+        values |= {d.name: d.default for d in newer if d.default is not None}
+        return Config(values) if values != dict(config) else config  # to make one takes longer than to compare
 
     def ordered(self, config: Config) -> Config:
         """The config with its dimensions in the space's order; what the space does not have comes last."""
