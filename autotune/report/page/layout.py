@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from autotune.report.page.view import NAME_WIDTH, NARROW, Chart, Option
+from autotune.report.page.view import NAME_WIDTH, NARROW, Chart, Option, up_to
 
 ROW = 22
 """Pixels of a legend's row."""
@@ -44,9 +44,7 @@ class Laid:
 def laid_out(chart: Chart) -> Laid:
     """Charts that stand beside each other are as narrow on a screen as on a phone."""
     option, wide = chart.option, PHONE if chart.small else SCREEN
-    narrow = {**_fitted(option, PHONE), **_own(option, narrow=True)}
-    rest = {**_fitted(option, wide), **_own(option, narrow=False)}
-    media = [{"query": {"maxWidth": NARROW}, "option": narrow}, {"option": rest}]
+    media = [*up_to(NARROW, _fitted(option, PHONE), _fitted(option, wide)), *option.get("media", [])]
     heights = [chart.height + ROW * (legend_rows(option, room) - 1) for room in (PHONE, wide)]
     return Laid({**option, "media": media}, *heights)
 
@@ -87,9 +85,3 @@ def _is_of_names(axis: Mapping[str, Any]) -> bool:
 
 def _several(value: Any) -> Sequence[Mapping[str, Any]]:
     return value if isinstance(value, list) else [value]
-
-
-def _own(option: Option, *, narrow: bool) -> Option:
-    """What a view itself changes on a phone."""
-    found: Option = next((each["option"] for each in option.get("media", []) if ("query" in each) is narrow), {})
-    return found

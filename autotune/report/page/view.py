@@ -129,6 +129,14 @@ def legend(**parts: Any) -> Option:
     return {"top": 0, "itemGap": 10, "textStyle": {"width": NAME_WIDTH, "overflow": "truncate"}, **parts}
 
 
+def up_to(width: int, narrow: Option, wide: Option) -> list[Option]:
+    """What differs in charts of up to ``width`` pixels and in wider ones; ECharts keeps what a width does not name."""
+    return [
+        {"query": {"maxWidth": width}, "option": narrow},
+        {"query": {"minWidth": width + 1}, "option": wide},
+    ]
+
+
 def heading(text: str) -> Option:
     """A small chart's title; a long one is cut."""
     style = {"fontSize": 13, "width": 280, "overflow": "truncate"}

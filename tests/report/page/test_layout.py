@@ -22,9 +22,9 @@ def charts(study: Study) -> dict[str, Chart]:
 
 def of_width(chart: Chart) -> tuple[dict[str, Any], dict[str, Any]]:
     """What is changed on a phone, and elsewhere."""
-    narrow, rest = laid_out(chart).option["media"]
-    assert narrow["query"] == {"maxWidth": NARROW} and "query" not in rest
-    return narrow["option"], rest["option"]
+    narrow, wide, *_ = laid_out(chart).option["media"]
+    assert [narrow["query"], wide["query"]] == [{"maxWidth": NARROW}, {"minWidth": NARROW + 1}]
+    return narrow["option"], wide["option"]
 
 
 def test_a_legend_has_as_many_rows_as_its_names_need() -> None:
@@ -63,9 +63,16 @@ def test_names_beside_bars_have_less_room_on_a_phone() -> None:
     assert widths == [PHONE.names, NAME_WIDTH] and PHONE.names < NAME_WIDTH
 
 
-def test_what_a_view_changes_itself_is_kept(study: Study) -> None:
-    narrow, rest = of_width(charts(study)["parallel"])
-    assert narrow["parallel"]["layout"] == "vertical" and "parallel" not in rest
+def test_axes_lie_on_top_of_each_other_where_their_names_would_meet(study: Study) -> None:
+    chart = charts(study)["parallel"]
+    *_, stacked, beside = laid_out(chart).option["media"]
+    assert (
+        stacked["option"]["parallel"]["layout"] == "vertical" and beside["option"]["parallel"]["layout"] == "horizontal"
+    )
+    axes = chart.option["parallelAxis"]
+    assert stacked["query"]["maxWidth"] >= max(NARROW, 40 * len(axes)) and len(axes) > NARROW / 40, "wider than a phone"
+    kept = [axis["nameLocation"] for axis in beside["option"]["parallelAxis"]]
+    assert kept == [axis["nameLocation"] for axis in axes], "back as it was when the window is wide again"
 
 
 @pytest.mark.parametrize("kind", ["study", "only_failed", "hostile"])

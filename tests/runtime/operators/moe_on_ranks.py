@@ -195,12 +195,14 @@ def refused(context: autotune.Context, tokens: Tokens) -> dict[str, str]:
 
 
 def too_many(context: autotune.Context) -> list[Any]:
-    """What is said where every token names the first rank's only expert twice; and that the library's way shows it."""
+    """What is said where every token names the first rank's only expert twice; and that the library's way shows it, or
+    None where ranks that share a GPU have none.
+    """
     world, device = context.heap.world_size, context.heap.device
     x, ids, gates = (torch.ones(4, width, device=device) for width in (64, 2, 2))
     operands = x.bfloat16(), ids.int() * 0, gates
     problem = autotune.MoeDispatch(tokens=4, hidden=64, experts=world, top_k=2, world_size=world)
-    shown = False
+    shown = None
     for config in configs(problem, context.machine):
         if config["mode"] == "bsp":
             found = autotune.moe_dispatch(context, *operands, experts=world, config=config)

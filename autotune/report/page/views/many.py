@@ -18,6 +18,7 @@ from autotune.report.page.view import (
     Table,
     View,
     base,
+    cut,
     legend,
     mark_lines,
     names_axis,
@@ -138,7 +139,7 @@ def map_options(field: Field) -> Option:
          "encode": {"x": "column", "y": "row"}}
         for mode, cells in data.items()
     ]  # fmt: skip
-    columns = {"type": "category", "data": [str(size) for size in sizes], "name": shown(field.size),
+    columns = {"type": "category", "data": [str(size) for size in sizes], "name": cut(shown(field.size), 30),
                "nameLocation": "middle", "nameGap": 26, "axisTick": {"show": False},
                "axisLabel": {"hideOverlap": True}}  # fmt: skip
     rows = names_axis([line.name for line in field.lines])
@@ -184,7 +185,7 @@ def by_size_options(field: Field, name: str, title: str) -> Option:
     return base(
         grid={"left": 8, "right": 20, "top": 56, "bottom": 44},
         legend=legend(data=[line.name for line in field.lines], selectedMode=False),
-        xAxis={"type": "category", "data": [str(size) for size in field.sizes], "name": shown(field.size),
+        xAxis={"type": "category", "data": [str(size) for size in field.sizes], "name": cut(shown(field.size), 30),
                "nameLocation": "middle", "nameGap": 26, "axisLabel": {"hideOverlap": True}},
         yAxis={"type": "value", "name": title, "nameTextStyle": {"align": "left"}, "scale": True, "splitNumber": 4},
         series=series,

@@ -8,10 +8,17 @@ from collections.abc import Sequence
 from autotune.config import Config
 from autotune.report.figures import microseconds
 from autotune.report.page.study import Study
-from autotune.report.page.view import NARROW, WINNER, Chart, Option, View, base, ceiling, config_lines, shown
+from autotune.report.page.view import NARROW, WINNER, Chart, Option, View, base, ceiling, config_lines, shown, up_to
 
 ABSENT = "–"
 """The value of a dimension that the config's mode does not have."""
+
+APART = 48
+"""Pixels between two axes beside each other; names, which stand above and below in turn, may be twice as wide."""
+
+SIDE_BY_SIDE = {"layout": "horizontal", "left": 75, "right": 60, "top": 44, "bottom": 40}
+STACKED = {"layout": "vertical", "left": 110, "right": 30, "top": 30, "bottom": 40}
+"""The axes' places: where there is no room beside each other, they lie on top of each other."""
 
 FAST_TO_SLOW = ("#f59e0b", "#3b82f6", "#8a94a6")
 
@@ -33,7 +40,7 @@ def view(study: Study) -> View | None:
 
 
 def options(study: Study) -> Option:
-    """Categories in the dimensions' order; on a phone the axes lie on top of each other."""
+    """Categories in the dimensions' order; where there is no room beside each other, axes lie on top of each other."""
     configs = list(study.measured)
     names = study.varied(configs)
     latencies = [study.microseconds(config) for config in configs]
@@ -44,7 +51,7 @@ def options(study: Study) -> Option:
     quarter = statistics.quantiles(latencies, n=4)[1] if len(latencies) > 1 else latencies[0]
     best = min(latencies)
     return base(
-        parallel={"left": 75, "right": 60, "top": 44, "bottom": 40, "parallelAxisDefault": {
+        parallel={**SIDE_BY_SIDE, "parallelAxisDefault": {
             "nameTruncate": {"maxWidth": 140},
             "nameTextStyle": {"fontSize": 11}, "axisLabel": {"fontSize": 10, "hideOverlap": True},
             "areaSelectStyle": {"width": 18, "color": WINNER, "opacity": 0.25, "borderColor": WINNER}}},
@@ -59,13 +66,14 @@ def options(study: Study) -> Option:
              "inactiveOpacity": 0.05, "z": 5,
              "data": [line(study, config, names, high) for config in _winner(study)]},
         ],
-        media=[
-            {"query": {"maxWidth": NARROW}, "option": {
-                "parallel": {"layout": "vertical", "left": 110, "right": 30, "top": 30, "bottom": 40},
-                "parallelAxis": [{"nameLocation": "start", "nameGap": 12, "nameTruncate": {"maxWidth": 90}}
-                                 for _ in [*axes, last]]}},
-            {"option": {}},
-        ],
+        media=up_to(
+            max(NARROW, APART * len(names)),
+            {"parallel": STACKED, "parallelAxis": [
+                {"nameLocation": "start", "nameGap": 12, "nameTruncate": {"maxWidth": 90}} for _ in [*axes, last]]},
+            {"parallel": SIDE_BY_SIDE, "parallelAxis": [
+                {"nameLocation": each["nameLocation"], "nameGap": 14, "nameTruncate": {"maxWidth": 140}}
+                for each in [*axes, last]]},
+        ),
     )  # fmt: skip
 
 
