@@ -25,8 +25,9 @@ import autotune
 from autotune.kernels.gemm.library import dequantised, multiply
 from autotune.kernels.gemm.problem import scale_shapes
 from autotune.kernels.launching.gemm import GemmKnobs, GemmTensors
+from autotune.kernels.primitives.products import accumulate
 from autotune.kernels.primitives.scales import scaled
-from autotune.kernels.primitives.tiles import accumulate, store_tile, swizzle
+from autotune.kernels.primitives.tiles import store_tile, swizzle
 from autotune.machine import machine, versions
 
 KINDS = {"tensor": 1, "row": 2, "row fast": 2, "block": 3}

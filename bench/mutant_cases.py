@@ -170,6 +170,9 @@ FP8 = {"dtype": "fp8", "b_order": "nk", "scales": "row"}
 BLOCKS = {**FP8, "scales": "block", "n": 160, "k": 512}
 """Two blocks of B in either direction, on each rank."""
 
+TWO_PARTS = {"block_m": 128, "block_n": 128, "loads": "tma"}
+"""Of fp8, so that ``accumulate`` multiplies the upper and the lower rows of a tile in turn."""
+
 QUANTISED = {"epilogue": "swiglu", "quantised": True, "n": 1024}
 """Two blocks of C on each rank."""
 
@@ -206,6 +209,8 @@ CASES: Mapping[str, Case] = {
     "ag scales pull": _gather(PULL, FP8),
     "ag scales gather": _gather(GATHER, FP8),
     "ag blocks": _gather(PUSH, {**BLOCKS, "n": 128, "k": 256}, k_chunks=2, block_k=128),
+    "ag parts": _gather(PUSH, {**FP8, "m": 256, "n": 256, "k": 96}, **TWO_PARTS),
+    "ag parts blocks": _gather(PUSH, {**BLOCKS, "m": 256, "n": 256, "k": 256}, **TWO_PARTS, block_k=128),
     "rs scales": _scatter(SCATTER, FP8),
     "rs blocks": _scatter(SCATTER, {**BLOCKS, "m": 32}, block_k=128),
     "ar scale": _reduce({**FP8, "scales": "tensor"}),

@@ -66,11 +66,13 @@ def first_poll_held(seconds: float) -> Iterator[None]:
     def release() -> None:
         builder.create_masked_load, builder.create_atomic_rmw = load, add
 
-    def create_masked_load(self: Any, pointers: Any, *rest: Any) -> Any:
-        volatile = rest[-1]
-        if volatile and pointers.data.size > 1:
+    # Its parameters by Triton's names: the loads of descriptors give them by name.
+    def create_masked_load(
+        self: Any, ptrs: Any, mask: Any, other: Any, cache_modifier: Any, eviction_policy: Any, is_volatile: bool
+    ) -> Any:
+        if is_volatile and ptrs.data.size > 1:
             hold()
-        return load(self, pointers, *rest)
+        return load(self, ptrs, mask, other, cache_modifier, eviction_policy, is_volatile)
 
     def create_atomic_rmw(self: Any, *rest: Any) -> Any:
         order = rest[-2]

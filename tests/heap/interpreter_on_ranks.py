@@ -14,6 +14,7 @@ import torch.distributed as dist
 import triton
 import triton.language as tl
 from triton.runtime import interpreter
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 from autotune.heap import interpreter as mended
 from autotune.heap import open_heap
@@ -92,10 +93,13 @@ def _made(make: Any, *arguments: Any) -> Any:
 
 
 @triton.jit
-def send_and_read_kernel(sent, slot, seen, ACQUIRE: tl.constexpr, BLOCK: tl.constexpr):
-    """Send, then poll a block of words, or a counter; BLOCK is 1 or more. What was seen is kept."""
+def send_and_read_kernel(ones, sent, slot, seen, ACQUIRE: tl.constexpr, BLOCK: tl.constexpr):
+    """Send, then poll a block of words, or a counter; BLOCK is 1 or more. What was seen is kept. ``ones`` is a
+    descriptor, whose load is no poll.
+    """
     places = tl.arange(0, BLOCK)
-    tl.atomic_add(sent, tl.load(sent, volatile=True) + 1, sem="relaxed", scope="sys")
+    one = tl.max(tl.max(ones.load([0, 0]), axis=0), axis=0)
+    tl.atomic_add(sent, tl.load(sent, volatile=True) + one, sem="relaxed", scope="sys")
     if ACQUIRE:
         found = tl.atomic_add(slot, 0, sem="acquire", scope="sys")
     else:
@@ -109,6 +113,7 @@ def held_polls(argument: Any) -> dict[str, Any]:
     """
     heap = open_heap(1 << 16, dist.new_group(backend="gloo"))
     sent, slot, seen = (torch.zeros(4, dtype=torch.int32) for _ in range(3))
+    ones = TensorDescriptor.from_tensor(torch.ones(2, 16, dtype=torch.int32), [2, 16])
     held: list[float] = []
 
     def peer(seconds: float) -> None:
@@ -116,7 +121,7 @@ def held_polls(argument: Any) -> dict[str, Any]:
         slot.fill_(int(sent[0]))
 
     def launch(acquire: bool) -> int:
-        send_and_read_kernel[(1,)](sent, slot, seen, ACQUIRE=acquire, BLOCK=1 if acquire else 4)
+        send_and_read_kernel[(1,)](ones, sent, slot, seen, ACQUIRE=acquire, BLOCK=1 if acquire else 4)
         return int(seen[0])
 
     mended.time = SimpleNamespace(sleep=peer)  # type: ignore[assignment]

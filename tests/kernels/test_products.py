@@ -13,8 +13,8 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from autotune.kernels.gemm.library import dequantised
 from autotune.kernels.gemm.problem import scale_shapes
+from autotune.kernels.primitives.products import accumulate
 from autotune.kernels.primitives.scales import scaled
-from autotune.kernels.primitives.tiles import accumulate
 
 K = 384
 

@@ -21,9 +21,10 @@ from autotune.kernels.all_gather_gemm.push import place_of, scale_place_of
 from autotune.kernels.primitives import trace as traces
 from autotune.kernels.primitives.counters import arrive, end_phase, finish, read_epoch, wait_for_all
 from autotune.kernels.primitives.gated import PLAIN
+from autotune.kernels.primitives.products import accumulate, add_product, load_a, load_b
 from autotune.kernels.primitives.scales import ROW, scaled
 from autotune.kernels.primitives.splits import join_splits, split_range
-from autotune.kernels.primitives.tiles import accumulate, add_product, load_a, load_b, store_tile, swizzle
+from autotune.kernels.primitives.tiles import store_tile, swizzle
 from autotune.kernels.primitives.transfer import fetch_shards, push_shard, wait_for_rows, wait_for_rows_of_each
 
 NONE = tl.constexpr(0)

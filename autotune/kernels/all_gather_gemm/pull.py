@@ -8,8 +8,9 @@ import triton.language as tl
 from autotune.heap import device as heap
 from autotune.kernels.primitives.counters import arrive, finish, read_epoch, wait_for_all
 from autotune.kernels.primitives.gated import PLAIN, tile_columns
+from autotune.kernels.primitives.products import add_product, load_b_by_tma
 from autotune.kernels.primitives.scales import BLOCK, ROW, SIDE, block_scale_b, scaled, scaled_columns
-from autotune.kernels.primitives.tiles import add_product, load_b_by_tma, store_tile, swizzle
+from autotune.kernels.primitives.tiles import store_tile, swizzle
 
 
 @triton.jit(do_not_specialize=["M", "shard_rows", "group_m", "rank", "spin_limit"])

@@ -31,11 +31,12 @@ from autotune.kernels.primitives import trace as traces
 from autotune.kernels.primitives.counters import end_phase, finish_unordered, wait_for_all, wait_in_slot, wide_epoch
 from autotune.kernels.primitives.exchange import inside_tile, read_tile, send_tile, sum_parts
 from autotune.kernels.primitives.ll import ll_flag
+from autotune.kernels.primitives.products import accumulate
 from autotune.kernels.primitives.protocols import LL, SENTINEL, SIGNAL
 from autotune.kernels.primitives.scales import quantised, scaled
 from autotune.kernels.primitives.sentinel import sentinel_bits
 from autotune.kernels.primitives.splits import join_splits, split_range
-from autotune.kernels.primitives.tiles import accumulate, add_bias, add_residual, store_tile, swizzle
+from autotune.kernels.primitives.tiles import add_bias, add_residual, store_tile, swizzle
 
 ONE_SHOT = tl.constexpr(0)
 TWO_SHOT = tl.constexpr(1)

@@ -28,9 +28,10 @@ from autotune.heap import device as heap
 from autotune.kernels.primitives import trace as traces
 from autotune.kernels.primitives.counters import arrive, end_phase, finish, last_of, read_epoch, wait_for_all
 from autotune.kernels.primitives.exchange import add_tiles, read_tile, send_tile
+from autotune.kernels.primitives.products import accumulate
 from autotune.kernels.primitives.scales import scaled
 from autotune.kernels.primitives.splits import join_splits, split_range
-from autotune.kernels.primitives.tiles import accumulate, store_tile, swizzle
+from autotune.kernels.primitives.tiles import store_tile, swizzle
 
 
 @triton.jit

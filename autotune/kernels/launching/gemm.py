@@ -172,7 +172,7 @@ class GemmKnobs(LadderKnobs):
         other adds.
         """
         if problem.scales == "block":
-            apart = machine.kind == "cuda" and self.block_n <= SCALE_BLOCK and not problem.halves
+            apart = machine.kind != "hip" and self.block_n <= SCALE_BLOCK and not problem.halves
         else:
             apart = self.promoted(problem, machine) == self.block_k
         return (

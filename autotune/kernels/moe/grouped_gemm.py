@@ -16,8 +16,9 @@ import triton
 import triton.language as tl
 
 from autotune.kernels.primitives.gated import PLAIN, gated, tile_columns
+from autotune.kernels.primitives.products import add_product
 from autotune.kernels.primitives.scales import BLOCK, ROW, SIDE, block_scale_b, scaled_columns
-from autotune.kernels.primitives.tiles import add_product, put_tile, swizzle
+from autotune.kernels.primitives.tiles import put_tile, swizzle
 
 
 @triton.jit
