@@ -24,9 +24,11 @@ from autotune.workloads import workload
 BENCH = Path(__file__).parents[2] / "bench"
 H200 = Machine("cuda", "NVIDIA H200", "sm_90", 2, 132, 227 * 1024, 50 << 20, "nvlink")
 
-ONE = ("ar sentinel: a zero goes as an empty word",)
+ONE = ("ar ll: words of every launch are alike",)
+"""Found by a wrong result, in calls back to back: one that is found by a wait in vain took six times as long."""
+
 FIVE = (
-    *ONE, "ar separate ll: one slot", "ar ll: words of every launch are alike", "ag ragged: the last of K is lost",
+    *ONE, "ar separate ll: one slot", "ar sentinel: a zero goes as an empty word", "ag ragged: the last of K is lost",
     "rs push: no bias",
 )  # fmt: skip
 
