@@ -92,10 +92,15 @@ class Case:
             name: min(value * knobs[name], LARGEST.get(name, value * knobs[name])) if name in knobs else value
             for name, value in self.config.items()
         }
+        if config.get("block_m", 0) * config.get("block_n", 0) > MOST_SUMS * config.get("num_warps", 0):
+            config["block_n"] //= 2
         return Case(self.workload, problem, config)
 
 
 GEMM = ("m", "n", "k")
+MOST_SUMS = 128 * 32
+"""Elements of a tile for each of its warps."""
+
 LARGEST = {"block_m": 256, "block_n": 256, "block_k": 128, "transfer_rows": 256}
 
 ON_GPU: Mapping[str, tuple[Mapping[str, int], Mapping[str, int]]] = {
