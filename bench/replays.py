@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 
 SECONDS = 0.05
-"""That a graph lasts."""
+"""Length of a graph."""
 ROUNDS = 5
 
 

@@ -106,7 +106,7 @@ REHEARSAL = (
 
 
 def caveat(taxes: Taxes) -> str:
-    """What has to be said before the numbers; empty on GPUs."""
+    """A warning to stand before the numbers; empty on GPUs."""
     return REHEARSAL if taxes.interpreted else ""
 
 

@@ -20,7 +20,7 @@ SYMBOL, LETTER, GAP = 30, 7, 10
 
 @dataclass(frozen=True)
 class Room:
-    """What charts up to a width are laid out for, in pixels."""
+    """The room, in pixels, that charts up to a width are laid out for."""
 
     width: int
     """The narrowest chart."""

@@ -130,7 +130,7 @@ def legend(**parts: Any) -> Option:
 
 
 def up_to(width: int, narrow: Option, wide: Option) -> list[Option]:
-    """What differs in charts of up to ``width`` pixels and in wider ones; ECharts keeps what a width does not name."""
+    """Options of charts up to ``width`` pixels wide, and of wider ones; ECharts keeps what a width does not name."""
     return [
         {"query": {"maxWidth": width}, "option": narrow},
         {"query": {"minWidth": width + 1}, "option": wide},

@@ -21,7 +21,7 @@ def charts(study: Study) -> dict[str, Chart]:
 
 
 def of_width(chart: Chart) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What is changed on a phone, and elsewhere."""
+    """The changes on a phone, and elsewhere."""
     narrow, wide, *_ = laid_out(chart).option["media"]
     assert [narrow["query"], wide["query"]] == [{"maxWidth": NARROW}, {"minWidth": NARROW + 1}]
     return narrow["option"], wide["option"]
