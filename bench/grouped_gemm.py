@@ -27,7 +27,7 @@ from autotune.machine import machine, versions
 
 SHAPES = ("8192x4096x7168", "32768x4096x7168", "32768x7168x2048")
 PER = 8
-"""Rows that a token has."""
+"""Rows of a token."""
 
 TILES = (
     # block_m, block_n, block_k, warps, stages, programs per unit

@@ -113,6 +113,7 @@ def accumulate_scaled_parts(
     upper, lower = _apart(acc, BLOCK_M, BLOCK_N)
     pitch = a_pitch // SIDE
     rows = a_row + tl.arange(0, BLOCK_M // 2)
+    # int32 is enough, an A with 2**31 of them has 256 GiB, and 64 bits would take registers that are all in use.
     of_upper = tl.minimum(rows, a_rows - 1) * pitch
     of_lower = tl.minimum(rows + BLOCK_M // 2, a_rows - 1) * pitch
     of_b = scale_b + column // SIDE * pitch

@@ -195,8 +195,8 @@ def refused(context: autotune.Context, tokens: Tokens) -> dict[str, str]:
 
 
 def too_many(context: autotune.Context) -> list[Any]:
-    """What is said where every token names the first rank's only expert twice; and that the library's way shows it, or
-    None where ranks that share a GPU have none.
+    """The error where every token names the first rank's only expert twice, and True if the library's way shows it;
+    None where ranks that share a GPU have no such way.
     """
     world, device = context.heap.world_size, context.heap.device
     x, ids, gates = (torch.ones(4, width, device=device) for width in (64, 2, 2))
