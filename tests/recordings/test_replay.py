@@ -20,8 +20,8 @@ from autotune.tuning import EFFORTS, Budget, Result, tune
 from autotune.workloads import workload
 
 PLAN = MeasurePlan()
-TRIALS = 40
-"""A third of the space."""
+TRIALS = 30
+"""A quarter of the space."""
 
 
 def run(store: Store, replay: Replay, seed: int = 0) -> Result:
