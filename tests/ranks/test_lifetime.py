@@ -52,6 +52,11 @@ def file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
     registry._from_files.cache_clear()
 
 
+def left_in(place: Path) -> list[Path]:
+    """All but the folder of torch's compiler, which a first server of ranks imports."""
+    return [each for each in place.iterdir() if not each.name.startswith("torchinductor")]
+
+
 def new_gang() -> Gang:
     found = workload("faulty")
     return Gang(found, found.problem_type(m=32, n=64, k=64, world_size=2), machine())
@@ -71,7 +76,7 @@ def test_ranks_that_cannot_load_the_workload_say_so_once(file: Path, folders: Pa
     file.write_text(f"{file.read_text()}\n{line}\n")
     with pytest.raises(GangError, match=message):
         gang.start()
-    assert gang._processes == [] and list(folders.iterdir()) == []
+    assert gang._processes == [] and left_in(folders) == []
 
 
 def test_a_closed_gang_leaves_nothing_and_can_be_used_again(file: Path, folders: Path) -> None:
@@ -79,13 +84,13 @@ def test_a_closed_gang_leaves_nothing_and_can_be_used_again(file: Path, folders:
     gang.close()
     with gang:
         pids = [process.pid for process in gang._processes]
-        assert len(pids) == 2 and len(list(folders.iterdir())) == 1
+        assert len(pids) == 2 and len(left_in(folders)) == 1
         gang.close()
-        assert all(gone(pid) for pid in pids) and list(folders.iterdir()) == []
+        assert all(gone(pid) for pid in pids) and left_in(folders) == []
         assert gang.evaluate(GOOD, 1, ONCE).outcome is Outcome.MEASURED
         pids = [process.pid for process in gang._processes]
     gang.close()
-    assert all(gone(pid) for pid in pids) and list(folders.iterdir()) == []
+    assert all(gone(pid) for pid in pids) and left_in(folders) == []
 
 
 def test_an_interrupt_in_the_midst_of_a_config_ends_ranks_and_what_they_started(file: Path, folders: Path) -> None:
@@ -107,7 +112,7 @@ def test_an_interrupt_in_the_midst_of_a_config_ends_ranks_and_what_they_started(
     finally:
         signal.signal(signal.SIGINT, before)
     assert len(pids) == 2 and all(gone(pid, within=300) for pid in [*pids, *children])
-    assert list(folders.glob("iris-autotune-*")) == []
+    assert left_in(folders) == []
 
 
 def wait_for_child(log: Path) -> int:
