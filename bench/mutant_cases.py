@@ -270,7 +270,9 @@ CASES: Mapping[str, Case] = {
     "mc ll": _combine(ROWS, protocol="ll", transfer_tokens=1),
     "mgc push": _gemm_combine(COMBINE, column_groups=2),
     "mgc one": _gemm_combine(TILE_ROWS, protocol="signal"),
-    "mgc parts": _gemm_combine(COMBINE, {**FP8, **LONG, "width": 64, "hidden": 128}, **TWO_PARTS, column_groups=1, transfer_tokens=8),
+    "mgc parts": _gemm_combine(
+        COMBINE, {**FP8, **LONG, "width": 64, "hidden": 128}, **TWO_PARTS, column_groups=1, transfer_tokens=8
+    ),
     "mgc idle": _gemm_combine(COMBINE, {"top_k": 1}, column_groups=2),
     "mgc idle one": _gemm_combine(TILE_ROWS, {"top_k": 1}, protocol="signal"),
     "fd signal": _decode(),
