@@ -13,6 +13,13 @@ GPUS = (
 TWO_GPUS = (INTERPRETED, GPUS[0])
 """Where turns on one GPU would show nothing new; with ``RANKS_PER_GPU`` they are taken."""
 
+SAMPLED = (
+    pytest.param(("", True), id="interpreter"),
+    pytest.param(("", False), id="interpreter, all", marks=pytest.mark.slow),
+    pytest.param(("each", False), id="2 GPUs", marks=pytest.mark.gpu(2)),
+)
+"""The same, and whether the ranks are to run a sample."""
+
 A_GPU_EACH = (INTERPRETED, pytest.param("each", id="2 GPUs", marks=pytest.mark.gpu(2, each=True)))
 """Where the library's collectives are part of what is tested: they take one rank a GPU."""
 

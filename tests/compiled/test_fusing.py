@@ -97,7 +97,7 @@ def _problem(name: str, n: int, k: int, fields: dict[str, Any], **more: Any) -> 
 
 @pytest.fixture(scope="module")
 def answers(url: str, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    return run_ranks(ON_RANKS, "everything", 2, tmp_path_factory.mktemp("ranks"), argument=url)
+    return run_ranks(ON_RANKS, "everything", 2, tmp_path_factory.mktemp("ranks"), argument=(url, LAYERS))
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -128,15 +128,28 @@ def test_symbolic_rows_are_guarded_where_another_entry_would_be_served(answers: 
         assert "left: nothing tuned for this problem" in second
 
 
-@pytest.mark.parametrize("biases", ["", " with biases"])
-@pytest.mark.parametrize("kind", ["sequence", "tensor"])
-def test_layers_of_dtensor(kind: str, biases: str, answers: list[dict[str, Any]]) -> None:
-    wanted = {"sequence": ["all_gather_gemm", "gemm_reduce_scatter"], "tensor": ["gemm_all_reduce"]}[kind]
-    for answer in answers:
-        found = answer["layers"][f"{kind} parallel{biases}"]
+LAYERS = ("sequence parallel with biases", "tensor parallel")
+OTHERS = ("sequence parallel", "tensor parallel with biases")
+
+
+@pytest.mark.parametrize("kind", LAYERS)
+def test_layers_of_dtensor(kind: str, answers: list[dict[str, Any]]) -> None:
+    fused_layers(kind, [answer["layers"][kind] for answer in answers])
+
+
+@pytest.mark.slow
+def test_other_layers_of_dtensor(url: str, tmp_path: Path) -> None:
+    answers = run_ranks(ON_RANKS, "layers", 2, tmp_path, argument=(url, OTHERS))
+    for kind in OTHERS:
+        fused_layers(kind, [answer[kind] for answer in answers])
+
+
+def fused_layers(kind: str, answers: list[dict[str, Any]]) -> None:
+    wanted = ["all_gather_gemm", "gemm_reduce_scatter"] if "sequence" in kind else ["gemm_all_reduce"]
+    for found in answers:
         assert found["error"] < 1e-5
         assert found["operators"] == wanted and found["collectives"] == 0, found["lines"]
-        assert ("bias=true" in found["explained"]) == bool(biases)
+        assert ("bias=true" in found["explained"]) == ("biases" in kind)
         assert found["explained"].startswith(f"{len(wanted)} found, {len(wanted)} replaced\n")
 
 

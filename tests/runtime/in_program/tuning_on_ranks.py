@@ -51,7 +51,7 @@ def flawed() -> Any:
 def tune(folder: str, width: int = 256, trouble: str = "none", **options: Any) -> Answer:
     ranks = options.pop("world", dist.get_world_size())
     problem = flawed().problem_type(width=width, trouble=trouble, world_size=ranks)
-    options = {"trials": 15, "effort": "quick", "url": f"sqlite:///{folder}/cache.db", **options}
+    options = {"trials": 7, "effort": "quick", "url": f"sqlite:///{folder}/cache.db", **options}
     return answer_of(lambda: autotune.tune("flawed_sum", problem, **options))
 
 
