@@ -17,6 +17,7 @@ KNOBS = GroupedKnobs(
 )
 COUNTS: dict[str, list[int]] = {
     "even": [8, 8, 8], "some empty": [0, 17, 0, 1, 0], "one takes all": [0, 40, 0], "none": [0, 0], "one": [1],
+    "long": [3, 201],
 }  # fmt: skip
 SPARE = 5
 """Rows beyond the last expert's."""

@@ -171,14 +171,14 @@ def test_the_pass_brings_its_operators() -> None:
     assert run_script("-c", program).returncode == 0
 
 
-@pytest.mark.gpu(2)
+@pytest.mark.gpu(2, each=True)
 def test_inductor_takes_the_options_on_gpus(tmp_path: Path) -> None:
     url = database(tmp_path / "cache.db", machine())
     collected(run_ranks(ON_RANKS, "inductor", 2, tmp_path, gpu=True, argument=url), 1e-2)
 
 
 @pytest.mark.parametrize(
-    "gpu", [pytest.param(False, marks=pytest.mark.slow), pytest.param(True, marks=pytest.mark.gpu(2))]
+    "gpu", [pytest.param(False, marks=pytest.mark.slow), pytest.param(True, marks=pytest.mark.gpu(2, each=True))]
 )
 def test_inductor_takes_norms_gates_and_fp8(gpu: bool, tmp_path: Path) -> None:
     url = database(tmp_path / "cache.db", machine() if gpu else INTERPRETED)

@@ -67,7 +67,7 @@ def check(aged: Workload, problem: Problem, configs: list[Config]) -> None:
 @pytest.mark.parametrize(("layout", "m"), [("rows", 32), ("k", 24)])
 def test_results_are_right_before_and_after_the_counters_wrap_around(layout: str, m: int) -> None:
     gather = workload("aged")
-    problem = gather.problem_type(m=m, n=2 * 40, k=2 * 32, layout=layout, world_size=2)
+    problem = gather.problem_type(m=m, n=2 * 24, k=2 * 32, layout=layout, world_size=2)
     others = [of_mode(mode) for mode in ("pull_staged", "pull")]
     words = {"protocol": "sentinel", "peer_order": "fanout"} if layout == "k" else {"protocol": "signal"}
     others.append(of_mode("own_collective", **words))

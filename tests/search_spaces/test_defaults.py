@@ -8,14 +8,15 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from every_mode import whole
 
 from autotune.machine import H100, MI300X, MI350X, Machine
 from autotune.workloads import workload
 
 LAPTOP = Machine("interpreter", "cpu-interpreter", "cpu", 0, 8, 1 << 30, 0, "shared-memory")
 H200 = dataclasses.replace(H100, device="NVIDIA H200")
-MACHINES = {"h100": H100, "h200": H200, "mi300x": MI300X, "mi350x": MI350X, "laptop": LAPTOP}
-
+MACHINES = {"h100": H100, "mi300x": MI300X, "mi350x": MI350X, "laptop": LAPTOP}
+machines = pytest.mark.parametrize("machine", [*MACHINES.values(), whole(H200)], ids=[*MACHINES, "h200"])
 
 WIDTHS = ((2880, 8192), (360, 7168), ("bf16", "fp16", "fp32"))
 """Two dimensions and the element type: what serving and training have, even and odd."""
@@ -48,8 +49,8 @@ def scatters(world_size: int) -> Iterator[Any]:
 WORKLOADS = {"all_gather_gemm": gathers, "gemm_reduce_scatter": scatters}
 
 
-@pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)
-@pytest.mark.parametrize("world_size", [1, 2, 8])
+@machines
+@pytest.mark.parametrize("world_size", [1, whole(2), 8])
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_defaults_first_configs_and_baselines_are_valid(name: str, machine: Machine, world_size: int) -> None:
     found = workload(name)
@@ -63,7 +64,7 @@ def test_defaults_first_configs_and_baselines_are_valid(name: str, machine: Mach
         assert "bsp eager" in baselines
 
 
-@pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)
+@machines
 @pytest.mark.parametrize("world_size", [1, 8])
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_every_mode_that_has_a_config_is_tried_first(name: str, machine: Machine, world_size: int) -> None:

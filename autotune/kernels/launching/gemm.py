@@ -175,12 +175,12 @@ class GemmKnobs(LadderKnobs):
             apart = machine.kind != "hip" and self.block_n <= SCALE_BLOCK and not problem.halves
         else:
             apart = self.promoted(problem, machine) == self.block_k
-        return (
-            self.tma
-            and apart
-            and self.block_m >= 2 * WGMMA_ROWS
-            and self.block_m * self.block_n >= 128 * 32 * self.num_warps
-        )
+        return self.tma and apart and self.fills_registers
+
+    @property
+    def fills_registers(self) -> bool:
+        """True if a tile's sum takes 128 registers of a thread or more, and its halves are still tiles for wgmma."""
+        return self.block_m >= 2 * WGMMA_ROWS and self.block_m * self.block_n >= 128 * 32 * self.num_warps
 
     def b_operand(self, problem: GemmProblem, b: torch.Tensor) -> Any:
         """B as it is stored, and its halves one behind the other where a tile has columns of both."""

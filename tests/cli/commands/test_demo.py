@@ -29,6 +29,7 @@ def test_the_best_of_a_table_is_found_and_the_report_is_the_next_step(laptop: Be
     latency = re.search(r"winner +([\d.]+) µs", found.stdout)
     assert latency is not None and float(latency[1]) <= 1.02 * RECORDED.optimum
     assert "4 × NVIDIA H200" in found.stdout and "replay of a table recorded 2026-11-21" in found.stdout
+    assert "\nsearch " not in found.stdout, "trials a minute and shares of the time are the replay's"
     assert not re.search(r"± 0\.0+\b", found.stdout), "a table that answers the same each time is not an error of zero"
     command = re.search(r"Next: +tune (report .*) --open", found.stdout)
     assert command is not None
