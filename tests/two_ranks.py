@@ -22,7 +22,7 @@ EVERYWHERE = (INTERPRETED, *GPUS)
 
 
 def sampled(ways: Any) -> list[Any]:
-    """Each of these ways, and whether the ranks are to run a sample: interpreted ones run all with ``-m slow`` alone."""
+    """Each of these ways, and whether ranks are to run a sample: interpreted ones run all with ``-m slow`` alone."""
     interpreted, *gpus = ways
     return [
         pytest.param((*interpreted.values, True), id=interpreted.id),
