@@ -110,7 +110,7 @@ def one_ranks_errors(url: str) -> dict[str, str]:
         for name, attempt in attempts.items():
             found[name] = said(attempt)
             assert context.heap.left == left, name
-        for problem in problems(device):
+        for problem in problems(device)[:4]:
             operands, reference = drawn(problem, 1, device)
             for config in configs(problem, context.machine):
                 name = f"{problem.workload} {config['mode']}"
