@@ -22,6 +22,8 @@ from autotune.workloads import workload
 WORKLOAD = workload("flash_decode")
 
 MODES = set(WORKLOAD.space.modes)
+KERNELS = {"fused", "fine_grained_wait"}
+"""Modes whose kernels wait for each other."""
 
 Knobs = dict[str, tuple[int, ...]]
 
@@ -60,8 +62,8 @@ SMALL: Knobs = {
     [
         (1, 1, {"batch": 1, "q_heads": 3, "kv_heads": 1, "head_dim": 64, "kv_len": 45, "page_size": 16}),
         (2, 1, {"batch": 2, "q_heads": 2, "kv_heads": 1, "head_dim": 64, "kv_len": 21, "soft_cap": 5, **FP16}),
-        (3, 1, {"batch": 1, "q_heads": 2, "kv_heads": 2, "head_dim": 64, "kv_len": 21, "page_size": 5}),
-        (4, {"fused", "fine_grained_wait"}, WIDE),
+        (3, KERNELS, {"batch": 1, "q_heads": 2, "kv_heads": 2, "head_dim": 64, "kv_len": 21, "page_size": 5}),
+        (4, KERNELS, WIDE),
         (2, 1, {"batch": 2, "q_heads": 2, "kv_heads": 1, "head_dim": 64, "kv_len": 21, "result": "heads"}),
         whole(4, 1, WIDE),
         whole(2, 2, {"batch": 2, "q_heads": 2, "kv_heads": 1, "head_dim": 64, "kv_len": 37, "soft_cap": 5, **FP16}),
