@@ -104,7 +104,13 @@ HEAP = 64 << 20
 """Bytes: enough for most problems here, so that the ranks need not start again for the next."""
 
 
-ranks_a_gpu = pytest.mark.parametrize("ranks", [1, 2], ids=["one rank a GPU", "two ranks a GPU"])
+ranks_a_gpu = pytest.mark.parametrize(
+    "ranks",
+    [
+        pytest.param(1, id="one rank a GPU", marks=pytest.mark.gpu(2, each=True)),
+        pytest.param(2, id="two ranks a GPU", marks=pytest.mark.gpu),
+    ],
+)
 """Eight ranks on four GPUs show all interactions, except those of the library's collectives."""
 
 

@@ -63,13 +63,12 @@ class MixtureTests:
             problem = self.drawn(rng, rng.choice([2, 2, 2, 3, 4]), gpu=False)
             self.check(problem, here, self.steps, self.count)
 
-    @pytest.mark.gpu(2)
     @ranks_a_gpu
     def test_every_mode_is_right_on_gpus(self, ranks: int, large_sizes: dict[str, Any]) -> None:
         here = machine()
         self.check(self.problem(world_size=here.gpus * ranks, **large_sizes), here, self.gpu_steps, 16)
 
-    @pytest.mark.gpu(2)
+    @pytest.mark.gpu(2, each=True)
     @pytest.mark.parametrize("problems", [40, pytest.param(200, marks=pytest.mark.slow)])
     def test_random_problems_are_right_on_gpus(self, problems: int) -> None:
         here, rng = machine(), random.Random(22)

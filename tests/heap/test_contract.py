@@ -42,7 +42,7 @@ def test_shared_memory_keeps_the_contract(world_size: int, tmp_path: Path) -> No
     assert not left_in_shared_memory(before)
 
 
-@pytest.mark.gpu(2)
+@pytest.mark.gpu(2, each=True)
 def test_iris_keeps_the_contract(tmp_path: Path) -> None:
     import torch
 

