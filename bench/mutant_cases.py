@@ -172,7 +172,8 @@ RAGGED = {"m": 68, "n": 84, "k": 70}
 PULL = {**TILE, "mode": "pull", "schedule": "tile"}
 
 FP8 = {"dtype": "fp8", "b_order": "nk", "scales": "row"}
-BLOCKS = {**FP8, "scales": "block", "n": 160, "k": 512}
+BLOCKED = {**FP8, "scales": "block"}
+BLOCKS = {**BLOCKED, "n": 160, "k": 512}
 """Two blocks of B in either direction, on each rank."""
 
 TWO_PARTS = {"block_m": 128, "block_n": 128, "loads": "tma"}
@@ -272,6 +273,14 @@ CASES: Mapping[str, Case] = {
     "mgc one": _gemm_combine(TILE_ROWS, protocol="signal"),
     "mgc parts": _gemm_combine(
         COMBINE, {**FP8, **LONG, "width": 64, "hidden": 128}, **TWO_PARTS, column_groups=1, transfer_tokens=8
+    ),
+    "mgc parts blocks": _gemm_combine(
+        COMBINE,
+        {**BLOCKED, **LONG, "width": 256, "hidden": 128},
+        **TWO_PARTS,
+        block_k=128,
+        column_groups=1,
+        transfer_tokens=8,
     ),
     "mgc idle": _gemm_combine(COMBINE, {"top_k": 1}, column_groups=2),
     "mgc idle one": _gemm_combine(TILE_ROWS, {"top_k": 1}, protocol="signal"),

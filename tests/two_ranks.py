@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 INTERPRETED = pytest.param("", id="interpreter")
@@ -17,3 +19,13 @@ A_GPU_EACH = (INTERPRETED, pytest.param("each", id="2 GPUs", marks=pytest.mark.g
 """Where the library's collectives are part of what is tested: they take one rank a GPU."""
 
 EVERYWHERE = (INTERPRETED, *GPUS)
+
+
+def sampled(ways: Any) -> list[Any]:
+    """Each of these ways, and whether ranks are to run a sample: interpreted ones run all with ``-m slow`` alone."""
+    interpreted, *gpus = ways
+    return [
+        pytest.param((*interpreted.values, True), id=interpreted.id),
+        pytest.param((*interpreted.values, False), id=f"{interpreted.id}, all", marks=pytest.mark.slow),
+        *(pytest.param((*each.values, False), id=each.id, marks=each.marks) for each in gpus),
+    ]

@@ -75,22 +75,24 @@ class Bursts:
         pattern, rank, world = burst % self._kinds, self._heap.rank, self._heap.world_size
         chosen = (self._seed + burst // self._kinds) % world == rank
         late = pattern == ONE_LATE and chosen or pattern == ONE_EARLY and not chosen
-        interpreted = self._heap.device.type == "cpu"
+        slow = late and self._heap.device.type == "cpu"
         if pattern == ONE_BY_ONE:
             time.sleep(self._stagger * ((rank + self._seed) % world))
         results = []
-        with _slowed() if late and interpreted else NO_CONTEXT:
-            for call, number in enumerate(numbers):
-                self._sets.put(number)
-                for output in self._operation.outputs():
-                    poison(output)
-                if late:
-                    self._sleep(self._pause)
-                if pattern == ONE_CROWDED and chosen:
-                    self._crowd(call)
-                with first_poll_held(HELD * self._pause) if late and interpreted and call == 0 else NO_CONTEXT:
-                    self._run()
-                results.append([output.clone() for output in self._operation.outputs()])
+        for call, number in enumerate(numbers):
+            self._sets.put(number)
+            for output in self._operation.outputs():
+                poison(output)
+            if late:
+                self._sleep(self._pause)
+            if pattern == ONE_CROWDED and chosen:
+                self._crowd(call)
+            with (
+                _slowed() if slow else NO_CONTEXT,
+                first_poll_held(HELD * self._pause) if slow and call == 0 else NO_CONTEXT,
+            ):
+                self._run()
+            results.append([output.clone() for output in self._operation.outputs()])
         return results
 
     def _crowd(self, call: int) -> None:

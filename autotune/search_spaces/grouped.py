@@ -83,12 +83,14 @@ def grouped_tile(problem: Any, machine: Machine, *, gathered: bool, tma: bool) -
 def _adding_tile(problem: Any, *, gathered: bool, in_two_parts: bool) -> dict[str, Value]:
     """A tile whose sums are promoted, or scaled by blocks: one part of the work adds up while another multiplies.
 
-    The parts are two programs with tiles of 64 rows, or the two halves of a tile where ``GemmKnobs.fills_registers``
-    says so: the former took 10 to 25 % longer with 256 and with 1024 rows an expert (H200, 2026-11-23).
+    The parts are two programs with tiles of 64 rows, or the two halves of a tile where ``GemmKnobs.rows_in_turn``
+    says so: the former took 10 to 25 % longer with scales by rows and 256 or 1024 rows an expert, up to 12 % by blocks
+    (H200, 2026-11-23).
     """
-    if not in_two_parts or problem.scales != "row" or problem.fast_accum:
+    by_rows = problem.scales == "row"
+    if not in_two_parts or (problem.fast_accum if by_rows else problem.halves):
         return {"block_m": 64, "num_warps": 4, "programs_per_unit": 2}
-    if gathered:
+    if gathered and by_rows:
         return {"block_n": 256, "num_warps": 8, "programs_per_unit": 1}
     return {"num_warps": 4, "programs_per_unit": 2}
 

@@ -21,7 +21,9 @@ from autotune.model_runs.layers import Layers, plan
 HEAP = 32 << 20
 
 
-def everything(url: str) -> dict[str, Any]:
+def everything(arguments: tuple[str, list[str]]) -> dict[str, Any]:
+    """All of it; of the layers these kinds."""
+    url, kinds = arguments
     torch._dynamo.config.recompile_limit = 64
     if torch.distributed.get_rank():
         url = f"{url}.of-another-rank"  # it has nothing tuned; the first rank's counts
@@ -29,13 +31,7 @@ def everything(url: str) -> dict[str, Any]:
         return {
             "cases": {name: fused(context, name) for name in CASES},
             "grown": grown(context),
-            "layers": {
-                f"{'sequence' if parallel else 'tensor'} parallel{' with biases' * bias}": layer(
-                    context, parallel, bias
-                )
-                for parallel in (True, False)
-                for bias in (True, False)
-            },
+            "layers": {kind: layer(context, kind) for kind in kinds},
             "decoders": {sharded: decoder(context, sharded == "sharded") for sharded in ("sharded", "replicated")},
             "trained": trained(context),
         }
@@ -108,10 +104,17 @@ def grown(context: autotune.Context) -> dict[str, Any]:
     }
 
 
-def layer(context: autotune.Context, sequence_parallel: bool, bias: bool) -> dict[str, Any]:
+def layers(arguments: tuple[str, list[str]]) -> dict[str, Any]:
+    url, kinds = arguments
+    with autotune.Context(HEAP, url=url) as context:
+        return {kind: layer(context, kind) for kind in kinds}
+
+
+def layer(context: autotune.Context, kind: str) -> dict[str, Any]:
     """A layer under DTensor's own styles, against the same without."""
     from torch.distributed.tensor import DTensor
 
+    sequence_parallel, bias = "sequence" in kind, "biases" in kind
     look = Look(context)
     torch._dynamo.reset()
     x = torch.randn((1, 16, 128), generator=torch.Generator().manual_seed(3))

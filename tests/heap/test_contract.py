@@ -66,5 +66,5 @@ def test_what_killed_ranks_leave_is_removed_with_the_next_heap(tmp_path: Path) -
         left = process.stdout.readline().strip()
         assert left in shared_memory()
         process.kill()
-    run_ranks(ON_RANKS, "contract", 2, tmp_path)
+    run_ranks(str(Path(__file__).parent / "more_on_ranks.py"), "bookkeeping", 2, tmp_path)
     assert left not in shared_memory()

@@ -83,15 +83,15 @@ class Calls:
         return [float(d / self.expected(i).norm()) for i, d in enumerate(differences)]
 
 
-def bits_of_calls(_: None) -> dict[str, list[str]]:
-    """By config the digests of two calls' results on the same inputs; bf16, in which rounding shows the order."""
+def bits_of_calls(turns: int) -> dict[str, list[str]]:
+    """By config the digests of so many calls' results on the same inputs; bf16, in which rounding shows the order."""
     calls = Calls(deterministic=True)
     found = {}
     for config in (*CONFIGS.values(), BSP):
         out = calls.out()
         run, _ = calls.bind(config, out)
         digests = []
-        for turn in range(2):
+        for turn in range(turns):
             time.sleep(0.05 * ((calls.heap.rank + turn) % calls.heap.world_size))  # ranks come in another order
             run()
             digests.append(hashlib.sha256(out.cpu().view(torch.int16).numpy().tobytes()).hexdigest())
@@ -150,13 +150,11 @@ def missed(_: None) -> dict[str, bool]:
     return found
 
 
-def of_zeros(_: None) -> dict[str, list[float]]:
-    """By config whose words tell by their own bits that they are there, the largest results of calls with an A of
-    zeros, as a batch is padded with: before and after others.
-    """
+def of_zeros(names: list[str]) -> dict[str, list[float]]:
+    """By config the largest results of calls with an A of zeros, as a batch is padded with: before and after others."""
     calls = Calls(dtype="bf16")
     found = {}
-    for name in ("ll", "sentinel", "two_sentinel", "collective"):
+    for name in names:
         out = calls.out()
         run, _ = calls.bind(CONFIGS[name], out)
         original, outs = calls.a.clone(), []

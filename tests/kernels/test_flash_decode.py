@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from every_mode import RANKS, check_all, on_cpu, ranks_a_gpu, whole
+from every_mode import check_all, on_cpu, ranks_a_gpu, whole
 from ranks_of_functions import run_ranks
 
 from autotune.config import Config
@@ -18,11 +17,13 @@ from autotune.kernels.flash_decode import reference
 from autotune.kernels.flash_decode.tensors import Tensors
 from autotune.machine import Machine, machine
 from autotune.ranks.evaluation import MeasurePlan
-from autotune.workloads import Workload, registry, workload
+from autotune.workloads import workload
 
 WORKLOAD = workload("flash_decode")
 
 MODES = set(WORKLOAD.space.modes)
+KERNELS = {"fused", "fine_grained_wait"}
+"""Modes whose kernels wait for each other."""
 
 Knobs = dict[str, tuple[int, ...]]
 
@@ -35,7 +36,7 @@ def few_configs(problem: Any, here: Machine, knobs: Knobs, count: int) -> list[C
     for mode in space.modes:
         dimensions = [d for d in space.dimensions_of(mode) if d.name != "mode"]
         candidates: dict[Config, set[tuple[str, Any]]] = {}
-        while len(candidates) < 50:
+        while len(candidates) < 1 + 25 * (count - 1):
             values = {d.name: rng.choice(knobs[d.name] if d.ordinal else d.values) for d in dimensions}
             config = Config({"mode": mode, **values})
             if space.violation(config, problem, here) is None:
@@ -61,8 +62,8 @@ SMALL: Knobs = {
     [
         (1, 1, {"batch": 1, "q_heads": 3, "kv_heads": 1, "head_dim": 64, "kv_len": 45, "page_size": 16}),
         (2, 1, {"batch": 2, "q_heads": 2, "kv_heads": 1, "head_dim": 64, "kv_len": 21, "soft_cap": 5, **FP16}),
-        (3, 1, {"batch": 1, "q_heads": 2, "kv_heads": 2, "head_dim": 64, "kv_len": 21, "page_size": 5}),
-        (4, {"fused", "fine_grained_wait"}, WIDE),
+        (3, KERNELS, {"batch": 1, "q_heads": 2, "kv_heads": 2, "head_dim": 64, "kv_len": 21, "page_size": 5}),
+        (4, KERNELS, WIDE),
         (2, 1, {"batch": 2, "q_heads": 2, "kv_heads": 1, "head_dim": 64, "kv_len": 21, "result": "heads"}),
         whole(4, 1, WIDE),
         whole(2, 2, {"batch": 2, "q_heads": 2, "kv_heads": 1, "head_dim": 64, "kv_len": 37, "soft_cap": 5, **FP16}),
@@ -88,19 +89,8 @@ def test_every_mode_is_right_under_the_interpreter(
     check_all(WORKLOAD, problem, configs, modes)
 
 
-@pytest.fixture
-def aged(monkeypatch: pytest.MonkeyPatch) -> Iterator[Workload]:
-    """The workload whose scratch has been called two billion times, known to driver and ranks."""
-    monkeypatch.setenv("AUTOTUNE_WORKLOADS", str(Path(__file__).parent / "aged.py"))
-    registry._from_files.cache_clear()
-    RANKS.close()  # running ranks know nothing of the file
-    yield workload("aged_flash_decode")
-    RANKS.close()
-    registry._from_files.cache_clear()
-
-
-def test_results_are_right_before_and_after_the_counters_wrap_around(aged: Workload) -> None:
-    here = on_cpu()
+def test_results_are_right_before_and_after_the_counters_wrap_around() -> None:
+    here, aged = on_cpu(), workload(f"{Path(__file__).parent}/aged.py:Decode")
     problem = aged.problem_type(batch=1, q_heads=2, kv_heads=1, head_dim=64, kv_len=20, world_size=2)
     default = aged.default_config(problem, here).replace(block_n=16, kv_splits=2, num_warps=2)
     fused = [default.replace(reducer="last"), default.replace(protocol="ll"), default.replace(exchange="two_shot")]

@@ -31,14 +31,19 @@ TILES = [
 ]  # fmt: skip
 
 
+SOME: list[dict[str, Any]] = [
+    {"m": 22, "n": 84, "k": 40, "epilogue": "geglu", "gate_up": "interleaved", "bias": True},
+    {"m": 9, "n": 64, "k": 80, "epilogue": "geglu_tanh", "layout": "k", "dtype": "fp32"},
+    {"m": 10, "n": 96, "k": 64, "epilogue": "swiglu", "scales": "row", "bias": True, **FP8},
+]
+
+
 @pytest.mark.parametrize(
     "fields",
     [
         {"m": 10, "n": 64, "k": 64, "epilogue": "swiglu", "bias": True, "gathered": True},
         whole({"m": 22, "n": 84, "k": 72, "epilogue": "swiglu", "b_order": "nk", "dtype": "fp16"}),
-        {"m": 22, "n": 84, "k": 40, "epilogue": "geglu", "gate_up": "interleaved", "bias": True},
-        {"m": 9, "n": 64, "k": 80, "epilogue": "geglu_tanh", "layout": "k", "dtype": "fp32"},
-        {"m": 10, "n": 96, "k": 64, "epilogue": "swiglu", "scales": "row", "bias": True, **FP8},
+        *map(whole, SOME),
         whole({"m": 10, "n": 320, "k": 256, "epilogue": "swiglu", "scales": "block", **FP8}),
         whole({"m": 32, "n": 64, "k": 64, "epilogue": "swiglu", "bias": True, "gathered": True}),
     ],
@@ -49,6 +54,16 @@ def test_every_mode_is_right_under_the_interpreter(fields: dict[str, Any]) -> No
     problem = WORKLOAD.problem_type(world_size=2, **fields)
     modes = MODES - ({"pull"} if problem.gathered else set())
     check_all(WORKLOAD, problem, few(problem, variants(WORKLOAD, problem, here, TILES), 1), modes)
+
+
+@pytest.mark.parametrize(
+    ("fields", "modes"), [*zip(SOME, [{"push", "pull"}, {"bsp", "pull_staged"}, {"bsp", "pull"}], strict=True)]
+)
+def test_some_modes_are_right_under_the_interpreter(fields: dict[str, Any], modes: set[str]) -> None:
+    """The two kernels, and the library behind which there is one."""
+    problem = WORKLOAD.problem_type(world_size=2, **fields)
+    configs = [each for each in variants(WORKLOAD, problem, on_cpu(), TILES) if each["mode"] in modes]
+    check_all(WORKLOAD, problem, few(problem, configs, 1), modes)
 
 
 @pytest.mark.parametrize(

@@ -50,10 +50,11 @@ class TestMoeDispatchGemm(GroupedTests):
     small = [
         (2, {"tokens": 5, "hidden": 40, "experts": 4, "top_k": 2, "width": 24, "b_order": "kn", "dtype": "fp32",
              "routing": "zipf", "exponent": 1.0}, 3),
-        (3, {"tokens": 2, "hidden": 40, "experts": 3, "top_k": 1, "width": 40, "epilogue": "none"}, 3),
+        (3, {"tokens": 2, "hidden": 40, "experts": 3, "top_k": 1, "width": 40, "epilogue": "none"}, {"push", "pull"}),
         (4, {"tokens": 1, "hidden": 40, "experts": 8, "top_k": 2, "width": 24, "dtype": "fp16",
              "gate_up": "interleaved"}, {"push", "pull"}),
         (2, {"tokens": 9, "hidden": 48, "experts": 2, "top_k": 1, "width": 32, **FP8, "scales": "row"}, 3),
+        whole(3, {"tokens": 2, "hidden": 64, "experts": 3, "top_k": 1, "width": 40, "epilogue": "none"}, 3),
         whole(1, {"tokens": 5, "hidden": 72, "experts": 2, "top_k": 2, "width": 40}, 3),
         whole(4, {"tokens": 1, "hidden": 64, "experts": 8, "top_k": 4, "width": 32, "dtype": "fp16",
                   "gate_up": "interleaved"}, 3),

@@ -23,10 +23,11 @@ Tensor = torch.Tensor
 BATCH, TOKENS, HIDDEN = 2, 8, 32
 
 
-def everything(url: str) -> dict[str, Any]:
-    """All of it, on the same ranks and in the same context."""
+def everything(arguments: tuple[str, bool]) -> dict[str, Any]:
+    """All of it, on the same ranks and in the same context; or a sample, which compiles the block's MLP alone."""
+    url, sample = arguments
     with autotune.Context(HEAP, url=url) as context:
-        return {"modules": modules(context), "styles": styles(context), "corners": corners(context)}
+        return {"modules": modules(context), "styles": styles(context, sample), "corners": corners(context)}
 
 
 class Mlp(nn.Module):
@@ -130,15 +131,18 @@ def plans() -> dict[str, dict[str, theirs.ParallelStyle]]:
     }  # fmt: skip
 
 
-def styles(context: autotune.Context) -> dict[str, float]:
+def styles(context: autotune.Context, sample: bool) -> dict[str, float]:
     """Differences of a block by our styles from the same by torch's: results and all gradients, eager and compiled."""
     device = context.heap.device
     mesh = init_device_mesh(device.type, (dist.get_world_size(),))
     torch.manual_seed(2)
     plain = Block().to(device)
     tokens = torch.randint(0, 24, (BATCH, TOKENS), device=device)
-    backend = "inductor" if device.type == "cuda" else "aot_eager"
     found = {}
+
+    def compile_it(model: Any) -> None:
+        (model.mlp if sample else model).compile(backend="inductor" if device.type == "cuda" else "aot_eager")
+
     for name, plan in plans().items():
         right = parallelize_module(copy.deepcopy(plain), mesh, plan)
         wanted = right(tokens)
@@ -147,12 +151,11 @@ def styles(context: autotune.Context) -> dict[str, float]:
         assert {n: (type(p), p.placements) for n, p in ours.named_parameters() if isinstance(p, DTensor)} == {
             n: (type(p), p.placements) for n, p in right.named_parameters() if isinstance(p, DTensor)
         }
-        models: dict[str, Any] = {"eager": ours}
-        if name == "sequence parallel":
-            models["compiled"] = torch.compile(ours, backend=backend)
-        for way, model in models.items():
+        for way in ("eager", "compiled") if name == "sequence parallel" else ("eager",):
+            if way == "compiled":
+                compile_it(ours)
             ours.zero_grad()
-            result = model(tokens)
+            result = ours(tokens)
             found[f"{name} {way} logits"] = difference(result, wanted)
             F.cross_entropy(result.flatten(0, 1), tokens.flatten()).backward()
             for parameter, other in zip(ours.named_parameters(), right.parameters(), strict=True):
@@ -162,10 +165,11 @@ def styles(context: autotune.Context) -> dict[str, float]:
     shared = autotune.nn.tuned(plans()["sequence parallel"], context, share_gather=True)
     ours = parallelize_module(copy.deepcopy(plain), mesh, shared)
     with torch.no_grad(), autotune.collect() as called:
-        models = {"eager": ours, "compiled": torch.compile(ours, backend=backend)}
-        for way, model in models.items():
+        for way in ("eager", "compiled"):
+            if way == "compiled":
+                compile_it(ours)
             for again in (False, True):
-                found[f"shared gather {way} {again}"] = difference(model(tokens), wanted)
+                found[f"shared gather {way} {again}"] = difference(ours(tokens), wanted)
     gathers = [(each.gathered, count) for each, count in called.items() if isinstance(each, autotune.AllGatherGemm)]
     assert sorted(gathers) == [(False, 4), (True, 4), (True, 4)], "the head; q, k, v; gate and up"
     assert all(each.gathered._input is None for each in ours.modules() if getattr(each, "gathered", None)), "kept"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from ranks_of_functions import run_ranks
-from two_ranks import A_GPU_EACH
+from two_ranks import A_GPU_EACH, sampled
 
 ON_RANKS = str(Path(__file__).with_name("nn_on_ranks.py"))
 FP32 = 1e-5
@@ -15,12 +15,13 @@ FP32 = 1e-5
 Pair = dict[str, list[Any]]
 
 
-@pytest.fixture(scope="module", params=A_GPU_EACH)
+@pytest.fixture(scope="module", params=sampled(A_GPU_EACH))
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pair:
     """The answers of two ranks, by the function called."""
     folder = tmp_path_factory.mktemp("pair")
-    url = f"sqlite:///{folder / 'none.db'}"
-    answers = run_ranks(ON_RANKS, "everything", 2, folder, gpu=request.param, argument=url)
+    gpu, sample = request.param
+    argument = (f"sqlite:///{folder / 'none.db'}", sample)
+    answers = run_ranks(ON_RANKS, "everything", 2, folder, gpu=gpu, argument=argument)
     return {name: [answer[name] for answer in answers] for name in answers[0]}
 
 

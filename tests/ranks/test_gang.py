@@ -18,6 +18,7 @@ import autotune
 from autotune.config import Config
 from autotune.errors import GangError
 from autotune.machine import machine
+from autotune.ranks import evaluation
 from autotune.ranks.evaluation import MeasurePlan
 from autotune.ranks.gang import Gang
 from autotune.ranks.measure import combine
@@ -34,6 +35,12 @@ CONFIG = Config(
 )  # fmt: skip
 
 pytestmark = pytest.mark.skipif(not machine().is_interpreter, reason="the problem is one for interpreted ranks")
+
+
+@pytest.fixture(autouse=True)
+def one_burst(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is tested is not the kernels."""
+    monkeypatch.setitem(evaluation.BURSTS, "interpreter", 1)
 
 
 def new_gang() -> Gang:

@@ -19,7 +19,6 @@ from autotune.runtime.lookup import forget_lookups
 from autotune.workloads import provenance_of, workload
 
 FOUND = workload("all_gather_gemm")
-FORKS = 30
 SECONDS = 300
 """In which a child has to answer; it takes some milliseconds on an idle machine."""
 
@@ -45,7 +44,8 @@ def look_up(url: str, m: int) -> bool:
     return autotune.lookup("all_gather_gemm", problem(m), machine=EIGHT_GPUS, url=url).source == "exact"
 
 
-def test_every_child_looks_up(url: str) -> None:
+@pytest.mark.parametrize("forks", [8, pytest.param(30, marks=pytest.mark.slow)])
+def test_every_child_looks_up(url: str, forks: int) -> None:
     over = threading.Event()
 
     def work(m: int) -> None:
@@ -57,7 +57,7 @@ def test_every_child_looks_up(url: str) -> None:
     for thread in threads:
         thread.start()
     try:
-        for _ in range(FORKS):
+        for _ in range(forks):
             assert wait(fork(url)) == 0
     finally:
         over.set()

@@ -53,7 +53,7 @@ def by_looking_at_all(entries: Sequence[Entry], key: CacheKey, free: Sequence[st
     return next((number for *_, number in sorted(found) if number not in refused), None)
 
 
-def random_tables(rng: random.Random, free: int) -> Iterator[tuple[list[Entry], dict[str, Any], set[int]]]:
+def random_tables(rng: random.Random, free: int, count: int) -> Iterator[tuple[list[Entry], dict[str, Any], set[int]]]:
     """Entries, a problem to look up, and the numbers of configs that are not valid for it."""
     sizes: list[Any] = [*range(1, 40), 64, 96, 100, 128, 192, 2.5, 4.0, 0, True, "many"]
     weights = [20] * (len(sizes) - 5) + [2] * 5
@@ -63,7 +63,7 @@ def random_tables(rng: random.Random, free: int) -> Iterator[tuple[list[Entry], 
         drawn = dict(zip(names, rng.choices(sizes, weights, k=free), strict=True))
         return {**drawn, "n": rng.choice([64, 64, 64, 128]), "dtype": rng.choice(["bf16", "bf16", "fp16"])}
 
-    for _ in range(400):
+    for _ in range(count):
         wanted = problem()
         distinct = {(key_of(p).problem, rng.random() < 0.1): p for p in (problem() for _ in range(rng.randrange(40)))}
         distinct.pop((key_of(wanted).problem, False), None)  # an exact one is another matter
@@ -74,10 +74,11 @@ def random_tables(rng: random.Random, free: int) -> Iterator[tuple[list[Entry], 
         yield table, wanted, {number for number in range(len(table)) if rng.random() < 0.3}
 
 
+@pytest.mark.parametrize("tables", [80, pytest.param(400, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("free", [["m"], ["m", "batch"], []])
-def test_it_is_what_a_look_at_every_entry_finds(free: list[str]) -> None:
+def test_it_is_what_a_look_at_every_entry_finds(free: list[str], tables: int) -> None:
     found_something = 0
-    for table, wanted, refused in random_tables(random.Random(len(free)), max(1, len(free))):
+    for table, wanted, refused in random_tables(random.Random(len(free)), max(1, len(free)), tables):
         key = key_of(wanted)
         served = serve(
             Entries(table), key, TODAY, free,
@@ -86,7 +87,7 @@ def test_it_is_what_a_look_at_every_entry_finds(free: list[str]) -> None:
         assert number_of(served.entry) == by_looking_at_all(table, key, free, refused), (wanted, table)
         assert served.reason
         found_something += served.entry is not None
-    assert found_something > 50 or not free
+    assert found_something > tables / 8 or not free
 
 
 def test_one_table_answers_for_every_size_and_for_other_free_dimensions() -> None:

@@ -149,9 +149,9 @@ def _load_a(a, row, k, K, BLOCK_K: tl.constexpr, A_TMA: tl.constexpr, EVEN_K: tl
 
 @triton.jit
 def _product_in_parts(
-    acc, a, row, K, b, expert, column, columns, stride_be, stride_bk, stride_bn,
+    acc, a, row, K, b, expert, column, columns, stride_be, stride_bk, stride_bn, scale_a, scale_b,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, A_TMA: tl.constexpr,
-    B_TRANSPOSED: tl.constexpr, HALVES: tl.constexpr, EVEN_K: tl.constexpr,
+    B_TRANSPOSED: tl.constexpr, HALVES: tl.constexpr, EVEN_K: tl.constexpr, SCALES: tl.constexpr,
 ):  # fmt: skip
     """The sum of ``expert_product`` with PARTS."""
     upper, lower = apart(acc, BLOCK_M, BLOCK_N)
@@ -162,6 +162,12 @@ def _product_in_parts(
         # Apart, the compiler no longer sees that operands, and rows that TMA could take, begin at multiples of 16
         # bytes: it would load single bytes, and spill 248 registers of 128x128.
         a_upper, a_lower = tl.multiple_of(a_upper, 16), tl.multiple_of(a_lower, 16)
+    if SCALES == BLOCK:
+        upper_scales, lower_scales = tl.split(tl.permute(tl.reshape(scale_a, (2, BLOCK_M // 2)), (1, 0)))
+        scale_b += column // SIDE * (K // SIDE)
+        factor_b = tl.load(scale_b)
+        upper_factor = tl.load(upper_scales) * factor_b
+        lower_factor = tl.load(lower_scales) * factor_b
     for k in range(0, K, BLOCK_K):
         upper_tile = _load_a(a_upper, row, k, K, BLOCK_K, A_TMA, EVEN_K)
         lower_tile = _load_a(a_lower, row + BLOCK_M // 2, k, K, BLOCK_K, A_TMA, EVEN_K)
@@ -169,8 +175,16 @@ def _product_in_parts(
             b, expert, k, K, column, columns, stride_be, stride_bk, stride_bn,
             BLOCK_N, BLOCK_K, True, B_TRANSPOSED, HALVES, EVEN_K,
         )  # fmt: skip
-        upper = add_now(upper, tl.dot(upper_tile, b_tile))
-        lower = add_now(lower, tl.dot(lower_tile, b_tile))
+        if SCALES == BLOCK:
+            upper = add_now(upper, tl.dot(upper_tile, b_tile), upper_factor[:, None])
+            lower = add_now(lower, tl.dot(lower_tile, b_tile), lower_factor[:, None])
+            at = tl.minimum(k + BLOCK_K, K - 1) // SIDE
+            factor_b = tl.load(scale_b + at)
+            upper_factor = tl.load(upper_scales + at) * factor_b
+            lower_factor = tl.load(lower_scales + at) * factor_b
+        else:
+            upper = add_now(upper, tl.dot(upper_tile, b_tile))
+            lower = add_now(lower, tl.dot(lower_tile, b_tile))
     return together(upper, lower, BLOCK_M, BLOCK_N)
 
 
@@ -194,8 +208,8 @@ def expert_product(
         scale_b += expert.to(tl.int64) * tl.cdiv(columns, SIDE) * (K // SIDE)
     if PARTS:
         acc = _product_in_parts(
-            acc, a, row, K, b, expert, column, columns, stride_be, stride_bk, stride_bn,
-            BLOCK_M, BLOCK_N, BLOCK_K, A_TMA, B_TRANSPOSED, HALVES, EVEN_K,
+            acc, a, row, K, b, expert, column, columns, stride_be, stride_bk, stride_bn, scale_a, scale_b,
+            BLOCK_M, BLOCK_N, BLOCK_K, A_TMA, B_TRANSPOSED, HALVES, EVEN_K, SCALES,
         )  # fmt: skip
     else:
         for k in range(0, K, BLOCK_K):

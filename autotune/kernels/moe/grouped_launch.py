@@ -95,7 +95,7 @@ class GroupedKnobs(GemmKnobs):
         a_tma = self.tma and operands.gather is None
         whole = dtype not in FP8 or fast_accum or operands.scales == "block"
         promote = None if whole else min(PROMOTED, self.block_k)
-        parts = self.tma and not self.swap_ab and promote == self.block_k and self.fills_registers
+        parts = not self.swap_ab and self.rows_in_turn(operands.scales, promote, halves=halves)
         return {
             "a": self.a_operand(operands.a, in_two_parts=parts) if a_tma else operands.a, "gather": operands.gather,
             "b": self.expert_b(operands, halves=halves), "scale_a": operands.scale_a, "scale_b": operands.scale_b,

@@ -51,13 +51,14 @@ def flawed() -> Any:
 def tune(folder: str, width: int = 256, trouble: str = "none", **options: Any) -> Answer:
     ranks = options.pop("world", dist.get_world_size())
     problem = flawed().problem_type(width=width, trouble=trouble, world_size=ranks)
-    options = {"trials": 15, "effort": "quick", "url": f"sqlite:///{folder}/cache.db", **options}
+    options = {"trials": 7, "effort": "quick", "url": f"sqlite:///{folder}/cache.db", **options}
     return answer_of(lambda: autotune.tune("flawed_sum", problem, **options))
 
 
 def agreement(folder: str) -> dict[str, Any]:
-    """The result of a run without errors."""
-    answers: dict[str, Any] = {"tuned": tune(folder)}
+    """The result of a run without errors; the first tuning of its process."""
+    answers: dict[str, Any] = {}
+    answers["let go"] = let_go(lambda: answers.update(tuned=tune(folder)))
     url, problem = f"sqlite:///{folder}/cache.db", flawed().problem_type(width=256, world_size=dist.get_world_size())
     with Store.open(url) as store:
         trials = store.trials(store.studies()[0].id)
@@ -66,13 +67,13 @@ def agreement(folder: str) -> dict[str, Any]:
     answers["again"] = tune(folder)
     answers["looked up"] = answer_of(lambda: autotune.lookup("flawed_sum", problem, url=url))
     before = held()
-    answers["anew"] = tune(folder, force=True, seed=1, trials=2)
+    answers["anew"] = tune(folder, force=True, seed=1, trials=1)
     gc.collect()
     answers["given back"] = held() == before
     with tuned_by_another(url) as done:
-        answers["waited"] = tune(folder, width=512, trials=2, timeout=PATIENCE)
+        answers["waited"] = tune(folder, width=512, trials=1, timeout=PATIENCE)
         answers["by then the other was done"] = done.is_set()
-    answers["in a graph"] = tune(folder, regime="graph", trials=2)
+    answers["in a graph"] = tune(folder, regime="graph", trials=1)
     answers["looked up for a graph"] = answer_of(
         lambda: autotune.lookup("flawed_sum", problem, url=url, regime="graph")
     )
@@ -119,7 +120,7 @@ def errors(folder: str) -> dict[str, Any]:
     answers["rank 0 knows no workload"] = answer_of(lambda: autotune.tune("flawed_sum" if rank else "none", problem))
     answers["raises"] = tune(folder, trouble="raises")
     answers["loses its device"] = tune(folder, trouble="loses its device")
-    answers["afterwards"] = tune(folder, trials=2)
+    answers["afterwards"] = tune(folder, trials=1)
     numbers = torch.ones(1)
     dist.all_reduce(numbers)
     answers["the program's own group"] = numbers.item()
@@ -153,13 +154,13 @@ def tuned_and_used(folder: str, problem: autotune.GemmAllReduce, **options: Any)
         return {**answer, "off": (c.float() / wanted - 1).abs().max().item()}
 
 
-def frame_let_go(folder: str) -> bool:
-    """True if nothing of the first tuning function of a process outlives its return."""
+def let_go(tuning: Callable[[], None]) -> bool:
+    """True if nothing of a function that tunes outlives its return."""
     operand = torch.ones(1)
     alive = weakref.ref(operand)
 
     def layer(operand: torch.Tensor) -> None:
-        tune(folder, trials=2)
+        tuning()
 
     layer(operand)
     del operand
@@ -175,4 +176,4 @@ def left_alone(folder: str) -> dict[str, Answer]:
         time.sleep(2 * TIMEOUT)
     answers["late"] = tune(folder, timeout=TIMEOUT)
     dist.barrier()
-    return {**answers, "afterwards": tune(folder, trials=2)}
+    return {**answers, "afterwards": tune(folder, trials=1)}

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from calls import HEAP, call, error, said, schema_arguments
+from calls import HEAP, call, error, said
 from functorch.compile import make_boxed_func
 from torch._dynamo.backends.common import aot_autograd
 from torch.utils.checkpoint import checkpoint
@@ -21,16 +21,18 @@ Tensor = torch.Tensor
 Operands = tuple[Tensor | None, ...]
 
 
-def gradients(url: str) -> dict[str, Any]:
-    """All of it, on the same ranks and in the same context."""
+def gradients(arguments: tuple[str, bool]) -> dict[str, Any]:
+    """All of it, on the same ranks and in the same context; or a sample, with checkpoints and ``gradcheck`` of one
+    operator alone.
+    """
+    url, sample = arguments
     with autotune.Context(HEAP, url=url) as context:
         return {
             "errors": dict(errors(context)),
             "beside": dict(beside(context)),
-            "checked": checked(context),
-            **ways(context),
+            "checked": checked(context, sample),
+            **ways(context, sample),
             "autocast": autocast(context),
-            "registered": registered(context),
             "refused": refused(context),
         }
 
@@ -172,15 +174,16 @@ def _everyones(own: Tensor) -> list[Tensor]:
     return found
 
 
-def checked(context: autotune.Context) -> dict[str, bool]:
+def checked(context: autotune.Context, sample: bool) -> dict[str, bool]:
     """Verdicts of ``gradcheck`` on the function of all ranks' operands that the ranks compute together."""
     found = {}
     ranks = dist.get_world_size()
-    for problem in (
+    problems: list[Any] = [
         autotune.AllGatherGemm(m=4 * ranks, n=4 * ranks, k=8, world_size=ranks, dtype="fp32", bias=True),
         autotune.GemmReduceScatter(m=4 * ranks, n=4, k=8 * ranks, world_size=ranks, dtype="fp32", bias=True),
         autotune.GemmAllReduce(m=4, n=4, k=8 * ranks, world_size=ranks, dtype="fp32", bias=True),
-    ):
+    ]
+    for problem in problems[: 1 if sample else None]:
         everyone = drawn(context, problem)
         shared = problem.workload != "all_gather_gemm"
         a, b = (
@@ -201,7 +204,7 @@ def checked(context: autotune.Context) -> dict[str, bool]:
     return found
 
 
-def ways(context: autotune.Context) -> dict[str, Any]:
+def ways(context: autotune.Context, sample: bool) -> dict[str, Any]:
     """Errors through a checkpoint, in a compiled function, after two calls, and of A or B alone; and our operators in
     the two halves of the compiled function's joint graph.
     """
@@ -232,7 +235,7 @@ def ways(context: autotune.Context) -> dict[str, Any]:
             "compiled checkpoint": lambda *x, compiled=compiled: checkpoint(compiled, *x, use_reentrant=False),
         }
         for name, attempt in attempts.items():
-            if "kept" in name and problem.workload != "all_gather_gemm":
+            if ("kept" in name or ("checkpoint" in name and sample)) and problem.workload != "all_gather_gemm":
                 continue
             own = reset()
             attempt(*own).backward()
@@ -270,17 +273,6 @@ def autocast(context: autotune.Context) -> dict[str, float]:
             own_loss(problem, result.float()).backward()
             key = f"{problem.workload} {name}"
             found[key] = max(found.get(key, 0.0), worst(own, expected(problem, everyone)))
-    return found
-
-
-def registered(context: autotune.Context) -> dict[str, list[str]]:
-    """Results of torch's own checks of the operators with operands that need gradients."""
-    found = {}
-    for problem in few():
-        arguments = schema_arguments(context, problem, drawn(context, problem)[dist.get_rank()])
-        operator = getattr(torch.ops.iris_autotune, problem.workload).default
-        said = torch.library.opcheck(operator, arguments, raise_exception=False)
-        found[problem.workload] = sorted({f"{name}: {verdict}" for name, verdict in said.items()})
     return found
 
 

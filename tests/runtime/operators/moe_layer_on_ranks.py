@@ -90,8 +90,8 @@ def calls(url: str) -> dict[str, Any]:
         drawn.append((x, ids[:, (0, 1, 0)].contiguous(), gates))  # an expert twice: its gates add up
         compiled = torch.compile(layer.mixed, backend="aot_eager", fullgraph=True)
         found: dict[str, Any] = {
-            "gathered": max(layer.wrong_gathered(layer.gathered(each), each) for each in drawn),
-            "mixed": max(layer.wrong_mixed(layer.mixed(each), each) for each in drawn),
+            "gathered": max(layer.wrong_gathered(layer.gathered(each), each) for each in drawn[2:]),
+            "mixed": max(layer.wrong_mixed(layer.mixed(each), each) for each in drawn[2:]),
             "compiled": layer.wrong_mixed(compiled(drawn[0]), drawn[0]),
             "refused": refused(layer, drawn[0]),
         }

@@ -30,13 +30,13 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 def test_what_memory_held_before_is_never_taken_for_a_peers(pair: Pair) -> None:
     for errors in pair["used_memory"]:
-        assert any("ll" in name for name in errors) and any("ll" in name for name in errors)
+        assert any("ll" in name for name in errors)
         assert max(errors.values()) < WORST, errors
 
 
 def test_after_a_release_no_call_sees_an_earlier_ones_data(pair: Pair) -> None:
     for errors in pair["words_after_release"]:
-        assert len(errors) == 9
+        assert len(errors) == 6
         assert max(errors.values()) < WORST, errors
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from calls import WORST, url
 from ranks_of_functions import run_ranks
-from two_ranks import A_GPU_EACH
+from two_ranks import A_GPU_EACH, sampled
 
 ON_RANKS = str(Path(__file__).with_name("gradients_on_ranks.py"))
 OPERATORS = ("all_gather_gemm", "gemm_reduce_scatter", "gemm_all_reduce")
@@ -18,12 +18,13 @@ FP32 = 1e-5
 Pair = dict[str, list[Any]]
 
 
-@pytest.fixture(scope="module", params=A_GPU_EACH)
+@pytest.fixture(scope="module", params=sampled(A_GPU_EACH))
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pair:
     """The answers of two ranks, by the function called."""
     folder = tmp_path_factory.mktemp("pair")
-    answers = run_ranks(ON_RANKS, "gradients", 2, folder, gpu=request.param, argument=url(folder))
-    return {name: [answer[name] for answer in answers] for name in answers[0]}
+    gpu, sample = request.param
+    answers = run_ranks(ON_RANKS, "gradients", 2, folder, gpu=gpu, argument=(url(folder), sample))
+    return {"sample": [sample], **{name: [answer[name] for answer in answers] for name in answers[0]}}
 
 
 def test_gradients_are_those_of_the_same_without_ranks(pair: Pair) -> None:
@@ -41,14 +42,16 @@ def test_gradients_go_to_each_of_several_bs_and_through_another_type(pair: Pair)
 
 def test_gradcheck_finds_no_difference(pair: Pair) -> None:
     for verdicts in pair["checked"]:
-        assert verdicts == dict.fromkeys(OPERATORS, True)
+        assert verdicts == dict.fromkeys(OPERATORS[: 1 if pair["sample"][0] else None], True)
 
 
 def test_checkpoints_accumulation_compilers_and_frozen_operands_change_nothing(pair: Pair) -> None:
     for errors in pair["ways"]:
-        ways = ("checkpoint", "compiled", "compiled checkpoint", "a alone", "b alone")
-        kept = {f"all_gather_gemm {way}" for way in ("kept", "compiled kept")}
-        assert set(errors) == {f"{name} {way}" for name in OPERATORS for way in ways} | kept
+        ways = {f"{name} {way}" for name in OPERATORS for way in ("compiled", "a alone", "b alone")}
+        ways |= {f"all_gather_gemm {way}" for way in ("kept", "compiled kept")}
+        checkpointed = OPERATORS[: 1 if pair["sample"][0] else None]
+        ways |= {f"{name} {way}" for name in checkpointed for way in ("checkpoint", "compiled checkpoint")}
+        assert set(errors) == ways
         assert max(errors.values()) < FP32, errors
 
 
@@ -71,12 +74,6 @@ def test_a_compiler_sees_our_operators_in_both_halves_of_the_joint_graph(pair: P
             "gemm_reduce_scatter": ["gemm_reduce_scatter", "all_gather_gemm all_gather_gemm gemm_all_reduce"],
             "gemm_all_reduce": ["gemm_all_reduce", ""],
         }
-
-
-def test_operators_with_gradients_are_registered_as_torch_wants_them(pair: Pair) -> None:
-    checks = ("test_aot_dispatch_dynamic", "test_autograd_registration", "test_faketensor", "test_schema")
-    for found in pair["registered"]:
-        assert found == dict.fromkeys(OPERATORS, [f"{name}: SUCCESS" for name in checks])
 
 
 def test_calls_without_a_backward_are_refused_and_ranks_that_differ_are_told_so(pair: Pair) -> None:
