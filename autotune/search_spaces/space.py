@@ -230,9 +230,10 @@ class Space:
             if dimension.name == "mode":
                 continue
             for value in dimension.neighbours(config[dimension.name]):
-                other = config.replace(**{dimension.name: value})
-                if self.violation(other, problem, machine) is None:
-                    yield other
+                # Plain values, for to make a config takes longer than to see that they break a constraint.
+                other = {**config, dimension.name: value}
+                if self.broken(other, problem, machine) is None:
+                    yield Config(other)
 
     def narrowed(self, problem: Problem, machine: Machine) -> Space:
         """The same space without values that no valid config has, so that a sampler proposes fewer invalid configs.

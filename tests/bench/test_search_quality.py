@@ -43,9 +43,9 @@ def test_the_committed_table_is_what_its_formula_gives(table: Table) -> None:
 
 
 def test_our_search_stays_near_the_optimum_and_ahead_of_chance() -> None:
-    found = shares([synthetic.FILE], [JOINT, "random"], [60], seeds=4, workers=1)
-    score = Score.of(found[synthetic.FILE, JOINT, 60])
-    chance = Score.of(found[synthetic.FILE, "random", 60])
+    found = shares([synthetic.FILE], [JOINT, "random"], [40], seeds=4, workers=1)
+    score = Score.of(found[synthetic.FILE, JOINT, 40])
+    chance = Score.of(found[synthetic.FILE, "random", 40])
     assert score.mean > 95 and score.worst_decile > 92
     assert score.mean > chance.mean
 
@@ -53,8 +53,8 @@ def test_our_search_stays_near_the_optimum_and_ahead_of_chance() -> None:
 def test_on_a_measured_table_too_and_ahead_of_the_rivals() -> None:
     """GEMM + reduce-scatter on 4 x H200: 1232 configs, of which 1 in 100 comes within 4 % of the best."""
     names = [JOINT, "random", "Optuna TPE"]
-    found = shares([MEASURED], names, [50], seeds=4, workers=1)
-    scores = {name: Score.of(found[MEASURED, name, 50]) for name in names}
+    found = shares([MEASURED], names, [40], seeds=4, workers=1)
+    scores = {name: Score.of(found[MEASURED, name, 40]) for name in names}
     assert scores[JOINT].mean > 97 and scores[JOINT].worst_decile > 93
     assert scores[JOINT].mean > max(scores["random"].mean, scores["Optuna TPE"].mean)
 

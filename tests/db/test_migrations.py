@@ -12,6 +12,7 @@ import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
+from every_mode import whole
 from sqlalchemy import URL, Engine, create_engine, inspect
 
 from autotune.config import Config
@@ -145,7 +146,19 @@ def test_a_newer_schema_is_read_but_not_written(
         assert str(caught.value) == newer, "it lacks what this version would read"
 
 
-@pytest.mark.parametrize("revision", migrations.REVISIONS[:-1])
+OLD = migrations.REVISIONS[:-1]
+
+
+@pytest.mark.parametrize(
+    ("url", "revision"),
+    [
+        *(("sqlite", revision) for revision in OLD),
+        ("postgresql", OLD[0]),
+        *(whole("postgresql", revision) for revision in OLD[1:-1]),
+        ("postgresql", OLD[-1]),
+    ],
+    indirect=["url"],
+)
 def test_reading_migrates_nothing_and_writing_all_that_is_there(url: URL, path: Path, revision: str) -> None:
     with old_database(url, path, revision) as engine:
         with Store.open(as_text(url), create=False) as store:

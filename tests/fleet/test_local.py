@@ -168,7 +168,7 @@ def test_a_silent_host_is_given_up_and_its_problem_done_here(path: str, monkeypa
 
 
 def test_a_host_that_still_beats_is_waited_for(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lease, "SILENT_SECONDS", 0.3)
+    monkeypatch.setattr(lease, "SILENT_SECONDS", 1.5)
     held = far_lease()
     with ThreadPoolExecutor(1) as pool, Store.open(path) as store:
         store.fleet.register(host("far"))
@@ -176,9 +176,9 @@ def test_a_host_that_still_beats_is_waited_for(path: str, monkeypatch: pytest.Mo
         claim = store.fleet.claim("far", held)
         assert claim is not None
         running = pool.submit(run, path, Tunings())
-        for _ in range(40):
+        for _ in range(40):  # two seconds
             assert store.fleet.beat(claim.attempt, held, "searching") == "running"
-            threading.Event().wait(0.02)
+            threading.Event().wait(0.05)
         assert not running.done()
         store.fleet.end(claim.attempt, held, "done")
         assert running.result() == Counts(done=1)

@@ -14,6 +14,7 @@ from fakes import EIGHT_GPUS, FakeGang, FakeScreen, latency_of
 from autotune.config import Config
 from autotune.db import Store
 from autotune.outcome import Door, Evaluation, Outcome
+from autotune.ranks import evaluation
 from autotune.ranks.evaluation import MeasurePlan
 from autotune.tuning import EFFORTS, Budget, Result, tune
 from autotune.tuning.routings import under_other_routings
@@ -117,9 +118,13 @@ def test_with_little_effort_or_no_time_left_nothing_is_measured(tmp_path: Path, 
     assert result.entry is not None and result.entry.winner.routings == {} and gang.turns_of == []
 
 
-def test_ranks_draw_each_routing_and_results_are_compared_under_it() -> None:
-    """Under the interpreter, the baseline and a push."""
+def test_ranks_draw_each_routing_and_results_are_compared_under_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Under the interpreter, the baseline and a push. Races have tests of their own."""
     here = on_cpu()
+    monkeypatch.setitem(evaluation.LONGEST_STAGGER, "interpreter", 0.02)
+    monkeypatch.setitem(evaluation.BURSTS, "interpreter", 1)
     problem = FOUND.problem_type(tokens=2, hidden=64, experts=4, top_k=1, world_size=2, routing="zipf", exponent=1.0)
     gang, _ = RANKS.turn_to(FOUND, problem)
     config, plan = FOUND.default_config(problem, here), MeasurePlan(0, 1, 1)

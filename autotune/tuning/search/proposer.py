@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 import statistics
@@ -265,7 +266,8 @@ class Proposer:
                 if walked not in self._known:
                     pool[walked] = None
         if measured is self._measured and ranked:
-            pool.update((drawn, None) for _ in range(DRAWN_ANYWHERE) if (drawn := self._drawn_anywhere()) is not None)
+            drawn = iter(self._drawn_anywhere, None)  # ends once the space seems to be used up
+            pool.update((config, None) for config in itertools.islice(drawn, DRAWN_ANYWHERE))
         return list(pool)
 
     def _drawn(self) -> Proposal | None:

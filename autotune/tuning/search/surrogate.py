@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.config import Config
+from autotune.config import Config, Value
 from autotune.search_spaces import Dimension, Space
 
 STEP = 0.3
@@ -49,9 +49,10 @@ class Surrogate:
         The model is taken as far as it bears out: its logarithm, times a slope that fits what was measured, is the
         trend, and the process is about what is left. Where it has no opinion there is no trend.
         """
-        self._space, self._predict = space, predict
+        self._predict = predict
         self._places: dict[Config, list[float]] = {}
         self._predictions: dict[Config, float] = {}
+        self._coordinates = [(d.name, _coordinates(d)) for d in space.dimensions.values()]
         self._dimension = np.array([i for i, d in enumerate(space.dimensions.values()) for _ in range(_width(d))])
         """Whose each coordinate is."""
         self._relevance = np.ones(len(space.dimensions))
@@ -120,8 +121,7 @@ class Surrogate:
             self._predictions.clear()
         for config in configs:
             if config not in self._places:
-                dimensions = self._space.dimensions.values()
-                self._places[config] = [x for dimension in dimensions for x in _coordinates(dimension, config)]
+                self._places[config] = [x for name, those in self._coordinates for x in those[config.get(name)]]
         return np.array([self._places[config] for config in configs])
 
 
@@ -137,18 +137,19 @@ def _width(dimension: Dimension) -> int:
     return 1 if dimension.ordinal else len(dimension.values)
 
 
-def _coordinates(dimension: Dimension, config: Config) -> list[float]:
-    """A config's coordinates along a dimension; the distance of two configs is the sum of the differences.
+def _coordinates(dimension: Dimension) -> dict[Value | None, list[float]]:
+    """The coordinates of each value along its dimension; the distance of two configs is the sum of the differences.
 
-    A config whose mode lacks the dimension is half-way between its ends, or as far from every word: so the distances
-    are those of a tree, for which exp(-distance) is a correlation.
+    A config whose mode lacks the dimension (None) is half-way between its ends, or as far from every word: so the
+    distances are those of a tree, for which exp(-distance) is a correlation.
     """
     count = len(dimension.values)
-    index = dimension.index(config[dimension.name]) if dimension.name in config else None
     if dimension.ordinal:
-        return [STEP * (index if index is not None else (count - 1) / 2)]
-    apart = OTHER_MODE if dimension.name == "mode" else OTHER_WORD
-    return [apart / 2 * (i == index) for i in range(count)]
+        places: dict[Value | None, list[float]] = {value: [STEP * i] for i, value in enumerate(dimension.values)}
+        return places | {None: [STEP * (count - 1) / 2]}
+    apart = (OTHER_MODE if dimension.name == "mode" else OTHER_WORD) / 2
+    words = {value: [apart * (i == at) for i in range(count)] for at, value in enumerate(dimension.values)}
+    return words | {None: [0.0] * count}
 
 
 def _correlation(one: Array, other: Array) -> Array:
