@@ -92,7 +92,7 @@ class Case:
             name: min(value * knobs[name], LARGEST.get(name, value * knobs[name])) if name in knobs else value
             for name, value in self.config.items()
         }
-        if config.get("block_m", 0) * config.get("block_n", 0) > MOST_SUMS * config.get("num_warps", 0):
+        while config.get("block_m", 0) * config.get("block_n", 0) > MOST_SUMS * config.get("num_warps", 0):
             config["block_n"] //= 2
         return Case(self.workload, problem, config)
 
