@@ -1,10 +1,12 @@
 """Our grouped GEMM alone, tile by tile, beside the library's: what a rank of a mixture of experts computes, on one GPU.
 
-    python bench/grouped_gemm.py [--dtype fp8] [--shapes 8192x4096x7168,…] [--experts 32] [--json FILE]
+    python bench/grouped_gemm.py [--dtype fp8 [--scales block]] [--shapes 8192x4096x7168,…] [--experts 32] [--json FILE]
 
-In bf16, or in fp8 with scales by rows; each row belongs to an expert drawn at random. ``gathered``: A's rows are
+In bf16, or in fp8 with scales by rows or by blocks, for which torch has no grouped GEMM: there the library's with
+scales by rows is the yardstick. Each row belongs to an expert drawn at random. ``gathered``: A's rows are
 tokens, each in eight rows, as in dispatch + grouped GEMM; ``laid out``: they lie expert by expert, as in grouped GEMM +
-combine. Every tile's result is compared with the library's. Times are those of ``replays.py``.
+combine. Every tile's result is compared with the library's, or with the
+product of what the fp8 operands stand for. Times are those of ``replays.py``.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import argparse
 import dataclasses
 import json
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +23,8 @@ import torch
 import triton
 from replays import in_turns
 
+from autotune.kernels.gemm.library import dequantised
+from autotune.kernels.gemm.problem import scale_shapes
 from autotune.kernels.launching.tensors import OPERAND_DTYPES
 from autotune.kernels.moe.grouped_launch import GroupedKnobs, GroupedOperands, grouped_gemm
 from autotune.kernels.moe.library import Scaling, grouped_product
@@ -56,8 +61,8 @@ FAR = 6e-3
 class Comparison:
     """One shape: rows of all experts, columns, depth."""
 
-    def __init__(self, rows: int, columns: int, depth: int, experts: int, dtype: str) -> None:
-        self.dtype, kind = dtype, OPERAND_DTYPES[dtype]
+    def __init__(self, rows: int, columns: int, depth: int, experts: int, dtype: str, scales: str) -> None:
+        self.dtype, self.scales, kind = dtype, scales, OPERAND_DTYPES[dtype]
         generator = torch.Generator("cuda").manual_seed(0)
         expert = torch.randint(experts, (rows,), device="cuda", generator=generator)
         counts = expert.bincount(minlength=experts)
@@ -67,16 +72,30 @@ class Comparison:
         self.a = self.tokens[self.pairs.long() // PER].contiguous()
         b = torch.randn(experts, columns, depth, device="cuda", generator=generator) * depth**-0.5
         self.b = b.to(kind).transpose(1, 2)
-        self.scaling = None
+        self.scaling = self.by_rows = None
         if dtype == "fp8":
-            self.token_scales = torch.rand(len(self.tokens), 1, device="cuda", generator=generator) + 0.5
-            of_columns = torch.rand(experts, 1, columns, device="cuda", generator=generator) + 0.5
-            self.scaling = Scaling(self.token_scales[self.pairs.long() // PER], of_columns, "row")
+            self.by_rows = self.scaled("row", generator)
+            self.scaling = self.scaled(scales, generator)
         self.c = torch.empty(rows, columns, dtype=torch.bfloat16, device="cuda")
-        self.right = self.library()
+        self.right = self.library() if scales == "row" else self.dequantised()
+
+    def scaled(self, kind: str, generator: torch.Generator) -> Scaling:
+        experts, depth, columns = self.b.shape
+        of_a, (along_k, along_n) = scale_shapes(kind, (len(self.tokens), depth), (depth, columns))
+        self.token_scales = torch.rand(of_a, device="cuda", generator=generator) + 0.5
+        of_b = torch.rand(experts, along_n, along_k, device="cuda", generator=generator) + 0.5
+        return Scaling(self.token_scales[self.pairs.long() // PER], of_b.transpose(1, 2), kind)
 
     def library(self) -> torch.Tensor:
-        return grouped_product(self.a, self.b, self.offsets, self.scaling)
+        return grouped_product(self.a, self.b, self.offsets, self.by_rows)
+
+    def dequantised(self) -> torch.Tensor:
+        assert self.scaling is not None
+        c = torch.empty_like(self.c)
+        for expert, (begin, end) in enumerate(pairwise(self.offsets.tolist())):
+            rows = dequantised(self.a[begin:end], self.scaling.a[begin:end])
+            c[begin:end] = (rows @ dequantised(self.b[expert], self.scaling.b[expert])).to(torch.bfloat16)
+        return c
 
     def ours(self, tile: tuple[int, ...], gathered: bool) -> Callable[[], object]:
         block_m, block_n, block_k, warps, stages, per_unit = tile
@@ -90,7 +109,7 @@ class Comparison:
             operands = dataclasses.replace(operands, a=self.tokens, gather=self.pairs, per=PER)
         if self.scaling is not None:
             scale_a = self.token_scales if gathered else self.scaling.a
-            operands = dataclasses.replace(operands, scale_a=scale_a, scale_b=self.scaling.b, scales="row")
+            operands = dataclasses.replace(operands, scale_a=scale_a, scale_b=self.scaling.b, scales=self.scales)
         return grouped_gemm(knobs, operands, self.c, self.dtype, machine().compute_units).run
 
     def rows(self) -> list[dict[str, Any]]:
@@ -116,14 +135,15 @@ class Comparison:
         ]
 
 
-def compared(shape: str, experts: int, dtype: str) -> list[dict[str, Any]]:
+def compared(shape: str, experts: int, dtype: str, scales: str) -> list[dict[str, Any]]:
     rows, columns, depth = map(int, shape.split("x"))
-    return Comparison(rows, columns, depth, experts, dtype).rows()
+    return Comparison(rows, columns, depth, experts, dtype, scales).rows()
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dtype", choices=("bf16", "fp8"), default="bf16")
+    parser.add_argument("--scales", choices=("row", "block"), default="row", help="of fp8")
     parser.add_argument("--shapes", default=",".join(SHAPES), help="ROWSxCOLUMNSxDEPTH, with commas between")
     parser.add_argument("--experts", type=int, default=32)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all rows there, too")
@@ -131,7 +151,7 @@ def main() -> None:
     print(f"{machine().device}, {versions()}\n\n| shape | way | µs | of the library's |\n|---|---|---:|---:|")
     found = []
     for shape in given.shapes.split(","):
-        rows = [{"shape": shape, **row} for row in compared(shape, given.experts, given.dtype)]
+        rows = [{"shape": shape, **row} for row in compared(shape, given.experts, given.dtype, given.scales)]
         found += rows
         for row in rows:
             said = row.get("failed") or f"{row['us']:.1f} | {row['us'] / rows[0]['us']:.3f}" + " WRONG" * row["wrong"]

@@ -149,9 +149,9 @@ def _dispatch(**knobs: Any) -> Case:
     return Case("moe_dispatch", MD, config)
 
 
-def _multiply(**knobs: Any) -> Case:
+def _multiply(problem: Mapping[str, Any] | None = None, **knobs: Any) -> Case:
     config = {name: value for name, value in {**MULTIPLY, **knobs}.items() if value is not None}
-    return Case("moe_dispatch_gemm", MDG, config)
+    return Case("moe_dispatch_gemm", {**MDG, **(problem or {})}, config)
 
 
 def _decode(problem: Mapping[str, Any] | None = None, **knobs: Any) -> Case:
@@ -172,11 +172,14 @@ RAGGED = {"m": 68, "n": 84, "k": 70}
 PULL = {**TILE, "mode": "pull", "schedule": "tile"}
 
 FP8 = {"dtype": "fp8", "b_order": "nk", "scales": "row"}
-BLOCKS = {**FP8, "scales": "block", "n": 160, "k": 512}
+BLOCKED = {**FP8, "scales": "block"}
+BLOCKS = {**BLOCKED, "n": 160, "k": 512}
 """Two blocks of B in either direction, on each rank."""
 
 TWO_PARTS = {"block_m": 128, "block_n": 128, "loads": "tma"}
-"""Of fp8, so that ``accumulate`` multiplies the upper and the lower rows of a tile in turn."""
+"""Of fp8, so that the upper and the lower rows of a tile are multiplied in turn."""
+LONG = {"tokens": 80, "experts": 2, "top_k": 1}
+"""Experts have more rows than half a tile."""
 
 QUANTISED = {"epilogue": "swiglu", "quantised": True, "n": 1024}
 """Two blocks of C on each rank."""
@@ -259,7 +262,8 @@ CASES: Mapping[str, Case] = {
     "md split": _dispatch(split=2, comm_programs=2, transfer_tokens=4, copy_kib=1),
     "mdg push": _multiply(),
     "mdg ll": _multiply(protocol="ll"),
-    "mdg own": Case("moe_dispatch_gemm", {**MDG, "tokens": 24}, {**MULTIPLY, "tile_order": "own_first"}),
+    "mdg own": _multiply({"tokens": 24}, tile_order="own_first"),
+    "mdg parts": _multiply({**FP8, **LONG, "hidden": 64, "width": 64}, **TWO_PARTS, transfer_tokens=8),
     "mdg pull": _multiply(mode="pull", protocol=None),
     "mc push": _combine(COMBINE),
     "mc pull": _combine(COMBINE, mode="pull"),
@@ -267,6 +271,17 @@ CASES: Mapping[str, Case] = {
     "mc ll": _combine(ROWS, protocol="ll", transfer_tokens=1),
     "mgc push": _gemm_combine(COMBINE, column_groups=2),
     "mgc one": _gemm_combine(TILE_ROWS, protocol="signal"),
+    "mgc parts": _gemm_combine(
+        COMBINE, {**FP8, **LONG, "width": 64, "hidden": 128}, **TWO_PARTS, column_groups=1, transfer_tokens=8
+    ),
+    "mgc parts blocks": _gemm_combine(
+        COMBINE,
+        {**BLOCKED, **LONG, "width": 256, "hidden": 128},
+        **TWO_PARTS,
+        block_k=128,
+        column_groups=1,
+        transfer_tokens=8,
+    ),
     "mgc idle": _gemm_combine(COMBINE, {"top_k": 1}, column_groups=2),
     "mgc idle one": _gemm_combine(TILE_ROWS, {"top_k": 1}, protocol="signal"),
     "fd signal": _decode(),

@@ -52,13 +52,17 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip what needs more GPUs than there are, ``@pytest.mark.gpu`` or ``@pytest.mark.gpu(4)``, and what is slow."""
+    """Skip what needs more GPUs than there are, ``@pytest.mark.gpu`` or ``@pytest.mark.gpu(4)``, and what is slow.
+
+    ``@pytest.mark.gpu(2, each=True)``: each rank needs one of its own, whatever ``RANKS_PER_GPU`` says.
+    """
     if item.get_closest_marker("slow") and "slow" not in item.config.option.markexpr:
         pytest.skip("takes minutes: runs with -m slow")
     for mark in item.iter_markers("gpu"):
         needed = mark.args[0] if mark.args else 1
-        if gpus() < needed:
-            pytest.skip(f"needs {needed} GPU{'s' if needed > 1 else ''}, this machine has {gpus() or 'none'}")
+        found = gpus() // (RANKS_PER_GPU if mark.kwargs.get("each") else 1)
+        if found < needed:
+            pytest.skip(f"needs {needed} GPU{'s' if needed > 1 else ''}, this machine has {found or 'none'}")
 
 
 MANY_FILES = 20

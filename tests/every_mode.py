@@ -104,15 +104,22 @@ HEAP = 64 << 20
 """Bytes: enough for most problems here, so that the ranks need not start again for the next."""
 
 
-ranks_a_gpu = pytest.mark.parametrize("ranks", [1, 2], ids=["one rank a GPU", "two ranks a GPU"])
+ranks_a_gpu = pytest.mark.parametrize(
+    "ranks",
+    [
+        pytest.param(1, id="one rank a GPU", marks=pytest.mark.gpu(2, each=True)),
+        pytest.param(2, id="two ranks a GPU", marks=pytest.mark.gpu),
+    ],
+)
 """Eight ranks on four GPUs show all interactions, except those of the library's collectives."""
 
 
 def check_all(
-    workload: Workload, problem: Any, configs: list[Config], modes: set[str], plan: MeasurePlan | None = None
-) -> None:
-    """Every config gives the right result on every rank, alone and in calls back to back; ``modes`` are among them. It
-    is timed in between on GPUs, and where there is a plan.
+    workload: Workload, problem: Any, configs: list[Config], modes: set[str], plan: MeasurePlan | None = None,
+    calls: int = 2,
+) -> None:  # fmt: skip
+    """Every config gives the right result on every rank, alone and in ``calls`` back to back; ``modes`` are among them.
+    It is timed in between on GPUs, and where there is a plan.
     """
     interpreted = machine().is_interpreter
     if not interpreted and problem.world_size > machine().gpus:
@@ -123,13 +130,15 @@ def check_all(
     compiling = [(config, screen.submit(config)) for config in configs]
     with pytest.MonkeyPatch.context() as patch:
         if interpreted:
-            # Four calls, so that both slots are used twice; races, ranks that are far apart, and what comes after a
-            # timing have tests of their own.
+            # Races, ranks that are far apart, and what comes after a timing have tests of their own.
             patch.setitem(evaluation.LONGEST_STAGGER, "interpreter", 0.02)
             patch.setitem(evaluation.BURSTS, "interpreter", 1)
-            patch.setitem(evaluation.PROOF_CALLS, "interpreter", 3)
-            patch.setitem(evaluation.PROOF_BURST, "interpreter", 3)
         for seed, (config, future) in enumerate(compiling):
+            if interpreted:
+                # With the one alone, so many that a slot is used again: there are two, and three of sentinel words.
+                burst = 3 if config.get("protocol") == "sentinel" else calls
+                patch.setitem(evaluation.PROOF_CALLS, "interpreter", burst)
+                patch.setitem(evaluation.PROOF_BURST, "interpreter", burst)
             wrong = screen.verdict(config, future)
             if wrong is None and interpreted and plan is None:
                 wrong = gang.prove(config, seed, latency=0.0)

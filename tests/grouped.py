@@ -7,6 +7,8 @@ from typing import Any
 import torch
 
 from autotune.heap.interpreter import mend_interpreter
+from autotune.kernels.gemm.library import dequantised
+from autotune.kernels.gemm.problem import scale_shapes
 from autotune.kernels.launching.plan import Compiled, compile_all
 from autotune.kernels.launching.tensors import OPERAND_DTYPES, TORCH_DTYPES, meta
 from autotune.kernels.moe.grouped_launch import GroupedKnobs, GroupedOperands, grouped_gemm
@@ -17,6 +19,7 @@ KNOBS = GroupedKnobs(
 )
 COUNTS: dict[str, list[int]] = {
     "even": [8, 8, 8], "some empty": [0, 17, 0, 1, 0], "one takes all": [0, 40, 0], "none": [0, 0], "one": [1],
+    "long": [3, 201],
 }  # fmt: skip
 SPARE = 5
 """Rows beyond the last expert's."""
@@ -39,8 +42,12 @@ def wrong(case: dict[str, Any]) -> float:
     a = torch.randn((rows, k), generator=generator).to(kind)
     b = torch.randn((len(counts), n, k), generator=generator).to(kind).transpose(1, 2)
     b = b.contiguous() if case.get("b_order", "kn") == "kn" else b
-    scale_a = torch.rand((rows,), generator=generator) + 0.5 if fp8 else None
-    scale_b = torch.rand((len(counts), n), generator=generator) + 0.5 if fp8 else None
+    scales = case.get("scales", "row") if fp8 else "none"
+    scale_a = scale_b = None
+    if fp8:
+        of_a, (along_k, along_n) = scale_shapes(scales, (rows, k), (k, n))
+        scale_a = torch.rand(of_a, generator=generator) + 0.5
+        scale_b = (torch.rand((len(counts), along_n, along_k), generator=generator) + 0.5).transpose(1, 2)
     offsets = torch.tensor([0, *torch.tensor(counts).cumsum(0).tolist()], dtype=torch.int32)
     c = torch.full((rows, n // 2 if epilogue != "none" else n), 7.0, dtype=result)
 
@@ -56,7 +63,7 @@ def wrong(case: dict[str, Any]) -> float:
         per,
         there(scale_a),
         there(scale_b),
-        "row" if fp8 else "none",
+        scales,
     )
     c = c.to(device)
     units = 3 if here.is_interpreter else here.compute_units
@@ -65,9 +72,13 @@ def wrong(case: dict[str, Any]) -> float:
     for expert, (begin, end) in enumerate(zip(offsets[:-1], offsets[1:], strict=True)):
         chosen = torch.arange(int(begin), int(end))
         chosen = chosen if gather is None else gather[begin:end].long() // per
-        product = a[chosen].double() @ b[expert].double()
+        of_a, of_b = a[chosen].double(), b[expert].double()
         if scale_a is not None and scale_b is not None:
-            product = product * scale_a[chosen, None] * scale_b[expert]
+            of_a, of_b = (
+                dequantised(a[chosen], scale_a[chosen]).double(),
+                dequantised(b[expert], scale_b[expert]).double(),
+            )
+        product = of_a @ of_b
         if epilogue != "none":
             gate, up = product.chunk(2, 1) if halves else (product[:, ::2], product[:, 1::2])
             product = torch.nn.functional.silu(gate) * up

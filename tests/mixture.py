@@ -29,7 +29,7 @@ class MixtureTests:
     """Numbers to go with each mode's words."""
     gpu_steps: list[dict[str, int]]
     small: list[Any]
-    """Ranks, sizes and a count of configs, for the interpreter."""
+    """Ranks, sizes and a count of configs, or the modes to have one of each, for the interpreter."""
     large: list[dict[str, Any]]
     """Sizes for GPUs."""
     count = 4
@@ -49,10 +49,12 @@ class MixtureTests:
             metafunc.parametrize("large_sizes", self.large, ids=said)
 
     def test_every_mode_is_right_under_the_interpreter(
-        self, world_size: int, small_sizes: dict[str, Any], count: int
+        self, world_size: int, small_sizes: dict[str, Any], count: int | set[str]
     ) -> None:
-        here = on_cpu()
-        self.check(self.problem(world_size=world_size, **small_sizes), here, self.steps, count)
+        here, steps = on_cpu(), self.steps
+        if small_sizes.get("scales") == "block":
+            steps = [{**step, "block_n": 128, "block_k": 128} for step in steps]
+        self.check(self.problem(world_size=world_size, **small_sizes), here, steps, count)
 
     @pytest.mark.slow
     def test_random_problems_are_right_under_the_interpreter(self) -> None:
@@ -61,13 +63,12 @@ class MixtureTests:
             problem = self.drawn(rng, rng.choice([2, 2, 2, 3, 4]), gpu=False)
             self.check(problem, here, self.steps, self.count)
 
-    @pytest.mark.gpu(2)
     @ranks_a_gpu
     def test_every_mode_is_right_on_gpus(self, ranks: int, large_sizes: dict[str, Any]) -> None:
         here = machine()
         self.check(self.problem(world_size=here.gpus * ranks, **large_sizes), here, self.gpu_steps, 16)
 
-    @pytest.mark.gpu(2)
+    @pytest.mark.gpu(2, each=True)
     @pytest.mark.parametrize("problems", [40, pytest.param(200, marks=pytest.mark.slow)])
     def test_random_problems_are_right_on_gpus(self, problems: int) -> None:
         here, rng = machine(), random.Random(22)
@@ -86,11 +87,13 @@ class MixtureTests:
             world_size=world_size, **rng.choice(ROUTINGS), **self.further(rng, gpu),
         )  # fmt: skip
 
-    def check(self, problem: Any, here: Machine, steps: list[dict[str, int]], count: int) -> None:
-        found, modes = workload(self.name), self.modes
+    def check(self, problem: Any, here: Machine, steps: list[dict[str, int]], count: int | set[str]) -> None:
+        found = workload(self.name)
+        modes, count = (count, 1) if isinstance(count, set) else (self.modes, count)
+        configs = [each for each in variants(found, problem, here, steps) if each["mode"] in modes]
         if not (here.is_interpreter or problem.dtype == "bf16" or problem.row_scales):
             modes = modes - {"own_collective"}  # the library has no such grouped GEMM on GPUs
-        check_all(found, problem, few(problem, variants(found, problem, here, steps), count), modes)
+        check_all(found, problem, few(problem, configs, count), modes, calls=3)
 
 
 class GroupedTests(MixtureTests):

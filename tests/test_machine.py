@@ -41,7 +41,7 @@ def test_one_gpu_has_no_slow_link() -> None:
     assert machine_module._nvidia_interconnect(1) == "nvlink"
 
 
-@pytest.mark.gpu(2)
+@pytest.mark.gpu(2, each=True)
 def test_these_gpus_are_linked_by_nvlink_as_nvidia_smi_says() -> None:
     import subprocess
 

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+INTERPRETED = pytest.param("", id="interpreter")
 GPUS = (
     pytest.param("each", id="2 GPUs", marks=pytest.mark.gpu(2)),
     pytest.param("one", id="two ranks on one GPU", marks=pytest.mark.gpu),
 )
-A_GPU_EACH = (pytest.param("", id="interpreter"), GPUS[0])
-"""Where the library's collectives are part of what is tested."""
 
-EVERYWHERE = (pytest.param("", id="interpreter"), *GPUS)
+TWO_GPUS = (INTERPRETED, GPUS[0])
+"""Where turns on one GPU would show nothing new; with ``RANKS_PER_GPU`` they are taken."""
 
-SAMPLED = (
-    pytest.param(("", True), id="interpreter"),
-    pytest.param(("", False), id="interpreter, all", marks=pytest.mark.slow),
-    pytest.param(("each", False), id="2 GPUs", marks=pytest.mark.gpu(2)),
-)
-"""``A_GPU_EACH``, and whether the ranks are to run a sample."""
+A_GPU_EACH = (INTERPRETED, pytest.param("each", id="2 GPUs", marks=pytest.mark.gpu(2, each=True)))
+"""Where the library's collectives are part of what is tested: they take one rank a GPU."""
+
+EVERYWHERE = (INTERPRETED, *GPUS)
+
+
+def sampled(ways: Any) -> list[Any]:
+    """Each of these ways, and whether ranks are to run a sample: interpreted ones run all with ``-m slow`` alone."""
+    interpreted, *gpus = ways
+    return [
+        pytest.param((*interpreted.values, True), id=interpreted.id),
+        pytest.param((*interpreted.values, False), id=f"{interpreted.id}, all", marks=pytest.mark.slow),
+        *(pytest.param((*each.values, False), id=each.id, marks=each.marks) for each in gpus),
+    ]

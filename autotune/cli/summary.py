@@ -77,7 +77,7 @@ def _text(
         config = config_in_order(key, record.config)
         told = f"{record.evaluation.outcome}: {record.evaluation.reason} ({config_text(config)})"
         lines.append(("" if i else "failed in finals", told))
-    if result.progress.spent.trials:
+    if result.progress.spent.trials and not result.study.provenance.replay_of:
         lines.append(("search", spent_text(result.progress.spent)))
     if result.entry is not None:
         when = f"tuned {result.entry.finished_at:%Y-%m-%d %H:%M} UTC"

@@ -18,11 +18,6 @@ Factor = tuple[tuple[str, ...], NDArray[np.bool_]]
 """The dimensions that a constraint uses, and what it allows: one axis for each of them."""
 
 
-def total(sizes: Mapping[str, int], factors: Sequence[Factor]) -> int:
-    """The number of valid points; ``sizes`` has the number of values of every dimension."""
-    return int(_contracted(sizes, _absorbed(sizes, factors), ()))
-
-
 def by_value(sizes: Mapping[str, int], factors: Sequence[Factor]) -> dict[str, list[int]]:
     """The number of valid points with each value, per dimension, in order."""
     tables = _absorbed(sizes, factors)

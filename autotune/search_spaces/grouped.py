@@ -47,22 +47,25 @@ def counts_stay(s: Setting) -> bool:
     return bool(s.problem.dtype == "bf16" or (s.problem.scaled and s.machine.kind == "cuda"))
 
 
-def grouped_tile(problem: Any, machine: Machine) -> dict[str, Value]:
-    """Tile and pipeline that one would write down without measuring: few rows read B as fast as they can, many compute.
+def grouped_tile(problem: Any, machine: Machine, *, gathered: bool, tma: bool) -> dict[str, Value]:
+    """Tile, pipeline and loads that one would write down without measuring: few rows read B as fast as they can, many
+    compute. ``gathered``: rows of A are; ``tma``: it takes B.
 
     The caller makes it smaller where it does not fit (fp32).
     """
     rows, (_, columns, depth) = problem.rows_per_expert, problem.gemm
     few, cuda = rows <= 32, machine.kind == "cuda"
+    tile: dict[str, Value]
     most = rows + 2 * math.isqrt(rows)  # of most experts: one with more reads its B twice
     if machine.is_interpreter:
         tile = {"block_m": 16, "block_n": 32, "block_k": 32, "group_m": 1, "num_warps": 4, "num_stages": 2}
+        tile["programs_per_unit"] = 1
     elif few:
         tile = {"block_m": max(16, round_up(most)), "block_n": 128, "block_k": 128, "group_m": 1, "num_warps": 4}
-        tile["num_stages"] = 4 if cuda else 2
+        tile |= {"num_stages": 4 if cuda else 2, "programs_per_unit": 2}
     else:
         tile = {"block_m": 64 if rows <= 96 else 128, "block_n": 128, "block_k": 64, "group_m": 8, "num_warps": 8}
-        tile["num_stages"] = 4 if cuda else 2
+        tile |= {"num_stages": 4 if cuda else 2, "programs_per_unit": 1}
         if rows > 96 and cuda:
             # Rows of A are gathered by pointers, each as often as there are columns of tiles: 128 columns took a
             # quarter longer than 256 with 256 and with 1024 rows an expert (H200, 2026-11-23).
@@ -70,15 +73,26 @@ def grouped_tile(problem: Any, machine: Machine) -> dict[str, Value]:
     if problem.scaled and not machine.is_interpreter:
         tile |= {"block_k": 128, "block_n": 128, "num_stages": min(tile["num_stages"], 3)}  # as many bytes as of bf16
         if not few and cuda:
-            # Two programs on a compute unit, of which one adds up while the other multiplies: the tile above took
-            # 7 to 17 % longer with 256 and with 1024 rows an expert (H200, 2026-11-23).
-            tile |= {"block_m": 64, "num_warps": 4}
+            tile |= _adding_tile(problem, gathered=gathered, in_two_parts=tma and tile["block_m"] == 128)
     tile["block_m"] = min(tile["block_m"], max(16, round_up(problem.gemm[0])))
     tile["block_n"] = min(tile["block_n"], max(32, round_up(columns)))
     tile["block_k"] = min(tile["block_k"], max(32, round_up(depth)))
-    programs = 2 if few or (problem.scaled and cuda) else 1
-    programs = 1 if machine.is_interpreter else programs
-    return {**tile, "swap_ab": few and cuda, "programs_per_unit": programs}
+    return {**tile, "swap_ab": few and cuda, "loads": "tma" if tma else "pointer"}
+
+
+def _adding_tile(problem: Any, *, gathered: bool, in_two_parts: bool) -> dict[str, Value]:
+    """A tile whose sums are promoted, or scaled by blocks: one part of the work adds up while another multiplies.
+
+    The parts are two programs with tiles of 64 rows, or the two halves of a tile where ``GemmKnobs.rows_in_turn``
+    says so: the former took 10 to 25 % longer with scales by rows and 256 or 1024 rows an expert, up to 12 % by blocks
+    (H200, 2026-11-23).
+    """
+    by_rows = problem.scales == "row"
+    if not in_two_parts or (problem.fast_accum if by_rows else problem.halves):
+        return {"block_m": 64, "num_warps": 4, "programs_per_unit": 2}
+    if gathered and by_rows:
+        return {"block_n": 256, "num_warps": 8, "programs_per_unit": 1}
+    return {"num_warps": 4, "programs_per_unit": 2}
 
 
 def narrower_blocks(config: Config) -> list[int]:

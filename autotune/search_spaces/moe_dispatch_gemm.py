@@ -93,13 +93,10 @@ def untuned(mode: str, problem: MoeDispatchGemm, machine: Machine) -> Config | N
     tma = tma_aligned(setting, "tma") and halves_by_tma(setting, "tma")
     tma = tma and machine.has_tma and not machine.is_interpreter
     words = {"protocol": "ll" if few and machine.kind == "cuda" else "signal"} if mode == "push" else {}
-    tile = grouped_tile(problem, machine)
+    tile = grouped_tile(problem, machine, gathered=True, tma=tma)
     own_tiles = problem.rows_per_expert // problem.world_size >= int(tile["block_m"])
     order = "own_first" if own_tiles and problem.world_size > 1 else "experts"
-    base = Config(
-        {"mode": mode, **words, "split": 1, "copy_kib": 8, "tile_order": order, **tile,
-         "loads": "tma" if tma else "pointer"}
-    )  # fmt: skip
+    base = Config({"mode": mode, **words, "split": 1, "copy_kib": 8, "tile_order": order, **tile})
     shapes = (
         base.replace(comm_programs=programs, transfer_tokens=1 if few else transfer, block_n=narrower)
         for transfer, programs in ((8, 16), (4, 8), (1, 32), (1, 8), (1, 4), (1, 2), (1, 1))

@@ -96,7 +96,7 @@ def untuned(mode: str, problem: MoeGemmCombine, machine: Machine) -> Config | No
     few = problem.tokens <= FEW_TOKENS
     aligned = tma_aligned(Setting(problem, machine), "tma")
     tma = machine.has_tma and not machine.is_interpreter and aligned
-    tile = {**grouped_tile(problem, machine), "loads": "tma" if tma else "pointer"}
+    tile = grouped_tile(problem, machine, gathered=False, tma=tma)
     sending: list[dict[str, Value]] = [{"protocol": "ll" if machine.kind == "cuda" else "signal"}]
     if mode in SUMMING:
         sending = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import inspect
 import itertools
@@ -213,8 +214,7 @@ class Space:
 
     def size(self, problem: Problem, machine: Machine) -> int:
         """The exact number of valid configs, without walking through them."""
-        setting = Setting(problem, machine)
-        return sum(counting.total(*self._factors(mode, setting)) for mode in self.modes)
+        return sum(count for counts in _counts(self, Setting(problem, machine)).values() for count in counts["mode"])
 
     def valid(self, configs: Iterable[Config], problem: Problem, machine: Machine) -> Iterator[Config]:
         """Those of some configs that are valid, in their order, each once."""
@@ -240,12 +240,11 @@ class Space:
         Raises InvalidProblem where that is none at all, see ``check_problem``.
         """
         self.check_problem(problem, machine)
-        setting = Setting(problem, machine)
         living: dict[str, set[Value]] = {name: set() for name in self.dimensions}
-        for mode in self.modes:
-            for name, counts in counting.by_value(*self._factors(mode, setting)).items():
+        for mode, counts in _counts(self, Setting(problem, machine)).items():
+            for name, its in counts.items():
                 values = (mode,) if name == "mode" else self.dimensions[name].values
-                living[name].update(value for value, count in zip(values, counts, strict=True) if count)
+                living[name].update(value for value, count in zip(values, its, strict=True) if count)
         kept = [d.only(living[d.name]) for d in self.dimensions.values() if living[d.name]]
         names = {dimension.name for dimension in kept}
         constraints = tuple(c for c in self.constraints if names.issuperset(c.uses))
@@ -280,9 +279,9 @@ class Space:
             parts.append(_source_of(constraint.allows))
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
-    def _factors(self, mode: str, setting: Setting) -> tuple[dict[str, int], list[counting.Factor]]:
-        """The number of values of each of the mode's dimensions, and each constraint as a table of allowed
-        combinations.
+    def factors(self, mode: str, setting: Setting) -> tuple[dict[str, int], list[counting.Factor]]:
+        """What ``counting`` counts with: the number of values of each of the mode's dimensions, and each constraint as
+        a table of allowed combinations.
         """
         values = {d.name: d.values if d.name != "mode" else (mode,) for d in self.dimensions_of(mode)}
         factors = []
@@ -318,6 +317,12 @@ class Space:
                     yield from walk(at + 1, values)
 
         return walk(0, {})
+
+
+@functools.lru_cache(maxsize=16)  # for a run asks for the size, too, and the next is often of the same problem
+def _counts(space: Space, setting: Setting) -> dict[str, dict[str, list[int]]]:
+    """The number of valid configs with each value, by mode and dimension."""
+    return {mode: counting.by_value(*space.factors(mode, setting)) for mode in space.modes}
 
 
 def _source_of(function: Callable[..., bool]) -> str:

@@ -100,5 +100,10 @@ MUTANTS: list[Mutant] = [
         ("the last of K is lost", "mgc push", ("tile = tl.load(pointers, mask=(ks < K)[:, None], other=0.0)", "tile = tl.load(pointers, mask=(ks < K - 1)[:, None], other=0.0)")),
         ("a tile has the next expert's rows", "mgc one", ("first, end = tl.load(offsets + expert), tl.load(offsets + expert + 1)\n    m, n", "first, end = tl.load(offsets + expert), tl.load(offsets + expert + 1) + 1\n    m, n")),
         ("tiles behind our own are left out", "mdg own", ("tl.where(m < begin, 0, count))", "0)")),
+        ("lower rows are the upper ones", "mgc parts", ("_load_a(a_lower, row + BLOCK_M // 2, k,", "_load_a(a_lower, row, k,")),
+        ("lower rows are the upper ones", "mdg parts", ("_load_a(a_lower, row + BLOCK_M // 2, k,", "_load_a(a_upper, row, k,")),
+        ("lower rows have the upper ones' scales", "mgc parts blocks", ("tl.load(lower_scales + at)", "tl.load(upper_scales + at)")),
+        ("scales are a step late", "mgc parts blocks", ("at = tl.minimum(k + BLOCK_K, K - 1) // SIDE", "at = k // SIDE")),
+        ("a part's step is lost", "mdg parts", ("lower = add_now(lower, tl.dot(lower_tile, b_tile))", "lower = add_now(lower, tl.dot(lower_tile, b_tile) * (k > 0))")),
     ),
 ]  # fmt: skip

@@ -20,7 +20,8 @@ NAMES = [phase.name for phase in PHASES["pytorch"]]
 
 
 @pytest.mark.parametrize(
-    "interpreted", [pytest.param(True, marks=pytest.mark.slow), pytest.param(False, marks=pytest.mark.gpu(2))]
+    "interpreted",
+    [pytest.param(True, marks=pytest.mark.slow), pytest.param(False, marks=pytest.mark.gpu(2, each=True))],
 )
 def test_every_phase_runs_in_every_way(interpreted: bool, tmp_path: Path) -> None:
     out, database = tmp_path / "rows.json", f"sqlite:///{tmp_path / 'none.db'}"
@@ -51,7 +52,8 @@ def test_what_is_tuned_is_what_the_styles_call(phase, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "interpreted", [pytest.param(True, marks=pytest.mark.slow), pytest.param(False, marks=pytest.mark.gpu(2))]
+    "interpreted",
+    [pytest.param(True, marks=pytest.mark.slow), pytest.param(False, marks=pytest.mark.gpu(2, each=True))],
 )
 def test_a_mixture_runs_in_every_way(interpreted: bool, tmp_path: Path) -> None:
     pytest.importorskip("transformers", minversion="5.23")

@@ -15,6 +15,7 @@ from typing import Any
 import fakes
 import outside
 import pytest
+from every_mode import whole
 from fakes import LAPTOP, Bench, FakeScreen, latency_of
 from latencies import time_in
 from listed import LIST
@@ -176,15 +177,18 @@ NAMES = (
     "moe-dispatch",
     "moe-combine",
 )
+FEW = ("ag-rows", "ag-fp8", "ar-8192", "arn", "garn-28672", "fd", "moe-dispatch", "moe-combine")
+"""One of each workload but GEMM + reduce-scatter, which the other tests run, and one with scales."""
 
 
-def test_all_workloads_run_and_nobody_exits_without_strict(tmp_path: Path) -> None:
-    words = [word for name in NAMES for word in ("--only", name.replace("ag-rows", "ag-rows/m=8"))]
+@pytest.mark.parametrize("names", [FEW, whole(NAMES)], ids=["few", "all"])
+def test_all_workloads_run_and_nobody_exits_without_strict(tmp_path: Path, names: tuple[str, ...]) -> None:
+    words = [word for name in names for word in ("--only", name.replace("ag-rows", "ag-rows/m=8"))]
     done = run_script(str(FILES[0]), "--toy", *words, "--regimes", "pipelined", "--db", str(tmp_path / "none.db"),
                       "--json", str(tmp_path / "rows.json"), ranks=2)  # fmt: skip
     assert done.returncode == 0, done.stderr
     rows = rows_of(tmp_path / "rows.json")
-    assert [row["table"] for row in rows] == list(NAMES)
+    assert [row["table"] for row in rows] == list(names)
     assert all(row["source"] == "default" and "not tuned (default)" in row["flags"] for row in rows)
 
 

@@ -8,12 +8,15 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 import results
+import winners
+from fakes import LAPTOP, Bench, FakeScreen
 from listed import LIST, entry, selected
 from results import PAGES, Run, possible
 from results_table import Setting
@@ -22,6 +25,7 @@ from results_text import NoMarkers, names_on, replaced
 from scripts import run_script
 from steps import JSON, LONGEST, Folder, Step, run_all
 
+from autotune.cli import session
 from autotune.machine import machine, versions
 
 ROOT = Path(__file__).parents[2]
@@ -123,15 +127,21 @@ def test_every_table_has_its_place_and_every_place_its_table() -> None:
             replaced((ROOT / page).read_text(), name, "")  # raises where a marker is missing or there twice
 
 
-def test_every_table_is_written_and_writing_again_changes_nothing(finished: Run, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def pages(finished: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Copies of the pages, with every table written."""
     pytest.importorskip("matplotlib")
+    root = copied(tmp_path_factory.mktemp("pages"))
+    assert finished.write(root) == []
+    return root
+
+
+def test_every_table_is_written_and_writing_again_changes_nothing(finished: Run, pages: Path) -> None:
     before = {page: (ROOT / page).read_text() for page in PAGES}
-    root = copied(tmp_path)
-    assert finished.write(root) == []
-    assert "1.11×" in (root / "docs/transformer-block.svg").read_text()
-    written = {page: (root / page).read_text() for page in PAGES}
-    assert finished.write(root) == []
-    assert {page: (root / page).read_text() for page in PAGES} == written != before
+    assert "1.11×" in (pages / "docs/transformer-block.svg").read_text()
+    written = {page: (pages / page).read_text() for page in PAGES}
+    assert finished.write(pages) == []
+    assert {page: (pages / page).read_text() for page in PAGES} == written != before
     results = written["docs/results.md"]
     assert results.count("2026-01-01") == sum(table.page != "README.md" for table in TABLES), "each table says when"
     assert "Not measured yet" not in results
@@ -145,10 +155,8 @@ def test_every_table_is_written_and_writing_again_changes_nothing(finished: Run,
         assert before[page] == written[page]
 
 
-def test_readme_says_what_was_found(finished: Run, tmp_path: Path) -> None:
-    root = copied(tmp_path)
-    finished.write(root)
-    page = (root / "README.md").read_text()
+def test_readme_says_what_was_found(pages: Path) -> None:
+    page = (pages / "README.md").read_text()
     assert "| `gemm-reduce-scatter`, bf16 | N=8192 K=28672, M = 512, 2048, 8192 | 1.25, 1.24, 1.23 |" in page
     assert "| `gemm-all-reduce`, bf16 | N=8192 K=28672, M = 1, 8, 64, …, 8192 | 1.1" in page
     assert "| 64 experts of 7168 by 2048, top 8, tokens a rank 1, 16, 128, 1024, 4096 |" in page
@@ -274,6 +282,14 @@ def here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(results, "here", lambda: place)
 
 
+@pytest.fixture
+def pages_stay() -> Iterator[None]:
+    """Toys are written to a copy."""
+    before = {page: (ROOT / page).read_text() for page in PAGES}
+    yield
+    assert {page: (ROOT / page).read_text() for page in PAGES} == before
+
+
 def main(monkeypatch: pytest.MonkeyPatch, *words: str) -> None:
     monkeypatch.setattr(sys, "argv", [str(SCRIPT), *words])
     results.main()
@@ -286,32 +302,52 @@ def test_without_a_gpu_it_says_what_can_be_done(tmp_path: Path, here: None, monk
     assert not list(tmp_path.glob("*.json"))
 
 
-def toy(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    pages = {page: (ROOT / page).read_text() for page in PAGES}
-    done = run_script(str(SCRIPT), "--toy", "--folder", str(folder), *words)
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert {page: (ROOT / page).read_text() for page in PAGES} == pages, "toys are written to a copy"
-    return done
-
-
 def test_a_toy_is_measured_and_written_once(
-    tmp_path: Path, here: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, here: None, pages_stay: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    toy(tmp_path, "--only", "rs")
-    page = tmp_path / "pages/docs/results.md"
-    written = page.read_text()
-    inside = written.split("<!-- results: rs -->")[1].split("<!-- end of")[0]
-    assert "say nothing about GPUs" in inside and "\n| m=8 | " in inside
+    """In this process, on ranks that only seem to measure."""
+    bench = Bench(LAPTOP)
+    monkeypatch.setattr(session, "machine", lambda: LAPTOP)
+    monkeypatch.setattr(session, "make_gang", bench.make_gang)
+    monkeypatch.setattr(session, "make_screen", FakeScreen)
+    monkeypatch.setattr(winners, "tune", lambda words: bench.json("grid", *words))
+
+    def process(folder: Folder, step: Step, command: list[str], limit: float) -> str:
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "argv", command[1:])
+            patch.setenv("AUTOTUNE_DB", folder.database)
+            assert sys.argv[0] == "bench/winners.py"
+            winners.main()
+        return ""
+
+    monkeypatch.setattr(Folder, "_process", process)
     main(monkeypatch, "--toy", "--folder", str(tmp_path), "--only", "rs")
-    assert "[1/" not in capsys.readouterr().err, "nothing is measured twice"
-    assert page.read_text() == written
+    written_once(tmp_path, monkeypatch, capsys, "--only", "rs")
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
-def test_all_tables_as_toys(tmp_path: Path) -> None:
-    toy(tmp_path)
-    pages = tmp_path / "pages"
+def test_all_tables_as_toys(
+    tmp_path: Path, here: None, pages_stay: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    done = run_script(str(SCRIPT), "--toy", "--folder", str(tmp_path))
+    assert done.returncode == 0, done.stderr[-3000:]
     for table in TABLES:
         if table.toy:
-            assert "say nothing about GPUs" in (pages / table.page).read_text().split(f"results: {table.name} -->")[1]
+            page = (tmp_path / "pages" / table.page).read_text()
+            assert "say nothing about GPUs" in page.split(f"results: {table.name} -->")[1]
+    written_once(tmp_path, monkeypatch, capsys)
+
+
+def written_once(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *words: str
+) -> None:
+    """The toys in the folder have been measured, and are not measured again."""
+    page = folder / "pages/docs/results.md"
+    written = page.read_text()
+    inside = written.split("<!-- results: rs -->")[1].split("<!-- end of")[0]
+    assert "say nothing about GPUs" in inside and "\n| m=8 | " in inside
+    capsys.readouterr()
+    main(monkeypatch, "--toy", "--folder", str(folder), *words)
+    assert "[1/" not in capsys.readouterr().err, "nothing is measured twice"
+    assert page.read_text() == written

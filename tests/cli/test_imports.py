@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import pty
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
-from every_mode import whole
 
 SCRIPT = Path(sys.executable).parent / "tune"
 
-AFTER = """
-import sys
-sys.argv = ["tune", *{words!r}]
+ONE_AFTER_THE_OTHER = """
+import contextlib, io, json, os, sys
 from autotune.cli import main
-try:
-    main()
-except SystemExit as end:
-    assert not end.code, end.code
-print(*sorted({{name.split(".")[0] for name in sys.modules}}), file=sys.stderr)
+for words, settings in json.loads(sys.argv[1]):
+    os.environ.update(settings)
+    sys.argv, code = ["tune", *words], 0
+    with contextlib.redirect_stdout(io.StringIO()) as told:
+        try:
+            main()
+        except SystemExit as end:
+            code = end.code
+    loaded = sorted({name.split(".")[0] for name in sys.modules})
+    print(json.dumps({"code": code, "told": told.getvalue(), "loaded": loaded}))
 """
 
 SLOW = {"torch", "triton", "iris"}
@@ -30,29 +35,60 @@ OF_TUNING = {"optuna", "sqlalchemy", "numpy"}
 DRAGGED_IN = {"pytest", "ruff", "pandas", "matplotlib", "hatchet", "textx"}
 """What tokenspeed-iris requires and no command of ours uses."""
 
+HELPED = [["--help"], ["--version"], ["flash-decode", "--help"], ["grid", "all-gather-gemm", "--help"]]
+COMPLETED = [
+    (("li",), ["list"]),
+    (("grid", "flash"), ["flash-decode"]),
+    (("list", "all-g"), ["all-gather-gemm"]),
+    (("flash-decode", "--kv-l"), ["--kv-len"]),
+    (("flash-decode", "--dtype", ""), ["bf16", "fp16", "fp32"]),
+    (("all-gather-gemm", "--effort", "s"), ["standard"]),
+    (("report", "all-gather-gemm", "--format", "h"), ["html"]),
+    (("demo", "rs"), ["rs-2048"]),
+]
 
-@pytest.mark.parametrize(
-    ("words", "without"),
-    [
-        (["--help"], SLOW | OF_TUNING),
-        (["--version"], SLOW | OF_TUNING),
-        (["flash-decode", "--help"], SLOW | OF_TUNING),
-        (["grid", "all-gather-gemm", "--help"], SLOW | OF_TUNING),
-        (["list"], SLOW | {"optuna"}),
-        whole(["demo", "ar-64", "--trials", "3"], DRAGGED_IN),
-        (["lookup", "all-gather-gemm"], DRAGGED_IN),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
-)
-def test_a_command_imports_what_it_needs(words: list[str], without: set[str]) -> None:
-    done = subprocess.run([sys.executable, "-c", AFTER.format(words=words)], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    loaded = set(done.stderr.splitlines()[-1].split())
-    assert "typer" in loaded and not (without | DRAGGED_IN) & loaded
+
+def tab_after(words: tuple[str, ...]) -> dict[str, str]:
+    """The settings by which bash asks for what Tab would complete."""
+    cword = str(len(words))
+    return {"_TUNE_COMPLETE": "complete_bash", "COMP_WORDS": " ".join(["tune", *words]), "COMP_CWORD": cword}
+
+
+def run(commands: list[tuple[list[str], dict[str, str]]]) -> list[dict[str, Any]]:
+    """Words and settings of some commands, one after the other in a new process: how each ended, what it printed, and
+    the packages loaded by then.
+    """
+    done = subprocess.run([sys.executable, "-c", ONE_AFTER_THE_OTHER, json.dumps(commands)], capture_output=True)
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(found) == len(commands), done.stderr.decode()
+    return found
+
+
+def test_commands_and_completion_import_what_they_need() -> None:
+    """By Tab commands, options and values are completed."""
+    quick = [(words, {}) for words in HELPED] + [([], tab_after(words)) for words, _ in COMPLETED]
+    found = run([*quick, (["list"], {"_TUNE_COMPLETE": ""})])
+    assert {each["code"] for each in found} <= {0, None}
+    for command, each in zip(quick, found[:-1], strict=True):
+        assert "typer" in each["loaded"] and not (SLOW | OF_TUNING | DRAGGED_IN) & {*each["loaded"]}, command
+    assert not (SLOW | DRAGGED_IN | {"optuna"}) & {*found[-1]["loaded"]}, "list"
+    told = [each["told"].split() for each in found[len(HELPED) : -1]]
+    assert told == [known for _, known in COMPLETED]
+
+
+@pytest.mark.slow
+def test_a_demonstration_imports_what_it_needs() -> None:
+    [demo] = run([(["demo", "ar-64", "--trials", "3"], {})])
+    assert demo["code"] in (0, None) and not DRAGGED_IN & {*demo["loaded"]}
+
+
+def test_the_command_completes() -> None:
+    settings = {**os.environ, **tab_after(("li",))}
+    assert subprocess.run([SCRIPT], capture_output=True, text=True, env=settings).stdout.split() == ["list"]
 
 
 def test_the_first_word_in_a_terminal_comes_before_torch() -> None:
-    """And is gone from the line when the result comes."""
+    """And is gone from the line when the result comes. Nothing is imported that only Iris requires."""
     ours, theirs = pty.openpty()
     settings = {**os.environ, "TERM": "xterm", "PYTHONPROFILEIMPORTTIME": "1"}
     with subprocess.Popen([SCRIPT, "lookup", "all-gather-gemm"], stdout=theirs, stderr=theirs, env=settings) as process:
@@ -66,33 +102,5 @@ def test_the_first_word_in_a_terminal_comes_before_torch() -> None:
     assert process.returncode == 0 and '"mode"' in text
     assert 0 < text.index("loading kernels") < text.index("| torch\r\n") < text.index('"mode"')
     assert text.count("loading kernels") == 1 and "\r" + " " * len("loading kernels …") + "\r" in text
-
-
-def completed(*words: str) -> str:
-    """What bash gets for Tab after these words."""
-    environment = {
-        **os.environ, "_TUNE_COMPLETE": "complete_bash", "COMP_WORDS": " ".join(["tune", *words]),
-        "COMP_CWORD": str(len(words)), "PYTHONPROFILEIMPORTTIME": "1",
-    }  # fmt: skip
-    done = subprocess.run([SCRIPT], capture_output=True, text=True, env=environment)
-    imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
-    assert "typer" in imported and not (SLOW | OF_TUNING) & imported
-    return done.stdout
-
-
-@pytest.mark.parametrize(
-    ("words", "known"),
-    [
-        (("li",), ["list"]),
-        (("grid", "flash"), ["flash-decode"]),
-        (("list", "all-g"), ["all-gather-gemm"]),
-        (("flash-decode", "--kv-l"), ["--kv-len"]),
-        (("flash-decode", "--dtype", ""), ["bf16", "fp16", "fp32"]),
-        (("all-gather-gemm", "--effort", "s"), ["standard"]),
-        (("report", "all-gather-gemm", "--format", "h"), ["html"]),
-        (("demo", "rs"), ["rs-2048"]),
-    ],
-    ids=" ".join,
-)
-def test_tab_completes_commands_options_and_values(words: tuple[str, ...], known: list[str]) -> None:
-    assert completed(*words).split() == known
+    imported = {line.rpartition("|")[2].strip().partition(".")[0] for line in text.splitlines() if "|" in line}
+    assert {"typer", "iris"} <= imported and not DRAGGED_IN & imported

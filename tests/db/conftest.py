@@ -18,7 +18,7 @@ from autotune.db import CacheKey, Provenance, Roofline, Routed, Store, TrialReco
 from autotune.outcome import Evaluation, Latency, Outcome
 
 sys.path.insert(0, str(Path(__file__).parent / "helpers"))
-import postgres_server
+from postgres_server import empty_database, server  # noqa: F401
 
 NOBODY = 65534
 
@@ -27,13 +27,6 @@ NOBODY = 65534
 def path(tmp_path: Path) -> Path:
     """The path of a database that does not exist yet."""
     return tmp_path / "cache.db"
-
-
-@pytest.fixture(scope="session")
-def server() -> Iterator[postgres_server.Server]:
-    """A running PostgreSQL server; skips where none is installed."""
-    with postgres_server.running() as started:
-        yield started
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -49,14 +42,6 @@ def url(request: pytest.FixtureRequest, path: Path) -> Iterator[URL]:
 @pytest.fixture(autouse=True)
 def new_files_are_copies() -> None:
     """They are not here: this is where the tables are made."""
-
-
-@pytest.fixture(scope="session")
-def empty_database(server: postgres_server.Server) -> Iterator[str]:
-    """The same on the server, by its name."""
-    with server.new_database() as url:
-        Store.open(url.render_as_string(hide_password=False)).close()
-        yield str(url.database)
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

@@ -59,7 +59,7 @@ def test_it_tunes_once_on_a_gpu() -> None:
     tunes_once_on_gpus([])
 
 
-@pytest.mark.parametrize("ranks", [pytest.param(ranks, marks=pytest.mark.gpu(ranks)) for ranks in (2, 4, 8)])
+@pytest.mark.parametrize("ranks", [pytest.param(ranks, marks=pytest.mark.gpu(ranks, each=True)) for ranks in (2, 4, 8)])
 def test_it_tunes_once_on_gpus(ranks: int) -> None:
     tunes_once_on_gpus(torchrun(ranks))
 

@@ -83,7 +83,7 @@ def test_a_whole_layer_is_too_much_for_the_interpreter() -> None:
     assert done.returncode != 0 and "the interpreter would take days: give --tiny" in done.stderr
 
 
-@pytest.mark.gpu(2)
+@pytest.mark.gpu(2, each=True)
 def test_the_ways_agree_on_gpus(tmp_path: Path) -> None:
     done = run_on_gpus(str(EXAMPLE), "--layers", "1", "--json", str(tmp_path / "rows.json"))
     assert done.returncode == 0, done.stderr

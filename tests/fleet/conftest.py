@@ -14,23 +14,16 @@ from autotune.fleet import driver
 
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parent / "db" / "helpers"), str(HERE.parents[1] / "bench")]
-import postgres_server  # noqa: E402
-
-
-@pytest.fixture(scope="session")
-def server() -> Iterator[postgres_server.Server]:
-    """A running PostgreSQL server; skips where none is installed."""
-    with postgres_server.running() as started:
-        yield started
+from postgres_server import empty_database, server  # noqa: E402, F401
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """Of an empty database, once of each kind."""
+    """Of an empty store, once on each kind of database."""
     if request.param == "sqlite":
         yield str(tmp_path / "cache.db")
     else:
-        with request.getfixturevalue("server").new_database() as found:
+        with request.getfixturevalue("server").new_database(request.getfixturevalue("empty_database")) as found:
             yield found.render_as_string(hide_password=False)
 
 

@@ -7,6 +7,7 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
@@ -128,9 +129,14 @@ class FleetSteps(RuleBasedStateMachine):
 
 
 FleetSteps.TestCase.settings = settings(
-    max_examples=10, stateful_step_count=20, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=5, stateful_step_count=20, deadline=None, suppress_health_check=list(HealthCheck)
 )
 test_any_sequence_of_steps = FleetSteps.TestCase
+
+
+@pytest.mark.slow
+class TestManySequences(FleetSteps.TestCase):
+    settings = settings(FleetSteps.TestCase.settings, max_examples=50)
 
 
 def test_given_up_forgiven_and_home_after_all() -> None:

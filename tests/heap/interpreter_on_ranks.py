@@ -67,12 +67,12 @@ def operands_made_alike(argument: Any) -> dict[str, int]:
     numbers = [0, 1, -1, 2**31 - 1, 2**31, -(2**40), True, 0.0, -2.5, 1e300, float("inf")]
     flags = [(), (True, True), (False, False, False), (False, False, True, True)]
     found = {"the same": 0, "refused": 0, "others": 0}
-    for left, right in itertools.product(tensors, [*tensors, *numbers]):
-        for more, pair in itertools.product(flags, ((left, right), (right, left))):
-            wanted = _made(type(semantic).binary_op_type_checking_impl, semantic, *pair, *more)
-            ours = _made(semantic.binary_op_type_checking_impl, *pair, *more)
-            kind = "others" if ours != wanted else "refused" if isinstance(wanted, str) else "the same"
-            found[kind] += 1
+    pairs = [*itertools.product(tensors, tensors), *itertools.product(tensors, numbers)]
+    for pair, more in itertools.product([*pairs, *itertools.product(numbers, tensors)], flags):
+        wanted = _made(type(semantic).binary_op_type_checking_impl, semantic, *pair, *more)
+        ours = _made(semantic.binary_op_type_checking_impl, *pair, *more)
+        kind = "others" if ours != wanted else "refused" if isinstance(wanted, str) else "the same"
+        found[kind] += 1
     return found
 
 

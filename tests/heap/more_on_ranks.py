@@ -22,7 +22,7 @@ TURNS = 12
 ALMOST_FULL = (1 << 31) - TURNS // 2
 """Start of the counters, from which they wrap around halfway."""
 
-TICKETS = 32
+TICKETS, WAITS = 32, 2
 
 PATIENCE = 1 << 26
 """Reads of a counter before a wait times out: enough for another rank to compile meanwhile, on a busy host too."""
@@ -73,17 +73,17 @@ def synchronisation(argument: Any) -> dict[str, Any]:
     found["ring"] = [sorted(set(row)) for row in out.tolist()]
     found["ring status"], found["ring counter"] = int(status.item()), int(flag.item())
 
-    flag, status, results = _zeros(heap, 1), _zeros(heap, 1), _zeros(heap, 4)
+    flag, status, results = _zeros(heap, 1), _zeros(heap, 1), _zeros(heap, WAITS)
     flag.fill_(5)
     results.fill_(-1)
-    waits_kernel[(1,)](flag, results, status, 5, 0, WAITS=4)
+    waits_kernel[(1,)](flag, results, status, 5, 0, WAITS=WAITS)
     heap.barrier()
     found["no wait"] = [results.tolist(), int(status.item())]
-    waits_kernel[(1,)](flag, results, status, 6, 600, WAITS=4)
+    waits_kernel[(1,)](flag, results, status, 6, 300, WAITS=WAITS)
     heap.barrier()
     found["timed out"] = [results.tolist(), int(status.item())]
     begin = time.monotonic()
-    waits_kernel[(1,)](flag, results, status, 6, 1 << 30, WAITS=4)
+    waits_kernel[(1,)](flag, results, status, 6, 1 << 30, WAITS=WAITS)
     heap.barrier()
     found["hopeless"], found["hopeless seconds"] = results.tolist(), time.monotonic() - begin
 

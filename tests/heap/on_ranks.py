@@ -81,7 +81,7 @@ def contract(argument: Any) -> dict[str, Any]:
 
     flag.zero_()
     begin = time.monotonic()
-    forlorn_kernel[(1,)](flag, status, 1000)
+    forlorn_kernel[(1,)](flag, status, 300)
     heap.barrier()
     found["forlorn status"], found["forlorn seconds"] = int(status.item()), time.monotonic() - begin
 

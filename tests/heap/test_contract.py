@@ -42,7 +42,7 @@ def test_shared_memory_keeps_the_contract(world_size: int, tmp_path: Path) -> No
     assert not left_in_shared_memory(before)
 
 
-@pytest.mark.gpu(2)
+@pytest.mark.gpu(2, each=True)
 def test_iris_keeps_the_contract(tmp_path: Path) -> None:
     import torch
 
@@ -66,5 +66,5 @@ def test_what_killed_ranks_leave_is_removed_with_the_next_heap(tmp_path: Path) -
         left = process.stdout.readline().strip()
         assert left in shared_memory()
         process.kill()
-    run_ranks(ON_RANKS, "contract", 2, tmp_path)
+    run_ranks(str(Path(__file__).parent / "more_on_ranks.py"), "bookkeeping", 2, tmp_path)
     assert left not in shared_memory()

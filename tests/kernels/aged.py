@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from autotune.config import Config
+from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
+from autotune.kernels.flash_decode.problem import FlashDecode
+from autotune.kernels.gemm_reduce_scatter.problem import GemmReduceScatter
 from autotune.kernels.primitives.counters import EPOCH_SHIFT
 from autotune.workloads.built_in.all_gather_gemm import AllGatherGemmOperation, AllGatherGemmWorkload
 from autotune.workloads.built_in.flash_decode import FlashDecodeOperation, FlashDecodeWorkload
@@ -52,26 +56,6 @@ class AgedScatterOperation(GemmReduceScatterOperation):
         return run
 
 
-class AgedWorkload(AllGatherGemmWorkload):
-    """The plug-in, under a name of its own."""
-
-    name = "aged"
-
-    def operation(self, *arguments: Any) -> AgedOperation:
-        return AgedOperation(*arguments)
-
-
-class AgedScatterWorkload(GemmReduceScatterWorkload):
-    name = "aged_scatter"
-
-    def operation(self, *arguments: Any) -> AgedScatterOperation:
-        return AgedScatterOperation(*arguments)
-
-
-WORKLOAD = AgedWorkload()
-SCATTER = AgedScatterWorkload()
-
-
 class AgedFlashDecodeOperation(FlashDecodeOperation):
     """Every counter as the calls so far would have left it."""
 
@@ -86,13 +70,37 @@ class AgedFlashDecodeOperation(FlashDecodeOperation):
         return run
 
 
-class AgedFlashDecodeWorkload(FlashDecodeWorkload):
-    """The plug-in, under a name of its own."""
+@dataclass(frozen=True, kw_only=True)
+class AgedGatherProblem(AllGatherGemm):
+    workload = "aged_gather"
 
-    name = "aged_flash_decode"
+
+@dataclass(frozen=True, kw_only=True)
+class AgedScatterProblem(GemmReduceScatter):
+    workload = "aged_scatter"
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgedDecodeProblem(FlashDecode):
+    workload = "aged_decode"
+
+
+class Gather(AllGatherGemmWorkload):
+    name, problem_type = "aged_gather", AgedGatherProblem
+
+    def operation(self, *arguments: Any) -> AgedOperation:
+        return AgedOperation(*arguments)
+
+
+class Scatter(GemmReduceScatterWorkload):
+    name, problem_type = "aged_scatter", AgedScatterProblem
+
+    def operation(self, *arguments: Any) -> AgedScatterOperation:
+        return AgedScatterOperation(*arguments)
+
+
+class Decode(FlashDecodeWorkload):
+    name, problem_type = "aged_decode", AgedDecodeProblem
 
     def operation(self, *arguments: Any) -> AgedFlashDecodeOperation:
         return AgedFlashDecodeOperation(*arguments)
-
-
-FLASH_DECODE = AgedFlashDecodeWorkload()

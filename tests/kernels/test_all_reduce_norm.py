@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from every_mode import check_all, few, on_cpu, ranks_a_gpu, variants
+from every_mode import check_all, few, on_cpu, ranks_a_gpu, variants, whole
 
 from autotune.errors import InvalidProblem
 from autotune.machine import machine
@@ -26,10 +26,12 @@ BLOCKS = [
     ("world_size", "sizes", "count"),
     [
         (1, {"m": 3, "n": 64, "dtype": "fp16"}, 2),
-        (2, {"m": 5, "n": 520}, 8),
-        (3, {"m": 7, "n": 264, "dtype": "fp32", "eps": 1e-2}, 4),
+        (2, {"m": 5, "n": 520}, 4),
+        (3, {"m": 4, "n": 264, "dtype": "fp32", "eps": 1e-2}, 4),
         (2, {"m": 3, "n": 64, "in_place": True}, 2),
         (4, {"m": 1, "n": 1024, "dtype": "fp16"}, 4),
+        whole(2, {"m": 5, "n": 520}, 12),
+        whole(3, {"m": 7, "n": 264, "dtype": "fp32", "eps": 1e-2}, 8),
     ],
 )
 def test_every_mode_is_right_under_the_interpreter(world_size: int, sizes: dict[str, Any], count: int) -> None:
@@ -54,7 +56,6 @@ GPU_BLOCKS = [
 ]
 
 
-@pytest.mark.gpu(2)
 @ranks_a_gpu
 @pytest.mark.parametrize(
     "sizes",

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from every_mode import check_all, whole
 
 from autotune.config import Config
 from autotune.machine import machine
-from autotune.outcome import Outcome
-from autotune.problem import Problem
-from autotune.ranks import evaluation
 from autotune.ranks.evaluation import MeasurePlan
-from autotune.ranks.gang import Gang
-from autotune.workloads import Workload, registry, workload
+from autotune.workloads import workload
 
 pytestmark = pytest.mark.skipif(not machine().is_interpreter, reason="the counters are aged in interpreted ranks")
+
+AGED = Path(__file__).parent / "aged.py"
+GATHER, SCATTER = (workload(f"{AGED}:{name}") for name in ("Gather", "Scatter"))
 
 PUSH = Config(
     {
@@ -29,7 +28,7 @@ CALLS = MeasurePlan(warmup=1, screen=1, iterations=1)
 """With the check before and one burst after it six calls: three before the counters wrap around, three after."""
 
 
-SCATTER = Config(
+PUSHED = Config(
     {
         "mode": "push", "block_m": 16, "block_n": 32, "block_k": 32, "split_k": 1, "group_m": 2, "num_warps": 4,
         "num_stages": 2, "loads": "pointer", "schedule": "tile", "peer_order": "rotate", "transfer_tiles": 2,
@@ -40,34 +39,15 @@ COPIES = Config({"mode": "copy_engine", "transfer_rows": 16, "gemm_streams": 1, 
 OWN = Config({"mode": "own_collective", "sum_block": 512, "sum_warps": 4})
 
 
-@pytest.fixture(autouse=True)
-def aged(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The workloads that start with old counters, known to driver and ranks."""
-    monkeypatch.setenv("AUTOTUNE_WORKLOADS", str(Path(__file__).parent / "aged.py"))
-    monkeypatch.setitem(evaluation.BURSTS, "interpreter", 1)
-    registry._from_files.cache_clear()
-    yield
-    registry._from_files.cache_clear()
-
-
 def of_mode(mode: str, **values: str | int) -> Config:
     """The push's values for another mode."""
-    names = {dimension.name for dimension in workload("all_gather_gemm").space.dimensions_of(mode)}
+    names = {dimension.name for dimension in GATHER.space.dimensions_of(mode)}
     return Config({name: value for name, value in PUSH.items() if name in names} | {"mode": mode, **values})
 
 
-def check(aged: Workload, problem: Problem, configs: list[Config]) -> None:
-    """Every config gives right results, call after call."""
-    with Gang(aged, problem, machine()) as gang:
-        for config in configs:
-            evaluation = gang.evaluate(config, 5, CALLS)
-            assert evaluation.outcome is Outcome.MEASURED, f"{config}: {evaluation}"
-
-
-@pytest.mark.parametrize(("layout", "m"), [("rows", 32), ("k", 24)])
-def test_results_are_right_before_and_after_the_counters_wrap_around(layout: str, m: int) -> None:
-    gather = workload("aged")
-    problem = gather.problem_type(m=m, n=2 * 40, k=2 * 32, layout=layout, world_size=2)
+@pytest.mark.parametrize(("layout", "m", "every"), [("rows", 32, True), ("k", 24, False), whole("k", 24, True)])
+def test_results_are_right_before_and_after_the_counters_wrap_around(layout: str, m: int, every: bool) -> None:
+    problem = GATHER.problem_type(m=m, n=2 * 24, k=2 * 32, layout=layout, world_size=2)
     others = [of_mode(mode) for mode in ("pull_staged", "pull")]
     words = {"protocol": "sentinel", "peer_order": "fanout"} if layout == "k" else {"protocol": "signal"}
     others.append(of_mode("own_collective", **words))
@@ -75,11 +55,10 @@ def test_results_are_right_before_and_after_the_counters_wrap_around(layout: str
     if layout == "rows":
         copies = of_mode("copy_engine", gemm_streams=1, copies="pulled", chunk_sizes="even")
         configs += [copies, copies.replace(copies="pushed")]
-    check(gather, problem, configs)
+    check_all(GATHER, problem, configs if every else [configs[0], configs[-1]], set(), CALLS)
 
 
 def test_reduced_results_are_right_before_and_after_the_counters_wrap_around() -> None:
-    scatter = workload("aged_scatter")
-    problem = scatter.problem_type(m=2 * 32, n=40, k=2 * 64, world_size=2)
-    pull = SCATTER.replace(mode="pull", schedule="persistent", split_k=2, signals="next_turn")
-    check(scatter, problem, [SCATTER, pull, COPIES, OWN])
+    problem = SCATTER.problem_type(m=2 * 32, n=40, k=2 * 64, world_size=2)
+    pull = PUSHED.replace(mode="pull", schedule="persistent", split_k=2, signals="next_turn")
+    check_all(SCATTER, problem, [PUSHED, pull, COPIES, OWN], set(), CALLS)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from every_mode import RANKS, check_all, on_cpu, ranks_a_gpu, whole
+from every_mode import check_all, on_cpu, ranks_a_gpu, whole
 from ranks_of_functions import run_ranks
 
 from autotune.config import Config
@@ -18,11 +17,13 @@ from autotune.kernels.flash_decode import reference
 from autotune.kernels.flash_decode.tensors import Tensors
 from autotune.machine import Machine, machine
 from autotune.ranks.evaluation import MeasurePlan
-from autotune.workloads import Workload, registry, workload
+from autotune.workloads import workload
 
 WORKLOAD = workload("flash_decode")
 
 MODES = set(WORKLOAD.space.modes)
+KERNELS = {"fused", "fine_grained_wait"}
+"""Modes whose kernels wait for each other."""
 
 Knobs = dict[str, tuple[int, ...]]
 
@@ -35,7 +36,7 @@ def few_configs(problem: Any, here: Machine, knobs: Knobs, count: int) -> list[C
     for mode in space.modes:
         dimensions = [d for d in space.dimensions_of(mode) if d.name != "mode"]
         candidates: dict[Config, set[tuple[str, Any]]] = {}
-        while len(candidates) < 50:
+        while len(candidates) < 1 + 25 * (count - 1):
             values = {d.name: rng.choice(knobs[d.name] if d.ordinal else d.values) for d in dimensions}
             config = Config({"mode": mode, **values})
             if space.violation(config, problem, here) is None:
@@ -49,6 +50,7 @@ def few_configs(problem: Any, here: Machine, knobs: Knobs, count: int) -> list[C
 
 
 FP16 = {"dtype": "fp16"}
+WIDE = {"batch": 1, "q_heads": 2, "kv_heads": 1, "head_dim": 256, "kv_len": 20, "page_size": 24}
 SMALL: Knobs = {
     "block_n": (16, 32), "kv_splits": (1, 2, 3), "heads_per_program": (1, 2, 4, 8), "num_warps": (2, 4),
     "num_stages": (1, 3), "transfer_heads": (1, 2, 4), "combine_heads": (1, 2),
@@ -59,10 +61,11 @@ SMALL: Knobs = {
     ("world_size", "count", "sizes"),
     [
         (1, 1, {"batch": 1, "q_heads": 3, "kv_heads": 1, "head_dim": 64, "kv_len": 45, "page_size": 16}),
-        (2, 1, {"batch": 2, "q_heads": 2, "kv_heads": 1, "head_dim": 64, "kv_len": 37, "soft_cap": 5, **FP16}),
-        (3, 1, {"batch": 1, "q_heads": 2, "kv_heads": 2, "head_dim": 64, "kv_len": 37, "page_size": 5}),
-        (4, 1, {"batch": 1, "q_heads": 2, "kv_heads": 1, "head_dim": 256, "kv_len": 20, "page_size": 24}),
-        (2, 1, {"batch": 2, "q_heads": 4, "kv_heads": 1, "head_dim": 64, "kv_len": 37, "result": "heads"}),
+        (2, 1, {"batch": 2, "q_heads": 2, "kv_heads": 1, "head_dim": 64, "kv_len": 21, "soft_cap": 5, **FP16}),
+        (3, KERNELS, {"batch": 1, "q_heads": 2, "kv_heads": 2, "head_dim": 64, "kv_len": 21, "page_size": 5}),
+        (4, KERNELS, WIDE),
+        (2, 1, {"batch": 2, "q_heads": 2, "kv_heads": 1, "head_dim": 64, "kv_len": 21, "result": "heads"}),
+        whole(4, 1, WIDE),
         whole(2, 2, {"batch": 2, "q_heads": 2, "kv_heads": 1, "head_dim": 64, "kv_len": 37, "soft_cap": 5, **FP16}),
         whole(2, 1, {"batch": 1, "q_heads": 8, "kv_heads": 1, "head_dim": 128, "kv_len": 64, "page_size": 32}),
         whole(3, 1, {"batch": 2, "q_heads": 2, "kv_heads": 2, "head_dim": 64, "kv_len": 37, "page_size": 5}),
@@ -71,32 +74,25 @@ SMALL: Knobs = {
         whole(4, 1, {"batch": 1, "q_heads": 4, "kv_heads": 4, "head_dim": 64, "kv_len": 40, "result": "heads"}),
     ],
 )
-def test_every_mode_is_right_under_the_interpreter(world_size: int, count: int, sizes: dict[str, Any]) -> None:
+def test_every_mode_is_right_under_the_interpreter(
+    world_size: int, count: int | set[str], sizes: dict[str, Any]
+) -> None:
+    """``count``: of configs of each mode; or the modes to have one of each."""
+    modes, count = (count, 1) if isinstance(count, set) else (MODES, count)
     problem = WORKLOAD.problem_type(world_size=world_size, ragged=sizes["batch"] > 1, **sizes)
     here = on_cpu()
-    configs = few_configs(problem, here, SMALL, count)
+    configs = [config for config in few_configs(problem, here, SMALL, count) if config["mode"] in modes]
     if count == 1:  # two of each mode have more words
         fused = next(config for config in configs if config["mode"] == "fused")
         polled = fused.replace(protocol="ll" if world_size % 2 else "sentinel", wire="fp32", exchange="one_shot")
         configs += [polled] if WORKLOAD.space.violation(polled, problem, here) is None else []
-    check_all(WORKLOAD, problem, configs, MODES)
+    check_all(WORKLOAD, problem, configs, modes)
 
 
-@pytest.fixture
-def aged(monkeypatch: pytest.MonkeyPatch) -> Iterator[Workload]:
-    """The workload whose scratch has been called two billion times, known to driver and ranks."""
-    monkeypatch.setenv("AUTOTUNE_WORKLOADS", str(Path(__file__).parent / "aged.py"))
-    registry._from_files.cache_clear()
-    RANKS.close()  # running ranks know nothing of the file
-    yield workload("aged_flash_decode")
-    RANKS.close()
-    registry._from_files.cache_clear()
-
-
-def test_results_are_right_before_and_after_the_counters_wrap_around(aged: Workload) -> None:
-    here = on_cpu()
-    problem = aged.problem_type(batch=1, q_heads=2, kv_heads=1, head_dim=64, kv_len=40, world_size=2)
-    default = aged.default_config(problem, here).replace(block_n=16, kv_splits=3, num_warps=2)
+def test_results_are_right_before_and_after_the_counters_wrap_around() -> None:
+    here, aged = on_cpu(), workload(f"{Path(__file__).parent}/aged.py:Decode")
+    problem = aged.problem_type(batch=1, q_heads=2, kv_heads=1, head_dim=64, kv_len=20, world_size=2)
+    default = aged.default_config(problem, here).replace(block_n=16, kv_splits=2, num_warps=2)
     fused = [default.replace(reducer="last"), default.replace(protocol="ll"), default.replace(exchange="two_shot")]
     fused.append(default.replace(protocol="sentinel", wire="rounded"))
     waiting = next(c for c in aged.first_configs(problem, here) if c["mode"] == "fine_grained_wait")
@@ -152,7 +148,6 @@ LARGE: Knobs = {
 PAPER = {"q_heads": 96, "kv_heads": 12, "head_dim": 128, "dtype": "fp16"}
 
 
-@pytest.mark.gpu(2)
 @ranks_a_gpu
 @pytest.mark.parametrize(
     "sizes",

@@ -31,15 +31,21 @@ TILES = [
 ]  # fmt: skip
 
 
+SOME: list[dict[str, Any]] = [
+    {"m": 22, "n": 84, "k": 40, "epilogue": "geglu", "gate_up": "interleaved", "bias": True},
+    {"m": 9, "n": 64, "k": 80, "epilogue": "geglu_tanh", "layout": "k", "dtype": "fp32"},
+    {"m": 10, "n": 96, "k": 64, "epilogue": "swiglu", "scales": "row", "bias": True, **FP8},
+]
+
+
 @pytest.mark.parametrize(
     "fields",
     [
-        {"m": 32, "n": 64, "k": 64, "epilogue": "swiglu", "bias": True, "gathered": True},
+        {"m": 10, "n": 64, "k": 64, "epilogue": "swiglu", "bias": True, "gathered": True},
         whole({"m": 22, "n": 84, "k": 72, "epilogue": "swiglu", "b_order": "nk", "dtype": "fp16"}),
-        {"m": 22, "n": 84, "k": 72, "epilogue": "geglu", "gate_up": "interleaved", "bias": True},
-        {"m": 9, "n": 64, "k": 160, "epilogue": "geglu_tanh", "layout": "k", "dtype": "fp32"},
-        {"m": 10, "n": 96, "k": 64, "epilogue": "swiglu", "scales": "row", "bias": True, **FP8},
+        *map(whole, SOME),
         whole({"m": 10, "n": 320, "k": 256, "epilogue": "swiglu", "scales": "block", **FP8}),
+        whole({"m": 32, "n": 64, "k": 64, "epilogue": "swiglu", "bias": True, "gathered": True}),
     ],
     ids=lambda fields: "-".join(map(str, fields.values())),
 )
@@ -51,8 +57,18 @@ def test_every_mode_is_right_under_the_interpreter(fields: dict[str, Any]) -> No
 
 
 @pytest.mark.parametrize(
+    ("fields", "modes"), [*zip(SOME, [{"push", "pull"}, {"bsp", "pull_staged"}, {"bsp", "pull"}], strict=True)]
+)
+def test_some_modes_are_right_under_the_interpreter(fields: dict[str, Any], modes: set[str]) -> None:
+    """The two kernels, and the library behind which there is one."""
+    problem = WORKLOAD.problem_type(world_size=2, **fields)
+    configs = [each for each in variants(WORKLOAD, problem, on_cpu(), TILES) if each["mode"] in modes]
+    check_all(WORKLOAD, problem, few(problem, configs, 1), modes)
+
+
+@pytest.mark.parametrize(
     "fields",
-    [{"m": 20, "n": 512, "k": 64, "scales": "row", **FP8}, whole({"m": 10, "n": 1024, "k": 64, "bias": True})],
+    [{"m": 10, "n": 512, "k": 64, "scales": "row", **FP8}, whole({"m": 10, "n": 1024, "k": 64, "bias": True})],
     ids=lambda fields: "-".join(map(str, fields.values())),
 )
 def test_every_mode_is_right_with_a_result_in_fp8(fields: dict[str, Any]) -> None:
@@ -104,7 +120,6 @@ def test_what_does_not_go_together_is_refused() -> None:
         WORKLOAD.problem_type(m=4, n=8, k=8, world_size=2, epilogue="relu")
 
 
-@pytest.mark.gpu(2)
 @ranks_a_gpu
 @pytest.mark.parametrize(
     "fields",

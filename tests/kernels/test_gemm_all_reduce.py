@@ -91,7 +91,7 @@ def same_bits(ranks: list[Any]) -> None:
 
 def test_all_ranks_get_the_same_bits_in_every_call(tmp_path: Path) -> None:
     on_cpu()
-    same_bits(run_ranks(FUNCTIONS, "bits_of_calls", 3, tmp_path))
+    same_bits(run_ranks(FUNCTIONS, "bits_of_calls", 3, tmp_path, argument=2))
 
 
 OLD = {
@@ -113,8 +113,11 @@ def test_calls_follow_each_other_without_a_barrier_and_counters_wrap_around(tmp_
 
 
 def test_zeros_arrive_like_any_other_numbers(tmp_path: Path) -> None:
+    """Where they come as words whose own bits tell that they are there: without a signal."""
     on_cpu()
-    for rank in run_ranks(FUNCTIONS, "of_zeros", 2, tmp_path):
+    for rank in run_ranks(
+        FUNCTIONS, "of_zeros", 2, tmp_path, argument=["ll", "sentinel", "two_sentinel", "collective"]
+    ):
         for config, largest in rank.items():
             assert [value == 0.0 for value in largest] == [True, False, True, True], (config, largest)
 
@@ -156,7 +159,6 @@ GPU_TILES = [
 ]  # fmt: skip
 
 
-@pytest.mark.gpu(2)
 @ranks_a_gpu
 @pytest.mark.parametrize(
     "sizes",
@@ -184,26 +186,26 @@ def test_every_mode_is_right_on_gpus(ranks: int, sizes: dict[str, Any]) -> None:
     check_all(WORKLOAD, problem, configs, MODES & {config["mode"] for config in configs} | {"bsp", "two_shot"})
 
 
-@pytest.mark.gpu(2)
+@pytest.mark.gpu(2, each=True)
 def test_all_ranks_get_the_same_bits_in_every_call_on_gpus(tmp_path: Path) -> None:
-    same_bits(run_ranks(FUNCTIONS, "bits_of_calls", machine().gpus, tmp_path, gpu=True))
+    same_bits(run_ranks(FUNCTIONS, "bits_of_calls", machine().gpus, tmp_path, gpu=True, argument=3))
 
 
-@pytest.mark.gpu(2)
+@pytest.mark.gpu(2, each=True)
 def test_calls_follow_each_other_without_a_barrier_on_gpus(tmp_path: Path) -> None:
     for rank in run_ranks(FUNCTIONS, "back_to_back", machine().gpus, tmp_path, gpu=True, argument=OLD):
         for config, errors in rank.items():
             assert max(errors) < 1e-5, f"{config}: {errors}"
 
 
-@pytest.mark.gpu(2)
+@pytest.mark.gpu(2, each=True)
 def test_zeros_arrive_on_gpus(tmp_path: Path) -> None:
-    for rank in run_ranks(FUNCTIONS, "of_zeros", machine().gpus, tmp_path, gpu=True):
+    for rank in run_ranks(FUNCTIONS, "of_zeros", machine().gpus, tmp_path, gpu=True, argument=list(OLD)):
         for config, largest in rank.items():
             assert [value == 0.0 for value in largest] == [True, False, True, True], (config, largest)
 
 
-@pytest.mark.gpu(2)
+@pytest.mark.gpu(2, each=True)
 def test_a_captured_call_can_be_replayed(tmp_path: Path) -> None:
     for rank in run_ranks(FUNCTIONS, "replayed", machine().gpus, tmp_path, gpu=True):
         for config, errors in rank.items():

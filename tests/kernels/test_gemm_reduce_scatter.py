@@ -92,7 +92,6 @@ GPU_TILES = [
 ]  # fmt: skip
 
 
-@pytest.mark.gpu(2)
 @ranks_a_gpu
 @pytest.mark.parametrize(
     "sizes",

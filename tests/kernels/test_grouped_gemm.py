@@ -29,6 +29,16 @@ TMA: list[dict[str, Any]] = [
     {"counts": "even", "k": 96, "n": 96, "b_order": "nk", "epilogue": "swiglu", "knobs": {"swap_ab": True}},
 ]
 """Sizes with rows that TMA takes."""
+IN_TURN = {"block_m": 128, "block_n": 32, "num_warps": 1}
+PARTS: list[dict[str, Any]] = [
+    {"counts": "long", "dtype": "fp8", "b_order": "nk", "k": 96, "n": 64, "gather": gather, "knobs": IN_TURN, **more}
+    for gather, more in ((False, {}), (True, {}), (True, {"epilogue": "swiglu"}))
+] + [
+    {"counts": "long", "dtype": "fp8", "b_order": "nk", "k": 256, "n": 160, "scales": "block", "gather": gather,
+     "knobs": {**IN_TURN, "block_k": 128}}
+    for gather in (False, True)
+]  # fmt: skip
+"""Tiles whose upper and lower rows are multiplied in turn."""
 ELEMENT = {"bf16": 0.08, "fp16": 0.01, "fp32": 1e-4, "fp8": 0.08}
 """Largest error of an element: rounded once."""
 
@@ -46,14 +56,17 @@ def check(cases: list[dict[str, Any]], folder: Path, *, gpu: bool) -> None:
 
 def test_it_is_right_under_the_interpreter(tmp_path: Path) -> None:
     on_cpu()
-    check([*CASES, *map(by_tma, TMA)], tmp_path, gpu=False)
+    check([*CASES, *map(by_tma, [*TMA, *PARTS])], tmp_path, gpu=False)
 
 
 @pytest.mark.gpu
 def test_it_is_right_on_a_gpu(tmp_path: Path) -> None:
     large = {"block_m": 64, "block_n": 128, "block_k": 64, "num_stages": 3}
-    cases = [*CASES, *map(by_tma, TMA)]
-    check([*cases, *({**case, "knobs": {**case.get("knobs", {}), **large}} for case in cases)], tmp_path, gpu=True)
+    cases, wide = [*CASES, *map(by_tma, TMA)], {**IN_TURN, "block_n": 128, "block_k": 128, "num_warps": 4}
+    parts = [by_tma({**case, "knobs": wide}) for case in PARTS]
+    check(
+        [*cases, *parts, *({**case, "knobs": {**case.get("knobs", {}), **large}} for case in cases)], tmp_path, gpu=True
+    )
 
 
 LARGE = {"block_m": 128, "block_n": 256, "block_k": 64, "num_stages": 3, "num_warps": 8}

@@ -3,43 +3,32 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from every_mode import RANKS, check_all, on_cpu, whole
+from every_mode import check_all, on_cpu, whole
 
 from autotune.config import Config
 from autotune.machine import H100, MI300X, MI350X, Machine
 from autotune.tuning.screening import Screen
-from autotune.workloads import Workload, registry, workload
+from autotune.workloads import workload
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "docs/examples/all_gather.py"
-
-
-@pytest.fixture
-def example(monkeypatch: pytest.MonkeyPatch) -> Iterator[Workload]:
-    """The workload of the guide, known to driver and ranks."""
-    monkeypatch.setenv("AUTOTUNE_WORKLOADS", str(EXAMPLE))
-    registry._from_files.cache_clear()
-    RANKS.close()  # running ranks know nothing of the file
-    yield workload("all_gather")
-    RANKS.close()
-    registry._from_files.cache_clear()
+WORKLOAD = workload(f"{EXAMPLE}:AllGatherWorkload")
 
 
 @pytest.mark.parametrize(("world_size", "rows", "columns"), [whole(1, 3, 50), (2, 8, 300), (3, 1, 7)])
-def test_every_mode_is_right(example: Workload, world_size: int, rows: int, columns: int) -> None:
-    problem = example.problem_type(rows=rows, columns=columns, world_size=world_size)
-    configs = list(example.space.enumerate(problem, on_cpu()))
-    check_all(example, problem, configs[:: max(1, len(configs) // 6)], {"bsp", "push", "pull"})
+def test_every_mode_is_right(world_size: int, rows: int, columns: int) -> None:
+    problem = WORKLOAD.problem_type(rows=rows, columns=columns, world_size=world_size)
+    configs = list(WORKLOAD.space.enumerate(problem, on_cpu()))
+    check_all(WORKLOAD, problem, configs[:: max(1, len(configs) // 4)], {"bsp", "push", "pull"})
 
 
 @pytest.mark.parametrize("machine", [H100, whole(MI300X), MI350X], ids=lambda machine: machine.arch)
-def test_it_compiles(example: Workload, machine: Machine) -> None:
-    problem = example.problem_type(rows=64, columns=8192, world_size=8)
-    with Screen(example, problem, machine) as screen:
+def test_it_compiles(machine: Machine) -> None:
+    problem = WORKLOAD.problem_type(rows=64, columns=8192, world_size=8)
+    with Screen(WORKLOAD, problem, machine) as screen:
         for mode in ("push", "pull"):
             config = Config({"mode": mode, "block": 2048, "num_warps": 4})
             assert screen.verdict(config, screen.submit(config)) is None

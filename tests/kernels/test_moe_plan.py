@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from every_mode import whole
 from ranks_of_functions import run_ranks
 
 from autotune.errors import InvalidProblem
@@ -33,9 +34,10 @@ def drawn_cases(world_size: int, count: int, seed: int) -> list[dict[str, Any]]:
     return cases
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
-def test_plans_are_torchs(world_size: int, tmp_path: Path) -> None:
-    cases = drawn_cases(world_size, 2, world_size)
+@pytest.mark.parametrize(("world_size", "seed"), [(1, 1), (2, 2), (3, 108), (4, 108), whole(3, 3), whole(4, 4)])
+def test_plans_are_torchs(world_size: int, seed: int, tmp_path: Path) -> None:
+    """Of the seeds one draws small cases, in one or in several steps."""
+    cases = drawn_cases(world_size, 2, seed)
     assert run_ranks(FILE, "plans", world_size, tmp_path, argument=cases) == [[True] * len(cases)] * world_size
 
 

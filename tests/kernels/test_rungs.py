@@ -86,7 +86,7 @@ LARGE: dict[str, list[dict[str, Any]]] = {
 }
 
 
-@pytest.mark.gpu(2)
+@pytest.mark.gpu(2, each=True)
 @pytest.mark.parametrize("name", LARGE)
 def test_every_rung_is_right_on_gpus(name: str) -> None:
     here, found = machine(), workload(name)

@@ -37,7 +37,8 @@ TILES = [
     ("name", "ranks", "fields"),
     [
         ("all_gather_gemm", 2, {"m": 22, "n": 64, "k": 80, "scales": "row", "bias": True, "out_dtype": "fp16"}),
-        ("all_gather_gemm", 3, {"m": 9, "n": 48, "k": 384, "scales": "block", "layout": "k"}),
+        ("all_gather_gemm", 3, {"m": 9, "n": 240, "k": 384, "scales": "block", "layout": "k"}),
+        whole("all_gather_gemm", 3, {"m": 9, "n": 240, "k": 768, "scales": "block", "layout": "k"}),
         ("gemm_reduce_scatter", 2, {"m": 22, "n": 48, "k": 96, "scales": "row", "bias": True, "residual": True}),
         ("gemm_reduce_scatter", 2, {"m": 22, "n": 160, "k": 256, "scales": "block"}),
         ("gemm_all_reduce", 2, {"m": 9, "n": 48, "k": 64, "scales": "tensor", "dtype": "fp8_e5m2"}),
@@ -57,7 +58,9 @@ TILES = [
 def test_every_mode_is_right_under_the_interpreter(name: str, ranks: int, fields: dict[str, Any]) -> None:
     here, found = on_cpu(), workload(name)
     problem = found.problem_type(world_size=ranks, **{**FP8, **fields})
-    configs = few(problem, variants(found, problem, here, TILES), 1)
+    # Tiles as large as the blocks, or with two steps in each.
+    tiles = [{**t, "block_n": 128, "block_k": 2 * t["block_k"]} for t in TILES] if problem.scales == "block" else TILES
+    configs = few(problem, variants(found, problem, here, tiles), 1)
     check_all(found, problem, configs, MODES[name])
 
 
@@ -69,21 +72,27 @@ SPLITS = [
 ]  # fmt: skip
 
 
+@pytest.mark.parametrize("modes", [{"bsp", "fused"}, whole(DECODE_MODES)], ids=["two modes", "all modes"])
 @pytest.mark.parametrize(
     "fields",
     [
-        {"q_heads": 4, "kv_heads": 2, "kv_dtype": "fp8", "kv_scales": "head", "page_size": 16, "dtype": "fp16"},
-        {"q_heads": 2, "kv_heads": 1, "kv_dtype": "fp8_e5m2", "kv_scales": "tensor", "ragged": True, "soft_cap": 3},
+        {"batch": 1, "q_heads": 4, "kv_heads": 2, "kv_dtype": "fp8", "kv_scales": "head", "page_size": 16,
+         "dtype": "fp16"},
+        {"batch": 2, "q_heads": 2, "kv_heads": 1, "kv_dtype": "fp8_e5m2", "kv_scales": "tensor", "ragged": True,
+         "soft_cap": 3},
     ],
     ids=["head", "tensor"],
-)
-def test_flash_decode_over_a_scaled_cache_is_right_under_the_interpreter(fields: dict[str, Any]) -> None:
+)  # fmt: skip
+def test_flash_decode_over_a_scaled_cache_is_right_under_the_interpreter(
+    fields: dict[str, Any], modes: set[str]
+) -> None:
+    """All modes attend by the same function."""
     here, found = on_cpu(), workload("flash_decode")
-    problem = found.problem_type(world_size=2, batch=2, head_dim=64, kv_len=40, **fields)
-    check_all(found, problem, few(problem, variants(found, problem, here, SPLITS), 1), DECODE_MODES)
+    problem = found.problem_type(world_size=2, head_dim=64, kv_len=24, **fields)
+    configs = [each for each in variants(found, problem, here, SPLITS) if each["mode"] in modes]
+    check_all(found, problem, few(problem, configs, 1), modes)
 
 
-@pytest.mark.gpu(2)
 @ranks_a_gpu
 @pytest.mark.parametrize("scales", ["head", "tensor"])
 @pytest.mark.parametrize("cache", ["fp8", "fp8_e5m2"])
@@ -116,7 +125,6 @@ GPU_TILES = [
 ]  # fmt: skip
 
 
-@pytest.mark.gpu(2)
 @ranks_a_gpu
 @pytest.mark.parametrize("scales", ["tensor", "row", "block"])
 @pytest.mark.parametrize("name", MODES)

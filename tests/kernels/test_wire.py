@@ -54,7 +54,6 @@ def test_every_mode_is_right_under_the_interpreter(name: str, ranks: int, fields
     check_all(found, problem, few(problem, variants(found, problem, here, [TILE]), 1), MODES[name])
 
 
-@pytest.mark.gpu(2)
 @ranks_a_gpu
 @pytest.mark.parametrize("name", MODES)
 @pytest.mark.parametrize("fields", [{"m": 1024, "n": 2048, "k": 4096}, {"m": 520, "n": 400, "k": 1024, "bias": True}])

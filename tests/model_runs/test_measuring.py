@@ -47,7 +47,7 @@ def test_decode_and_prefill_of_several_layers(separate: bool, tmp_path: Path) ->
     assert max(row["error"] for row in rows) < 1e-5
 
 
-@pytest.mark.gpu(2)
+@pytest.mark.gpu(2, each=True)
 def test_a_forward_on_gpus(tmp_path: Path) -> None:
     model = dataclasses.replace(MODEL, hidden=256, head_dim=64, intermediate=512)
     asked = order_of(model, Plan(2, "bf16"), (16, 256), 2, f"sqlite:///{tmp_path / 'none.db'}", DEFAULT_REGIME)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from ranks_of_functions import run_ranks
-from two_ranks import SAMPLED
+from two_ranks import A_GPU_EACH, sampled
 
 ON_RANKS = str(Path(__file__).with_name("nn_on_ranks.py"))
 FP32 = 1e-5
@@ -15,7 +15,7 @@ FP32 = 1e-5
 Pair = dict[str, list[Any]]
 
 
-@pytest.fixture(scope="module", params=SAMPLED)
+@pytest.fixture(scope="module", params=sampled(A_GPU_EACH))
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pair:
     """The answers of two ranks, by the function called."""
     folder = tmp_path_factory.mktemp("pair")

@@ -18,6 +18,7 @@ import autotune
 from autotune.config import Config
 from autotune.errors import GangError
 from autotune.machine import machine
+from autotune.ranks import evaluation
 from autotune.ranks.evaluation import MeasurePlan
 from autotune.ranks.gang import Gang
 from autotune.ranks.measure import combine
@@ -33,10 +34,13 @@ CONFIG = Config(
     }
 )  # fmt: skip
 
-pytestmark = [
-    pytest.mark.skipif(not machine().is_interpreter, reason="the problem is one for interpreted ranks"),
-    pytest.mark.usefixtures("users_imports"),
-]
+pytestmark = pytest.mark.skipif(not machine().is_interpreter, reason="the problem is one for interpreted ranks")
+
+
+@pytest.fixture(autouse=True)
+def one_burst(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is tested is not the kernels."""
+    monkeypatch.setitem(evaluation.BURSTS, "interpreter", 1)
 
 
 def new_gang() -> Gang:
@@ -65,14 +69,6 @@ def test_ranks_that_cannot_start_say_why(monkeypatch: pytest.MonkeyPatch) -> Non
         new_gang().start()
 
 
-def test_ranks_import_nothing_from_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    plant(tmp_path)
-    monkeypatch.chdir(tmp_path)
-    with new_gang() as gang:
-        assert gang.evaluate(CONFIG, 1, MeasurePlan(0, 1, 1)).latency is not None
-    assert not (tmp_path / "has run").exists()
-
-
 @pytest.fixture
 def other_code(tmp_path: Path) -> Path:
     """A folder with a copy of the package whose kernels differ from those of this process."""
@@ -83,13 +79,19 @@ def other_code(tmp_path: Path) -> Path:
     return package.parent
 
 
-def test_within_another_checkout_the_ranks_run_this_code(other_code: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("users_imports")
+def test_ranks_import_nothing_from_the_current_folder_be_it_another_checkout(
+    other_code: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(other_code)
     (other_code / "autotune/kernels/all_gather_gemm/device.py").write_text("1 / 0")
     monkeypatch.chdir(other_code)
     with new_gang() as gang:
         assert gang.evaluate(CONFIG, 1, MeasurePlan(0, 1, 1)).latency is not None
+    assert not (other_code / "has run").exists()
 
 
+@pytest.mark.usefixtures("users_imports")
 def test_ranks_that_import_other_code_end_the_run(other_code: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(other_code)  # too late for this process, which has imported its own
     told = rf"rank 0 runs other code .* source_hash \w+ in {other_code}/autotune there; source_hash \w+ in .* here"

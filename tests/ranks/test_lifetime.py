@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -87,35 +88,25 @@ def test_a_closed_gang_leaves_nothing_and_can_be_used_again(file: Path, folders:
     assert all(gone(pid) for pid in pids) and list(folders.iterdir()) == []
 
 
-DRIVER = """
-import signal
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it, and so would we
-from autotune.config import Config
-from autotune.machine import machine
-from autotune.ranks.evaluation import MeasurePlan
-from autotune.ranks.gang import Gang
-from autotune.workloads import workload
-found = workload("faulty")
-with Gang(found, found.problem_type(m=32, n=64, k=64, world_size=2), machine()) as gang:
-    print(*(process.pid for process in gang._processes), flush=True)
-    fault = {"fault": "hangs with a child", "phase": "check", "victim": 1}
-    gang.evaluate(Config({"mode": "bsp", "launch": "eager", **fault}), 1, MeasurePlan(0, 1, 1))
-"""
-
-
 def test_an_interrupt_in_the_midst_of_a_config_ends_ranks_and_what_they_started(file: Path, folders: Path) -> None:
-    pipe = subprocess.PIPE
-    with subprocess.Popen([sys.executable, "-c", DRIVER], stdout=pipe, stderr=pipe, text=True) as driver:
-        assert driver.stdout is not None and driver.stderr is not None
-        pids = [int(word) for word in driver.stdout.readline().split()]
-        try:
-            child = wait_for_child(next(folders.glob("iris-autotune-*")) / "rank1.log")
-            driver.send_signal(signal.SIGINT)
-            driver.wait(timeout=300)
-        finally:
-            driver.kill()
-        assert "KeyboardInterrupt" in driver.stderr.read()
-    assert len(pids) == 2 and all(gone(pid, within=300) for pid in [*pids, child])
+    children, driver = list[int](), threading.main_thread().ident
+    assert driver == threading.get_ident()
+
+    def interrupt(log: Path) -> None:
+        children.append(wait_for_child(log))
+        signal.pthread_kill(driver, signal.SIGINT)
+
+    hangs = GOOD.replace(fault="hangs with a child", phase="check", victim=1)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
+    try:
+        with pytest.raises(KeyboardInterrupt), new_gang() as gang:
+            pids = [process.pid for process in gang._processes]
+            log = next(folders.glob("iris-autotune-*")) / "rank1.log"
+            threading.Thread(target=interrupt, args=[log], daemon=True).start()
+            gang.evaluate(hangs, 1, ONCE)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert len(pids) == 2 and all(gone(pid, within=300) for pid in [*pids, *children])
     assert list(folders.glob("iris-autotune-*")) == []
 
 

@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 from fakes import EIGHT_GPUS
-from reduced_space import FOUND, recorded
+from reduced_space import FOUND
 
 from autotune.errors import InputError
-from autotune.recordings import read, write
+from autotune.recordings import Recording, read, write
 
 
 @pytest.fixture
-def file(tmp_path: Path) -> Path:
+def file(recording: Recording, tmp_path: Path) -> Path:
     path = tmp_path / "table.json.gz"
-    write(recorded(tmp_path), path)
+    write(recording, path)
     return path
 
 
@@ -29,8 +29,8 @@ def edited(file: Path, change: Callable[[Any], None]) -> None:
     file.write_bytes(gzip.compress(json.dumps(values).encode()))
 
 
-def test_a_recording_comes_back_and_writes_the_same_bytes(tmp_path: Path, file: Path) -> None:
-    before, found = recorded(tmp_path), read(file)
+def test_a_recording_comes_back_and_writes_the_same_bytes(recording: Recording, tmp_path: Path, file: Path) -> None:
+    before, found = recording, read(file)
     assert list(found.evaluations) == list(before.evaluations)
     for config, evaluation in before.evaluations.items():
         again = found.evaluations[config]
@@ -73,7 +73,7 @@ def test_a_damaged_table_is_refused_with_what_is_wrong(file: Path, change: Calla
     assert str(file) in str(error.value)
 
 
-def test_a_truncated_a_foreign_and_a_missing_file_are_refused(file: Path, tmp_path: Path) -> None:
+def test_a_truncated_a_foreign_and_a_missing_file_are_refused(recording: Recording, file: Path, tmp_path: Path) -> None:
     whole = file.read_bytes()
     for content in (whole[: len(whole) // 2], b"not gzip", gzip.compress(b"not json"), gzip.compress(b"[]"), b""):
         file.write_bytes(content)
@@ -82,4 +82,4 @@ def test_a_truncated_a_foreign_and_a_missing_file_are_refused(file: Path, tmp_pa
     with pytest.raises(InputError, match="No such file"):
         read(tmp_path / "none.json.gz")
     with pytest.raises(InputError, match="no/folder"):
-        write(recorded(tmp_path), Path("no/folder/table.json.gz"))
+        write(recording, Path("no/folder/table.json.gz"))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
+import itertools
 from pathlib import Path
 
 import pytest
@@ -11,13 +13,16 @@ import pytest
 from autotune.config import Config
 from autotune.errors import InputError
 from autotune.ranks.evaluation import MeasurePlan
-from autotune.recordings import Recording, Replay, read
+from autotune.recordings import Recording, Replay
+from autotune.recordings import read as read_file
 from autotune.search_spaces import Dimension, Space, numbers
 from autotune.workloads import Workload, workload
 
 ROOT = Path(__file__).parents[2]
 TABLES = sorted((ROOT / "bench" / "recordings").glob("*.json.gz")) + sorted((ROOT / "tests" / "data").glob("*.json.gz"))
 PLAN = MeasurePlan()
+
+read = functools.cache(read_file)
 
 
 def with_space(found: Workload, *more: Dimension) -> Workload:
@@ -62,6 +67,7 @@ def test_every_config_replays_as_it_was_recorded(table: Recording) -> None:
 def test_a_new_dimension_with_a_default_and_a_new_mode_change_nothing(table: Recording) -> None:
     found = workload(table.workload)
     grown = with_space(found, numbers("prefetch", 0, 1, 2, default=0))
+    table = dataclasses.replace(table, evaluations=dict(itertools.islice(table.evaluations.items(), 0, None, 8)))
     before, after = table.fitted(found), table.fitted(grown)
     assert after.dimensions["prefetch"] == (0,) and "ring_width" not in after.dimensions
     for (old, was), (now, found_now) in zip(before.evaluations.items(), after.evaluations.items(), strict=True):

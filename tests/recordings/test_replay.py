@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from fakes import EIGHT_GPUS, FakeScreen
-from reduced_space import ALLOWED, FOUND, PROBLEM, recorded
+from reduced_space import ALLOWED, FOUND, PROBLEM
 
 from autotune.config import Config
 from autotune.db import Store
@@ -20,17 +20,14 @@ from autotune.tuning import EFFORTS, Budget, Result, tune
 from autotune.workloads import workload
 
 PLAN = MeasurePlan()
+TRIALS = 40
+"""A third of the space."""
 
 
-@pytest.fixture
-def recording(tmp_path: Path) -> Recording:
-    return recorded(tmp_path)
-
-
-def run(store: Store, replay: Replay, trials: int = 60, seed: int = 0) -> Result:
+def run(store: Store, replay: Replay, seed: int = 0) -> Result:
     """The whole loop, over the recorded space."""
     screen: Any = FakeScreen(FOUND, PROBLEM, EIGHT_GPUS)
-    budget, reduced = Budget(trials), replay.recording.reduced(FOUND)
+    budget, reduced = Budget(TRIALS), replay.recording.reduced(FOUND)
     return tune(reduced, PROBLEM, EIGHT_GPUS, store, replay, screen, budget=budget, effort=EFFORTS["quick"], seed=seed)
 
 
@@ -68,7 +65,7 @@ def test_an_interrupted_replay_measures_nothing_twice(recording: Recording, tmp_
         assert run(store, first).interrupted
         result = run(store, second)
     assert result.entry is not None and result.progress.resumed > 0
-    searched = second.asked[: 60 - 17]
+    searched = second.asked[: TRIALS - 17]
     assert searched and not set(first.asked) & set(searched)
 
 

@@ -48,7 +48,16 @@ def tuned(store: Store) -> Callable[..., Entry]:
 
 
 @pytest.fixture(scope="session")
-def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
-    """Of one study on eight GPUs; the same for all tests."""
-    with Store.open(tmp_path_factory.mktemp("report") / "cache.db") as opened:
-        return build(opened, tune_into(opened), workload("all_gather_gemm"))
+def studied(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store's file with one study on eight GPUs; the same for all tests."""
+    file = tmp_path_factory.mktemp("report") / "cache.db"
+    with Store.open(file) as opened:
+        tune_into(opened)
+    return file
+
+
+@pytest.fixture(scope="session")
+def report(studied: Path) -> Report:
+    """Of that study."""
+    with Store.open(studied) as opened:
+        return build(opened, opened.entries()[0], workload("all_gather_gemm"))

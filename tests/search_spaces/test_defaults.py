@@ -8,22 +8,22 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from every_mode import whole
 
 from autotune.machine import H100, MI300X, MI350X, Machine
 from autotune.workloads import workload
 
 LAPTOP = Machine("interpreter", "cpu-interpreter", "cpu", 0, 8, 1 << 30, 0, "shared-memory")
 H200 = dataclasses.replace(H100, device="NVIDIA H200")
-MACHINES = {"h100": H100, "h200": H200, "mi300x": MI300X, "mi350x": MI350X, "laptop": LAPTOP}
+MACHINES = {"h100": H100, "mi300x": MI300X, "mi350x": MI350X, "laptop": LAPTOP}
+
+WIDTHS = ((2880, 8192), (360, 7168))
+"""Two dimensions: what serving and training have, even and odd."""
 
 
-WIDTHS = ((2880, 8192), (360, 7168), ("bf16", "fp16", "fp32"))
-"""Two dimensions and the element type: what serving and training have, even and odd."""
-
-
-def gathers(world_size: int) -> Iterator[Any]:
+def gathers(world_size: int, dtype: str) -> Iterator[Any]:
     """All-gather + GEMM in both layouts."""
-    for m, k, n_local, dtype, layout in itertools.product((1, 8, 64, 100 * world_size, 4096), *WIDTHS, ("rows", "k")):
+    for m, k, n_local, layout in itertools.product((1, 8, 64, 100 * world_size, 4096), *WIDTHS, ("rows", "k")):
         rows = -(-m // world_size) * world_size if layout == "rows" else m
         yield workload("all_gather_gemm").problem_type(
             m=rows,
@@ -37,9 +37,9 @@ def gathers(world_size: int) -> Iterator[Any]:
         )
 
 
-def scatters(world_size: int) -> Iterator[Any]:
+def scatters(world_size: int, dtype: str) -> Iterator[Any]:
     """GEMM + reduce-scatter with an owner's rows from one on."""
-    for rows, n, k_local, dtype in itertools.product((1, 2, 8, 64, 100, 1024), *WIDTHS):
+    for rows, n, k_local in itertools.product((1, 2, 8, 64, 100, 1024), *WIDTHS):
         yield workload("gemm_reduce_scatter").problem_type(
             m=rows * world_size, n=n, k=k_local * world_size, dtype=dtype, world_size=world_size
         )
@@ -48,12 +48,15 @@ def scatters(world_size: int) -> Iterator[Any]:
 WORKLOADS = {"all_gather_gemm": gathers, "gemm_reduce_scatter": scatters}
 
 
-@pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)
-@pytest.mark.parametrize("world_size", [1, 2, 8])
+@pytest.mark.parametrize("machine", [*MACHINES.values(), whole(H200)], ids=[*MACHINES, "h200"])
+@pytest.mark.parametrize("world_size", [1, whole(2), 8])
+@pytest.mark.parametrize("dtype", ["bf16", whole("fp16"), "fp32"])
 @pytest.mark.parametrize("name", WORKLOADS)
-def test_defaults_first_configs_and_baselines_are_valid(name: str, machine: Machine, world_size: int) -> None:
+def test_what_is_tried_first_is_valid_and_has_every_mode_that_has_a_config(
+    name: str, dtype: str, machine: Machine, world_size: int
+) -> None:
     found = workload(name)
-    for problem in WORKLOADS[name](world_size):
+    for problem in WORKLOADS[name](world_size, dtype):
         default = found.default_config(problem, machine)
         first = found.first_configs(problem, machine)
         baselines = found.baselines(problem, machine)
@@ -61,15 +64,6 @@ def test_defaults_first_configs_and_baselines_are_valid(name: str, machine: Mach
             found.space.check(config, problem, machine)
         assert default == first[0]
         assert "bsp eager" in baselines
-
-
-@pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)
-@pytest.mark.parametrize("world_size", [1, 8])
-@pytest.mark.parametrize("name", WORKLOADS)
-def test_every_mode_that_has_a_config_is_tried_first(name: str, machine: Machine, world_size: int) -> None:
-    found = workload(name)
-    for problem in WORKLOADS[name](world_size):
-        tried = {str(config["mode"]) for config in found.first_configs(problem, machine)}
-        tried |= {str(config["mode"]) for config in found.baselines(problem, machine).values()}
+        tried = {str(config["mode"]) for config in (*first, *baselines.values())}
         alive = {mode for mode in found.space.modes if any(True for _ in found.space.enumerate(problem, machine, mode))}
         assert tried == alive, problem

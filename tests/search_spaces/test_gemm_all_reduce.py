@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from every_mode import whole
 
 from autotune.config import Config
 from autotune.machine import H100, MI300X, MI350X, Machine
@@ -26,17 +27,17 @@ PUSH = Config(
 )  # fmt: skip
 
 
-def problems(world_size: int) -> Iterator[Any]:
+def problems(world_size: int, dtype: str) -> Iterator[Any]:
     """Shapes that serving and training have, even and odd."""
-    shapes = itertools.product((1, 16, 64, 100, 4096), (360, 8192), (2880, 8192), ("bf16", "fp16", "fp32"))
-    for m, n, k, dtype in shapes:
+    for m, n, k in itertools.product((1, 16, 64, 100, 4096), (360, 8192), (2880, 8192)):
         yield FOUND.problem_type(m=m, n=n, k=k, dtype=dtype, world_size=world_size)
 
 
 @pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)
-@pytest.mark.parametrize("world_size", [1, 2, 8])
-def test_what_is_tried_first_is_valid_and_has_every_mode(machine: Machine, world_size: int) -> None:
-    for problem in problems(world_size):
+@pytest.mark.parametrize("world_size", [1, whole(2), 8])
+@pytest.mark.parametrize("dtype", ["bf16", whole("fp16"), "fp32"])
+def test_what_is_tried_first_is_valid_and_has_every_mode(machine: Machine, world_size: int, dtype: str) -> None:
+    for problem in problems(world_size, dtype):
         first, baselines = FOUND.first_configs(problem, machine), FOUND.baselines(problem, machine)
         for config in (*first, *baselines.values()):
             SPACE.check(config, problem, machine)

@@ -11,6 +11,7 @@ from typing import Any
 
 import optuna
 import pytest
+from every_mode import whole
 
 from autotune.config import Config
 from autotune.machine import H100, MI300X, Machine
@@ -93,18 +94,22 @@ def test_enumerating_one_mode_gives_that_mode_only() -> None:
     assert list(space.enumerate(PROBLEM, H100, "warp")) == []
 
 
-def test_the_real_space_counts_what_it_enumerates() -> None:
-    for problem, machine, mode in ((SMALL, LAPTOP, "pull"), (SMALL, MI300X, "pull"), (PROBLEM, H100, "copy_engine")):
-        space = Space(
-            choices("mode", mode),
-            *(d for d in FOUND.space.dimensions_of(mode) if d.name != "mode"),
-            constraints=tuple(
-                c for c in FOUND.space.constraints if {d.name for d in FOUND.space.dimensions_of(mode)} >= set(c.uses)
-            ),
-        )
-        enumerated = set(FOUND.space.enumerate(problem, machine, mode))
-        assert enumerated and enumerated == valid_of(space, problem, machine)
-        assert space.size(problem, machine) == len(enumerated)
+@pytest.mark.parametrize(
+    ("problem", "machine", "mode"),
+    [whole(SMALL, LAPTOP, "pull"), (SMALL, MI300X, "pull"), (PROBLEM, H100, "copy_engine")],
+    ids=["laptop", "mi300x", "h100"],
+)
+def test_the_real_space_counts_what_it_enumerates(problem: Any, machine: Machine, mode: str) -> None:
+    space = Space(
+        choices("mode", mode),
+        *(d for d in FOUND.space.dimensions_of(mode) if d.name != "mode"),
+        constraints=tuple(
+            c for c in FOUND.space.constraints if {d.name for d in FOUND.space.dimensions_of(mode)} >= set(c.uses)
+        ),
+    )
+    enumerated = set(FOUND.space.enumerate(problem, machine, mode))
+    assert enumerated and enumerated == valid_of(space, problem, machine)
+    assert space.size(problem, machine) == len(enumerated)
 
 
 def test_narrowing_drops_dead_values_and_dead_modes_and_no_config() -> None:

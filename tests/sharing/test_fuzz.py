@@ -109,7 +109,7 @@ def imported_into(tmp_path: Path) -> Iterator[Store]:
         yield store
 
 
-@pytest.mark.parametrize("cases", [300, pytest.param(1400, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("cases", [150, pytest.param(1400, marks=pytest.mark.slow)])
 def test_files(imported_into: Store, make_entry: MakeEntry, cases: int) -> None:
     value = sound(make_entry)
     ends: dict[str, int] = {"refused": 0, "taken": 0}

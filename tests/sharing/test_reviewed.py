@@ -2,15 +2,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from fakes import EIGHT_GPUS, LAPTOP
+from scripts import run_script
 
 from autotune.config import Config
 from autotune.db import Entry, Store
@@ -157,9 +155,8 @@ def test_an_import_that_is_killed_half_way_leaves_nothing(tmp_path: Path, make_e
     file, path = tmp_path / "configs.json", tmp_path / "cache.db"
     file.write_text(write([make_entry(m=8 * size) for size in range(1, 21)]))
     importer = Path(__file__).with_name("importer.py")
-    words = [sys.executable, str(importer), str(path), str(file), "15"]
-    done = subprocess.run(words, env={**os.environ, "PYTHONPATH": str(importer.parents[2])}, check=False)
-    assert done.returncode == -signal.SIGKILL
+    done = run_script(str(importer), str(path), str(file), "15")
+    assert done.returncode == -signal.SIGKILL, done.stderr
     with Store.open(path) as store:
         assert store.studies() == []
         take(store, review(read(file.read_text()), Here.of(store), LAPTOP))

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json
 import statistics
-import subprocess
-import sys
 
 import pytest
-from every_mode import RANKS, on_cpu
+from compile_worker import Compilers
+from every_mode import RANKS, on_cpu, whole
 from fakes import stamps
-from rungs import SMALL
+from rungs import SMALL, clock_reads
 
 from autotune.kernels.primitives import trace as device
-from autotune.machine import machine
+from autotune.machine import H100, MI300X, Machine, machine
 from autotune.ranks.protocol import Failed, Trace, Turn
 from autotune.taxes.ladder import RUNGS
 from autotune.taxes.measure import ladder_of
@@ -116,29 +115,8 @@ def test_twins_leave_stamps_on_gpus(name: str, letter: str) -> None:
     assert (skew is None) == (letter == "D") and (skew is None or skew >= 0) and (tail is None or tail >= 0)
 
 
-@pytest.mark.parametrize("target", ["H100", pytest.param("MI300X", marks=pytest.mark.slow)])
-def test_what_is_not_traced_has_no_instruction_of_a_trace(target: str) -> None:
+@pytest.mark.parametrize("target", [H100, whole(MI300X)], ids=lambda target: target.arch)
+def test_what_is_not_traced_has_no_instruction_of_a_trace(target: Machine, compilers: Compilers) -> None:
     """The kernels that are timed are those without stamps; the twin reads the clock."""
-    done = subprocess.run([sys.executable, "-c", COMPILE, target], capture_output=True, text=True, check=True)
-    plain, twin = (int(word) for word in done.stdout.split())
+    plain, twin = compilers.submit(target, clock_reads, target).result()
     assert plain == 0 and twin >= 2
-
-
-COMPILE = """
-import re, sys
-from autotune import machine
-from autotune.kernels.launching.plan import compile_offline_for
-from autotune.workloads import workload
-
-target = getattr(machine, sys.argv[1])
-compile_offline_for(target)
-found = workload("flash_decode")
-problem = found.default_problem(target, 2)
-config = found.default_config(problem, target)
-
-def clocks(config):
-    asm = found.kernels.offline(problem, config, target)[0].compile().asm
-    return len(re.findall("globaltimer;|s_memrealtime", asm.get("ptx") or asm["amdgcn"]))
-
-print(clocks(config), clocks(config.replace(trace=True)))
-"""

@@ -166,6 +166,7 @@ def test_a_silent_holder_on_another_host_is_taken_over(path: Path, monkeypatch: 
 
 def test_a_holder_on_another_host_whose_heart_beats_is_waited_for(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lease, "SILENT_SECONDS", 2.0)
+    monkeypatch.setattr(claim, "POLL_SECONDS", 0.2)
     theirs, over = lease_there(), threading.Event()
     with Store.open(path) as store:
         study = study_of(store)

@@ -56,7 +56,7 @@ def studies(url: str) -> list[optuna.Study]:
 
 def test_every_trial_of_the_search_is_there_with_value_outcome_and_reason(path: Path, url: str) -> None:
     ranks = Ranks(fails={CRASHING: Outcome.CRASHED, TOO_LARGE: Outcome.OUT_OF_RESOURCES})
-    result = tuned(path, url, ranks)
+    result = tuned(path, url, ranks, trials=30)
     [study] = studies(url)
     searched = kept(path)
     assert [trial.params for trial in study.trials] == [dict(record.config) for record in searched]
@@ -73,11 +73,7 @@ def test_every_trial_of_the_search_is_there_with_value_outcome_and_reason(path: 
     assert study.user_attrs["winner"] == dict(result.entry.winner.config) and study.user_attrs["bsp, µs"] == 300.0
     assert study.study_name.startswith("small dtype=bf16 width=1024 on 2 × cpu-interpreter, pipelined, 20")
     assert study.metric_names == ["latency, µs"]
-
-
-def test_the_parameters_are_categories_which_optuna_can_weigh(path: Path, url: str) -> None:
-    tuned(path, url, Ranks(), trials=30)
-    [study] = studies(url)
+    # The parameters are categories, which Optuna can weigh.
     distributions = {name: each for trial in study.trials for name, each in trial.distributions.items()}
     assert distributions["mode"] == optuna.distributions.CategoricalDistribution(("bsp", "push"))
     assert distributions["tile"] == optuna.distributions.CategoricalDistribution((2, 4, 8, 16, 32, 64, 128, 256))
@@ -92,14 +88,14 @@ def test_a_run_that_goes_on_goes_on_there_and_what_was_missed_is_added(path: Pat
     [study] = studies(url)
     assert 0 < interrupted < len(study.trials) == len(kept(path))
     assert Counter(str(t.params) for t in study.trials) == Counter(str(dict(record.config)) for record in kept(path))
-    tuned(path, url, Ranks(), force=True)
+    tuned(path, url, Ranks(), force=True, trials=3)
     assert len(studies(url)) == 2, "another study of the same problem"
 
 
 def test_our_tables_and_optunas_in_one_file(path: Path) -> None:
     url = f"sqlite:///{path}"
     for force in (False, True):
-        result = tuned(path, url, Ranks(), force=force)
+        result = tuned(path, url, Ranks(), force=force, trials=8)
         assert result.entry is not None
     with Store.open(path) as store:
         assert [study.state for study in store.studies()] == ["superseded", "finished"] and len(store.entries()) == 1

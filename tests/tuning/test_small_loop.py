@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from every_mode import whole
 from fakes import LAPTOP, latency_of
 from small_space import BEST, BSP, EFFORT, EVERYTHING, FINALS, PROBLEM, WORKLOAD, Ranks, kept, run, time_of
 
@@ -27,7 +28,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "cache.db"
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [0, 1, whole(2), whole(3)])
 def test_it_finds_the_optimum_of_a_small_space(path: Path, seed: int) -> None:
     result = run(path, Ranks(), trials=30, seed=seed)
     assert result.entry is not None and result.entry.winner.config == BEST

@@ -236,6 +236,9 @@ def operators_on_ranks(references: dict[str, str]) -> list[list[str]]:
             found = workload(reference)
             assert isinstance(found, LaunchedWorkload)
             problem = found.default_problem(context.machine, context.heap.world_size)
+            fields = problem.as_dict()
+            half = {name: fields[name] // 2 for name in ("m", "n", "k", "kv_len") if name in fields}
+            problem = dataclasses.replace(problem, **half)
             configs = [found.default_config(problem, context.machine)]
             if name in USERS:
                 configs += found.first_configs(problem, context.machine)[1:]

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from every_mode import whole
 from fakes import EIGHT_GPUS
 
 from autotune.config import Config
@@ -69,7 +70,7 @@ class Operands:
         return self.rounded(sum(parts) + bias(self.bias))
 
 
-@pytest.mark.parametrize("ranks", [2, 4, 8])
+@pytest.mark.parametrize("ranks", [2, whole(4), 8])
 @pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
 @pytest.mark.parametrize("name", OURS)
 def test_small_faults_are_seen_at_the_depth_that_is_tuned(name: str, dtype: str, ranks: int) -> None:

@@ -165,22 +165,18 @@ class GemmKnobs(LadderKnobs):
         return self.operand(a, (self.block_m // (1 + in_two_parts), self.block_k))
 
     def in_two_parts(self, problem: GemmProblem, machine: Machine) -> bool:
-        """True if the upper and the lower rows of a tile are multiplied in turn.
+        """True if the upper and the lower rows of a tile are multiplied in turn."""
+        return self.rows_in_turn(problem.scales, self.promoted(problem, machine), halves=problem.halves)
+
+    def rows_in_turn(self, scales: str, promoted: int | None, *, halves: bool) -> bool:
+        """The same of any product with these scales, promoted after so many of K; ``halves`` of B make a tile.
 
         A product that is to be promoted, or scaled by blocks, has registers of its own. As many as the sum's, 128 a
-        thread, there are not; with half of them a multiprocessor holds two programs, one of which multiplies while the
-        other adds.
+        thread, there are not; with half of them one part is multiplied while another, or another program, adds.
         """
-        if problem.scales == "block":
-            apart = machine.kind != "hip" and self.block_n <= SCALE_BLOCK and not problem.halves
-        else:
-            apart = self.promoted(problem, machine) == self.block_k
-        return (
-            self.tma
-            and apart
-            and self.block_m >= 2 * WGMMA_ROWS
-            and self.block_m * self.block_n >= 128 * 32 * self.num_warps
-        )
+        apart = self.block_n <= SCALE_BLOCK and not halves if scales == "block" else promoted == self.block_k
+        fills_registers = self.block_m * self.block_n >= 128 * 32 * self.num_warps
+        return self.tma and apart and fills_registers and self.block_m >= 2 * WGMMA_ROWS
 
     def b_operand(self, problem: GemmProblem, b: torch.Tensor) -> Any:
         """B as it is stored, and its halves one behind the other where a tile has columns of both."""

@@ -16,7 +16,7 @@ import triton
 import triton.language as tl
 
 from autotune.kernels.primitives.gated import PLAIN, gated, tile_columns
-from autotune.kernels.primitives.products import add_product
+from autotune.kernels.primitives.products import add_now, add_product, apart, together
 from autotune.kernels.primitives.scales import BLOCK, ROW, SIDE, block_scale_b, scaled_columns
 from autotune.kernels.primitives.tiles import put_tile, swizzle
 
@@ -134,41 +134,98 @@ def _load_b(
 
 
 @triton.jit
+def _load_a(a, row, k, K, BLOCK_K: tl.constexpr, A_TMA: tl.constexpr, EVEN_K: tl.constexpr):
+    """A step of the rows of A from ``row`` on, or, without A_TMA, of those that begin at ``a``; zero beyond K."""
+    if A_TMA:
+        tile = a.load([row, k])
+    else:
+        ks = k + tl.arange(0, BLOCK_K)
+        if EVEN_K:
+            tile = tl.load(a[:, None] + ks[None, :])
+        else:
+            tile = tl.load(a[:, None] + ks[None, :], mask=(ks < K)[None, :], other=0.0)
+    return tile
+
+
+@triton.jit
+def _product_in_parts(
+    acc, a, row, K, b, expert, column, columns, stride_be, stride_bk, stride_bn, scale_a, scale_b,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, A_TMA: tl.constexpr,
+    B_TRANSPOSED: tl.constexpr, HALVES: tl.constexpr, EVEN_K: tl.constexpr, SCALES: tl.constexpr,
+):  # fmt: skip
+    """The sum of ``expert_product`` with PARTS."""
+    upper, lower = apart(acc, BLOCK_M, BLOCK_N)
+    if A_TMA:
+        a_upper, a_lower = a, a
+    else:
+        a_upper, a_lower = tl.split(tl.permute(tl.reshape(a, (2, BLOCK_M // 2)), (1, 0)))
+        # Apart, the compiler no longer sees that operands, and rows that TMA could take, begin at multiples of 16
+        # bytes: it would load single bytes, and spill 248 registers of 128x128.
+        a_upper, a_lower = tl.multiple_of(a_upper, 16), tl.multiple_of(a_lower, 16)
+    if SCALES == BLOCK:
+        upper_scales, lower_scales = tl.split(tl.permute(tl.reshape(scale_a, (2, BLOCK_M // 2)), (1, 0)))
+        scale_b += column // SIDE * (K // SIDE)
+        factor_b = tl.load(scale_b)
+        upper_factor = tl.load(upper_scales) * factor_b
+        lower_factor = tl.load(lower_scales) * factor_b
+    for k in range(0, K, BLOCK_K):
+        upper_tile = _load_a(a_upper, row, k, K, BLOCK_K, A_TMA, EVEN_K)
+        lower_tile = _load_a(a_lower, row + BLOCK_M // 2, k, K, BLOCK_K, A_TMA, EVEN_K)
+        b_tile = _load_b(
+            b, expert, k, K, column, columns, stride_be, stride_bk, stride_bn,
+            BLOCK_N, BLOCK_K, True, B_TRANSPOSED, HALVES, EVEN_K,
+        )  # fmt: skip
+        if SCALES == BLOCK:
+            upper = add_now(upper, tl.dot(upper_tile, b_tile), upper_factor[:, None])
+            lower = add_now(lower, tl.dot(lower_tile, b_tile), lower_factor[:, None])
+            at = tl.minimum(k + BLOCK_K, K - 1) // SIDE
+            factor_b = tl.load(scale_b + at)
+            upper_factor = tl.load(upper_scales + at) * factor_b
+            lower_factor = tl.load(lower_scales + at) * factor_b
+        else:
+            upper = add_now(upper, tl.dot(upper_tile, b_tile))
+            lower = add_now(lower, tl.dot(lower_tile, b_tile))
+    return together(upper, lower, BLOCK_M, BLOCK_N)
+
+
+@triton.jit
 def expert_product(
     a, row, K, b, expert, column, columns, stride_be, stride_bk, stride_bn, scale_a, scale_b,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, A_TMA: tl.constexpr, TMA: tl.constexpr,
     B_TRANSPOSED: tl.constexpr, HALVES: tl.constexpr, EVEN_K: tl.constexpr, SWAP: tl.constexpr,
-    SCALES: tl.constexpr, PROMOTE: tl.constexpr,
+    SCALES: tl.constexpr, PROMOTE: tl.constexpr, PARTS: tl.constexpr,
 ):  # fmt: skip
     """A tile of A @ B[expert], fp32 [BLOCK_M, BLOCK_N]: rows of A that begin at the pointers ``a`` [BLOCK_M], or with
     A_TMA, ``a`` a descriptor, those from ``row`` on; the columns from ``column`` on of B [experts, K, columns], see
     ``tile_columns``. TMA: B is a descriptor too.
 
     SCALES, see ``primitives/scales.py``: ``scale_a`` points to each row's first [BLOCK_M], ``scale_b`` to those of all
-    experts, one for each column or block, as B is stored. ``row`` and ``a`` may carry the zero of a wait.
+    experts, one for each column or block, as B is stored. ``row`` and ``a`` may carry the zero of a wait. PARTS, with
+    TMA: the upper and the lower half of the rows are multiplied in turn, see ``GemmKnobs.in_two_parts``.
     """
     acc = tl.zeros((BLOCK_N, BLOCK_M) if SWAP else (BLOCK_M, BLOCK_N), dtype=tl.float32)
     if SCALES == BLOCK:
         scale_b += expert.to(tl.int64) * tl.cdiv(columns, SIDE) * (K // SIDE)
-    for k in range(0, K, BLOCK_K):
-        if A_TMA:
-            a_tile = a.load([row, k])
-        else:
-            ks = k + tl.arange(0, BLOCK_K)
-            if EVEN_K:
-                a_tile = tl.load(a[:, None] + ks[None, :])
-            else:
-                a_tile = tl.load(a[:, None] + ks[None, :], mask=(ks < K)[None, :], other=0.0)
-        b_tile = _load_b(
-            b, expert, k, K, column, columns, stride_be, stride_bk, stride_bn,
-            BLOCK_N, BLOCK_K, TMA, B_TRANSPOSED, HALVES, EVEN_K,
+    if PARTS:
+        acc = _product_in_parts(
+            acc, a, row, K, b, expert, column, columns, stride_be, stride_bk, stride_bn, scale_a, scale_b,
+            BLOCK_M, BLOCK_N, BLOCK_K, A_TMA, B_TRANSPOSED, HALVES, EVEN_K, SCALES,
         )  # fmt: skip
-        if SCALES == BLOCK:
-            factors = tl.load(scale_a + k // SIDE)[:, None]
-            factors = factors * block_scale_b(scale_b, k, K // SIDE, column, columns, BLOCK_N, HALVES)
-            acc += tl.dot(b_tile.T, a_tile.T) * factors.T if SWAP else tl.dot(a_tile, b_tile) * factors
-        else:
-            acc = add_product(acc, b_tile.T, a_tile.T, PROMOTE) if SWAP else add_product(acc, a_tile, b_tile, PROMOTE)
+    else:
+        for k in range(0, K, BLOCK_K):
+            a_tile = _load_a(a, row, k, K, BLOCK_K, A_TMA, EVEN_K)
+            b_tile = _load_b(
+                b, expert, k, K, column, columns, stride_be, stride_bk, stride_bn,
+                BLOCK_N, BLOCK_K, TMA, B_TRANSPOSED, HALVES, EVEN_K,
+            )  # fmt: skip
+            if SCALES == BLOCK:
+                factors = tl.load(scale_a + k // SIDE)[:, None]
+                factors = factors * block_scale_b(scale_b, k, K // SIDE, column, columns, BLOCK_N, HALVES)
+                acc += tl.dot(b_tile.T, a_tile.T) * factors.T if SWAP else tl.dot(a_tile, b_tile) * factors
+            elif SWAP:
+                acc = add_product(acc, b_tile.T, a_tile.T, PROMOTE)
+            else:
+                acc = add_product(acc, a_tile, b_tile, PROMOTE)
     acc = acc.T if SWAP else acc
     if SCALES == ROW:
         acc *= tl.load(scale_a)[:, None]
@@ -194,7 +251,7 @@ def grouped_gemm_kernel(
     a, gather, b, c, scale_a, scale_b, offsets, N, K, stride_be, stride_bk, stride_bn, group_m,
     EXPERTS: tl.constexpr, PER: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     A_TMA: tl.constexpr, TMA: tl.constexpr, B_TRANSPOSED: tl.constexpr, HALVES: tl.constexpr, EVEN_K: tl.constexpr,
-    SWAP: tl.constexpr, PROMOTE: tl.constexpr, SCALES: tl.constexpr, EPILOGUE: tl.constexpr,
+    SWAP: tl.constexpr, PROMOTE: tl.constexpr, PARTS: tl.constexpr, SCALES: tl.constexpr, EPILOGUE: tl.constexpr,
 ):  # fmt: skip
     """C [rows, N] = A [rows, K], gathered or not (None), @ B [EXPERTS, K, N] of each row's expert; with an EPILOGUE C
     is [rows, N / 2].
@@ -207,6 +264,6 @@ def grouped_gemm_kernel(
         acc = expert_product(
             a if A_TMA else a + rows * K, row, K, b, expert, n * BLOCK_N, N, stride_be, stride_bk, stride_bn,
             scale_a + rows * scales_per_row(K, SCALES) if SCALES else None, scale_b, BLOCK_M, BLOCK_N, BLOCK_K, A_TMA,
-            TMA, B_TRANSPOSED, HALVES, EVEN_K, SWAP, SCALES, PROMOTE,
+            TMA, B_TRANSPOSED, HALVES, EVEN_K, SWAP, SCALES, PROMOTE, PARTS,
         )  # fmt: skip
         store_expert_tile(acc, c, row, end, n * BLOCK_N, N, BLOCK_M, BLOCK_N, EPILOGUE, HALVES)

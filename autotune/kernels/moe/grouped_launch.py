@@ -94,15 +94,17 @@ class GroupedKnobs(GemmKnobs):
         experts, depth, columns = operands.b.shape
         a_tma = self.tma and operands.gather is None
         whole = dtype not in FP8 or fast_accum or operands.scales == "block"
+        promote = None if whole else min(PROMOTED, self.block_k)
+        parts = not self.swap_ab and self.rows_in_turn(operands.scales, promote, halves=halves)
         return {
-            "a": self.a_operand(operands.a) if a_tma else operands.a, "gather": operands.gather,
+            "a": self.a_operand(operands.a, in_two_parts=parts) if a_tma else operands.a, "gather": operands.gather,
             "b": self.expert_b(operands, halves=halves), "scale_a": operands.scale_a, "scale_b": operands.scale_b,
             "offsets": operands.offsets, "N": columns, "K": depth,
             **{f"stride_b{name}": operands.b.stride(place) for place, name in enumerate("ekn")},
             "group_m": self.group_m, "EXPERTS": experts, "PER": operands.per,
             "BLOCK_M": self.block_m, "BLOCK_N": self.block_n, "BLOCK_K": self.block_k, "A_TMA": a_tma, "TMA": self.tma,
             "B_TRANSPOSED": operands.transposed, "HALVES": halves, "EVEN_K": depth % self.block_k == 0,
-            "SWAP": self.swap_ab, "PROMOTE": None if whole else min(PROMOTED, self.block_k),
+            "SWAP": self.swap_ab, "PROMOTE": promote, "PARTS": parts,
             "SCALES": SCALES.index(operands.scales), "EPILOGUE": EPILOGUES[epilogue],
         }  # fmt: skip
 

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from autotune.dtypes import FP8
+from autotune.dtypes import FP8, SCALE_BLOCK
 from autotune.kernels.gemm.library import dequantised
 from autotune.kernels.launching.tensors import OPERAND_DTYPES
 from autotune.kernels.moe.grouped_launch import GroupedKnobs, GroupedOperands, grouped_gemm
+from autotune.machine import machine
 
 GROUPED: Any = getattr(torch.nn.functional, "grouped_mm", None) or getattr(torch, "_grouped_mm", None)
 SCALED_GROUPED: Any = getattr(torch, "_scaled_grouped_mm", None)
 
 OF_BLOCKS = GroupedKnobs(
-    mode="bsp", block_m=64, block_n=128, block_k=128, group_m=8, num_warps=4, num_stages=4, programs_per_unit=2
+    mode="bsp", block_m=64, block_n=128, block_k=128, group_m=8, num_warps=4, num_stages=3, programs_per_unit=2
 )
 """No library multiplies groups with scales by blocks: ours does, alone and untuned."""
+
+FEW_ROWS = 256
+"""Rows of an expert, were all to have as many, up to which a tile has 64; with more, in two parts, 128."""
 
 NAMES = {OPERAND_DTYPES[name]: name for name in FP8}
 
@@ -63,8 +68,14 @@ def _scaled_product(rows: torch.Tensor, b: torch.Tensor, offsets: torch.Tensor, 
         operands = GroupedOperands(
             rows, b, offsets, rows.shape[0], scale_a=scaling.a, scale_b=scaling.b, scales=scaling.kind
         )
-        units = torch.cuda.get_device_properties(rows.device).multi_processor_count
-        grouped_gemm(OF_BLOCKS, operands, product, NAMES[rows.dtype], units, fast_accum=scaling.fast_accum).run()
+        here, knobs = machine(), OF_BLOCKS
+        if here.has_tma and rows.shape[1] % SCALE_BLOCK == 0:
+            few = rows.shape[0] <= FEW_ROWS * b.shape[0]
+            knobs = dataclasses.replace(knobs, loads="tma", block_m=64 if few else 128)
+        launch = grouped_gemm(
+            knobs, operands, product, NAMES[rows.dtype], here.compute_units, fast_accum=scaling.fast_accum
+        )
+        launch.run()
         return product
     wide_b = torch.stack([dequantised(*pair) for pair in zip(b, scaling.b, strict=True)])
     return _one_by_one(dequantised(rows, scaling.a), wide_b, offsets).to(torch.bfloat16)

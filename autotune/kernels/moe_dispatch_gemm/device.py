@@ -32,7 +32,8 @@ def multiply_arrived(
     stride_bn, group_m, epoch, part, parts, rank, status, spin_limit, WORLD: tl.constexpr, TOKENS: tl.constexpr,
     SPLIT: tl.constexpr, OWN_FIRST: tl.constexpr, EXPERTS: tl.constexpr, PER: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, TMA: tl.constexpr, B_TRANSPOSED: tl.constexpr, HALVES: tl.constexpr,
-    EVEN_K: tl.constexpr, SWAP: tl.constexpr, SCALES: tl.constexpr, PROMOTE: tl.constexpr, EPILOGUE: tl.constexpr,
+    EVEN_K: tl.constexpr, SWAP: tl.constexpr, SCALES: tl.constexpr, PROMOTE: tl.constexpr, PARTS: tl.constexpr,
+    EPILOGUE: tl.constexpr,
 ):  # fmt: skip
     """This part of ``parts`` of the tiles of C, for a plan that is there."""
     slot = (epoch & 1).to(tl.int32)
@@ -61,7 +62,7 @@ def multiply_arrived(
         acc = expert_product(
             places_of(ours, x, here * H, inbox, there * H), row, H, b, expert, n * BLOCK_N, N, stride_be, stride_bk,
             stride_bn, scales, scale_b, BLOCK_M, BLOCK_N, BLOCK_K, False, TMA, B_TRANSPOSED, HALVES, EVEN_K, SWAP,
-            SCALES, PROMOTE,
+            SCALES, PROMOTE, PARTS,
         )  # fmt: skip
         store_expert_tile(acc, c, row, end, n * BLOCK_N, N, BLOCK_M, BLOCK_N, EPILOGUE, HALVES)
 
@@ -75,7 +76,7 @@ def dispatch_gemm_kernel(
     TOKENS: tl.constexpr, COLUMNS: tl.constexpr, SPLIT: tl.constexpr, CHOICES: tl.constexpr, OWN_FIRST: tl.constexpr,
     EXPERTS: tl.constexpr, PER: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     TMA: tl.constexpr, B_TRANSPOSED: tl.constexpr, HALVES: tl.constexpr, EVEN_K: tl.constexpr, SWAP: tl.constexpr,
-    SCALES: tl.constexpr, PROMOTE: tl.constexpr, EPILOGUE: tl.constexpr,
+    SCALES: tl.constexpr, PROMOTE: tl.constexpr, PARTS: tl.constexpr, EPILOGUE: tl.constexpr,
 ):  # fmt: skip
     """C [capacity, N], or half as many columns: tokens x [T, H] of all ranks by this rank's experts, each row times its
     expert's B [EXPERTS, H, N], with their plan. Of fp8 both have scales.
@@ -97,6 +98,6 @@ def dispatch_gemm_kernel(
             x, inbox, scale_x, scale_inbox, arrivals, pairs, own_rows, offsets, b, scale_b, c, T, H, N, stride_be,
             stride_bk, stride_bn, group_m, epoch, pid - first_tile, programs - first_tile, rank, status, spin_limit,
             WORLD, TOKENS, SPLIT, OWN_FIRST, EXPERTS, PER, BLOCK_M, BLOCK_N, BLOCK_K, TMA, B_TRANSPOSED, HALVES,
-            EVEN_K, SWAP, SCALES, PROMOTE, EPILOGUE,
+            EVEN_K, SWAP, SCALES, PROMOTE, PARTS, EPILOGUE,
         )  # fmt: skip
     finish_exchange(epoch_counter, programs, epoch, done, comm_programs, status, spin_limit, WORLD, PULL)

@@ -50,7 +50,7 @@ def multiply_groups(
     stride_bk, stride_bn, group_m, epoch, part, parts, rank, heap_bases, TYPE: tl.constexpr, WORLD: tl.constexpr,
     MODE: tl.constexpr, LL: tl.constexpr, GROUPS: tl.constexpr, EXPERTS: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, A_TMA: tl.constexpr, TMA: tl.constexpr, B_TRANSPOSED: tl.constexpr,
-    EVEN_K: tl.constexpr, SWAP: tl.constexpr, SCALES: tl.constexpr, PROMOTE: tl.constexpr,
+    EVEN_K: tl.constexpr, SWAP: tl.constexpr, SCALES: tl.constexpr, PROMOTE: tl.constexpr, PARTS: tl.constexpr,
 ):  # fmt: skip
     """This part of ``parts`` of the tiles, group by group."""
     slot = (epoch & 1).to(tl.int32)
@@ -73,7 +73,7 @@ def multiply_groups(
         acc = expert_product(
             a if A_TMA else a + rows * depth, row, depth, b, expert, column, H, stride_be, stride_bk, stride_bn,
             scale_a + rows * scales_per_row(depth, SCALES) if SCALES else None, scale_b, BLOCK_M, BLOCK_N, BLOCK_K,
-            A_TMA, TMA, B_TRANSPOSED, False, EVEN_K, SWAP, SCALES, PROMOTE,
+            A_TMA, TMA, B_TRANSPOSED, False, EVEN_K, SWAP, SCALES, PROMOTE, PARTS,
         )  # fmt: skip
         if MODE == ONE_SHOT:
             send_tile_rows(
@@ -96,7 +96,7 @@ def gemm_combine_kernel(
     LL: tl.constexpr, ROTATE: tl.constexpr, GROUPS: tl.constexpr, STEP: tl.constexpr, TOKENS: tl.constexpr,
     COLUMNS: tl.constexpr, SPLIT: tl.constexpr, CHOICES: tl.constexpr, EXPERTS: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, A_TMA: tl.constexpr, TMA: tl.constexpr, B_TRANSPOSED: tl.constexpr,
-    EVEN_K: tl.constexpr, SWAP: tl.constexpr, SCALES: tl.constexpr, PROMOTE: tl.constexpr,
+    EVEN_K: tl.constexpr, SWAP: tl.constexpr, SCALES: tl.constexpr, PROMOTE: tl.constexpr, PARTS: tl.constexpr,
 ):  # fmt: skip
     """Out [T, H] = sums by token of the rows of A [capacity, depth] @ B [EXPERTS, depth, H] of all ranks times their
     gates.
@@ -119,7 +119,7 @@ def gemm_combine_kernel(
             a, b, scale_a, scale_b, y, offsets, pairs, row_gates, inbox, tickets, ready, arrivals, T, H, K, depth,
             stride_be, stride_bk, stride_bn, group_m, epoch, pid - placing, gemm_programs, rank, heap_bases, TYPE,
             WORLD, MODE, LL, GROUPS, EXPERTS, BLOCK_M, BLOCK_N, BLOCK_K, A_TMA, TMA, B_TRANSPOSED, EVEN_K, SWAP, SCALES,
-            PROMOTE,
+            PROMOTE, PARTS,
         )  # fmt: skip
     elif pid < adding:
         if MODE != ONE_SHOT:

@@ -94,14 +94,14 @@ def accumulate_parts(
     B_TRANSPOSED: tl.constexpr, HALVES: tl.constexpr,
 ):  # fmt: skip
     """``accumulate`` where the upper and the lower half of a tile's rows are multiplied in turn."""
-    upper, lower = _apart(acc, BLOCK_M, BLOCK_N)
+    upper, lower = apart(acc, BLOCK_M, BLOCK_N)
     for k in range(first_k, end_k, BLOCK_K):
         a_upper = a.load([a_row, k])
         a_lower = a.load([a_row + BLOCK_M // 2, k])
         b_tile = load_b_by_tma(b, k, column, BLOCK_N, BLOCK_K, B_TRANSPOSED, HALVES)
         upper = add_now(upper, tl.dot(a_upper, b_tile))
         lower = add_now(lower, tl.dot(a_lower, b_tile))
-    return _together(upper, lower, BLOCK_M, BLOCK_N)
+    return together(upper, lower, BLOCK_M, BLOCK_N)
 
 
 @triton.jit
@@ -110,7 +110,7 @@ def accumulate_scaled_parts(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, B_TRANSPOSED: tl.constexpr,
 ):  # fmt: skip
     """The same with scales by blocks, of which a tile is one wide at most. They are loaded a step ahead."""
-    upper, lower = _apart(acc, BLOCK_M, BLOCK_N)
+    upper, lower = apart(acc, BLOCK_M, BLOCK_N)
     pitch = a_pitch // SIDE
     rows = a_row + tl.arange(0, BLOCK_M // 2)
     # int32 is enough, an A with 2**31 of them has 256 GiB, and 64 bits would take registers that are all in use.
@@ -133,16 +133,16 @@ def accumulate_scaled_parts(
         lower = add_now(lower, tl.dot(a_lower, b_tile), lower_factor[:, None])
         upper_factor = next_upper * factor_b
         lower_factor = next_lower * factor_b
-    return _together(upper, lower, BLOCK_M, BLOCK_N)
+    return together(upper, lower, BLOCK_M, BLOCK_N)
 
 
 @triton.jit
-def _apart(tile, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
+def apart(tile, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
     return tl.split(tl.permute(tl.reshape(tile, (2, BLOCK_M // 2, BLOCK_N)), (1, 2, 0)))
 
 
 @triton.jit
-def _together(upper, lower, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
+def together(upper, lower, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
     return tl.reshape(tl.permute(tl.join(upper, lower), (2, 0, 1)), (BLOCK_M, BLOCK_N))
 
 

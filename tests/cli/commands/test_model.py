@@ -356,6 +356,6 @@ def test_a_toy_is_tuned_by_ranks_under_the_interpreter(tmp_path: Path, monkeypat
     tuned_for_real(tmp_path, monkeypatch, hidden_size=64, intermediate_size=64, num_attention_heads=4)
 
 
-@pytest.mark.gpu(2)
+@pytest.mark.gpu(2, each=True)
 def test_a_model_is_tuned_on_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tuned_for_real(tmp_path, monkeypatch)

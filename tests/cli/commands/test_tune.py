@@ -15,7 +15,9 @@ from fakes import RATES, Bench, FakeGang
 
 from autotune.config import Config
 from autotune.db import Lease, Store
+from autotune.fleet import hosts
 from autotune.outcome import Evaluation, Outcome
+from autotune.processes.bound import start_bound
 from autotune.tuning import claim, live
 from autotune.workloads import workload
 
@@ -269,12 +271,14 @@ def test_too_large_for_the_interpreter(laptop: Bench, words: list[str], told: st
 
 
 @pytest.mark.parametrize("command", ["run", "grid", "record", "taxes", "model", "fleet"])
-def test_no_command_gives_the_interpreter_days_of_work(laptop: Bench, tmp_path: Path, command: str) -> None:
+def test_no_command_gives_the_interpreter_days_of_work(
+    laptop: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    monkeypatch.setattr(hosts, "start_bound", lambda module, **rest: start_bound("examined_host", **rest))
     sizes = {"m": 4096, "n": 28672, "k": 8192}
     options = [word for name, value in sizes.items() for word in (f"--{name}", str(value))]
-    (tmp_path / "problems.yaml").write_text(
-        json.dumps({"problems": [{"workload": "all-gather-gemm", "world_size": 2, **sizes}]})
-    )
+    problems = {"problems": [{"workload": "all-gather-gemm", "world_size": 2, **sizes}]}
+    (tmp_path / "problems.yaml").write_text(json.dumps(problems))
     (tmp_path / "config.json").write_text(
         json.dumps({"model_type": "llama", "hidden_size": 8192, "intermediate_size": 28672, "num_hidden_layers": 80,
                     "num_attention_heads": 64})

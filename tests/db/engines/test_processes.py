@@ -12,7 +12,7 @@ from autotune.db import Store
 
 
 def test_sixteen_processes_make_and_fill_a_fresh_file_at_once(tmp_path: Path) -> None:
-    processes, rounds, trials = 16, 5, 5
+    processes, rounds, trials = 16, 3, 5
     with started(processes, trials) as writers:
         for round in range(rounds):
             path = tmp_path / f"{round}.db"

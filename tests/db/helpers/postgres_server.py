@@ -18,6 +18,8 @@ from typing import Any
 import pytest
 from sqlalchemy import URL, create_engine, text
 
+from autotune.db import Store
+
 SERVER_USERS = ("postgres", "nobody")
 """Users to run the server as if the tests run as root, which PostgreSQL refuses."""
 
@@ -106,6 +108,21 @@ def running(connections: int = 100) -> Iterator[Server]:
             server.stop()
     finally:
         shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[Server]:
+    """A running PostgreSQL server; skips where none is installed."""
+    with running() as started:
+        yield started
+
+
+@pytest.fixture(scope="session")
+def empty_database(server: Server) -> Iterator[str]:
+    """The name of a database of it with a store's tables, to be copied: to make those takes longer than most tests."""
+    with server.new_database() as url:
+        Store.open(url.render_as_string(hide_password=False)).close()
+        yield str(url.database)
 
 
 def _options(folder: Path) -> str:

@@ -20,6 +20,7 @@ from autotune.config import Config
 from autotune.errors import GangError
 from autotune.machine import machine
 from autotune.outcome import Outcome
+from autotune.ranks import evaluation
 from autotune.ranks import gang as gang_module
 from autotune.ranks.evaluation import RESTART, MeasurePlan
 from autotune.ranks.gang import Gang
@@ -127,6 +128,7 @@ def gang_of_victims(world_size: int, grace: float, **dimensions: int) -> Iterato
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("AUTOTUNE_WORKLOADS", str(FILE))
         patch.setattr(gang_module, "GRACE", grace)
+        patch.setitem(evaluation.BURSTS, "interpreter", 1)
         registry._from_files.cache_clear()
         found = workload("faulty")
         problem = found.problem_type(**dimensions, world_size=world_size)

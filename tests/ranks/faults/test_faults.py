@@ -38,10 +38,8 @@ SOME = [
     Case("spoils the output", "check"),
     Case("leaves NaN", "check", victim=0),
     Case("hangs in a kernel", "measure"),
-    Case("exhausts the host", "measure"),
     Case("times out", "measure"),
     Case("corrupts memory", "measure", victim=0),
-    Case("corrupts memory", "measure"),
     Case("is killed", "recheck", victim=0),
     Case("spoils the output", "recheck"),
 ]

@@ -15,9 +15,9 @@ from autotune.ranks.evaluation import MeasurePlan
 from autotune.ranks.gang import Gang
 from autotune.workloads import Workload, from_reference, registry, workload
 
-RUNS = 3 if machine().is_interpreter else 20
+RUNS = 2 if machine().is_interpreter else 20
 CAUGHT = 0.8
-"""Share of the runs: which rank is late is chance."""
+"""Share of the runs: which rank is late is chance on GPUs; elsewhere each of two is once."""
 
 PUSH = Config(
     {
@@ -89,6 +89,6 @@ def test_stale_data_in_a_users_operation_are_caught(tmp_path: Path, waits: bool)
     found = users_own(tmp_path, waits=waits)
     problem = found.problem_type(rows=4, columns=1024, world_size=2)
     once = MeasurePlan(warmup=0, screen=1, iterations=1)
-    ended = evaluations(found, problem, found.default_config(problem, machine()), once, 2)
+    ended = evaluations(found, problem, found.default_config(problem, machine()), once, 1 if waits else 2)
     expected = Outcome.MEASURED if waits else Outcome.WRONG_RESULT
     assert {each.outcome for each in ended} == {expected}, [(each.outcome, each.reason) for each in ended]

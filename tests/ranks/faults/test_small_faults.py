@@ -9,6 +9,7 @@ import pytest
 from autotune.config import Config
 from autotune.machine import machine
 from autotune.outcome import Outcome
+from autotune.ranks import evaluation
 from autotune.ranks.evaluation import MeasurePlan
 from autotune.ranks.gang import Gang
 from autotune.workloads import from_reference, workload
@@ -19,7 +20,8 @@ LIBRARY = Config({"mode": "bsp", "launch": "eager"})
 
 @pytest.mark.skipif(not machine().is_interpreter, reason="bsp needs a GPU for each rank")
 @pytest.mark.parametrize("name", ["gemm_reduce_scatter", "Biasless", "Lastless"])
-def test_what_little_is_lost_of_a_deep_product_is_seen(name: str) -> None:
+def test_what_little_is_lost_of_a_deep_product_is_seen(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(evaluation.BURSTS, "interpreter", 1)
     found = workload(name) if name.islower() else from_reference(f"{FILE}:{name}")
     problem = found.problem_type(m=32, n=64, k=28672, world_size=2, bias=True)
     with Gang(found, problem, machine()) as gang:

@@ -40,7 +40,7 @@ def tuned(file: Path, trials: int, prepare: Callable[[FakeGang], None] = lambda 
         return finished(store, entries[0], FOUND) if entries else unfinished(store, store.studies()[0], FOUND)
 
 
-def long(file: Path, trials: int = 300) -> Study:
+def long(file: Path, trials: int = 120) -> Study:
     """As a search would write it, which would take a minute: a walk through the space, then finals of seven."""
     problem, rng = FOUND.default_problem(EIGHT_GPUS, 8), random.Random(1)
     config = FOUND.default_config(problem, EIGHT_GPUS)
@@ -84,7 +84,7 @@ def _timed(config: Config, factor: float = 1.0) -> Evaluation:
 
 @pytest.fixture(scope="session")
 def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
-    """300 trials, with a winner."""
+    """120 trials, with a winner."""
     return long(tmp_path_factory.mktemp("long") / "cache.db")
 
 
@@ -109,7 +109,7 @@ def interrupted(tmp_path_factory: pytest.TempPathFactory) -> Study:
     """Stopped in the search."""
 
     def stop(gang: FakeGang) -> None:
-        gang.interrupt_after = 40
+        gang.interrupt_after = 30
 
     return tuned(tmp_path_factory.mktemp("interrupted") / "cache.db", 300, stop)
 

@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from every_mode import whole
 from sized_studies import named, of_size
 
 from autotune.report.page import to_html, to_index
@@ -17,7 +18,7 @@ BROWSER = next(filter(None, map(shutil.which, BROWSERS)), None)
 
 
 @pytest.mark.skipif(BROWSER is None, reason=f"needs one of {', '.join(BROWSERS)}")
-@pytest.mark.parametrize("kind", ["study", "hostile", "only_failed", "index"])
+@pytest.mark.parametrize("kind", ["study", whole("hostile"), whole("only_failed"), "index"])
 def test_every_chart_is_drawn(request: pytest.FixtureRequest, tmp_path: Path, kind: str) -> None:
     if kind == "index":
         study, hostile = request.getfixturevalue("study"), request.getfixturevalue("hostile")

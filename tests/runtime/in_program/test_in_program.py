@@ -111,7 +111,7 @@ def test_kernels_are_tuned(tmp_path: Path) -> None:
     assert one == other and one["source"] == "exact" and one["off"] < 0.01
 
 
-@pytest.mark.parametrize("ranks", [pytest.param(ranks, marks=pytest.mark.gpu(ranks)) for ranks in (2, 4, 8)])
+@pytest.mark.parametrize("ranks", [pytest.param(ranks, marks=pytest.mark.gpu(ranks, each=True)) for ranks in (2, 4, 8)])
 def test_kernels_are_tuned_on_gpus(ranks: int, tmp_path: Path) -> None:
     found = run_ranks(ON_RANKS, "kernels_on_gpus", ranks, tmp_path, gpu=True, argument=str(tmp_path))
     left = [rank.pop("memory") for rank in found]

@@ -244,7 +244,9 @@ def empty_caches(url: str) -> dict[str, float]:
 
 
 def closed_again_and_again(url: str) -> list[dict[str, int]]:
-    """Resources held after the first, some and many contexts, without the garbage collector."""
+    """Resources held after some contexts and more, without the garbage collector; the first of two calls may start
+    threads of the libraries'.
+    """
     gc.disable()  # the interpreter's own launches leave cycles, which hold a mapping of the heaps that had calls
     device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
     problem = problems(device)[3]
@@ -254,7 +256,7 @@ def closed_again_and_again(url: str) -> list[dict[str, int]]:
         with autotune.Context(16 << 20, url=url) as context:
             if number in (0, 6):
                 call(context, problem, operands)
-        if number in (0, 9, 11):
+        if number in (6, 9, 11):
             seen.append(held())
     gc.enable()
     return seen

@@ -81,7 +81,7 @@ def test_an_out_that_overlaps_an_operand_is_refused(pair: Pair) -> None:
 
 def test_a_rank_without_a_page_of_the_cache_contributes_nothing(pair: Pair) -> None:
     for errors in pair["empty_caches"]:
-        assert set(errors) | {"bsp"} == MODES["flash_decode"]
+        assert set(errors) | {"bsp"} == MODES["flash_decode"] | {"bsp"}
         assert max(errors.values()) < WORST, errors
 
 

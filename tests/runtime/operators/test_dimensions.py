@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from calls import MODES, WORST, url
 from ranks_of_functions import run_ranks
-from two_ranks import A_GPU_EACH
+from two_ranks import TWO_GPUS
 
 ON_RANKS = str(Path(__file__).with_name("dimensions_on_ranks.py"))
 
 Pair = list[dict[str, Any]]
 
 
-@pytest.fixture(scope="module", params=A_GPU_EACH)
+@pytest.fixture(scope="module", params=TWO_GPUS)
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pair:
     """The answers of two ranks."""
     folder = tmp_path_factory.mktemp("pair")

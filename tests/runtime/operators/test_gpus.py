@@ -50,7 +50,7 @@ def test_compiled_functions_are_right(tmp_path: Path, world_size: int) -> None:
     compiled = str(Path(__file__).with_name("compiled_on_ranks.py"))
     for found in on_gpus("compiled", world_size, tmp_path, url(tmp_path), compiled):
         assert found.pop("closed").startswith("InputError: no context with handle")
-        assert set(found) == {f"inductor {name}" for name in (*MODES, "config")}
+        assert set(found) == {*MODES, "config"}
         assert max(found.values()) < WORST, found
 
 

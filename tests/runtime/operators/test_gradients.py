@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from calls import WORST, url
 from ranks_of_functions import run_ranks
-from two_ranks import SAMPLED
+from two_ranks import A_GPU_EACH, sampled
 
 ON_RANKS = str(Path(__file__).with_name("gradients_on_ranks.py"))
 OPERATORS = ("all_gather_gemm", "gemm_reduce_scatter", "gemm_all_reduce")
@@ -18,7 +18,7 @@ FP32 = 1e-5
 Pair = dict[str, list[Any]]
 
 
-@pytest.fixture(scope="module", params=SAMPLED)
+@pytest.fixture(scope="module", params=sampled(A_GPU_EACH))
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pair:
     """The answers of two ranks, by the function called."""
     folder = tmp_path_factory.mktemp("pair")

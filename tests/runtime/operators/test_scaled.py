@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from calls import MODES, url
 from ranks_of_functions import run_ranks
-from two_ranks import SAMPLED
+from two_ranks import TWO_GPUS, sampled
 
 ON_RANKS = str(Path(__file__).with_name("scaled_on_ranks.py"))
 
 Pair = list[dict[str, Any]]
 
 
-@pytest.fixture(scope="module", params=SAMPLED)
+@pytest.fixture(scope="module", params=sampled(TWO_GPUS))
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pair:
     """The answers of two ranks."""
     folder = tmp_path_factory.mktemp("pair")

@@ -26,7 +26,7 @@ PRUNED = TrialState.PRUNED
 
 
 def test_in_a_study_that_is_not_ours_it_is_far_ahead_of_chance() -> None:
-    seeds = range(6)
+    seeds = range(4)
     joint = [found(JointSampler(seed), 40) for seed in seeds]
     chance = [found(RandomSampler(seed=seed), 40) for seed in seeds]
     assert max(joint) < min(chance) and statistics.mean(joint) < 75 < 90 < statistics.mean(chance)
@@ -89,7 +89,7 @@ def told_in_turn(study: optuna.Study, ahead: int, trials: int) -> float:
 
 
 def test_with_trials_under_way_it_learns_from_all_that_were_told() -> None:
-    seeds = range(6)
+    seeds = range(4)
     joint = [told_in_turn(optuna.create_study(sampler=JointSampler(seed)), 4, 48) for seed in seeds]
     chance = [told_in_turn(optuna.create_study(sampler=RandomSampler(seed=seed)), 4, 48) for seed in seeds]
     assert statistics.mean(joint) < 80 < 90 < statistics.mean(chance)
