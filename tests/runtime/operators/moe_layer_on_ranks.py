@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -90,32 +91,39 @@ def calls(url: str) -> dict[str, Any]:
         drawn.append((x, ids[:, (0, 1, 0)].contiguous(), gates))  # an expert twice: its gates add up
         compiled = torch.compile(layer.mixed, backend="aot_eager", fullgraph=True)
         found: dict[str, Any] = {
-            "gathered": max(layer.wrong_gathered(layer.gathered(each), each) for each in drawn[2:]),
-            "mixed": max(layer.wrong_mixed(layer.mixed(each), each) for each in drawn[2:]),
+            "gathered": max(layer.wrong_gathered(layer.gathered(each), each) for each in drawn[:2]),
+            "mixed": max(layer.wrong_mixed(layer.mixed(each), each) for each in drawn[:2]),
             "compiled": layer.wrong_mixed(compiled(drawn[0]), drawn[0]),
             "refused": refused(layer, drawn[0]),
         }
         for problem in (layer.problem, layer.fused):
-            found[problem.workload] = {
-                str(config["mode"]): by_config(layer, config, drawn[turn % len(drawn)], fused=problem is layer.fused)
-                for turn, config in enumerate(configs(problem, context.machine))
-            }
+            found[problem.workload] = by_mode(layer, problem, drawn[2:])
         return found
 
 
-def by_config(layer: Layer, config: autotune.Config, operands: Operands, *, fused: bool) -> list[Any]:
-    """The error, and whether a second call gives the same bits. The kernels' tests have all routings in each mode."""
+def by_mode(layer: Layer, problem: Any, drawn: list[Operands]) -> dict[str, list[Any]]:
+    """The error, and whether a second call gives the same bits, for one of the draws after the other. The kernels'
+    tests have all routings in each mode.
+    """
+    fused, found = problem is layer.fused, {}
+    calls = [combining(layer, operands, fused=fused) for operands in drawn]
+    wrong = layer.wrong_mixed if fused else layer.wrong_gathered
+    for turn, config in enumerate(configs(problem, layer.context.machine)):
+        call, operands = calls[turn % len(drawn)], drawn[turn % len(drawn)]
+        first = call(config=config)
+        found[str(config["mode"])] = [wrong(first, operands), torch.equal(call(config=config), first)]
+    return found
+
+
+def combining(layer: Layer, operands: Operands, *, fused: bool) -> Callable[..., torch.Tensor]:
+    """The operator that combines, with what has been dispatched to this rank."""
     x, ids, gates = operands
+    experts = layer.problem.experts
     if fused:
-        a, *plan = autotune.moe_dispatch_gemm(
-            layer.context, x, ids, gates, layer.own_up, experts=layer.problem.experts
-        )  # fmt: skip
-        call = functools.partial(autotune.moe_gemm_combine, layer.context, a, layer.own_down, *plan, ids, config=config)
-    else:
-        found = autotune.moe_dispatch(layer.context, x, ids, gates, experts=layer.problem.experts)
-        call = functools.partial(autotune.moe_combine, layer.context, *found, ids, config=config)
-    wrong, first = layer.wrong_mixed if fused else layer.wrong_gathered, call()
-    return [wrong(first, operands), torch.equal(call(), first)]
+        a, *plan = autotune.moe_dispatch_gemm(layer.context, x, ids, gates, layer.own_up, experts=experts)
+        return functools.partial(autotune.moe_gemm_combine, layer.context, a, layer.own_down, *plan, ids)
+    found = autotune.moe_dispatch(layer.context, x, ids, gates, experts=experts)
+    return functools.partial(autotune.moe_combine, layer.context, *found, ids)
 
 
 def refused(layer: Layer, operands: Operands) -> dict[str, str]:
