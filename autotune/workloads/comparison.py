@@ -48,6 +48,10 @@ GATED = 2.5
 """Of the square of an error in gate and up, each of about 1, its share in activation(gate) * up is that many times as
 large, by simulation."""
 
+GATED_FEW = 40
+"""With such scales one element of so many makes up the mean square of such a result, (sum of squares)^2 over the sum of
+fourth powers by simulation: the error scatters as if there were no others."""
+
 GATED_PEAK = 8.0
 """The largest element of such a result, in units of ``PEAK``: it is a product of two normal numbers, and a row whose
 heavy columns are large has both large. Of 67 million elements one is beyond 41 times the root of the mean square in
@@ -190,6 +194,7 @@ def rounded_gated(
     """The same for activation(gate) * up of a product that is rounded so many times before; the result is once, or,
     ``quantised``, to fp8, too.
     """
+    elements = max(1, elements // GATED_FEW)
     found = rounded(problem.result_dtype, 1.0 + GATED * roundings, problem.k, elements, machine)
     lost = math.sqrt(GATED) * _lost(problem, machine) if problem.scaled else 0.0
     spread = SPREAD if problem.scaled else 1.0
