@@ -2,11 +2,11 @@
 
     python bench/grouped_gemm.py [--dtype fp8 [--scales block]] [--shapes 8192x4096x7168,…] [--experts 32] [--json FILE]
 
-In bf16, or in fp8 with scales by rows or by blocks, for which torch has no grouped GEMM: there the library's with
-scales by rows is the yardstick. Each row belongs to an expert drawn at random. ``gathered``: A's rows are
-tokens, each in eight rows, as in dispatch + grouped GEMM; ``laid out``: they lie expert by expert, as in grouped GEMM +
-combine. Every tile's result is compared with the library's, or with the
-product of what the fp8 operands stand for. Times are those of ``replays.py``.
+In bf16, or in fp8 with scales by rows or by blocks. torch has no grouped GEMM with scales by blocks: there the
+library's with scales by rows is the yardstick. Each row belongs to an expert drawn at random. ``gathered``: A's rows
+are tokens, each in eight rows, as in dispatch + grouped GEMM; ``laid out``: they lie expert by expert, as in grouped
+GEMM + combine. Every tile's result is compared with the library's, or with the product of what the fp8 operands stand
+for. Times are those of ``replays.py``.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from autotune.machine import machine, versions
 
 SHAPES = ("8192x4096x7168", "32768x4096x7168", "32768x7168x2048")
 PER = 8
-"""Rows of a token."""
+"""Rows that each token has."""
 
 TILES = (
     # block_m, block_n, block_k, warps, stages, programs per unit

@@ -178,6 +178,7 @@ BLOCKS = {**BLOCKED, "n": 160, "k": 512}
 
 TWO_PARTS = {"block_m": 128, "block_n": 128, "loads": "tma"}
 """Of fp8, so that the upper and the lower rows of a tile are multiplied in turn."""
+ONE_GROUP = {"column_groups": 1, "transfer_tokens": 8}
 LONG = {"tokens": 80, "experts": 2, "top_k": 1}
 """Experts have more rows than half a tile."""
 
@@ -271,16 +272,9 @@ CASES: Mapping[str, Case] = {
     "mc ll": _combine(ROWS, protocol="ll", transfer_tokens=1),
     "mgc push": _gemm_combine(COMBINE, column_groups=2),
     "mgc one": _gemm_combine(TILE_ROWS, protocol="signal"),
-    "mgc parts": _gemm_combine(
-        COMBINE, {**FP8, **LONG, "width": 64, "hidden": 128}, **TWO_PARTS, column_groups=1, transfer_tokens=8
-    ),
+    "mgc parts": _gemm_combine(COMBINE, {**FP8, **LONG, "width": 64, "hidden": 128}, **TWO_PARTS, **ONE_GROUP),
     "mgc parts blocks": _gemm_combine(
-        COMBINE,
-        {**BLOCKED, **LONG, "width": 256, "hidden": 128},
-        **TWO_PARTS,
-        block_k=128,
-        column_groups=1,
-        transfer_tokens=8,
+        COMBINE, {**BLOCKED, **LONG, "width": 256, "hidden": 128}, **TWO_PARTS, block_k=128, **ONE_GROUP
     ),
     "mgc idle": _gemm_combine(COMBINE, {"top_k": 1}, column_groups=2),
     "mgc idle one": _gemm_combine(TILE_ROWS, {"top_k": 1}, protocol="signal"),

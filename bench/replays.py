@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 
 SECONDS = 0.05
-"""Length of a graph."""
+"""That a graph's calls take."""
 ROUNDS = 5
 
 

@@ -305,12 +305,12 @@ def plugin(supplier: str, workload: Workload, operation: type, offers: Offers) -
     Theirs.offers = staticmethod(with_winner)  # type: ignore[assignment]
 
     class Plugin(type(workload)):  # type: ignore[misc]
-        name = f"{supplier}_{workload.name}"
+        name, operation_type = f"{supplier}_{workload.name}", Theirs
 
         def operation(self, problem: Any, *arguments: Any) -> Any:
             if "in_place" in problem.as_dict():
                 problem = replace(problem, in_place=True)  # Iris reads A where peers can
-            return Theirs(problem, *arguments)
+            return super().operation(problem, *arguments)
 
         def heap_bytes(self, problem: Any) -> int:
             return AT_ONCE * super().heap_bytes(problem)

@@ -13,10 +13,10 @@ GPUS = (
 )
 
 TWO_GPUS = (INTERPRETED, GPUS[0])
-"""Where turns on one GPU would show nothing new; with ``RANKS_PER_GPU`` they are taken."""
+"""For tests to which turns on one GPU would add nothing; ``RANKS_PER_GPU=2`` lets their ranks take turns."""
 
 A_GPU_EACH = (INTERPRETED, pytest.param("each", id="2 GPUs", marks=pytest.mark.gpu(2, each=True)))
-"""Where the library's collectives are part of what is tested: they take one rank a GPU."""
+"""For tests that call the library's collectives, which take one rank a GPU."""
 
 EVERYWHERE = (INTERPRETED, *GPUS)
 

@@ -281,8 +281,8 @@ class Space:
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
     def factors(self, mode: str, setting: Setting) -> tuple[dict[str, int], list[counting.Factor]]:
-        """What ``counting`` counts with: the number of values of each of the mode's dimensions, and each constraint as
-        a table of allowed combinations.
+        """The input of ``counting``: how many values each of the mode's dimensions has, and each constraint as a table
+        of allowed combinations.
         """
         values = {d.name: d.values if d.name != "mode" else (mode,) for d in self.dimensions_of(mode)}
         factors = []

@@ -39,8 +39,18 @@ class LaunchedWorkload(Workload):
     """
 
     kernels: ClassVar[Kernels[Any, Any, Any, Any]]
+    operation_type: ClassVar[type[LaunchedOperation[Any, Any, Any]]]
     options: ClassVar[tuple[str, ...]] = ()
     """Fields of the problem that an operator's caller gives beside the tensors, in their order."""
+
+    def operation(
+        self, problem: Any, heap: SymmetricHeap, machine: Machine, spin_limit: int
+    ) -> LaunchedOperation[Any, Any, Any]:
+        return self.operation_type(self.kernels_of(problem), problem, heap, machine, spin_limit)
+
+    def kernels_of(self, problem: Any) -> Kernels[Any, Any, Any, Any]:
+        """The ``kernels``, or others where the problem has more operands or results."""
+        return self.kernels
 
     def problem_of(self, world_size: int, operands: Operands, options: Sequence[Any]) -> Problem:
         """The problem that a call is an instance of. Raises InvalidProblem where shapes, strides, types do not fit."""

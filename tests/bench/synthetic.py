@@ -83,7 +83,7 @@ def microseconds(config: Config) -> float:
 
 
 def recording() -> Recording:
-    """Of the reduced space."""
+    """A table of the reduced space."""
     found = workload("all_gather_gemm")
     space = found.space.restricted(ALLOWED)
     return Recording(

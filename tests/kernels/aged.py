@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from autotune.config import Config
 from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
@@ -86,21 +85,12 @@ class AgedDecodeProblem(FlashDecode):
 
 
 class Gather(AllGatherGemmWorkload):
-    name, problem_type = "aged_gather", AgedGatherProblem
-
-    def operation(self, *arguments: Any) -> AgedOperation:
-        return AgedOperation(*arguments)
+    name, problem_type, operation_type = "aged_gather", AgedGatherProblem, AgedOperation
 
 
 class Scatter(GemmReduceScatterWorkload):
-    name, problem_type = "aged_scatter", AgedScatterProblem
-
-    def operation(self, *arguments: Any) -> AgedScatterOperation:
-        return AgedScatterOperation(*arguments)
+    name, problem_type, operation_type = "aged_scatter", AgedScatterProblem, AgedScatterOperation
 
 
 class Decode(FlashDecodeWorkload):
-    name, problem_type = "aged_decode", AgedDecodeProblem
-
-    def operation(self, *arguments: Any) -> AgedFlashDecodeOperation:
-        return AgedFlashDecodeOperation(*arguments)
+    name, problem_type, operation_type = "aged_decode", AgedDecodeProblem, AgedFlashDecodeOperation

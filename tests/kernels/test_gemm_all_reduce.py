@@ -113,7 +113,7 @@ def test_calls_follow_each_other_without_a_barrier_and_counters_wrap_around(tmp_
 
 
 def test_zeros_arrive_like_any_other_numbers(tmp_path: Path) -> None:
-    """Where they come as words whose own bits tell that they are there: without a signal."""
+    """Words without a signal tell by their own bits that they have arrived; zeros must do so, too."""
     on_cpu()
     for rank in run_ranks(
         FUNCTIONS, "of_zeros", 2, tmp_path, argument=["ll", "sentinel", "two_sentinel", "collective"]

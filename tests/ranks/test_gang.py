@@ -39,7 +39,7 @@ pytestmark = pytest.mark.skipif(not machine().is_interpreter, reason="the proble
 
 @pytest.fixture(autouse=True)
 def one_burst(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is tested is not the kernels."""
+    """Kernels need no more here: the gang is what is tested."""
     monkeypatch.setitem(evaluation.BURSTS, "interpreter", 1)
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def recording(tmp_path_factory: pytest.TempPathFactory) -> Recording:
-    """Of the reduced space."""
+    """A table of the reduced space."""
     from reduced_space import recorded
 
     return recorded(tmp_path_factory.mktemp("recorded"))

@@ -21,7 +21,7 @@ from autotune.workloads import workload
 
 PLAN = MeasurePlan()
 TRIALS = 30
-"""A quarter of the space."""
+"""As many as a quarter of the space has."""
 
 
 def run(store: Store, replay: Replay, seed: int = 0) -> Result:

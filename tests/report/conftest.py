@@ -58,6 +58,6 @@ def studied(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def report(studied: Path) -> Report:
-    """Of that study."""
+    """The report of the study in that database."""
     with Store.open(studied) as opened:
         return build(opened, opened.entries()[0], workload("all_gather_gemm"))

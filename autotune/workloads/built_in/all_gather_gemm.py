@@ -10,7 +10,6 @@ from typing import Any
 import torch
 
 from autotune.config import Config
-from autotune.heap.arena import SymmetricHeap
 from autotune.kernels.all_gather_gemm.activation import reference
 from autotune.kernels.all_gather_gemm.launch import KERNELS, QUANTISING, RETURNING
 from autotune.kernels.all_gather_gemm.library import as_bytes, gather
@@ -18,6 +17,7 @@ from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
 from autotune.kernels.all_gather_gemm.scratch import Scratch
 from autotune.kernels.gemm.library import dequantised, multiply
 from autotune.kernels.gemm.problem import blocks
+from autotune.kernels.launching.contract import Kernels
 from autotune.kernels.launching.knobs import ONE_LAUNCH, TWO_LAUNCHES
 from autotune.kernels.launching.tensors import OPERAND_DTYPES, TORCH_DTYPES
 from autotune.machine import Machine
@@ -33,11 +33,6 @@ from autotune.workloads.tolerance import Error, Tolerance
 
 class AllGatherGemmOperation(GemmOperation[AllGatherGemm, Scratch]):
     """Operands lie in ordinary memory, A's shard on the heap where the problem says so."""
-
-    def __init__(self, problem: AllGatherGemm, heap: SymmetricHeap, machine: Machine, spin_limit: int) -> None:
-        """Inputs are undefined until ``refresh``."""
-        kernels = RETURNING if problem.gathered else QUANTISING if problem.quantised else KERNELS
-        super().__init__(kernels, problem, heap, machine, spin_limit)
 
     def draw_operands(self, seed: int) -> torch.Tensor:
         """Every rank draws every rank's shard, and multiplies the whole A by its own B."""
@@ -101,10 +96,14 @@ class AllGatherGemmWorkload(GemmWorkload):
     """Joins problem, kernels and space."""
 
     problem_type = AllGatherGemm
+    operation_type = AllGatherGemmOperation
     space = SPACE
     kernels = KERNELS
     options = ("layout", "in_place", "out_dtype", "fast_accum", "epilogue", "gate_up")
     overlapping = ("push",)
+
+    def kernels_of(self, problem: AllGatherGemm) -> Kernels[Any, Any, Any, Any]:
+        return RETURNING if problem.gathered else QUANTISING if problem.quantised else self.kernels
 
     def default_problem(self, machine: Machine, world_size: int) -> AllGatherGemm:
         """Llama-70B's MLP up-projection at 4096 tokens; a toy of the same form under the interpreter."""
@@ -156,11 +155,6 @@ class AllGatherGemmWorkload(GemmWorkload):
         """A's shard and the largest scratch."""
         rows, width = problem.shard
         return rows * width * problem.element_size + super().heap_bytes(problem)
-
-    def operation(
-        self, problem: AllGatherGemm, heap: SymmetricHeap, machine: Machine, spin_limit: int
-    ) -> AllGatherGemmOperation:
-        return AllGatherGemmOperation(problem, heap, machine, spin_limit)
 
     def sizes(self, world_size: int, a: torch.Tensor, b: torch.Tensor, options: Mapping[str, Any]) -> dict[str, int]:
         """The shard's sizes make A's by the layout."""

@@ -9,7 +9,6 @@ import torch
 
 from autotune.config import Config
 from autotune.errors import InvalidProblem
-from autotune.heap.arena import SymmetricHeap
 from autotune.kernels.all_reduce_norm.launch import KERNELS, Scratch, Tensors, norm_launch
 from autotune.kernels.all_reduce_norm.problem import AllReduceNorm
 from autotune.kernels.all_reduce_norm.reference import norm_of
@@ -31,10 +30,6 @@ class AllReduceNormOperation(DrawnOperation[AllReduceNorm, Tensors, Scratch]):
     """The tensors of one rank, and the config prepared last. Its sets are X as it was drawn, times ``FACTORS``."""
 
     count = len(FACTORS)
-
-    def __init__(self, problem: AllReduceNorm, heap: SymmetricHeap, machine: Machine, spin_limit: int) -> None:
-        """Inputs are undefined until ``refresh``."""
-        super().__init__(KERNELS, problem, heap, machine, spin_limit)
 
     def refresh(self, seed: int) -> None:
         """Every rank draws every rank's part, so that the reference needs no communication."""
@@ -77,6 +72,7 @@ class AllReduceNormWorkload(LaunchedWorkload):
     """Joins problem, kernels and space."""
 
     problem_type = AllReduceNorm
+    operation_type = AllReduceNormOperation
     space = SPACE
     kernels = KERNELS
     options = ("eps", "in_place")
@@ -105,11 +101,6 @@ class AllReduceNormWorkload(LaunchedWorkload):
         ours = KERNELS.knobs.of(config).mode in EXCHANGING
         roundings = OF_THE_NORM + (2.0 if ours else 2.0 + ring(problem.world_size) - OF_A_LIBRARY)
         return rounded(problem.dtype, roundings, problem.n, problem.m * problem.n, machine)
-
-    def operation(
-        self, problem: AllReduceNorm, heap: SymmetricHeap, machine: Machine, spin_limit: int
-    ) -> AllReduceNormOperation:
-        return AllReduceNormOperation(problem, heap, machine, spin_limit)
 
     def problem_of(self, world_size: int, operands: Operands, options: Sequence[Any]) -> AllReduceNorm:
         """X and the residual are contiguous matrices of one shape, and the weight is as long as their rows."""

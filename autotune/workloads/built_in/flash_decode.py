@@ -12,7 +12,6 @@ import torch.distributed as dist
 from autotune.config import Config
 from autotune.dtypes import FP8
 from autotune.errors import InvalidProblem
-from autotune.heap.arena import SymmetricHeap
 from autotune.kernels.flash_decode.launch import KERNELS, library_exchange
 from autotune.kernels.flash_decode.problem import DTYPES, FlashDecode
 from autotune.kernels.flash_decode.reference import attention, joined
@@ -56,9 +55,9 @@ class FlashDecodeOperation(DrawnOperation[FlashDecode, Tensors, Scratch]):
 
     count = SETS
 
-    def __init__(self, problem: FlashDecode, heap: SymmetricHeap, machine: Machine, spin_limit: int) -> None:
+    def __init__(self, *arguments: Any) -> None:
         """Allocates the operands in ordinary memory and draws them, for capturing a graph runs it before any check."""
-        super().__init__(KERNELS, problem, heap, machine, spin_limit)
+        super().__init__(*arguments)
         self.refresh(seed=0)
 
     def refresh(self, seed: int) -> None:
@@ -191,6 +190,7 @@ class FlashDecodeWorkload(LaunchedWorkload):
     """Joins problem, kernels and space."""
 
     problem_type = FlashDecode
+    operation_type = FlashDecodeOperation
     space = SPACE
     kernels = KERNELS
     options = ("soft_cap", "ragged", "result")
@@ -236,11 +236,6 @@ class FlashDecodeWorkload(LaunchedWorkload):
 
     def tolerance(self, problem: FlashDecode) -> Tolerance:
         return TOLERANCES[problem.dtype]
-
-    def operation(
-        self, problem: FlashDecode, heap: SymmetricHeap, machine: Machine, spin_limit: int
-    ) -> FlashDecodeOperation:
-        return FlashDecodeOperation(problem, heap, machine, spin_limit)
 
     def problem_of(self, world_size: int, operands: Operands, options: Sequence[Any]) -> FlashDecode:
         """From q, one cache and the block table, which the others have to fit: its row is the longest sequence."""

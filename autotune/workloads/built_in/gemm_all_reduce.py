@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 import torch
 
 from autotune.config import Config
-from autotune.heap.arena import SymmetricHeap
 from autotune.kernels.gemm.library import multiply
 from autotune.kernels.gemm_all_reduce.launch import KERNELS
 from autotune.kernels.gemm_all_reduce.problem import GemmAllReduce
@@ -27,13 +26,6 @@ from autotune.workloads.tolerance import Tolerance
 
 class GemmAllReduceOperation(SummedOperation[GemmAllReduce, Scratch]):
     """Its operands lie in ordinary memory."""
-
-    def __init__(
-        self, problem: GemmAllReduce, heap: SymmetricHeap, machine: Machine, spin_limit: int,
-        kernels: Kernels[Any, Any, Any, Any] = KERNELS,
-    ) -> None:  # fmt: skip
-        """Inputs are undefined until ``refresh``."""
-        super().__init__(kernels, problem, heap, machine, spin_limit)
 
     def draw_operands(self, seed: int) -> torch.Tensor:
         """The residual is the same on all ranks."""
@@ -55,6 +47,7 @@ class GemmAllReduceWorkload(SummedWorkload):
     """Joins problem, kernels and space."""
 
     problem_type = GemmAllReduce
+    operation_type = GemmAllReduceOperation
     space = SPACE
     kernels: ClassVar[Kernels[Any, Any, Any, Any]] = KERNELS
     options: ClassVar[tuple[str, ...]] = ("deterministic", "out_dtype", "fast_accum", "wire")
@@ -90,11 +83,6 @@ class GemmAllReduceWorkload(SummedWorkload):
             roundings = 2.0 + (mode == "own_collective" and problem.bias)
         quantised = problem.wire == "fp8" and mode in ("one_shot", "two_shot")
         return rounded_product(problem, roundings, problem.m * problem.n, machine, quantised=quantised)
-
-    def operation(
-        self, problem: GemmAllReduce, heap: SymmetricHeap, machine: Machine, spin_limit: int
-    ) -> GemmAllReduceOperation:
-        return GemmAllReduceOperation(problem, heap, machine, spin_limit)
 
     def out_shape(self, world_size: int, operands: Operands, options: Sequence[Any]) -> tuple[int, int]:
         a, b = operands[:2]

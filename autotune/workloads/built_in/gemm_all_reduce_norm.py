@@ -8,7 +8,6 @@ from typing import Any
 import torch
 
 from autotune.config import Config
-from autotune.heap.arena import SymmetricHeap
 from autotune.kernels.all_reduce_norm import launch as norming
 from autotune.kernels.all_reduce_norm.reference import norm_of
 from autotune.kernels.gemm_all_reduce_norm.launch import KERNELS, NormedTensors
@@ -29,10 +28,6 @@ class GemmAllReduceNormOperation(GemmAllReduceOperation):
 
     _tensors: NormedTensors
     _problem: GemmAllReduceNorm
-
-    def __init__(self, problem: GemmAllReduceNorm, heap: SymmetricHeap, machine: Machine, spin_limit: int) -> None:
-        """Inputs are undefined until ``refresh``."""
-        super().__init__(problem, heap, machine, spin_limit, KERNELS)
 
     def refresh(self, seed: int) -> None:
         """The residual is as large as the product."""
@@ -60,6 +55,7 @@ class GemmAllReduceNormWorkload(GemmAllReduceWorkload):
     """Joins problem, kernels and space."""
 
     problem_type = GemmAllReduceNorm
+    operation_type = GemmAllReduceNormOperation
     space = SPACE
     kernels = KERNELS
     options = ("deterministic", "out_dtype", "fast_accum", "eps")
@@ -86,11 +82,6 @@ class GemmAllReduceNormWorkload(GemmAllReduceWorkload):
         mode = KERNELS.knobs.of(config).mode
         reduction = ring(problem.world_size) if mode in LIBRARY else 2.0
         return rounded_product(problem, reduction + OF_THE_NORM, problem.m * problem.n, machine)
-
-    def operation(
-        self, problem: Any, heap: SymmetricHeap, machine: Machine, spin_limit: int
-    ) -> GemmAllReduceNormOperation:
-        return GemmAllReduceNormOperation(problem, heap, machine, spin_limit)
 
     def problem_of(self, world_size: int, operands: Operands, options: Sequence[Any]) -> GemmAllReduceNorm:
         """GEMM + all-reduce's; residual and weight are contiguous, of the result's shape and type."""

@@ -8,13 +8,11 @@ from typing import Any
 import torch
 
 from autotune.config import Config
-from autotune.heap.arena import SymmetricHeap
 from autotune.kernels.gemm.library import multiply
 from autotune.kernels.gemm_reduce_scatter.launch import KERNELS
 from autotune.kernels.gemm_reduce_scatter.problem import GemmReduceScatter
 from autotune.kernels.gemm_reduce_scatter.scratch import Scratch
 from autotune.kernels.launching.collectives import reduce_scatter_single
-from autotune.kernels.launching.contract import Kernels
 from autotune.kernels.launching.knobs import MEMORY, ONE_LAUNCH, TWO_LAUNCHES
 from autotune.machine import Machine
 from autotune.search_spaces.gemm_reduce_scatter import KERNELS as OUR_GEMM
@@ -29,11 +27,6 @@ from autotune.workloads.tolerance import Tolerance
 
 class GemmReduceScatterOperation(SummedOperation[GemmReduceScatter, Scratch]):
     """Its operands lie in ordinary memory."""
-
-    def __init__(self, problem: GemmReduceScatter, heap: SymmetricHeap, machine: Machine, spin_limit: int) -> None:
-        """Inputs are undefined until ``refresh``."""
-        kernels: Kernels[Any, Any, Any, Any] = KERNELS
-        super().__init__(kernels, problem, heap, machine, spin_limit)
 
     @property
     def rows(self) -> slice:
@@ -60,6 +53,7 @@ class GemmReduceScatterWorkload(SummedWorkload):
     """Joins problem, kernels and space."""
 
     problem_type = GemmReduceScatter
+    operation_type = GemmReduceScatterOperation
     space = SPACE
     kernels = KERNELS
     options = ("out_dtype", "fast_accum", "wire")
@@ -96,11 +90,6 @@ class GemmReduceScatterWorkload(SummedWorkload):
             roundings = ring(problem.world_size) + problem.bias + problem.residual
         quantised = problem.wire == "fp8" and mode in OUR_GEMM
         return rounded_product(problem, roundings, problem.rows * problem.n, machine, quantised=quantised)
-
-    def operation(
-        self, problem: GemmReduceScatter, heap: SymmetricHeap, machine: Machine, spin_limit: int
-    ) -> GemmReduceScatterOperation:
-        return GemmReduceScatterOperation(problem, heap, machine, spin_limit)
 
     def out_shape(self, world_size: int, operands: Operands, options: Sequence[Any]) -> tuple[int, int]:
         a, b = operands[:2]

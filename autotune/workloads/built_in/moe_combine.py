@@ -9,7 +9,6 @@ import torch
 
 from autotune.config import Config
 from autotune.errors import InvalidProblem
-from autotune.heap.arena import SymmetricHeap
 from autotune.kernels.launching.tensors import TORCH_DTYPES, element_type
 from autotune.kernels.moe_combine.launch import KERNELS, Tensors
 from autotune.kernels.moe_combine.problem import MoeCombine
@@ -31,10 +30,6 @@ from autotune.workloads.tolerance import Tolerance
 class MoeCombineOperation(CombinedOperation[MoeCombine, Tensors, Scratch]):
     """The tensors of one rank, and the config prepared last."""
 
-    def __init__(self, problem: MoeCombine, heap: SymmetricHeap, machine: Machine, spin_limit: int) -> None:
-        """Inputs are undefined until ``refresh``."""
-        super().__init__(KERNELS, problem, heap, machine, spin_limit)
-
     def draw(self, seed: int) -> None:
         self.drawn = DrawnRows(self._problem, self._heap, seed, self._problem.hidden, drawn_with_zeros)
 
@@ -47,6 +42,7 @@ class MoeCombineWorkload(CombinedWorkload):
     """Joins problem, kernels and space."""
 
     problem_type = MoeCombine
+    operation_type = MoeCombineOperation
     space = SPACE
     kernels = KERNELS
     options = ("routing", "exponent", "deterministic", "histogram")
@@ -59,11 +55,6 @@ class MoeCombineWorkload(CombinedWorkload):
 
     def tolerance_of(self, problem: MoeCombine, config: Config, machine: Machine) -> Tolerance:
         return combined_tolerance(problem, self.kernels.knobs.of(config).mode, problem.top_k, machine)
-
-    def operation(
-        self, problem: MoeCombine, heap: SymmetricHeap, machine: Machine, spin_limit: int
-    ) -> MoeCombineOperation:
-        return MoeCombineOperation(problem, heap, machine, spin_limit)
 
     def problem_of(self, world_size: int, operands: Operands, options: Sequence[Any]) -> MoeCombine:
         """Rows are a contiguous matrix, laid out by the plan of the tokens whose ids are given."""

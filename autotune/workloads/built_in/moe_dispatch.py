@@ -9,8 +9,8 @@ import torch
 
 from autotune.config import Config
 from autotune.errors import InvalidProblem
-from autotune.heap.arena import SymmetricHeap
 from autotune.kernels.gemm.problem import blocks
+from autotune.kernels.launching.contract import Kernels
 from autotune.kernels.launching.tensors import OPERAND_DTYPES, element_type
 from autotune.kernels.moe.routing import Plan
 from autotune.kernels.moe_dispatch.exchange import Scratch
@@ -29,10 +29,6 @@ EXACT = Tolerance(0.0, 0.0)
 
 class MoeDispatchOperation(DispatchedOperation[MoeDispatch, Tensors, Scratch]):
     """The tensors of one rank, and the config prepared last."""
-
-    def __init__(self, problem: MoeDispatch, heap: SymmetricHeap, machine: Machine, spin_limit: int) -> None:
-        """Inputs are undefined until ``refresh``."""
-        super().__init__(SCALED if problem.scaled else KERNELS, problem, heap, machine, spin_limit)
 
     def error_of_rows(self, rows: Sequence[torch.Tensor], number: int, places: torch.Tensor, plan: Plan) -> Error:
         """Nothing, or infinite: a row is its token to the bit, with that token's scales, or wrong."""
@@ -58,9 +54,13 @@ class MoeDispatchWorkload(DispatchedWorkload):
     """Joins problem, kernels and space. Its operator takes tokens without scales."""
 
     problem_type = MoeDispatch
+    operation_type = MoeDispatchOperation
     space = SPACE
     kernels = KERNELS
     options = ("experts", "routing", "exponent", "histogram")
+
+    def kernels_of(self, problem: MoeDispatch) -> Kernels[Any, Any, Any, Any]:
+        return SCALED if problem.scaled else self.kernels
 
     def default_config(self, problem: MoeDispatch, machine: Machine) -> Config:
         return default_config(problem, machine)
@@ -70,11 +70,6 @@ class MoeDispatchWorkload(DispatchedWorkload):
 
     def tolerance(self, problem: MoeDispatch) -> Tolerance:
         return EXACT
-
-    def operation(
-        self, problem: MoeDispatch, heap: SymmetricHeap, machine: Machine, spin_limit: int
-    ) -> MoeDispatchOperation:
-        return MoeDispatchOperation(problem, heap, machine, spin_limit)
 
     def problem_of(self, world_size: int, operands: Operands, options: Sequence[Any]) -> MoeDispatch:
         """X is a contiguous matrix, and ids and gates have a row for each of its rows."""

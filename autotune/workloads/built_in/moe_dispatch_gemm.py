@@ -8,7 +8,6 @@ from typing import Any
 import torch
 
 from autotune.config import Config
-from autotune.heap.arena import SymmetricHeap
 from autotune.kernels.gemm.library import dequantised
 from autotune.kernels.moe.routing import Plan
 from autotune.kernels.moe_dispatch_gemm.launch import KERNELS, GemmScratch, Tensors, multiply
@@ -27,10 +26,6 @@ from autotune.workloads.tolerance import Error, Tolerance
 
 class MoeDispatchGemmOperation(DispatchedOperation[MoeDispatchGemm, Tensors, GemmScratch]):
     """The tensors of one rank, and the config prepared last."""
-
-    def __init__(self, problem: MoeDispatchGemm, heap: SymmetricHeap, machine: Machine, spin_limit: int) -> None:
-        """Inputs are undefined until ``refresh``."""
-        super().__init__(KERNELS, problem, heap, machine, spin_limit)
 
     def draw(self, seed: int) -> None:
         """B differs from expert to expert; scaled so that gate and up are of about 1, whatever the depth."""
@@ -77,6 +72,7 @@ class MoeDispatchGemmWorkload(DispatchedWorkload):
     """Joins problem, kernels and space."""
 
     problem_type = MoeDispatchGemm
+    operation_type = MoeDispatchGemmOperation
     space = SPACE
     kernels = KERNELS
     options = ("experts", "epilogue", "gate_up", "routing", "exponent", "fast_accum", "histogram")
@@ -94,11 +90,6 @@ class MoeDispatchGemmWorkload(DispatchedWorkload):
         if problem.gated:
             return rounded_gated(problem, 0.0 if ours else 1.0 + OF_A_LIBRARY, elements, machine)
         return rounded_product(problem, 1.0 if ours else 1.0 + OF_A_LIBRARY, elements, machine)
-
-    def operation(
-        self, problem: MoeDispatchGemm, heap: SymmetricHeap, machine: Machine, spin_limit: int
-    ) -> MoeDispatchGemmOperation:
-        return MoeDispatchGemmOperation(problem, heap, machine, spin_limit)
 
     def problem_of(self, world_size: int, operands: Operands, options: Sequence[Any]) -> MoeDispatchGemm:
         """X is a contiguous matrix, ids and gates have a row for each of its rows, and B is this rank's experts'."""

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 
 from autotune.config import Config
-from autotune.heap.arena import SymmetricHeap
 from autotune.kernels.gemm.library import dequantised
 from autotune.kernels.moe.library import grouped_product
 from autotune.kernels.moe_gemm_combine.launch import KERNELS, GemmScratch, Tensors
@@ -33,10 +32,6 @@ from autotune.workloads.tolerance import Tolerance
 
 class MoeGemmCombineOperation(CombinedOperation[MoeGemmCombine, Tensors, GemmScratch]):
     """The tensors of one rank, and the config prepared last."""
-
-    def __init__(self, problem: MoeGemmCombine, heap: SymmetricHeap, machine: Machine, spin_limit: int) -> None:
-        """Inputs are undefined until ``refresh``."""
-        super().__init__(KERNELS, problem, heap, machine, spin_limit)
 
     def draw(self, seed: int) -> None:
         """Every rank can draw every expert's B."""
@@ -89,6 +84,7 @@ class MoeGemmCombineWorkload(CombinedWorkload):
     """Joins problem, kernels and space."""
 
     problem_type = MoeGemmCombine
+    operation_type = MoeGemmCombineOperation
     space = SPACE
     kernels = KERNELS
     options = ("routing", "exponent", "deterministic", "fast_accum", "histogram")
@@ -105,11 +101,6 @@ class MoeGemmCombineWorkload(CombinedWorkload):
         of_rows = 1.0 if mode in OWN else 1.0 + OF_A_LIBRARY
         found = combined_tolerance(problem, mode, problem.width, machine, of_rows)
         return with_lost(problem, found, machine)
-
-    def operation(
-        self, problem: MoeGemmCombine, heap: SymmetricHeap, machine: Machine, spin_limit: int
-    ) -> MoeGemmCombineOperation:
-        return MoeGemmCombineOperation(problem, heap, machine, spin_limit)
 
     def problem_of(self, world_size: int, operands: Operands, options: Sequence[Any]) -> MoeGemmCombine:
         """A is a contiguous matrix, laid out by the plan of the tokens with these ids; B is this rank's experts'."""

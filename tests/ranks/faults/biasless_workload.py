@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from autotune.config import Config
 from autotune.kernels.gemm_reduce_scatter.problem import GemmReduceScatter
@@ -50,14 +49,8 @@ class LastlessProblem(GemmReduceScatter):
 
 
 class Biasless(GemmReduceScatterWorkload):
-    name, problem_type = "biasless", BiaslessProblem
-
-    def operation(self, *arguments: Any) -> BiaslessOperation:
-        return BiaslessOperation(*arguments)
+    name, problem_type, operation_type = "biasless", BiaslessProblem, BiaslessOperation
 
 
 class Lastless(GemmReduceScatterWorkload):
-    name, problem_type = "lastless", LastlessProblem
-
-    def operation(self, *arguments: Any) -> LastlessOperation:
-        return LastlessOperation(*arguments)
+    name, problem_type, operation_type = "lastless", LastlessProblem, LastlessOperation

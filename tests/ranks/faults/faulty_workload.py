@@ -180,11 +180,11 @@ STRIKES: dict[str, Callable[[Any], None]] = {
 class FaultyWorkload(AllGatherGemmWorkload):
     """The plug-in, under a name of its own."""
 
-    name = "faulty"
+    name, operation_type = "faulty", FaultyOperation
 
-    def operation(self, *arguments: Any) -> FaultyOperation:
+    def operation(self, *arguments: Any) -> Any:
         fault, _, victim = os.environ.get(FAULT_AT_START, "").partition(", ")
-        operation = FaultyOperation(*arguments)
+        operation: Any = super().operation(*arguments)
         if fault and int(victim) in (EVERY_RANK, dist.get_rank()):
             strike(fault, operation)
         return operation

@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 
 from autotune.kernels.all_gather_gemm import device
-from autotune.workloads.built_in.all_gather_gemm import AllGatherGemmOperation, AllGatherGemmWorkload
+from autotune.workloads.built_in.all_gather_gemm import AllGatherGemmWorkload
 
 
 @triton.jit
@@ -31,7 +31,7 @@ class RacingWorkload(AllGatherGemmWorkload):
 
     name = "racing"
 
-    def operation(self, *arguments: Any) -> AllGatherGemmOperation:
+    def operation(self, *arguments: Any) -> Any:
         """Set up on this rank, whose process is the gang's: nobody else's kernels lose their waits."""
         device.wait_for_rows, device.wait_for_rows_of_each = pass_by, pass_each_by
         return super().operation(*arguments)
