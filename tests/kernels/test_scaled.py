@@ -133,7 +133,7 @@ GPU_TILES = [
     [
         {"m": 16, "n": 7168, "k": 8192},
         {"m": 1024, "n": 1536, "k": 2048, "bias": True},
-        {"m": 520, "n": 400, "k": 1024, "out_dtype": "fp16"},
+        {"m": 544, "n": 400, "k": 1024, "out_dtype": "fp16"},  # shards of multiples of 4 rows on 2 to 8 ranks
         {"m": 64, "n": 512, "k": 4096, "out_dtype": "fp32"},
         {"m": 256, "n": 512, "k": 8192, "fast_accum": True},
         {"m": 256, "n": 512, "k": 1024, "dtype": "fp8_e5m2"},
