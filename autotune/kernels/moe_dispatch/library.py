@@ -30,7 +30,7 @@ def dispatched(
     tensors.row_gates.copy_(plan.gates)
     if scales is None:
         return arrived.rows(), None, plan
-    return *arrived.scaled_rows(problem.hidden, x.dtype), plan
+    return *arrived.scaled_rows(problem, x.dtype), plan
 
 
 def gathered_routing(problem: ExpertsProblem, ids: torch.Tensor, gates: torch.Tensor, group: Any) -> Routing:
@@ -56,15 +56,20 @@ class Arrived:
         """Each row's token."""
         return self.tokens[self.place]
 
-    def scaled_rows(self, hidden: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    def scaled_rows(self, problem: ExpertsProblem, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
         """The same where tokens were ``with_scales``: [rows, hidden] in fp8, and their scales [rows, ..]."""
-        tokens, scales = self.tokens[:, :hidden][self.place], self.tokens[:, hidden:][self.place]
-        return tokens.view(dtype), scales.view(torch.float32)
+        behind = problem.hidden + problem.row_scales * torch.float32.itemsize
+        tokens, scales = self.tokens[:, : problem.hidden], self.tokens[:, problem.hidden : behind]
+        return tokens[self.place].view(dtype), scales[self.place].view(torch.float32)
 
 
 def with_scales(x: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
-    """Fp8 tokens and their scales behind them, as bytes: they travel together."""
-    return torch.cat([x.view(torch.uint8), scales.view(torch.uint8)], dim=1)
+    """Fp8 tokens and their scales behind them, as bytes: they travel together. A row is whole vectors of 16 bytes: torch
+    selects others byte by byte.
+    """
+    row = [x.view(torch.uint8), scales.view(torch.uint8)]
+    rest = -sum(each.shape[1] for each in row) % 16
+    return torch.cat([*row, row[0].new_zeros((x.shape[0], rest))], dim=1)
 
 
 def by_all_gather(problem: ExpertsProblem, x: torch.Tensor, routing: Routing, rank: int, group: Any) -> Arrived:
