@@ -89,9 +89,7 @@ def pytorch(sizes: Sizes, phase: Phase, mesh: DeviceMesh, context: autotune.Cont
     """By the tutorial's plan; by ours where there is a context, which is the one line of difference."""
     chosen: Mapping[str, ParallelStyle] = decoder_plan(True, phase.sequence_parallel)
     if context is not None:
-        theirs, chosen = chosen, autotune.nn.tuned(chosen, context, share_gather=True)
-        if phase.training:  # keys and values are too narrow to hide a gather each: the three share torch's
-            chosen = {**chosen, "decoder.layers.*.attention": theirs["decoder.layers.*.attention"]}
+        chosen = autotune.nn.tuned(chosen, context, keep_gathered=True, share_gather=True)
     return parallelize_module(Decoder(sizes.architecture, mesh.size(), separate=True), mesh, dict(chosen))
 
 
@@ -140,7 +138,7 @@ def calls(phase: Phase, sizes: Sizes, tokens: int, ranks: int, dtype: str) -> It
         else:
             yield Call(name, autotune.GemmAllReduce(**common, k=k, b_order="nk"), sizes.layers)
     if phase.sequence_parallel:
-        yield from _trained(sizes, common) if phase.training else _gathered_once(sizes, common)
+        yield from _gathered(sizes, common, phase.training)
     elif phase.training:
         widths = {"k": sizes.kv_heads * sizes.hidden // sizes.heads, "q": sizes.hidden, "up": sizes.ffn}
         for name, width in widths.items():
@@ -150,26 +148,18 @@ def calls(phase: Phase, sizes: Sizes, tokens: int, ranks: int, dtype: str) -> It
         yield Call("gradient of the head's input", head, 1)
 
 
-def _gathered_once(sizes: Sizes, common: dict[str, Any]) -> Iterator[Call]:
-    """The first layer behind each gather gives back what it has gathered, for the others."""
+def _gathered(sizes: Sizes, common: dict[str, Any], training: bool) -> Iterator[Call]:
+    """The first layer behind each gather gives back what it has gathered, for the others, and for a backward. That
+    gathers for the layers that scattered in the forward, and scatters for the head.
+    """
+    rows = {**common, "k": sizes.hidden}
     for name, width in (("q", sizes.hidden), ("gate", sizes.ffn)):
-        problem = autotune.AllGatherGemm(**{**common, "n": width}, k=sizes.hidden, b_order="nk", gathered=True)
+        problem = autotune.AllGatherGemm(**{**rows, "n": width}, b_order="nk", gathered=True)
         yield Call(name, problem, sizes.layers)
-    yield Call("head", autotune.AllGatherGemm(**{**common, "n": sizes.vocabulary}, k=sizes.hidden, b_order="nk"), 1)
-
-
-def _trained(sizes: Sizes, common: dict[str, Any]) -> Iterator[Call]:
-    """The gathers of a forward, and the gradients of each layer's input and weight."""
-    layers, rows = sizes.layers, {**common, "k": sizes.hidden}
-    for name, width, times in (("gate, up", sizes.ffn, 2 * layers), ("head", sizes.vocabulary, 1)):
-        yield Call(name, autotune.AllGatherGemm(**{**rows, "n": width}, b_order="nk"), times)
-        yield Call(f"{name}: input", autotune.GemmReduceScatter(**common, k=width, b_order="kn"), times)
-        yield Call(f"{name}: weight", _weight(common, sizes.hidden, width), times)
-    for name, k in (("attention out", sizes.hidden), ("down", sizes.ffn)):
-        yield Call(f"{name}: input", autotune.AllGatherGemm(**{**rows, "n": k}, b_order="kn"), layers)
-        yield Call(f"{name}: weight", _weight(common, sizes.hidden, k), layers)
-
-
-def _weight(common: dict[str, Any], m: int, n: int) -> autotune.AllGatherGemm:
-    """The gradient of a weight, over the tokens of all ranks."""
-    return autotune.AllGatherGemm(**{**common, "m": m, "n": n, "k": common["m"], "layout": "k", "b_order": "kn"})
+    head = autotune.AllGatherGemm(**{**rows, "n": sizes.vocabulary}, b_order="nk", gathered=training)
+    yield Call("head", head, 1)
+    if training:
+        yield Call("head: input", autotune.GemmReduceScatter(**common, k=sizes.vocabulary, b_order="kn"), 1)
+        for name, k in (("attention out", sizes.hidden), ("down", sizes.ffn)):
+            problem = autotune.AllGatherGemm(**{**rows, "n": k}, b_order="kn", gathered=True)
+            yield Call(f"{name}: input", problem, sizes.layers)

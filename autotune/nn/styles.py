@@ -17,7 +17,6 @@ from torch.distributed.tensor.placement_types import Placement
 
 from autotune.errors import InputError
 from autotune.nn.functional import column_parallel, readable, row_parallel
-from autotune.runtime.call import needs_gradient
 from autotune.runtime.context import Context
 from autotune.runtime.operators import all_gather_gemm
 
@@ -72,7 +71,7 @@ class Gathered:
         self._whole: Tensor | None = None
 
     def column_parallel(self, context: Context, input: Tensor, dim: int, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """``nn.functional.column_parallel``, without gradients; ``input`` is compared by identity."""
+        """``nn.functional.column_parallel``; ``input`` is compared by identity."""
         if self._input is input and self._whole is not None:
             return F.linear(self._whole, weight, bias)
         x, weight, bias = readable(local(input), weight, bias)
@@ -95,7 +94,7 @@ class ColwiseLinear(nn.Linear):
         layouts, weight, bias = self.layouts, local(self.weight), local(self.bias)
         layout = layouts.layout_of(input)
         if isinstance(layout, Shard) and layouts.divide(input, layout.dim):
-            if self.gathered is not None and not needs_gradient((input, weight, bias)):
+            if self.gathered is not None:
                 result = self.gathered.column_parallel(layouts.context, input, layout.dim, weight, bias)
             else:
                 x = local(input)
@@ -188,7 +187,7 @@ class RowwiseParallel(theirs.RowwiseParallel):
 class SharedInput(theirs.PrepareModuleInput):
     """Hands on what ranks share out; the linear layers below that take the very same tensor gather it once.
 
-    So they do without gradients alone. The module must not write into its input between two of its layers.
+    The module must not write into its input between two of its layers.
     """
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
@@ -212,7 +211,7 @@ def tuned(
     """A plan of ``parallelize_module`` with our styles in the place of torch's own.
 
     ``PrepareModuleInput`` no longer gathers what it hands on as a DTensor: the linear layers do so, within their GEMMs;
-    with ``share_gather``, where no gradient is needed, the first of them for all (``SharedInput``). Other styles,
+    with ``share_gather`` the first of them for all (``SharedInput``). Other styles,
     subclasses of torch's among them, stay as they are.
     """
     if isinstance(plan, Mapping):

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
 
 import torch
 
-from autotune.config import Config
 from autotune.kernels.launching.tensors import TORCH_DTYPES
-from autotune.runtime.context import Context
-from autotune.runtime.operator import OPERATORS, Operator
-from autotune.runtime.workspace import Operands
+from autotune.runtime.context import open_context
+from autotune.runtime.operator import OPERATORS, Forward
+from autotune.runtime.workspace import Operands, Results
 
 Tensor = torch.Tensor
-Options = Mapping[str, Any]
+Matrices = tuple[Tensor | None, Tensor | None]
 
 DTYPES = frozenset(TORCH_DTYPES.values())
 
@@ -40,53 +38,87 @@ class GemmBackward(ABC):
     def autocast(self, operands: Operands, device: str) -> Operands:
         return autocast(operands, device)
 
-    def save(self, operands: Operands, needs: Sequence[bool]) -> Operands:
+    def save(self, operands: Operands, results: Results, needs: Sequence[bool]) -> Operands:
+        """A for B's gradient, and B for A's."""
         a, b = operands[:2]
         return a if needs[1] else None, b if needs[0] else None
 
-    @abstractmethod
-    def of_a(self, context: int, options: Options, b: Tensor, grad: Tensor) -> Tensor: ...
-
-    @abstractmethod
-    def of_b(self, context: int, options: Options, a: Tensor, grad: Tensor) -> Tensor: ...
-
-    def of_bias(self, context: int, grad: Tensor) -> Tensor:
-        return grad.sum(0)
-
-    def all_of(self, context: int, options: Options, saved: Operands, grad: Tensor, needs: Sequence[bool]) -> Operands:
+    def all_of(self, call: Forward, grads: Operands) -> Operands:
         """The gradients that are needed, on all ranks in this order."""
-        a, b = saved
+        grad, *others = grads
+        assert grad is not None
         grad = grad.contiguous()
+        saved = next((x for x in call.saved if x is not None), grad)
         # A result wider than the operands has a gradient that is wider, too; the GEMMs take operands of one type.
-        of_a = self.of_a(context, options, b, grad.to(b.dtype)) if b is not None else None
-        of_b = self.of_b(context, options, a, grad.to(a.dtype)) if a is not None else None
-        of_bias = self.of_bias(context, grad) if needs[2] else None
-        return of_a, of_b, of_bias, *[None] * (len(needs) - len(DIFFERENTIABLE))
+        of_a, of_b = self.of_matrices(call, grad.to(saved.dtype), *others)
+        of_bias = self.of_bias(call, grad) if call.needs[2] else None
+        return of_a, of_b, of_bias, *[None] * (len(call.needs) - len(DIFFERENTIABLE))
+
+    @abstractmethod
+    def of_matrices(self, call: Forward, grad: Tensor, *others: Tensor | None) -> Matrices:
+        """The gradients of A and B by those of the results, where ``call.saved`` has the matrix that each takes."""
+
+    def of_bias(self, call: Forward, grad: Tensor) -> Tensor:
+        return grad.sum(0)
 
 
 class OfAllGatherGemm(GemmBackward):
     """A's shard takes a GEMM and a reduce-scatter; B takes A once more, gathered anew."""
 
-    def of_a(self, context: int, options: Options, b: Tensor, grad: Tensor) -> Tensor:
-        if options["layout"] == "rows":
-            return scattered(context, grad, b.t())
-        return scattered(context, b.contiguous(), grad.t()).t()
+    def of_matrices(self, call: Forward, grad: Tensor, *others: Tensor | None) -> Matrices:
+        a, b = call.saved
+        of_a = None if b is None else of_shard(call, b, grad)
+        if a is None:
+            return of_a, None
+        return of_a, gathered(call.context, turned(a), grad, "k" if call.options["layout"] == "rows" else "rows")
 
-    def of_b(self, context: int, options: Options, a: Tensor, grad: Tensor) -> Tensor:
-        return gathered(context, turned(a), grad, "k" if options["layout"] == "rows" else "rows")
+
+class OfGathering(GemmBackward):
+    """The same where the gathered A is a result, too, and is kept: B's gradient gathers nothing.
+
+    What is computed from that A has a gradient, which is added to C's before the sum over ranks.
+    """
+
+    def save(self, operands: Operands, results: Results, needs: Sequence[bool]) -> Operands:
+        """The whole A in the place of its shard."""
+        return super().save((results[1], *operands[1:]), results, needs)
+
+    def all_of(self, call: Forward, grads: Operands) -> Operands:
+        """Zeros stand for C's gradient where the gathered A alone has one."""
+        of_c, of_whole = grads
+        if of_c is None:
+            assert of_whole is not None and call.shapes[1] is not None
+            of_c = of_whole.new_zeros((of_whole.shape[0], call.shapes[1][1]))
+        return super().all_of(call, (of_c, of_whole))
+
+    def of_matrices(self, call: Forward, grad: Tensor, *others: Tensor | None) -> Matrices:
+        (whole, b), (of_whole,) = call.saved, others
+        of_b = None if whole is None else stored_as(call.strides[1], whole.t(), grad)
+        if b is None:
+            return None, of_b
+        if of_whole is None:
+            return of_shard(call, b, grad), of_b
+        total = torch.addmm(of_whole, grad, b.t())
+        if call.options["layout"] == "rows":
+            return reduce_scattered(call.context, total), of_b
+        return reduce_scattered(call.context, total.t().contiguous()).t(), of_b
 
 
 class OfGemmReduceScatter(GemmBackward):
     """Both matrices take the whole gradient, gathered on its way into the GEMM; the bias takes the sum of its rows."""
 
-    def of_a(self, context: int, options: Options, b: Tensor, grad: Tensor) -> Tensor:
-        return gathered(context, grad, b.t(), "rows")
+    def of_matrices(self, call: Forward, grad: Tensor, *others: Tensor | None) -> Matrices:
+        a, b = call.saved
+        if a is None or b is None:
+            return (
+                None if b is None else gathered(call.context, grad, b.t(), "rows"),
+                None if a is None else gathered(call.context, turned(grad), a, "k").t(),
+            )
+        of_a, whole = gathered_too(call.context, grad, b.t())
+        return of_a, stored_as(call.strides[1], a.t(), whole)
 
-    def of_b(self, context: int, options: Options, a: Tensor, grad: Tensor) -> Tensor:
-        return gathered(context, turned(grad), a, "k").t()
-
-    def of_bias(self, context: int, grad: Tensor) -> Tensor:
-        return reduced(context, grad.new_ones(1, grad.shape[0]), grad)[0]
+    def of_bias(self, call: Forward, grad: Tensor) -> Tensor:
+        return reduced(call.context, grad.new_ones(1, grad.shape[0]), grad)[0]
 
 
 class OfGemmAllReduce(GemmBackward):
@@ -94,26 +126,58 @@ class OfGemmAllReduce(GemmBackward):
 
     collective = False
 
-    def of_a(self, context: int, options: Options, b: Tensor, grad: Tensor) -> Tensor:
-        return grad @ b.t()
+    def of_matrices(self, call: Forward, grad: Tensor, *others: Tensor | None) -> Matrices:
+        a, b = call.saved
+        of_b = None if a is None else stored_as(call.strides[1], a.t(), grad)
+        return None if b is None else grad @ b.t(), of_b
 
-    def of_b(self, context: int, options: Options, a: Tensor, grad: Tensor) -> Tensor:
-        return a.t() @ grad
+
+def of_shard(call: Forward, b: Tensor, grad: Tensor) -> Tensor:
+    """The gradient of A's shard: reduce_scatter(C's @ B')."""
+    if call.options["layout"] == "rows":
+        return scattered(call.context, grad, b.t())
+    return scattered(call.context, b.contiguous(), grad.t()).t()
+
+
+def stored_as(strides: tuple[int, ...] | None, left: Tensor, right: Tensor) -> Tensor:
+    """Left @ right, by its transpose where the matrix of these strides is one: a gradient that lies as its parameter is
+    not copied. At 8192 x 14336 in bf16 that copy takes longer than what overlap saves.
+    """
+    if strides is not None and strides[0] == 1 != strides[1]:
+        return (right.t() @ left.t()).t()
+    return left @ right
 
 
 def gathered(context: int, a: Tensor, b: Tensor, layout: str) -> Tensor:
     """all_gather(a) @ b, through torch's dispatcher, so that a tracer sees it."""
-    return OPERATORS["all_gather_gemm"].dispatched(context, a, b, layout=layout)
+    made: Tensor = OPERATORS["all_gather_gemm"].dispatched(context, a, b, layout=layout)
+    return made
+
+
+def gathered_too(context: int, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """all_gather(a) @ b and all_gather(a), rows by rows, likewise."""
+    result, whole = OPERATORS["all_gather_gemm_gathered"].dispatched(context, a, b)
+    return result, whole
 
 
 def scattered(context: int, a: Tensor, b: Tensor) -> Tensor:
     """reduce_scatter(a @ b) likewise."""
-    return OPERATORS["gemm_reduce_scatter"].dispatched(context, a, b)
+    made: Tensor = OPERATORS["gemm_reduce_scatter"].dispatched(context, a, b)
+    return made
 
 
 def reduced(context: int, a: Tensor, b: Tensor) -> Tensor:
     """all_reduce(a @ b) likewise."""
-    return OPERATORS["gemm_all_reduce"].dispatched(context, a, b)
+    made: Tensor = OPERATORS["gemm_all_reduce"].dispatched(context, a, b)
+    return made
+
+
+def reduce_scattered(context: int, parts: Tensor) -> Tensor:
+    """This rank's rows of the sum of all ranks' ``parts``, by the library."""
+    opened, collectives = open_context(context), torch.ops._c10d_functional
+    started = collectives.reduce_scatter_tensor(parts, "sum", opened.heap.world_size, opened.group_name)
+    made: Tensor = collectives.wait_tensor(started)
+    return made
 
 
 def turned(matrix: Tensor) -> Tensor:
@@ -128,51 +192,3 @@ def autocast(tensors: Operands, device: str) -> list[Tensor | None]:
         return list(tensors)
     dtype = torch.get_autocast_dtype(device)
     return [x if x is None or not x.is_floating_point() or x.dtype == torch.float64 else x.to(dtype) for x in tensors]
-
-
-class _Kept(torch.autograd.Function):
-    """all_gather(a) @ b (+ bias) that keeps the gathered A. The fused kernels hand out none, so the library gathers."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, context: int, group: tuple[str, int], layout: str, a: Tensor, b: Tensor, bias: Tensor | None
-    ) -> Tensor:
-        name, ranks = group
-        collectives = torch.ops._c10d_functional
-        whole = collectives.wait_tensor(collectives.all_gather_into_tensor(a, ranks, name))
-        if layout == "k":
-            whole = torch.cat(whole.chunk(ranks), dim=1)
-        ctx.save_for_backward(whole, b)
-        ctx.context, ctx.layout = context, layout
-        return whole @ b if bias is None else torch.addmm(bias, whole, b)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-        whole, b = ctx.saved_tensors
-        needs = ctx.needs_input_grad[3:]
-        grad = grad.contiguous()
-        formulas = OfAllGatherGemm()
-        of_a = formulas.of_a(ctx.context, {"layout": ctx.layout}, b, grad) if needs[0] else None
-        of_b = whole.t() @ grad if needs[1] else None
-        return None, None, None, of_a, of_b, formulas.of_bias(ctx.context, grad) if needs[2] else None
-
-
-class Keeping:
-    """All-gather + GEMM whose backward gathers no A."""
-
-    def __init__(self, operator: Operator) -> None:
-        self._operator = operator
-
-    def __call__(
-        self, context: Context, operands: Operands, options: tuple[Any, ...], out: Tensor | None, config: Config | None
-    ) -> Tensor:  # fmt: skip
-        """As the operator is called, which refuses what has no gradients. A result of another type keeps nothing."""
-        a, b, bias, *_ = operands
-        assert a is not None
-        layout, _, out_dtype, *_ = options
-        if out_dtype != "auto" or not self._operator.differentiable(operands, options, out):
-            return self._operator(context, operands, options, out, config)
-        cast = autocast((a.contiguous(), b, bias), a.device.type)
-        group = (context.group_name, context.heap.world_size)
-        made: Tensor = _Kept.apply(context.handle, group, layout, *cast)  # type: ignore[no-untyped-call]
-        return made

@@ -33,6 +33,21 @@ SCHEMA_TYPES = {
 }  # fmt: skip
 
 
+@dataclasses.dataclass(frozen=True)
+class Forward:
+    """What a backward knows of its call."""
+
+    context: int
+    """Its handle."""
+    options: Mapping[str, Any]
+    saved: Operands
+    """What ``Backward.save`` has chosen."""
+    needs: Sequence[bool]
+    """Of each operand: whether its gradient is asked for."""
+    shapes: Sequence[torch.Size | None]
+    strides: Sequence[tuple[int, ...] | None]
+
+
 class Backward(Protocol):
     """The gradients of a workload's operands."""
 
@@ -45,13 +60,11 @@ class Backward(Protocol):
     def autocast(self, operands: Operands, device: str) -> Operands:
         """The operands as ``torch.autocast`` hands them over."""
 
-    def save(self, operands: Operands, needs: Sequence[bool]) -> Operands:
+    def save(self, operands: Operands, results: Results, needs: Sequence[bool]) -> Operands:
         """The tensors that the gradients of the operands in ``needs`` take."""
 
-    def all_of(
-        self, context: int, options: Mapping[str, Any], saved: Operands, grad: torch.Tensor, needs: Sequence[bool]
-    ) -> Operands:
-        """The gradients of all operands, None where none is needed."""
+    def all_of(self, call: Forward, grads: Operands) -> Operands:
+        """The gradients of all operands by those of all results, None where none is needed, or none has come."""
 
 
 OPERATORS: dict[str, Operator] = {}
@@ -118,11 +131,13 @@ class Operator:
             return self._by_torch(context, operands, options, _text(config))
         return self._enqueue(context, operands, options, outs, config, needs)
 
-    def dispatched(self, handle: int, *operands: torch.Tensor, **options: Any) -> torch.Tensor:
-        """A call by torch's dispatcher, as a graph makes it; operands and options that are not given have defaults."""
+    def dispatched(self, handle: int, *operands: torch.Tensor, **options: Any) -> Any:
+        """A call by torch's dispatcher, as a graph makes it; operands and options that are not given have defaults.
+
+        A tensor, or a tuple of them where the workload has several results.
+        """
         missing = (None,) * (self._tensors - len(operands))
-        made: torch.Tensor = self.in_graphs(handle, *operands, *missing, *{**self._defaults, **options}.values(), "")
-        return made
+        return self.in_graphs(handle, *operands, *missing, *{**self._defaults, **options}.values(), "")
 
     def _enqueue(
         self, context: Context, operands: Operands, options: tuple[Any, ...], outs: Results | None,
@@ -203,27 +218,32 @@ class Operator:
             needed = [(name, *x.shape) for name, x in named if x is not None and x.requires_grad]
             context.agree_once(self.workload.name, "with gradients of", *needed)
 
-    def _save(self, ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+    def _save(self, ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         """Keeps the tensors that a backward takes, and no others."""
         assert self._backward is not None
         handle, *arguments = inputs
         operands, options = arguments[: self._tensors], tuple(arguments[self._tensors : -1])
         if not self.differentiable(operands, options, None):
             raise InvalidProblem(NO_BACKWARD)
-        ctx.save_for_backward(*self._backward.save(operands, ctx.needs_input_grad[1 : 1 + self._tensors]))
+        results = output if isinstance(output, tuple) else (output,)
+        ctx.save_for_backward(*self._backward.save(operands, results, ctx.needs_input_grad[1 : 1 + self._tensors]))
+        ctx.set_materialize_grads(False)
         ctx.handle, ctx.options = handle, dict(zip(self._defaults, options, strict=True))
         ctx.shapes = [None if x is None else x.shape for x in operands]
+        ctx.strides = [None if x is None else x.stride() for x in operands]
 
-    def _gradients(self, ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:
-        """Of all arguments, by the result's."""
+    def _gradients(self, ctx: Any, *grads: torch.Tensor | None) -> tuple[Any, ...]:
+        """Of all arguments, by the results'."""
         assert self._backward is not None
         needs = ctx.needs_input_grad[1 : 1 + self._tensors]
-        if grad.numel() == 0:
+        given = next(grad for grad in grads if grad is not None)
+        if given.numel() == 0:
             pairs = zip(ctx.shapes, needs, strict=True)
-            grads: Operands = [grad.new_zeros(shape) if needed else None for shape, needed in pairs]
+            made: Operands = [given.new_zeros(shape) if needed else None for shape, needed in pairs]
         else:
-            grads = self._backward.all_of(ctx.handle, ctx.options, ctx.saved_tensors, grad, needs)
-        return (None, *grads, *[None] * (len(self._defaults) + 1))
+            call = Forward(ctx.handle, ctx.options, ctx.saved_tensors, needs, ctx.shapes, ctx.strides)
+            made = self._backward.all_of(call, grads)
+        return (None, *made, *[None] * (len(self._defaults) + 1))
 
     def _autocast(self, device: str, handle: int, *arguments: Any) -> Any:
         assert self._backward is not None

@@ -15,6 +15,7 @@ from autotune.runtime import gradients
 from autotune.runtime.call import needs_gradient
 from autotune.runtime.context import Context
 from autotune.runtime.folding import (
+    Call,
     by_rows,
     columns_scattered,
     dimension,
@@ -29,6 +30,7 @@ from autotune.runtime.folding import (
 from autotune.runtime.operator import OPERATORS, Operator
 from autotune.runtime.ragged import gather_ragged, is_ragged
 from autotune.runtime.several import GatherOptions, whole_of
+from autotune.runtime.workspace import Operands
 from autotune.workloads.built_in import all_gather_gemm as gathering
 from autotune.workloads.built_in import all_reduce_norm as norming
 from autotune.workloads.built_in import flash_decode as decoding
@@ -37,9 +39,8 @@ from autotune.workloads.built_in import gemm_all_reduce_norm as reducing_norming
 from autotune.workloads.built_in import gemm_reduce_scatter as scattering
 
 _ALL_GATHER_GEMM = Operator(gathering.WORKLOAD, gradients.OfAllGatherGemm())
-_GATHERING = Operator(gathering.RETURNING_A, name="all_gather_gemm_gathered")
+_GATHERING = Operator(gathering.RETURNING_A, gradients.OfGathering(), name="all_gather_gemm_gathered")
 _QUANTISING = Operator(gathering.QUANTISING_C, name="all_gather_gemm_quantised")
-_KEEPING = gradients.Keeping(_ALL_GATHER_GEMM)
 _GEMM_REDUCE_SCATTER = Operator(scattering.WORKLOAD, gradients.OfGemmReduceScatter())
 _GEMM_ALL_REDUCE = Operator(reducing.WORKLOAD, gradients.OfGemmAllReduce())
 _ALL_REDUCE_NORM = Operator(norming.WORKLOAD)
@@ -121,8 +122,8 @@ def all_gather_gemm(
     its tensor cores, less exactly.
 
     B's gradient takes the whole A. The backward gathers it anew, on its way into the GEMM, and only the shard is kept
-    until then. With ``keep_gathered``, where ``b`` needs a gradient, the whole A is kept instead: the library gathers
-    it in the forward, as the fused kernels hand out none.
+    until then. With ``keep_gathered``, where ``b`` needs a gradient, the whole A is kept instead, as by a call with
+    ``return_gathered``: that problem's config is looked up.
 
     With ``epilogue`` ``swiglu``, ``geglu`` or ``geglu_tanh`` ``b`` holds gate and up, and C [m, n_local / 2] is
     activation(gate) * up, the bias added before. ``gate_up`` says how they lie in ``b``: ``halves`` [gate, up], or
@@ -137,7 +138,8 @@ def all_gather_gemm(
     It is the problem of one B with all their columns; ``bias``, ``scale_b`` and ``out`` are those of all of them.
 
     With ``return_gathered`` the gathered A, a tensor of its own in the dimensions of ``a``, is returned as well, after
-    C or the list: another problem, ``gathered``, with a config of its own. Such a call has no backward.
+    C or the list: another problem, ``gathered``, with a config of its own. Such a call keeps it for its backward; what
+    is computed from it has gradients, too, which are summed over ranks as C's are.
 
     Raises InvalidProblem where shapes, strides or types do not fit or ``a`` is not that tensor, HeapExhausted where the
     context's heap is too small, and on the first call of a problem what ``lookup`` raises.
@@ -159,7 +161,7 @@ def all_gather_gemm(
             raise InvalidProblem("quantise takes a matrix a, and neither gather_dim, rows, return_gathered nor out")
         wanted = layout, in_place, _word(out_dtype), fast_accum, epilogue, gate_up
         return tuple(_QUANTISING.all_of(context, (a, b, bias, scale_a, scale_b), wanted, None, config))
-    operator = _KEEPING if keep_gathered and needs_gradient((b,)) else _ALL_GATHER_GEMM
+    operator: Call = _keeping if keep_gathered and out is None and needs_gradient((b,)) else _ALL_GATHER_GEMM
     if gather_dim is None and rows is None and a.dim() == 2 and not return_gathered:
         options: tuple[Any, ...] = layout, in_place, _word(out_dtype), fast_accum, epilogue, gate_up
         return operator(context, (a, b, bias, scale_a, scale_b), options, out, config)
@@ -179,6 +181,14 @@ def all_gather_gemm(
     if rows is None or not is_ragged(rows, context.heap, a, dim, in_place):
         return gather(a, scale_a, out)
     return gather_ragged(gather, rows, dim, a, scale_a, out)
+
+
+def _keeping(
+    context: Context, operands: Operands, options: tuple[Any, ...], out: torch.Tensor | None, config: Config | None
+) -> torch.Tensor:
+    """C, without ``out``, of a call that keeps the gathered A for its backward."""
+    result, _ = _GATHERING.all_of(context, operands, options, None, config)
+    return result
 
 
 def _default_dim(layout: str) -> int:

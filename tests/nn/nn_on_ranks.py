@@ -147,21 +147,24 @@ def styles(context: autotune.Context, sample: bool) -> dict[str, float]:
         right = parallelize_module(copy.deepcopy(plain), mesh, plan)
         wanted = right(tokens)
         F.cross_entropy(wanted.flatten(0, 1), tokens.flatten()).backward()
-        ours = parallelize_module(copy.deepcopy(plain), mesh, autotune.nn.tuned(plan, context))
-        assert {n: (type(p), p.placements) for n, p in ours.named_parameters() if isinstance(p, DTensor)} == {
-            n: (type(p), p.placements) for n, p in right.named_parameters() if isinstance(p, DTensor)
-        }
-        for way in ("eager", "compiled") if name == "sequence parallel" else ("eager",):
-            if way == "compiled":
-                compile_it(ours)
-            ours.zero_grad()
-            result = ours(tokens)
-            found[f"{name} {way} logits"] = difference(result, wanted)
-            F.cross_entropy(result.flatten(0, 1), tokens.flatten()).backward()
-            for parameter, other in zip(ours.named_parameters(), right.parameters(), strict=True):
-                key = f"{name} {way} {parameter[0].split('.')[0]}"
-                assert parameter[1].grad is not None and other.grad is not None
-                found[key] = max(found.get(key, 0.0), difference(parameter[1].grad, other.grad))
+        in_sequence = name == "sequence parallel"
+        for share in (False, True)[: 1 + in_sequence]:
+            ours = parallelize_module(copy.deepcopy(plain), mesh, autotune.nn.tuned(plan, context, share_gather=share))
+            assert {n: (type(p), p.placements) for n, p in ours.named_parameters() if isinstance(p, DTensor)} == {
+                n: (type(p), p.placements) for n, p in right.named_parameters() if isinstance(p, DTensor)
+            }
+            for way in ("eager", "compiled")[: 1 + in_sequence]:
+                if way == "compiled":
+                    compile_it(ours)
+                ours.zero_grad()
+                result = ours(tokens)
+                key = f"{name} {way} {share}"
+                found[f"{key} logits"] = difference(result, wanted)
+                F.cross_entropy(result.flatten(0, 1), tokens.flatten()).backward()
+                for parameter, other in zip(ours.named_parameters(), right.parameters(), strict=True):
+                    part = f"{key} {parameter[0].split('.')[0]}"
+                    assert parameter[1].grad is not None and other.grad is not None
+                    found[part] = max(found.get(part, 0.0), difference(parameter[1].grad, other.grad))
     shared = autotune.nn.tuned(plans()["sequence parallel"], context, share_gather=True)
     ours = parallelize_module(copy.deepcopy(plain), mesh, shared)
     with torch.no_grad(), autotune.collect() as called:

@@ -30,6 +30,8 @@ def gradients(arguments: tuple[str, bool]) -> dict[str, Any]:
         return {
             "errors": dict(errors(context)),
             "beside": dict(beside(context)),
+            "gathered": dict(gathered(context)),
+            "stored": stored(context),
             "checked": checked(context, sample),
             **ways(context, sample),
             "autocast": autocast(context),
@@ -86,7 +88,7 @@ def loss(results: list[Tensor], ranks: list[int]) -> Tensor:
 
 def expected(problem: Any, everyone: list[Operands]) -> Operands:
     """The gradients of this rank's operands, in fp64, from the loss of all ranks' results."""
-    wide = [tuple(None if x is None else x.detach().double().requires_grad_() for x in each) for each in everyone]
+    wide = [in_fp64(each) for each in everyone]
     ranks, rank = list(range(problem.world_size)), dist.get_rank()
     bias = wide[rank][2]
     if problem.workload == "all_gather_gemm":
@@ -99,6 +101,11 @@ def expected(problem: Any, everyone: list[Operands]) -> Operands:
         results = list(total.chunk(len(ranks))) if problem.workload == "gemm_reduce_scatter" else [total]
     loss(results, ranks[: len(results)]).backward()
     return tuple(None if x is None else x.grad for x in (*wide[rank][:2], bias))
+
+
+def in_fp64(operands: Operands) -> Operands:
+    """Their values, with gradients of their own."""
+    return tuple(None if x is None else x.detach().double().requires_grad_() for x in operands)
 
 
 def own_loss(problem: Any, result: Tensor) -> Tensor:
@@ -142,6 +149,42 @@ def beside(context: autotune.Context) -> Iterator[tuple[str, float]]:
     out = autotune.all_gather_gemm(context, a, b, out_dtype=torch.float32)
     own_loss(problem, out).backward()
     yield "fp32 from bf16", worst((a, b), right[:2])
+
+
+def gathered(context: autotune.Context) -> Iterator[tuple[str, float]]:
+    """Of gradients where the loss comes from C, from the gathered A that is returned with it, or from both."""
+    ranks, rank = range(dist.get_world_size()), dist.get_rank()
+
+    def total(results: tuple[Tensor, Tensor], of: str, rank: int) -> Tensor:
+        parts = [loss([result], [rank + 3 * which]) for which, result in enumerate(results) if "CA"[which] in of]
+        return torch.stack(parts).sum()
+
+    for number, problem in enumerate(each for each in kinds("fp32") if each.workload == "all_gather_gemm"):
+        for of in ("C", "A", "CA"):
+            everyone = drawn(context, problem)
+            own = everyone[rank]
+            results = autotune.all_gather_gemm(context, *own, layout=problem.layout, return_gathered=True)  # type: ignore[arg-type]
+            total(results, of, rank).backward()
+            wide = [in_fp64(each) for each in everyone]
+            whole = torch.cat([a for a, *_ in wide if a is not None], dim=0 if problem.rows_layout else 1)
+            products = [whole @ b if bias is None else whole @ b + bias for _, b, bias in wide]
+            sum(total((product, whole), of, each) for each, product in zip(ranks, products, strict=True)).backward()  # type: ignore[union-attr]
+            right = tuple(None if x is None else x.grad for x in wide[rank])
+            yield f"{number} {of}", worst(own, right)
+
+
+def stored(context: autotune.Context) -> list[str]:
+    """The problems whose B has a gradient that does not lie in memory as B does, and so is copied."""
+    found = []
+    for problem in kinds("fp32"):
+        own = drawn(context, problem)[dist.get_rank()]
+        b = own[1]
+        assert b is not None
+        kept = {"keep_gathered": True} if problem.workload == "all_gather_gemm" else {}
+        (grad,) = torch.autograd.grad(own_loss(problem, call(context, problem, own, **kept)), [b])
+        if grad.stride() != b.stride():
+            found.append(f"{problem}: {grad.stride()}, B {b.stride()}")
+    return found
 
 
 class _Shard(torch.autograd.Function):

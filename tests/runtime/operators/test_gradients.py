@@ -40,6 +40,16 @@ def test_gradients_go_to_each_of_several_bs_and_through_another_type(pair: Pair)
         assert max(errors.values()) < WORST, errors
 
 
+def test_the_gathered_a_has_gradients_of_its_own_beside_those_of_c(pair: Pair) -> None:
+    for errors in pair["gathered"]:
+        assert len(errors) == 4 * 3
+        assert max(errors.values()) < FP32, errors
+
+
+def test_the_gradient_of_b_lies_as_b_does_where_nothing_is_gathered_for_it(pair: Pair) -> None:
+    assert pair["stored"] == [[], []]
+
+
 def test_gradcheck_finds_no_difference(pair: Pair) -> None:
     for verdicts in pair["checked"]:
         assert verdicts == dict.fromkeys(OPERATORS[: 1 if pair["sample"][0] else None], True)
@@ -68,10 +78,10 @@ def test_a_compiler_sees_our_operators_in_both_halves_of_the_joint_graph(pair: P
             "all_gather_gemm": [
                 "all_gather_gemm",
                 "gemm_reduce_scatter all_gather_gemm",
-                "",
-                "gemm_reduce_scatter",  # A is kept
+                "all_gather_gemm_gathered",  # A is kept
+                "gemm_reduce_scatter",
             ],
-            "gemm_reduce_scatter": ["gemm_reduce_scatter", "all_gather_gemm all_gather_gemm gemm_all_reduce"],
+            "gemm_reduce_scatter": ["gemm_reduce_scatter", "all_gather_gemm_gathered gemm_all_reduce"],
             "gemm_all_reduce": ["gemm_all_reduce", ""],
         }
 
