@@ -32,7 +32,26 @@ class Base(DeclarativeBase):
     metadata = MetaData(naming_convention=NAMES)
 
 
-class Study(Base):
+class Keyed:
+    """The columns of a table whose rows are results, or are to become some: ``KEY`` and ``PROVENANCE``."""
+
+    workload: Mapped[str] = mapped_column(Text)
+    problem: Mapped[str] = mapped_column(Text)
+    world_size: Mapped[int]
+    device: Mapped[str] = mapped_column(Text)
+    arch: Mapped[str] = mapped_column(Text)
+    interconnect: Mapped[str] = mapped_column(Text)
+    regime: Mapped[str] = mapped_column(Text)
+
+    source_hash: Mapped[str] = mapped_column(Text)
+    space: Mapped[str] = mapped_column(Text)
+    triton: Mapped[str] = mapped_column(Text)
+    iris: Mapped[str] = mapped_column(Text)
+    torch: Mapped[str] = mapped_column(Text)
+    driver: Mapped[str] = mapped_column(Text)
+
+
+class Study(Keyed, Base):
     """One tuning of one key with one provenance; at most one is not superseded."""
 
     __tablename__ = "tuning_studies"
@@ -43,20 +62,7 @@ class Study(Base):
 
     id: Mapped[int] = mapped_column(primary_key=True)
 
-    workload: Mapped[str] = mapped_column(Text)
-    problem: Mapped[str] = mapped_column(Text)
-    world_size: Mapped[int]
-    device: Mapped[str] = mapped_column(Text)
-    arch: Mapped[str] = mapped_column(Text)
-    interconnect: Mapped[str] = mapped_column(Text)
     regime: Mapped[str] = mapped_column(Text, server_default="graph")
-
-    source_hash: Mapped[str] = mapped_column(Text)
-    space: Mapped[str] = mapped_column(Text)
-    triton: Mapped[str] = mapped_column(Text)
-    iris: Mapped[str] = mapped_column(Text)
-    torch: Mapped[str] = mapped_column(Text)
-    driver: Mapped[str] = mapped_column(Text)
 
     seed: Mapped[int] = mapped_column(BigInteger)
     space_size: Mapped[int] = mapped_column(BigInteger)
@@ -132,7 +138,7 @@ class TaxesRow(Base):
     """Identifies the record when a write is retried."""
 
 
-class FleetProblem(Base):
+class FleetProblem(Keyed, Base):
     """A problem that a fleet is to tune, for one kind of host; its identity is that of the study to come."""
 
     __tablename__ = "fleet_problems"
@@ -143,20 +149,6 @@ class FleetProblem(Base):
     )
 
     id: Mapped[int] = mapped_column(primary_key=True)
-    workload: Mapped[str] = mapped_column(Text)
-    problem: Mapped[str] = mapped_column(Text)
-    world_size: Mapped[int]
-    device: Mapped[str] = mapped_column(Text)
-    arch: Mapped[str] = mapped_column(Text)
-    interconnect: Mapped[str] = mapped_column(Text)
-    regime: Mapped[str] = mapped_column(Text)
-    source_hash: Mapped[str] = mapped_column(Text)
-    space: Mapped[str] = mapped_column(Text)
-    triton: Mapped[str] = mapped_column(Text)
-    iris: Mapped[str] = mapped_column(Text)
-    torch: Mapped[str] = mapped_column(Text)
-    driver: Mapped[str] = mapped_column(Text)
-
     options: Mapped[str] = mapped_column(Text)
     """Budget, trials, effort and seed, as JSON."""
     turn: Mapped[int]
