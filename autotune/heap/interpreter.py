@@ -14,8 +14,8 @@ from autotune.dtypes import FP8
 
 @functools.cache
 def mend_interpreter() -> None:
-    """Replace the write-back, and let ``dot`` multiply bf16, and fp8 with its NaN. Triton has no switch
-    for either.
+    """Replace the write-back, let ``dot`` multiply bf16, and fp8 with its NaN, and spread truth as truth. Triton has no
+    switch for any of it.
 
     Write-back: the interpreter copies arguments to the host and back after a launch. It copies host tensors onto
     themselves, which would undo the stores of peers into them.
@@ -24,6 +24,8 @@ def mend_interpreter() -> None:
     integers.
 
     fp8: the interpreter takes e4m3's NaN, with which inboxes are poisoned, for a number.
+
+    Truth: a comparison of scalars, spread over a tile, becomes integers, which Triton 3.9 refuses as a mask.
     """
     import triton.language as tl
     from triton.runtime import interpreter
@@ -42,7 +44,15 @@ def mend_interpreter() -> None:
 
         return dot(self, widened(a), widened(b), *rest)
 
-    builder.create_dot = create_dot
+    splat = builder.create_splat
+
+    def create_splat(self: Any, kind: Any, scalar: Any) -> Any:
+        made = splat(self, kind, scalar)
+        if scalar.data.dtype == bool:
+            made.data = made.data.astype(bool)
+        return made
+
+    builder.create_dot, builder.create_splat = create_dot, create_splat
     _hasten(interpreter)
 
 
@@ -66,13 +76,11 @@ def first_poll_held(seconds: float) -> Iterator[None]:
     def release() -> None:
         builder.create_masked_load, builder.create_atomic_rmw = load, add
 
-    # Its parameters by Triton's names: the loads of descriptors give them by name.
-    def create_masked_load(
-        self: Any, ptrs: Any, mask: Any, other: Any, cache_modifier: Any, eviction_policy: Any, is_volatile: bool
-    ) -> Any:
-        if is_volatile and ptrs.data.size > 1:
+    # Between addresses, mask and the last parameter Triton 3.9 has others than 3.6; descriptors give them by name.
+    def create_masked_load(self: Any, ptrs: Any, *rest: Any, **named: Any) -> Any:
+        if named.get("is_volatile", rest[-1]) and ptrs.data.size > 1:
             hold()
-        return load(self, ptrs, mask, other, cache_modifier, eviction_policy, is_volatile)
+        return load(self, ptrs, *rest, **named)
 
     def create_atomic_rmw(self: Any, *rest: Any) -> Any:
         order = rest[-2]
