@@ -43,10 +43,8 @@ class GemmBackward(ABC):
         a, b = operands[:2]
         return a if needs[1] else None, b if needs[0] else None
 
-    def all_of(self, call: Forward, grads: Operands) -> Operands:
+    def all_of(self, call: Forward, grad: Tensor, *others: Tensor | None) -> Operands:
         """The gradients that are needed, on all ranks in this order."""
-        grad, *others = grads
-        assert grad is not None
         grad = grad.contiguous()
         saved = next((x for x in call.saved if x is not None), grad)
         # A result wider than the operands has a gradient that is wider, too; the GEMMs take operands of one type.
@@ -82,14 +80,6 @@ class OfGathering(GemmBackward):
     def save(self, operands: Operands, results: Results, needs: Sequence[bool]) -> Operands:
         """The whole A in the place of its shard."""
         return super().save((results[1], *operands[1:]), results, needs)
-
-    def all_of(self, call: Forward, grads: Operands) -> Operands:
-        """Zeros stand for C's gradient where the gathered A alone has one."""
-        of_c, of_whole = grads
-        if of_c is None:
-            assert of_whole is not None and call.shapes[1] is not None
-            of_c = of_whole.new_zeros((of_whole.shape[0], call.shapes[1][1]))
-        return super().all_of(call, (of_c, of_whole))
 
     def of_matrices(self, call: Forward, grad: Tensor, *others: Tensor | None) -> Matrices:
         (whole, b), (of_whole,) = call.saved, others

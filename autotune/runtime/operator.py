@@ -44,8 +44,8 @@ class Forward:
     """What ``Backward.save`` has chosen."""
     needs: Sequence[bool]
     """Of each operand: whether its gradient is asked for."""
-    shapes: Sequence[torch.Size | None]
     strides: Sequence[tuple[int, ...] | None]
+    """Of each operand."""
 
 
 class Backward(Protocol):
@@ -63,8 +63,10 @@ class Backward(Protocol):
     def save(self, operands: Operands, results: Results, needs: Sequence[bool]) -> Operands:
         """The tensors that the gradients of the operands in ``needs`` take."""
 
-    def all_of(self, call: Forward, grads: Operands) -> Operands:
-        """The gradients of all operands by those of all results, None where none is needed, or none has come."""
+    def all_of(self, call: Forward, grad: torch.Tensor, *others: torch.Tensor | None) -> Operands:
+        """The gradients of all operands, None where none is needed, by that of the first result and those of others,
+        None where none has come.
+        """
 
 
 OPERATORS: dict[str, Operator] = {}
@@ -231,18 +233,19 @@ class Operator:
         ctx.handle, ctx.options = handle, dict(zip(self._defaults, options, strict=True))
         ctx.shapes = [None if x is None else x.shape for x in operands]
         ctx.strides = [None if x is None else x.stride() for x in operands]
+        ctx.first = {"size": results[0].shape, "dtype": results[0].dtype, "device": results[0].device}
 
-    def _gradients(self, ctx: Any, *grads: torch.Tensor | None) -> tuple[Any, ...]:
-        """Of all arguments, by the results'."""
+    def _gradients(self, ctx: Any, grad: torch.Tensor | None, *others: torch.Tensor | None) -> tuple[Any, ...]:
+        """Of all arguments, by the results'. Zeros stand for the first one's, so that all ranks exchange the same."""
         assert self._backward is not None
         needs = ctx.needs_input_grad[1 : 1 + self._tensors]
-        given = next(grad for grad in grads if grad is not None)
-        if given.numel() == 0:
+        grad = torch.zeros(**ctx.first) if grad is None else grad
+        if grad.numel() == 0:
             pairs = zip(ctx.shapes, needs, strict=True)
-            made: Operands = [given.new_zeros(shape) if needed else None for shape, needed in pairs]
+            made: Operands = [grad.new_zeros(shape) if needed else None for shape, needed in pairs]
         else:
-            call = Forward(ctx.handle, ctx.options, ctx.saved_tensors, needs, ctx.shapes, ctx.strides)
-            made = self._backward.all_of(call, grads)
+            call = Forward(ctx.handle, ctx.options, ctx.saved_tensors, needs, ctx.strides)
+            made = self._backward.all_of(call, grad, *others)
         return (None, *made, *[None] * (len(self._defaults) + 1))
 
     def _autocast(self, device: str, handle: int, *arguments: Any) -> Any:
