@@ -29,12 +29,13 @@ GRACE = 30.0
 
 
 def run_script(
-    *words: str, ranks: int = 0, interpreted: bool = True, settings: Mapping[str, str] | None = None
-) -> CompletedProcess[str]:
+    *words: str, ranks: int = 0, interpreted: bool = True, settings: Mapping[str, str] | None = None,
+    seconds: float = DEADLINE,
+) -> CompletedProcess[str]:  # fmt: skip
     """As ``python WORDS`` with these environment variables; WORDS begin with a file, ``-m`` or ``-c``.
 
     With ``ranks`` as many processes run it, as under ``torchrun --standalone``, until one of them fails; what they
-    print is in the order of the ranks.
+    print is in the order of the ranks. What has not ended after so many seconds is killed.
     """
     started: list[Process] = []
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
@@ -56,7 +57,7 @@ def run_script(
             started.append(process)
             with connection:
                 connection.send((words, mine, f"{here}.out", f"{here}.err"))
-        _wait(started)
+        _wait(started, seconds)
         kill(started)
         printed = [_joined(Path(folder), kind, len(started)) for kind in KINDS]
         ends = [process.returncode or 0 for process in started]
@@ -69,9 +70,9 @@ def _joined(folder: Path, kind: str, ranks: int) -> str:
     return "".join(file.read_text() for file in files if file.exists())
 
 
-def _wait(started: list[Process]) -> None:
+def _wait(started: list[Process], seconds: float) -> None:
     """Until all have ended, or, once one has failed, for the time that the others need to fail too."""
-    deadline = time.monotonic() + DEADLINE
+    deadline = time.monotonic() + seconds
     while any(process.poll() is None for process in started):
         if any(process.poll() for process in started):
             deadline = min(deadline, time.monotonic() + GRACE)

@@ -330,7 +330,8 @@ def test_a_toy_is_measured_and_written_once(
 def test_all_tables_as_toys(
     tmp_path: Path, here: None, pages_stay: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    done = run_script(str(SCRIPT), "--toy", "--folder", str(tmp_path))
+    # Ten minutes on two quiet cores.
+    done = run_script(str(SCRIPT), "--toy", "--folder", str(tmp_path), seconds=7000)
     assert done.returncode == 0, done.stderr[-3000:]
     for table in TABLES:
         if table.toy:
