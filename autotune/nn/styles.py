@@ -211,8 +211,8 @@ def tuned(
     """A plan of ``parallelize_module`` with our styles in the place of torch's own.
 
     ``PrepareModuleInput`` no longer gathers what it hands on as a DTensor: the linear layers do so, within their GEMMs;
-    with ``share_gather`` the first of them for all (``SharedInput``). Other styles,
-    subclasses of torch's among them, stay as they are.
+    with ``share_gather`` the first of them for all (``SharedInput``). Other styles, subclasses of torch's among them,
+    stay as they are.
     """
     if isinstance(plan, Mapping):
         return {name: _tuned(style, context, keep_gathered, share_gather) for name, style in plan.items()}

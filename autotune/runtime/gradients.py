@@ -68,7 +68,7 @@ class OfAllGatherGemm(GemmBackward):
         of_a = None if b is None else of_shard(call, b, grad)
         if a is None:
             return of_a, None
-        return of_a, gathered(call.context, turned(a), grad, "k" if call.options["layout"] == "rows" else "rows")
+        return of_a, gathered(call.handle, turned(a), grad, "k" if call.options["layout"] == "rows" else "rows")
 
 
 class OfGathering(GemmBackward):
@@ -90,8 +90,8 @@ class OfGathering(GemmBackward):
             return of_shard(call, b, grad), of_b
         total = torch.addmm(of_whole, grad, b.t())
         if call.options["layout"] == "rows":
-            return reduce_scattered(call.context, total), of_b
-        return reduce_scattered(call.context, total.t().contiguous()).t(), of_b
+            return reduce_scattered(call.handle, total), of_b
+        return reduce_scattered(call.handle, total.t().contiguous()).t(), of_b
 
 
 class OfGemmReduceScatter(GemmBackward):
@@ -101,14 +101,14 @@ class OfGemmReduceScatter(GemmBackward):
         a, b = call.saved
         if a is None or b is None:
             return (
-                None if b is None else gathered(call.context, grad, b.t(), "rows"),
-                None if a is None else gathered(call.context, turned(grad), a, "k").t(),
+                None if b is None else gathered(call.handle, grad, b.t(), "rows"),
+                None if a is None else gathered(call.handle, turned(grad), a, "k").t(),
             )
-        of_a, whole = gathered_too(call.context, grad, b.t())
+        of_a, whole = gathered_too(call.handle, grad, b.t())
         return of_a, stored_as(call.strides[1], a.t(), whole)
 
     def of_bias(self, call: Forward, grad: Tensor) -> Tensor:
-        return reduced(call.context, grad.new_ones(1, grad.shape[0]), grad)[0]
+        return reduced(call.handle, grad.new_ones(1, grad.shape[0]), grad)[0]
 
 
 class OfGemmAllReduce(GemmBackward):
@@ -125,8 +125,8 @@ class OfGemmAllReduce(GemmBackward):
 def of_shard(call: Forward, b: Tensor, grad: Tensor) -> Tensor:
     """The gradient of A's shard: reduce_scatter(C's @ B')."""
     if call.options["layout"] == "rows":
-        return scattered(call.context, grad, b.t())
-    return scattered(call.context, b.contiguous(), grad.t()).t()
+        return scattered(call.handle, grad, b.t())
+    return scattered(call.handle, b.contiguous(), grad.t()).t()
 
 
 def stored_as(strides: tuple[int, ...] | None, left: Tensor, right: Tensor) -> Tensor:

@@ -35,17 +35,14 @@ SCHEMA_TYPES = {
 
 @dataclasses.dataclass(frozen=True)
 class Forward:
-    """What a backward knows of its call."""
+    """An operator's call as its backward sees it; ``needs`` and ``strides`` are those of the operands, in order."""
 
-    context: int
-    """Its handle."""
+    handle: int
     options: Mapping[str, Any]
     saved: Operands
-    """What ``Backward.save`` has chosen."""
+    """The tensors of ``Backward.save``."""
     needs: Sequence[bool]
-    """Of each operand: whether its gradient is asked for."""
     strides: Sequence[tuple[int, ...] | None]
-    """Of each operand."""
 
 
 class Backward(Protocol):

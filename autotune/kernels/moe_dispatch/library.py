@@ -64,8 +64,8 @@ class Arrived:
 
 
 def with_scales(x: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
-    """Fp8 tokens and their scales behind them, as bytes: they travel together. A row is whole vectors of 16 bytes;
-    torch selects others byte by byte.
+    """Fp8 tokens and their scales behind them, as bytes: they travel together. A row is whole vectors of 16 bytes, so
+    that torch can select it as such.
     """
     row = [x.view(torch.uint8), scales.view(torch.uint8)]
     rest = -sum(each.shape[1] for each in row) % 16
