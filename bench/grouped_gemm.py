@@ -75,7 +75,7 @@ class Comparison:
         self.scaling = self.by_rows = None
         if dtype == "fp8":
             self.by_rows = self.scaled("row", generator)
-            self.scaling = self.scaled(scales, generator)
+            self.scaling = self.by_rows if scales == "row" else self.scaled(scales, generator)
         self.c = torch.empty(rows, columns, dtype=torch.bfloat16, device="cuda")
         self.right = self.library() if scales == "row" else self.dequantised()
 

@@ -1,4 +1,4 @@
-"""The common part of workloads with a grouped GEMM: the check of a caller's operands, and the library's GEMM alone."""
+"""The common part of workloads with a grouped GEMM: the check of a caller's operands."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from collections.abc import Sequence
 import torch
 
 from autotune.errors import InvalidProblem
-from autotune.kernels.moe.library import Scaling
-from autotune.kernels.moe.problem import GroupedProblem
 from autotune.workloads.gemm import kind_of_scales, operand_type
 
 
@@ -47,19 +45,3 @@ def grouped_operands(a: torch.Tensor, b: torch.Tensor, scales: Sequence[torch.Te
     if scale_b is not None and not scale_b.transpose(1, 2).is_contiguous():
         raise InvalidProblem(f"scale_b has strides {scale_b.stride()}: needed is the transpose of a contiguous tensor")
     return dtype, kind_of_scales(a, b[0], scale_a, None if scale_b is None else scale_b[0])
-
-
-def even_rows(
-    problem: GroupedProblem, like: torch.Tensor, scale_b: torch.Tensor | None
-) -> tuple[torch.Tensor, torch.Tensor, Scaling | None]:
-    """Operands of the library's grouped GEMM beside B: as many rows like A as there are on average, as many for each
-    expert, their offsets, and all scales, where B has any.
-    """
-    count, experts = problem.tokens * problem.top_k, problem.local_experts
-    ends = [expert * count // experts for expert in range(experts + 1)]
-    offsets = torch.tensor(ends, dtype=torch.int32, device=like.device)
-    scaling = None
-    if scale_b is not None:
-        of_rows = torch.ones((count, problem.row_scales), device=like.device)
-        scaling = Scaling(of_rows, scale_b, problem.scales, problem.fast_accum)
-    return like.new_zeros((count, problem.k)), offsets, scaling

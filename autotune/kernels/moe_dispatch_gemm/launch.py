@@ -180,9 +180,7 @@ class MoeDispatchGemmKernels(Kernels[MoeDispatchGemm, DispatchGemmKnobs, Tensors
             return dispatch
         problem, tensors, rows, of_rows = call.problem, call.tensors, call.scratch.rows, call.scratch.scale_rows
         assert rows is not None
-        scaling = None
-        if of_rows is not None and tensors.scale_b is not None:
-            scaling = Scaling(of_rows, tensors.scale_b, problem.scales, problem.fast_accum)
+        scaling = scaling_of(problem, tensors, of_rows)
 
         def run() -> None:
             dispatch()
@@ -196,12 +194,17 @@ class MoeDispatchGemmKernels(Kernels[MoeDispatchGemm, DispatchGemmKnobs, Tensors
 
         def run() -> None:
             rows, of_rows, plan = library.dispatched(call, tensors.scale_x)
-            scaling = None
-            if of_rows is not None and tensors.scale_b is not None:
-                scaling = Scaling(of_rows, tensors.scale_b, problem.scales, problem.fast_accum)
+            scaling = scaling_of(problem, tensors, of_rows)
             multiply(problem, rows, tensors.b, plan.offsets, tensors.c[: rows.shape[0]], scaling)
 
         return graphed(run) if call.knobs.launch == "graph" else run
+
+
+def scaling_of(problem: MoeDispatchGemm, tensors: Tensors, of_rows: torch.Tensor | None) -> Scaling | None:
+    """The scales of laid-out rows and of B, as the library's grouped GEMM takes them."""
+    if of_rows is None or tensors.scale_b is None:
+        return None
+    return Scaling(of_rows, tensors.scale_b, problem.scales, problem.fast_accum)
 
 
 def multiply(

@@ -9,16 +9,17 @@ import torch
 
 from autotune.config import Config
 from autotune.kernels.gemm.library import dequantised
-from autotune.kernels.moe.routing import Plan
-from autotune.kernels.moe_dispatch_gemm.launch import KERNELS, GemmScratch, Tensors, multiply
+from autotune.kernels.moe.routing import Plan, planned
+from autotune.kernels.moe_dispatch_gemm.launch import KERNELS, GemmScratch, Tensors, multiply, scaling_of
 from autotune.kernels.moe_dispatch_gemm.problem import MoeDispatchGemm
 from autotune.machine import Machine
 from autotune.search_spaces.moe_dispatch_gemm import SPACE, default_config, first_configs
 from autotune.search_spaces.moe_exchange import OWN
 from autotune.workloads.comparison import distance, drawn, drawn_scales, rounded_gated, rounded_product
 from autotune.workloads.dispatched import DispatchedOperation, DispatchedWorkload, check_routing
+from autotune.workloads.experts import PLAIN
 from autotune.workloads.gemm import OF_A_LIBRARY, result_type
-from autotune.workloads.grouped import check_experts, even_rows, grouped_operands, is_transposed
+from autotune.workloads.grouped import check_experts, grouped_operands, is_transposed
 from autotune.workloads.interface import Run
 from autotune.workloads.launched import Operands
 from autotune.workloads.tolerance import Error, Tolerance
@@ -61,11 +62,16 @@ class MoeDispatchGemmOperation(DispatchedOperation[MoeDispatchGemm, Tensors, Gem
         return torch.nn.functional.silu(gate) * up
 
     def parts(self) -> dict[str, Run]:
-        """An even all-to-all, and the library's grouped GEMM of as many rows for each expert."""
-        problem, b = self._problem, self._tensors.b
-        rows, offsets, scaling = even_rows(problem, self._tensors.x, self._tensors.scale_b)
-        c = self._tensors.c.new_empty((len(rows), problem.width))
-        return {"all_to_all": self.exchange(), "gemm": lambda: multiply(problem, rows, b, offsets, c, scaling)}
+        """An even all-to-all, and the library's grouped GEMM of the rows that the plain routing gives this rank."""
+        problem, tensors = self._problem, self._tensors
+        plan = planned(problem, self.drawn.routings[PLAIN], self._heap.rank)
+        rows, of_rows = self.drawn.sent(PLAIN, plan.pairs // problem.top_k)
+        c = torch.empty_like(tensors.c)
+        scaling = scaling_of(problem, tensors, of_rows)
+        return {
+            "all_to_all": self.exchange(),
+            "gemm": lambda: multiply(problem, rows, tensors.b, plan.offsets, c, scaling),
+        }
 
 
 class MoeDispatchGemmWorkload(DispatchedWorkload):

@@ -10,7 +10,7 @@ import torch
 from autotune.config import Config
 from autotune.kernels.gemm.library import dequantised
 from autotune.kernels.moe.library import grouped_product
-from autotune.kernels.moe_gemm_combine.launch import KERNELS, GemmScratch, Tensors
+from autotune.kernels.moe_gemm_combine.launch import KERNELS, GemmScratch, Tensors, scaling_of
 from autotune.kernels.moe_gemm_combine.problem import MoeGemmCombine
 from autotune.machine import Machine
 from autotune.search_spaces.moe_combine import OWN
@@ -24,7 +24,7 @@ from autotune.workloads.combined import (
 )
 from autotune.workloads.comparison import drawn, drawn_deep, drawn_scales, with_lost
 from autotune.workloads.gemm import OF_A_LIBRARY, result_type
-from autotune.workloads.grouped import check_experts, even_rows, grouped_operands, is_transposed
+from autotune.workloads.grouped import check_experts, grouped_operands, is_transposed
 from autotune.workloads.interface import Run
 from autotune.workloads.launched import Operands
 from autotune.workloads.tolerance import Tolerance
@@ -70,12 +70,12 @@ class MoeGemmCombineOperation(CombinedOperation[MoeGemmCombine, Tensors, GemmScr
         return expected
 
     def parts(self) -> dict[str, Run]:
-        """The library's grouped GEMM of as many rows as there are on average, and what combines them."""
-        b = self._tensors.b
-        rows, offsets, scaling = even_rows(self._problem, self._tensors.a, self._tensors.scale_b)
+        """The library's grouped GEMM of the rows of the plain routing, which is there, and what combines them."""
+        tensors = self._tensors
+        scaling = scaling_of(self._problem, tensors)
 
         def gemm() -> None:
-            grouped_product(rows, b, offsets, scaling)
+            grouped_product(tensors.a, tensors.b, tensors.offsets, scaling)
 
         return {"gemm": gemm, **super().parts()}
 
